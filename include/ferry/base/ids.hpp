@@ -1,0 +1,44 @@
+#pragma once
+
+// Identities that travel between workers.
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+
+namespace ferry::inline v0 {
+
+/// A worker's id in its group: 0..32767. Value type.
+struct worker_id {
+  static constexpr int max = 32767;
+  std::int32_t value = -1;
+  friend constexpr auto operator<=>(worker_id, worker_id) noexcept = default;
+};
+
+/// One life of a worker: drawn at random when it starts, so that a restarted worker is told from its predecessor.
+struct incarnation {
+  std::uint64_t value = 0;
+  friend constexpr auto operator<=>(incarnation, incarnation) noexcept = default;
+  /// A fresh random one (never zero), from the operating system's generator.
+  static incarnation random();
+};
+
+/// An identity unique in a group: the creating worker and a counter there.
+struct global_id {
+  std::int32_t created_on = -1;
+  std::uint64_t local = 0;
+  friend constexpr auto operator<=>(const global_id&, const global_id&) noexcept = default;
+};
+
+}  // namespace ferry::inline v0
+
+template <>
+struct std::hash<ferry::worker_id> {
+  std::size_t operator()(ferry::worker_id id) const noexcept { return static_cast<std::size_t>(id.value); }
+};
+template <>
+struct std::hash<ferry::global_id> {
+  std::size_t operator()(const ferry::global_id& id) const noexcept {
+    return (static_cast<std::size_t>(static_cast<std::uint32_t>(id.created_on)) << 48U) + static_cast<std::size_t>(id.local);
+  }
+};

@@ -1,0 +1,55 @@
+#pragma once
+
+// The seam between things that have something to run and the threads that run it.
+
+#include <memory>
+
+namespace ferry::inline v0 {
+
+/// A unit of work that belongs to an intrusive queue. Owned by whoever queues it until run() is called, which frees or
+/// reuses it. run() must not throw.
+struct work {
+  work* next = nullptr;
+  void (*run)(work* self) noexcept = nullptr;
+};
+
+/// Threads that run work. Owned by shared_ptr: whoever may post later keeps it alive.
+class executor {
+ public:
+  virtual ~executor() = default;
+  /// Runs `item` soon on a handler thread, never on the stack of the caller. Thread-safe. After the executor stopped the
+  /// work still runs, on a thread of the library, so that nothing waits forever.
+  virtual void post(work* item) noexcept = 0;
+};
+
+/// What a thread that runs handlers wants to know about their blocking. One per thread, set by the thread itself.
+class blocking_observer {
+ public:
+  virtual ~blocking_observer() = default;
+  /// The current thread is about to block in a ferry wait. May throw errc::resource_exhausted: then it must not block.
+  virtual void before_blocking() = 0;
+  /// The wait is over. May itself wait until the handler may run again.
+  virtual void after_blocking() noexcept = 0;
+};
+
+/// The current thread's observer; nullptr on threads that are not the library's. Returns the previous one.
+blocking_observer* set_blocking_observer(blocking_observer* observer) noexcept;
+[[nodiscard]] blocking_observer* get_blocking_observer() noexcept;
+
+/// Wraps every wait of the library.
+class blocking_scope {
+ public:
+  blocking_scope() : observer_(get_blocking_observer()) {
+    if (observer_) observer_->before_blocking();
+  }
+  ~blocking_scope() {
+    if (observer_) observer_->after_blocking();
+  }
+  blocking_scope(const blocking_scope&) = delete;
+  blocking_scope& operator=(const blocking_scope&) = delete;
+
+ private:
+  blocking_observer* observer_;
+};
+
+}  // namespace ferry::inline v0

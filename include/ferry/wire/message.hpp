@@ -1,0 +1,67 @@
+#pragma once
+
+// Messages as the agents see them: one contiguous buffer plus tensors that travel beside it.
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include <ferry/base/bytes.hpp>
+#include <ferry/tensor/tensor.hpp>
+#include <ferry/wire/frame.hpp>
+
+namespace ferry::inline v0 {
+
+/// A message being built or sent. `bytes` starts with room for the frame header, then come the extension records, then
+/// the payload, then (added by finish) the tensor table. The tensors are kept alive until the transport has let go.
+class outgoing_message {
+ public:
+  outgoing_message() { bytes.extend(frame_header::encoded_size); }
+
+  frame_header header;
+  byte_buffer bytes;
+  std::vector<tensor> tensors;
+
+  /// Appends one extension record; only before the payload is started. Unknown critical records are errors at the peer,
+  /// other unknown ones are skipped.
+  void add_extension(std::uint16_t type, bool critical, std::span<const std::byte> content);
+  /// Where the payload starts; call once all extensions are there.
+  void begin_payload() noexcept { payload_start_ = bytes.size(); }
+  /// Drops what begin_payload() was followed by (an encoder threw), so that another payload can be written.
+  void discard_payload() noexcept {
+    bytes.truncate(payload_start_);
+    tensors.clear();
+  }
+  /// Packs the tensors (a view becomes its visible elements; foreign memory without an owner is copied), writes the
+  /// tensor table, fills in the sizes and encodes the header. Throws errc::limit_exceeded, errc::bad_device.
+  void finish();
+
+ private:
+  std::size_t payload_start_ = frame_header::encoded_size;
+};
+
+/// A message that has arrived. The spans point into `storage`.
+struct inbound_message {
+  frame_header header;
+  shared_block storage;
+  std::span<const std::byte> extensions;
+  std::span<const std::byte> payload;
+  std::vector<tensor> tensors;
+};
+
+/// One extension record.
+struct extension_record {
+  std::uint16_t type = 0;
+  bool critical = false;
+  std::span<const std::byte> content;
+};
+
+/// Takes the next record off `records`; false at the end. Throws errc::truncated or errc::malformed.
+bool next_extension(std::span<const std::byte>& records, extension_record& record);
+
+/// Checks a tensor table against `limits` and the header's tensor_count and tensor_bytes, and allocates the tensors it
+/// describes, in order, uninitialised: the transport receives straight into them.
+std::vector<tensor> decode_tensor_table(const frame_header& header, std::span<const std::byte> table,
+                                        const wire_limits& limits);
+
+}  // namespace ferry::inline v0

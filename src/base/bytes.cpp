@@ -1,0 +1,104 @@
+#include <ferry/base/bytes.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace ferry::inline v0 {
+namespace {
+
+// Blocks of one size, kept by each thread. A block may be freed on another thread than it was taken on: each cache is
+// bounded, so one-way traffic between threads only means that one side goes back to malloc.
+template <std::size_t Size, std::size_t Count>
+class block_cache {
+ public:
+  void* take() noexcept { return count_ == 0 ? nullptr : blocks_[--count_]; }
+  bool put(void* block) noexcept {
+    if (closed_ || count_ == Count) return false;
+    blocks_[count_++] = block;
+    return true;
+  }
+  ~block_cache() {
+    closed_ = true;  // a later thread_local destructor may still free buffers
+    while (count_ != 0) std::free(blocks_[--count_]);
+  }
+
+ private:
+  std::array<void*, Count> blocks_{};
+  std::size_t count_ = 0;
+  bool closed_ = false;
+};
+
+constexpr std::size_t small_block = 1024;
+constexpr std::size_t receive_block = std::size_t{64} * 1024 + 64;
+
+thread_local block_cache<small_block, 256> small_blocks;
+thread_local block_cache<receive_block, 8> receive_blocks;
+
+void* checked(void* memory) {
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void byte_buffer::grow(std::size_t more) {
+  if (more > SIZE_MAX / 4 - size_) throw std::bad_alloc();
+  const std::size_t wanted = size_ + more;
+  if (!data_ && wanted <= small_block) {
+    void* block = small_blocks.take();
+    data_ = static_cast<std::byte*>(block ? block : checked(std::malloc(small_block)));
+    capacity_ = small_block;
+    return;
+  }
+  const std::size_t capacity = std::max({wanted, capacity_ * 2, small_block});
+  data_ = static_cast<std::byte*>(checked(std::realloc(data_, capacity)));
+  capacity_ = capacity;
+}
+
+void byte_buffer::release() noexcept {
+  if (!data_) return;
+  if (capacity_ != small_block || !small_blocks.put(data_)) std::free(data_);
+  data_ = nullptr;
+  size_ = capacity_ = 0;
+}
+
+struct shared_block::header {
+  std::atomic<std::size_t> references;
+  std::size_t capacity;
+};
+static constexpr std::size_t block_header = 64;  // keeps the bytes on a cache line of their own
+
+shared_block shared_block::allocate(std::size_t capacity) {
+  static_assert(sizeof(header) <= block_header);
+  if (capacity > SIZE_MAX / 2) throw std::bad_alloc();
+  void* memory = nullptr;
+  if (capacity <= receive_block - block_header) {
+    capacity = receive_block - block_header;
+    memory = receive_blocks.take();
+  }
+  if (!memory) memory = checked(std::malloc(capacity + block_header));
+  shared_block result;
+  result.block_ = new (memory) header{1, capacity};
+  return result;
+}
+
+shared_block::shared_block(const shared_block& other) noexcept : block_(other.block_) {
+  if (block_) block_->references.fetch_add(1, std::memory_order_relaxed);
+}
+
+void shared_block::reset() noexcept {
+  header* block = std::exchange(block_, nullptr);
+  if (!block || block->references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  const bool pooled = block->capacity == receive_block - block_header;
+  block->~header();
+  if (!pooled || !receive_blocks.put(block)) std::free(block);
+}
+
+std::byte* shared_block::data() const noexcept { return reinterpret_cast<std::byte*>(block_) + block_header; }
+std::size_t shared_block::capacity() const noexcept { return block_ ? block_->capacity : 0; }
+bool shared_block::unique() const noexcept { return block_ && block_->references.load(std::memory_order_acquire) == 1; }
+
+}  // namespace ferry::inline v0

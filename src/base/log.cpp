@@ -1,0 +1,91 @@
+#include <ferry/base/log.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+
+#include <unistd.h>
+
+namespace ferry::inline v0 {
+namespace {
+
+log_level level_from_environment() noexcept {
+  const char* value = std::getenv("FERRY_LOG");
+  std::string_view text = value ? value : "";
+  if (text == "debug") return log_level::debug;
+  if (text == "info") return log_level::info;
+  if (text == "error") return log_level::error;
+  if (text == "off") return log_level::off;
+  if (!text.empty() && text != "warning") {
+    std::fprintf(stderr, "ferry warning: FERRY_LOG='%s' is none of debug, info, warning, error, off\n", value);
+  }
+  return log_level::warning;
+}
+
+std::atomic<int>& current_level() noexcept {
+  static std::atomic<int> level{static_cast<int>(level_from_environment())};
+  return level;
+}
+
+void write_to_stderr(log_level level, std::string_view text, void*) {
+  static constexpr const char* names[] = {"debug", "info", "warning", "error", "off"};
+  // One fprintf, so that lines of several threads do not mix.
+  std::fprintf(stderr, "ferry[%d] %s: %.*s\n", static_cast<int>(::getpid()), names[static_cast<int>(level)],
+               static_cast<int>(text.size()), text.data());
+}
+
+template <class Sink>
+struct hook {
+  Sink sink;
+  void* user = nullptr;
+  std::shared_mutex mutex;
+};
+
+hook<log_sink>& log_hook() {
+  static auto* instance = new hook<log_sink>{write_to_stderr};  // outlives static destruction on purpose
+  return *instance;
+}
+hook<trace_sink>& trace_hook() {
+  static auto* instance = new hook<trace_sink>{nullptr};
+  return *instance;
+}
+
+}  // namespace
+
+void set_log_sink(log_sink sink, void* user) noexcept {
+  auto& hook = log_hook();
+  std::unique_lock lock(hook.mutex);
+  hook.sink = sink ? sink : write_to_stderr;
+  hook.user = user;
+}
+
+void set_log_level(log_level level) noexcept { current_level().store(static_cast<int>(level)); }
+log_level get_log_level() noexcept { return static_cast<log_level>(current_level().load(std::memory_order_relaxed)); }
+
+void log(log_level level, std::string_view text) noexcept {
+  if (!log_enabled(level)) return;
+  auto& hook = log_hook();
+  std::shared_lock lock(hook.mutex);
+  hook.sink(level, text, hook.user);
+}
+
+void set_trace_sink(trace_sink sink, void* user) noexcept {
+  auto& hook = trace_hook();
+  std::unique_lock lock(hook.mutex);
+  hook.sink = sink;
+  hook.user = user;
+  detail::tracing.store(sink != nullptr);
+}
+
+namespace detail {
+std::atomic<bool> tracing{false};
+void trace(const trace_event& event) noexcept {
+  auto& hook = trace_hook();
+  std::shared_lock lock(hook.mutex);
+  if (hook.sink) hook.sink(event, hook.user);
+}
+}  // namespace detail
+
+}  // namespace ferry::inline v0
