@@ -1,0 +1,71 @@
+#pragma once
+
+// A connection moves whole messages between two workers, in order, in both directions.
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <ferry/base/time.hpp>
+#include <ferry/wire/message.hpp>
+
+namespace ferry::inline v0 {
+
+class connection;
+
+/// Where a connection delivers. Set once by connection::start. Calls come from library threads (or from a thread inside
+/// connection::drive); messages of one connection are delivered one after the other, in order.
+class connection_receiver {
+ public:
+  virtual ~connection_receiver() = default;
+  /// Must not run user code: it hands requests to an executor and completes replies.
+  virtual void on_message(connection& from, inbound_message&& message) noexcept = 0;
+  /// The connection is gone. Called exactly once after start(), after the last on_message. `reason` is never null: a
+  /// ferry::error that names the peer.
+  virtual void on_closed(connection& which, std::exception_ptr reason) noexcept = 0;
+  /// True while messages are expected: a connection whose driver left is then watched again at once.
+  [[nodiscard]] virtual bool expects_messages() const noexcept = 0;
+};
+
+/// Tells drive() when to stop. Checked between messages.
+class drive_condition {
+ public:
+  [[nodiscard]] virtual bool done() const noexcept = 0;
+
+ protected:
+  ~drive_condition() = default;
+};
+
+class connection {
+ public:
+  virtual ~connection() = default;
+
+  /// Starts delivering to `receiver`. Call once.
+  virtual void start(std::shared_ptr<connection_receiver> receiver) = 0;
+
+  /// Queues a finished message (outgoing_message::finish was called) and writes what the transport takes at once; never
+  /// blocks. The message and its tensors are kept until written. On a closed connection the message is dropped (the
+  /// receiver has been or will be told by on_closed). Thread-safe.
+  virtual void send(outgoing_message&& message) noexcept = 0;
+
+  /// The calling thread reads this connection itself until `condition` is met or `until` has passed, which spares the
+  /// hand-over from a library thread. False without waiting if the transport cannot do that or another thread reads.
+  virtual bool drive(const drive_condition& condition, deadline until) noexcept {
+    (void)condition, (void)until;
+    return false;
+  }
+  /// Makes a thread inside drive() look at its condition again. Thread-safe.
+  virtual void interrupt_drive() noexcept {}
+
+  /// Writes what is queued if possible, then closes; `reason` is what the receiver is told. Idempotent, thread-safe.
+  virtual void close(std::exception_ptr reason) noexcept = 0;
+
+  /// "tcp", "unix", ...
+  [[nodiscard]] virtual std::string_view transport_name() const noexcept = 0;
+  /// For messages: "tcp 10.0.0.2:4711".
+  [[nodiscard]] virtual std::string description() const = 0;
+};
+
+}  // namespace ferry::inline v0

@@ -1,0 +1,43 @@
+#pragma once
+
+// What a transport written outside ferry gets from it: readiness of descriptors, timers, and threads to run work on.
+
+#include <cstdint>
+#include <memory>
+
+#include <ferry/base/time.hpp>
+#include <ferry/base/work.hpp>
+
+namespace ferry::inline v0 {
+
+/// Told when a watched descriptor is ready. Called on the reactor's threads, possibly on several at once: the events of
+/// one descriptor are not serialised. Kept alive by the reactor until the watch has ended.
+class descriptor_handler {
+ public:
+  virtual ~descriptor_handler() = default;
+  /// `readable` is also set on hang-up and error: the next read tells. Edge-triggered: read or write until it would block.
+  virtual void on_ready(bool readable, bool writable) noexcept = 0;
+};
+
+/// Identifies one watch(); zero is none.
+enum class watch_id : std::uint64_t { none = 0 };
+/// Identifies one start_timer(); zero is none.
+enum class timer_id : std::uint64_t { none = 0 };
+
+/// The event loop of a process. All members are thread-safe.
+class reactor : public executor {
+ public:
+  /// Starts watching `descriptor` (non-blocking, stays the caller's). Throws errc::system_failure.
+  virtual watch_id watch(int descriptor, std::shared_ptr<descriptor_handler> handler, bool readable, bool writable) = 0;
+  /// Changes what is watched for; an event that is already there is reported again.
+  virtual void rewatch(watch_id watch, bool readable, bool writable) noexcept = 0;
+  /// Ends a watch; call it before closing the descriptor. A call of on_ready may still be running when this returns.
+  virtual void unwatch(watch_id watch) noexcept = 0;
+
+  /// Runs `item` on a reactor thread once `at` has passed, unless cancelled first. Resolution: one millisecond.
+  virtual timer_id start_timer(deadline at, work* item) = 0;
+  /// True if the timer was stopped before its work began: then the caller owns the work again.
+  virtual bool cancel_timer(timer_id timer) noexcept = 0;
+};
+
+}  // namespace ferry::inline v0

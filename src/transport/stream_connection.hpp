@@ -1,0 +1,19 @@
+#pragma once
+
+// Messages over a connected stream socket; tcp and unix share it.
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <ferry/transport/connection.hpp>
+#include <ferry/transport/transport.hpp>
+
+namespace ferry::inline v0::detail {
+
+/// Takes over `descriptor` (connected, handshake done, nothing of the message stream read yet) and closes it in the end.
+/// `transport_name` is a literal. Throws errc::system_failure; then the descriptor is closed.
+std::shared_ptr<connection> make_stream_connection(reactor& loop, int descriptor, std::string_view transport_name,
+                                                   std::string description, const transport_options& options);
+
+}  // namespace ferry::inline v0::detail
