@@ -1,12 +1,154 @@
 #pragma once
 
+// The threads of a process: every library thread that moves bytes or runs handlers is one of these.
+//
+// All of them wait in one epoll. A thread that is given an event reads what is there, collects the work that follows from
+// it in a batch of its own, runs the batch and returns to the epoll. Before it runs foreign code it makes sure that some
+// other thread waits, so a handler that computes or blocks delays nobody. The kernel wakes the thread that went to sleep
+// last, so a series of small calls stays on one warm thread without a hand-over.
+//
+// What a thread holds back for the end of its batch (further work, corked writes, a connection that it reads itself) is
+// taken over by the monitor thread when the thread has made no progress for a tick.
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
 
 #include <ferry/transport/reactor.hpp>
 
 namespace ferry::inline v0::detail {
 
-/// The process's reactor and its threads, made on first use and gone with the last owner. Throws errc::system_failure.
+/// Something whose output or input a thread holds back for a moment.
+class deferred {
+ public:
+  virtual ~deferred() = default;
+  /// Writes what was held back.
+  virtual void flush() noexcept = 0;
+  /// Called once a tick while registered by watch_later: true once the descriptor is watched again (or is closed).
+  virtual bool resume_watching(bool now) noexcept = 0;
+};
+
+/// A descriptor_handler whose thread may wait for the next message by reading the descriptor itself.
+class lingering_handler : public descriptor_handler {
+ public:
+  /// After a batch that came from this handler alone: true if another message came and its work is in the batch.
+  virtual bool linger() noexcept = 0;
+};
+
+class io_threads final : public reactor, public std::enable_shared_from_this<io_threads> {
+ public:
+  static constexpr std::chrono::milliseconds tick{1};
+
+  /// Use shared_reactor().
+  io_threads();
+  ~io_threads() override;
+  io_threads(const io_threads&) = delete;
+  io_threads& operator=(const io_threads&) = delete;
+
+  void post(work* item) noexcept override;
+  watch_id watch(int descriptor, std::shared_ptr<descriptor_handler> handler, bool readable, bool writable) override;
+  void rewatch(watch_id watch, bool readable, bool writable) noexcept override;
+  void unwatch(watch_id watch) noexcept override;
+  timer_id start_timer(deadline at, work* item) override;
+  bool cancel_timer(timer_id timer) noexcept override;
+
+  /// Like post, but never into the current thread's batch: another thread may run it at once.
+  void post_elsewhere(work* item) noexcept;
+
+  /// If the current thread has more of a batch to run, a write had better wait for its end: true, and `item` is flushed
+  /// then.
+  bool flush_later(const std::shared_ptr<deferred>& item) noexcept;
+
+  /// True if the current thread has further work in its batch.
+  [[nodiscard]] static bool has_more_work() noexcept;
+
+  /// The monitor asks `item` to watch its descriptor again once it has been left alone for a while.
+  void watch_later(std::shared_ptr<deferred> item) noexcept;
+
+  /// The current thread is about to block, or to compute for long: hands over everything it holds back. Until
+  /// resume_batching() nothing more is held back. Harmless on foreign threads.
+  static void suspend_batching() noexcept;
+  static void resume_batching() noexcept;
+
+  /// Makes sure that a thread waits for events while the current one does something else.
+  void ensure_poller() noexcept;
+
+  [[nodiscard]] std::size_t thread_count() const noexcept { return threads_.load(std::memory_order_relaxed); }
+
+ private:
+  friend std::shared_ptr<reactor> shared_reactor();
+  struct thread_state;
+  struct registration {
+    std::shared_ptr<descriptor_handler> handler;
+    int descriptor = -1;
+    std::uint32_t generation = 0;
+  };
+  struct timer {
+    timer_id id;
+    work* item;
+  };
+
+  void start();
+  void stop() noexcept;
+  void spawn() noexcept;
+  void thread_main() noexcept;
+  void serve_events(thread_state& self) noexcept;
+  void run_batch(thread_state& self) noexcept;
+  void release_deferred(thread_state& self) noexcept;
+  void wake_one() noexcept;
+  work* pop_global() noexcept;
+  void push_global(work* first, work* last, std::size_t count) noexcept;
+  std::shared_ptr<descriptor_handler> handler_of(std::uint64_t id) noexcept;
+
+  void monitor_main() noexcept;
+  void request_ticks() noexcept;
+  bool inspect_threads() noexcept;
+  bool inspect_watches() noexcept;
+
+  int epoll_ = -1;
+  int wake_event_ = -1;  // edge-triggered: one write wakes one thread
+  int stop_event_ = -1;  // level-triggered: wakes all
+  std::atomic<bool> stopping_{false};
+  std::atomic<int> waiters_{0};
+  std::atomic<int> spawning_{0};
+  std::atomic<bool> wake_pending_{false};
+  std::atomic<std::size_t> threads_{0};
+
+  std::mutex queue_mutex_;
+  work* queue_head_ = nullptr;
+  work* queue_tail_ = nullptr;
+  std::atomic<std::size_t> queue_size_{0};
+
+  std::mutex table_mutex_;
+  std::vector<registration> table_;
+  std::vector<std::uint32_t> free_registrations_;
+
+  std::mutex threads_mutex_;  // guards states_ and the counting down of threads_
+  std::condition_variable threads_changed_;
+  std::vector<thread_state*> states_;
+
+  std::mutex monitor_mutex_;
+  std::condition_variable monitor_wake_;
+  std::multimap<clock::time_point, timer> timers_;
+  std::map<std::uint64_t, clock::time_point> timer_index_;
+  std::uint64_t next_timer_ = 1;
+  bool monitor_stop_ = false;
+  std::atomic<bool> ticking_{false};
+  std::mutex watches_mutex_;
+  std::vector<std::shared_ptr<deferred>> watches_;
+  std::thread monitor_;
+};
+
+/// The process's reactor and its threads, made on first use and gone with the last owner. Throws errc::system_failure,
+/// errc::forked_process.
 std::shared_ptr<reactor> shared_reactor();
+
+/// Throws errc::forked_process in a child forked from a process that had a reactor.
+void check_not_forked();
 
 }  // namespace ferry::inline v0::detail

@@ -56,6 +56,8 @@ class connection {
     (void)condition, (void)until;
     return false;
   }
+  /// Messages are expected and the caller will not drive(): some thread of the library reads from now on. Thread-safe.
+  virtual void keep_watched() noexcept {}
   /// Makes a thread inside drive() look at its condition again. Thread-safe.
   virtual void interrupt_drive() noexcept {}
 

@@ -10,13 +10,20 @@
 
 namespace ferry::inline v0 {
 
+/// What a descriptor is ready for. `readable` is also set on hang-up and error: the next read tells which.
+struct readiness {
+  bool readable = false;
+  bool writable = false;
+  bool hung_up = false;  ///< the peer closed, or an error: read until the end of the stream is seen
+};
+
 /// Told when a watched descriptor is ready. Called on the reactor's threads, possibly on several at once: the events of
 /// one descriptor are not serialised. Kept alive by the reactor until the watch has ended.
 class descriptor_handler {
  public:
   virtual ~descriptor_handler() = default;
-  /// `readable` is also set on hang-up and error: the next read tells. Edge-triggered: read or write until it would block.
-  virtual void on_ready(bool readable, bool writable) noexcept = 0;
+  /// Edge-triggered: read or write until it would block.
+  virtual void on_ready(readiness ready) noexcept = 0;
 };
 
 /// Identifies one watch(); zero is none.

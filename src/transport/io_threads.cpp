@@ -1,0 +1,540 @@
+#include "io_threads.hpp"
+
+#include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::uint64_t wake_tag = ~std::uint64_t{0};
+constexpr std::uint64_t stop_tag = ~std::uint64_t{1};
+constexpr int spare_threads = 2;          // waiting threads that never retire
+constexpr int retire_after_ms = 10'000;   // the others do, once idle for so long
+constexpr std::size_t max_threads = 4096; // of the reactor; agents bound their blocked handlers far below
+constexpr int quiet_ticks = 16;           // ticks without anything held back before the monitor sleeps again
+
+std::atomic<bool> forked_child{false};
+
+void mark_forked_child() noexcept { forked_child.store(true); }
+
+std::uint32_t epoll_events(bool readable, bool writable) noexcept {
+  std::uint32_t events = EPOLLET;
+  if (readable) events |= EPOLLIN | EPOLLRDHUP;
+  if (writable) events |= EPOLLOUT;
+  return events;
+}
+
+}  // namespace
+
+void check_not_forked() {
+  if (forked_child.load(std::memory_order_relaxed)) {
+    throw_error(errc::forked_process,
+                "this process was forked from one that had initialised ferry; its threads and connections do not exist "
+                "here. Fork before init_rpc, or start a new program with exec");
+  }
+}
+
+struct io_threads::thread_state {
+  io_threads* owner = nullptr;
+  std::mutex mutex;  // the monitor takes over the batch and the corked writes of a thread that is stuck
+  work* head = nullptr;
+  work* tail = nullptr;
+  std::atomic<std::size_t> size{0};
+  std::vector<std::shared_ptr<deferred>> corked;
+  std::atomic<std::uint64_t> progress{0};
+  std::uint64_t seen_progress = 0;                 // of the monitor
+  bool batching = false;                           // of the thread itself: it is between two waits for events
+  int suspended = 0;                               // of the thread itself: > 0 while nothing may be held back
+  std::shared_ptr<descriptor_handler> source;      // of the only event of this round
+
+  [[nodiscard]] bool holds_back() const noexcept { return batching && suspended == 0; }
+};
+
+namespace {
+thread_local void* current_state = nullptr;
+}
+
+io_threads::io_threads() {
+  epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
+  wake_event_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  stop_event_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  const int reason = errno;
+  if (epoll_ < 0 || wake_event_ < 0 || stop_event_ < 0) {
+    for (int fd : {epoll_, wake_event_, stop_event_}) {
+      if (fd >= 0) ::close(fd);
+    }
+    throw_errno(errc::system_failure, "creating the event loop (epoll, eventfd)", reason);
+  }
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;
+  event.data.u64 = wake_tag;
+  ::epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_event_, &event);
+  event.events = EPOLLIN;
+  event.data.u64 = stop_tag;
+  ::epoll_ctl(epoll_, EPOLL_CTL_ADD, stop_event_, &event);
+}
+
+io_threads::~io_threads() {
+  if (monitor_.joinable()) monitor_.detach();  // only when stop() ran on the monitor itself
+  ::close(epoll_);
+  ::close(wake_event_);
+  ::close(stop_event_);
+}
+
+void io_threads::start() {
+  try {
+    monitor_ = std::thread([self = shared_from_this()] { self->monitor_main(); });
+  } catch (const std::system_error& e) {
+    throw_error(errc::system_failure, std::string("starting the monitor thread: ") + e.what());
+  }
+  spawn();
+  if (threads_.load() == 0) {
+    stop();
+    throw_error(errc::system_failure, "starting the first reactor thread failed; is the process limit reached (ulimit -u)?");
+  }
+}
+
+void io_threads::stop() noexcept {
+  stopping_.store(true);
+  std::uint64_t one = 1;
+  (void)!::write(stop_event_, &one, sizeof one);
+  const std::size_t own = current_state && static_cast<thread_state*>(current_state)->owner == this ? 1 : 0;
+  {
+    std::unique_lock lock(threads_mutex_);
+    threads_changed_.wait(lock, [&] { return threads_.load() <= own; });
+  }
+  {
+    std::lock_guard lock(monitor_mutex_);
+    monitor_stop_ = true;
+  }
+  monitor_wake_.notify_all();
+  if (monitor_.joinable() && monitor_.get_id() != std::this_thread::get_id()) monitor_.join();
+}
+
+void io_threads::spawn() noexcept {
+  if (threads_.load(std::memory_order_relaxed) >= max_threads) return;
+  spawning_.fetch_add(1);
+  threads_.fetch_add(1);
+  try {
+    std::thread([self = shared_from_this()] { self->thread_main(); }).detach();
+  } catch (const std::exception& e) {
+    spawning_.fetch_sub(1);
+    threads_.fetch_sub(1);
+    log(log_level::error, std::string("cannot start another reactor thread: ") + e.what());
+  }
+}
+
+void io_threads::ensure_poller() noexcept {
+  if (waiters_.load(std::memory_order_relaxed) == 0 && spawning_.load(std::memory_order_relaxed) == 0) spawn();
+}
+
+void io_threads::thread_main() noexcept {
+  thread_state self;
+  self.owner = this;
+  current_state = &self;
+  {
+    std::lock_guard lock(threads_mutex_);
+    states_.push_back(&self);
+  }
+  bool counted = true;  // spawning_ is lowered once this thread waits or works
+  for (;;) {
+    if (work* item = pop_global()) {
+      if (counted) spawning_.fetch_sub(1), counted = false;
+      if (queue_size_.load(std::memory_order_relaxed) != 0) wake_one();
+      self.batching = true;
+      ensure_poller();
+      self.progress.fetch_add(1, std::memory_order_relaxed);
+      item->run(item);
+      run_batch(self);
+      release_deferred(self);
+      self.batching = false;
+      continue;
+    }
+    if (stopping_.load()) break;
+    const int waiting = waiters_.fetch_add(1) + 1;
+    if (counted) spawning_.fetch_sub(1), counted = false;
+    if (queue_size_.load() != 0 || stopping_.load()) {
+      waiters_.fetch_sub(1);
+      continue;
+    }
+    std::array<epoll_event, 16> events;
+    const int timeout = waiting > spare_threads ? retire_after_ms : -1;
+    const int count = ::epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), timeout);
+    const int left = waiters_.fetch_sub(1) - 1;
+    if (count == 0 && left >= spare_threads && queue_size_.load() == 0) break;
+    if (count <= 0) continue;
+
+    self.batching = true;
+    self.source.reset();
+    int handled = 0;
+    for (int i = 0; i != count; ++i) {
+      const auto& event = events[static_cast<std::size_t>(i)];
+      if (event.data.u64 == wake_tag) {
+        wake_pending_.store(false);
+      } else if (event.data.u64 != stop_tag) {
+        if (auto handler = handler_of(event.data.u64)) {
+          handler->on_ready({.readable = (event.events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0,
+                             .writable = (event.events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0,
+                             .hung_up = (event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0});
+          if (++handled == 1) self.source = std::move(handler);
+        }
+      }
+    }
+    if (handled != 1) self.source.reset();
+    do {
+      run_batch(self);
+      release_deferred(self);
+      if (!self.source) break;
+      auto* lingering = dynamic_cast<lingering_handler*>(self.source.get());
+      if (!lingering || queue_size_.load(std::memory_order_relaxed) != 0 || stopping_.load(std::memory_order_relaxed)) break;
+      ensure_poller();
+      if (!lingering->linger()) break;
+    } while (true);
+    self.source.reset();
+    self.batching = false;
+  }
+  current_state = nullptr;
+  std::lock_guard lock(threads_mutex_);
+  states_.erase(std::find(states_.begin(), states_.end(), &self));
+  threads_.fetch_sub(1);
+  threads_changed_.notify_all();
+}
+
+void io_threads::run_batch(thread_state& self) noexcept {
+  while (self.size.load(std::memory_order_relaxed) != 0) {
+    work* item = nullptr;
+    std::size_t left = 0;
+    {
+      std::lock_guard lock(self.mutex);
+      item = self.head;
+      if (!item) return;
+      self.head = item->next;
+      if (!self.head) self.tail = nullptr;
+      left = self.size.load(std::memory_order_relaxed) - 1;
+      self.size.store(left, std::memory_order_relaxed);
+    }
+    if (left != 0) request_ticks();
+    ensure_poller();
+    self.progress.fetch_add(1, std::memory_order_relaxed);
+    item->next = nullptr;
+    item->run(item);
+  }
+}
+
+void io_threads::release_deferred(thread_state& self) noexcept {
+  std::vector<std::shared_ptr<deferred>> corked;
+  {
+    std::lock_guard lock(self.mutex);
+    if (self.corked.empty()) return;
+    corked.swap(self.corked);
+  }
+  for (auto& item : corked) item->flush();
+  corked.clear();
+  std::lock_guard lock(self.mutex);
+  if (self.corked.empty()) self.corked.swap(corked);  // keeps the capacity
+}
+
+void io_threads::post(work* item) noexcept {
+  auto* self = static_cast<thread_state*>(current_state);
+  if (!self || self->owner != this || !self->holds_back()) return post_elsewhere(item);
+  item->next = nullptr;
+  std::lock_guard lock(self->mutex);
+  (self->tail ? self->tail->next : self->head) = item;
+  self->tail = item;
+  self->size.store(self->size.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+void io_threads::post_elsewhere(work* item) noexcept {
+  item->next = nullptr;
+  push_global(item, item, 1);
+  wake_one();
+}
+
+void io_threads::push_global(work* first, work* last, std::size_t count) noexcept {
+  std::lock_guard lock(queue_mutex_);
+  (queue_tail_ ? queue_tail_->next : queue_head_) = first;
+  queue_tail_ = last;
+  queue_size_.fetch_add(count);
+}
+
+work* io_threads::pop_global() noexcept {
+  if (queue_size_.load() == 0) return nullptr;
+  std::lock_guard lock(queue_mutex_);
+  work* item = queue_head_;
+  if (!item) return nullptr;
+  queue_head_ = item->next;
+  if (!queue_head_) queue_tail_ = nullptr;
+  queue_size_.fetch_sub(1);
+  item->next = nullptr;
+  return item;
+}
+
+void io_threads::wake_one() noexcept {
+  if (threads_.load() == 0) return spawn();  // stopped: a thread drains what still comes, then ends
+  if (waiters_.load() > 0 && !wake_pending_.exchange(true)) {
+    std::uint64_t one = 1;
+    (void)!::write(wake_event_, &one, sizeof one);
+  } else if (waiters_.load() == 0) {
+    ensure_poller();
+  }
+}
+
+std::shared_ptr<descriptor_handler> io_threads::handler_of(std::uint64_t id) noexcept {
+  const auto index = static_cast<std::uint32_t>(id);
+  const auto generation = static_cast<std::uint32_t>(id >> 32U);
+  std::lock_guard lock(table_mutex_);
+  if (index >= table_.size() || table_[index].generation != generation) return nullptr;
+  return table_[index].handler;
+}
+
+watch_id io_threads::watch(int descriptor, std::shared_ptr<descriptor_handler> handler, bool readable, bool writable) {
+  std::uint64_t id = 0;
+  {
+    std::lock_guard lock(table_mutex_);
+    std::uint32_t index = 0;
+    if (!free_registrations_.empty()) {
+      index = free_registrations_.back();
+      free_registrations_.pop_back();
+    } else {
+      index = static_cast<std::uint32_t>(table_.size());
+      free_registrations_.reserve(table_.size() + 1);  // so that unwatch never throws
+      table_.emplace_back();
+      table_.back().generation = 1;
+    }
+    table_[index].handler = std::move(handler);
+    table_[index].descriptor = descriptor;
+    id = (std::uint64_t{table_[index].generation} << 32U) | index;
+  }
+  epoll_event event{};
+  event.events = epoll_events(readable, writable);
+  event.data.u64 = id;
+  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) != 0) {
+    const int reason = errno;
+    unwatch(watch_id{id});
+    throw_errno(errc::system_failure, "watching a descriptor (epoll_ctl)", reason);
+  }
+  return watch_id{id};
+}
+
+void io_threads::rewatch(watch_id watch, bool readable, bool writable) noexcept {
+  const auto id = static_cast<std::uint64_t>(watch);
+  const auto index = static_cast<std::uint32_t>(id);
+  epoll_event event{};
+  event.events = epoll_events(readable, writable);
+  event.data.u64 = id;
+  std::lock_guard lock(table_mutex_);
+  if (index >= table_.size() || table_[index].generation != static_cast<std::uint32_t>(id >> 32U)) return;
+  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, table_[index].descriptor, &event);
+}
+
+void io_threads::unwatch(watch_id watch) noexcept {
+  const auto id = static_cast<std::uint64_t>(watch);
+  const auto index = static_cast<std::uint32_t>(id);
+  std::shared_ptr<descriptor_handler> released;  // destroyed outside the lock
+  std::lock_guard lock(table_mutex_);
+  if (index >= table_.size() || table_[index].generation != static_cast<std::uint32_t>(id >> 32U)) return;
+  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, table_[index].descriptor, nullptr);
+  released = std::move(table_[index].handler);
+  table_[index].handler = nullptr;
+  table_[index].descriptor = -1;
+  ++table_[index].generation;
+  free_registrations_.push_back(index);
+}
+
+bool io_threads::has_more_work() noexcept {
+  auto* self = static_cast<thread_state*>(current_state);
+  return self && self->holds_back() && self->size.load(std::memory_order_relaxed) != 0;
+}
+
+bool io_threads::flush_later(const std::shared_ptr<deferred>& item) noexcept {
+  auto* self = static_cast<thread_state*>(current_state);
+  if (!self || self->owner != this || !self->holds_back()) return false;
+  if (self->size.load(std::memory_order_relaxed) == 0) return false;
+  std::lock_guard lock(self->mutex);
+  if (self->head == nullptr) return false;
+  self->corked.push_back(item);
+  return true;
+}
+
+void io_threads::suspend_batching() noexcept {
+  auto* self = static_cast<thread_state*>(current_state);
+  if (!self) return;
+  ++self->suspended;
+  auto& owner = *self->owner;
+  work* head = nullptr;
+  work* tail = nullptr;
+  std::size_t count = 0;
+  {
+    std::lock_guard lock(self->mutex);
+    head = std::exchange(self->head, nullptr);
+    tail = std::exchange(self->tail, nullptr);
+    count = self->size.exchange(0);
+  }
+  if (head) {
+    owner.push_global(head, tail, count);
+    owner.wake_one();
+  }
+  owner.release_deferred(*self);
+  if (auto* held = dynamic_cast<deferred*>(self->source.get())) held->resume_watching(true);
+  owner.ensure_poller();
+}
+
+void io_threads::resume_batching() noexcept {
+  if (auto* self = static_cast<thread_state*>(current_state)) --self->suspended;
+}
+
+// ---- timers and monitor
+
+timer_id io_threads::start_timer(deadline at, work* item) {
+  std::lock_guard lock(monitor_mutex_);
+  const std::uint64_t id = next_timer_++;
+  const bool first = timers_.empty() || at.at() < timers_.begin()->first;
+  timer_index_.emplace(id, at.at());
+  timers_.emplace(at.at(), timer{timer_id{id}, item});
+  if (first) monitor_wake_.notify_one();
+  return timer_id{id};
+}
+
+bool io_threads::cancel_timer(timer_id which) noexcept {
+  std::lock_guard lock(monitor_mutex_);
+  const auto found = timer_index_.find(static_cast<std::uint64_t>(which));
+  if (found == timer_index_.end()) return false;
+  auto [from, to] = timers_.equal_range(found->second);
+  timer_index_.erase(found);
+  for (auto at = from; at != to; ++at) {
+    if (at->second.id == which) {
+      timers_.erase(at);
+      return true;
+    }
+  }
+  return false;
+}
+
+void io_threads::watch_later(std::shared_ptr<deferred> item) noexcept {
+  {
+    std::lock_guard lock(watches_mutex_);
+    watches_.push_back(std::move(item));
+  }
+  request_ticks();
+}
+
+void io_threads::request_ticks() noexcept {
+  if (ticking_.load(std::memory_order_relaxed) || ticking_.exchange(true)) return;
+  { std::lock_guard lock(monitor_mutex_); }  // the monitor is either before its check or waiting
+  monitor_wake_.notify_one();
+}
+
+bool io_threads::inspect_threads() noexcept {
+  bool any = false;
+  work* head = nullptr;
+  work* tail = nullptr;
+  std::size_t count = 0;
+  std::vector<std::shared_ptr<deferred>> corked;
+  std::vector<std::shared_ptr<descriptor_handler>> unread;
+  {
+    std::lock_guard threads(threads_mutex_);
+    for (thread_state* state : states_) {
+      std::lock_guard lock(state->mutex);
+      const std::uint64_t progress = state->progress.load(std::memory_order_relaxed);
+      const bool holds = state->head || !state->corked.empty();
+      any = any || holds;
+      if (std::exchange(state->seen_progress, progress) != progress || !holds) continue;
+      if (state->head) {
+        (tail ? tail->next : head) = state->head;
+        tail = state->tail;
+        count += state->size.exchange(0);
+        state->head = state->tail = nullptr;
+      }
+      for (auto& item : state->corked) corked.push_back(std::move(item));
+      state->corked.clear();
+    }
+  }
+  if (head) {
+    push_global(head, tail, count);
+    wake_one();
+  }
+  for (auto& item : corked) item->flush();
+  return any;
+}
+
+bool io_threads::inspect_watches() noexcept {
+  std::vector<std::shared_ptr<deferred>> watches;
+  {
+    std::lock_guard lock(watches_mutex_);
+    watches.swap(watches_);
+  }
+  std::erase_if(watches, [](const auto& item) { return item->resume_watching(false); });
+  if (watches.empty()) return false;
+  std::lock_guard lock(watches_mutex_);
+  for (auto& item : watches) watches_.push_back(std::move(item));
+  return true;
+}
+
+void io_threads::monitor_main() noexcept {
+  int quiet = 0;
+  std::unique_lock lock(monitor_mutex_);
+  while (!monitor_stop_) {
+    const auto now = clock::now();
+    while (!timers_.empty() && timers_.begin()->first <= now) {
+      const timer due = timers_.begin()->second;
+      timers_.erase(timers_.begin());
+      timer_index_.erase(static_cast<std::uint64_t>(due.id));
+      lock.unlock();
+      post_elsewhere(due.item);
+      lock.lock();
+    }
+    if (ticking_.load()) {
+      lock.unlock();
+      const bool threads = inspect_threads();
+      const bool watches = inspect_watches();
+      quiet = threads || watches ? 0 : quiet + 1;
+      if (quiet > quiet_ticks) {
+        quiet = 0;
+        ticking_.store(false);
+        // Something may have been held back since the inspection; its request_ticks() saw ticking_ still set.
+        if (inspect_threads() || inspect_watches()) ticking_.store(true);
+      }
+      lock.lock();
+      if (monitor_stop_) break;
+    }
+    const bool ticks = ticking_.load();
+    if (timers_.empty() && !ticks) {
+      monitor_wake_.wait(lock);
+    } else {
+      auto until = ticks ? clock::now() + tick : timers_.begin()->first;
+      if (!timers_.empty()) until = std::min(until, timers_.begin()->first);
+      monitor_wake_.wait_until(lock, until);
+    }
+  }
+}
+
+std::shared_ptr<reactor> shared_reactor() {
+  check_not_forked();
+  static std::mutex mutex;
+  static auto* instance = new std::weak_ptr<reactor>;  // outlives static destruction on purpose
+  std::lock_guard lock(mutex);
+  if (auto existing = instance->lock()) return existing;
+  static std::once_flag once;
+  std::call_once(once, [] { ::pthread_atfork(nullptr, nullptr, mark_forked_child); });
+  auto core = std::make_shared<io_threads>();
+  core->start();
+  // The threads share the core; the owners share this handle, whose end stops the threads.
+  io_threads* raw = core.get();
+  std::shared_ptr<reactor> handle(raw, [core](reactor*) { core->stop(); });
+  *instance = handle;
+  return handle;
+}
+
+}  // namespace ferry::inline v0::detail
