@@ -1,0 +1,73 @@
+#pragma once
+
+// Names of functions given as template arguments, the same for GCC and Clang.
+
+#include <string>
+#include <typeinfo>
+
+namespace ferry::inline v0 {
+namespace detail {
+
+template <class T>
+struct without_noexcept {
+  using type = T;
+};
+template <class R, class... A>
+struct without_noexcept<R (*)(A...) noexcept> {
+  using type = R (*)(A...);
+};
+template <class R, class C, class... A>
+struct without_noexcept<R (C::*)(A...) noexcept> {
+  using type = R (C::*)(A...);
+};
+template <class R, class C, class... A>
+struct without_noexcept<R (C::*)(A...) const noexcept> {
+  using type = R (C::*)(A...) const;
+};
+template <class R, class C, class... A>
+struct without_noexcept<R (C::*)(A...) & noexcept> {
+  using type = R (C::*)(A...) &;
+};
+template <class R, class C, class... A>
+struct without_noexcept<R (C::*)(A...) const & noexcept> {
+  using type = R (C::*)(A...) const &;
+};
+template <class R, class C, class... A>
+struct without_noexcept<R (C::*)(A...) && noexcept> {
+  using type = R (C::*)(A...) &&;
+};
+template <class R, class C, class... A>
+struct without_noexcept<R (C::*)(A...) const && noexcept> {
+  using type = R (C::*)(A...) const &&;
+};
+
+// A type whose mangled name contains the mangled name of F. The type of F comes first: where Clang adds a conversion
+// before F (a noexcept function selected by a cast), that conversion is then a reference to this type and shifts no
+// later back reference, so that cutting it out leaves what GCC writes.
+template <class Type, auto F>
+struct method_tag {};
+template <auto F>
+using tag_of = method_tag<typename without_noexcept<decltype(F)>::type, F>;
+
+std::string mangled_method(const std::type_info& tag);
+std::string readable_method(const std::type_info& tag, const std::type_info& type);
+
+}  // namespace detail
+
+/// The identity of a free or member function, equal for GCC and Clang: its mangled name and, behind a dot, its mangled
+/// type (the name's back references point into the type, so it is not a symbol of the linker). Computed once; thread-safe.
+template <auto F>
+[[nodiscard]] const std::string& mangled_name() {
+  static const std::string name = detail::mangled_method(typeid(detail::tag_of<F>));
+  return name;
+}
+
+/// The function's qualified name for people: `dot`, `model::forward`, `add<int>`. Computed once; thread-safe.
+template <auto F>
+[[nodiscard]] const std::string& method_name() {
+  static const std::string name = detail::readable_method(
+      typeid(detail::tag_of<F>), typeid(typename detail::without_noexcept<decltype(F)>::type));
+  return name;
+}
+
+}  // namespace ferry::inline v0

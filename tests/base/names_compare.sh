@@ -1,0 +1,34 @@
+#!/bin/sh
+# Builds names_print.cpp with every GCC and Clang there is and compares what the programs print: a method and a
+# signature must have the same name and fingerprint whichever compiler built the worker.
+# usage: names_compare.sh SOURCE_ROOT WORK_DIR
+set -eu
+root=$1
+work=$2
+mkdir -p "$work"
+first=
+compared=0
+for compiler in g++ clang++-21 clang++-20 clang++-19 clang++-18 clang++-17 clang++-16 clang++; do
+  command -v "$compiler" >/dev/null 2>&1 || continue
+  if [ "$compiler" = clang++ ]; then
+    [ "$compared" -ge 2 ] && continue
+    major=$("$compiler" -dumpversion | cut -d. -f1)
+    [ "$major" -ge 16 ] || continue
+  fi
+  "$compiler" -std=c++20 -O0 -I"$root/include" "$root/tests/base/names_print.cpp" "$root/src/base/type_name.cpp" \
+    "$root/src/base/method_name.cpp" "$root/src/base/error.cpp" -o "$work/names_$compiler"
+  "$work/names_$compiler" >"$work/names_$compiler.txt"
+  compared=$((compared + 1))
+  if [ -z "$first" ]; then
+    first=$compiler
+  elif ! diff -u "$work/names_$first.txt" "$work/names_$compiler.txt"; then
+    echo "$first and $compiler disagree about names" >&2
+    exit 1
+  else
+    echo "$first and $compiler agree"
+  fi
+done
+if [ "$compared" -lt 2 ]; then
+  echo "only $compared compiler(s) here: nothing to compare"
+  exit 77
+fi
