@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Checks the floors: a file includes only files of its own floor or of earlier ones, and no includes form a circle.
+
+A floor is a folder below include/ferry/ or src/; FLOORS is their order. Headers directly in include/ferry/ are umbrellas:
+they may include floors, but no floor may include them. A violation names both files.
+Exit status: 0 if all is well, 1 with the violations on stdout otherwise.
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+
+# Floors of one entry are siblings and do not include each other.
+FLOORS = [
+    ["base"],
+    ["device"],
+    ["tensor"],
+    ["wire"],
+    ["transport"],
+    ["store"],
+    ["backend"],
+    ["rpc"],
+    ["group"],
+    ["autograd"],
+    ["nn", "optim"],
+    ["profiler", "adapters"],
+]
+LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
+# The highest floor that an umbrella header may reach; the others are open.
+UMBRELLA_LIMIT = {"ferry.hpp": LEVEL["group"]}
+SUFFIXES = {".hpp", ".cpp", ".h", ".cu", ".cuh", ".ipp"}
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
+COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+
+
+def project_files(root):
+    for top in (root / "include" / "ferry", root / "src"):
+        for path in sorted(top.rglob("*")):
+            if path.suffix in SUFFIXES and path.is_file():
+                yield path
+
+
+def floor_of(root, path):
+    """The floor's name, None for an umbrella header, or the unknown folder's name."""
+    top = root / "include" / "ferry" if (root / "include" / "ferry") in path.parents else root / "src"
+    parts = path.relative_to(top).parts
+    return parts[0] if len(parts) > 1 else None
+
+
+def includes_of(root, path):
+    """(line, file) for each project file that `path` includes."""
+    text = COMMENT.sub(lambda found: "\n" * found.group().count("\n"), path.read_text(encoding="utf-8"))
+    for found in INCLUDE.finditer(text):
+        quote, name = found.groups()
+        places = [root / "include" / name, root / "src" / name]
+        if quote == '"':
+            places.insert(0, path.parent / name)
+        for place in places:
+            if place.is_file():
+                target = place.resolve()
+                if (root / "include" / "ferry") in target.parents or (root / "src") in target.parents:
+                    yield text.count("\n", 0, found.start()) + 1, target
+                break
+
+
+def check_order(root, path, line, target, problems):
+    here, there = floor_of(root, path), floor_of(root, target)
+    names = f"{path.relative_to(root)}:{line} includes {target.relative_to(root)}"
+    if there is None and here is not None:
+        problems.append(f"{names}: a floor must not include an umbrella header")
+    elif here is None:
+        limit = UMBRELLA_LIMIT.get(path.name, len(FLOORS))
+        if there is not None and LEVEL.get(there, 0) > limit:
+            problems.append(f"{names}: {path.name} ends with floor '{FLOORS[limit][0]}', '{there}' is above it")
+    elif here in LEVEL and there in LEVEL and here != there and LEVEL[there] >= LEVEL[here]:
+        relation = "stands beside" if LEVEL[there] == LEVEL[here] else "comes after"
+        problems.append(f"{names}: floor '{there}' {relation} floor '{here}'")
+
+
+def circles(graph):
+    """One path for each circle of includes that a depth-first walk meets."""
+    state, stack, found = {}, [], []
+
+    def visit(node):
+        state[node] = "open"
+        stack.append(node)
+        for target in sorted(graph.get(node, ())):
+            if state.get(target) == "open":
+                found.append(stack[stack.index(target):] + [target])
+            elif target not in state:
+                visit(target)
+        stack.pop()
+        state[node] = "closed"
+
+    for node in sorted(graph):
+        if node not in state:
+            visit(node)
+    return found
+
+
+def check(root):
+    """The list of problems of the tree at `root`, and the number of files read."""
+    root = root.resolve()
+    problems, graph = [], {}
+    for path in project_files(root):
+        floor = floor_of(root, path)
+        if floor is not None and floor not in LEVEL:
+            problems.append(f"{path.relative_to(root)}: '{floor}' is not a floor; known: {' '.join(LEVEL)}")
+        graph[path] = set()
+        for line, target in includes_of(root, path):
+            check_order(root, path, line, target, problems)
+            graph[path].add(target)
+    for circle in circles(graph):
+        problems.append("circle: " + " -> ".join(str(path.relative_to(root)) for path in circle))
+    return problems, len(graph)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).parent.parent)
+    options = parser.parse_args()
+    problems, count = check(options.root)
+    for problem in problems:
+        print(problem)
+    if count == 0:
+        print(f"no source file below {options.root}")
+    print(f"floors: {count} files, {len(problems)} problems")
+    return 1 if problems or count == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
