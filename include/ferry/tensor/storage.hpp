@@ -1,0 +1,73 @@
+#pragma once
+
+// The bytes behind tensors: one block on one device, shared by all views of it.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include <ferry/device/device.hpp>
+
+namespace ferry::inline v0 {
+namespace detail {
+
+struct storage_body {
+  std::atomic<std::uint32_t> references{1};
+  bool allocated = false;  // by ferry's allocator
+  ferry::device where;
+  std::atomic<std::uint64_t> version{0};
+  void* data = nullptr;
+  std::size_t size = 0;
+  std::shared_ptr<const void> owner;  // of foreign memory
+};
+
+}  // namespace detail
+
+/// A reference-counted block of bytes. A handle: copies refer to the same block. The count and the version may be used
+/// from any thread; the bytes are not synchronised.
+class storage {
+ public:
+  /// No block.
+  storage() noexcept = default;
+  storage(const storage& other) noexcept : body_(other.body_) {
+    if (body_) body_->references.fetch_add(1, std::memory_order_relaxed);
+  }
+  storage(storage&& other) noexcept : body_(std::exchange(other.body_, nullptr)) {}
+  storage& operator=(storage other) noexcept {
+    std::swap(body_, other.body_);
+    return *this;
+  }
+  ~storage() {
+    if (body_ && body_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) destroy(body_);
+  }
+
+  /// A new block of uninitialised bytes from the device's allocator, on a 64-byte boundary (small ones on the CPU too).
+  /// Throws errc::out_of_memory, errc::bad_device.
+  static storage allocate(std::size_t bytes, ferry::device where = {});
+  /// Memory that somebody else made. It must stay valid as long as the storage refers to it: `owner` is released when
+  /// the last reference goes, on whatever thread that happens. Without an owner the memory counts as borrowed.
+  static storage foreign(void* data, std::size_t bytes, ferry::device where, std::shared_ptr<const void> owner);
+
+  [[nodiscard]] bool defined() const noexcept { return body_ != nullptr; }
+  [[nodiscard]] bool same_as(const storage& other) const noexcept { return body_ == other.body_; }
+  // The following need a block.
+  [[nodiscard]] std::byte* data() const noexcept { return static_cast<std::byte*>(body_->data); }
+  [[nodiscard]] std::size_t size() const noexcept { return body_->size; }
+  [[nodiscard]] ferry::device device() const noexcept { return body_->where; }
+  /// False for memory that is only borrowed and might vanish before the tensor does.
+  [[nodiscard]] bool owns_memory() const noexcept {
+    return body_->allocated || body_->owner != nullptr || body_->size == 0;
+  }
+  /// Counts writes in place, through whichever view; users of old values compare it.
+  [[nodiscard]] std::uint64_t version() const noexcept { return body_->version.load(std::memory_order_acquire); }
+  void bump_version() const noexcept { body_->version.fetch_add(1, std::memory_order_acq_rel); }
+  [[nodiscard]] std::size_t use_count() const noexcept { return body_->references.load(std::memory_order_relaxed); }
+
+ private:
+  static void destroy(detail::storage_body* body) noexcept;
+  detail::storage_body* body_ = nullptr;
+};
+
+}  // namespace ferry::inline v0

@@ -1,0 +1,226 @@
+#pragma once
+
+// ferry::tensor: a strided view of typed elements, as a handle with identity.
+
+#include <atomic>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include <ferry/device/device.hpp>
+#include <ferry/tensor/dims.hpp>
+#include <ferry/tensor/dtype.hpp>
+#include <ferry/tensor/scalar.hpp>
+#include <ferry/tensor/storage.hpp>
+
+namespace ferry::inline v0 {
+
+class tensor;
+
+/// What a higher layer (gradients) hangs into the one slot of a tensor. Called on the thread that uses the tensor.
+class tensor_hooks {
+ public:
+  virtual ~tensor_hooks() = default;
+  /// `view` was made from `base`, whose slot this is; it has no hooks of its own yet.
+  virtual void viewed(const tensor& base, tensor& view) = 0;
+  /// The elements of `target` are about to be written in place. An exception refuses the write.
+  virtual void mutated(tensor& target) = 0;
+  [[nodiscard]] virtual bool requires_grad(const tensor& target) const noexcept = 0;
+};
+
+/// Stands for "up to the end" in tensor::slice.
+inline constexpr std::int64_t to_end = std::numeric_limits<std::int64_t>::max();
+
+namespace detail {
+
+struct tensor_body {
+  std::atomic<std::uint32_t> references{1};
+  ferry::dtype type{};
+  bool contiguous = true;
+  std::int64_t offset = 0;  // in elements
+  std::int64_t count = 0;
+  ferry::storage bytes;
+  dims shape;
+  dims strides;  // in elements, none negative
+  std::shared_ptr<tensor_hooks> slot;
+
+  static void* operator new(std::size_t size);
+  static void operator delete(void* memory, std::size_t size) noexcept;
+};
+
+void destroy(tensor_body* body) noexcept;
+[[noreturn]] void refuse_undefined();
+[[noreturn]] void refuse_dtype(ferry::dtype wanted, const tensor& t);
+void check_index(const tensor& t, std::size_t axis, std::int64_t index);
+[[noreturn]] void refuse_index_count(const tensor& t, std::size_t count);
+tensor adopt_body(tensor_body* body) noexcept;
+
+}  // namespace detail
+
+/// A tensor is a handle, as cheap as a pointer: copies are the same tensor (same_as), moves leave an undefined one.
+/// Views are new tensors over the same storage. Constness is that of the handle, not of the elements.
+///
+/// Axes and indices may be negative, counting from the end. Everything except defined(), same_as() and assignment needs
+/// a defined tensor and throws errc::invalid_argument otherwise. What does not fit the shape throws errc::bad_shape.
+///
+/// Threads: one tensor may be read, copied and destroyed from several threads; writing elements or the slot while
+/// another thread uses them needs the user's synchronisation.
+class tensor {
+ public:
+  /// Undefined: refers to nothing.
+  tensor() noexcept = default;
+  tensor(const tensor& other) noexcept : body_(other.body_) {
+    if (body_) body_->references.fetch_add(1, std::memory_order_relaxed);
+  }
+  tensor(tensor&& other) noexcept : body_(std::exchange(other.body_, nullptr)) {}
+  tensor& operator=(tensor other) noexcept {
+    std::swap(body_, other.body_);
+    return *this;
+  }
+  ~tensor() {
+    if (body_ && body_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) detail::destroy(body_);
+  }
+
+  /// False for a default-constructed or moved-from tensor.
+  [[nodiscard]] bool defined() const noexcept { return body_ != nullptr; }
+  /// Whether both handles are the same tensor (not: equal elements).
+  [[nodiscard]] bool same_as(const tensor& other) const noexcept { return body_ == other.body_; }
+
+  [[nodiscard]] ferry::dtype dtype() const { return body().type; }
+  [[nodiscard]] ferry::device device() const { return body().bytes.device(); }
+  /// The number of dimensions.
+  [[nodiscard]] std::size_t rank() const { return body().shape.size(); }
+  [[nodiscard]] const dims& shape() const { return body().shape; }
+  /// In elements, none negative; 0 where one element stands for a whole axis.
+  [[nodiscard]] const dims& strides() const { return body().strides; }
+  /// The length of an axis.
+  [[nodiscard]] std::int64_t size(std::int64_t axis) const;
+  [[nodiscard]] std::int64_t stride(std::int64_t axis) const;
+  /// The number of (visible) elements.
+  [[nodiscard]] std::int64_t numel() const { return body().count; }
+  /// numel() times the size of an element.
+  [[nodiscard]] std::size_t nbytes() const { return static_cast<std::size_t>(body().count) * dtype_size(body().type); }
+  /// Whether the elements lie densely in row-major order.
+  [[nodiscard]] bool is_contiguous() const { return body().contiguous; }
+  /// Where the first element lies in the storage, in elements.
+  [[nodiscard]] std::int64_t storage_offset() const { return body().offset; }
+  [[nodiscard]] const ferry::storage& storage() const { return body().bytes; }
+
+  /// Where the first element lies in memory (device memory for a device tensor); may be null if there are no elements.
+  /// Who writes through it calls mark_written().
+  [[nodiscard]] void* data() const {
+    const auto& self = body();
+    return self.bytes.data() + static_cast<std::size_t>(self.offset) * dtype_size(self.type);
+  }
+  /// The same, typed. Throws errc::bad_dtype if the elements are not of type T.
+  template <element T>
+  [[nodiscard]] T* data() const {
+    if (body().type != dtype_of<T>) detail::refuse_dtype(dtype_of<T>, *this);
+    return static_cast<T*>(data());
+  }
+  /// The element at the indices, one per axis; of a CPU tensor. Throws errc::bad_dtype, errc::bad_shape.
+  template <element T, std::convertible_to<std::int64_t>... Index>
+  [[nodiscard]] T& at(Index... indices) const {
+    T* first = data<T>();
+    if (sizeof...(Index) != rank()) detail::refuse_index_count(*this, sizeof...(Index));
+    std::int64_t offset = 0;
+    std::size_t axis = 0;
+    ((offset += element_offset(axis++, static_cast<std::int64_t>(indices))), ...);
+    return first[offset];
+  }
+  /// The one element of a tensor with one element, converted to T. Throws errc::bad_shape if there is another number.
+  template <element T>
+  [[nodiscard]] T item() const {
+    T value;
+    read_item(dtype_of<T>, &value);
+    return value;
+  }
+
+  // Views: new tensors over the same storage.
+
+  /// Elements start, start + step, ... below stop along an axis; out-of-range bounds are clamped. step >= 1.
+  [[nodiscard]] tensor slice(std::int64_t axis, std::int64_t start = 0, std::int64_t stop = to_end,
+                             std::int64_t step = 1) const;
+  /// One index of an axis; the axis vanishes.
+  [[nodiscard]] tensor select(std::int64_t axis, std::int64_t index) const;
+  /// `length` indices of an axis from `start`, which must exist.
+  [[nodiscard]] tensor narrow(std::int64_t axis, std::int64_t start, std::int64_t length) const;
+  /// Two axes swapped.
+  [[nodiscard]] tensor transpose(std::int64_t first, std::int64_t second) const;
+  /// The axes in another order: axis i of the result is axis order[i] of this.
+  [[nodiscard]] tensor permute(const dims& order) const;
+  /// Another shape of as many elements in the same row-major order. One size may be -1: it is worked out.
+  /// Throws errc::bad_shape where the strides do not allow a view.
+  [[nodiscard]] tensor view(const dims& shape) const;
+  /// A view where the strides allow it, else a copy.
+  [[nodiscard]] tensor reshape(const dims& shape) const;
+  /// The axes first..last joined into one; as reshape.
+  [[nodiscard]] tensor flatten(std::int64_t first = 0, std::int64_t last = -1) const;
+  /// A new axis of size 1 before `axis`.
+  [[nodiscard]] tensor unsqueeze(std::int64_t axis) const;
+  /// Without the axes of size 1.
+  [[nodiscard]] tensor squeeze() const;
+  /// Without this axis if its size is 1.
+  [[nodiscard]] tensor squeeze(std::int64_t axis) const;
+  /// Axes of size 1 stretched, and new ones added in front, with stride 0. -1 keeps a size.
+  [[nodiscard]] tensor expand(const dims& shape) const;
+  /// Any view whose elements lie within the storage. `offset` is counted from the start of the storage.
+  [[nodiscard]] tensor as_strided(const dims& shape, const dims& strides, std::int64_t offset) const;
+
+  // Copies. They carry no hooks.
+
+  /// This tensor if it is contiguous, else a contiguous copy.
+  [[nodiscard]] tensor contiguous() const;
+  /// A contiguous copy.
+  [[nodiscard]] tensor clone() const;
+  /// This tensor if it has that dtype, else a converted contiguous copy. Conversions to integers truncate and saturate
+  /// (NaN becomes 0), integers to narrower ones wrap, complex numbers lose their imaginary part.
+  [[nodiscard]] tensor to(ferry::dtype type) const;
+
+  // Writes in place: hooks first, then the elements, then the storage's version. Return this tensor. They throw
+  // errc::bad_shape if one element of memory would be written for several of the tensor (after expand).
+
+  /// Element by element from a tensor of equal shape, or one that expands to it; converts as to() does.
+  const tensor& copy_(const tensor& source) const;  // NOLINT: handle semantics
+  const tensor& fill_(const scalar& value) const;   // NOLINT
+  /// Tells hooks and version that the elements were, or are about to be, written through data() or at().
+  void mark_written() const;
+
+  /// The open slot: hooks that views and writes call; nullptr empties it.
+  void set_slot(std::shared_ptr<tensor_hooks> hooks) const { body().slot = std::move(hooks); }
+  [[nodiscard]] const std::shared_ptr<tensor_hooks>& slot() const { return body().slot; }
+  [[nodiscard]] bool requires_grad() const { return body().slot && body().slot->requires_grad(*this); }
+  /// Writes in place so far to the storage, through whichever view.
+  [[nodiscard]] std::uint64_t version() const { return body().bytes.version(); }
+
+ private:
+  friend tensor detail::adopt_body(detail::tensor_body* body) noexcept;
+
+  [[nodiscard]] detail::tensor_body& body() const {
+    if (!body_) detail::refuse_undefined();
+    return *body_;
+  }
+  [[nodiscard]] std::int64_t element_offset(std::size_t axis, std::int64_t index) const {
+    const std::int64_t size = body_->shape[axis];
+    if (index < -size || index >= size) detail::check_index(*this, axis, index);
+    return (index < 0 ? index + size : index) * body_->strides[axis];
+  }
+  [[nodiscard]] tensor make_view(dims shape, dims strides, std::int64_t offset) const;
+  void read_item(ferry::dtype type, void* out) const;
+
+  detail::tensor_body* body_ = nullptr;
+};
+
+/// Whether both have the same shape, dtype and elements (NaN differs from itself). Both on the CPU.
+[[nodiscard]] bool equal(const tensor& a, const tensor& b);
+
+/// Whether both have the same shape and every |a - b| <= absolute + relative * |b|, compared as f64 (complex: c128).
+/// Infinities are close to themselves; NaNs only with `equal_nan`.
+[[nodiscard]] bool allclose(const tensor& a, const tensor& b, double relative = 1e-5, double absolute = 1e-8,
+                            bool equal_nan = false);
+
+}  // namespace ferry::inline v0

@@ -1,0 +1,57 @@
+#include <ferry/tensor/storage.hpp>
+
+#include <new>
+
+#include <ferry/device/cpu_pool.hpp>
+#include <ferry/device/traits.hpp>
+
+namespace ferry::inline v0 {
+namespace {
+
+// Small CPU blocks share one pool block with their storage_body: one allocation instead of two.
+constexpr std::size_t head = 64;
+constexpr std::size_t largest_joined = 4096;
+static_assert(sizeof(detail::storage_body) <= head && head % cpu_alignment == 0);
+
+constexpr bool joined(ferry::device where, std::size_t bytes) {
+  return where.is_cpu() && bytes != 0 && bytes <= largest_joined;
+}
+
+}  // namespace
+
+storage storage::allocate(std::size_t bytes, ferry::device where) {
+  check_device(where);
+  storage result;
+  if (joined(where, bytes)) {
+    auto* memory = static_cast<std::byte*>(cpu_allocate(head + bytes));
+    result.body_ = new (memory) detail::storage_body;
+    result.body_->data = memory + head;
+  } else {
+    result.body_ = new (cpu_allocate(head)) detail::storage_body;
+    result.body_->data = operations_of(where.kind).allocate(where, bytes);
+  }
+  result.body_->allocated = true;
+  result.body_->where = where;
+  result.body_->size = bytes;
+  return result;
+}
+
+storage storage::foreign(void* data, std::size_t bytes, ferry::device where, std::shared_ptr<const void> owner) {
+  storage result;
+  result.body_ = new (cpu_allocate(head)) detail::storage_body;
+  result.body_->where = where;
+  result.body_->data = data;
+  result.body_->size = bytes;
+  result.body_->owner = std::move(owner);
+  return result;
+}
+
+void storage::destroy(detail::storage_body* body) noexcept {
+  const std::size_t bytes = body->size;
+  const bool in_head = body->allocated && joined(body->where, bytes);
+  if (body->allocated && !in_head) operations_of(body->where.kind).deallocate(body->where, body->data, bytes);
+  body->~storage_body();
+  cpu_deallocate(body, in_head ? head + bytes : head);
+}
+
+}  // namespace ferry::inline v0

@@ -1,0 +1,84 @@
+#include <ferry/tensor/tensor.hpp>
+
+#include <fmt/format.h>
+
+#include <ferry/base/error.hpp>
+#include <ferry/device/cpu_pool.hpp>
+
+#include "layout.hpp"
+
+namespace ferry::inline v0 {
+namespace detail {
+
+void* tensor_body::operator new(std::size_t size) { return cpu_allocate(size); }
+void tensor_body::operator delete(void* memory, std::size_t size) noexcept { cpu_deallocate(memory, size); }
+
+void destroy(tensor_body* body) noexcept { delete body; }
+
+tensor adopt_body(tensor_body* body) noexcept {
+  tensor result;
+  result.body_ = body;
+  return result;
+}
+
+void refuse_undefined() {
+  throw_error(errc::invalid_argument,
+              "the tensor is undefined (default-constructed or moved from); give it a value first");
+}
+
+void refuse_dtype(dtype wanted, const tensor& t) {
+  throw_error(errc::bad_dtype, fmt::format("elements of {} were asked for, but the tensor of shape {} holds {}",
+                                           dtype_name(wanted), to_string(t.shape()), dtype_name(t.dtype())));
+}
+
+void check_index(const tensor& t, std::size_t axis, std::int64_t index) {
+  const std::int64_t size = t.shape()[axis];
+  if (index >= -size && index < size) return;
+  throw_error(errc::bad_shape,
+              fmt::format("index {} is out of range for axis {} of shape {}", index, axis, to_string(t.shape())));
+}
+
+void refuse_index_count(const tensor& t, std::size_t count) {
+  throw_error(errc::bad_shape,
+              fmt::format("{} indices were given for shape {}, which takes {}", count, to_string(t.shape()), t.rank()));
+}
+
+tensor make_tensor(storage bytes, dtype type, dims shape, dims strides, std::int64_t offset) {
+  auto* body = new tensor_body;
+  tensor result = adopt_body(body);
+  body->type = type;
+  body->count = element_count(shape);
+  if (body->count == 0) {  // places without elements mean nothing, and may lie outside of the storage
+    offset = 0;
+    strides = contiguous_strides(shape);
+  }
+  body->offset = offset;
+  body->bytes = std::move(bytes);
+  body->shape = std::move(shape);
+  body->strides = std::move(strides);
+  std::int64_t expected = 1;
+  for (std::size_t axis = body->shape.size(); axis-- != 0 && body->count != 0;) {
+    if (body->shape[axis] == 1) continue;
+    if (body->strides[axis] != expected) body->contiguous = false;
+    expected *= body->shape[axis];
+  }
+  return result;
+}
+
+}  // namespace detail
+
+std::int64_t tensor::size(std::int64_t axis) const { return shape()[detail::normal_axis(axis, rank(), *this)]; }
+std::int64_t tensor::stride(std::int64_t axis) const { return strides()[detail::normal_axis(axis, rank(), *this)]; }
+
+void tensor::mark_written() const {
+  tensor self = *this;
+  if (slot()) {
+    const std::shared_ptr<tensor_hooks> hooks = slot();  // they may replace themselves
+    hooks->mutated(self);
+  }
+  storage().bump_version();
+}
+
+tensor tensor::contiguous() const { return is_contiguous() ? *this : clone(); }
+
+}  // namespace ferry::inline v0
