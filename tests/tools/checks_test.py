@@ -1,0 +1,226 @@
+"""The structure checks, each on trees that are right and on trees that must fail."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TOOLS = pathlib.Path(__file__).resolve().parent.parent.parent / "tools"
+COMPILER = os.environ.get("CXX", "c++")
+
+
+class Tree(unittest.TestCase):
+    """A tree of files in a temporary folder, and a tool that is run on it."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+
+    def write(self, **files):
+        for name, text in files.items():
+            self.put(name, text)
+
+    def put(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def tool(self, name, *arguments):
+        return subprocess.run(
+            [sys.executable, str(TOOLS / name), "--root", str(self.root), *arguments],
+            capture_output=True, text=True, timeout=120, check=False,
+        )
+
+
+class Floors(Tree):
+    def check(self, status, *expected):
+        result = self.tool("check_floors.py")
+        self.assertEqual(result.returncode, status, result.stdout + result.stderr)
+        for text in expected:
+            self.assertIn(text, result.stdout)
+        return result.stdout
+
+    def test_a_right_tree_passes(self):
+        self.put("include/ferry/base/error.hpp", "#include <string>\n")
+        self.put("include/ferry/tensor/tensor.hpp", "#include <ferry/base/error.hpp>\n#include <ferry/tensor/shape.hpp>\n")
+        self.put("include/ferry/tensor/shape.hpp", "#pragma once\n")
+        self.put("include/ferry/ferry.hpp", "#include <ferry/tensor/tensor.hpp>\n")
+        self.put("src/tensor/tensor.cpp", "#include <ferry/tensor/tensor.hpp>\n")
+        self.check(0, "0 problems")
+
+    def test_a_lower_floor_that_includes_a_higher_one_is_named_with_both_files(self):
+        self.put("include/ferry/base/error.hpp", "\n#include <ferry/rpc/worker.hpp>\n")
+        self.put("include/ferry/rpc/worker.hpp", "")
+        self.check(1, "include/ferry/base/error.hpp:2 includes include/ferry/rpc/worker.hpp: floor 'rpc' comes after floor 'base'")
+
+    def test_sources_obey_too_and_relative_includes_are_seen(self):
+        self.put("src/wire/codec.cpp", '#include "../transport/tcp.hpp"\n')
+        self.put("src/transport/tcp.hpp", "")
+        self.check(1, "src/wire/codec.cpp:1 includes src/transport/tcp.hpp")
+
+    def test_siblings_do_not_include_each_other(self):
+        self.put("include/ferry/nn/linear.hpp", "#include <ferry/optim/sgd.hpp>\n")
+        self.put("include/ferry/optim/sgd.hpp", "")
+        self.check(1, "floor 'optim' stands beside floor 'nn'")
+
+    def test_a_floor_does_not_include_an_umbrella(self):
+        self.put("include/ferry/rpc/worker.hpp", "#include <ferry/ferry.hpp>\n")
+        self.put("include/ferry/ferry.hpp", "")
+        self.check(1, "a floor must not include an umbrella header")
+
+    def test_the_umbrella_ends_with_its_floor(self):
+        self.put("include/ferry/ferry.hpp", "#include <ferry/autograd/engine.hpp>\n")
+        self.put("include/ferry/autograd/engine.hpp", "")
+        self.check(1, "ferry.hpp ends with floor 'group', 'autograd' is above it")
+
+    def test_a_circle_is_found(self):
+        self.put("include/ferry/wire/a.hpp", "#include <ferry/wire/b.hpp>\n")
+        self.put("include/ferry/wire/b.hpp", "#include <ferry/wire/c.hpp>\n")
+        self.put("include/ferry/wire/c.hpp", "#include <ferry/wire/a.hpp>\n")
+        self.check(1, "circle: include/ferry/wire/a.hpp -> include/ferry/wire/b.hpp -> include/ferry/wire/c.hpp -> include/ferry/wire/a.hpp")
+
+    def test_an_unknown_folder_is_a_problem(self):
+        self.put("src/misc/things.cpp", "")
+        self.check(1, "'misc' is not a floor")
+
+    def test_includes_in_comments_do_not_count(self):
+        self.put("include/ferry/base/error.hpp", "// #include <ferry/rpc/worker.hpp>\n/*\n#include <ferry/rpc/worker.hpp>\n*/\n")
+        self.put("include/ferry/rpc/worker.hpp", "")
+        self.check(0)
+
+    def test_an_empty_tree_is_a_problem(self):
+        self.check(1, "no source file")
+
+
+class Headers(Tree):
+    def check(self, status, *expected):
+        result = self.tool("check_headers.py", "--cxx", COMPILER, "--flag=-isystem", f"--flag={self.root}/system")
+        self.assertEqual(result.returncode, status, result.stdout + result.stderr)
+        for text in expected:
+            self.assertIn(text, result.stdout)
+
+    def setUp(self):
+        super().setUp()
+        self.put("system/asio.hpp", "#include <asio/buffer.hpp>\n")
+        self.put("system/asio/buffer.hpp", "")
+        self.put("system/cuda_runtime.h", "")
+
+    def test_headers_that_stand_alone_pass(self):
+        self.put("include/ferry/base/a.hpp", "#pragma once\n#include <string>\ninline std::string a() { return {}; }\n")
+        self.check(0, "1 checked, 0 problems")
+
+    def test_a_header_that_leans_on_another_include_fails(self):
+        self.put("include/ferry/base/a.hpp", "#pragma once\ninline std::string a() { return {}; }\n")
+        self.check(1, "include/ferry/base/a.hpp does not compile alone")
+
+    def test_a_header_without_a_guard_fails(self):
+        self.put("include/ferry/base/a.hpp", "struct a {};\n")
+        self.check(1, "include/ferry/base/a.hpp does not compile alone")
+
+    def test_a_warning_fails(self):
+        self.put("include/ferry/base/a.hpp", "#pragma once\ninline int a(int unused) { return 0; }\n")
+        self.check(1, "include/ferry/base/a.hpp does not compile alone")
+
+    def test_reaching_asio_is_found_through_other_headers(self):
+        self.put("include/ferry/base/a.hpp", "#pragma once\n#include <ferry/base/b.hpp>\n")
+        self.put("include/ferry/base/b.hpp", "#pragma once\n#include <asio/buffer.hpp>\n")
+        self.check(1, "include/ferry/base/a.hpp reaches a header of Asio", "include/ferry/base/b.hpp reaches a header of Asio")
+
+    def test_reaching_cuda_is_found(self):
+        self.put("include/ferry/device/a.hpp", "#pragma once\n#include <cuda_runtime.h>\n")
+        self.check(1, "include/ferry/device/a.hpp reaches a header of CUDA")
+
+    def test_a_cuda_header_of_ferry_itself_is_none(self):
+        self.put("include/ferry/device/cuda.hpp", "#pragma once\n")
+        self.put("include/ferry/device/a.hpp", "#pragma once\n#include <ferry/device/cuda.hpp>\n")
+        self.check(0)
+
+    def test_adapters_may_meet_other_libraries(self):
+        self.put("include/ferry/adapters/asio.hpp", "#pragma once\n#include <asio.hpp>\n")
+        self.check(0)
+
+    def test_no_header_at_all_is_a_problem(self):
+        self.check(1, "no header")
+
+
+class Conformance(Tree):
+    TABLE = "# Conformance\n\n| row | behaviour | state | test |\n|---|---|---|---|\n{}\n"
+
+    def check(self, status, *expected):
+        result = self.tool("conformance.py")
+        self.assertEqual(result.returncode, status, result.stdout + result.stderr)
+        for text in expected:
+            self.assertIn(text, result.stdout)
+
+    def test_open_rows_without_tests_pass(self):
+        self.put("docs/conformance.md", self.TABLE.format("| 1 | a thing | open | |"))
+        self.put("tests/a.cpp", "")
+        self.check(0, "0 of 1 rows")
+
+    def test_a_done_row_without_its_test_fails(self):
+        self.put("docs/conformance.md", self.TABLE.format("| 1 | a thing | done | `tests/a.cpp`: the thing |"))
+        self.put("tests/a.cpp", 'TEST_CASE("[row 11] the thing") {}\n')
+        self.check(1, "row 1 should read: | 1 | a thing | open | |", "row 11, which the table does not list")
+
+    def test_writing_makes_the_table_right(self):
+        self.put("docs/conformance.md", self.TABLE.format("| 1 | a thing | open | |\n| 2 | b | open | |\n| 3 | c | open | |"))
+        self.put("tests/a.cpp", 'TEST_CASE("[row 1] the " "thing") {}\nTEST_CASE_FIXTURE(world, "[rows 2, 3] | both") {}\n')
+        self.check(1, "row 1 should read: | 1 | a thing | done | `tests/a.cpp`: the thing |")
+        self.assertEqual(self.tool("conformance.py", "--write").returncode, 0)
+        self.check(0, "3 of 3 rows")
+
+    def test_a_tag_outside_a_test_name_does_not_count(self):
+        self.put("docs/conformance.md", self.TABLE.format("| 1 | a thing | open | |"))
+        self.put("tests/a.cpp", '// [row 1]\nstd::string text = "[row 1]";\n')
+        self.check(0)
+
+
+class Summary(unittest.TestCase):
+    def summary(self, *tests, status=0):
+        with tempfile.TemporaryDirectory() as folder:
+            log = pathlib.Path(folder, "testlog.json")
+            entries = [{"name": f"test{i}", "duration": 1.0, "stderr": "", **test} for i, test in enumerate(tests)]
+            log.write_text("\n".join(json.dumps(entry) for entry in entries), encoding="utf-8")
+            result = subprocess.run(
+                [sys.executable, str(TOOLS / "test_summary.py"), "--status", str(status), str(log)],
+                capture_output=True, text=True, timeout=60, check=False,
+            )
+        return result.stdout.splitlines()[-1], result.returncode
+
+    DOCTEST = "[doctest] test cases: {:>3} | {:>3} passed | {} failed | 0 skipped\n"
+
+    def test_cases_of_doctest_and_unittest_and_other_programs_add_up(self):
+        tests = [
+            {"result": "OK", "stdout": self.DOCTEST.format(5, 5, 0)},
+            {"result": "OK", "stdout": "", "stderr": "Ran 7 tests in 1.0s\n\nOK (skipped=2)\n"},
+            {"result": "OK", "stdout": "anything"},
+        ]
+        self.assertEqual(self.summary(*tests), ("11 passed, 0 failed", 0))
+
+    def test_failed_cases_count(self):
+        tests = [
+            {"result": "FAIL", "stdout": self.DOCTEST.format(5, 3, 2)},
+            {"result": "FAIL", "stdout": "", "stderr": "Ran 7 tests in 1.0s\n\nFAILED (failures=1, errors=2)\n"},
+        ]
+        self.assertEqual(self.summary(*tests, status=2), ("7 passed, 5 failed", 1))
+
+    def test_a_crash_after_good_cases_is_a_failure(self):
+        self.assertEqual(self.summary({"result": "FAIL", "stdout": self.DOCTEST.format(5, 5, 0)}, status=1), ("5 passed, 1 failed", 1))
+        self.assertEqual(self.summary({"result": "TIMEOUT", "stdout": ""}, status=1), ("0 passed, 1 failed", 1))
+
+    def test_a_failure_of_meson_itself_is_a_failure(self):
+        self.assertEqual(self.summary({"result": "OK", "stdout": ""}, status=1), ("1 passed, 1 failed", 1))
+
+    def test_no_test_at_all_is_a_failure(self):
+        self.assertEqual(self.summary(), ("0 passed, 1 failed", 1))
+
+    def test_a_skipped_program_counts_for_nothing_but_is_no_failure(self):
+        self.assertEqual(self.summary({"result": "SKIP", "stdout": "no GPU"}, {"result": "OK", "stdout": ""}), ("1 passed, 0 failed", 0))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v"])

@@ -1,0 +1,297 @@
+#include "job.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char** environ;
+
+namespace ferry_run {
+namespace {
+
+constexpr std::array ending_signals{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+constexpr std::array other_signals{SIGUSR1, SIGUSR2};
+
+[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+
+// A TCP port that nobody listens on at any address, as the kernel picks one. Somebody else may take it before worker 0
+// does, which is unlikely: the kernel goes round the range before it gives a port again.
+std::uint16_t free_port() {
+  const int six = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in6 any_six{};
+  any_six.sin6_family = AF_INET6;
+  any_six.sin6_addr = in6addr_any;
+  socklen_t length = sizeof any_six;
+  const int off = 0;
+  if (six >= 0) {
+    const bool bound = setsockopt(six, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0 &&
+                       bind(six, reinterpret_cast<sockaddr*>(&any_six), sizeof any_six) == 0 &&
+                       getsockname(six, reinterpret_cast<sockaddr*>(&any_six), &length) == 0;
+    close(six);
+    if (bound) return ntohs(any_six.sin6_port);
+  }
+  const int four = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (four < 0) fail("cannot pick a free port: socket");
+  sockaddr_in any_four{};
+  any_four.sin_family = AF_INET;
+  length = sizeof any_four;
+  const bool bound = bind(four, reinterpret_cast<sockaddr*>(&any_four), sizeof any_four) == 0 &&
+                     getsockname(four, reinterpret_cast<sockaddr*>(&any_four), &length) == 0;
+  const int failure = errno;
+  close(four);
+  errno = failure;
+  if (!bound) fail("cannot pick a free port");
+  return ntohs(any_four.sin_port);
+}
+
+// The environment of the worker `rank`: ferry-run's own with the variables of the rendezvous.
+std::vector<std::string> environment(const options& chosen, std::uint16_t port, int rank) {
+  const std::array<std::pair<std::string, std::string>, 6> set{{{"RANK", std::to_string(rank)},
+                                                                {"WORLD_SIZE", std::to_string(chosen.workers)},
+                                                                {"LOCAL_RANK", std::to_string(rank)},
+                                                                {"LOCAL_WORLD_SIZE", std::to_string(chosen.workers)},
+                                                                {"MASTER_ADDR", chosen.address},
+                                                                {"MASTER_PORT", std::to_string(port)}}};
+  std::vector<std::string> result;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string text = *entry;
+    const std::string name = text.substr(0, text.find('='));
+    if (std::none_of(set.begin(), set.end(), [&](const auto& one) { return one.first == name; })) result.push_back(text);
+  }
+  for (const auto& [name, value] : set) result.push_back(name + "=" + value);
+  return result;
+}
+
+}  // namespace
+
+job::job(options chosen)
+    : options_(std::move(chosen)), output_(STDOUT_FILENO), errors_(STDERR_FILENO), same_target_(output_.same_target(errors_)) {}
+
+job::~job() {
+  // Reached with workers only when run() threw.
+  for (worker& one : workers_) {
+    if (!one.running) continue;
+    kill(-one.pid, SIGKILL);
+    waitpid(one.pid, nullptr, 0);
+  }
+  if (signals_ >= 0) close(signals_);
+}
+
+int job::run() {
+  if (options_.port == 0) options_.port = free_port();
+  take_signals();
+  start_workers();
+  while (running() > 0) step();
+  while (!leave_now_ && (output_.pending() || errors_.pending())) step();
+  return status_.value_or(0);
+}
+
+void job::take_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  const auto add_unless_ignored = [&](int signal) {
+    struct sigaction current {};
+    sigaction(signal, nullptr, &current);
+    if (current.sa_handler != SIG_IGN) sigaddset(&set, signal);  // as under nohup
+  };
+  for (const int signal : ending_signals) add_unless_ignored(signal);
+  for (const int signal : other_signals) add_unless_ignored(signal);
+  sigaddset(&set, SIGCHLD);
+  struct sigaction standard {};
+  standard.sa_handler = SIG_DFL;
+  sigaction(SIGCHLD, &standard, &inherited_.on_child);  // were it ignored, the workers' status would be lost
+  struct sigaction ignore {};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &ignore, &inherited_.on_pipe);
+  if (sigprocmask(SIG_BLOCK, &set, &inherited_.signal_mask) != 0) fail("sigprocmask");
+  signals_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (signals_ < 0) fail("signalfd");
+
+  // Two pipes for each worker.
+  getrlimit(RLIMIT_NOFILE, &inherited_.descriptors);
+  rlimit wide = inherited_.descriptors;
+  wide.rlim_cur = wide.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &wide);
+}
+
+void job::start_workers() {
+  workers_.reserve(static_cast<std::size_t>(options_.workers));
+  for (int rank = 0; rank < options_.workers && !ending_; ++rank) {
+    bool exec_failed = false;
+    try {
+      const started_process process =
+          start(options_.command, environment(options_, options_.port, rank), inherited_, exec_failed);
+      const std::string prefix = "[" + std::to_string(rank) + "] ";
+      workers_.push_back({rank, process.pid, true, source(process.stdout_pipe, prefix, output_),
+                          source(process.stderr_pipe, prefix, errors_)});
+    } catch (const std::system_error& e) {
+      const int cause = e.code().value();
+      const std::string reason = e.code().message();
+      if (exec_failed) {
+        say("cannot run '" + options_.command.front() + "': " + reason);
+        status_ = cause == ENOENT ? 127 : 126;
+      } else {
+        say("cannot start worker " + std::to_string(rank) + " of " + std::to_string(options_.workers) + ": " + e.what());
+        status_ = 125;
+      }
+      end_workers();
+    }
+    on_signals();
+  }
+}
+
+void job::step() {
+  std::vector<pollfd> polled;
+  std::vector<source*> readers;
+  polled.push_back({signals_, POLLIN, 0});
+  for (worker& one : workers_) {
+    for (source* each : {&one.out, &one.err}) {
+      if (!each->wanted()) continue;
+      polled.push_back({each->descriptor(), POLLIN, 0});
+      readers.push_back(each);
+    }
+  }
+  const std::size_t first_sink = polled.size();
+  std::vector<sink*> writers;
+  if (may_write(output_, errors_)) writers.push_back(&output_);
+  if (may_write(errors_, output_) && !(same_target_ && !writers.empty())) writers.push_back(&errors_);
+  for (const sink* each : writers) polled.push_back({each->descriptor(), POLLOUT, 0});
+
+  const int count = poll(polled.data(), polled.size(), wait_time());
+  if (count < 0 && errno != EINTR) fail("poll");
+  if (count > 0) {
+    for (std::size_t i = 0; i < readers.size(); ++i) {
+      if (polled[i + 1].revents != 0) readers[i]->read_some();
+    }
+    for (std::size_t i = 0; i < writers.size(); ++i) {
+      if (polled[first_sink + i].revents != 0) flush(*writers[i]);
+    }
+    if (polled[0].revents != 0) on_signals();
+  }
+  kill_overdue();
+}
+
+// Where both go to one place, only one of them writes at a time, and not inside a line of the other.
+bool job::may_write(const sink& target, const sink& other) const {
+  return target.pending() && !(same_target_ && other.inside_line());
+}
+
+int job::wait_time() const {
+  if (!kill_at_) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*kill_at_ - clock::now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 60000));
+}
+
+void job::flush(sink& target) {
+  const int failure = target.write_some();
+  if (failure == 0) return;
+  // Nobody reads what the workers say any more: the run has no purpose, as for a single program that gets SIGPIPE.
+  if (failure != EPIPE) say(std::string("cannot write the output: ") + std::strerror(failure));  // NOLINT(concurrency-mt-unsafe)
+  if (!status_) status_ = failure == EPIPE ? 128 + SIGPIPE : 125;
+  end_workers();
+}
+
+void job::on_signals() {
+  signalfd_siginfo info{};
+  while (read(signals_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+    const int signal = static_cast<int>(info.ssi_signo);
+    if (signal == SIGCHLD) {
+      reap();
+    } else {
+      pass_on(signal);
+    }
+  }
+}
+
+void job::pass_on(int signal) {
+  const bool ends = std::find(ending_signals.begin(), ending_signals.end(), signal) != ending_signals.end();
+  if (ends && running() == 0 && !workers_.empty()) {
+    if (!status_) status_ = 128 + signal;
+    leave_now_ = true;
+    return;
+  }
+  signal_workers(signal);
+  if (!ends) return;
+  if (workers_.size() < static_cast<std::size_t>(options_.workers) && !status_) status_ = 128 + signal;  // not all started
+  ending_ = true;
+  if (kill_at_ && (signal == SIGINT || signal == SIGTERM)) {
+    kill_at_ = clock::now();  // asked a second time
+  } else if (!kill_at_) {
+    kill_at_ = clock::now() + options_.grace;
+  }
+}
+
+void job::reap() {
+  for (worker& one : workers_) {
+    if (!one.running) continue;
+    siginfo_t info{};
+    // The zombie stays until its process group has been killed, so that the group's number cannot be anybody else's.
+    if (waitid(P_PID, static_cast<id_t>(one.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != one.pid) continue;
+    kill(-one.pid, SIGKILL);
+    waitpid(one.pid, nullptr, 0);
+    one.running = false;
+    one.out.finish();
+    one.err.finish();
+    ended(one, info.si_code, info.si_status);
+  }
+}
+
+void job::ended(worker& one, int code, int status) {
+  if (code == CLD_EXITED && status == 0) return;
+  if (status_ || ending_) {
+    if (!status_) status_ = code == CLD_EXITED ? status : 128 + status;
+    return;
+  }
+  status_ = code == CLD_EXITED ? status : 128 + status;
+  std::string text = "worker " + std::to_string(one.rank) + " (process " + std::to_string(one.pid) + ") ";
+  if (code == CLD_EXITED) {
+    text += "exited with status " + std::to_string(status);
+  } else {
+    text += "was ended by signal " + std::to_string(status) + " (" + strsignal(status) + ")";  // NOLINT(concurrency-mt-unsafe)
+    if (code == CLD_DUMPED) text += ", core dumped";
+  }
+  if (running() > 0) text += "; ending the other " + std::to_string(running());
+  const std::size_t unstarted = static_cast<std::size_t>(options_.workers) - workers_.size();
+  if (unstarted > 0) text += "; not starting " + std::to_string(unstarted) + " more";
+  say(text);
+  end_workers();
+}
+
+void job::end_workers() {
+  if (ending_) return;
+  ending_ = true;
+  signal_workers(SIGTERM);
+  signal_workers(SIGCONT);  // a stopped worker must be able to end
+  kill_at_ = clock::now() + options_.grace;
+}
+
+void job::kill_overdue() {
+  if (!kill_at_ || clock::now() < *kill_at_) return;
+  kill_at_.reset();
+  if (running() == 0) return;
+  say("killing " + std::to_string(running()) + " workers that have not ended in time");
+  signal_workers(SIGKILL);
+}
+
+void job::signal_workers(int signal) {
+  for (const worker& one : workers_) {
+    if (one.running) kill(-one.pid, signal);
+  }
+}
+
+int job::running() const {
+  return static_cast<int>(std::count_if(workers_.begin(), workers_.end(), [](const worker& one) { return one.running; }));
+}
+
+}  // namespace ferry_run

@@ -1,0 +1,68 @@
+#pragma once
+
+// The workers of one run, from their start to the status of the whole.
+
+#include <chrono>
+#include <csignal>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "options.hpp"
+#include "output.hpp"
+#include "process.hpp"
+
+namespace ferry_run {
+
+/// Starts the workers and looks after them. One per process: it takes over the process's signals.
+class job {
+ public:
+  explicit job(options chosen);
+  job(const job&) = delete;
+  job& operator=(const job&) = delete;
+  ~job();
+
+  /// Runs all workers to their end and returns the exit status of ferry-run. Throws std::system_error if the system
+  /// refuses what ferry-run itself needs.
+  int run();
+
+ private:
+  using clock = std::chrono::steady_clock;
+  struct worker {
+    int rank = 0;
+    pid_t pid = -1;
+    bool running = false;
+    source out;
+    source err;
+  };
+
+  void take_signals();
+  void start_workers();
+  void step();  // waits for something to happen and deals with it
+  void on_signals();
+  void pass_on(int signal);
+  void reap();
+  void ended(worker& one, int code, int status);
+  void end_workers();  // SIGTERM now, SIGKILL when the grace time is over
+  void kill_overdue();
+  void signal_workers(int signal);
+  void flush(sink& target);
+  void say(const std::string& text) { errors_.add_line("ferry-run: ", text); }
+  [[nodiscard]] int running() const;
+  [[nodiscard]] bool may_write(const sink& target, const sink& other) const;
+  [[nodiscard]] int wait_time() const;
+
+  options options_;
+  inherited_state inherited_;
+  int signals_ = -1;
+  sink output_;
+  sink errors_;
+  bool same_target_;
+  std::vector<worker> workers_;
+  std::optional<int> status_;  // of the first failure
+  std::optional<clock::time_point> kill_at_;
+  bool ending_ = false;
+  bool leave_now_ = false;  // a signal came when only output was left to write
+};
+
+}  // namespace ferry_run
