@@ -67,7 +67,8 @@ std::vector<std::string> environment(const options& chosen, std::uint16_t port, 
   for (char** entry = environ; *entry; ++entry) {
     const std::string text = *entry;
     const std::string name = text.substr(0, text.find('='));
-    if (std::none_of(set.begin(), set.end(), [&](const auto& one) { return one.first == name; })) result.push_back(text);
+    if (std::none_of(set.begin(), set.end(), [&](const auto& one) { return one.first == name; }))
+      result.push_back(text);
   }
   for (const auto& [name, value] : set) result.push_back(name + "=" + value);
   return result;
@@ -76,7 +77,10 @@ std::vector<std::string> environment(const options& chosen, std::uint16_t port, 
 }  // namespace
 
 job::job(options chosen)
-    : options_(std::move(chosen)), output_(STDOUT_FILENO), errors_(STDERR_FILENO), same_target_(output_.same_target(errors_)) {}
+    : options_(std::move(chosen)),
+      output_(STDOUT_FILENO),
+      errors_(STDERR_FILENO),
+      same_target_(output_.same_target(errors_)) {}
 
 job::~job() {
   // Reached with workers only when run() threw.
@@ -142,7 +146,8 @@ void job::start_workers() {
         say("cannot run '" + options_.command.front() + "': " + reason);
         status_ = cause == ENOENT ? 127 : 126;
       } else {
-        say("cannot start worker " + std::to_string(rank) + " of " + std::to_string(options_.workers) + ": " + e.what());
+        say("cannot start worker " + std::to_string(rank) + " of " + std::to_string(options_.workers) + ": " +
+            e.what());
         status_ = 125;
       }
       end_workers();
@@ -197,7 +202,8 @@ void job::flush(sink& target) {
   const int failure = target.write_some();
   if (failure == 0) return;
   // Nobody reads what the workers say any more: the run has no purpose, as for a single program that gets SIGPIPE.
-  if (failure != EPIPE) say(std::string("cannot write the output: ") + std::strerror(failure));  // NOLINT(concurrency-mt-unsafe)
+  if (failure != EPIPE)
+    say(std::string("cannot write the output: ") + std::strerror(failure));  // NOLINT(concurrency-mt-unsafe)
   if (!status_) status_ = failure == EPIPE ? 128 + SIGPIPE : 125;
   end_workers();
 }
@@ -223,7 +229,8 @@ void job::pass_on(int signal) {
   }
   signal_workers(signal);
   if (!ends) return;
-  if (workers_.size() < static_cast<std::size_t>(options_.workers) && !status_) status_ = 128 + signal;  // not all started
+  if (workers_.size() < static_cast<std::size_t>(options_.workers) && !status_)
+    status_ = 128 + signal;  // not all started
   ending_ = true;
   if (kill_at_ && (signal == SIGINT || signal == SIGTERM)) {
     kill_at_ = clock::now();  // asked a second time
@@ -237,7 +244,8 @@ void job::reap() {
     if (!one.running) continue;
     siginfo_t info{};
     // The zombie stays until its process group has been killed, so that the group's number cannot be anybody else's.
-    if (waitid(P_PID, static_cast<id_t>(one.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != one.pid) continue;
+    if (waitid(P_PID, static_cast<id_t>(one.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != one.pid)
+      continue;
     kill(-one.pid, SIGKILL);
     waitpid(one.pid, nullptr, 0);
     one.running = false;
@@ -258,7 +266,8 @@ void job::ended(worker& one, int code, int status) {
   if (code == CLD_EXITED) {
     text += "exited with status " + std::to_string(status);
   } else {
-    text += "was ended by signal " + std::to_string(status) + " (" + strsignal(status) + ")";  // NOLINT(concurrency-mt-unsafe)
+    text += "was ended by signal " + std::to_string(status) + " (" + strsignal(status) +
+            ")";  // NOLINT(concurrency-mt-unsafe)
     if (code == CLD_DUMPED) text += ", core dumped";
   }
   if (running() > 0) text += "; ending the other " + std::to_string(running());
@@ -291,7 +300,8 @@ void job::signal_workers(int signal) {
 }
 
 int job::running() const {
-  return static_cast<int>(std::count_if(workers_.begin(), workers_.end(), [](const worker& one) { return one.running; }));
+  return static_cast<int>(
+      std::count_if(workers_.begin(), workers_.end(), [](const worker& one) { return one.running; }));
 }
 
 }  // namespace ferry_run

@@ -45,14 +45,16 @@ std::optional<Number> to_number(std::string_view text) {
 int to_workers(const std::string& text) {
   const auto value = to_number<int>(text);
   if (!value || *value < 1 || *value > largest_worker_count) {
-    throw usage_error("the number of workers must be 1 to " + std::to_string(largest_worker_count) + ", not '" + text + "'");
+    throw usage_error("the number of workers must be 1 to " + std::to_string(largest_worker_count) + ", not '" + text +
+                      "'");
   }
   return *value;
 }
 
 std::uint16_t to_port(const std::string& text, const std::string& origin) {
   const auto value = to_number<int>(text);
-  if (!value || *value < 1 || *value > 65535) throw usage_error(origin + " must be a port, 1 to 65535, not '" + text + "'");
+  if (!value || *value < 1 || *value > 65535)
+    throw usage_error(origin + " must be a port, 1 to 65535, not '" + text + "'");
   return static_cast<std::uint16_t>(*value);
 }
 
@@ -69,7 +71,9 @@ class argument_reader {
  public:
   argument_reader(int argc, char** argv) : rest_(argv + 1, argv + argc) {}
 
-  [[nodiscard]] bool more_options() const { return at_ < rest_.size() && rest_[at_].size() > 1 && rest_[at_][0] == '-'; }
+  [[nodiscard]] bool more_options() const {
+    return at_ < rest_.size() && rest_[at_].size() > 1 && rest_[at_][0] == '-';
+  }
   /// The name of the next option.
   std::string name() {
     std::string text = rest_[at_++];

@@ -27,7 +27,8 @@ struct usage_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Reads the command line, and MASTER_ADDR and MASTER_PORT from the environment for what it leaves open. Throws usage_error.
+/// Reads the command line, and MASTER_ADDR and MASTER_PORT from the environment for what it leaves open. Throws
+/// usage_error.
 options parse(int argc, char** argv);
 
 extern const char* const usage_text;

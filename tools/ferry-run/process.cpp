@@ -90,8 +90,8 @@ started_process start(const std::vector<std::string>& command, const std::vector
   const pid_t pid = fork();
   if (pid < 0) fail("fork");
   if (pid == 0) {
-    become(arguments.data(), variables.data(), input.get(), output.write.get(), errors.write.get(), report.write.get(), self,
-           inherited);
+    become(arguments.data(), variables.data(), input.get(), output.write.get(), errors.write.get(), report.write.get(),
+           self, inherited);
   }
   report.write.close();
   int failure = 0;

@@ -25,8 +25,8 @@ struct started_process {
   int stderr_pipe = -1;
 };
 
-/// Starts `command` with `environment` in a process group of its own, which the kernel kills when ferry-run dies. Returns
-/// once the program runs. Throws std::system_error: its code is that of exec when the program could not be run
+/// Starts `command` with `environment` in a process group of its own, which the kernel kills when ferry-run dies.
+/// Returns once the program runs. Throws std::system_error: its code is that of exec when the program could not be run
 /// (exec_failed says so), else of what failed before.
 started_process start(const std::vector<std::string>& command, const std::vector<std::string>& environment,
                       const inherited_state& inherited, bool& exec_failed);
