@@ -40,7 +40,7 @@ template <class Sink>
 struct hook {
   Sink sink;
   void* user = nullptr;
-  std::shared_mutex mutex;
+  std::shared_mutex mutex{};
 };
 
 hook<log_sink>& log_hook() {

@@ -1,0 +1,384 @@
+#pragma once
+
+// future<T>: a result that comes later. promise<T> (promise.hpp) is its producing end.
+
+#include <concepts>
+#include <coroutine>
+#include <optional>
+
+#include <ferry/rpc/async_traits.hpp>
+#include <ferry/rpc/future_state.hpp>
+
+namespace ferry::inline v0 {
+
+namespace detail {
+
+template <class F, class T>
+inline constexpr bool takes_value = std::is_invocable_v<F, T>;
+template <class F>
+inline constexpr bool takes_value<F, void> = std::is_invocable_v<F>;
+
+// What a callback returns: the form that takes the future is preferred.
+template <class F, class T>
+struct callback_result {
+  static auto probe() {
+    if constexpr (std::is_invocable_v<F, future<T>>) {
+      return std::type_identity<std::invoke_result_t<F, future<T>>>{};
+    } else if constexpr (std::is_void_v<T>) {
+      return std::type_identity<std::invoke_result_t<F>>{};
+    } else {
+      return std::type_identity<std::invoke_result_t<F, T>>{};
+    }
+  }
+  using type = typename decltype(probe())::type;
+};
+
+template <class F, class T>
+concept future_callback = std::is_invocable_v<F, future<T>> || takes_value<F, T>;
+
+// Null function pointers and empty std::functions (any class that is neither empty nor without a test for null).
+template <class F>
+bool is_null_callback(const F& callback) {
+  if constexpr (std::is_pointer_v<F>) {
+    return callback == nullptr;
+  } else if constexpr (std::is_class_v<F> && !std::is_empty_v<F> && requires { bool(callback == nullptr); }) {
+    return callback == nullptr;
+  } else {
+    return false;
+  }
+}
+
+[[noreturn]] void throw_no_state(const char* operation);
+[[noreturn]] void throw_null_callback(const char* operation);
+[[noreturn]] void throw_not_ready();
+[[noreturn]] void throw_empty_inner();
+void log_callback_error() noexcept;  // in a catch block
+
+template <class T, class U, class F>
+class then_state;
+template <class T, class F>
+class done_node;
+template <class T>
+class future_awaiter;
+
+}  // namespace detail
+
+/// A handle on a result that comes later: a value, or an error. Copies share the result. Distinct handles may be used
+/// from any thread at once; one handle like any variable. Destroying the last handle does not cancel anything.
+///
+/// Continuations and coroutines resume on the handler threads of the worker in whose call context they were attached
+/// (current_context() at that moment), under that context, also when the result was already there; they may block.
+/// Where there is no context they run on the thread that completes the future, or that attaches.
+///
+/// Every member but valid() throws errc::no_state on an empty handle.
+template <class T>
+class future {
+ public:
+  using value_type = T;
+
+  future() noexcept = default;
+  /// For producers with a state of their own.
+  explicit future(detail::ref_ptr<detail::future_state<T>> state) noexcept : state_(std::move(state)) {}
+
+  [[nodiscard]] bool valid() const noexcept { return static_cast<bool>(state_); }
+
+  /// Complete, with a value or an error. To poll, use this and not wait_for(0), which would wait forever.
+  [[nodiscard]] bool ready() const { return state("ready").ready(); }
+  /// Complete with an error.
+  [[nodiscard]] bool failed() const { return state("failed").failed(); }
+  /// The error, without blocking; null unless failed().
+  [[nodiscard]] std::exception_ptr error() const { return state("error").error(); }
+
+  /// Blocks until complete; rethrows the error, every time. Inside a handler the worker runs others meanwhile; throws
+  /// resource_exhausted if too many of them already wait.
+  void wait() const {
+    state("wait").wait(deadline{});
+    state_->throw_if_failed();
+  }
+  /// Blocks until complete (true) or for `limit` (false). Never throws the error. A limit that is zero or unset means
+  /// without limit.
+  [[nodiscard]] bool wait_for(timeout limit) const { return state("wait_for").wait(deadline::after(limit)); }
+  [[nodiscard]] bool wait_until(deadline until) const { return state("wait_until").wait(until); }
+
+  /// Blocks, then returns the value or throws the error. May be called any number of times and through any copy of the
+  /// handle: each returns a copy of the value. A value that cannot be copied is moved out by the first call; later ones
+  /// throw errc::no_state.
+  T get() const& {
+    wait();
+    if constexpr (!std::is_void_v<T>) return state_->copy_or_take();
+  }
+  /// The same, and empties this handle; saves the copy if this is the last one.
+  T get() && {
+    auto state = take_state("get");
+    state->wait(deadline{});
+    state->throw_if_failed();
+    if constexpr (!std::is_void_v<T>) return detail::future_state<T>::consume(std::move(state));
+  }
+  /// The value in place, without blocking; throws the error, or errc::no_state when not complete. Lives as long as a
+  /// handle does, and nobody moves it out.
+  const detail::stored_t<T>& value() const {
+    if (!state("value").ready()) detail::throw_not_ready();
+    state_->throw_if_failed();
+    return state_->value();
+  }
+
+  /// A child future with the result of `callback`, which is called once this one is complete, and moved or copied here.
+  /// A callback that can be called with a future<T> gets this future, whether it has a value or an error, and may
+  /// rethrow it by get(); else it is called with the value (nothing for void) and an error passes it by, to the child.
+  /// What it throws becomes the child's error. If it returns future<U> or task<U> the child is a future<U>.
+  /// Several callbacks run in no particular order. Cancelling the child leaves this future alone: the callback is
+  /// skipped if it has not begun. Throws errc::invalid_argument on a null callback.
+  template <class F>
+  auto then(F&& callback) const {
+    using function = std::decay_t<F>;
+    static_assert(detail::future_callback<function, T>,
+                  "then(callback): the callback must be callable with a ferry::future<T>, or with its value T (with no "
+                  "argument for future<void>)");
+    if constexpr (detail::future_callback<function, T>) {
+      using result = unwrap_async_t<typename detail::callback_result<function, T>::type>;
+      using child = detail::then_state<T, result, function>;
+      state("then");
+      if (detail::is_null_callback(callback)) detail::throw_null_callback("then");
+      return child::attach_to(state_, std::forward<F>(callback));
+    }
+  }
+  /// Like then() without a child: what the callback returns is dropped, and what it throws is logged as an error. A
+  /// callback that takes the value is not called on an error.
+  template <class F>
+  void add_done_callback(F&& callback) const {
+    using function = std::decay_t<F>;
+    static_assert(detail::future_callback<function, T>,
+                  "add_done_callback(callback): the callback must be callable with a ferry::future<T>, or with its "
+                  "value T (with no argument for future<void>)");
+    if constexpr (detail::future_callback<function, T>) {
+      static_assert(!is_task_v<typename detail::callback_result<function, T>::type>,
+                    "add_done_callback(callback): a ferry::task that nobody starts does nothing; use then(callback)");
+      static_assert(!is_future_v<typename detail::callback_result<function, T>::type>,
+                    "add_done_callback(callback): nobody would wait for the future it returns; use then(callback)");
+      state("add_done_callback");
+      if (detail::is_null_callback(callback)) detail::throw_null_callback("add_done_callback");
+      detail::done_node<T, function>::attach_to(state_, std::forward<F>(callback));
+    }
+  }
+
+  /// Gives up: completes with call_cancelled unless complete already. For a call, tells the callee.
+  void cancel() const { state("cancel").cancel(); }
+
+  /// Suspends the coroutine, holding no thread, until complete; like get().
+  detail::future_awaiter<T> operator co_await() const& {
+    state("co_await");
+    return detail::future_awaiter<T>(state_);
+  }
+  detail::future_awaiter<T> operator co_await() && { return detail::future_awaiter<T>(take_state("co_await")); }
+
+  /// The shared state, for the library's own parts; null when empty.
+  [[nodiscard]] const detail::ref_ptr<detail::future_state<T>>& shared_state() const& noexcept { return state_; }
+
+ private:
+  detail::future_state<T>& state(const char* operation) const {
+    if (!state_) detail::throw_no_state(operation);
+    return *state_;
+  }
+  detail::ref_ptr<detail::future_state<T>> take_state(const char* operation) {
+    if (!state_) detail::throw_no_state(operation);
+    return std::move(state_);
+  }
+
+  detail::ref_ptr<detail::future_state<T>> state_;
+};
+
+namespace detail {
+
+template <class T>
+class future_awaiter : private continuation {
+ public:
+  explicit future_awaiter(ref_ptr<future_state<T>> state) noexcept : state_(std::move(state)) {}
+
+  [[nodiscard]] bool await_ready() const noexcept { return state_->ready(); }
+  bool await_suspend(std::coroutine_handle<> waiter) noexcept {
+    waiter_ = waiter;
+    this->context = current_context();
+    this->invoke = &resume;
+    // Attached, the coroutine may already run elsewhere and *this be gone.
+    return state_->try_attach(this);
+  }
+  T await_resume() {
+    state_->throw_if_failed();
+    if constexpr (!std::is_void_v<T>) return future_state<T>::consume(std::move(state_));
+  }
+
+ private:
+  static void resume(continuation* self) noexcept;
+
+  ref_ptr<future_state<T>> state_;
+  std::coroutine_handle<> waiter_;
+};
+
+/// Resumes `handle` and whatever coroutines it hands over to (see transfer), until one suspends for good.
+void run_coroutine(std::coroutine_handle<> handle) noexcept;
+/// In an await_suspend of `from`: continues with `to` without growing the stack, whatever the optimisation level.
+void transfer(std::coroutine_handle<> from, std::coroutine_handle<> to) noexcept;
+
+template <class T>
+void future_awaiter<T>::resume(continuation* self) noexcept {
+  run_coroutine(static_cast<future_awaiter*>(self)->waiter_);
+}
+
+// A callback with its argument. The argument is kept here, because a callback that is a coroutine may take it by
+// reference, and because its captures are in the callback: both must live until what it returned is complete.
+template <class T, class F>
+class bound_callback {
+ public:
+  static constexpr bool takes_future = std::is_invocable_v<F, future<T>>;
+
+  template <class G>
+  bound_callback(const ref_ptr<future_state<T>>& parent, G&& callback)
+      : callback_(std::forward<G>(callback)), parent_(parent) {}
+
+  /// Whether there is nothing to call the callback with, so that the parent's error passes it by.
+  [[nodiscard]] bool skipped() const { return !takes_future && parent_.failed(); }
+  [[nodiscard]] std::exception_ptr parent_error() const { return parent_.error(); }
+
+  decltype(auto) operator()() {
+    if constexpr (takes_future) {
+      return std::move(callback_)(std::move(parent_));
+    } else if constexpr (std::is_void_v<T>) {
+      return std::move(callback_)();
+    } else {
+      argument_.emplace(std::move(parent_).get());
+      return std::move(callback_)(std::move(*argument_));
+    }
+  }
+
+ private:
+  F callback_;
+  future<T> parent_;
+  [[no_unique_address]] std::conditional_t<takes_future, no_value, std::optional<stored_t<T>>> argument_;
+};
+
+// The child of then(): its state, the callback and the node that waits for the parent in one object. The node holds a
+// reference to the object while it is attached.
+template <class T, class U, class F>
+class then_state final : public future_state<U>, private continuation {
+  using result_type = typename callback_result<F, T>::type;
+
+ public:
+  template <class G>
+  static future<U> attach_to(const ref_ptr<future_state<T>>& parent, G&& callback) {
+    auto child = ref_ptr<then_state>::adopt(new then_state(parent, std::forward<G>(callback)));
+    child->add_ref();
+    parent->attach(child.get());
+    return future<U>(std::move(child));
+  }
+
+ private:
+  template <class G>
+  then_state(const ref_ptr<future_state<T>>& parent, G&& callback) {
+    callback_.emplace(parent, std::forward<G>(callback));
+    this->context = current_context();
+    this->invoke = &run;
+  }
+
+  // What the callback holds goes before the child completes, so that who waits for the child finds it gone.
+  void fail(std::exception_ptr error) noexcept {
+    callback_.reset();
+    this->try_set_error(std::move(error));
+  }
+
+  static void run(continuation* node) noexcept {
+    auto self = ref_ptr<then_state>::adopt(static_cast<then_state*>(node));
+    if (self->ready()) {  // cancelled
+      self->callback_.reset();
+      return;
+    }
+    if (self->callback_->skipped()) {
+      self->fail(self->callback_->parent_error());
+      return;
+    }
+    try {
+      self->complete();
+    } catch (...) {
+      self->fail(std::current_exception());
+    }
+  }
+
+  void complete() {
+    if constexpr (is_task_v<result_type> || is_future_v<result_type>) {
+      if constexpr (is_task_v<result_type>) {
+        inner_ = start((*callback_)());
+      } else {
+        inner_ = (*callback_)();
+      }
+      if (!inner_.valid()) throw_empty_inner();
+      this->add_ref();
+      this->invoke = &forward;
+      // No context: passing the result on is not worth a thread hop. *this may be complete and gone when this returns.
+      const auto inner = inner_.shared_state();
+      inner->attach(this);
+    } else if constexpr (std::is_void_v<U>) {
+      (*callback_)();
+      callback_.reset();
+      this->try_set_value();
+    } else {
+      U result = (*callback_)();
+      callback_.reset();
+      this->try_set_value(std::move(result));
+    }
+  }
+
+  static void forward(continuation* node) noexcept {
+    auto self = ref_ptr<then_state>::adopt(static_cast<then_state*>(node));
+    self->callback_.reset();
+    auto inner = std::move(self->inner_);
+    if (inner.failed()) {
+      self->try_set_error(inner.error());
+      return;
+    }
+    try {
+      if constexpr (std::is_void_v<U>) {
+        self->try_set_value();
+      } else {
+        self->try_set_value(std::move(inner).get());
+      }
+    } catch (...) {
+      self->try_set_error(std::current_exception());
+    }
+  }
+
+  std::optional<bound_callback<T, F>> callback_;
+  [[no_unique_address]] std::conditional_t<is_task_v<result_type> || is_future_v<result_type>, future<U>, no_value>
+      inner_;
+};
+
+template <class T, class F>
+class done_node final : private continuation {
+ public:
+  template <class G>
+  static void attach_to(const ref_ptr<future_state<T>>& parent, G&& callback) {
+    parent->attach(new done_node(parent, std::forward<G>(callback)));
+  }
+
+ private:
+  template <class G>
+  done_node(const ref_ptr<future_state<T>>& parent, G&& callback) : callback_(parent, std::forward<G>(callback)) {
+    this->context = current_context();
+    this->invoke = &run;
+  }
+  static void run(continuation* node) noexcept {
+    auto* self = static_cast<done_node*>(node);
+    if (!self->callback_.skipped()) {
+      try {
+        self->callback_();
+      } catch (...) {
+        log_callback_error();
+      }
+    }
+    delete self;
+  }
+
+  bound_callback<T, F> callback_;
+};
+
+}  // namespace detail
+
+}  // namespace ferry::inline v0

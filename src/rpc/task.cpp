@@ -1,0 +1,49 @@
+#include <ferry/rpc/task.hpp>
+
+#include <string>
+
+namespace ferry::inline v0::detail {
+namespace {
+
+// One coroutine hands over to the next by leaving it here and returning to the loop below. The symmetric transfer of
+// the language would do the same with less code, but compilers promise it only when they optimise, and a loop over
+// tasks would overflow the stack of a debug or sanitizer build.
+struct coroutine_loop {
+  void* running = nullptr;
+  std::coroutine_handle<> next;
+};
+thread_local constinit coroutine_loop loop;
+
+}  // namespace
+
+void run_coroutine(std::coroutine_handle<> handle) noexcept {
+  const coroutine_loop outer = loop;
+  while (handle) {
+    loop = {handle.address(), nullptr};
+    handle.resume();
+    handle = loop.next;
+  }
+  loop = outer;
+}
+
+void transfer(std::coroutine_handle<> from, std::coroutine_handle<> to) noexcept {
+  // `from` may have been resumed by somebody else than the loop (an awaitable that is not ours, another coroutine
+  // type): then nobody would pick up what is left there.
+  if (loop.running == from.address()) {
+    loop.next = to;
+  } else {
+    run_coroutine(to);
+  }
+}
+
+void start_coroutine(std::coroutine_handle<> handle) {
+  const context_ptr context = current_context();
+  const context_scope scope(context);
+  run_coroutine(handle);
+}
+
+void throw_task_empty(const char* operation) {
+  throw_error(errc::no_state, std::string(operation) + " on an empty task, or on one that was already started");
+}
+
+}  // namespace ferry::inline v0::detail
