@@ -1,0 +1,45 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <ferry/store/store.hpp>
+
+namespace ferry::inline v0 {
+
+/// Another store seen through a key prefix: what it writes under "a" lies in the wrapped store under "<prefix>/a".
+/// close(), drain() and local_address() are those of the wrapped store; the default timeout is its own.
+class prefix_store final : public store {
+ public:
+  /// errc::invalid_argument if `wrapped` is null or `prefix` empty.
+  prefix_store(std::string_view prefix, std::shared_ptr<store> wrapped);
+
+  [[nodiscard]] const std::shared_ptr<store>& wrapped() const noexcept { return wrapped_; }
+  /// With the slash.
+  [[nodiscard]] const std::string& prefix() const noexcept { return prefix_; }
+
+  void close() noexcept override;
+  bool drain(timeout limit = {}) override;
+  [[nodiscard]] std::string local_address() const override;
+  [[nodiscard]] std::string describe() const override;
+
+ protected:
+  void do_set(std::string_view key, std::string_view value, deadline until) override;
+  std::vector<std::string> do_get(std::span<const std::string> keys, bool values, deadline until) override;
+  std::optional<std::string> do_try_get(std::string_view key, deadline until) override;
+  std::int64_t do_add(std::string_view key, std::int64_t delta, deadline until) override;
+  std::string do_compare_set(std::string_view key, std::string_view expected, std::string_view desired,
+                             deadline until) override;
+  bool do_erase(std::string_view key, deadline until) override;
+  std::vector<store_entry> do_list(std::string_view prefix, deadline until) override;
+  std::size_t do_count(std::string_view prefix, deadline until) override;
+  store_change do_wait_change(std::string_view key, std::uint64_t last_version, deadline until) override;
+
+ private:
+  [[nodiscard]] std::string full(std::string_view key) const;
+
+  std::string prefix_;
+  std::shared_ptr<store> wrapped_;
+};
+
+}  // namespace ferry::inline v0

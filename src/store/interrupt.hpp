@@ -1,0 +1,55 @@
+#pragma once
+
+// Waits on descriptors that another thread can end.
+
+#include <ferry/base/time.hpp>
+
+namespace ferry::inline v0::detail {
+
+/// Owns a file descriptor.
+class unique_fd {
+ public:
+  unique_fd() noexcept = default;
+  explicit unique_fd(int fd) noexcept : fd_(fd) {}
+  unique_fd(unique_fd&& other) noexcept : fd_(other.release()) {}
+  unique_fd& operator=(unique_fd&& other) noexcept {
+    if (this != &other) reset(other.release());
+    return *this;
+  }
+  ~unique_fd() { reset(); }
+
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  [[nodiscard]] explicit operator bool() const noexcept { return fd_ >= 0; }
+  int release() noexcept {
+    const int fd = fd_;
+    fd_ = -1;
+    return fd;
+  }
+  void reset(int fd = -1) noexcept;
+
+ private:
+  int fd_ = -1;
+};
+
+/// Once raised, stays raised; every wait on it ends. Thread-safe.
+class interrupt {
+ public:
+  /// Throws errc::system_failure.
+  interrupt();
+  void raise() noexcept;
+  [[nodiscard]] bool raised() const noexcept;
+
+  enum class outcome { ready, expired, interrupted };
+  /// Waits until `fd` (-1: none) has one of `events` (poll's), the deadline passes, or the interrupt is raised, which wins.
+  [[nodiscard]] outcome wait(int fd, short events, deadline until) const;
+  /// Waits for `pause`, but not beyond `until`: expired, or interrupted.
+  [[nodiscard]] outcome sleep(std::chrono::nanoseconds pause, deadline until) const;
+
+ private:
+  unique_fd event_;
+};
+
+/// min(a, now + pause)
+deadline sooner(deadline a, std::chrono::nanoseconds pause);
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,128 @@
+#include <ferry/store/store.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ferry/base/error.hpp>
+
+namespace ferry::inline v0 {
+
+deadline store::until(timeout limit) const noexcept { return deadline::after(limit.value_or(default_timeout())); }
+
+void store::check_key(std::string_view key) const {
+  if (key.empty()) throw_error(errc::invalid_argument, fmt::format("an empty key was passed to the {}", describe()));
+  if (key.size() > max_key_bytes) {
+    throw_error(errc::limit_exceeded, fmt::format("the key '{}...' has {} bytes; the {} takes at most {}",
+                                                  key.substr(0, 32), key.size(), describe(), max_key_bytes));
+  }
+}
+
+void store::check_value(std::string_view key, std::string_view value) const {
+  if (value.size() > max_value_bytes()) {
+    throw_error(errc::limit_exceeded, fmt::format("the value for key '{}' has {} bytes; the {} takes at most {}", key,
+                                                  value.size(), describe(), max_value_bytes()));
+  }
+}
+
+void store::set(std::string_view key, std::string_view value) {
+  check_key(key);
+  check_value(key, value);
+  do_set(key, value, until({}));
+}
+
+std::string store::get(std::string_view key, timeout limit) {
+  check_key(key);
+  const std::string keys[] = {std::string(key)};
+  return std::move(do_get(keys, true, until(limit)).at(0));
+}
+
+std::vector<std::string> store::get(std::span<const std::string> keys, timeout limit) {
+  for (const std::string& key : keys) check_key(key);
+  return do_get(keys, true, until(limit));
+}
+
+std::optional<std::string> store::try_get(std::string_view key) {
+  check_key(key);
+  return do_try_get(key, until({}));
+}
+
+void store::wait(std::span<const std::string> keys, timeout limit) {
+  for (const std::string& key : keys) check_key(key);
+  do_get(keys, false, until(limit));
+}
+
+void store::wait(std::string_view key, timeout limit) {
+  const std::string keys[] = {std::string(key)};
+  wait(keys, limit);
+}
+
+std::int64_t store::add(std::string_view key, std::int64_t delta) {
+  check_key(key);
+  return do_add(key, delta, until({}));
+}
+
+std::string store::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
+  check_key(key);
+  check_value(key, expected);
+  check_value(key, desired);
+  return do_compare_set(key, expected, desired, until({}));
+}
+
+bool store::erase(std::string_view key) {
+  check_key(key);
+  return do_erase(key, until({}));
+}
+
+std::vector<store_entry> store::list(std::string_view prefix) {
+  if (!prefix.empty()) check_key(prefix);
+  return do_list(prefix, until({}));
+}
+
+std::size_t store::count(std::string_view prefix) {
+  if (!prefix.empty()) check_key(prefix);
+  return do_count(prefix, until({}));
+}
+
+store_change store::wait_change(std::string_view key, std::uint64_t last_version, timeout limit) {
+  check_key(key);
+  return do_wait_change(key, last_version, until(limit));
+}
+
+bool store::drain(timeout) { return true; }
+
+void store::set_default_timeout(timeout value) {
+  if (!value.is_set()) throw_error(errc::invalid_argument, "the default timeout of a store cannot be unset");
+  default_timeout_.store(value, std::memory_order_relaxed);
+}
+
+namespace detail {
+
+std::string seconds_since(clock::time_point since) {
+  return fmt::format("{:.3f} s", std::chrono::duration<double>(clock::now() - since).count());
+}
+
+void throw_keys_missing(const store& where, std::span<const std::string> missing, std::size_t how_many,
+                        clock::time_point since) {
+  std::string names;
+  for (const std::string& key : missing.first(std::min<std::size_t>(missing.size(), 8))) {
+    names += fmt::format("{}'{}'", names.empty() ? "" : ", ", key);
+  }
+  if (how_many > 8) names += fmt::format(" and {} more", how_many - 8);
+  throw_error(errc::store_timeout, fmt::format("waited {} for key{} {} in the {}", seconds_since(since),
+                                               how_many == 1 ? "" : "s", names, where.describe()));
+}
+
+void throw_no_change(const store& where, std::string_view key, clock::time_point since) {
+  throw_error(errc::store_timeout, fmt::format("waited {} for a change of key '{}' in the {}", seconds_since(since), key,
+                                               where.describe()));
+}
+
+void throw_store_closed(const store& where) {
+  throw_error(errc::store_failed, fmt::format("the {} was closed", where.describe()));
+}
+
+}  // namespace detail
+}  // namespace ferry::inline v0

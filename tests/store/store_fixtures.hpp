@@ -1,0 +1,74 @@
+#pragma once
+
+// The stores under test. A fixture is one store; open() gives a handle on it, as another worker would have.
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include <unistd.h>
+
+#include <ferry/base/error.hpp>
+#include <ferry/store/file_store.hpp>
+#include <ferry/store/hash_store.hpp>
+#include <ferry/store/prefix_store.hpp>
+
+namespace store_test {
+
+/// A directory that vanishes with its contents.
+class temporary_directory {
+ public:
+  temporary_directory() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "ferry_store_XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) throw std::system_error(errno, std::generic_category(), pattern);
+    path_ = pattern;
+  }
+  temporary_directory(const temporary_directory&) = delete;
+  temporary_directory& operator=(const temporary_directory&) = delete;
+  ~temporary_directory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  [[nodiscard]] std::string file(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Opens what another process named by its fixture's location().
+inline std::shared_ptr<ferry::store> open_location(const std::string& location);
+
+struct hash_fixture {
+  static constexpr bool over_processes = false;
+  std::shared_ptr<ferry::hash_store> first = std::make_shared<ferry::hash_store>();
+  std::shared_ptr<ferry::store> open() { return first->share(); }
+  std::string location() { return {}; }
+};
+
+struct file_fixture {
+  static constexpr bool over_processes = true;
+  temporary_directory directory;
+  std::string location() { return "file:" + directory.file("store"); }
+  std::shared_ptr<ferry::store> open() { return open_location(location()); }
+};
+
+template <class Fixture>
+struct prefix_fixture {
+  static constexpr bool over_processes = Fixture::over_processes;
+  Fixture wrapped;
+  std::shared_ptr<ferry::store> open() { return std::make_shared<ferry::prefix_store>("group_7", wrapped.open()); }
+  std::string location() { return "prefix:" + wrapped.location(); }
+};
+
+inline std::shared_ptr<ferry::store> open_location(const std::string& location) {
+  const auto colon = location.find(':');
+  const std::string kind = location.substr(0, colon);
+  const std::string rest = location.substr(colon + 1);
+  if (kind == "prefix") return std::make_shared<ferry::prefix_store>("group_7", open_location(rest));
+  if (kind == "file") return std::make_shared<ferry::file_store>(rest);
+  throw std::runtime_error("no store is called " + location);
+}
+
+}  // namespace store_test
