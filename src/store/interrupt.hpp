@@ -38,6 +38,8 @@ class interrupt {
   interrupt();
   void raise() noexcept;
   [[nodiscard]] bool raised() const noexcept;
+  /// Becomes readable when raised.
+  [[nodiscard]] int descriptor() const noexcept { return event_.get(); }
 
   enum class outcome { ready, expired, interrupted };
   /// Waits until `fd` (-1: none) has one of `events` (poll's), the deadline passes, or the interrupt is raised, which wins.

@@ -5,9 +5,12 @@ using namespace store_test;
 
 TYPE_TO_STRING(hash_fixture);
 TYPE_TO_STRING(file_fixture);
+TYPE_TO_STRING(tcp_fixture);
 TYPE_TO_STRING(prefix_fixture<hash_fixture>);
 TYPE_TO_STRING(prefix_fixture<file_fixture>);
+TYPE_TO_STRING(prefix_fixture<tcp_fixture>);
 
-TEST_CASE_TEMPLATE_INVOKE(store_conformance, hash_fixture, file_fixture, prefix_fixture<hash_fixture>,
-                          prefix_fixture<file_fixture>);
-TEST_CASE_TEMPLATE_INVOKE(store_conformance_processes, file_fixture, prefix_fixture<file_fixture>);
+TEST_CASE_TEMPLATE_INVOKE(store_conformance, hash_fixture, file_fixture, tcp_fixture, prefix_fixture<hash_fixture>,
+                          prefix_fixture<file_fixture>, prefix_fixture<tcp_fixture>);
+TEST_CASE_TEMPLATE_INVOKE(store_conformance_processes, file_fixture, tcp_fixture, prefix_fixture<file_fixture>,
+                          prefix_fixture<tcp_fixture>);

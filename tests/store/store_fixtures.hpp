@@ -14,6 +14,7 @@
 #include <ferry/store/file_store.hpp>
 #include <ferry/store/hash_store.hpp>
 #include <ferry/store/prefix_store.hpp>
+#include <ferry/store/tcp_store.hpp>
 
 namespace store_test {
 
@@ -54,6 +55,13 @@ struct file_fixture {
   std::shared_ptr<ferry::store> open() { return open_location(location()); }
 };
 
+struct tcp_fixture {
+  static constexpr bool over_processes = true;
+  std::shared_ptr<ferry::tcp_store_server> server = ferry::tcp_store_server::listen("127.0.0.1", 0);
+  std::string location() { return "tcp:" + std::to_string(server->port()); }
+  std::shared_ptr<ferry::store> open() { return open_location(location()); }
+};
+
 template <class Fixture>
 struct prefix_fixture {
   static constexpr bool over_processes = Fixture::over_processes;
@@ -68,6 +76,10 @@ inline std::shared_ptr<ferry::store> open_location(const std::string& location) 
   const std::string rest = location.substr(colon + 1);
   if (kind == "prefix") return std::make_shared<ferry::prefix_store>("group_7", open_location(rest));
   if (kind == "file") return std::make_shared<ferry::file_store>(rest);
+  if (kind == "tcp") {
+    return std::make_shared<ferry::tcp_store>(
+        ferry::tcp_store_options{.host = "127.0.0.1", .port = static_cast<std::uint16_t>(std::stoi(rest))});
+  }
   throw std::runtime_error("no store is called " + location);
 }
 

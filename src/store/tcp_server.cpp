@@ -1,0 +1,81 @@
+#include <condition_variable>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ferry/base/error.hpp>
+#include <ferry/store/tcp_store.hpp>
+
+#include "net_address.hpp"
+#include "tcp_server_core.hpp"
+
+namespace ferry::inline v0 {
+namespace {
+
+// The servers of this process by address and port, so that a second group at the same place shares the first's. Never
+// destroyed: servers may end during static destruction.
+struct server_table {
+  std::mutex mutex;
+  std::condition_variable gone;
+  std::map<std::string, std::weak_ptr<tcp_store_server>> servers;
+};
+server_table& servers() {
+  static server_table& table = *new server_table;
+  return table;
+}
+
+// Where a server for `host` listens.
+detail::net_address address_for(const std::string& host, std::uint16_t port) {
+  if (host.empty()) throw_error(errc::bad_address, fmt::format("the store needs a host to listen on (port {})", port));
+  const auto literal = detail::parse_address(host == "localhost" ? "127.0.0.1" : host, port);
+  // A name may mean 127.0.1.1 here and another address elsewhere.
+  return literal ? *literal : *detail::parse_address("::", port);
+}
+
+}  // namespace
+
+tcp_store_server::tcp_store_server(std::unique_ptr<detail::store_server_core> core) : core_(std::move(core)) {}
+tcp_store_server::~tcp_store_server() = default;
+
+std::shared_ptr<tcp_store_server> tcp_store_server::listen(const std::string& host, std::uint16_t port,
+                                                           const tcp_store_limits& limits) {
+  if (limits.max_value_bytes > std::size_t{1} << 30U) {
+    throw_error(errc::invalid_argument,
+                fmt::format("max_value_bytes of a tcp store is {}; it may be at most 1 GiB", limits.max_value_bytes));
+  }
+  const detail::net_address at = address_for(host, port);
+  const auto make = [&] {
+    return std::unique_ptr<tcp_store_server>(
+        new tcp_store_server(std::make_unique<detail::store_server_core>(host, at, limits)));
+  };
+  if (port == 0) return make();
+  const std::string key = detail::host_and_port(at.ip(), port);
+  server_table& table = servers();
+  std::unique_lock lock(table.mutex);
+  for (;;) {
+    const auto found = table.servers.find(key);
+    if (found == table.servers.end()) break;
+    if (auto shared = found->second.lock()) return shared;
+    table.gone.wait(lock);  // its last owner is closing it
+  }
+  std::shared_ptr<tcp_store_server> server(make().release(), [key](tcp_store_server* ending) {
+    delete ending;
+    server_table& all = servers();
+    {
+      const std::lock_guard erasing(all.mutex);
+      all.servers.erase(key);
+    }
+    all.gone.notify_all();
+  });
+  table.servers.emplace(key, server);
+  return server;
+}
+
+std::uint16_t tcp_store_server::port() const noexcept { return core_->port(); }
+const std::string& tcp_store_server::address() const noexcept { return core_->address(); }
+std::size_t tcp_store_server::connections() const { return core_->connections(); }
+
+}  // namespace ferry::inline v0

@@ -1,0 +1,89 @@
+#pragma once
+
+// One connection of a tcp_store_server: its bytes, its state, and the limits on both. Runs on the server's thread only.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <asio/ip/tcp.hpp>
+#include <asio/steady_timer.hpp>
+
+#include "tcp_protocol.hpp"
+
+namespace ferry::inline v0::detail {
+
+class store_server_core;
+
+class store_session final : public std::enable_shared_from_this<store_session> {
+ public:
+  store_session(store_server_core& server, asio::ip::tcp::socket socket);
+
+  void start();
+  /// Drops the connection and whatever it waits for. Idempotent.
+  void close();
+  /// The key that it waits for has changed.
+  void wake();
+
+  [[nodiscard]] bool has_greeted() const noexcept { return client_.has_value(); }
+  [[nodiscard]] std::optional<std::uint64_t> client() const noexcept { return client_; }
+
+  /// Its place among the connections that have not said hello; kept by the server.
+  std::list<store_session*>::iterator stranger;
+  /// The key under which the server finds it to wake it; empty when it does not wait.
+  std::string waits_for;
+
+ private:
+  enum class phase { hello, idle, parked, replying, closed };
+  // A get or wait_change that cannot be answered yet.
+  struct pending_get {
+    std::vector<std::string> keys;
+    std::uint8_t flags;
+    std::size_t next;  // the keys before exist, or did
+  };
+  struct pending_change {
+    std::string key;
+    std::uint64_t last_version;
+  };
+
+  template <class Action>
+  void guarded(Action action);
+  void want_readable();
+  void readable(const asio::error_code& problem);
+  void process();
+  bool take_hello();
+  bool take_frame();
+  void limit_time(bool needed);
+
+  void execute(store_wire::operation what, std::string_view body);
+  void try_get();
+  void try_change();
+  void cancel();
+  void reply_error(errc code, std::string_view text);
+  void reply(std::string frame);
+  void send(std::string bytes);
+  void flush();
+
+  store_server_core& server_;
+  asio::ip::tcp::socket socket_;
+  asio::steady_timer timer_;
+  bool timer_runs_ = false;
+  bool reading_ = false;
+  bool close_after_reply_ = false;
+  phase phase_ = phase::hello;
+  std::optional<std::uint64_t> client_;
+  std::string in_;
+  std::size_t in_used_ = 0;
+  std::string out_;
+  std::size_t out_sent_ = 0;
+  std::optional<pending_get> get_;
+  std::optional<pending_change> change_;
+};
+
+}  // namespace ferry::inline v0::detail
