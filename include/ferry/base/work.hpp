@@ -22,6 +22,18 @@ class executor {
   virtual void post(work* item) noexcept = 0;
 };
 
+/// Something that runs for somebody who may lose interest. Counts its references.
+class stoppable {
+ public:
+  virtual void add_reference() noexcept = 0;
+  virtual void drop_reference() noexcept = 0;
+  /// Asks it to end early. May run user code.
+  virtual void request_stop() noexcept = 0;
+
+ protected:
+  ~stoppable() = default;
+};
+
 /// What a thread that runs handlers wants to know about their blocking. One per thread, set by the thread itself.
 class blocking_observer {
  public:

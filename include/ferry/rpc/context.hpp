@@ -43,13 +43,14 @@ class context_ptr {
 };
 
 /// One call as seen by its handler, or the root context of a worker. Thread-safe.
-class call_context {
+class call_context : public stoppable {
  public:
   /// Slots that higher floors fill: each has a fixed number.
   enum slot : std::size_t { autograd_slot = 0, profiler_slot = 1, stream_slot = 2, user_slot = 3, slot_count = 4 };
 
   explicit call_context(std::shared_ptr<ferry::executor> threads, ferry::deadline until = {}, worker_id caller = {})
       : executor_(std::move(threads)), deadline_(until), caller_(caller) {}
+  virtual ~call_context() = default;
   call_context(const call_context&) = delete;
   call_context& operator=(const call_context&) = delete;
 
@@ -59,16 +60,23 @@ class call_context {
   /// Who called; -1 for a root context.
   [[nodiscard]] worker_id caller() const noexcept { return caller_; }
 
-  [[nodiscard]] bool stop_requested() const noexcept { return stopped_.load(std::memory_order_acquire); }
+  /// The caller cancelled or went away, or the deadline has passed.
+  [[nodiscard]] bool stop_requested() const noexcept {
+    return stopped_.load(std::memory_order_acquire) || deadline_.expired();
+  }
   /// A token that stops when the caller cancels or times out. Created on first use.
   [[nodiscard]] std::stop_token stop_token();
-  void request_stop() noexcept;
+  void request_stop() noexcept override;
+
+  void add_reference() noexcept override { references_.fetch_add(1, std::memory_order_relaxed); }
+  void drop_reference() noexcept override {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
 
   [[nodiscard]] std::shared_ptr<void> get_slot(slot which) const;
   void set_slot(slot which, std::shared_ptr<void> value);
 
  private:
-  friend class context_ptr;
   std::atomic<std::uint32_t> references_{1};
   std::atomic<bool> stopped_{false};
   std::shared_ptr<ferry::executor> executor_;
@@ -80,14 +88,14 @@ class call_context {
 };
 
 inline context_ptr::context_ptr(const context_ptr& other) noexcept : context_(other.context_) {
-  if (context_) context_->references_.fetch_add(1, std::memory_order_relaxed);
+  if (context_) context_->add_reference();
 }
 inline context_ptr context_ptr::share(call_context* context) noexcept {
-  if (context) context->references_.fetch_add(1, std::memory_order_relaxed);
+  if (context) context->add_reference();
   return context_ptr(context);
 }
 inline context_ptr::~context_ptr() {
-  if (context_ && context_->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete context_;
+  if (context_) context_->drop_reference();
 }
 
 /// The context that the current thread works in: that of the handler or continuation it runs, else the root context of

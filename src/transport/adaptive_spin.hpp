@@ -1,0 +1,52 @@
+#pragma once
+
+#include <chrono>
+
+#include <ferry/base/time.hpp>
+
+namespace ferry::inline v0::detail {
+
+/// Decides how long a thread spins for the next message of a connection before it sleeps: not at all until short waits
+/// have been seen, and hardly ever once spinning stopped paying (both ends on one core, a slow peer, a busy machine).
+/// Used by the one thread that reads the connection; not thread-safe.
+class adaptive_spin {
+ public:
+  explicit adaptive_spin(std::chrono::nanoseconds longest) noexcept : longest_(longest) {}
+
+  /// How long to spin now; zero for not at all.
+  [[nodiscard]] std::chrono::nanoseconds budget() noexcept {
+    if (longest_.count() == 0) return {};
+    if (credit_ > 0) return longest_;
+    if (++since_probe_ < probe_interval_) return {};
+    since_probe_ = 0;
+    return longest_;
+  }
+  /// The message came while spinning.
+  void succeeded() noexcept {
+    credit_ = credit_ + 2 < most_credit ? credit_ + 2 : most_credit;
+    probe_interval_ = first_probe_interval;
+  }
+  /// It did not.
+  void failed() noexcept {
+    if (credit_ > 0) {
+      --credit_;
+    } else if (probe_interval_ < last_probe_interval) {
+      probe_interval_ *= 2;
+    }
+  }
+  /// The thread slept and the message came after `waited`: a probe is worth while sooner if that was short.
+  void slept(std::chrono::nanoseconds waited) noexcept {
+    if (waited < 2 * longest_ && probe_interval_ == first_probe_interval) since_probe_ += 3;
+  }
+
+ private:
+  static constexpr int most_credit = 16;
+  static constexpr int first_probe_interval = 32;
+  static constexpr int last_probe_interval = 4096;
+  std::chrono::nanoseconds longest_;
+  int credit_ = 0;
+  int since_probe_ = 0;
+  int probe_interval_ = first_probe_interval;
+};
+
+}  // namespace ferry::inline v0::detail

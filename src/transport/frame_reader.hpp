@@ -1,0 +1,66 @@
+#pragma once
+
+// Cuts a byte stream into messages, receiving large parts straight into their final place.
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include <sys/uio.h>
+
+#include <ferry/base/bytes.hpp>
+#include <ferry/wire/limits.hpp>
+#include <ferry/wire/message.hpp>
+
+namespace ferry::inline v0::detail {
+
+/// Takes the messages that are complete.
+class message_sink {
+ public:
+  virtual void on_frame(inbound_message&& message) = 0;
+
+ protected:
+  ~message_sink() = default;
+};
+
+/// Not thread-safe. Between prepare() and commit() the caller fills the given memory, front to back.
+class frame_reader {
+ public:
+  static constexpr std::size_t max_vectors = 10;
+
+  explicit frame_reader(const wire_limits& limits) : limits_(limits) {}
+
+  /// Where the next bytes go. Returns the number of vectors filled in; `total` is their size.
+  std::size_t prepare(std::array<iovec, max_vectors>& vectors, std::size_t& total);
+  /// `count` bytes have arrived there. Throws what the checks of the wire floor throw, or std::bad_alloc: then the stream
+  /// is unusable.
+  void commit(std::size_t count, message_sink& sink);
+  /// True in the middle of a message: the end of the stream now means that it was cut short.
+  [[nodiscard]] bool mid_message() const noexcept { return phase_ != phase::header || begin_ != end_; }
+
+ private:
+  enum class phase { header, body, tensors };
+  static constexpr std::size_t block_bytes = std::size_t{64} * 1024;
+  static constexpr std::size_t body_step = std::size_t{64} * 1024 * 1024;
+
+  void parse(message_sink& sink);
+  bool take_small_frame(message_sink& sink);
+  void start_large_body();
+  void finish_body(std::byte* body);
+  bool take_tensor_bytes();
+  void make_room(std::size_t needed);
+  std::byte* block_at(std::size_t offset) noexcept { return block_.data() + offset; }
+
+  wire_limits limits_;
+  phase phase_ = phase::header;
+  shared_block block_;  // bytes [begin_, end_) are not parsed yet
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
+
+  inbound_message message_;
+  std::size_t body_filled_ = 0;
+  std::size_t tensor_ = 0;         // being received
+  std::size_t tensor_filled_ = 0;  // of it
+};
+
+}  // namespace ferry::inline v0::detail

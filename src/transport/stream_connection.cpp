@@ -1,0 +1,578 @@
+#include "stream_connection.hpp"
+
+#include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
+#include <ferry/tensor/pack.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "adaptive_spin.hpp"
+#include "frame_reader.hpp"
+#include "io_threads.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::size_t small_message = 8 * 1024;       // smaller ones are copied behind each other into one write
+constexpr std::size_t accumulate_until = 64 * 1024;   // bytes of one such write
+constexpr std::size_t flush_at = 16 * 1024;           // held-back bytes that are written without waiting for a batch's end
+constexpr std::size_t read_round = 1024 * 1024;       // bytes read before waiting work is given its turn
+constexpr std::size_t vectors_per_write = 64;
+
+/// Messages that are written together: bytes, then tensors.
+struct segment {
+  byte_buffer bytes;
+  std::vector<tensor> tensors;
+};
+
+// Reading is done by one thread at a time, whoever holds `reader_`:
+//   a reactor thread after an event (the descriptor is "armed": watched by the epoll),
+//   a thread inside drive() that waits for its own reply, or
+//   a reactor thread that lingers after it served a message.
+// The latter two disarm the descriptor, once for a whole series of messages: it is armed again when messages are expected
+// that nobody drives, or by the monitor when it was left alone for a tick.
+class stream_connection final : public connection,
+                                public lingering_handler,
+                                public deferred,
+                                private message_sink,
+                                public std::enable_shared_from_this<stream_connection> {
+ public:
+  stream_connection(std::shared_ptr<io_threads> loop, int descriptor, std::string_view name, std::string description,
+                    const transport_options& options)
+      : loop_(std::move(loop)),
+        descriptor_(descriptor),
+        name_(name),
+        description_(std::move(description)),
+        reader_state_(options.limits),
+        spin_(options.max_spin) {}
+
+  ~stream_connection() override {
+    ::close(descriptor_);
+    if (const int fd = interrupt_.load(); fd >= 0) ::close(fd);
+  }
+
+  // ---- connection
+  void start(std::shared_ptr<connection_receiver> receiver) override {
+    receiver_ = std::move(receiver);
+    std::lock_guard lock(arm_mutex_);
+    armed_.store(true);
+    watch_ = loop_->watch(descriptor_, shared_from_this(), true, false);
+  }
+  void send(outgoing_message&& message) noexcept override;
+  bool drive(const drive_condition& condition, deadline until) noexcept override;
+  void keep_watched() noexcept override {
+    if (!armed_.load() && reader_.load() == not_read) set_armed(true);
+  }
+  void interrupt_drive() noexcept override {
+    if (const int fd = interrupt_.load(); fd >= 0) {
+      std::uint64_t one = 1;
+      (void)!::write(fd, &one, sizeof one);
+    }
+  }
+  void close(std::exception_ptr reason) noexcept override;
+  [[nodiscard]] std::string_view transport_name() const noexcept override { return name_; }
+  [[nodiscard]] std::string description() const override { return description_; }
+
+  // ---- reactor
+  void on_ready(readiness ready) noexcept override;
+  bool linger() noexcept override;
+  void flush() noexcept override;
+  bool resume_watching(bool now) noexcept override;
+
+ private:
+  enum reader_value : int { not_read = 0, being_read = 1, read_again = 2 };
+  enum class outcome { drained, more, ended };
+
+  void on_frame(inbound_message&& message) override { receiver_->on_message(*this, std::move(message)); }
+
+  outcome receive(std::size_t& received) noexcept;
+  bool take_reader() noexcept;
+  void leave_reader() noexcept;
+  void tell_closed() noexcept;
+  void read_all(bool to_the_end) noexcept;
+  void note_unwatched() noexcept;
+  void set_armed(bool armed) noexcept;
+
+  void enqueue(outgoing_message&& message);
+  void write_queued(std::unique_lock<std::mutex>& lock) noexcept;
+  outcome write_active(int& reason) noexcept;
+  void fail(std::exception_ptr reason) noexcept;
+  int interrupt_descriptor() noexcept;
+
+  const std::shared_ptr<io_threads> loop_;
+  const int descriptor_;
+  const std::string_view name_;
+  const std::string description_;
+  std::shared_ptr<connection_receiver> receiver_;
+
+  std::mutex arm_mutex_;  // guards watch_ and changes of what is watched
+  watch_id watch_ = watch_id::none;
+  std::atomic<bool> armed_{false};
+  bool want_writable_ = false;
+
+  std::atomic<int> reader_{not_read};
+  frame_reader reader_state_;  // this and the next belong to the thread that reads
+  adaptive_spin spin_;
+  bool told_ = false;
+  std::atomic<int> interrupt_{-1};
+  std::atomic<std::uint32_t> touched_{0};  // counts drives and lingers
+  std::uint32_t seen_touched_ = 0;         // of the monitor
+  std::atomic<bool> noted_{false};         // the monitor has it
+
+  std::mutex out_mutex_;  // guards what follows, except that active_ and active_at_ belong to the writer
+  bool writing_ = false;  // some thread writes, or waits for the descriptor to become writable
+  bool blocked_ = false;  // the latter
+  bool corked_ = false;   // some thread will call flush()
+  bool closing_ = false;  // close once everything is written
+  std::atomic<bool> closed_{false};
+  std::exception_ptr reason_;
+  std::deque<segment> queue_;
+  std::size_t queued_bytes_ = 0;
+  std::deque<segment> active_;
+  std::size_t active_at_ = 0;  // bytes of the first segment that are written
+};
+
+// ---------------------------------------------------------------- writing
+
+void stream_connection::send(outgoing_message&& message) noexcept {
+  std::unique_lock lock(out_mutex_);
+  if (closed_.load(std::memory_order_relaxed) || closing_) return;
+  try {
+    if (writing_) return enqueue(std::move(message));
+    if (queued_bytes_ < flush_at && io_threads::has_more_work()) {
+      enqueue(std::move(message));
+      if (!corked_) corked_ = loop_->flush_later(shared_from_this());
+      if (corked_) return;
+    } else if (queue_.empty() && message.tensors.empty()) {
+      writing_ = true;
+      lock.unlock();
+      const ssize_t count = ::send(descriptor_, message.bytes.data(), message.bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      lock.lock();
+      const bool whole = count == static_cast<ssize_t>(message.bytes.size());
+      if (!whole) {
+        active_.push_back({std::move(message.bytes), {}});
+        active_at_ = count > 0 ? static_cast<std::size_t>(count) : 0;  // an error shows again at the next write
+      } else if (queue_.empty() && !closing_) {
+        writing_ = false;
+        return;
+      }
+      return write_queued(lock);
+    } else {
+      enqueue(std::move(message));
+    }
+    writing_ = true;
+    write_queued(lock);
+  } catch (const std::exception& e) {
+    if (lock.owns_lock()) lock.unlock();
+    fail(make_error(errc::resource_exhausted, "sending over " + description_ + ": " + e.what()));
+  }
+}
+
+void stream_connection::enqueue(outgoing_message&& message) {
+  queued_bytes_ += message.bytes.size();
+  if (message.tensors.empty() && message.bytes.size() <= small_message && !queue_.empty()) {
+    segment& last = queue_.back();
+    if (last.tensors.empty() && last.bytes.size() + message.bytes.size() <= accumulate_until) {
+      last.bytes.append(message.bytes.data(), message.bytes.size());
+      return;
+    }
+  }
+  queue_.push_back({std::move(message.bytes), std::move(message.tensors)});
+}
+
+void stream_connection::flush() noexcept {
+  std::unique_lock lock(out_mutex_);
+  corked_ = false;
+  if (writing_ || queue_.empty() || closed_.load(std::memory_order_relaxed)) return;
+  writing_ = true;
+  write_queued(lock);
+}
+
+// The caller has set writing_ and holds the lock.
+void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcept {
+  for (;;) {
+    if (active_.empty()) {
+      if (queue_.empty()) {
+        writing_ = false;
+        if (!closing_) return;
+        std::exception_ptr reason = reason_;
+        lock.unlock();
+        return fail(reason);
+      }
+      active_.swap(queue_);
+      active_at_ = 0;
+      queued_bytes_ = 0;
+    }
+    if (closed_.load(std::memory_order_relaxed)) {
+      active_.clear();
+      writing_ = false;
+      return;
+    }
+    lock.unlock();
+    int reason = 0;
+    const outcome result = write_active(reason);
+    if (result == outcome::more) {
+      lock.lock();
+      blocked_ = true;
+      lock.unlock();
+      {
+        std::lock_guard arm(arm_mutex_);
+        want_writable_ = true;
+        loop_->rewatch(watch_, armed_.load(), true);
+      }
+      return;  // writing_ stays set: on_ready goes on
+    }
+    if (result == outcome::ended) {
+      fail(make_error(errc::connection_lost, "writing to " + description_ + ": " + std::generic_category().message(reason)));
+      lock.lock();
+      active_.clear();
+      writing_ = false;
+      return;
+    }
+    lock.lock();
+  }
+}
+
+// Writes active_ until it is empty (drained), the socket is full (more) or broken (ended).
+stream_connection::outcome stream_connection::write_active(int& reason) noexcept {
+  while (!active_.empty()) {
+    std::array<iovec, vectors_per_write> vectors;
+    std::size_t count = 0;
+    std::size_t skip = active_at_;
+    const auto add = [&](const std::byte* at, std::size_t size) {
+      if (skip >= size) {
+        skip -= size;
+      } else {
+        vectors[count++] = {const_cast<std::byte*>(at) + skip, size - skip};
+        skip = 0;
+      }
+      return count != vectors_per_write;
+    };
+    for (const segment& part : active_) {
+      bool room = add(part.bytes.data(), part.bytes.size());
+      for (std::size_t i = 0; room && i != part.tensors.size(); ++i) {
+        const auto bytes = packed_bytes(part.tensors[i]);
+        room = add(bytes.data(), bytes.size());
+      }
+      if (!room) break;
+    }
+    msghdr header{};
+    header.msg_iov = vectors.data();
+    header.msg_iovlen = count;
+    const ssize_t written = ::sendmsg(descriptor_, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) return outcome::more;
+      reason = errno;
+      return outcome::ended;
+    }
+    active_at_ += static_cast<std::size_t>(written);
+    while (!active_.empty()) {
+      std::size_t size = active_.front().bytes.size();
+      for (const tensor& t : active_.front().tensors) size += packed_bytes(t).size();
+      if (active_at_ < size) break;
+      active_at_ -= size;
+      active_.pop_front();
+    }
+  }
+  return outcome::drained;
+}
+
+void stream_connection::close(std::exception_ptr reason) noexcept {
+  {
+    std::unique_lock lock(out_mutex_);
+    if (closed_.load()) return;
+    if (!closing_) {
+      closing_ = true;
+      reason_ = reason;
+      if (writing_) return;  // the writer closes
+      if (!queue_.empty()) {
+        writing_ = true;
+        return write_queued(lock);
+      }
+    }
+  }
+  fail(std::move(reason));
+}
+
+// Marks the connection closed and sees to it that the receiver is told, once nobody reads.
+void stream_connection::fail(std::exception_ptr reason) noexcept {
+  std::deque<segment> dropped;
+  {
+    std::lock_guard lock(out_mutex_);
+    if (closed_.load()) return;
+    reason_ = std::move(reason);
+    closed_.store(true);
+    dropped.swap(queue_);
+  }
+  {
+    std::lock_guard lock(arm_mutex_);
+    armed_.store(false);
+    loop_->unwatch(std::exchange(watch_, watch_id::none));
+  }
+  ::shutdown(descriptor_, SHUT_RDWR);
+  interrupt_drive();
+  if (take_reader()) leave_reader();
+}
+
+// ---------------------------------------------------------------- reading
+
+// Becomes the reader, or makes the present one look again.
+bool stream_connection::take_reader() noexcept {
+  int value = reader_.load();
+  for (;;) {
+    if (value == not_read) {
+      if (reader_.compare_exchange_weak(value, being_read)) return true;
+    } else if (value == being_read) {
+      if (reader_.compare_exchange_weak(value, read_again)) return false;
+    } else {
+      return false;
+    }
+  }
+}
+
+// Stops being the reader. If somebody asked meanwhile to look again, the descriptor is armed, which reports what is there.
+void stream_connection::leave_reader() noexcept {
+  for (;;) {
+    if (closed_.load()) return tell_closed();  // and stays the reader for ever
+    const int before = reader_.exchange(not_read);
+    if (closed_.load()) {
+      if (!take_reader()) return;
+      continue;
+    }
+    if (before == read_again) set_armed(true);
+    return;
+  }
+}
+
+void stream_connection::tell_closed() noexcept {
+  if (std::exchange(told_, true) || !receiver_) return;
+  std::exception_ptr reason;
+  {
+    std::lock_guard lock(out_mutex_);
+    reason = reason_;
+  }
+  receiver_->on_closed(*this, reason);
+}
+
+// One recvmsg; the caller is the reader.
+stream_connection::outcome stream_connection::receive(std::size_t& received) noexcept {
+  received = 0;
+  try {
+    std::array<iovec, frame_reader::max_vectors> vectors;
+    std::size_t total = 0;
+    const std::size_t count = reader_state_.prepare(vectors, total);
+    ssize_t got = 0;
+    if (count == 1) {
+      got = ::recv(descriptor_, vectors[0].iov_base, vectors[0].iov_len, MSG_DONTWAIT);
+    } else {
+      msghdr header{};
+      header.msg_iov = vectors.data();
+      header.msg_iovlen = count;
+      got = ::recvmsg(descriptor_, &header, MSG_DONTWAIT);
+    }
+    if (got > 0) {
+      received = static_cast<std::size_t>(got);
+      reader_state_.commit(received, *this);
+      return received == total ? outcome::more : outcome::drained;
+    }
+    if (got == 0) {
+      fail(make_error(errc::connection_lost, description_ + (reader_state_.mid_message()
+                                                                 ? ": the peer closed the connection in the middle of a message"
+                                                                 : ": the peer closed the connection")));
+      return outcome::ended;
+    }
+    if (errno == EINTR) return outcome::more;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return outcome::drained;
+    fail(make_error(errc::connection_lost, "reading from " + description_ + ": " + std::generic_category().message(errno)));
+  } catch (const error& e) {
+    log(log_level::warning, "closing " + description_ + ", which broke the protocol: " + e.what());
+    fail(make_error(errc::protocol_error, description_ + " broke the protocol: " + e.what()));
+  } catch (const std::exception& e) {
+    log(log_level::warning, "closing " + description_ + ": " + e.what());
+    fail(make_error(errc::resource_exhausted, "receiving from " + description_ + ": " + e.what()));
+  }
+  return outcome::ended;
+}
+
+void stream_connection::read_all(bool to_the_end) noexcept {
+  std::size_t round = 0;
+  for (;;) {
+    std::size_t received = 0;
+    const outcome result = receive(received);
+    round += received;
+    if (result == outcome::ended) break;
+    if (result == outcome::drained && (!to_the_end || received == 0)) break;
+    if (round >= read_round && io_threads::has_more_work()) {
+      take_reader();  // so that leaving arms the descriptor again, which reports the rest
+      break;
+    }
+  }
+  leave_reader();
+}
+
+void stream_connection::on_ready(readiness ready) noexcept {
+  if (ready.writable) {
+    std::unique_lock lock(out_mutex_);
+    if (std::exchange(blocked_, false)) {
+      want_writable_ = false;
+      write_queued(lock);
+    }
+  }
+  if (ready.readable && take_reader()) read_all(ready.hung_up);
+}
+
+void stream_connection::set_armed(bool armed) noexcept {
+  std::lock_guard lock(arm_mutex_);
+  if (watch_ == watch_id::none || closed_.load()) return;
+  armed_.store(armed);
+  loop_->rewatch(watch_, armed, want_writable_);
+}
+
+// The descriptor stays disarmed although nobody reads: the monitor arms it when that lasts.
+void stream_connection::note_unwatched() noexcept {
+  touched_.fetch_add(1, std::memory_order_relaxed);
+  if (noted_.load(std::memory_order_relaxed) || noted_.exchange(true)) return;
+  loop_->watch_later(shared_from_this());
+}
+
+bool stream_connection::resume_watching(bool now) noexcept {
+  if (now) {
+    keep_watched();
+    return true;
+  }
+  const std::uint32_t touched = touched_.load(std::memory_order_relaxed);
+  if (std::exchange(seen_touched_, touched) != touched && !closed_.load()) return false;
+  noted_.store(false);  // a thread in drive() notes it again when it leaves
+  keep_watched();
+  return true;
+}
+
+bool stream_connection::linger() noexcept {
+  const auto budget = spin_.budget();
+  if (budget.count() == 0) return false;
+  int expected = not_read;
+  if (!reader_.compare_exchange_strong(expected, being_read)) return false;
+  if (armed_.load()) set_armed(false);
+  const auto until = clock::now() + budget;
+  std::size_t received = 0;
+  outcome result = outcome::drained;
+  do {
+    result = receive(received);
+  } while (received == 0 && result == outcome::drained && !io_threads::has_more_work() && clock::now() < until);
+  const bool got = received != 0;
+  while (result == outcome::more) result = receive(received);
+  if (got) {
+    spin_.succeeded();
+    note_unwatched();
+    leave_reader();
+    return true;
+  }
+  spin_.failed();
+  leave_reader();
+  keep_watched();
+  return false;
+}
+
+int stream_connection::interrupt_descriptor() noexcept {
+  int fd = interrupt_.load();
+  if (fd >= 0) return fd;
+  fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (fd >= 0) interrupt_.store(fd);
+  return fd;
+}
+
+bool stream_connection::drive(const drive_condition& condition, deadline until) noexcept {
+  int expected = not_read;
+  if (!reader_.compare_exchange_strong(expected, being_read)) return false;
+  if (armed_.load()) set_armed(false);
+  const int interrupt = interrupt_descriptor();
+  bool to_the_end = false;
+  const auto read_available = [&] {
+    std::size_t received = 0;
+    std::size_t total = 0;
+    outcome result = receive(received);
+    for (total = received; result == outcome::more || (to_the_end && result == outcome::drained && received != 0);
+         total += received) {
+      result = receive(received);
+    }
+    return total != 0 || result == outcome::ended;
+  };
+  const auto finished = [&] { return condition.done() || closed_.load(); };
+
+  while (interrupt >= 0 && !finished()) {
+    const auto budget = spin_.budget();
+    const auto started = clock::now();
+    if (started >= until.at()) break;
+    if (budget.count() != 0) {
+      bool got = false;
+      while (!(got = read_available()) && !finished() && clock::now() - started < budget) {
+      }
+      got ? spin_.succeeded() : spin_.failed();
+      if (got || finished()) continue;
+    }
+    std::array<pollfd, 2> waiting{{{descriptor_, POLLIN | POLLRDHUP, 0}, {interrupt, POLLIN, 0}}};
+    timespec limit{};
+    if (!until.is_never()) {
+      const auto left = until.remaining();
+      limit.tv_sec = static_cast<time_t>(left.count() / 1'000'000'000);
+      limit.tv_nsec = static_cast<long>(left.count() % 1'000'000'000);
+    }
+    const int ready = ::ppoll(waiting.data(), waiting.size(), until.is_never() ? nullptr : &limit, nullptr);
+    if (ready < 0 && errno != EINTR) break;
+    if (waiting[1].revents != 0) {
+      std::uint64_t ignored = 0;
+      (void)!::read(interrupt, &ignored, sizeof ignored);
+    }
+    if (waiting[0].revents != 0) {
+      to_the_end = (waiting[0].revents & (POLLHUP | POLLERR | POLLRDHUP)) != 0;
+      spin_.slept(clock::now() - started);
+      read_available();
+    }
+  }
+  leave_reader();
+  // Whoever sent after this check finds no reader and reads itself, or calls keep_watched().
+  if (receiver_->expects_messages()) {
+    keep_watched();
+  } else if (!closed_.load()) {
+    note_unwatched();
+  }
+  return true;
+}
+
+}  // namespace
+
+std::shared_ptr<connection> make_stream_connection(reactor& loop, int descriptor, std::string_view transport_name,
+                                                   std::string description, const transport_options& options) {
+  auto& threads = static_cast<io_threads&>(loop);
+  const int flags = ::fcntl(descriptor, F_GETFL);
+  if (flags < 0 || ::fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) < 0) {
+    const int reason = errno;
+    ::close(descriptor);
+    throw_errno(errc::system_failure, "making a connection non-blocking", reason);
+  }
+  try {
+    return std::make_shared<stream_connection>(threads.shared_from_this(), descriptor, transport_name,
+                                               std::move(description), options);
+  } catch (...) {
+    ::close(descriptor);
+    throw;
+  }
+}
+
+}  // namespace ferry::inline v0::detail
