@@ -1,0 +1,129 @@
+#pragma once
+
+// The agent of a worker: moves messages to and from the other workers of its group. It knows no method, no user type
+// and runs no user code; the rpc floor sits on both ends of it.
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ferry/backend/options.hpp>
+#include <ferry/backend/worker_info.hpp>
+#include <ferry/base/time.hpp>
+#include <ferry/base/work.hpp>
+#include <ferry/transport/connection.hpp>
+#include <ferry/transport/reactor.hpp>
+#include <ferry/wire/message.hpp>
+
+namespace ferry::inline v0 {
+
+/// How far a call had come when it failed.
+enum class call_phase : std::uint8_t { connecting, waiting_for_reply };
+std::string_view to_string(call_phase phase) noexcept;
+
+/// The caller's end of a call. Exactly one of the two functions is called, once, on a library thread or on the thread
+/// that waits for the call; neither may run user code.
+class pending_call {
+ public:
+  virtual void on_reply(inbound_message&& reply) noexcept = 0;
+  /// `detail` says what happened to the connection or why the agent gave up.
+  virtual void on_failure(errc code, call_phase phase, const std::string& detail) noexcept = 0;
+
+ protected:
+  ~pending_call() = default;
+};
+
+/// Where the reply to a request goes. Copies are cheap; keeps the connection alive.
+class reply_channel {
+ public:
+  virtual ~reply_channel() = default;
+  /// Sends the answer to `call_id`: reply, exception or failure. The header's call_id is set here. Never blocks, never
+  /// throws: if the caller is gone the answer is dropped. Throws what outgoing_message::finish throws, then nothing was
+  /// sent.
+  virtual void reply(std::uint64_t call_id, outgoing_message&& answer) = 0;
+  /// The handler of `call_id` begins or ends: meanwhile a cancellation by the caller, or the loss of the connection, stops
+  /// `running`, at most once.
+  virtual void begin_call(std::uint64_t call_id, stoppable& running) = 0;
+  virtual void end_call(std::uint64_t call_id) noexcept = 0;
+};
+
+/// The rpc floor's end for requests.
+class request_handler {
+ public:
+  virtual ~request_handler() = default;
+  /// A request came from `from`. Must not run user code: hands it to an executor.
+  virtual void on_request(const std::shared_ptr<reply_channel>& channel, const worker_info& from,
+                          inbound_message&& request) noexcept = 0;
+  /// For the shutdown rounds: work of requests or continuations is running or queued.
+  [[nodiscard]] virtual bool busy() const noexcept = 0;
+  /// Requests whose handling has ended so far.
+  [[nodiscard]] virtual std::uint64_t handled() const noexcept = 0;
+};
+
+/// Names one pending call at its agent; keeps the route alive. Value type.
+struct call_ticket {
+  std::shared_ptr<void> route;
+  std::uint64_t id = 0;
+};
+
+/// Figures of an agent; each is a snapshot.
+struct agent_counters {
+  std::uint64_t client_active_calls = 0;  ///< sent, not yet completed
+  std::uint64_t requests_sent = 0;        ///< one-way ones included
+  std::uint64_t late_replies = 0;         ///< that came after their call had ended, and were dropped
+};
+
+/// All members are thread-safe.
+class agent {
+ public:
+  virtual ~agent() = default;
+
+  [[nodiscard]] virtual const worker_info& self() const noexcept = 0;
+  [[nodiscard]] virtual incarnation life() const noexcept = 0;
+  /// Everybody in the group, this worker included, by id.
+  [[nodiscard]] virtual std::vector<worker_info> workers() const = 0;
+  /// Throws errc::unknown_worker, naming this worker and what was looked for.
+  [[nodiscard]] virtual worker_info find(std::string_view name) const = 0;
+  [[nodiscard]] virtual worker_info find(worker_id id) const = 0;
+
+  /// Joins the group and starts delivering requests to `handler`, which must live until close() has returned. Blocks until
+  /// every worker is there. Call once. Throws what keeps the group from forming: errc::duplicate_name, duplicate_id,
+  /// group_mismatch, store_timeout, address_in_use, ...
+  virtual void join(request_handler& handler) = 0;
+
+  /// Registers `call` and sends `request` (kind, flags, method, signature, timeout_us set; call_id is set here). With
+  /// `driven` the caller will wait() for it at once. Throws errc::shutting_down, and what outgoing_message::finish
+  /// throws: then the call was not sent and nothing more happens to it.
+  virtual call_ticket call(worker_id to, outgoing_message&& request, pending_call& call, deadline until, bool driven) = 0;
+  /// Sends a request that wants no reply. Throws as call().
+  virtual void notify(worker_id to, outgoing_message&& request) = 0;
+  /// The current thread does the agent's work of receiving until `condition` or the deadline; false at once if it cannot.
+  virtual bool wait(const call_ticket& ticket, const drive_condition& condition, deadline until) noexcept = 0;
+  /// Makes a thread in wait() for this ticket look at its condition.
+  virtual void interrupt(const call_ticket& ticket) noexcept = 0;
+  /// Gives up a call: true if it was still pending, then neither of its functions will be called and the callee is told;
+  /// false if one of them has been or is being called.
+  virtual bool abandon(const call_ticket& ticket, call_phase& phase) noexcept = 0;
+  /// The rpc floor has completed `count` calls, continuations posted: they no longer count as active.
+  virtual void finished_calls(std::uint64_t count) noexcept = 0;
+  /// Something that busy() reports may have ended.
+  virtual void activity_changed() noexcept = 0;
+
+  /// The threads that handlers run on.
+  [[nodiscard]] virtual std::shared_ptr<ferry::reactor> reactor() const = 0;
+  [[nodiscard]] virtual const rpc_options& options() const noexcept = 0;
+  [[nodiscard]] virtual agent_counters counters() const noexcept = 0;
+
+  /// Waits until every worker of the group has called it and no call is running or under way anywhere, then agrees with
+  /// the others to leave. Throws errc::shutdown_timeout naming who was missing, or what the store throws.
+  virtual void leave_together(deadline until) = 0;
+  /// Closes everything; pending calls end with errc::shutting_down. Idempotent. Afterwards no function of the request
+  /// handler is called any more.
+  virtual void close() noexcept = 0;
+};
+
+}  // namespace ferry::inline v0

@@ -1,0 +1,55 @@
+#pragma once
+
+// What a worker is started with.
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <ferry/base/time.hpp>
+#include <ferry/transport/transport.hpp>
+
+namespace ferry::inline v0 {
+
+/// Options that every backend understands; a backend's own options derive from it.
+struct rpc_options {
+  /// Default of every call without a timeout of its own; no_timeout (or zero) for never.
+  timeout rpc_timeout = std::chrono::seconds(60);
+  /// How the workers find each other: env://, tcp://host:port, file://path, or a scheme of one's own.
+  std::string init_method = "env://";
+  /// How many handlers run at once; one that waits in ferry gives its place to another.
+  int num_worker_threads = 16;
+  /// How many handlers may wait at once, each on a thread of its own; the next one gets errc::resource_exhausted.
+  int max_blocked_handlers = 1024;
+  /// Names of the transports to use, best first; empty: all that the program was built with, by priority.
+  std::vector<std::string> transports;
+  transport_options transport;
+
+  /// Throws errc::invalid_argument, naming the option.
+  void check() const;
+};
+
+/// Who a worker is and how it finds its group, and, flat, the options that every backend understands.
+struct worker_config {
+  /// Unique in the group. Empty: "worker<rank>".
+  std::string name;
+  /// 0..world_size-1; -1: from the init method or RANK.
+  int rank = -1;
+  /// Number of workers; 0: from the init method or WORLD_SIZE.
+  int world_size = 0;
+  std::string init_method = "env://";
+  timeout rpc_timeout = std::chrono::seconds(60);
+  int num_worker_threads = 16;
+  int max_blocked_handlers = 1024;
+  std::vector<std::string> transports;
+  transport_options transport;
+  /// How long to wait for the rest of the group to appear; unset: rpc_timeout.
+  timeout init_timeout;
+  /// How long the destructor of the worker waits for a graceful shutdown.
+  timeout exit_timeout = std::chrono::seconds(60);
+
+  [[nodiscard]] rpc_options options() const;
+};
+
+}  // namespace ferry::inline v0

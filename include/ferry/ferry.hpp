@@ -1,0 +1,14 @@
+#pragma once
+
+// Everything but autograd, modules, optimizers and the profiler.
+
+#include <ferry/backend/backend.hpp>
+#include <ferry/rpc/call.hpp>
+#include <ferry/rpc/combinators.hpp>
+#include <ferry/rpc/exceptions.hpp>
+#include <ferry/rpc/future.hpp>
+#include <ferry/rpc/task.hpp>
+#include <ferry/rpc/to.hpp>
+#include <ferry/rpc/worker.hpp>
+#include <ferry/tensor/tensor.hpp>
+#include <ferry/wire/serialize.hpp>

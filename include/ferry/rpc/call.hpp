@@ -1,0 +1,233 @@
+#pragma once
+
+// Calls: rpc_sync, rpc_async, notify.
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include <ferry/backend/agent.hpp>
+#include <ferry/rpc/future.hpp>
+#include <ferry/rpc/method.hpp>
+#include <ferry/rpc/served_call.hpp>
+#include <ferry/rpc/to.hpp>
+
+namespace ferry::inline v0 {
+namespace detail {
+
+class worker_core;
+
+/// The worker that free functions act on: of the handler that runs on this thread, else the last one initialised in the
+/// process. Throws errc::not_initialized, errc::forked_process.
+std::shared_ptr<worker_core> current_worker();
+
+/// A call being made: destination, method and options resolved, message begun. Not thread-safe.
+class outgoing_call {
+ public:
+  /// Throws errc::unknown_worker, errc::not_initialized, errc::rpc_timeout if the deadline of the running handler has
+  /// passed, errc::call_cancelled if the stop token is stopped.
+  outgoing_call(std::shared_ptr<worker_core> worker, const to& destination, const method_entry& method, bool one_way);
+
+  outgoing_message message;
+
+  /// Sends and blocks for the reply. Throws what the call ended with.
+  inbound_message run();
+  /// Sends without waiting for anything.
+  void send_one_way();
+
+  [[nodiscard]] const std::shared_ptr<worker_core>& worker() const noexcept { return worker_; }
+  [[nodiscard]] worker_id peer() const noexcept { return peer_; }
+  [[nodiscard]] const method_entry& method() const noexcept { return method_; }
+  [[nodiscard]] deadline until() const noexcept { return until_; }
+  [[nodiscard]] timeout limit() const noexcept { return limit_; }
+  [[nodiscard]] const std::stop_token* stop() const noexcept { return stop_; }
+
+ private:
+  std::shared_ptr<worker_core> worker_;
+  const method_entry& method_;
+  worker_id peer_;
+  deadline until_;
+  timeout limit_;
+  const std::stop_token* stop_;
+};
+
+/// What a call was, for the errors it ends with.
+struct call_facts {
+  std::shared_ptr<worker_core> worker;
+  const method_entry* method = nullptr;
+  worker_id peer;
+  timeout limit;
+};
+
+/// Returns if `reply` is a value; throws what it says otherwise.
+void check_reply(const call_facts& facts, const inbound_message& reply);
+/// Throws errc::bad_result around the current exception.
+[[noreturn]] void throw_bad_result(const call_facts& facts);
+const wire_limits& reply_limits(const call_facts& facts) noexcept;
+
+template <class R>
+R decode_result(const call_facts& facts, const inbound_message& reply) {
+  check_reply(facts, reply);
+  if constexpr (!std::is_void_v<R>) {
+    static_assert(std::is_default_constructible_v<R>, "ferry: the result type of a remote call must be default-constructible");
+    R value{};
+    try {
+      decode_values(reply.payload, reply.tensors, reply_limits(facts), value);
+    } catch (...) {
+      throw_bad_result(facts);
+    }
+    return value;
+  }
+}
+
+/// The part of an asynchronous call that does not depend on the result type.
+class async_call : public pending_call {
+ public:
+  void on_failure(errc code, call_phase phase, const std::string& detail) noexcept final;
+
+ protected:
+  ~async_call() = default;
+  /// Sends; afterwards the call may be complete. Throws if nothing was sent.
+  void start(outgoing_call& call);
+  /// The user no longer wants the result.
+  void give_up() noexcept;
+  /// The call has its result; drops the pending reference.
+  void finish() noexcept;
+
+  virtual void set_error(std::exception_ptr error) noexcept = 0;
+  virtual void set_cancelled() noexcept = 0;
+  virtual void keep() noexcept = 0;  ///< one more reference to the state
+  virtual void drop() noexcept = 0;  ///< one less
+
+  call_facts facts_;
+
+ private:
+  struct stopper {
+    async_call* call;
+    void operator()() const noexcept { call->give_up(); }
+  };
+  call_ticket ticket_;
+  std::atomic<bool> sent_{false};    // ticket_ is set
+  std::atomic<bool> unwanted_{false};
+  std::optional<std::stop_callback<stopper>> stop_;
+};
+
+/// A call and its future in one object.
+template <class R>
+class call_state final : public future_state<R>, public async_call {
+ public:
+  static future<R> send(outgoing_call& call) {
+    auto self = ref_ptr<call_state>::adopt(new call_state);
+    self->start(call);
+    return future<R>(ref_ptr<future_state<R>>(std::move(self)));
+  }
+
+  void on_reply(inbound_message&& reply) noexcept override {
+    try {
+      if constexpr (std::is_void_v<R>) {
+        decode_result<R>(facts_, reply);
+        this->try_set_value();
+      } else {
+        this->try_set_value(decode_result<R>(facts_, reply));
+      }
+    } catch (...) {
+      this->try_set_error(std::current_exception());
+    }
+    finish();
+  }
+
+ private:
+  void on_cancel() override { give_up(); }
+  void set_error(std::exception_ptr error) noexcept override { this->try_set_error(std::move(error)); }
+  void set_cancelled() noexcept override { this->complete_cancelled(); }
+  void keep() noexcept override { this->add_ref(); }
+  void drop() noexcept override { this->release(); }
+};
+
+// Encodes `args` as the parameters of F.
+template <auto F, class... Wire, class... A>
+void encode_arguments(outgoing_message& message, std::tuple<Wire...>*, const A&... args) {
+  encode_values<Wire...>(message.bytes, message.tensors, args...);
+}
+
+template <auto F, class... A>
+consteval void check_arguments() {
+  using parameters = typename parts_of<F>::parameters;
+  static_assert(sizeof...(A) == std::tuple_size_v<parameters>,
+                "ferry: the call gives another number of arguments than the method has parameters (a member function "
+                "takes its object first)");
+  if constexpr (sizeof...(A) == std::tuple_size_v<parameters>) {
+    []<std::size_t... I>(std::index_sequence<I...>) {
+      static_assert((std::is_convertible_v<const A&, wire_type<std::tuple_element_t<I, parameters>>> && ...) ||
+                        ((std::is_convertible_v<const A&, wire_type<std::tuple_element_t<I, parameters>>> ||
+                          std::is_constructible_v<wire_type<std::tuple_element_t<I, parameters>>, const A&> ||
+                          written_as_vector<wire_type<std::tuple_element_t<I, parameters>>, A> ||
+                          std::is_same_v<std::remove_cvref_t<A>, wire_type<std::tuple_element_t<I, parameters>>>) && ...),
+                    "ferry: an argument of the call cannot be converted to the method's parameter");
+    }(std::index_sequence_for<A...>{});
+  }
+}
+
+template <auto F, class... A>
+void write_arguments(outgoing_message& message, const A&... args) {
+  check_arguments<F, A...>();
+  using wires = typename holders<typename parts_of<F>::parameters>::type;
+  encode_arguments<F>(message, static_cast<wires*>(nullptr), args...);
+}
+
+template <auto F, class... A>
+auto call_sync(std::shared_ptr<worker_core> worker, const to& destination, const A&... args) -> result_of<F> {
+  (void)registered<F>::at_startup;
+  outgoing_call call(std::move(worker), destination, method_of<F>(), false);
+  write_arguments<F>(call.message, args...);
+  const inbound_message reply = call.run();
+  return decode_result<result_of<F>>({call.worker(), &call.method(), call.peer(), call.limit()}, reply);
+}
+
+template <auto F, class... A>
+auto call_async(std::shared_ptr<worker_core> worker, const to& destination, const A&... args) -> future<result_of<F>> {
+  (void)registered<F>::at_startup;
+  outgoing_call call(std::move(worker), destination, method_of<F>(), false);
+  write_arguments<F>(call.message, args...);
+  return call_state<result_of<F>>::send(call);
+}
+
+template <auto F, class... A>
+void call_one_way(std::shared_ptr<worker_core> worker, const to& destination, const A&... args) {
+  (void)registered<F>::at_startup;
+  outgoing_call call(std::move(worker), destination, method_of<F>(), true);
+  write_arguments<F>(call.message, args...);
+  call.send_one_way();
+}
+
+}  // namespace detail
+
+/// Calls F on another worker (or this one) and waits for its result. Argument tensors are not copied: they must not be
+/// written before the call has returned. Throws what F threw, or errc::rpc_timeout, call_cancelled, peer_lost,
+/// unknown_worker, ...: the call ends exactly once, whatever happens to the peer. Thread-safe.
+template <auto F, class... A>
+auto rpc_sync(const to& destination, const A&... args) -> detail::result_of<detail::resolve<F, A...>::function> {
+  return detail::call_sync<detail::resolve<F, A...>::function>(detail::current_worker(), destination, args...);
+}
+
+/// The same without waiting. Errors that are known before anything is sent (unknown worker, an argument that cannot be
+/// encoded) are thrown here; all others arrive in the future. Argument tensors must not be written before the future is
+/// ready. Thread-safe.
+template <auto F, class... A>
+[[nodiscard]] auto rpc_async(const to& destination, const A&... args)
+    -> future<detail::result_of<detail::resolve<F, A...>::function>> {
+  return detail::call_async<detail::resolve<F, A...>::function>(detail::current_worker(), destination, args...);
+}
+
+/// Calls F without waiting and without a reply on the wire: its result and its exceptions are dropped (the callee logs
+/// the latter). Thread-safe.
+template <auto F, class... A>
+void notify(const to& destination, const A&... args) {
+  detail::call_one_way<detail::resolve<F, A...>::function>(detail::current_worker(), destination, args...);
+}
+
+}  // namespace ferry::inline v0

@@ -1,0 +1,58 @@
+#pragma once
+
+// Exceptions that keep their type across a call. The standard ones and ferry's own always do.
+
+#include <concepts>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+
+namespace ferry::inline v0 {
+
+/// Customisation point: specialise for an exception type of one's own, and name it in register_exceptions on both ends.
+///   static constexpr std::string_view name;              unique and stable: it travels
+///   static std::string encode(const T& thrown);          any bytes
+///   static T decode(std::string_view what, std::string_view bytes);
+template <class T>
+struct exception_traits;
+
+template <class T>
+concept registrable_exception = requires(const T& thrown, std::string_view text) {
+  { exception_traits<T>::name } -> std::convertible_to<std::string_view>;
+  { exception_traits<T>::encode(thrown) } -> std::convertible_to<std::string>;
+  { exception_traits<T>::decode(text, text) } -> std::convertible_to<T>;
+};
+
+namespace detail {
+struct exception_codec {
+  std::string_view name;
+  const std::type_info* type;
+  std::string (*encode)(const std::exception_ptr&);
+  std::exception_ptr (*decode)(std::string_view what, std::string_view bytes);
+};
+void register_exception(const exception_codec& codec);
+}  // namespace detail
+
+/// Lets exceptions of these types travel. An exception of a derived type that is not registered arrives as
+/// ferry::remote_error. Idempotent, thread-safe. Throws errc::invalid_argument if two types have one name.
+template <class... Ts>
+void register_exceptions() {
+  static_assert((registrable_exception<Ts> && ...),
+                "ferry: an exception type needs a specialisation of ferry::exception_traits with name, encode(const T&) and "
+                "decode(what, bytes); see ferry/rpc/exceptions.hpp");
+  (detail::register_exception({exception_traits<Ts>::name, &typeid(Ts),
+                               [](const std::exception_ptr& thrown) -> std::string {
+                                 try {
+                                   std::rethrow_exception(thrown);
+                                 } catch (const Ts& e) {
+                                   return exception_traits<Ts>::encode(e);
+                                 }
+                               },
+                               [](std::string_view what, std::string_view bytes) {
+                                 return std::make_exception_ptr(exception_traits<Ts>::decode(what, bytes));
+                               }}),
+   ...);
+}
+
+}  // namespace ferry::inline v0

@@ -1,0 +1,175 @@
+#pragma once
+
+// Methods: what can be called, known by name and signature. Instantiating a call or serve() registers the method.
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include <ferry/base/method_name.hpp>
+#include <ferry/base/type_name.hpp>
+#include <ferry/rpc/async_traits.hpp>
+#include <ferry/wire/serialize.hpp>
+
+namespace ferry::inline v0 {
+
+/// Customisation point: specialise for the type of a function given as a template argument.
+///   template <> struct ferry::method_traits<&tiny> { static constexpr bool inline_handler = true; };
+/// inline_handler: the function is so short, and never blocks, that it runs on the thread that received the request,
+/// outside num_worker_threads.
+template <auto F>
+struct method_traits;
+
+namespace detail {
+
+class served_call;
+
+/// One method of this program. Lives as long as the code it names.
+struct method_entry {
+  std::uint64_t id = 0;         ///< fingerprint of mangled_name
+  std::uint64_t signature = 0;  ///< fingerprint of signature_text
+  std::string mangled_name;
+  std::string name;  ///< for people
+  std::string signature_text;
+  void (*serve)(served_call& call) = nullptr;  ///< null: known by name only
+  bool inline_handler = false;
+
+  method_entry(std::string mangled, std::string readable, std::string signature_name, void (*server)(served_call&),
+               bool runs_inline);
+  ~method_entry();
+  method_entry(const method_entry&) = delete;
+  method_entry& operator=(const method_entry&) = delete;
+};
+
+/// The method with that id that this program serves, or null. Thread-safe.
+const method_entry* find_method(std::uint64_t id) noexcept;
+/// Throws errc::duplicate_method if two different functions of the program have one id.
+void check_methods();
+
+template <class T>
+inline constexpr bool dependent_false = false;
+
+template <class P>
+consteval bool check_parameter() {
+  static_assert(!std::is_lvalue_reference_v<P> || std::is_const_v<std::remove_reference_t<P>>,
+                "ferry: a method's parameter is a non-const reference; nothing can be written back to the caller. Take it "
+                "by value or const&, and return what changed");
+  static_assert(!std::is_pointer_v<std::remove_cvref_t<P>>,
+                "ferry: a method's parameter is a pointer, which means nothing in another process. Take a value, a "
+                "std::string_view, a std::span<const T> or a std::unique_ptr");
+  static_assert(!is_future_v<P> && !is_task_v<P>,
+                "ferry: a method's parameter is a future or task, which cannot travel. Wait for it and pass its value");
+  return true;
+}
+template <class R>
+consteval bool check_result() {
+  static_assert(!std::is_pointer_v<std::remove_cvref_t<R>>,
+                "ferry: a method returns a pointer, which means nothing in another process. Return a value");
+  static_assert(!is_future_v<unwrap_async_t<R>> && !is_task_v<unwrap_async_t<R>>,
+                "ferry: a method returns a future of a future, which cannot travel. Return a future or task of a value");
+  return true;
+}
+
+// The parts of a function type: result, and parameters as a tuple; for a member function the object comes first.
+template <class Function>
+struct function_parts {
+  static_assert(dependent_false<Function>,
+                "ferry: a method is a function, a member function or make<T>, given as a template argument: "
+                "rpc_sync<f>(...). Lambdas have no name that another program could know: write a function");
+};
+template <class R, class... P>
+struct function_parts<R (*)(P...)> {
+  using result = R;
+  using parameters = std::tuple<P...>;
+  using signature = unwrap_async_t<R>(wire_type<P>...);
+  static_assert((check_parameter<P>() && ... && check_result<R>()));
+};
+template <class R, class C, class... P>
+struct member_parts {
+  using result = R;
+  using parameters = std::tuple<C, P...>;
+  using signature = unwrap_async_t<R>(wire_type<C>, wire_type<P>...);
+  static_assert((check_parameter<P>() && ... && check_result<R>()));
+};
+template <class R, class C, class... P>
+struct function_parts<R (C::*)(P...)> : member_parts<R, C, P...> {};
+template <class R, class C, class... P>
+struct function_parts<R (C::*)(P...) const> : member_parts<R, const C&, P...> {};
+template <class R, class C, class... P>
+struct function_parts<R (C::*)(P...) &> : member_parts<R, C, P...> {};
+template <class R, class C, class... P>
+struct function_parts<R (C::*)(P...) const&> : member_parts<R, const C&, P...> {};
+template <class R, class C, class... P>
+struct function_parts<R (C::*)(P...) &&> : member_parts<R, C, P...> {};
+
+template <auto F>
+using parts_of = function_parts<typename without_noexcept<decltype(F)>::type>;
+template <auto F>
+using result_of = unwrap_async_t<typename parts_of<F>::result>;
+
+template <auto F>
+void serve_method(served_call& call);
+
+template <auto F>
+const method_entry& method_of() {
+  static const method_entry entry(mangled_name<F>(), method_name<F>(), signature_text<typename parts_of<F>::signature>(),
+                                  &serve_method<F>, [] {
+                                    if constexpr (requires { method_traits<F>::inline_handler; }) {
+                                      return bool{method_traits<F>::inline_handler};
+                                    } else {
+                                      return false;
+                                    }
+                                  }());
+  return entry;
+}
+
+/// Naming it registers the method when the program starts.
+template <auto F>
+struct registered {
+  static inline const bool at_startup = (method_of<F>(), true);
+};
+
+}  // namespace detail
+
+/// The constructor of T as a method that returns the object: make<T> deduces the wire types from the arguments (string
+/// literals become std::string), make<T, Args...> fixes them.
+template <class T, class... Args>
+struct make_t {};
+template <class T, class... Args>
+inline constexpr make_t<T, Args...> make{};
+
+namespace detail {
+
+template <class T, class... Args>
+T construct(Args... args) {
+  if constexpr (std::is_constructible_v<T, Args...>) {
+    return T(std::move(args)...);
+  } else {
+    return T{std::move(args)...};
+  }
+}
+
+template <class A>
+using deduced_wire_type =
+    std::conditional_t<std::is_convertible_v<A, std::string_view> && !std::is_class_v<std::remove_cvref_t<A>>, std::string,
+                       wire_type<A>>;
+
+/// The function that a call of F with arguments of types A... means.
+template <auto F, class... A>
+struct resolve {
+  static constexpr auto function = F;
+};
+template <class T, class... Fixed, make_t<T, Fixed...> M, class... A>
+  requires(sizeof...(Fixed) != 0 || sizeof...(A) == 0)
+struct resolve<M, A...> {
+  static constexpr auto function = &construct<T, wire_type<Fixed>...>;
+};
+template <class T, make_t<T> M, class First, class... A>
+struct resolve<M, First, A...> {
+  static constexpr auto function = &construct<T, deduced_wire_type<First>, deduced_wire_type<A>...>;
+};
+
+}  // namespace detail
+}  // namespace ferry::inline v0

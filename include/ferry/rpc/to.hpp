@@ -1,0 +1,71 @@
+#pragma once
+
+// Where a call goes and how.
+
+#include <concepts>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <ferry/backend/worker_info.hpp>
+#include <ferry/base/ids.hpp>
+#include <ferry/base/time.hpp>
+
+namespace ferry::inline v0 {
+
+/// A borrowed std::stop_token; it must live until the call function has returned (which takes a copy if it needs one).
+class stop_ref {
+ public:
+  constexpr stop_ref() noexcept = default;
+  stop_ref(const std::stop_token& token) noexcept : token_(&token) {}  // NOLINT(google-explicit-constructor)
+  [[nodiscard]] const std::stop_token* get() const noexcept { return token_; }
+
+ private:
+  const std::stop_token* token_ = nullptr;
+};
+
+/// How a call is made. Every member is trivially destructible: g++ 12 destroys braced non-trivial temporaries twice inside
+/// co_await.
+struct call_options {
+  ferry::timeout timeout = {};  ///< unset: the worker's default; no_timeout or zero: never
+  stop_ref stop = {};           ///< stopping it cancels the call
+};
+
+/// The destination of a call: a worker by name, id or worker_info, with options. Borrows the name; used as a parameter.
+///
+///     rpc_sync<f>("worker1", ...)                          rpc_sync<f>(1, ...)
+///     rpc_async<f>({"worker1", {.timeout = 5s}}, ...)      rpc_async<f>(info, ...)
+class to {
+ public:
+  to(const char* name, const call_options& options = {}) noexcept  // NOLINT(google-explicit-constructor)
+      : name_(name ? name : ""), options_(options) {}
+  to(std::string_view name, const call_options& options = {}) noexcept  // NOLINT(google-explicit-constructor)
+      : name_(name), options_(options) {}
+  to(const std::string& name, const call_options& options = {}) noexcept  // NOLINT(google-explicit-constructor)
+      : name_(name), options_(options) {}
+  template <std::integral Id>
+    requires(!std::same_as<Id, bool>)
+  to(Id id, const call_options& options = {}) noexcept  // NOLINT(google-explicit-constructor)
+      : id_{std::in_range<std::int32_t>(id) ? static_cast<std::int32_t>(id) : -1}, by_id_(true), options_(options) {}
+  to(worker_id id, const call_options& options = {}) noexcept  // NOLINT(google-explicit-constructor)
+      : id_(id), by_id_(true), options_(options) {}
+  to(const worker_info& info, const call_options& options = {}) noexcept  // NOLINT(google-explicit-constructor)
+      : name_(info.name()), id_(info.id()), by_id_(true), options_(options) {}
+  template <std::floating_point Id>
+  to(Id, const call_options& = {}) = delete;  // an id is an integer
+
+  [[nodiscard]] bool by_id() const noexcept { return by_id_; }
+  [[nodiscard]] worker_id id() const noexcept { return id_; }
+  /// Empty if only the id was given.
+  [[nodiscard]] std::string_view name() const noexcept { return name_; }
+  [[nodiscard]] const call_options& options() const noexcept { return options_; }
+
+ private:
+  std::string_view name_;
+  worker_id id_;
+  bool by_id_ = false;
+  call_options options_;
+};
+
+}  // namespace ferry::inline v0

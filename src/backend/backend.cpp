@@ -1,0 +1,13 @@
+#include <ferry/backend/backend.hpp>
+
+#include <string>
+
+namespace ferry::inline v0::detail {
+
+void throw_unknown_backend(std::string_view wanted, const backend_factory* known, std::size_t count) {
+  std::string text = "no backend is called '" + std::string(wanted) + "'; this program has ";
+  for (std::size_t i = 0; i != count; ++i) text += (i == 0 ? "'" : ", '") + std::string(known[i].name) + "'";
+  throw_error(errc::unknown_backend, text);
+}
+
+}  // namespace ferry::inline v0::detail

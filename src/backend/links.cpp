@@ -1,0 +1,288 @@
+#include "links.hpp"
+
+#include <ferry/base/log.hpp>
+
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace ferry::inline v0 {
+
+std::string_view to_string(call_phase phase) noexcept {
+  return phase == call_phase::connecting ? "connecting" : "waiting for the reply";
+}
+
+namespace detail {
+namespace {
+
+std::string text_of(const std::exception_ptr& reason) {
+  try {
+    std::rethrow_exception(reason);
+  } catch (const error& e) {
+    return std::string(e.message());
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "unknown reason";
+  }
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- outgoing_link
+
+void outgoing_link::opened(std::shared_ptr<connection> connection) {
+  connection->start(shared_from_this());
+  {
+    std::lock_guard lock(mutex_);
+    connection_ = connection;
+  }
+  for (;;) {
+    std::vector<outgoing_message> waiting;
+    {
+      std::lock_guard lock(mutex_);
+      if (waiting_.empty()) {
+        open_.store(true, std::memory_order_release);
+        break;
+      }
+      waiting.swap(waiting_);
+    }
+    for (auto& message : waiting) connection->send(std::move(message));
+  }
+  connection->keep_watched();
+  if (closed()) connection->close(make_error(errc::shutting_down, "the worker was closed while it connected"));
+}
+
+void outgoing_link::send(outgoing_message&& message) noexcept {
+  if (!open_.load(std::memory_order_acquire)) {
+    std::lock_guard lock(mutex_);
+    if (closed()) return;
+    if (!open_.load(std::memory_order_acquire)) {
+      waiting_.push_back(std::move(message));
+      return;
+    }
+  }
+  connection_->send(std::move(message));
+}
+
+bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline until, bool driven, std::uint64_t& id) {
+  {
+    std::lock_guard lock(mutex_);
+    if (closed()) return false;
+    if (free_slots_ == no_slot) {
+      slots_.emplace_back().next_free = no_slot;
+      free_slots_ = static_cast<std::uint32_t>(slots_.size() - 1);
+    }
+    slot& place = slots_[free_slots_];
+    id = (std::uint64_t{place.use} << 32U) | free_slots_;
+    free_slots_ = place.next_free;
+    place.call = &call;
+    place.until = until;
+    pending_count_.fetch_add(1);
+  }
+  request.header.call_id = id;
+  try {
+    request.finish();
+  } catch (...) {
+    call_phase ignored{};
+    if (abandon(id, ignored, false)) throw;
+    return true;  // the link was closed meanwhile, which has ended the call
+  }
+  send(std::move(request));
+  if (!driven) {
+    if (!until.is_never()) owner_->check_deadlines_at(until);
+    if (open_.load(std::memory_order_acquire)) connection_->keep_watched();
+  }
+  return true;
+}
+
+bool outgoing_link::notify(outgoing_message& request) {
+  if (closed()) return false;
+  request.finish();
+  send(std::move(request));
+  return true;
+}
+
+pending_call* outgoing_link::take(std::uint64_t id) noexcept {
+  const auto index = static_cast<std::uint32_t>(id);
+  if (index >= slots_.size()) return nullptr;
+  slot& place = slots_[index];
+  if (!place.call || place.use != static_cast<std::uint32_t>(id >> 32U)) return nullptr;
+  ++place.use;
+  if (place.use == 0) place.use = 1;
+  place.next_free = std::exchange(free_slots_, index);
+  pending_count_.fetch_sub(1);
+  return std::exchange(place.call, nullptr);
+}
+
+bool outgoing_link::abandon(std::uint64_t id, call_phase& phase, bool tell_peer) noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    if (!take(id)) return false;
+  }
+  const bool open = open_.load(std::memory_order_acquire);
+  phase = open ? call_phase::waiting_for_reply : call_phase::connecting;
+  if (!tell_peer) return true;
+  try {
+    outgoing_message cancel;
+    cancel.header.kind = frame_kind::cancel;
+    cancel.header.call_id = id;
+    cancel.begin_payload();
+    cancel.finish();
+    send(std::move(cancel));
+  } catch (const std::exception& e) {
+    log(log_level::warning, fmt::format("could not tell {} that a call was given up: {}", to_string(peer_), e.what()));
+  }
+  return true;
+}
+
+bool outgoing_link::wait(const drive_condition& condition, deadline until) noexcept {
+  if (!open_.load(std::memory_order_acquire)) return false;
+  return connection_->drive(condition, until);
+}
+
+void outgoing_link::interrupt() noexcept {
+  if (open_.load(std::memory_order_acquire)) connection_->interrupt_drive();
+}
+
+deadline outgoing_link::expire(clock::time_point now) noexcept {
+  std::vector<std::pair<std::uint64_t, pending_call*>> expired;
+  deadline earliest;
+  {
+    std::lock_guard lock(mutex_);
+    for (std::uint32_t index = 0; index != slots_.size(); ++index) {
+      slot& place = slots_[index];
+      if (!place.call || place.until.is_never()) continue;
+      if (place.until.at() <= now) {
+        expired.emplace_back((std::uint64_t{place.use} << 32U) | index, place.call);
+      } else if (place.until < earliest) {
+        earliest = place.until;
+      }
+    }
+  }
+  for (auto [id, call] : expired) {
+    call_phase phase{};
+    if (abandon(id, phase, true)) call->on_failure(errc::rpc_timeout, phase, "");
+  }
+  return earliest;
+}
+
+std::shared_ptr<connection> outgoing_link::current_connection() const {
+  std::lock_guard lock(mutex_);
+  return connection_;
+}
+
+void outgoing_link::end_all(errc code, const std::string& detail) noexcept {
+  std::vector<pending_call*> ended;
+  const call_phase phase = open_.load() ? call_phase::waiting_for_reply : call_phase::connecting;
+  {
+    std::lock_guard lock(mutex_);
+    closed_.store(true);
+    waiting_.clear();
+    for (std::uint32_t index = 0; index != slots_.size(); ++index) {
+      if (!slots_[index].call) continue;
+      ended.push_back(take((std::uint64_t{slots_[index].use} << 32U) | index));
+    }
+  }
+  for (pending_call* call : ended) call->on_failure(code, phase, detail);
+}
+
+void outgoing_link::fail(errc code, const std::string& detail) noexcept {
+  end_all(code, detail);
+  if (!current_connection()) owner_->on_link_closed(this);
+}
+
+void outgoing_link::close(const std::exception_ptr& reason) noexcept {
+  end_all(errc::shutting_down, text_of(reason));
+  if (auto connection = current_connection()) connection->close(reason);
+}
+
+void outgoing_link::on_message(connection& from, inbound_message&& message) noexcept {
+  const frame_kind kind = message.header.kind;
+  if (kind != frame_kind::reply && kind != frame_kind::exception && kind != frame_kind::failure) {
+    from.close(make_error(errc::protocol_error, fmt::format("{} sent a frame of kind {} as a callee", from.description(),
+                                                            static_cast<int>(kind))));
+    return;
+  }
+  pending_call* call = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    call = take(message.header.call_id);
+  }
+  if (call) {
+    call->on_reply(std::move(message));
+  } else {
+    owner_->count_late_reply();
+  }
+}
+
+void outgoing_link::on_closed(connection&, std::exception_ptr reason) noexcept {
+  end_all(owner_->closing() ? errc::shutting_down : errc::peer_lost, text_of(reason));
+  owner_->on_link_closed(this);
+}
+
+// ---------------------------------------------------------------- incoming_link
+
+void incoming_link::on_message(connection& from, inbound_message&& message) noexcept {
+  if (message.header.kind == frame_kind::request) {
+    return handler_.on_request(shared_from_this(), peer_, std::move(message));
+  }
+  if (message.header.kind == frame_kind::cancel) {
+    stoppable* running = nullptr;
+    {
+      std::lock_guard lock(mutex_);
+      const auto found = running_.find(message.header.call_id);
+      if (found == running_.end()) return;  // it has just ended
+      running = found->second;
+      running->add_reference();
+    }
+    running->request_stop();
+    running->drop_reference();
+    return;
+  }
+  from.close(make_error(errc::protocol_error, fmt::format("{} sent a frame of kind {} as a caller", from.description(),
+                                                          static_cast<int>(message.header.kind))));
+}
+
+void incoming_link::on_closed(connection&, std::exception_ptr) noexcept {
+  std::vector<stoppable*> running;
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    for (auto& [id, call] : running_) {
+      call->add_reference();
+      running.push_back(call);
+    }
+    running_.clear();
+  }
+  for (stoppable* call : running) {
+    call->request_stop();
+    call->drop_reference();
+  }
+  owner_->on_link_closed(this);
+}
+
+void incoming_link::reply(std::uint64_t call_id, outgoing_message&& answer) {
+  answer.header.call_id = call_id;
+  answer.finish();
+  connection_->send(std::move(answer));
+}
+
+void incoming_link::begin_call(std::uint64_t call_id, stoppable& running) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!closed_) {
+      running_.emplace(call_id, &running);
+      return;
+    }
+  }
+  running.request_stop();
+}
+
+void incoming_link::end_call(std::uint64_t call_id) noexcept {
+  std::lock_guard lock(mutex_);
+  running_.erase(call_id);
+}
+
+}  // namespace detail
+}  // namespace ferry::inline v0

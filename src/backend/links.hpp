@@ -1,0 +1,118 @@
+#pragma once
+
+// The two kinds of connections of the native agent. Each direction of calling has its own: requests go out on an
+// outgoing_link and their replies come back on it; the callee holds the other end as an incoming_link.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <ferry/backend/agent.hpp>
+#include <ferry/transport/connection.hpp>
+
+namespace ferry::inline v0::detail {
+
+/// What a link needs of its agent.
+class link_owner {
+ public:
+  /// The link is closed for good; called once.
+  virtual void on_link_closed(void* link) noexcept = 0;
+  virtual void count_late_reply() noexcept = 0;
+  [[nodiscard]] virtual bool closing() const noexcept = 0;
+  /// The earliest deadline of a link's calls has become `at`.
+  virtual void check_deadlines_at(deadline at) noexcept = 0;
+
+ protected:
+  ~link_owner() = default;
+};
+
+/// From this worker to one peer: connecting, then open, then closed. Thread-safe.
+class outgoing_link final : public connection_receiver, public std::enable_shared_from_this<outgoing_link> {
+ public:
+  outgoing_link(std::shared_ptr<link_owner> owner, worker_info peer) : owner_(std::move(owner)), peer_(std::move(peer)) {}
+
+  /// Connecting has succeeded: sends what was waiting.
+  void opened(std::shared_ptr<connection> connection);
+  /// Connecting has failed, or the agent closes: ends all calls with `code`.
+  void fail(errc code, const std::string& detail) noexcept;
+
+  /// Registers and sends; false if the link is closed (then `request` is untouched).
+  bool call(outgoing_message& request, pending_call& call, deadline until, bool driven, std::uint64_t& id);
+  bool notify(outgoing_message& request);
+  bool abandon(std::uint64_t id, call_phase& phase, bool tell_peer) noexcept;
+  bool wait(const drive_condition& condition, deadline until) noexcept;
+  void interrupt() noexcept;
+  /// Ends the calls whose deadline has passed; returns the earliest one left.
+  deadline expire(clock::time_point now) noexcept;
+  [[nodiscard]] bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
+  [[nodiscard]] const worker_info& peer() const noexcept { return peer_; }
+  /// The open connection, or null.
+  [[nodiscard]] std::shared_ptr<connection> current_connection() const;
+  void close(const std::exception_ptr& reason) noexcept;
+
+  // connection_receiver
+  void on_message(connection& from, inbound_message&& message) noexcept override;
+  void on_closed(connection& which, std::exception_ptr reason) noexcept override;
+  [[nodiscard]] bool expects_messages() const noexcept override { return pending_count_.load() != 0; }
+
+ private:
+  // The pending calls sit in slots; an id is a slot and how often the slot was used before.
+  struct slot {
+    pending_call* call = nullptr;
+    std::uint32_t use = 1;
+    std::uint32_t next_free = 0;
+    deadline until;
+  };
+  pending_call* take(std::uint64_t id) noexcept;  // with mutex_ held
+  void send(outgoing_message&& message) noexcept;
+  void end_all(errc code, const std::string& detail) noexcept;
+
+  const std::shared_ptr<link_owner> owner_;
+  const worker_info peer_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<connection> connection_;  // set once, before open_
+  std::atomic<bool> open_{false};
+  std::atomic<bool> closed_{false};
+  std::vector<outgoing_message> waiting_;  // for the connection to open
+  std::vector<slot> slots_;
+  std::uint32_t free_slots_ = no_slot;
+  std::atomic<std::size_t> pending_count_{0};
+  static constexpr std::uint32_t no_slot = 0xffffffff;
+};
+
+/// From one peer to this worker. Thread-safe.
+class incoming_link final : public connection_receiver,
+                            public reply_channel,
+                            public std::enable_shared_from_this<incoming_link> {
+ public:
+  incoming_link(std::shared_ptr<link_owner> owner, worker_info peer, request_handler& handler,
+                std::shared_ptr<connection> connection)
+      : owner_(std::move(owner)), peer_(std::move(peer)), handler_(handler), connection_(std::move(connection)) {}
+
+  void close(std::exception_ptr reason) noexcept { connection_->close(std::move(reason)); }
+
+  // connection_receiver
+  void on_message(connection& from, inbound_message&& message) noexcept override;
+  void on_closed(connection& which, std::exception_ptr reason) noexcept override;
+  [[nodiscard]] bool expects_messages() const noexcept override { return true; }
+
+  // reply_channel
+  void reply(std::uint64_t call_id, outgoing_message&& answer) override;
+  void begin_call(std::uint64_t call_id, stoppable& running) override;
+  void end_call(std::uint64_t call_id) noexcept override;
+
+ private:
+  const std::shared_ptr<link_owner> owner_;
+  const worker_info peer_;
+  request_handler& handler_;
+  const std::shared_ptr<connection> connection_;
+  std::mutex mutex_;
+  std::unordered_map<std::uint64_t, stoppable*> running_;
+  bool closed_ = false;
+};
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,416 @@
+#include "native_agent.hpp"
+
+#include <ferry/base/log.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "../transport/io_threads.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::chrono::seconds connect_limit{30};
+constexpr std::chrono::milliseconds deadline_resolution{1};
+constexpr std::chrono::seconds close_limit{5};
+
+std::vector<transport_factory> chosen(const std::vector<transport_factory>& built, const rpc_options& options) {
+  std::vector<transport_factory> result = built;
+  if (options.transports.empty()) {
+    std::stable_sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.priority > b.priority; });
+    return result;
+  }
+  result.clear();
+  for (const std::string& name : options.transports) {
+    const auto found = std::find_if(built.begin(), built.end(), [&](const auto& factory) { return factory.name == name; });
+    if (found == built.end()) {
+      std::vector<std::string_view> known;
+      for (const auto& factory : built) known.push_back(factory.name);
+      throw_error(errc::invalid_argument,
+                  fmt::format("options.transports names '{}'; this program has {}", name, fmt::join(known, ", ")));
+    }
+    result.push_back(*found);
+  }
+  return result;
+}
+
+std::string text_of(const std::exception_ptr& reason) {
+  try {
+    std::rethrow_exception(reason);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "unknown reason";
+  }
+}
+
+}  // namespace
+
+native_core::native_core(std::shared_ptr<store> group_store, const worker_config& config, const rpc_options& options,
+                         const std::vector<transport_factory>& transports)
+    : store_(std::move(group_store)), options_(options), reactor_(shared_reactor()), self_(config.name, config.rank),
+      world_size_(config.world_size), init_timeout_(config.init_timeout.value_or(config.rpc_timeout)) {
+  options_.check();
+  for (const transport_factory& factory : chosen(transports, options_)) {
+    std::string reason = factory.unusable();
+    if (reason.empty()) {
+      try {
+        transports_.push_back({std::string(factory.name), factory.open(*reactor_)});
+        continue;
+      } catch (const std::exception& e) {
+        reason = e.what();
+      }
+    }
+    log(log_level::info, fmt::format("{}: transport {} is not usable here: {}", self_.name(), factory.name, reason));
+  }
+  if (transports_.empty()) throw_error(errc::no_route, self_.name() + ": no transport is usable on this machine");
+}
+
+std::vector<worker_info> native_core::workers() const {
+  std::vector<worker_info> result;
+  result.reserve(peers_.size());
+  for (const auto& peer : peers_) result.push_back(peer->record.who);
+  return result;
+}
+
+worker_info native_core::find(std::string_view name) const {
+  const auto found = ids_.find(name);
+  if (found == ids_.end()) {
+    throw_error(errc::unknown_worker,
+                fmt::format("{} could not find destination '{}': no worker of the group has that name", to_string(self_), name));
+  }
+  return peers_[static_cast<std::size_t>(found->second.value)]->record.who;
+}
+
+worker_info native_core::find(worker_id id) const {
+  if (id.value < 0 || static_cast<std::size_t>(id.value) >= peers_.size()) {
+    throw_error(errc::unknown_worker, fmt::format("{} could not find destination {}: the group has the ids 0..{}",
+                                                  to_string(self_), id.value, static_cast<int>(peers_.size()) - 1));
+  }
+  return peers_[static_cast<std::size_t>(id.value)]->record.who;
+}
+
+// ---------------------------------------------------------------- calls
+
+call_ticket native_core::call(worker_id to, outgoing_message&& request, pending_call& call, deadline until, bool driven) {
+  active_calls_.fetch_add(1, std::memory_order_relaxed);
+  try {
+    for (;;) {
+      auto link = link_to(to);
+      std::uint64_t id = 0;
+      if (link->call(request, call, until, driven, id)) {
+        requests_sent_.fetch_add(1, std::memory_order_relaxed);
+        return {std::move(link), id};
+      }
+    }
+  } catch (...) {
+    finished_calls(1);
+    throw;
+  }
+}
+
+void native_core::notify(worker_id to, outgoing_message&& request) {
+  while (!link_to(to)->notify(request)) {
+  }
+  requests_sent_.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::shared_ptr<outgoing_link> native_core::link_to(worker_id to) {
+  if (to.value < 0 || static_cast<std::size_t>(to.value) >= peers_.size()) (void)find(to);  // throws
+  peer& target = *peers_[static_cast<std::size_t>(to.value)];
+  std::lock_guard lock(target.mutex);
+  if (target.link && !target.link->closed()) return target.link;
+  auto link = std::make_shared<outgoing_link>(shared_from_this(), target.record.who);
+  {
+    std::lock_guard links(links_mutex_);
+    if (closing_.load()) {
+      throw_error(errc::shutting_down, fmt::format("{} has been shut down; it can no longer call {}", to_string(self_),
+                                                   to_string(target.record.who)));
+    }
+    outgoing_.emplace(link.get(), link);
+  }
+  target.link = link;
+  start_connecting(link, target.record);
+  return link;
+}
+
+hello native_core::greeting(const worker_info& target) const {
+  return {.group = group_, .name = self_.name(), .id = self_.id(), .life = life_, .target = target.name()};
+}
+
+// Tries the peer's addresses, best first, until one answers.
+struct native_core::connect_attempt : std::enable_shared_from_this<connect_attempt> {
+  std::shared_ptr<native_core> core;
+  std::shared_ptr<outgoing_link> link;
+  std::vector<std::pair<std::shared_ptr<ferry::transport>, std::string>> routes;
+  std::size_t next = 0;
+  std::vector<std::string> failures;
+  incarnation expected;
+
+  void advance() {
+    if (next == routes.size()) {
+      const worker_info& peer = link->peer();
+      link->fail(core->closing() ? errc::shutting_down : errc::connect_failed,
+                 failures.empty() ? fmt::format("no transport of this worker understands an address of {}", to_string(peer))
+                                  : fmt::format("{}", fmt::join(failures, "; ")));
+      return core->on_link_closed(nullptr);
+    }
+    const auto& [transport, address] = routes[next];
+    transport->connect(address, core->greeting(link->peer()), core->options_.transport,
+                       deadline::after(std::chrono::duration_cast<std::chrono::nanoseconds>(connect_limit)),
+                       [self = shared_from_this()](connect_result result) { self->on_result(std::move(result)); });
+  }
+
+  void on_result(connect_result result) {
+    if (result.opened) {
+      if (result.peer.life == expected) {
+        link->opened(std::move(result.opened));
+        return core->on_link_closed(nullptr);
+      }
+      result.opened->close(make_error(errc::fenced, "another incarnation answered"));
+      failures.push_back(fmt::format("{}: the worker there is not the one that joined the group; was it restarted?",
+                                     routes[next].second));
+    } else {
+      failures.push_back(fmt::format("{}: {}", routes[next].second, text_of(result.error)));
+    }
+    ++next;
+    advance();
+  }
+};
+
+void native_core::start_connecting(const std::shared_ptr<outgoing_link>& link, const worker_record& to) {
+  auto attempt = std::make_shared<connect_attempt>();
+  attempt->core = shared_from_this();
+  attempt->link = link;
+  attempt->expected = to.life;
+  for (const auto& own : transports_) {
+    for (const std::string& address : to.addresses) {
+      if (own.transport->understands(address)) attempt->routes.emplace_back(own.transport, address);
+    }
+  }
+  {
+    std::lock_guard lock(links_mutex_);
+    ++connecting_;
+  }
+  // Not inline: a failure would end the call that has yet to be registered on the link.
+  struct starter : work {
+    std::shared_ptr<connect_attempt> attempt;
+  };
+  auto* item = new starter;
+  item->attempt = std::move(attempt);
+  item->run = [](work* self) noexcept {
+    std::unique_ptr<starter> owned(static_cast<starter*>(self));
+    try {
+      owned->attempt->advance();
+    } catch (const std::exception& e) {
+      owned->attempt->link->fail(errc::connect_failed, e.what());
+      owned->attempt->core->on_link_closed(nullptr);
+    }
+  };
+  reactor_->post(item);
+}
+
+// A null link: an attempt to connect has ended.
+void native_core::on_link_closed(void* link) noexcept {
+  std::shared_ptr<outgoing_link> out;
+  std::shared_ptr<incoming_link> in;
+  std::lock_guard lock(links_mutex_);
+  if (!link) {
+    --connecting_;
+  } else if (const auto found = outgoing_.find(link); found != outgoing_.end()) {
+    out = std::move(found->second);
+    outgoing_.erase(found);
+  } else if (const auto other = incoming_.find(link); other != incoming_.end()) {
+    in = std::move(other->second);
+    incoming_.erase(other);
+  }
+  links_changed_.notify_all();
+}
+
+void native_core::finished_calls(std::uint64_t count) noexcept {
+  active_calls_.fetch_sub(count);
+  activity_changed();
+}
+
+agent_counters native_core::counters() const noexcept {
+  return {.client_active_calls = active_calls_.load(), .requests_sent = requests_sent_.load(),
+          .late_replies = late_replies_.load()};
+}
+
+// ---------------------------------------------------------------- deadlines
+
+struct native_core::deadline_check : work {
+  std::shared_ptr<native_core> core;
+};
+
+// One timer serves all calls: it is set for the earliest deadline and then looks at every pending call. Calls with equal
+// timeouts, the usual case, thus cost nothing but the comparison below.
+void native_core::check_deadlines_at(deadline at) noexcept {
+  std::lock_guard lock(deadlines_mutex_);
+  if (next_check_ <= at || closing_.load()) return;
+  try {
+    auto item = std::make_unique<deadline_check>();
+    item->core = shared_from_this();
+    item->run = [](work* self) noexcept {
+      std::unique_ptr<deadline_check> owned(static_cast<deadline_check*>(self));
+      owned->core->run_deadline_check();
+    };
+    (void)reactor_->start_timer(at, item.get());
+    (void)item.release();
+    next_check_ = at;
+  } catch (const std::exception& e) {
+    log(log_level::error, fmt::format("{}: no timer for the deadlines of calls: {}", self_.name(), e.what()));
+  }
+}
+
+void native_core::run_deadline_check() noexcept {
+  {
+    std::lock_guard lock(deadlines_mutex_);
+    if (next_check_.at() > clock::now() || closing_.load()) return;  // an earlier check has replaced this one
+    next_check_ = {};
+  }
+  std::vector<std::shared_ptr<outgoing_link>> links;
+  {
+    std::lock_guard lock(links_mutex_);
+    for (auto& [key, link] : outgoing_) links.push_back(link);
+  }
+  const auto now = clock::now();
+  deadline earliest;
+  for (const auto& link : links) earliest = std::min(earliest, link->expire(now));
+  if (!earliest.is_never()) check_deadlines_at(std::max(earliest, deadline(now + deadline_resolution)));
+}
+
+// ---------------------------------------------------------------- accepting
+
+hello_reply native_core::on_hello(const hello& from) {
+  if (closing_.load()) throw_error(errc::shutting_down, fmt::format("{} is shutting down", to_string(self_)));
+  if (from.id.value < 0 || from.id.value >= world_size_) {
+    throw_error(errc::handshake_failed, fmt::format("{} knows no worker with id {}", to_string(self_), from.id.value));
+  }
+  // The table is complete once every worker has published itself; a peer that is ahead of us knows so.
+  if (peers_known_.load(std::memory_order_acquire)) {
+    const worker_record& known = peers_[static_cast<std::size_t>(from.id.value)]->record;
+    if (known.who.name() != from.name) {
+      throw_error(errc::handshake_failed, fmt::format("{} knows worker {} as '{}', not as '{}'", to_string(self_),
+                                                      from.id.value, known.who.name(), from.name));
+    }
+    if (known.life != from.life) {
+      throw_error(errc::fenced, fmt::format("{} knows another incarnation of {}", to_string(self_), to_string(known.who)));
+    }
+  }
+  return {.name = self_.name(), .id = self_.id(), .life = life_};
+}
+
+void native_core::on_accepted(std::shared_ptr<connection> accepted, const hello& from) noexcept {
+  try {
+    auto link = std::make_shared<incoming_link>(shared_from_this(), worker_info(from.name, from.id), *handler_.load(), accepted);
+    {
+      std::lock_guard lock(links_mutex_);
+      if (closing_.load()) return accepted->close(make_error(errc::shutting_down, "the worker is shutting down"));
+      incoming_.emplace(link.get(), link);
+    }
+    accepted->start(link);
+  } catch (const std::exception& e) {
+    log(log_level::warning, fmt::format("{}: refusing {}: {}", self_.name(), from.name, e.what()));
+    accepted->close(std::current_exception());
+  }
+}
+
+// ---------------------------------------------------------------- the end
+
+void native_core::close() noexcept {
+  {
+    std::lock_guard lock(links_mutex_);
+    if (closing_.exchange(true)) return;
+  }
+  if (listening_) {
+    for (const auto& own : transports_) own.transport->unlisten(group_, self_.name());
+  }
+  const auto reason = make_error(errc::shutting_down, fmt::format("{} was shut down", to_string(self_)));
+  const auto until = clock::now() + close_limit;
+  for (bool first = true;; first = false) {
+    std::vector<std::shared_ptr<outgoing_link>> out;
+    std::vector<std::shared_ptr<incoming_link>> in;
+    std::unique_lock lock(links_mutex_);
+    for (auto& [key, link] : outgoing_) out.push_back(link);
+    for (auto& [key, link] : incoming_) in.push_back(link);
+    if (out.empty() && in.empty() && connecting_ == 0) break;
+    lock.unlock();
+    // The first time what is queued may still be written; at the end it is dropped.
+    for (auto& link : out) link->close(reason);
+    for (auto& link : in) link->close(reason);
+    out.clear();
+    in.clear();
+    lock.lock();
+    const bool done = links_changed_.wait_until(lock, first ? clock::now() + close_limit / 2 : until, [&] {
+      return outgoing_.empty() && incoming_.empty() && connecting_ == 0;
+    });
+    if (done) break;
+    if (!first) {
+      log(log_level::warning, fmt::format("{}: {} connections did not close in time", self_.name(),
+                                          outgoing_.size() + incoming_.size() + connecting_));
+      break;
+    }
+  }
+  for (const auto& peer : peers_) {
+    std::lock_guard lock(peer->mutex);
+    peer->link.reset();
+  }
+  activity_changed();
+}
+
+// ---------------------------------------------------------------- the agent
+
+namespace {
+
+class native_agent final : public agent {
+ public:
+  explicit native_agent(std::shared_ptr<native_core> core) : core_(std::move(core)) {}
+  ~native_agent() override { core_->close(); }
+
+  [[nodiscard]] const worker_info& self() const noexcept override { return core_->self(); }
+  [[nodiscard]] incarnation life() const noexcept override { return core_->life(); }
+  [[nodiscard]] std::vector<worker_info> workers() const override { return core_->workers(); }
+  [[nodiscard]] worker_info find(std::string_view name) const override { return core_->find(name); }
+  [[nodiscard]] worker_info find(worker_id id) const override { return core_->find(id); }
+  void join(request_handler& handler) override {
+    core_->set_request_handler(&handler);
+    core_->join();
+  }
+  call_ticket call(worker_id to, outgoing_message&& request, pending_call& call, deadline until, bool driven) override {
+    return core_->call(to, std::move(request), call, until, driven);
+  }
+  void notify(worker_id to, outgoing_message&& request) override { core_->notify(to, std::move(request)); }
+  bool wait(const call_ticket& ticket, const drive_condition& condition, deadline until) noexcept override {
+    return link_of(ticket).wait(condition, until);
+  }
+  void interrupt(const call_ticket& ticket) noexcept override { link_of(ticket).interrupt(); }
+  bool abandon(const call_ticket& ticket, call_phase& phase) noexcept override {
+    return link_of(ticket).abandon(ticket.id, phase, true);
+  }
+  void finished_calls(std::uint64_t count) noexcept override { core_->finished_calls(count); }
+  void activity_changed() noexcept override { core_->activity_changed(); }
+  [[nodiscard]] std::shared_ptr<ferry::reactor> reactor() const override { return core_->reactor(); }
+  [[nodiscard]] const rpc_options& options() const noexcept override { return core_->options(); }
+  [[nodiscard]] agent_counters counters() const noexcept override { return core_->counters(); }
+  void leave_together(deadline until) override { core_->leave_together(until); }
+  void close() noexcept override { core_->close(); }
+
+ private:
+  static outgoing_link& link_of(const call_ticket& ticket) noexcept { return *static_cast<outgoing_link*>(ticket.route.get()); }
+
+  const std::shared_ptr<native_core> core_;
+};
+
+}  // namespace
+
+std::unique_ptr<agent> make_native_agent(std::shared_ptr<store> group_store, const worker_config& config,
+                                         const rpc_options& options, std::vector<transport_factory> transports) {
+  return std::make_unique<native_agent>(
+      std::make_shared<native_core>(std::move(group_store), config, options, std::move(transports)));
+}
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,233 @@
+// How the workers of a static group find each other and how they part. Everything goes through the store, never through
+// calls. Keys, below the prefix that the store was given:
+//
+//   kind               "static <world size>": all must agree
+//   group              the key that tells this group's connections from another's
+//   worker/<rank>      a worker_record, written once
+//   ready              how many workers have read all records
+//   all_ready          written by the last of them
+//   round/<n>/<rank>   "<requests sent> <requests handled>" of a worker that was quiet, in shutdown round n
+//   left               how many workers have agreed to leave and need the store no more
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <ferry/base/log.hpp>
+
+#include "native_agent.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+timeout left_until(deadline until) {
+  if (until.is_never()) return no_timeout;
+  return std::max<std::chrono::nanoseconds>(until.remaining(), std::chrono::milliseconds(1));
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> result;
+  std::size_t at = 0;
+  for (;;) {
+    const std::size_t end = text.find(separator, at);
+    result.push_back(text.substr(at, end - at));
+    if (end == std::string::npos) return result;
+    at = end + 1;
+  }
+}
+
+std::uint64_t parse_number(const std::string& text, int base, const std::string& what) {
+  std::uint64_t value = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  if (failure != std::errc() || end != text.data() + text.size()) {
+    throw_error(errc::malformed, fmt::format("the store holds '{}' as {}; is another program using these keys?", text, what));
+  }
+  return value;
+}
+
+std::string rank_key(std::string_view prefix, int rank) { return fmt::format("{}{}", prefix, rank); }
+
+}  // namespace
+
+std::string worker_record::encode() const {
+  return fmt::format("{}\n{:016x}\n{}", who.name(), life.value, fmt::join(addresses, "\n"));
+}
+
+worker_record worker_record::decode(const std::string& text, int id) {
+  const auto lines = split(text, '\n');
+  if (lines.size() < 3) throw_error(errc::malformed, fmt::format("the store's record of worker {} has {} lines", id, lines.size()));
+  return {worker_info(lines[0], id), incarnation{parse_number(lines[1], 16, "an incarnation")}, {lines.begin() + 2, lines.end()}};
+}
+
+void native_core::join() {
+  const auto until = deadline::after(init_timeout_);
+  agree_on_group(until);
+  listen();
+  const worker_record own{self_, life_, advertised_};
+  const std::string text = own.encode();
+  const std::string key = rank_key("worker/", self_.id().value);
+  if (const std::string there = store_->compare_set(key, "", text); there != text) {
+    throw_error(errc::duplicate_id,
+                fmt::format("worker id {} is not unique: '{}' has taken it before '{}'. Is the store still used by an "
+                            "earlier group, or was a rank given twice?",
+                            self_.id().value, worker_record::decode(there, self_.id().value).who.name(), self_.name()));
+  }
+  read_peers(until);
+  // Whoever returns from here may call anybody: all must have their tables by then.
+  if (store_->add("ready", 1) == world_size_) store_->set("all_ready", "1");
+  try {
+    store_->wait("all_ready", left_until(until));
+  } catch (const error& e) {
+    if (e.kind() != errc::store_timeout) throw;
+    throw_error(errc::init_failed, fmt::format("{}: only {} of {} workers are ready after {:.1f} s; did another one fail to start?",
+                                               to_string(self_), store_->try_get("ready").value_or("0"), world_size_,
+                                               std::chrono::duration<double>(init_timeout_.duration()).count()));
+  }
+}
+
+void native_core::agree_on_group(deadline until) {
+  const std::string kind = fmt::format("static {}", world_size_);
+  if (const std::string there = store_->compare_set("kind", "", kind); there != kind) {
+    throw_error(errc::group_mismatch,
+                fmt::format("{} wants a group that is '{}', but another member says '{}'; every worker must give the same "
+                            "world_size, and static and dynamic members cannot be mixed",
+                            to_string(self_), kind, there));
+  }
+  const std::string proposal = fmt::format("{:016x}", incarnation::random().value);
+  group_ = store_->compare_set("group", "", proposal);
+  (void)until;
+}
+
+void native_core::listen() {
+  std::vector<open_transport> usable;
+  listening_ = true;
+  for (auto& own : transports_) {
+    try {
+      auto addresses = own.transport->listen(group_, self_.name(), store_->local_address(), options_.transport, shared_from_this());
+      advertised_.insert(advertised_.end(), addresses.begin(), addresses.end());
+      usable.push_back(own);
+    } catch (const error& e) {
+      // These say that what the user asked for cannot be had.
+      if (e.kind() == errc::address_in_use || e.kind() == errc::bad_address || e.kind() == errc::invalid_argument) throw;
+      log(log_level::info, fmt::format("{}: transport {} cannot listen: {}", self_.name(), own.name, e.what()));
+    }
+  }
+  if (usable.empty()) throw_error(errc::no_route, to_string(self_) + ": no transport can listen for other workers");
+  log(log_level::info, fmt::format("{} listens on {}", to_string(self_), fmt::join(advertised_, ", ")));
+}
+
+void native_core::read_peers(deadline until) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank != world_size_; ++rank) keys.push_back(rank_key("worker/", rank));
+  std::vector<std::string> records;
+  try {
+    records = store_->get(keys, left_until(until));
+  } catch (const error& e) {
+    if (e.kind() != errc::store_timeout) throw;
+    throw_error(errc::store_timeout,
+                fmt::format("{} waited {:.1f} s for the group of {} workers; missing: {}", to_string(self_),
+                            std::chrono::duration<double>(init_timeout_.duration()).count(), world_size_,
+                            missing_workers("worker/")));
+  }
+  std::vector<std::unique_ptr<peer>> peers;
+  std::map<std::string, worker_id, std::less<>> ids;
+  for (int rank = 0; rank != world_size_; ++rank) {
+    auto entry = std::make_unique<peer>();
+    entry->record = worker_record::decode(records[static_cast<std::size_t>(rank)], rank);
+    const auto [at, fresh] = ids.emplace(entry->record.who.name(), worker_id{rank});
+    if (!fresh) {
+      throw_error(errc::duplicate_name, fmt::format("worker name '{}' is not unique: the workers {} and {} both have it",
+                                                    at->first, at->second.value, rank));
+    }
+    peers.push_back(std::move(entry));
+  }
+  std::lock_guard lock(peers_mutex_);
+  peers_ = std::move(peers);
+  ids_ = std::move(ids);
+  peers_known_.store(true, std::memory_order_release);
+}
+
+std::string native_core::missing_workers(const std::string& prefix) const {
+  std::set<std::string> there;
+  for (const store_entry& entry : store_->list(prefix)) there.insert(entry.key);
+  std::vector<std::string> missing;
+  for (int rank = 0; rank != world_size_; ++rank) {
+    if (there.count(rank_key(prefix, rank)) != 0) continue;
+    const bool named = peers_known_.load() && static_cast<std::size_t>(rank) < peers_.size();
+    missing.push_back(named ? to_string(peers_[static_cast<std::size_t>(rank)]->record.who) : fmt::format("rank {}", rank));
+    if (missing.size() == 16) {
+      missing.emplace_back("...");
+      break;
+    }
+  }
+  return fmt::format("{}", fmt::join(missing, ", "));
+}
+
+// ---------------------------------------------------------------- parting
+
+bool native_core::quiet() const noexcept {
+  return active_calls_.load() == 0 && !handler_.load()->busy();
+}
+
+void native_core::activity_changed() noexcept {
+  if (quiet_waiters_.load() == 0) return;
+  std::lock_guard lock(quiet_mutex_);
+  quiet_changed_.notify_all();
+}
+
+void native_core::wait_until_quiet(deadline until) {
+  quiet_waiters_.fetch_add(1);
+  std::unique_lock lock(quiet_mutex_);
+  bool done = true;
+  if (until.is_never()) {
+    quiet_changed_.wait(lock, [&] { return quiet(); });
+  } else {
+    done = quiet_changed_.wait_until(lock, until.at(), [&] { return quiet(); });
+  }
+  quiet_waiters_.fetch_sub(1);
+  if (!done) {
+    throw_error(errc::shutdown_timeout,
+                fmt::format("{}: {} own calls are still pending, or handlers are still running, at the deadline of shutdown",
+                            to_string(self_), active_calls_.load()));
+  }
+}
+
+// Mattern's four counters: in every round each worker, once it is quiet, says how many requests it has ever sent and
+// handled. When two rounds in a row have equal sums, sent and handled alike, nothing was under way in between.
+void native_core::leave_together(deadline until) {
+  std::uint64_t last_sent = ~std::uint64_t{0};
+  for (int round = 0;; ++round) {
+    wait_until_quiet(until);
+    const std::string prefix = fmt::format("round/{}/", round);
+    store_->set(rank_key(prefix, self_.id().value), fmt::format("{} {}", requests_sent_.load(), handler_.load()->handled()));
+    std::vector<std::string> keys;
+    for (int rank = 0; rank != world_size_; ++rank) keys.push_back(rank_key(prefix, rank));
+    std::vector<std::string> counts;
+    try {
+      counts = store_->get(keys, left_until(until));
+    } catch (const error& e) {
+      if (e.kind() != errc::store_timeout) throw;
+      throw_error(errc::shutdown_timeout, fmt::format("{} waited for the others to shut down; missing in round {}: {}",
+                                                      to_string(self_), round, missing_workers(prefix)));
+    }
+    std::uint64_t sent = 0;
+    std::uint64_t handled = 0;
+    for (const std::string& text : counts) {
+      const auto parts = split(text, ' ');
+      if (parts.size() != 2) throw_error(errc::malformed, fmt::format("the store holds '{}' as shutdown counters", text));
+      sent += parse_number(parts[0], 10, "a counter");
+      handled += parse_number(parts[1], 10, "a counter");
+    }
+    if (sent == handled && sent == last_sent) break;
+    last_sent = sent == handled ? sent : ~std::uint64_t{0};
+  }
+  // The last one removes the group's keys, so that a store that outlives the group (a file) can serve another.
+  if (store_->add("left", 1) == world_size_) {
+    for (const store_entry& entry : store_->list()) store_->erase(entry.key);
+  }
+}
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,266 @@
+#include <ferry/rpc/call.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include <ferry/base/futex.hpp>
+#include <ferry/base/log.hpp>
+#include <fmt/format.h>
+
+#include "worker_core.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+std::string describe(const call_facts& facts) {
+  std::string peer = fmt::format("worker {}", facts.peer.value);
+  try {
+    peer = to_string(facts.worker->agent_unchecked().find(facts.peer));
+  } catch (const error&) {  // NOLINT(bugprone-empty-catch): the number will do
+  }
+  return fmt::format("call of '{}' from {} to {}", facts.method->name, to_string(facts.worker->agent_unchecked().self()), peer);
+}
+
+std::string in_milliseconds(timeout value) {
+  if (!value.is_set() || value.is_never()) return "none";
+  return fmt::format("{} ms", std::chrono::duration<double, std::milli>(value.duration()).count());
+}
+
+std::exception_ptr failure_of(const call_facts& facts, errc code, call_phase phase, const std::string& detail) {
+  switch (code) {
+    case errc::rpc_timeout:
+      return make_error(code, fmt::format("{}: RPC ran for more than set timeout ({}), while {}", describe(facts),
+                                          in_milliseconds(facts.limit), to_string(phase)));
+    case errc::call_cancelled:
+      return make_error(code, fmt::format("{}: cancelled by the caller while {}", describe(facts), to_string(phase)));
+    default:
+      return make_error(code, fmt::format("{} failed while {}: {}", describe(facts), to_string(phase), detail));
+  }
+}
+
+// The caller's end of a blocking call; lives on its stack.
+class sync_call final : public pending_call, public drive_condition {
+ public:
+  void on_reply(inbound_message&& reply) noexcept override {
+    reply_ = std::move(reply);
+    complete();
+  }
+  void on_failure(errc code, call_phase phase, const std::string& detail) noexcept override {
+    code_ = code;
+    phase_ = phase;
+    try {
+      detail_ = detail;
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the code says enough
+    }
+    failed_ = true;
+    complete();
+  }
+  [[nodiscard]] bool done() const noexcept override { return status_.load(std::memory_order_acquire) == complete_status; }
+
+  // Sleeps until done, poked, or the deadline has passed.
+  void sleep(deadline until) noexcept {
+    std::uint32_t status = pending_status;
+    if (!status_.compare_exchange_strong(status, waited_status) && status != waited_status) return;
+    while (status_.load(std::memory_order_acquire) == waited_status && !until.expired()) {
+      futex_wait(status_, waited_status, until);
+    }
+  }
+  void sleep_until_done() noexcept {
+    std::uint32_t status = status_.load(std::memory_order_acquire);
+    while (status != complete_status) {
+      if (status == waited_status || status_.compare_exchange_weak(status, waited_status)) {
+        futex_wait(status_, waited_status, deadline{});
+        status = status_.load(std::memory_order_acquire);
+      }
+    }
+  }
+  // Ends a sleep() although the call is not done.
+  void poke() noexcept {
+    std::uint32_t status = status_.load();
+    while (status != complete_status && !status_.compare_exchange_weak(status, poked_status)) {
+    }
+    futex_wake_all(status_);
+  }
+
+  inbound_message reply_;
+  errc code_{};
+  call_phase phase_{};
+  std::string detail_;
+  bool failed_ = false;
+
+ private:
+  static constexpr std::uint32_t pending_status = 0;
+  static constexpr std::uint32_t waited_status = 1;
+  static constexpr std::uint32_t complete_status = 2;
+  static constexpr std::uint32_t poked_status = 3;
+
+  void complete() noexcept {
+    // After the exchange the waiter may be gone; the wake-up uses the address only.
+    if (status_.exchange(complete_status) == waited_status) futex_wake_all(status_);
+  }
+  std::atomic<std::uint32_t> status_{pending_status};
+};
+
+}  // namespace
+
+outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, const to& destination, const method_entry& method,
+                             bool one_way)
+    : worker_(std::move(worker)),
+      method_(method),
+      limit_(destination.options().timeout.value_or(worker_->default_timeout())),
+      stop_(destination.options().stop.get()) {
+  const ferry::agent& agent = worker_->agent();
+  if (destination.by_id()) {
+    peer_ = agent.find(destination.id()).id();
+    if (!destination.name().empty() && agent.find(destination.id()).name() != destination.name()) {
+      throw_error(errc::unknown_worker, fmt::format("{} could not find destination worker_info(id={}, name={}) in its group",
+                                                    to_string(agent.self()), peer_.value, destination.name()));
+    }
+  } else {
+    peer_ = agent.find(destination.name()).id();
+  }
+  until_ = deadline::after(limit_);
+  if (const call_context* context = thread_context()) {
+    if (context->deadline() < until_) {
+      until_ = context->deadline();
+      limit_ = std::max<std::chrono::nanoseconds>(until_.remaining(), std::chrono::nanoseconds(1));
+    }
+  }
+  if (stop_ && stop_->stop_requested()) {
+    throw call_cancelled(describe({worker_, &method_, peer_, limit_}) + ": its stop token was stopped before it was sent");
+  }
+  if (!until_.is_never() && until_.expired()) {
+    throw rpc_timeout(describe({worker_, &method_, peer_, limit_}) + ": the deadline of the running handler has passed");
+  }
+  frame_header& header = message.header;
+  header.kind = frame_kind::request;
+  header.method = method_.id;
+  header.signature = method_.signature;
+  if (one_way) header.flags |= frame_one_way;
+  if (until_.is_never() || one_way) {
+    header.flags |= frame_no_deadline;
+  } else {
+    header.timeout_us = static_cast<std::uint64_t>(
+        std::max<std::int64_t>(1, std::chrono::duration_cast<std::chrono::microseconds>(until_.remaining()).count()));
+  }
+  message.begin_payload();
+}
+
+void outgoing_call::send_one_way() { worker_->agent().notify(peer_, std::move(message)); }
+
+inbound_message outgoing_call::run() {
+  ferry::agent& agent = worker_->agent();
+  blocking_scope blocking;
+  sync_call call;
+  std::atomic<bool> stopped{false};
+  const call_ticket ticket = agent.call(peer_, std::move(message), call, until_, true);
+  const auto stop = [&]() noexcept {
+    stopped.store(true);
+    call.poke();
+    agent.interrupt(ticket);
+  };
+  {
+    std::optional<std::stop_callback<decltype(stop)>> stopper;
+    if (stop_ && stop_->stop_possible()) stopper.emplace(*stop_, stop);
+
+    struct condition final : drive_condition {
+      condition(const sync_call& c, const std::atomic<bool>& s) : call(c), stopped(s) {}
+      [[nodiscard]] bool done() const noexcept override { return call.done() || stopped.load(std::memory_order_relaxed); }
+      const sync_call& call;
+      const std::atomic<bool>& stopped;
+    } finished(call, stopped);
+
+    while (!call.done()) {
+      const bool cancel = stopped.load();
+      if (cancel || until_.expired()) {
+        call_phase phase{};
+        if (agent.abandon(ticket, phase)) {
+          agent.finished_calls(1);
+          std::rethrow_exception(failure_of({worker_, &method_, peer_, limit_},
+                                            cancel ? errc::call_cancelled : errc::rpc_timeout, phase, ""));
+        }
+        call.sleep_until_done();  // it is being completed by another thread
+        break;
+      }
+      if (!agent.wait(ticket, finished, until_)) call.sleep(until_);
+    }
+  }
+  agent.finished_calls(1);
+  if (call.failed_) {
+    std::rethrow_exception(failure_of({worker_, &method_, peer_, limit_}, call.code_, call.phase_, call.detail_));
+  }
+  return std::move(call.reply_);
+}
+
+// ---------------------------------------------------------------- replies
+
+const wire_limits& reply_limits(const call_facts& facts) noexcept { return facts.worker->limits(); }
+
+void check_reply(const call_facts& facts, const inbound_message& reply) {
+  if (reply.header.kind == frame_kind::reply) return;
+  if (reply.header.kind == frame_kind::exception) rethrow_exception(reply, reply_limits(facts));
+  std::string detail;
+  decode_values(reply.payload, reply.tensors, reply_limits(facts), detail);
+  const auto code = static_cast<errc>(reply.header.code);
+  switch (code) {
+    case errc::unknown_method:
+      throw_error(code, fmt::format("{}: the callee's program has no method '{}' {} (code is not sent along: the function "
+                                    "must be compiled into both programs, and called or served there)",
+                                    describe(facts), facts.method->name, facts.method->signature_text));
+    case errc::signature_mismatch:
+      throw_error(code, fmt::format("{}: the caller has '{}' as {}, the callee as {}; were the two programs built from "
+                                    "different sources?",
+                                    describe(facts), facts.method->name, facts.method->signature_text, detail));
+    case errc::bad_arguments:
+      throw_error(code, fmt::format("{}: the callee could not decode the arguments: {}", describe(facts), detail));
+    case errc::bad_result:
+      throw_error(code, fmt::format("{}: the callee could not encode the result: {}", describe(facts), detail));
+    default:
+      throw_error(errc_name(code) == "unknown" ? errc::remote_exception : code, fmt::format("{}: {}", describe(facts), detail));
+  }
+}
+
+void throw_bad_result(const call_facts& facts) {
+  std::string reason = describe_exception(std::current_exception());
+  throw_error(errc::bad_result, fmt::format("{}: the result could not be decoded: {}", describe(facts), reason));
+}
+
+// ---------------------------------------------------------------- asynchronous calls
+
+void async_call::start(outgoing_call& call) {
+  facts_ = {call.worker(), &call.method(), call.peer(), call.limit()};
+  keep();  // until finish()
+  try {
+    if (call.stop() && call.stop()->stop_possible()) stop_.emplace(*call.stop(), stopper{this});
+    ticket_ = call.worker()->agent().call(call.peer(), std::move(call.message), *this, call.until(), false);
+  } catch (...) {
+    stop_.reset();
+    drop();
+    throw;
+  }
+  sent_.store(true);
+  if (unwanted_.load()) give_up();
+}
+
+void async_call::give_up() noexcept {
+  unwanted_.store(true);
+  if (!sent_.load()) return;  // start() looks at unwanted_ next
+  call_phase phase{};
+  if (!facts_.worker->agent_unchecked().abandon(ticket_, phase)) return;
+  set_cancelled();
+  finish();
+}
+
+void async_call::on_failure(errc code, call_phase phase, const std::string& detail) noexcept {
+  set_error(failure_of(facts_, code, phase, detail));
+  finish();
+}
+
+void async_call::finish() noexcept {
+  stop_.reset();
+  const std::shared_ptr<worker_core> worker = facts_.worker;  // the state may go with the reference
+  worker->agent_unchecked().finished_calls(1);
+  drop();
+}
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <ferry/base/time.hpp>
+#include <ferry/base/work.hpp>
+#include <ferry/transport/reactor.hpp>
+
+namespace ferry::inline v0::detail {
+
+/// Bounds how many handlers of one worker run at once on the shared reactor threads. A handler that waits in ferry gives
+/// its place to the next one and takes a place again, before newcomers, when its wait is over.
+class handler_pool final : public blocking_observer, public std::enable_shared_from_this<handler_pool> {
+ public:
+  /// `idle_changed(argument)` is called whenever busy() may have become false.
+  handler_pool(std::shared_ptr<reactor> threads, int limit, int max_blocked, void (*idle_changed)(void*) noexcept,
+               void* argument);
+
+  /// Runs `item` on a handler thread, at once or when a place is free. After forget_owner() without limit.
+  void submit(work* item) noexcept;
+  /// Something runs, waits or is queued.
+  [[nodiscard]] bool busy() const noexcept;
+  /// Waits until nothing is; false if the deadline passed.
+  bool wait_idle(deadline until) noexcept;
+  /// idle_changed is not called any more.
+  void forget_owner() noexcept;
+
+  void before_blocking() override;
+  void after_blocking() noexcept override;
+
+ private:
+  struct runner : work {
+    std::shared_ptr<handler_pool> pool;  // while it runs
+    work* item = nullptr;
+  };
+  struct returning {
+    bool admitted = false;
+  };
+
+  static void run(work* self) noexcept;
+  void launch(runner* free, work* item, bool elsewhere) noexcept;
+  runner* take_place() noexcept;
+  work* next_item(runner* done) noexcept;
+  void give_place_away() noexcept;
+
+  const std::shared_ptr<reactor> threads_;
+  const int limit_;
+  const int max_blocked_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable admitted_;
+  std::condition_variable idle_;
+  void (*idle_changed_)(void*) noexcept;
+  void* argument_;
+  int running_ = 0;
+  int blocked_ = 0;
+  work* backlog_head_ = nullptr;
+  work* backlog_tail_ = nullptr;
+  std::deque<returning*> returning_;
+  std::vector<std::unique_ptr<runner>> runners_;
+  std::vector<runner*> free_runners_;
+};
+
+}  // namespace ferry::inline v0::detail

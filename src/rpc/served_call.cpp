@@ -1,0 +1,124 @@
+#include <ferry/rpc/served_call.hpp>
+
+#include <utility>
+
+#include <ferry/base/log.hpp>
+#include <fmt/format.h>
+
+#include "worker_core.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+deadline deadline_of(const frame_header& request) noexcept {
+  if ((request.flags & frame_no_deadline) != 0) return {};
+  constexpr std::uint64_t most = 100ULL * 365 * 24 * 3600 * 1'000'000;  // microseconds; more is as good as never
+  if (request.timeout_us >= most) return {};
+  return deadline(clock::now() + std::chrono::microseconds(request.timeout_us));
+}
+
+void trace_handler(trace_event::kind what, const method_entry& method, const worker_core& worker, worker_id caller,
+                   std::uint64_t id) noexcept {
+  const std::string peer = std::to_string(caller.value);
+  trace({what, method.name, worker.agent_unchecked().self().name(), peer, id,
+         std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now().time_since_epoch()).count()});
+}
+
+}  // namespace
+
+served_call::served_call(std::shared_ptr<worker_core> worker, std::shared_ptr<reply_channel> channel, worker_id from,
+                         inbound_message&& request)
+    : call_context(worker, deadline_of(request.header), from),
+      worker_(std::move(worker)),
+      channel_(std::move(channel)),
+      method_(find_method(request.header.method)),
+      request_(std::move(request)) {
+  run = [](work* self) noexcept {
+    auto* call = static_cast<served_call*>(self);
+    call->serve();
+    call->drop_reference();
+  };
+}
+
+served_call::~served_call() {
+  if (stage_ != stage::done) done();  // a method dropped its promise; the promise's end has answered already
+}
+
+const wire_limits& served_call::limits() const noexcept { return worker_->limits(); }
+
+std::string served_call::describe() const {
+  return fmt::format("{}: '{}' called by worker {}", to_string(worker_->agent_unchecked().self()),
+                     method_ ? method_->name : fmt::format("method {:016x}", request_.header.method), caller().value);
+}
+
+void served_call::serve() noexcept {
+  context_scope scope(this);
+  const bool traced = trace_enabled() && method_;
+  if (traced) trace_handler(trace_event::kind::handler_begin, *method_, *worker_, caller(), request_.header.call_id);
+  try {
+    if (!method_) throw_error(errc::unknown_method, "");
+    if (method_->signature != request_.header.signature) throw_error(errc::signature_mismatch, method_->signature_text);
+    if (!one_way()) channel_->begin_call(request_.header.call_id, *this);
+    method_->serve(*this);
+  } catch (...) {
+    if (!later_) fail(std::current_exception());
+  }
+  if (traced) trace_handler(trace_event::kind::handler_end, *method_, *worker_, caller(), request_.header.call_id);
+}
+
+void served_call::send(outgoing_message&& reply) {
+  reply.header.kind = frame_kind::reply;
+  channel_->reply(request_.header.call_id, std::move(reply));
+  done();
+}
+
+void served_call::done() noexcept {
+  stage_ = stage::done;
+  if (!one_way()) channel_->end_call(request_.header.call_id);
+  request_ = {};  // the context may live on in continuations; what was received need not
+  channel_.reset();
+  worker_->request_done();
+}
+
+void served_call::fail(const std::exception_ptr& reason) noexcept {
+  if (stage_ == stage::done) return;  // the answer has gone out; nothing is left to tell
+  try {
+    const std::string text = describe_exception(reason);
+    log(stage_ == stage::running ? log_level::warning : log_level::error,
+        fmt::format("{} {}: {}", describe(),
+                    stage_ == stage::decoding  ? "was not run"
+                    : stage_ == stage::running ? "threw"
+                                               : "has a result that cannot be sent",
+                    text));
+    if (one_way()) return done();
+    outgoing_message answer;
+    if (stage_ == stage::running) {
+      answer.header.kind = frame_kind::exception;
+      answer.begin_payload();
+      encode_exception(reason, answer);
+    } else {
+      answer.header.kind = frame_kind::failure;
+      errc code = stage_ == stage::decoding ? errc::bad_arguments : errc::bad_result;
+      std::string detail = text;
+      try {
+        std::rethrow_exception(reason);
+      } catch (const error& e) {
+        if (e.kind() == errc::unknown_method || e.kind() == errc::signature_mismatch) {
+          code = e.kind();
+          detail = e.message();
+        }
+      } catch (...) {  // NOLINT(bugprone-empty-catch): `detail` says it
+      }
+      answer.header.code = static_cast<std::uint32_t>(code);
+      answer.begin_payload();
+      encode_values<std::string>(answer.bytes, answer.tensors, detail);
+    }
+    channel_->reply(request_.header.call_id, std::move(answer));
+    done();
+  } catch (const std::exception& e) {
+    log(log_level::error, std::string("an error could not be sent to the caller: ") + e.what());
+    done();
+  }
+}
+
+}  // namespace ferry::inline v0::detail

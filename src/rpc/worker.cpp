@@ -1,0 +1,111 @@
+#include <ferry/rpc/worker.hpp>
+
+#include <exception>
+#include <utility>
+
+#include <ferry/base/log.hpp>
+#include <ferry/store/rendezvous.hpp>
+#include <fmt/format.h>
+
+#include "../transport/io_threads.hpp"
+#include "worker_core.hpp"
+
+namespace ferry::inline v0 {
+namespace detail {
+namespace {
+
+template <class Make>
+worker start(worker_config config, Make make) {
+  check_not_forked();
+  const rpc_options options = config.options();
+  const timeout limit = config.init_timeout.value_or(config.rpc_timeout);
+  rendezvous_result group = rendezvous(config.init_method, config.rank, config.world_size, limit);
+  config.rank = group.rank;
+  config.world_size = group.world_size.value_or(0);
+  if (config.world_size == 0) {
+    throw_error(errc::invalid_argument,
+                "world_size is missing: give it in the worker_config, in the init method's query or in WORLD_SIZE");
+  }
+  if (config.name.empty()) config.name = fmt::format("worker{}", config.rank);
+  const worker_info checked(config.name, config.rank);
+  auto group_store = std::make_shared<prefix_store>("ferry/", group.store);
+  try {
+    auto core = std::make_shared<worker_core>(group_store, make(group_store, config, options), config.exit_timeout);
+    core->start();
+    return worker(std::move(core));
+  } catch (...) {
+    group_store->close();
+    throw;
+  }
+}
+
+}  // namespace
+
+worker start_worker(worker_config config, const backend_factory& backend) {
+  return start(std::move(config), [&](const std::shared_ptr<store>& group_store, const worker_config& completed,
+                                      const rpc_options& options) { return backend.init(group_store, completed, options); });
+}
+
+worker start_worker(worker_config config, agent_maker make, const void* options) {
+  return start(std::move(config), [&](const std::shared_ptr<store>& group_store, const worker_config& completed,
+                                      const rpc_options&) { return make(group_store, completed, options); });
+}
+
+}  // namespace detail
+
+worker init_rpc(const worker_config& config) {
+  return detail::start_worker(config, backend_list<native>::factories().front());
+}
+
+worker init_rpc() { return init_rpc(worker_config{}); }
+
+worker& worker::operator=(worker&& other) noexcept {
+  if (this != &other) {
+    worker previous(std::move(*this));
+    core_ = std::move(other.core_);
+  }
+  return *this;
+}
+
+worker::~worker() {
+  if (!core_) return;
+  try {
+    core_->shutdown(std::uncaught_exceptions() == 0, core_->exit_timeout());
+  } catch (const std::exception& e) {
+    log(log_level::warning, fmt::format("{} was not shut down together with its group: {}",
+                                        to_string(core_->agent_unchecked().self()), e.what()));
+  }
+}
+
+const std::shared_ptr<detail::worker_core>& worker::core() const {
+  if (!core_) throw_error(errc::not_initialized, "this worker handle is empty (moved from, or never initialised)");
+  return core_;
+}
+
+const worker_info& worker::info() const { return core()->agent_unchecked().self(); }
+std::vector<worker_info> worker::workers() const { return core()->agent().workers(); }
+worker_info worker::get_worker_info(std::string_view name) const { return core()->agent().find(name); }
+worker_info worker::get_worker_info(worker_id id) const { return core()->agent().find(id); }
+timeout worker::rpc_timeout() const { return core()->default_timeout(); }
+void worker::set_rpc_timeout(timeout value) {
+  if (!value.is_set()) throw_error(errc::invalid_argument, "set_rpc_timeout needs a duration or no_timeout");
+  core()->set_default_timeout(value);
+}
+void worker::shutdown(bool graceful, timeout limit) { core()->shutdown(graceful, limit); }
+
+worker_info get_worker_info() { return detail::current_worker()->agent().self(); }
+worker_info get_worker_info(std::string_view name) { return detail::current_worker()->agent().find(name); }
+worker_info get_worker_info(worker_id id) { return detail::current_worker()->agent().find(id); }
+std::vector<worker_info> get_worker_infos() { return detail::current_worker()->agent().workers(); }
+
+bool is_initialized() noexcept {
+  try {
+    return !detail::current_worker()->is_shut_down();
+  } catch (const error&) {
+    return false;
+  }
+}
+
+void shutdown(bool graceful, timeout limit) { detail::current_worker()->shutdown(graceful, limit); }
+
+}  // namespace ferry::inline v0

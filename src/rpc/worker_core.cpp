@@ -1,0 +1,134 @@
+#include "worker_core.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <ferry/base/log.hpp>
+#include <ferry/rpc/call.hpp>
+#include <fmt/format.h>
+
+#include "../transport/io_threads.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::chrono::seconds handler_end_limit{5};  // for handlers that still run when the worker has closed
+constexpr std::chrono::seconds store_end_limit{5};    // for other workers that still use a store served here
+
+// The workers of the process in the order of their start; the last one is current.
+struct worker_list {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<worker_core>> workers;
+};
+worker_list& all_workers() {
+  static auto* instance = new worker_list;  // outlives static destruction on purpose
+  return *instance;
+}
+
+}  // namespace
+
+worker_core::worker_core(std::shared_ptr<store> group_store, std::unique_ptr<ferry::agent> agent, timeout exit_timeout)
+    : store_(std::move(group_store)),
+      agent_(std::move(agent)),
+      exit_timeout_(exit_timeout),
+      pool_(std::make_shared<handler_pool>(
+          agent_->reactor(), agent_->options().num_worker_threads, agent_->options().max_blocked_handlers,
+          [](void* self) noexcept { static_cast<worker_core*>(self)->agent_->activity_changed(); }, this)),
+      default_timeout_(agent_->options().rpc_timeout) {}
+
+void worker_core::start() {
+  check_methods();
+  try {
+    agent_->join(*this);
+  } catch (...) {
+    shut_down_.store(true);
+    agent_->close();
+    pool_->forget_owner();
+    throw;
+  }
+  auto& list = all_workers();
+  std::lock_guard lock(list.mutex);
+  list.workers.push_back(shared_from_this());
+  set_root_context(context_ptr(new call_context(shared_from_this())));
+}
+
+ferry::agent& worker_core::agent() const {
+  if (shut_down_.load(std::memory_order_acquire)) {
+    throw_error(errc::not_initialized, to_string(agent_->self()) + " has been shut down; call init_rpc again");
+  }
+  return *agent_;
+}
+
+void worker_core::shutdown(bool graceful, timeout limit) {
+  if (shutting_down_.exchange(true)) return;
+  std::exception_ptr failure;
+  if (graceful) {
+    try {
+      agent_->leave_together(deadline::after(limit));
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  shut_down_.store(true, std::memory_order_release);
+  {
+    auto& list = all_workers();
+    std::lock_guard lock(list.mutex);
+    std::erase_if(list.workers, [&](const auto& worker) { return worker.get() == this; });
+    set_root_context(list.workers.empty() ? context_ptr() : context_ptr(new call_context(list.workers.back())));
+  }
+  agent_->close();
+  if (!pool_->wait_idle(deadline::after(handler_end_limit))) {
+    log(log_level::warning, fmt::format("{} was shut down while handlers or continuations still run; they go on, but "
+                                        "their calls fail",
+                                        to_string(agent_->self())));
+  }
+  pool_->forget_owner();
+  if (graceful && !failure) {
+    try {
+      store_->drain(store_end_limit);
+    } catch (const std::exception& e) {
+      log(log_level::info, fmt::format("{}: while the others left the store: {}", to_string(agent_->self()), e.what()));
+    }
+  }
+  store_->close();
+  if (failure) std::rethrow_exception(failure);
+}
+
+void worker_core::on_request(const std::shared_ptr<reply_channel>& channel, const worker_info& from,
+                             inbound_message&& request) noexcept {
+  requests_.fetch_add(1, std::memory_order_relaxed);
+  try {
+    auto call = std::make_unique<served_call>(shared_from_this(), channel, from.id(), std::move(request));
+    const method_entry* method = call->method();
+    if (method && method->inline_handler) {
+      call->run(call.release());
+    } else {
+      pool_->submit(call.release());
+    }
+  } catch (const std::exception& e) {
+    log(log_level::error, fmt::format("{} dropped a request of {}: {}", to_string(agent_->self()), to_string(from), e.what()));
+    request_done();
+  }
+}
+
+void worker_core::request_done() noexcept {
+  handled_.fetch_add(1);
+  if (requests_.fetch_sub(1) == 1) agent_->activity_changed();
+}
+
+std::shared_ptr<worker_core> current_worker() {
+  check_not_forked();
+  if (call_context* context = thread_context()) {
+    if (auto* core = dynamic_cast<worker_core*>(context->executor().get())) return core->shared_from_this();
+  }
+  auto& list = all_workers();
+  std::lock_guard lock(list.mutex);
+  if (list.workers.empty()) {
+    throw_error(errc::not_initialized, "RPC has not been initialised in this process, or has been shut down; call init_rpc first");
+  }
+  return list.workers.back();
+}
+
+}  // namespace ferry::inline v0::detail

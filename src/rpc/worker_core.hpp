@@ -1,0 +1,64 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include <ferry/backend/agent.hpp>
+#include <ferry/rpc/context.hpp>
+#include <ferry/rpc/served_call.hpp>
+#include <ferry/store/store.hpp>
+
+#include "handler_pool.hpp"
+
+namespace ferry::inline v0::detail {
+
+/// What the handle `worker` and the contexts of its calls share. Inert once shut down.
+class worker_core final : public executor, public request_handler, public std::enable_shared_from_this<worker_core> {
+ public:
+  worker_core(std::shared_ptr<store> group_store, std::unique_ptr<ferry::agent> agent, timeout exit_timeout);
+
+  /// Joins the group and becomes the process's current worker.
+  void start();
+  void shutdown(bool graceful, timeout limit);
+
+  /// Throws errc::not_initialized once shut down.
+  [[nodiscard]] ferry::agent& agent() const;
+  [[nodiscard]] ferry::agent& agent_unchecked() const noexcept { return *agent_; }
+  [[nodiscard]] timeout default_timeout() const noexcept { return default_timeout_.load(std::memory_order_relaxed); }
+  void set_default_timeout(timeout value) { default_timeout_.store(value, std::memory_order_relaxed); }
+  [[nodiscard]] timeout exit_timeout() const noexcept { return exit_timeout_; }
+  [[nodiscard]] const wire_limits& limits() const noexcept { return agent_->options().transport.limits; }
+  [[nodiscard]] bool is_shut_down() const noexcept { return shut_down_.load(); }
+
+  void request_done() noexcept;
+
+  // executor
+  void post(work* item) noexcept override { pool_->submit(item); }
+
+  // request_handler
+  void on_request(const std::shared_ptr<reply_channel>& channel, const worker_info& from,
+                  inbound_message&& request) noexcept override;
+  [[nodiscard]] bool busy() const noexcept override { return requests_.load() != 0 || pool_->busy(); }
+  [[nodiscard]] std::uint64_t handled() const noexcept override { return handled_.load(); }
+
+ private:
+  const std::shared_ptr<store> store_;
+  const std::unique_ptr<ferry::agent> agent_;
+  const timeout exit_timeout_;
+  const std::shared_ptr<handler_pool> pool_;
+  std::atomic<timeout> default_timeout_;
+  std::atomic<bool> shutting_down_{false};
+  std::atomic<bool> shut_down_{false};
+  std::atomic<std::uint64_t> requests_{0};  // being served, answers to come included
+  std::atomic<std::uint64_t> handled_{0};
+};
+
+/// Encodes what a method threw: its type's name, its text and further bytes.
+void encode_exception(const std::exception_ptr& thrown, outgoing_message& message);
+/// Throws it again. `where` goes in front of the text of ferry's own errors.
+[[noreturn]] void rethrow_exception(const inbound_message& reply, const wire_limits& limits);
+/// "std::runtime_error: text", for logs.
+std::string describe_exception(const std::exception_ptr& thrown);
+
+}  // namespace ferry::inline v0::detail
