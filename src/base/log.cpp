@@ -38,6 +38,7 @@ void write_to_stderr(log_level level, std::string_view text, void*) {
 
 template <class Sink>
 struct hook {
+  explicit hook(Sink first) noexcept : sink(first) {}
   Sink sink;
   void* user = nullptr;
   std::shared_mutex mutex{};
