@@ -12,6 +12,9 @@ template <class T>
 struct without_noexcept {
   using type = T;
 };
+// g++ 12 may say that F is const where it stands for a constexpr variable.
+template <class T>
+struct without_noexcept<const T> : without_noexcept<T> {};
 template <class R, class... A>
 struct without_noexcept<R (*)(A...) noexcept> {
   using type = R (*)(A...);
