@@ -43,6 +43,7 @@ void frame_reader::commit(std::size_t count, message_sink& sink) {
     body_filled_ += count;
     if (body_filled_ != message_.header.body_bytes()) return;
     finish_body(message_.storage.data());
+    if (phase_ == phase::header) sink.on_frame(std::exchange(message_, {}));
   } else if (phase_ == phase::tensors) {
     while (count != 0 && tensor_ != message_.tensors.size()) {
       const std::size_t left = writable_packed_bytes(message_.tensors[tensor_]).size() - tensor_filled_;

@@ -56,6 +56,7 @@ struct io_threads::thread_state {
   std::atomic<std::uint64_t> progress{0};
   std::uint64_t seen_progress = 0;                 // of the monitor
   bool batching = false;                           // of the thread itself: it is between two waits for events
+  bool running = false;                            // of the thread itself: inside an item
   int suspended = 0;                               // of the thread itself: > 0 while nothing may be held back
   std::shared_ptr<descriptor_handler> source;      // of the only event of this round
 
@@ -155,8 +156,7 @@ void io_threads::thread_main() noexcept {
       if (queue_size_.load(std::memory_order_relaxed) != 0) wake_one();
       self.batching = true;
       ensure_poller();
-      self.progress.fetch_add(1, std::memory_order_relaxed);
-      item->run(item);
+      run_item(self, item);
       run_batch(self);
       release_deferred(self);
       self.batching = false;
@@ -227,10 +227,16 @@ void io_threads::run_batch(thread_state& self) noexcept {
     }
     if (left != 0) request_ticks();
     ensure_poller();
-    self.progress.fetch_add(1, std::memory_order_relaxed);
-    item->next = nullptr;
-    item->run(item);
+    run_item(self, item);
   }
+}
+
+void io_threads::run_item(thread_state& self, work* item) noexcept {
+  self.progress.fetch_add(1, std::memory_order_relaxed);
+  item->next = nullptr;
+  self.running = true;
+  item->run(item);
+  self.running = false;
 }
 
 void io_threads::release_deferred(thread_state& self) noexcept {
@@ -250,10 +256,15 @@ void io_threads::post(work* item) noexcept {
   auto* self = static_cast<thread_state*>(current_state);
   if (!self || self->owner != this || !self->holds_back()) return post_elsewhere(item);
   item->next = nullptr;
-  std::lock_guard lock(self->mutex);
-  (self->tail ? self->tail->next : self->head) = item;
-  self->tail = item;
-  self->size.store(self->size.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  std::size_t size = 0;
+  {
+    std::lock_guard lock(self->mutex);
+    (self->tail ? self->tail->next : self->head) = item;
+    self->tail = item;
+    size = self->size.load(std::memory_order_relaxed) + 1;
+    self->size.store(size, std::memory_order_relaxed);
+  }
+  if (size > 1 || self->running) request_ticks();  // it may wait for something slow
 }
 
 void io_threads::post_elsewhere(work* item) noexcept {
