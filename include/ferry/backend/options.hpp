@@ -23,17 +23,18 @@ struct rpc_options {
   /// How many handlers may wait at once, each on a thread of its own; the next one gets errc::resource_exhausted.
   int max_blocked_handlers = 1024;
   /// Names of the transports to use, best first; empty: all that the program was built with, by priority.
-  std::vector<std::string> transports;
-  transport_options transport;
+  std::vector<std::string> transports = {};
+  transport_options transport = {};
 
   /// Throws errc::invalid_argument, naming the option.
   void check() const;
 };
 
-/// Who a worker is and how it finds its group, and, flat, the options that every backend understands.
+/// Who a worker is and how it finds its group, and, flat, the options that every backend understands. Every member has an
+/// initialiser, so that compilers do not warn of those that a braced list leaves out.
 struct worker_config {
   /// Unique in the group. Empty: "worker<rank>".
-  std::string name;
+  std::string name = {};
   /// 0..world_size-1; -1: from the init method or RANK.
   int rank = -1;
   /// Number of workers; 0: from the init method or WORLD_SIZE.
@@ -42,10 +43,10 @@ struct worker_config {
   timeout rpc_timeout = std::chrono::seconds(60);
   int num_worker_threads = 16;
   int max_blocked_handlers = 1024;
-  std::vector<std::string> transports;
-  transport_options transport;
+  std::vector<std::string> transports = {};
+  transport_options transport = {};
   /// How long to wait for the rest of the group to appear; unset: rpc_timeout.
-  timeout init_timeout;
+  timeout init_timeout = {};
   /// How long the destructor of the worker waits for a graceful shutdown.
   timeout exit_timeout = std::chrono::seconds(60);
 

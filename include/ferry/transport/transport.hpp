@@ -38,14 +38,14 @@ struct hello_reply {
 
 struct transport_options {
   /// Address or interface name to listen on. Empty: the address from which the store was reached, else loopback.
-  std::string bind;
+  std::string bind = {};
   /// What peers are told to connect to, "host" or "host:port" (NAT); empty: the address listened on.
-  std::string advertise;
+  std::string advertise = {};
   std::uint16_t port = 0;      ///< 0: any free port
   std::uint16_t port_last = 0; ///< with `port`: try port..port_last in turn
   /// Spin this long for a reply or the next request before sleeping; learned from recent waits, none on one core.
   std::chrono::microseconds max_spin{50};
-  wire_limits limits;
+  wire_limits limits = {};
 };
 
 /// The accepting side of the process: decides on hellos and takes the connections. Thread-safe.
