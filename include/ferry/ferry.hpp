@@ -10,5 +10,6 @@
 #include <ferry/rpc/task.hpp>
 #include <ferry/rpc/to.hpp>
 #include <ferry/rpc/worker.hpp>
+#include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/tensor.hpp>
 #include <ferry/wire/serialize.hpp>
