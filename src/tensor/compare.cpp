@@ -47,7 +47,8 @@ bool allclose(const tensor& a, const tensor& b, double relative, double absolute
   if (a.shape() != b.shape()) return false;
   const auto close = [=](const auto& x, const auto& y) {
     if (is_nan(x) || is_nan(y)) return equal_nan && is_nan(x) && is_nan(y);
-    return x == y || std::abs(x - y) <= absolute + relative * std::abs(y);
+    const double distance = std::abs(x - y);
+    return x == y || (std::isfinite(distance) && distance <= absolute + relative * std::abs(y));
   };
   const dtype common = is_complex(a.dtype()) || is_complex(b.dtype()) ? dtype::c128 : dtype::f64;
   const tensor x = a.to(common);

@@ -173,7 +173,7 @@ const tensor& tensor::copy_(const tensor& source) const {
   detail::need_cpu(*this, "copy_");
   detail::need_cpu(source, "copy_");
   detail::need_distinct(*this, "copy_");
-  tensor from = source.shape() == shape() ? source : source.expand(shape());
+  tensor from = detail::expanded(source, shape());
   if (detail::may_overlap(*this, from)) from = from.clone();
   mark_written();
   detail::copy_elements(from, *this);

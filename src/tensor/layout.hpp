@@ -29,6 +29,9 @@ bool view_strides(const tensor& t, const dims& shape, dims& strides);
 /// `shape` with its -1, if any, worked out. Throws errc::bad_shape if the number of elements differs from t's.
 dims complete_shape(const tensor& t, const dims& shape);
 
+/// tensor::expand without telling hooks.
+tensor expanded(const tensor& t, const dims& shape);
+
 /// Throws errc::bad_device unless `t` is on the CPU.
 void need_cpu(const tensor& t, std::string_view operation);
 /// Throws errc::bad_shape if one element of memory stands for several of `t`.

@@ -11,6 +11,38 @@
 
 namespace ferry::inline v0 {
 
+namespace detail {
+
+tensor expanded(const tensor& t, const dims& wanted) {
+  if (t.shape() == wanted) return t;
+  const auto refuse = [&] {
+    throw_error(errc::bad_shape,
+                fmt::format("shape {} does not expand to {}: only axes of size 1 stretch, and new ones go in front",
+                            to_string(t.shape()), to_string(wanted)));
+  };
+  if (wanted.size() < t.rank()) refuse();
+  const std::size_t added = wanted.size() - t.rank();
+  dims new_shape = wanted;
+  dims new_strides(wanted.size(), std::int64_t{0});
+  for (std::size_t axis = 0; axis != wanted.size(); ++axis) {
+    if (axis < added) {
+      if (wanted[axis] < 0) refuse();
+      continue;
+    }
+    const std::int64_t size = t.shape()[axis - added];
+    if (wanted[axis] == -1 || wanted[axis] == size) {
+      new_shape[axis] = size;
+      new_strides[axis] = t.strides()[axis - added];
+    } else if (size != 1 || wanted[axis] < 0) {
+      refuse();
+    }
+  }
+  spanned_elements(new_shape, new_strides, t.dtype());  // numel() and nbytes() must not overflow
+  return make_tensor(t.storage(), t.dtype(), std::move(new_shape), std::move(new_strides), t.storage_offset());
+}
+
+}  // namespace detail
+
 using detail::normal_axis;
 
 tensor tensor::make_view(dims shape, dims strides, std::int64_t offset) const {
@@ -161,30 +193,8 @@ tensor tensor::squeeze(std::int64_t axis) const {
 }
 
 tensor tensor::expand(const dims& wanted) const {
-  const auto refuse = [&] {
-    throw_error(errc::bad_shape,
-                fmt::format("shape {} does not expand to {}: only axes of size 1 stretch, and new ones go in front",
-                            to_string(shape()), to_string(wanted)));
-  };
-  if (wanted.size() < rank()) refuse();
-  const std::size_t added = wanted.size() - rank();
-  dims new_shape = wanted;
-  dims new_strides(wanted.size(), std::int64_t{0});
-  for (std::size_t axis = 0; axis != wanted.size(); ++axis) {
-    if (axis < added) {
-      if (wanted[axis] < 0) refuse();
-      continue;
-    }
-    const std::int64_t size = shape()[axis - added];
-    if (wanted[axis] == -1 || wanted[axis] == size) {
-      new_shape[axis] = size;
-      new_strides[axis] = strides()[axis - added];
-    } else if (size != 1 || wanted[axis] < 0) {
-      refuse();
-    }
-  }
-  detail::spanned_elements(new_shape, new_strides, dtype());  // numel() and nbytes() must not overflow
-  return make_view(std::move(new_shape), std::move(new_strides), storage_offset());
+  const tensor view = detail::expanded(*this, wanted);
+  return make_view(view.shape(), view.strides(), storage_offset());
 }
 
 tensor tensor::as_strided(const dims& new_shape, const dims& new_strides, std::int64_t offset) const {
