@@ -83,14 +83,14 @@ template <class R, class... P>
 struct function_parts<R (*)(P...)> {
   using result = R;
   using parameters = std::tuple<P...>;
-  using signature = unwrap_async_t<R>(wire_type<P>...);
+  using signature = wire_type<unwrap_async_t<R>>(wire_type<P>...);
   static_assert((check_parameter<P>() && ... && check_result<R>()));
 };
 template <class R, class C, class... P>
 struct member_parts {
   using result = R;
   using parameters = std::tuple<C, P...>;
-  using signature = unwrap_async_t<R>(wire_type<C>, wire_type<P>...);
+  using signature = wire_type<unwrap_async_t<R>>(wire_type<C>, wire_type<P>...);
   static_assert((check_parameter<P>() && ... && check_result<R>()));
 };
 template <class R, class C, class... P>
@@ -107,7 +107,7 @@ struct function_parts<R (C::*)(P...) &&> : member_parts<R, C, P...> {};
 template <auto F>
 using parts_of = function_parts<typename without_noexcept<decltype(F)>::type>;
 template <auto F>
-using result_of = unwrap_async_t<typename parts_of<F>::result>;
+using result_of = wire_type<unwrap_async_t<typename parts_of<F>::result>>;
 
 template <auto F>
 void serve_method(served_call& call);

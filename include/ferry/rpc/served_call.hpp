@@ -90,7 +90,7 @@ struct answering {
         result.value();
         call.answer();
       } else {
-        call.template answer<T>(result.value());
+        call.template answer<wire_type<T>>(result.value());
       }
     } catch (...) {
       call.fail(std::current_exception());
