@@ -1,0 +1,148 @@
+#pragma once
+
+// Values to bytes and back.
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ferry/base/bytes.hpp>
+#include <ferry/base/error.hpp>
+#include <ferry/wire/archive.hpp>
+#include <ferry/wire/serialisable.hpp>
+#include <ferry/wire/standard_types.hpp>
+#include <ferry/wire/tensor_archive.hpp>
+
+namespace ferry::inline v0 {
+
+namespace detail {
+
+template <class T>
+struct wire_type_of {
+  using type = T;
+};
+template <class C, class Traits>
+struct wire_type_of<std::basic_string_view<C, Traits>> {
+  using type = std::basic_string<C, Traits>;
+};
+template <class T, std::size_t N>
+struct wire_type_of<std::span<T, N>> {
+  using type = std::vector<std::remove_cv_t<T>>;
+};
+
+template <class Wire, class T>
+concept written_as_vector = requires {
+  typename Wire::value_type;
+  requires std::is_same_v<Wire, std::vector<typename Wire::value_type>>;
+  requires std::is_convertible_v<const T&, std::span<const typename Wire::value_type>>;
+};
+
+[[noreturn]] void rethrow_encode_error(const cereal::Exception& problem);
+[[noreturn]] void rethrow_decode_error(const cereal::Exception& problem);
+
+/// Writes `value` as a value of type Wire is written, without making one where that can be avoided: text for a string,
+/// a contiguous range for a vector.
+template <class Wire, class T>
+inline void encode_as(wire_output_archive& archive, const T& value) {
+  if constexpr (std::is_same_v<Wire, T>) {
+    archive(value);
+  } else if constexpr (std::is_same_v<Wire, std::string> && std::is_convertible_v<const T&, std::string_view>) {
+    archive(static_cast<std::string_view>(value));
+  } else if constexpr (written_as_vector<Wire, T>) {
+    archive(static_cast<std::span<const typename Wire::value_type>>(value));
+  } else {
+    const Wire converted = static_cast<Wire>(value);
+    archive(converted);
+  }
+}
+
+}  // namespace detail
+
+/// What a parameter or result of type T is decoded as: T without const and reference; a string for a string_view, a vector
+/// for a span.
+template <class T>
+using wire_type = typename detail::wire_type_of<std::remove_cvref_t<T>>::type;
+
+/// Appends the encodings of `values` to `bytes` and the tensors among them to `tensors`, which must be empty.
+/// `Wire...` are the types that the receiver decodes; values of other types are converted. Throws errc::not_serialisable,
+/// errc::limit_exceeded, and what the values' serialisers throw; then `bytes` holds part of the encoding.
+template <class... Wire, class... Ts>
+inline void encode_values(byte_buffer& bytes, std::vector<tensor>& tensors, const Ts&... values) {
+  static_assert(sizeof...(Wire) == sizeof...(Ts));
+  (detail::require_wire_serialisable<Wire>(), ...);
+  if constexpr (sizeof...(Ts) != 0) {
+    wire_output_archive archive(bytes, tensors);
+    try {
+      (detail::encode_as<Wire>(archive, values), ...);
+    } catch (const cereal::Exception& problem) {
+      detail::rethrow_encode_error(problem);
+    }
+  }
+}
+
+/// Decodes `values`, in order, from the whole of `bytes` and `tensors`. Throws errc::truncated, errc::malformed,
+/// errc::limit_exceeded, and what the values' serialisers throw; then the values are in any valid state.
+template <class... Ts>
+inline void decode_values(std::span<const std::byte> bytes, std::span<const tensor> tensors, const wire_limits& limits,
+                          Ts&... values) {
+  (detail::require_wire_serialisable<Ts>(), ...);
+  wire_input_archive archive(bytes, tensors, limits);
+  try {
+    if constexpr (sizeof...(Ts) != 0) (archive(values), ...);
+  } catch (const cereal::Exception& problem) {
+    detail::rethrow_decode_error(problem);
+  }
+  archive.finish();
+}
+
+/// Encoded values: bytes, and the tensors among the values (the handles: nothing is copied).
+struct serialized {
+  std::vector<std::byte> bytes;
+  std::vector<tensor> tensors;
+
+  /// So that it can be a member of what is sent, or be written to a file by any cereal archive.
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(cereal::make_nvp("bytes", bytes), cereal::make_nvp("tensors", tensors));
+  }
+};
+
+namespace detail {
+
+// An object, not a function: cereal looks for functions of this name beside every type of this namespace.
+struct serialize_fn {
+  template <class... Ts>
+  [[nodiscard]] serialized operator()(const Ts&... values) const {
+    byte_buffer bytes;
+    serialized result;
+    encode_values<wire_type<Ts>...>(bytes, result.tensors, values...);
+    result.bytes.assign(bytes.data(), bytes.data() + bytes.size());
+    return result;
+  }
+};
+
+}  // namespace detail
+
+/// serialize(values...): their encoding. Throws as encode_values does.
+inline constexpr detail::serialize_fn serialize{};
+
+/// deserialize<T>(from) and deserialize<A, B>(from): the value, or a std::tuple of them, that serialize wrote. The types
+/// must be those that were written. Throws as decode_values does.
+template <class... Ts>
+  requires(sizeof...(Ts) != 0)
+[[nodiscard]] auto deserialize(const serialized& from, const wire_limits& limits = {}) {
+  std::tuple<Ts...> values;
+  std::apply([&](Ts&... each) { decode_values(from.bytes, from.tensors, limits, each...); }, values);
+  if constexpr (sizeof...(Ts) == 1) {
+    return std::get<0>(std::move(values));
+  } else {
+    return values;
+  }
+}
+
+}  // namespace ferry::inline v0

@@ -1,0 +1,222 @@
+#include <ferry/wire/message.hpp>
+
+#include <array>
+#include <limits>
+#include <string>
+
+#include <ferry/base/error.hpp>
+#include <ferry/tensor/pack.hpp>
+#include <ferry/wire/little_endian.hpp>
+
+namespace ferry::inline v0 {
+namespace {
+
+using detail::load_le;
+using detail::store_le;
+
+// docs/protocol.md, "Extension records".
+constexpr std::size_t record_header = 8;
+constexpr std::size_t record_alignment = 8;
+constexpr std::uint16_t record_critical = 1;
+
+constexpr std::size_t padded(std::size_t bytes) noexcept {
+  return (bytes + record_alignment - 1) / record_alignment * record_alignment;
+}
+
+// docs/protocol.md, "Tensor table".
+constexpr std::size_t entry_header = 8;
+constexpr std::size_t entry_per_axis = 16;
+
+std::string text(std::uint64_t value) { return std::to_string(value); }
+
+std::size_t entry_size(std::size_t rank) noexcept { return entry_header + entry_per_axis * rank; }
+
+void append_entry(byte_buffer& out, const tensor& t) {
+  const std::size_t rank = t.rank();
+  std::byte* at = out.extend(entry_size(rank));
+  store_le(at, t.dtype());
+  store_le(at + 1, t.device().kind);
+  store_le(at + 2, static_cast<std::int16_t>(t.device().index));
+  store_le(at + 4, static_cast<std::uint8_t>(rank));
+  store_le(at + 5, std::uint8_t{0});
+  store_le(at + 6, std::uint16_t{0});
+  at += entry_header;
+  for (std::size_t axis = 0; axis < rank; ++axis, at += 8) store_le(at, static_cast<std::uint64_t>(t.shape()[axis]));
+  for (std::size_t axis = 0; axis < rank; ++axis, at += 8) store_le(at, static_cast<std::int64_t>(t.strides()[axis]));
+}
+
+struct table_entry {
+  ferry::dtype type{};
+  ferry::device where;
+  std::size_t rank = 0;
+  std::array<std::int64_t, max_rank> shape{};
+  std::array<std::int64_t, max_rank> strides{};
+
+  [[nodiscard]] std::span<const std::int64_t> shape_span() const noexcept { return {shape.data(), rank}; }
+  [[nodiscard]] std::span<const std::int64_t> strides_span() const noexcept { return {strides.data(), rank}; }
+};
+
+[[noreturn]] void refuse_entry(errc code, std::size_t index, const std::string& why) {
+  throw_error(code, "tensor " + text(index) + " of the message: " + why);
+}
+
+table_entry next_entry(std::span<const std::byte>& table, std::size_t index, const wire_limits& limits) {
+  if (table.size() < entry_header) refuse_entry(errc::truncated, index, "the tensor table ends before its entry");
+  const std::byte* at = table.data();
+  table_entry entry;
+  entry.type = static_cast<dtype>(load_le<std::uint8_t>(at));
+  if (dtype_size(entry.type) == 0) {
+    refuse_entry(errc::malformed, index, "unknown dtype " + text(load_le<std::uint8_t>(at)));
+  }
+  const auto kind = load_le<std::uint8_t>(at + 1);
+  const auto device_index = load_le<std::int16_t>(at + 2);
+  if (kind != static_cast<std::uint8_t>(device_kind::cpu) || device_index != 0) {
+    refuse_entry(errc::bad_device, index,
+                 "it is for device " + text(kind) + ":" + std::to_string(device_index) + ", but only the CPU receives tensors");
+  }
+  entry.rank = load_le<std::uint8_t>(at + 4);
+  if (load_le<std::uint8_t>(at + 5) != 0 || load_le<std::uint16_t>(at + 6) != 0) {
+    refuse_entry(errc::malformed, index, "reserved bytes of its entry are not zero");
+  }
+  if (entry.rank > limits.max_rank || entry.rank > max_rank) {
+    refuse_entry(errc::limit_exceeded, index,
+                 "it has " + text(entry.rank) + " dimensions, the limit is " + text(std::min<std::size_t>(limits.max_rank, max_rank)) +
+                     " (wire_limits::max_rank)");
+  }
+  if (table.size() < entry_size(entry.rank)) {
+    refuse_entry(errc::truncated, index, "the tensor table ends within its entry");
+  }
+  at += entry_header;
+  for (std::size_t axis = 0; axis < entry.rank; ++axis, at += 8) {
+    const auto size = load_le<std::uint64_t>(at);
+    if (size > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+      refuse_entry(errc::malformed, index, "the size of axis " + text(axis) + " is " + text(size));
+    }
+    entry.shape[axis] = static_cast<std::int64_t>(size);
+  }
+  for (std::size_t axis = 0; axis < entry.rank; ++axis, at += 8) entry.strides[axis] = load_le<std::int64_t>(at);
+  table = table.subspan(entry_size(entry.rank));
+  return entry;
+}
+
+std::uint64_t size_of(const table_entry& entry, std::size_t index) {
+  try {
+    return packed_size(entry.type, entry.shape_span(), entry.strides_span());
+  } catch (const error& problem) {
+    refuse_entry(errc::malformed, index, std::string(problem.message()));
+  }
+}
+
+}  // namespace
+
+void outgoing_message::add_extension(std::uint16_t type, bool critical, std::span<const std::byte> content) {
+  if (bytes.size() != payload_start_) {
+    throw_error(errc::invalid_argument, "an extension record must be added before the payload is begun");
+  }
+  if (content.size() > std::numeric_limits<std::uint32_t>::max() - record_header - record_alignment) {
+    throw_error(errc::limit_exceeded, "an extension record of " + text(content.size()) + " bytes; at most 2^32 - 17");
+  }
+  const std::size_t body = padded(content.size());
+  std::byte* at = bytes.extend(record_header + body);
+  store_le(at, type);
+  store_le(at + 2, critical ? record_critical : std::uint16_t{0});
+  store_le(at + 4, static_cast<std::uint32_t>(content.size()));
+  if (!content.empty()) std::memcpy(at + record_header, content.data(), content.size());
+  if (body != content.size()) std::memset(at + record_header + content.size(), 0, body - content.size());
+  payload_start_ = bytes.size();
+}
+
+void outgoing_message::finish() {
+  constexpr wire_limits format;  // what a receiver with default limits takes
+  const std::size_t extension_bytes = payload_start_ - frame_header::encoded_size;
+  if (extension_bytes > format.max_extension_bytes) {
+    throw_error(errc::limit_exceeded, "the extension records of a message take " + text(extension_bytes) +
+                                          " bytes, the limit is " + text(format.max_extension_bytes));
+  }
+  if (tensors.size() > format.max_tensors) {
+    throw_error(errc::limit_exceeded, "a message with " + text(tensors.size()) + " tensors, the limit is " +
+                                          text(format.max_tensors) + "; stack them into fewer");
+  }
+  header.extension_bytes = static_cast<std::uint32_t>(extension_bytes);
+  header.payload_bytes = bytes.size() - payload_start_;
+  header.tensor_count = static_cast<std::uint16_t>(tensors.size());
+  header.tensor_bytes = 0;
+  const std::size_t table_start = bytes.size();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].device().is_cpu()) {
+      refuse_entry(errc::bad_device, i,
+                   "it is on " + to_string(tensors[i].device()) + ", but only CPU tensors can be sent; copy it to the CPU first");
+    }
+    tensors[i] = pack(tensors[i]);
+    append_entry(bytes, tensors[i]);
+    header.tensor_bytes += packed_bytes(tensors[i]).size();
+  }
+  header.table_bytes = static_cast<std::uint32_t>(bytes.size() - table_start);
+  if (header.tensor_bytes > format.max_message_bytes - std::min(header.payload_bytes, format.max_message_bytes) ||
+      header.payload_bytes > format.max_message_bytes) {
+    throw_error(errc::limit_exceeded, "a message with " + text(header.payload_bytes) + " bytes of payload and " +
+                                          text(header.tensor_bytes) + " bytes of tensors, the limit is " +
+                                          text(format.max_message_bytes) + " together");
+  }
+  header.encode(bytes.data());
+}
+
+bool next_extension(std::span<const std::byte>& records, extension_record& record) {
+  if (records.empty()) return false;
+  if (records.size() < record_header) {
+    throw_error(errc::truncated, "the extension records end within the header of one");
+  }
+  const auto flags = load_le<std::uint16_t>(records.data() + 2);
+  const std::size_t length = load_le<std::uint32_t>(records.data() + 4);
+  record.type = load_le<std::uint16_t>(records.data());
+  record.critical = (flags & record_critical) != 0;
+  if ((flags & ~record_critical) != 0) {
+    throw_error(errc::malformed, "extension record of type " + text(record.type) + " has unknown flags " + text(flags));
+  }
+  if (padded(length) > records.size() - record_header) {
+    throw_error(errc::truncated, "extension record of type " + text(record.type) + " says " + text(length) +
+                                     " bytes, " + text(records.size() - record_header) + " are left");
+  }
+  record.content = records.subspan(record_header, length);
+  for (std::size_t i = length; i < padded(length); ++i) {
+    if (records[record_header + i] != std::byte{0}) {
+      throw_error(errc::malformed, "extension record of type " + text(record.type) + " is padded with other than zeros");
+    }
+  }
+  records = records.subspan(record_header + padded(length));
+  return true;
+}
+
+std::vector<tensor> decode_tensor_table(const frame_header& header, std::span<const std::byte> table,
+                                        const wire_limits& limits) {
+  // All entries are checked, and their sum, before the first tensor is allocated.
+  std::uint64_t total = 0;
+  std::span<const std::byte> rest = table;
+  for (std::size_t i = 0; i < header.tensor_count; ++i) {
+    const std::uint64_t size = size_of(next_entry(rest, i, limits), i);
+    if (size > header.tensor_bytes - total) {
+      refuse_entry(errc::malformed, i, "the tensors are larger than the " + text(header.tensor_bytes) +
+                                           " bytes that the header promises");
+    }
+    total += size;
+  }
+  if (!rest.empty()) throw_error(errc::malformed, text(rest.size()) + " bytes follow the last entry of the tensor table");
+  if (total != header.tensor_bytes) {
+    throw_error(errc::malformed, "the tensors of the message have " + text(total) + " bytes, the header says " +
+                                     text(header.tensor_bytes));
+  }
+  if (total > limits.max_message_bytes) {
+    throw_error(errc::limit_exceeded, "the tensors of the message have " + text(total) + " bytes, the limit is " +
+                                          text(limits.max_message_bytes) + " (wire_limits::max_message_bytes)");
+  }
+  std::vector<tensor> tensors;
+  tensors.reserve(header.tensor_count);
+  rest = table;
+  for (std::size_t i = 0; i < header.tensor_count; ++i) {
+    const table_entry entry = next_entry(rest, i, limits);
+    tensors.push_back(empty_packed(entry.type, entry.shape_span(), entry.strides_span(), entry.where));
+  }
+  return tensors;
+}
+
+}  // namespace ferry::inline v0

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <ferry/base/error.hpp>
+
+/// The kind of the ferry::error that `f` throws; errc{} if it throws none. Other exceptions pass.
+template <class F>
+ferry::errc kind_of(F&& f) {
+  try {
+    f();
+  } catch (const ferry::error& e) {
+    return e.kind();
+  }
+  return {};
+}

@@ -1,0 +1,104 @@
+#include <ferry/wire/tensor_archive.hpp>
+
+#include <sstream>
+#include <vector>
+
+#include <cereal/archives/binary.hpp>
+#include <cereal/archives/json.hpp>
+#include <cereal/archives/portable_binary.hpp>
+#include <cereal/types/map.hpp>
+#include <doctest/doctest.h>
+
+#include <ferry/tensor/factories.hpp>
+#include <ferry/wire/serialize.hpp>
+
+#include "errors.hpp"
+#include "wire_types.hpp"
+
+using ferry::errc;
+using ferry::tensor;
+
+namespace {
+
+template <class Out, class In>
+void check_checkpoint() {
+  const tensor matrix = ferry::arange(6).view({2, 3});
+  sample::with_tensors model{"model", matrix.transpose(0, 1), {tensor(), ferry::zeros({0, 2})}};
+  std::stringstream file;
+  {
+    Out archive(file);
+    archive(model);
+  }
+  sample::with_tensors back;
+  {
+    In archive(file);
+    archive(back);
+  }
+  CHECK(back.name == "model");
+  CHECK(ferry::equal(back.weight, matrix.transpose(0, 1)));
+  CHECK(back.weight.stride(0) == 1);
+  REQUIRE(back.more.size() == 2);
+  CHECK_FALSE(back.more[0].defined());
+  CHECK(back.more[1].shape() == ferry::dims{0, 2});
+}
+
+}  // namespace
+
+TEST_CASE("tensors anywhere in the values travel beside the payload, in order") {
+  const tensor a = ferry::arange(3);
+  const tensor b = ferry::ones({2});
+  const auto encoded = ferry::serialize(sample::with_tensors{"m", a, {b, tensor()}}, std::map<int, tensor>{{1, a}});
+  REQUIRE(encoded.tensors.size() == 2);
+  CHECK(encoded.tensors[0].same_as(a));
+  CHECK(encoded.tensors[1].same_as(b));
+  const auto [model, map] = ferry::deserialize<sample::with_tensors, std::map<int, tensor>>(encoded);
+  CHECK(model.weight.same_as(a));
+  CHECK(model.more.at(0).same_as(b));
+  CHECK_FALSE(model.more.at(1).defined());
+  CHECK(map.at(1).same_as(model.weight));
+  CHECK(ferry::type_name<std::vector<tensor>>() == "vector<tensor>");
+}
+
+TEST_CASE("one tensor many times is one tensor, whatever their number") {
+  std::vector<tensor> list;
+  for (int i = 0; i < 100; ++i) list.push_back(ferry::zeros({i % 3 == 0 ? 0 : 1}));
+  const std::size_t distinct = list.size();
+  for (std::size_t i = 0; i < distinct; ++i) list.push_back(list[i]);
+  const auto encoded = ferry::serialize(list);
+  CHECK(encoded.tensors.size() == distinct);
+  const auto back = ferry::deserialize<std::vector<tensor>>(encoded);
+  for (std::size_t i = 0; i < distinct; ++i) CHECK(back[i].same_as(back[i + distinct]));
+}
+
+TEST_CASE("tensor indices that no encoder writes are refused") {
+  auto encoded = ferry::serialize(ferry::arange(1), ferry::arange(2));
+  const auto decode = [&] { (void)ferry::deserialize<tensor, tensor>(encoded); };
+  CHECK(kind_of(decode) == errc{});
+  encoded.bytes[4] = std::byte{2};  // beyond the table
+  CHECK(kind_of(decode) == errc::malformed);
+  encoded.bytes[4] = std::byte{0};  // the second tensor belongs to nothing
+  CHECK(kind_of(decode) == errc::malformed);
+  encoded.bytes[0] = std::byte{1};  // out of order
+  CHECK(kind_of(decode) == errc::malformed);
+  encoded = ferry::serialize(ferry::arange(1));
+  encoded.tensors.clear();
+  CHECK(kind_of([&] { (void)ferry::deserialize<tensor>(encoded); }) == errc::malformed);
+}
+
+TEST_CASE("[row 37] an object whose own serialiser uses the public serialiser travels with its tensors") {
+  const tensor w = ferry::arange(4);
+  const sample::boxed box{5, {"inner", w, {w}}};
+  const auto encoded = ferry::serialize(std::vector{box, box}, w);
+  CHECK(encoded.tensors.size() == 1);
+  const auto [list, outer] = ferry::deserialize<std::vector<sample::boxed>, tensor>(encoded);
+  REQUIRE(list.size() == 2);
+  CHECK(list[1].inner.name == "inner");
+  CHECK(list[1].inner.more.at(0).same_as(outer));
+  CHECK(ferry::equal(outer, w));
+}
+
+TEST_CASE("tensors are stored whole in any other archive of cereal") {
+  check_checkpoint<cereal::BinaryOutputArchive, cereal::BinaryInputArchive>();
+  check_checkpoint<cereal::PortableBinaryOutputArchive, cereal::PortableBinaryInputArchive>();
+  check_checkpoint<cereal::JSONOutputArchive, cereal::JSONInputArchive>();
+}
