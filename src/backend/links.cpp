@@ -194,7 +194,11 @@ void outgoing_link::fail(errc code, const std::string& detail) noexcept {
 
 void outgoing_link::close(const std::exception_ptr& reason) noexcept {
   end_all(errc::shutting_down, text_of(reason));
-  if (auto connection = current_connection()) connection->close(reason);
+  if (auto connection = current_connection()) {
+    connection->close(reason);
+  } else {
+    owner_->on_link_closed(this);  // should the attempt to connect succeed later, opened() closes the connection
+  }
 }
 
 void outgoing_link::on_message(connection& from, inbound_message&& message) noexcept {

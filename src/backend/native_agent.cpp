@@ -156,7 +156,7 @@ struct native_core::connect_attempt : std::enable_shared_from_this<connect_attem
       link->fail(core->closing() ? errc::shutting_down : errc::connect_failed,
                  failures.empty() ? fmt::format("no transport of this worker understands an address of {}", to_string(peer))
                                   : fmt::format("{}", fmt::join(failures, "; ")));
-      return core->on_link_closed(nullptr);
+      return;
     }
     const auto& [transport, address] = routes[next];
     transport->connect(address, core->greeting(link->peer()), core->options_.transport,
@@ -167,8 +167,7 @@ struct native_core::connect_attempt : std::enable_shared_from_this<connect_attem
   void on_result(connect_result result) {
     if (result.opened) {
       if (result.peer.life == expected) {
-        link->opened(std::move(result.opened));
-        return core->on_link_closed(nullptr);
+        return link->opened(std::move(result.opened));
       }
       result.opened->close(make_error(errc::fenced, "another incarnation answered"));
       failures.push_back(fmt::format("{}: the worker there is not the one that joined the group; was it restarted?",
@@ -191,10 +190,6 @@ void native_core::start_connecting(const std::shared_ptr<outgoing_link>& link, c
       if (own.transport->understands(address)) attempt->routes.emplace_back(own.transport, address);
     }
   }
-  {
-    std::lock_guard lock(links_mutex_);
-    ++connecting_;
-  }
   // Not inline: a failure would end the call that has yet to be registered on the link.
   struct starter : work {
     std::shared_ptr<connect_attempt> attempt;
@@ -207,20 +202,16 @@ void native_core::start_connecting(const std::shared_ptr<outgoing_link>& link, c
       owned->attempt->advance();
     } catch (const std::exception& e) {
       owned->attempt->link->fail(errc::connect_failed, e.what());
-      owned->attempt->core->on_link_closed(nullptr);
     }
   };
   reactor_->post(item);
 }
 
-// A null link: an attempt to connect has ended.
 void native_core::on_link_closed(void* link) noexcept {
   std::shared_ptr<outgoing_link> out;
   std::shared_ptr<incoming_link> in;
   std::lock_guard lock(links_mutex_);
-  if (!link) {
-    --connecting_;
-  } else if (const auto found = outgoing_.find(link); found != outgoing_.end()) {
+  if (const auto found = outgoing_.find(link); found != outgoing_.end()) {
     out = std::move(found->second);
     outgoing_.erase(found);
   } else if (const auto other = incoming_.find(link); other != incoming_.end()) {
@@ -256,20 +247,29 @@ void native_core::check_deadlines_at(deadline at) noexcept {
     item->core = shared_from_this();
     item->run = [](work* self) noexcept {
       std::unique_ptr<deadline_check> owned(static_cast<deadline_check*>(self));
-      owned->core->run_deadline_check();
+      owned->core->run_deadline_check(owned.get());
     };
-    (void)reactor_->start_timer(at, item.get());
-    (void)item.release();
+    const timer_id timer = reactor_->start_timer(at, item.get());
+    cancel_deadline_check();
+    check_timer_ = timer;
+    check_item_ = item.release();
     next_check_ = at;
   } catch (const std::exception& e) {
     log(log_level::error, fmt::format("{}: no timer for the deadlines of calls: {}", self_.name(), e.what()));
   }
 }
 
-void native_core::run_deadline_check() noexcept {
+// With deadlines_mutex_ held. A check that has already been handed to a thread finds that it is not check_item_.
+void native_core::cancel_deadline_check() noexcept {
+  deadline_check* item = std::exchange(check_item_, nullptr);
+  if (item && reactor_->cancel_timer(check_timer_)) delete item;
+}
+
+void native_core::run_deadline_check(const deadline_check* item) noexcept {
   {
     std::lock_guard lock(deadlines_mutex_);
-    if (next_check_.at() > clock::now() || closing_.load()) return;  // an earlier check has replaced this one
+    if (item != check_item_) return;
+    check_item_ = nullptr;
     next_check_ = {};
   }
   std::vector<std::shared_ptr<outgoing_link>> links;
@@ -326,6 +326,10 @@ void native_core::close() noexcept {
     std::lock_guard lock(links_mutex_);
     if (closing_.exchange(true)) return;
   }
+  {
+    std::lock_guard lock(deadlines_mutex_);
+    cancel_deadline_check();
+  }
   if (listening_) {
     for (const auto& own : transports_) own.transport->unlisten(group_, self_.name());
   }
@@ -337,7 +341,7 @@ void native_core::close() noexcept {
     std::unique_lock lock(links_mutex_);
     for (auto& [key, link] : outgoing_) out.push_back(link);
     for (auto& [key, link] : incoming_) in.push_back(link);
-    if (out.empty() && in.empty() && connecting_ == 0) break;
+    if (out.empty() && in.empty()) break;
     lock.unlock();
     // The first time what is queued may still be written; at the end it is dropped.
     for (auto& link : out) link->close(reason);
@@ -346,12 +350,12 @@ void native_core::close() noexcept {
     in.clear();
     lock.lock();
     const bool done = links_changed_.wait_until(lock, first ? clock::now() + close_limit / 2 : until, [&] {
-      return outgoing_.empty() && incoming_.empty() && connecting_ == 0;
+      return outgoing_.empty() && incoming_.empty();
     });
     if (done) break;
     if (!first) {
       log(log_level::warning, fmt::format("{}: {} connections did not close in time", self_.name(),
-                                          outgoing_.size() + incoming_.size() + connecting_));
+                                          outgoing_.size() + incoming_.size()));
       break;
     }
   }

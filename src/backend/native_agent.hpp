@@ -74,6 +74,7 @@ class native_core final : public link_owner,
     std::shared_ptr<outgoing_link> link;
   };
   struct deadline_check;
+  void cancel_deadline_check() noexcept;
   struct connect_attempt;
 
   std::shared_ptr<outgoing_link> link_to(worker_id to);
@@ -83,7 +84,7 @@ class native_core final : public link_owner,
   void read_peers(deadline until);
   void wait_until_quiet(deadline until);
   [[nodiscard]] bool quiet() const noexcept;
-  void run_deadline_check() noexcept;
+  void run_deadline_check(const deadline_check* item) noexcept;
   [[nodiscard]] hello greeting(const worker_info& target) const;
   [[nodiscard]] std::string missing_workers(const std::string& prefix) const;
 
@@ -120,7 +121,6 @@ class native_core final : public link_owner,
   std::condition_variable links_changed_;
   std::unordered_map<void*, std::shared_ptr<outgoing_link>> outgoing_;
   std::unordered_map<void*, std::shared_ptr<incoming_link>> incoming_;
-  std::size_t connecting_ = 0;
 
   std::mutex quiet_mutex_;
   std::condition_variable quiet_changed_;
@@ -129,6 +129,7 @@ class native_core final : public link_owner,
   std::mutex deadlines_mutex_;  // guards what follows
   deadline next_check_;
   timer_id check_timer_ = timer_id::none;
+  deadline_check* check_item_ = nullptr;  // owned by the timer
 };
 
 }  // namespace ferry::inline v0::detail

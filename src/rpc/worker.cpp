@@ -1,9 +1,11 @@
 #include <ferry/rpc/worker.hpp>
 
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include <ferry/base/log.hpp>
+#include <ferry/store/prefix_store.hpp>
 #include <ferry/store/rendezvous.hpp>
 #include <fmt/format.h>
 
@@ -19,13 +21,13 @@ worker start(worker_config config, Make make) {
   check_not_forked();
   const rpc_options options = config.options();
   const timeout limit = config.init_timeout.value_or(config.rpc_timeout);
-  rendezvous_result group = rendezvous(config.init_method, config.rank, config.world_size, limit);
+  rendezvous_result group =
+      rendezvous({.init_method = config.init_method,
+                  .rank = config.rank == -1 ? std::nullopt : std::optional(config.rank),
+                  .world_size = config.world_size == 0 ? std::nullopt : std::optional(config.world_size),
+                  .limit = limit});
   config.rank = group.rank;
-  config.world_size = group.world_size.value_or(0);
-  if (config.world_size == 0) {
-    throw_error(errc::invalid_argument,
-                "world_size is missing: give it in the worker_config, in the init method's query or in WORLD_SIZE");
-  }
+  config.world_size = group.world_size.value();
   if (config.name.empty()) config.name = fmt::format("worker{}", config.rank);
   const worker_info checked(config.name, config.rank);
   auto group_store = std::make_shared<prefix_store>("ferry/", group.store);

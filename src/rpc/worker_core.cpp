@@ -62,6 +62,11 @@ ferry::agent& worker_core::agent() const {
 }
 
 void worker_core::shutdown(bool graceful, timeout limit) {
+  if (const call_context* context = thread_context(); context && context->executor().get() == this) {
+    throw_error(errc::invalid_argument, to_string(agent_->self()) +
+                                            ": shutdown was called by one of the worker's own handlers or continuations, "
+                                            "which it would wait for; call it on another thread");
+  }
   if (shutting_down_.exchange(true)) return;
   std::exception_ptr failure;
   if (graceful) {
@@ -103,7 +108,8 @@ void worker_core::on_request(const std::shared_ptr<reply_channel>& channel, cons
     auto call = std::make_unique<served_call>(shared_from_this(), channel, from.id(), std::move(request));
     const method_entry* method = call->method();
     if (method && method->inline_handler) {
-      call->run(call.release());
+      served_call* released = call.release();
+      released->run(released);
     } else {
       pool_->submit(call.release());
     }
