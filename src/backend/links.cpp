@@ -235,9 +235,9 @@ void incoming_link::on_message(connection& from, inbound_message&& message) noex
     stoppable* running = nullptr;
     {
       std::lock_guard lock(mutex_);
-      const auto found = running_.find(message.header.call_id);
-      if (found == running_.end()) return;  // it has just ended
-      running = found->second;
+      stoppable** found = find_running(message.header.call_id);
+      if (!found) return;  // it has just ended
+      running = *found;
       running->add_reference();
     }
     running->request_stop();
@@ -254,10 +254,12 @@ void incoming_link::on_closed(connection&, std::exception_ptr) noexcept {
     std::lock_guard lock(mutex_);
     closed_ = true;
     for (auto& [id, call] : running_) {
-      call->add_reference();
-      running.push_back(call);
+      if (call) running.push_back(call);
     }
+    for (auto& [id, call] : others_running_) running.push_back(call);
+    for (stoppable* call : running) call->add_reference();
     running_.clear();
+    others_running_.clear();
   }
   for (stoppable* call : running) {
     call->request_stop();
@@ -276,16 +278,37 @@ void incoming_link::begin_call(std::uint64_t call_id, stoppable& running) {
   {
     std::lock_guard lock(mutex_);
     if (!closed_) {
-      running_.emplace(call_id, &running);
+      const auto slot = static_cast<std::uint32_t>(call_id);
+      if (slot < dense_slots) {
+        if (slot >= running_.size()) running_.resize(slot + 1);
+        if (!running_[slot].call) {
+          running_[slot] = {call_id, &running};
+          return;
+        }
+      }
+      others_running_.emplace(call_id, &running);
       return;
     }
   }
   running.request_stop();
 }
 
-void incoming_link::end_call(std::uint64_t call_id) noexcept {
+// A caller may, against the protocol, give one id to two calls at once: only what has ended is taken out.
+void incoming_link::end_call(std::uint64_t call_id, const stoppable& ended) noexcept {
   std::lock_guard lock(mutex_);
-  running_.erase(call_id);
+  const auto slot = static_cast<std::uint32_t>(call_id);
+  if (slot < running_.size() && running_[slot].call == &ended) {
+    running_[slot].call = nullptr;
+  } else if (const auto found = others_running_.find(call_id); found != others_running_.end() && found->second == &ended) {
+    others_running_.erase(found);
+  }
+}
+
+stoppable** incoming_link::find_running(std::uint64_t call_id) noexcept {
+  const auto slot = static_cast<std::uint32_t>(call_id);
+  if (slot < running_.size() && running_[slot].call && running_[slot].id == call_id) return &running_[slot].call;
+  const auto found = others_running_.find(call_id);
+  return found == others_running_.end() ? nullptr : &found->second;
 }
 
 }  // namespace detail

@@ -103,15 +103,24 @@ class incoming_link final : public connection_receiver,
   // reply_channel
   void reply(std::uint64_t call_id, outgoing_message&& answer) override;
   void begin_call(std::uint64_t call_id, stoppable& running) override;
-  void end_call(std::uint64_t call_id) noexcept override;
+  void end_call(std::uint64_t call_id, const stoppable& ended) noexcept override;
 
  private:
   const std::shared_ptr<link_owner> owner_;
   const worker_info peer_;
   request_handler& handler_;
   const std::shared_ptr<connection> connection_;
+  struct running_call {
+    std::uint64_t id = 0;
+    stoppable* call = nullptr;
+  };
+  stoppable** find_running(std::uint64_t call_id) noexcept;  // with mutex_ held
+
+  // A caller of this library numbers its calls by slots that it uses again, so their low halves are small and dense.
+  static constexpr std::uint32_t dense_slots = 4096;
   std::mutex mutex_;
-  std::unordered_map<std::uint64_t, stoppable*> running_;
+  std::vector<running_call> running_;                              // by slot, those below dense_slots
+  std::unordered_map<std::uint64_t, stoppable*> others_running_;  // by id
   bool closed_ = false;
 };
 

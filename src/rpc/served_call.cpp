@@ -74,7 +74,7 @@ void served_call::send(outgoing_message&& reply) {
 
 void served_call::done() noexcept {
   stage_ = stage::done;
-  if (!one_way()) channel_->end_call(request_.header.call_id);
+  if (!one_way()) channel_->end_call(request_.header.call_id, *this);
   request_ = {};  // the context may live on in continuations; what was received need not
   channel_.reset();
   worker_->request_done();

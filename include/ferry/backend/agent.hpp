@@ -48,7 +48,7 @@ class reply_channel {
   /// The handler of `call_id` begins or ends: meanwhile a cancellation by the caller, or the loss of the connection, stops
   /// `running`, at most once.
   virtual void begin_call(std::uint64_t call_id, stoppable& running) = 0;
-  virtual void end_call(std::uint64_t call_id) noexcept = 0;
+  virtual void end_call(std::uint64_t call_id, const stoppable& ended) noexcept = 0;
 };
 
 /// The rpc floor's end for requests.
