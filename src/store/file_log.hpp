@@ -31,6 +31,9 @@ class file_log {
   /// file is empty. Throws errc::store_failed for a file that is no store or is damaged, errc::version_mismatch.
   void read_new_and_repair(key_table& table);
 
+  /// Whether a header has been read or written yet.
+  [[nodiscard]] bool has_header() const noexcept { return offset_ != 0; }
+
   /// Appends a record and applies it. Only with the lock, after read_new_and_repair(). Throws errc::store_failed.
   void set(key_table& table, std::string_view key, std::string_view value);
   void erase(key_table& table, std::string_view key);

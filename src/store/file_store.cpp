@@ -32,6 +32,7 @@ struct file_store::state {
   detail::file_log log;
   detail::key_table table;
   std::condition_variable turn;
+  clock::time_point last_write;
   bool has_turn = false;  // a thread holds, or waits for, the lock of the file, which is one per open file
 };
 
@@ -72,19 +73,25 @@ auto file_store::exclusively(deadline until, Action action) {
     ~end_of_turn() {
       if (!lock.owns_lock()) lock.lock();
       if (locked) self.state_->log.unlock();
+      self.state_->last_write = clock::now();
       self.state_->has_turn = false;
       self.state_->turn.notify_one();
     }
   } turn{*this, lock};
 
-  // Short pauses: a writer holds the lock for microseconds.
-  for (auto pause = std::chrono::nanoseconds(50us); !(turn.locked = state_->log.try_lock());
-       pause = std::min<std::chrono::nanoseconds>(pause * 2, 5ms)) {
-    if (until.expired()) too_late();
+  const auto sleep = [&](std::chrono::nanoseconds pause) {
     lock.unlock();
     const auto slept = state_->closing.sleep(pause, until);
     lock.lock();
     if (slept == detail::interrupt::outcome::interrupted) detail::throw_store_closed(*this);
+  };
+  // flock is not fair: whoever writes without end would shut the others out, so it leaves them half of the time.
+  if (clock::now() - state_->last_write < 1ms) sleep(50us);
+  // Short pauses: a writer holds the lock for microseconds.
+  for (std::chrono::nanoseconds pause = 50us; !(turn.locked = state_->log.try_lock());
+       pause = std::min<std::chrono::nanoseconds>(pause * 2, 2ms)) {
+    if (until.expired()) too_late();
+    sleep(pause);
   }
   state_->log.read_new_and_repair(state_->table);
   return action();
@@ -131,7 +138,10 @@ bool file_store::wait_until(deadline until, Done done) {
 
 file_store::file_store(const std::string& path, timeout limit, std::size_t max_value_bytes)
     : store(max_value_bytes), state_(std::make_unique<state>(path, max_value_bytes)) {
-  exclusively(deadline::after(limit.value_or(default_timeout())), [] { return true; });
+  // Checks the file, or makes it one if it is empty.
+  if (!looking(deadline::after(limit.value_or(default_timeout())), [&] { return state_->log.has_header(); })) {
+    exclusively(deadline::after(limit.value_or(default_timeout())), [] { return true; });
+  }
 }
 
 void file_store::do_set(std::string_view key, std::string_view value, deadline until) {

@@ -19,7 +19,6 @@
 #include <ferry/base/ids.hpp>
 #include <ferry/base/log.hpp>
 
-#include "tcp_protocol.hpp"
 #include "tcp_server_session.hpp"
 
 namespace ferry::inline v0::detail {
@@ -28,6 +27,9 @@ using namespace std::chrono_literals;
 using asio::ip::tcp;
 
 namespace {
+
+// Connections beyond the limit that have not said hello yet.
+constexpr std::size_t spare_connections = 64;
 
 tcp::endpoint to_endpoint(const net_address& address) {
   tcp::endpoint result(address.family() == AF_INET ? tcp::v4() : tcp::v6(), 0);
@@ -155,15 +157,8 @@ void store_server_core::admit(tcp::socket socket) {
   for (const auto& [name, value] : {std::pair{TCP_KEEPIDLE, 30}, {TCP_KEEPINTVL, 10}, {TCP_KEEPCNT, 3}}) {
     ::setsockopt(socket.native_handle(), IPPROTO_TCP, name, &value, sizeof(value));
   }
-  if (sessions_.size() >= limits_.max_connections) {
-    if (strangers_.empty()) {
-      std::string hello(store_wire::magic);
-      put(hello, store_wire::version);
-      put(hello, static_cast<std::uint16_t>(store_wire::hello_status::too_many_connections));
-      hello.resize(store_wire::server_hello_bytes);
-      socket.write_some(asio::buffer(hello), problem);
-      return;
-    }
+  // Beyond the limit there is room to say so to clients, not for a flood of silent peers.
+  if (sessions_.size() >= limits_.max_connections + spare_connections && !strangers_.empty()) {
     strangers_.front()->close();  // the one that has owed its hello for longest
   }
   const auto session = std::make_shared<store_session>(*this, std::move(socket));
@@ -176,6 +171,10 @@ void store_server_core::admit(tcp::socket socket) {
 void store_server_core::count_connections() {
   const std::lock_guard lock(clients_mutex_);
   connections_ = sessions_.size();
+}
+
+bool store_server_core::has_room() const noexcept {
+  return sessions_.size() - strangers_.size() < limits_.max_connections;
 }
 
 void store_server_core::greeted(store_session& session) {

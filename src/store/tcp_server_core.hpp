@@ -62,6 +62,8 @@ class store_server_core {
   bool erase(std::string_view key);
   void park(store_session& session, const std::string& key);
   void unpark(store_session& session);
+  /// Whether one more client may be greeted.
+  [[nodiscard]] bool has_room() const noexcept;
   void greeted(store_session& session);
   void closed(store_session& session);
   /// Counts bytes of unfinished messages. They count even if it throws

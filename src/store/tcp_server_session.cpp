@@ -123,14 +123,17 @@ bool store_session::take_hello() {
   const bool known = fields.get<std::uint16_t>() == wire::version;
   if (known && bytes.size() < wire::client_hello_bytes) return false;
 
+  const auto status = !known               ? wire::hello_status::other_version
+                      : server_.has_room() ? wire::hello_status::welcome
+                                           : wire::hello_status::too_many_connections;
   std::string answer(wire::magic);
   put(answer, wire::version);
-  put(answer, static_cast<std::uint16_t>(known ? wire::hello_status::welcome : wire::hello_status::other_version));
+  put(answer, static_cast<std::uint16_t>(status));
   put(answer, std::uint64_t{0});
   put(answer, server_.id());
   put(answer, static_cast<std::uint32_t>(store::max_key_bytes));
   put(answer, static_cast<std::uint32_t>(server_.limits().max_value_bytes));
-  if (known) {
+  if (status == wire::hello_status::welcome) {
     fields.take(2 + 8);  // reserved, features
     client_ = fields.get<std::uint64_t>();
     in_used_ += wire::client_hello_bytes;

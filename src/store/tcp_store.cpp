@@ -97,13 +97,14 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
     const std::lock_guard lock(state_->mutex);
     known_server = state_->server;
   }
-  std::string reason = "no attempt was made";
+  std::string reason;
   const auto unreachable = [&](std::string_view advice) {
     throw_error(errc::store_unreachable, fmt::format("cannot reach the {}: waited {}; last reason: {}{}", describe(),
                                                      detail::seconds_since(since), reason, advice));
   };
   // `to` greeted, or nullptr with `reason`.
   const auto attempt = [&](const detail::net_address& to, bool& refused) -> std::unique_ptr<detail::store_connection> {
+    const auto begun = clock::now();
     auto connection = std::make_unique<detail::store_connection>(state_->closing);
     auto reached = connection->open(to, detail::sooner(until, longest_attempt), refused);
     detail::server_hello hello;
@@ -115,7 +116,9 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
     }
     if (reached == outcome::interrupted) detail::throw_store_closed(*this);
     if (reached != outcome::done) {
-      reason = fmt::format("{} ({})", connection->problem(), to.ip());
+      // An attempt that the deadline cut short says less than the one before it.
+      const bool cut_short = reached == outcome::expired && clock::now() - begun < 100ms;
+      if (reason.empty() || !cut_short) reason = fmt::format("{} ({})", connection->problem(), to.ip());
       return nullptr;
     }
     if (hello.version != wire::version) {

@@ -14,7 +14,7 @@ namespace ferry::inline v0 {
 struct tcp_store_limits {
   std::size_t max_value_bytes = store::default_max_value_bytes;  ///< of one value; at most 1 GiB
   std::size_t max_total_bytes = std::size_t{1} << 30U;           ///< of all keys and values
-  std::size_t max_connections = 16384;                           ///< a further one is told so and closed
+  std::size_t max_connections = 16384;                           ///< of clients; a further one is told so and closed
   /// How long a peer may take to send its hello or the rest of a message, or to take a reply, before it is dropped.
   std::chrono::milliseconds message_timeout = std::chrono::seconds(30);
 };
