@@ -20,8 +20,8 @@ namespace ferry::inline v0::detail {
 namespace {
 
 constexpr std::string_view magic = "ferryKVS";
-constexpr std::size_t header_bytes = 16;   // magic, version, reserved
-constexpr std::size_t prelude_bytes = 8;   // length, checksum
+constexpr std::size_t header_bytes = 16;  // magic, version, reserved
+constexpr std::size_t prelude_bytes = 8;  // length, checksum
 constexpr char kind_set = 1;
 constexpr char kind_erase = 2;
 
@@ -86,9 +86,10 @@ std::uint64_t file_log::file_bytes() const {
                             path_));
   }
   if (std::cmp_less(status.st_size, offset_)) {
-    throw_error(errc::store_failed,
-                fmt::format("the store file '{}' was cut from outside to {} bytes while it was in use; {} had been read",
-                            path_, status.st_size, offset_));
+    throw_error(
+        errc::store_failed,
+        fmt::format("the store file '{}' was cut from outside to {} bytes while it was in use; {} had been read", path_,
+                    status.st_size, offset_));
   }
   return static_cast<std::uint64_t>(status.st_size);
 }
@@ -113,10 +114,11 @@ void file_log::read_header(std::uint64_t size) {
   std::string bytes(std::min<std::uint64_t>(size, header_bytes), '\0');
   read_at(bytes.data(), bytes.size(), 0);
   if (std::string_view(bytes).substr(0, magic.size()) != magic.substr(0, bytes.size())) {
-    throw_error(errc::store_failed,
-                fmt::format("'{}' is not a ferry store file (it starts otherwise); nothing was changed in it. Name a path "
-                            "that does not exist yet",
-                            path_));
+    throw_error(
+        errc::store_failed,
+        fmt::format("'{}' is not a ferry store file (it starts otherwise); nothing was changed in it. Name a path "
+                    "that does not exist yet",
+                    path_));
   }
   if (size < header_bytes) return;
   field_reader fields(std::string_view(bytes).substr(magic.size()));
@@ -208,8 +210,8 @@ void file_log::cut_to(std::uint64_t size) const {
 void file_log::write_all(std::string_view bytes) {
   std::size_t written = 0;
   while (written != bytes.size()) {
-    const ssize_t put_now = ::pwrite(fd_.get(), bytes.data() + written, bytes.size() - written,
-                                     static_cast<off_t>(offset_ + written));
+    const ssize_t put_now =
+        ::pwrite(fd_.get(), bytes.data() + written, bytes.size() - written, static_cast<off_t>(offset_ + written));
     if (put_now >= 0) {
       written += static_cast<std::size_t>(put_now);
       continue;

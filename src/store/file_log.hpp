@@ -1,6 +1,7 @@
 #pragma once
 
-// The file of a file_store: what lies in it, and how it is read, appended to and repaired. docs/protocol.md, "File store".
+// The file of a file_store: what lies in it, and how it is read, appended to and repaired. docs/protocol.md, "File
+// store".
 
 #include <cstdint>
 #include <functional>
@@ -27,8 +28,8 @@ class file_log {
   /// Applies the records that were appended since the last time to `table`. Without the lock: false if there is
   /// something that is no record, which may be one that somebody is writing; a half one at the end is left for later.
   [[nodiscard]] bool read_new(key_table& table);
-  /// The same with the lock: nobody is writing, so a half record at the end is cut off, and the header is written if the
-  /// file is empty. Throws errc::store_failed for a file that is no store or is damaged, errc::version_mismatch.
+  /// The same with the lock: nobody is writing, so a half record at the end is cut off, and the header is written if
+  /// the file is empty. Throws errc::store_failed for a file that is no store or is damaged, errc::version_mismatch.
   void read_new_and_repair(key_table& table);
 
   /// Whether a header has been read or written yet.

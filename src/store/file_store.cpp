@@ -53,8 +53,9 @@ auto file_store::exclusively(deadline until, Action action) {
     if (state_->closing.raised()) detail::throw_store_closed(*this);
   };
   const auto too_late = [&] {
-    throw_error(errc::store_timeout, fmt::format("waited {} for the lock of the {}, which another process or thread holds",
-                                                 detail::seconds_since(since), describe()));
+    throw_error(errc::store_timeout,
+                fmt::format("waited {} for the lock of the {}, which another process or thread holds",
+                            detail::seconds_since(since), describe()));
   };
   const blocking_scope blocking;
   std::unique_lock lock(state_->mutex);
@@ -113,8 +114,8 @@ auto file_store::looking(deadline until, Look look) {
 template <class Done>
 bool file_store::wait_until(deadline until, Done done) {
   if (looking(until, done)) return true;
-  // inotify has a per-user limit and sees nothing that other hosts write, so there is polling as well: rarely beside it,
-  // often without it.
+  // inotify has a per-user limit and sees nothing that other hosts write, so there is polling as well: rarely beside
+  // it, often without it.
   detail::unique_fd watch(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
   if (watch && ::inotify_add_watch(watch.get(), state_->path.c_str(), IN_MODIFY | IN_ATTRIB | IN_DELETE_SELF) < 0) {
     watch.reset();

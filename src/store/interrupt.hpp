@@ -42,7 +42,8 @@ class interrupt {
   [[nodiscard]] int descriptor() const noexcept { return event_.get(); }
 
   enum class outcome { ready, expired, interrupted };
-  /// Waits until `fd` (-1: none) has one of `events` (poll's), the deadline passes, or the interrupt is raised, which wins.
+  /// Waits until `fd` (-1: none) has one of `events` (poll's), the deadline passes, or the interrupt is raised, which
+  /// wins.
   [[nodiscard]] outcome wait(int fd, short events, deadline until) const;
   /// Waits for `pause`, but not beyond `until`: expired, or interrupted.
   [[nodiscard]] outcome sleep(std::chrono::nanoseconds pause, deadline until) const;

@@ -110,8 +110,8 @@ resolution resolve(const std::string& host, std::uint16_t port, const interrupt&
 }
 
 std::optional<net_address> routed_address(int family) {
-  // Connecting a datagram socket sends nothing; it makes the kernel choose the source address. The targets are addresses
-  // reserved for documentation, so they are routed as any far host is.
+  // Connecting a datagram socket sends nothing; it makes the kernel choose the source address. The targets are
+  // addresses reserved for documentation, so they are routed as any far host is.
   const auto target = parse_address(family == AF_INET ? "192.0.2.1" : "2001:db8::1", 9);
   const unique_fd socket(::socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!target || !socket || ::connect(socket.get(), target->raw(), target->size) != 0) return std::nullopt;

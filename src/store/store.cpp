@@ -116,8 +116,8 @@ void throw_keys_missing(const store& where, std::span<const std::string> missing
 }
 
 void throw_no_change(const store& where, std::string_view key, clock::time_point since) {
-  throw_error(errc::store_timeout, fmt::format("waited {} for a change of key '{}' in the {}", seconds_since(since), key,
-                                               where.describe()));
+  throw_error(errc::store_timeout,
+              fmt::format("waited {} for a change of key '{}' in the {}", seconds_since(since), key, where.describe()));
 }
 
 void throw_store_closed(const store& where) {

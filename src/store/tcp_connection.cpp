@@ -66,7 +66,8 @@ store_connection::outcome store_connection::open(const net_address& to, deadline
     if (::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &problem, &size) != 0) problem = errno;
   }
   if (problem == 0) {
-    // Connecting to a free local port may meet itself (TCP's simultaneous open), which would then keep the server from it.
+    // Connecting to a free local port may meet itself (TCP's simultaneous open), which would then keep the server from
+    // it.
     net_address peer;
     peer.size = sizeof(peer.bytes);
     const net_address self = local();
@@ -92,7 +93,8 @@ net_address store_connection::local() const {
 
 bool store_connection::alive() const noexcept {
   char unexpected = 0;
-  return ::recv(socket_.get(), &unexpected, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+  return ::recv(socket_.get(), &unexpected, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
+         (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
 store_connection::outcome store_connection::send_all(std::string_view bytes, deadline until) {

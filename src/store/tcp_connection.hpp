@@ -33,8 +33,9 @@ class store_connection {
   outcome open(const net_address& to, deadline until, bool& refused);
   /// Exchanges hellos. Throws errc::handshake_failed if the peer is not a store.
   outcome greet(std::uint64_t client, deadline until, server_hello& hello);
-  /// Sends a request and receives the reply's status and body. When the deadline passes, the request is cancelled, which
-  /// has a reply too; a server that does not answer that promptly either is `expired`. Throws errc::protocol_error.
+  /// Sends a request and receives the reply's status and body. When the deadline passes, the request is cancelled,
+  /// which has a reply too; a server that does not answer that promptly either is `expired`. Throws
+  /// errc::protocol_error.
   outcome exchange(std::string_view request, deadline until, store_wire::status& status, std::string& body);
 
   void set_max_body_bytes(std::size_t bytes) noexcept { max_body_bytes_ = bytes; }

@@ -17,8 +17,9 @@ inline constexpr std::string_view magic = "FSTR";
 inline constexpr std::uint16_t version = 1;
 
 inline constexpr std::size_t client_hello_bytes = 24;  // magic, version, reserved (2), features (8), client (8)
-inline constexpr std::size_t server_hello_bytes = 32;  // magic, version, status (2), features (8), server (8), limits (4, 4)
-inline constexpr std::size_t frame_header_bytes = 8;   // body length (4), operation or status (1), reserved (3)
+inline constexpr std::size_t server_hello_bytes =
+    32;  // magic, version, status (2), features (8), server (8), limits (4, 4)
+inline constexpr std::size_t frame_header_bytes = 8;  // body length (4), operation or status (1), reserved (3)
 
 enum class hello_status : std::uint16_t { welcome = 0, other_version = 1, too_many_connections = 2 };
 

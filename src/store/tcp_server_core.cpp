@@ -11,9 +11,9 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <fmt/format.h>
 #include <asio/ip/v6_only.hpp>
 #include <asio/post.hpp>
-#include <fmt/format.h>
 
 #include <ferry/base/error.hpp>
 #include <ferry/base/ids.hpp>
@@ -83,10 +83,11 @@ store_server_core::store_server_core(const std::string& host, const net_address&
   if (problem) {
     const std::string where = host_and_port(host, at.port());
     if (problem.value() == EADDRINUSE) {
-      throw_error(errc::address_in_use,
-                  fmt::format("the store cannot listen on {}: another process uses the port, perhaps the last run, still "
-                              "ending; end it or choose another port",
-                              where));
+      throw_error(
+          errc::address_in_use,
+          fmt::format("the store cannot listen on {}: another process uses the port, perhaps the last run, still "
+                      "ending; end it or choose another port",
+                      where));
     }
     throw_error(errc::system_failure, fmt::format("the store cannot listen on {}: {}", where, problem.message()));
   }

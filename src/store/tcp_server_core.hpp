@@ -43,7 +43,9 @@ class store_server_core {
   template <class GaveUp>
   bool wait_alone(std::uint64_t self, deadline until, GaveUp gave_up) {
     std::unique_lock lock(clients_mutex_);
-    const auto done = [&] { return gave_up() || clients_.empty() || (clients_.size() == 1 && clients_.contains(self)); };
+    const auto done = [&] {
+      return gave_up() || clients_.empty() || (clients_.size() == 1 && clients_.contains(self));
+    };
     if (until.is_never()) {
       clients_changed_.wait(lock, done);
       return true;

@@ -4,8 +4,8 @@
 #include <exception>
 #include <utility>
 
-#include <asio/buffer.hpp>
 #include <fmt/format.h>
+#include <asio/buffer.hpp>
 
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
@@ -37,8 +37,8 @@ void store_session::close() {
   server_.closed(*this);
 }
 
-// Runs the timer while the peer owes something; started anew only when it was not running, so a peer cannot extend it by
-// sending a byte at a time.
+// Runs the timer while the peer owes something; started anew only when it was not running, so a peer cannot extend it
+// by sending a byte at a time.
 void store_session::limit_time(bool needed) {
   if (needed == timer_runs_) return;
   timer_runs_ = needed;
@@ -116,7 +116,8 @@ void store_session::process() {
 bool store_session::take_hello() {
   const std::string_view bytes = std::string_view(in_).substr(in_used_);
   const std::size_t first = std::min(bytes.size(), wire::magic.size());
-  if (bytes.substr(0, first) != wire::magic.substr(0, first)) throw_error(errc::malformed, "its hello is not a store's");
+  if (bytes.substr(0, first) != wire::magic.substr(0, first))
+    throw_error(errc::malformed, "its hello is not a store's");
   // Magic and version come first in every version.
   if (bytes.size() < wire::magic.size() + 2) return false;
   field_reader fields(bytes.substr(wire::magic.size()));
@@ -177,7 +178,8 @@ namespace {
 std::string_view take_key(field_reader& fields) {
   const std::string_view key = fields.get_string();
   if (key.empty() || key.size() > store::max_key_bytes) {
-    throw_error(errc::malformed, fmt::format("a key of {} bytes; 1 to {} are allowed", key.size(), store::max_key_bytes));
+    throw_error(errc::malformed,
+                fmt::format("a key of {} bytes; 1 to {} are allowed", key.size(), store::max_key_bytes));
   }
   return key;
 }
@@ -201,7 +203,8 @@ void store_session::execute(wire::operation what, std::string_view body) {
     }
     return value;
   };
-  // What the operation itself refuses is an answer; bytes that make no request (thrown outside of this) end the connection.
+  // What the operation itself refuses is an answer; bytes that make no request (thrown outside of this) end the
+  // connection.
   const auto answer = [&](auto&& operate) {
     std::string frame = wire::begin(wire::status::ok);
     try {

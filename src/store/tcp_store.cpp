@@ -75,8 +75,8 @@ bool tcp_store::drain(timeout limit) {
   // With another owner the server runs on.
   if (!options_.server || options_.server.use_count() > 1) return true;
   const blocking_scope blocking;
-  const bool alone = options_.server->core_->wait_alone(state_->client, deadline::after(limit.value_or(default_timeout())),
-                                                        [&] { return state_->closing.raised(); });
+  const bool alone = options_.server->core_->wait_alone(
+      state_->client, deadline::after(limit.value_or(default_timeout())), [&] { return state_->closing.raised(); });
   if (state_->closing.raised()) detail::throw_store_closed(*this);
   return alone;
 }
@@ -111,8 +111,8 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
     try {
       if (reached == outcome::done) reached = connection->greet(state_->client, until, hello);
     } catch (const error& problem) {
-      throw_error(problem.kind(), fmt::format("{}: {}", detail::host_and_port(options_.host, options_.port),
-                                              problem.message()));
+      throw_error(problem.kind(),
+                  fmt::format("{}: {}", detail::host_and_port(options_.host, options_.port), problem.message()));
     }
     if (reached == outcome::interrupted) detail::throw_store_closed(*this);
     if (reached != outcome::done) {
@@ -130,8 +130,8 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
       return nullptr;
     }
     if (hello.status != wire::hello_status::welcome || hello.max_key_bytes < max_key_bytes) {
-      throw_error(errc::handshake_failed, fmt::format("the {} refused the connection (status {})", describe(),
-                                                      static_cast<int>(hello.status)));
+      throw_error(errc::handshake_failed,
+                  fmt::format("the {} refused the connection (status {})", describe(), static_cast<int>(hello.status)));
     }
     const std::lock_guard lock(state_->mutex);
     if (state_->server == 0) {
@@ -143,8 +143,7 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
       }
       state_->local_address = local.ip();
     } else if (state_->server != hello.server) {
-      throw_error(errc::store_failed,
-                  fmt::format("the {} was restarted and has lost what was in it", describe()));
+      throw_error(errc::store_failed, fmt::format("the {} was restarted and has lost what was in it", describe()));
     }
     connection->set_max_body_bytes(wire::max_body_bytes(hello.max_value_bytes));
     return connection;
@@ -211,7 +210,8 @@ tcp_store::reply tcp_store::transact(const std::string& request, bool repeatable
                       fmt::format("the connection to the {} broke ({}); whether it did what was asked is unknown",
                                   describe(), connection->problem()));
         }
-        log(log_level::debug, fmt::format("{}: connection broke ({}), trying again", describe(), connection->problem()));
+        log(log_level::debug,
+            fmt::format("{}: connection broke ({}), trying again", describe(), connection->problem()));
         if (until.expired()) {
           throw_error(errc::store_unreachable,
                       fmt::format("lost the {} and did not reach it again: waited {}; last reason: {}", describe(),
@@ -281,7 +281,8 @@ std::vector<std::string> tcp_store::do_get(std::span<const std::string> keys, bo
       found.emplace_back(fields.get_string());
       ++done;
     }
-    if (done == before) throw_error(errc::protocol_error, fmt::format("the {} answered a get with no value", describe()));
+    if (done == before)
+      throw_error(errc::protocol_error, fmt::format("the {} answered a get with no value", describe()));
   }
   return found;
 }

@@ -31,8 +31,8 @@ class child_process {
       if (!variables.contains(entry.substr(0, entry.find('=')))) environment.push_back(entry);
     }
     std::vector<std::string> arguments = {"test_store", "--no-skip", "--minimal", "--test-case=" + role};
-    const int problem =
-        ::posix_spawn(&pid_, "/proc/self/exe", nullptr, nullptr, pointers(arguments).data(), pointers(environment).data());
+    const int problem = ::posix_spawn(&pid_, "/proc/self/exe", nullptr, nullptr, pointers(arguments).data(),
+                                      pointers(environment).data());
     if (problem != 0) throw std::system_error(problem, std::generic_category(), "posix_spawn");
   }
   child_process(child_process&& other) noexcept : pid_(std::exchange(other.pid_, -1)) {}

@@ -115,7 +115,8 @@ TEST_CASE("every flipped bit is found") {
     try {
       ferry::file_store store(path);
       // A length that became larger looks like a record torn at the end, which is cut off; nothing false is read.
-      for (const auto& [key, value] : store.list()) CHECK(((key == "first" && value == "1") || (key == "second" && value == "2")));
+      for (const auto& [key, value] : store.list())
+        CHECK(((key == "first" && value == "1") || (key == "second" && value == "2")));
     } catch (const ferry::error& problem) {
       CHECK((problem.kind() == ferry::errc::store_failed || problem.kind() == ferry::errc::version_mismatch));
       CHECK(contains(problem.what(), path));

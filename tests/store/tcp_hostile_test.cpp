@@ -26,7 +26,9 @@ std::string number(std::uint64_t value, int bytes) {
   return out;
 }
 std::string hello() { return "FSTR" + number(1, 2) + number(0, 2 + 8) + number(99, 8); }
-std::string frame(int operation, const std::string& body) { return number(body.size(), 4) + number(operation, 4) + body; }
+std::string frame(int operation, const std::string& body) {
+  return number(body.size(), 4) + number(operation, 4) + body;
+}
 std::string text(const std::string& bytes) { return number(bytes.size(), 4) + bytes; }
 
 struct hostile_fixture {
@@ -50,8 +52,8 @@ struct hostile_fixture {
 
 TEST_CASE("garbage instead of a hello ends the connection") {
   hostile_fixture fixture;
-  for (const std::string& bytes : {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100'000, '\0'), std::string("FSTQ"),
-                                  std::string("\x16\x03\x01\x02", 4)}) {
+  for (const std::string& bytes : {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100'000, '\0'),
+                                   std::string("FSTQ"), std::string("\x16\x03\x01\x02", 4)}) {
     raw_socket peer = raw_socket::connect(fixture.server->port());
     peer.send(bytes);
     peer.wait_closed();
@@ -62,25 +64,25 @@ TEST_CASE("garbage instead of a hello ends the connection") {
 TEST_CASE("requests that are none end the connection with a reason") {
   hostile_fixture fixture;
   const std::vector<std::string> requests = {
-      number(0xffffffff, 4) + number(1, 4),                                     // oversize frame
-      frame(0, ""),                                                             // no such operation
-      frame(10, ""),                                                            //
-      frame(255, "x"),                                                          //
-      number(0, 4) + std::string("\x01\x00\x00\x01", 4),                        // reserved bytes
-      frame(1, ""),                                                             // no fields
-      frame(1, number(0xffffffff, 4)),                                          // a key longer than the message
-      frame(1, text("") + text("v")),                                           // an empty key
-      frame(1, text(std::string(4097, 'k')) + text("v")),                       // a key above the limit
-      frame(1, text("k") + text("v") + "x"),                                    // bytes left over
-      frame(1, text("k") + text(std::string((16 << 20) + 1, 'v'))),             // a value above the limit
-      frame(2, std::string(1, '\x03') + number(0xffffffff, 4)),                 // four thousand million keys
+      number(0xffffffff, 4) + number(1, 4),                          // oversize frame
+      frame(0, ""),                                                  // no such operation
+      frame(10, ""),                                                 //
+      frame(255, "x"),                                               //
+      number(0, 4) + std::string("\x01\x00\x00\x01", 4),             // reserved bytes
+      frame(1, ""),                                                  // no fields
+      frame(1, number(0xffffffff, 4)),                               // a key longer than the message
+      frame(1, text("") + text("v")),                                // an empty key
+      frame(1, text(std::string(4097, 'k')) + text("v")),            // a key above the limit
+      frame(1, text("k") + text("v") + "x"),                         // bytes left over
+      frame(1, text("k") + text(std::string((16 << 20) + 1, 'v'))),  // a value above the limit
+      frame(2, std::string(1, '\x03') + number(0xffffffff, 4)),      // four thousand million keys
       frame(2, std::string(1, '\x03') + number(70'000, 4) + std::string(400'000, 'k')),
-      frame(2, std::string(1, '\x08') + number(0, 4)),                          // an unknown flag
-      frame(3, text("k") + number(1, 7)),                                       // half a number
-      frame(4, text("k") + text("a")),                                          // one field short
-      frame(6, text(std::string(5000, 'p')) + text("")),                        //
-      frame(8, text("k")),                                                      //
-      frame(9, "x"),                                                            // a cancel with a body
+      frame(2, std::string(1, '\x08') + number(0, 4)),    // an unknown flag
+      frame(3, text("k") + number(1, 7)),                 // half a number
+      frame(4, text("k") + text("a")),                    // one field short
+      frame(6, text(std::string(5000, 'p')) + text("")),  //
+      frame(8, text("k")),                                //
+      frame(9, "x"),                                      // a cancel with a body
   };
   for (const std::string& request : requests) {
     CAPTURE(request.substr(0, 16));

@@ -77,16 +77,16 @@ class store {
   /// Removes `key`; false if it did not exist.
   bool erase(std::string_view key);
 
-  /// The entries whose keys start with `prefix`, sorted by key. Not a snapshot: entries written while it runs may or may
-  /// not be among them.
+  /// The entries whose keys start with `prefix`, sorted by key. Not a snapshot: entries written while it runs may or
+  /// may not be among them.
   [[nodiscard]] std::vector<store_entry> list(std::string_view prefix = {});
 
   /// How many keys start with `prefix`.
   [[nodiscard]] std::size_t count(std::string_view prefix = {});
 
-  /// Watches a key: blocks until its version is not `last_version`, and returns its state. Changes between two calls are
-  /// folded into one, so a caller that passes the version it saw last misses no final state; a key that was removed and
-  /// is absent again counts as unchanged.
+  /// Watches a key: blocks until its version is not `last_version`, and returns its state. Changes between two calls
+  /// are folded into one, so a caller that passes the version it saw last misses no final state; a key that was removed
+  /// and is absent again counts as unchanged.
   ///
   ///     for (store_change seen{store_change::unknown};; ) {
   ///       seen = s.wait_change("generation", seen.version);
@@ -94,11 +94,12 @@ class store {
   ///     }
   store_change wait_change(std::string_view key, std::uint64_t last_version, timeout limit = {});
 
-  /// Fails every wait in progress and every later call with errc::store_failed. Idempotent; may be called from any thread.
+  /// Fails every wait in progress and every later call with errc::store_failed. Idempotent; may be called from any
+  /// thread.
   virtual void close() noexcept = 0;
 
-  /// Blocks while others still need this process for the store: in the process that serves a tcp store, until every other
-  /// client has disconnected. False if that was not so in time. Other stores return true at once.
+  /// Blocks while others still need this process for the store: in the process that serves a tcp store, until every
+  /// other client has disconnected. False if that was not so in time. Other stores return true at once.
   virtual bool drain(timeout limit = {});
 
   /// The IP address, as text, under which other workers can reach this process, as learnt from the connection to the
@@ -114,7 +115,9 @@ class store {
   void set_default_timeout(timeout value);
 
   /// The longest value that the store takes.
-  [[nodiscard]] std::size_t max_value_bytes() const noexcept { return max_value_bytes_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::size_t max_value_bytes() const noexcept {
+    return max_value_bytes_.load(std::memory_order_relaxed);
+  }
 
  protected:
   explicit store(std::size_t max_value_bytes = default_max_value_bytes) noexcept : max_value_bytes_(max_value_bytes) {}

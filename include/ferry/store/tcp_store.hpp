@@ -55,11 +55,11 @@ class tcp_store_server {
 
 /// What a tcp_store connects to.
 struct tcp_store_options {
-  std::string host;                      ///< a name or an IP address; a scope id ("fe80::1%eth0") is understood
+  std::string host;  ///< a name or an IP address; a scope id ("fe80::1%eth0") is understood
   std::uint16_t port = 0;
   /// Keeps this server running as long as the store; set where the store is hosted. A port of 0 then means its port.
   std::shared_ptr<tcp_store_server> server = nullptr;
-  timeout limit = {};                    ///< how long to try to reach the server; unset: the default timeout
+  timeout limit = {};  ///< how long to try to reach the server; unset: the default timeout
 };
 
 /// A client of a tcp_store_server. One round trip per operation; threads that use it at the same time get a connection
