@@ -1,0 +1,130 @@
+// Tensors of 64 KiB to 256 MiB, against a bare socket that moves as many bytes with blocking calls.
+//
+//   send   to a method that returns a number; baseline: received into a warm buffer, then a small answer
+//   fresh  the same where every received tensor gets new memory from the operating system; baseline: newly mapped
+//          memory for every message
+//   echo   to a method that returns the tensor; baseline: received into a warm buffer, then all sent back
+//
+// Bytes per second; those of an echo count twice.
+
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ferry/ferry.hpp>
+#include <ferry/tensor/factories.hpp>
+
+#include "support/handlers.hpp"
+#include "support/options.hpp"
+#include "support/raw_socket.hpp"
+#include "support/report.hpp"
+#include "support/statistics.hpp"
+#include "support/worker_pair.hpp"
+
+namespace ferry_bench {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kibibyte = 1024;
+constexpr std::size_t mebibyte = 1024 * kibibyte;
+
+struct size_case {
+  const char* name;
+  std::size_t bytes;
+};
+constexpr size_case sizes[] = {{"64KiB", 64 * kibibyte},
+                               {"1MiB", mebibyte},
+                               {"16MiB", 16 * mebibyte},
+                               {"64MiB", 64 * mebibyte},
+                               {"256MiB", 256 * mebibyte}};
+struct variant {
+  const char* name;
+  bulk how;
+  const char* baseline;
+};
+constexpr variant variants[] = {{"send", bulk::warm, "raw stream, warm buffer"},
+                                {"fresh", bulk::fresh, "raw stream, fresh buffer"},
+                                {"echo", bulk::echo, "raw echo, warm buffer"}};
+
+// Below, memory comes from the heap and is not new.
+constexpr std::size_t smallest_fresh = 16 * mebibyte;
+
+double gigabytes_per_second(std::vector<double>& microseconds, std::size_t bytes) {
+  return static_cast<double>(bytes) / quantile(microseconds, 0.5) / 1000;
+}
+
+void call(const ferry::worker& caller, const ferry::tensor& t, bulk how) {
+  if (how == bulk::echo) {
+    (void)caller.rpc_sync<remote::give_back>(callee, t);
+  } else {
+    (void)caller.rpc_sync<remote::numel>(callee, t);
+  }
+}
+
+void measure(report& out, const options& chosen, const std::string& transport, pin_mode pin) {
+  const std::string prefix = transport + "/" + std::string(name_of(pin)) + "/";
+  std::optional<worker_pair> pair;
+  std::optional<raw_pair> raw;
+  for (const variant& way : variants) {
+    bool header = false;
+    for (const size_case& size : sizes) {
+      const std::string name = prefix + way.name + "/" + size.name;
+      if (!chosen.wants(name) || (way.how == bulk::fresh && size.bytes < smallest_fresh)) continue;
+      if (chosen.quick && size.bytes > 64 * mebibyte) continue;
+      if (!pair) {
+        pair.emplace(pair_options{.transport = transport}, pin);
+        raw.emplace(transport, pin);
+      }
+      const auto window = chosen.window_or(60ms);
+      const ferry::worker& caller = pair->caller();
+      const ferry::tensor payload = ferry::zeros({static_cast<std::int64_t>(size.bytes / sizeof(float))});
+      if (way.how == bulk::fresh) caller.rpc_sync<remote::switch_pool>(callee, false);
+      for (int i = 0; i != 3; ++i) call(caller, payload, way.how);
+      pair->pin();
+      repeated value;
+      repeated baseline;
+      std::size_t transfers = 0;
+      const std::size_t moved = way.how == bulk::echo ? 2 * size.bytes : size.bytes;
+      for (int repeat = 0; repeat != chosen.repeats; ++repeat) {
+        auto of_raw = raw->transfer(size.bytes, way.how, window, 2);
+        baseline.add(gigabytes_per_second(of_raw, moved));
+        call(caller, payload, way.how);
+        auto samples = time_each(window, 2, [&] { call(caller, payload, way.how); });
+        transfers += samples.size();
+        value.add(gigabytes_per_second(samples, moved));
+      }
+      if (way.how == bulk::fresh) caller.rpc_sync<remote::switch_pool>(callee, true);
+      if (!header) out.section(prefix + way.name + "/");
+      header = true;
+      const auto bound = way.how == bulk::warm ? std::optional<target>(target{0.9, true, true}) : std::nullopt;
+      out.add(name, value, "GB/s", way.baseline, &baseline, transfers, bound);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ferry_bench
+
+int main(int argc, char** argv) {
+  using namespace ferry_bench;
+  auto roles = worker_roles();
+  roles.emplace(raw_role, serve_raw);
+  run_role(argc, argv, roles);
+  const options chosen = read_options(argc, argv, "bulk: tensors against a bare stream");
+  end_after(chosen.limit.count() != 0 ? chosen.limit : std::chrono::seconds(300));
+  try {
+    report out("bulk", chosen);
+    for (const std::string transport : {"tcp", "unix"}) {
+      for (const pin_mode pin : chosen.pins_or({pin_mode::two_cores, pin_mode::same_core})) {
+        measure(out, chosen, transport, pin);
+      }
+    }
+    return 0;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "bulk: %s\n", e.what());
+    return 1;
+  }
+}

@@ -1,0 +1,74 @@
+// What ferry costs while it does nothing: processor time of two idle workers that are connected to each other.
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <exception>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include <ferry/ferry.hpp>
+
+#include "support/handlers.hpp"
+#include "support/options.hpp"
+#include "support/report.hpp"
+#include "support/statistics.hpp"
+#include "support/worker_pair.hpp"
+
+namespace ferry_bench {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Seconds of processor time that a process (0: this one) has used, to the nanosecond.
+double processor_seconds(pid_t process) {
+  clockid_t which{};
+  if (const int reason = ::clock_getcpuclockid(process, &which); reason != 0) {
+    throw std::system_error(reason, std::generic_category(), "clock_getcpuclockid");
+  }
+  timespec now{};
+  if (::clock_gettime(which, &now) != 0) throw std::system_error(errno, std::generic_category(), "clock_gettime");
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+void measure(report& out, const options& chosen, const std::string& transport) {
+  const std::string prefix = "idle/" + transport + "/";
+  if (!chosen.wants(prefix)) return;
+  const auto length = chosen.window.count() != 0 ? std::chrono::nanoseconds(chosen.window)
+                                                 : std::chrono::nanoseconds(chosen.quick ? 2s : 10s);
+  worker_pair pair({.transport = transport}, pin_mode::unpinned);
+  // Busy first: what the workers learned from that, spinning for one, must not go on.
+  for (int i = 0; i != 5000; ++i) (void)pair.caller().rpc_sync<remote::add>(callee, 1, 2);
+  const double here = processor_seconds(0);
+  const double there = processor_seconds(pair.callee_process());
+  const auto started = clock::now();
+  std::this_thread::sleep_for(length);
+  const double seconds = std::chrono::duration<double>(clock::now() - started).count();
+  const double caller = 100 * (processor_seconds(0) - here) / seconds;
+  const double other = 100 * (processor_seconds(pair.callee_process()) - there) / seconds;
+  (void)pair.caller().rpc_sync<remote::add>(callee, 1, 2);  // still connected
+  out.section(prefix);
+  const target wanted{0.5, false, false};
+  out.add({.name = prefix + "caller", .value = caller, .unit = "% core", .n = 1}, wanted);
+  out.add({.name = prefix + "callee", .value = other, .unit = "% core", .n = 1}, wanted);
+}
+
+}  // namespace
+}  // namespace ferry_bench
+
+int main(int argc, char** argv) {
+  using namespace ferry_bench;
+  run_role(argc, argv, worker_roles());
+  const options chosen = read_options(argc, argv, "overhead: processor time of idle connected workers, over 10 s each");
+  end_after(chosen.limit.count() != 0 ? chosen.limit : std::chrono::seconds(120));
+  try {
+    report out("overhead", chosen);
+    for (const std::string transport : {"tcp", "unix"}) measure(out, chosen, transport);
+    return 0;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "overhead: %s\n", e.what());
+    return 1;
+  }
+}

@@ -1,0 +1,41 @@
+#include "handlers.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include <ferry/device/cpu_pool.hpp>
+#include <ferry/tensor/factories.hpp>
+
+#include "allocations.hpp"
+
+namespace ferry_bench::remote {
+namespace {
+std::atomic<std::uint64_t> notes{0};
+}
+
+int add(int a, int b) { return a + b; }
+std::string echo(const std::string& text) { return text; }
+std::int64_t numel(const ferry::tensor& t) { return t.numel(); }
+
+ferry::tensor sum(const ferry::tensor& a, const ferry::tensor& b) {
+  ferry::tensor result = ferry::empty_like(a);
+  *result.data<float>() = *a.data<float>() + *b.data<float>();
+  return result;
+}
+
+ferry::tensor give_back(ferry::tensor t) { return t; }
+void block_for(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
+void note(int value) { notes.fetch_add(value != 0 ? 1 : 0, std::memory_order_relaxed); }
+std::uint64_t noted() { return notes.load(std::memory_order_relaxed); }
+
+void switch_counting(bool on) { count_allocations(on); }
+std::uint64_t counted_allocations() { return allocations(); }
+
+void switch_pool(bool on) {
+  static const std::size_t usual = ferry::get_cpu_pool_stats().limit_bytes;
+  ferry::cpu_pool_set_limit(on ? usual : 0);
+}
+
+}  // namespace ferry_bench::remote

@@ -1,0 +1,25 @@
+#pragma once
+
+// What the benchmarks call.
+
+#include <cstdint>
+#include <string>
+
+#include <ferry/ferry.hpp>
+
+namespace ferry_bench::remote {
+
+int add(int a, int b);
+std::string echo(const std::string& text);
+std::int64_t numel(const ferry::tensor& t);
+ferry::tensor sum(const ferry::tensor& a, const ferry::tensor& b);  ///< of two tensors with one f32 element
+ferry::tensor give_back(ferry::tensor t);
+void block_for(int milliseconds);
+void note(int value);   ///< counts itself
+std::uint64_t noted();  ///< how often note() ran in this process
+
+void switch_counting(bool on);  ///< of allocations
+std::uint64_t counted_allocations();
+void switch_pool(bool on);  ///< off: every large tensor gets new memory from the operating system
+
+}  // namespace ferry_bench::remote

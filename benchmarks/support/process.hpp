@@ -1,0 +1,79 @@
+#pragma once
+
+// Helper processes: this program again, in another role.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+namespace ferry_bench {
+
+/// A connected socket or similar; closes it.
+class descriptor {
+ public:
+  descriptor() = default;
+  explicit descriptor(int value) noexcept : value_(value) {}
+  descriptor(descriptor&& other) noexcept;
+  descriptor& operator=(descriptor&& other) noexcept;
+  descriptor(const descriptor&) = delete;
+  descriptor& operator=(const descriptor&) = delete;
+  ~descriptor();
+  [[nodiscard]] int get() const noexcept { return value_; }
+  void reset() noexcept;
+
+ private:
+  int value_ = -1;
+};
+
+struct descriptor_pair {
+  descriptor first;
+  descriptor second;
+};
+
+/// Two connected blocking stream sockets of the kind "tcp" (loopback, without delay) or "unix".
+descriptor_pair connected_sockets(const std::string& kind);
+
+/// A TCP port of 127.0.0.1 that nobody used a moment ago.
+std::uint16_t free_port();
+
+/// Write or read exactly so much. read_all returns false at the end of the stream; errors throw std::system_error.
+void write_all(int to, const void* bytes, std::size_t size);
+bool read_all(int from, void* bytes, std::size_t size);
+
+/// Roles that main() can be started in: each gets its arguments and the descriptors it was given.
+using role = std::function<int(const std::vector<std::string>& arguments)>;
+inline constexpr int control_descriptor = 3;  ///< in a role: a socket to the parent; its end means "stop"
+inline constexpr int data_descriptor = 4;     ///< in a role: the socket given to it, if any
+
+/// If this process was started in a role, runs it and exits.
+void run_role(int argc, char** argv, const std::map<std::string, role>& roles);
+
+/// A child in a role. It dies when the thread that started it does; the destructor tells it to stop and waits.
+class child_process {
+ public:
+  child_process() = default;
+  child_process(const std::string& role, const std::vector<std::string>& arguments, const descriptor* data = nullptr);
+  child_process(child_process&&) noexcept;
+  child_process& operator=(child_process&&) noexcept;
+  child_process(const child_process&) = delete;
+  child_process& operator=(const child_process&) = delete;
+  ~child_process();
+
+  [[nodiscard]] pid_t id() const noexcept { return id_; }
+  [[nodiscard]] int control() const noexcept { return control_.get(); }
+  /// Closes the control socket, which is what roles end at; does not wait.
+  void ask_to_stop() noexcept { control_.reset(); }
+  /// Asks, and waits for its end. Throws if it did not end well.
+  void stop();
+
+ private:
+  pid_t id_ = -1;
+  descriptor control_;
+};
+
+}  // namespace ferry_bench

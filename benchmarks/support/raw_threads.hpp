@@ -1,0 +1,17 @@
+#pragma once
+
+// What two threads of one process need to wake each other: the baseline of calls within the process.
+
+#include <chrono>
+#include <vector>
+
+#include "affinity.hpp"
+
+namespace ferry_bench {
+
+/// Round trips between two threads that hand a turn to each other, asleep in a futex meanwhile or spinning; in
+/// microseconds. Spinning threads are pinned one each whatever `pin` says: they would wait for each other's time
+/// slices.
+std::vector<double> thread_round_trips(bool spinning, pin_mode pin, std::chrono::nanoseconds window);
+
+}  // namespace ferry_bench

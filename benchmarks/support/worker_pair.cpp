@@ -1,0 +1,103 @@
+#include "worker_pair.hpp"
+
+#include <chrono>
+#include <exception>
+#include <future>
+#include <memory>
+#include <utility>
+
+#include <poll.h>
+#include <ferry/store/tcp_store.hpp>
+
+#include "handlers.hpp"
+
+namespace ferry_bench {
+namespace {
+
+using namespace std::chrono_literals;
+
+ferry::worker_config config(const std::string& name, int rank, int world_size, const std::string& init_method,
+                            const std::string& transport, bool sleeping) {
+  ferry::worker_config result;
+  result.name = name;
+  result.rank = rank;
+  result.world_size = world_size;
+  result.init_method = init_method;
+  result.transports = {transport};
+  result.transport.bind = "127.0.0.1";
+  if (sleeping) result.transport.max_spin = 0us;
+  result.init_timeout = 20s;
+  result.exit_timeout = 20s;
+  return result;
+}
+
+bool told_to_stop() {
+  pollfd control{control_descriptor, POLLIN | POLLRDHUP, 0};
+  return ::poll(&control, 1, 0) != 0;
+}
+
+ferry::worker start(const std::vector<std::string>& arguments) {
+  return ferry::init_rpc(config(arguments.at(0), std::stoi(arguments.at(1)), std::stoi(arguments.at(2)),
+                                arguments.at(3), arguments.at(4), arguments.at(5) == "sleeping"));
+}
+
+int serve(const std::vector<std::string>& arguments) {
+  ferry::worker self = start(arguments);
+  char ignored = 0;
+  read_all(control_descriptor, &ignored, 1);
+  self.shutdown(true, 20s);
+  return 0;
+}
+
+int block(const std::vector<std::string>& arguments) {
+  ferry::worker self = start(arguments);
+  while (!told_to_stop()) self.rpc_sync<remote::block_for>(callee, 100);
+  self.shutdown(true, 20s);
+  return 0;
+}
+
+}  // namespace
+
+std::map<std::string, role> worker_roles() { return {{"callee", serve}, {"bystander", block}}; }
+
+worker_pair::worker_pair(const pair_options& wanted, pin_mode pin) : pin_(pin), within_(wanted.transport == "inproc") {
+  // The store is served here before anybody looks for it.
+  const auto server = ferry::tcp_store_server::listen("127.0.0.1", free_port());
+  const std::string init_method = "tcp://127.0.0.1:" + std::to_string(server->port());
+  const std::string waiting = wanted.sleeping ? "sleeping" : "spinning";
+  const int world_size = wanted.bystander ? 3 : 2;
+  pin_process(0, pin, side::caller);
+  const auto arguments = [&](const std::string& name, int rank) -> std::vector<std::string> {
+    return {name, std::to_string(rank), std::to_string(world_size), init_method, wanted.transport, waiting};
+  };
+  std::future<ferry::worker> other;
+  if (within_) {
+    other = std::async(std::launch::async, [&] { return start(arguments(callee, 1)); });
+  } else {
+    callee_process_ = child_process("callee", arguments(callee, 1));
+    pin_process(callee_process_.id(), pin, side::callee);
+  }
+  if (wanted.bystander) bystander_ = child_process("bystander", arguments("bystander", 2));
+  caller_ = start(arguments("caller", 0));
+  if (within_) callee_ = other.get();
+  this->pin();
+}
+
+void worker_pair::pin() {
+  pin_process(0, pin_, side::caller);
+  if (!within_) pin_process(callee_process_.id(), pin_, side::callee);
+}
+
+worker_pair::~worker_pair() {
+  std::future<void> other;
+  if (within_) {
+    other = std::async(std::launch::async, [this] { callee_ = {}; });
+  } else {
+    callee_process_.ask_to_stop();
+    bystander_.ask_to_stop();
+  }
+  caller_ = {};  // gracefully
+  if (within_) other.wait();
+}
+
+}  // namespace ferry_bench
