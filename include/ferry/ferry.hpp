@@ -10,6 +10,10 @@
 #include <ferry/rpc/task.hpp>
 #include <ferry/rpc/to.hpp>
 #include <ferry/rpc/worker.hpp>
+#include <ferry/tensor/complex.hpp>
 #include <ferry/tensor/factories.hpp>
+#include <ferry/tensor/generator.hpp>
+#include <ferry/tensor/ops.hpp>
 #include <ferry/tensor/tensor.hpp>
+#include <ferry/tensor/traits.hpp>
 #include <ferry/wire/serialize.hpp>

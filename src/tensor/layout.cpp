@@ -34,6 +34,7 @@ std::int64_t spanned_elements(const dims& shape, const dims& strides, dtype type
     overflow = __builtin_mul_overflow(strides[axis], std::max<std::int64_t>(shape[axis] - 1, 0), &reach) || overflow;
     overflow = __builtin_add_overflow(last, reach, &last) || overflow;
   }
+  if (count == 0) return 0;  // strides mean nothing
   const auto size = static_cast<std::int64_t>(dtype_size(type));
   std::int64_t bytes = 0;
   std::int64_t span = 0;
@@ -43,7 +44,7 @@ std::int64_t spanned_elements(const dims& shape, const dims& strides, dtype type
     throw_error(errc::bad_shape, fmt::format("shape {} with strides {} of {} takes more bytes than fit into 63 bits",
                                              to_string(shape), to_string(strides), dtype_name(type)));
   }
-  return count == 0 ? 0 : span;
+  return span;
 }
 
 dims complete_shape(const tensor& t, const dims& shape) {
@@ -159,6 +160,7 @@ walk<N> plan_walk(const std::array<const tensor*, N>& operands) {
   }
   const dims& shape = operands[0]->shape();
   plan.empty = operands[0]->numel() == 0;
+  if (plan.empty) return plan;  // strides of empty shapes may be too large for byte steps
   for (std::size_t axis = 0; axis != shape.size(); ++axis) {
     if (shape[axis] == 1) continue;
     plan.shape[plan.rank] = shape[axis];

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,17 +17,21 @@ namespace {
 
 // The axes that carry distinct elements, smallest stride first; of equal strides the later axis, as in row-major order.
 struct carrying_axes {
-  std::array<std::size_t, max_rank> axis;
+  std::array<std::size_t, max_rank> axis;  // the first `count`
   std::size_t count = 0;
 };
 
 carrying_axes axes_by_stride(std::span<const std::int64_t> shape, std::span<const std::int64_t> strides) {
-  carrying_axes result{};
+  carrying_axes result;
   for (std::size_t axis = shape.size(); axis-- != 0;) {
     if (shape[axis] > 1 && strides[axis] != 0) result.axis[result.count++] = axis;
   }
-  std::stable_sort(result.axis.begin(), result.axis.begin() + static_cast<std::ptrdiff_t>(result.count),
-                   [&](std::size_t a, std::size_t b) { return strides[a] < strides[b]; });
+  // By insertion: the lists are short, and this is on the path of every call.
+  for (std::size_t n = 1; n < result.count; ++n) {
+    for (std::size_t m = n; m != 0 && strides[result.axis[m]] < strides[result.axis[m - 1]]; --m) {
+      std::swap(result.axis[m], result.axis[m - 1]);
+    }
+  }
   return result;
 }
 

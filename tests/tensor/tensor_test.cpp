@@ -4,12 +4,14 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include <ferry/base/error.hpp>
+#include <ferry/device/cpu_pool.hpp>
 #include <ferry/tensor/complex.hpp>
 #include <ferry/tensor/factories.hpp>
 
@@ -280,4 +282,50 @@ TEST_CASE("hooks see views and writes, and the version counts writes") {
   CHECK(!t.clone().requires_grad());
   t.set_slot(nullptr);
   CHECK(!t.requires_grad());
+}
+
+TEST_CASE("handles are copied and dropped from several threads") {
+  int released = 0;
+  std::vector<float> memory(1000, 1.0F);
+  {
+    const tensor t = ferry::from_blob(memory.data(), {1000}, dtype::f32, [&](void*) { ++released; });
+    std::vector<std::thread> threads;
+    for (int n = 0; n != 4; ++n) {
+      threads.emplace_back([t, n] {
+        for (int i = 0; i != 2000; ++i) {
+          const tensor copy = t;
+          const tensor view = copy.slice(0, n * 250, (n + 1) * 250);
+          const tensor own = view.clone();
+          own.fill_(i);
+          view.storage().bump_version();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(t.version() == 8000);
+    CHECK(released == 0);
+  }
+  CHECK(released == 1);
+}
+
+TEST_CASE("small tensors come from the thread's cache") {
+  const auto work = [] {
+    for (int i = 0; i != 100; ++i) {
+      const tensor t = ferry::zeros({4, 4});
+      (void)t.select(0, 1).clone();
+    }
+  };
+  work();
+  const auto before = ferry::get_cpu_pool_stats().system_allocations;
+  work();
+  CHECK(ferry::get_cpu_pool_stats().system_allocations == before);
+}
+
+TEST_CASE("operations on empty shapes whose strides are huge") {
+  const tensor t = ferry::empty({0, std::int64_t{1} << 62}, dtype::f64);
+  CHECK(ferry::equal(t.clone(), t));
+  CHECK(t.transpose(0, 1).to(dtype::f32).numel() == 0);
+  t.fill_(1);
+  CHECK(t.select(1, -1).numel() == 0);
+  CHECK(t.unsqueeze(0).slice(2, 5).flatten(0, 1).numel() == 0);
 }

@@ -1,24 +1,13 @@
 #pragma once
 
-// Tensors and their parts as text, also through fmt: fmt::print("{}", t).
+// Tensors and their parts through fmt: fmt::print("{}", t). The text is that of the to_string functions. Apart from
+// tensor.hpp because fmt is a heavy header.
 
-#include <string>
 #include <string_view>
 
 #include <fmt/core.h>
 
 #include <ferry/tensor/tensor.hpp>
-
-namespace ferry::inline v0 {
-
-/// The elements in nested brackets and aligned columns, with dtype (unless f32, i64 or bool) and device (unless cpu):
-///   tensor([[1., 2.],
-///           [3., 4.]], dtype=f64)
-/// Of more than 1000 elements only the first and last three of each axis are shown. Floating-point numbers have four
-/// digits after the point. Elements of tensors that are not on the CPU are not fetched; only the shape is shown.
-[[nodiscard]] std::string to_string(const tensor& t);
-
-}  // namespace ferry::inline v0
 
 template <>
 struct fmt::formatter<ferry::tensor> : fmt::formatter<fmt::string_view> {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -222,5 +223,12 @@ class tensor {
 /// Infinities are close to themselves; NaNs only with `equal_nan`.
 [[nodiscard]] bool allclose(const tensor& a, const tensor& b, double relative = 1e-5, double absolute = 1e-8,
                             bool equal_nan = false);
+
+/// The elements in nested brackets and aligned columns, with dtype (unless f32, i64 or bool) and device (unless cpu):
+///   tensor([[1., 2.],
+///           [3., 4.]], dtype=f64)
+/// Of more than 1000 elements only the first and last three of each axis are shown. Floating-point numbers have four
+/// digits after the point. Elements of tensors that are not on the CPU are not fetched; only the shape is shown.
+[[nodiscard]] std::string to_string(const tensor& t);
 
 }  // namespace ferry::inline v0
