@@ -68,6 +68,7 @@ void byte_buffer::release() noexcept {
 struct shared_block::header {
   std::atomic<std::size_t> references;
   std::size_t capacity;
+  byte_buffer adopted;  // if not empty, the bytes are there, else behind the header
 };
 static constexpr std::size_t block_header = 64;  // keeps the bytes on a cache line of their own
 
@@ -81,7 +82,18 @@ shared_block shared_block::allocate(std::size_t capacity) {
   }
   if (!memory) memory = checked(std::malloc(capacity + block_header));
   shared_block result;
-  result.block_ = new (memory) header{1, capacity};
+  result.block_ = new (memory) header{1, capacity, {}};
+  return result;
+}
+
+shared_block shared_block::adopt(byte_buffer&& buffer) {
+  if (buffer.size() <= receive_block - block_header) {  // a cached block and a copy cost less than two calls of malloc
+    auto result = allocate(buffer.size());
+    if (!buffer.empty()) std::memcpy(result.data(), buffer.data(), buffer.size());
+    return result;
+  }
+  shared_block result;
+  result.block_ = new (checked(std::malloc(block_header))) header{1, buffer.size(), std::move(buffer)};
   return result;
 }
 
@@ -97,7 +109,9 @@ void shared_block::reset() noexcept {
   if (!pooled || !receive_blocks.put(block)) std::free(block);
 }
 
-std::byte* shared_block::data() const noexcept { return reinterpret_cast<std::byte*>(block_) + block_header; }
+std::byte* shared_block::data() const noexcept {
+  return block_->adopted.empty() ? reinterpret_cast<std::byte*>(block_) + block_header : block_->adopted.data();
+}
 std::size_t shared_block::capacity() const noexcept { return block_ ? block_->capacity : 0; }
 bool shared_block::unique() const noexcept { return block_ && block_->references.load(std::memory_order_acquire) == 1; }
 

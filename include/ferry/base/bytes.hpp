@@ -72,6 +72,8 @@ class shared_block {
   shared_block() noexcept = default;
   /// An uninitialised block of at least `capacity` bytes. Throws std::bad_alloc.
   static shared_block allocate(std::size_t capacity);
+  /// The bytes of `buffer`: its memory if there is much of it, else a copy. Throws std::bad_alloc.
+  static shared_block adopt(byte_buffer&& buffer);
   shared_block(const shared_block& other) noexcept;
   shared_block(shared_block&& other) noexcept : block_(std::exchange(other.block_, nullptr)) {}
   shared_block& operator=(shared_block other) noexcept {

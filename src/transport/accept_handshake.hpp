@@ -1,0 +1,57 @@
+#pragma once
+
+// The accepting end of one handshake.
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <asio/steady_timer.hpp>
+
+#include "handshake.hpp"
+#include "listener.hpp"
+#include "socket_core.hpp"
+
+namespace ferry::inline v0::detail {
+
+/// Everything runs on the control thread.
+class accept_handshake final : public control_operation, public std::enable_shared_from_this<accept_handshake> {
+ public:
+  accept_handshake(std::shared_ptr<socket_core> core, std::shared_ptr<listener> owner, descriptor accepted);
+
+  void start();
+  void abort() noexcept override { finish(); }
+  /// Ends it because it takes too long.
+  void give_up();
+  [[nodiscard]] std::chrono::steady_clock::time_point began() const noexcept { return began_; }
+
+ private:
+  void read_body();
+  void take_hello();
+  void refuse(const refusal& why);
+  void hand_over();
+  void finish() noexcept;
+  /// A completion handler that does nothing once the handshake is over, ends it when the peer has left, and lets no
+  /// exception out.
+  auto then(void (accept_handshake::*next)());
+
+  std::shared_ptr<socket_core> core_;
+  std::shared_ptr<listener> owner_;
+  stream_socket socket_;
+  asio::steady_timer timer_;
+  const std::string peer_;  // for messages
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  std::array<std::byte, handshake_prefix::encoded_size> prefix_bytes_{};
+  handshake_prefix prefix_;
+  std::vector<std::byte> body_;
+  std::vector<std::byte> answer_;
+  hello hello_;
+  acceptor_registry::greeting greeting_;
+  bool done_ = false;
+};
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,75 @@
+#pragma once
+
+// The connecting end: resolves, tries each address, shakes hands.
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <asio/ip/tcp.hpp>
+#include <asio/steady_timer.hpp>
+
+#include "handshake.hpp"
+#include "listener.hpp"
+#include "socket_address.hpp"
+#include "socket_core.hpp"
+
+namespace ferry::inline v0::detail {
+
+struct connect_request {
+  std::string address;  ///< as the caller gave it
+  hello self;
+  transport_options options;
+  deadline until;
+  connect_callback callback;
+};
+
+/// Everything but the constructor runs on the control thread.
+class connect_operation final : public control_operation, public std::enable_shared_from_this<connect_operation> {
+ public:
+  connect_operation(std::shared_ptr<socket_core> core, connect_request request, listener::peer_check check);
+
+  /// Parses the address and begins.
+  void start();
+  void abort() noexcept override;
+
+ private:
+  void resolve(const std::string& host, std::uint16_t port);
+  void try_next();
+  void send_hello();
+  void read_prefix();
+  void read_body();
+  void take_answer();
+  /// This address did not work: on to the next one.
+  void attempt_failed(errc code, const std::string& reason);
+  void fail(errc code, const std::string& reason) noexcept;
+  void finish(connect_result result) noexcept;
+  void arm_timer(std::chrono::steady_clock::duration step_limit);
+  std::string current_text() const;
+  /// A completion handler of the current attempt: does nothing once that is over, and lets no exception out.
+  auto then(void (connect_operation::*next)());
+
+  std::shared_ptr<socket_core> core_;
+  connect_request request_;
+  const listener::peer_check check_;
+  std::optional<asio::ip::tcp::resolver> resolver_;
+  stream_socket socket_;
+  asio::steady_timer timer_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  std::vector<socket_address> candidates_;
+  std::size_t next_ = 0;
+  std::uint64_t attempt_ = 0;  // tells handlers of an attempt that was given up
+  std::string reasons_;        // of the attempts that failed
+  errc worst_ = errc::connect_failed;
+  std::vector<std::byte> hello_;
+  std::array<std::byte, handshake_prefix::encoded_size> prefix_bytes_{};
+  std::vector<std::byte> body_;
+  bool done_ = false;
+};
+
+}  // namespace ferry::inline v0::detail

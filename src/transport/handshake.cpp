@@ -1,0 +1,161 @@
+#include "handshake.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+namespace ferry::inline v0::detail {
+namespace {
+
+// Little-endian whatever the machine: the handshake is small and rare, so byte by byte.
+class writer {
+ public:
+  explicit writer(const std::array<unsigned char, 8>& magic) {
+    for (unsigned char byte : magic) out_.push_back(std::byte{byte});
+    number(protocol_version, 4);
+    number(oldest_protocol_version, 4);
+    number(0, 4);
+  }
+  void number(std::uint64_t value, int bytes) {
+    for (int i = 0; i < bytes; ++i) out_.push_back(static_cast<std::byte>(value >> (8U * static_cast<unsigned>(i))));
+  }
+  void text(std::string_view what, std::string_view value, std::size_t longest) {
+    if (value.size() > longest) {
+      throw_error(errc::invalid_argument, fmt::format("the {} has {} bytes, more than {}", what, value.size(), longest));
+    }
+    number(value.size(), 2);
+    const auto* bytes = reinterpret_cast<const std::byte*>(value.data());
+    out_.insert(out_.end(), bytes, bytes + value.size());
+  }
+  std::vector<std::byte> finish() {
+    const auto body = out_.size() - handshake_prefix::encoded_size;
+    for (unsigned i = 0; i < 4; ++i) out_[16 + i] = static_cast<std::byte>(body >> (8U * i));
+    return std::move(out_);
+  }
+
+ private:
+  std::vector<std::byte> out_;
+};
+
+class reader {
+ public:
+  explicit reader(std::span<const std::byte> in) : in_(in) {}
+  std::uint64_t number(std::string_view what, std::size_t bytes) {
+    const auto raw = take(what, bytes);
+    std::uint64_t value = 0;
+    for (std::size_t i = 0; i < bytes; ++i) value |= std::to_integer<std::uint64_t>(raw[i]) << (8U * i);
+    return value;
+  }
+  std::string text(std::string_view what, std::size_t longest) {
+    const std::size_t size = number(what, 2);
+    if (size > longest) {
+      throw_error(errc::handshake_failed, fmt::format("the {} in the handshake has {} bytes, more than {}", what, size, longest));
+    }
+    const auto raw = take(what, size);
+    return {reinterpret_cast<const char*>(raw.data()), size};
+  }
+
+ private:
+  std::span<const std::byte> take(std::string_view what, std::size_t bytes) {
+    if (in_.size() < bytes) throw_error(errc::handshake_failed, fmt::format("the handshake ends before the {}", what));
+    const auto result = in_.first(bytes);
+    in_ = in_.subspan(bytes);
+    return result;
+  }
+  std::span<const std::byte> in_;
+};
+
+std::string versions(std::uint32_t newest, std::uint32_t oldest) {
+  return newest == oldest ? fmt::format("version {}", newest) : fmt::format("versions {} to {}", oldest, newest);
+}
+
+}  // namespace
+
+handshake_prefix handshake_prefix::decode(const std::byte* in, const std::array<unsigned char, 8>& magic,
+                                          std::string_view peer) {
+  if (std::memcmp(in, magic.data(), magic.size()) != 0) {
+    throw_error(errc::handshake_failed, fmt::format("the peer at {} does not speak ferry", peer));
+  }
+  reader rest({in + magic.size(), encoded_size - magic.size()});
+  handshake_prefix result;
+  result.version = static_cast<std::uint32_t>(rest.number("version", 4));
+  result.oldest = static_cast<std::uint32_t>(rest.number("version", 4));
+  result.body_bytes = static_cast<std::uint32_t>(rest.number("length", 4));
+  return result;
+}
+
+void handshake_prefix::check_size(std::string_view peer) const {
+  if (body_bytes > longest_handshake_body) {
+    throw_error(errc::handshake_failed, fmt::format("the peer at {} announced a handshake of {} bytes, more than {}", peer,
+                                                    body_bytes, longest_handshake_body));
+  }
+}
+
+bool handshake_prefix::compatible() const noexcept {
+  const auto common = std::min(version, protocol_version);
+  return common >= oldest && common >= oldest_protocol_version;
+}
+
+std::string handshake_prefix::version_text(std::string_view peer) const {
+  return fmt::format("the peer at {} speaks protocol {}, this process speaks {}; run the same ferry release on both", peer,
+                     versions(version, oldest), versions(protocol_version, oldest_protocol_version));
+}
+
+std::vector<std::byte> encode_hello(const hello& self) {
+  writer out(hello_magic);
+  out.number(self.features, 8);
+  out.number(self.life.value, 8);
+  out.number(static_cast<std::uint32_t>(self.id.value), 4);
+  out.text("group", self.group, longest_group);
+  out.text("worker name", self.name, longest_name);
+  out.text("target's name", self.target, longest_name);
+  return out.finish();
+}
+
+std::vector<std::byte> encode_answer(const hello_reply& reply) {
+  writer out(answer_magic);
+  out.number(0, 4);
+  out.number(reply.features, 8);
+  out.number(reply.life.value, 8);
+  out.number(static_cast<std::uint32_t>(reply.id.value), 4);
+  out.text("worker name", reply.name, longest_name);
+  return out.finish();
+}
+
+std::vector<std::byte> encode_answer(const refusal& why) {
+  writer out(answer_magic);
+  out.number(static_cast<std::uint32_t>(why.code), 4);
+  out.text("text", std::string_view(why.text).substr(0, longest_refusal), longest_refusal);
+  return out.finish();
+}
+
+hello decode_hello(std::span<const std::byte> body) {
+  reader in(body);
+  hello result;
+  result.features = in.number("features", 8);
+  result.life.value = in.number("incarnation", 8);
+  result.id.value = static_cast<std::int32_t>(static_cast<std::uint32_t>(in.number("worker id", 4)));
+  result.group = in.text("group", longest_group);
+  result.name = in.text("worker name", longest_name);
+  result.target = in.text("target's name", longest_name);
+  return result;
+}
+
+std::variant<hello_reply, refusal> decode_answer(std::span<const std::byte> body) {
+  reader in(body);
+  const auto status = in.number("status", 4);
+  if (status != 0) {
+    auto code = static_cast<errc>(static_cast<std::int32_t>(static_cast<std::uint32_t>(status)));
+    if (errc_name(code) == "unknown") code = errc::handshake_failed;  // of a later build
+    return refusal{code, in.text("text", longest_refusal)};
+  }
+  hello_reply result;
+  result.features = in.number("features", 8);
+  result.life.value = in.number("incarnation", 8);
+  result.id.value = static_cast<std::int32_t>(static_cast<std::uint32_t>(in.number("worker id", 4)));
+  result.name = in.text("worker name", longest_name);
+  return result;
+}
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,104 @@
+#include "listener.hpp"
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include "accept_handshake.hpp"
+
+namespace ferry::inline v0::detail {
+
+listener::listener(std::shared_ptr<socket_core> core, descriptor socket, peer_check check)
+    : core_(std::move(core)),
+      where_(socket_address::local_end(socket.get())),
+      check_(check),
+      socket_(core_->context),
+      timer_(core_->context) {
+  socket_.assign(socket.get());
+  (void)socket.release();
+}
+
+void listener::start() {
+  core_->live.emplace(this, shared_from_this());
+  wait_for_peers();
+}
+
+void listener::abort() noexcept {
+  const auto keep = shared_from_this();
+  closed_ = true;
+  asio::error_code ignored;
+  socket_.close(ignored);
+  timer_.cancel();
+  core_->live.erase(this);
+}
+
+void listener::wait_for_peers() {
+  socket_.async_wait(asio::posix::stream_descriptor::wait_read,
+                     [self = shared_from_this()](const asio::error_code& error) {
+                       if (!error && !self->closed_) self->accept_some();
+                     });
+}
+
+void listener::accept_some() {
+  constexpr int at_once = 16;  // then the handshakes that have begun get their turn
+  for (int i = 0; i < at_once; ++i) {
+    if (handshakes_.size() >= most_handshakes) {
+      crowded_ = true;
+      return make_room();
+    }
+    descriptor accepted(::accept4(socket_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (accepted.get() >= 0) {
+      complained_ = false;
+      begin_handshake(std::move(accepted));
+      continue;
+    }
+    const int why = errno;
+    if (why == EAGAIN || why == EWOULDBLOCK) break;
+    if (why != EMFILE && why != ENFILE && why != ENOBUFS && why != ENOMEM) continue;  // that peer has left already
+    // The peer stays in the queue, so the socket stays readable: waiting for that again would spin.
+    if (!std::exchange(complained_, true)) {
+      core_->warnings.warn(fmt::format("{}: cannot accept connections on {} for now: {}", core_->transport_name,
+                                       where_.text(), std::generic_category().message(why)));
+    }
+    constexpr std::chrono::milliseconds pause{100};
+    timer_.expires_after(pause);
+    return timer_.async_wait([self = shared_from_this()](const asio::error_code& error) {
+      if (!error && !self->closed_) self->accept_some();
+    });
+  }
+  wait_for_peers();
+}
+
+void listener::begin_handshake(descriptor accepted) {
+  try {
+    if (auto why = check_ ? check_(accepted.get()) : std::string(); !why.empty()) {
+      return core_->warnings.warn(fmt::format("{}: refused a connection: {}", core_->transport_name, why));
+    }
+    const auto fresh = std::make_shared<accept_handshake>(core_, shared_from_this(), std::move(accepted));
+    handshakes_.push_back(fresh.get());
+    fresh->start();
+  } catch (const std::exception& failure) {
+    core_->warnings.warn(fmt::format("{}: dropped a new connection: {}", core_->transport_name, failure.what()));
+  }
+}
+
+void listener::handshake_ended(accept_handshake& which) noexcept {
+  handshakes_.remove(&which);
+  if (!std::exchange(crowded_, false) || closed_) return;
+  timer_.cancel();
+  wait_for_peers();
+}
+
+void listener::make_room() {
+  const auto until = handshakes_.front()->began() + crowded_handshake_time;
+  if (until <= std::chrono::steady_clock::now()) return handshakes_.front()->give_up();
+  timer_.expires_at(until);
+  timer_.async_wait([self = shared_from_this()](const asio::error_code& error) {
+    if (!error && !self->closed_ && self->crowded_) self->make_room();
+  });
+}
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,58 @@
+#pragma once
+
+// A listening socket: accepts, and lets each newcomer shake hands.
+
+#include <chrono>
+#include <list>
+#include <memory>
+#include <string>
+
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/steady_timer.hpp>
+
+#include "socket_address.hpp"
+#include "socket_core.hpp"
+
+namespace ferry::inline v0::detail {
+
+class accept_handshake;
+
+/// Everything but the constructor and where() runs on the control thread.
+class listener final : public control_operation, public std::enable_shared_from_this<listener> {
+ public:
+  /// Looks at a connected descriptor and returns why its other end is not wanted; empty if it is. May be null.
+  using peer_check = std::string (*)(int descriptor);
+
+  listener(std::shared_ptr<socket_core> core, descriptor socket, peer_check check);
+
+  /// Begins to accept.
+  void start();
+  /// Stops listening; handshakes under way go on.
+  void abort() noexcept override;
+
+  /// The address that is listened on.
+  [[nodiscard]] const socket_address& where() const noexcept { return where_; }
+
+ private:
+  friend class accept_handshake;
+
+  void wait_for_peers();
+  void accept_some();
+  void begin_handshake(descriptor accepted);
+  /// Called by a handshake that is over.
+  void handshake_ended(accept_handshake& which) noexcept;
+  /// Gives up the oldest handshake, now or when it has had its time.
+  void make_room();
+
+  std::shared_ptr<socket_core> core_;
+  const socket_address where_;
+  const peer_check check_;
+  asio::posix::stream_descriptor socket_;
+  asio::steady_timer timer_;
+  std::list<accept_handshake*> handshakes_;  // oldest first
+  bool crowded_ = false;                     // not accepting until a handshake ends
+  bool complained_ = false;                  // about accept failing, since it last worked
+  bool closed_ = false;
+};
+
+}  // namespace ferry::inline v0::detail

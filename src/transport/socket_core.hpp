@@ -1,0 +1,64 @@
+#pragma once
+
+// What the parts of one socket transport (listeners, handshakes, connects) share.
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string_view>
+#include <unordered_map>
+
+#include <asio/generic/stream_protocol.hpp>
+#include <asio/io_context.hpp>
+
+#include <ferry/transport/transport.hpp>
+
+#include "acceptor_registry.hpp"
+
+namespace ferry::inline v0::detail {
+
+/// A handshake must be over after this long, whichever end is slow.
+inline constexpr std::chrono::seconds handshake_time{10};
+/// So many peers may be in the handshake at once; further ones wait in the kernel's queue.
+inline constexpr std::size_t most_handshakes = 256;
+/// While others wait, a handshake that has taken longer than this is given up for them.
+inline constexpr std::chrono::seconds crowded_handshake_time{2};
+
+using stream_socket = asio::generic::stream_protocol::socket;
+
+/// Something under way on the control thread. Keeps itself in socket_core::live until it is over.
+class control_operation {
+ public:
+  virtual ~control_operation() = default;
+  /// Ends it at once and tells whoever waits for it. On the control thread.
+  virtual void abort() noexcept = 0;
+};
+
+/// Warnings about peers that misbehave, at most a few per second: a hostile peer must not fill the disk.
+class warning_limiter {
+ public:
+  /// On the control thread.
+  void warn(std::string_view text);
+
+ private:
+  std::chrono::steady_clock::time_point window_{};
+  int in_window_ = 0;
+  std::size_t dropped_ = 0;
+};
+
+struct socket_core {
+  socket_core(reactor& loop_, asio::io_context& context_, std::string_view name_)
+      : loop(loop_), context(context_), transport_name(name_) {}
+
+  reactor& loop;
+  asio::io_context& context;
+  std::string_view transport_name;  ///< a literal
+  acceptor_registry workers;
+
+  // The rest belongs to the control thread.
+  bool closed = false;
+  std::unordered_map<control_operation*, std::shared_ptr<control_operation>> live;
+  warning_limiter warnings;
+};
+
+}  // namespace ferry::inline v0::detail

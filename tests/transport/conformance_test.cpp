@@ -1,0 +1,60 @@
+// The transport conformance suite over every transport of ferry.
+
+#include "transport_conformance.hpp"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "io_threads.hpp"
+
+std::shared_ptr<ferry::reactor> transport_kit::test_reactor() { return ferry::detail::shared_reactor(); }
+
+namespace {
+
+struct tcp_under_test {
+  using tag = ferry::tcp;
+  static constexpr bool crosses_processes = true;
+  static std::string missing() { return {}; }
+  static ferry::transport_options options() { return {}; }
+};
+
+struct tcp_over_ipv6_under_test {
+  using tag = ferry::tcp;
+  static constexpr bool crosses_processes = true;
+  static std::string missing() {
+    const int tried = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in6 loopback{};
+    loopback.sin6_family = AF_INET6;
+    loopback.sin6_addr = in6addr_loopback;
+    const bool works = tried >= 0 && ::bind(tried, reinterpret_cast<const sockaddr*>(&loopback), sizeof loopback) == 0;
+    if (tried >= 0) ::close(tried);
+    return works ? "" : "this machine has no IPv6 loopback address";
+  }
+  static ferry::transport_options options() {
+    ferry::transport_options result;
+    result.bind = "::1";
+    return result;
+  }
+};
+
+struct unix_under_test {
+  using tag = ferry::unix_domain;
+  static constexpr bool crosses_processes = true;
+  static std::string missing() { return {}; }
+  static ferry::transport_options options() { return {}; }
+};
+
+struct inproc_under_test {
+  using tag = ferry::inproc;
+  static constexpr bool crosses_processes = false;
+  static std::string missing() { return {}; }
+  static ferry::transport_options options() { return {}; }
+};
+
+}  // namespace
+
+TEST_CASE("tcp conforms") { transport_kit::transport_conformance<tcp_under_test>(); }
+TEST_CASE("tcp over IPv6 conforms") { transport_kit::transport_conformance<tcp_over_ipv6_under_test>(); }
+TEST_CASE("unix conforms") { transport_kit::transport_conformance<unix_under_test>(); }
+TEST_CASE("inproc conforms") { transport_kit::transport_conformance<inproc_under_test>(); }
