@@ -352,13 +352,14 @@ class Endings(unittest.TestCase):
         except ProcessLookupError:
             pass  # killed with the group before it could leave it
 
-    def test_workers_do_not_outlive_a_killed_ferry_run(self):
-        with Started(3, "echo $$; exec tail -f /dev/null") as job:
-            workers = [int(line.split()[1]) for line in job.lines(3)]
+    def test_workers_and_their_children_do_not_outlive_a_killed_ferry_run(self):
+        with Started(3, "tail -f /dev/null & echo $$ $!; wait") as job:
+            lines = [line.split() for line in job.lines(3)]
             job.process.kill()
             job.process.wait(PATIENCE)
-            for worker in workers:
-                self.assertTrue(wait_for_end(worker))
+            for _, worker, child in lines:
+                self.assertTrue(wait_for_end(int(worker)))
+                self.assertTrue(wait_for_end(int(child)))
 
     def test_many_workers(self):
         result = shell(200, "echo $RANK")

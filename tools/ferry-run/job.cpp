@@ -95,6 +95,7 @@ job::~job() {
 int job::run() {
   if (options_.port == 0) options_.port = free_port();
   take_signals();
+  guard_.emplace();
   start_workers();
   while (running() > 0) step();
   while (!leave_now_ && (output_.pending() || errors_.pending())) step();
@@ -136,6 +137,7 @@ void job::start_workers() {
     try {
       const started_process process =
           start(options_.command, environment(options_, options_.port, rank), inherited_, exec_failed);
+      guard_->watch(process.pid);
       const std::string prefix = "[" + std::to_string(rank) + "] ";
       workers_.push_back({rank, process.pid, true, source(process.stdout_pipe, prefix, output_),
                           source(process.stderr_pipe, prefix, errors_)});
@@ -248,6 +250,7 @@ void job::reap() {
       continue;
     kill(-one.pid, SIGKILL);
     waitpid(one.pid, nullptr, 0);
+    guard_->forget(one.pid);
     one.running = false;
     one.out.finish();
     one.err.finish();

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "guard.hpp"
 #include "options.hpp"
 #include "output.hpp"
 #include "process.hpp"
@@ -54,6 +55,7 @@ class job {
 
   options options_;
   inherited_state inherited_;
+  std::optional<guard> guard_;
   int signals_ = -1;
   sink output_;
   sink errors_;

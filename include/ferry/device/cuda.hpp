@@ -11,8 +11,8 @@ namespace ferry::inline v0 {
 /// Tag of NVIDIA GPUs.
 struct cuda {};
 
-/// Only discovery: no memory is allocated on a GPU, so this is not a device_type, and tensors on "cuda:0" are refused by
-/// check_device and operations_of.
+/// Only discovery: no memory is allocated on a GPU, so this is not a device_type, and tensors on "cuda:0" are refused
+/// by check_device and operations_of.
 template <>
 struct device_traits<cuda> {
   static constexpr std::string_view name = "cuda";
