@@ -53,7 +53,7 @@ void outgoing_link::opened(std::shared_ptr<connection> connection) {
   if (closed()) connection->close(make_error(errc::shutting_down, "the worker was closed while it connected"));
 }
 
-void outgoing_link::send(outgoing_message&& message) noexcept {
+void outgoing_link::send(outgoing_message&& message, bool soon) noexcept {
   if (!open_.load(std::memory_order_acquire)) {
     std::lock_guard lock(mutex_);
     if (closed()) return;
@@ -62,7 +62,11 @@ void outgoing_link::send(outgoing_message&& message) noexcept {
       return;
     }
   }
-  connection_->send(std::move(message));
+  if (soon) {
+    connection_->send_soon(std::move(message));
+  } else {
+    connection_->send(std::move(message));
+  }
 }
 
 bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline until, bool driven, std::uint64_t& id) {
@@ -88,7 +92,7 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
     if (abandon(id, ignored, false)) throw;
     return true;  // the link was closed meanwhile, which has ended the call
   }
-  send(std::move(request));
+  send(std::move(request), !driven);
   if (!driven) {
     if (!until.is_never()) owner_->check_deadlines_at(until);
     if (open_.load(std::memory_order_acquire)) connection_->keep_watched();

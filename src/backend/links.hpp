@@ -57,7 +57,7 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   // connection_receiver
   void on_message(connection& from, inbound_message&& message) noexcept override;
   void on_closed(connection& which, std::exception_ptr reason) noexcept override;
-  [[nodiscard]] bool expects_messages() const noexcept override { return pending_count_.load() != 0; }
+  [[nodiscard]] std::size_t expected_messages() const noexcept override { return pending_count_.load(); }
 
  private:
   // The pending calls sit in slots; an id is a slot and how often the slot was used before.
@@ -68,7 +68,7 @@ class outgoing_link final : public connection_receiver, public std::enable_share
     deadline until;
   };
   pending_call* take(std::uint64_t id) noexcept;  // with mutex_ held
-  void send(outgoing_message&& message) noexcept;
+  void send(outgoing_message&& message, bool soon = false) noexcept;
   void end_all(errc code, const std::string& detail) noexcept;
 
   const std::shared_ptr<link_owner> owner_;
@@ -98,7 +98,7 @@ class incoming_link final : public connection_receiver,
   // connection_receiver
   void on_message(connection& from, inbound_message&& message) noexcept override;
   void on_closed(connection& which, std::exception_ptr reason) noexcept override;
-  [[nodiscard]] bool expects_messages() const noexcept override { return true; }
+  [[nodiscard]] std::size_t expected_messages() const noexcept override { return 1; }
 
   // reply_channel
   void reply(std::uint64_t call_id, outgoing_message&& answer) override;

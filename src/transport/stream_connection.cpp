@@ -33,6 +33,8 @@ constexpr std::size_t accumulate_until = 64 * 1024;   // bytes of one such write
 constexpr std::size_t flush_at = 16 * 1024;           // held-back bytes that are written without waiting for a batch's end
 constexpr std::size_t read_round = 1024 * 1024;       // bytes read before waiting work is given its turn
 constexpr std::size_t vectors_per_write = 64;
+constexpr std::size_t hold_back_from = 4;             // messages expected, apart from answers to held-back ones
+constexpr std::chrono::microseconds high_rate_gap{100};  // messages that arrive closer than this do so at a high rate
 
 /// Messages that are written together: bytes, then tensors.
 struct segment {
@@ -73,7 +75,8 @@ class stream_connection final : public connection,
     armed_.store(true);
     watch_ = loop_->watch(descriptor_, shared_from_this(), true, false);
   }
-  void send(outgoing_message&& message) noexcept override;
+  void send(outgoing_message&& message) noexcept override { send_message(std::move(message), false); }
+  void send_soon(outgoing_message&& message) noexcept override { send_message(std::move(message), true); }
   bool drive(const drive_condition& condition, deadline until) noexcept override;
   void keep_watched() noexcept override {
     if (!armed_.load() && reader_.load() == not_read) set_armed(true);
@@ -108,6 +111,9 @@ class stream_connection final : public connection,
   void note_unwatched() noexcept;
   void set_armed(bool armed) noexcept;
 
+  void send_message(outgoing_message&& message, bool soon) noexcept;
+  [[nodiscard]] bool may_hold_back() const noexcept;
+  void flush_held_back() noexcept;
   void enqueue(outgoing_message&& message);
   void write_queued(std::unique_lock<std::mutex>& lock) noexcept;
   outcome write_active(int& reason) noexcept;
@@ -133,6 +139,7 @@ class stream_connection final : public connection,
   std::atomic<std::uint32_t> touched_{0};  // counts drives and lingers
   std::uint32_t seen_touched_ = 0;         // of the monitor
   std::atomic<bool> noted_{false};         // the monitor has it
+  std::atomic<clock::rep> last_read_{0};   // when the last bytes came
 
   std::mutex out_mutex_;  // guards what follows, except that active_ and active_at_ belong to the writer
   bool writing_ = false;  // some thread writes, or waits for the descriptor to become writable
@@ -143,13 +150,14 @@ class stream_connection final : public connection,
   std::exception_ptr reason_;
   std::deque<segment> queue_;
   std::size_t queued_bytes_ = 0;
+  std::atomic<std::size_t> held_back_{0};  // messages queued by send_soon; written under the mutex
   std::deque<segment> active_;
   std::size_t active_at_ = 0;  // bytes of the first segment that are written
 };
 
 // ---------------------------------------------------------------- writing
 
-void stream_connection::send(outgoing_message&& message) noexcept {
+void stream_connection::send_message(outgoing_message&& message, bool soon) noexcept {
   std::unique_lock lock(out_mutex_);
   if (closed_.load(std::memory_order_relaxed) || closing_) return;
   try {
@@ -158,6 +166,11 @@ void stream_connection::send(outgoing_message&& message) noexcept {
       enqueue(std::move(message));
       if (!corked_) corked_ = loop_->flush_later(shared_from_this());
       if (corked_) return;
+    } else if (soon && may_hold_back()) {
+      enqueue(std::move(message));
+      held_back_.store(held_back_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+      lock.unlock();
+      return note_unwatched();
     } else if (queue_.empty() && message.tensors.empty()) {
       writing_ = true;
       lock.unlock();
@@ -183,6 +196,20 @@ void stream_connection::send(outgoing_message&& message) noexcept {
   }
 }
 
+// With out_mutex_ held. A message is held back only while at least one is expected that does not answer a held-back one:
+// whoever reads that one flushes afterwards, under the same mutex, and so finds what is queued now.
+bool stream_connection::may_hold_back() const noexcept {
+  if (queued_bytes_ >= flush_at) return false;
+  const std::size_t held = held_back_.load(std::memory_order_relaxed) + 1;  // the new one is expected to be answered, too
+  if (receiver_->expected_messages() < held + hold_back_from) return false;
+  const auto since = clock::now().time_since_epoch().count() - last_read_.load(std::memory_order_relaxed);
+  return std::chrono::nanoseconds(since) < high_rate_gap;
+}
+
+void stream_connection::flush_held_back() noexcept {
+  if (held_back_.load(std::memory_order_relaxed) != 0) flush();
+}
+
 void stream_connection::enqueue(outgoing_message&& message) {
   queued_bytes_ += message.bytes.size();
   if (message.tensors.empty() && message.bytes.size() <= small_message && !queue_.empty()) {
@@ -198,6 +225,7 @@ void stream_connection::enqueue(outgoing_message&& message) {
 void stream_connection::flush() noexcept {
   std::unique_lock lock(out_mutex_);
   corked_ = false;
+  held_back_.store(0, std::memory_order_relaxed);
   if (writing_ || queue_.empty() || closed_.load(std::memory_order_relaxed)) return;
   writing_ = true;
   write_queued(lock);
@@ -217,6 +245,7 @@ void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcep
       active_.swap(queue_);
       active_at_ = 0;
       queued_bytes_ = 0;
+      held_back_.store(0, std::memory_order_relaxed);
     }
     if (closed_.load(std::memory_order_relaxed)) {
       active_.clear();
@@ -388,6 +417,7 @@ stream_connection::outcome stream_connection::receive(std::size_t& received) noe
     }
     if (got > 0) {
       received = static_cast<std::size_t>(got);
+      last_read_.store(clock::now().time_since_epoch().count(), std::memory_order_relaxed);
       reader_state_.commit(received, *this);
       return received == total ? outcome::more : outcome::drained;
     }
@@ -424,6 +454,7 @@ void stream_connection::read_all(bool to_the_end) noexcept {
     }
   }
   leave_reader();
+  flush_held_back();
 }
 
 void stream_connection::on_ready(readiness ready) noexcept {
@@ -444,7 +475,8 @@ void stream_connection::set_armed(bool armed) noexcept {
   loop_->rewatch(watch_, armed, want_writable_);
 }
 
-// The descriptor stays disarmed although nobody reads: the monitor arms it when that lasts.
+// The descriptor stays disarmed although nobody reads, or messages are held back: the monitor arms it when that lasts,
+// and writes them.
 void stream_connection::note_unwatched() noexcept {
   touched_.fetch_add(1, std::memory_order_relaxed);
   if (noted_.load(std::memory_order_relaxed) || noted_.exchange(true)) return;
@@ -456,6 +488,7 @@ bool stream_connection::resume_watching(bool now) noexcept {
     keep_watched();
     return true;
   }
+  flush_held_back();
   const std::uint32_t touched = touched_.load(std::memory_order_relaxed);
   if (std::exchange(seen_touched_, touched) != touched && !closed_.load()) return false;
   noted_.store(false);  // a thread in drive() notes it again when it leaves
@@ -481,6 +514,7 @@ bool stream_connection::linger() noexcept {
     spin_.succeeded();
     note_unwatched();
     leave_reader();
+    flush_held_back();
     return true;
   }
   spin_.failed();
@@ -524,6 +558,7 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
       while (!(got = read_available()) && !finished() && clock::now() - started < budget) {
       }
       got ? spin_.succeeded() : spin_.failed();
+      flush_held_back();
       if (got || finished()) continue;
     }
     std::array<pollfd, 2> waiting{{{descriptor_, POLLIN | POLLRDHUP, 0}, {interrupt, POLLIN, 0}}};
@@ -543,11 +578,13 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
       to_the_end = (waiting[0].revents & (POLLHUP | POLLERR | POLLRDHUP)) != 0;
       spin_.slept(clock::now() - started);
       read_available();
+      flush_held_back();
     }
   }
   leave_reader();
+  flush_held_back();
   // Whoever sent after this check finds no reader and reads itself, or calls keep_watched().
-  if (receiver_->expects_messages()) {
+  if (receiver_->expected_messages() != 0) {
     keep_watched();
   } else if (!closed_.load()) {
     note_unwatched();

@@ -50,7 +50,7 @@ struct collector : connection_receiver {
     ++closed;
     changed.notify_all();
   }
-  [[nodiscard]] bool expects_messages() const noexcept override { return expecting.load(); }
+  [[nodiscard]] std::size_t expected_messages() const noexcept override { return expecting.load() ? 1 : 0; }
 
   template <class Condition>
   void wait(Condition condition) {

@@ -53,7 +53,7 @@ class recorder : public ferry::connection_receiver {
     reason_ = std::move(reason);
     news_.notify_all();
   }
-  [[nodiscard]] bool expects_messages() const noexcept override { return true; }
+  [[nodiscard]] std::size_t expected_messages() const noexcept override { return 1; }
 
   /// Only count messages.
   void forget_messages() { keep_ = false; }

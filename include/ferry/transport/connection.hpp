@@ -3,10 +3,12 @@
 // A connection moves whole messages between two workers, in order, in both directions.
 
 #include <atomic>
+#include <cstddef>
 #include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <ferry/base/time.hpp>
 #include <ferry/wire/message.hpp>
@@ -25,8 +27,8 @@ class connection_receiver {
   /// The connection is gone. Called exactly once after start(), after the last on_message. `reason` is never null: a
   /// ferry::error that names the peer.
   virtual void on_closed(connection& which, std::exception_ptr reason) noexcept = 0;
-  /// True while messages are expected: a connection whose driver left is then watched again at once.
-  [[nodiscard]] virtual bool expects_messages() const noexcept = 0;
+  /// How many messages are expected. While there are any, a connection whose driver left is watched again at once.
+  [[nodiscard]] virtual std::size_t expected_messages() const noexcept = 0;
 };
 
 /// Tells drive() when to stop. Checked between messages.
@@ -49,6 +51,9 @@ class connection {
   /// blocks. The message and its tensors are kept until written. On a closed connection the message is dropped (the
   /// receiver has been or will be told by on_closed). Thread-safe.
   virtual void send(outgoing_message&& message) noexcept = 0;
+  /// The same, but while messages arrive at a high rate the transport may hold this one back, for a millisecond at most, to
+  /// write it together with others when the next one has arrived.
+  virtual void send_soon(outgoing_message&& message) noexcept { send(std::move(message)); }
 
   /// The calling thread reads this connection itself until `condition` is met or `until` has passed, which spares the
   /// hand-over from a library thread. False without waiting if the transport cannot do that or another thread reads.
