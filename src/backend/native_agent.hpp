@@ -79,7 +79,9 @@ class native_core final : public link_owner,
 
   std::shared_ptr<outgoing_link> link_to(worker_id to);
   void start_connecting(const std::shared_ptr<outgoing_link>& link, const worker_record& to);
-  void agree_on_group(deadline until);
+  void agree_on_group();
+  void agree_on_names(deadline until);
+  [[nodiscard]] std::vector<std::string> get_all(const std::string& prefix, deadline until);
   void listen();
   void read_peers(deadline until);
   void wait_until_quiet(deadline until);

@@ -3,7 +3,8 @@
 //
 //   kind               "static <world size>": all must agree
 //   group              the key that tells this group's connections from another's
-//   worker/<rank>      a worker_record, written once
+//   name/<rank>        name and incarnation, written once: who has the rank, and all names before anybody listens
+//   worker/<rank>      a worker_record
 //   ready              how many workers have read all records
 //   all_ready          written by the last of them
 //   round/<n>/<rank>   "<requests sent> <requests handled>" of a worker that was quiet, in shutdown round n
@@ -64,17 +65,10 @@ worker_record worker_record::decode(const std::string& text, int id) {
 
 void native_core::join() {
   const auto until = deadline::after(init_timeout_);
-  agree_on_group(until);
+  agree_on_group();
+  agree_on_names(until);
   listen();
-  const worker_record own{self_, life_, advertised_};
-  const std::string text = own.encode();
-  const std::string key = rank_key("worker/", self_.id().value);
-  if (const std::string there = store_->compare_set(key, "", text); there != text) {
-    throw_error(errc::duplicate_id,
-                fmt::format("worker id {} is not unique: '{}' has taken it before '{}'. Is the store still used by an "
-                            "earlier group, or was a rank given twice?",
-                            self_.id().value, worker_record::decode(there, self_.id().value).who.name(), self_.name()));
-  }
+  store_->set(rank_key("worker/", self_.id().value), worker_record{self_, life_, advertised_}.encode());
   read_peers(until);
   // Whoever returns from here may call anybody: all must have their tables by then.
   if (store_->add("ready", 1) == world_size_) store_->set("all_ready", "1");
@@ -88,7 +82,7 @@ void native_core::join() {
   }
 }
 
-void native_core::agree_on_group(deadline until) {
+void native_core::agree_on_group() {
   const std::string kind = fmt::format("static {}", world_size_);
   if (const std::string there = store_->compare_set("kind", "", kind); there != kind) {
     throw_error(errc::group_mismatch,
@@ -98,7 +92,42 @@ void native_core::agree_on_group(deadline until) {
   }
   const std::string proposal = fmt::format("{:016x}", incarnation::random().value);
   group_ = store_->compare_set("group", "", proposal);
-  (void)until;
+}
+
+// Before anybody listens: workers of one process share a listener, which cannot tell two of one name apart.
+void native_core::agree_on_names(deadline until) {
+  const std::string own = fmt::format("{}\n{:016x}", self_.name(), life_.value);
+  const int id = self_.id().value;
+  if (const std::string there = store_->compare_set(rank_key("name/", id), "", own); there != own) {
+    throw_error(errc::duplicate_id,
+                fmt::format("worker id {} is not unique: '{}' has taken it before '{}'. Was a rank given twice, or is the "
+                            "store still used by an earlier group?",
+                            id, split(there, '\n').front(), self_.name()));
+  }
+  const auto names = get_all("name/", until);
+  std::map<std::string, int> ids;
+  for (int rank = 0; rank != world_size_; ++rank) {
+    const auto [at, fresh] = ids.emplace(split(names[static_cast<std::size_t>(rank)], '\n').front(), rank);
+    if (!fresh) {
+      throw_error(errc::duplicate_name, fmt::format("worker name '{}' is not unique: the workers {} and {} both have it",
+                                                    at->first, at->second, rank));
+    }
+  }
+}
+
+// What every rank has written under `prefix`; waits for all.
+std::vector<std::string> native_core::get_all(const std::string& prefix, deadline until) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank != world_size_; ++rank) keys.push_back(rank_key(prefix, rank));
+  try {
+    return store_->get(keys, left_until(until));
+  } catch (const error& e) {
+    if (e.kind() != errc::store_timeout) throw;
+    throw_error(errc::store_timeout,
+                fmt::format("{} waited {:.1f} s for the group of {} workers; missing: {}", to_string(self_),
+                            std::chrono::duration<double>(init_timeout_.duration()).count(), world_size_,
+                            missing_workers(prefix)));
+  }
 }
 
 void native_core::listen() {
@@ -120,28 +149,13 @@ void native_core::listen() {
 }
 
 void native_core::read_peers(deadline until) {
-  std::vector<std::string> keys;
-  for (int rank = 0; rank != world_size_; ++rank) keys.push_back(rank_key("worker/", rank));
-  std::vector<std::string> records;
-  try {
-    records = store_->get(keys, left_until(until));
-  } catch (const error& e) {
-    if (e.kind() != errc::store_timeout) throw;
-    throw_error(errc::store_timeout,
-                fmt::format("{} waited {:.1f} s for the group of {} workers; missing: {}", to_string(self_),
-                            std::chrono::duration<double>(init_timeout_.duration()).count(), world_size_,
-                            missing_workers("worker/")));
-  }
+  const auto records = get_all("worker/", until);
   std::vector<std::unique_ptr<peer>> peers;
   std::map<std::string, worker_id, std::less<>> ids;
   for (int rank = 0; rank != world_size_; ++rank) {
     auto entry = std::make_unique<peer>();
     entry->record = worker_record::decode(records[static_cast<std::size_t>(rank)], rank);
-    const auto [at, fresh] = ids.emplace(entry->record.who.name(), worker_id{rank});
-    if (!fresh) {
-      throw_error(errc::duplicate_name, fmt::format("worker name '{}' is not unique: the workers {} and {} both have it",
-                                                    at->first, at->second.value, rank));
-    }
+    ids.emplace(entry->record.who.name(), worker_id{rank});
     peers.push_back(std::move(entry));
   }
   std::lock_guard lock(peers_mutex_);
