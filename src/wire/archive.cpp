@@ -122,6 +122,12 @@ tensor wire_input_archive::read_tensor() {
   return tensors_[index];
 }
 
+tensor wire_input_archive::read_unshared_tensor() {
+  const std::size_t used_before = tensors_used_;
+  tensor value = read_tensor();
+  return value.defined() && tensors_used_ == used_before ? value.clone() : value;
+}
+
 void wire_input_archive::check_bools(const std::byte* data, std::size_t count) const {
   for (std::size_t i = 0; i < count; ++i) {
     if (data[i] > std::byte{1}) bad_bool(static_cast<std::uint8_t>(data[i]));

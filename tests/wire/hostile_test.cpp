@@ -33,6 +33,7 @@
 
 #include "errors.hpp"
 #include "flat_message.hpp"
+#include "pointer_types.hpp"
 #include "wire_types.hpp"
 
 using ferry::errc;

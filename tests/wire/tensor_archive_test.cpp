@@ -15,6 +15,25 @@
 #include "errors.hpp"
 #include "wire_types.hpp"
 
+namespace other_library {
+struct matrix {
+  std::vector<float> elements;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(elements);
+  }
+};
+}  // namespace other_library
+
+template <>
+struct ferry::tensor_traits<other_library::matrix> {
+  static tensor to_tensor(const other_library::matrix& value) { return from_vector(value.elements); }
+  static other_library::matrix from_tensor(tensor t) {
+    if (t.rank() != 1) throw_error(errc::bad_shape, "a matrix of this test has one axis");
+    return {{t.data<float>(), t.data<float>() + t.numel()}};
+  }
+};
+
 using ferry::errc;
 using ferry::tensor;
 
@@ -95,6 +114,21 @@ TEST_CASE("[row 37] an object whose own serialiser uses the public serialiser tr
   CHECK(list[1].inner.name == "inner");
   CHECK(list[1].inner.more.at(0).same_as(outer));
   CHECK(ferry::equal(outer, w));
+}
+
+TEST_CASE("a foreign tensor type travels as a tensor, whatever serialiser it has of its own") {
+  const other_library::matrix matrix{{1, 2, 3}};
+  const auto encoded = ferry::serialize(std::vector{matrix, matrix});
+  REQUIRE(encoded.tensors.size() == 2);
+  CHECK(encoded.tensors[0].at<float>(1) == 2);
+  const auto back = ferry::deserialize<std::vector<other_library::matrix>>(encoded);
+  CHECK(back.at(1).elements == matrix.elements);
+  // The same tensor to somebody who takes ferry's type.
+  CHECK(ferry::deserialize<std::vector<tensor>>(encoded).at(0).same_as(encoded.tensors[0]));
+  CHECK(ferry::signature_text<void(std::vector<other_library::matrix>)>() == "void(vector<tensor>)");
+  CHECK(kind_of([] {
+          (void)ferry::deserialize<other_library::matrix>(ferry::serialize(ferry::zeros({2, 2})));
+        }) == errc::bad_shape);
 }
 
 TEST_CASE("tensors are stored whole in any other archive of cereal") {

@@ -130,6 +130,8 @@ class wire_input_archive : public cereal::InputArchive<wire_input_archive, cerea
     return read_count(cost);
   }
   [[nodiscard]] tensor read_tensor();
+  /// As read_tensor, but a tensor that was read before comes as a copy.
+  [[nodiscard]] tensor read_unshared_tensor();
   void check_bools(const std::byte* data, std::size_t count) const;
   /// Call at the end: bytes or tensors left over are errc::malformed.
   void finish() const {

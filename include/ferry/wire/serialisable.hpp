@@ -112,6 +112,8 @@ consteval wire_fault fault_of() {
     return wire_number<T> ? wire_fault::none : wire_fault::long_double;
   } else if constexpr (std::is_enum_v<T> || std::is_same_v<T, tensor>) {
     return wire_fault::none;
+  } else if constexpr (foreign_tensor<T>) {
+    return std::is_default_constructible_v<T> ? wire_fault::none : wire_fault::no_default_constructor;
   } else if constexpr (contained<T>::fault() != wire_fault::none) {
     return contained<T>::fault();
   } else if constexpr (!(cereal::traits::is_output_serializable<T, wire_output_archive>::value &&

@@ -14,6 +14,7 @@
 #include <ferry/base/type_name.hpp>
 #include <ferry/tensor/pack.hpp>
 #include <ferry/tensor/tensor.hpp>
+#include <ferry/tensor/traits.hpp>
 #include <ferry/wire/archive.hpp>
 
 namespace ferry::inline v0 {
@@ -23,8 +24,22 @@ struct type_name_traits<tensor> {
   static constexpr std::string_view name = "tensor";
 };
 
+template <foreign_tensor T>
+struct type_name_traits<T> {
+  static constexpr std::string_view name = "tensor";
+};
+
 inline void save(wire_output_archive& archive, const tensor& value) { archive.write_tensor(value); }
 inline void load(wire_input_archive& archive, tensor& value) { value = archive.read_tensor(); }
+
+template <foreign_tensor T>
+inline void save(wire_output_archive& archive, const T& value) {
+  archive.write_tensor(tensor_traits<T>::to_tensor(value));
+}
+template <foreign_tensor T>
+inline void load(wire_input_archive& archive, T& value) {
+  value = tensor_traits<T>::from_tensor(archive.read_unshared_tensor());
+}
 
 namespace detail {
 
@@ -74,7 +89,7 @@ void save(Archive& archive, const tensor& value) {
   const tensor packed = detail::describe_tensor(value, record);
   archive(cereal::make_nvp("dtype", record.dtype), cereal::make_nvp("shape", record.shape),
           cereal::make_nvp("strides", record.strides));
-  if (packed.defined()) detail::archive_block(archive, packed_bytes(packed));
+  if (packed.defined() && packed.numel() != 0) detail::archive_block(archive, packed_bytes(packed));
 }
 template <detail::other_input_archive Archive>
 void load(Archive& archive, tensor& value) {
@@ -82,7 +97,15 @@ void load(Archive& archive, tensor& value) {
   archive(cereal::make_nvp("dtype", record.dtype), cereal::make_nvp("shape", record.shape),
           cereal::make_nvp("strides", record.strides));
   value = detail::make_described_tensor(record);
-  if (value.defined()) detail::archive_block(archive, writable_packed_bytes(value));
+  if (value.defined() && value.numel() != 0) detail::archive_block(archive, writable_packed_bytes(value));
 }
 
 }  // namespace ferry::inline v0
+
+// A foreign tensor type may have a serialiser of its own, for files: between workers it travels as a tensor.
+namespace cereal {
+template <ferry::foreign_tensor T>
+struct specialize<ferry::wire_output_archive, T, specialization::non_member_load_save> : std::true_type {};
+template <ferry::foreign_tensor T>
+struct specialize<ferry::wire_input_archive, T, specialization::non_member_load_save> : std::true_type {};
+}  // namespace cereal
