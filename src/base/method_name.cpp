@@ -42,7 +42,8 @@ string_view qualified_name(string_view text) {
       i += operator_word.size();
       if (text.substr(i, 2) == "()") i += 2;
       while (i < text.size() && text[i] != '(' && text[i] != '<') ++i;
-      if (i < text.size() && text[i] == '<' && i + 1 < text.size() && (text[i + 1] == '<' || text[i + 1] == '=')) i += 2;
+      if (i < text.size() && text[i] == '<' && i + 1 < text.size() && (text[i + 1] == '<' || text[i + 1] == '='))
+        i += 2;
       if (i < text.size() && text[i] == '<' && text.substr(i - 8, 8) == operator_word) ++i;
       while (i < text.size() && text[i] != '(' && text[i] != '<') ++i;
     } else {

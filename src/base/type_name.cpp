@@ -79,7 +79,8 @@ std::string_view without_std(std::string_view name) {
 
 std::string demangle(const char* mangled) {
   int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(mangled, nullptr, nullptr, &status), &std::free);
+  const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(mangled, nullptr, nullptr, &status),
+                                                    &std::free);
   return status == 0 && text ? std::string(text.get()) : std::string(mangled);
 }
 

@@ -47,8 +47,9 @@ struct loaded_pointers {
     const std::type_info* type;
     bool usable;
   };
-  std::vector<object> objects;           // number n is at n - 1
-  std::vector<std::uint32_t> unfinished; // for each open pointer to a type that is constructed late; 0: none registered
+  std::vector<object> objects;  // number n is at n - 1
+  std::vector<std::uint32_t>
+      unfinished;  // for each open pointer to a type that is constructed late; 0: none registered
 };
 
 }  // namespace detail
@@ -95,8 +96,8 @@ std::uint32_t wire_output_archive::register_pointer(std::shared_ptr<const void> 
 }
 
 void wire_output_archive::too_deep() const {
-  throw_error(errc::limit_exceeded, "the value to encode is nested more than " + text(max_depth_) +
-                                        " levels deep (wire_limits::max_depth)");
+  throw_error(errc::limit_exceeded,
+              "the value to encode is nested more than " + text(max_depth_) + " levels deep (wire_limits::max_depth)");
 }
 
 wire_input_archive::wire_input_archive(std::span<const std::byte> bytes, std::span<const tensor> tensors,
@@ -164,7 +165,8 @@ void wire_input_archive::registerSharedPointer(std::uint32_t id, const std::shar
 std::shared_ptr<void> wire_input_archive::getSharedPointer(std::uint32_t id) {
   if (id == 0) return nullptr;
   if (!pointers_ || id > pointers_->objects.size()) {
-    throw_error(errc::malformed, where() + "a shared pointer refers to object " + text(id) + ", which did not come yet");
+    throw_error(errc::malformed,
+                where() + "a shared pointer refers to object " + text(id) + ", which did not come yet");
   }
   const auto& object = pointers_->objects[id - 1];
   if (expected_ == nullptr || *object.type != *expected_) {

@@ -97,8 +97,8 @@ frame_header frame_header::decode(const std::byte* in, const wire_limits& limits
   const std::uint64_t count = header.tensor_count;
   if (header.table_bytes < count * table_entry_fixed ||
       header.table_bytes > count * (table_entry_fixed + table_entry_per_axis * limits.max_rank)) {
-    refuse(errc::malformed, "a table of " + std::to_string(header.table_bytes) + " bytes for " + std::to_string(count) +
-                                " tensors");
+    refuse(errc::malformed,
+           "a table of " + std::to_string(header.table_bytes) + " bytes for " + std::to_string(count) + " tensors");
   }
   if (count == 0 && header.tensor_bytes != 0) refuse(errc::malformed, "tensor data without tensors");
   return header;

@@ -71,8 +71,9 @@ table_entry next_entry(std::span<const std::byte>& table, std::size_t index, con
   const auto kind = load_le<std::uint8_t>(at + 1);
   const auto device_index = load_le<std::int16_t>(at + 2);
   if (kind != static_cast<std::uint8_t>(device_kind::cpu) || device_index != 0) {
-    refuse_entry(errc::bad_device, index,
-                 "it is for device " + text(kind) + ":" + std::to_string(device_index) + ", but only the CPU receives tensors");
+    refuse_entry(
+        errc::bad_device, index,
+        "it is for device " + text(kind) + ":" + std::to_string(device_index) + ", but only the CPU receives tensors");
   }
   entry.rank = load_le<std::uint8_t>(at + 4);
   if (load_le<std::uint8_t>(at + 5) != 0 || load_le<std::uint16_t>(at + 6) != 0) {
@@ -80,8 +81,8 @@ table_entry next_entry(std::span<const std::byte>& table, std::size_t index, con
   }
   if (entry.rank > limits.max_rank || entry.rank > max_rank) {
     refuse_entry(errc::limit_exceeded, index,
-                 "it has " + text(entry.rank) + " dimensions, the limit is " + text(std::min<std::size_t>(limits.max_rank, max_rank)) +
-                     " (wire_limits::max_rank)");
+                 "it has " + text(entry.rank) + " dimensions, the limit is " +
+                     text(std::min<std::size_t>(limits.max_rank, max_rank)) + " (wire_limits::max_rank)");
   }
   if (table.size() < entry_size(entry.rank)) {
     refuse_entry(errc::truncated, index, "the tensor table ends within its entry");
@@ -145,7 +146,8 @@ void outgoing_message::finish() {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].device().is_cpu()) {
       refuse_entry(errc::bad_device, i,
-                   "it is on " + to_string(tensors[i].device()) + ", but only CPU tensors can be sent; copy it to the CPU first");
+                   "it is on " + to_string(tensors[i].device()) +
+                       ", but only CPU tensors can be sent; copy it to the CPU first");
     }
     tensors[i] = pack(tensors[i]);
     append_entry(bytes, tensors[i]);
@@ -180,7 +182,8 @@ bool next_extension(std::span<const std::byte>& records, extension_record& recor
   record.content = records.subspan(record_header, length);
   for (std::size_t i = length; i < padded(length); ++i) {
     if (records[record_header + i] != std::byte{0}) {
-      throw_error(errc::malformed, "extension record of type " + text(record.type) + " is padded with other than zeros");
+      throw_error(errc::malformed,
+                  "extension record of type " + text(record.type) + " is padded with other than zeros");
     }
   }
   records = records.subspan(record_header + padded(length));
@@ -195,12 +198,13 @@ std::vector<tensor> decode_tensor_table(const frame_header& header, std::span<co
   for (std::size_t i = 0; i < header.tensor_count; ++i) {
     const std::uint64_t size = size_of(next_entry(rest, i, limits), i);
     if (size > header.tensor_bytes - total) {
-      refuse_entry(errc::malformed, i, "the tensors are larger than the " + text(header.tensor_bytes) +
-                                           " bytes that the header promises");
+      refuse_entry(errc::malformed, i,
+                   "the tensors are larger than the " + text(header.tensor_bytes) + " bytes that the header promises");
     }
     total += size;
   }
-  if (!rest.empty()) throw_error(errc::malformed, text(rest.size()) + " bytes follow the last entry of the tensor table");
+  if (!rest.empty())
+    throw_error(errc::malformed, text(rest.size()) + " bytes follow the last entry of the tensor table");
   if (total != header.tensor_bytes) {
     throw_error(errc::malformed, "the tensors of the message have " + text(total) + " bytes, the header says " +
                                      text(header.tensor_bytes));

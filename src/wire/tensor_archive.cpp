@@ -9,7 +9,8 @@ namespace ferry::inline v0::detail {
 tensor describe_tensor(const tensor& value, tensor_record& record) {
   if (!value.defined()) return {};
   if (!value.device().is_cpu()) {
-    throw_error(errc::bad_device, "a tensor on " + to_string(value.device()) + " cannot be archived; copy it to the CPU first");
+    throw_error(errc::bad_device,
+                "a tensor on " + to_string(value.device()) + " cannot be archived; copy it to the CPU first");
   }
   tensor packed = pack(value);
   record.dtype = static_cast<std::uint8_t>(packed.dtype());

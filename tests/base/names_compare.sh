@@ -1,10 +1,11 @@
 #!/bin/sh
 # Builds names_print.cpp with every GCC and Clang there is and compares what the programs print: a method and a
 # signature must have the same name and fingerprint whichever compiler built the worker.
-# usage: names_compare.sh SOURCE_ROOT WORK_DIR
+# usage: names_compare.sh SOURCE_ROOT BUILD_ROOT WORK_DIR
 set -eu
 root=$1
-work=$2
+work=$3
+flags=$(python3 "$root/tests/support/compile_flags.py" "$2" "$root/tests/base/type_name_test.cpp")
 mkdir -p "$work"
 first=
 compared=0
@@ -15,7 +16,8 @@ for compiler in g++ clang++-21 clang++-20 clang++-19 clang++-18 clang++-17 clang
     major=$("$compiler" -dumpversion | cut -d. -f1)
     [ "$major" -ge 16 ] || continue
   fi
-  "$compiler" -std=c++20 -O0 -I"$root/include" "$root/tests/base/names_print.cpp" "$root/src/base/type_name.cpp" \
+  # shellcheck disable=SC2086  # the flags are words
+  "$compiler" $flags -O0 "$root/tests/base/names_print.cpp" "$root/src/base/type_name.cpp" \
     "$root/src/base/method_name.cpp" "$root/src/base/error.cpp" -o "$work/names_$compiler"
   "$work/names_$compiler" >"$work/names_$compiler.txt"
   compared=$((compared + 1))

@@ -22,6 +22,7 @@
 #include <variant>
 #include <vector>
 
+#include <doctest/doctest.h>
 #include <cereal/types/atomic.hpp>
 #include <cereal/types/bitset.hpp>
 #include <cereal/types/chrono.hpp>
@@ -37,9 +38,9 @@
 #include <cereal/types/unordered_set.hpp>
 #include <cereal/types/valarray.hpp>
 #include <cereal/types/variant.hpp>
-#include <doctest/doctest.h>
 
 #include "errors.hpp"
+#include "hex.hpp"
 #include "wire_types.hpp"
 
 namespace {
@@ -55,15 +56,6 @@ void check_round_trip(const T& value) {
   CHECK((round_trip(value) == value));
 }
 
-std::string hex(const ferry::serialized& from) {
-  std::string text;
-  for (std::byte b : from.bytes) {
-    text += "0123456789abcdef"[static_cast<unsigned>(b) >> 4U];
-    text += "0123456789abcdef"[static_cast<unsigned>(b) & 15U];
-  }
-  return text;
-}
-
 }  // namespace
 
 TEST_CASE("numbers are little-endian at their own width") {
@@ -73,7 +65,13 @@ TEST_CASE("numbers are little-endian at their own width") {
   CHECK(hex(ferry::serialize(std::vector<std::uint16_t>{1, 2})) == "020000000000000001000200");
   CHECK(hex(ferry::serialize(std::optional<int>{})) == "01");
   CHECK(hex(ferry::serialize(sample::colour::green)) == "01");
-  CHECK(hex(ferry::serialize()) == "");
+  CHECK(hex(ferry::serialize(std::optional<std::uint8_t>{7})) == "0007");
+  CHECK(hex(ferry::serialize(std::variant<int, std::uint8_t>{std::uint8_t{7}})) == "0100000007");
+  CHECK(hex(ferry::serialize(std::bitset<9>{0b1'0000'0011})) == "03c080");
+  CHECK(hex(ferry::serialize(std::map<char, char>{{'a', 'b'}})) == "01000000000000006162");
+  CHECK(hex(ferry::serialize(std::chrono::seconds{2})) == "0200000000000000");
+  CHECK(hex(ferry::serialize(ferry::tensor())) == "ffffffff");
+  CHECK(hex(ferry::serialize()).empty());
   check_round_trip(std::numeric_limits<std::int64_t>::min());
   check_round_trip(std::numeric_limits<double>::denorm_min());
   check_round_trip(sample::colour::green);
@@ -132,8 +130,8 @@ TEST_CASE("views are written as what the receiver makes of them") {
 
   ferry::byte_buffer bytes;
   std::vector<ferry::tensor> tensors;
-  ferry::encode_values<std::string, std::vector<int>, double, std::optional<int>>(bytes, tensors, "abc", std::array{1, 2},
-                                                                                 7, 3);
+  ferry::encode_values<std::string, std::vector<int>, double, std::optional<int>>(bytes, tensors, "abc",
+                                                                                  std::array{1, 2}, 7, 3);
   std::string text;
   std::vector<int> list;
   double number = 0;
@@ -151,7 +149,10 @@ TEST_CASE("user types travel by serialize, by save and load, by save_minimal, an
   check_round_trip(sample::by_save_and_load{42});
   check_round_trip(sample::minimal{"z"});
   check_round_trip(std::vector<sample::versioned>{{1, 2}, {3, 4}});
-  CHECK(hex(ferry::serialize(sample::versioned{1, 2})) == "03000000" "01000000" "02000000");
+  CHECK(hex(ferry::serialize(sample::versioned{1, 2})) ==
+        "03000000"
+        "01000000"
+        "02000000");
   check_round_trip(std::vector<sample::nothing>(5));
 }
 

@@ -16,6 +16,7 @@
 #include <variant>
 #include <vector>
 
+#include <doctest/doctest.h>
 #include <cereal/types/deque.hpp>
 #include <cereal/types/forward_list.hpp>
 #include <cereal/types/list.hpp>
@@ -25,7 +26,6 @@
 #include <cereal/types/unordered_set.hpp>
 #include <cereal/types/valarray.hpp>
 #include <cereal/types/variant.hpp>
-#include <doctest/doctest.h>
 
 #include <ferry/tensor/factories.hpp>
 #include <ferry/wire/message.hpp>
@@ -153,14 +153,13 @@ TEST_CASE("flipped bits anywhere give an error or a value") {
   shapes.push_back(std::make_unique<sample::circle>(1));
   shapes.push_back(std::make_unique<sample::square>(2));
   shapes.push_back(std::make_unique<sample::circle>(3));
-  const auto encoded = ferry::serialize(
-      everything{{1, 2}, {{"a", {1}}}, "x", "y", {true}, {{1, "z"}}, {{}, {}}, {1, 2}, {3, "w", {4}}}, shapes,
-      std::vector{shared, shared}, sample::with_tensors{"t", tensor, {tensor}}, sample::boxed{1, {"n", tensor, {}}},
-      std::make_unique<sample::link>());
+  const auto encoded =
+      ferry::serialize(everything{{1, 2}, {{"a", {1}}}, "x", "y", {true}, {{1, "z"}}, {{}, {}}, {1, 2}, {3, "w", {4}}},
+                       shapes, std::vector{shared, shared}, sample::with_tensors{"t", tensor, {tensor}},
+                       sample::boxed{1, {"n", tensor, {}}}, std::make_unique<sample::link>());
   const auto try_decode = [&](std::span<const std::byte> bytes) {
     return decodes<everything, std::vector<std::unique_ptr<sample::shape>>, std::vector<std::shared_ptr<std::string>>,
-                   sample::with_tensors, sample::boxed, std::unique_ptr<sample::link>>(
-        bytes, encoded.tensors);
+                   sample::with_tensors, sample::boxed, std::unique_ptr<sample::link>>(bytes, encoded.tensors);
   };
   REQUIRE(try_decode(encoded.bytes));
   std::size_t values = 0;

@@ -35,8 +35,11 @@ TEST_CASE("extension records are padded to eight bytes and read back in order") 
   message.begin_payload();
   message.finish();
   CHECK(message.header.extension_bytes == 16 + 8 + 16);
-  CHECK(kind_of([&] { ferry::outgoing_message late; late.bytes.extend(1); late.add_extension(1, true, {}); }) ==
-        errc::invalid_argument);
+  CHECK(kind_of([&] {
+          ferry::outgoing_message late;
+          late.bytes.extend(1);
+          late.add_extension(1, true, {});
+        }) == errc::invalid_argument);
 
   std::span<const std::byte> records = message.bytes.bytes().subspan(64, 40);
   ferry::extension_record record;
@@ -67,8 +70,8 @@ TEST_CASE("extension records that no encoder writes are refused") {
       }
     });
   };
-  CHECK(with(2, 2) == errc::malformed);   // an unknown flag
-  CHECK(with(4, 9) == errc::truncated);   // longer than what is there
+  CHECK(with(2, 2) == errc::malformed);  // an unknown flag
+  CHECK(with(4, 9) == errc::truncated);  // longer than what is there
   CHECK(with(7, 255) == errc::truncated);
   CHECK(with(15, 1) == errc::malformed);  // padding
   for (std::size_t size = 1; size < whole.size(); ++size) {
@@ -182,18 +185,18 @@ TEST_CASE("a tensor table is checked before anything is allocated") {
     return [=](table_bytes& bytes) { bytes[at] = static_cast<std::byte>(value); };
   };
   CHECK(decode([](table_bytes&) {}) == errc{});
-  CHECK(decode(set_u8(0, 0)) == errc::malformed);         // dtype
+  CHECK(decode(set_u8(0, 0)) == errc::malformed);  // dtype
   CHECK(decode(set_u8(0, 99)) == errc::malformed);
-  CHECK(decode(set_u8(1, 1)) == errc::bad_device);        // device kind
-  CHECK(decode(set_u8(2, 1)) == errc::bad_device);        // device index
-  CHECK(decode(set_u8(4, 33)) == errc::limit_exceeded);   // rank
+  CHECK(decode(set_u8(1, 1)) == errc::bad_device);       // device kind
+  CHECK(decode(set_u8(2, 1)) == errc::bad_device);       // device index
+  CHECK(decode(set_u8(4, 33)) == errc::limit_exceeded);  // rank
   CHECK(decode(set_u8(4, 3)) == errc::truncated);
   CHECK(decode(set_u8(4, 1)) != errc{});
-  CHECK(decode(set_u8(5, 1)) == errc::malformed);         // reserved
-  CHECK(decode(set_u64(8, std::uint64_t{1} << 40)) == errc::malformed);   // sizes
+  CHECK(decode(set_u8(5, 1)) == errc::malformed);                        // reserved
+  CHECK(decode(set_u64(8, std::uint64_t{1} << 40)) == errc::malformed);  // sizes
   CHECK(decode(set_u64(8, std::uint64_t{1} << 63)) == errc::malformed);
   CHECK(decode(set_u64(8, ~std::uint64_t{0} >> 1)) == errc::malformed);
-  CHECK(decode(set_u64(24, ~std::uint64_t{0})) == errc::malformed);       // strides
+  CHECK(decode(set_u64(24, ~std::uint64_t{0})) == errc::malformed);  // strides
   CHECK(decode(set_u64(24, 1'000'000)) == errc::malformed);
   CHECK(decode([](table_bytes&) {}, 23) == errc::malformed);
   CHECK(decode([](table_bytes&) {}, 25) == errc::malformed);

@@ -8,6 +8,7 @@
 #include <ferry/wire/serialize.hpp>
 
 #include "errors.hpp"
+#include "hex.hpp"
 #include "pointer_types.hpp"
 
 namespace {
@@ -29,8 +30,8 @@ TEST_CASE("shared pointers keep their aliasing within one message") {
   CHECK(*back[3] == "two");
 
   // across arguments
-  const auto [a, b] = ferry::deserialize<std::shared_ptr<std::string>, std::shared_ptr<std::string>>(
-      ferry::serialize(shared, shared));
+  const auto [a, b] =
+      ferry::deserialize<std::shared_ptr<std::string>, std::shared_ptr<std::string>>(ferry::serialize(shared, shared));
   CHECK(a == b);
 
   // a struct and its first member have one address, but are two objects
@@ -95,6 +96,28 @@ TEST_CASE("a value nested too deep is an error on both sides") {
   CHECK(kind_of([&] { (void)ferry::deserialize<std::unique_ptr<sample::link>>(encoded, shallow); }) ==
         ferry::errc::limit_exceeded);
   CHECK(ferry::deserialize<std::unique_ptr<sample::link>>(encoded) != nullptr);
+}
+
+TEST_CASE("pointers are encoded as the protocol says") {
+  CHECK(hex(ferry::serialize(std::unique_ptr<int>())) == "00");
+  CHECK(hex(ferry::serialize(std::make_unique<int>(5))) == "0105000000");
+  const auto shared = std::make_shared<std::uint8_t>(std::uint8_t{9});
+  CHECK(hex(ferry::serialize(shared, std::shared_ptr<std::uint8_t>(), shared)) ==
+        "01000080"
+        "09"
+        "00000000"
+        "01000000");
+  const std::unique_ptr<sample::shape> derived = std::make_unique<sample::square>(0.0);
+  CHECK(hex(ferry::serialize(derived)) ==
+        "01000080"
+        "0e00000000000000"
+        "73616d706c653a3a737175617265"
+        "01"
+        "0000000000000000");
+  CHECK(hex(ferry::serialize(std::make_unique<sample::square>(0.0))) ==
+        "00000040"
+        "01"
+        "0000000000000000");
 }
 
 TEST_CASE("a type without a default constructor travels only behind a pointer") {

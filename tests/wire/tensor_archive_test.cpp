@@ -3,11 +3,11 @@
 #include <sstream>
 #include <vector>
 
+#include <doctest/doctest.h>
 #include <cereal/archives/binary.hpp>
 #include <cereal/archives/json.hpp>
 #include <cereal/archives/portable_binary.hpp>
 #include <cereal/types/map.hpp>
-#include <doctest/doctest.h>
 
 #include <ferry/tensor/factories.hpp>
 #include <ferry/wire/serialize.hpp>

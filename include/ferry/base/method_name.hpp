@@ -28,20 +28,20 @@ struct without_noexcept<R (C::*)(A...) const noexcept> {
   using type = R (C::*)(A...) const;
 };
 template <class R, class C, class... A>
-struct without_noexcept<R (C::*)(A...) & noexcept> {
+struct without_noexcept<R (C::*)(A...)& noexcept> {
   using type = R (C::*)(A...) &;
 };
 template <class R, class C, class... A>
-struct without_noexcept<R (C::*)(A...) const & noexcept> {
-  using type = R (C::*)(A...) const &;
+struct without_noexcept<R (C::*)(A...) const& noexcept> {
+  using type = R (C::*)(A...) const&;
 };
 template <class R, class C, class... A>
-struct without_noexcept<R (C::*)(A...) && noexcept> {
+struct without_noexcept<R (C::*)(A...)&& noexcept> {
   using type = R (C::*)(A...) &&;
 };
 template <class R, class C, class... A>
-struct without_noexcept<R (C::*)(A...) const && noexcept> {
-  using type = R (C::*)(A...) const &&;
+struct without_noexcept<R (C::*)(A...) const&& noexcept> {
+  using type = R (C::*)(A...) const&&;
 };
 
 // A type whose mangled name contains the mangled name of F. The type of F comes first: where Clang adds a conversion
@@ -58,7 +58,8 @@ std::string readable_method(const std::type_info& tag, const std::type_info& typ
 }  // namespace detail
 
 /// The identity of a free or member function, equal for GCC and Clang: its mangled name and, behind a dot, its mangled
-/// type (the name's back references point into the type, so it is not a symbol of the linker). Computed once; thread-safe.
+/// type (the name's back references point into the type, so it is not a symbol of the linker). Computed once;
+/// thread-safe.
 template <auto F>
 [[nodiscard]] const std::string& mangled_name() {
   static const std::string name = detail::mangled_method(typeid(detail::tag_of<F>));
@@ -68,8 +69,8 @@ template <auto F>
 /// The function's qualified name for people: `dot`, `model::forward`, `add<int>`. Computed once; thread-safe.
 template <auto F>
 [[nodiscard]] const std::string& method_name() {
-  static const std::string name = detail::readable_method(
-      typeid(detail::tag_of<F>), typeid(typename detail::without_noexcept<decltype(F)>::type));
+  static const std::string name =
+      detail::readable_method(typeid(detail::tag_of<F>), typeid(typename detail::without_noexcept<decltype(F)>::type));
   return name;
 }
 

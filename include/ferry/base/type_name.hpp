@@ -23,8 +23,8 @@ struct Version;  // CEREAL_CLASS_VERSION specialises it
 
 namespace ferry::inline v0 {
 
-/// Customisation point: specialise it with `static constexpr std::string_view name` to give a type, on all sides, a name
-/// other than its qualified C++ name (a type that was renamed or moved, or that travels as another type does).
+/// Customisation point: specialise it with `static constexpr std::string_view name` to give a type, on all sides, a
+/// name other than its qualified C++ name (a type that was renamed or moved, or that travels as another type does).
 template <class T>
 struct type_name_traits;
 

@@ -1,10 +1,10 @@
 #pragma once
 
-// cereal archives over contiguous memory. Numbers are little-endian at their own width, containers a 64-bit count and the
-// elements; tensors go beside the payload, which holds their index. docs/protocol.md specifies every byte.
+// cereal archives over contiguous memory. Numbers are little-endian at their own width, containers a 64-bit count and
+// the elements; tensors go beside the payload, which holds their index. docs/protocol.md specifies every byte.
 //
-// Every type with a cereal serialiser works. Of cereal's own, those for string, vector, array, pair, tuple and optional are
-// included with <ferry/wire/serialize.hpp>; for others include <cereal/types/map.hpp> and so on.
+// Every type with a cereal serialiser works. Of cereal's own, those for string, vector, array, pair, tuple and optional
+// are included with <ferry/wire/serialize.hpp>; for others include <cereal/types/map.hpp> and so on.
 
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +26,7 @@
 namespace ferry::inline v0 {
 namespace detail {
 
-struct saved_pointers;   // objects behind shared_ptr met so far
+struct saved_pointers;  // objects behind shared_ptr met so far
 struct loaded_pointers;
 struct saved_tensors;
 
@@ -36,12 +36,14 @@ concept wire_number = std::is_arithmetic_v<T> && sizeof(T) <= 8;
 
 }  // namespace detail
 
-/// Appends values to a byte_buffer and the tensors among them to a list. One archive encodes one payload. Not thread-safe.
-/// Throws errc::limit_exceeded for nesting beyond the limit, errc::not_serialisable, and what serialisers of users throw.
+/// Appends values to a byte_buffer and the tensors among them to a list. One archive encodes one payload. Not
+/// thread-safe. Throws errc::limit_exceeded for nesting beyond the limit, errc::not_serialisable, and what serialisers
+/// of users throw.
 class wire_output_archive : public cereal::OutputArchive<wire_output_archive, cereal::AllowEmptyClassElision> {
  public:
   /// Both must outlive the archive. `tensors` must be empty.
-  wire_output_archive(byte_buffer& bytes, std::vector<tensor>& tensors, std::uint32_t max_depth = wire_limits{}.max_depth);
+  wire_output_archive(byte_buffer& bytes, std::vector<tensor>& tensors,
+                      std::uint32_t max_depth = wire_limits{}.max_depth);
   ~wire_output_archive() noexcept override;
   wire_output_archive(const wire_output_archive&) = delete;
   wire_output_archive& operator=(const wire_output_archive&) = delete;
@@ -159,7 +161,7 @@ class wire_input_archive : public cereal::InputArchive<wire_input_archive, cerea
   void leave_shared_pointer(bool constructed) noexcept;
 
   // Called by cereal's serialisers. The base class would hand out any object as any type.
-  std::shared_ptr<void> getSharedPointer(std::uint32_t id);                        // NOLINT: cereal's name
+  std::shared_ptr<void> getSharedPointer(std::uint32_t id);                            // NOLINT: cereal's name
   void registerSharedPointer(std::uint32_t id, const std::shared_ptr<void>& pointer);  // NOLINT: cereal's name
 
  private:

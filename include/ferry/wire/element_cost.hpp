@@ -29,8 +29,8 @@ struct element_cost {
 template <class T>
 inline constexpr std::size_t least_wire_size = 0;
 template <class T>
-  requires(std::is_arithmetic_v<T> || std::is_same_v<T, std::byte>)
-inline constexpr std::size_t least_wire_size<T> = sizeof(T);
+requires(std::is_arithmetic_v<T> ||
+         std::is_same_v<T, std::byte>) inline constexpr std::size_t least_wire_size<T> = sizeof(T);
 template <class T, class A>
 inline constexpr std::size_t least_wire_size<std::vector<T, A>> = 8;
 template <class C, class Traits, class A>
@@ -43,10 +43,10 @@ inline constexpr std::size_t tree_node = 48;
 template <class T>
 inline constexpr element_cost cost_of_elements{};
 template <class T>
-  requires requires(const T& container) {
-    typename T::value_type;
-    { container.size() } -> std::convertible_to<std::size_t>;
-  }
+requires requires(const T& container) {
+  typename T::value_type;
+  { container.size() } -> std::convertible_to<std::size_t>;
+}
 inline constexpr element_cost cost_of_elements<T>{
     sizeof(typename T::value_type) + (requires { typename T::key_type; } ? tree_node : list_node), 0};
 template <class T, class A>
@@ -56,7 +56,8 @@ inline constexpr element_cost cost_of_elements<std::basic_string<C, Traits, A>>{
 
 // Numbers without padding and invalid values: a sequence of them is copied as a block.
 template <class T>
-concept block_copied = (std::is_arithmetic_v<T> && sizeof(T) <= 8 && !std::is_same_v<T, bool>) || std::is_same_v<T, std::byte>;
+concept block_copied =
+    (std::is_arithmetic_v<T> && sizeof(T) <= 8 && !std::is_same_v<T, bool>) || std::is_same_v<T, std::byte>;
 
 template <class T>
 inline constexpr bool copied_container = false;
@@ -83,7 +84,7 @@ inline constexpr bool wrapper<cereal::MapItem<K, V>> = true;
 
 /// Counts as one level of nesting: what may contain other values.
 template <class T>
-concept nests = (std::is_class_v<T> || std::is_union_v<T>) && !wrapper<T> && !copied_container<T>;
+concept nests = (std::is_class_v<T> || std::is_union_v<T>)&&!wrapper<T> && !copied_container<T>;
 
 template <class T>
 struct pointee_of;

@@ -8,13 +8,13 @@ namespace ferry::inline v0 {
 struct wire_limits {
   std::uint64_t max_message_bytes = std::uint64_t{64} << 30;  ///< payload plus tensor data of one message
   std::uint64_t max_decoded_bytes = std::uint64_t{64} << 30;  ///< memory that decoding one payload may take
-  /// Memory that decoding may take for each byte of the payload, beyond the first 16 MiB: elements that need no bytes on
-  /// the wire (empty structs, null pointers) must not turn a short message into gigabytes.
+  /// Memory that decoding may take for each byte of the payload, beyond the first 16 MiB: elements that need no bytes
+  /// on the wire (empty structs, null pointers) must not turn a short message into gigabytes.
   std::uint32_t max_expansion = 1024;
-  std::uint32_t max_tensors = 65535;               ///< tensors in one message
-  std::uint32_t max_rank = 32;                     ///< dimensions of one tensor
-  std::uint32_t max_depth = 128;                   ///< nesting of containers, pointers and user types
-  std::uint32_t max_extension_bytes = 64 * 1024;   ///< extension records of one message
+  std::uint32_t max_tensors = 65535;              ///< tensors in one message
+  std::uint32_t max_rank = 32;                    ///< dimensions of one tensor
+  std::uint32_t max_depth = 128;                  ///< nesting of containers, pointers and user types
+  std::uint32_t max_extension_bytes = 64 * 1024;  ///< extension records of one message
 
   /// What decoding a payload of `bytes` may take.
   [[nodiscard]] constexpr std::uint64_t decoded_budget(std::uint64_t bytes) const noexcept {

@@ -18,34 +18,114 @@ namespace ferry::inline v0 {
 namespace detail {
 
 enum class wire_fault {
-  none, raw_pointer, function, view, long_double, no_default_constructor, no_serialiser,
+  none,
+  raw_pointer,
+  function,
+  view,
+  long_double,
+  no_default_constructor,
+  no_serialiser,
   // serialisers of cereal that are not included
-  map, unordered_map, set, unordered_set, list, forward_list, deque, memory, variant, chrono, complex, bitset, valarray,
-  queue, atomic,
+  map,
+  unordered_map,
+  set,
+  unordered_set,
+  list,
+  forward_list,
+  deque,
+  memory,
+  variant,
+  chrono,
+  complex,
+  bitset,
+  valarray,
+  queue,
+  atomic,
 };
 
 /// The header that is missing for a standard type, told by the type's members: the standard headers that declare these
 /// types are not included here.
 template <class T>
 consteval wire_fault missing_header() {
-  if constexpr (requires { typename T::mapped_type; typename T::hasher; }) return wire_fault::unordered_map;
-  else if constexpr (requires { typename T::mapped_type; typename T::key_type; }) return wire_fault::map;
-  else if constexpr (requires { typename T::key_type; typename T::hasher; }) return wire_fault::unordered_set;
-  else if constexpr (requires { typename T::key_type; typename T::key_compare; }) return wire_fault::set;
-  else if constexpr (requires(T& t) { typename T::allocator_type; t.before_begin(); }) return wire_fault::forward_list;
-  else if constexpr (requires(T& t) { typename T::allocator_type; t.splice(t.begin(), t); }) return wire_fault::list;
-  else if constexpr (requires(T& t) { typename T::allocator_type; t.pop_front(); }) return wire_fault::deque;
-  else if constexpr (requires { typename T::rep; typename T::period; }) return wire_fault::chrono;
-  else if constexpr (requires { typename T::clock; typename T::duration; }) return wire_fault::chrono;
-  else if constexpr (requires(T& t) { typename T::element_type; t.reset(); }) return wire_fault::memory;
-  else if constexpr (requires(T& t) { t.valueless_by_exception(); }) return wire_fault::variant;
-  else if constexpr (requires(T& t) { t.flip(); t.test(0); }) return wire_fault::bitset;
-  else if constexpr (requires(T& t) { t.real(); t.imag(); typename T::value_type; }) return wire_fault::complex;
-  else if constexpr (requires { typename T::container_type; }) return wire_fault::queue;
-  else if constexpr (requires(T& t) { t.cshift(1); }) return wire_fault::valarray;
-  else if constexpr (requires(T& t) { t.is_lock_free(); t.load(); }) return wire_fault::atomic;
-  else if constexpr (requires(T& t) { typename T::result_type; t.target_type(); }) return wire_fault::function;
-  else return wire_fault::no_serialiser;
+  if constexpr (requires {
+                  typename T::mapped_type;
+                  typename T::hasher;
+                })
+    return wire_fault::unordered_map;
+  else if constexpr (requires {
+                       typename T::mapped_type;
+                       typename T::key_type;
+                     })
+    return wire_fault::map;
+  else if constexpr (requires {
+                       typename T::key_type;
+                       typename T::hasher;
+                     })
+    return wire_fault::unordered_set;
+  else if constexpr (requires {
+                       typename T::key_type;
+                       typename T::key_compare;
+                     })
+    return wire_fault::set;
+  else if constexpr (requires(T & t) {
+                       typename T::allocator_type;
+                       t.before_begin();
+                     })
+    return wire_fault::forward_list;
+  else if constexpr (requires(T & t) {
+                       typename T::allocator_type;
+                       t.splice(t.begin(), t);
+                     })
+    return wire_fault::list;
+  else if constexpr (requires(T & t) {
+                       typename T::allocator_type;
+                       t.pop_front();
+                     })
+    return wire_fault::deque;
+  else if constexpr (requires {
+                       typename T::rep;
+                       typename T::period;
+                     })
+    return wire_fault::chrono;
+  else if constexpr (requires {
+                       typename T::clock;
+                       typename T::duration;
+                     })
+    return wire_fault::chrono;
+  else if constexpr (requires(T & t) {
+                       typename T::element_type;
+                       t.reset();
+                     })
+    return wire_fault::memory;
+  else if constexpr (requires(T & t) { t.valueless_by_exception(); })
+    return wire_fault::variant;
+  else if constexpr (requires(T & t) {
+                       t.flip();
+                       t.test(0);
+                     })
+    return wire_fault::bitset;
+  else if constexpr (requires(T & t) {
+                       t.real();
+                       t.imag();
+                       typename T::value_type;
+                     })
+    return wire_fault::complex;
+  else if constexpr (requires { typename T::container_type; })
+    return wire_fault::queue;
+  else if constexpr (requires(T & t) { t.cshift(1); })
+    return wire_fault::valarray;
+  else if constexpr (requires(T & t) {
+                       t.is_lock_free();
+                       t.load();
+                     })
+    return wire_fault::atomic;
+  else if constexpr (requires(T & t) {
+                       typename T::result_type;
+                       t.target_type();
+                     })
+    return wire_fault::function;
+  else
+    return wire_fault::no_serialiser;
 }
 
 template <class T>
@@ -69,9 +149,15 @@ consteval wire_fault first_fault() {
 template <class T>
 struct contained {
   static consteval wire_fault fault() {
-    if constexpr (requires { typename T::mapped_type; typename T::allocator_type; }) {
+    if constexpr (requires {
+                    typename T::mapped_type;
+                    typename T::allocator_type;
+                  }) {
       return first_fault<typename T::key_type, typename T::mapped_type>();
-    } else if constexpr (requires { typename T::value_type; typename T::allocator_type; }) {
+    } else if constexpr (requires {
+                           typename T::value_type;
+                           typename T::allocator_type;
+                         }) {
       return fault_of<typename T::value_type>();
     } else {
       return wire_fault::none;
@@ -132,7 +218,8 @@ consteval wire_fault fault_of() {
 /// Whether values of type T can be arguments and results. Looks into standard containers; what a user's own serialiser
 /// does shows when it is instantiated. Evaluate it where the serialiser of T has been declared.
 template <class T>
-concept wire_serialisable = detail::fault_of<T>() == detail::wire_fault::none;
+concept wire_serialisable = detail::fault_of<T>()
+== detail::wire_fault::none;
 
 namespace detail {
 
@@ -150,9 +237,10 @@ constexpr void require_wire_serialisable() {
                 "refers to. Use std::string or std::vector (a parameter itself may be a view)");
   static_assert(fault != wire_fault::long_double,
                 "ferry: long double and 128-bit integers differ between machines and cannot travel. Use double");
-  static_assert(fault != wire_fault::no_default_constructor,
-                "ferry: this type has no default constructor, which the receiver needs to decode into. Add one, or send a "
-                "std::unique_ptr to it with cereal's load_and_construct");
+  static_assert(
+      fault != wire_fault::no_default_constructor,
+      "ferry: this type has no default constructor, which the receiver needs to decode into. Add one, or send a "
+      "std::unique_ptr to it with cereal's load_and_construct");
   static_assert(fault != wire_fault::map, "ferry: for std::map include <cereal/types/map.hpp>");
   static_assert(fault != wire_fault::unordered_map,
                 "ferry: for std::unordered_map include <cereal/types/unordered_map.hpp>");
@@ -160,7 +248,8 @@ constexpr void require_wire_serialisable() {
   static_assert(fault != wire_fault::unordered_set,
                 "ferry: for std::unordered_set include <cereal/types/unordered_set.hpp>");
   static_assert(fault != wire_fault::list, "ferry: for std::list include <cereal/types/list.hpp>");
-  static_assert(fault != wire_fault::forward_list, "ferry: for std::forward_list include <cereal/types/forward_list.hpp>");
+  static_assert(fault != wire_fault::forward_list,
+                "ferry: for std::forward_list include <cereal/types/forward_list.hpp>");
   static_assert(fault != wire_fault::deque, "ferry: for std::deque include <cereal/types/deque.hpp>");
   static_assert(fault != wire_fault::memory,
                 "ferry: for std::unique_ptr, std::shared_ptr and std::weak_ptr include <cereal/types/memory.hpp> "

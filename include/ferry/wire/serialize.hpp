@@ -63,14 +63,15 @@ inline void encode_as(wire_output_archive& archive, const T& value) {
 
 }  // namespace detail
 
-/// What a parameter or result of type T is decoded as: T without const and reference; a string for a string_view, a vector
-/// for a span.
+/// What a parameter or result of type T is decoded as: T without const and reference; a string for a string_view, a
+/// vector for a span.
 template <class T>
 using wire_type = typename detail::wire_type_of<std::remove_cvref_t<T>>::type;
 
 /// Appends the encodings of `values` to `bytes` and the tensors among them to `tensors`, which must be empty.
-/// `Wire...` are the types that the receiver decodes; values of other types are converted. Throws errc::not_serialisable,
-/// errc::limit_exceeded, and what the values' serialisers throw; then `bytes` holds part of the encoding.
+/// `Wire...` are the types that the receiver decodes; values of other types are converted. Throws
+/// errc::not_serialisable, errc::limit_exceeded, and what the values' serialisers throw; then `bytes` holds part of the
+/// encoding.
 template <class... Wire, class... Ts>
 inline void encode_values(byte_buffer& bytes, std::vector<tensor>& tensors, const Ts&... values) {
   static_assert(sizeof...(Wire) == sizeof...(Ts));
@@ -131,11 +132,10 @@ struct serialize_fn {
 /// serialize(values...): their encoding. Throws as encode_values does.
 inline constexpr detail::serialize_fn serialize{};
 
-/// deserialize<T>(from) and deserialize<A, B>(from): the value, or a std::tuple of them, that serialize wrote. The types
-/// must be those that were written. Throws as decode_values does.
+/// deserialize<T>(from) and deserialize<A, B>(from): the value, or a std::tuple of them, that serialize wrote. The
+/// types must be those that were written. Throws as decode_values does.
 template <class... Ts>
-  requires(sizeof...(Ts) != 0)
-[[nodiscard]] auto deserialize(const serialized& from, const wire_limits& limits = {}) {
+requires(sizeof...(Ts) != 0) [[nodiscard]] auto deserialize(const serialized& from, const wire_limits& limits = {}) {
   std::tuple<Ts...> values;
   std::apply([&](Ts&... each) { decode_values(from.bytes, from.tensors, limits, each...); }, values);
   if constexpr (sizeof...(Ts) == 1) {

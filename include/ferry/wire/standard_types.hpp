@@ -25,8 +25,8 @@
 namespace ferry::inline v0 {
 namespace detail {
 
-/// Fills a resizable sequence of numbers. resize() zeroes what memcpy then overwrites: piece by piece, so that the zeroes
-/// are still in the cache and main memory is written once.
+/// Fills a resizable sequence of numbers. resize() zeroes what memcpy then overwrites: piece by piece, so that the
+/// zeroes are still in the cache and main memory is written once.
 template <class Container>
 inline void load_block(wire_input_archive& archive, Container& out) {
   using T = typename Container::value_type;

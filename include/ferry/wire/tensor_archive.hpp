@@ -81,8 +81,8 @@ concept other_input_archive =
 
 }  // namespace detail
 
-/// Stores dtype, shape, strides and elements: a view becomes exactly its visible elements. Tensors that share memory are
-/// stored once each. Throws errc::bad_device for a tensor that is not on the CPU.
+/// Stores dtype, shape, strides and elements: a view becomes exactly its visible elements. Tensors that share memory
+/// are stored once each. Throws errc::bad_device for a tensor that is not on the CPU.
 template <detail::other_output_archive Archive>
 void save(Archive& archive, const tensor& value) {
   detail::tensor_record record;
