@@ -127,6 +127,7 @@ class native_core final : public link_owner,
   std::mutex quiet_mutex_;
   std::condition_variable quiet_changed_;
   std::atomic<int> quiet_waiters_{0};
+  std::uint64_t activity_ = 0;  // guarded by quiet_mutex_
 
   std::mutex deadlines_mutex_;  // guards what follows
   deadline next_check_;

@@ -186,27 +186,39 @@ bool native_core::quiet() const noexcept {
   return active_calls_.load() == 0 && !handler_.load()->busy();
 }
 
+// May be called with locks of the rpc floor held; quiet() takes those, so it is never called with quiet_mutex_ held.
 void native_core::activity_changed() noexcept {
   if (quiet_waiters_.load() == 0) return;
   std::lock_guard lock(quiet_mutex_);
+  ++activity_;
   quiet_changed_.notify_all();
 }
 
 void native_core::wait_until_quiet(deadline until) {
   quiet_waiters_.fetch_add(1);
-  std::unique_lock lock(quiet_mutex_);
-  bool done = true;
-  if (until.is_never()) {
-    quiet_changed_.wait(lock, [&] { return quiet(); });
-  } else {
-    done = quiet_changed_.wait_until(lock, until.at(), [&] { return quiet(); });
+  bool in_time = true;
+  for (;;) {
+    std::uint64_t seen = 0;
+    {
+      std::lock_guard lock(quiet_mutex_);
+      seen = activity_;
+    }
+    if (quiet()) break;
+    if (!in_time) {
+      quiet_waiters_.fetch_sub(1);
+      throw_error(errc::shutdown_timeout,
+                  fmt::format("{}: {} own calls are still pending, or handlers are still running, at the deadline of shutdown",
+                              to_string(self_), active_calls_.load()));
+    }
+    std::unique_lock lock(quiet_mutex_);
+    const auto changed = [&] { return activity_ != seen; };
+    if (until.is_never()) {
+      quiet_changed_.wait(lock, changed);
+    } else {
+      in_time = quiet_changed_.wait_until(lock, until.at(), changed);
+    }
   }
   quiet_waiters_.fetch_sub(1);
-  if (!done) {
-    throw_error(errc::shutdown_timeout,
-                fmt::format("{}: {} own calls are still pending, or handlers are still running, at the deadline of shutdown",
-                            to_string(self_), active_calls_.load()));
-  }
 }
 
 // Mattern's four counters: in every round each worker, once it is quiet, says how many requests it has ever sent and

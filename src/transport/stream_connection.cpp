@@ -129,7 +129,7 @@ class stream_connection final : public connection,
   std::mutex arm_mutex_;  // guards watch_ and changes of what is watched
   watch_id watch_ = watch_id::none;
   std::atomic<bool> armed_{false};
-  bool want_writable_ = false;
+  std::atomic<bool> want_writable_{false};
 
   std::atomic<int> reader_{not_read};
   frame_reader reader_state_;  // this and the next belong to the thread that reads
