@@ -1,0 +1,77 @@
+"""What the documents say and the sources know must agree; and ./dev's answers to what it cannot do."""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+def text(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+class Documents(unittest.TestCase):
+    def test_every_error_is_described_under_its_number(self):
+        declared = set(re.findall(r"^ +(\w+) = (\d{3}),", text("include/ferry/base/error.hpp"), re.MULTILINE))
+        described = re.findall(r"^\| (\d{3}) \| `(\w+)` \|", text("docs/errors.md"), re.MULTILINE)
+        self.assertGreater(len(declared), 40)
+        self.assertEqual(len(described), len(set(described)))
+        self.assertEqual({(name, number) for number, name in described}, declared)
+
+    def test_links_between_documents_lead_somewhere(self):
+        for folder in (ROOT, ROOT / "docs", ROOT / "examples"):
+            for document in sorted(folder.glob("*.md" if folder == ROOT else "**/*.md")):
+                for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
+                    if "://" not in target:
+                        self.assertTrue((document.parent / target).exists(), f"{document.relative_to(ROOT)} links to {target}")
+
+    def test_the_benchmarks_that_dev_knows_include_those_that_exist(self):
+        known = re.search(r'^bench_names="(.*)"$', text("dev"), re.MULTILINE).group(1).split()
+        for source in (ROOT / "benchmarks").glob("*.cpp"):
+            self.assertIn(source.stem, known)
+
+
+class Dev(unittest.TestCase):
+    def run_dev(self, *arguments):
+        with tempfile.TemporaryDirectory() as elsewhere:
+            run = subprocess.run(
+                [str(ROOT / "dev"), *arguments],
+                cwd=elsewhere, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+            )
+        return run.returncode, run.stdout, run.stderr
+
+    def test_help(self):
+        status, out, _ = self.run_dev("help")
+        self.assertEqual(status, 0)
+        for command in ("demo", "test", "format", "lint", "sanitize", "bench NAME", "check"):
+            self.assertIn(f"\n  {command}", out)
+
+    def test_what_it_does_not_know_is_refused_with_what_it_knows(self):
+        for arguments, words in [
+            (["tset"], "unknown command 'tset'"),
+            (["--fast", "test"], "unknown option '--fast'"),
+            (["bench", "nothing"], "unknown benchmark 'nothing'; known: latency rate bulk"),
+            (["bench"], "name a benchmark: latency rate bulk"),
+            (["sanitize", "memory"], "unknown sanitizer 'memory'; known: address"),
+        ]:
+            with self.subTest(arguments=arguments):
+                status, _, err = self.run_dev(*arguments)
+                self.assertEqual(status, 1)
+                self.assertIn(words, err)
+
+    def test_a_folder_that_is_no_build_directory_is_not_touched(self):
+        with tempfile.TemporaryDirectory() as folder:
+            precious = pathlib.Path(folder, "precious")
+            precious.write_text("mine", encoding="utf-8")
+            status, _, err = self.run_dev("--build", folder, "build")
+            self.assertEqual(status, 1)
+            self.assertIn("is not a build directory", err)
+            self.assertEqual(precious.read_text(encoding="utf-8"), "mine")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v"])
