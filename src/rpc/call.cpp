@@ -247,7 +247,7 @@ void async_call::give_up() noexcept {
   if (!sent_.load()) return;  // start() looks at unwanted_ next
   call_phase phase{};
   if (!facts_.worker->agent_unchecked().abandon(ticket_, phase)) return;
-  set_cancelled();
+  set_cancelled(failure_of(facts_, errc::call_cancelled, phase, ""));
   finish();
 }
 

@@ -113,9 +113,10 @@ bool future_state_base::try_set_error(std::exception_ptr error) noexcept {
   return true;
 }
 
-void future_state_base::complete_cancelled() noexcept {
+void future_state_base::complete_cancelled(std::exception_ptr error) noexcept {
   if (!claim()) return;
-  publish_error(make_error(errc::call_cancelled, "cancelled through future::cancel()"), cancelled_bit);
+  if (!error) error = make_error(errc::call_cancelled, "cancelled through future::cancel()");
+  publish_error(std::move(error), cancelled_bit);
 }
 
 bool future_state_base::absorb_completion() noexcept {

@@ -38,6 +38,8 @@ served_call::served_call(std::shared_ptr<worker_core> worker, std::shared_ptr<re
     call->serve();
     call->drop_reference();
   };
+  // Before the connection is read on: a cancellation may be the very next frame, long before a thread runs the handler.
+  if (!one_way()) channel_->begin_call(request_.header.call_id, *this);
 }
 
 served_call::~served_call() {
@@ -58,7 +60,6 @@ void served_call::serve() noexcept {
   try {
     if (!method_) throw_error(errc::unknown_method, "");
     if (method_->signature != request_.header.signature) throw_error(errc::signature_mismatch, method_->signature_text);
-    if (!one_way()) channel_->begin_call(request_.header.call_id, *this);
     method_->serve(*this);
   } catch (...) {
     if (!later_) fail(std::current_exception());

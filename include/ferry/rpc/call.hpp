@@ -99,7 +99,7 @@ class async_call : public pending_call {
   void finish() noexcept;
 
   virtual void set_error(std::exception_ptr error) noexcept = 0;
-  virtual void set_cancelled() noexcept = 0;
+  virtual void set_cancelled(std::exception_ptr error) noexcept = 0;
   virtual void keep() noexcept = 0;  ///< one more reference to the state
   virtual void drop() noexcept = 0;  ///< one less
 
@@ -143,7 +143,7 @@ class call_state final : public future_state<R>, public async_call {
  private:
   void on_cancel() override { give_up(); }
   void set_error(std::exception_ptr error) noexcept override { this->try_set_error(std::move(error)); }
-  void set_cancelled() noexcept override { this->complete_cancelled(); }
+  void set_cancelled(std::exception_ptr error) noexcept override { this->complete_cancelled(std::move(error)); }
   void keep() noexcept override { this->add_ref(); }
   void drop() noexcept override { this->release(); }
 };

@@ -101,8 +101,8 @@ class future_state_base {
   void cancel() {
     if (!ready()) on_cancel();
   }
-  /// Completes with call_cancelled, remembering that it was the consumer who did it.
-  void complete_cancelled() noexcept;
+  /// Completes with `error`, by default a plain call_cancelled, remembering that it was the consumer who gave up.
+  void complete_cancelled(std::exception_ptr error = nullptr) noexcept;
   [[nodiscard]] bool cancelled() const noexcept {
     return (status_.load(std::memory_order_acquire) & cancelled_bit) != 0;
   }
