@@ -81,6 +81,7 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
     id = (std::uint64_t{place.use} << 32U) | free_slots_;
     free_slots_ = place.next_free;
     place.call = &call;
+    call.call_id = id;
     place.until = until;
     pending_count_.fetch_add(1);
   }

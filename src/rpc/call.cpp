@@ -38,6 +38,13 @@ std::exception_ptr failure_of(const call_facts& facts, errc code, call_phase pha
   }
 }
 
+void trace_call(trace_event::kind what, const call_facts& facts, std::uint64_t id) noexcept {
+  if (!trace_enabled()) return;
+  const std::string peer = std::to_string(facts.peer.value);
+  trace({what, facts.method->name, facts.worker->agent_unchecked().self().name(), peer, id,
+         std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now().time_since_epoch()).count()});
+}
+
 // The caller's end of a blocking call; lives on its stack.
 class sync_call final : public pending_call, public drive_condition {
  public:
@@ -154,6 +161,8 @@ inbound_message outgoing_call::run() {
   sync_call call;
   std::atomic<bool> stopped{false};
   const call_ticket ticket = agent.call(peer_, std::move(message), call, until_, true);
+  const call_facts facts{worker_, &method_, peer_, limit_};
+  trace_call(trace_event::kind::call_begin, facts, call.call_id);
   const auto stop = [&]() noexcept {
     stopped.store(true);
     call.poke();
@@ -175,9 +184,9 @@ inbound_message outgoing_call::run() {
       if (cancel || until_.expired()) {
         call_phase phase{};
         if (agent.abandon(ticket, phase)) {
+          trace_call(trace_event::kind::call_end, facts, call.call_id);
           agent.finished_calls(1);
-          std::rethrow_exception(failure_of({worker_, &method_, peer_, limit_},
-                                            cancel ? errc::call_cancelled : errc::rpc_timeout, phase, ""));
+          std::rethrow_exception(failure_of(facts, cancel ? errc::call_cancelled : errc::rpc_timeout, phase, ""));
         }
         call.sleep_until_done();  // it is being completed by another thread
         break;
@@ -185,10 +194,9 @@ inbound_message outgoing_call::run() {
       if (!agent.wait(ticket, finished, until_)) call.sleep(until_);
     }
   }
+  trace_call(trace_event::kind::call_end, facts, call.call_id);
   agent.finished_calls(1);
-  if (call.failed_) {
-    std::rethrow_exception(failure_of({worker_, &method_, peer_, limit_}, call.code_, call.phase_, call.detail_));
-  }
+  if (call.failed_) std::rethrow_exception(failure_of(facts, call.code_, call.phase_, call.detail_));
   return std::move(call.reply_);
 }
 
@@ -238,6 +246,7 @@ void async_call::start(outgoing_call& call) {
     drop();
     throw;
   }
+  trace_call(trace_event::kind::call_begin, facts_, call_id);
   sent_.store(true);
   if (unwanted_.load()) give_up();
 }
@@ -258,6 +267,7 @@ void async_call::on_failure(errc code, call_phase phase, const std::string& deta
 
 void async_call::finish() noexcept {
   stop_.reset();
+  trace_call(trace_event::kind::call_end, facts_, call_id);
   const std::shared_ptr<worker_core> worker = facts_.worker;  // the state may go with the reference
   worker->agent_unchecked().finished_calls(1);
   drop();

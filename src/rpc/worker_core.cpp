@@ -55,6 +55,7 @@ void worker_core::start() {
 }
 
 ferry::agent& worker_core::agent() const {
+  check_not_forked();
   if (shut_down_.load(std::memory_order_acquire)) {
     throw_error(errc::not_initialized, to_string(agent_->self()) + " has been shut down; call init_rpc again");
   }

@@ -29,6 +29,8 @@ std::string_view to_string(call_phase phase) noexcept;
 /// that waits for the call; neither may run user code.
 class pending_call {
  public:
+  std::uint64_t call_id = 0;  ///< set by the agent before it sends
+
   virtual void on_reply(inbound_message&& reply) noexcept = 0;
   /// `detail` says what happened to the connection or why the agent gave up.
   virtual void on_failure(errc code, call_phase phase, const std::string& detail) noexcept = 0;
