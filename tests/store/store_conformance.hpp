@@ -1,11 +1,8 @@
 #pragma once
 
-// What every store must do, written once. A fixture is default-constructible and has
-//   open()          a new handle on its store, as another worker would have
-//   location()      text from which open_location() in another process opens the same store
-//   over_processes  whether location() works
-// and is tested by TEST_CASE_TEMPLATE_INVOKE(store_conformance, ...) and
-// TEST_CASE_TEMPLATE_INVOKE(store_conformance_processes, ...).
+// What every store must do, written once, against the interface that a test of one kind of store implements. To run it:
+//   TEST_CASE_TEMPLATE_INVOKE(store_conformance, my_fixture, ...)
+//   TEST_CASE_TEMPLATE_INVOKE(store_conformance_processes, my_fixture, ...)
 
 #include <algorithm>
 #include <atomic>
@@ -30,6 +27,16 @@
 namespace store_test {
 
 using namespace std::chrono_literals;
+
+/// One store under test. Implementations are default-constructible.
+class store_fixture {
+ public:
+  virtual ~store_fixture() = default;
+  /// A new handle on the store, as another worker would have.
+  virtual std::shared_ptr<ferry::store> open() = 0;
+  /// Text from which open_location() in another process opens the same store; empty if that is impossible.
+  virtual std::string location() = 0;
+};
 
 /// Long enough never to pass in a test that works.
 inline constexpr auto plenty = std::chrono::seconds(60);
@@ -76,8 +83,7 @@ auto start_blocking(counting_observer& observer, Action action) {
   return running;
 }
 
-TEST_CASE_TEMPLATE_DEFINE("store conformance", Fixture, store_conformance) {
-  Fixture fixture;
+inline void check_store(store_fixture& fixture) {
   const std::shared_ptr<ferry::store> a = fixture.open();
   const std::shared_ptr<ferry::store> b = fixture.open();
 
@@ -282,14 +288,13 @@ TEST_CASE_TEMPLATE_DEFINE("store conformance", Fixture, store_conformance) {
 }
 
 /// Runs `role` in another process, on the store of `fixture`.
-template <class Fixture>
-child_process start_role(Fixture& fixture, const std::string& role, std::map<std::string, std::string> more = {}) {
+inline child_process start_role(store_fixture& fixture, const std::string& role,
+                                std::map<std::string, std::string> more = {}) {
   more["FERRY_TEST_STORE"] = fixture.location();
   return child_process(role, more);
 }
 
-TEST_CASE_TEMPLATE_DEFINE("store conformance over processes", Fixture, store_conformance_processes) {
-  Fixture fixture;
+inline void check_store_over_processes(store_fixture& fixture) {
   const std::shared_ptr<ferry::store> a = fixture.open();
 
   SUBCASE("processes meet") {
@@ -322,6 +327,16 @@ TEST_CASE_TEMPLATE_DEFINE("store conformance over processes", Fixture, store_con
     a->set("never", "now");
     CHECK(fixture.open()->get("never") == "now");
   }
+}
+
+TEST_CASE_TEMPLATE_DEFINE("store conformance", Fixture, store_conformance) {
+  Fixture fixture;
+  check_store(fixture);
+}
+
+TEST_CASE_TEMPLATE_DEFINE("store conformance over processes", Fixture, store_conformance_processes) {
+  Fixture fixture;
+  check_store_over_processes(fixture);
 }
 
 }  // namespace store_test

@@ -16,6 +16,8 @@
 #include <ferry/store/prefix_store.hpp>
 #include <ferry/store/tcp_store.hpp>
 
+#include "store_conformance.hpp"
+
 namespace store_test {
 
 /// A directory that vanishes with its contents.
@@ -41,33 +43,31 @@ class temporary_directory {
 /// Opens what another process named by its fixture's location().
 inline std::shared_ptr<ferry::store> open_location(const std::string& location);
 
-struct hash_fixture {
-  static constexpr bool over_processes = false;
+struct hash_fixture final : store_fixture {
   std::shared_ptr<ferry::hash_store> first = std::make_shared<ferry::hash_store>();
-  std::shared_ptr<ferry::store> open() { return first->share(); }
-  std::string location() { return {}; }
+  std::shared_ptr<ferry::store> open() override { return first->share(); }
+  std::string location() override { return {}; }
 };
 
-struct file_fixture {
-  static constexpr bool over_processes = true;
+struct file_fixture final : store_fixture {
   temporary_directory directory;
-  std::string location() { return "file:" + directory.file("store"); }
-  std::shared_ptr<ferry::store> open() { return open_location(location()); }
+  std::string location() override { return "file:" + directory.file("store"); }
+  std::shared_ptr<ferry::store> open() override { return open_location(location()); }
 };
 
-struct tcp_fixture {
-  static constexpr bool over_processes = true;
+struct tcp_fixture final : store_fixture {
   std::shared_ptr<ferry::tcp_store_server> server = ferry::tcp_store_server::listen("127.0.0.1", 0);
-  std::string location() { return "tcp:" + std::to_string(server->port()); }
-  std::shared_ptr<ferry::store> open() { return open_location(location()); }
+  std::string location() override { return "tcp:" + std::to_string(server->port()); }
+  std::shared_ptr<ferry::store> open() override { return open_location(location()); }
 };
 
 template <class Fixture>
-struct prefix_fixture {
-  static constexpr bool over_processes = Fixture::over_processes;
+struct prefix_fixture final : store_fixture {
   Fixture wrapped;
-  std::shared_ptr<ferry::store> open() { return std::make_shared<ferry::prefix_store>("group_7", wrapped.open()); }
-  std::string location() { return "prefix:" + wrapped.location(); }
+  std::shared_ptr<ferry::store> open() override {
+    return std::make_shared<ferry::prefix_store>("group_7", wrapped.open());
+  }
+  std::string location() override { return "prefix:" + wrapped.location(); }
 };
 
 inline std::shared_ptr<ferry::store> open_location(const std::string& location) {
