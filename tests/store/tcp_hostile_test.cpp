@@ -22,7 +22,7 @@ namespace {
 
 std::string number(std::uint64_t value, int bytes) {
   std::string out;
-  for (int i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
+  for (; bytes > 0; --bytes, value >>= 8U) out.push_back(static_cast<char>(value));
   return out;
 }
 std::string hello() { return "FSTR" + number(1, 2) + number(0, 2 + 8) + number(99, 8); }

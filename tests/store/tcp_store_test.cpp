@@ -26,7 +26,7 @@ tcp_store client_of(std::uint16_t port, ferry::timeout limit = {}) {
 std::uint16_t free_port() { return raw_socket::listen().port(); }
 
 void put_number(std::string& out, std::uint64_t value, int bytes) {
-  for (int i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
+  for (; bytes > 0; --bytes, value >>= 8U) out.push_back(static_cast<char>(value));
 }
 
 std::string server_hello(std::uint64_t id, std::uint16_t version = 1, std::uint16_t status = 0) {
