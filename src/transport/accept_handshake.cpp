@@ -4,11 +4,11 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+#include <sys/socket.h>
 #include <asio/buffer.hpp>
 #include <asio/read.hpp>
 #include <asio/write.hpp>
-#include <fmt/format.h>
-#include <sys/socket.h>
 
 #include "stream_connection.hpp"
 
@@ -53,7 +53,8 @@ auto accept_handshake::then(void (accept_handshake::*next)()) {
     try {
       ((*self).*next)();
     } catch (const std::exception& failure) {
-      self->core_->warnings.warn(fmt::format("{}: refused a connection: {}", self->core_->transport_name, failure.what()));
+      self->core_->warnings.warn(
+          fmt::format("{}: refused a connection: {}", self->core_->transport_name, failure.what()));
       self->finish();
     }
   };
@@ -69,8 +70,8 @@ void accept_handshake::start() {
 }
 
 void accept_handshake::give_up() {
-  core_->warnings.warn(fmt::format("{}: dropped the peer at {}: its handshake did not end in time",
-                                   core_->transport_name, peer_));
+  core_->warnings.warn(
+      fmt::format("{}: dropped the peer at {}: its handshake did not end in time", core_->transport_name, peer_));
   finish();
 }
 

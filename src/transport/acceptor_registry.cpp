@@ -84,7 +84,8 @@ acceptor_registry::greeting acceptor_registry::greet(const hello& from) {
                           : fmt::format("there is no worker '{}' there", from.target));
 }
 
-bool acceptor_registry::deliver(std::shared_ptr<connection> accepted, const hello& from, std::uint64_t worker) noexcept {
+bool acceptor_registry::deliver(std::shared_ptr<connection> accepted, const hello& from,
+                                std::uint64_t worker) noexcept {
   const call_scope call(*this, from);
   if (!call.acceptor() || call.entry().serial != worker) return false;
   call.acceptor()->on_accepted(std::move(accepted), from);

@@ -27,7 +27,7 @@ class acceptor_registry {
   struct greeting {
     hello_reply reply;
     transport_options options;  ///< the worker's
-    std::uint64_t worker = 0;  ///< for deliver(): a worker may be replaced by another of its name
+    std::uint64_t worker = 0;   ///< for deliver(): a worker may be replaced by another of its name
   };
   /// Lets the worker that is meant decide. Throws errc::handshake_failed if there is none, or what the worker throws.
   greeting greet(const hello& from);

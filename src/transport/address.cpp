@@ -22,8 +22,8 @@ constexpr std::size_t longest_unix = sizeof(sockaddr_un::sun_path) - 1;
 
 [[noreturn]] void refuse(std::string_view text, std::string_view why) {
   constexpr std::size_t shown = 200;  // the text may come from a peer
-  throw_error(errc::bad_address,
-              fmt::format("'{}{}' is not an address: {}", text.substr(0, shown), text.size() > shown ? "..." : "", why));
+  throw_error(errc::bad_address, fmt::format("'{}{}' is not an address: {}", text.substr(0, shown),
+                                             text.size() > shown ? "..." : "", why));
 }
 
 bool all_of(std::string_view text, std::string_view extra) {
@@ -111,7 +111,8 @@ address address::parse(std::string_view text) {
     if (name.size() < 2 || (name.front() != '@' && name.front() != '/')) {
       refuse(text, "write unix:@abstract-name or unix:/absolute/path");
     }
-    if (name.size() > longest_unix) refuse(text, fmt::format("a unix socket's name has at most {} bytes", longest_unix));
+    if (name.size() > longest_unix)
+      refuse(text, fmt::format("a unix socket's name has at most {} bytes", longest_unix));
     if (name.find('\0') != name.npos) refuse(text, "it contains a null character");
     return {"unix", std::string(name), 0};
   }

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
 #include <asio/buffer.hpp>
 #include <asio/error.hpp>
 #include <asio/read.hpp>
 #include <asio/write.hpp>
-#include <fmt/format.h>
 
 #include "stream_connection.hpp"
 
@@ -80,7 +80,8 @@ void connect_operation::resolve(const std::string& host, std::uint16_t port) {
   arm_timer(no_step_limit);
   resolver_->async_resolve(
       host, std::to_string(port), asio::ip::tcp::resolver::numeric_service,
-      [self = shared_from_this(), host](const asio::error_code& error, const asio::ip::tcp::resolver::results_type& found) {
+      [self = shared_from_this(), host](const asio::error_code& error,
+                                        const asio::ip::tcp::resolver::results_type& found) {
         if (self->done_) return;
         if (error) {
           return self->fail(errc::bad_address, fmt::format("cannot resolve the host '{}': {}", host, error.message()));
@@ -88,8 +89,7 @@ void connect_operation::resolve(const std::string& host, std::uint16_t port) {
         try {
           for (const auto& entry : found) {
             const auto endpoint = entry.endpoint();
-            self->candidates_.push_back(
-                socket_address::copy(endpoint.data(), static_cast<socklen_t>(endpoint.size())));
+            self->candidates_.push_back(socket_address::copy(endpoint.data(), static_cast<socklen_t>(endpoint.size())));
           }
           self->try_next();
         } catch (const std::exception& failure) {
@@ -161,8 +161,9 @@ void connect_operation::take_answer() {
     return attempt_failed(errc::handshake_failed, fmt::format("worker '{}' answered", result.peer.name));
   }
   try {
-    result.opened = make_stream_connection(core_->loop, socket_.release(), core_->transport_name,
-                                           fmt::format("{} {}", core_->transport_name, current_text()), request_.options);
+    result.opened =
+        make_stream_connection(core_->loop, socket_.release(), core_->transport_name,
+                               fmt::format("{} {}", core_->transport_name, current_text()), request_.options);
   } catch (const error& failure) {
     return fail(failure.kind(), std::string(failure.message()));
   }
@@ -181,8 +182,8 @@ void connect_operation::fail(errc code, const std::string& reason) noexcept {
   if (done_) return;
   connect_result result;
   try {
-    result.error = make_error(code, fmt::format("cannot connect to worker '{}' at {}: {}", request_.self.target,
-                                                request_.address, reason));
+    result.error = make_error(
+        code, fmt::format("cannot connect to worker '{}' at {}: {}", request_.self.target, request_.address, reason));
   } catch (...) {
     result.error = std::current_exception();
   }

@@ -22,7 +22,8 @@ class writer {
   }
   void text(std::string_view what, std::string_view value, std::size_t longest) {
     if (value.size() > longest) {
-      throw_error(errc::invalid_argument, fmt::format("the {} has {} bytes, more than {}", what, value.size(), longest));
+      throw_error(errc::invalid_argument,
+                  fmt::format("the {} has {} bytes, more than {}", what, value.size(), longest));
     }
     number(value.size(), 2);
     const auto* bytes = reinterpret_cast<const std::byte*>(value.data());
@@ -50,7 +51,8 @@ class reader {
   std::string text(std::string_view what, std::size_t longest) {
     const std::size_t size = number(what, 2);
     if (size > longest) {
-      throw_error(errc::handshake_failed, fmt::format("the {} in the handshake has {} bytes, more than {}", what, size, longest));
+      throw_error(errc::handshake_failed,
+                  fmt::format("the {} in the handshake has {} bytes, more than {}", what, size, longest));
     }
     const auto raw = take(what, size);
     return {reinterpret_cast<const char*>(raw.data()), size};
@@ -87,8 +89,8 @@ handshake_prefix handshake_prefix::decode(const std::byte* in, const std::array<
 
 void handshake_prefix::check_size(std::string_view peer) const {
   if (body_bytes > longest_handshake_body) {
-    throw_error(errc::handshake_failed, fmt::format("the peer at {} announced a handshake of {} bytes, more than {}", peer,
-                                                    body_bytes, longest_handshake_body));
+    throw_error(errc::handshake_failed, fmt::format("the peer at {} announced a handshake of {} bytes, more than {}",
+                                                    peer, body_bytes, longest_handshake_body));
   }
 }
 
@@ -98,8 +100,8 @@ bool handshake_prefix::compatible() const noexcept {
 }
 
 std::string handshake_prefix::version_text(std::string_view peer) const {
-  return fmt::format("the peer at {} speaks protocol {}, this process speaks {}; run the same ferry release on both", peer,
-                     versions(version, oldest), versions(protocol_version, oldest_protocol_version));
+  return fmt::format("the peer at {} speaks protocol {}, this process speaks {}; run the same ferry release on both",
+                     peer, versions(version, oldest), versions(protocol_version, oldest_protocol_version));
 }
 
 std::vector<std::byte> encode_hello(const hello& self) {

@@ -56,8 +56,8 @@ struct inproc_connect : work {
     if (where.scheme != "inproc") throw_error(errc::bad_address, "it is not an address of the transport inproc");
     if (where.host != workers->token) throw_error(errc::connect_failed, "it is another process");
     auto greeting = workers->registry.greet(self);
-    auto [near_end, far_end] = inproc_connection::make_pair(*loop, fmt::format("inproc {}", self.target),
-                                                            fmt::format("inproc {}", self.name));
+    auto [near_end, far_end] =
+        inproc_connection::make_pair(*loop, fmt::format("inproc {}", self.target), fmt::format("inproc {}", self.name));
     if (!workers->registry.deliver(far_end, self, greeting.worker)) {
       throw_error(errc::connect_failed, "the worker has just gone");
     }

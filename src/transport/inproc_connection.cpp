@@ -12,8 +12,8 @@ namespace {
 tensor copy_of(const tensor& packed) {
   const auto& shape = packed.shape();
   const auto& strides = packed.strides();
-  auto result = empty_packed(packed.dtype(), {shape.begin(), shape.size()}, {strides.begin(), strides.size()},
-                             packed.device());
+  auto result =
+      empty_packed(packed.dtype(), {shape.begin(), shape.size()}, {strides.begin(), strides.size()}, packed.device());
   const auto from = packed_bytes(packed);
   const auto to = writable_packed_bytes(result);
   if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());

@@ -96,7 +96,8 @@ socket_address socket_address::remote_end(int descriptor) {
 std::string socket_address::host() const {
   char text[NI_MAXHOST];
   const int status = ::getnameinfo(get(), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
-  if (status != 0) throw_error(errc::bad_address, fmt::format("a socket address has no text: {}", ::gai_strerror(status)));
+  if (status != 0)
+    throw_error(errc::bad_address, fmt::format("a socket address has no text: {}", ::gai_strerror(status)));
   return text;
 }
 

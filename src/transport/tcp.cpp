@@ -26,7 +26,8 @@ std::vector<socket_address> bind_addresses(const std::string& bind, const std::s
       if (auto literal = socket_address::from_literal(found, 0)) result.push_back(*literal);
     }
     if (result.empty()) {
-      throw_error(errc::bad_address, fmt::format("the network interface '{}' to listen on has no address, or is down", host));
+      throw_error(errc::bad_address,
+                  fmt::format("the network interface '{}' to listen on has no address, or is down", host));
     }
     return result;
   }
@@ -36,10 +37,11 @@ std::vector<socket_address> bind_addresses(const std::string& bind, const std::s
   const auto loopback = [](const socket_address& found) { return is_loopback(found.host()); };
   std::stable_partition(result.begin(), result.end(), [&](const socket_address& found) { return !loopback(found); });
   if (loopback(result.front()) && !suggested_host.empty() && !is_loopback(suggested_host)) {
-    throw_error(errc::bad_address,
-                fmt::format("'{}' to listen on is {}, which other machines cannot reach; name a network interface or an "
-                            "address, such as {}",
-                            host, result.front().host(), suggested_host));
+    throw_error(
+        errc::bad_address,
+        fmt::format("'{}' to listen on is {}, which other machines cannot reach; name a network interface or an "
+                    "address, such as {}",
+                    host, result.front().host(), suggested_host));
   }
   return result;
 }
@@ -55,11 +57,17 @@ struct port_range {
                   fmt::format("port {} and port_last {} are no range of ports", options.port, options.port_last));
     }
   }
-  [[nodiscard]] bool contains(std::uint16_t port) const noexcept { return first == 0 || (first <= port && port <= last); }
-  [[nodiscard]] std::string text() const { return first == last ? std::to_string(first) : fmt::format("{}-{}", first, last); }
+  [[nodiscard]] bool contains(std::uint16_t port) const noexcept {
+    return first == 0 || (first <= port && port <= last);
+  }
+  [[nodiscard]] std::string text() const {
+    return first == last ? std::to_string(first) : fmt::format("{}-{}", first, last);
+  }
 };
 
-std::string bracketed(const std::string& host) { return host.find(':') == host.npos ? host : fmt::format("[{}]", host); }
+std::string bracketed(const std::string& host) {
+  return host.find(':') == host.npos ? host : fmt::format("[{}]", host);
+}
 
 descriptor open_listener(std::vector<socket_address> candidates, const port_range& ports) {
   std::string reasons;
@@ -80,10 +88,12 @@ descriptor open_listener(std::vector<socket_address> candidates, const port_rang
     }
   }
   if (in_use) {
-    throw_error(errc::address_in_use,
-                fmt::format("cannot listen on {}; set another `port`, a range by `port_last`, or 0 for any free one", reasons));
+    throw_error(
+        errc::address_in_use,
+        fmt::format("cannot listen on {}; set another `port`, a range by `port_last`, or 0 for any free one", reasons));
   }
-  throw_error(errc::bad_address, fmt::format("cannot listen on {}; `bind` must be an address of this machine", reasons));
+  throw_error(errc::bad_address,
+              fmt::format("cannot listen on {}; `bind` must be an address of this machine", reasons));
 }
 
 // What peers are told, given where the listener is.
@@ -116,8 +126,8 @@ class tcp_transport final : public socket_transport {
  public:
   explicit tcp_transport(reactor& loop) : socket_transport(loop, transport_traits<tcp>::name, nullptr) {}
 
-  std::vector<std::string> listen(const std::string& group, const std::string& target, const std::string& suggested_host,
-                                  const transport_options& options,
+  std::vector<std::string> listen(const std::string& group, const std::string& target,
+                                  const std::string& suggested_host, const transport_options& options,
                                   std::shared_ptr<connection_acceptor> acceptor) override {
     const port_range ports(options);
     const auto candidates = bind_addresses(options.bind, suggested_host);

@@ -39,8 +39,7 @@ descriptor open_listener() {
 
 class unix_transport final : public socket_transport {
  public:
-  explicit unix_transport(reactor& loop)
-      : socket_transport(loop, transport_traits<unix_domain>::name, &check_user) {}
+  explicit unix_transport(reactor& loop) : socket_transport(loop, transport_traits<unix_domain>::name, &check_user) {}
 
   std::vector<std::string> listen(const std::string& group, const std::string& target, const std::string&,
                                   const transport_options& options,

@@ -49,8 +49,10 @@ TEST_CASE("what is not an address is refused by name and reason") {
 }
 
 TEST_CASE("loopback, unspecified and IPv6 literals are told apart") {
-  for (const char* host : {"localhost", "127.0.0.1", "127.0.1.1", "::1", "::ffff:127.0.0.1"}) CHECK(ferry::is_loopback(host));
-  for (const char* host : {"10.0.0.1", "::", "0.0.0.0", "::2", "fe80::1%eth0", "node", ""}) CHECK_FALSE(ferry::is_loopback(host));
+  for (const char* host : {"localhost", "127.0.0.1", "127.0.1.1", "::1", "::ffff:127.0.0.1"})
+    CHECK(ferry::is_loopback(host));
+  for (const char* host : {"10.0.0.1", "::", "0.0.0.0", "::2", "fe80::1%eth0", "node", ""})
+    CHECK_FALSE(ferry::is_loopback(host));
   CHECK(ferry::is_unspecified("0.0.0.0"));
   CHECK(ferry::is_unspecified("::"));
   CHECK_FALSE(ferry::is_unspecified("::1"));

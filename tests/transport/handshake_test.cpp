@@ -43,13 +43,15 @@ TEST_CASE("hellos and answers survive the round trip") {
   CHECK(got.target == sent.target);
   CHECK(got.features == sent.features);
 
-  const auto accepted = d::decode_answer(body_of(d::encode_answer(ferry::hello_reply{"w", ferry::worker_id{-1}, {5}, 6})));
+  const auto accepted =
+      d::decode_answer(body_of(d::encode_answer(ferry::hello_reply{"w", ferry::worker_id{-1}, {5}, 6})));
   const auto& reply = std::get<ferry::hello_reply>(accepted);
   CHECK(reply.name == "w");
   CHECK((reply.id == ferry::worker_id{-1}));
   CHECK(reply.life.value == 5);
   CHECK(reply.features == 6);
-  const auto refused = d::decode_answer(body_of(d::encode_answer(d::refusal{ferry::errc::fenced, std::string(5000, 'x')})));
+  const auto refused =
+      d::decode_answer(body_of(d::encode_answer(d::refusal{ferry::errc::fenced, std::string(5000, 'x')})));
   CHECK(std::get<d::refusal>(refused).code == ferry::errc::fenced);
   CHECK(std::get<d::refusal>(refused).text == std::string(d::longest_refusal, 'x'));
 }
@@ -64,7 +66,7 @@ TEST_CASE("the first bytes of a hello are fixed") {
   hello.features = 4;
   const std::vector<unsigned char> expected{
       0x89, 'F', 'E', 'R', 'R', 'Y', '>', '\n', 1, 0, 0, 0, 1, 0, 0, 0, 29, 0, 0, 0,  // prefix
-      4, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 'g', 1, 0, 'a', 1, 0, 'b'};
+      4,    0,   0,   0,   0,   0,   0,   0,    3, 0, 0, 0, 0, 0, 0, 0, 2,  0, 0, 0, 1, 0, 'g', 1, 0, 'a', 1, 0, 'b'};
   const auto bytes = d::encode_hello(hello);
   REQUIRE(bytes.size() == expected.size());
   CHECK(std::equal(bytes.begin(), bytes.end(), expected.begin(),
@@ -125,5 +127,7 @@ TEST_CASE("damaged handshakes are errors and nothing else") {
   }
   expect_error(ferry::errc::handshake_failed, "the peer at a:1 does not speak ferry",
                [&] { (void)d::handshake_prefix::decode(answer.data(), d::hello_magic, "a:1"); });
-  expect_error(ferry::errc::handshake_failed, "more than 4096", [] { d::handshake_prefix{1, 1, 4097}.check_size("a:1"); });
+  expect_error(ferry::errc::handshake_failed, "more than 4096", [] {
+    d::handshake_prefix{1, 1, 4097}.check_size("a:1");
+  });
 }

@@ -100,8 +100,10 @@ std::vector<std::byte> bytes_of(std::string_view text) {
 
 TEST_CASE("tcp drops peers that do not speak ferry") {
   attacked_tcp tcp;
-  for (const std::string_view text : {"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
-                                      "\x89" "FERRY<\n............and more"}) {
+  for (const std::string_view text :
+       {"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+        "\x89"
+        "FERRY<\n............and more"}) {
     const auto peer = raw_socket::connected(tcp.port);
     peer.send(std::string(text) + std::string(30, '\0'));
     CHECK(peer.wait_closed());
@@ -176,7 +178,8 @@ TEST_CASE("tcp drops handshakes that promise or hold too much") {
     std::mt19937 random(5);
     for (int i = 0; i < 100; ++i) {
       auto damaged = hello;
-      for (int flips = 0; flips < 3; ++flips) damaged[8 + random() % (damaged.size() - 8)] ^= std::byte{static_cast<unsigned char>(1U << (random() % 8))};
+      for (int flips = 0; flips < 3; ++flips)
+        damaged[8 + random() % (damaged.size() - 8)] ^= std::byte{static_cast<unsigned char>(1U << (random() % 8))};
       const auto peer = raw_socket::connected(tcp.port);
       peer.send(damaged);
       peer.finish_sending();
@@ -191,7 +194,9 @@ TEST_CASE("tcp serves others while many peers do not finish their handshakes") {
   std::vector<raw_socket> idle;
   for (int i = 0; i < 400; ++i) {
     idle.push_back(raw_socket::connected(tcp.port));
-    idle.back().send("\x89" "FERRY");
+    idle.back().send(
+        "\x89"
+        "FERRY");
   }
   tcp.serves_others();  // as soon as the oldest of them have had their time
   CHECK(tcp.log.wait_for_line("its handshake did not end in time"));
@@ -228,11 +233,13 @@ TEST_CASE("tcp drops a peer whose frames are damaged") {
     CHECK(peer.wait_closed());
     CHECK(tcp.log.wait_for_line("broke the protocol"));
     CHECK(tcp.server->accepted().second->wait_closed());
-    CHECK_MESSAGE(tcp.server->accepted().second->reason().find("protocol_error") == 0, tcp.server->accepted().second->reason());
+    CHECK_MESSAGE(tcp.server->accepted().second->reason().find("protocol_error") == 0,
+                  tcp.server->accepted().second->reason());
   }
   SUBCASE("an end in the middle of a message") {
     const auto message = make_message(1, 1000, {make_tensor(1, 1000)});
-    for (const std::size_t size : {std::size_t{1}, std::size_t{63}, std::size_t{64}, std::size_t{500}, message.bytes.size()}) {
+    for (const std::size_t size :
+         {std::size_t{1}, std::size_t{63}, std::size_t{64}, std::size_t{500}, message.bytes.size()}) {
       const auto peer = tcp.greeted();
       peer.send(message.bytes.bytes().first(size));
       peer.finish_sending();
@@ -267,7 +274,8 @@ TEST_CASE("connecting to what is not a ferry worker fails in words") {
     }
     const auto [kind, text] = failure_of(connect(*tcp.over, address, hello_to("server")));
     CHECK(kind == ferry::errc::connect_failed);
-    CHECK_MESSAGE(text == "connect_failed: cannot connect to worker 'server' at " + address + ": Connection refused", text);
+    CHECK_MESSAGE(text == "connect_failed: cannot connect to worker 'server' at " + address + ": Connection refused",
+                  text);
   }
   SUBCASE("a web server") {
     raw_server web(bytes_of("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"));

@@ -149,7 +149,8 @@ void check_handshake() {
       may_leave.wait();
       inside = false;
     };
-    auto connecting = std::async(std::launch::async, [&] { return connect(*pair.over, pair.address, hello_to("server")); });
+    auto connecting =
+        std::async(std::launch::async, [&] { return connect(*pair.over, pair.address, hello_to("server")); });
     entered.get_future().wait();
     auto gone = std::async(std::launch::async, [&] {
       pair.over->unlisten("group", "server");
@@ -190,8 +191,8 @@ void check_messages() {
     CHECK(wrong == 0);
   }
   SUBCASE("of every size arrive whole") {
-    std::vector<std::size_t> sizes{0, 1, 63, 64, 65, 66, 67, 68, 69, 70, 4095, 65471, 65472, 65473, 65535, 65536, 65537,
-                                   1 << 20, 5 << 20};
+    std::vector<std::size_t> sizes{0,    1,     63,    64,    65,    66,    67,    68,      69,     70,
+                                   4095, 65471, 65472, 65473, 65535, 65536, 65537, 1 << 20, 5 << 20};
     for (std::size_t i = 0; i < sizes.size(); ++i) pair.near_end->send(make_message(i, sizes[i]));
     const auto arrived = pair.far_log->take(sizes.size());
     REQUIRE(arrived.size() == sizes.size());
@@ -263,7 +264,8 @@ void check_messages() {
     CHECK(record.critical);
     CHECK(record.content.empty());
     CHECK_FALSE(ferry::next_extension(records, record));
-    CHECK(std::string(reinterpret_cast<const char*>(arrived[0].payload.data()), arrived[0].payload.size()) == "payload");
+    CHECK(std::string(reinterpret_cast<const char*>(arrived[0].payload.data()), arrived[0].payload.size()) ==
+          "payload");
   }
   SUBCASE("of several threads do not mix") {
     constexpr std::uint64_t threads = 4, per_thread = 3000;
@@ -287,7 +289,8 @@ void check_messages() {
       const auto t = message.header.call_id / per_thread;
       const auto i = message.header.call_id % per_thread;
       if (t >= threads || next[t]++ != i || !is_message(message, message.header.call_id, (i * 37) % 2000)) ++wrong;
-      if (i % 100 == 0 && (message.tensors.size() != 1 || !is_tensor(message.tensors[0], message.header.call_id, 100'000))) {
+      if (i % 100 == 0 &&
+          (message.tensors.size() != 1 || !is_tensor(message.tensors[0], message.header.call_id, 100'000))) {
         ++wrong;
       }
     }
@@ -362,6 +365,7 @@ void check_closing() {
   const auto close_after_sending = [&](ferry::connection& closer, recorder& own_log, recorder& other_log) {
     for (std::uint64_t i = 0; i < 500; ++i) closer.send(make_message(i, 1000));
     closer.close(ferry::make_error(ferry::errc::shutting_down, "enough"));
+    both_ended();
     closer.close(ferry::make_error(ferry::errc::shutting_down, "again"));
     both_ended();
     CHECK(other_log.count() == 500);
@@ -415,6 +419,18 @@ void check_closing() {
     both_ended();
     CHECK(pair.far_log->count() == 30);
   }
+  SUBCASE("twice, for a peer that does not read") {
+    std::promise<void> let_go;
+    auto wait = let_go.get_future().share();
+    pair.far_log->on_arrival = [wait](ferry::connection&, ferry::inbound_message&) { wait.wait(); };
+    const auto big = make_tensor(1, 1 << 20);
+    for (std::uint64_t i = 0; i < 30; ++i) pair.near_end->send(make_message(i, 10, {big}));
+    pair.near_end->close(ferry::make_error(ferry::errc::shutting_down, "bye"));
+    pair.near_end->close(ferry::make_error(ferry::errc::shutting_down, "now"));
+    CHECK(pair.near_log->wait_closed());
+    let_go.set_value();
+    both_ended();
+  }
   SUBCASE("from inside a delivery") {
     pair.far_log->on_arrival = [](ferry::connection& from, ferry::inbound_message&) {
       from.close(ferry::make_error(ferry::errc::protocol_error, "I do not like that"));
@@ -434,7 +450,8 @@ void check_ownership() {
       far_log = pair.far_log;
     }
     const auto until = std::chrono::steady_clock::now() + patience;
-    while ((!near_log.expired() || !far_log.expired()) && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    while ((!near_log.expired() || !far_log.expired()) && std::chrono::steady_clock::now() < until)
+      std::this_thread::yield();
     CHECK(near_log.expired());
     CHECK(far_log.expired());
   }

@@ -205,7 +205,8 @@ inline ferry::outgoing_message make_message(std::uint64_t id, std::size_t payloa
 
 /// Whether `message` is what make_message(id, payload_bytes) made.
 inline bool is_message(const ferry::inbound_message& message, std::uint64_t id, std::size_t payload_bytes) {
-  if (message.header.call_id != id || message.header.method != id * 3 || message.payload.size() != payload_bytes) return false;
+  if (message.header.call_id != id || message.header.method != id * 3 || message.payload.size() != payload_bytes)
+    return false;
   for (std::size_t i = 0; i < payload_bytes; ++i) {
     if (message.payload[i] != pattern(id, i)) return false;
   }

@@ -66,7 +66,8 @@ class connection {
   /// Makes a thread inside drive() look at its condition again. Thread-safe.
   virtual void interrupt_drive() noexcept {}
 
-  /// Writes what is queued if possible, then closes; `reason` is what the receiver is told. Idempotent, thread-safe.
+  /// Writes what is queued, then closes; `reason` is what the receiver is told. Called again while that lasts (the peer
+  /// may not read), it drops what is left and closes at once. Thread-safe.
   virtual void close(std::exception_ptr reason) noexcept = 0;
 
   /// "tcp", "unix", ...
