@@ -33,6 +33,7 @@ constexpr std::size_t accumulate_until = 64 * 1024;   // bytes of one such write
 constexpr std::size_t flush_at = 16 * 1024;           // held-back bytes that are written without waiting for a batch's end
 constexpr std::size_t read_round = 1024 * 1024;       // bytes read before waiting work is given its turn
 constexpr std::size_t vectors_per_write = 64;
+constexpr std::chrono::microseconds driver_patience{200};  // a driver that slept longer gives way to a new one
 constexpr std::size_t hold_back_from = 4;             // messages expected, apart from answers to held-back ones
 constexpr std::chrono::microseconds high_rate_gap{100};  // messages that arrive closer than this do so at a high rate
 
@@ -136,6 +137,8 @@ class stream_connection final : public connection,
   adaptive_spin spin_;
   bool told_ = false;
   std::atomic<int> interrupt_{-1};
+  std::atomic<clock::rep> driver_asleep_since_{0};  // zero: no thread sleeps inside drive()
+  std::atomic<bool> give_way_{false};               // it shall leave
   std::atomic<std::uint32_t> touched_{0};  // counts drives and lingers
   std::uint32_t seen_touched_ = 0;         // of the monitor
   std::atomic<bool> noted_{false};         // the monitor has it
@@ -533,7 +536,18 @@ int stream_connection::interrupt_descriptor() noexcept {
 
 bool stream_connection::drive(const drive_condition& condition, deadline until) noexcept {
   int expected = not_read;
-  if (!reader_.compare_exchange_strong(expected, being_read)) return false;
+  if (!reader_.compare_exchange_strong(expected, being_read)) {
+    // A thread that waits long for its own reply would cost every short call of others a hand-over: it gives way, and the
+    // next call finds the place free.
+    const clock::rep since = driver_asleep_since_.load(std::memory_order_relaxed);
+    if (since != 0 && clock::now() - clock::time_point(clock::duration(since)) > driver_patience) {
+      give_way_.store(true);
+      interrupt_drive();
+    }
+    return false;
+  }
+  give_way_.store(false);
+  bool gave_way = false;
   if (armed_.load()) set_armed(false);
   const int interrupt = interrupt_descriptor();
   bool to_the_end = false;
@@ -568,7 +582,9 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
       limit.tv_sec = static_cast<time_t>(left.count() / 1'000'000'000);
       limit.tv_nsec = static_cast<long>(left.count() % 1'000'000'000);
     }
+    driver_asleep_since_.store(started.time_since_epoch().count(), std::memory_order_relaxed);
     const int ready = ::ppoll(waiting.data(), waiting.size(), until.is_never() ? nullptr : &limit, nullptr);
+    driver_asleep_since_.store(0, std::memory_order_relaxed);
     if (ready < 0 && errno != EINTR) break;
     if (waiting[1].revents != 0) {
       std::uint64_t ignored = 0;
@@ -580,6 +596,10 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
       read_available();
       flush_held_back();
     }
+    if (give_way_.exchange(false)) {
+      gave_way = !finished();
+      break;
+    }
   }
   leave_reader();
   flush_held_back();
@@ -589,7 +609,7 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
   } else if (!closed_.load()) {
     note_unwatched();
   }
-  return true;
+  return !gave_way;
 }
 
 }  // namespace

@@ -56,7 +56,8 @@ class connection {
   virtual void send_soon(outgoing_message&& message) noexcept { send(std::move(message)); }
 
   /// The calling thread reads this connection itself until `condition` is met or `until` has passed, which spares the
-  /// hand-over from a library thread. False without waiting if the transport cannot do that or another thread reads.
+  /// hand-over from a library thread. False if the transport cannot do that, another thread reads, or this one had to
+  /// give way to another: then the caller sleeps until somebody else has read what it waits for.
   virtual bool drive(const drive_condition& condition, deadline until) noexcept {
     (void)condition, (void)until;
     return false;
