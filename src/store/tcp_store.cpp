@@ -150,7 +150,9 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
   };
 
   for (std::chrono::nanoseconds pause = first_pause;; pause = std::min(pause * 2, longest_pause)) {
-    detail::resolution found = detail::resolve(options_.host, options_.port, state_->closing, until);
+    // Where the server is in this process, a name server that is slow is not waited for without end.
+    detail::resolution found = detail::resolve(options_.host, options_.port, state_->closing,
+                                               options_.server ? detail::sooner(until, longest_attempt) : until);
     if (state_->closing.raised()) detail::throw_store_closed(*this);
     if (!found.problem.empty()) reason = found.problem;
     // The host's own machine may not be able to reach itself by the name or address that the others use.
