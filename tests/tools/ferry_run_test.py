@@ -12,6 +12,10 @@ import unittest
 FERRY_RUN = os.environ["FERRY_RUN"]
 PATIENCE = 60  # seconds after which something that must happen has not happened
 
+# Under nohup these arrive ignored, which ferry-run would respect.
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    signal.signal(number, signal.SIG_DFL)
+
 
 def clean_environment(**more):
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
