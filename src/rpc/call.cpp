@@ -251,6 +251,17 @@ void async_call::start(outgoing_call& call) {
   if (unwanted_.load()) give_up();
 }
 
+bool async_call::help(const future_state_base& state, deadline until) {
+  struct condition final : drive_condition {
+    explicit condition(const future_state_base& s) : state(s) {}
+    [[nodiscard]] bool done() const noexcept override { return state.ready(); }
+    const future_state_base& state;
+  } ready(state);
+  blocking_scope blocking;
+  facts_.worker->agent_unchecked().wait(ticket_, ready, until);
+  return state.ready();
+}
+
 void async_call::give_up() noexcept {
   unwanted_.store(true);
   if (!sent_.load()) return;  // start() looks at unwanted_ next

@@ -36,13 +36,15 @@ class deferred {
 /// A descriptor_handler whose thread may wait for the next message by reading the descriptor itself.
 class lingering_handler : public descriptor_handler {
  public:
-  /// After a batch that came from this handler alone: true if another message came and its work is in the batch.
+  /// After a batch that came from this handler alone: may wait a few milliseconds; true if another message came and its
+  /// work is in the batch.
   virtual bool linger() noexcept = 0;
 };
 
 class io_threads final : public reactor, public std::enable_shared_from_this<io_threads> {
  public:
   static constexpr std::chrono::milliseconds tick{1};
+  static constexpr int max_private_waits = 2;
 
   /// Use shared_reactor().
   io_threads();
@@ -77,6 +79,15 @@ class io_threads final : public reactor, public std::enable_shared_from_this<io_
 
   /// Makes sure that a thread waits for events while the current one does something else.
   void ensure_poller() noexcept;
+
+  /// Bounds how many threads sleep on one descriptor each instead of on all: true if the current one may. Every true
+  /// answer is followed by end_private_wait().
+  [[nodiscard]] bool begin_private_wait() noexcept {
+    if (private_waits_.fetch_add(1, std::memory_order_relaxed) < max_private_waits) return true;
+    end_private_wait();
+    return false;
+  }
+  void end_private_wait() noexcept { private_waits_.fetch_sub(1, std::memory_order_relaxed); }
 
   [[nodiscard]] std::size_t thread_count() const noexcept { return threads_.load(std::memory_order_relaxed); }
 
@@ -117,6 +128,7 @@ class io_threads final : public reactor, public std::enable_shared_from_this<io_
   std::atomic<bool> stopping_{false};
   std::atomic<int> waiters_{0};
   std::atomic<int> spawning_{0};
+  std::atomic<int> private_waits_{0};
   std::atomic<bool> wake_pending_{false};
   std::atomic<std::size_t> threads_{0};
 

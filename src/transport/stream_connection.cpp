@@ -33,6 +33,9 @@ constexpr std::size_t accumulate_until = 64 * 1024;   // bytes of one such write
 constexpr std::size_t flush_at = 16 * 1024;           // held-back bytes that are written without waiting for a batch's end
 constexpr std::size_t read_round = 1024 * 1024;       // bytes read before waiting work is given its turn
 constexpr std::size_t vectors_per_write = 64;
+// A thread that reads a connection itself sleeps in recv() this long, which is one system call where poll() and recv() are
+// two, before it waits in a way that can be interrupted.
+constexpr std::chrono::milliseconds plain_wait{4};
 constexpr std::chrono::microseconds driver_patience{200};  // a driver that slept longer gives way to a new one
 constexpr std::size_t hold_back_from = 4;             // messages expected, apart from answers to held-back ones
 constexpr std::chrono::microseconds high_rate_gap{100};  // messages that arrive closer than this do so at a high rate
@@ -104,7 +107,7 @@ class stream_connection final : public connection,
 
   void on_frame(inbound_message&& message) override { receiver_->on_message(*this, std::move(message)); }
 
-  outcome receive(std::size_t& received) noexcept;
+  outcome receive(std::size_t& received, bool sleep = false) noexcept;
   bool take_reader() noexcept;
   void leave_reader() noexcept;
   void tell_closed() noexcept;
@@ -402,8 +405,8 @@ void stream_connection::tell_closed() noexcept {
   receiver_->on_closed(*this, reason);
 }
 
-// One recvmsg; the caller is the reader.
-stream_connection::outcome stream_connection::receive(std::size_t& received) noexcept {
+// One recvmsg; the caller is the reader. With `sleep` it waits up to plain_wait for the first byte.
+stream_connection::outcome stream_connection::receive(std::size_t& received, bool sleep) noexcept {
   received = 0;
   try {
     std::array<iovec, frame_reader::max_vectors> vectors;
@@ -411,12 +414,12 @@ stream_connection::outcome stream_connection::receive(std::size_t& received) noe
     const std::size_t count = reader_state_.prepare(vectors, total);
     ssize_t got = 0;
     if (count == 1) {
-      got = ::recv(descriptor_, vectors[0].iov_base, vectors[0].iov_len, MSG_DONTWAIT);
+      got = ::recv(descriptor_, vectors[0].iov_base, vectors[0].iov_len, sleep ? 0 : MSG_DONTWAIT);
     } else {
       msghdr header{};
       header.msg_iov = vectors.data();
       header.msg_iovlen = count;
-      got = ::recvmsg(descriptor_, &header, MSG_DONTWAIT);
+      got = ::recvmsg(descriptor_, &header, sleep ? 0 : MSG_DONTWAIT);
     }
     if (got > 0) {
       received = static_cast<std::size_t>(got);
@@ -501,26 +504,31 @@ bool stream_connection::resume_watching(bool now) noexcept {
 
 bool stream_connection::linger() noexcept {
   const auto budget = spin_.budget();
-  if (budget.count() == 0) return false;
   int expected = not_read;
   if (!reader_.compare_exchange_strong(expected, being_read)) return false;
   if (armed_.load()) set_armed(false);
-  const auto until = clock::now() + budget;
   std::size_t received = 0;
   outcome result = outcome::drained;
-  do {
-    result = receive(received);
-  } while (received == 0 && result == outcome::drained && !io_threads::has_more_work() && clock::now() < until);
+  const auto started = clock::now();
+  if (budget.count() != 0) {
+    do {
+      result = receive(received);
+    } while (received == 0 && result == outcome::drained && clock::now() - started < budget);
+    received != 0 ? spin_.succeeded() : spin_.failed();
+  }
+  if (received == 0 && result == outcome::drained && loop_->begin_private_wait()) {
+    result = receive(received, true);
+    loop_->end_private_wait();
+    if (received != 0) spin_.slept(clock::now() - started);
+  }
   const bool got = received != 0;
   while (result == outcome::more) result = receive(received);
   if (got) {
-    spin_.succeeded();
     note_unwatched();
     leave_reader();
     flush_held_back();
     return true;
   }
-  spin_.failed();
   leave_reader();
   keep_watched();
   return false;
@@ -551,10 +559,10 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
   if (armed_.load()) set_armed(false);
   const int interrupt = interrupt_descriptor();
   bool to_the_end = false;
-  const auto read_available = [&] {
+  const auto read_available = [&](bool sleep) {
     std::size_t received = 0;
     std::size_t total = 0;
-    outcome result = receive(received);
+    outcome result = receive(received, sleep);
     for (total = received; result == outcome::more || (to_the_end && result == outcome::drained && received != 0);
          total += received) {
       result = receive(received);
@@ -563,17 +571,26 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
   };
   const auto finished = [&] { return condition.done() || closed_.load(); };
 
+  flush_held_back();
+  bool plain = true;
   while (interrupt >= 0 && !finished()) {
     const auto budget = spin_.budget();
     const auto started = clock::now();
     if (started >= until.at()) break;
     if (budget.count() != 0) {
       bool got = false;
-      while (!(got = read_available()) && !finished() && clock::now() - started < budget) {
+      while (!(got = read_available(false)) && !finished() && clock::now() - started < budget) {
       }
       got ? spin_.succeeded() : spin_.failed();
       flush_held_back();
       if (got || finished()) continue;
+    }
+    if (std::exchange(plain, false) && until.remaining() > 2 * plain_wait) {
+      if (read_available(true)) {
+        spin_.slept(clock::now() - started);
+        flush_held_back();
+      }
+      continue;
     }
     std::array<pollfd, 2> waiting{{{descriptor_, POLLIN | POLLRDHUP, 0}, {interrupt, POLLIN, 0}}};
     timespec limit{};
@@ -593,7 +610,7 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
     if (waiting[0].revents != 0) {
       to_the_end = (waiting[0].revents & (POLLHUP | POLLERR | POLLRDHUP)) != 0;
       spin_.slept(clock::now() - started);
-      read_available();
+      read_available(false);
       flush_held_back();
     }
     if (give_way_.exchange(false)) {
@@ -617,11 +634,15 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
 std::shared_ptr<connection> make_stream_connection(reactor& loop, int descriptor, std::string_view transport_name,
                                                    std::string description, const transport_options& options) {
   auto& threads = static_cast<io_threads&>(loop);
+  // Blocking, with a bound: who must not wait says MSG_DONTWAIT.
+  timeval bound{};
+  bound.tv_usec = std::chrono::microseconds(plain_wait).count();
   const int flags = ::fcntl(descriptor, F_GETFL);
-  if (flags < 0 || ::fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) < 0) {
+  if (flags < 0 || ::fcntl(descriptor, F_SETFL, flags & ~O_NONBLOCK) < 0 ||
+      ::setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &bound, sizeof bound) != 0) {
     const int reason = errno;
     ::close(descriptor);
-    throw_errno(errc::system_failure, "making a connection non-blocking", reason);
+    throw_errno(errc::system_failure, "setting up a connection", reason);
   }
   try {
     return std::make_shared<stream_connection>(threads.shared_from_this(), descriptor, transport_name,

@@ -95,6 +95,8 @@ class async_call : public pending_call {
   void start(outgoing_call& call);
   /// The user no longer wants the result.
   void give_up() noexcept;
+  /// The current thread receives until the result is there; true if it is.
+  bool help(const future_state_base& state, deadline until);
   /// The call has its result; drops the pending reference.
   void finish() noexcept;
 
@@ -142,6 +144,7 @@ class call_state final : public future_state<R>, public async_call {
 
  private:
   void on_cancel() override { give_up(); }
+  bool help_wait(deadline until) override { return this->help(*this, until); }
   void set_error(std::exception_ptr error) noexcept override { this->try_set_error(std::move(error)); }
   void set_cancelled(std::exception_ptr error) noexcept override { this->complete_cancelled(std::move(error)); }
   void keep() noexcept override { this->add_ref(); }
