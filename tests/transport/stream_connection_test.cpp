@@ -1,4 +1,4 @@
-#include "../../src/transport/stream_connection.hpp"
+#include "stream_connection.hpp"
 
 #include <condition_variable>
 #include <mutex>
@@ -11,7 +11,7 @@
 #include <ferry/tensor/factories.hpp>
 #include <sys/socket.h>
 
-#include "../../src/transport/io_threads.hpp"
+#include "io_threads.hpp"
 
 namespace {
 
