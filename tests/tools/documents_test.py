@@ -22,6 +22,13 @@ class Documents(unittest.TestCase):
         self.assertEqual(len(described), len(set(described)))
         self.assertEqual({(name, number) for number, name in described}, declared)
 
+    def test_links_between_documents_lead_somewhere(self):
+        for folder in (ROOT, ROOT / "docs", ROOT / "examples"):
+            for document in sorted(folder.glob("*.md" if folder == ROOT else "**/*.md")):
+                for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
+                    if "://" not in target:
+                        self.assertTrue((document.parent / target).exists(), f"{document.relative_to(ROOT)} links to {target}")
+
     def test_the_benchmarks_that_dev_knows_include_those_that_exist(self):
         known = re.search(r'^bench_names="(.*)"$', text("dev"), re.MULTILINE).group(1).split()
         for source in (ROOT / "benchmarks").glob("*.cpp"):
