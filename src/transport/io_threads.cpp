@@ -193,15 +193,19 @@ void io_threads::thread_main() noexcept {
       }
     }
     if (handled != 1) self.source.reset();
-    do {
+    auto* lingering = dynamic_cast<lingering_handler*>(self.source.get());
+    for (bool lingered = false;; lingered = true) {
       run_batch(self);
       release_deferred(self);
-      if (!self.source) break;
-      auto* lingering = dynamic_cast<lingering_handler*>(self.source.get());
-      if (!lingering || queue_size_.load(std::memory_order_relaxed) != 0 || stopping_.load(std::memory_order_relaxed)) break;
+      if (!lingering) break;
+      if (queue_size_.load(std::memory_order_relaxed) != 0 || stopping_.load(std::memory_order_relaxed)) {
+        // There is other work: the epoll takes the descriptor back.
+        if (lingered) lingering->resume_watching(true);
+        break;
+      }
       ensure_poller();
       if (!lingering->linger()) break;
-    } while (true);
+    }
     self.source.reset();
     self.batching = false;
   }
@@ -398,7 +402,7 @@ void io_threads::suspend_batching() noexcept {
     owner.wake_one();
   }
   owner.release_deferred(*self);
-  if (auto* held = dynamic_cast<deferred*>(self->source.get())) held->resume_watching(true);
+  if (auto* held = dynamic_cast<lingering_handler*>(self->source.get())) held->resume_watching(true);
   owner.ensure_poller();
 }
 

@@ -34,7 +34,7 @@ class deferred {
 };
 
 /// A descriptor_handler whose thread may wait for the next message by reading the descriptor itself.
-class lingering_handler : public descriptor_handler {
+class lingering_handler : public descriptor_handler, public deferred {
  public:
   /// After a batch that came from this handler alone: may wait a few milliseconds; true if another message came and its
   /// work is in the batch.

@@ -54,7 +54,6 @@ struct segment {
 // that nobody drives, or by the monitor when it was left alone for a tick.
 class stream_connection final : public connection,
                                 public lingering_handler,
-                                public deferred,
                                 private message_sink,
                                 public std::enable_shared_from_this<stream_connection> {
  public:
@@ -140,6 +139,7 @@ class stream_connection final : public connection,
   adaptive_spin spin_;
   bool told_ = false;
   std::atomic<int> interrupt_{-1};
+  std::atomic<bool> driven_{false};                 // drive() was called before
   std::atomic<clock::rep> driver_asleep_since_{0};  // zero: no thread sleeps inside drive()
   std::atomic<bool> give_way_{false};               // it shall leave
   std::atomic<std::uint32_t> touched_{0};  // counts drives and lingers
@@ -503,6 +503,8 @@ bool stream_connection::resume_watching(bool now) noexcept {
 }
 
 bool stream_connection::linger() noexcept {
+  // A caller that waits for its reply finds the connection free to read only if nobody else sits on it.
+  if (driven_.load(std::memory_order_relaxed)) return false;
   const auto budget = spin_.budget();
   int expected = not_read;
   if (!reader_.compare_exchange_strong(expected, being_read)) return false;
@@ -524,8 +526,8 @@ bool stream_connection::linger() noexcept {
   const bool got = received != 0;
   while (result == outcome::more) result = receive(received);
   if (got) {
-    note_unwatched();
     leave_reader();
+    note_unwatched();  // after leaving: the monitor arms only what nobody reads
     flush_held_back();
     return true;
   }
@@ -543,6 +545,7 @@ int stream_connection::interrupt_descriptor() noexcept {
 }
 
 bool stream_connection::drive(const drive_condition& condition, deadline until) noexcept {
+  driven_.store(true, std::memory_order_relaxed);
   int expected = not_read;
   if (!reader_.compare_exchange_strong(expected, being_read)) {
     // A thread that waits long for its own reply would cost every short call of others a hand-over: it gives way, and the

@@ -254,4 +254,27 @@ TEST_CASE("a thread that waits long for its own reply gives way to another") {
   CHECK(drove);
 }
 
+TEST_CASE("a lingering thread that has other work to do hands its connection back") {
+  pair ends;
+  ends.at_b->echo = true;
+  std::atomic<bool> stop{false};
+  std::thread other([&] {  // so that every batch may end with work in the queue
+    struct nothing : work {
+      std::atomic<bool> done{true};
+    } item;
+    item.run = [](work* self) noexcept { static_cast<nothing*>(self)->done.store(true); };
+    while (!stop.load()) {
+      if (item.done.exchange(false)) ends.loop->post(&item);
+      std::this_thread::yield();
+    }
+    while (!item.done.load()) std::this_thread::yield();
+  });
+  for (std::size_t i = 1; i != 5000; ++i) {
+    ends.a->send(text_message(i, "x"));
+    ends.at_a->wait([&] { return ends.at_a->texts.size() == i; });
+  }
+  stop.store(true);
+  other.join();
+}
+
 }  // namespace
