@@ -1,11 +1,12 @@
-// Tensors of 64 KiB to 256 MiB, against a bare socket that moves as many bytes with blocking calls.
+// Tensors of 64 KiB to 256 MiB, against a bare socket that moves as many bytes.
 //
 //   send   to a method that returns a number; baseline: received into a warm buffer, then a small answer
 //   fresh  the same where every received tensor gets new memory from the operating system; baseline: newly mapped
 //          memory for every message
 //   echo   to a method that returns the tensor; baseline: received into a warm buffer, then all sent back
 //
-// Bytes per second; those of an echo count twice.
+// Bytes per second; those of an echo count twice. With a processor for each side the baseline is the faster of two: both
+// sides blocking in their system calls, or spinning as ferry does by default.
 
 #include <cstdio>
 #include <exception>
@@ -45,9 +46,9 @@ struct variant {
   bulk how;
   const char* baseline;
 };
-constexpr variant variants[] = {{"send", bulk::warm, "raw stream, warm buffer"},
-                                {"fresh", bulk::fresh, "raw stream, fresh buffer"},
-                                {"echo", bulk::echo, "raw echo, warm buffer"}};
+constexpr variant variants[] = {{"send", bulk::warm, "raw stream, warm"},
+                                {"fresh", bulk::fresh, "raw stream, fresh"},
+                                {"echo", bulk::echo, "raw echo, warm"}};
 
 // Below, memory comes from the heap and is not new.
 constexpr std::size_t smallest_fresh = 16 * mebibyte;
@@ -82,17 +83,29 @@ void measure(report& out, const options& chosen, const std::string& transport, p
       const ferry::worker& caller = pair->caller();
       const ferry::tensor payload = ferry::zeros({static_cast<std::int64_t>(size.bytes / sizeof(float))});
       if (way.how == bulk::fresh) caller.rpc_sync<remote::switch_pool>(callee, false);
-      for (int i = 0; i != 3; ++i) call(caller, payload, way.how);
+      for (int i = 0; i != 2; ++i) call(caller, payload, way.how);
       pair->pin();
       repeated value;
-      repeated baseline;
+      repeated blocking;
+      repeated spinning;
+
+      // Large ones take long, and neither a warm-up nor how the sides wait makes a difference to them.
+      const bool large = size.bytes > 16 * mebibyte;
+      const std::size_t least = large ? 1 : 2;
+      const bool may_spin = !large && pin != pin_mode::same_core && processors().size() > 1;
       std::size_t transfers = 0;
       const std::size_t moved = way.how == bulk::echo ? 2 * size.bytes : size.bytes;
       for (int repeat = 0; repeat != chosen.repeats; ++repeat) {
-        auto of_raw = raw->transfer(size.bytes, way.how, window, 2);
-        baseline.add(gigabytes_per_second(of_raw, moved));
-        call(caller, payload, way.how);
-        auto samples = time_each(window, 2, [&] { call(caller, payload, way.how); });
+        const auto measure_raw = [&](waiting wait, repeated& result) {
+          auto of_raw = raw->transfer(size.bytes, way.how, wait, window, least);
+          result.add(gigabytes_per_second(of_raw, moved));
+        };
+        if (!chosen.alone) {
+          measure_raw(waiting::blocking, blocking);
+          if (may_spin) measure_raw(waiting::spinning, spinning);
+        }
+        if (!large) call(caller, payload, way.how);
+        auto samples = time_each(window, least, [&] { call(caller, payload, way.how); });
         transfers += samples.size();
         value.add(gigabytes_per_second(samples, moved));
       }
@@ -100,7 +113,10 @@ void measure(report& out, const options& chosen, const std::string& transport, p
       if (!header) out.section(prefix + way.name + "/");
       header = true;
       const auto bound = way.how == bulk::warm ? std::optional<target>(target{0.9, true, true}) : std::nullopt;
-      out.add(name, value, "GB/s", way.baseline, &baseline, transfers, bound);
+      const bool spun = may_spin && spinning.median() > blocking.median();
+      const repeated& baseline = spun ? spinning : blocking;
+      out.add(name, value, "GB/s", std::string(way.baseline) + (spun ? ", spinning" : ", blocking"),
+              chosen.alone ? nullptr : &baseline, transfers, bound);
     }
   }
 }

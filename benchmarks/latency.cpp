@@ -167,6 +167,7 @@ void measure(report& out, const options& chosen, const std::string& transport, p
   pair.pin();
   for (int repeat = 0; repeat != chosen.repeats; ++repeat) {
     for (auto& [message, measured] : baselines) {
+      if (chosen.alone) break;
       auto samples = measure_raw(message, window);
       measured.add(samples);
     }
@@ -189,7 +190,7 @@ void measure(report& out, const options& chosen, const std::string& transport, p
       }
     }
     const std::string compared = within ? baseline_name : baseline_name + " " + std::to_string(one.message) + " B";
-    out.add(prefix + one.name, times[i], compared, &baselines.at(size_of(one)), bound);
+    out.add(prefix + one.name, times[i], compared, chosen.alone ? nullptr : &baselines.at(size_of(one)), bound);
   }
   if (!how.bystander && !how.own_blocker) {
     for (const call_case& one : wanted) report_allocations(out, prefix, one, pair);

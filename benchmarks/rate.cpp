@@ -178,17 +178,20 @@ void measure(report& out, const options& chosen, pin_mode pin) {
   repeated single;
   std::vector<repeated> rates(wanted.size());
   for (int repeat = 0; repeat != chosen.repeats; ++repeat) {
-    batched.add(raw.stream_messages(small_message, in_flight, true, window));
-    single.add(raw.stream_messages(small_message, in_flight, false, window));
+    if (!chosen.alone) {
+      batched.add(raw.stream_messages(small_message, in_flight, true, window));
+      single.add(raw.stream_messages(small_message, in_flight, false, window));
+    }
     for (std::size_t i = 0; i != wanted.size(); ++i) rates[i].add(wanted[i].run(pair.caller(), window));
   }
 
   out.section(prefix);
   const auto n = static_cast<std::size_t>(chosen.repeats);
   for (std::size_t i = 0; i != wanted.size(); ++i) {
-    out.add(prefix + wanted[i].name, rates[i], "/s", "raw, batches of 64", &batched, n,
+    out.add(prefix + wanted[i].name, rates[i], "/s", "raw, batches of 64", chosen.alone ? nullptr : &batched, n,
             target{wanted_rate, true, false});
   }
+  if (chosen.alone) return;
   out.add(prefix + "raw-batched", batched, "/s", "", nullptr, n);
   out.add(prefix + "raw-one-by-one", single, "/s", "raw, batches of 64", &batched, n);
 }

@@ -13,6 +13,7 @@ namespace {
 
 constexpr const char* usage = R"(
   --quick          fewer and shorter repeats: a look, not a measurement
+  --alone          without the baselines, for a profiler
   --json           one object a line: name, value, unit, baseline, baseline_value, ratio, n
   --repeats N      measurements per figure, each next to one of its baseline (5)
   --window MS      length of one measurement
@@ -85,6 +86,8 @@ options read_options(int argc, char** argv, std::string_view what) {
     };
     if (option == "--quick") {
       result.quick = true;
+    } else if (option == "--alone") {
+      result.alone = true;
     } else if (option == "--json") {
       result.json = true;
     } else if (option == "--repeats") {

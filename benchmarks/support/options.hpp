@@ -13,6 +13,7 @@ namespace ferry_bench {
 
 struct options {
   bool quick = false;                   ///< fewer and shorter repeats: a look, not a measurement
+  bool alone = false;                   ///< without the baselines: for a profiler
   bool json = false;                    ///< one object a line on standard output instead of a table
   int repeats = 5;                      ///< value and baseline are measured in turn, so often each
   std::chrono::milliseconds window{0};  ///< of one measurement; 0: the benchmark's own

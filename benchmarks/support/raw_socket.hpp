@@ -4,7 +4,7 @@
 
 #include <chrono>
 #include <cstddef>
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +20,8 @@ int serve_raw(const std::vector<std::string>& arguments);
 
 /// How the two sides wait for each other.
 enum class waiting : int {
-  blocking,  ///< in recv()
-  spinning,  ///< in a loop of non-blocking recv()
+  blocking,  ///< in the system call
+  spinning,  ///< in a loop of non-blocking calls
 };
 
 /// What a bulk transfer does with its bytes at the other end.
@@ -29,6 +29,23 @@ enum class bulk : int {
   warm,   ///< received into the same buffer every time, then answered by a small message
   fresh,  ///< received into newly mapped memory every time, then answered by a small message
   echo,   ///< received into the same buffer, then all sent back
+};
+
+/// New memory of the operating system, which has no pages yet; huge ones are asked for, as ferry does for its tensors.
+class mapped_memory {
+ public:
+  explicit mapped_memory(std::size_t size);
+  ~mapped_memory();
+  mapped_memory(const mapped_memory&) = delete;
+  mapped_memory& operator=(const mapped_memory&) = delete;
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+ private:
+  std::size_t size_;
+  std::byte* mapping_;
+  std::size_t mapped_;
+  std::byte* data_;
 };
 
 /// A connected pair of sockets, "tcp" or "unix". Not thread-safe.
@@ -41,30 +58,17 @@ class raw_pair {
   /// Messages of `bytes` per second with `in_flight` under way. Batched: all of them in one write, answered together by
   /// one write. Else one write and one read for each.
   double stream_messages(std::size_t bytes, std::size_t in_flight, bool batched, std::chrono::nanoseconds window);
-  /// Transfers of `bytes`, in microseconds each, at least `least` of them.
-  std::vector<double> transfer(std::size_t bytes, bulk how, std::chrono::nanoseconds window, std::size_t least);
+  /// Transfers of `bytes`, in microseconds each, at least `least` of them; after one to warm up unless that is 1.
+  std::vector<double> transfer(std::size_t bytes, bulk how, waiting wait, std::chrono::nanoseconds window,
+                               std::size_t least);
 
   [[nodiscard]] pid_t peer() const noexcept { return child_.id(); }
 
  private:
   descriptor socket_;
   child_process child_;
-};
-
-/// New memory of the operating system, which has no pages yet; huge ones are asked for, as ferry does for its tensors.
-class mapped_memory {
- public:
-  explicit mapped_memory(std::size_t size);
-  ~mapped_memory();
-  mapped_memory(const mapped_memory&) = delete;
-  mapped_memory& operator=(const mapped_memory&) = delete;
-  [[nodiscard]] std::byte* data() const noexcept { return data_; }
-
- private:
-  std::size_t size_;
-  std::byte* mapping_;
-  std::size_t mapped_;
-  std::byte* data_;
+  std::optional<mapped_memory> sent_;
+  std::optional<mapped_memory> received_;
 };
 
 }  // namespace ferry_bench

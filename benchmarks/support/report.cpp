@@ -51,6 +51,7 @@ report::report(std::string benchmark, const options& chosen)
                   processor_name(), system.sysname, system.release, load_average()));
   if (load_average() > 0.5) say("The machine is not idle: expect the ratios to suffer.");
   if (quick_) say("--quick: a look, not a measurement.");
+  alone_ = chosen.alone;
   measure_ring("before");
 }
 
@@ -60,6 +61,7 @@ report::~report() {
 }
 
 void report::measure_ring(const char* when) {
+  if (alone_) return;
   const auto round_trip = ring_round_trip(std::chrono::milliseconds(quick_ ? 20 : 100));
   if (!round_trip) return say("raw shared-memory ring: not measured, it needs two processors");
   if (json_) {
@@ -89,11 +91,12 @@ void report::add(const figure& what, std::optional<target> wanted) {
 
 void report::add(const std::string& name, const repeated& value, const std::string& unit, const std::string& baseline,
                  const repeated* baseline_value, std::size_t n, std::optional<target> wanted) {
+  const compared middle = baseline_value ? median_pair(value, *baseline_value) : compared{value.median(), 0};
   add({.name = name,
-       .value = value.median(),
+       .value = middle.value,
        .unit = unit,
        .baseline = baseline_value ? baseline : "",
-       .baseline_value = baseline_value ? baseline_value->median() : 0,
+       .baseline_value = middle.baseline,
        .n = n,
        .note = range_of(value)},
       wanted);
@@ -107,12 +110,12 @@ void report::add(const std::string& name, const timing& value, const std::string
 
 void report::print_row(const figure& what, const std::optional<target>& wanted) {
   if (!header_printed_) {
-    fmt::print("{:<38} {:>10} {:<6} {:<20} {:>6}  {:<18} {:>9}  {:<25} {:>7}\n", "", "value", "", "[over repeats]",
+    fmt::print("{:<38} {:>10} {:<6} {:<20} {:>6}  {:<18} {:>9}  {:<27} {:>6}\n", "", "value", "", "[over repeats]",
                "ratio", "target", "baseline", "", "n");
     header_printed_ = true;
   }
   std::string verdict;
-  if (wanted) {
+  if (wanted && (!wanted->of_ratio || !what.baseline.empty())) {
     const double reached = wanted->of_ratio ? ratio_of(what) : what.value;
     const bool met = wanted->at_least ? reached >= wanted->bound : reached <= wanted->bound;
     ++(met ? met_ : missed_);
@@ -121,7 +124,7 @@ void report::print_row(const figure& what, const std::optional<target>& wanted) 
   const bool compared = !what.baseline.empty();
   std::string_view name = what.name;
   if (name.starts_with(section_)) name.remove_prefix(section_.size());
-  fmt::print("{:<38} {:>10} {:<6} {:<20} {:>6}  {:<18} {:>9}  {:<25} {:>7}\n", name, number(what.value), what.unit,
+  fmt::print("{:<38} {:>10} {:<6} {:<20} {:>6}  {:<18} {:>9}  {:<27} {:>6}\n", name, number(what.value), what.unit,
              what.note, compared ? fmt::format("{:.2f}", ratio_of(what)) : "", verdict,
              compared ? number(what.baseline_value) : "", what.baseline, what.n);
   std::fflush(stdout);

@@ -41,8 +41,8 @@ class report {
   /// A new table; its title is the beginning of its figures' names.
   void section(std::string_view title);
   void add(const figure& what, std::optional<target> wanted = std::nullopt);
-  /// The median of `value` against that of `baseline`, with the range over the repeats; also the 99th percentiles as a
-  /// figure of their own.
+  /// `value` against `baseline` (see median_pair), with the range over the repeats; also the 99th percentiles as a figure
+  /// of their own.
   void add(const std::string& name, const timing& value, const std::string& baseline, const timing* baseline_value,
            std::optional<target> wanted = std::nullopt);
   void add(const std::string& name, const repeated& value, const std::string& unit, const std::string& baseline,
@@ -57,6 +57,7 @@ class report {
   std::string benchmark_;
   bool json_;
   bool quick_;
+  bool alone_ = false;
   std::string section_;
   bool header_printed_ = false;
   int met_ = 0;

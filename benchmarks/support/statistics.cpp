@@ -18,6 +18,18 @@ double repeated::median() const {
 double repeated::lowest() const { return values_.empty() ? 0 : *std::min_element(values_.begin(), values_.end()); }
 double repeated::highest() const { return values_.empty() ? 0 : *std::max_element(values_.begin(), values_.end()); }
 
+compared median_pair(const repeated& value, const repeated& baseline) {
+  std::vector<compared> pairs;
+  for (std::size_t i = 0; i != std::min(value.values().size(), baseline.values().size()); ++i) {
+    pairs.push_back({value.values()[i], baseline.values()[i]});
+  }
+  if (pairs.empty()) return {};
+  const auto middle = pairs.begin() + static_cast<std::ptrdiff_t>(pairs.size() / 2);
+  std::nth_element(pairs.begin(), middle, pairs.end(),
+                   [](const compared& a, const compared& b) { return a.value * b.baseline < b.value * a.baseline; });
+  return *middle;
+}
+
 void timing::add(std::vector<double>& microseconds) {
   samples += microseconds.size();
   p50.add(quantile(microseconds, 0.50));

@@ -18,6 +18,7 @@ class repeated {
  public:
   void add(double value) { values_.push_back(value); }
   [[nodiscard]] bool empty() const { return values_.empty(); }
+  [[nodiscard]] const std::vector<double>& values() const { return values_; }
   [[nodiscard]] double median() const;
   [[nodiscard]] double lowest() const;
   [[nodiscard]] double highest() const;
@@ -25,6 +26,14 @@ class repeated {
  private:
   std::vector<double> values_;
 };
+
+struct compared {
+  double value = 0;
+  double baseline = 0;
+};
+/// Value and baseline of the repeat whose ratio is the median of all ratios: a machine that changes its speed between two
+/// repeats, as virtual ones do, moves medians taken apart from each other, but not this.
+compared median_pair(const repeated& value, const repeated& baseline);
 
 /// Durations, in microseconds: the medians and the 99th percentiles of each repeat.
 struct timing {
