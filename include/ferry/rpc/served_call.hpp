@@ -156,6 +156,7 @@ void serve_method(served_call& call) {
         return invoke_method<F>(*kept, indices{});
       }
     }();
+    if (!pending.valid()) throw_error(errc::no_state, "the method returned an empty future");
     call.answer_later();
     pending.add_done_callback(
         answering<std::unique_ptr<arguments>, value>{context_ptr::share(&call), call, std::move(kept)});
