@@ -56,7 +56,8 @@ std::string served_call::describe() const {
 void served_call::serve() noexcept {
   context_scope scope(this);
   const bool traced = trace_enabled() && method_;
-  if (traced) trace_handler(trace_event::kind::handler_begin, *method_, *worker_, caller(), request_.header.call_id);
+  const std::uint64_t id = request_.header.call_id;  // the answer, perhaps on another thread, takes the request along
+  if (traced) trace_handler(trace_event::kind::handler_begin, *method_, *worker_, caller(), id);
   try {
     if (!method_) throw_error(errc::unknown_method, "");
     if (method_->signature != request_.header.signature) throw_error(errc::signature_mismatch, method_->signature_text);
@@ -64,7 +65,7 @@ void served_call::serve() noexcept {
   } catch (...) {
     if (!later_) fail(std::current_exception());
   }
-  if (traced) trace_handler(trace_event::kind::handler_end, *method_, *worker_, caller(), request_.header.call_id);
+  if (traced) trace_handler(trace_event::kind::handler_end, *method_, *worker_, caller(), id);
 }
 
 void served_call::send(outgoing_message&& reply) {
