@@ -61,6 +61,17 @@ worker init_rpc(const worker_config& config) {
 
 worker init_rpc() { return init_rpc(worker_config{}); }
 
+namespace {
+bool is_forked_child() noexcept {
+  try {
+    detail::check_not_forked();
+    return false;
+  } catch (const error&) {
+    return true;
+  }
+}
+}  // namespace
+
 worker& worker::operator=(worker&& other) noexcept {
   if (this != &other) {
     worker previous(std::move(*this));
@@ -71,6 +82,10 @@ worker& worker::operator=(worker&& other) noexcept {
 
 worker::~worker() {
   if (!core_) return;
+  if (is_forked_child()) {  // the threads and connections are the parent's: nothing here can be ended, or waited for
+    new std::shared_ptr<detail::worker_core>(std::move(core_));
+    return;
+  }
   try {
     core_->shutdown(std::uncaught_exceptions() == 0, core_->exit_timeout());
   } catch (const std::exception& e) {
@@ -80,6 +95,7 @@ worker::~worker() {
 }
 
 const std::shared_ptr<detail::worker_core>& worker::core() const {
+  detail::check_not_forked();
   if (!core_) throw_error(errc::not_initialized, "this worker handle is empty (moved from, or never initialised)");
   return core_;
 }
