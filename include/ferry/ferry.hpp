@@ -3,6 +3,9 @@
 // Everything but autograd, modules, optimizers and the profiler.
 
 #include <ferry/backend/backend.hpp>
+#include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
+#include <ferry/base/time.hpp>
 #include <ferry/rpc/call.hpp>
 #include <ferry/rpc/combinators.hpp>
 #include <ferry/rpc/exceptions.hpp>
@@ -10,6 +13,11 @@
 #include <ferry/rpc/task.hpp>
 #include <ferry/rpc/to.hpp>
 #include <ferry/rpc/worker.hpp>
+#include <ferry/store/file_store.hpp>
+#include <ferry/store/hash_store.hpp>
+#include <ferry/store/prefix_store.hpp>
+#include <ferry/store/store_traits.hpp>
+#include <ferry/store/tcp_store.hpp>
 #include <ferry/tensor/complex.hpp>
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/generator.hpp>
