@@ -1,0 +1,73 @@
+#include <ferry/backend/options.hpp>
+
+#include <chrono>
+
+#include <doctest/doctest.h>
+
+#include "cluster.hpp"
+#include "expect_error.hpp"
+
+using namespace std::chrono_literals;
+
+TEST_CASE("options have the documented defaults") {
+  const ferry::rpc_options options;
+  CHECK(options.rpc_timeout == ferry::timeout(60s));
+  CHECK(options.init_method == "env://");
+  CHECK(options.num_worker_threads == 16);
+  CHECK_NOTHROW(options.check());
+}
+
+TEST_CASE("options outside their range are refused by name") {
+  ferry::rpc_options options;
+  options.num_worker_threads = 0;
+  expect_error(ferry::errc::invalid_argument, "num_worker_threads must be positive", [&] { options.check(); });
+  options = {};
+  options.max_blocked_handlers = -1;
+  expect_error(ferry::errc::invalid_argument, "max_blocked_handlers", [&] { options.check(); });
+  options = {};
+  options.rpc_timeout = {};
+  expect_error(ferry::errc::invalid_argument, "rpc_timeout", [&] { options.check(); });
+  options = {};
+  options.transport.port = 5000;
+  options.transport.port_last = 4000;
+  expect_error(ferry::errc::invalid_argument, "5000..4000", [&] { options.check(); });
+  expect_error(ferry::errc::invalid_argument, "negative", [] { ferry::rpc_options{}.rpc_timeout = -1s; });
+}
+
+TEST_CASE("a bad option keeps the worker from starting before it meets anybody") {
+  ferry_test::temporary_directory directory;
+  ferry::worker_config config{.name = "a", .rank = 0, .world_size = 2, .init_method = "file://" + directory.file("s")};
+  config.num_worker_threads = 0;
+  expect_error(ferry::errc::invalid_argument, "num_worker_threads", [&] { (void)ferry::init_rpc(config); });
+  config.num_worker_threads = 1;
+  config.transports = {"carrier-pigeon"};
+  expect_error(ferry::errc::invalid_argument, "carrier-pigeon", [&] { (void)ferry::init_rpc(config); });
+  expect_error(ferry::errc::invalid_argument, "tcp", [&] { (void)ferry::init_rpc(config); });
+}
+
+TEST_CASE("options reach the worker: its default timeout is reported and can be changed") {
+  ferry_test::cluster_options options;
+  options.configure = [](ferry::worker_config& config) {
+    config.rpc_timeout = config.rank == 0 ? ferry::timeout(500ms) : ferry::timeout(100s);
+  };
+  ferry_test::cluster group(2, options);
+  CHECK(group[0].rpc_timeout() == ferry::timeout(500ms));
+  CHECK(group[1].rpc_timeout() == ferry::timeout(100s));
+  group[0].set_rpc_timeout(2s);
+  CHECK(group[0].rpc_timeout() == ferry::timeout(2s));
+  group[0].set_rpc_timeout(ferry::no_timeout);
+  CHECK(group[0].rpc_timeout().is_never());
+  group[0].set_rpc_timeout(0s);
+  CHECK(group[0].rpc_timeout().is_never());
+  expect_error(ferry::errc::invalid_argument, "set_rpc_timeout", [&] { group[0].set_rpc_timeout({}); });
+}
+
+TEST_CASE("every transport of the program carries calls when it is the only one") {
+  for (const char* name : {"inproc", "unix", "tcp"}) {
+    CAPTURE(name);
+    ferry_test::cluster_options options;
+    options.configure = [&](ferry::worker_config& config) { config.transports = {name}; };
+    ferry_test::cluster group(2, options);
+    CHECK(group[0].get_worker_info("worker1").id().value == 1);
+  }
+}

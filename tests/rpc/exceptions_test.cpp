@@ -1,0 +1,395 @@
+// How calls fail: what the method throws, and what keeps it from being run or its result from being sent. Each is an
+// error of its own at the caller, and the callee goes on.
+
+#include <functional>
+#include <future>
+#include <new>
+#include <regex>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <variant>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "captured_log.hpp"
+#include "cluster.hpp"
+#include "expect_error.hpp"
+#include "noise.hpp"
+
+using ferry::errc;
+using ferry_test::captured_log;
+using ferry_test::cluster;
+
+namespace exceptions_test {
+
+int plus_one(int value) { return value + 1; }
+int fail_with_value_error(const std::string& text) { throw std::invalid_argument(text); }
+
+struct registered_error : std::runtime_error {
+  registered_error(const std::string& text, int number) : std::runtime_error(text), code(number) {}
+  int code;
+};
+struct derived_error : registered_error {
+  using registered_error::registered_error;
+};
+struct unregistered_error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+struct peculiar {};
+struct other_registered : std::logic_error {
+  using std::logic_error::logic_error;
+};
+
+int fail(int which) {
+  switch (which) {
+    case 0: throw std::domain_error("domain");
+    case 1: throw std::length_error("length");
+    case 2: throw std::out_of_range("range");
+    case 3: throw std::logic_error("logic");
+    case 4: throw std::range_error("range");
+    case 5: throw std::overflow_error("overflow");
+    case 6: throw std::underflow_error("underflow");
+    case 7: throw std::runtime_error("runtime");
+    case 8: throw std::system_error(std::make_error_code(std::errc::no_space_on_device), "writing");
+    case 9: throw std::bad_alloc();
+    case 10: throw std::bad_optional_access();
+    case 11: throw std::bad_variant_access();
+    case 12: throw std::bad_function_call();
+    case 20: ferry::throw_error(errc::bad_shape, "a shape");
+    case 21: throw ferry::rpc_timeout("the method's own");
+    case 22: throw ferry::remote_error("far::away", "passed on");
+    case 30: throw registered_error("registered", 17);
+    case 31: throw derived_error("derived", 18);
+    case 32: throw unregistered_error("unregistered");
+    case 33: throw peculiar();
+    case 34: throw 42;
+    case 35: throw std::string("only text");
+    case 36: throw std::regex_error(std::regex_constants::error_brack);
+    default: return which;
+  }
+}
+
+ferry::tensor add(const ferry::tensor& a, const ferry::tensor& b) {
+  if (a.shape() != b.shape()) ferry::throw_error(errc::bad_shape, "the shapes differ");
+  return a;
+}
+
+// Nested: the exception of a callee's callee.
+int fail_beyond(int which) { return ferry::rpc_sync<fail>(ferry::this_call().caller(), which); }
+
+// Types that do not survive the trip.
+struct sends_too_little {
+  template <class Archive>
+  void save(Archive& archive) const {
+    archive(1);
+  }
+  template <class Archive>
+  void load(Archive& archive) {
+    int a = 0;
+    std::string b;
+    archive(a, b);
+  }
+};
+struct sends_too_much {
+  template <class Archive>
+  void save(Archive& archive) const {
+    archive(1, 2, 3);
+  }
+  template <class Archive>
+  void load(Archive& archive) {
+    int a = 0;
+    archive(a);
+  }
+};
+struct throws_on_save {
+  bool really = true;
+  template <class Archive>
+  void save(Archive& archive) const {
+    archive(std::string(1000, 'x'));
+    if (really) throw std::domain_error("cannot be saved");
+  }
+  template <class Archive>
+  void load(Archive& archive) {
+    std::string text;
+    archive(text);
+  }
+};
+struct throws_on_load {
+  bool really = true;
+  template <class Archive>
+  void save(Archive& archive) const {
+    archive(really);
+  }
+  template <class Archive>
+  void load(Archive& archive) {
+    archive(really);
+    if (really) throw std::domain_error("cannot be loaded");
+  }
+};
+struct throws_an_int_on_load {
+  template <class Archive>
+  void save(Archive& archive) const {
+    archive(1);
+  }
+  template <class Archive>
+  void load(Archive& archive) {
+    int value = 0;
+    archive(value);
+    throw value;
+  }
+};
+
+int take_little(const sends_too_little&) { return 1; }
+int take_much(const sends_too_much&) { return 1; }
+int take_unsaveable(const throws_on_save&) { return 1; }
+int take_unloadable(const throws_on_load&) { return 1; }
+int take_int_thrower(const throws_an_int_on_load&) { return 1; }
+throws_on_save give_unsaveable(bool really) { return {really}; }
+throws_on_load give_unloadable(bool really) { return {really}; }
+sends_too_little give_little() { return {}; }
+ferry::future<throws_on_save> give_unsaveable_later() { return ferry::make_ready_future(throws_on_save{}); }
+
+}  // namespace exceptions_test
+
+template <>
+struct ferry::exception_traits<exceptions_test::registered_error> {
+  static constexpr std::string_view name = "exceptions_test.registered";
+  static std::string encode(const exceptions_test::registered_error& thrown) { return std::to_string(thrown.code); }
+  static exceptions_test::registered_error decode(std::string_view what, std::string_view bytes) {
+    return {std::string(what), std::stoi(std::string(bytes))};
+  }
+};
+template <>
+struct ferry::exception_traits<exceptions_test::other_registered> {
+  static constexpr std::string_view name = "exceptions_test.registered";
+  static std::string encode(const exceptions_test::other_registered&) { return {}; }
+  static exceptions_test::other_registered decode(std::string_view what, std::string_view) {
+    return exceptions_test::other_registered(std::string(what));
+  }
+};
+
+using namespace exceptions_test;
+
+namespace {
+
+// Both call forms fail with an exception of type E; returns its text.
+template <class E, auto F, class... A>
+std::string text_of_failure(ferry::worker& self, const ferry::to& destination, const A&... arguments) {
+  std::string sync_text;
+  std::string async_text;
+  try {
+    (void)self.rpc_sync<F>(destination, arguments...);
+    FAIL_CHECK("nothing was thrown");
+  } catch (const E& e) {
+    CHECK(typeid(e) == typeid(E));
+    sync_text = e.what();
+  }
+  auto pending = self.rpc_async<F>(destination, arguments...);
+  try {
+    (void)pending.get();
+    FAIL_CHECK("nothing was thrown");
+  } catch (const E& e) {
+    CHECK(typeid(e) == typeid(E));
+    async_text = e.what();
+  }
+  CHECK(pending.failed());
+  CHECK(sync_text == async_text);
+  return sync_text;
+}
+
+void expect_alive(cluster& group) {
+  CHECK(group[0].rpc_sync<plus_one>("worker1", 1) == 2);
+  CHECK(group[1].rpc_sync<plus_one>("worker0", 1) == 2);
+}
+
+void check_contains(const std::string& text, std::string_view part) {
+  CHECK_MESSAGE(text.find(part) != std::string::npos, "'", std::string(part), "' is not in '", text, "'");
+}
+
+}  // namespace
+
+TEST_CASE("[row 48] a standard exception keeps its type, and the callee logs it") {
+  captured_log log;
+  cluster group(2);
+  CHECK(text_of_failure<std::invalid_argument, fail_with_value_error>(group[0], "worker1", "expected error") ==
+        "expected error");
+  CHECK(log.has("worker1", "fail_with_value_error", "std::invalid_argument", "expected error"));
+  expect_alive(group);
+}
+
+TEST_CASE("[row 49] line breaks and other bytes in the text of an exception arrive as they are") {
+  captured_log log;
+  cluster group(2);
+  const std::string text = "first\nsecond\n\t\"quoted\" \\n \xe2\x82\xac";
+  CHECK(text_of_failure<std::invalid_argument, fail_with_value_error>(group[0], "worker1", text) == text);
+}
+
+TEST_CASE("every standard exception keeps its type") {
+  captured_log log;
+  cluster group(2);
+  ferry::worker& self = group[0];
+  CHECK(text_of_failure<std::domain_error, fail>(self, 1, 0) == "domain");
+  CHECK(text_of_failure<std::length_error, fail>(self, 1, 1) == "length");
+  CHECK(text_of_failure<std::out_of_range, fail>(self, 1, 2) == "range");
+  CHECK(text_of_failure<std::logic_error, fail>(self, 1, 3) == "logic");
+  CHECK(text_of_failure<std::range_error, fail>(self, 1, 4) == "range");
+  CHECK(text_of_failure<std::overflow_error, fail>(self, 1, 5) == "overflow");
+  CHECK(text_of_failure<std::underflow_error, fail>(self, 1, 6) == "underflow");
+  CHECK(text_of_failure<std::runtime_error, fail>(self, 1, 7) == "runtime");
+  check_contains(text_of_failure<std::system_error, fail>(self, 1, 8), "writing");
+  try {
+    (void)self.rpc_sync<fail>(1, 8);
+  } catch (const std::system_error& e) {
+    CHECK(e.code() == std::errc::no_space_on_device);
+    CHECK(std::string(e.what()) ==
+          std::system_error(std::make_error_code(std::errc::no_space_on_device), "writing").what());
+  }
+  text_of_failure<std::bad_alloc, fail>(self, 1, 9);
+  text_of_failure<std::bad_optional_access, fail>(self, 1, 10);
+  text_of_failure<std::bad_variant_access, fail>(self, 1, 11);
+  text_of_failure<std::bad_function_call, fail>(self, 1, 12);
+  expect_alive(group);
+}
+
+TEST_CASE("the library's own exceptions keep their kind, and the caller's part is not mistaken for the method's") {
+  captured_log log;
+  cluster group(2);
+  expect_error(errc::bad_shape, "a shape", [&] { (void)group[0].rpc_sync<fail>("worker1", 20); });
+  CHECK(text_of_failure<ferry::rpc_timeout, fail>(group[0], "worker1", 21).find("the method's own") !=
+        std::string::npos);
+  try {
+    (void)group[0].rpc_sync<fail>("worker1", 22);
+    FAIL_CHECK("nothing was thrown");
+  } catch (const ferry::remote_error& e) {
+    CHECK(e.type_name() == "far::away");
+    CHECK(e.message() == "passed on");
+  }
+}
+
+TEST_CASE("registered exceptions keep type and content; others arrive as remote_error with the name of their type") {
+  captured_log log;
+  ferry::register_exceptions<registered_error>();
+  ferry::register_exceptions<registered_error>();
+  expect_error(errc::invalid_argument, "exceptions_test.registered",
+               [] { ferry::register_exceptions<other_registered>(); });
+
+  cluster group(2);
+  try {
+    (void)group[0].rpc_sync<fail>("worker1", 30);
+    FAIL_CHECK("nothing was thrown");
+  } catch (const registered_error& e) {
+    CHECK(e.code == 17);
+    CHECK(std::string(e.what()) == "registered");
+  }
+  const auto remote = [&](int which, std::string_view type, std::string_view text) {
+    CAPTURE(which);
+    try {
+      (void)group[0].rpc_async<fail>("worker1", which).get();
+      FAIL_CHECK("nothing was thrown");
+    } catch (const ferry::remote_error& e) {
+      CHECK(e.kind() == errc::remote_exception);
+      CHECK(e.type_name() == type);
+      check_contains(e.what(), text);
+    }
+  };
+  remote(31, "exceptions_test::derived_error", "derived");
+  remote(32, "exceptions_test::unregistered_error", "unregistered");
+  remote(33, "exceptions_test::peculiar", "");
+  remote(34, "int", "");
+  check_contains(
+      [&] {
+        try {
+          (void)group[0].rpc_sync<fail>("worker1", 35);
+        } catch (const ferry::remote_error& e) {
+          return std::string(e.what());
+        }
+        return std::string();
+      }(),
+      "only text");
+  CHECK_THROWS_AS((void)group[0].rpc_sync<fail>("worker1", 36), ferry::remote_error);
+  expect_alive(group);
+}
+
+TEST_CASE("an exception keeps its type through several workers") {
+  captured_log log;
+  cluster group(2);
+  CHECK(text_of_failure<std::domain_error, fail_beyond>(group[0], "worker1", 0) == "domain");
+  try {
+    (void)group[0].rpc_sync<fail_beyond>("worker1", 32);
+    FAIL_CHECK("nothing was thrown");
+  } catch (const ferry::remote_error& e) {
+    CHECK(e.type_name() == "exceptions_test::unregistered_error");
+  }
+}
+
+TEST_CASE("errors that are more than there are threads leave the callee usable") {
+  captured_log log;
+  cluster group(2, {.configure = [](ferry::worker_config& config) { config.num_worker_threads = 2; }});
+  std::vector<ferry::future<int>> failing;
+  for (int i = 0; i != 64; ++i) failing.push_back(group[0].rpc_async<fail>("worker1", i % 8));
+  for (auto& each : failing) CHECK_THROWS(each.get());
+  for (int i = 0; i != 20; ++i) CHECK_THROWS_AS((void)group[0].rpc_sync<fail>("worker1", 7), std::runtime_error);
+  expect_alive(group);
+}
+
+TEST_CASE("arguments that the callee cannot decode are an error that names method and worker, not a timeout") {
+  captured_log log;
+  cluster group(2, {.configure = [](ferry::worker_config& config) { config.rpc_timeout = ferry::no_timeout; }});
+  ferry::worker& self = group[0];
+  const auto expect_bad = [&]<auto F>(const auto& argument, std::string_view method, std::string_view reason) {
+    for (const std::string_view part : {method, reason, std::string_view("worker1")}) {
+      expect_error(errc::bad_arguments, part, [&] { (void)self.rpc_sync<F>("worker1", argument); });
+      expect_error(errc::bad_arguments, part, [&] { (void)self.rpc_async<F>("worker1", argument).get(); });
+    }
+  };
+  expect_bad.operator()<take_little>(sends_too_little{}, "take_little", "");
+  expect_bad.operator()<take_much>(sends_too_much{}, "take_much", "");
+  expect_bad.operator()<take_unloadable>(throws_on_load{}, "take_unloadable", "cannot be loaded");
+  expect_bad.operator()<take_int_thrower>(throws_an_int_on_load{}, "take_int_thrower", "");
+  CHECK(self.rpc_sync<take_unloadable>("worker1", throws_on_load{false}) == 1);
+  expect_alive(group);
+}
+
+TEST_CASE("arguments that cannot be encoded are the caller's own error, and nothing is sent") {
+  captured_log log;
+  cluster group(2);
+  for (int i = 0; i != 3; ++i) {
+    CHECK_THROWS_WITH_AS((void)group[0].rpc_sync<take_unsaveable>("worker1", throws_on_save{}), "cannot be saved",
+                         std::domain_error);
+    CHECK_THROWS_WITH_AS((void)group[0].rpc_async<take_unsaveable>("worker1", throws_on_save{}), "cannot be saved",
+                         std::domain_error);
+    CHECK_THROWS_WITH_AS(group[0].notify<take_unsaveable>("worker1", throws_on_save{}), "cannot be saved",
+                         std::domain_error);
+  }
+  CHECK(group[0].rpc_sync<take_unsaveable>("worker1", throws_on_save{false}) == 1);
+  expect_alive(group);
+}
+
+TEST_CASE("a result that cannot be encoded or decoded is an error that names method and worker, not a timeout") {
+  captured_log log;
+  cluster group(2, {.configure = [](ferry::worker_config& config) { config.rpc_timeout = ferry::no_timeout; }});
+  ferry::worker& self = group[0];
+  const auto expect_bad = [&]<auto F>(std::string_view method, std::string_view reason, const auto&... arguments) {
+    for (const std::string_view part : {method, reason, std::string_view("worker1")}) {
+      expect_error(errc::bad_result, part, [&] { (void)self.rpc_sync<F>("worker1", arguments...); });
+      expect_error(errc::bad_result, part, [&] { (void)self.rpc_async<F>("worker1", arguments...).get(); });
+    }
+  };
+  expect_bad.operator()<give_unsaveable>("give_unsaveable", "cannot be saved", true);
+  expect_bad.operator()<give_unsaveable_later>("give_unsaveable_later", "cannot be saved");
+  expect_bad.operator()<give_unloadable>("give_unloadable", "cannot be loaded", true);
+  expect_bad.operator()<give_little>("give_little", "");
+  CHECK_NOTHROW((void)self.rpc_sync<give_unsaveable>("worker1", false));
+  CHECK_FALSE(self.rpc_sync<give_unloadable>("worker1", false).really);
+  expect_alive(group);
+}
+
+TEST_CASE("an error of a tensor function arrives as it was thrown") {
+  captured_log log;
+  cluster group(2);
+  expect_error(errc::bad_shape, "the shapes differ",
+               [&] { (void)group[0].rpc_sync<add>("worker1", ferry::ones({2}), ferry::ones({3})); });
+  CHECK(equal(group[0].rpc_sync<add>("worker1", ferry::ones({2}), ferry::ones({2})), ferry::ones({2})));
+}

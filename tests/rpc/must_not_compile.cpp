@@ -1,0 +1,123 @@
+// Calls that the compiler must refuse, in words. Run by must_not_compile.py.
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <cereal/types/memory.hpp>
+#include <ferry/ferry.hpp>
+
+struct serialisable {
+  int value = 0;
+  [[nodiscard]] int get() const { return value; }
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(value);
+  }
+};
+struct plain {
+  int value = 0;
+  std::string* text = nullptr;
+};
+struct sealed {
+  explicit sealed(int start) : value(start) {}
+  int value;
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(value);
+  }
+};
+struct own_error {};
+
+int add(int a, int b);
+int sum(const std::vector<int>& values);
+int length(std::string_view text);
+int unwrap(std::unique_ptr<int> value);
+serialisable echo(const serialisable& value);
+ferry::future<int> later(int value);
+
+void fill(std::vector<int>& values);
+int first(const int* values);
+int text_length(const char* text);
+const char* name();
+int wait_for(ferry::future<int> value);
+ferry::future<ferry::future<int>> too_late();
+std::vector<ferry::future<int>> several();
+int look(const plain& value);
+plain give_plain();
+sealed give_sealed();
+
+void use(const ferry::worker& self) {
+  // What the cases get wrong, right.
+  self.rpc_sync<add>("worker1", 1, 2);
+  self.rpc_sync<sum>("worker1", std::vector{1, 2});
+  self.rpc_sync<length>("worker1", "text");
+  self.rpc_sync<unwrap>("worker1", std::make_unique<int>(1));
+  (void)self.rpc_async<echo>("worker1", serialisable{});
+  self.rpc_sync<later>("worker1", 1);
+  self.rpc_sync<&serialisable::get>("worker1", serialisable{});
+  self.rpc_sync<ferry::make<serialisable>>("worker1");
+  self.notify<add>("worker1", 1, 2);
+
+#if CASE == 1  // expect: a method's parameter is a non-const reference
+  std::vector<int> values;
+  self.rpc_sync<fill>("worker1", values);
+#endif
+#if CASE == 2  // expect: a method's parameter is a pointer, which means nothing in another process
+  const int value = 1;
+  self.rpc_sync<first>("worker1", &value);
+#endif
+#if CASE == 3  // expect: a method's parameter is a pointer, which means nothing in another process
+  self.rpc_sync<text_length>("worker1", "text");
+#endif
+#if CASE == 4  // expect: a method returns a pointer, which means nothing in another process
+  self.rpc_sync<name>("worker1");
+#endif
+#if CASE == 5  // expect: a method's parameter is a future or task, which cannot travel
+  self.rpc_sync<wait_for>("worker1", ferry::make_ready_future(1));
+#endif
+#if CASE == 6  // expect: an argument of the call cannot be converted to the method's parameter
+  self.rpc_sync<add>("worker1", self.rpc_async<add>("worker1", 1, 2), 3);
+#endif
+#if CASE == 7  // expect: a method returns a future of a future, which cannot travel
+  self.rpc_sync<too_late>("worker1");
+#endif
+#if CASE == 8  // expect: no serialiser
+  self.rpc_sync<several>("worker1");
+#endif
+#if CASE == 9  // expect: the call gives another number of arguments than the method has parameters
+  self.rpc_sync<add>("worker1", 1);
+#endif
+#if CASE == 10  // expect: the call gives another number of arguments than the method has parameters
+  (void)self.rpc_async<add>("worker1", 1, 2, 3);
+#endif
+#if CASE == 11  // expect: (a member function takes its object first)
+  self.rpc_sync<&serialisable::get>("worker1");
+#endif
+#if CASE == 12  // expect: an argument of the call cannot be converted to the method's parameter
+  self.notify<add>("worker1", 1, "two");
+#endif
+#if CASE == 13  // expect: no serialiser
+  self.rpc_sync<look>("worker1", plain{});
+#endif
+#if CASE == 14  // expect: no serialiser
+  self.rpc_sync<give_plain>("worker1");
+#endif
+#if CASE == 15  // expect: default-constructible
+  self.rpc_sync<give_sealed>("worker1");
+#endif
+#if CASE == 16  // expect: Lambdas have no name that another program could know: write a function
+  self.rpc_sync<[](int number) { return number; }>("worker1", 1);
+#endif
+#if CASE == 17  // expect: deleted
+  self.rpc_sync<add>(1.5, 1, 2);
+#endif
+#if CASE == 18  // expect: an exception type needs a specialisation of ferry::exception_traits
+  ferry::register_exceptions<own_error>();
+#endif
+#if CASE == 19  // expect: nodiscard
+  #pragma GCC diagnostic error "-Wunused-result"
+  self.rpc_async<add>("worker1", 1, 2);
+#endif
+}
