@@ -65,9 +65,9 @@ ferry_test::gate promised;
 std::shared_ptr<ferry::promise<int>> kept;
 ferry::future<int> answer_never() {
   kept = std::make_shared<ferry::promise<int>>();
-  std::stop_token token = ferry::this_call().stop_token();
+  auto result = kept->get_future();
   promised.arrive();
-  return kept->get_future();
+  return result;
 }
 
 }  // namespace cancellation_test

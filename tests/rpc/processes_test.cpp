@@ -2,8 +2,7 @@
 
 #include <chrono>
 #include <csignal>
-#include <cstdio>
-#include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <stdexcept>
 #include <stop_token>
@@ -262,8 +261,7 @@ TEST_CASE("[row 50] a method that the callee's program does not have, or has oth
   ferry_test::watchdog watchdog("a test with another program");
   ferry_test::temporary_directory directory;
   const std::string meeting = "file://" + directory.file("store");
-  const char* program = std::getenv("FERRY_TEST_STRANGER");
-  REQUIRE_MESSAGE(program != nullptr, "FERRY_TEST_STRANGER must name the other program; meson test sets it");
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "test_rpc_stranger";
   child_process child({.arguments = {meeting}, .program = program});
   ferry::worker self = ferry::init_rpc(
       {.name = "worker0", .rank = 0, .world_size = 2, .init_method = meeting, .rpc_timeout = ferry::no_timeout});

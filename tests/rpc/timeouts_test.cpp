@@ -83,6 +83,7 @@ std::string call_after_deadline() {
     late.arrive();
     late.arrive();
   }
+  door.pass();  // the caller may be slower to see that its time is over
   return {};
 }
 
