@@ -268,12 +268,20 @@ void async_call::give_up() noexcept {
   call_phase phase{};
   if (!facts_.worker->agent_unchecked().abandon(ticket_, phase)) return;
   set_cancelled(failure_of(facts_, errc::call_cancelled, phase, ""));
+  wake_helper();
   finish();
 }
 
 void async_call::on_failure(errc code, call_phase phase, const std::string& detail) noexcept {
   set_error(failure_of(facts_, code, phase, detail));
+  wake_helper();
   finish();
+}
+
+// The call was completed, but not by a reply that the waiting thread would have read: a thread in help() has to look. Before
+// sent_ is set nobody has the future, and whoever gets it finds it complete.
+void async_call::wake_helper() noexcept {
+  if (sent_.load()) facts_.worker->agent_unchecked().interrupt(ticket_);
 }
 
 void async_call::finish() noexcept {

@@ -112,6 +112,8 @@ class async_call : public pending_call {
     async_call* call;
     void operator()() const noexcept { call->give_up(); }
   };
+  void wake_helper() noexcept;
+
   call_ticket ticket_;
   std::atomic<bool> sent_{false};    // ticket_ is set
   std::atomic<bool> unwanted_{false};
