@@ -27,6 +27,24 @@ std::string text_of(const std::exception_ptr& reason) {
   }
 }
 
+// Stops calls on another thread, since that may run callbacks of users; drops a reference to each.
+void stop_later(link_owner& owner, std::vector<stoppable*> calls) {
+  struct stopping : work {
+    std::vector<stoppable*> calls;
+  };
+  if (calls.empty()) return;
+  auto* item = new stopping;
+  item->calls = std::move(calls);
+  item->run = [](work* self) noexcept {
+    const std::unique_ptr<stopping> owned(static_cast<stopping*>(self));
+    for (stoppable* call : owned->calls) {
+      call->request_stop();
+      call->drop_reference();
+    }
+  };
+  owner.run_later(item);
+}
+
 }  // namespace
 
 // ---------------------------------------------------------------- outgoing_link
@@ -84,11 +102,14 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
     call.call_id = id;
     place.until = until;
     pending_count_.fetch_add(1);
+    ++sent_;
+    owner_->count_sent(1);  // before it can be handled
   }
   request.header.call_id = id;
   try {
     request.finish();
   } catch (...) {
+    uncount();
     call_phase ignored{};
     if (abandon(id, ignored, false)) throw;
     return true;  // the link was closed meanwhile, which has ended the call
@@ -102,10 +123,22 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
 }
 
 bool outgoing_link::notify(outgoing_message& request) {
-  if (closed()) return false;
   request.finish();
+  {
+    std::lock_guard lock(mutex_);
+    if (closed()) return false;
+    ++sent_;
+    owner_->count_sent(1);
+  }
   send(std::move(request));
   return true;
+}
+
+void outgoing_link::uncount() noexcept {
+  std::lock_guard lock(mutex_);
+  if (closed()) return;
+  --sent_;
+  owner_->count_sent(-1);
 }
 
 pending_call* outgoing_link::take(std::uint64_t id) noexcept {
@@ -184,6 +217,7 @@ void outgoing_link::end_all(errc code, const std::string& detail) noexcept {
     std::lock_guard lock(mutex_);
     closed_.store(true);
     waiting_.clear();
+    owner_->count_sent(-std::exchange(sent_, 0));
     for (std::uint32_t index = 0; index != slots_.size(); ++index) {
       if (!slots_[index].call) continue;
       ended.push_back(take((std::uint64_t{slots_[index].use} << 32U) | index));
@@ -245,8 +279,7 @@ void incoming_link::on_message(connection& from, inbound_message&& message) noex
       running = *found;
       running->add_reference();
     }
-    running->request_stop();
-    running->drop_reference();
+    stop_later(*owner_, {running});
     return;
   }
   from.close(make_error(errc::protocol_error, fmt::format("{} sent a frame of kind {} as a caller", from.description(),
@@ -265,12 +298,17 @@ void incoming_link::on_closed(connection&, std::exception_ptr) noexcept {
     for (stoppable* call : running) call->add_reference();
     running_.clear();
     others_running_.clear();
+    owner_->count_handled(-std::exchange(handled_, 0));
   }
-  for (stoppable* call : running) {
-    call->request_stop();
-    call->drop_reference();
-  }
+  stop_later(*owner_, std::move(running));
   owner_->on_link_closed(this);
+}
+
+void incoming_link::handled() noexcept {
+  std::lock_guard lock(mutex_);
+  if (closed_) return;
+  ++handled_;
+  owner_->count_handled(1);
 }
 
 void incoming_link::reply(std::uint64_t call_id, outgoing_message&& answer) {

@@ -23,6 +23,12 @@ class link_owner {
   virtual void on_link_closed(void* link) noexcept = 0;
   virtual void count_late_reply() noexcept = 0;
   [[nodiscard]] virtual bool closing() const noexcept = 0;
+  /// Requests that were sent, or handled, on links that are open. A link that closes takes its own back, at both ends: what
+  /// was under way on it will never be handled.
+  virtual void count_sent(std::int64_t change) noexcept = 0;
+  virtual void count_handled(std::int64_t change) noexcept = 0;
+  /// Runs `item` on a thread that does not read connections.
+  virtual void run_later(work* item) noexcept = 0;
   /// The earliest deadline of a link's calls has become `at`.
   virtual void check_deadlines_at(deadline at) noexcept = 0;
 
@@ -69,6 +75,7 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   };
   pending_call* take(std::uint64_t id) noexcept;  // with mutex_ held
   void send(outgoing_message&& message, bool soon = false) noexcept;
+  void uncount() noexcept;
   void end_all(errc code, const std::string& detail) noexcept;
 
   const std::shared_ptr<link_owner> owner_;
@@ -80,6 +87,7 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   std::vector<outgoing_message> waiting_;  // for the connection to open
   std::vector<slot> slots_;
   std::uint32_t free_slots_ = no_slot;
+  std::int64_t sent_ = 0;  // requests, while not closed
   std::atomic<std::size_t> pending_count_{0};
   static constexpr std::uint32_t no_slot = 0xffffffff;
 };
@@ -104,6 +112,7 @@ class incoming_link final : public connection_receiver,
   void reply(std::uint64_t call_id, outgoing_message&& answer) override;
   void begin_call(std::uint64_t call_id, stoppable& running) override;
   void end_call(std::uint64_t call_id, const stoppable& ended) noexcept override;
+  void handled() noexcept override;
 
  private:
   const std::shared_ptr<link_owner> owner_;
@@ -122,6 +131,7 @@ class incoming_link final : public connection_receiver,
   std::vector<running_call> running_;                              // by slot, those below dense_slots
   std::unordered_map<std::uint64_t, stoppable*> others_running_;  // by id
   bool closed_ = false;
+  std::int64_t handled_ = 0;  // requests, while not closed
 };
 
 }  // namespace ferry::inline v0::detail

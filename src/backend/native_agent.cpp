@@ -101,10 +101,7 @@ call_ticket native_core::call(worker_id to, outgoing_message&& request, pending_
     for (;;) {
       auto link = link_to(to);
       std::uint64_t id = 0;
-      if (link->call(request, call, until, driven, id)) {
-        requests_sent_.fetch_add(1, std::memory_order_relaxed);
-        return {std::move(link), id};
-      }
+      if (link->call(request, call, until, driven, id)) return {std::move(link), id};
     }
   } catch (...) {
     finished_calls(1);
@@ -115,7 +112,6 @@ call_ticket native_core::call(worker_id to, outgoing_message&& request, pending_
 void native_core::notify(worker_id to, outgoing_message&& request) {
   while (!link_to(to)->notify(request)) {
   }
-  requests_sent_.fetch_add(1, std::memory_order_relaxed);
 }
 
 std::shared_ptr<outgoing_link> native_core::link_to(worker_id to) {
@@ -133,7 +129,12 @@ std::shared_ptr<outgoing_link> native_core::link_to(worker_id to) {
     outgoing_.emplace(link.get(), link);
   }
   target.link = link;
-  start_connecting(link, target.record);
+  try {
+    start_connecting(link, target.record);
+  } catch (const std::exception& e) {
+    link->fail(errc::connect_failed, e.what());
+    throw;
+  }
   return link;
 }
 
@@ -164,7 +165,15 @@ struct native_core::connect_attempt : std::enable_shared_from_this<connect_attem
                        [self = shared_from_this()](connect_result result) { self->on_result(std::move(result)); });
   }
 
-  void on_result(connect_result result) {
+  void on_result(connect_result result) noexcept {
+    try {
+      take(std::move(result));
+    } catch (const std::exception& e) {
+      link->fail(errc::connect_failed, e.what());
+    }
+  }
+
+  void take(connect_result result) {
     if (result.opened) {
       if (result.peer.life == expected) {
         return link->opened(std::move(result.opened));
@@ -227,7 +236,7 @@ void native_core::finished_calls(std::uint64_t count) noexcept {
 }
 
 agent_counters native_core::counters() const noexcept {
-  return {.client_active_calls = active_calls_.load(), .requests_sent = requests_sent_.load(),
+  return {.client_active_calls = active_calls_.load(), .requests_sent = sent_.load(),
           .late_replies = late_replies_.load()};
 }
 

@@ -62,6 +62,9 @@ class native_core final : public link_owner,
   void count_late_reply() noexcept override { late_replies_.fetch_add(1, std::memory_order_relaxed); }
   [[nodiscard]] bool closing() const noexcept override { return closing_.load(); }
   void check_deadlines_at(deadline at) noexcept override;
+  void count_sent(std::int64_t change) noexcept override { sent_.fetch_add(static_cast<std::uint64_t>(change)); }
+  void count_handled(std::int64_t change) noexcept override { handled_.fetch_add(static_cast<std::uint64_t>(change)); }
+  void run_later(work* item) noexcept override { reactor_->post(item); }
 
   // connection_acceptor
   hello_reply on_hello(const hello& from) override;
@@ -116,7 +119,8 @@ class native_core final : public link_owner,
 
   std::atomic<bool> closing_{false};
   std::atomic<std::uint64_t> active_calls_{0};
-  std::atomic<std::uint64_t> requests_sent_{0};
+  std::atomic<std::uint64_t> sent_{0};     // requests, on links that are open
+  std::atomic<std::uint64_t> handled_{0};  // the same
   std::atomic<std::uint64_t> late_replies_{0};
 
   mutable std::mutex links_mutex_;  // guards what follows

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <charconv>
 #include <set>
+#include <thread>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -48,6 +49,8 @@ std::uint64_t parse_number(const std::string& text, int base, const std::string&
   }
   return value;
 }
+
+constexpr std::chrono::milliseconds longest_pause{50};
 
 std::string rank_key(std::string_view prefix, int rank) { return fmt::format("{}{}", prefix, rank); }
 
@@ -222,13 +225,14 @@ void native_core::wait_until_quiet(deadline until) {
 }
 
 // Mattern's four counters: in every round each worker, once it is quiet, says how many requests it has ever sent and
-// handled. When two rounds in a row have equal sums, sent and handled alike, nothing was under way in between.
+// handled. When two rounds in a row have equal sums, sent and handled alike, nothing was under way in between. What was lost with a
+// connection is counted at neither end.
 void native_core::leave_together(deadline until) {
   std::uint64_t last_sent = ~std::uint64_t{0};
   for (int round = 0;; ++round) {
     wait_until_quiet(until);
     const std::string prefix = fmt::format("round/{}/", round);
-    store_->set(rank_key(prefix, self_.id().value), fmt::format("{} {}", requests_sent_.load(), handler_.load()->handled()));
+    store_->set(rank_key(prefix, self_.id().value), fmt::format("{} {}", sent_.load(), handled_.load()));
     std::vector<std::string> keys;
     for (int rank = 0; rank != world_size_; ++rank) keys.push_back(rank_key(prefix, rank));
     std::vector<std::string> counts;
@@ -249,6 +253,14 @@ void native_core::leave_together(deadline until) {
     }
     if (sent == handled && sent == last_sent) break;
     last_sent = sent == handled ? sent : ~std::uint64_t{0};
+    if (until.expired()) {
+      throw_error(errc::shutdown_timeout, fmt::format("{}: at the deadline of shutdown {} requests have been sent in the group "
+                                                      "and {} handled",
+                                                      to_string(self_), sent, handled));
+    }
+    if (round >= 1) store_->erase(rank_key(fmt::format("round/{}/", round - 1), self_.id().value));
+    // The first rounds differ as a rule; later ones only while something is under way, or a connection has just been lost.
+    if (round >= 2) std::this_thread::sleep_for(std::min(std::chrono::milliseconds(1 << std::min(round, 6)), longest_pause));
   }
   // The last one removes the group's keys, so that a store that outlives the group (a file) can serve another.
   if (store_->add("left", 1) == world_size_) {

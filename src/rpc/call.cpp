@@ -174,7 +174,7 @@ inbound_message outgoing_call::run() {
 
     struct condition final : drive_condition {
       condition(const sync_call& c, const std::atomic<bool>& s) : call(c), stopped(s) {}
-      [[nodiscard]] bool done() const noexcept override { return call.done() || stopped.load(std::memory_order_relaxed); }
+      [[nodiscard]] bool done() const noexcept override { return call.done() || stopped.load(); }
       const sync_call& call;
       const std::atomic<bool>& stopped;
     } finished(call, stopped);

@@ -20,7 +20,7 @@ class handler_pool final : public blocking_observer, public std::enable_shared_f
   handler_pool(std::shared_ptr<reactor> threads, int limit, int max_blocked, void (*idle_changed)(void*) noexcept,
                void* argument);
 
-  /// Runs `item` on a handler thread, at once or when a place is free. After forget_owner() without limit.
+  /// Runs `item` on a handler thread, at once or when a place is free.
   void submit(work* item) noexcept;
   /// Something runs, waits or is queued.
   [[nodiscard]] bool busy() const noexcept;

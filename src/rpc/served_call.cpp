@@ -43,7 +43,7 @@ served_call::served_call(std::shared_ptr<worker_core> worker, std::shared_ptr<re
 }
 
 served_call::~served_call() {
-  if (stage_ != stage::done) done();  // a method dropped its promise; the promise's end has answered already
+  if (stage_ != stage::done) done();  // never begun: the worker could not queue it
 }
 
 const wire_limits& served_call::limits() const noexcept { return worker_->limits(); }
@@ -78,6 +78,7 @@ void served_call::done() noexcept {
   stage_ = stage::done;
   if (!one_way()) channel_->end_call(request_.header.call_id, *this);
   request_ = {};  // the context may live on in continuations; what was received need not
+  channel_->handled();
   channel_.reset();
   worker_->request_done();
 }
@@ -117,10 +118,24 @@ void served_call::fail(const std::exception_ptr& reason) noexcept {
     }
     channel_->reply(request_.header.call_id, std::move(answer));
     done();
+  } catch (...) {  // an encoder of a user's exception threw, or the text is above the limits
+    fail_plainly();
+  }
+}
+
+void served_call::fail_plainly() noexcept {
+  try {
+    log(log_level::error, describe() + ": the error could not be encoded: " + describe_exception(std::current_exception()));
+    outgoing_message answer;
+    answer.header.kind = frame_kind::failure;
+    answer.header.code = static_cast<std::uint32_t>(errc::remote_exception);
+    answer.begin_payload();
+    encode_values<std::string>(answer.bytes, answer.tensors, std::string("the method failed, and its error could not be encoded"));
+    channel_->reply(request_.header.call_id, std::move(answer));
   } catch (const std::exception& e) {
     log(log_level::error, std::string("an error could not be sent to the caller: ") + e.what());
-    done();
   }
+  done();
 }
 
 }  // namespace ferry::inline v0::detail

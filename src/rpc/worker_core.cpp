@@ -115,13 +115,13 @@ void worker_core::on_request(const std::shared_ptr<reply_channel>& channel, cons
       pool_->submit(call.release());
     }
   } catch (const std::exception& e) {
+    channel->handled();
     log(log_level::error, fmt::format("{} dropped a request of {}: {}", to_string(agent_->self()), to_string(from), e.what()));
     request_done();
   }
 }
 
 void worker_core::request_done() noexcept {
-  handled_.fetch_add(1);
   if (requests_.fetch_sub(1) == 1) agent_->activity_changed();
 }
 

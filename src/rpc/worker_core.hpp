@@ -40,7 +40,6 @@ class worker_core final : public executor, public request_handler, public std::e
   void on_request(const std::shared_ptr<reply_channel>& channel, const worker_info& from,
                   inbound_message&& request) noexcept override;
   [[nodiscard]] bool busy() const noexcept override { return requests_.load() != 0 || pool_->busy(); }
-  [[nodiscard]] std::uint64_t handled() const noexcept override { return handled_.load(); }
 
  private:
   const std::shared_ptr<store> store_;
@@ -51,7 +50,6 @@ class worker_core final : public executor, public request_handler, public std::e
   std::atomic<bool> shutting_down_{false};
   std::atomic<bool> shut_down_{false};
   std::atomic<std::uint64_t> requests_{0};  // being served, answers to come included
-  std::atomic<std::uint64_t> handled_{0};
 };
 
 /// Encodes what a method threw: its type's name, its text and further bytes.

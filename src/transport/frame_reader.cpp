@@ -27,11 +27,14 @@ std::size_t frame_reader::prepare(std::array<iovec, max_vectors>& vectors, std::
   }
   if (phase_ == phase::tensors) {
     std::size_t filled = tensor_filled_;
-    for (std::size_t i = tensor_; i != message_.tensors.size() && count + 1 != max_vectors; ++i) {
+    std::size_t i = tensor_;
+    for (; i != message_.tensors.size() && count + 1 != max_vectors; ++i) {
       const auto bytes = writable_packed_bytes(message_.tensors[i]);
       if (bytes.size() != filled) add(bytes.data() + filled, bytes.size() - filled);
       filled = 0;
     }
+    // The block comes behind the last tensor: commit() takes bytes for tensors as long as one is incomplete.
+    if (i != message_.tensors.size()) return count;
   }
   make_room(frame_header::encoded_size);
   add(block_at(end_), std::min(block_bytes, block_.capacity()) - end_);

@@ -22,7 +22,7 @@ constexpr std::uint64_t wake_tag = ~std::uint64_t{0};
 constexpr std::uint64_t stop_tag = ~std::uint64_t{1};
 constexpr int spare_threads = 2;          // waiting threads that never retire
 constexpr int retire_after_ms = 10'000;   // the others do, once idle for so long
-constexpr std::size_t max_threads = 4096; // of the reactor; agents bound their blocked handlers far below
+constexpr std::size_t max_threads = 16384;  // every handler that waits has one; agents bound those
 constexpr int quiet_ticks = 16;           // ticks without anything held back before the monitor sleeps again
 
 std::atomic<bool> forked_child{false};
@@ -125,14 +125,27 @@ void io_threads::stop() noexcept {
 }
 
 void io_threads::spawn() noexcept {
-  if (threads_.load(std::memory_order_relaxed) >= max_threads) return;
+  if (threads_.load(std::memory_order_relaxed) >= max_threads) {
+    if (!complained_.exchange(true)) {
+      log(log_level::error, "the process has as many reactor threads as are allowed; further work waits for one of them");
+    }
+    return;
+  }
   spawning_.fetch_add(1);
   threads_.fetch_add(1);
   try {
+    {
+      std::lock_guard lock(threads_mutex_);
+      states_.reserve(threads_.load());
+    }
     std::thread([self = shared_from_this()] { self->thread_main(); }).detach();
   } catch (const std::exception& e) {
     spawning_.fetch_sub(1);
-    threads_.fetch_sub(1);
+    {
+      std::lock_guard lock(threads_mutex_);
+      threads_.fetch_sub(1);
+      threads_changed_.notify_all();
+    }
     log(log_level::error, std::string("cannot start another reactor thread: ") + e.what());
   }
 }
@@ -178,6 +191,7 @@ void io_threads::thread_main() noexcept {
 
     self.batching = true;
     self.source.reset();
+    ensure_poller();  // completing replies may run deserialisers of users
     int handled = 0;
     for (int i = 0; i != count; ++i) {
       const auto& event = events[static_cast<std::size_t>(i)];
@@ -193,6 +207,8 @@ void io_threads::thread_main() noexcept {
       }
     }
     if (handled != 1) self.source.reset();
+    // This thread may have taken the wake-up that was meant for the queue.
+    if (handled != 0 && queue_size_.load() != 0) wake_one();
     auto* lingering = dynamic_cast<lingering_handler*>(self.source.get());
     for (bool lingered = false;; lingered = true) {
       run_batch(self);
@@ -397,10 +413,8 @@ void io_threads::suspend_batching() noexcept {
     tail = std::exchange(self->tail, nullptr);
     count = self->size.exchange(0);
   }
-  if (head) {
-    owner.push_global(head, tail, count);
-    owner.wake_one();
-  }
+  if (head) owner.push_global(head, tail, count);
+  if (owner.queue_size_.load() != 0) owner.wake_one();
   owner.release_deferred(*self);
   if (auto* held = dynamic_cast<lingering_handler*>(self->source.get())) held->resume_watching(true);
   owner.ensure_poller();
@@ -457,7 +471,6 @@ bool io_threads::inspect_threads() noexcept {
   work* tail = nullptr;
   std::size_t count = 0;
   std::vector<std::shared_ptr<deferred>> corked;
-  std::vector<std::shared_ptr<descriptor_handler>> unread;
   {
     std::lock_guard threads(threads_mutex_);
     for (thread_state* state : states_) {
@@ -465,6 +478,9 @@ bool io_threads::inspect_threads() noexcept {
       const std::uint64_t progress = state->progress.load(std::memory_order_relaxed);
       const bool holds = state->head || !state->corked.empty();
       any = any || holds;
+      // Writes never wait longer than a tick, also behind a batch that goes on and on.
+      for (auto& item : state->corked) corked.push_back(std::move(item));
+      state->corked.clear();
       if (std::exchange(state->seen_progress, progress) != progress || !holds) continue;
       if (state->head) {
         (tail ? tail->next : head) = state->head;
@@ -472,8 +488,6 @@ bool io_threads::inspect_threads() noexcept {
         count += state->size.exchange(0);
         state->head = state->tail = nullptr;
       }
-      for (auto& item : state->corked) corked.push_back(std::move(item));
-      state->corked.clear();
     }
   }
   if (head) {

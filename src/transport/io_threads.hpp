@@ -7,8 +7,8 @@
 // other thread waits, so a handler that computes or blocks delays nobody. The kernel wakes the thread that went to sleep
 // last, so a series of small calls stays on one warm thread without a hand-over.
 //
-// What a thread holds back for the end of its batch (further work, corked writes, a connection that it reads itself) is
-// taken over by the monitor thread when the thread has made no progress for a tick.
+// What a thread holds back is taken over by the monitor thread: corked writes after a tick, further work of a batch when the
+// thread has made no progress for a tick, a connection that it reads itself when it left that alone for a tick.
 
 #include <atomic>
 #include <condition_variable>
@@ -131,6 +131,7 @@ class io_threads final : public reactor, public std::enable_shared_from_this<io_
   std::atomic<int> private_waits_{0};
   std::atomic<bool> wake_pending_{false};
   std::atomic<std::size_t> threads_{0};
+  std::atomic<bool> complained_{false};
 
   std::mutex queue_mutex_;
   work* queue_head_ = nullptr;

@@ -262,12 +262,12 @@ void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcep
     int reason = 0;
     const outcome result = write_active(reason);
     if (result == outcome::more) {
+      want_writable_ = true;  // before blocked_, which on_ready() ends together with it
       lock.lock();
       blocked_ = true;
       lock.unlock();
       {
         std::lock_guard arm(arm_mutex_);
-        want_writable_ = true;
         loop_->rewatch(watch_, armed_.load(), true);
       }
       return;  // writing_ stays set: on_ready goes on
@@ -396,13 +396,15 @@ void stream_connection::leave_reader() noexcept {
 }
 
 void stream_connection::tell_closed() noexcept {
-  if (std::exchange(told_, true) || !receiver_) return;
+  if (std::exchange(told_, true)) return;
   std::exception_ptr reason;
+  std::shared_ptr<connection_receiver> receiver;  // let go: it holds this connection, too
   {
     std::lock_guard lock(out_mutex_);
     reason = reason_;
+    receiver = std::move(receiver_);
   }
-  receiver_->on_closed(*this, reason);
+  if (receiver) receiver->on_closed(*this, reason);
 }
 
 // One recvmsg; the caller is the reader. With `sleep` it waits up to plain_wait for the first byte.
@@ -484,8 +486,8 @@ void stream_connection::set_armed(bool armed) noexcept {
 // The descriptor stays disarmed although nobody reads, or messages are held back: the monitor arms it when that lasts,
 // and writes them.
 void stream_connection::note_unwatched() noexcept {
-  touched_.fetch_add(1, std::memory_order_relaxed);
-  if (noted_.load(std::memory_order_relaxed) || noted_.exchange(true)) return;
+  touched_.fetch_add(1);
+  if (noted_.load() || noted_.exchange(true)) return;
   loop_->watch_later(shared_from_this());
 }
 
@@ -495,16 +497,20 @@ bool stream_connection::resume_watching(bool now) noexcept {
     return true;
   }
   flush_held_back();
-  const std::uint32_t touched = touched_.load(std::memory_order_relaxed);
+  const std::uint32_t touched = touched_.load();
   if (std::exchange(seen_touched_, touched) != touched && !closed_.load()) return false;
   noted_.store(false);  // a thread in drive() notes it again when it leaves
   keep_watched();
-  return true;
+  // Somebody may have noted it in between, and have found it noted still.
+  return touched_.load() == touched || noted_.exchange(true);
 }
 
 bool stream_connection::linger() noexcept {
   // A caller that waits for its reply finds the connection free to read only if nobody else sits on it.
-  if (driven_.load(std::memory_order_relaxed)) return false;
+  if (driven_.load(std::memory_order_relaxed)) {
+    keep_watched();
+    return false;
+  }
   const auto budget = spin_.budget();
   int expected = not_read;
   if (!reader_.compare_exchange_strong(expected, being_read)) return false;
@@ -540,12 +546,20 @@ int stream_connection::interrupt_descriptor() noexcept {
   int fd = interrupt_.load();
   if (fd >= 0) return fd;
   fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (fd >= 0) interrupt_.store(fd);
-  return fd;
+  if (fd < 0) return fd;
+  int none = -1;
+  if (interrupt_.compare_exchange_strong(none, fd)) return fd;
+  ::close(fd);  // another thread was faster
+  return none;
 }
 
 bool stream_connection::drive(const drive_condition& condition, deadline until) noexcept {
   driven_.store(true, std::memory_order_relaxed);
+  const int interrupt = interrupt_descriptor();
+  if (interrupt < 0) {  // no descriptor left: somebody else reads
+    keep_watched();
+    return false;
+  }
   int expected = not_read;
   if (!reader_.compare_exchange_strong(expected, being_read)) {
     // A thread that waits long for its own reply would cost every short call of others a hand-over: it gives way, and the
@@ -559,8 +573,9 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
   }
   give_way_.store(false);
   bool gave_way = false;
+  // Whoever calls keeps the receiver alive; only the reader lets go of it, in tell_closed().
+  connection_receiver* const receiver = receiver_.get();
   if (armed_.load()) set_armed(false);
-  const int interrupt = interrupt_descriptor();
   bool to_the_end = false;
   const auto read_available = [&](bool sleep) {
     std::size_t received = 0;
@@ -576,7 +591,7 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
 
   flush_held_back();
   bool plain = true;
-  while (interrupt >= 0 && !finished()) {
+  while (!finished()) {
     const auto budget = spin_.budget();
     const auto started = clock::now();
     if (started >= until.at()) break;
@@ -605,7 +620,10 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
     driver_asleep_since_.store(started.time_since_epoch().count(), std::memory_order_relaxed);
     const int ready = ::ppoll(waiting.data(), waiting.size(), until.is_never() ? nullptr : &limit, nullptr);
     driver_asleep_since_.store(0, std::memory_order_relaxed);
-    if (ready < 0 && errno != EINTR) break;
+    if (ready < 0 && errno != EINTR) {
+      gave_way = true;
+      break;
+    }
     if (waiting[1].revents != 0) {
       std::uint64_t ignored = 0;
       (void)!::read(interrupt, &ignored, sizeof ignored);
@@ -624,7 +642,7 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
   leave_reader();
   flush_held_back();
   // Whoever sent after this check finds no reader and reads itself, or calls keep_watched().
-  if (receiver_->expected_messages() != 0) {
+  if (receiver && receiver->expected_messages() != 0) {
     keep_watched();
   } else if (!closed_.load()) {
     note_unwatched();

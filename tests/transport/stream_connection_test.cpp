@@ -9,6 +9,7 @@
 #include <doctest/doctest.h>
 #include <ferry/base/error.hpp>
 #include <ferry/tensor/factories.hpp>
+#include <ferry/tensor/tensor.hpp>
 #include <sys/socket.h>
 
 #include "io_threads.hpp"
@@ -113,6 +114,35 @@ TEST_CASE("tensors land beside their message") {
     CHECK(ends.at_b->tensors[i].at<float>(2999999) == 2999999);
     CHECK(ends.at_b->tensors[i + 2].at<std::int64_t>(4) == 4);
   }
+}
+
+TEST_CASE("many tensors of one message each get their own bytes") {
+  pair ends;
+  for (int round = 0; round != 20; ++round) {
+    outgoing_message message;
+    message.header.kind = frame_kind::request;
+    message.header.flags = frame_no_deadline;
+    message.begin_payload();
+    for (int i = 0; i != 64; ++i) message.tensors.push_back(full({2048}, i, dtype::i32));
+    message.finish();
+    ends.a->send(std::move(message));
+  }
+  ends.at_b->wait([&] { return ends.at_b->texts.size() == 20; });
+  REQUIRE(ends.at_b->tensors.size() == 20 * 64);
+  for (std::size_t i = 0; i != ends.at_b->tensors.size(); ++i) {
+    CHECK(equal(ends.at_b->tensors[i], full({2048}, static_cast<int>(i % 64), dtype::i32)));
+  }
+}
+
+TEST_CASE("a closed connection and its receiver let go of each other") {
+  std::weak_ptr<connection> left;
+  std::weak_ptr<collector> receiver;
+  {
+    pair ends;
+    left = ends.a;
+    receiver = ends.at_a;
+  }
+  while (!left.expired() || !receiver.expired()) std::this_thread::yield();  // a reactor thread may still hold them
 }
 
 TEST_CASE("a driver reads its own replies while others send, and the connection stays watched in between") {

@@ -43,27 +43,26 @@ class pending_call {
 class reply_channel {
  public:
   virtual ~reply_channel() = default;
-  /// Sends the answer to `call_id`: reply, exception or failure. The header's call_id is set here. Never blocks, never
-  /// throws: if the caller is gone the answer is dropped. Throws what outgoing_message::finish throws, then nothing was
-  /// sent.
+  /// Sends the answer to `call_id`: reply, exception or failure. The header's call_id is set here. Never blocks; if the
+  /// caller is gone the answer is dropped. Throws what outgoing_message::finish throws; then nothing was sent.
   virtual void reply(std::uint64_t call_id, outgoing_message&& answer) = 0;
   /// The handler of `call_id` begins or ends: meanwhile a cancellation by the caller, or the loss of the connection, stops
   /// `running`, at most once.
   virtual void begin_call(std::uint64_t call_id, stoppable& running) = 0;
   virtual void end_call(std::uint64_t call_id, const stoppable& ended) noexcept = 0;
+  /// A request, one-way ones included, has been dealt with: answered, or dropped.
+  virtual void handled() noexcept = 0;
 };
 
 /// The rpc floor's end for requests.
 class request_handler {
  public:
   virtual ~request_handler() = default;
-  /// A request came from `from`. Must not run user code: hands it to an executor.
+  /// A request came from `from`. Hands it to an executor, since it is called on a thread that reads.
   virtual void on_request(const std::shared_ptr<reply_channel>& channel, const worker_info& from,
                           inbound_message&& request) noexcept = 0;
   /// For the shutdown rounds: work of requests or continuations is running or queued.
   [[nodiscard]] virtual bool busy() const noexcept = 0;
-  /// Requests whose handling has ended so far.
-  [[nodiscard]] virtual std::uint64_t handled() const noexcept = 0;
 };
 
 /// Names one pending call at its agent; keeps the route alive. Value type.
@@ -75,7 +74,7 @@ struct call_ticket {
 /// Figures of an agent; each is a snapshot.
 struct agent_counters {
   std::uint64_t client_active_calls = 0;  ///< sent, not yet completed
-  std::uint64_t requests_sent = 0;        ///< one-way ones included
+  std::uint64_t requests_sent = 0;        ///< one-way ones included, on connections that are open
   std::uint64_t late_replies = 0;         ///< that came after their call had ended, and were dropped
 };
 

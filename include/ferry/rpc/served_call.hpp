@@ -66,6 +66,7 @@ class served_call final : public work, public call_context {
   [[nodiscard]] const wire_limits& limits() const noexcept;
   [[nodiscard]] bool one_way() const noexcept { return (request_.header.flags & frame_one_way) != 0; }
   void send(outgoing_message&& reply);
+  void fail_plainly() noexcept;
   void done() noexcept;
   [[nodiscard]] std::string describe() const;
 
@@ -157,9 +158,9 @@ void serve_method(served_call& call) {
       }
     }();
     if (!pending.valid()) throw_error(errc::no_state, "the method returned an empty future");
-    call.answer_later();
     pending.add_done_callback(
         answering<std::unique_ptr<arguments>, value>{context_ptr::share(&call), call, std::move(kept)});
+    call.answer_later();
   } else {
     arguments values;
     std::apply([&](auto&... each) { call.read(each...); }, values);
