@@ -455,6 +455,30 @@ void check_ownership() {
     CHECK(near_log.expired());
     CHECK(far_log.expired());
   }
+  SUBCASE("a receiver that owns its connection goes, with the connection, once it has been told of the end") {
+    struct owner : recorder {
+      std::shared_ptr<ferry::connection> own;
+    };
+    std::weak_ptr<owner> receiver;
+    std::weak_ptr<ferry::connection> owned;
+    linked_pair<Under> pair(false);
+    {
+      auto result = connect(*pair.over, pair.address, hello_to("server"));
+      REQUIRE(result.opened);
+      const auto both = std::make_shared<owner>();
+      both->own = result.opened;
+      receiver = both;
+      owned = result.opened;
+      result.opened->start(both);
+    }
+    std::tie(pair.far_end, pair.far_log) = pair.server->accepted();
+    pair.far_end->close(ferry::make_error(ferry::errc::connection_lost, "the test is over"));
+    const auto until = std::chrono::steady_clock::now() + patience;
+    while ((!receiver.expired() || !owned.expired()) && std::chrono::steady_clock::now() < until)
+      std::this_thread::yield();
+    CHECK(receiver.expired());
+    CHECK(owned.expired());
+  }
   SUBCASE("a connection that is never started may be dropped, which closes it") {
     linked_pair<Under> pair(false);
     {
