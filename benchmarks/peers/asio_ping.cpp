@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include <asio.hpp>
 #include <pthread.h>
+#include <asio.hpp>
 
 namespace {
 

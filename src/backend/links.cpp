@@ -87,7 +87,8 @@ void outgoing_link::send(outgoing_message&& message, bool soon) noexcept {
   }
 }
 
-bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline until, bool driven, std::uint64_t& id) {
+bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline until, bool driven,
+                         std::uint64_t& id) {
   {
     std::lock_guard lock(mutex_);
     if (closed()) return false;
@@ -243,8 +244,8 @@ void outgoing_link::close(const std::exception_ptr& reason) noexcept {
 void outgoing_link::on_message(connection& from, inbound_message&& message) noexcept {
   const frame_kind kind = message.header.kind;
   if (kind != frame_kind::reply && kind != frame_kind::exception && kind != frame_kind::failure) {
-    from.close(make_error(errc::protocol_error, fmt::format("{} sent a frame of kind {} as a callee", from.description(),
-                                                            static_cast<int>(kind))));
+    from.close(make_error(errc::protocol_error, fmt::format("{} sent a frame of kind {} as a callee",
+                                                            from.description(), static_cast<int>(kind))));
     return;
   }
   pending_call* call = nullptr;
@@ -342,7 +343,8 @@ void incoming_link::end_call(std::uint64_t call_id, const stoppable& ended) noex
   const auto slot = static_cast<std::uint32_t>(call_id);
   if (slot < running_.size() && running_[slot].call == &ended) {
     running_[slot].call = nullptr;
-  } else if (const auto found = others_running_.find(call_id); found != others_running_.end() && found->second == &ended) {
+  } else if (const auto found = others_running_.find(call_id);
+             found != others_running_.end() && found->second == &ended) {
     others_running_.erase(found);
   }
 }

@@ -39,7 +39,8 @@ class link_owner {
 /// From this worker to one peer: connecting, then open, then closed. Thread-safe.
 class outgoing_link final : public connection_receiver, public std::enable_shared_from_this<outgoing_link> {
  public:
-  outgoing_link(std::shared_ptr<link_owner> owner, worker_info peer) : owner_(std::move(owner)), peer_(std::move(peer)) {}
+  outgoing_link(std::shared_ptr<link_owner> owner, worker_info peer)
+      : owner_(std::move(owner)), peer_(std::move(peer)) {}
 
   /// Connecting has succeeded: sends what was waiting.
   void opened(std::shared_ptr<connection> connection);
@@ -128,7 +129,7 @@ class incoming_link final : public connection_receiver,
   // A caller of this library numbers its calls by slots that it uses again, so their low halves are small and dense.
   static constexpr std::uint32_t dense_slots = 4096;
   std::mutex mutex_;
-  std::vector<running_call> running_;                              // by slot, those below dense_slots
+  std::vector<running_call> running_;                             // by slot, those below dense_slots
   std::unordered_map<std::uint64_t, stoppable*> others_running_;  // by id
   bool closed_ = false;
   std::int64_t handled_ = 0;  // requests, while not closed

@@ -20,12 +20,14 @@ constexpr std::chrono::seconds close_limit{5};
 std::vector<transport_factory> chosen(const std::vector<transport_factory>& built, const rpc_options& options) {
   std::vector<transport_factory> result = built;
   if (options.transports.empty()) {
-    std::stable_sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.priority > b.priority; });
+    std::stable_sort(result.begin(), result.end(),
+                     [](const auto& a, const auto& b) { return a.priority > b.priority; });
     return result;
   }
   result.clear();
   for (const std::string& name : options.transports) {
-    const auto found = std::find_if(built.begin(), built.end(), [&](const auto& factory) { return factory.name == name; });
+    const auto found =
+        std::find_if(built.begin(), built.end(), [&](const auto& factory) { return factory.name == name; });
     if (found == built.end()) {
       std::vector<std::string_view> known;
       for (const auto& factory : built) known.push_back(factory.name);
@@ -51,8 +53,12 @@ std::string text_of(const std::exception_ptr& reason) {
 
 native_core::native_core(std::shared_ptr<store> group_store, const worker_config& config, const rpc_options& options,
                          const std::vector<transport_factory>& transports)
-    : store_(std::move(group_store)), options_(options), reactor_(shared_reactor()), self_(config.name, config.rank),
-      world_size_(config.world_size), init_timeout_(config.init_timeout.value_or(config.rpc_timeout)) {
+    : store_(std::move(group_store)),
+      options_(options),
+      reactor_(shared_reactor()),
+      self_(config.name, config.rank),
+      world_size_(config.world_size),
+      init_timeout_(config.init_timeout.value_or(config.rpc_timeout)) {
   options_.check();
   for (const transport_factory& factory : chosen(transports, options_)) {
     std::string reason = factory.unusable();
@@ -80,7 +86,8 @@ worker_info native_core::find(std::string_view name) const {
   const auto found = ids_.find(name);
   if (found == ids_.end()) {
     throw_error(errc::unknown_worker,
-                fmt::format("{} could not find destination '{}': no worker of the group has that name", to_string(self_), name));
+                fmt::format("{} could not find destination '{}': no worker of the group has that name",
+                            to_string(self_), name));
   }
   return peers_[static_cast<std::size_t>(found->second.value)]->record.who;
 }
@@ -95,7 +102,8 @@ worker_info native_core::find(worker_id id) const {
 
 // ---------------------------------------------------------------- calls
 
-call_ticket native_core::call(worker_id to, outgoing_message&& request, pending_call& call, deadline until, bool driven) {
+call_ticket native_core::call(worker_id to, outgoing_message&& request, pending_call& call, deadline until,
+                              bool driven) {
   active_calls_.fetch_add(1, std::memory_order_relaxed);
   try {
     for (;;) {
@@ -155,8 +163,9 @@ struct native_core::connect_attempt : std::enable_shared_from_this<connect_attem
     if (next == routes.size()) {
       const worker_info& peer = link->peer();
       link->fail(core->closing() ? errc::shutting_down : errc::connect_failed,
-                 failures.empty() ? fmt::format("no transport of this worker understands an address of {}", to_string(peer))
-                                  : fmt::format("{}", fmt::join(failures, "; ")));
+                 failures.empty()
+                     ? fmt::format("no transport of this worker understands an address of {}", to_string(peer))
+                     : fmt::format("{}", fmt::join(failures, "; ")));
       return;
     }
     const auto& [transport, address] = routes[next];
@@ -236,8 +245,8 @@ void native_core::finished_calls(std::uint64_t count) noexcept {
 }
 
 agent_counters native_core::counters() const noexcept {
-  return {.client_active_calls = active_calls_.load(), .requests_sent = sent_.load(),
-          .late_replies = late_replies_.load()};
+  return {
+      .client_active_calls = active_calls_.load(), .requests_sent = sent_.load(), .late_replies = late_replies_.load()};
 }
 
 // ---------------------------------------------------------------- deadlines
@@ -307,7 +316,8 @@ hello_reply native_core::on_hello(const hello& from) {
                                                       from.id.value, known.who.name(), from.name));
     }
     if (known.life != from.life) {
-      throw_error(errc::fenced, fmt::format("{} knows another incarnation of {}", to_string(self_), to_string(known.who)));
+      throw_error(errc::fenced,
+                  fmt::format("{} knows another incarnation of {}", to_string(self_), to_string(known.who)));
     }
   }
   return {.name = self_.name(), .id = self_.id(), .life = life_};
@@ -315,7 +325,8 @@ hello_reply native_core::on_hello(const hello& from) {
 
 void native_core::on_accepted(std::shared_ptr<connection> accepted, const hello& from) noexcept {
   try {
-    auto link = std::make_shared<incoming_link>(shared_from_this(), worker_info(from.name, from.id), *handler_.load(), accepted);
+    auto link = std::make_shared<incoming_link>(shared_from_this(), worker_info(from.name, from.id), *handler_.load(),
+                                                accepted);
     {
       std::lock_guard lock(links_mutex_);
       if (closing_.load()) return accepted->close(make_error(errc::shutting_down, "the worker is shutting down"));
@@ -358,13 +369,12 @@ void native_core::close() noexcept {
     out.clear();
     in.clear();
     lock.lock();
-    const bool done = links_changed_.wait_until(lock, first ? clock::now() + close_limit / 2 : until, [&] {
-      return outgoing_.empty() && incoming_.empty();
-    });
+    const bool done = links_changed_.wait_until(lock, first ? clock::now() + close_limit / 2 : until,
+                                                [&] { return outgoing_.empty() && incoming_.empty(); });
     if (done) break;
     if (!first) {
-      log(log_level::warning, fmt::format("{}: {} connections did not close in time", self_.name(),
-                                          outgoing_.size() + incoming_.size()));
+      log(log_level::warning,
+          fmt::format("{}: {} connections did not close in time", self_.name(), outgoing_.size() + incoming_.size()));
       break;
     }
   }
@@ -413,7 +423,9 @@ class native_agent final : public agent {
   void close() noexcept override { core_->close(); }
 
  private:
-  static outgoing_link& link_of(const call_ticket& ticket) noexcept { return *static_cast<outgoing_link*>(ticket.route.get()); }
+  static outgoing_link& link_of(const call_ticket& ticket) noexcept {
+    return *static_cast<outgoing_link*>(ticket.route.get());
+  }
 
   const std::shared_ptr<native_core> core_;
 };

@@ -111,7 +111,7 @@ class native_core final : public link_owner,
 
   std::vector<std::string> advertised_;
 
-  std::mutex peers_mutex_;               // guards writing the next two; they never change once peers_known_
+  std::mutex peers_mutex_;  // guards writing the next two; they never change once peers_known_
   std::atomic<bool> peers_known_{false};
   std::vector<std::unique_ptr<peer>> peers_;  // by id
   std::map<std::string, worker_id, std::less<>> ids_;

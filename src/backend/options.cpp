@@ -1,5 +1,5 @@
-#include <ferry/base/error.hpp>
 #include <ferry/backend/options.hpp>
+#include <ferry/base/error.hpp>
 
 #include <fmt/format.h>
 
@@ -11,10 +11,12 @@ void rpc_options::check() const {
     throw_error(errc::invalid_argument, fmt::format("num_worker_threads must be positive, not {}", num_worker_threads));
   }
   if (max_blocked_handlers < 1) {
-    throw_error(errc::invalid_argument, fmt::format("max_blocked_handlers must be positive, not {}", max_blocked_handlers));
+    throw_error(errc::invalid_argument,
+                fmt::format("max_blocked_handlers must be positive, not {}", max_blocked_handlers));
   }
   if (transport.port_last != 0 && transport.port_last < transport.port) {
-    throw_error(errc::invalid_argument, fmt::format("the port range {}..{} is empty", transport.port, transport.port_last));
+    throw_error(errc::invalid_argument,
+                fmt::format("the port range {}..{} is empty", transport.port, transport.port_last));
   }
   if (transport.max_spin.count() < 0) throw_error(errc::invalid_argument, "transport.max_spin must not be negative");
 }

@@ -45,7 +45,8 @@ std::uint64_t parse_number(const std::string& text, int base, const std::string&
   std::uint64_t value = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value, base);
   if (failure != std::errc() || end != text.data() + text.size()) {
-    throw_error(errc::malformed, fmt::format("the store holds '{}' as {}; is another program using these keys?", text, what));
+    throw_error(errc::malformed,
+                fmt::format("the store holds '{}' as {}; is another program using these keys?", text, what));
   }
   return value;
 }
@@ -62,8 +63,11 @@ std::string worker_record::encode() const {
 
 worker_record worker_record::decode(const std::string& text, int id) {
   const auto lines = split(text, '\n');
-  if (lines.size() < 3) throw_error(errc::malformed, fmt::format("the store's record of worker {} has {} lines", id, lines.size()));
-  return {worker_info(lines[0], id), incarnation{parse_number(lines[1], 16, "an incarnation")}, {lines.begin() + 2, lines.end()}};
+  if (lines.size() < 3)
+    throw_error(errc::malformed, fmt::format("the store's record of worker {} has {} lines", id, lines.size()));
+  return {worker_info(lines[0], id),
+          incarnation{parse_number(lines[1], 16, "an incarnation")},
+          {lines.begin() + 2, lines.end()}};
 }
 
 void native_core::join() {
@@ -79,19 +83,21 @@ void native_core::join() {
     store_->wait("all_ready", left_until(until));
   } catch (const error& e) {
     if (e.kind() != errc::store_timeout) throw;
-    throw_error(errc::init_failed, fmt::format("{}: only {} of {} workers are ready after {:.1f} s; did another one fail to start?",
-                                               to_string(self_), store_->try_get("ready").value_or("0"), world_size_,
-                                               std::chrono::duration<double>(init_timeout_.duration()).count()));
+    throw_error(errc::init_failed,
+                fmt::format("{}: only {} of {} workers are ready after {:.1f} s; did another one fail to start?",
+                            to_string(self_), store_->try_get("ready").value_or("0"), world_size_,
+                            std::chrono::duration<double>(init_timeout_.duration()).count()));
   }
 }
 
 void native_core::agree_on_group() {
   const std::string kind = fmt::format("static {}", world_size_);
   if (const std::string there = store_->compare_set("kind", "", kind); there != kind) {
-    throw_error(errc::group_mismatch,
-                fmt::format("{} wants a group that is '{}', but another member says '{}'; every worker must give the same "
-                            "world_size, and static and dynamic members cannot be mixed",
-                            to_string(self_), kind, there));
+    throw_error(
+        errc::group_mismatch,
+        fmt::format("{} wants a group that is '{}', but another member says '{}'; every worker must give the same "
+                    "world_size, and static and dynamic members cannot be mixed",
+                    to_string(self_), kind, there));
   }
   const std::string proposal = fmt::format("{:016x}", incarnation::random().value);
   group_ = store_->compare_set("group", "", proposal);
@@ -102,18 +108,20 @@ void native_core::agree_on_names(deadline until) {
   const std::string own = fmt::format("{}\n{:016x}", self_.name(), life_.value);
   const int id = self_.id().value;
   if (const std::string there = store_->compare_set(rank_key("name/", id), "", own); there != own) {
-    throw_error(errc::duplicate_id,
-                fmt::format("worker id {} is not unique: '{}' has taken it before '{}'. Was a rank given twice, or is the "
-                            "store still used by an earlier group?",
-                            id, split(there, '\n').front(), self_.name()));
+    throw_error(
+        errc::duplicate_id,
+        fmt::format("worker id {} is not unique: '{}' has taken it before '{}'. Was a rank given twice, or is the "
+                    "store still used by an earlier group?",
+                    id, split(there, '\n').front(), self_.name()));
   }
   const auto names = get_all("name/", until);
   std::map<std::string, int> ids;
   for (int rank = 0; rank != world_size_; ++rank) {
     const auto [at, fresh] = ids.emplace(split(names[static_cast<std::size_t>(rank)], '\n').front(), rank);
     if (!fresh) {
-      throw_error(errc::duplicate_name, fmt::format("worker name '{}' is not unique: the workers {} and {} both have it",
-                                                    at->first, at->second, rank));
+      throw_error(errc::duplicate_name,
+                  fmt::format("worker name '{}' is not unique: the workers {} and {} both have it", at->first,
+                              at->second, rank));
     }
   }
 }
@@ -138,12 +146,14 @@ void native_core::listen() {
   listening_ = true;
   for (auto& own : transports_) {
     try {
-      auto addresses = own.transport->listen(group_, self_.name(), store_->local_address(), options_.transport, shared_from_this());
+      auto addresses =
+          own.transport->listen(group_, self_.name(), store_->local_address(), options_.transport, shared_from_this());
       advertised_.insert(advertised_.end(), addresses.begin(), addresses.end());
       usable.push_back(own);
     } catch (const error& e) {
       // These say that what the user asked for cannot be had.
-      if (e.kind() == errc::address_in_use || e.kind() == errc::bad_address || e.kind() == errc::invalid_argument) throw;
+      if (e.kind() == errc::address_in_use || e.kind() == errc::bad_address || e.kind() == errc::invalid_argument)
+        throw;
       log(log_level::info, fmt::format("{}: transport {} cannot listen: {}", self_.name(), own.name, e.what()));
     }
   }
@@ -174,7 +184,8 @@ std::string native_core::missing_workers(const std::string& prefix) const {
   for (int rank = 0; rank != world_size_; ++rank) {
     if (there.count(rank_key(prefix, rank)) != 0) continue;
     const bool named = peers_known_.load() && static_cast<std::size_t>(rank) < peers_.size();
-    missing.push_back(named ? to_string(peers_[static_cast<std::size_t>(rank)]->record.who) : fmt::format("rank {}", rank));
+    missing.push_back(named ? to_string(peers_[static_cast<std::size_t>(rank)]->record.who)
+                            : fmt::format("rank {}", rank));
     if (missing.size() == 16) {
       missing.emplace_back("...");
       break;
@@ -185,9 +196,7 @@ std::string native_core::missing_workers(const std::string& prefix) const {
 
 // ---------------------------------------------------------------- parting
 
-bool native_core::quiet() const noexcept {
-  return active_calls_.load() == 0 && !handler_.load()->busy();
-}
+bool native_core::quiet() const noexcept { return active_calls_.load() == 0 && !handler_.load()->busy(); }
 
 // May be called with locks of the rpc floor held; quiet() takes those, so it is never called with quiet_mutex_ held.
 void native_core::activity_changed() noexcept {
@@ -209,9 +218,10 @@ void native_core::wait_until_quiet(deadline until) {
     if (quiet()) break;
     if (!in_time) {
       quiet_waiters_.fetch_sub(1);
-      throw_error(errc::shutdown_timeout,
-                  fmt::format("{}: {} own calls are still pending, or handlers are still running, at the deadline of shutdown",
-                              to_string(self_), active_calls_.load()));
+      throw_error(
+          errc::shutdown_timeout,
+          fmt::format("{}: {} own calls are still pending, or handlers are still running, at the deadline of shutdown",
+                      to_string(self_), active_calls_.load()));
     }
     std::unique_lock lock(quiet_mutex_);
     const auto changed = [&] { return activity_ != seen; };
@@ -247,20 +257,23 @@ void native_core::leave_together(deadline until) {
     std::uint64_t handled = 0;
     for (const std::string& text : counts) {
       const auto parts = split(text, ' ');
-      if (parts.size() != 2) throw_error(errc::malformed, fmt::format("the store holds '{}' as shutdown counters", text));
+      if (parts.size() != 2)
+        throw_error(errc::malformed, fmt::format("the store holds '{}' as shutdown counters", text));
       sent += parse_number(parts[0], 10, "a counter");
       handled += parse_number(parts[1], 10, "a counter");
     }
     if (sent == handled && sent == last_sent) break;
     last_sent = sent == handled ? sent : ~std::uint64_t{0};
     if (until.expired()) {
-      throw_error(errc::shutdown_timeout, fmt::format("{}: at the deadline of shutdown {} requests have been sent in the group "
-                                                      "and {} handled",
-                                                      to_string(self_), sent, handled));
+      throw_error(errc::shutdown_timeout,
+                  fmt::format("{}: at the deadline of shutdown {} requests have been sent in the group "
+                              "and {} handled",
+                              to_string(self_), sent, handled));
     }
     if (round >= 1) store_->erase(rank_key(fmt::format("round/{}/", round - 1), self_.id().value));
     // The first rounds differ as a rule; later ones only while something is under way, or a connection has just been lost.
-    if (round >= 2) std::this_thread::sleep_for(std::min(std::chrono::milliseconds(1 << std::min(round, 6)), longest_pause));
+    if (round >= 2)
+      std::this_thread::sleep_for(std::min(std::chrono::milliseconds(1 << std::min(round, 6)), longest_pause));
   }
   // The last one removes the group's keys, so that a store that outlives the group (a file) can serve another.
   if (store_->add("left", 1) == world_size_) {

@@ -10,7 +10,8 @@ namespace ferry::inline v0 {
 incarnation incarnation::random() {
   incarnation result;
   while (result.value == 0) {
-    if (::getrandom(&result.value, sizeof result.value, 0) != static_cast<ssize_t>(sizeof result.value) && errno != EINTR) {
+    if (::getrandom(&result.value, sizeof result.value, 0) != static_cast<ssize_t>(sizeof result.value) &&
+        errno != EINTR) {
       throw_errno(errc::system_failure, "getrandom", errno);
     }
   }

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
 #include <ferry/base/futex.hpp>
 #include <ferry/base/log.hpp>
-#include <fmt/format.h>
 
 #include "worker_core.hpp"
 
@@ -18,7 +18,8 @@ std::string describe(const call_facts& facts) {
     peer = to_string(facts.worker->agent_unchecked().find(facts.peer));
   } catch (const error&) {  // NOLINT(bugprone-empty-catch): the number will do
   }
-  return fmt::format("call of '{}' from {} to {}", facts.method->name, to_string(facts.worker->agent_unchecked().self()), peer);
+  return fmt::format("call of '{}' from {} to {}", facts.method->name,
+                     to_string(facts.worker->agent_unchecked().self()), peer);
 }
 
 std::string in_milliseconds(timeout value) {
@@ -33,8 +34,7 @@ std::exception_ptr failure_of(const call_facts& facts, errc code, call_phase pha
                                           in_milliseconds(facts.limit), to_string(phase)));
     case errc::call_cancelled:
       return make_error(code, fmt::format("{}: cancelled by the caller while {}", describe(facts), to_string(phase)));
-    default:
-      return make_error(code, fmt::format("{} failed while {}: {}", describe(facts), to_string(phase), detail));
+    default: return make_error(code, fmt::format("{} failed while {}: {}", describe(facts), to_string(phase), detail));
   }
 }
 
@@ -62,7 +62,9 @@ class sync_call final : public pending_call, public drive_condition {
     failed_ = true;
     complete();
   }
-  [[nodiscard]] bool done() const noexcept override { return status_.load(std::memory_order_acquire) == complete_status; }
+  [[nodiscard]] bool done() const noexcept override {
+    return status_.load(std::memory_order_acquire) == complete_status;
+  }
 
   // Sleeps until done, poked, or the deadline has passed.
   void sleep(deadline until) noexcept {
@@ -120,8 +122,9 @@ outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, const to& dest
   if (destination.by_id()) {
     peer_ = agent.find(destination.id()).id();
     if (!destination.name().empty() && agent.find(destination.id()).name() != destination.name()) {
-      throw_error(errc::unknown_worker, fmt::format("{} could not find destination worker_info(id={}, name={}) in its group",
-                                                    to_string(agent.self()), peer_.value, destination.name()));
+      throw_error(errc::unknown_worker,
+                  fmt::format("{} could not find destination worker_info(id={}, name={}) in its group",
+                              to_string(agent.self()), peer_.value, destination.name()));
     }
   } else {
     peer_ = agent.find(destination.name()).id();
@@ -134,10 +137,12 @@ outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, const to& dest
     }
   }
   if (stop_ && stop_->stop_requested()) {
-    throw call_cancelled(describe({worker_, &method_, peer_, limit_}) + ": its stop token was stopped before it was sent");
+    throw call_cancelled(describe({worker_, &method_, peer_, limit_}) +
+                         ": its stop token was stopped before it was sent");
   }
   if (!until_.is_never() && until_.expired()) {
-    throw rpc_timeout(describe({worker_, &method_, peer_, limit_}) + ": the deadline of the running handler has passed");
+    throw rpc_timeout(describe({worker_, &method_, peer_, limit_}) +
+                      ": the deadline of the running handler has passed");
   }
   frame_header& header = message.header;
   header.kind = frame_kind::request;
@@ -212,9 +217,10 @@ void check_reply(const call_facts& facts, const inbound_message& reply) {
   const auto code = static_cast<errc>(reply.header.code);
   switch (code) {
     case errc::unknown_method:
-      throw_error(code, fmt::format("{}: the callee's program has no method '{}' {} (code is not sent along: the function "
-                                    "must be compiled into both programs, and called or served there)",
-                                    describe(facts), facts.method->name, facts.method->signature_text));
+      throw_error(code,
+                  fmt::format("{}: the callee's program has no method '{}' {} (code is not sent along: the function "
+                              "must be compiled into both programs, and called or served there)",
+                              describe(facts), facts.method->name, facts.method->signature_text));
     case errc::signature_mismatch:
       throw_error(code, fmt::format("{}: the caller has '{}' as {}, the callee as {}; were the two programs built from "
                                     "different sources?",
@@ -224,7 +230,8 @@ void check_reply(const call_facts& facts, const inbound_message& reply) {
     case errc::bad_result:
       throw_error(code, fmt::format("{}: the callee could not encode the result: {}", describe(facts), detail));
     default:
-      throw_error(errc_name(code) == "unknown" ? errc::remote_exception : code, fmt::format("{}: {}", describe(facts), detail));
+      throw_error(errc_name(code) == "unknown" ? errc::remote_exception : code,
+                  fmt::format("{}: {}", describe(facts), detail));
   }
 }
 

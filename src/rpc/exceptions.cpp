@@ -17,9 +17,9 @@
 
 #include <cxxabi.h>
 
+#include <fmt/format.h>
 #include <ferry/base/error.hpp>
 #include <ferry/rpc/future.hpp>
-#include <fmt/format.h>
 
 #include "worker_core.hpp"
 
@@ -143,8 +143,9 @@ void register_exception(const exception_codec& codec) {
   for (const exception_codec& known : table().codecs) {
     if (known.name != codec.name) continue;
     if (*known.type == *codec.type) return;
-    throw_error(errc::invalid_argument, fmt::format("register_exceptions: the name '{}' is taken by {}; {} needs another",
-                                                    codec.name, demangled(*known.type), demangled(*codec.type)));
+    throw_error(errc::invalid_argument,
+                fmt::format("register_exceptions: the name '{}' is taken by {}; {} needs another", codec.name,
+                            demangled(*known.type), demangled(*codec.type)));
   }
   table().codecs.push_back(codec);
 }

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include <ferry/base/error.hpp>
 #include <fmt/format.h>
+#include <ferry/base/error.hpp>
 
 #include "../transport/io_threads.hpp"
 
@@ -11,7 +11,11 @@ namespace ferry::inline v0::detail {
 
 handler_pool::handler_pool(std::shared_ptr<reactor> threads, int limit, int max_blocked,
                            void (*idle_changed)(void*) noexcept, void* argument)
-    : threads_(std::move(threads)), limit_(limit), max_blocked_(max_blocked), idle_changed_(idle_changed), argument_(argument) {}
+    : threads_(std::move(threads)),
+      limit_(limit),
+      max_blocked_(max_blocked),
+      idle_changed_(idle_changed),
+      argument_(argument) {}
 
 bool handler_pool::busy() const noexcept {
   std::lock_guard lock(mutex_);
@@ -118,10 +122,11 @@ void handler_pool::before_blocking() {
   {
     std::lock_guard lock(mutex_);
     if (blocked_ >= max_blocked_) {
-      throw_error(errc::resource_exhausted,
-                  fmt::format("{} handlers of this worker already wait, each on a thread of its own (max_blocked_handlers); "
-                              "let handlers that wait return a future or a task instead of blocking",
-                              blocked_));
+      throw_error(
+          errc::resource_exhausted,
+          fmt::format("{} handlers of this worker already wait, each on a thread of its own (max_blocked_handlers); "
+                      "let handlers that wait return a future or a task instead of blocking",
+                      blocked_));
     }
     ++blocked_;
     --running_;

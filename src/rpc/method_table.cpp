@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <ferry/base/error.hpp>
 #include <ferry/rpc/method.hpp>
-#include <fmt/format.h>
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -60,10 +60,11 @@ void check_methods() {
         continue;
       }
       if (other == first) continue;
-      throw_error(errc::duplicate_method,
-                  fmt::format("two functions of this program have one method id: '{}' {} and '{}' {}. Functions that are "
-                              "static or in an unnamed namespace need different names to be called remotely",
-                              first->name, first->signature_text, other->name, other->signature_text));
+      throw_error(
+          errc::duplicate_method,
+          fmt::format("two functions of this program have one method id: '{}' {} and '{}' {}. Functions that are "
+                      "static or in an unnamed namespace need different names to be called remotely",
+                      first->name, first->signature_text, other->name, other->signature_text));
     }
   }
 }

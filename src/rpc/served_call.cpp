@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include <ferry/base/log.hpp>
 #include <fmt/format.h>
+#include <ferry/base/log.hpp>
 
 #include "worker_core.hpp"
 
@@ -125,12 +125,14 @@ void served_call::fail(const std::exception_ptr& reason) noexcept {
 
 void served_call::fail_plainly() noexcept {
   try {
-    log(log_level::error, describe() + ": the error could not be encoded: " + describe_exception(std::current_exception()));
+    log(log_level::error,
+        describe() + ": the error could not be encoded: " + describe_exception(std::current_exception()));
     outgoing_message answer;
     answer.header.kind = frame_kind::failure;
     answer.header.code = static_cast<std::uint32_t>(errc::remote_exception);
     answer.begin_payload();
-    encode_values<std::string>(answer.bytes, answer.tensors, std::string("the method failed, and its error could not be encoded"));
+    encode_values<std::string>(answer.bytes, answer.tensors,
+                               std::string("the method failed, and its error could not be encoded"));
     channel_->reply(request_.header.call_id, std::move(answer));
   } catch (const std::exception& e) {
     log(log_level::error, std::string("an error could not be sent to the caller: ") + e.what());

@@ -4,10 +4,10 @@
 #include <optional>
 #include <utility>
 
+#include <fmt/format.h>
 #include <ferry/base/log.hpp>
 #include <ferry/store/prefix_store.hpp>
 #include <ferry/store/rendezvous.hpp>
-#include <fmt/format.h>
 
 #include "../transport/io_threads.hpp"
 #include "worker_core.hpp"
@@ -44,8 +44,9 @@ worker start(worker_config config, Make make) {
 }  // namespace
 
 worker start_worker(worker_config config, const backend_factory& backend) {
-  return start(std::move(config), [&](const std::shared_ptr<store>& group_store, const worker_config& completed,
-                                      const rpc_options& options) { return backend.init(group_store, completed, options); });
+  return start(std::move(config),
+               [&](const std::shared_ptr<store>& group_store, const worker_config& completed,
+                   const rpc_options& options) { return backend.init(group_store, completed, options); });
 }
 
 worker start_worker(worker_config config, agent_maker make, const void* options) {

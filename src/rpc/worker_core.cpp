@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <ferry/base/log.hpp>
 #include <ferry/rpc/call.hpp>
-#include <fmt/format.h>
 
 #include "../transport/io_threads.hpp"
 
@@ -64,9 +64,10 @@ ferry::agent& worker_core::agent() const {
 
 void worker_core::shutdown(bool graceful, timeout limit) {
   if (const call_context* context = thread_context(); context && context->executor().get() == this) {
-    throw_error(errc::invalid_argument, to_string(agent_->self()) +
-                                            ": shutdown was called by one of the worker's own handlers or continuations, "
-                                            "which it would wait for; call it on another thread");
+    throw_error(errc::invalid_argument,
+                to_string(agent_->self()) +
+                    ": shutdown was called by one of the worker's own handlers or continuations, "
+                    "which it would wait for; call it on another thread");
   }
   if (shutting_down_.exchange(true)) return;
   std::exception_ptr failure;
@@ -116,7 +117,8 @@ void worker_core::on_request(const std::shared_ptr<reply_channel>& channel, cons
     }
   } catch (const std::exception& e) {
     channel->handled();
-    log(log_level::error, fmt::format("{} dropped a request of {}: {}", to_string(agent_->self()), to_string(from), e.what()));
+    log(log_level::error,
+        fmt::format("{} dropped a request of {}: {}", to_string(agent_->self()), to_string(from), e.what()));
     request_done();
   }
 }
@@ -133,7 +135,8 @@ std::shared_ptr<worker_core> current_worker() {
   auto& list = all_workers();
   std::lock_guard lock(list.mutex);
   if (list.workers.empty()) {
-    throw_error(errc::not_initialized, "RPC has not been initialised in this process, or has been shut down; call init_rpc first");
+    throw_error(errc::not_initialized,
+                "RPC has not been initialised in this process, or has been shut down; call init_rpc first");
   }
   return list.workers.back();
 }

@@ -115,7 +115,8 @@ void frame_reader::finish_body(std::byte* body) {
   phase_ = phase::header;
   if (header.tensor_count == 0 && header.table_bytes == 0 && header.tensor_bytes == 0) return;
   message_.tensors = decode_tensor_table(
-      header, {body + header.extension_bytes + static_cast<std::size_t>(header.payload_bytes), header.table_bytes}, limits_);
+      header, {body + header.extension_bytes + static_cast<std::size_t>(header.payload_bytes), header.table_bytes},
+      limits_);
   tensor_ = tensor_filled_ = 0;
   phase_ = phase::tensors;
 }

@@ -20,10 +20,10 @@ namespace {
 
 constexpr std::uint64_t wake_tag = ~std::uint64_t{0};
 constexpr std::uint64_t stop_tag = ~std::uint64_t{1};
-constexpr int spare_threads = 2;          // waiting threads that never retire
-constexpr int retire_after_ms = 10'000;   // the others do, once idle for so long
+constexpr int spare_threads = 2;            // waiting threads that never retire
+constexpr int retire_after_ms = 10'000;     // the others do, once idle for so long
 constexpr std::size_t max_threads = 16384;  // every handler that waits has one; agents bound those
-constexpr int quiet_ticks = 16;           // ticks without anything held back before the monitor sleeps again
+constexpr int quiet_ticks = 16;             // ticks without anything held back before the monitor sleeps again
 
 std::atomic<bool> forked_child{false};
 
@@ -54,11 +54,11 @@ struct io_threads::thread_state {
   std::atomic<std::size_t> size{0};
   std::vector<std::shared_ptr<deferred>> corked;
   std::atomic<std::uint64_t> progress{0};
-  std::uint64_t seen_progress = 0;                 // of the monitor
-  bool batching = false;                           // of the thread itself: it is between two waits for events
-  bool running = false;                            // of the thread itself: inside an item
-  int suspended = 0;                               // of the thread itself: > 0 while nothing may be held back
-  std::shared_ptr<descriptor_handler> source;      // of the only event of this round
+  std::uint64_t seen_progress = 0;             // of the monitor
+  bool batching = false;                       // of the thread itself: it is between two waits for events
+  bool running = false;                        // of the thread itself: inside an item
+  int suspended = 0;                           // of the thread itself: > 0 while nothing may be held back
+  std::shared_ptr<descriptor_handler> source;  // of the only event of this round
 
   [[nodiscard]] bool holds_back() const noexcept { return batching && suspended == 0; }
 };
@@ -103,7 +103,8 @@ void io_threads::start() {
   spawn();
   if (threads_.load() == 0) {
     stop();
-    throw_error(errc::system_failure, "starting the first reactor thread failed; is the process limit reached (ulimit -u)?");
+    throw_error(errc::system_failure,
+                "starting the first reactor thread failed; is the process limit reached (ulimit -u)?");
   }
 }
 
@@ -127,7 +128,8 @@ void io_threads::stop() noexcept {
 void io_threads::spawn() noexcept {
   if (threads_.load(std::memory_order_relaxed) >= max_threads) {
     if (!complained_.exchange(true)) {
-      log(log_level::error, "the process has as many reactor threads as are allowed; further work waits for one of them");
+      log(log_level::error,
+          "the process has as many reactor threads as are allowed; further work waits for one of them");
     }
     return;
   }

@@ -28,17 +28,17 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr std::size_t small_message = 8 * 1024;       // smaller ones are copied behind each other into one write
-constexpr std::size_t accumulate_until = 64 * 1024;   // bytes of one such write
-constexpr std::size_t flush_at = 16 * 1024;           // held-back bytes that are written without waiting for a batch's end
-constexpr std::size_t read_round = 1024 * 1024;       // bytes read before waiting work is given its turn
+constexpr std::size_t small_message = 8 * 1024;      // smaller ones are copied behind each other into one write
+constexpr std::size_t accumulate_until = 64 * 1024;  // bytes of one such write
+constexpr std::size_t flush_at = 16 * 1024;      // held-back bytes that are written without waiting for a batch's end
+constexpr std::size_t read_round = 1024 * 1024;  // bytes read before waiting work is given its turn
 constexpr std::size_t vectors_per_write = 64;
 // A thread that reads a connection itself sleeps in recv() this long, which is one system call where poll() and recv() are
 // two, before it waits in a way that can be interrupted.
 constexpr std::chrono::milliseconds plain_wait{4};
 constexpr std::chrono::microseconds driver_patience{200};  // a driver that slept longer gives way to a new one
-constexpr std::size_t hold_back_from = 4;             // messages expected, apart from answers to held-back ones
-constexpr std::chrono::microseconds high_rate_gap{100};  // messages that arrive closer than this do so at a high rate
+constexpr std::size_t hold_back_from = 4;                  // messages expected, apart from answers to held-back ones
+constexpr std::chrono::microseconds high_rate_gap{100};    // messages that arrive closer than this do so at a high rate
 
 /// Messages that are written together: bytes, then tensors.
 struct segment {
@@ -142,10 +142,10 @@ class stream_connection final : public connection,
   std::atomic<bool> driven_{false};                 // drive() was called before
   std::atomic<clock::rep> driver_asleep_since_{0};  // zero: no thread sleeps inside drive()
   std::atomic<bool> give_way_{false};               // it shall leave
-  std::atomic<std::uint32_t> touched_{0};  // counts drives and lingers
-  std::uint32_t seen_touched_ = 0;         // of the monitor
-  std::atomic<bool> noted_{false};         // the monitor has it
-  std::atomic<clock::rep> last_read_{0};   // when the last bytes came
+  std::atomic<std::uint32_t> touched_{0};           // counts drives and lingers
+  std::uint32_t seen_touched_ = 0;                  // of the monitor
+  std::atomic<bool> noted_{false};                  // the monitor has it
+  std::atomic<clock::rep> last_read_{0};            // when the last bytes came
 
   std::mutex out_mutex_;  // guards what follows, except that active_ and active_at_ belong to the writer
   bool writing_ = false;  // some thread writes, or waits for the descriptor to become writable
@@ -180,7 +180,8 @@ void stream_connection::send_message(outgoing_message&& message, bool soon) noex
     } else if (queue_.empty() && message.tensors.empty()) {
       writing_ = true;
       lock.unlock();
-      const ssize_t count = ::send(descriptor_, message.bytes.data(), message.bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      const ssize_t count =
+          ::send(descriptor_, message.bytes.data(), message.bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       lock.lock();
       const bool whole = count == static_cast<ssize_t>(message.bytes.size());
       if (!whole) {
@@ -206,7 +207,8 @@ void stream_connection::send_message(outgoing_message&& message, bool soon) noex
 // whoever reads that one flushes afterwards, under the same mutex, and so finds what is queued now.
 bool stream_connection::may_hold_back() const noexcept {
   if (queued_bytes_ >= flush_at) return false;
-  const std::size_t held = held_back_.load(std::memory_order_relaxed) + 1;  // the new one is expected to be answered, too
+  const std::size_t held =
+      held_back_.load(std::memory_order_relaxed) + 1;  // the new one is expected to be answered, too
   if (receiver_->expected_messages() < held + hold_back_from) return false;
   const auto since = clock::now().time_since_epoch().count() - last_read_.load(std::memory_order_relaxed);
   return std::chrono::nanoseconds(since) < high_rate_gap;
@@ -273,7 +275,8 @@ void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcep
       return;  // writing_ stays set: on_ready goes on
     }
     if (result == outcome::ended) {
-      fail(make_error(errc::connection_lost, "writing to " + description_ + ": " + std::generic_category().message(reason)));
+      fail(make_error(errc::connection_lost,
+                      "writing to " + description_ + ": " + std::generic_category().message(reason)));
       lock.lock();
       active_.clear();
       writing_ = false;
@@ -430,14 +433,16 @@ stream_connection::outcome stream_connection::receive(std::size_t& received, boo
       return received == total ? outcome::more : outcome::drained;
     }
     if (got == 0) {
-      fail(make_error(errc::connection_lost, description_ + (reader_state_.mid_message()
-                                                                 ? ": the peer closed the connection in the middle of a message"
-                                                                 : ": the peer closed the connection")));
+      fail(make_error(
+          errc::connection_lost,
+          description_ + (reader_state_.mid_message() ? ": the peer closed the connection in the middle of a message"
+                                                      : ": the peer closed the connection")));
       return outcome::ended;
     }
     if (errno == EINTR) return outcome::more;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return outcome::drained;
-    fail(make_error(errc::connection_lost, "reading from " + description_ + ": " + std::generic_category().message(errno)));
+    fail(make_error(errc::connection_lost,
+                    "reading from " + description_ + ": " + std::generic_category().message(errno)));
   } catch (const error& e) {
     log(log_level::warning, "closing " + description_ + ", which broke the protocol: " + e.what());
     fail(make_error(errc::protocol_error, description_ + " broke the protocol: " + e.what()));

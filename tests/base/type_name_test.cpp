@@ -114,7 +114,7 @@ TEST_CASE("a signature is written with the types that travel") {
   CHECK(signature_text<double(const std::vector<double>&, const std::vector<double>&)>() ==
         "f64(vector<f64>, vector<f64>)");
   CHECK(signature_text<void()>() == "void()");
-  CHECK(signature_text<int(std::string_view, std::span<const int>, app::model &&) noexcept>() ==
+  CHECK(signature_text<int(std::string_view, std::span<const int>, app::model&&) noexcept>() ==
         "i32(string, vector<i32>, app::model)");
 }
 

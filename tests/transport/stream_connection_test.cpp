@@ -7,10 +7,10 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <sys/socket.h>
 #include <ferry/base/error.hpp>
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/tensor.hpp>
-#include <sys/socket.h>
 
 #include "io_threads.hpp"
 
@@ -200,7 +200,9 @@ TEST_CASE("many threads send without mixing their bytes") {
   std::vector<std::thread> threads;
   for (int t = 0; t != 4; ++t) {
     threads.emplace_back([&, t] {
-      for (int i = 0; i != 2000; ++i) ends.a->send(text_message(1, std::string(static_cast<std::size_t>(1 + (i * 37) % 3000), static_cast<char>('a' + t))));
+      for (int i = 0; i != 2000; ++i)
+        ends.a->send(
+            text_message(1, std::string(static_cast<std::size_t>(1 + (i * 37) % 3000), static_cast<char>('a' + t))));
     });
   }
   for (auto& t : threads) t.join();

@@ -99,7 +99,8 @@ class agent {
   /// Registers `call` and sends `request` (kind, flags, method, signature, timeout_us set; call_id is set here). With
   /// `driven` the caller will wait() for it at once. Throws errc::shutting_down, and what outgoing_message::finish
   /// throws: then the call was not sent and nothing more happens to it.
-  virtual call_ticket call(worker_id to, outgoing_message&& request, pending_call& call, deadline until, bool driven) = 0;
+  virtual call_ticket call(worker_id to, outgoing_message&& request, pending_call& call, deadline until,
+                           bool driven) = 0;
   /// Sends a request that wants no reply. Throws as call().
   virtual void notify(worker_id to, outgoing_message&& request) = 0;
   /// The current thread does the agent's work of receiving until `condition` or the deadline; false at once if it cannot.

@@ -67,7 +67,8 @@ consteval bool names_are_unique() {
 /// The backends a program is built with: `backend_list<native, my_backend>`. The first is the default.
 template <class... Tags>
 struct backend_list {
-  static_assert(sizeof...(Tags) != 0, "ferry: a backend_list names at least one backend, for example backend_list<native>");
+  static_assert(sizeof...(Tags) != 0,
+                "ferry: a backend_list names at least one backend, for example backend_list<native>");
   static_assert((rpc_backend<Tags> && ...),
                 "ferry: a backend tag needs a specialisation of ferry::backend_traits with name, options_type, "
                 "construct_options(rpc_options) and init(store, config, options); see ferry/backend/backend.hpp");

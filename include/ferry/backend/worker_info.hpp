@@ -56,5 +56,7 @@ void check_worker_name(std::string_view name);
 
 template <>
 struct std::hash<ferry::worker_info> {
-  std::size_t operator()(const ferry::worker_info& info) const noexcept { return std::hash<ferry::worker_id>()(info.id()); }
+  std::size_t operator()(const ferry::worker_info& info) const noexcept {
+    return std::hash<ferry::worker_id>()(info.id());
+  }
 };

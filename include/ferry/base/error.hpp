@@ -24,50 +24,50 @@ enum class errc : int {
   promise_satisfied = 107,    ///< a promise can only be completed once
   no_state = 108,             ///< an empty future, promise or task was used
   // 2xx: rendezvous and groups
-  bad_init_method = 200,     ///< init_method is malformed, or its scheme is unknown
-  missing_environment = 201, ///< an environment variable that is needed is not set or not usable
-  store_unreachable = 202,   ///< the key-value store cannot be reached
-  store_timeout = 203,       ///< a key did not appear in time
-  store_failed = 204,        ///< the store refused or failed the operation
-  duplicate_name = 205,      ///< two workers of the group have one name
-  duplicate_id = 206,        ///< two workers of the group have one id
-  group_mismatch = 207,      ///< members disagree about the group (size, kind, backend)
-  init_failed = 208,         ///< another worker of the group failed to start
-  shutdown_timeout = 209,    ///< not every worker reached the shutdown in time
+  bad_init_method = 200,      ///< init_method is malformed, or its scheme is unknown
+  missing_environment = 201,  ///< an environment variable that is needed is not set or not usable
+  store_unreachable = 202,    ///< the key-value store cannot be reached
+  store_timeout = 203,        ///< a key did not appear in time
+  store_failed = 204,         ///< the store refused or failed the operation
+  duplicate_name = 205,       ///< two workers of the group have one name
+  duplicate_id = 206,         ///< two workers of the group have one id
+  group_mismatch = 207,       ///< members disagree about the group (size, kind, backend)
+  init_failed = 208,          ///< another worker of the group failed to start
+  shutdown_timeout = 209,     ///< not every worker reached the shutdown in time
   // 3xx: transport
-  address_in_use = 300,       ///< the port to listen on is taken
-  bad_address = 301,          ///< an address that cannot be parsed or resolved
-  connect_failed = 302,       ///< the peer refused, reset or did not answer the connection
-  handshake_failed = 303,     ///< the peer is not ferry, or not the worker that was meant
-  version_mismatch = 304,     ///< the peer speaks another protocol version
-  connection_lost = 305,      ///< the connection broke while the call was pending
-  protocol_error = 306,       ///< the peer sent bytes that the protocol forbids
-  no_route = 307,             ///< no transport reaches the peer
-  system_failure = 308,       ///< an operating system call failed
+  address_in_use = 300,    ///< the port to listen on is taken
+  bad_address = 301,       ///< an address that cannot be parsed or resolved
+  connect_failed = 302,    ///< the peer refused, reset or did not answer the connection
+  handshake_failed = 303,  ///< the peer is not ferry, or not the worker that was meant
+  version_mismatch = 304,  ///< the peer speaks another protocol version
+  connection_lost = 305,   ///< the connection broke while the call was pending
+  protocol_error = 306,    ///< the peer sent bytes that the protocol forbids
+  no_route = 307,          ///< no transport reaches the peer
+  system_failure = 308,    ///< an operating system call failed
   // 4xx: calls
-  rpc_timeout = 400,          ///< the deadline passed
-  call_cancelled = 401,       ///< cancelled by the caller
-  peer_lost = 402,            ///< the peer, or the connection to it, was lost
-  fenced = 403,               ///< the group has declared this incarnation dead
-  unknown_method = 404,       ///< the callee has no such method
-  signature_mismatch = 405,   ///< the callee has the method with another signature
-  bad_arguments = 406,        ///< the callee could not decode the arguments
-  bad_result = 407,           ///< the result could not be encoded or decoded
-  remote_exception = 408,     ///< the method threw an exception of a type not known here
-  resource_exhausted = 409,   ///< a stated bound (threads, bytes, calls) is reached
-  duplicate_method = 410,     ///< two different functions under one method id
-  shutting_down = 411,        ///< the worker is shutting down
+  rpc_timeout = 400,         ///< the deadline passed
+  call_cancelled = 401,      ///< cancelled by the caller
+  peer_lost = 402,           ///< the peer, or the connection to it, was lost
+  fenced = 403,              ///< the group has declared this incarnation dead
+  unknown_method = 404,      ///< the callee has no such method
+  signature_mismatch = 405,  ///< the callee has the method with another signature
+  bad_arguments = 406,       ///< the callee could not decode the arguments
+  bad_result = 407,          ///< the result could not be encoded or decoded
+  remote_exception = 408,    ///< the method threw an exception of a type not known here
+  resource_exhausted = 409,  ///< a stated bound (threads, bytes, calls) is reached
+  duplicate_method = 410,    ///< two different functions under one method id
+  shutting_down = 411,       ///< the worker is shutting down
   // 5xx: wire
-  truncated = 500,        ///< the bytes end before the value does
-  limit_exceeded = 501,   ///< a size, count or nesting depth is above its budget
-  malformed = 502,        ///< bytes that no encoder writes
-  unknown_extension = 503,///< a critical extension record that is not understood
-  not_serialisable = 504, ///< the value cannot be encoded
+  truncated = 500,          ///< the bytes end before the value does
+  limit_exceeded = 501,     ///< a size, count or nesting depth is above its budget
+  malformed = 502,          ///< bytes that no encoder writes
+  unknown_extension = 503,  ///< a critical extension record that is not understood
+  not_serialisable = 504,   ///< the value cannot be encoded
   // 6xx: tensors
-  bad_shape = 600,        ///< shapes, strides or indices that do not fit
-  bad_dtype = 601,        ///< the element type does not fit the operation
-  bad_device = 602,       ///< no such device, or tensors on different devices
-  out_of_memory = 603,    ///< the allocation failed
+  bad_shape = 600,      ///< shapes, strides or indices that do not fit
+  bad_dtype = 601,      ///< the element type does not fit the operation
+  bad_device = 602,     ///< no such device, or tensors on different devices
+  out_of_memory = 603,  ///< the allocation failed
 };
 
 /// The category of ferry::errc; name() is "ferry".

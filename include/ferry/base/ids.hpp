@@ -39,6 +39,7 @@ struct std::hash<ferry::worker_id> {
 template <>
 struct std::hash<ferry::global_id> {
   std::size_t operator()(const ferry::global_id& id) const noexcept {
-    return (static_cast<std::size_t>(static_cast<std::uint32_t>(id.created_on)) << 48U) + static_cast<std::size_t>(id.local);
+    return (static_cast<std::size_t>(static_cast<std::uint32_t>(id.created_on)) << 48U) +
+           static_cast<std::size_t>(id.local);
   }
 };

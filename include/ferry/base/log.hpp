@@ -32,7 +32,7 @@ struct trace_event {
   std::string_view worker;  ///< where it happened
   std::string_view peer;    ///< the other end
   std::uint64_t call_id;
-  std::int64_t steady_ns;   ///< std::chrono::steady_clock
+  std::int64_t steady_ns;  ///< std::chrono::steady_clock
 };
 using trace_sink = void (*)(const trace_event& event, void* user);
 

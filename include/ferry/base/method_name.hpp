@@ -28,19 +28,19 @@ struct without_noexcept<R (C::*)(A...) const noexcept> {
   using type = R (C::*)(A...) const;
 };
 template <class R, class C, class... A>
-struct without_noexcept<R (C::*)(A...)& noexcept> {
+struct without_noexcept<R (C::*)(A...) & noexcept> {
   using type = R (C::*)(A...) &;
 };
 template <class R, class C, class... A>
-struct without_noexcept<R (C::*)(A...) const& noexcept> {
+struct without_noexcept<R (C::*)(A...) const & noexcept> {
   using type = R (C::*)(A...) const&;
 };
 template <class R, class C, class... A>
-struct without_noexcept<R (C::*)(A...)&& noexcept> {
+struct without_noexcept<R (C::*)(A...) && noexcept> {
   using type = R (C::*)(A...) &&;
 };
 template <class R, class C, class... A>
-struct without_noexcept<R (C::*)(A...) const&& noexcept> {
+struct without_noexcept<R (C::*)(A...) const && noexcept> {
   using type = R (C::*)(A...) const&&;
 };
 

@@ -29,11 +29,9 @@ template <class Tag>
 concept device_type = requires(device where, void* memory, std::size_t bytes) {
   { device_traits<Tag>::name } -> std::convertible_to<std::string_view>;
   { device_traits<Tag>::kind } -> std::convertible_to<device_kind>;
-  { device_traits<Tag>::count() }
-  noexcept->std::same_as<int>;
+  { device_traits<Tag>::count() } noexcept -> std::same_as<int>;
   { device_traits<Tag>::allocate(where, bytes) } -> std::same_as<void*>;
-  { device_traits<Tag>::deallocate(where, memory, bytes) }
-  noexcept->std::same_as<void>;
+  { device_traits<Tag>::deallocate(where, memory, bytes) } noexcept -> std::same_as<void>;
 };
 
 template <>

@@ -73,7 +73,8 @@ template <class R>
 R decode_result(const call_facts& facts, const inbound_message& reply) {
   check_reply(facts, reply);
   if constexpr (!std::is_void_v<R>) {
-    static_assert(std::is_default_constructible_v<R>, "ferry: the result type of a remote call must be default-constructible");
+    static_assert(std::is_default_constructible_v<R>,
+                  "ferry: the result type of a remote call must be default-constructible");
     R value{};
     try {
       decode_values(reply.payload, reply.tensors, reply_limits(facts), value);
@@ -115,7 +116,7 @@ class async_call : public pending_call {
   void wake_helper() noexcept;
 
   call_ticket ticket_;
-  std::atomic<bool> sent_{false};    // ticket_ is set
+  std::atomic<bool> sent_{false};  // ticket_ is set
   std::atomic<bool> unwanted_{false};
   std::optional<std::stop_callback<stopper>> stop_;
 };
@@ -171,7 +172,7 @@ consteval void check_arguments() {
                         ((std::is_convertible_v<const A&, wire_type<std::tuple_element_t<I, parameters>>> ||
                           std::is_constructible_v<wire_type<std::tuple_element_t<I, parameters>>, const A&> ||
                           written_as_vector<wire_type<std::tuple_element_t<I, parameters>>, A> ||
-                          std::is_same_v<std::remove_cvref_t<A>, wire_type<std::tuple_element_t<I, parameters>>>) && ...),
+                          std::is_same_v<std::remove_cvref_t<A>, wire_type<std::tuple_element_t<I, parameters>>>)&&...),
                     "ferry: an argument of the call cannot be converted to the method's parameter");
     }(std::index_sequence_for<A...>{});
   }

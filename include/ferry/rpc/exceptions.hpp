@@ -38,9 +38,10 @@ void register_exception(const exception_codec& codec);
 /// ferry::remote_error. Idempotent, thread-safe. Throws errc::invalid_argument if two types have one name.
 template <class... Ts>
 void register_exceptions() {
-  static_assert((registrable_exception<Ts> && ...),
-                "ferry: an exception type needs a specialisation of ferry::exception_traits with name, encode(const T&) and "
-                "decode(what, bytes); see ferry/rpc/exceptions.hpp");
+  static_assert(
+      (registrable_exception<Ts> && ...),
+      "ferry: an exception type needs a specialisation of ferry::exception_traits with name, encode(const T&) and "
+      "decode(what, bytes); see ferry/rpc/exceptions.hpp");
   (detail::register_exception({exception_traits<Ts>::name, &typeid(Ts),
                                [](const std::exception_ptr& thrown) -> std::string {
                                  try {

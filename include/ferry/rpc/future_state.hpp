@@ -35,8 +35,8 @@ class ref_ptr {
   }
   ref_ptr(ref_ptr&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
   template <class D>
-  requires std::is_convertible_v<D*, S*> ref_ptr(ref_ptr<D>&& other)
-  noexcept : object_(other.detach()) {}  // NOLINT(google-explicit-constructor)
+    requires std::is_convertible_v<D*, S*>
+  ref_ptr(ref_ptr<D>&& other) noexcept : object_(other.detach()) {}  // NOLINT(google-explicit-constructor)
   ref_ptr& operator=(ref_ptr other) noexcept {
     std::swap(object_, other.object_);
     return *this;
@@ -203,7 +203,7 @@ class future_state : public future_state_base {
   /// Completes with a value built in place from `args` (none for void). The first completion wins; false if this was
   /// not it, then `args` are untouched. If building throws, that error completes the state.
   template <class... A>
-  requires std::is_constructible_v<stored_t<T>, A...>
+    requires std::is_constructible_v<stored_t<T>, A...>
   bool try_set_value(A&&... args) noexcept {
     if (!claim()) return false;
     if constexpr (std::is_nothrow_constructible_v<value_type, A...>) {

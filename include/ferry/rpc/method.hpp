@@ -53,9 +53,10 @@ inline constexpr bool dependent_false = false;
 
 template <class P>
 consteval bool check_parameter() {
-  static_assert(!std::is_lvalue_reference_v<P> || std::is_const_v<std::remove_reference_t<P>>,
-                "ferry: a method's parameter is a non-const reference; nothing can be written back to the caller. Take it "
-                "by value or const&, and return what changed");
+  static_assert(
+      !std::is_lvalue_reference_v<P> || std::is_const_v<std::remove_reference_t<P>>,
+      "ferry: a method's parameter is a non-const reference; nothing can be written back to the caller. Take it "
+      "by value or const&, and return what changed");
   static_assert(!std::is_pointer_v<std::remove_cvref_t<P>>,
                 "ferry: a method's parameter is a pointer, which means nothing in another process. Take a value, a "
                 "std::string_view, a std::span<const T> or a std::unique_ptr");
@@ -67,8 +68,9 @@ template <class R>
 consteval bool check_result() {
   static_assert(!std::is_pointer_v<std::remove_cvref_t<R>>,
                 "ferry: a method returns a pointer, which means nothing in another process. Return a value");
-  static_assert(!is_future_v<unwrap_async_t<R>> && !is_task_v<unwrap_async_t<R>>,
-                "ferry: a method returns a future of a future, which cannot travel. Return a future or task of a value");
+  static_assert(
+      !is_future_v<unwrap_async_t<R>> && !is_task_v<unwrap_async_t<R>>,
+      "ferry: a method returns a future of a future, which cannot travel. Return a future or task of a value");
   return true;
 }
 
@@ -98,7 +100,7 @@ struct function_parts<R (C::*)(P...)> : member_parts<R, C, P...> {};
 template <class R, class C, class... P>
 struct function_parts<R (C::*)(P...) const> : member_parts<R, const C&, P...> {};
 template <class R, class C, class... P>
-struct function_parts<R (C::*)(P...) &> : member_parts<R, C, P...> {};
+struct function_parts<R (C::*)(P...)&> : member_parts<R, C, P...> {};
 template <class R, class C, class... P>
 struct function_parts<R (C::*)(P...) const&> : member_parts<R, const C&, P...> {};
 template <class R, class C, class... P>
@@ -114,8 +116,8 @@ void serve_method(served_call& call);
 
 template <auto F>
 const method_entry& method_of() {
-  static const method_entry entry(mangled_name<F>(), method_name<F>(), signature_text<typename parts_of<F>::signature>(),
-                                  &serve_method<F>, [] {
+  static const method_entry entry(mangled_name<F>(), method_name<F>(),
+                                  signature_text<typename parts_of<F>::signature>(), &serve_method<F>, [] {
                                     if constexpr (requires { method_traits<F>::inline_handler; }) {
                                       return bool{method_traits<F>::inline_handler};
                                     } else {
@@ -153,8 +155,8 @@ T construct(Args... args) {
 
 template <class A>
 using deduced_wire_type =
-    std::conditional_t<std::is_convertible_v<A, std::string_view> && !std::is_class_v<std::remove_cvref_t<A>>, std::string,
-                       wire_type<A>>;
+    std::conditional_t<std::is_convertible_v<A, std::string_view> && !std::is_class_v<std::remove_cvref_t<A>>,
+                       std::string, wire_type<A>>;
 
 /// The function that a call of F with arguments of types A... means.
 template <auto F, class... A>

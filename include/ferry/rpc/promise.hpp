@@ -48,7 +48,7 @@ class promise {
 
   /// Completes with a value made from `args` (nothing for void). Throws errc::promise_satisfied if already completed.
   template <class... A>
-  requires std::is_constructible_v<detail::stored_t<T>, A...>
+    requires std::is_constructible_v<detail::stored_t<T>, A...>
   void set_value(A&&... args) {
     const auto held = hold();
     if (!held->try_set_value(std::forward<A>(args)...)) detail::completed_late(*held);
@@ -60,8 +60,10 @@ class promise {
   }
   /// The same, but false if already completed.
   template <class... A>
-  requires std::is_constructible_v<detail::stored_t<T>, A...>
-  bool try_set_value(A&&... args) { return hold()->try_set_value(std::forward<A>(args)...); }
+    requires std::is_constructible_v<detail::stored_t<T>, A...>
+  bool try_set_value(A&&... args) {
+    return hold()->try_set_value(std::forward<A>(args)...);
+  }
   bool try_set_exception(std::exception_ptr error) { return hold()->try_set_error(std::move(error)); }
 
   /// Whether the consumer has cancelled, so that the producer may stop early.
@@ -104,7 +106,8 @@ future<T> make_failed_future(std::exception_ptr error) {
   return future<T>(std::move(state));
 }
 template <class T, class E>
-requires std::derived_from<std::remove_cvref_t<E>, std::exception> future<T> make_failed_future(E&& error) {
+  requires std::derived_from<std::remove_cvref_t<E>, std::exception>
+future<T> make_failed_future(E&& error) {
   return make_failed_future<T>(std::make_exception_ptr(std::forward<E>(error)));
 }
 

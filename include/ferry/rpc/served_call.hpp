@@ -119,7 +119,8 @@ decltype(auto) invoke_method(Arguments& arguments, std::index_sequence<I...>) {
     auto&& object = std::get<0>(arguments);
     return [&]<std::size_t First, std::size_t... Rest>(std::index_sequence<First, Rest...>) -> decltype(auto) {
       if constexpr (std::is_invocable_v<decltype(F), decltype(object)&,
-                                        decltype(pass<std::tuple_element_t<Rest, parameters>>(std::get<Rest>(arguments)))...>) {
+                                        decltype(pass<std::tuple_element_t<Rest, parameters>>(
+                                            std::get<Rest>(arguments)))...>) {
         return (object.*F)(pass<std::tuple_element_t<Rest, parameters>>(std::get<Rest>(arguments))...);
       } else {
         return (std::move(object).*F)(pass<std::tuple_element_t<Rest, parameters>>(std::get<Rest>(arguments))...);

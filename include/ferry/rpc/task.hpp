@@ -84,8 +84,10 @@ template <class T>
 class task_result : public task_promise_base<T> {
  public:
   template <class V = T>
-  requires std::is_constructible_v<T, V>
-  void return_value(V&& value) { this->value_.emplace(std::forward<V>(value)); }
+    requires std::is_constructible_v<T, V>
+  void return_value(V&& value) {
+    this->value_.emplace(std::forward<V>(value));
+  }
 };
 template <>
 class task_result<void> : public task_promise_base<void> {

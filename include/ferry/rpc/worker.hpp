@@ -121,7 +121,9 @@ class call_view {
   [[nodiscard]] bool stop_requested() const noexcept { return context_ && context_->stop_requested(); }
   [[nodiscard]] std::stop_token stop_token() const { return context_ ? context_->stop_token() : std::stop_token(); }
   /// When the caller stops waiting. Nested calls end by then, too.
-  [[nodiscard]] ferry::deadline deadline() const noexcept { return context_ ? context_->deadline() : ferry::deadline(); }
+  [[nodiscard]] ferry::deadline deadline() const noexcept {
+    return context_ ? context_->deadline() : ferry::deadline();
+  }
   /// Who called; -1 outside handlers.
   [[nodiscard]] worker_id caller() const noexcept { return context_ ? context_->caller() : worker_id(); }
 

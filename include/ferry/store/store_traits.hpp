@@ -69,7 +69,7 @@ constexpr store_scheme make_store_scheme() {
   made.open = [](const rendezvous_request& request) -> std::shared_ptr<store> {
     return store_traits<Tag>::open(request);
   };
-  if constexpr (requires(rendezvous_request & request) { store_traits<Tag>::resolve(request); }) {
+  if constexpr (requires(rendezvous_request& request) { store_traits<Tag>::resolve(request); }) {
     made.resolve = [](rendezvous_request& request) { store_traits<Tag>::resolve(request); };
   }
   return made;

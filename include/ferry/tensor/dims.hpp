@@ -31,7 +31,8 @@ class dims {
   dims(std::span<const std::int64_t> values) : dims(values.data(), values.size()) {}     // NOLINT: a list is a list
   dims(const std::vector<std::int64_t>& values) : dims(values.data(), values.size()) {}  // NOLINT
   template <class Iterator>
-  requires std::input_iterator<Iterator> dims(Iterator first, std::size_t count) : dims(count, std::int64_t{0}) {
+    requires std::input_iterator<Iterator>
+  dims(Iterator first, std::size_t count) : dims(count, std::int64_t{0}) {
     std::copy_n(first, count, begin());
   }
   /// `count` times `value`.

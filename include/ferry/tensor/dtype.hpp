@@ -154,9 +154,7 @@ static_assert(sizeof(bool) == 1 && sizeof(long) == 8, "ferry supports LP64 platf
 
 /// A type that tensor elements can have.
 template <class T>
-concept element = requires {
-  element_traits<std::remove_cv_t<T>>::type;
-};
+concept element = requires { element_traits<std::remove_cv_t<T>>::type; };
 
 template <element T>
 inline constexpr dtype dtype_of = element_traits<std::remove_cv_t<T>>::type;

@@ -50,12 +50,13 @@ template <element T>
   return detail::from_elements(elements.data(), elements.size(), dtype_of<T>, &shape);
 }
 template <element T>
-requires(!std::same_as<T, bool>)  // std::vector<bool> has no bools in memory
-    [[nodiscard]] tensor from_vector(const std::vector<T>& elements) {
+  requires(!std::same_as<T, bool>)  // std::vector<bool> has no bools in memory
+[[nodiscard]] tensor from_vector(const std::vector<T>& elements) {
   return from_span(std::span<const T>(elements));
 }
 template <element T>
-requires(!std::same_as<T, bool>) [[nodiscard]] tensor from_vector(const std::vector<T>& elements, const dims& shape) {
+  requires(!std::same_as<T, bool>)
+[[nodiscard]] tensor from_vector(const std::vector<T>& elements, const dims& shape) {
   return from_span(std::span<const T>(elements), shape);
 }
 /// tensor_of({1.f, 2.f}): one axis.
@@ -82,7 +83,7 @@ template <element T>
                                std::shared_ptr<const void> owner = nullptr, device where = {});
 /// The same with a function that is called once with `data` when it is no longer needed, also if this throws.
 template <class Deleter>
-requires std::invocable<Deleter&, void*>
+  requires std::invocable<Deleter&, void*>
 [[nodiscard]] tensor from_blob(void* data, const dims& shape, dtype type, Deleter deleter, device where = {}) {
   return from_blob(data, shape, type, std::shared_ptr<void>(data, std::move(deleter)), where);
 }

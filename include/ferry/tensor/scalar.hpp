@@ -25,10 +25,10 @@ class scalar {
   constexpr scalar(float8_e4m3 value) noexcept : scalar(static_cast<float>(value)) {}           // NOLINT
   constexpr scalar(float8_e5m2 value) noexcept : scalar(static_cast<float>(value)) {}           // NOLINT
   template <class T>
-  requires requires(const T& value) {
-    { value.real() } -> std::convertible_to<double>;
-    { value.imag() } -> std::convertible_to<double>;
-  }
+    requires requires(const T& value) {
+      { value.real() } -> std::convertible_to<double>;
+      { value.imag() } -> std::convertible_to<double>;
+    }
   constexpr scalar(const T& value) noexcept  // NOLINT
       : kind_(kind::complex), real_(static_cast<double>(value.real())), imaginary_(static_cast<double>(value.imag())) {}
 

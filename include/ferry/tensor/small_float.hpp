@@ -68,7 +68,7 @@ struct float16 {
   std::uint16_t bits = 0;
   constexpr float16() noexcept = default;
   template <class T>
-  requires std::is_arithmetic_v<T>
+    requires std::is_arithmetic_v<T>
   explicit constexpr float16(T value) noexcept
       : bits(static_cast<std::uint16_t>(detail::small_float<5, 10, true>::encode(static_cast<float>(value)))) {}
   static constexpr float16 from_bits(std::uint16_t value) noexcept {
@@ -84,7 +84,7 @@ struct bfloat16 {
   std::uint16_t bits = 0;
   constexpr bfloat16() noexcept = default;
   template <class T>
-  requires std::is_arithmetic_v<T>
+    requires std::is_arithmetic_v<T>
   explicit constexpr bfloat16(T value) noexcept
       : bits(static_cast<std::uint16_t>(detail::small_float<8, 7, true>::encode(static_cast<float>(value)))) {}
   static constexpr bfloat16 from_bits(std::uint16_t value) noexcept {
@@ -100,7 +100,7 @@ struct float8_e4m3 {
   std::uint8_t bits = 0;
   constexpr float8_e4m3() noexcept = default;
   template <class T>
-  requires std::is_arithmetic_v<T>
+    requires std::is_arithmetic_v<T>
   explicit constexpr float8_e4m3(T value) noexcept
       : bits(static_cast<std::uint8_t>(detail::small_float<4, 3, false>::encode(static_cast<float>(value)))) {}
   static constexpr float8_e4m3 from_bits(std::uint8_t value) noexcept {
@@ -116,7 +116,7 @@ struct float8_e5m2 {
   std::uint8_t bits = 0;
   constexpr float8_e5m2() noexcept = default;
   template <class T>
-  requires std::is_arithmetic_v<T>
+    requires std::is_arithmetic_v<T>
   explicit constexpr float8_e5m2(T value) noexcept
       : bits(static_cast<std::uint8_t>(detail::small_float<5, 2, true>::encode(static_cast<float>(value)))) {}
   static constexpr float8_e5m2 from_bits(std::uint8_t value) noexcept {

@@ -20,8 +20,8 @@ namespace ferry::inline v0 {
 
 /// What one end of a connection says first (docs/protocol.md, Handshake).
 struct hello {
-  std::string group;   ///< the group's key; workers of two groups never talk
-  std::string name;    ///< of the sender
+  std::string group;  ///< the group's key; workers of two groups never talk
+  std::string name;   ///< of the sender
   worker_id id;
   incarnation life;
   std::string target;  ///< name of the worker that is meant
@@ -41,8 +41,8 @@ struct transport_options {
   std::string bind = {};
   /// What peers are told to connect to, "host" or "host:port" (NAT); empty: the address listened on.
   std::string advertise = {};
-  std::uint16_t port = 0;      ///< 0: any free port
-  std::uint16_t port_last = 0; ///< with `port`: try port..port_last in turn
+  std::uint16_t port = 0;       ///< 0: any free port
+  std::uint16_t port_last = 0;  ///< with `port`: try port..port_last in turn
   /// Spin this long for a reply or the next request before sleeping; learned from recent waits, none on one core.
   std::chrono::microseconds max_spin{50};
   wire_limits limits = {};

@@ -29,8 +29,8 @@ struct element_cost {
 template <class T>
 inline constexpr std::size_t least_wire_size = 0;
 template <class T>
-requires(std::is_arithmetic_v<T> ||
-         std::is_same_v<T, std::byte>) inline constexpr std::size_t least_wire_size<T> = sizeof(T);
+  requires(std::is_arithmetic_v<T> || std::is_same_v<T, std::byte>)
+inline constexpr std::size_t least_wire_size<T> = sizeof(T);
 template <class T, class A>
 inline constexpr std::size_t least_wire_size<std::vector<T, A>> = 8;
 template <class C, class Traits, class A>
@@ -43,10 +43,10 @@ inline constexpr std::size_t tree_node = 48;
 template <class T>
 inline constexpr element_cost cost_of_elements{};
 template <class T>
-requires requires(const T& container) {
-  typename T::value_type;
-  { container.size() } -> std::convertible_to<std::size_t>;
-}
+  requires requires(const T& container) {
+    typename T::value_type;
+    { container.size() } -> std::convertible_to<std::size_t>;
+  }
 inline constexpr element_cost cost_of_elements<T>{
     sizeof(typename T::value_type) + (requires { typename T::key_type; } ? tree_node : list_node), 0};
 template <class T, class A>

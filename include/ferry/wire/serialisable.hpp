@@ -67,17 +67,17 @@ consteval wire_fault missing_header() {
                        typename T::key_compare;
                      })
     return wire_fault::set;
-  else if constexpr (requires(T & t) {
+  else if constexpr (requires(T& t) {
                        typename T::allocator_type;
                        t.before_begin();
                      })
     return wire_fault::forward_list;
-  else if constexpr (requires(T & t) {
+  else if constexpr (requires(T& t) {
                        typename T::allocator_type;
                        t.splice(t.begin(), t);
                      })
     return wire_fault::list;
-  else if constexpr (requires(T & t) {
+  else if constexpr (requires(T& t) {
                        typename T::allocator_type;
                        t.pop_front();
                      })
@@ -92,19 +92,19 @@ consteval wire_fault missing_header() {
                        typename T::duration;
                      })
     return wire_fault::chrono;
-  else if constexpr (requires(T & t) {
+  else if constexpr (requires(T& t) {
                        typename T::element_type;
                        t.reset();
                      })
     return wire_fault::memory;
-  else if constexpr (requires(T & t) { t.valueless_by_exception(); })
+  else if constexpr (requires(T& t) { t.valueless_by_exception(); })
     return wire_fault::variant;
-  else if constexpr (requires(T & t) {
+  else if constexpr (requires(T& t) {
                        t.flip();
                        t.test(0);
                      })
     return wire_fault::bitset;
-  else if constexpr (requires(T & t) {
+  else if constexpr (requires(T& t) {
                        t.real();
                        t.imag();
                        typename T::value_type;
@@ -112,14 +112,14 @@ consteval wire_fault missing_header() {
     return wire_fault::complex;
   else if constexpr (requires { typename T::container_type; })
     return wire_fault::queue;
-  else if constexpr (requires(T & t) { t.cshift(1); })
+  else if constexpr (requires(T& t) { t.cshift(1); })
     return wire_fault::valarray;
-  else if constexpr (requires(T & t) {
+  else if constexpr (requires(T& t) {
                        t.is_lock_free();
                        t.load();
                      })
     return wire_fault::atomic;
-  else if constexpr (requires(T & t) {
+  else if constexpr (requires(T& t) {
                        typename T::result_type;
                        t.target_type();
                      })
@@ -218,8 +218,7 @@ consteval wire_fault fault_of() {
 /// Whether values of type T can be arguments and results. Looks into standard containers; what a user's own serialiser
 /// does shows when it is instantiated. Evaluate it where the serialiser of T has been declared.
 template <class T>
-concept wire_serialisable = detail::fault_of<T>()
-== detail::wire_fault::none;
+concept wire_serialisable = detail::fault_of<T>() == detail::wire_fault::none;
 
 namespace detail {
 

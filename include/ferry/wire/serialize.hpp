@@ -135,7 +135,8 @@ inline constexpr detail::serialize_fn serialize{};
 /// deserialize<T>(from) and deserialize<A, B>(from): the value, or a std::tuple of them, that serialize wrote. The
 /// types must be those that were written. Throws as decode_values does.
 template <class... Ts>
-requires(sizeof...(Ts) != 0) [[nodiscard]] auto deserialize(const serialized& from, const wire_limits& limits = {}) {
+  requires(sizeof...(Ts) != 0)
+[[nodiscard]] auto deserialize(const serialized& from, const wire_limits& limits = {}) {
   std::tuple<Ts...> values;
   std::apply([&](Ts&... each) { decode_values(from.bytes, from.tensors, limits, each...); }, values);
   if constexpr (sizeof...(Ts) == 1) {
