@@ -27,12 +27,13 @@ std::string text_of(const std::exception_ptr& reason) {
   }
 }
 
-// Stops calls on another thread, since that may run callbacks of users; drops a reference to each.
+// Stops calls: marks them at once, and runs the callbacks of users on another thread; drops a reference to each.
 void stop_later(link_owner& owner, std::vector<stoppable*> calls) {
   struct stopping : work {
     std::vector<stoppable*> calls;
   };
   if (calls.empty()) return;
+  for (stoppable* call : calls) call->mark_stopped();
   auto* item = new stopping;
   item->calls = std::move(calls);
   item->run = [](work* self) noexcept {

@@ -36,15 +36,16 @@ inbound_message hand_over(outgoing_message&& message) {
 
 std::pair<std::shared_ptr<inproc_connection>, std::shared_ptr<inproc_connection>> inproc_connection::make_pair(
     reactor& loop, std::string first_sees, std::string second_sees) {
-  auto first = std::make_shared<inproc_connection>(loop, std::move(first_sees));
-  auto second = std::make_shared<inproc_connection>(loop, std::move(second_sees));
+  const auto threads = static_cast<io_threads&>(loop).shared_from_this();
+  auto first = std::make_shared<inproc_connection>(threads, std::move(first_sees));
+  auto second = std::make_shared<inproc_connection>(threads, std::move(second_sees));
   first->peer_ = second;
   second->peer_ = first;
   return {std::move(first), std::move(second)};
 }
 
-inproc_connection::inproc_connection(reactor& loop, std::string description)
-    : loop_(loop), description_(std::move(description)) {
+inproc_connection::inproc_connection(std::shared_ptr<io_threads> loop, std::string description)
+    : loop_(std::move(loop)), description_(std::move(description)) {
   work_.end = this;
   work_.run = [](work* item) noexcept {
     inproc_connection& end = *static_cast<delivery*>(item)->end;
@@ -116,7 +117,7 @@ void inproc_connection::wake() noexcept {
   if (serving_ != serving::nobody) return;
   serving_ = serving::reactor_thread;
   posted_ = shared_from_this();
-  loop_.post(&work_);
+  loop_->post(&work_);
 }
 
 void inproc_connection::deliver(std::unique_lock<std::mutex>& lock, const drive_condition* stop) noexcept {

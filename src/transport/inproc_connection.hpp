@@ -11,7 +11,8 @@
 #include <utility>
 
 #include <ferry/transport/connection.hpp>
-#include <ferry/transport/reactor.hpp>
+
+#include "io_threads.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -23,7 +24,7 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   static std::pair<std::shared_ptr<inproc_connection>, std::shared_ptr<inproc_connection>> make_pair(
       reactor& loop, std::string first_sees, std::string second_sees);
 
-  inproc_connection(reactor& loop, std::string description);
+  inproc_connection(std::shared_ptr<io_threads> loop, std::string description);
   /// An end that was never started closes the other one.
   ~inproc_connection() override;
 
@@ -49,7 +50,7 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   void deliver(std::unique_lock<std::mutex>& lock, const drive_condition* stop) noexcept;
   [[nodiscard]] bool nothing_to_do() const noexcept { return inbox_.empty() && (!closed_ || told_); }
 
-  reactor& loop_;
+  const std::shared_ptr<io_threads> loop_;
   const std::string description_;
   std::weak_ptr<inproc_connection> peer_;  // set once, before anybody else sees this end
 

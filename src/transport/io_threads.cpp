@@ -123,6 +123,20 @@ void io_threads::stop() noexcept {
   }
   monitor_wake_.notify_all();
   if (monitor_.joinable() && monitor_.get_id() != std::this_thread::get_id()) monitor_.join();
+  // A connection that is still watched holds the loop, which holds the connection.
+  std::vector<std::shared_ptr<descriptor_handler>> watched;  // destroyed outside the locks
+  std::vector<std::shared_ptr<deferred>> later;
+  {
+    std::lock_guard lock(table_mutex_);
+    for (registration& entry : table_) {
+      if (!entry.handler) continue;
+      ::epoll_ctl(epoll_, EPOLL_CTL_DEL, entry.descriptor, nullptr);
+      watched.push_back(std::move(entry.handler));
+      entry = {nullptr, -1, entry.generation + 1};
+    }
+  }
+  std::lock_guard lock(watches_mutex_);
+  later.swap(watches_);
 }
 
 void io_threads::spawn() noexcept {

@@ -58,3 +58,22 @@ TEST_CASE("tcp conforms") { transport_kit::transport_conformance<tcp_under_test>
 TEST_CASE("tcp over IPv6 conforms") { transport_kit::transport_conformance<tcp_over_ipv6_under_test>(); }
 TEST_CASE("unix conforms") { transport_kit::transport_conformance<unix_under_test>(); }
 TEST_CASE("inproc conforms") { transport_kit::transport_conformance<inproc_under_test>(); }
+
+TEST_CASE("connections that are left open go with the reactor") {
+  std::weak_ptr<transport_kit::recorder> near_log, far_log;
+  {
+    const auto loop = transport_kit::test_reactor();
+    const auto over = ferry::transport_traits<ferry::tcp>::open(*loop);
+    const auto server = std::make_shared<transport_kit::accepting_worker>("server");
+    const auto address = over->listen("group", "server", "", {}, server).front();
+    const auto result = transport_kit::connect(*over, address, transport_kit::hello_to("server"));
+    REQUIRE(result.opened);
+    const auto log = std::make_shared<transport_kit::recorder>();
+    result.opened->start(log);
+    near_log = log;
+    far_log = server->accepted().second;
+    over->unlisten("group", "server");
+  }
+  CHECK(near_log.expired());
+  CHECK(far_log.expired());
+}

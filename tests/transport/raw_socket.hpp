@@ -56,6 +56,8 @@ class raw_socket {
   /// On `port`, or any free one.
   static raw_socket listening(std::uint16_t port = 0) {
     auto result = unconnected();
+    const int on = 1;  // connections that have ended may still linger at the port
+    ::setsockopt(result.descriptor_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     auto where = loopback(port);
     if (::bind(result.descriptor_, reinterpret_cast<sockaddr*>(&where), sizeof where) != 0 ||
         ::listen(result.descriptor_, 10) != 0) {

@@ -27,7 +27,9 @@ class stoppable {
  public:
   virtual void add_reference() noexcept = 0;
   virtual void drop_reference() noexcept = 0;
-  /// Asks it to end early. May run user code.
+  /// Marks it as no longer wanted; runs no user code.
+  virtual void mark_stopped() noexcept = 0;
+  /// Marks it, and tells whoever asked to be told: may run user code.
   virtual void request_stop() noexcept = 0;
 
  protected:

@@ -66,6 +66,7 @@ class call_context : public stoppable {
   }
   /// A token that stops when the caller cancels or times out. Created on first use.
   [[nodiscard]] std::stop_token stop_token();
+  void mark_stopped() noexcept override { stopped_.store(true, std::memory_order_release); }
   void request_stop() noexcept override;
 
   void add_reference() noexcept override { references_.fetch_add(1, std::memory_order_relaxed); }
