@@ -516,10 +516,10 @@ bool stream_connection::linger() noexcept {
     keep_watched();
     return false;
   }
-  const auto budget = spin_.budget();
   int expected = not_read;
   if (!reader_.compare_exchange_strong(expected, being_read)) return false;
   if (armed_.load()) set_armed(false);
+  const auto budget = spin_.budget();
   std::size_t received = 0;
   outcome result = outcome::drained;
   const auto started = clock::now();
