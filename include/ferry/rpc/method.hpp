@@ -93,6 +93,7 @@ struct member_parts {
   using result = R;
   using parameters = std::tuple<C, P...>;
   using signature = wire_type<unwrap_async_t<R>>(wire_type<C>, wire_type<P>...);
+  static constexpr bool on_rvalue = false;
   static_assert((check_parameter<P>() && ... && check_result<R>()));
 };
 template <class R, class C, class... P>
@@ -104,7 +105,9 @@ struct function_parts<R (C::*)(P...)&> : member_parts<R, C, P...> {};
 template <class R, class C, class... P>
 struct function_parts<R (C::*)(P...) const&> : member_parts<R, const C&, P...> {};
 template <class R, class C, class... P>
-struct function_parts<R (C::*)(P...) &&> : member_parts<R, C, P...> {};
+struct function_parts<R (C::*)(P...) &&> : member_parts<R, C, P...> {
+  static constexpr bool on_rvalue = true;
+};
 
 template <auto F>
 using parts_of = function_parts<typename without_noexcept<decltype(F)>::type>;

@@ -116,14 +116,12 @@ template <auto F, class Arguments, std::size_t... I>
 decltype(auto) invoke_method(Arguments& arguments, std::index_sequence<I...>) {
   using parameters = typename parts_of<F>::parameters;
   if constexpr (std::is_member_function_pointer_v<decltype(F)>) {
-    auto&& object = std::get<0>(arguments);
+    auto& object = std::get<0>(arguments);
     return [&]<std::size_t First, std::size_t... Rest>(std::index_sequence<First, Rest...>) -> decltype(auto) {
-      if constexpr (std::is_invocable_v<decltype(F), decltype(object)&,
-                                        decltype(pass<std::tuple_element_t<Rest, parameters>>(
-                                            std::get<Rest>(arguments)))...>) {
-        return (object.*F)(pass<std::tuple_element_t<Rest, parameters>>(std::get<Rest>(arguments))...);
-      } else {
+      if constexpr (parts_of<F>::on_rvalue) {
         return (std::move(object).*F)(pass<std::tuple_element_t<Rest, parameters>>(std::get<Rest>(arguments))...);
+      } else {
+        return (object.*F)(pass<std::tuple_element_t<Rest, parameters>>(std::get<Rest>(arguments))...);
       }
     }(std::index_sequence<I...>{});
   } else {
