@@ -132,7 +132,7 @@ bool outgoing_link::notify(outgoing_message& request) {
     ++sent_;
     owner_->count_sent(1);
   }
-  send(std::move(request));
+  send(std::move(request), true);
   return true;
 }
 

@@ -72,12 +72,15 @@ struct shared_block::header {
 };
 static constexpr std::size_t block_header = 64;  // keeps the bytes on a cache line of their own
 
+static constexpr std::size_t small_capacity = small_block - block_header;
+static constexpr std::size_t receive_capacity = receive_block - block_header;
+
 shared_block shared_block::allocate(std::size_t capacity) {
   static_assert(sizeof(header) <= block_header);
   if (capacity > SIZE_MAX / 2) throw std::bad_alloc();
   void* memory = nullptr;
-  if (capacity <= receive_block - block_header) {
-    capacity = receive_block - block_header;
+  if (capacity <= receive_capacity) {
+    capacity = receive_capacity;
     memory = receive_blocks.take();
   }
   if (!memory) memory = checked(std::malloc(capacity + block_header));
@@ -87,9 +90,12 @@ shared_block shared_block::allocate(std::size_t capacity) {
 }
 
 shared_block shared_block::adopt(byte_buffer&& buffer) {
-  if (buffer.size() <= receive_block - block_header) {  // a cached block and a copy cost less than two calls of malloc
-    auto result = allocate(buffer.size());
+  if (buffer.size() <= small_capacity) {  // a cached block and a copy cost less than a call of malloc
+    void* memory = small_blocks.take();
+    shared_block result;
+    result.block_ = new (memory ? memory : checked(std::malloc(small_block))) header{1, small_capacity, {}};
     if (!buffer.empty()) std::memcpy(result.data(), buffer.data(), buffer.size());
+    buffer.clear();
     return result;
   }
   shared_block result;
@@ -104,9 +110,11 @@ shared_block::shared_block(const shared_block& other) noexcept : block_(other.bl
 void shared_block::reset() noexcept {
   header* block = std::exchange(block_, nullptr);
   if (!block || block->references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  const bool pooled = block->capacity == receive_block - block_header;
+  const std::size_t capacity = block->adopted.empty() ? block->capacity : 0;
   block->~header();
-  if (!pooled || !receive_blocks.put(block)) std::free(block);
+  if (capacity == receive_capacity && receive_blocks.put(block)) return;
+  if (capacity == small_capacity && small_blocks.put(block)) return;
+  std::free(block);
 }
 
 std::byte* shared_block::data() const noexcept {

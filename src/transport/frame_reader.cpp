@@ -37,7 +37,11 @@ std::size_t frame_reader::prepare(std::array<iovec, max_vectors>& vectors, std::
     if (i != message_.tensors.size()) return count;
   }
   make_room(frame_header::encoded_size);
-  add(block_at(end_), std::min(block_bytes, block_.capacity()) - end_);
+  std::size_t room = std::min(block_bytes, block_.capacity()) - end_;
+  // Tensor data that came along into the block would have to be copied out of it again.
+  const bool large = phase_ == phase::tensors ? message_.header.tensor_bytes >= large_tensors : after_large_tensors_;
+  if (large) room = std::min(room, look_ahead);
+  add(block_at(end_), room);
   return count;
 }
 
@@ -68,6 +72,7 @@ void frame_reader::parse(message_sink& sink) {
     if (phase_ == phase::tensors) {
       if (!take_tensor_bytes()) return;
       phase_ = phase::header;
+      after_large_tensors_ = message_.header.tensor_bytes >= large_tensors;
       sink.on_frame(std::exchange(message_, {}));
       continue;
     }
@@ -94,6 +99,7 @@ bool frame_reader::take_small_frame(message_sink& sink) {
   begin_ += frame_header::encoded_size + static_cast<std::size_t>(body);
   finish_body(start);
   if (phase_ == phase::tensors) return true;
+  after_large_tensors_ = false;
   sink.on_frame(std::exchange(message_, {}));
   return true;
 }

@@ -41,6 +41,8 @@ class frame_reader {
  private:
   enum class phase { header, body, tensors };
   static constexpr std::size_t block_bytes = std::size_t{64} * 1024;
+  static constexpr std::size_t large_tensors = std::size_t{16} * 1024;  // of a message: another like it is expected
+  static constexpr std::size_t look_ahead = 1024;                       // bytes read then before the header is known
   static constexpr std::size_t body_step = std::size_t{64} * 1024 * 1024;
 
   void parse(message_sink& sink);
@@ -59,7 +61,8 @@ class frame_reader {
 
   inbound_message message_;
   std::size_t body_filled_ = 0;
-  std::size_t tensor_ = 0;         // being received
+  std::size_t tensor_ = 0;  // being received
+  bool after_large_tensors_ = false;
   std::size_t tensor_filled_ = 0;  // of it
 };
 

@@ -37,6 +37,8 @@ constexpr std::size_t vectors_per_write = 64;
 // two, before it waits in a way that can be interrupted.
 constexpr std::chrono::milliseconds plain_wait{4};
 constexpr std::chrono::microseconds driver_patience{200};  // a driver that slept longer gives way to a new one
+constexpr std::chrono::microseconds burst_gap{30};         // one-way messages sent closer than this are a burst
+constexpr int burst_from = 8;                              // of which so many are written at once
 constexpr std::size_t hold_back_from = 4;                  // messages expected, apart from answers to held-back ones
 constexpr std::chrono::microseconds high_rate_gap{100};    // messages that arrive closer than this do so at a high rate
 
@@ -115,7 +117,7 @@ class stream_connection final : public connection,
   void set_armed(bool armed) noexcept;
 
   void send_message(outgoing_message&& message, bool soon) noexcept;
-  [[nodiscard]] bool may_hold_back() const noexcept;
+  [[nodiscard]] bool may_hold_back(bool one_way) noexcept;
   void flush_held_back() noexcept;
   void enqueue(outgoing_message&& message);
   void write_queued(std::unique_lock<std::mutex>& lock) noexcept;
@@ -157,6 +159,8 @@ class stream_connection final : public connection,
   std::deque<segment> queue_;
   std::size_t queued_bytes_ = 0;
   std::atomic<std::size_t> held_back_{0};  // messages queued by send_soon; written under the mutex
+  clock::time_point last_one_way_;
+  int burst_ = 0;  // one-way messages in quick succession
   std::deque<segment> active_;
   std::size_t active_at_ = 0;  // bytes of the first segment that are written
 };
@@ -172,7 +176,7 @@ void stream_connection::send_message(outgoing_message&& message, bool soon) noex
       enqueue(std::move(message));
       if (!corked_) corked_ = loop_->flush_later(shared_from_this());
       if (corked_) return;
-    } else if (soon && may_hold_back()) {
+    } else if (soon && may_hold_back((message.header.flags & frame_one_way) != 0)) {
       enqueue(std::move(message));
       held_back_.store(held_back_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
       lock.unlock();
@@ -203,10 +207,16 @@ void stream_connection::send_message(outgoing_message&& message, bool soon) noex
   }
 }
 
-// With out_mutex_ held. A message is held back only while at least one is expected that does not answer a held-back one:
-// whoever reads that one flushes afterwards, under the same mutex, and so finds what is queued now.
-bool stream_connection::may_hold_back() const noexcept {
+// With out_mutex_ held. A message that is answered is held back only while at least one is expected that does not answer a
+// held-back one: whoever reads that one flushes afterwards, under the same mutex, and so finds what is queued now.
+bool stream_connection::may_hold_back(bool one_way) noexcept {
   if (queued_bytes_ >= flush_at) return false;
+  if (one_way) {
+    // No answer will come after which it would be written: the next messages or the monitor see to that.
+    const auto now = clock::now();
+    burst_ = now - std::exchange(last_one_way_, now) < burst_gap ? std::min(burst_ + 1, burst_from) : 0;
+    return burst_ == burst_from;
+  }
   const std::size_t held =
       held_back_.load(std::memory_order_relaxed) + 1;  // the new one is expected to be answered, too
   if (receiver_->expected_messages() < held + hold_back_from) return false;

@@ -134,6 +134,48 @@ TEST_CASE("many tensors of one message each get their own bytes") {
   }
 }
 
+TEST_CASE("large and small tensors and texts alternate in any order") {
+  pair ends;
+  std::vector<std::string> texts;
+  std::size_t tensors = 0;
+  for (int round = 0; round != 200; ++round) {
+    const int kind = (round * 7 + round / 5) % 5;
+    texts.push_back(std::string(static_cast<std::size_t>(kind == 4 ? 70'000 : round), 't'));
+    outgoing_message message;
+    message.header.kind = frame_kind::request;
+    message.header.flags = frame_no_deadline;
+    message.begin_payload();
+    message.bytes.append(texts.back().data(), texts.back().size());
+    for (int i = 0; i < kind; ++i, ++tensors) {
+      message.tensors.push_back(full({kind == 2 ? 3 : 40'000}, static_cast<int>(tensors), dtype::i32));
+    }
+    message.finish();
+    ends.a->send(std::move(message));
+  }
+  ends.at_b->wait([&] { return ends.at_b->texts.size() == texts.size(); });
+  CHECK(ends.at_b->texts == texts);
+  REQUIRE(ends.at_b->tensors.size() == tensors);
+  for (std::size_t i = 0; i != tensors; ++i) {
+    CHECK(ends.at_b->tensors[i].at<std::int32_t>(0) == static_cast<int>(i));
+    CHECK(ends.at_b->tensors[i].at<std::int32_t>(ends.at_b->tensors[i].numel() - 1) == static_cast<int>(i));
+  }
+}
+
+TEST_CASE("one-way messages that are held back in a burst arrive without anything else being sent") {
+  pair ends;
+  ends.at_a->expecting = false;
+  std::vector<std::string> sent;
+  for (int i = 0; i != 1000; ++i) {
+    sent.push_back("line " + std::to_string(i));
+    outgoing_message message = text_message(static_cast<std::uint64_t>(i), sent.back());
+    message.header.flags |= frame_one_way;
+    message.finish();
+    ends.a->send_soon(std::move(message));
+  }
+  ends.at_b->wait([&] { return ends.at_b->texts.size() == sent.size(); });
+  CHECK(ends.at_b->texts == sent);
+}
+
 TEST_CASE("a closed connection and its receiver let go of each other") {
   std::weak_ptr<connection> left;
   std::weak_ptr<collector> receiver;

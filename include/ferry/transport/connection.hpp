@@ -51,8 +51,8 @@ class connection {
   /// blocks. The message and its tensors are kept until written. On a closed connection the message is dropped (the
   /// receiver has been or will be told by on_closed). Thread-safe.
   virtual void send(outgoing_message&& message) noexcept = 0;
-  /// The same, but while messages arrive at a high rate the transport may hold this one back, for a millisecond at most, to
-  /// write it together with others when the next one has arrived.
+  /// The same, but while messages arrive at a high rate, or one-way ones are sent at one, the transport may hold this one
+  /// back, for about a millisecond at most, to write it together with others.
   virtual void send_soon(outgoing_message&& message) noexcept { send(std::move(message)); }
 
   /// The calling thread reads this connection itself until `condition` is met or `until` has passed, which spares the
