@@ -370,6 +370,8 @@ class Endings(unittest.TestCase):
         self.assertEqual(result.returncode, 0)
         self.assertEqual(sorted(result.stdout.splitlines()), sorted(f"[{rank}] {rank}" for rank in range(200)))
 
+    # The check of virtual tables opens a pipe of its own and takes every object for damaged when it cannot.
+    @unittest.skipIf("undefined" in os.environ.get("FERRY_SANITIZERS", ""), "the sanitizer needs descriptors, too")
     def test_too_few_descriptors_are_an_error_in_words(self):
         limit = 'ulimit -n 40; exec "$0" -n 100 sh -c "echo started; exec tail -f /dev/null"'
         result = subprocess.run(
