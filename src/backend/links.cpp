@@ -2,6 +2,7 @@
 
 #include <ferry/base/log.hpp>
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -65,11 +66,22 @@ void outgoing_link::opened(std::shared_ptr<connection> connection) {
         break;
       }
       waiting.swap(waiting_);
+      for (auto& message : waiting) shorten_timeout(message.header, message.bytes);
     }
     for (auto& message : waiting) connection->send(std::move(message));
   }
   connection->keep_watched();
   if (closed()) connection->close(make_error(errc::shutting_down, "the worker was closed while it connected"));
+}
+
+// What the caller has waited for the connection is not left to the callee. With mutex_ held.
+void outgoing_link::shorten_timeout(frame_header& request, byte_buffer& bytes) const noexcept {
+  if (request.kind != frame_kind::request || (request.flags & (frame_one_way | frame_no_deadline)) != 0) return;
+  const slot& place = slots_[static_cast<std::uint32_t>(request.call_id)];
+  if (!place.call || place.call->call_id != request.call_id) return;  // given up: the cancellation follows
+  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(place.until.remaining()).count();
+  request.timeout_us = left > 1 ? static_cast<std::uint64_t>(left) : 1;
+  request.encode(bytes.data());
 }
 
 void outgoing_link::send(outgoing_message&& message, bool soon) noexcept {
@@ -159,6 +171,16 @@ bool outgoing_link::abandon(std::uint64_t id, call_phase& phase, bool tell_peer)
   {
     std::lock_guard lock(mutex_);
     if (!take(id)) return false;
+    const auto unsent = std::find_if(waiting_.begin(), waiting_.end(), [id](const outgoing_message& message) {
+      return message.header.kind == frame_kind::request && message.header.call_id == id;
+    });
+    if (unsent != waiting_.end()) {  // the peer need not learn of it at all
+      waiting_.erase(unsent);
+      --sent_;
+      owner_->count_sent(-1);
+      phase = call_phase::connecting;
+      return true;
+    }
   }
   const bool open = open_.load(std::memory_order_acquire);
   phase = open ? call_phase::waiting_for_reply : call_phase::connecting;

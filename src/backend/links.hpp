@@ -76,6 +76,7 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   };
   pending_call* take(std::uint64_t id) noexcept;  // with mutex_ held
   void send(outgoing_message&& message, bool soon = false) noexcept;
+  void shorten_timeout(frame_header& request, byte_buffer& bytes) const noexcept;
   void uncount() noexcept;
   void end_all(errc code, const std::string& detail) noexcept;
 

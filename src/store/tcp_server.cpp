@@ -47,30 +47,29 @@ std::shared_ptr<tcp_store_server> tcp_store_server::listen(const std::string& ho
                 fmt::format("max_value_bytes of a tcp store is {}; it may be at most 1 GiB", limits.max_value_bytes));
   }
   const detail::net_address at = address_for(host, port);
-  const auto make = [&] {
-    return std::unique_ptr<tcp_store_server>(
-        new tcp_store_server(std::make_unique<detail::store_server_core>(host, at, limits)));
-  };
-  if (port == 0) return make();
-  const std::string key = detail::host_and_port(at.ip(), port);
   server_table& table = servers();
   std::unique_lock lock(table.mutex);
-  for (;;) {
+  for (const std::string key = detail::host_and_port(at.ip(), port); port != 0;) {
     const auto found = table.servers.find(key);
     if (found == table.servers.end()) break;
     if (auto shared = found->second.lock()) return shared;
     table.gone.wait(lock);  // its last owner is closing it
   }
-  std::shared_ptr<tcp_store_server> server(make().release(), [key](tcp_store_server* ending) {
+  auto core = std::make_unique<detail::store_server_core>(host, at, limits);
+  const std::string key = detail::host_and_port(at.ip(), core->port());  // with the real port where any was asked for
+  std::shared_ptr<tcp_store_server> server(new tcp_store_server(std::move(core)), [key](tcp_store_server* ending) {
     delete ending;
     server_table& all = servers();
     {
       const std::lock_guard erasing(all.mutex);
-      all.servers.erase(key);
+      // The port may belong to a new server already.
+      if (const auto found = all.servers.find(key); found != all.servers.end() && found->second.expired()) {
+        all.servers.erase(found);
+      }
     }
     all.gone.notify_all();
   });
-  table.servers.emplace(key, server);
+  table.servers.insert_or_assign(key, server);
   return server;
 }
 

@@ -124,7 +124,7 @@ std::string socket_address::text() const {
     const auto& un = reinterpret_cast<const sockaddr_un&>(storage);
     const std::size_t count = size - std::min<std::size_t>(size, offsetof(sockaddr_un, sun_path));
     if (count == 0) return "unnamed";
-    if (un.sun_path[0] == '\0') return "@" + std::string(un.sun_path + 1, count - 1);
+    if (un.sun_path[0] == '\0') return std::string("@").append(un.sun_path + 1, count - 1);
     return {un.sun_path, ::strnlen(un.sun_path, count)};
   }
   if (size == 0) return "unknown";
