@@ -442,7 +442,8 @@ TEST_CASE("a value whose construction throws fails the future") {
   CHECK_THROWS_WITH(promise.get_future().wait(), "will not");
 }
 
-TEST_CASE("make, complete and get allocate once; a continuation once more") {
+TEST_CASE("make, complete and get allocate once; a continuation once more" *
+          doctest::skip(!ferry_test::counts_allocations)) {
   const auto before = ferry_test::allocations_of_this_thread();
   {
     ferry::promise<int> promise;

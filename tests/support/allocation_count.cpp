@@ -6,6 +6,7 @@
 namespace {
 thread_local std::size_t count = 0;
 
+#if FERRY_TEST_COUNTS_ALLOCATIONS
 void* counted(std::size_t size) {
   ++count;
   if (void* memory = std::malloc(size ? size : 1)) return memory;
@@ -17,10 +18,12 @@ void* counted(std::size_t size, std::align_val_t alignment) {
   if (void* memory = std::aligned_alloc(align, (size + align - 1) / align * align)) return memory;
   throw std::bad_alloc();
 }
+#endif
 }  // namespace
 
 std::size_t ferry_test::allocations_of_this_thread() noexcept { return count; }
 
+#if FERRY_TEST_COUNTS_ALLOCATIONS
 void* operator new(std::size_t size) { return counted(size); }
 void* operator new[](std::size_t size) { return counted(size); }
 void* operator new(std::size_t size, std::align_val_t alignment) { return counted(size, alignment); }
@@ -33,3 +36,4 @@ void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory
 void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+#endif
