@@ -15,7 +15,7 @@ namespace {
 using namespace ferry;
 using namespace std::chrono_literals;
 
-struct owner : detail::link_owner {
+struct owner final : detail::link_owner {
   std::int64_t sent = 0;
   void on_link_closed(void*) noexcept override {}
   void count_late_reply() noexcept override {}
@@ -26,7 +26,7 @@ struct owner : detail::link_owner {
   void check_deadlines_at(deadline) noexcept override {}
 };
 
-struct recorder : connection {
+struct recorder final : connection {
   std::vector<frame_header> frames;
   void start(std::shared_ptr<connection_receiver>) override {}
   void send(outgoing_message&& message) noexcept override {
@@ -37,7 +37,7 @@ struct recorder : connection {
   [[nodiscard]] std::string description() const override { return "recorder"; }
 };
 
-struct waiting_call : pending_call {
+struct waiting_call final : pending_call {
   errc failed_with{};
   void on_reply(inbound_message&&) noexcept override {}
   void on_failure(errc code, call_phase, const std::string&) noexcept override { failed_with = code; }
