@@ -61,6 +61,9 @@ ferry::task<int> pass_on(std::string to) {
   const auto token = ferry::this_call().stop_token();
   co_return co_await ferry::rpc_async<wait_for_callback>({to, {.stop = token}});
 }
+ferry::task<int> with_everything(std::string to, int value, std::stop_token token) {
+  co_return co_await ferry::rpc_async<plus_one>({to, {.timeout = 60s, .stop = token}}, value);
+}
 ferry_test::gate promised;
 std::shared_ptr<ferry::promise<int>> kept;
 ferry::future<int> answer_never() {
@@ -73,6 +76,21 @@ ferry::future<int> answer_never() {
 }  // namespace cancellation_test
 
 using namespace cancellation_test;
+
+// g++ 12 destroys braced non-trivial temporaries twice there: the address sanitizer must find nothing.
+TEST_CASE("a destination in braces with a timeout and a stop token may stand inside co_await") {
+  cluster group(2);
+  std::stop_source source;
+  const std::string name = "worker1, whose name is too long to be kept inside the string itself";
+  for (int i = 0; i != 100; ++i) {
+    CHECK(ferry::sync_wait(with_everything("worker1", i, source.get_token())) == i + 1);
+  }
+  expect_error(errc::unknown_worker, name,
+               [&] { return ferry::sync_wait(with_everything(name, 1, source.get_token())); });
+  source.request_stop();
+  expect_error(errc::call_cancelled, "",
+               [&] { return ferry::sync_wait(with_everything("worker1", 1, source.get_token())); });
+}
 
 TEST_CASE("cancelling a future ends the call at once and tells the callee") {
   captured_log log;
