@@ -32,6 +32,11 @@ bool all_of(std::string_view text, std::string_view extra) {
   });
 }
 
+// A null character would end the text for the system, but not for us.
+bool read_literal(int family, std::string_view text, void* to) {
+  return text.find('\0') == text.npos && ::inet_pton(family, std::string(text).c_str(), to) == 1;
+}
+
 host_port split(std::string_view whole, std::string_view text) {
   host_port result;
   std::string_view port;
@@ -140,25 +145,24 @@ bool is_ipv6_literal(std::string_view host) {
     if (scope.empty() || scope.size() >= IF_NAMESIZE || !all_of(scope, "-._@")) return false;
   }
   in6_addr ignored;
-  return ::inet_pton(AF_INET6, std::string(host.substr(0, percent)).c_str(), &ignored) == 1;
+  return read_literal(AF_INET6, host.substr(0, percent), &ignored);
 }
 
 bool is_loopback(std::string_view host) {
   if (host == "localhost") return true;
-  const std::string literal(host.substr(0, host.find('%')));
+  const std::string_view literal = host.substr(0, host.find('%'));
   in_addr v4;
-  if (::inet_pton(AF_INET, literal.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24U) == 127;
+  if (read_literal(AF_INET, literal, &v4)) return (ntohl(v4.s_addr) >> 24U) == 127;
   in6_addr v6;
-  if (::inet_pton(AF_INET6, literal.c_str(), &v6) != 1) return false;
+  if (!read_literal(AF_INET6, literal, &v6)) return false;
   return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
 }
 
 bool is_unspecified(std::string_view host) {
-  const std::string literal(host);
   in_addr v4;
-  if (::inet_pton(AF_INET, literal.c_str(), &v4) == 1) return v4.s_addr == INADDR_ANY;
+  if (read_literal(AF_INET, host, &v4)) return v4.s_addr == INADDR_ANY;
   in6_addr v6;
-  return ::inet_pton(AF_INET6, literal.c_str(), &v6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&v6);
+  return read_literal(AF_INET6, host, &v6) && IN6_IS_ADDR_UNSPECIFIED(&v6);
 }
 
 std::vector<std::string> interface_addresses(const std::string& name) {

@@ -20,6 +20,8 @@ namespace ferry::inline v0::detail {
 namespace {
 
 std::vector<socket_address> look_up(const std::string& host, std::uint16_t port, int flags, int& status) {
+  status = EAI_NONAME;
+  if (host.find('\0') != host.npos) return {};  // would end the name for the resolver
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = flags;

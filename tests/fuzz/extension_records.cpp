@@ -1,0 +1,39 @@
+// The extension records of a message. Input: the records.
+
+#include <ferry/wire/message.hpp>
+
+#include "targets.hpp"
+
+namespace fuzz {
+namespace {
+
+void run(bytes input) {
+  ferry::outgoing_message again;
+  bytes left = input;
+  accepted([&] {
+    ferry::extension_record record;
+    while (ferry::next_extension(left, record)) {
+      require(record.content.empty() || (record.content.data() >= input.data() &&
+                                         record.content.data() + record.content.size() <= input.data() + input.size()),
+              "a record lies within the message");
+      again.add_extension(record.type, record.critical, record.content);
+    }
+    require(left.empty(), "all records are read");
+  });
+  const bytes written = again.bytes.bytes().subspan(ferry::frame_header::encoded_size);
+  require(same(written, input.first(input.size() - left.size())), "records encode to what they were decoded from");
+}
+
+void seeds(const seed_sink& sink) {
+  ferry::outgoing_message message;
+  message.add_extension(1, true, bytes_of("0123456789"));
+  message.add_extension(2, false, {});
+  message.add_extension(0xffff, false, bytes_of("12345678"));
+  sink("three", message.bytes.bytes().subspan(ferry::frame_header::encoded_size));
+}
+
+}  // namespace
+
+const target extension_records{"extension_records", &run, &seeds};
+
+}  // namespace fuzz

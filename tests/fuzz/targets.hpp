@@ -1,0 +1,21 @@
+#pragma once
+
+// All fuzz targets; docs/fuzzing.md says what each one covers.
+
+#include <span>
+
+#include "target.hpp"
+
+namespace fuzz {
+
+extern const target address;
+extern const target archive;
+extern const target extension_records;
+extern const target frame_header;
+extern const target frame_reader;
+extern const target handshake;
+extern const target tensor_table;
+
+std::span<const target* const> all_targets();
+
+}  // namespace fuzz
