@@ -1,12 +1,8 @@
 #include <ferry/wire/tensor_archive.hpp>
 
-#include <sstream>
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <cereal/archives/binary.hpp>
-#include <cereal/archives/json.hpp>
-#include <cereal/archives/portable_binary.hpp>
 #include <cereal/types/map.hpp>
 
 #include <ferry/tensor/factories.hpp>
@@ -36,32 +32,6 @@ struct ferry::tensor_traits<other_library::matrix> {
 
 using ferry::errc;
 using ferry::tensor;
-
-namespace {
-
-template <class Out, class In>
-void check_checkpoint() {
-  const tensor matrix = ferry::arange(6).view({2, 3});
-  sample::with_tensors model{"model", matrix.transpose(0, 1), {tensor(), ferry::zeros({0, 2})}};
-  std::stringstream file;
-  {
-    Out archive(file);
-    archive(model);
-  }
-  sample::with_tensors back;
-  {
-    In archive(file);
-    archive(back);
-  }
-  CHECK(back.name == "model");
-  CHECK(ferry::equal(back.weight, matrix.transpose(0, 1)));
-  CHECK(back.weight.stride(0) == 1);
-  REQUIRE(back.more.size() == 2);
-  CHECK_FALSE(back.more[0].defined());
-  CHECK(back.more[1].shape() == ferry::dims{0, 2});
-}
-
-}  // namespace
 
 TEST_CASE("tensors anywhere in the values travel beside the payload, in order") {
   const tensor a = ferry::arange(3);
@@ -129,10 +99,4 @@ TEST_CASE("a foreign tensor type travels as a tensor, whatever serialiser it has
   CHECK(kind_of([] {
           (void)ferry::deserialize<other_library::matrix>(ferry::serialize(ferry::zeros({2, 2})));
         }) == errc::bad_shape);
-}
-
-TEST_CASE("tensors are stored whole in any other archive of cereal") {
-  check_checkpoint<cereal::BinaryOutputArchive, cereal::BinaryInputArchive>();
-  check_checkpoint<cereal::PortableBinaryOutputArchive, cereal::PortableBinaryInputArchive>();
-  check_checkpoint<cereal::JSONOutputArchive, cereal::JSONInputArchive>();
 }

@@ -3,6 +3,7 @@
 // Values to bytes and back.
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -101,15 +102,67 @@ inline void decode_values(std::span<const std::byte> bytes, std::span<const tens
   archive.finish();
 }
 
+namespace detail {
+
+/// A list of tensors in any archive, read one by one: a wrong count ends with what is there.
+struct archived_tensors {
+  std::vector<tensor> list;
+
+  template <class Archive>
+  void save(Archive& archive) const {
+    archive(cereal::make_size_tag(static_cast<cereal::size_type>(list.size())));
+    for (const tensor& each : list) archive(each);
+  }
+  template <class Archive>
+  void load(Archive& archive) {
+    cereal::size_type count = 0;
+    archive(cereal::make_size_tag(count));
+    list.clear();
+    for (; count != 0; --count) {
+      tensor next;
+      archive(next);
+      list.push_back(std::move(next));
+    }
+  }
+};
+
+}  // namespace detail
+
 /// Encoded values: bytes, and the tensors among the values (the handles: nothing is copied).
 struct serialized {
   std::vector<std::byte> bytes;
   std::vector<tensor> tensors;
 
-  /// So that it can be a member of what is sent, or be written to a file by any cereal archive.
+  // It can be a member of what is sent, and be written to a file by any archive of cereal.
   template <class Archive>
-  void serialize(Archive& archive) {
-    archive(cereal::make_nvp("bytes", bytes), cereal::make_nvp("tensors", tensors));
+  void save(Archive& archive) const {
+    if constexpr (detail::other_output_archive<Archive>) {
+      archive(cereal::make_nvp("size", std::uint64_t{bytes.size()}));
+      if (!bytes.empty()) detail::save_block(archive, bytes);
+      const detail::archived_tensors list{tensors};
+      archive(cereal::make_nvp("tensors", list));
+    } else {
+      archive(bytes, tensors);
+    }
+  }
+  /// Throws as load of a tensor does.
+  template <class Archive>
+  void load(Archive& archive) {
+    if constexpr (detail::other_input_archive<Archive>) {
+      std::uint64_t size = 0;
+      archive(cereal::make_nvp("size", size));
+      bytes.clear();
+      const auto make_room = [&] {
+        bytes.resize(static_cast<std::size_t>(size));
+        return std::span<std::byte>(bytes);
+      };
+      if (size != 0) detail::load_block(archive, size, make_room);
+      detail::archived_tensors list;
+      archive(cereal::make_nvp("tensors", list));
+      tensors = std::move(list.list);
+    } else {
+      archive(bytes, tensors);
+    }
   }
 };
 
@@ -133,17 +186,27 @@ struct serialize_fn {
 inline constexpr detail::serialize_fn serialize{};
 
 /// deserialize<T>(from) and deserialize<A, B>(from): the value, or a std::tuple of them, that serialize wrote. The
-/// types must be those that were written. Throws as decode_values does.
+/// types must be those that were written. The bytes may come from anybody: what decoding allocates is charged against
+/// `limits` first. Throws as decode_values does.
 template <class... Ts>
   requires(sizeof...(Ts) != 0)
-[[nodiscard]] auto deserialize(const serialized& from, const wire_limits& limits = {}) {
+[[nodiscard]] auto deserialize(std::span<const std::byte> bytes, std::span<const tensor> tensors = {},
+                               const wire_limits& limits = {}) {
+  static_assert((std::is_same_v<Ts, std::remove_cvref_t<Ts>> && ...),
+                "ferry: deserialize makes values: name their types without const and reference");
   std::tuple<Ts...> values;
-  std::apply([&](Ts&... each) { decode_values(from.bytes, from.tensors, limits, each...); }, values);
+  std::apply([&](Ts&... each) { decode_values(bytes, tensors, limits, each...); }, values);
   if constexpr (sizeof...(Ts) == 1) {
     return std::get<0>(std::move(values));
   } else {
     return values;
   }
+}
+
+template <class... Ts>
+  requires(sizeof...(Ts) != 0)
+[[nodiscard]] auto deserialize(const serialized& from, const wire_limits& limits = {}) {
+  return deserialize<Ts...>(from.bytes, from.tensors, limits);
 }
 
 }  // namespace ferry::inline v0

@@ -5,13 +5,17 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <memory>
 #include <span>
+#include <string>
 #include <string_view>
-#include <vector>
+#include <utility>
 
-#include <cereal/types/vector.hpp>
+#include <cereal/cereal.hpp>
 
 #include <ferry/base/type_name.hpp>
+#include <ferry/tensor/dims.hpp>
 #include <ferry/tensor/pack.hpp>
 #include <ferry/tensor/tensor.hpp>
 #include <ferry/tensor/traits.hpp>
@@ -43,32 +47,92 @@ inline void load(wire_input_archive& archive, T& value) {
 
 namespace detail {
 
-/// What an archive that is not ferry's stores of a tensor; dtype 0 stands for an undefined one.
+/// Sizes or strides as a list of numbers of any archive. A list that is longer than a tensor has axes is refused before
+/// anything is made of it.
+struct archived_dims {
+  dims values;
+
+  template <class Archive>
+  void save(Archive& archive) const {
+    archive(cereal::make_size_tag(static_cast<cereal::size_type>(values.size())));
+    for (const std::int64_t value : values) archive(value);
+  }
+  template <class Archive>
+  void load(Archive& archive) {
+    cereal::size_type count = 0;
+    archive(cereal::make_size_tag(count));
+    if (count > max_rank) refuse_rank(count);
+    values = dims(static_cast<std::size_t>(count), 0);
+    for (std::int64_t& value : values) archive(value);
+  }
+
+ private:
+  [[noreturn]] static void refuse_rank(std::uint64_t count);
+};
+
+/// What an archive that is not ferry's stores of a tensor, before the elements; dtype 0 stands for an undefined one.
 struct tensor_record {
   std::uint8_t dtype = 0;
-  std::vector<std::int64_t> shape;
-  std::vector<std::int64_t> strides;
+  archived_dims shape;
+  archived_dims strides;
 };
 /// Packs `value`; the tensor that is returned holds the bytes to store. Throws errc::bad_device for device tensors.
 tensor describe_tensor(const tensor& value, tensor_record& record);
+/// The bytes of the elements that follow. Throws errc::malformed.
+std::uint64_t described_bytes(const tensor_record& record);
 /// The uninitialised tensor of that description. Throws errc::malformed.
 tensor make_described_tensor(const tensor_record& record);
+/// Throws errc::malformed for elements that are no values of their dtype (a bool that is 2).
+void check_elements(const tensor& value);
+/// Throws errc::malformed unless a text of that length can hold as many bytes.
+void check_base64_length(std::size_t characters, std::uint64_t bytes);
+/// Fills `out`. Throws errc::malformed.
+void decode_base64(std::string_view text, std::span<std::byte> out);
 
-// JSON and XML have text for binary data of their own.
+// JSON and XML write binary data as text.
 template <class Archive>
-void archive_block(Archive& archive, std::span<const std::byte> bytes) {
-  if constexpr (requires { archive.saveBinaryValue(bytes.data(), bytes.size(), "data"); }) {
+concept text_output_archive = requires(Archive& archive) { archive.saveBinaryValue("", std::size_t{}, "data"); };
+template <class Archive>
+concept text_input_archive =
+    requires(Archive& archive, void* out) { archive.loadBinaryValue(out, std::size_t{}, "data"); };
+
+template <class Archive>
+void save_block(Archive& archive, std::span<const std::byte> bytes) {
+  if constexpr (text_output_archive<Archive>) {
     archive.saveBinaryValue(bytes.data(), bytes.size(), "data");
   } else {
     archive(cereal::binary_data(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()));
   }
 }
-template <class Archive>
-void archive_block(Archive& archive, std::span<std::byte> bytes) {
-  if constexpr (requires { archive.loadBinaryValue(bytes.data(), bytes.size(), "data"); }) {
-    archive.loadBinaryValue(bytes.data(), bytes.size(), "data");
+
+/// Reads that many bytes into the memory that make_room() gives, which is called once they, or at least a quarter of
+/// them, are known to be there: an archive cannot say how much it has left, and what it says of itself may be wrong.
+template <class Archive, class MakeRoom>
+void load_block(Archive& archive, std::uint64_t bytes, MakeRoom&& make_room) {
+  if constexpr (text_input_archive<Archive>) {
+    std::string text;
+    archive(cereal::make_nvp("data", text));
+    check_base64_length(text.size(), bytes);
+    decode_base64(text, make_room());
   } else {
-    archive(cereal::binary_data(reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()));
+    constexpr std::uint64_t always = std::uint64_t{16} << 20;
+    const auto read = [&](std::byte* to, std::uint64_t count) {
+      archive(cereal::binary_data(reinterpret_cast<std::uint8_t*>(to), static_cast<std::size_t>(count)));
+    };
+    std::unique_ptr<std::byte[]> begun;
+    std::uint64_t have = 0;
+    while (bytes > always && have < bytes / 4) {
+      const std::uint64_t next = have == 0 ? always : have * 4;
+      std::unique_ptr<std::byte[]> larger(new std::byte[next]);
+      if (have != 0) std::memcpy(larger.get(), begun.get(), have);
+      read(larger.get() + have, next - have);
+      begun = std::move(larger);
+      have = next;
+    }
+    const std::span<std::byte> room = make_room();
+    if (have != 0) std::memcpy(room.data(), begun.get(), have);
+    begun.reset();
+    read(room.data() + have, bytes - have);
   }
 }
 
@@ -82,22 +146,36 @@ concept other_input_archive =
 }  // namespace detail
 
 /// Stores dtype, shape, strides and elements: a view becomes exactly its visible elements. Tensors that share memory
-/// are stored once each. Throws errc::bad_device for a tensor that is not on the CPU.
+/// are stored once each. In text (JSON, XML) the elements are base64. Throws errc::bad_device for a tensor that is not
+/// on the CPU.
 template <detail::other_output_archive Archive>
 void save(Archive& archive, const tensor& value) {
   detail::tensor_record record;
   const tensor packed = detail::describe_tensor(value, record);
   archive(cereal::make_nvp("dtype", record.dtype), cereal::make_nvp("shape", record.shape),
           cereal::make_nvp("strides", record.strides));
-  if (packed.defined() && packed.numel() != 0) detail::archive_block(archive, packed_bytes(packed));
+  if (packed.defined() && packed.numel() != 0) detail::save_block(archive, packed_bytes(packed));
 }
+/// Reads it back, on the CPU. The archive may come from anybody: memory is taken for what is there, not for what the
+/// archive claims. Throws errc::malformed for what no tensor is stored as, and what the archive throws (cereal::Exception
+/// where it ends early); then `value` is unchanged.
 template <detail::other_input_archive Archive>
 void load(Archive& archive, tensor& value) {
   detail::tensor_record record;
   archive(cereal::make_nvp("dtype", record.dtype), cereal::make_nvp("shape", record.shape),
           cereal::make_nvp("strides", record.strides));
-  value = detail::make_described_tensor(record);
-  if (value.defined() && value.numel() != 0) detail::archive_block(archive, writable_packed_bytes(value));
+  const std::uint64_t bytes = detail::described_bytes(record);
+  tensor loaded;
+  if (bytes == 0) {
+    loaded = detail::make_described_tensor(record);
+  } else {
+    detail::load_block(archive, bytes, [&] {
+      loaded = detail::make_described_tensor(record);
+      return writable_packed_bytes(loaded);
+    });
+    detail::check_elements(loaded);
+  }
+  value = std::move(loaded);
 }
 
 }  // namespace ferry::inline v0
