@@ -59,11 +59,11 @@ class worker {
 
   [[nodiscard]] explicit operator bool() const noexcept { return core_ != nullptr; }
 
-  /// For the library.
+  // For the library.
   explicit worker(std::shared_ptr<detail::worker_core> core) noexcept : core_(std::move(core)) {}
+  [[nodiscard]] const std::shared_ptr<detail::worker_core>& core() const;
 
  private:
-  [[nodiscard]] const std::shared_ptr<detail::worker_core>& core() const;
   std::shared_ptr<detail::worker_core> core_;
 };
 

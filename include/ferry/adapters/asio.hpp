@@ -1,0 +1,392 @@
+#pragma once
+
+// Calls that complete on the program's own Asio threads, by any completion token:
+//
+//   int sum = co_await ferry::async_rpc<add>("worker1", 1, 2, asio::use_awaitable);
+//   std::future<int> later = ferry::async_rpc<add>({"worker1", {.timeout = 5s}}, 1, 2, asio::use_future);
+//   ferry::async_rpc<add>("worker1", 1, 2, asio::bind_executor(io, [](std::exception_ptr error, int sum) { ... }));
+//   int same = co_await ferry::async_get(future, asio::use_awaitable);
+//
+// The completion signature is void(std::exception_ptr, T), or void(std::exception_ptr) without a result, so ferry's and
+// the callee's exceptions keep their types. Everything that goes wrong arrives there, the unknown worker, too.
+//
+// Completion: the handler is posted to its associated executor (asio::system_executor if it has none), never called
+// before the initiating function returns; outstanding work is counted there until then.
+// Cancellation: `terminal` and `partial` cancel the call as future::cancel() does (the callee is told, and may have done
+// anything by then); `total` alone, which asks for no effect at all, is ignored.
+// An execution context that is destroyed first destroys the handlers of its calls, as with Asio's own operations, and
+// cancels these calls.
+// Threads: initiating functions are thread-safe, apart from what the token refers to.
+//
+// Needs Asio 1.22 or newer, standalone. Nothing else of ferry includes it.
+
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <asio/associated_allocator.hpp>
+#include <asio/associated_cancellation_slot.hpp>
+#include <asio/associated_executor.hpp>
+#include <asio/async_result.hpp>
+#include <asio/cancellation_type.hpp>
+#include <asio/execution/context.hpp>
+#include <asio/execution_context.hpp>
+#include <asio/executor_work_guard.hpp>
+#include <asio/post.hpp>
+#include <asio/query.hpp>
+#include <asio/system_context.hpp>
+
+#include <ferry/base/log.hpp>
+#include <ferry/rpc/call.hpp>
+#include <ferry/rpc/future.hpp>
+#include <ferry/rpc/promise.hpp>
+#include <ferry/rpc/worker.hpp>
+
+namespace ferry::inline v0 {
+namespace detail::asio_adapter {
+
+/// A result that somebody on an execution context waits for.
+class waiting {
+ public:
+  virtual ~waiting() = default;
+  /// The context goes: drop the handler, give up the call.
+  virtual void abandon() noexcept = 0;
+};
+
+/// The waiting results of one execution context, which they may outlive.
+class waiting_list {
+ public:
+  using place = std::list<std::shared_ptr<waiting>>::iterator;
+
+  /// Nothing if the context is going.
+  std::optional<place> add(std::shared_ptr<waiting> entry) {
+    std::list<std::shared_ptr<waiting>> fresh;
+    fresh.push_back(std::move(entry));
+    const std::lock_guard lock(mutex_);
+    if (closed_) return std::nullopt;
+    entries_.splice(entries_.begin(), fresh);
+    return entries_.begin();
+  }
+  /// True: the caller posts to the context and then calls end_post(); until then the context stays. False: the entry was
+  /// abandoned, or is being abandoned.
+  bool begin_post(place at) noexcept {
+    std::list<std::shared_ptr<waiting>> taken;  // dropped after the lock
+    const std::lock_guard lock(mutex_);
+    if (closed_) return false;
+    taken.splice(taken.begin(), entries_, at);
+    ++posting_;
+    return true;
+  }
+  void end_post() noexcept {
+    const std::lock_guard lock(mutex_);
+    --posting_;
+    changed_.notify_all();
+  }
+  void close() noexcept {
+    std::list<std::shared_ptr<waiting>> abandoned;
+    {
+      const std::lock_guard lock(mutex_);
+      closed_ = true;
+      abandoned.swap(entries_);
+    }
+    for (const auto& each : abandoned) each->abandon();
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return posting_ == 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool closed_ = false;
+  std::size_t posting_ = 0;
+  std::list<std::shared_ptr<waiting>> entries_;
+};
+
+/// Tells the waiting results of a context that it goes.
+class waiting_service : public asio::execution_context::service {
+ public:
+  using key_type = waiting_service;
+  static inline asio::execution_context::id id;
+
+  explicit waiting_service(asio::execution_context& owner) : service(owner) {}
+  [[nodiscard]] const std::shared_ptr<waiting_list>& list() const noexcept { return list_; }
+
+ private:
+  void shutdown() override { list_->close(); }
+  std::shared_ptr<waiting_list> list_ = std::make_shared<waiting_list>();
+};
+
+/// The list of the context behind an executor; null for one without a context and for the system context, which stays.
+template <class Executor>
+std::shared_ptr<waiting_list> list_of(const Executor& executor) {
+  const auto of = [](auto& context) -> std::shared_ptr<waiting_list> {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(context)>, asio::system_context>) {
+      return nullptr;
+    } else {
+      return asio::use_service<waiting_service>(static_cast<asio::execution_context&>(context)).list();
+    }
+  };
+  if constexpr (asio::can_query<const Executor&, asio::execution::context_t>::value) {
+    return of(asio::query(executor, asio::execution::context));
+  } else if constexpr (requires { executor.context(); }) {
+    return of(executor.context());
+  } else {
+    return nullptr;
+  }
+}
+
+template <class T>
+struct signature {
+  using type = void(std::exception_ptr, T);
+};
+template <>
+struct signature<void> {
+  using type = void(std::exception_ptr);
+};
+
+/// Calls the handler with what `state` ended with; runs on the handler's executor.
+template <class T, class Handler>
+class completion {
+ public:
+  using allocator_type = asio::associated_allocator_t<Handler>;
+
+  completion(Handler handler, ref_ptr<future_state<T>> state, bool sole) noexcept
+      : handler_(std::move(handler)), state_(std::move(state)), sole_(sole) {}
+  [[nodiscard]] allocator_type get_allocator() const noexcept { return asio::get_associated_allocator(handler_); }
+
+  void operator()() {
+    std::exception_ptr error = state_->error();
+    if constexpr (std::is_void_v<T>) {
+      state_ = {};
+      std::move(handler_)(std::move(error));
+    } else {
+      std::optional<T> value;
+      if (!error) {
+        try {
+          value.emplace(sole_ ? state_->take() : state_->copy_or_take());
+        } catch (...) {
+          error = std::current_exception();
+        }
+      }
+      state_ = {};
+      std::move(handler_)(std::move(error), value ? std::move(*value) : T{});
+    }
+  }
+
+ private:
+  Handler handler_;
+  ref_ptr<future_state<T>> state_;
+  bool sole_;  // nobody else has the future: its value may be moved out
+};
+
+/// A handler that waits for a future. Kept alive by the future until it is complete.
+template <class T, class Handler>
+class operation final : public waiting, private continuation {
+  using executor_type = asio::associated_executor_t<Handler>;
+
+ public:
+  static void start(Handler handler, future<T> from, bool sole) {
+    auto slot = asio::get_associated_cancellation_slot(handler);
+    auto self = std::make_shared<operation>(std::move(handler), std::move(from), sole);
+    if (slot.is_connected()) {
+      slot.assign([watched = std::weak_ptr<operation>(self)](asio::cancellation_type type) {
+        constexpr auto heeded = asio::cancellation_type::terminal | asio::cancellation_type::partial;
+        if ((type & heeded) == asio::cancellation_type::none) return;
+        if (const auto alive = watched.lock()) alive->state_->cancel();
+      });
+    }
+    if (self->list_) {
+      self->place_ = self->list_->add(self);
+      if (!self->place_) return self->give_up();  // the context goes, and the handler with it
+    }
+    operation& started = *self;
+    started.self_ = std::move(self);
+    // A continuation without a context runs where the future is completed; it only posts.
+    const ref_ptr<future_state<T>> state = started.state_;
+    state->attach(&started);
+  }
+
+  operation(Handler handler, future<T> from, bool sole)
+      : work_(std::in_place, asio::get_associated_executor(handler)),
+        handler_(std::move(handler)),
+        state_(from.shared_state()),
+        sole_(sole),
+        list_(list_of(work_->get_executor())) {
+    this->invoke = &complete;
+  }
+
+  void abandon() noexcept override {
+    handler_.reset();
+    work_.reset();
+    give_up();
+  }
+
+ private:
+  // A future that others may have is left alone.
+  void give_up() noexcept {
+    if (sole_) state_->cancel();
+  }
+  static void complete(continuation* node) noexcept {
+    const std::shared_ptr<operation> self = std::move(static_cast<operation*>(node)->self_);
+    if (self->list_ && !self->list_->begin_post(*self->place_)) return;
+    try {
+      asio::post(work_executor(*self), completion<T, Handler>(std::move(*self->handler_), self->state_, self->sole_));
+    } catch (const std::exception& e) {
+      log(log_level::error, std::string("a completion handler could not be posted, and is lost: ") + e.what());
+    } catch (...) {
+      log(log_level::error, "a completion handler could not be posted, and is lost");
+    }
+    self->handler_.reset();
+    self->work_.reset();
+    if (self->list_) self->list_->end_post();
+  }
+  static executor_type work_executor(const operation& self) { return self.work_->get_executor(); }
+
+  std::optional<asio::executor_work_guard<executor_type>> work_;
+  std::optional<Handler> handler_;
+  const ref_ptr<future_state<T>> state_;
+  const bool sole_;
+  const std::shared_ptr<waiting_list> list_;
+  std::optional<waiting_list::place> place_;
+  std::shared_ptr<operation> self_;  // while attached
+};
+
+/// A destination that owns what it needs, for tokens that start the call later.
+class kept_destination {
+ public:
+  explicit kept_destination(const to& from) : timeout_(from.options().timeout) {
+    if (const std::stop_token* stop = from.options().stop.get()) stop_ = *stop;
+    if (!from.by_id()) {
+      who_ = std::string(from.name());
+    } else if (from.name().empty()) {
+      who_ = from.id();
+    } else {
+      who_ = worker_info(std::string(from.name()), from.id());
+    }
+  }
+  /// Borrows from *this.
+  [[nodiscard]] to get() const {
+    const call_options options{timeout_, stop_ ? stop_ref(*stop_) : stop_ref()};
+    return std::visit([&](const auto& who) { return to(who, options); }, who_);
+  }
+
+ private:
+  std::variant<std::string, worker_id, worker_info> who_;
+  timeout timeout_;
+  std::optional<std::stop_token> stop_;
+};
+
+/// `argument` as the type that travels: itself if it is one (a token that starts later copies or moves it), else made
+/// now, since views may not live until then.
+template <class Wire, class A>
+decltype(auto) keep(A&& argument) {
+  using given = std::remove_cvref_t<A>;
+  if constexpr (std::is_same_v<given, Wire>) {
+    return std::forward<A>(argument);
+  } else if constexpr (std::is_same_v<Wire, std::string> && std::is_convertible_v<const given&, std::string_view>) {
+    return std::string(static_cast<std::string_view>(argument));
+  } else if constexpr (written_as_vector<Wire, given>) {
+    const auto view = static_cast<std::span<const typename Wire::value_type>>(argument);
+    return Wire(view.begin(), view.end());
+  } else {
+    return static_cast<Wire>(std::forward<A>(argument));
+  }
+}
+
+/// Makes the call and waits for it; what an asynchronous operation of Asio calls its initiation.
+template <auto F>
+struct start_call {
+  using result = result_of<F>;
+
+  template <class Handler, class... Wire>
+  void operator()(Handler&& handler, const std::shared_ptr<worker_core>& worker, const kept_destination& destination,
+                  const Wire&... arguments) const {
+    future<result> reply;
+    try {
+      reply = call_async<F>(worker ? worker : current_worker(), destination.get(), arguments...);
+    } catch (...) {
+      reply = make_failed_future<result>(std::current_exception());
+    }
+    operation<result, std::decay_t<Handler>>::start(std::forward<Handler>(handler), std::move(reply), true);
+  }
+};
+
+template <class T>
+struct start_wait {
+  template <class Handler>
+  void operator()(Handler&& handler, const future<T>& from) const {
+    operation<T, std::decay_t<Handler>>::start(std::forward<Handler>(handler), from, false);
+  }
+};
+
+template <auto F, class Arguments, std::size_t... I>
+decltype(auto) initiate(std::shared_ptr<worker_core> worker, const to& destination, Arguments arguments,
+                        std::index_sequence<I...>) {
+  check_arguments<F, std::remove_cvref_t<std::tuple_element_t<I, Arguments>>...>();
+  using wires = typename holders<typename parts_of<F>::parameters>::type;
+  using token = std::tuple_element_t<sizeof...(I), Arguments>;
+  return asio::async_initiate<token, typename signature<result_of<F>>::type>(
+      start_call<F>{}, std::get<sizeof...(I)>(arguments), std::move(worker), kept_destination(destination),
+      keep<std::tuple_element_t<I, wires>>(
+          std::forward<std::tuple_element_t<I, Arguments>>(std::get<I>(arguments)))...);
+}
+
+// The function that a call of F with these arguments, the token left out, means.
+template <auto F, class Arguments, std::size_t... I>
+consteval auto called(std::index_sequence<I...>) {
+  return resolve<F, std::remove_cvref_t<std::tuple_element_t<I, Arguments>>...>::function;
+}
+
+template <auto F, class Arguments>
+decltype(auto) split(std::shared_ptr<worker_core> worker, const to& destination, Arguments&& arguments) {
+  constexpr auto indices = std::make_index_sequence<std::tuple_size_v<Arguments> - 1>{};
+  constexpr auto function = called<F, Arguments>(indices);
+  (void)registered<function>::at_startup;
+  return initiate<function>(std::move(worker), destination, std::forward<Arguments>(arguments), indices);
+}
+
+}  // namespace detail::asio_adapter
+
+/// rpc_async<F>(destination, arguments...) of the current worker, completed by an Asio token, which comes last:
+/// async_rpc<f>(to, args..., token). What the token makes of it is returned (an awaitable<T>, a std::future<T>, nothing).
+/// A token that starts the operation later (use_awaitable, deferred) keeps the arguments; tensors must not be written
+/// before the handler is called.
+template <auto F, class... ArgumentsAndToken>
+  requires(sizeof...(ArgumentsAndToken) != 0)
+decltype(auto) async_rpc(const to& destination, ArgumentsAndToken&&... arguments_and_token) {
+  return detail::asio_adapter::split<F>(is_initialized() ? detail::current_worker() : nullptr, destination,
+                                        std::forward_as_tuple(std::forward<ArgumentsAndToken>(arguments_and_token)...));
+}
+/// The same of one worker, which may be destroyed before the call ends.
+template <auto F, class... ArgumentsAndToken>
+  requires(sizeof...(ArgumentsAndToken) != 0)
+decltype(auto) async_rpc(const worker& self, const to& destination, ArgumentsAndToken&&... arguments_and_token) {
+  return detail::asio_adapter::split<F>(self.core(), destination,
+                                        std::forward_as_tuple(std::forward<ArgumentsAndToken>(arguments_and_token)...));
+}
+
+/// The result of a future, completed by an Asio token. The future must be valid (errc::no_state, thrown here); its value
+/// is copied, or moved out once where it cannot be copied, as by future::get(). Cancelling the
+/// operation cancels the future; the end of the execution context does not.
+template <class T, class Token>
+  requires(std::is_void_v<T> || std::is_default_constructible_v<T>)
+decltype(auto) async_get(const future<T>& from, Token&& token) {
+  static_cast<void>(from.ready());  // throws for an empty one
+  return asio::async_initiate<Token, typename detail::asio_adapter::signature<T>::type>(
+      detail::asio_adapter::start_wait<T>{}, token, from);
+}
+
+}  // namespace ferry::inline v0
