@@ -15,6 +15,7 @@
 #include <ferry/rpc/worker.hpp>
 #include <ferry/store/file_store.hpp>
 #include <ferry/store/hash_store.hpp>
+#include <ferry/store/launch.hpp>
 #include <ferry/store/prefix_store.hpp>
 #include <ferry/store/store_traits.hpp>
 #include <ferry/store/tcp_store.hpp>

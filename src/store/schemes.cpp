@@ -3,9 +3,7 @@
 #include <ferry/store/store_traits.hpp>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <cstdlib>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,6 +14,7 @@
 #include <ferry/store/tcp_store.hpp>
 
 #include "init_method.hpp"
+#include "launchers.hpp"
 #include "net_address.hpp"
 
 namespace ferry::inline v0 {
@@ -32,45 +31,6 @@ void refuse_query(const rendezvous_request& request) {
   throw_error(errc::bad_init_method,
               fmt::format("unknown parameter '{}' in init method '{}'; known are rank, world_size",
                           request.query.begin()->first, request.init_method));
-}
-
-std::string needed_variable(const char* name) {
-  const char* value = std::getenv(name);
-  if (value == nullptr || *value == '\0') {
-    throw_error(errc::missing_environment,
-                fmt::format("environment variable {} is not set, which env:// needs; launchers "
-                            "set it, or use tcp://host:port with a rank and a world size",
-                            name));
-  }
-  return value;
-}
-
-int to_number(const char* name, const std::string& value, int least, int most) {
-  const auto number = detail::parse_number(value);
-  if (!number || *number < least || *number > most) {
-    throw_error(
-        errc::missing_environment,
-        fmt::format("environment variable {} is '{}', which is not a number in {}..{}", name, value, least, most));
-  }
-  return *number;
-}
-
-// Launchers that say who a process is in words of their own: rank and world size, believed only together.
-constexpr std::array<std::array<const char*, 2>, 3> launchers = {{
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
-    {"PMI_RANK", "PMI_SIZE"},
-}};
-
-// The value of RANK or WORLD_SIZE, or what the launcher calls it.
-int from_environment(const char* name, std::size_t which, int least, int most) {
-  if (std::getenv("RANK") == nullptr && std::getenv("WORLD_SIZE") == nullptr) {
-    for (const auto& launcher : launchers) {
-      if (std::getenv(launcher[0]) == nullptr || std::getenv(launcher[1]) == nullptr) continue;
-      return to_number(launcher[which], needed_variable(launcher[which]), least, most);
-    }
-  }
-  return to_number(name, needed_variable(name), least, most);
 }
 
 }  // namespace
@@ -102,18 +62,14 @@ void store_traits<env_scheme>::resolve(rendezvous_request& request) {
                                                    request.location, request.init_method));
   }
   refuse_query(request);
-  if (!request.rank) request.rank = from_environment("RANK", 0, 0, 32767);
-  if (!request.world_size && !request.dynamic) request.world_size = from_environment("WORLD_SIZE", 1, 1, 32768);
-  std::string host = needed_variable("MASTER_ADDR");
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  int port = to_number("MASTER_PORT", needed_variable("MASTER_PORT"), 0, 65535);
-  // torchrun keeps a store of its own at MASTER_PORT, in another protocol.
-  const char* agent_store = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
-  if (agent_store != nullptr && std::string_view(agent_store) == "True") {
-    port = port == 65535 ? 1024 : port + 1;
-    log(log_level::info, fmt::format("MASTER_PORT belongs to torchrun's own store: using port {}", port));
-  }
-  request.location = detail::host_and_port(host, static_cast<std::uint16_t>(port));
+  const detail::launch_wishes wished{.rank = !request.rank, .world_size = !request.world_size && !request.dynamic};
+  const launch_info info = detail::required_launch(wished);
+  if (wished.rank) request.rank = info.rank;
+  if (wished.world_size) request.world_size = info.world_size;
+  const detail::launch_meeting at = detail::meeting_of(info);
+  request.location = detail::host_and_port(at.host, at.port);
+  log(log_level::info, fmt::format("env:// of {}: rank 0 serves the store at {}",
+                                   info.launcher.empty() ? "the environment" : info.launcher, request.location));
   store_traits<tcp_scheme>::resolve(request);
 }
 

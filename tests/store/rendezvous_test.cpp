@@ -1,6 +1,5 @@
 #include <ferry/store/rendezvous.hpp>
 
-#include <cstdlib>
 #include <map>
 #include <string>
 #include <utility>
@@ -11,6 +10,7 @@
 #include <ferry/store/hash_store.hpp>
 #include <ferry/store/tcp_store.hpp>
 
+#include "launch_environment.hpp"
 #include "raw_socket.hpp"
 #include "store_conformance.hpp"
 #include "store_fixtures.hpp"
@@ -18,33 +18,9 @@
 using namespace store_test;
 using ferry::errc;
 using ferry::rendezvous;
+using ferry_test::launch_environment;
 
 namespace {
-
-/// The variables of env://, restored at the end; those not named are unset.
-class environment {
- public:
-  explicit environment(const std::map<std::string, std::string>& wanted) {
-    for (const char* name :
-         {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "OMPI_COMM_WORLD_RANK",
-          "OMPI_COMM_WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "PMI_RANK", "PMI_SIZE"}) {
-      if (const char* value = std::getenv(name)) before_[name] = value;
-      ::unsetenv(name);
-      names_.emplace_back(name);
-    }
-    for (const auto& [name, value] : wanted) ::setenv(name.c_str(), value.c_str(), 1);
-  }
-  environment(const environment&) = delete;
-  environment& operator=(const environment&) = delete;
-  ~environment() {
-    for (const std::string& name : names_) ::unsetenv(name.c_str());
-    for (const auto& [name, value] : before_) ::setenv(name.c_str(), value.c_str(), 1);
-  }
-
- private:
-  std::map<std::string, std::string> before_;
-  std::vector<std::string> names_;
-};
 
 /// The error of a rendezvous, with its text.
 struct failure {
@@ -142,7 +118,7 @@ TEST_CASE("wrong environment variables are named") {
   for (const auto& [name, value] : good) {
     auto without = good;
     without.erase(name);
-    const environment variables(without);
+    const launch_environment variables(without);
     CHECK_FAILS(fails("env://"), errc::missing_environment, name);
   }
   for (const auto& [name, bad] : std::vector<std::pair<std::string, std::string>>{{"RANK", "zero"},
@@ -154,18 +130,18 @@ TEST_CASE("wrong environment variables are named") {
                                                                                   {"MASTER_ADDR", ""}}) {
     auto with = good;
     with[name] = bad;
-    const environment variables(with);
+    const launch_environment variables(with);
     CHECK_FAILS(fails("env://"), errc::missing_environment, name);
     if (!bad.empty()) CHECK_FAILS(fails("env://"), errc::missing_environment, "'" + bad + "'");
   }
   auto beyond = good;
   beyond["RANK"] = "1";
-  const environment variables(beyond);
-  CHECK_FAILS(fails("env://"), errc::invalid_argument, "rank 1");
+  const launch_environment variables(beyond);
+  CHECK_FAILS(fails("env://"), errc::missing_environment, "RANK='1'");
 }
 
 TEST_CASE("env:// takes what was not given from the environment") {
-  const environment variables(
+  const launch_environment variables(
       {{"RANK", "7"}, {"WORLD_SIZE", "9"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", free_port()}});
   const auto zero = rendezvous("env://?rank=0");
   CHECK(zero.rank == 0);
@@ -186,17 +162,17 @@ TEST_CASE("env:// takes what was not given from the environment") {
 TEST_CASE("env:// understands the launchers' own words, and stays clear of torchrun's store") {
   const std::string port = free_port();
   {
-    const environment variables(
+    const launch_environment variables(
         {{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "3"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}});
     const auto met = rendezvous("env://");
     CHECK(met.rank == 0);
     CHECK(met.world_size == 3);
   }
-  const environment variables({{"RANK", "0"},
-                               {"WORLD_SIZE", "1"},
-                               {"MASTER_ADDR", "127.0.0.1"},
-                               {"MASTER_PORT", port},
-                               {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  const launch_environment variables({{"RANK", "0"},
+                                      {"WORLD_SIZE", "1"},
+                                      {"MASTER_ADDR", "127.0.0.1"},
+                                      {"MASTER_PORT", port},
+                                      {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
   const auto met = rendezvous("env://");
   CHECK_FALSE(contains(met.store->describe(), ":" + port));
 }

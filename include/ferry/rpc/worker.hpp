@@ -79,8 +79,8 @@ worker start_worker(worker_config config, agent_maker make, const void* options)
 /// from forming, with nothing left behind.
 worker init_rpc(const worker_config& config);
 
-/// The same with everything from the environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as ferry-run and torchrun set
-/// them. The worker is called "worker<rank>".
+/// The same with everything from the environment, as ferry-run, torchrun, Slurm, Open MPI and MPICH set it (this_launch(),
+/// docs/launching.md). The worker is called "worker<rank>".
 worker init_rpc();
 
 /// The same with a backend of `list`, picked by name.

@@ -94,7 +94,7 @@ struct store_list {
   static_assert(detail::all_differ(schemes), "two tags of this store_list have the same scheme");
 };
 
-/// env:// : RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, then as tcp.
+/// env:// : rank, world size, host and port from the environment (this_launch()), then as tcp.
 struct env_scheme {};
 /// tcp://host:port : served by rank 0.
 struct tcp_scheme {};

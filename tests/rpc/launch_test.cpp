@@ -1,0 +1,95 @@
+// Programs that say nothing but init_rpc(), started with the environments of launchers.
+
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <ferry/ferry.hpp>
+
+#include "cluster.hpp"
+#include "launch_environment.hpp"
+#include "processes.hpp"
+
+using ferry_test::child_process;
+using ferry_test::variables;
+
+namespace launch_test {
+int doubled(int value) { return 2 * value; }
+}  // namespace launch_test
+
+namespace {
+
+const ferry_test::role launched("launched", [](const std::vector<std::string>&) {
+  ferry::worker self = ferry::init_rpc();
+  const int size = static_cast<int>(self.workers().size());
+  const int sum = self.rpc_sync<launch_test::doubled>((self.id().value + 1) % size, self.id().value);
+  ferry_test::tell_parent(self.name() + " of " + std::to_string(size) + " got " + std::to_string(sum) +
+                          ", local rank " + std::to_string(ferry::this_launch().local_rank.value_or(-1)));
+  self.shutdown();
+  return 0;
+});
+
+void run_job(const std::vector<variables>& environments) {
+  std::vector<child_process> workers;
+  for (const variables& environment : environments)
+    workers.emplace_back(ferry_test::child_options{.role = "launched", .environment = ferry_test::only(environment)});
+  for (std::size_t rank = 0; rank != workers.size(); ++rank) {
+    CHECK(workers[rank].read_line() == "worker" + std::to_string(rank) + " of " + std::to_string(workers.size()) +
+                                           " got " + std::to_string(2 * rank) + ", local rank " + std::to_string(rank));
+    CHECK(workers[rank].wait() == 0);
+  }
+}
+
+// A number of a job, so that tests that run at the same time use different ports.
+std::string job_number() { return std::to_string(::getpid() % 900 + 1); }
+
+}  // namespace
+
+TEST_CASE("init_rpc() forms the group of every launcher") {
+  const std::string port = std::to_string(ferry_test::free_port());
+  std::vector<variables> torchrun, srun, mpirun, mpiexec, mpirun_in_slurm;
+  for (const char* rank : {"0", "1", "2"}) {
+    torchrun.push_back({{"RANK", rank},
+                        {"WORLD_SIZE", "3"},
+                        {"LOCAL_RANK", rank},
+                        {"LOCAL_WORLD_SIZE", "3"},
+                        {"GROUP_RANK", "0"},
+                        {"MASTER_ADDR", "localhost"},
+                        {"MASTER_PORT", port},
+                        {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+    srun.push_back({{"SLURM_PROCID", rank},
+                    {"SLURM_LOCALID", rank},
+                    {"SLURM_NODEID", "0"},
+                    {"SLURM_STEP_NUM_TASKS", "3"},
+                    {"SLURM_STEP_TASKS_PER_NODE", "3"},
+                    {"SLURM_STEP_NODELIST", "node-of-nobody[3]"},
+                    {"SLURM_JOB_ID", job_number()},
+                    {"SLURM_STEP_ID", "0"},
+                    {"PMI_RANK", rank},
+                    {"PMI_SIZE", "3"}});
+    mpirun.push_back({{"OMPI_COMM_WORLD_RANK", rank},
+                      {"OMPI_COMM_WORLD_SIZE", "3"},
+                      {"OMPI_COMM_WORLD_LOCAL_RANK", rank},
+                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"},
+                      {"PMIX_RANK", rank},
+                      {"PMIX_NAMESPACE", "prterun-test-" + job_number() + "@1"}});
+    mpiexec.push_back({{"PMI_RANK", rank},
+                       {"PMI_SIZE", "3"},
+                       {"MPI_LOCALRANKID", rank},
+                       {"MPI_LOCALNRANKS", "3"},
+                       {"MASTER_PORT", port}});
+    // The daemons of mpirun are tasks of a step of their own.
+    mpirun_in_slurm.push_back(mpirun.back());
+    mpirun_in_slurm.back().insert({{"SLURM_PROCID", "0"},
+                                   {"SLURM_STEP_NUM_TASKS", "1"},
+                                   {"SLURM_JOB_ID", job_number()},
+                                   {"SLURM_STEP_ID", "1"},
+                                   {"SLURM_STEP_NODELIST", "node-of-nobody"}});
+  }
+  SUBCASE("torchrun") { run_job(torchrun); }
+  SUBCASE("srun") { run_job(srun); }
+  SUBCASE("mpirun") { run_job(mpirun); }
+  SUBCASE("mpiexec") { run_job(mpiexec); }
+  SUBCASE("mpirun in a Slurm allocation") { run_job(mpirun_in_slurm); }
+}
