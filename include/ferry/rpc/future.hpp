@@ -125,7 +125,7 @@ class future {
   /// A child future with the result of `callback`, which is called once this one is complete, and moved or copied here.
   /// A callback that can be called with a future<T> gets this future, whether it has a value or an error, and may
   /// rethrow it by get(); else it is called with the value (nothing for void) and an error passes it by, to the child.
-  /// What it throws becomes the child's error. If it returns future<U> or task<U> the child is a future<U>.
+  /// What it throws becomes the child's error. If it returns `future<U>` or `task<U>` the child is a `future<U>`.
   /// Several callbacks run in no particular order. Cancelling the child leaves this future alone: the callback is
   /// skipped if it has not begun. Throws errc::invalid_argument on a null callback.
   template <class F>
