@@ -18,7 +18,8 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
 
 
 def clean_environment(**more):
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "GROUP_RANK",
+             "GROUP_WORLD_SIZE")
     return {**{key: value for key, value in os.environ.items() if key not in names}, **more}
 
 
@@ -102,6 +103,20 @@ class CommandLine(unittest.TestCase):
             (["-n", "1", "--addr", "", "true"], "--addr"),
             (["-n", "1", "--help=yes", "true"], "takes no value"),
             (["-n", "1", "--colour", "true"], "unknown option '--colour'"),
+            (["-n", "1", "--nnodes", "0", "true"], "--nnodes must be a number of nodes, 1 to 1024"),
+            (["-n", "1", "--nnodes", "1:4", "true"], "not '1:4'"),
+            (["-n", "1", "--nnodes", "2", "true"], "--rdzv HOST:PORT"),
+            (["-n", "1", "--nnodes", "2", "--rdzv", "host", "true"], "--rdzv must be HOST:PORT, not 'host'"),
+            (["-n", "1", "--nnodes", "2", "--rdzv", ":1", "true"], "--rdzv must be HOST:PORT"),
+            (["-n", "1", "--nnodes", "2", "--rdzv", "host:x", "true"], "the port of --rdzv"),
+            (["-n", "1", "--nnodes", "2", "--rdzv", "::1:5", "true"], "in brackets"),
+            (["-n", "1", "--nnodes", "2", "--rdzv", "0.0.0.0:5", "true"], "that the other nodes reach"),
+            (["-n", "1", "--nnodes", "2", "--rdzv", "host:5", "--port", "5", "true"], "must differ"),
+            (["-n", "1", "--nnodes", "2", "--rdzv", "host:5", "--node-rank", "2", "true"], "--node-rank 2 is not below"),
+            (["-n", "1", "--nnodes", "2", "--rdzv", "host:5", "--node-rank", "-1", "true"], "--node-rank must be"),
+            (["-n", "1", "--node-rank", "1", "true"], "--node-rank 1 is not below --nnodes 1"),
+            (["-n", "1", "--rdzv-id", "a b", "true"], "--rdzv-id"),
+            (["-n", "1", "--rdzv-timeout", "soon", "true"], "--rdzv-timeout must be seconds"),
             (["true"], "-n COUNT"),
         ]:
             with self.subTest(arguments=arguments):
@@ -111,7 +126,7 @@ class CommandLine(unittest.TestCase):
                 self.assertEqual(result.stdout, "")
 
     def test_the_spellings_of_options(self):
-        for arguments in (["-n2"], ["-n", "2"], ["--workers", "2"], ["--workers=2"]):
+        for arguments in (["-n2"], ["-n", "2"], ["--workers", "2"], ["--workers=2"], ["--nproc-per-node=2"], ["--nproc_per_node", "2"]):
             with self.subTest(arguments=arguments):
                 self.assertEqual(run(*arguments, "sh", "-c", "echo $WORLD_SIZE").stdout.count("2\n"), 2)
 
@@ -140,6 +155,13 @@ class Environment(unittest.TestCase):
         self.assertEqual(len(ports), 1)
         port = ports.pop()
         self.assertEqual(lines, [f"[{rank}] {rank} {rank} 3 3 127.0.0.1 {port}" for rank in range(3)])
+
+    def test_one_machine_is_node_0_of_1(self):
+        script = "echo $NODE_RANK $GROUP_RANK $GROUP_WORLD_SIZE; env | grep TORCHELASTIC"
+        given = clean_environment(TORCHELASTIC_USE_AGENT_STORE="True")
+        for options in ([], ["--nnodes", "1"], ["--nnodes", "1", "--node-rank", "0", "--rdzv", "nowhere.invalid:1"]):
+            result = shell(1, script, *options, environment=given)
+            self.assertEqual(result.stdout, "[0] 0 0 1\n")
 
     def test_the_picked_port_can_be_listened_on(self):
         port = int(shell(1, "echo $MASTER_PORT").stdout.split()[1])

@@ -7,11 +7,8 @@
 #include <system_error>
 #include <utility>
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,44 +22,20 @@ constexpr std::array other_signals{SIGUSR1, SIGUSR2};
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
-// A TCP port that nobody listens on at any address, as the kernel picks one. Somebody else may take it before worker 0
-// does, which is unlikely: the kernel goes round the range before it gives a port again.
-std::uint16_t free_port() {
-  const int six = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in6 any_six{};
-  any_six.sin6_family = AF_INET6;
-  any_six.sin6_addr = in6addr_any;
-  socklen_t length = sizeof any_six;
-  const int off = 0;
-  if (six >= 0) {
-    const bool bound = setsockopt(six, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0 &&
-                       bind(six, reinterpret_cast<sockaddr*>(&any_six), sizeof any_six) == 0 &&
-                       getsockname(six, reinterpret_cast<sockaddr*>(&any_six), &length) == 0;
-    close(six);
-    if (bound) return ntohs(any_six.sin6_port);
-  }
-  const int four = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (four < 0) fail("cannot pick a free port: socket");
-  sockaddr_in any_four{};
-  any_four.sin_family = AF_INET;
-  length = sizeof any_four;
-  const bool bound = bind(four, reinterpret_cast<sockaddr*>(&any_four), sizeof any_four) == 0 &&
-                     getsockname(four, reinterpret_cast<sockaddr*>(&any_four), &length) == 0;
-  const int failure = errno;
-  close(four);
-  errno = failure;
-  if (!bound) fail("cannot pick a free port");
-  return ntohs(any_four.sin_port);
-}
-
-// The environment of the worker `rank`: ferry-run's own with the variables of the rendezvous.
-std::vector<std::string> environment(const options& chosen, std::uint16_t port, int rank) {
-  const std::array<std::pair<std::string, std::string>, 6> set{{{"RANK", std::to_string(rank)},
-                                                                {"WORLD_SIZE", std::to_string(chosen.workers)},
-                                                                {"LOCAL_RANK", std::to_string(rank)},
-                                                                {"LOCAL_WORLD_SIZE", std::to_string(chosen.workers)},
-                                                                {"MASTER_ADDR", chosen.address},
-                                                                {"MASTER_PORT", std::to_string(port)}}};
+// The environment of a worker: ferry-run's own with the variables of the rendezvous; an empty one is removed.
+std::vector<std::string> environment(const options& chosen, const placement& place, int local_rank) {
+  const std::array<std::pair<std::string, std::string>, 10> set{
+      {{"RANK", std::to_string(place.first_rank + local_rank)},
+       {"WORLD_SIZE", std::to_string(place.world_size)},
+       {"LOCAL_RANK", std::to_string(local_rank)},
+       {"LOCAL_WORLD_SIZE", std::to_string(chosen.workers)},
+       {"NODE_RANK", std::to_string(place.node_rank)},
+       {"GROUP_RANK", std::to_string(place.node_rank)},
+       {"GROUP_WORLD_SIZE", std::to_string(place.nodes)},
+       {"MASTER_ADDR", place.address},
+       {"MASTER_PORT", std::to_string(place.port)},
+       // Left by a torchrun that started ferry-run: its store is not at this MASTER_PORT.
+       {"TORCHELASTIC_USE_AGENT_STORE", ""}}};
   std::vector<std::string> result;
   for (char** entry = environ; *entry; ++entry) {
     const std::string text = *entry;
@@ -70,7 +43,9 @@ std::vector<std::string> environment(const options& chosen, std::uint16_t port, 
     if (std::none_of(set.begin(), set.end(), [&](const auto& one) { return one.first == name; }))
       result.push_back(text);
   }
-  for (const auto& [name, value] : set) result.push_back(name + "=" + value);
+  for (const auto& [name, value] : set) {
+    if (!value.empty()) result.push_back(name + "=" + value);
+  }
   return result;
 }
 
@@ -93,11 +68,19 @@ job::~job() {
 }
 
 int job::run() {
-  if (options_.port == 0) options_.port = free_port();
+  if (options_.nodes > 1) {
+    meeting_ = meet(options_);
+    place_ = *meeting_->placed();
+  } else {
+    place_ = {0, 1, 0, options_.workers, options_.address, options_.port == 0 ? free_port() : options_.port};
+  }
   take_signals();
   guard_.emplace();
   start_workers();
   while (running() > 0) step();
+  // A failure elsewhere is one of this node, too, also when its own workers have succeeded.
+  if (meeting_ && !status_) meeting_->report({});
+  while (meeting_ && !status_ && !meeting_->concluded()) step();
   while (!leave_now_ && (output_.pending() || errors_.pending())) step();
   return status_.value_or(0);
 }
@@ -132,11 +115,12 @@ void job::take_signals() {
 
 void job::start_workers() {
   workers_.reserve(static_cast<std::size_t>(options_.workers));
-  for (int rank = 0; rank < options_.workers && !ending_; ++rank) {
+  for (int local_rank = 0; local_rank < options_.workers && !ending_; ++local_rank) {
+    const int rank = place_.first_rank + local_rank;
     bool exec_failed = false;
     try {
       const started_process process =
-          start(options_.command, environment(options_, options_.port, rank), inherited_, exec_failed);
+          start(options_.command, environment(options_, place_, local_rank), inherited_, exec_failed);
       guard_->watch(process.pid);
       const std::string prefix = "[" + std::to_string(rank) + "] ";
       workers_.push_back({rank, process.pid, true, source(process.stdout_pipe, prefix, output_),
@@ -144,14 +128,15 @@ void job::start_workers() {
     } catch (const std::system_error& e) {
       const int cause = e.code().value();
       const std::string reason = e.code().message();
+      std::string text;
       if (exec_failed) {
-        say("cannot run '" + options_.command.front() + "': " + reason);
-        status_ = cause == ENOENT ? 127 : 126;
+        text = "cannot run '" + options_.command.front() + "'" + (meeting_ ? " on " + this_node() : "") + ": " + reason;
       } else {
-        say("cannot start worker " + std::to_string(rank) + " of " + std::to_string(options_.workers) + ": " +
-            e.what());
-        status_ = 125;
+        text = "cannot start worker " + std::to_string(rank) + " of " + std::to_string(place_.world_size) +
+               (meeting_ ? " on " + this_node() : "") + ": " + e.what();
       }
+      say(text);
+      failed(!exec_failed ? 125 : cause == ENOENT ? 127 : 126, text);
       end_workers();
     }
     on_signals();
@@ -175,6 +160,9 @@ void job::step() {
   if (may_write(errors_, output_) && !(same_target_ && !writers.empty())) writers.push_back(&errors_);
   for (const sink* each : writers) polled.push_back({each->descriptor(), POLLOUT, 0});
 
+  const std::size_t first_of_meeting = polled.size();
+  if (meeting_) meeting_->add_polled(polled);
+
   const int count = poll(polled.data(), polled.size(), wait_time());
   if (count < 0 && errno != EINTR) fail("poll");
   if (count > 0) {
@@ -185,6 +173,10 @@ void job::step() {
       if (polled[first_sink + i].revents != 0) flush(*writers[i]);
     }
     if (polled[0].revents != 0) on_signals();
+    if (meeting_) {
+      meeting_->on_polled(polled.data() + first_of_meeting);
+      on_meeting();
+    }
   }
   kill_overdue();
 }
@@ -204,9 +196,10 @@ void job::flush(sink& target) {
   const int failure = target.write_some();
   if (failure == 0) return;
   // Nobody reads what the workers say any more: the run has no purpose, as for a single program that gets SIGPIPE.
-  if (failure != EPIPE)
-    say(std::string("cannot write the output: ") + std::strerror(failure));  // NOLINT(concurrency-mt-unsafe)
-  if (!status_) status_ = failure == EPIPE ? 128 + SIGPIPE : 125;
+  const std::string text =
+      std::string("cannot write the output: ") + std::strerror(failure);  // NOLINT(concurrency-mt-unsafe)
+  if (failure != EPIPE) say(text);
+  failed(failure == EPIPE ? 128 + SIGPIPE : 125, text);
   end_workers();
 }
 
@@ -224,15 +217,16 @@ void job::on_signals() {
 
 void job::pass_on(int signal) {
   const bool ends = std::find(ending_signals.begin(), ending_signals.end(), signal) != ending_signals.end();
+  if (ends) reap();  // what has ended already gets no signal
   if (ends && running() == 0 && !workers_.empty()) {
-    if (!status_) status_ = 128 + signal;
+    failed(128 + signal, "ended by signal " + std::to_string(signal));
     leave_now_ = true;
     return;
   }
   signal_workers(signal);
   if (!ends) return;
-  if (workers_.size() < static_cast<std::size_t>(options_.workers) && !status_)
-    status_ = 128 + signal;  // not all started
+  if (workers_.size() < static_cast<std::size_t>(options_.workers))  // not all started
+    failed(128 + signal, "ended by signal " + std::to_string(signal));
   ending_ = true;
   if (kill_at_ && (signal == SIGINT || signal == SIGTERM)) {
     kill_at_ = clock::now();  // asked a second time
@@ -259,13 +253,11 @@ void job::reap() {
 }
 
 void job::ended(worker& one, int code, int status) {
-  if (code == CLD_EXITED && status == 0) return;
-  if (status_ || ending_) {
-    if (!status_) status_ = code == CLD_EXITED ? status : 128 + status;
-    return;
-  }
-  status_ = code == CLD_EXITED ? status : 128 + status;
-  std::string text = "worker " + std::to_string(one.rank) + " (process " + std::to_string(one.pid) + ") ";
+  if ((code == CLD_EXITED && status == 0) || status_) return;
+  const std::string process = "process " + std::to_string(one.pid) + ") ";
+  std::string text = "worker " + std::to_string(one.rank);
+  text +=
+      meeting_ ? " on node " + std::to_string(place_.node_rank) + " (" + host_name() + ", " + process : " (" + process;
   if (code == CLD_EXITED) {
     text += "exited with status " + std::to_string(status);
   } else {
@@ -273,12 +265,30 @@ void job::ended(worker& one, int code, int status) {
             ")";  // NOLINT(concurrency-mt-unsafe)
     if (code == CLD_DUMPED) text += ", core dumped";
   }
+  failed(code == CLD_EXITED ? status : 128 + status, text);
+  if (ending_) return;  // as it was asked to
   if (running() > 0) text += "; ending the other " + std::to_string(running());
   const std::size_t unstarted = static_cast<std::size_t>(options_.workers) - workers_.size();
   if (unstarted > 0) text += "; not starting " + std::to_string(unstarted) + " more";
   say(text);
   end_workers();
 }
+
+void job::failed(int status, const std::string& text) {
+  if (status_) return;
+  status_ = status;
+  if (meeting_) meeting_->report({status, text.starts_with("worker") ? text : this_node() + ": " + text});
+}
+
+void job::on_meeting() {
+  const auto& ended = meeting_->concluded();
+  if (!ended || ended->status == 0 || status_) return;
+  status_ = ended->status;
+  say(ended->text + (running() > 0 ? "; ending the " + std::to_string(running()) + " workers of this node" : ""));
+  end_workers();
+}
+
+std::string job::this_node() const { return "node " + std::to_string(place_.node_rank) + " (" + host_name() + ")"; }
 
 void job::end_workers() {
   if (ending_) return;

@@ -4,11 +4,13 @@
 
 #include <chrono>
 #include <csignal>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "guard.hpp"
+#include "meeting.hpp"
 #include "options.hpp"
 #include "output.hpp"
 #include "process.hpp"
@@ -23,8 +25,8 @@ class job {
   job& operator=(const job&) = delete;
   ~job();
 
-  /// Runs all workers to their end and returns the exit status of ferry-run. Throws std::system_error if the system
-  /// refuses what ferry-run itself needs.
+  /// Meets the other nodes if there are any, runs all workers to their end and returns the exit status of ferry-run.
+  /// Throws meeting_error, and std::system_error if the system refuses what ferry-run itself needs.
   int run();
 
  private:
@@ -44,6 +46,9 @@ class job {
   void pass_on(int signal);
   void reap();
   void ended(worker& one, int code, int status);
+  void failed(int status, const std::string& text);  // the first of this node counts; the other nodes are told
+  void on_meeting();                                 // whether another node has failed
+  [[nodiscard]] std::string this_node() const;
   void end_workers();  // SIGTERM now, SIGKILL when the grace time is over
   void kill_overdue();
   void signal_workers(int signal);
@@ -54,6 +59,8 @@ class job {
   [[nodiscard]] int wait_time() const;
 
   options options_;
+  placement place_;
+  std::unique_ptr<meeting> meeting_;  // with several nodes
   inherited_state inherited_;
   std::optional<guard> guard_;
   int signals_ = -1;

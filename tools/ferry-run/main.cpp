@@ -1,4 +1,4 @@
-// ferry-run: starts several workers of a program on this machine.
+// ferry-run: starts several workers of a program, on this machine or on several.
 
 #include <cstdio>
 #include <exception>
@@ -32,6 +32,9 @@ int main(int argc, char** argv) {
   } catch (const ferry_run::usage_error& e) {
     std::fprintf(stderr, "ferry-run: %s\nferry-run --help says how it is used\n", e.what());
     return 2;
+  } catch (const ferry_run::meeting_error& e) {
+    std::fprintf(stderr, "ferry-run: %s\n", e.what());
+    return e.status;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "ferry-run: %s\n", e.what());
     return 125;

@@ -1,5 +1,6 @@
 #include "options.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -9,28 +10,6 @@
 #include <utility>
 
 namespace ferry_run {
-
-const char* const usage_text = R"(usage: ferry-run -n COUNT [OPTIONS] [--] PROGRAM [ARGUMENTS]
-
-Starts COUNT workers of PROGRAM on this machine and waits for them. Each one finds in its environment
-  RANK, LOCAL_RANK              its number, 0 to COUNT-1
-  WORLD_SIZE, LOCAL_WORLD_SIZE  COUNT
-  MASTER_ADDR, MASTER_PORT      where worker 0 serves the rendezvous
-
-  -n, --workers COUNT  how many, 1 to 4096
-  --port PORT          MASTER_PORT; default: $MASTER_PORT, else a free port
-  --addr ADDRESS       MASTER_ADDR; default: $MASTER_ADDR, else 127.0.0.1
-  --grace SECONDS      how long workers may take to end after a signal or a failure before they are killed; default 10
-  --help, --version
-
-Each line that a worker writes is passed on with its rank before it: "[2] text". Workers read nothing on standard input.
-SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to all workers and their children.
-When a worker fails, the others are ended: SIGTERM, then SIGKILL after the grace time. What a worker leaves behind in its
-process group ends with it.
-
-Exit status: 0 if all workers succeeded, else that of the first that failed (128 + N if signal N ended it); 127 if the
-program was not found, 126 if it cannot be run, 2 for a wrong command line, 125 for a failure of ferry-run itself.
-)";
 
 namespace {
 
@@ -58,12 +37,61 @@ std::uint16_t to_port(const std::string& text, const std::string& origin) {
   return static_cast<std::uint16_t>(*value);
 }
 
-std::chrono::milliseconds to_grace(const std::string& text) {
+std::chrono::milliseconds to_duration(const std::string& text, const std::string& origin) {
   const auto value = to_number<double>(text);
   if (!value || !std::isfinite(*value) || *value < 0 || *value > 86400) {
-    throw usage_error("--grace must be seconds, 0 to 86400, not '" + text + "'");
+    throw usage_error(origin + " must be seconds, 0 to 86400, not '" + text + "'");
   }
   return std::chrono::milliseconds(std::llround(*value * 1000));
+}
+
+int to_nodes(const std::string& text) {
+  const auto value = to_number<int>(text);
+  if (!value || *value < 1 || *value > largest_node_count) {
+    throw usage_error("--nnodes must be a number of nodes, 1 to " + std::to_string(largest_node_count) + ", not '" +
+                      text + "'");
+  }
+  return *value;
+}
+
+int to_node_rank(const std::string& text) {
+  const auto value = to_number<int>(text);
+  if (!value || *value < 0 || *value >= largest_node_count)
+    throw usage_error("--node-rank must be 0 to " + std::to_string(largest_node_count - 1) + ", not '" + text + "'");
+  return *value;
+}
+
+std::string to_id(const std::string& text) {
+  const bool harmless = std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '_' ||
+           c == '-';
+  });
+  if (!harmless || text.size() > 64)
+    throw usage_error("--rdzv-id must be up to 64 letters, digits, '.', '_' and '-', not '" + text + "'");
+  return text;
+}
+
+endpoint to_endpoint(const std::string& text) {
+  const auto colon = text.rfind(':');
+  endpoint result;
+  if (colon != std::string::npos) {
+    result.host = text.substr(0, colon);
+    result.port = to_port(text.substr(colon + 1), "the port of --rdzv");
+  }
+  if (result.host.starts_with('[') && result.host.ends_with(']')) {
+    result.host = result.host.substr(1, result.host.size() - 2);
+  } else if (result.host.find(':') != std::string::npos) {
+    throw usage_error("write the IPv6 address of --rdzv in brackets, [HOST]:PORT, not '" + text + "'");
+  }
+  if (result.host.empty()) throw usage_error("--rdzv must be HOST:PORT, not '" + text + "'");
+  if (result.host == "0.0.0.0" || result.host == "::" || result.host.find_first_of(" \n") != std::string::npos)
+    throw usage_error("--rdzv must name an address of node 0 that the other nodes reach, not '" + result.host + "'");
+  return result;
+}
+
+std::string from_environment(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): one thread
+  return value ? value : "";
 }
 
 /// The arguments one after the other, with "--name=value" and "-nVALUE" taken apart.
@@ -86,6 +114,8 @@ class argument_reader {
       attached_ = text.substr(2);
       text.resize(2);
     }
+    // torchrun takes both.
+    if (text.starts_with("--")) std::replace(text.begin(), text.end(), '_', '-');
     return text;
   }
   std::string value(const std::string& name) {
@@ -114,15 +144,26 @@ options parse(int argc, char** argv) {
   while (reader.more_options()) {
     const std::string name = reader.name();
     if (name == "--") break;
-    if (name == "-n" || name == "--workers") {
+    if (name == "-n" || name == "--workers" || name == "--nproc-per-node") {
       result.workers = to_workers(reader.value(name));
-    } else if (name == "--port") {
+    } else if (name == "--port" || name == "--master-port") {
       result.port = to_port(reader.value(name), name);
-    } else if (name == "--addr") {
+    } else if (name == "--addr" || name == "--master-addr") {
       result.address = reader.value(name);
-      if (result.address.empty()) throw usage_error("--addr must not be empty");
+      if (result.address.empty()) throw usage_error(name + " must not be empty");
+      if (result.address.find_first_of(" \n") != std::string::npos) throw usage_error(name + " must be one word");
     } else if (name == "--grace") {
-      result.grace = to_grace(reader.value(name));
+      result.grace = to_duration(reader.value(name), name);
+    } else if (name == "--nnodes") {
+      result.nodes = to_nodes(reader.value(name));
+    } else if (name == "--node-rank") {
+      result.node_rank = to_node_rank(reader.value(name));
+    } else if (name == "--rdzv" || name == "--rdzv-endpoint") {
+      result.meet_at = to_endpoint(reader.value(name));
+    } else if (name == "--rdzv-id") {
+      result.job_id = to_id(reader.value(name));
+    } else if (name == "--rdzv-timeout") {
+      result.meeting_limit = to_duration(reader.value(name), name);
     } else if (name == "-h" || name == "--help") {
       reader.expect_no_value(name);
       result.show_help = true;
@@ -139,10 +180,26 @@ options parse(int argc, char** argv) {
   if (result.workers == 0) throw usage_error("say how many workers to start: -n COUNT");
   if (result.command.empty() || result.command.front().empty()) throw usage_error("name the program to run");
 
-  const char* address = std::getenv("MASTER_ADDR");  // NOLINT(concurrency-mt-unsafe): one thread
-  if (result.address.empty()) result.address = address && *address ? address : "127.0.0.1";
-  const char* port = std::getenv("MASTER_PORT");  // NOLINT(concurrency-mt-unsafe)
-  if (result.port == 0 && port && *port) result.port = to_port(port, "MASTER_PORT in the environment");
+  if (result.node_rank.value_or(0) >= result.nodes) {
+    throw usage_error("--node-rank " + std::to_string(*result.node_rank) + " is not below --nnodes " +
+                      std::to_string(result.nodes));
+  }
+  if (result.nodes > 1 && !result.meet_at.host.empty()) {
+    if (result.port != 0 && result.port == result.meet_at.port)
+      throw usage_error("--port and the port of --rdzv must differ: the workers and ferry-run each listen on one");
+  } else {
+    const std::string address = from_environment("MASTER_ADDR");
+    if (result.address.empty()) result.address = address;
+    const std::string port = from_environment("MASTER_PORT");
+    if (result.port == 0 && !port.empty()) result.port = to_port(port, "MASTER_PORT in the environment");
+    if (result.nodes > 1) {
+      if (result.address.empty() || result.port == 0)
+        throw usage_error("say where the " + std::to_string(result.nodes) + " nodes meet: --rdzv HOST:PORT");
+      result.meet_at = {std::exchange(result.address, {}), std::exchange(result.port, std::uint16_t{0})};
+    } else if (result.address.empty()) {
+      result.address = "127.0.0.1";
+    }
+  }
   return result;
 }
 

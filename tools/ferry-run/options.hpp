@@ -4,19 +4,28 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "endpoint.hpp"
+
 namespace ferry_run {
 
 inline constexpr int largest_worker_count = 4096;
+inline constexpr int largest_node_count = 1024;
 
 struct options {
   int workers = 0;
-  std::string address;     ///< MASTER_ADDR of the workers
+  std::string address;     ///< MASTER_ADDR of the workers; empty with several nodes: the host where they meet
   std::uint16_t port = 0;  ///< MASTER_PORT of the workers; 0: a free one is picked
   std::chrono::milliseconds grace{10000};
+  int nodes = 1;
+  std::optional<int> node_rank = std::nullopt;
+  endpoint meet_at;  ///< with several nodes
+  std::string job_id;
+  std::chrono::milliseconds meeting_limit{300000};
   std::vector<std::string> command;
   bool show_help = false;
   bool show_version = false;
