@@ -337,7 +337,8 @@ class Meetings(unittest.TestCase):
             told.close()
         status, _, errors = one.finish()
         self.assertEqual(status, 125)
-        self.assertRegex(errors, "lost node 0: its ferry-run at .* has ended")
+        # Node 0 may have ended before it told this one what it told node 3.
+        self.assertRegex(errors, "lost node 0: (its ferry-run at .* has ended|what listens at .* without an answer)")
 
 
 if __name__ == "__main__":

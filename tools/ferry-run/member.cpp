@@ -25,7 +25,9 @@ class member final : public meeting {
       open_ = connection_.advance();
       while (const auto line = connection_.next_line()) take(*line);
       if (!open_ && !concluded_) {
-        concluded_ = came_ == 0 ? stranger() : outcome{125, "lost node 0: its ferry-run at " + place() + " has ended"};
+        concluded_ = {125, came_ == 0
+                               ? "lost node 0: what listens at " + place() + " closed the connection without an answer"
+                               : "lost node 0: its ferry-run at " + place() + " has ended"};
       }
     }
     if (came_ == 0 && !concluded_ && clock::now() - since_ > 10s) concluded_ = stranger();
