@@ -2,7 +2,8 @@
 """Compiles every public header alone, and checks what it reaches.
 
 A public header must compile as the first and only include of a source file, without a warning, and must not reach a
-header of Asio or CUDA (headers of include/ferry/adapters/ may: an adapter exists to meet another library).
+header of Asio or CUDA (headers of include/ferry/adapters/ may: an adapter exists to meet another library; one whose
+library is not here is left out).
 Exit status: 0 if all is well, 1 with the problems on stdout otherwise.
 """
 
@@ -22,6 +23,20 @@ FORBIDDEN = [
     (re.compile(r"/asio(\.hpp$|/)"), "Asio"),
     (re.compile(r"/(cuda(_runtime|_runtime_api|_fp16|_bf16|_fp8)?\.h|cublas\w*\.h|nccl\.h)$"), "CUDA"),
 ]
+# What pkg-config calls the libraries of the adapters that need more than the standard include path.
+ADAPTER_PACKAGES = {"eigen.hpp": "eigen3"}
+
+
+def adapter_flags(header):
+    """The flags of an adapter's library, or None if it is not here."""
+    package = ADAPTER_PACKAGES.get(header.name)
+    if package is None or "adapters" not in header.parts:
+        return []
+    try:
+        run = subprocess.run(["pkg-config", "--cflags-only-I", package], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return shlex.split(run.stdout.replace("-I", "-isystem "))
 
 
 def headers(root):
@@ -37,11 +52,16 @@ def reached(dependency_text):
 def check_one(root, header, compiler, flags):
     """The problems of one header."""
     name = header.relative_to(root / "include").as_posix()
+    library = adapter_flags(header)
+    if library is None:
+        print(f"include/{name} left out: {ADAPTER_PACKAGES[header.name]} is not installed")
+        return []
     with tempfile.TemporaryDirectory() as folder:
         source = pathlib.Path(folder, "alone.cpp")
         source.write_text(f"#include <{name}>\n#include <{name}>\n", encoding="utf-8")
         rule = pathlib.Path(folder, "alone.d")
-        command = [*compiler, *FLAGS, *WARNINGS, *flags, "-I", str(root / "include"), "-MD", "-MF", str(rule), str(source)]
+        command = [*compiler, *FLAGS, *WARNINGS, *flags, *library, "-I", str(root / "include")]
+        command += ["-MD", "-MF", str(rule), str(source)]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         problems = []
         if run.returncode != 0:

@@ -11,10 +11,11 @@ namespace ferry::inline v0 {
 
 /// How a foreign tensor type travels. Undefined: specialise it for the type with
 ///   static tensor to_tensor(const T& value);   may refer to the memory of `value`: then give from_blob an owner that
-///   keeps
-///                                              the memory alive. Without an owner the elements are copied when sent.
+///                                              keeps the memory alive. Without an owner the elements are copied when
+///                                              sent.
 ///   static T from_tensor(tensor t);            any shape, strides and dtype may arrive: throw what does not fit (for
 ///                                              example errc::bad_shape, errc::bad_dtype). `t` is not shared yet.
+/// A view, which owns nothing, has to_tensor alone: it can be given where a foreign tensor that it converts to is taken.
 /// Both may be called from any thread.
 template <class T>
 struct tensor_traits;

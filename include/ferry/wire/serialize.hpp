@@ -2,6 +2,7 @@
 
 // Values to bytes and back.
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -46,8 +47,14 @@ concept written_as_vector = requires {
 [[noreturn]] void rethrow_encode_error(const cereal::Exception& problem);
 [[noreturn]] void rethrow_decode_error(const cereal::Exception& problem);
 
+// A type that can be sent where a foreign tensor is received: its view, for example.
+template <class T>
+concept as_tensor = requires(const T& value) {
+  { tensor_traits<T>::to_tensor(value) } -> std::same_as<tensor>;
+};
+
 /// Writes `value` as a value of type Wire is written, without making one where that can be avoided: text for a string,
-/// a contiguous range for a vector.
+/// a contiguous range for a vector, a view for a matrix.
 template <class Wire, class T>
 inline void encode_as(wire_output_archive& archive, const T& value) {
   if constexpr (std::is_same_v<Wire, T>) {
@@ -56,6 +63,8 @@ inline void encode_as(wire_output_archive& archive, const T& value) {
     archive(static_cast<std::string_view>(value));
   } else if constexpr (written_as_vector<Wire, T>) {
     archive(static_cast<std::span<const typename Wire::value_type>>(value));
+  } else if constexpr (foreign_tensor<Wire> && as_tensor<T>) {
+    archive.write_tensor(tensor_traits<T>::to_tensor(value));
   } else {
     const Wire converted = static_cast<Wire>(value);
     archive(converted);
@@ -190,7 +199,7 @@ inline constexpr detail::serialize_fn serialize{};
 /// `limits` first. Throws as decode_values does.
 template <class... Ts>
   requires(sizeof...(Ts) != 0)
-[[nodiscard]] auto deserialize(std::span<const std::byte> bytes, std::span<const tensor> tensors = {},
+[[nodiscard]] auto deserialize(std::span<const std::byte> bytes, std::span<const tensor> tensors,
                                const wire_limits& limits = {}) {
   static_assert((std::is_same_v<Ts, std::remove_cvref_t<Ts>> && ...),
                 "ferry: deserialize makes values: name their types without const and reference");
