@@ -156,9 +156,9 @@ std::optional<std::uint16_t> pmix_port() {
 
 std::optional<std::string> master_address(const testimony& launcher, std::optional<int> local_world_size) {
   if (variable given = first_set({"MASTER_ADDR"})) {
-    if (given.value.starts_with('[') && given.value.ends_with(']'))
-      return given.value.substr(1, given.value.size() - 2);
-    return given.value;
+    if (!given.value.starts_with('[') || !given.value.ends_with(']')) return given.value;
+    if (given.value.size() <= 2) refuse(given, "a host name or an IP address");
+    return given.value.substr(1, given.value.size() - 2);
   }
   if (!launcher) return std::nullopt;
   if (local_world_size && local_world_size == number(launcher.world_size, 1, worker_id::max + 1)) return "127.0.0.1";

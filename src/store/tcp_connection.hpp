@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "interrupt.hpp"
 #include "net_address.hpp"
@@ -28,6 +29,8 @@ class store_connection {
   enum class outcome { done, broken, expired, interrupted };
 
   explicit store_connection(const interrupt& stop) noexcept : stop_(stop) {}
+  /// Over a connected, non-blocking socket.
+  store_connection(const interrupt& stop, unique_fd socket) noexcept : stop_(stop), socket_(std::move(socket)) {}
 
   /// Opens the connection; `refused` is set if the peer's machine said that nobody listens.
   outcome open(const net_address& to, deadline until, bool& refused);

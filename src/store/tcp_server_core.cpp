@@ -71,8 +71,11 @@ bool no_such_address(const asio::error_code& problem) {
 
 }  // namespace
 
+store_server_core::store_server_core(const tcp_store_limits& limits)
+    : limits_(limits), id_(incarnation::random().value) {}
+
 store_server_core::store_server_core(const std::string& host, const net_address& at, const tcp_store_limits& limits)
-    : limits_(limits), id_(incarnation::random().value) {
+    : store_server_core(limits) {
   const tcp::endpoint wanted = to_endpoint(at);
   asio::error_code problem = listen_at(acceptor_, wanted);
   if (no_such_address(problem)) {
@@ -109,17 +112,23 @@ store_server_core::store_server_core(const std::string& host, const net_address&
 }
 
 store_server_core::~store_server_core() {
-  asio::post(context_, [this] {
-    stopping_ = true;
-    asio::error_code ignored;  // closing: there is nobody to tell
-    acceptor_.close(ignored);
-    accept_again_.cancel();
-    while (!sessions_.empty()) {
-      const auto session = sessions_.begin()->second;
-      session->close();
-    }
-  });
+  if (!thread_.joinable()) {
+    close_all();
+    return;
+  }
+  asio::post(context_, [this] { close_all(); });
   thread_.join();
+}
+
+void store_server_core::close_all() {
+  stopping_ = true;
+  asio::error_code ignored;  // closing: there is nobody to tell
+  acceptor_.close(ignored);
+  accept_again_.cancel();
+  while (!sessions_.empty()) {
+    const auto session = sessions_.begin()->second;
+    session->close();
+  }
 }
 
 void store_server_core::accept() {
@@ -158,6 +167,10 @@ void store_server_core::admit(tcp::socket socket) {
   for (const auto& [name, value] : {std::pair{TCP_KEEPIDLE, 30}, {TCP_KEEPINTVL, 10}, {TCP_KEEPCNT, 3}}) {
     ::setsockopt(socket.native_handle(), IPPROTO_TCP, name, &value, sizeof(value));
   }
+  begin_session(std::move(socket));
+}
+
+void store_server_core::begin_session(tcp::socket socket) {
   // Beyond the limit there is room to say so to clients, not for a flood of silent peers.
   if (sessions_.size() >= limits_.max_connections + spare_connections && !strangers_.empty()) {
     strangers_.front()->close();  // the one that has owed its hello for longest

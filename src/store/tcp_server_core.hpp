@@ -31,6 +31,8 @@ class store_server_core {
  public:
   /// Listens. Throws errc::address_in_use, errc::system_failure.
   store_server_core(const std::string& host, const net_address& at, const tcp_store_limits& limits);
+  /// Without listener and thread: whoever makes it begins the sessions and runs context().
+  explicit store_server_core(const tcp_store_limits& limits);
   /// Closes everything and joins the thread.
   ~store_server_core();
   store_server_core(const store_server_core&) = delete;
@@ -56,6 +58,8 @@ class store_server_core {
 
   // For the sessions, on the server's thread.
   asio::io_context& context() noexcept { return context_; }
+  /// Serves a connected, non-blocking stream socket.
+  void begin_session(asio::ip::tcp::socket socket);
   [[nodiscard]] const tcp_store_limits& limits() const noexcept { return limits_; }
   [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
   [[nodiscard]] const key_table& table() const noexcept { return table_; }
@@ -72,12 +76,14 @@ class store_server_core {
   /// errc::limit_exceeded, because there are more of them than the content may have.
   void charge(std::size_t bytes);
   void discharge(std::size_t bytes) noexcept { unfinished_bytes_ -= bytes; }
+  [[nodiscard]] std::size_t unfinished_bytes() const noexcept { return unfinished_bytes_; }
   /// Bytes received but not yet processed by any session are read through this one buffer.
   std::array<char, 64 * 1024>& scratch() noexcept { return scratch_; }
 
  private:
   void accept();
   void admit(asio::ip::tcp::socket socket);
+  void close_all();
   void count_connections();
   void wake(std::string_view key);
 

@@ -14,6 +14,7 @@
 #include <ferry/base/work.hpp>
 
 #include "tcp_connection.hpp"
+#include "tcp_replies.hpp"
 #include "tcp_server_core.hpp"
 
 namespace ferry::inline v0 {
@@ -176,7 +177,9 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
   }
 }
 
-tcp_store::reply tcp_store::transact(const std::string& request, bool repeatable, deadline until) {
+// The reply `ok`, or `also`: any other than these is none to the request.
+tcp_store::reply tcp_store::transact(const std::string& request, bool repeatable, deadline until,
+                                     detail::store_wire::status also) {
   const blocking_scope blocking;
   const auto since = clock::now();
   for (std::chrono::nanoseconds pause = first_pause;; pause = std::min(pause * 2, longest_pause)) {
@@ -225,9 +228,12 @@ tcp_store::reply tcp_store::transact(const std::string& request, bool repeatable
         continue;
     }
     if (answer.status == wire::status::error) {
-      detail::field_reader fields(answer.body);
-      const auto code = static_cast<errc>(fields.get<std::uint16_t>());
-      throw_error(code, fmt::format("{}: {}", describe(), fields.take(fields.left())));
+      const auto refused = wire::read_error(answer.body);
+      throw_error(refused.code, fmt::format("{}: {}", describe(), refused.text));
+    }
+    if (answer.status != wire::status::ok && answer.status != also) {
+      throw_error(errc::protocol_error, fmt::format("the {} sent a reply of kind {}, which is none to the request",
+                                                    describe(), static_cast<int>(answer.status)));
     }
     return answer;
   }
@@ -265,26 +271,18 @@ std::vector<std::string> tcp_store::do_get(std::span<const std::string> keys, bo
     }
     for (std::size_t i = 0; i < 4; ++i) request[count_at + i] = static_cast<char>(count >> (8 * i));
 
-    const reply answer = transact(finished(std::move(request)), true, until);
-    detail::field_reader fields(answer.body);
+    const reply answer = transact(finished(std::move(request)), true, until, wire::status::cancelled);
     if (answer.status == wire::status::cancelled) {
-      const auto missing = fields.get<std::uint32_t>();
-      const auto named = std::min<std::size_t>(fields.get<std::uint32_t>(), wire::max_missing_named);
-      std::vector<std::string> names;
-      for (std::size_t i = 0; i < named; ++i) names.emplace_back(fields.get_string());
-      detail::throw_keys_missing(*this, names, missing, since);
+      const auto missing = wire::read_missing(answer.body);
+      detail::throw_keys_missing(*this, missing.names, missing.count, since);
     }
     if (!values) {
       done += count;
       continue;
     }
-    const std::size_t before = done;
-    while (fields.left() != 0 && done != keys.size()) {
-      found.emplace_back(fields.get_string());
-      ++done;
-    }
-    if (done == before)
-      throw_error(errc::protocol_error, fmt::format("the {} answered a get with no value", describe()));
+    const std::size_t before = found.size();
+    wire::read_values(answer.body, count, found);
+    done += found.size() - before;
   }
   return found;
 }
@@ -294,17 +292,16 @@ std::optional<std::string> tcp_store::do_try_get(std::string_view key, deadline 
   detail::put(request, static_cast<std::uint8_t>(wire::get_values));
   detail::put(request, std::uint32_t{1});
   detail::put_string(request, key);
-  const reply answer = transact(finished(std::move(request)), true, until);
+  const reply answer = transact(finished(std::move(request)), true, until, wire::status::absent);
   if (answer.status == wire::status::absent) return std::nullopt;
-  return std::string(detail::field_reader(answer.body).get_string());
+  return wire::read_value(answer.body);
 }
 
 std::int64_t tcp_store::do_add(std::string_view key, std::int64_t delta, deadline until) {
   std::string request = wire::begin(wire::operation::add);
   detail::put_string(request, key);
   detail::put(request, delta);
-  const reply answer = transact(finished(std::move(request)), false, until);
-  return detail::field_reader(answer.body).get<std::int64_t>();
+  return wire::read_sum(transact(finished(std::move(request)), false, until).body);
 }
 
 std::string tcp_store::do_compare_set(std::string_view key, std::string_view expected, std::string_view desired,
@@ -319,8 +316,7 @@ std::string tcp_store::do_compare_set(std::string_view key, std::string_view exp
 bool tcp_store::do_erase(std::string_view key, deadline until) {
   std::string request = wire::begin(wire::operation::erase);
   detail::put_string(request, key);
-  const reply answer = transact(finished(std::move(request)), false, until);
-  return detail::field_reader(answer.body).get<std::uint8_t>() != 0;
+  return wire::read_erased(transact(finished(std::move(request)), false, until).body);
 }
 
 std::vector<store_entry> tcp_store::do_list(std::string_view prefix, deadline until) {
@@ -329,16 +325,7 @@ std::vector<store_entry> tcp_store::do_list(std::string_view prefix, deadline un
     std::string request = wire::begin(wire::operation::list);
     detail::put_string(request, prefix);
     detail::put_string(request, found.empty() ? std::string_view() : std::string_view(found.back().key));
-    const reply answer = transact(finished(std::move(request)), true, until);
-    detail::field_reader fields(answer.body);
-    more = fields.get<std::uint8_t>() != 0;
-    while (fields.left() != 0) {
-      std::string key(fields.get_string());
-      if (!found.empty() && key <= found.back().key) {
-        throw_error(errc::protocol_error, fmt::format("the {} listed keys out of order", describe()));
-      }
-      found.push_back({std::move(key), std::string(fields.get_string())});
-    }
+    more = wire::read_page(transact(finished(std::move(request)), true, until).body, prefix, found);
   }
   return found;
 }
@@ -346,8 +333,7 @@ std::vector<store_entry> tcp_store::do_list(std::string_view prefix, deadline un
 std::size_t tcp_store::do_count(std::string_view prefix, deadline until) {
   std::string request = wire::begin(wire::operation::count);
   detail::put_string(request, prefix);
-  const reply answer = transact(finished(std::move(request)), true, until);
-  return static_cast<std::size_t>(detail::field_reader(answer.body).get<std::uint64_t>());
+  return wire::read_count(transact(finished(std::move(request)), true, until).body);
 }
 
 store_change tcp_store::do_wait_change(std::string_view key, std::uint64_t last_version, deadline until) {
@@ -355,13 +341,9 @@ store_change tcp_store::do_wait_change(std::string_view key, std::uint64_t last_
   std::string request = wire::begin(wire::operation::wait_change);
   detail::put_string(request, key);
   detail::put(request, last_version);
-  const reply answer = transact(finished(std::move(request)), true, until);
+  const reply answer = transact(finished(std::move(request)), true, until, wire::status::cancelled);
   if (answer.status == wire::status::cancelled) detail::throw_no_change(*this, key, since);
-  detail::field_reader fields(answer.body);
-  store_change state;
-  state.version = fields.get<std::uint64_t>();
-  if (fields.get<std::uint8_t>() != 0) state.value = std::string(fields.take(fields.left()));
-  return state;
+  return wire::read_change(answer.body);
 }
 
 }  // namespace ferry::inline v0

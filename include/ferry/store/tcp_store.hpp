@@ -23,6 +23,9 @@ namespace detail {
 class store_server_core;
 class store_connection;
 class interrupt;
+namespace store_wire {
+enum class status : std::uint8_t;
+}
 }  // namespace detail
 
 /// Serves a key-value store to tcp_store clients, from one thread that sleeps when there is nothing to do. The content
@@ -100,7 +103,7 @@ class tcp_store final : public store {
   struct state;
   struct reply;
   std::unique_ptr<detail::store_connection> connect(deadline until, clock::time_point since);
-  reply transact(const std::string& request, bool repeatable, deadline until);
+  reply transact(const std::string& request, bool repeatable, deadline until, detail::store_wire::status also = {});
 
   tcp_store_options options_;
   std::unique_ptr<state> state_;
