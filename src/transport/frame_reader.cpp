@@ -71,6 +71,7 @@ void frame_reader::parse(message_sink& sink) {
     if (phase_ == phase::body) return;
     if (phase_ == phase::tensors) {
       if (!take_tensor_bytes()) return;
+      check_received(message_.tensors);
       phase_ = phase::header;
       after_large_tensors_ = message_.header.tensor_bytes >= large_tensors;
       sink.on_frame(std::exchange(message_, {}));

@@ -223,4 +223,13 @@ std::vector<tensor> decode_tensor_table(const frame_header& header, std::span<co
   return tensors;
 }
 
+void check_received(std::span<const tensor> tensors) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].dtype() != dtype::bool_ || !tensors[i].device().is_cpu()) continue;
+    std::byte other{0};
+    for (const std::byte each : packed_bytes(tensors[i])) other |= each;
+    if (other > std::byte{1}) refuse_entry(errc::malformed, i, "an element of a bool tensor is neither 0 nor 1");
+  }
+}
+
 }  // namespace ferry::inline v0

@@ -64,4 +64,8 @@ bool next_extension(std::span<const std::byte>& records, extension_record& recor
 std::vector<tensor> decode_tensor_table(const frame_header& header, std::span<const std::byte> table,
                                         const wire_limits& limits);
 
+/// For a transport, once the data of all tensors has arrived: throws errc::malformed if an element of a bool tensor in
+/// CPU memory is neither 0 nor 1, which no program may read.
+void check_received(std::span<const tensor> tensors);
+
 }  // namespace ferry::inline v0
