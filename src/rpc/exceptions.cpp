@@ -185,7 +185,11 @@ void rethrow_exception(const inbound_message& reply, const wire_limits& limits) 
   std::string what;
   std::string bytes;
   decode_values(reply.payload, reply.tensors, limits, name, what, bytes);
-  if (name == ferry_error_name) throw_error(static_cast<errc>(parse_code(bytes)), what);
+  // A number that is none here (of a later build, or 0) goes the way of unknown types.
+  if (const auto code = static_cast<errc>(parse_code(bytes));
+      name == ferry_error_name && errc_name(code) != "unknown") {
+    throw_error(code, what);
+  }
   if (name == remote_error_name) throw remote_error(bytes, what);
   if (const auto codec = codec_for(std::string_view(name))) std::rethrow_exception(codec->decode(what, bytes));
   throw remote_error(name, name + ": " + what);
