@@ -117,6 +117,7 @@ outcome read_at_once(bytes left) {
         if (!to.empty()) std::memcpy(to.data(), rest.data(), to.size());
         rest = rest.subspan(to.size());
       }
+      ferry::check_received(message.tensors);
       left = rest;
       result.messages.push_back(std::move(message));
     }
@@ -125,6 +126,11 @@ outcome read_at_once(bytes left) {
     result.refused = refused.kind();
   }
   return result;
+}
+
+void check_elements(const ferry::tensor& tensor) {
+  if (tensor.dtype() != ferry::dtype::bool_) return;
+  for (const std::byte each : ferry::packed_bytes(tensor)) require(each <= std::byte{1}, "a bool is 0 or 1");
 }
 
 void check_same(const ferry::inbound_message& a, const ferry::inbound_message& b) {
@@ -170,6 +176,7 @@ void run(bytes input) {
   const outcome whole = read_at_once(from.content);
   require(pieces.messages.size() == whole.messages.size(), "as many messages arrive as were sent");
   for (std::size_t i = 0; i != whole.messages.size(); ++i) {
+    for (const auto& tensor : pieces.messages[i].tensors) check_elements(tensor);
     check_same(pieces.messages[i], whole.messages[i]);
     check_encoding(pieces.messages[i]);
   }
@@ -212,6 +219,12 @@ void seeds(const seed_sink& sink) {
   add_seed(sink, "at-once", stream, 65535);
   add_seed(sink, "bytewise", stream, 65535, 1);
   add_seed(sink, "pieces", stream, 50);
+  ferry::outgoing_message bools;
+  bools.begin_payload();
+  bools.tensors = {ferry::zeros({1}), ferry::ones({3}, ferry::dtype::bool_)};
+  stream.clear();
+  append(stream, bools);
+  add_seed(sink, "bools", stream, 65535);
 
   const auto large = [&](std::string_view name, std::size_t payload, std::vector<ferry::tensor> tensors,
                          std::size_t data) {

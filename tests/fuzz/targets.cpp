@@ -4,7 +4,8 @@ namespace fuzz {
 
 std::span<const target* const> all_targets() {
   static constexpr const target* all[] = {
-      &address, &archive, &extension_records, &frame_header, &frame_reader, &handshake, &tensor_table,
+      &address,      &archive,   &checkpoint, &exceptions,   &extension_records, &file_store,   &frame_header,
+      &frame_reader, &handshake, &rendezvous, &store_client, &store_server,      &tensor_table, &worker_record,
   };
   return all;
 }

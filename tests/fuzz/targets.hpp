@@ -10,11 +10,18 @@ namespace fuzz {
 
 extern const target address;
 extern const target archive;
+extern const target checkpoint;
+extern const target exceptions;
 extern const target extension_records;
+extern const target file_store;
 extern const target frame_header;
 extern const target frame_reader;
 extern const target handshake;
+extern const target rendezvous;
+extern const target store_client;
+extern const target store_server;
 extern const target tensor_table;
+extern const target worker_record;
 
 std::span<const target* const> all_targets();
 
