@@ -10,6 +10,8 @@
 #include <ferry/rpc/combinators.hpp>
 #include <ferry/rpc/exceptions.hpp>
 #include <ferry/rpc/future.hpp>
+#include <ferry/rpc/plugin.hpp>
+#include <ferry/rpc/serve.hpp>
 #include <ferry/rpc/task.hpp>
 #include <ferry/rpc/to.hpp>
 #include <ferry/rpc/worker.hpp>

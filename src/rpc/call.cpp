@@ -217,6 +217,10 @@ void check_reply(const call_facts& facts, const inbound_message& reply) {
   const auto code = static_cast<errc>(reply.header.code);
   switch (code) {
     case errc::unknown_method:
+      if (!detail.empty()) {
+        throw_error(code, fmt::format("{}: the callee does not serve '{}' {}: {}", describe(facts), facts.method->name,
+                                      facts.method->signature_text, detail));
+      }
       throw_error(code,
                   fmt::format("{}: the callee's program has no method '{}' {} (code is not sent along: the function "
                               "must be compiled into both programs, and called or served there)",
@@ -244,6 +248,7 @@ void throw_bad_result(const call_facts& facts) {
 
 void async_call::start(outgoing_call& call) {
   facts_ = {call.worker(), &call.method(), call.peer(), call.limit()};
+  code_ = method_hold(call.method());
   keep();  // until finish()
   try {
     if (call.stop() && call.stop()->stop_possible()) stop_.emplace(*call.stop(), stopper{this});
@@ -279,6 +284,11 @@ void async_call::give_up() noexcept {
   finish();
 }
 
+void async_call::on_reply(inbound_message&& reply) noexcept {
+  complete(reply);
+  finish();
+}
+
 void async_call::on_failure(errc code, call_phase phase, const std::string& detail) noexcept {
   set_error(failure_of(facts_, code, phase, detail));
   wake_helper();
@@ -294,6 +304,7 @@ void async_call::wake_helper() noexcept {
 void async_call::finish() noexcept {
   stop_.reset();
   trace_call(trace_event::kind::call_end, facts_, call_id);
+  const method_hold code = std::move(code_);                  // until nothing of the state runs any more
   const std::shared_ptr<worker_core> worker = facts_.worker;  // the state may go with the reference
   worker->agent_unchecked().finished_calls(1);
   drop();

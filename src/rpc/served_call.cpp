@@ -28,10 +28,10 @@ void trace_handler(trace_event::kind what, const method_entry& method, const wor
 
 served_call::served_call(std::shared_ptr<worker_core> worker, std::shared_ptr<reply_channel> channel, worker_id from,
                          inbound_message&& request)
-    : call_context(worker, deadline_of(request.header), from),
+    : held_method{worker->serves(request.header.method) ? method_hold::find(request.header.method) : method_hold()},
+      call_context(worker, deadline_of(request.header), from),
       worker_(std::move(worker)),
       channel_(std::move(channel)),
-      method_(find_method(request.header.method)),
       request_(std::move(request)) {
   run = [](work* self) noexcept {
     auto* call = static_cast<served_call*>(self);
@@ -50,22 +50,28 @@ const wire_limits& served_call::limits() const noexcept { return worker_->limits
 
 std::string served_call::describe() const {
   return fmt::format("{}: '{}' called by worker {}", to_string(worker_->agent_unchecked().self()),
-                     method_ ? method_->name : fmt::format("method {:016x}", request_.header.method), caller().value);
+                     method() ? method()->name : fmt::format("method {:016x}", request_.header.method), caller().value);
 }
 
 void served_call::serve() noexcept {
   context_scope scope(this);
-  const bool traced = trace_enabled() && method_;
+  const method_entry* called = method();
+  const bool traced = trace_enabled() && called;
   const std::uint64_t id = request_.header.call_id;  // the answer, perhaps on another thread, takes the request along
-  if (traced) trace_handler(trace_event::kind::handler_begin, *method_, *worker_, caller(), id);
+  if (traced) trace_handler(trace_event::kind::handler_begin, *called, *worker_, caller(), id);
   try {
-    if (!method_) throw_error(errc::unknown_method, "");
-    if (method_->signature != request_.header.signature) throw_error(errc::signature_mismatch, method_->signature_text);
-    method_->serve(*this);
+    if (!called) {
+      throw_error(errc::unknown_method, worker_->serves(request_.header.method)
+                                            ? ""
+                                            : "it serves a list of methods (ferry::serve<...>() or "
+                                              "worker_config::serve), which does not contain this one");
+    }
+    if (called->signature != request_.header.signature) throw_error(errc::signature_mismatch, called->signature_text);
+    called->serve(*this);
   } catch (...) {
     if (!later_) fail(std::current_exception());
   }
-  if (traced) trace_handler(trace_event::kind::handler_end, *method_, *worker_, caller(), id);
+  if (traced) trace_handler(trace_event::kind::handler_end, *called, *worker_, caller(), id);
 }
 
 void served_call::send(outgoing_message&& reply) {

@@ -32,7 +32,8 @@ worker start(worker_config config, Make make) {
   const worker_info checked(config.name, config.rank);
   auto group_store = std::make_shared<prefix_store>("ferry/", group.store);
   try {
-    auto core = std::make_shared<worker_core>(group_store, make(group_store, config, options), config.exit_timeout);
+    auto core = std::make_shared<worker_core>(group_store, make(group_store, config, options), config.exit_timeout,
+                                              config.serve);
     core->start();
     return worker(std::move(core));
   } catch (...) {

@@ -29,10 +29,12 @@ worker_list& all_workers() {
 
 }  // namespace
 
-worker_core::worker_core(std::shared_ptr<store> group_store, std::unique_ptr<ferry::agent> agent, timeout exit_timeout)
+worker_core::worker_core(std::shared_ptr<store> group_store, std::unique_ptr<ferry::agent> agent, timeout exit_timeout,
+                         served_methods served)
     : store_(std::move(group_store)),
       agent_(std::move(agent)),
       exit_timeout_(exit_timeout),
+      served_(served.everything() ? served_by_default() : std::move(served)),
       pool_(std::make_shared<handler_pool>(
           agent_->reactor(), agent_->options().num_worker_threads, agent_->options().max_blocked_handlers,
           [](void* self) noexcept { static_cast<worker_core*>(self)->agent_->activity_changed(); }, this)),
@@ -125,6 +127,11 @@ void worker_core::on_request(const std::shared_ptr<reply_channel>& channel, cons
 
 void worker_core::request_done() noexcept {
   if (requests_.fetch_sub(1) == 1) agent_->activity_changed();
+}
+
+const method_entry* running_method() noexcept {
+  const auto* call = dynamic_cast<const served_call*>(thread_context());
+  return call ? call->method() : nullptr;
 }
 
 std::shared_ptr<worker_core> current_worker() {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include <ferry/backend/agent.hpp>
+#include <ferry/backend/served_methods.hpp>
 #include <ferry/rpc/context.hpp>
 #include <ferry/rpc/served_call.hpp>
 #include <ferry/store/store.hpp>
@@ -16,7 +17,8 @@ namespace ferry::inline v0::detail {
 /// What the handle `worker` and the contexts of its calls share. Inert once shut down.
 class worker_core final : public executor, public request_handler, public std::enable_shared_from_this<worker_core> {
  public:
-  worker_core(std::shared_ptr<store> group_store, std::unique_ptr<ferry::agent> agent, timeout exit_timeout);
+  worker_core(std::shared_ptr<store> group_store, std::unique_ptr<ferry::agent> agent, timeout exit_timeout,
+              served_methods served);
 
   /// Joins the group and becomes the process's current worker.
   void start();
@@ -29,6 +31,7 @@ class worker_core final : public executor, public request_handler, public std::e
   void set_default_timeout(timeout value) { default_timeout_.store(value, std::memory_order_relaxed); }
   [[nodiscard]] timeout exit_timeout() const noexcept { return exit_timeout_; }
   [[nodiscard]] const wire_limits& limits() const noexcept { return agent_->options().transport.limits; }
+  [[nodiscard]] bool serves(std::uint64_t method) const noexcept { return served_.contains(method); }
   [[nodiscard]] bool is_shut_down() const noexcept { return shut_down_.load(); }
 
   void request_done() noexcept;
@@ -45,12 +48,18 @@ class worker_core final : public executor, public request_handler, public std::e
   const std::shared_ptr<store> store_;
   const std::unique_ptr<ferry::agent> agent_;
   const timeout exit_timeout_;
+  const served_methods served_;
   const std::shared_ptr<handler_pool> pool_;
   std::atomic<timeout> default_timeout_;
   std::atomic<bool> shutting_down_{false};
   std::atomic<bool> shut_down_{false};
   std::atomic<std::uint64_t> requests_{0};  // being served, answers to come included
 };
+
+/// What ferry::serve<...>() listed, or everything if it was never called.
+served_methods served_by_default();
+/// The method whose handler, or a continuation or coroutine of it, runs on this thread; null if none does.
+const method_entry* running_method() noexcept;
 
 /// Encodes what a method threw: its type's name, its text and further bytes.
 void encode_exception(const std::exception_ptr& thrown, outgoing_message& message);

@@ -29,6 +29,15 @@ struct sealed {
   }
 };
 struct own_error {};
+struct narrow {
+  narrow() = default;
+  explicit narrow(int start) : value(start) {}
+  int value = 0;
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(value);
+  }
+};
 
 int add(int a, int b);
 int sum(const std::vector<int>& values);
@@ -59,6 +68,10 @@ void use(const ferry::worker& self) {
   self.rpc_sync<&serialisable::get>("worker1", serialisable{});
   self.rpc_sync<ferry::make<serialisable>>("worker1");
   self.notify<add>("worker1", 1, 2);
+  self.rpc_sync<ferry::make<narrow>>("worker1", 1);
+  self.rpc_sync<ferry::named<"add", add>>("worker1", 1, 2);
+  self.rpc_sync<ferry::stub<"add", int(int, int)>>("worker1", 1, 2);
+  ferry::serve<add, ferry::named<"add", add>, ferry::make<narrow, int>>();
 
 #if CASE == 1  // expect: a method's parameter is a non-const reference
   std::vector<int> values;
@@ -119,5 +132,56 @@ void use(const ferry::worker& self) {
 #if CASE == 19  // expect: nodiscard
   #pragma GCC diagnostic error "-Wunused-result"
   self.rpc_async<add>("worker1", 1, 2);
+#endif
+#if CASE == 20  // expect: a method's public name is empty
+  self.rpc_sync<ferry::named<"", add>>("worker1", 1, 2);
+#endif
+#if CASE == 21  // expect: a method's public name has a blank
+  self.rpc_sync<ferry::stub<"add two", int(int, int)>>("worker1", 1, 2);
+#endif
+#if CASE == 22  // expect: needs a function, a member function or make<T, Args...>, not another named<> or stub<>
+  self.rpc_sync<ferry::named<"plus", ferry::named<"add", add>>>("worker1", 1, 2);
+#endif
+#if CASE == 23  // expect: needs a function, a member function or make<T, Args...>, not another named<> or stub<>
+  ferry::serve<ferry::named<"plus", ferry::stub<"add", int(int, int)>>>();
+#endif
+#if CASE == 24  // expect: Lambdas have no name that another program could know
+  self.rpc_sync<ferry::named<"lambda", [](int number) { return number; }>>("worker1", 1);
+#endif
+#if CASE == 25  // expect: Signature> needs a function type
+  self.rpc_sync<ferry::stub<"add", int>>("worker1", 1, 2);
+#endif
+#if CASE == 26  // expect: a stub's result is a reference, which means nothing in another process
+  self.rpc_sync<ferry::stub<"text", const std::string&()>>("worker1");
+#endif
+#if CASE == 27  // expect: a method's parameter is a non-const reference
+  self.rpc_sync<ferry::stub<"fill", void(std::vector<int>&)>>("worker1", std::vector<int>());
+#endif
+#if CASE == 28  // expect: a method's parameter is a pointer, which means nothing in another process
+  self.rpc_sync<ferry::stub<"first", int(const int*)>>("worker1", nullptr);
+#endif
+#if CASE == 29  // expect: a method's parameter is a future or task, which cannot travel
+  self.rpc_sync<ferry::stub<"wait", int(ferry::future<int>)>>("worker1", ferry::make_ready_future(1));
+#endif
+#if CASE == 30  // expect: the call gives another number of arguments than the method has parameters
+  (void)self.rpc_async<ferry::stub<"add", int(int, int)>>("worker1", 1);
+#endif
+#if CASE == 31  // expect: an argument of the call cannot be converted to the method's parameter
+  self.notify<ferry::named<"add", add>>("worker1", 1, "two");
+#endif
+#if CASE == 32  // expect: no serialiser
+  self.rpc_sync<ferry::stub<"look", int(plain)>>("worker1", plain{});
+#endif
+#if CASE == 33  // expect: no serialiser
+  ferry::serve<look>();
+#endif
+#if CASE == 34  // expect: a method's parameter is a non-const reference
+  ferry::serve<fill>();
+#endif
+#if CASE == 35  // expect: make<T> was given arguments from which a T cannot be constructed
+  self.rpc_sync<ferry::make<narrow>>("worker1", "text");
+#endif
+#if CASE == 36  // expect: Lambdas have no name that another program could know
+  const ferry::served_methods list = ferry::serve_list<[] {}>;
 #endif
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <ferry/backend/served_methods.hpp>
 #include <ferry/base/time.hpp>
 #include <ferry/transport/transport.hpp>
 
@@ -49,6 +50,9 @@ struct worker_config {
   timeout init_timeout = {};
   /// How long the destructor of the worker waits for a graceful shutdown.
   timeout exit_timeout = std::chrono::seconds(60);
+  /// What others may call: ferry::serve_list<f, g>, and nothing else then. Unset: what ferry::serve<...>() listed in this
+  /// process before the worker started, else every method of the program.
+  served_methods serve = {};
 
   [[nodiscard]] rpc_options options() const;
 };

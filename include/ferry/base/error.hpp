@@ -57,6 +57,7 @@ enum class errc : int {
   resource_exhausted = 409,  ///< a stated bound (threads, bytes, calls) is reached
   duplicate_method = 410,    ///< two different functions under one method id
   shutting_down = 411,       ///< the worker is shutting down
+  method_busy = 412,         ///< a plug-in cannot go while its methods run
   // 5xx: wire
   truncated = 500,          ///< the bytes end before the value does
   limit_exceeded = 501,     ///< a size, count or nesting depth is above its budget

@@ -13,6 +13,7 @@
 #include <ferry/backend/agent.hpp>
 #include <ferry/rpc/future.hpp>
 #include <ferry/rpc/method.hpp>
+#include <ferry/rpc/named.hpp>
 #include <ferry/rpc/served_call.hpp>
 #include <ferry/rpc/to.hpp>
 
@@ -88,6 +89,7 @@ R decode_result(const call_facts& facts, const inbound_message& reply) {
 /// The part of an asynchronous call that does not depend on the result type.
 class async_call : public pending_call {
  public:
+  void on_reply(inbound_message&& reply) noexcept final;
   void on_failure(errc code, call_phase phase, const std::string& detail) noexcept final;
 
  protected:
@@ -98,9 +100,9 @@ class async_call : public pending_call {
   void give_up() noexcept;
   /// The current thread receives until the result is there; true if it is.
   bool help(const future_state_base& state, deadline until);
-  /// The call has its result; drops the pending reference.
-  void finish() noexcept;
 
+  /// Completes the state with what the reply says.
+  virtual void complete(const inbound_message& reply) noexcept = 0;
   virtual void set_error(std::exception_ptr error) noexcept = 0;
   virtual void set_cancelled(std::exception_ptr error) noexcept = 0;
   virtual void keep() noexcept = 0;  ///< one more reference to the state
@@ -114,8 +116,12 @@ class async_call : public pending_call {
     void operator()() const noexcept { call->give_up(); }
   };
   void wake_helper() noexcept;
+  /// The call has its result; drops the pending reference.
+  void finish() noexcept;
 
   call_ticket ticket_;
+  method_hold
+      code_;  // the code of the derived class comes from where the call was made: it stays while the call is pending
   std::atomic<bool> sent_{false};  // ticket_ is set
   std::atomic<bool> unwanted_{false};
   std::optional<std::stop_callback<stopper>> stop_;
@@ -131,7 +137,7 @@ class call_state final : public future_state<R>, public async_call {
     return future<R>(ref_ptr<future_state<R>>(std::move(self)));
   }
 
-  void on_reply(inbound_message&& reply) noexcept override {
+  void complete(const inbound_message& reply) noexcept override {
     try {
       if constexpr (std::is_void_v<R>) {
         decode_result<R>(facts_, reply);
@@ -142,7 +148,6 @@ class call_state final : public future_state<R>, public async_call {
     } catch (...) {
       this->try_set_error(std::current_exception());
     }
-    finish();
   }
 
  private:
@@ -187,8 +192,7 @@ void write_arguments(outgoing_message& message, const A&... args) {
 
 template <auto F, class... A>
 auto call_sync(std::shared_ptr<worker_core> worker, const to& destination, const A&... args) -> result_of<F> {
-  (void)registered<F>::at_startup;
-  outgoing_call call(std::move(worker), destination, method_of<F>(), false);
+  outgoing_call call(std::move(worker), destination, usable_method<F>(), false);
   write_arguments<F>(call.message, args...);
   const inbound_message reply = call.run();
   return decode_result<result_of<F>>({call.worker(), &call.method(), call.peer(), call.limit()}, reply);
@@ -196,16 +200,14 @@ auto call_sync(std::shared_ptr<worker_core> worker, const to& destination, const
 
 template <auto F, class... A>
 auto call_async(std::shared_ptr<worker_core> worker, const to& destination, const A&... args) -> future<result_of<F>> {
-  (void)registered<F>::at_startup;
-  outgoing_call call(std::move(worker), destination, method_of<F>(), false);
+  outgoing_call call(std::move(worker), destination, usable_method<F>(), false);
   write_arguments<F>(call.message, args...);
   return call_state<result_of<F>>::send(call);
 }
 
 template <auto F, class... A>
 void call_one_way(std::shared_ptr<worker_core> worker, const to& destination, const A&... args) {
-  (void)registered<F>::at_startup;
-  outgoing_call call(std::move(worker), destination, method_of<F>(), true);
+  outgoing_call call(std::move(worker), destination, usable_method<F>(), true);
   write_arguments<F>(call.message, args...);
   call.send_one_way();
 }

@@ -11,6 +11,7 @@
 #include <ferry/base/method_name.hpp>
 #include <ferry/base/type_name.hpp>
 #include <ferry/rpc/async_traits.hpp>
+#include <ferry/rpc/method_entry.hpp>
 #include <ferry/wire/serialize.hpp>
 
 namespace ferry::inline v0 {
@@ -23,30 +24,6 @@ template <auto F>
 struct method_traits;
 
 namespace detail {
-
-class served_call;
-
-/// One method of this program. Lives as long as the code it names.
-struct method_entry {
-  std::uint64_t id = 0;         ///< fingerprint of mangled_name
-  std::uint64_t signature = 0;  ///< fingerprint of signature_text
-  std::string mangled_name;
-  std::string name;  ///< for people
-  std::string signature_text;
-  void (*serve)(served_call& call) = nullptr;  ///< null: known by name only
-  bool inline_handler = false;
-
-  method_entry(std::string mangled, std::string readable, std::string signature_name, void (*server)(served_call&),
-               bool runs_inline);
-  ~method_entry();
-  method_entry(const method_entry&) = delete;
-  method_entry& operator=(const method_entry&) = delete;
-};
-
-/// The method with that id that this program serves, or null. Thread-safe.
-const method_entry* find_method(std::uint64_t id) noexcept;
-/// Throws errc::duplicate_method if two different functions of the program have one id.
-void check_methods();
 
 template <class T>
 inline constexpr bool dependent_false = false;
@@ -77,9 +54,10 @@ consteval bool check_result() {
 // The parts of a function type: result, and parameters as a tuple; for a member function the object comes first.
 template <class Function>
 struct function_parts {
-  static_assert(dependent_false<Function>,
-                "ferry: a method is a function, a member function or make<T>, given as a template argument: "
-                "rpc_sync<f>(...). Lambdas have no name that another program could know: write a function");
+  static_assert(
+      dependent_false<Function>,
+      "ferry: a method is a function, a member function, make<T>, named<> or stub<>, given as a template argument: "
+      "rpc_sync<f>(...). Lambdas have no name that another program could know: write a function");
 };
 template <class R, class... P>
 struct function_parts<R (*)(P...)> {
@@ -114,27 +92,69 @@ using parts_of = function_parts<typename without_noexcept<decltype(F)>::type>;
 template <auto F>
 using result_of = wire_type<unwrap_async_t<typename parts_of<F>::result>>;
 
+// Beyond its parts: the function that is called, and the method's public name. Specialised by named.hpp.
+template <class Type>
+struct method_facts {};
 template <auto F>
-void serve_method(served_call& call);
+using facts_of = method_facts<typename without_noexcept<decltype(F)>::type>;
 
 template <auto F>
-const method_entry& method_of() {
-  static const method_entry entry(mangled_name<F>(), method_name<F>(),
-                                  signature_text<typename parts_of<F>::signature>(), &serve_method<F>, [] {
-                                    if constexpr (requires { method_traits<F>::inline_handler; }) {
-                                      return bool{method_traits<F>::inline_handler};
-                                    } else {
-                                      return false;
-                                    }
-                                  }());
+inline constexpr bool is_stub = requires { facts_of<F>::stub; };
+template <auto F>
+consteval auto function_behind() {
+  if constexpr (requires { facts_of<F>::function; }) {
+    return facts_of<F>::function;
+  } else {
+    return F;
+  }
+}
+template <auto F>
+consteval bool runs_inline() {
+  if constexpr (requires { method_traits<F>::inline_handler; }) {
+    return method_traits<F>::inline_handler;
+  } else if constexpr (requires { method_traits<function_behind<F>()>::inline_handler; }) {
+    return method_traits<function_behind<F>()>::inline_handler;
+  } else {
+    return false;
+  }
+}
+
+// Hidden: every library has entries of its own, which come and go with it, and none becomes one of those symbols that are
+// unique in the process and keep their library from being unloaded.
+
+template <auto F>
+[[gnu::visibility("hidden")]] void serve_method(served_call& call);
+
+template <auto F>
+[[gnu::visibility("hidden")]] const method_entry& method_of() {
+  static const method_entry entry([] {
+    method_source source;
+    source.signature = &signature_text<typename parts_of<F>::signature>;
+    if constexpr (requires { facts_of<F>::public_name; }) source.public_name = facts_of<F>::public_name;
+    if constexpr (!is_stub<F>) {
+      constexpr auto function = function_behind<F>();
+      source.tag = &typeid(tag_of<function>);
+      source.type = &typeid(typename without_noexcept<decltype(function)>::type);
+      source.serve = &serve_method<function>;
+      source.inline_handler = runs_inline<F>();
+    }
+    return source;
+  }());
   return entry;
 }
 
-/// Naming it registers the method when the program starts.
+/// Naming it registers the method when the program starts, or the library is loaded.
 template <auto F>
-struct registered {
-  static inline const bool at_startup = (method_of<F>(), true);
+struct [[gnu::visibility("hidden")]] registered {
+  static inline const bool at_startup = (method_of<F>(), note_process_exit(), true);
 };
+
+/// The method's entry, registered.
+template <auto F>
+[[gnu::visibility("hidden")]] const method_entry& usable_method() {
+  (void)registered<F>::at_startup;
+  return method_of<F>();
+}
 
 }  // namespace detail
 
@@ -149,6 +169,9 @@ namespace detail {
 
 template <class T, class... Args>
 T construct(Args... args) {
+  static_assert(
+      std::is_constructible_v<T, Args...> || requires { T{std::declval<Args>()...}; },
+      "ferry: make<T> was given arguments from which a T cannot be constructed");
   if constexpr (std::is_constructible_v<T, Args...>) {
     return T(std::move(args)...);
   } else {

@@ -23,16 +23,22 @@ namespace detail {
 
 class worker_core;
 
+/// A base, so that it is there until everything else of the call, what users put into its context included, is gone.
+struct held_method {
+  method_hold method;
+};
+
 /// Also the context of the call, so that a request is one object. Lives until the reply has been sent and nobody holds
-/// the context any more.
-class served_call final : public work, public call_context {
+/// the context any more; until then the method's code stays, too. Whoever runs code of the method (a handler, its
+/// continuations and coroutines) holds the context from outside, in the library's own code.
+class served_call final : public work, private held_method, public call_context {
  public:
   served_call(std::shared_ptr<worker_core> worker, std::shared_ptr<reply_channel> channel, worker_id from,
               inbound_message&& request);
   ~served_call() override;
 
-  /// Null: this program has no such method.
-  [[nodiscard]] const method_entry* method() const noexcept { return method_; }
+  /// Null: this worker serves no such method.
+  [[nodiscard]] const method_entry* method() const noexcept { return held_method::method.get(); }
 
   // For serve_method, in this order.
   /// Decodes the arguments.
@@ -72,7 +78,6 @@ class served_call final : public work, public call_context {
 
   std::shared_ptr<worker_core> worker_;
   std::shared_ptr<reply_channel> channel_;
-  const method_entry* method_ = nullptr;
   inbound_message request_;
   stage stage_ = stage::decoding;
   bool later_ = false;

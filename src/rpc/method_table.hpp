@@ -1,0 +1,27 @@
+#pragma once
+
+// What loading and unloading plug-ins needs of the table of methods. All functions are thread-safe.
+
+#include <vector>
+
+#include <ferry/rpc/method_entry.hpp>
+
+namespace ferry::inline v0::detail {
+
+/// The shared object (its link_map) that an entry lies in; null if nobody knows.
+const void* library_of(const void* address) noexcept;
+
+/// The entries in that shared object.
+std::vector<const method_entry*> entries_in(const void* library);
+
+/// Throws errc::duplicate_method if one of them has the id of another function.
+void check_entries(const std::vector<const method_entry*>& entries);
+
+/// No call finds them any more; where another object has the method, too, that one serves it from now on.
+void withdraw(const std::vector<const method_entry*>& entries);
+/// Undoes withdraw().
+void publish(const std::vector<const method_entry*>& entries);
+/// Waits until nobody uses a withdrawn entry; false if the deadline passed. Logs now and then whom it waits for.
+bool wait_unused(const method_entry& entry, deadline until);
+
+}  // namespace ferry::inline v0::detail
