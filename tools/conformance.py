@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks docs/conformance.md against the tests.
 
-A row is shown by the test cases whose name carries `[row N]` (or `[rows N, M]`) in tests/. The columns 'state' and 'test'
+A row is shown by the test cases whose name carries `[row N]` (or `[rows N, M]`) in tests/, and by cases of
+must_not_compile.cpp files below a comment that begins so. The columns 'state' and 'test'
 of the table must say what is found there: `done` with the test, or `open` without one. --write brings them up to date.
 Exit status: 0 if the table is right, 1 with the differences on stdout otherwise.
 """
@@ -16,6 +17,7 @@ TEST_NAME = re.compile(
     r'(?:[A-Za-z_:]+\s*,\s*)?((?:"(?:[^"\\]|\\.)*"\s*)+)'
 )
 PYTHON_NAME = re.compile(r'^\s*"""((?:[^"\\]|\\.)*\[rows? .*?)"""', re.MULTILINE)
+REFUSAL_NAME = re.compile(r"^// (\[rows? .*)$", re.MULTILINE)  # in must_not_compile.cpp, above a case
 TAG = re.compile(r"\[rows? ([0-9][0-9 ,and]*)\]")
 ROW = re.compile(r"^\| *(\d+) *\|(.*)\|\s*$")
 
@@ -27,9 +29,10 @@ def tagged_tests(root):
         if path.suffix not in (".cpp", ".hpp", ".py"):
             continue
         text = path.read_text(encoding="utf-8")
-        pattern = PYTHON_NAME if path.suffix == ".py" else TEST_NAME
+        refusals = path.name == "must_not_compile.cpp"
+        pattern = REFUSAL_NAME if refusals else PYTHON_NAME if path.suffix == ".py" else TEST_NAME
         for name in pattern.findall(text):
-            if path.suffix != ".py":
+            if pattern is TEST_NAME:
                 name = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', name))
             for rows in TAG.findall(name):
                 for row in re.findall(r"\d+", rows):

@@ -6,7 +6,7 @@ import re
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/main.cpp"))
+EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/README.md"))
 
 
 def squeezed(text):
@@ -16,7 +16,7 @@ def squeezed(text):
 class ExamplePages(unittest.TestCase):
     def test_excerpts_in_the_examples_pages_are_in_their_programs(self):
         for example in EXAMPLES:
-            program = squeezed((example / "main.cpp").read_text(encoding="utf-8"))
+            program = squeezed(" ".join(path.read_text(encoding="utf-8") for path in sorted(example.glob("*.cpp"))))
             page = (example / "README.md").read_text(encoding="utf-8")
             blocks = re.findall(r"^```cpp\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
             self.assertTrue(blocks, f"{example.name}/README.md shows no code")

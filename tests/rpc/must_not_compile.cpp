@@ -93,6 +93,7 @@ void use(const ferry::worker& self) {
 #if CASE == 6  // expect: an argument of the call cannot be converted to the method's parameter
   self.rpc_sync<add>("worker1", self.rpc_async<add>("worker1", 1, 2), 3);
 #endif
+// [row 64] futures are refused as arguments, as what a future holds and inside containers
 #if CASE == 7  // expect: a method returns a future of a future, which cannot travel
   self.rpc_sync<too_late>("worker1");
 #endif
