@@ -17,6 +17,7 @@ extern const target file_store;
 extern const target frame_header;
 extern const target frame_reader;
 extern const target handshake;
+extern const target links;
 extern const target rendezvous;
 extern const target store_client;
 extern const target store_server;
