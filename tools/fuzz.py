@@ -22,7 +22,7 @@ HASH = re.compile(r"^[0-9a-f]{40}$")  # names that libFuzzer gives; others say w
 LIMITS = ["-rss_limit_mb=1024", "-malloc_limit_mb=64", "-timeout=20"]
 # Bytes of the longest input; the default of libFuzzer is 4096.
 LONGEST = {"frame_reader": 8192}
-KEPT_LONGEST = 1024  # of an input that goes into the corpus
+KEPT_LONGEST = 512  # of an input that goes into the corpus
 
 
 def fuzzer(build, target):

@@ -1,5 +1,7 @@
 // A node other than the one that serves the meeting.
 
+#include <algorithm>
+
 #include "line_connection.hpp"
 #include "meeting.hpp"
 
@@ -61,7 +63,8 @@ class member final : public meeting {
       go(line);
     } else if (word == "refuse") {
       came_ = 1;
-      concluded_ = {2, "node 0 at " + place() + " refuses this node: " + line.substr(word.size() + 1)};
+      concluded_ = {
+          2, "node 0 at " + place() + " refuses this node: " + line.substr(std::min(word.size() + 1, line.size()))};
     } else if (word == "end") {
       came_ = 1;
       concluded_ = outcome_of(line);
@@ -77,7 +80,7 @@ class member final : public meeting {
     const auto world_size = number_field(line, "world", 1, most);
     const auto port = number_field(line, "port", 1, 65535);
     const std::string address = field(line, "address");
-    if (!node || !first_rank || !world_size || !port || address.empty()) {
+    if (!node || !first_rank || !world_size || !port || address.empty() || *first_rank >= *world_size) {
       concluded_ = stranger();
       return;
     }
