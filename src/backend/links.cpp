@@ -137,6 +137,7 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
 }
 
 bool outgoing_link::notify(outgoing_message& request) {
+  if (closed()) return false;
   request.finish();
   {
     std::lock_guard lock(mutex_);
@@ -168,6 +169,7 @@ pending_call* outgoing_link::take(std::uint64_t id) noexcept {
 }
 
 bool outgoing_link::abandon(std::uint64_t id, call_phase& phase, bool tell_peer) noexcept {
+  outgoing_message unwanted;  // destroyed without the lock: tensors may run deleters of users
   {
     std::lock_guard lock(mutex_);
     if (!take(id)) return false;
@@ -175,6 +177,7 @@ bool outgoing_link::abandon(std::uint64_t id, call_phase& phase, bool tell_peer)
       return message.header.kind == frame_kind::request && message.header.call_id == id;
     });
     if (unsent != waiting_.end()) {  // the peer need not learn of it at all
+      unwanted = std::move(*unsent);
       waiting_.erase(unsent);
       --sent_;
       owner_->count_sent(-1);
@@ -236,11 +239,12 @@ std::shared_ptr<connection> outgoing_link::current_connection() const {
 
 void outgoing_link::end_all(errc code, const std::string& detail) noexcept {
   std::vector<pending_call*> ended;
+  std::vector<outgoing_message> unsent;  // destroyed without the lock: tensors may run deleters of users
   const call_phase phase = open_.load() ? call_phase::waiting_for_reply : call_phase::connecting;
   {
     std::lock_guard lock(mutex_);
     closed_.store(true);
-    waiting_.clear();
+    unsent.swap(waiting_);
     owner_->count_sent(-std::exchange(sent_, 0));
     for (std::uint32_t index = 0; index != slots_.size(); ++index) {
       if (!slots_[index].call) continue;

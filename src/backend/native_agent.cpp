@@ -160,6 +160,7 @@ struct native_core::connect_attempt : std::enable_shared_from_this<connect_attem
   incarnation expected;
 
   void advance() {
+    if (link->closed()) return;  // nobody waits for it any more
     if (next == routes.size()) {
       const worker_info& peer = link->peer();
       link->fail(core->closing() ? errc::shutting_down : errc::connect_failed,
@@ -383,6 +384,7 @@ void native_core::close() noexcept {
     peer->link.reset();
   }
   activity_changed();
+  store_.reset();  // futures that are kept keep this object, but not what a store has open
 }
 
 // ---------------------------------------------------------------- the agent
@@ -420,6 +422,7 @@ class native_agent final : public agent {
   [[nodiscard]] const rpc_options& options() const noexcept override { return core_->options(); }
   [[nodiscard]] agent_counters counters() const noexcept override { return core_->counters(); }
   void leave_together(deadline until) override { core_->leave_together(until); }
+  void stop_leaving() noexcept override { core_->stop_leaving(); }
   void close() noexcept override { core_->close(); }
 
  private:

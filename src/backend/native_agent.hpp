@@ -40,6 +40,7 @@ class native_core final : public link_owner,
   /// Joins the static group: agrees with the others, publishes this worker, waits for all, opens the doors.
   void join();
   void leave_together(deadline until);
+  void stop_leaving() noexcept;
   void close() noexcept;
 
   [[nodiscard]] const worker_info& self() const noexcept { return self_; }
@@ -93,7 +94,7 @@ class native_core final : public link_owner,
   [[nodiscard]] hello greeting(const worker_info& target) const;
   [[nodiscard]] std::string missing_workers(const std::string& prefix) const;
 
-  const std::shared_ptr<store> store_;
+  std::shared_ptr<store> store_;  // for joining and leaving; none once closed
   const rpc_options options_;
   const std::shared_ptr<ferry::reactor> reactor_;
   worker_info self_;
@@ -131,6 +132,7 @@ class native_core final : public link_owner,
   std::mutex quiet_mutex_;
   std::condition_variable quiet_changed_;
   std::atomic<int> quiet_waiters_{0};
+  std::atomic<bool> leaving_stopped_{false};
   std::uint64_t activity_ = 0;  // guarded by quiet_mutex_
 
   std::mutex deadlines_mutex_;  // guards what follows

@@ -206,6 +206,13 @@ void native_core::activity_changed() noexcept {
   quiet_changed_.notify_all();
 }
 
+void native_core::stop_leaving() noexcept {
+  leaving_stopped_.store(true);
+  std::lock_guard lock(quiet_mutex_);
+  ++activity_;
+  quiet_changed_.notify_all();
+}
+
 void native_core::wait_until_quiet(deadline until) {
   quiet_waiters_.fetch_add(1);
   bool in_time = true;
@@ -214,6 +221,10 @@ void native_core::wait_until_quiet(deadline until) {
     {
       std::lock_guard lock(quiet_mutex_);
       seen = activity_;
+    }
+    if (leaving_stopped_.load()) {
+      quiet_waiters_.fetch_sub(1);
+      throw_error(errc::shutting_down, to_string(self_) + ": the graceful shutdown was ended by one that is not");
     }
     if (quiet()) break;
     if (!in_time) {
@@ -238,6 +249,8 @@ void native_core::wait_until_quiet(deadline until) {
 // handled. When two rounds in a row have equal sums, sent and handled alike, nothing was under way in between. What was lost with a
 // connection is counted at neither end.
 void native_core::leave_together(deadline until) {
+  // Who has left may start another group here at once: it must not meet this one's server.
+  store_->admit_no_more();
   std::uint64_t last_sent = ~std::uint64_t{0};
   for (int round = 0;; ++round) {
     wait_until_quiet(until);

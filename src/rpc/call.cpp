@@ -7,6 +7,7 @@
 #include <ferry/base/futex.hpp>
 #include <ferry/base/log.hpp>
 
+#include "../transport/io_threads.hpp"
 #include "worker_core.hpp"
 
 namespace ferry::inline v0::detail {
@@ -210,6 +211,13 @@ inbound_message outgoing_call::run() {
 const wire_limits& reply_limits(const call_facts& facts) noexcept { return facts.worker->limits(); }
 
 void check_reply(const call_facts& facts, const inbound_message& reply) {
+  if (!reply.extensions.empty()) {
+    try {
+      check_extensions(reply.extensions);
+    } catch (const error& e) {
+      throw_error(e.kind(), fmt::format("{}: in the reply: {}", describe(facts), e.message()));
+    }
+  }
   if (reply.header.kind == frame_kind::reply) return;
   if (reply.header.kind == frame_kind::exception) rethrow_exception(reply, reply_limits(facts));
   std::string detail;
@@ -263,14 +271,37 @@ void async_call::start(outgoing_call& call) {
   if (unwanted_.load()) give_up();
 }
 
+struct async_call::decoding : work {
+  async_call* call = nullptr;
+  inbound_message reply;
+};
+
+// A thread reads until its call has a value, or a reply that it decodes itself once it has stopped reading.
+struct async_call::helping final : drive_condition {
+  explicit helping(const async_call& c, const future_state_base& s) noexcept
+      : call(c), state(s), outer(std::exchange(current, this)) {}
+  ~helping() { current = outer; }
+  helping(const helping&) = delete;
+  helping& operator=(const helping&) = delete;
+  [[nodiscard]] bool done() const noexcept override { return state.ready() || reply; }
+
+  const async_call& call;
+  const future_state_base& state;
+  helping* const outer;
+  work* reply = nullptr;
+  static thread_local helping* current;
+};
+thread_local async_call::helping* async_call::helping::current = nullptr;
+
 bool async_call::help(const future_state_base& state, deadline until) {
-  struct condition final : drive_condition {
-    explicit condition(const future_state_base& s) : state(s) {}
-    [[nodiscard]] bool done() const noexcept override { return state.ready(); }
-    const future_state_base& state;
-  } ready(state);
-  blocking_scope blocking;
-  facts_.worker->agent_unchecked().wait(ticket_, ready, until);
+  const blocking_scope blocking;
+  work* reply = nullptr;
+  {
+    const helping scope(*this, state);
+    facts_.worker->agent_unchecked().wait(ticket_, scope, until);
+    reply = scope.reply;
+  }
+  if (reply) reply->run(reply);
   return state.ready();
 }
 
@@ -284,7 +315,26 @@ void async_call::give_up() noexcept {
   finish();
 }
 
+// Runs on a thread that reads the connection, which code of users must not hold up: it may call the same peer.
 void async_call::on_reply(inbound_message&& reply) noexcept {
+  if (!decodes_alone_ || reply.header.kind == frame_kind::exception) {
+    if (auto* item = new (std::nothrow) decoding) {
+      item->call = this;
+      item->reply = std::move(reply);
+      item->run = [](work* self) noexcept {
+        const std::unique_ptr<decoding> owned(static_cast<decoding*>(self));
+        owned->call->complete(owned->reply);
+        owned->call->wake_helper();
+        owned->call->finish();
+      };
+      if (helping::current && &helping::current->call == this) {
+        helping::current->reply = item;
+      } else {
+        facts_.worker->agent_unchecked().reactor()->post(item);  // of a reactor thread: after what it reads
+      }
+      return;
+    }
+  }
   complete(reply);
   finish();
 }

@@ -60,6 +60,7 @@ void served_call::serve() noexcept {
   const std::uint64_t id = request_.header.call_id;  // the answer, perhaps on another thread, takes the request along
   if (traced) trace_handler(trace_event::kind::handler_begin, *called, *worker_, caller(), id);
   try {
+    check_extensions(request_.extensions);
     if (!called) {
       throw_error(errc::unknown_method, worker_->serves(request_.header.method)
                                             ? ""
@@ -112,7 +113,8 @@ void served_call::fail(const std::exception_ptr& reason) noexcept {
       try {
         std::rethrow_exception(reason);
       } catch (const error& e) {
-        if (e.kind() == errc::unknown_method || e.kind() == errc::signature_mismatch) {
+        if (e.kind() == errc::unknown_method || e.kind() == errc::signature_mismatch ||
+            e.kind() == errc::unknown_extension) {
           code = e.kind();
           detail = e.message();
         }

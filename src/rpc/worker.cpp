@@ -1,10 +1,15 @@
 #include <ferry/rpc/worker.hpp>
 
 #include <exception>
+#include <map>
+#include <mutex>
 #include <optional>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
+#include <ferry/base/ids.hpp>
 #include <ferry/base/log.hpp>
 #include <ferry/store/prefix_store.hpp>
 #include <ferry/store/rendezvous.hpp>
@@ -15,6 +20,37 @@
 namespace ferry::inline v0 {
 namespace detail {
 namespace {
+
+constexpr std::chrono::seconds failure_drain_limit{2};
+
+// Workers that meet in one store again and again find no keys of the time before: every rank counts the groups that it has
+// left there. A store that was emptied in between, or a server that was started again, is another one.
+class turn {
+ public:
+  turn(store& where, int rank)
+      : place_(where.compare_set("ferry/store", "", fmt::format("{:016x}", incarnation::random().value)), rank) {
+    std::lock_guard lock(table().mutex);
+    number_ = table().left[place_];
+  }
+  [[nodiscard]] std::string prefix() const { return fmt::format("ferry/{}", number_); }
+  void left() const {
+    std::lock_guard lock(table().mutex);
+    ++table().left[place_];
+  }
+
+ private:
+  struct left_groups {
+    std::mutex mutex;
+    std::map<std::pair<std::string, int>, std::uint64_t> left;
+  };
+  static left_groups& table() {
+    static auto* instance = new left_groups;  // outlives static destruction on purpose
+    return *instance;
+  }
+
+  std::pair<std::string, int> place_;
+  std::uint64_t number_ = 0;
+};
 
 template <class Make>
 worker start(worker_config config, Make make) {
@@ -30,13 +66,20 @@ worker start(worker_config config, Make make) {
   config.world_size = group.world_size.value();
   if (config.name.empty()) config.name = fmt::format("worker{}", config.rank);
   const worker_info checked(config.name, config.rank);
-  auto group_store = std::make_shared<prefix_store>("ferry/", group.store);
+  const turn here(*group.store, config.rank);
+  auto group_store = std::make_shared<prefix_store>(here.prefix(), group.store);
   try {
     auto core = std::make_shared<worker_core>(group_store, make(group_store, config, options), config.exit_timeout,
-                                              config.serve);
+                                              config.serve, [here] { here.left(); });
     core->start();
     return worker(std::move(core));
   } catch (...) {
+    // The others may have failed for the same reason: they shall read it before a store that is served here goes.
+    try {
+      (void)group_store->drain(failure_drain_limit);
+    } catch (const std::exception& e) {
+      log(log_level::info, fmt::format("{}: while the others left the store: {}", config.name, e.what()));
+    }
     group_store->close();
     throw;
   }
@@ -89,6 +132,12 @@ worker::~worker() {
     return;
   }
   try {
+    if (core_->runs_here()) {  // shutdown would wait for this very handler
+      log(log_level::warning, fmt::format("the last handle of {} went in one of its own handlers: it leaves at once",
+                                          to_string(core_->agent_unchecked().self())));
+      std::thread([core = core_] { core->shutdown(false, no_timeout); }).detach();
+      return;
+    }
     core_->shutdown(std::uncaught_exceptions() == 0, core_->exit_timeout());
   } catch (const std::exception& e) {
     log(log_level::warning, fmt::format("{} was not shut down together with its group: {}",

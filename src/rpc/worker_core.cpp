@@ -30,11 +30,12 @@ worker_list& all_workers() {
 }  // namespace
 
 worker_core::worker_core(std::shared_ptr<store> group_store, std::unique_ptr<ferry::agent> agent, timeout exit_timeout,
-                         served_methods served)
+                         served_methods served, std::function<void()> on_left)
     : store_(std::move(group_store)),
       agent_(std::move(agent)),
       exit_timeout_(exit_timeout),
       served_(served.everything() ? served_by_default() : std::move(served)),
+      on_left_(std::move(on_left)),
       pool_(std::make_shared<handler_pool>(
           agent_->reactor(), agent_->options().num_worker_threads, agent_->options().max_blocked_handlers,
           [](void* self) noexcept { static_cast<worker_core*>(self)->agent_->activity_changed(); }, this)),
@@ -64,14 +65,51 @@ ferry::agent& worker_core::agent() const {
   return *agent_;
 }
 
+bool worker_core::runs_here() const noexcept {
+  const call_context* context = thread_context();
+  return context && context->executor().get() == this;
+}
+
 void worker_core::shutdown(bool graceful, timeout limit) {
-  if (const call_context* context = thread_context(); context && context->executor().get() == this) {
+  if (runs_here()) {
     throw_error(errc::invalid_argument,
                 to_string(agent_->self()) +
                     ": shutdown was called by one of the worker's own handlers or continuations, "
                     "which it would wait for; call it on another thread");
   }
-  if (shutting_down_.exchange(true)) return;
+  {
+    const blocking_scope blocking;
+    std::unique_lock lock(shutdown_mutex_);
+    if (progress_ != progress::running) {
+      if (!graceful && progress_ == progress::ending) {
+        const auto group_store = store_;
+        lock.unlock();
+        agent_->stop_leaving();
+        group_store->close();
+        lock.lock();
+      }
+      shutdown_ended_.wait(lock, [&] { return progress_ == progress::ended; });
+      return;
+    }
+    progress_ = progress::ending;
+  }
+  const auto tell = [&] {
+    std::shared_ptr<store> closed;
+    std::lock_guard lock(shutdown_mutex_);
+    closed.swap(store_);
+    progress_ = progress::ended;
+    shutdown_ended_.notify_all();
+  };
+  try {
+    end(graceful, limit);
+  } catch (...) {
+    tell();
+    throw;
+  }
+  tell();
+}
+
+void worker_core::end(bool graceful, timeout limit) {
   std::exception_ptr failure;
   if (graceful) {
     try {
@@ -80,6 +118,7 @@ void worker_core::shutdown(bool graceful, timeout limit) {
       failure = std::current_exception();
     }
   }
+  on_left_();
   shut_down_.store(true, std::memory_order_release);
   {
     auto& list = all_workers();

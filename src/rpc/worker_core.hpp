@@ -1,7 +1,11 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include <ferry/backend/agent.hpp>
@@ -17,12 +21,16 @@ namespace ferry::inline v0::detail {
 /// What the handle `worker` and the contexts of its calls share. Inert once shut down.
 class worker_core final : public executor, public request_handler, public std::enable_shared_from_this<worker_core> {
  public:
+  /// `on_left` is called once the worker leaves its group.
   worker_core(std::shared_ptr<store> group_store, std::unique_ptr<ferry::agent> agent, timeout exit_timeout,
-              served_methods served);
+              served_methods served, std::function<void()> on_left);
 
   /// Joins the group and becomes the process's current worker.
   void start();
+  /// A second call waits for the first; if it is not graceful it also ends the first one's waiting for others.
   void shutdown(bool graceful, timeout limit);
+  /// Whether the current thread runs a handler or continuation of this worker, for which shutdown() would wait.
+  [[nodiscard]] bool runs_here() const noexcept;
 
   /// Throws errc::not_initialized once shut down.
   [[nodiscard]] ferry::agent& agent() const;
@@ -45,14 +53,19 @@ class worker_core final : public executor, public request_handler, public std::e
   [[nodiscard]] bool busy() const noexcept override { return requests_.load() != 0 || pool_->busy(); }
 
  private:
-  const std::shared_ptr<store> store_;
+  void end(bool graceful, timeout limit);
+
+  std::shared_ptr<store> store_;  // none once ended; guarded by shutdown_mutex_ while another thread may use it
   const std::unique_ptr<ferry::agent> agent_;
   const timeout exit_timeout_;
   const served_methods served_;
+  const std::function<void()> on_left_;
   const std::shared_ptr<handler_pool> pool_;
   std::atomic<timeout> default_timeout_;
-  std::atomic<bool> shutting_down_{false};
   std::atomic<bool> shut_down_{false};
+  std::mutex shutdown_mutex_;  // guards the next two
+  enum class progress : std::uint8_t { running, ending, ended } progress_ = progress::running;
+  std::condition_variable shutdown_ended_;
   std::atomic<std::uint64_t> requests_{0};  // being served, answers to come included
 };
 

@@ -131,9 +131,18 @@ void store_server_core::close_all() {
   }
 }
 
+void store_server_core::stop_accepting() noexcept {
+  asio::post(context_, [this] {
+    accepting_ = false;
+    asio::error_code ignored;  // closing: there is nobody to tell
+    acceptor_.close(ignored);
+    accept_again_.cancel();
+  });
+}
+
 void store_server_core::accept() {
   acceptor_.async_accept([this](const asio::error_code& problem, tcp::socket socket) {
-    if (stopping_) return;
+    if (stopping_ || !accepting_) return;
     if (!problem) {
       try {
         admit(std::move(socket));
@@ -151,7 +160,7 @@ void store_server_core::accept() {
     if (!strangers_.empty()) strangers_.front()->close();
     accept_again_.expires_after(50ms);
     accept_again_.async_wait([this](const asio::error_code& stopped) {
-      if (!stopped && !stopping_) accept();
+      if (!stopped && !stopping_ && accepting_) accept();
     });
   });
 }

@@ -55,6 +55,8 @@ class store_server_core {
     return clients_changed_.wait_until(lock, until.at(), done);
   }
   void kick();
+  /// New clients find nobody; those that are connected are served on. Thread-safe.
+  void stop_accepting() noexcept;
 
   // For the sessions, on the server's thread.
   asio::io_context& context() noexcept { return context_; }
@@ -103,6 +105,7 @@ class store_server_core {
   std::list<store_session*> strangers_;  // oldest first
   std::array<char, 64 * 1024> scratch_{};
   bool stopping_ = false;
+  bool accepting_ = true;
 
   mutable std::mutex clients_mutex_;  // guards what follows
   std::condition_variable clients_changed_;

@@ -82,6 +82,10 @@ bool tcp_store::drain(timeout limit) {
   return alone;
 }
 
+void tcp_store::admit_no_more() noexcept {
+  if (options_.server && options_.server.use_count() == 1) options_.server->core_->stop_accepting();
+}
+
 std::string tcp_store::local_address() const {
   const std::lock_guard lock(state_->mutex);
   return state_->local_address;

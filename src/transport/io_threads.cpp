@@ -198,33 +198,25 @@ void io_threads::thread_main() noexcept {
       waiters_.fetch_sub(1);
       continue;
     }
-    std::array<epoll_event, 16> events;
+    // One event: further ones, which nobody else would see any more, would wait for what this one sets off.
+    epoll_event event{};
     const int timeout = waiting > spare_threads ? retire_after_ms : -1;
-    const int count = ::epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), timeout);
+    const int count = ::epoll_wait(epoll_, &event, 1, timeout);
     const int left = waiters_.fetch_sub(1) - 1;
     if (count == 0 && left >= spare_threads && queue_size_.load() == 0) break;
     if (count <= 0) continue;
 
+    if (event.data.u64 == wake_tag) wake_pending_.store(false);
+    if (event.data.u64 == wake_tag || event.data.u64 == stop_tag) continue;
+    self.source = handler_of(event.data.u64);
+    if (!self.source) continue;
     self.batching = true;
-    self.source.reset();
-    ensure_poller();  // completing replies may run deserialisers of users
-    int handled = 0;
-    for (int i = 0; i != count; ++i) {
-      const auto& event = events[static_cast<std::size_t>(i)];
-      if (event.data.u64 == wake_tag) {
-        wake_pending_.store(false);
-      } else if (event.data.u64 != stop_tag) {
-        if (auto handler = handler_of(event.data.u64)) {
-          handler->on_ready({.readable = (event.events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0,
-                             .writable = (event.events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0,
-                             .hung_up = (event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0});
-          if (++handled == 1) self.source = std::move(handler);
-        }
-      }
-    }
-    if (handled != 1) self.source.reset();
-    // This thread may have taken the wake-up that was meant for the queue.
-    if (handled != 0 && queue_size_.load() != 0) wake_one();
+    ensure_poller();
+    self.source->on_ready({.readable = (event.events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0,
+                           .writable = (event.events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0,
+                           .hung_up = (event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0});
+    // What was queued meanwhile may have found this thread waiting, and woken nobody.
+    if (queue_size_.load() != 0) wake_one();
     auto* lingering = dynamic_cast<lingering_handler*>(self.source.get());
     for (bool lingered = false;; lingered = true) {
       run_batch(self);
@@ -409,9 +401,12 @@ bool io_threads::flush_later(const std::shared_ptr<deferred>& item) noexcept {
   auto* self = static_cast<thread_state*>(current_state);
   if (!self || self->owner != this || !self->holds_back()) return false;
   if (self->size.load(std::memory_order_relaxed) == 0) return false;
-  std::lock_guard lock(self->mutex);
-  if (self->head == nullptr) return false;
-  self->corked.push_back(item);
+  {
+    std::lock_guard lock(self->mutex);
+    if (self->head == nullptr) return false;
+    self->corked.push_back(item);
+  }
+  if (!self->running) request_ticks();  // the batch, which may be slow, is still to come
   return true;
 }
 

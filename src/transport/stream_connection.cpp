@@ -69,8 +69,8 @@ class stream_connection final : public connection,
         spin_(options.max_spin) {}
 
   ~stream_connection() override {
-    ::close(descriptor_);
-    if (const int fd = interrupt_.load(); fd >= 0) ::close(fd);
+    if (!released_) ::close(descriptor_);
+    if (interrupt_ >= 0) ::close(interrupt_);
   }
 
   // ---- connection
@@ -87,9 +87,10 @@ class stream_connection final : public connection,
     if (!armed_.load() && reader_.load() == not_read) set_armed(true);
   }
   void interrupt_drive() noexcept override {
-    if (const int fd = interrupt_.load(); fd >= 0) {
+    std::lock_guard lock(interrupt_mutex_);
+    if (interrupt_ >= 0) {
       std::uint64_t one = 1;
-      (void)!::write(fd, &one, sizeof one);
+      (void)!::write(interrupt_, &one, sizeof one);
     }
   }
   void close(std::exception_ptr reason) noexcept override;
@@ -103,6 +104,8 @@ class stream_connection final : public connection,
   bool resume_watching(bool now) noexcept override;
 
  private:
+  static constexpr int no_descriptor = -1;
+  static constexpr int never_again = -2;
   enum reader_value : int { not_read = 0, being_read = 1, read_again = 2 };
   enum class outcome { drained, more, ended };
 
@@ -122,6 +125,8 @@ class stream_connection final : public connection,
   void enqueue(outgoing_message&& message);
   void write_queued(std::unique_lock<std::mutex>& lock) noexcept;
   outcome write_active(int& reason) noexcept;
+  void end_writing() noexcept;
+  void release_descriptor() noexcept;
   void fail(std::exception_ptr reason) noexcept;
   int interrupt_descriptor() noexcept;
 
@@ -140,7 +145,8 @@ class stream_connection final : public connection,
   frame_reader reader_state_;  // this and the next belong to the thread that reads
   adaptive_spin spin_;
   bool told_ = false;
-  std::atomic<int> interrupt_{-1};
+  std::mutex interrupt_mutex_;  // guards the next
+  int interrupt_ = no_descriptor;
   std::atomic<bool> driven_{false};                 // drive() was called before
   std::atomic<clock::rep> driver_asleep_since_{0};  // zero: no thread sleeps inside drive()
   std::atomic<bool> give_way_{false};               // it shall leave
@@ -149,11 +155,14 @@ class stream_connection final : public connection,
   std::atomic<bool> noted_{false};                  // the monitor has it
   std::atomic<clock::rep> last_read_{0};            // when the last bytes came
 
-  std::mutex out_mutex_;  // guards what follows, except that active_ and active_at_ belong to the writer
-  bool writing_ = false;  // some thread writes, or waits for the descriptor to become writable
-  bool blocked_ = false;  // the latter
-  bool corked_ = false;   // some thread will call flush()
-  bool closing_ = false;  // close once everything is written
+  std::mutex out_mutex_;      // guards what follows, except that active_ and active_at_ belong to the writer
+  bool writing_ = false;      // some thread writes, or waits for the descriptor to become writable
+  bool blocked_ = false;      // the latter
+  bool corked_ = false;       // some thread will call flush()
+  bool closing_ = false;      // close once everything is written
+  bool failed_ = false;       // fail() needs the descriptor no more
+  bool reader_gone_ = false;  // nobody reads any more
+  bool released_ = false;     // the descriptor is closed
   std::atomic<bool> closed_{false};
   std::exception_ptr reason_;
   std::deque<segment> queue_;
@@ -192,8 +201,7 @@ void stream_connection::send_message(outgoing_message&& message, bool soon) noex
         active_.push_back({std::move(message.bytes), {}});
         active_at_ = count > 0 ? static_cast<std::size_t>(count) : 0;  // an error shows again at the next write
       } else if (queue_.empty() && !closing_) {
-        writing_ = false;
-        return;
+        return end_writing();
       }
       return write_queued(lock);
     } else {
@@ -249,12 +257,29 @@ void stream_connection::flush() noexcept {
   write_queued(lock);
 }
 
-// The caller has set writing_ and holds the lock.
+// With out_mutex_ held.
+void stream_connection::end_writing() noexcept {
+  writing_ = false;
+  release_descriptor();
+}
+
+// Whoever keeps a handle on a connection that has ended, in a future for example, keeps no descriptor. With out_mutex_ held.
+void stream_connection::release_descriptor() noexcept {
+  if (failed_ && reader_gone_ && !writing_ && !std::exchange(released_, true)) ::close(descriptor_);
+}
+
+// The caller has set writing_ and holds the lock. What is dropped is destroyed without it: tensors may run deleters of users.
 void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcept {
+  const auto drop_active = [&] {
+    std::deque<segment> dropped;
+    dropped.swap(active_);
+    end_writing();
+    lock.unlock();
+  };
   for (;;) {
     if (active_.empty()) {
       if (queue_.empty()) {
-        writing_ = false;
+        end_writing();
         if (!closing_) return;
         std::exception_ptr reason = reason_;
         lock.unlock();
@@ -265,17 +290,14 @@ void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcep
       queued_bytes_ = 0;
       held_back_.store(0, std::memory_order_relaxed);
     }
-    if (closed_.load(std::memory_order_relaxed)) {
-      active_.clear();
-      writing_ = false;
-      return;
-    }
+    if (closed_.load(std::memory_order_relaxed)) return drop_active();
     lock.unlock();
     int reason = 0;
     const outcome result = write_active(reason);
     if (result == outcome::more) {
       want_writable_ = true;  // before blocked_, which on_ready() ends together with it
       lock.lock();
+      if (closed_.load(std::memory_order_relaxed)) return drop_active();
       blocked_ = true;
       lock.unlock();
       {
@@ -288,9 +310,7 @@ void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcep
       fail(make_error(errc::connection_lost,
                       "writing to " + description_ + ": " + std::generic_category().message(reason)));
       lock.lock();
-      active_.clear();
-      writing_ = false;
-      return;
+      return drop_active();
     }
     lock.lock();
   }
@@ -361,19 +381,29 @@ void stream_connection::close(std::exception_ptr reason) noexcept {
 // Marks the connection closed and sees to it that the receiver is told, once nobody reads.
 void stream_connection::fail(std::exception_ptr reason) noexcept {
   std::deque<segment> dropped;
+  std::deque<segment> half_written;
   {
     std::lock_guard lock(out_mutex_);
     if (closed_.load()) return;
     reason_ = std::move(reason);
     closed_.store(true);
     dropped.swap(queue_);
+    if (std::exchange(blocked_, false)) {  // no thread is inside the writer
+      half_written.swap(active_);
+      writing_ = false;
+    }
   }
   {
     std::lock_guard lock(arm_mutex_);
     armed_.store(false);
     loop_->unwatch(std::exchange(watch_, watch_id::none));
   }
-  ::shutdown(descriptor_, SHUT_RDWR);
+  {
+    std::lock_guard lock(out_mutex_);
+    ::shutdown(descriptor_, SHUT_RDWR);
+    failed_ = true;
+    release_descriptor();
+  }
   interrupt_drive();
   if (take_reader()) leave_reader();
 }
@@ -416,6 +446,13 @@ void stream_connection::tell_closed() noexcept {
     std::lock_guard lock(out_mutex_);
     reason = reason_;
     receiver = std::move(receiver_);
+    reader_gone_ = true;
+    release_descriptor();
+  }
+  {
+    std::lock_guard lock(interrupt_mutex_);
+    if (interrupt_ >= 0) ::close(interrupt_);
+    interrupt_ = never_again;
   }
   if (receiver) receiver->on_closed(*this, reason);
 }
@@ -558,14 +595,9 @@ bool stream_connection::linger() noexcept {
 }
 
 int stream_connection::interrupt_descriptor() noexcept {
-  int fd = interrupt_.load();
-  if (fd >= 0) return fd;
-  fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (fd < 0) return fd;
-  int none = -1;
-  if (interrupt_.compare_exchange_strong(none, fd)) return fd;
-  ::close(fd);  // another thread was faster
-  return none;
+  std::lock_guard lock(interrupt_mutex_);
+  if (interrupt_ == no_descriptor) interrupt_ = std::max(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), no_descriptor);
+  return interrupt_;
 }
 
 bool stream_connection::drive(const drive_condition& condition, deadline until) noexcept {

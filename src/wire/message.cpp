@@ -138,11 +138,12 @@ void outgoing_message::finish() {
     throw_error(errc::limit_exceeded, "a message with " + text(tensors.size()) + " tensors, the limit is " +
                                           text(format.max_tensors) + "; stack them into fewer");
   }
+  if (table_start_ != 0) bytes.truncate(table_start_);
+  table_start_ = bytes.size();
   header.extension_bytes = static_cast<std::uint32_t>(extension_bytes);
   header.payload_bytes = bytes.size() - payload_start_;
   header.tensor_count = static_cast<std::uint16_t>(tensors.size());
   header.tensor_bytes = 0;
-  const std::size_t table_start = bytes.size();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].device().is_cpu()) {
       refuse_entry(errc::bad_device, i,
@@ -153,7 +154,7 @@ void outgoing_message::finish() {
     append_entry(bytes, tensors[i]);
     header.tensor_bytes += packed_bytes(tensors[i]).size();
   }
-  header.table_bytes = static_cast<std::uint32_t>(bytes.size() - table_start);
+  header.table_bytes = static_cast<std::uint32_t>(bytes.size() - table_start_);
   if (header.tensor_bytes > format.max_message_bytes - std::min(header.payload_bytes, format.max_message_bytes) ||
       header.payload_bytes > format.max_message_bytes) {
     throw_error(errc::limit_exceeded, "a message with " + text(header.payload_bytes) + " bytes of payload and " +
@@ -188,6 +189,17 @@ bool next_extension(std::span<const std::byte>& records, extension_record& recor
   }
   records = records.subspan(record_header + padded(length));
   return true;
+}
+
+void check_extensions(std::span<const std::byte> records) {
+  extension_record record;
+  while (next_extension(records, record)) {
+    if (record.critical) {
+      throw_error(errc::unknown_extension,
+                  "the message has a critical extension record of type " + text(record.type) +
+                      ", which this version of ferry does not know; build both programs with the same one");
+    }
+  }
 }
 
 std::vector<tensor> decode_tensor_table(const frame_header& header, std::span<const std::byte> table,

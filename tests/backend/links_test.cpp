@@ -2,13 +2,18 @@
 
 #include "links.hpp"
 
+#include <atomic>
+#include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
 #include <ferry/base/error.hpp>
+#include <ferry/tensor/factories.hpp>
+#include <ferry/wire/serialize.hpp>
 
 namespace {
 
@@ -98,4 +103,56 @@ TEST_CASE("a call that is given up before the connection is open is never sent")
   to.link->opened(to.wire);
   REQUIRE(to.wire->frames.size() == 1);
   CHECK(to.wire->frames[0].call_id == first);
+}
+
+TEST_CASE("a one-way message with a tensor that is tried on a second link is still whole") {
+  connecting first, second;
+  second.link->opened(second.wire);
+  auto request = request_with(0us);
+  request.header.flags |= frame_one_way;
+  encode_values<tensor>(request.bytes, request.tensors, ones({2, 3}));
+  const auto payload = request.bytes.size() - frame_header::encoded_size;
+  request.finish();  // the first link took it, and was closed meanwhile
+  first.link->fail(errc::connect_failed, "lost");
+  REQUIRE_FALSE(first.link->notify(request));
+  REQUIRE(second.link->notify(request));
+  REQUIRE(second.wire->frames.size() == 1);
+  CHECK(second.wire->frames[0].payload_bytes == payload);
+  CHECK(second.wire->frames[0].tensor_count == 1);
+}
+
+TEST_CASE("the deleter of a tensor may use the link when its call is given up while connecting, or the link ends") {
+  for (const bool link_ends : {false, true}) {
+    connecting to;
+    std::atomic<int> deleted{0};
+    std::promise<void> ended;
+    std::thread user([&] {
+      waiting_call call;
+      auto request = request_with(0us);
+      float data[4] = {};
+      {
+        const auto t = from_blob(data, {4}, dtype::f32, [&](void*) {
+          ++deleted;
+          auto other = request_with(0us);
+          other.header.flags |= frame_one_way;
+          (void)to.link->notify(other);
+        });
+        encode_values<tensor>(request.bytes, request.tensors, t);
+      }
+      std::uint64_t id = 0;
+      (void)to.link->call(request, call, {}, false, id);
+      call_phase phase{};
+      if (link_ends) {
+        to.link->fail(errc::connect_failed, "nobody is there");
+      } else {
+        (void)to.link->abandon(id, phase, true);
+      }
+      ended.set_value();
+    });
+    const bool in_time = ended.get_future().wait_for(60s) == std::future_status::ready;
+    if (!in_time) user.detach();
+    REQUIRE(in_time);
+    user.join();
+    CHECK(deleted == 1);
+  }
 }

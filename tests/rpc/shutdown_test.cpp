@@ -53,6 +53,12 @@ ferry::task<void> hop_by_coroutine(int left) {
   co_await ferry::rpc_async<plus_one>(next, 0);
   if (left != 0) ferry::notify<hop_by_coroutine>(next, left - 1);
 }
+ferry::worker* doomed = nullptr;
+ferry_test::gate gone;
+void drop_the_last_handle() {
+  { const ferry::worker last = std::move(*doomed); }
+  gone.arrive();
+}
 // Work that begins when everybody else is leaving already.
 int work_late(const std::string& to) {
   door.pass();
@@ -271,4 +277,48 @@ TEST_CASE("threads that call while their worker shuts down end with an error of 
     });
     ferry_test::run_together(actions);
   }
+}
+
+TEST_CASE("a second shutdown on another thread returns once the worker is shut down") {
+  cluster group(2);
+  std::thread first([&] { group[0].shutdown(); });
+  std::thread second([&] { group[0].shutdown(); });
+  group[1].shutdown();
+  first.join();
+  second.join();
+  expect_error(errc::not_initialized, "shut down", [&] { group[0].rpc_sync<plus_one>("worker1", 1); });
+}
+
+TEST_CASE("a graceful shutdown that waits for somebody is ended by one that is not graceful") {
+  cluster group(3, {.graceful = false});
+  std::thread waiting([&] {
+    try {
+      group[0].shutdown();  // no error if the other one was first
+    } catch (const ferry::error& problem) {
+      CHECK((problem.kind() == errc::shutting_down || problem.kind() == errc::store_failed));
+    }
+  });
+  group[1].shutdown(false);
+  group[0].shutdown(false);
+  waiting.join();
+  expect_error(errc::not_initialized, "shut down", [&] { group[0].rpc_sync<plus_one>("worker1", 1); });
+}
+
+TEST_CASE("a worker whose last handle goes in one of its own handlers leaves at once") {
+  captured_log log;
+  cluster group(2, {.graceful = false});
+  ferry::worker last = std::move(group[1]);
+  doomed = &last;
+  group[0].notify<drop_the_last_handle>("worker1");
+  gone.await_arrivals(1);
+  const auto until = ferry::clock::now() + ferry_test::gate::limit;
+  bool served = true;
+  while (served && ferry::clock::now() < until) {
+    try {
+      group[0].rpc_sync<plus_one>({"worker1", {.timeout = 5s}}, 1);
+    } catch (const ferry::error&) {
+      served = false;
+    }
+  }
+  CHECK_FALSE(served);
 }

@@ -123,6 +123,8 @@ class agent {
   /// Waits until every worker of the group has called it and no call is running or under way anywhere, then agrees with
   /// the others to leave. Throws errc::shutdown_timeout naming who was missing, or what the store throws.
   virtual void leave_together(deadline until) = 0;
+  /// A leave_together() in progress throws errc::shutting_down soon; the store is closed right afterwards.
+  virtual void stop_leaving() noexcept {}
   /// Closes everything; pending calls end with errc::shutting_down. Idempotent. Afterwards no function of the request
   /// handler is called any more.
   virtual void close() noexcept = 0;

@@ -86,6 +86,16 @@ R decode_result(const call_facts& facts, const inbound_message& reply) {
   }
 }
 
+/// Whether decoding a T runs no code of users.
+template <class T>
+inline constexpr bool decodes_alone = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_void_v<T>;
+template <>
+inline constexpr bool decodes_alone<std::string> = true;
+template <>
+inline constexpr bool decodes_alone<tensor> = true;
+template <class T, class A>
+inline constexpr bool decodes_alone<std::vector<T, A>> = decodes_alone<T>;
+
 /// The part of an asynchronous call that does not depend on the result type.
 class async_call : public pending_call {
  public:
@@ -93,6 +103,7 @@ class async_call : public pending_call {
   void on_failure(errc code, call_phase phase, const std::string& detail) noexcept final;
 
  protected:
+  explicit async_call(bool decodes_alone) noexcept : decodes_alone_(decodes_alone) {}
   ~async_call() = default;
   /// Sends; afterwards the call may be complete. Throws if nothing was sent.
   void start(outgoing_call& call);
@@ -115,6 +126,8 @@ class async_call : public pending_call {
     async_call* call;
     void operator()() const noexcept { call->give_up(); }
   };
+  struct decoding;
+  struct helping;
   void wake_helper() noexcept;
   /// The call has its result; drops the pending reference.
   void finish() noexcept;
@@ -122,6 +135,7 @@ class async_call : public pending_call {
   call_ticket ticket_;
   method_hold
       code_;  // the code of the derived class comes from where the call was made: it stays while the call is pending
+  const bool decodes_alone_;
   std::atomic<bool> sent_{false};  // ticket_ is set
   std::atomic<bool> unwanted_{false};
   std::optional<std::stop_callback<stopper>> stop_;
@@ -131,12 +145,16 @@ class async_call : public pending_call {
 template <class R>
 class call_state final : public future_state<R>, public async_call {
  public:
+  call_state() noexcept : async_call(decodes_alone<R>) {}
   static future<R> send(outgoing_call& call) {
     auto self = ref_ptr<call_state>::adopt(new call_state);
     self->start(call);
     return future<R>(ref_ptr<future_state<R>>(std::move(self)));
   }
 
+ private:
+  void on_cancel() override { give_up(); }
+  bool help_wait(deadline until) override { return this->help(*this, until); }
   void complete(const inbound_message& reply) noexcept override {
     try {
       if constexpr (std::is_void_v<R>) {
@@ -149,10 +167,6 @@ class call_state final : public future_state<R>, public async_call {
       this->try_set_error(std::current_exception());
     }
   }
-
- private:
-  void on_cancel() override { give_up(); }
-  bool help_wait(deadline until) override { return this->help(*this, until); }
   void set_error(std::exception_ptr error) noexcept override { this->try_set_error(std::move(error)); }
   void set_cancelled(std::exception_ptr error) noexcept override { this->complete_cancelled(std::move(error)); }
   void keep() noexcept override { this->add_ref(); }

@@ -8,7 +8,7 @@
 namespace ferry::inline v0 {
 
 /// Another store seen through a key prefix: what it writes under "a" lies in the wrapped store under "<prefix>/a".
-/// close(), drain() and local_address() are those of the wrapped store; the default timeout is its own.
+/// close(), drain(), admit_no_more() and local_address() are those of the wrapped store; the default timeout is its own.
 class prefix_store final : public store {
  public:
   /// errc::invalid_argument if `wrapped` is null or `prefix` empty.
@@ -20,6 +20,7 @@ class prefix_store final : public store {
 
   void close() noexcept override;
   bool drain(timeout limit = {}) override;
+  void admit_no_more() noexcept override { wrapped_->admit_no_more(); }
   [[nodiscard]] std::string local_address() const override;
   [[nodiscard]] std::string describe() const override;
 

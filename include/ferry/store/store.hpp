@@ -102,6 +102,10 @@ class store {
   /// other client has disconnected. False if that was not so in time. Other stores return true at once.
   virtual bool drain(timeout limit = {});
 
+  /// In the process that serves a tcp store: clients that are not connected yet are refused from now on, as if nobody served
+  /// it any more. Other stores, and servers with another owner, go on as before.
+  virtual void admit_no_more() noexcept {}
+
   /// The IP address, as text, under which other workers can reach this process, as learnt from the connection to the
   /// store; empty if the store has no network.
   [[nodiscard]] virtual std::string local_address() const { return {}; }

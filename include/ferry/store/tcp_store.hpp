@@ -80,6 +80,7 @@ class tcp_store final : public store {
 
   void close() noexcept override;
   bool drain(timeout limit = {}) override;
+  void admit_no_more() noexcept override;
   /// The local end of the first connection. Where that is loopback although the host was not given as loopback (the
   /// server's own machine, or a name in /etc/hosts), the address by which this machine reaches others, if it has one.
   [[nodiscard]] std::string local_address() const override;

@@ -26,18 +26,23 @@ class outgoing_message {
   /// other unknown ones are skipped.
   void add_extension(std::uint16_t type, bool critical, std::span<const std::byte> content);
   /// Where the payload starts; call once all extensions are there.
-  void begin_payload() noexcept { payload_start_ = bytes.size(); }
+  void begin_payload() noexcept {
+    payload_start_ = bytes.size();
+    table_start_ = 0;
+  }
   /// Drops what begin_payload() was followed by (an encoder threw), so that another payload can be written.
   void discard_payload() noexcept {
     bytes.truncate(payload_start_);
     tensors.clear();
+    table_start_ = 0;
   }
   /// Packs the tensors (a view becomes its visible elements; foreign memory without an owner is copied), writes the
-  /// tensor table, fills in the sizes and encodes the header. Throws errc::limit_exceeded, errc::bad_device.
+  /// tensor table, fills in the sizes and encodes the header. May be called again. Throws errc::limit_exceeded, errc::bad_device.
   void finish();
 
  private:
   std::size_t payload_start_ = frame_header::encoded_size;
+  std::size_t table_start_ = 0;  // once finished
 };
 
 /// A message that has arrived. The spans point into `storage`.
@@ -58,6 +63,9 @@ struct extension_record {
 
 /// Takes the next record off `records`; false at the end. Throws errc::truncated or errc::malformed.
 bool next_extension(std::span<const std::byte>& records, extension_record& record);
+/// Goes through `records`, of which this version knows no type. Throws as next_extension does, and errc::unknown_extension
+/// if one is critical.
+void check_extensions(std::span<const std::byte> records);
 
 /// Checks a tensor table against `limits` and the header's tensor_count and tensor_bytes, and allocates the tensors it
 /// describes, in order, uninitialised: the transport receives straight into them.
