@@ -10,4 +10,9 @@ void throw_unknown_backend(std::string_view wanted, const backend_factory* known
   throw_error(errc::unknown_backend, text);
 }
 
+void throw_foreign_options(std::string_view backend, std::string_view wanted, std::string_view given) {
+  throw_error(errc::invalid_argument, "the backend '" + std::string(backend) + "' takes options of type " +
+                                          std::string(wanted) + ", not of type " + std::string(given));
+}
+
 }  // namespace ferry::inline v0::detail

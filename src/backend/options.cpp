@@ -1,6 +1,8 @@
 #include <ferry/backend/options.hpp>
 #include <ferry/base/error.hpp>
 
+#include <string_view>
+
 #include <fmt/format.h>
 
 namespace ferry::inline v0 {
@@ -32,5 +34,38 @@ rpc_options worker_config::options() const {
   result.check();
   return result;
 }
+
+namespace detail {
+namespace {
+
+template <class T>
+void reconcile_one(std::string_view name, T& in_config, T& in_options, const T& usual) {
+  if (in_config == in_options) return;
+  if (in_options == usual) {
+    in_options = in_config;
+  } else if (in_config == usual) {
+    in_config = in_options;
+  } else {
+    throw_error(errc::invalid_argument,
+                fmt::format("{} is set in the worker_config and, differently, in the backend's options; set it in one "
+                            "of them",
+                            name));
+  }
+}
+
+}  // namespace
+
+void reconcile(worker_config& config, rpc_options& options) {
+  const rpc_options usual;
+  reconcile_one("rpc_timeout", config.rpc_timeout, options.rpc_timeout, usual.rpc_timeout);
+  reconcile_one("init_method", config.init_method, options.init_method, usual.init_method);
+  reconcile_one("num_worker_threads", config.num_worker_threads, options.num_worker_threads, usual.num_worker_threads);
+  reconcile_one("max_blocked_handlers", config.max_blocked_handlers, options.max_blocked_handlers,
+                usual.max_blocked_handlers);
+  reconcile_one("transports", config.transports, options.transports, usual.transports);
+  reconcile_one("transport", config.transport, options.transport, usual.transport);
+}
+
+}  // namespace detail
 
 }  // namespace ferry::inline v0

@@ -17,6 +17,11 @@ handler_pool::handler_pool(std::shared_ptr<reactor> threads, int limit, int max_
       idle_changed_(idle_changed),
       argument_(argument) {}
 
+int handler_pool::running() const noexcept {
+  std::lock_guard lock(mutex_);
+  return running_;
+}
+
 bool handler_pool::busy() const noexcept {
   std::lock_guard lock(mutex_);
   return running_ != 0 || blocked_ != 0 || backlog_head_ != nullptr;

@@ -22,6 +22,8 @@ class handler_pool final : public blocking_observer, public std::enable_shared_f
 
   /// Runs `item` on a handler thread, at once or when a place is free.
   void submit(work* item) noexcept;
+  /// Handlers that run now, those that wait not counted.
+  [[nodiscard]] int running() const noexcept;
   /// Something runs, waits or is queued.
   [[nodiscard]] bool busy() const noexcept;
   /// Waits until nothing is; false if the deadline passed.

@@ -1,5 +1,6 @@
 #include <ferry/rpc/worker.hpp>
 
+#include <algorithm>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -159,6 +160,22 @@ timeout worker::rpc_timeout() const { return core()->default_timeout(); }
 void worker::set_rpc_timeout(timeout value) {
   if (!value.is_set()) throw_error(errc::invalid_argument, "set_rpc_timeout needs a duration or no_timeout");
   core()->set_default_timeout(value);
+}
+std::vector<std::pair<std::string, std::string>> worker::debug_info() const {
+  const detail::worker_core& own = *core();
+  const int threads = own.agent().options().num_worker_threads;
+  return {{"agent.client_active_calls", std::to_string(own.agent().counters().client_active_calls)},
+          {"agent.num_idle_threads", std::to_string(threads - std::min(threads, own.running_handlers()))},
+          {"agent.server_active_calls", std::to_string(own.active_requests())},
+          {"agent.thread_pool_size", std::to_string(threads)}};
+}
+std::string worker::debug_info(std::string_view figure) const {
+  std::string known;
+  for (auto& [name, value] : debug_info()) {
+    if (name == figure) return value;
+    known += (known.empty() ? "" : ", ") + name;
+  }
+  throw_error(errc::invalid_argument, fmt::format("debug_info has no figure '{}'; it has {}", figure, known));
 }
 void worker::shutdown(bool graceful, timeout limit) { core()->shutdown(graceful, limit); }
 

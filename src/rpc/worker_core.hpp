@@ -42,6 +42,9 @@ class worker_core final : public executor, public request_handler, public std::e
   [[nodiscard]] bool serves(std::uint64_t method) const noexcept { return served_.contains(method); }
   [[nodiscard]] bool is_shut_down() const noexcept { return shut_down_.load(); }
 
+  [[nodiscard]] std::uint64_t active_requests() const noexcept { return requests_.load(); }
+  [[nodiscard]] int running_handlers() const noexcept { return pool_->running(); }
+
   void request_done() noexcept;
 
   // executor

@@ -14,10 +14,11 @@ namespace backend_test {
 
 int twice(int value) { return 2 * value; }
 
+struct counting {};
 struct counting_options : ferry::rpc_options {
+  using backend = counting;
   std::atomic<int>* started = nullptr;
 };
-struct counting {};
 
 std::atomic<int> started_by_name{0};
 
@@ -58,7 +59,13 @@ TEST_CASE("a backend is found by its name; an unknown name lists the known ones"
   expect_error(ferry::errc::unknown_backend, "'native', 'counting'", [] { (void)backends::find("nonsense"); });
 }
 
-TEST_CASE("a worker starts with the backend picked by name, or with a backend and its own options") {
+TEST_CASE("a program can ask whether it has a backend") {
+  static_assert(ferry::backend_registered(backends(), "counting"));
+  CHECK(ferry::backend_registered(backends{}, "native"));
+  CHECK_FALSE(ferry::backend_registered(backends{}, "nonsense"));
+}
+
+TEST_CASE("[row 13] a worker starts with the backend picked by name, or with a backend and its own options") {
   ferry_test::temporary_directory directory;
   const int before = backend_test::started_by_name;
   {
@@ -82,4 +89,67 @@ TEST_CASE("a worker starts with the backend picked by name, or with a backend an
   }
   expect_error(ferry::errc::unknown_backend, "'nonsense'",
                [&] { (void)ferry::init_rpc(backends{}, "nonsense", lonely(directory, "four")); });
+}
+
+TEST_CASE("options are made by their backend from those that all have") {
+  const auto options = ferry::construct_rpc_backend_options<backend_test::counting>({.num_worker_threads = 3});
+  CHECK(options.num_worker_threads == 3);
+  CHECK(options.rpc_timeout == ferry::rpc_options{}.rpc_timeout);
+  CHECK(options.started == &backend_test::started_by_name);
+}
+
+TEST_CASE("[row 17] the backend is inferred from the type of its options") {
+  ferry_test::temporary_directory directory;
+  std::atomic<int> own{0};
+  backend_test::counting_options options;
+  options.started = &own;
+  {
+    ferry::worker self = ferry::init_rpc(lonely(directory, "one"), options);
+    CHECK(own == 1);
+    CHECK(self.rpc_sync<backend_test::twice>("alone", 21) == 42);
+  }
+  {
+    ferry::worker self = ferry::init_rpc(backends{}, lonely(directory, "two"), options);
+    CHECK(own == 2);
+  }
+  {
+    ferry::worker self = ferry::init_rpc(lonely(directory, "three"), ferry::native_options{});
+    CHECK(own == 2);
+  }
+  {
+    ferry::worker self = ferry::init_rpc(backends{}, lonely(directory, "four"), ferry::native_options{});
+    CHECK(own == 2);
+  }
+}
+
+TEST_CASE("[row 16] options that are not those of the backend that was named are refused") {
+  ferry_test::temporary_directory directory;
+  std::atomic<int> own{0};
+  backend_test::counting_options options;
+  options.started = &own;
+  { ferry::worker self = ferry::init_rpc(backends{}, "counting", lonely(directory, "one"), options); }
+  CHECK(own == 1);
+  const auto config = lonely(directory, "two");
+  expect_error(ferry::errc::invalid_argument, "native_options, not of type",
+               [&] { (void)ferry::init_rpc(backends{}, "native", config, options); });
+  expect_error(ferry::errc::invalid_argument, "not of type backend_test::counting_options",
+               [&] { (void)ferry::init_rpc(backends{}, "native", config, options); });
+  expect_error(ferry::errc::unknown_backend, "'nonsense'",
+               [&] { (void)ferry::init_rpc(backends{}, "nonsense", config, options); });
+  CHECK(own == 1);
+}
+
+TEST_CASE("what the configuration and the options both set must agree") {
+  ferry_test::temporary_directory directory;
+  ferry::worker_config config = lonely(directory, "one");
+  config.rpc_timeout = std::chrono::seconds(7);
+  ferry::native_options options;
+  options.num_worker_threads = 5;
+  {
+    const ferry::worker self = ferry::init_rpc(config, options);
+    CHECK(self.rpc_timeout() == ferry::timeout(std::chrono::seconds(7)));
+    CHECK(self.debug_info("agent.thread_pool_size") == "5");
+  }
+  options.rpc_timeout = std::chrono::seconds(8);
+  expect_error(ferry::errc::invalid_argument, "rpc_timeout", [&] { (void)ferry::init_rpc(config, options); });
 }

@@ -62,6 +62,16 @@ TEST_CASE("options reach the worker: its default timeout is reported and can be 
   expect_error(ferry::errc::invalid_argument, "set_rpc_timeout", [&] { group[0].set_rpc_timeout({}); });
 }
 
+TEST_CASE("[row 18] the number of worker threads is told by the worker's figures") {
+  ferry_test::cluster_options options;
+  options.configure = [](ferry::worker_config& config) { config.num_worker_threads = 27; };
+  ferry_test::cluster group(1, options);
+  CHECK(group[0].debug_info("agent.thread_pool_size") == "27");
+  CHECK(group[0].debug_info("agent.client_active_calls") == "0");
+  CHECK(group[0].debug_info().size() >= 3);
+  expect_error(ferry::errc::invalid_argument, "agent.thread_pool_size", [&] { (void)group[0].debug_info("threads"); });
+}
+
 TEST_CASE("every transport of the program carries calls when it is the only one") {
   for (const char* name : {"inproc", "unix", "tcp"}) {
     CAPTURE(name);

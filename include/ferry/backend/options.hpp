@@ -57,4 +57,10 @@ struct worker_config {
   [[nodiscard]] rpc_options options() const;
 };
 
+namespace detail {
+/// For a worker that is given both: what one of them leaves at its default, the other says. Throws
+/// errc::invalid_argument naming the option that both set, and differently.
+void reconcile(worker_config& config, rpc_options& options);
+}  // namespace detail
+
 }  // namespace ferry::inline v0

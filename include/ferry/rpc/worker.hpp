@@ -39,6 +39,12 @@ class worker {
   [[nodiscard]] timeout rpc_timeout() const;
   void set_rpc_timeout(timeout value);
 
+  /// Figures for people who look for a fault, as text, by name: agent.thread_pool_size (num_worker_threads),
+  /// agent.num_idle_threads, agent.client_active_calls, agent.server_active_calls. Snapshots.
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> debug_info() const;
+  /// One of them; throws errc::invalid_argument listing the names.
+  [[nodiscard]] std::string debug_info(std::string_view figure) const;
+
   template <auto F, class... A>
   auto rpc_sync(const to& destination, const A&... args) const {
     return detail::call_sync<detail::resolve<F, A...>::function>(core(), destination, args...);
@@ -90,16 +96,110 @@ worker init_rpc(backend_list<Tags...>, std::string_view backend, const worker_co
   return detail::start_worker(config, backend_list<Tags...>::find(backend));
 }
 
-/// The same with a backend known at compile time and its own options.
-template <rpc_backend Backend>
-worker init_rpc(const worker_config& config, const typename backend_traits<Backend>::options_type& options) {
-  return detail::start_worker(
-      config,
-      [](std::shared_ptr<store> group_store, const worker_config& completed, const void* own) {
-        return backend_traits<Backend>::init(std::move(group_store), completed,
-                                             *static_cast<const typename backend_traits<Backend>::options_type*>(own));
-      },
-      &options);
+namespace detail {
+template <class Backend>
+struct options_of {
+  using type = rpc_options;  // of what is no backend: its diagnosis says more
+};
+template <has_backend_options Backend>
+struct options_of<Backend> {
+  using type = typename backend_traits<Backend>::options_type;
+};
+
+template <class Backend>
+worker start_with_options(worker_config config, typename options_of<Backend>::type options) {
+  reconcile(config, options);
+  if constexpr (rpc_backend<Backend>) {
+    using own_options = typename options_of<Backend>::type;
+    return start_worker(
+        std::move(config),
+        [](std::shared_ptr<store> group_store, const worker_config& completed, const void* own) {
+          return backend_traits<Backend>::init(std::move(group_store), completed,
+                                               *static_cast<const own_options*>(own));
+        },
+        &options);
+  }
+}
+
+template <class Options>
+concept backend_options = std::derived_from<Options, rpc_options>;
+
+template <class Options>
+struct declared_backend {
+  static constexpr bool there = requires { typename Options::backend; };
+  static_assert(
+      there,
+      "ferry: these options do not say whose they are: add using backend = my_backend; to their class, or call "
+      "init_rpc<my_backend>(config, options)");
+};
+template <class Options>
+  requires requires { typename Options::backend; }
+struct declared_backend<Options> {
+  using type = typename Options::backend;
+  static_assert(
+      takes_options<type, Options>,
+      "ferry: the backend that these options name (`using backend = ...`, possibly of a base class) has another "
+      "options_type; say which one is meant: init_rpc<my_backend>(config, options)");
+};
+}  // namespace detail
+
+/// The same with a backend known at compile time and its own options. What only `config` or only `options` sets to other
+/// than its default is taken from there; throws errc::invalid_argument if both set it, and differently.
+template <class Backend, class Options = typename detail::options_of<Backend>::type>
+worker init_rpc(const worker_config& config, const Options& options) {
+  static_assert(sizeof(detail::backend_diagnosis<Backend>) != 0);
+  static_assert(!rpc_backend<Backend> || detail::takes_options<Backend, Options>,
+                "ferry: these options are not of this backend's options_type; make them with "
+                "construct_rpc_backend_options<my_backend>()");
+  if constexpr (detail::takes_options<Backend, Options>) {
+    return detail::start_with_options<Backend>(config, options);
+  } else {
+    return {};
+  }
+}
+
+/// The same with the backend that the options' class names: `struct my_options : ferry::rpc_options { using backend =
+/// my_backend; };`, where my_options is the backend's options_type.
+template <detail::backend_options Options>
+worker init_rpc(const worker_config& config, const Options& options) {
+  using declared = detail::declared_backend<Options>;
+  if constexpr (requires { typename declared::type; }) {
+    return init_rpc<typename declared::type, Options>(config, options);
+  } else {
+    return {};
+  }
+}
+
+/// The same with the one backend of `list` that has these options.
+template <class... Tags, detail::backend_options Options>
+worker init_rpc(backend_list<Tags...>, const worker_config& config, const Options& options) {
+  using backend = typename detail::inferred_backend<Options, Tags...>::type;
+  if constexpr (detail::takes_options<backend, Options>) {
+    return init_rpc<backend, Options>(config, options);
+  } else {
+    return {};
+  }
+}
+
+/// The same with a backend of `list` picked by name and its own options. Throws errc::unknown_backend, and
+/// errc::invalid_argument if the backend of that name takes other options.
+template <class... Tags, detail::backend_options Options>
+worker init_rpc(backend_list<Tags...>, std::string_view backend, const worker_config& config, const Options& options) {
+  static_assert((detail::takes_options<Tags, Options> || ...),
+                "ferry: no backend of this backend_list has this options_type");
+  (void)backend_list<Tags...>::find(backend);
+  worker started;
+  const auto try_one = [&]<class Tag>(std::type_identity<Tag>) {
+    if (backend_traits<Tag>::name != backend) return;
+    if constexpr (detail::takes_options<Tag, Options>) {
+      started = init_rpc<Tag, Options>(config, options);
+    } else {
+      detail::throw_foreign_options(backend, type_name<typename backend_traits<Tag>::options_type>(),
+                                    type_name<Options>());
+    }
+  };
+  (try_one(std::type_identity<Tags>()), ...);
+  return started;
 }
 
 /// Of the current worker (detail::current_worker). Throw errc::not_initialized.

@@ -46,6 +46,8 @@ struct transport_options {
   /// Spin this long for a reply or the next request before sleeping; learned from recent waits, none on one core.
   std::chrono::microseconds max_spin{50};
   wire_limits limits = {};
+
+  friend bool operator==(const transport_options&, const transport_options&) = default;
 };
 
 /// The accepting side of the process: decides on hellos and takes the connections. Thread-safe.
@@ -94,13 +96,66 @@ class transport {
 template <class Tag>
 struct transport_traits;
 
+namespace detail {
 template <class Tag>
-concept rpc_transport = requires(reactor& loop) {
+concept has_transport_traits = requires { sizeof(transport_traits<Tag>); };
+template <class Tag>
+concept has_transport_name = requires {
   { transport_traits<Tag>::name } -> std::convertible_to<std::string_view>;
-  { transport_traits<Tag>::priority } -> std::convertible_to<int>;
-  { transport_traits<Tag>::unusable() } -> std::convertible_to<std::string>;
-  { transport_traits<Tag>::open(loop) } -> std::convertible_to<std::shared_ptr<transport>>;
 };
+template <class Tag>
+concept has_transport_priority = requires {
+  { transport_traits<Tag>::priority } -> std::convertible_to<int>;
+};
+template <class Tag>
+concept says_if_unusable = requires {
+  { transport_traits<Tag>::unusable() } -> std::same_as<std::string>;
+};
+template <class Tag>
+concept opens_transport = requires(reactor& loop) {
+  { transport_traits<Tag>::open(loop) } -> std::same_as<std::shared_ptr<transport>>;
+};
+
+/// Instantiated for a tag, says in a sentence what keeps it from being a transport.
+template <class Tag>
+struct transport_diagnosis {
+  static constexpr bool there = has_transport_traits<Tag>;
+  static_assert(there,
+                "ferry: this type is no transport: specialise ferry::transport_traits for it, as "
+                "ferry/transport/transport.hpp shows");
+  static_assert(!there || has_transport_name<Tag>,
+                "ferry: transport_traits of this transport lacks `name`: add static constexpr std::string_view name = "
+                "\"my_transport\";");
+  static_assert(!there || has_transport_priority<Tag>,
+                "ferry: transport_traits of this transport lacks `priority`: add static constexpr int priority = 50; "
+                "(tcp has 0, unix 100, inproc 200; higher is tried first)");
+  static_assert(
+      !there || says_if_unusable<Tag>,
+      "ferry: transport_traits of this transport lacks `unusable`: add static std::string unusable(); which is "
+      "empty where the transport works and else says why not");
+  static_assert(!there || opens_transport<Tag>,
+                "ferry: transport_traits of this transport lacks `open`: add static std::shared_ptr<ferry::transport> "
+                "open(ferry::reactor& loop);");
+};
+
+template <class... Tags>
+consteval bool transports_differ_in_name() {
+  if constexpr ((has_transport_name<Tags> && ...)) {
+    const std::string_view names[]{transport_traits<Tags>::name..., {}};
+    for (std::size_t i = 0; i != sizeof...(Tags); ++i) {
+      for (std::size_t j = 0; j != i; ++j) {
+        if (names[i] == names[j]) return false;
+      }
+    }
+  }
+  return true;
+}
+}  // namespace detail
+
+/// A tag whose transport_traits is complete.
+template <class Tag>
+concept rpc_transport = detail::has_transport_name<Tag> && detail::has_transport_priority<Tag> &&
+                        detail::says_if_unusable<Tag> && detail::opens_transport<Tag>;
 
 /// TCP over IPv4 and IPv6.
 struct tcp {};
@@ -142,12 +197,19 @@ struct transport_factory {
 /// The transports a program is built with: `transport_list<tcp, my_transport>`.
 template <class... Tags>
 struct transport_list {
-  static_assert((rpc_transport<Tags> && ...),
-                "ferry: a transport tag needs a specialisation of ferry::transport_traits with name, priority, "
-                "unusable() and open(reactor&); see ferry/transport/transport.hpp");
+  static_assert(sizeof...(Tags) != 0,
+                "ferry: a transport_list names at least one transport, for example transport_list<tcp>");
+  static_assert(((sizeof(detail::transport_diagnosis<Tags>) != 0) && ...));
+  static_assert(detail::transports_differ_in_name<Tags...>(),
+                "ferry: two transports of a transport_list have the same name");
+
   static std::vector<transport_factory> factories() {
-    return {transport_factory{transport_traits<Tags>::name, transport_traits<Tags>::priority,
-                              &transport_traits<Tags>::unusable, &transport_traits<Tags>::open}...};
+    if constexpr ((rpc_transport<Tags> && ...)) {  // else one message is enough
+      return {transport_factory{transport_traits<Tags>::name, transport_traits<Tags>::priority,
+                                &transport_traits<Tags>::unusable, &transport_traits<Tags>::open}...};
+    } else {
+      return {};
+    }
   }
 };
 using default_transports = transport_list<inproc, unix_domain, tcp>;

@@ -24,6 +24,8 @@ struct wire_limits {
                                       : always + bytes * max_expansion;
     return allowed < max_decoded_bytes ? allowed : max_decoded_bytes;
   }
+
+  friend constexpr bool operator==(const wire_limits&, const wire_limits&) = default;
 };
 
 }  // namespace ferry::inline v0
