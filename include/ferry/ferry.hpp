@@ -21,7 +21,6 @@
 #include <ferry/store/prefix_store.hpp>
 #include <ferry/store/store_traits.hpp>
 #include <ferry/store/tcp_store.hpp>
-#include <ferry/tensor/complex.hpp>
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/generator.hpp>
 #include <ferry/tensor/ops.hpp>

@@ -1,5 +1,6 @@
 #include "init_method.hpp"
 
+#include <algorithm>
 #include <charconv>
 
 #include <fmt/format.h>

@@ -1,5 +1,6 @@
 // Moving elements: copies, conversions, fills.
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 

@@ -1,5 +1,7 @@
 #include <ferry/tensor/dims.hpp>
 
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -11,7 +11,6 @@
 
 #include <fmt/format.h>
 
-#include <ferry/tensor/complex.hpp>
 #include <ferry/tensor/factories.hpp>
 
 #include "layout.hpp"

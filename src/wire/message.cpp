@@ -1,5 +1,6 @@
 #include <ferry/wire/message.hpp>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <string>

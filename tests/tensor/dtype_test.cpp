@@ -9,7 +9,6 @@
 
 #include <doctest/doctest.h>
 
-#include <ferry/tensor/complex.hpp>
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/visit.hpp>
 

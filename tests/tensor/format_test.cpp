@@ -6,7 +6,6 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include <ferry/tensor/complex.hpp>
 #include <ferry/tensor/factories.hpp>
 
 using ferry::dtype;

@@ -12,7 +12,6 @@
 
 #include <ferry/base/error.hpp>
 #include <ferry/device/cpu_pool.hpp>
-#include <ferry/tensor/complex.hpp>
 #include <ferry/tensor/factories.hpp>
 
 #include "expect_error.hpp"

@@ -21,7 +21,6 @@
 #include <Eigen/Core>
 
 #include <ferry/base/error.hpp>
-#include <ferry/tensor/complex.hpp>
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/tensor.hpp>
 #include <ferry/tensor/traits.hpp>

@@ -17,7 +17,6 @@
 #include <utility>
 
 #include <ferry/base/error.hpp>
-#include <ferry/tensor/complex.hpp>
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/tensor.hpp>
 #include <ferry/tensor/traits.hpp>

@@ -8,7 +8,6 @@
 #include <type_traits>
 
 #include <ferry/base/error.hpp>
-#include <ferry/tensor/complex.hpp>
 #include <ferry/tensor/tensor.hpp>
 
 namespace ferry::inline v0 {

@@ -2,7 +2,6 @@
 
 // Short lists of integers: shapes, strides, axis orders.
 
-#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -26,20 +25,21 @@ class dims {
   /// From values of any one integer type: zeros({v.size(), w.size()}).
   template <std::integral T>
   dims(std::initializer_list<T> values) : dims(values.size(), 0) {
-    std::transform(values.begin(), values.end(), begin(), &dims::checked<T>);
+    std::int64_t* out = begin();
+    for (const T value : values) *out++ = checked(value);
   }
   dims(std::span<const std::int64_t> values) : dims(values.data(), values.size()) {}     // NOLINT: a list is a list
   dims(const std::vector<std::int64_t>& values) : dims(values.data(), values.size()) {}  // NOLINT
   template <class Iterator>
     requires std::input_iterator<Iterator>
   dims(Iterator first, std::size_t count) : dims(count, std::int64_t{0}) {
-    std::copy_n(first, count, begin());
+    for (std::int64_t* out = begin(); out != end(); ++first) *out++ = *first;
   }
   /// `count` times `value`.
   template <std::same_as<std::size_t> Count>
   dims(Count count, std::int64_t value) : inline_{}, rank_(check_rank(count)) {
-    if (count > inline_capacity) heap_ = new std::int64_t[count];
-    std::fill(begin(), end(), value);
+    std::int64_t* const out = count > inline_capacity ? heap_ = new std::int64_t[count] : inline_;
+    for (std::size_t i = 0; i != count; ++i) out[i] = value;
   }
   dims(const dims& other) : dims(other.begin(), other.size()) {}
   dims(dims&& other) noexcept : inline_{} { take(other); }
@@ -71,7 +71,11 @@ class dims {
   [[nodiscard]] std::vector<std::int64_t> to_vector() const { return {begin(), end()}; }
 
   friend bool operator==(const dims& a, const dims& b) noexcept {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end());
+    if (a.size() != b.size()) return false;
+    for (std::size_t axis = 0; axis != a.size(); ++axis) {
+      if (a[axis] != b[axis]) return false;
+    }
+    return true;
   }
 
  private:
@@ -94,7 +98,7 @@ class dims {
     if (rank_ > inline_capacity) {
       heap_ = other.heap_;
     } else {
-      std::copy_n(other.inline_, inline_capacity, inline_);
+      for (std::size_t i = 0; i != inline_capacity; ++i) inline_[i] = other.inline_[i];
     }
     other.rank_ = 0;
   }

@@ -2,6 +2,7 @@
 
 // Element types of tensors.
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -93,10 +94,29 @@ enum class dtype : std::uint8_t {
   return static_cast<dtype>(code);
 }
 
-/// The dtype whose elements are of the C++ type T. Undefined for other types; std::complex is in
-/// <ferry/tensor/complex.hpp>.
+/// The dtype whose elements are of the C++ type T. Undefined for other types.
 template <class T>
 struct element_traits;
+
+/// std::complex, and what else is a complex number of that layout. Told by its members, since <complex> is a heavy header.
+template <class T>
+concept complex_number = requires(const T& number) {
+  typename T::value_type;
+  { number.real() } -> std::convertible_to<typename T::value_type>;
+  { number.imag() } -> std::convertible_to<typename T::value_type>;
+  T(number.real(), number.imag());
+} && sizeof(T) == 2 * sizeof(typename T::value_type) && std::is_trivially_copyable_v<T>;
+
+template <complex_number T>
+  requires std::same_as<typename T::value_type, float>
+struct element_traits<T> {
+  static constexpr dtype type = dtype::c64;
+};
+template <complex_number T>
+  requires std::same_as<typename T::value_type, double>
+struct element_traits<T> {
+  static constexpr dtype type = dtype::c128;
+};
 
 template <>
 struct element_traits<bool> {

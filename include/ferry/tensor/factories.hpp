@@ -2,7 +2,6 @@
 
 // New tensors.
 
-#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <initializer_list>
@@ -96,7 +95,7 @@ tensor tensor_of(std::initializer_list<std::initializer_list<T>> rows) {
   T* out = result.template data<T>();
   for (const auto& row : rows) {
     if (row.size() != width) detail::refuse_ragged(width, row.size());
-    out = std::copy(row.begin(), row.end(), out);
+    for (const T& value : row) *out++ = value;
   }
   return result;
 }

@@ -2,13 +2,13 @@
 
 // From a dtype known at run time to a C++ type.
 
+#include <complex>
 #include <cstdint>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include <ferry/base/error.hpp>
-#include <ferry/tensor/complex.hpp>
 #include <ferry/tensor/dtype.hpp>
 
 namespace ferry::inline v0 {

@@ -2,7 +2,6 @@
 
 // cereal's serialisers for the most common standard types, and block copies for sequences of numbers in their format.
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstring>
@@ -41,7 +40,7 @@ inline void load_block(wire_input_archive& archive, Container& out) {
   out.clear();
   out.reserve(count);
   for (std::size_t done = 0; done < count;) {
-    const std::size_t next = std::min(piece, count - done);
+    const std::size_t next = count - done < piece ? count - done : piece;
     out.resize(done + next);
     std::memcpy(out.data() + done, from + done * sizeof(T), next * sizeof(T));
     done += next;
