@@ -560,21 +560,25 @@ void io_threads::monitor_main() noexcept {
   }
 }
 
+}  // namespace ferry::inline v0::detail
+
+namespace ferry::inline v0 {
+
 std::shared_ptr<reactor> shared_reactor() {
-  check_not_forked();
+  detail::check_not_forked();
   static std::mutex mutex;
   static auto* instance = new std::weak_ptr<reactor>;  // outlives static destruction on purpose
   std::lock_guard lock(mutex);
   if (auto existing = instance->lock()) return existing;
   static std::once_flag once;
-  std::call_once(once, [] { ::pthread_atfork(nullptr, nullptr, mark_forked_child); });
-  auto core = std::make_shared<io_threads>();
+  std::call_once(once, [] { ::pthread_atfork(nullptr, nullptr, detail::mark_forked_child); });
+  auto core = std::make_shared<detail::io_threads>();
   core->start();
   // The threads share the core; the owners share this handle, whose end stops the threads.
-  io_threads* raw = core.get();
+  detail::io_threads* raw = core.get();
   std::shared_ptr<reactor> handle(raw, [core](reactor*) { core->stop(); });
   *instance = handle;
   return handle;
 }
 
-}  // namespace ferry::inline v0::detail
+}  // namespace ferry::inline v0

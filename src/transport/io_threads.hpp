@@ -92,7 +92,7 @@ class io_threads final : public reactor, public std::enable_shared_from_this<io_
   [[nodiscard]] std::size_t thread_count() const noexcept { return threads_.load(std::memory_order_relaxed); }
 
  private:
-  friend std::shared_ptr<reactor> shared_reactor();
+  friend std::shared_ptr<reactor> ferry::shared_reactor();
   struct thread_state;
   struct registration {
     std::shared_ptr<descriptor_handler> handler;
@@ -157,10 +157,6 @@ class io_threads final : public reactor, public std::enable_shared_from_this<io_
   std::vector<std::shared_ptr<deferred>> watches_;
   std::thread monitor_;
 };
-
-/// The process's reactor and its threads, made on first use and gone with the last owner. Throws errc::system_failure,
-/// errc::forked_process.
-std::shared_ptr<reactor> shared_reactor();
 
 /// Throws errc::forked_process in a child forked from a process that had a reactor.
 void check_not_forked();

@@ -81,6 +81,30 @@ class Consumers(unittest.TestCase):
         command(*OPTIONS.cxx, "-std=c++20", folder / "consumer.cpp", "-o", program, *flags.split())
         self.run_program(program, self.libraries)
 
+    def test_installed_test_kit(self):
+        """The transport of an example, built and tested with nothing but what is installed (and doctest)."""
+        if "pkgconfig" not in OPTIONS.kinds or not shutil.which("pkg-config"):
+            self.skipTest("pkgconfig was not asked for, or is not installed")
+        folder = self.work / "test_kit"
+        folder.mkdir()
+        example = ROOT / "examples" / "07_own_backend"
+        sources = [*example.glob("packet_*pp"), ROOT / "tests" / "test_kit" / "own_transport_test.cpp"]
+        for source in sources:
+            shutil.copy(source, folder)
+        probe = [*OPTIONS.cxx, "-E", "-x", "c++", "-include", "doctest/doctest.h", os.devnull, "-o", os.devnull]
+        if subprocess.run(probe, stderr=subprocess.DEVNULL, check=False).returncode != 0:
+            self.skipTest("doctest is not installed")
+        environment = {**os.environ, "PKG_CONFIG_PATH": str(self.libraries / "pkgconfig")}
+        flags = command(
+            "pkg-config", f"--define-variable=prefix={self.prefix}", "--cflags", "--libs", "ferry", env=environment
+        ).split()
+        program = folder / "own_transport_test"
+        units = sorted(folder.glob("*.cpp"))
+        command(*OPTIONS.cxx, "-std=c++20", "-pthread", *units, "-o", program, *flags)
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.libraries)}
+        output = command(program, env=environment, timeout=150)
+        self.assertIn("Status: SUCCESS", output)
+
     def test_cmake(self):
         folder = self.wanted("cmake", "cmake")
         environment = {**os.environ, "CXX": " ".join(OPTIONS.cxx)}

@@ -1,4 +1,5 @@
-#include "store_conformance.hpp"
+#include <ferry/test_kit/store_conformance.hpp>
+
 #include "store_fixtures.hpp"
 
 using namespace store_test;
@@ -10,7 +11,11 @@ TYPE_TO_STRING(prefix_fixture<hash_fixture>);
 TYPE_TO_STRING(prefix_fixture<file_fixture>);
 TYPE_TO_STRING(prefix_fixture<tcp_fixture>);
 
-TEST_CASE_TEMPLATE_INVOKE(store_conformance, hash_fixture, file_fixture, tcp_fixture, prefix_fixture<hash_fixture>,
-                          prefix_fixture<file_fixture>, prefix_fixture<tcp_fixture>);
-TEST_CASE_TEMPLATE_INVOKE(store_conformance_processes, file_fixture, tcp_fixture, prefix_fixture<file_fixture>,
-                          prefix_fixture<tcp_fixture>);
+TEST_CASE_TEMPLATE("store conformance", Fixture, hash_fixture, file_fixture, tcp_fixture, prefix_fixture<hash_fixture>,
+                   prefix_fixture<file_fixture>, prefix_fixture<tcp_fixture>) {
+  ferry::test_kit::store_conformance<Fixture>();
+}
+TEST_CASE_TEMPLATE("store conformance over processes", Fixture, file_fixture, tcp_fixture, prefix_fixture<file_fixture>,
+                   prefix_fixture<tcp_fixture>) {
+  ferry::test_kit::store_conformance_over_processes<Fixture>();
+}

@@ -11,8 +11,9 @@
 
 #include <doctest/doctest.h>
 
-#include "child_process.hpp"
-#include "store_conformance.hpp"
+#include <ferry/test_kit/child_process.hpp>
+#include <ferry/test_kit/store_conformance.hpp>
+
 #include "store_fixtures.hpp"
 
 using namespace store_test;

@@ -11,10 +11,11 @@
 
 #include <ferry/store/rendezvous.hpp>
 
-#include "launch_environment.hpp"
-#include "store_conformance.hpp"
+#include <ferry/test_kit/store_conformance.hpp>
 
-using namespace store_test;
+#include "launch_environment.hpp"
+
+using namespace ferry::test_kit;
 using ferry::errc;
 using ferry::this_launch;
 using ferry_test::launch_environment;

@@ -16,6 +16,8 @@
 
 namespace store_test {
 
+using namespace ferry::test_kit;
+
 class raw_socket {
  public:
   explicit raw_socket(int fd) : fd_(fd) {

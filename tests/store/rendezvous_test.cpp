@@ -10,9 +10,10 @@
 #include <ferry/store/hash_store.hpp>
 #include <ferry/store/tcp_store.hpp>
 
+#include <ferry/test_kit/store_conformance.hpp>
+
 #include "launch_environment.hpp"
 #include "raw_socket.hpp"
-#include "store_conformance.hpp"
 #include "store_fixtures.hpp"
 
 using namespace store_test;

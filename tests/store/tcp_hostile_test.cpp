@@ -12,8 +12,9 @@
 
 #include <ferry/store/tcp_store.hpp>
 
+#include <ferry/test_kit/store_conformance.hpp>
+
 #include "raw_socket.hpp"
-#include "store_conformance.hpp"
 #include "store_fixtures.hpp"
 
 using namespace store_test;

@@ -7,9 +7,10 @@
 
 #include <doctest/doctest.h>
 
-#include "child_process.hpp"
+#include <ferry/test_kit/child_process.hpp>
+#include <ferry/test_kit/store_conformance.hpp>
+
 #include "raw_socket.hpp"
-#include "store_conformance.hpp"
 #include "store_fixtures.hpp"
 
 using namespace store_test;

@@ -1,14 +1,10 @@
 // The transport conformance suite over every transport of ferry.
 
-#include "transport_conformance.hpp"
+#include <ferry/test_kit/transport_conformance.hpp>
 
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include "io_threads.hpp"
-
-std::shared_ptr<ferry::reactor> transport_kit::test_reactor() { return ferry::detail::shared_reactor(); }
 
 namespace {
 
@@ -54,21 +50,21 @@ struct inproc_under_test {
 
 }  // namespace
 
-TEST_CASE("tcp conforms") { transport_kit::transport_conformance<tcp_under_test>(); }
-TEST_CASE("tcp over IPv6 conforms") { transport_kit::transport_conformance<tcp_over_ipv6_under_test>(); }
-TEST_CASE("unix conforms") { transport_kit::transport_conformance<unix_under_test>(); }
-TEST_CASE("inproc conforms") { transport_kit::transport_conformance<inproc_under_test>(); }
+TEST_CASE("tcp conforms") { ferry::test_kit::transport_conformance<tcp_under_test>(); }
+TEST_CASE("tcp over IPv6 conforms") { ferry::test_kit::transport_conformance<tcp_over_ipv6_under_test>(); }
+TEST_CASE("unix conforms") { ferry::test_kit::transport_conformance<unix_under_test>(); }
+TEST_CASE("inproc conforms") { ferry::test_kit::transport_conformance<inproc_under_test>(); }
 
 TEST_CASE("connections that are left open go with the reactor") {
-  std::weak_ptr<transport_kit::recorder> near_log, far_log;
+  std::weak_ptr<ferry::test_kit::recorder> near_log, far_log;
   {
-    const auto loop = transport_kit::test_reactor();
+    const auto loop = ferry::test_kit::test_reactor();
     const auto over = ferry::transport_traits<ferry::tcp>::open(*loop);
-    const auto server = std::make_shared<transport_kit::accepting_worker>("server");
+    const auto server = std::make_shared<ferry::test_kit::accepting_worker>("server");
     const auto address = over->listen("group", "server", "", {}, server).front();
-    const auto result = transport_kit::connect(*over, address, transport_kit::hello_to("server"));
+    const auto result = ferry::test_kit::connect(*over, address, ferry::test_kit::hello_to("server"));
     REQUIRE(result.opened);
-    const auto log = std::make_shared<transport_kit::recorder>();
+    const auto log = std::make_shared<ferry::test_kit::recorder>();
     result.opened->start(log);
     near_log = log;
     far_log = server->accepted().second;

@@ -23,9 +23,9 @@
 
 #include <ferry/base/log.hpp>
 
-#include "transport_kit.hpp"
+#include <ferry/test_kit/transport_kit.hpp>
 
-namespace transport_kit {
+namespace ferry::test_kit {
 
 /// A blocking IPv4 socket on the loopback network.
 class raw_socket {
@@ -162,4 +162,4 @@ class captured_log {
   std::vector<std::string> lines_;
 };
 
-}  // namespace transport_kit
+}  // namespace ferry::test_kit

@@ -61,7 +61,7 @@ struct collector : connection_receiver {
 };
 
 struct pair {
-  std::shared_ptr<reactor> loop = detail::shared_reactor();
+  std::shared_ptr<reactor> loop = ferry::shared_reactor();
   std::shared_ptr<connection> a, b;
   std::shared_ptr<collector> at_a = std::make_shared<collector>(), at_b = std::make_shared<collector>();
   explicit pair(transport_options options = {}) {
@@ -257,7 +257,7 @@ struct counted_work : work {
 };
 
 TEST_CASE("work that is stuck behind a slow one is taken over") {
-  auto loop = detail::shared_reactor();
+  auto loop = ferry::shared_reactor();
   std::atomic<int> count{0};
   struct blocker : work {
     reactor* loop;
@@ -287,7 +287,7 @@ TEST_CASE("work that is stuck behind a slow one is taken over") {
 }
 
 TEST_CASE("timers fire in order and can be cancelled") {
-  auto loop = detail::shared_reactor();
+  auto loop = ferry::shared_reactor();
   std::atomic<int> count{0};
   counted_work soon, never;
   for (auto* item : {&soon, &never}) {

@@ -10,13 +10,13 @@
 
 #include <ferry/transport/address.hpp>
 
+#include <ferry/test_kit/transport_kit.hpp>
 #include "handshake.hpp"
 #include "raw_socket.hpp"
-#include "transport_kit.hpp"
 
 namespace {
 
-using namespace transport_kit;
+using namespace ferry::test_kit;
 namespace d = ferry::detail;
 
 struct attacked_tcp {

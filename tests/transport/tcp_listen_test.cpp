@@ -5,13 +5,13 @@
 #include <ferry/transport/address.hpp>
 #include <ferry/transport/transport.hpp>
 
+#include <ferry/test_kit/transport_kit.hpp>
 #include "expect_error.hpp"
 #include "raw_socket.hpp"
-#include "transport_kit.hpp"
 
 namespace {
 
-using namespace transport_kit;
+using namespace ferry::test_kit;
 
 struct listening_tcp {
   std::shared_ptr<ferry::reactor> loop = test_reactor();

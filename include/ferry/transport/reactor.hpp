@@ -47,4 +47,8 @@ class reactor : public executor {
   virtual bool cancel_timer(timer_id timer) noexcept = 0;
 };
 
+/// The process's reactor, which all its workers share: for programs and tests that open transports themselves. Made, with
+/// its threads, on first use and gone with the last owner. Throws errc::system_failure, errc::forked_process.
+std::shared_ptr<reactor> shared_reactor();
+
 }  // namespace ferry::inline v0

@@ -1,6 +1,7 @@
 #pragma once
 
-// The suite that every transport passes. For a transport of your own, describe it and run the suite in a test case:
+// Part of the test kit: the suite that every transport passes. For a transport of your own, describe it and run the suite
+// in a test case:
 //
 //   struct my_transport_under_test {
 //     using tag = my_transport;                                        // transport_traits<my_transport> exists
@@ -8,7 +9,7 @@
 //     static std::string missing() { return {}; }                      // why this machine cannot run it, if so
 //     static ferry::transport_options options() { return {}; }
 //   };
-//   TEST_CASE("my_transport conforms") { transport_kit::transport_conformance<my_transport_under_test>(); }
+//   TEST_CASE("my_transport conforms") { ferry::test_kit::transport_conformance<my_transport_under_test>(); }
 
 #include <atomic>
 #include <memory>
@@ -18,12 +19,12 @@
 
 #include <doctest/doctest.h>
 
+#include <ferry/tensor/ops.hpp>
+#include <ferry/test_kit/child_process.hpp>
+#include <ferry/test_kit/transport_kit.hpp>
 #include <ferry/transport/address.hpp>
 
-#include "peer_process.hpp"
-#include "transport_kit.hpp"
-
-namespace transport_kit {
+namespace ferry::test_kit {
 
 /// One worker "server" that listens and one connection to it.
 template <class Under>
@@ -509,13 +510,34 @@ void check_ownership() {
   }
 }
 
+constexpr const char* peer_role = "ferry transport peer";
+
+// A worker "echo" in a process of its own, until its first connection has ended.
+template <class Under>
+void be_peer() {
+  const auto loop = test_reactor();
+  const auto over = ferry::transport_traits<typename Under::tag>::open(*loop);
+  const auto echo = std::make_shared<accepting_worker>("echo");
+  echo->prepare = [](recorder& log) {
+    log.forget_messages();
+    log.on_arrival = [](ferry::connection& from, ferry::inbound_message& message) {
+      from.send(make_message(message.header.call_id, message.payload.size(), std::move(message.tensors)));
+    };
+  };
+  child_process::tell_parent(over->listen("group", "echo", "", Under::options(), echo).front());
+  const auto [far_end, log] = echo->accepted();
+  CHECK(log->wait_closed());
+  over->unlisten("group", "echo");
+}
+
 template <class Under>
 void check_processes() {
   if (!Under::crosses_processes) return;
   const auto loop = test_reactor();
   const auto over = ferry::transport_traits<typename Under::tag>::open(*loop);
-  peer_process child(std::string(ferry::transport_traits<typename Under::tag>::name), Under::options().bind);
-  auto result = connect(*over, child.address(), hello_to("echo"));
+  child_process child = child_process::in_role(peer_role, {});
+  const std::string address = child.read_line();
+  auto result = connect(*over, address, hello_to("echo"));
   INFO(failure_of(result).second);
   REQUIRE(result.opened);
   const auto log = std::make_shared<recorder>();
@@ -531,15 +553,16 @@ void check_processes() {
     }
     CHECK(is_tensor(arrived[200].tensors.at(0), 200, 8 << 20));
     result.opened->close(ferry::make_error(ferry::errc::shutting_down, "bye"));
-    CHECK(child.wait_for_exit() == 0);
+    CHECK(child.wait() == 0);
   }
   SUBCASE("that are killed are noticed") {
     result.opened->send(make_message(1, 10));
     CHECK(log->wait_for_count(1));
-    child.kill();
+    child.kill(SIGKILL);
     CHECK(log->wait_closed());
     CHECK_MESSAGE(log->reason().find("connection_lost") == 0, log->reason());
-    CHECK(connect(*over, child.address(), hello_to("echo")).error);
+    CHECK(child.wait() == 128 + SIGKILL);
+    CHECK(connect(*over, address, hello_to("echo")).error);
   }
   CHECK(log->wait_closed());
   CHECK(log->times_closed() == 1);
@@ -547,9 +570,11 @@ void check_processes() {
 
 }  // namespace detail
 
-/// Runs everything as subcases of the current test case.
+/// Runs everything as subcases of the current test case, which must do nothing else: it is also run in other processes,
+/// as their peer.
 template <class Under>
 void transport_conformance() {
+  if (child_process::current_role() == detail::peer_role) return detail::be_peer<Under>();
   if (const auto why = Under::missing(); !why.empty()) {
     MESSAGE("skipped: " << why);
     return;
@@ -562,4 +587,4 @@ void transport_conformance() {
   SUBCASE("peers") { detail::check_processes<Under>(); }
 }
 
-}  // namespace transport_kit
+}  // namespace ferry::test_kit

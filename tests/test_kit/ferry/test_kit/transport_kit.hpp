@@ -1,6 +1,6 @@
 #pragma once
 
-// What tests of transports need: workers that accept, receivers that record, messages that can be recognised.
+// Part of the test kit. What tests of transports need: workers that accept, receivers that record, messages that can be recognised.
 
 #include <chrono>
 #include <condition_variable>
@@ -20,13 +20,13 @@
 #include <ferry/tensor/factories.hpp>
 #include <ferry/transport/transport.hpp>
 
-namespace transport_kit {
+namespace ferry::test_kit {
 
 /// Nothing in these tests takes that long; waiting for it means failure.
 inline constexpr std::chrono::seconds patience{60};
 
 /// The reactor that the tests run on.
-std::shared_ptr<ferry::reactor> test_reactor();
+inline std::shared_ptr<ferry::reactor> test_reactor() { return ferry::shared_reactor(); }
 
 /// Waits until `condition` holds, which other threads bring about under `mutex` and report through `news`.
 template <class Condition>
@@ -230,4 +230,4 @@ inline bool is_tensor(const ferry::tensor& t, std::uint64_t seed, std::int64_t c
   return true;
 }
 
-}  // namespace transport_kit
+}  // namespace ferry::test_kit

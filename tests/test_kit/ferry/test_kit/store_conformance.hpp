@@ -1,8 +1,12 @@
 #pragma once
 
-// What every store must do, written once, against the interface that a test of one kind of store implements. To run it:
-//   TEST_CASE_TEMPLATE_INVOKE(store_conformance, my_fixture, ...)
-//   TEST_CASE_TEMPLATE_INVOKE(store_conformance_processes, my_fixture, ...)
+// Part of the test kit: the suite that every store passes. For a store of your own, describe it and run the suites:
+//
+//   struct my_fixture final : ferry::test_kit::store_fixture { ... };
+//   TEST_CASE("my_store conforms") { ferry::test_kit::store_conformance<my_fixture>(); }
+//   TEST_CASE("my_store conforms over processes") { ferry::test_kit::store_conformance_over_processes<my_fixture>(); }
+//
+// For the second one, my_fixture has static std::shared_ptr<ferry::store> open_location(const std::string& location).
 
 #include <algorithm>
 #include <atomic>
@@ -22,9 +26,9 @@
 #include <ferry/base/work.hpp>
 #include <ferry/store/store.hpp>
 
-#include "child_process.hpp"
+#include <ferry/test_kit/child_process.hpp>
 
-namespace store_test {
+namespace ferry::test_kit {
 
 using namespace std::chrono_literals;
 
@@ -287,21 +291,40 @@ inline void check_store(store_fixture& fixture) {
   }
 }
 
-/// Runs `role` in another process, on the store of `fixture`.
-inline child_process start_role(store_fixture& fixture, const std::string& role,
-                                std::map<std::string, std::string> more = {}) {
-  more["FERRY_TEST_STORE"] = fixture.location();
-  return child_process(role, more);
+namespace detail {
+
+/// Plays a part in another process, on the store there.
+inline void play_store_role(const std::string& role, ferry::store& store) {
+  if (role == "meet") {
+    const std::string rank = given("FERRY_TEST_KIT_RANK");
+    store.set("names/" + rank, "child" + rank);
+    CHECK(store.get("names/0", plenty) == "parent");
+    for (int i = 0; i < 100; ++i) store.add("sum", 1);
+    store.wait("go", plenty);
+  } else if (role == "wait for ever") {
+    store.set("waiting", "");
+    store.wait("never", ferry::no_timeout);
+  } else {
+    REQUIRE(role == "write for ever");
+    const std::string value(100'000, 'x');
+    for (;;) {
+      store.set("value", value);
+      store.add("written", 1);
+    }
+  }
 }
 
 inline void check_store_over_processes(store_fixture& fixture) {
   const std::shared_ptr<ferry::store> a = fixture.open();
+  const auto start = [&](const std::string& role, const std::string& rank = {}) {
+    return child_process::in_role(role, {{"FERRY_TEST_KIT_STORE", fixture.location()}, {"FERRY_TEST_KIT_RANK", rank}});
+  };
 
   SUBCASE("processes meet") {
     std::vector<child_process> children;
     std::vector<std::string> keys;
     for (int rank = 1; rank < 4; ++rank) {
-      children.push_back(start_role(fixture, "role: meet", {{"FERRY_TEST_RANK", std::to_string(rank)}}));
+      children.push_back(start("meet", std::to_string(rank)));
       keys.push_back("names/" + std::to_string(rank));
     }
     a->set("names/0", "parent");
@@ -312,8 +335,8 @@ inline void check_store_over_processes(store_fixture& fixture) {
   }
 
   SUBCASE("a process that is killed leaves a store that works") {
-    child_process waiter = start_role(fixture, "role: wait for ever");
-    child_process writer = start_role(fixture, "role: write for ever");
+    child_process waiter = start("wait for ever");
+    child_process writer = start("write for ever");
     a->wait("waiting", plenty);
     const auto before = a->wait_change("written", ferry::store_change::unknown);
     a->wait_change("written", before.version, plenty);
@@ -329,14 +352,24 @@ inline void check_store_over_processes(store_fixture& fixture) {
   }
 }
 
-TEST_CASE_TEMPLATE_DEFINE("store conformance", Fixture, store_conformance) {
+}  // namespace detail
+
+/// Runs everything within one process, as subcases of the current test case.
+template <class Fixture>
+void store_conformance() {
   Fixture fixture;
   check_store(fixture);
 }
 
-TEST_CASE_TEMPLATE_DEFINE("store conformance over processes", Fixture, store_conformance_processes) {
+/// Runs what takes several processes, as subcases of the current test case, which must do nothing else: it is also run in
+/// the other processes.
+template <class Fixture>
+void store_conformance_over_processes() {
+  if (const std::string role = child_process::current_role(); !role.empty()) {
+    return detail::play_store_role(role, *Fixture::open_location(given("FERRY_TEST_KIT_STORE")));
+  }
   Fixture fixture;
-  check_store_over_processes(fixture);
+  detail::check_store_over_processes(fixture);
 }
 
-}  // namespace store_test
+}  // namespace ferry::test_kit
