@@ -1,5 +1,6 @@
 #include <ferry/wire/tensor_archive.hpp>
 
+#include <map>
 #include <vector>
 
 #include <doctest/doctest.h>

@@ -2,9 +2,7 @@
 
 // Which methods a worker serves.
 
-#include <algorithm>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 namespace ferry::inline v0 {
@@ -15,16 +13,14 @@ class served_methods {
   /// Every method that the program contains, those of plug-ins included.
   served_methods() noexcept = default;
   /// Those with these ids, and nothing else.
-  explicit served_methods(std::vector<std::uint64_t> ids) : everything_(false), ids_(std::move(ids)) {
-    std::sort(ids_.begin(), ids_.end());
-  }
+  explicit served_methods(std::vector<std::uint64_t> ids);
 
   [[nodiscard]] bool everything() const noexcept { return everything_; }
-  [[nodiscard]] bool contains(std::uint64_t id) const noexcept {
-    return everything_ || std::binary_search(ids_.begin(), ids_.end(), id);
-  }
+  [[nodiscard]] bool contains(std::uint64_t id) const noexcept { return everything_ || is_listed(id); }
 
  private:
+  [[nodiscard]] bool is_listed(std::uint64_t id) const noexcept;
+
   bool everything_ = true;
   std::vector<std::uint64_t> ids_;  // sorted
 };
