@@ -70,6 +70,7 @@ inline ferry::task<void> wait_for_stop(const std::string& whom) {
   } catch (const ferry::error&) {
     ++stops_seen();
     stops_seen().notify_all();
+    throw;  // so that the caller sees a timeout, whichever end notices it first
   }
 }
 
