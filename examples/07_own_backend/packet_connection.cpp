@@ -70,8 +70,9 @@ packet_connection::packet_connection(ferry::reactor& loop, descriptor socket, st
     : loop_(loop), description_(std::move(description)), socket_(std::move(socket)), assembler_(limits) {
   turn_.run = [](ferry::work* item) noexcept {
     auto& self = *static_cast<turn*>(item)->of;
+    std::shared_ptr<packet_connection> keep;  // outlives the lock
     std::unique_lock lock(self.mutex_);
-    const auto keep = std::move(self.turn_.of);
+    keep = std::move(self.turn_.of);
     self.serve(lock);
   };
 }
