@@ -79,7 +79,10 @@ shared_block shared_block::allocate(std::size_t capacity) {
   static_assert(sizeof(header) <= block_header);
   if (capacity > SIZE_MAX / 2) throw std::bad_alloc();
   void* memory = nullptr;
-  if (capacity <= receive_capacity) {
+  if (capacity <= small_capacity) {
+    capacity = small_capacity;
+    memory = small_blocks.take();
+  } else if (capacity <= receive_capacity && capacity > receive_capacity / 2) {
     capacity = receive_capacity;
     memory = receive_blocks.take();
   }
@@ -91,9 +94,7 @@ shared_block shared_block::allocate(std::size_t capacity) {
 
 shared_block shared_block::adopt(byte_buffer&& buffer) {
   if (buffer.size() <= small_capacity) {  // a cached block and a copy cost less than a call of malloc
-    void* memory = small_blocks.take();
-    shared_block result;
-    result.block_ = new (memory ? memory : checked(std::malloc(small_block))) header{1, small_capacity, {}};
+    shared_block result = allocate(buffer.size());
     if (!buffer.empty()) std::memcpy(result.data(), buffer.data(), buffer.size());
     buffer.clear();
     return result;

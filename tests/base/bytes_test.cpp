@@ -54,6 +54,8 @@ TEST_CASE("a message that waits holds little more memory than its bytes") {
   for (std::size_t size : {0, 1, 100, 900, 2000, 10000, 60000, 100000}) {
     CAPTURE(size);
     CHECK(shared_block::adopt(buffer_of(std::string(size, 'x'))).capacity() <= size + 1024);
+    CHECK(shared_block::allocate(size).capacity() <= 2 * size + 1024);
+    CHECK(shared_block::allocate(size).capacity() >= size);
   }
 }
 
