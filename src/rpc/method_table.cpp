@@ -32,9 +32,8 @@ struct method_node {
   std::uint64_t id = 0;
   method_node* next = nullptr;
   std::atomic<method_use*> current{nullptr};  // of the entry that serves
-  std::vector<const method_entry*>
-      published;  // the first serves; several: the same function in several libraries, or a
-                  // conflict
+  // The first serves; several: the same function in several libraries, or a conflict.
+  std::vector<const method_entry*> published;
   std::vector<method_use*> spare;
 };
 

@@ -18,29 +18,13 @@
 
 #include <ferry/test_kit/store_conformance.hpp>
 
+#include "temporary_directory.hpp"
+
 namespace store_test {
 
 using namespace ferry::test_kit;
 
-/// A directory that vanishes with its contents.
-class temporary_directory {
- public:
-  temporary_directory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "ferry_store_XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw std::system_error(errno, std::generic_category(), pattern);
-    path_ = pattern;
-  }
-  temporary_directory(const temporary_directory&) = delete;
-  temporary_directory& operator=(const temporary_directory&) = delete;
-  ~temporary_directory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  [[nodiscard]] std::string file(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
+using ferry_test::temporary_directory;
 
 /// Opens what another process named by its fixture's location().
 inline std::shared_ptr<ferry::store> open_any_location(const std::string& location);

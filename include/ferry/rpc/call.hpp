@@ -133,8 +133,8 @@ class async_call : public pending_call {
   void finish() noexcept;
 
   call_ticket ticket_;
-  method_hold
-      code_;  // the code of the derived class comes from where the call was made: it stays while the call is pending
+  // The code of the derived class comes from where the call was made: it stays while the call is pending.
+  method_hold code_;
   const bool decodes_alone_;
   std::atomic<bool> sent_{false};  // ticket_ is set
   std::atomic<bool> unwanted_{false};
