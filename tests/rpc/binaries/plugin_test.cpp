@@ -110,9 +110,8 @@ TEST_CASE("unloading waits for running handlers, whose methods are unknown meanw
   };
   const std::vector<form> forms{
       {"blocking", [&] { return group[0].rpc_async<blocking>("worker1"); }, 20, "'alpha.blocking'"},
-      // Both the handler and the call that it waits for are in use: either is named.
-      {"coroutine", [&] { return group[0].rpc_async<coroutine>("worker1"); }, 40, "its method '"},
-      {"continued", [&] { return group[0].rpc_async<continued>("worker1"); }, 21, "its method '"},
+      {"coroutine", [&] { return group[0].rpc_async<coroutine>("worker1"); }, 40, "'alpha.coroutine'"},
+      {"continued", [&] { return group[0].rpc_async<continued>("worker1"); }, 21, "'alpha.continued'"},
       {"leaving", [&] { return group[0].rpc_async<leaving>("worker1"); }, 1, "'test.wait_for_gate'"},
   };
   for (const form& each : forms) {
@@ -121,7 +120,16 @@ TEST_CASE("unloading waits for running handlers, whose methods are unknown meanw
     ferry::plugin alpha(library("alpha"));
     const ferry::future<int> running = each.call();
     door.await_arrivals(1);
-    expect_error(errc::method_busy, each.in_use, [&] { alpha.unload(1ms); });
+    try {
+      alpha.unload(1ms);
+      FAIL_CHECK("it was unloaded");
+    } catch (const ferry::error& problem) {
+      CHECK(problem.kind() == errc::method_busy);
+      // A handler may wait for a call of the plug-in's own, which is in use, too: either is named.
+      const std::string text = problem.what();
+      const bool named = text.find(each.in_use) != text.npos || text.find("'test.wait_for_gate'") != text.npos;
+      CHECK_MESSAGE(named, text);
+    }
     CHECK_FALSE(gone(group[0]));  // all is as before
 
     std::thread unloader([&] { alpha.unload(); });
