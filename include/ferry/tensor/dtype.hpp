@@ -98,7 +98,7 @@ enum class dtype : std::uint8_t {
 template <class T>
 struct element_traits;
 
-/// std::complex, and what else is a complex number of that layout. Told by its members, since <complex> is a heavy header.
+/// std::complex, and what else is a complex number of that layout. Told by its members, since `<complex>` is a heavy header.
 template <class T>
 concept complex_number = requires(const T& number) {
   typename T::value_type;
