@@ -132,7 +132,8 @@ std::optional<std::string> slurm_first_host() {
   return std::nullopt;
 }
 
-// Below the ports that systems hand out by themselves (32768 and up on Linux).
+// Linux hands out ports from here on by itself; those that are derived lie below.
+constexpr int first_ephemeral_port = 32768;
 constexpr unsigned first_derived_port = 15000;
 constexpr unsigned derived_ports = 15000;
 
@@ -170,8 +171,10 @@ std::optional<std::uint16_t> master_port(const testimony& launcher) {
   if (const variable given = first_set({"MASTER_PORT"})) {
     const int port = number(given, 0, 65535).value();
     // torchrun keeps a store of its own at MASTER_PORT, in another protocol.
-    const bool taken = first_set({"TORCHELASTIC_USE_AGENT_STORE"}).value == "True";
-    return static_cast<std::uint16_t>(taken ? (port == 65535 ? 1024 : port + 1) : port);
+    if (first_set({"TORCHELASTIC_USE_AGENT_STORE"}).value != "True") return static_cast<std::uint16_t>(port);
+    if (port < first_ephemeral_port) return static_cast<std::uint16_t>(port + 1);
+    // One that the system picked for torchrun: its neighbour may be anybody's.
+    return static_cast<std::uint16_t>(first_derived_port + port % derived_ports);
   }
   if (is(launcher, "Slurm")) return slurm_port();
   if (is(launcher, "Open MPI") || is(launcher, "PMIx")) return pmix_port();

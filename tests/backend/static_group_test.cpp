@@ -13,6 +13,7 @@
 
 #include "cluster.hpp"
 #include "expect_error.hpp"
+#include "ports.hpp"
 #include "processes.hpp"
 
 using namespace std::chrono_literals;

@@ -14,6 +14,7 @@
 #include "captured_log.hpp"
 #include "cluster.hpp"
 #include "expect_error.hpp"
+#include "ports.hpp"
 
 using namespace std::chrono_literals;
 using ferry::errc;

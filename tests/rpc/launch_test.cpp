@@ -7,8 +7,8 @@
 
 #include <ferry/ferry.hpp>
 
-#include "cluster.hpp"
 #include "launch_environment.hpp"
+#include "ports.hpp"
 #include "processes.hpp"
 
 using ferry_test::child_process;
@@ -47,7 +47,7 @@ std::string job_number() { return std::to_string(::getpid() % 900 + 1); }
 }  // namespace
 
 TEST_CASE("init_rpc() forms the group of every launcher") {
-  const std::string port = std::to_string(ferry_test::free_port());
+  const std::string port = std::to_string(ferry_test::free_port(2));
   std::vector<variables> torchrun, srun, mpirun, mpiexec, mpirun_in_slurm;
   for (const char* rank : {"0", "1", "2"}) {
     torchrun.push_back({{"RANK", rank},

@@ -94,6 +94,8 @@ TEST_CASE("the environments of launchers are understood") {
   const std::vector<understood> table{
       {"nothing", {}, "", none, none, none, none, none, none, none},
       {"torchrun, whose own store has MASTER_PORT", torchrun, "environment", 5, 8, 1, 4, 1, "node1", 29401},
+      {"torchrun at a port of the system's choice", join(torchrun, {{"MASTER_PORT", "65535"}}), "environment", 5, 8, 1,
+       4, 1, "node1", 15000 + 65535 % 15000},
       {"ferry-run",
        {{"RANK", "1"},
         {"WORLD_SIZE", "4"},

@@ -13,6 +13,7 @@
 #include <ferry/test_kit/store_conformance.hpp>
 
 #include "launch_environment.hpp"
+#include "ports.hpp"
 #include "raw_socket.hpp"
 #include "store_fixtures.hpp"
 
@@ -34,7 +35,7 @@ failure fails(const std::string& init_method, std::optional<int> rank = std::nul
   found.kind = kind_of([&] { return rendezvous(init_method, rank, world_size, 100ms); }, &found.text);
   return found;
 }
-std::string free_port() { return std::to_string(raw_socket::listen().port()); }
+std::string free_port(int count = 1) { return std::to_string(ferry_test::free_port(count)); }
 
 struct plain_scheme {};
 struct own_scheme {};
@@ -161,7 +162,7 @@ TEST_CASE("env:// takes what was not given from the environment") {
 }
 
 TEST_CASE("env:// understands the launchers' own words, and stays clear of torchrun's store") {
-  const std::string port = free_port();
+  const std::string port = free_port(2);
   {
     const launch_environment variables(
         {{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "3"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}});

@@ -10,21 +10,20 @@
 #include <ferry/test_kit/child_process.hpp>
 #include <ferry/test_kit/store_conformance.hpp>
 
+#include "ports.hpp"
 #include "raw_socket.hpp"
 #include "store_fixtures.hpp"
 
 using namespace store_test;
 using ferry::tcp_store;
 using ferry::tcp_store_server;
+using ferry_test::free_port;
 
 namespace {
 
 tcp_store client_of(std::uint16_t port, ferry::timeout limit = {}) {
   return tcp_store({.host = "127.0.0.1", .port = port, .limit = limit});
 }
-
-/// A port on which nobody listens; taken again by the one who binds it next.
-std::uint16_t free_port() { return raw_socket::listen().port(); }
 
 void put_number(std::string& out, std::uint64_t value, int bytes) {
   for (; bytes > 0; --bytes, value >>= 8U) out.push_back(static_cast<char>(value));

@@ -1,31 +1,13 @@
 #include "cluster.hpp"
 
-#include <cerrno>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include <doctest/doctest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
+
+#include "ports.hpp"
 
 namespace ferry_test {
-
-std::uint16_t free_port() {
-  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (socket < 0) throw std::system_error(errno, std::generic_category(), "socket");
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  const bool ok = ::bind(socket, generic, size) == 0 && ::getsockname(socket, generic, &size) == 0;
-  const int problem = errno;
-  ::close(socket);
-  if (!ok) throw std::system_error(problem, std::generic_category(), "bind");
-  return ntohs(address.sin_port);
-}
 
 std::string worker_name(int rank) { return "worker" + std::to_string(rank); }
 

@@ -36,9 +36,6 @@ struct cluster_options {
   std::chrono::seconds limit = watchdog::usual_limit;
 };
 
-/// A port on which nobody listens at the moment.
-std::uint16_t free_port();
-
 /// "worker<rank>"
 std::string worker_name(int rank);
 

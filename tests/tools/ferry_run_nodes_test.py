@@ -9,15 +9,10 @@ import time
 import unittest
 
 from ferry_run_test import FERRY_RUN, PATIENCE, clean_environment, wait_for_end
+from ports import free_port
 
 PLACE = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $NODE_RANK/$GROUP_WORLD_SIZE $GROUP_RANK $MASTER_ADDR $MASTER_PORT"
 FOREVER = "echo $$; exec tail -f /dev/null"
-
-
-def free_port(family=socket.AF_INET):
-    with socket.socket(family) as found:
-        found.bind(("::1" if family == socket.AF_INET6 else "127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def connect_when_served(port):
@@ -51,7 +46,7 @@ class Job:
     def __init__(self, test, count, host="127.0.0.1"):
         self.test = test
         self.count = count
-        self.port = free_port(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self.port = free_port()
         self.place = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
         self.nodes = []
 
