@@ -151,7 +151,10 @@ void child_process::write_line(const std::string& line) const {
   }
 }
 
-void tell_parent(const std::string& line) { std::cout << line << std::endl; }
+void tell_parent(const std::string& line) {
+  // In one piece: handlers tell their parents at the same time.
+  std::cout << line + '\n' << std::flush;
+}
 
 std::string ask_parent() {
   std::string line;
