@@ -22,6 +22,9 @@
 #include "worker_core.hpp"
 
 namespace ferry::inline v0::detail {
+
+const char library_mark = 0;
+
 namespace {
 
 constexpr std::chrono::seconds complaint_pause{5};  // between two log messages of one wait

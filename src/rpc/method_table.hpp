@@ -8,6 +8,9 @@
 
 namespace ferry::inline v0::detail {
 
+/// Every copy of libferry in a process has one of its own, which the loader finds by its name.
+extern const char library_mark;
+
 /// The shared object (its link_map) that an entry lies in; null if nobody knows.
 const void* library_of(const void* address) noexcept;
 

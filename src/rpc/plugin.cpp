@@ -17,6 +17,8 @@
 namespace ferry::inline v0 {
 namespace {
 
+constexpr const char* mark_symbol = "_ZN5ferry2v06detail12library_markE";  // of detail::library_mark
+
 // How many handles a library has. The library itself counts who opened it, but does not tell.
 struct library_counts {
   std::mutex mutex;
@@ -30,6 +32,18 @@ library_counts& counts() {
 std::string loader_error() {
   const char* text = ::dlerror();
   return text ? text : "no reason given";
+}
+
+// Why a library cannot be loaded, and what to do if it is ferry that it misses.
+std::string load_failure() {
+  std::string reason = loader_error();
+  if (reason.find("undefined symbol") != std::string::npos && reason.find("5ferry") != std::string::npos) {
+    reason +=
+        ". That is a name of ferry: link the plug-in with the shared libferry; or, if the program has the static one, "
+        "link "
+        "all of it into the program (-Wl,--whole-archive) and let it show its names (-rdynamic)";
+  }
+  return reason;
 }
 
 bool drop_count(const void* library) {
@@ -49,7 +63,16 @@ void add_count(const void* library) {
 
 plugin::plugin(std::string path) : path_(std::move(path)) {
   handle_ = ::dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!handle_) throw_error(errc::system_failure, fmt::format("a plug-in cannot be loaded: {}", loader_error()));
+  if (!handle_) throw_error(errc::system_failure, fmt::format("a plug-in cannot be loaded: {}", load_failure()));
+  if (const void* mark = ::dlsym(handle_, mark_symbol); mark && mark != &detail::library_mark) {
+    ::dlclose(handle_);
+    throw_error(
+        errc::system_failure,
+        fmt::format("the plug-in '{}' has another libferry than the program, with a table of methods of its own. Link "
+                    "both with the same shared libferry; or, if the program has the static one, link the plug-in "
+                    "with none, and the program so that it shows its names (-Wl,--whole-archive, -rdynamic)",
+                    path_));
+  }
   link_map* map = nullptr;
   if (::dlinfo(handle_, RTLD_DI_LINKMAP, static_cast<void*>(&map)) != 0) {
     const std::string reason = loader_error();

@@ -1,7 +1,15 @@
 #!/usr/bin/env python3
-"""Builds and runs the program of the README in the ways that users take ferry: pkgconfig, cmake, meson (a subproject).
+"""Builds and runs small projects that use ferry in the ways that users take it.
 
-The first two use what `meson install` installs from the build directory, moved to a temporary prefix.
+pkgconfig, cmake  the program of the README; the installed test kit
+cxx23             the same program as C++23, with every compiler that is here
+parts             a library, static or shared, and a program that both use ferry
+static            a static libferry without CUDA devices, and a plug-in of a program that has it (compiles the library)
+meson             the program of the README, with ferry as a subproject (compiles the library)
+
+All but the last two use what `meson install` installs from the build directory, moved to a temporary prefix.
+With --prefix DIR (and --static-prefix) trees that are installed already are used; then meson is left out.
+If that is possible (root), CMake's projects are built where no CUDA Toolkit can be seen.
 Kinds whose tool is missing are skipped and said so.
 """
 
@@ -18,7 +26,8 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-KINDS = ["pkgconfig", "cmake", "meson"]
+KINDS = ["pkgconfig", "cmake", "cxx23", "parts", "static", "meson"]
+OWN_BUILD = {"static", "meson"}
 OPTIONS = None
 
 
@@ -38,55 +47,117 @@ def command(*words, **options):
     return run.stdout
 
 
+def without_cuda():
+    """Words before a command that make it see no CUDA Toolkit, or none where that is not possible."""
+    hidden = 'for folder in /usr/local/cuda*; do [ ! -d "$folder" ] || mount -t tmpfs none "$folder" || exit; done; exec "$@"'
+    words = ["env", "-u", "CUDA_PATH", "-u", "CUDACXX", "unshare", "--mount", "sh", "-c", hidden, "sh"]
+    if not shutil.which("unshare"):
+        return []
+    works = subprocess.run([*words, "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0
+    return words if works else []
+
+
+def compilers():
+    """The compiler of the build directory, and the others that ferry is tested with."""
+    found = {OPTIONS.cxx[-1]: OPTIONS.cxx}
+    for name in ("g++", "clang++-16", "clang++"):
+        if shutil.which(name) and not (name == "clang++" and "clang++-16" in found):
+            found.setdefault(name, [name])
+    return found
+
+
+class Installed:
+    """An installed tree."""
+
+    def __init__(self, prefix):
+        self.prefix = prefix
+        self.package = next(prefix.rglob("ferry.pc"))
+        self.libraries = self.package.parent.parent
+
+    @classmethod
+    def of_build(cls, build, place):
+        """What `meson install` installs, in another place than the build directory was configured for."""
+        command("meson", "install", "-C", build, "--no-rebuild", "--quiet", "--destdir", place)
+        package = next(place.rglob("ferry.pc"))
+        prefix = next(line for line in package.read_text().splitlines() if line.startswith("prefix="))
+        return cls(pathlib.Path(f"{place}{prefix.removeprefix('prefix=')}"))
+
+    def flags(self, *words):
+        path = [str(self.libraries / "pkgconfig"), os.environ.get("PKG_CONFIG_PATH", "")]
+        environment = {**os.environ, "PKG_CONFIG_PATH": ":".join(filter(None, path))}
+        words = [f"--define-variable=prefix={self.prefix}", "--cflags", "--libs", *words, "ferry"]
+        return command("pkg-config", *words, env=environment).split()
+
+    def cmake(self, folder, *options):
+        """Builds the project in a folder and returns its build directory."""
+        build = folder / "build"
+        environment = {**os.environ, "CXX": " ".join(OPTIONS.cxx)}
+        words = [*without_cuda(), "cmake"]
+        command(*words, "-S", folder, "-B", build, f"-DCMAKE_PREFIX_PATH={self.prefix}", *options, env=environment)
+        command(*words, "--build", build)
+        return build
+
+
 class Consumers(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.work = pathlib.Path(cls.folder.name)
         cls.addClassCleanup(cls.folder.cleanup)
-        if {"pkgconfig", "cmake"} & set(OPTIONS.kinds):
-            command("meson", "install", "-C", OPTIONS.build, "--no-rebuild", "--quiet", "--destdir", cls.work / "root")
-            package = next((cls.work / "root").rglob("ferry.pc"))
-            cls.libraries = package.parent.parent
-            prefix_line = next(line for line in package.read_text().splitlines() if line.startswith("prefix="))
-            cls.prefix = pathlib.Path(f"{cls.work}/root{prefix_line.removeprefix('prefix=')}")
+        if OPTIONS.prefix:
+            cls.installed = Installed(OPTIONS.prefix)
+            cls.launcher = OPTIONS.prefix / "bin" / "ferry-run"
+        else:
+            cls.launcher = OPTIONS.build / "tools" / "ferry-run" / "ferry-run"
+            if set(OPTIONS.kinds) - OWN_BUILD:
+                cls.installed = Installed.of_build(OPTIONS.build, cls.work / "root")
 
-    def wanted(self, kind, *tools):
+    def wanted(self, kind, *tools, project=None):
+        """A folder with a project of tests/packaging/ and the program of the README."""
         if kind not in OPTIONS.kinds:
             self.skipTest(f"{kind} was not asked for")
         for tool in tools:
             if not shutil.which(tool):
                 self.skipTest(f"{tool} is not installed")
-        folder = self.work / kind
-        folder.mkdir()
+        folder = self.work / self.id().split("_", 1)[1]
+        if project:
+            shutil.copytree(HERE / project, folder)
+        else:
+            folder.mkdir()
         (folder / "consumer.cpp").write_text(readme_program(), encoding="utf-8")
         return folder
 
-    def run_program(self, program, libraries=None):
+    def run_program(self, program, libraries=None, workers=2, expected="[0] dot = 11, sum = 12\n", arguments=()):
         environment = dict(os.environ)
         if libraries:
-            environment["LD_LIBRARY_PATH"] = str(libraries)
-        launcher = OPTIONS.build / "tools" / "ferry-run" / "ferry-run"
-        output = command(launcher, "-n", "2", program, env=environment, timeout=60)
-        self.assertEqual(output, "[0] dot = 11, sum = 12\n")
+            path = [str(libraries), environment.get("LD_LIBRARY_PATH", "")]
+            environment["LD_LIBRARY_PATH"] = ":".join(filter(None, path))
+        output = command(self.launcher, "-n", workers, program, *arguments, env=environment, timeout=60)
+        self.assertEqual(output, expected)
 
     def test_pkgconfig(self):
         folder = self.wanted("pkgconfig", "pkg-config")
-        environment = {**os.environ, "PKG_CONFIG_PATH": str(self.libraries / "pkgconfig")}
-        flags = command(
-            "pkg-config", f"--define-variable=prefix={self.prefix}", "--cflags", "--libs", "ferry", env=environment
-        )
-        self.assertIn("-DCEREAL_THREAD_SAFE=1", flags.split())
+        flags = self.installed.flags()
+        self.assertIn("-DCEREAL_THREAD_SAFE=1", flags)
         program = folder / "consumer"
-        command(*OPTIONS.cxx, "-std=c++20", folder / "consumer.cpp", "-o", program, *flags.split())
-        self.run_program(program, self.libraries)
+        command(*OPTIONS.cxx, "-std=c++20", folder / "consumer.cpp", "-o", program, *flags)
+        self.run_program(program, self.installed.libraries)
+
+    def test_cxx23(self):
+        folder = self.wanted("cxx23", "pkg-config")
+        warnings = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+        for name, compiler in compilers().items():
+            with self.subTest(name):
+                program = folder / pathlib.Path(name).name
+                command(
+                    *compiler, "-std=c++2b", *warnings, folder / "consumer.cpp", "-o", program, *self.installed.flags()
+                )
+                self.run_program(program, self.installed.libraries)
 
     def test_installed_test_kit(self):
         """The transport of an example, built and tested with nothing but what is installed (and doctest)."""
-        if "pkgconfig" not in OPTIONS.kinds or not shutil.which("pkg-config"):
-            self.skipTest("pkgconfig was not asked for, or is not installed")
-        folder = self.work / "test_kit"
-        folder.mkdir()
+        folder = self.wanted("pkgconfig", "pkg-config")
+        (folder / "consumer.cpp").unlink()
         example = ROOT / "examples" / "07_own_backend"
         sources = [*example.glob("packet_*pp"), ROOT / "tests" / "test_kit" / "own_transport_test.cpp"]
         for source in sources:
@@ -94,35 +165,81 @@ class Consumers(unittest.TestCase):
         probe = [*OPTIONS.cxx, "-E", "-x", "c++", "-include", "doctest/doctest.h", os.devnull, "-o", os.devnull]
         if subprocess.run(probe, stderr=subprocess.DEVNULL, check=False).returncode != 0:
             self.skipTest("doctest is not installed")
-        environment = {**os.environ, "PKG_CONFIG_PATH": str(self.libraries / "pkgconfig")}
-        flags = command(
-            "pkg-config", f"--define-variable=prefix={self.prefix}", "--cflags", "--libs", "ferry", env=environment
-        ).split()
         program = folder / "own_transport_test"
         units = sorted(folder.glob("*.cpp"))
-        command(*OPTIONS.cxx, "-std=c++20", "-pthread", *units, "-o", program, *flags)
-        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.libraries)}
+        command(*OPTIONS.cxx, "-std=c++20", "-pthread", *units, "-o", program, *self.installed.flags())
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.installed.libraries)}
         output = command(program, env=environment, timeout=150)
         self.assertIn("Status: SUCCESS", output)
 
     def test_cmake(self):
-        folder = self.wanted("cmake", "cmake")
-        environment = {**os.environ, "CXX": " ".join(OPTIONS.cxx)}
-        shutil.copy(HERE / "cmake" / "CMakeLists.txt", folder)
-        command("cmake", "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={self.prefix}", env=environment)
-        command("cmake", "--build", folder / "build")
-        self.run_program(folder / "build" / "consumer")
+        folder = self.wanted("cmake", "cmake", project="cmake")
+        self.run_program(self.installed.cmake(folder) / "consumer")
         wrong = self.work / "wrong"
         wrong.mkdir()
         (wrong / "CMakeLists.txt").write_text(
             "cmake_minimum_required(VERSION 3.16)\nproject(wrong CXX)\nfind_package(ferry 99 REQUIRED)\n", encoding="utf-8"
         )
         with self.assertRaisesRegex(AssertionError, "99"):
-            command("cmake", "-S", wrong, "-B", wrong / "build", f"-DCMAKE_PREFIX_PATH={self.prefix}", env=environment)
+            self.installed.cmake(wrong)
+
+    def test_nothing_of_cuda_is_needed(self):
+        """A shared libferry takes what it needs of CUDA along."""
+        self.wanted("cmake", "readelf", "pkg-config")
+        library = self.installed.libraries / "libferry.so"
+        if not library.exists():
+            self.skipTest("the library is static")
+        self.assertNotRegex(command("readelf", "-d", library), r"NEEDED.*cuda")
+        self.assertNotIn("cuda", " ".join(self.installed.flags()))
+        config = self.installed.libraries / "cmake" / "ferry" / "ferryConfig.cmake"
+        self.assertIn('set(_ferry_cuda "OFF")', config.read_text())
+
+    def test_parts(self):
+        """One process has one table of methods, whether the library is static or shared."""
+        folder = self.wanted("parts", "cmake")
+        for name, options in {"static": [], "shared": ["-DBUILD_SHARED_LIBS=ON", "-DCMAKE_CXX_STANDARD=23"]}.items():
+            with self.subTest(name):
+                shutil.copytree(HERE / "parts", folder / name)
+                build = self.installed.cmake(folder / name, *options)
+                self.run_program(build / "program", expected="[0] tripled 6, added 13, both 203\n")
+
+    def static_library(self, folder):
+        build = folder / "library"
+        parts = [f"-D{part}=false" for part in ("tests", "examples", "benchmarks", "tools")]
+        environment = {**os.environ, "CXX": " ".join(OPTIONS.cxx)}
+        command(
+            "meson", "setup", build, ROOT, "-Ddefault_library=static", "-Dcuda=disabled", "-Doptimization=0", "-Ddebug=false",
+            *parts, env=environment
+        )
+        command("ninja", "-C", build)
+        return Installed.of_build(build, folder / "root")
+
+    def test_static(self):
+        folder = self.wanted("static", "cmake", "pkg-config", project="plug_in")
+        installed = Installed(OPTIONS.static_prefix) if OPTIONS.static_prefix else self.static_library(folder)
+        self.assertEqual(list(installed.libraries.glob("libferry.so*")), [])
+        program = folder / "consumer"
+        command(*OPTIONS.cxx, "-std=c++20", folder / "consumer.cpp", "-o", program, *installed.flags("--static"))
+        self.run_program(program)
+
+        parts = folder / "parts"
+        shutil.copytree(HERE / "parts", parts)
+        self.run_program(installed.cmake(parts) / "program", expected="[0] tripled 6, added 13, both 203\n")
+
+        projects = installed.cmake(folder)
+        plug_in, copy = projects / "libplug_in.so", projects / "libcopy.so"
+        self.run_program(projects / "host", expected="[0] half 4.5, negative -3\n", arguments=[plug_in])
+        for program, library, complaint in (
+            ("host", copy, "has another libferry than the program"),
+            ("closed", copy, "has another libferry than the program"),
+            ("closed", plug_in, "let it show its names"),
+        ):
+            with self.subTest(f"{program} {library.name}"):
+                with self.assertRaisesRegex(AssertionError, complaint):
+                    command(projects / program, library)
 
     def test_meson(self):
-        folder = self.wanted("meson", "meson", "git")
-        shutil.copy(HERE / "meson" / "meson.build", folder)
+        folder = self.wanted("meson", "meson", "git", project="meson")
         copy = folder / "subprojects" / "ferry"
         for name in command("git", "-C", ROOT, "ls-files", "-co", "--exclude-standard").splitlines():
             if (ROOT / name).is_file():
@@ -138,12 +255,18 @@ class Consumers(unittest.TestCase):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", required=True, type=pathlib.Path, help="a build directory with everything built")
+    parser.add_argument("--build", type=pathlib.Path, help="a build directory with everything built")
+    parser.add_argument("--prefix", type=pathlib.Path, help="an installed tree instead")
+    parser.add_argument("--static-prefix", type=pathlib.Path, help="one with a static library")
     parser.add_argument("--cxx", default=os.environ.get("CXX", "c++"), type=shlex.split)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=" ".join(KINDS))
     OPTIONS = parser.parse_args()
-    OPTIONS.build = OPTIONS.build.resolve()
-    OPTIONS.kinds = OPTIONS.kinds or KINDS
+    if (OPTIONS.build is None) == (OPTIONS.prefix is None):
+        parser.error("name a build directory or an installed tree")
+    for folder in ("build", "prefix", "static_prefix"):
+        if getattr(OPTIONS, folder):
+            setattr(OPTIONS, folder, getattr(OPTIONS, folder).resolve())
+    OPTIONS.kinds = OPTIONS.kinds or [kind for kind in KINDS if OPTIONS.build or kind not in OWN_BUILD]
     for kind in OPTIONS.kinds:
         if kind not in KINDS:
             parser.error(f"unknown kind '{kind}'; known: {' '.join(KINDS)}")

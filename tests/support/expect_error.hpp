@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ostream>  // for what doctest prints of an errc
 #include <string>
 #include <string_view>
 

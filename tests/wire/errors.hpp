@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ostream>  // for what doctest prints of an errc
+
 #include <ferry/base/error.hpp>
 
 /// The kind of the ferry::error that `f` throws; errc{} if it throws none. Other exceptions pass.

@@ -26,7 +26,7 @@ class plugin {
   /// None.
   plugin() noexcept = default;
   /// Loads a library, with RTLD_NOW and RTLD_LOCAL; `path` as dlopen takes it. Throws errc::system_failure with the loader's
-  /// text, errc::duplicate_method if a method of the program has the id of another one here; then nothing stays loaded.
+  /// text, or if the library has another libferry than the program; errc::duplicate_method if a method of the program has the id of another one here; then nothing stays loaded.
   explicit plugin(std::string path);
   plugin(plugin&& other) noexcept
       : path_(std::move(other.path_)),

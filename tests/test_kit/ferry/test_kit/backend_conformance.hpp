@@ -18,6 +18,7 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <ostream>  // for what doctest prints of an errc
 #include <stdexcept>
 #include <string>
 #include <string_view>

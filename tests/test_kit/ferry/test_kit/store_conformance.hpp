@@ -16,6 +16,7 @@
 #include <future>
 #include <limits>
 #include <memory>
+#include <ostream>  // for what doctest prints of an errc
 #include <string>
 #include <thread>
 #include <vector>

@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <memory>
+#include <ostream>  // for what doctest prints of an errc
 #include <string>
 #include <thread>
 #include <vector>
