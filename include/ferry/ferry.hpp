@@ -2,6 +2,10 @@
 
 // Everything but autograd, modules, optimizers and the profiler.
 
+#if __cplusplus < 202002L
+  #error "ferry needs C++20 or newer: compile with -std=c++20"
+#endif
+
 #include <ferry/backend/backend.hpp>
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include <ferry/base/type_name.hpp>
+
 namespace ferry::inline v0::detail {
 
 void throw_unknown_backend(std::string_view wanted, const backend_factory* known, std::size_t count) {
@@ -12,7 +14,7 @@ void throw_unknown_backend(std::string_view wanted, const backend_factory* known
 
 void throw_foreign_options(std::string_view backend, std::string_view wanted, std::string_view given) {
   throw_error(errc::invalid_argument, "the backend '" + std::string(backend) + "' takes options of type " +
-                                          std::string(wanted) + ", not of type " + std::string(given));
+                                          readable_names(wanted) + ", not of type " + readable_names(given));
 }
 
 }  // namespace ferry::inline v0::detail

@@ -85,9 +85,15 @@ std::vector<worker_info> native_core::workers() const {
 worker_info native_core::find(std::string_view name) const {
   const auto found = ids_.find(name);
   if (found == ids_.end()) {
+    constexpr std::size_t told = 8;
+    std::string known;
+    for (std::size_t i = 0; i != std::min(peers_.size(), told); ++i) {
+      known += fmt::format("{}'{}'", i == 0 ? "" : ", ", peers_[i]->record.who.name());
+    }
     throw_error(errc::unknown_worker,
-                fmt::format("{} could not find destination '{}': no worker of the group has that name",
-                            to_string(self_), name));
+                fmt::format("{} could not find destination '{}': no worker of the group has that name; there {} {}{}",
+                            to_string(self_), name, peers_.size() == 1 ? "is only" : "are", known,
+                            peers_.size() > told ? fmt::format(" and {} more", peers_.size() - told) : ""));
   }
   return peers_[static_cast<std::size_t>(found->second.value)]->record.who;
 }

@@ -86,6 +86,25 @@ std::string demangle(const char* mangled) {
 
 std::string demangled_type(const std::type_info& type) { return normalise(demangle(type.name())); }
 
+std::string readable_names(std::string_view text) {
+  constexpr std::string_view versioned = "ferry::v0::";
+  constexpr std::string_view plain = "ferry::";
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t i = 0; i < text.size();) {
+    const bool starts_a_path = i == 0 || (!identifier_char(text[i - 1]) && text[i - 1] != ':');
+    if (starts_a_path && starts_with(text.substr(i), versioned)) {
+      out += plain;
+      i += versioned.size();
+    } else {
+      out += text[i++];
+    }
+  }
+  return out;
+}
+
+std::string readable_type(const std::type_info& type) { return readable_names(demangled_type(type)); }
+
 void append_class(std::string& out, const std::type_info& type) {
   const std::string name = demangled_type(type);
   out += without_std(name);

@@ -19,18 +19,13 @@
 
 #include <fmt/format.h>
 #include <ferry/base/error.hpp>
+#include <ferry/base/type_name.hpp>
 #include <ferry/rpc/future.hpp>
 
 #include "worker_core.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
-
-std::string demangled(const std::type_info& type) {
-  int status = 0;
-  std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), std::free);
-  return status == 0 && name ? name.get() : type.name();
-}
 
 const std::type_info* type_of(const std::exception_ptr& thrown) {
   try {
@@ -145,19 +140,20 @@ void register_exception(const exception_codec& codec) {
     if (*known.type == *codec.type) return;
     throw_error(errc::invalid_argument,
                 fmt::format("register_exceptions: the name '{}' is taken by {}; {} needs another", codec.name,
-                            demangled(*known.type), demangled(*codec.type)));
+                            readable_type(*known.type), readable_type(*codec.type)));
   }
   table().codecs.push_back(codec);
 }
 
 std::string describe_exception(const std::exception_ptr& thrown) {
   const std::type_info* type = type_of(thrown);
-  return fmt::format("{}: {}", type ? demangled(*type) : "unknown", text_of(thrown));
+  if (type && *type == typeid(error)) return text_of(thrown);  // it begins with the name of the errc
+  return fmt::format("{}: {}", type ? readable_type(*type) : "unknown", text_of(thrown));
 }
 
 void encode_exception(const std::exception_ptr& thrown, outgoing_message& message) {
   const std::type_info* type = type_of(thrown);
-  std::string name = type ? demangled(*type) : "unknown";
+  std::string name = type ? readable_type(*type) : "unknown";
   std::string what = text_of(thrown);
   std::string bytes;
   if (const auto codec = type ? codec_for(*type) : std::nullopt) {

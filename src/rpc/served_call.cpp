@@ -94,22 +94,10 @@ void served_call::fail(const std::exception_ptr& reason) noexcept {
   if (stage_ == stage::done) return;  // the answer has gone out; nothing is left to tell
   try {
     const std::string text = describe_exception(reason);
-    log(stage_ == stage::running ? log_level::warning : log_level::error,
-        fmt::format("{} {}: {}", describe(),
-                    stage_ == stage::decoding  ? "was not run"
-                    : stage_ == stage::running ? "threw"
-                                               : "has a result that cannot be sent",
-                    text));
-    if (one_way()) return done();
-    outgoing_message answer;
-    if (stage_ == stage::running) {
-      answer.header.kind = frame_kind::exception;
-      answer.begin_payload();
-      encode_exception(reason, answer);
-    } else {
-      answer.header.kind = frame_kind::failure;
-      errc code = stage_ == stage::decoding ? errc::bad_arguments : errc::bad_result;
-      std::string detail = text;
+    errc code = stage_ == stage::decoding ? errc::bad_arguments : errc::bad_result;
+    std::string detail = text;  // for the caller, who has the rest
+    std::string logged = text;
+    if (stage_ != stage::running) {
       try {
         std::rethrow_exception(reason);
       } catch (const error& e) {
@@ -118,8 +106,26 @@ void served_call::fail(const std::exception_ptr& reason) noexcept {
           code = e.kind();
           detail = e.message();
         }
-      } catch (...) {  // NOLINT(bugprone-empty-catch): `detail` says it
+        if (e.kind() == errc::signature_mismatch) {
+          logged = fmt::format("signature_mismatch: here it is {}, and the caller has another signature", detail);
+        }
+      } catch (...) {  // NOLINT(bugprone-empty-catch): `text` says it
       }
+    }
+    log(stage_ == stage::running ? log_level::warning : log_level::error,
+        fmt::format("{} {}: {}", describe(),
+                    stage_ == stage::decoding  ? "was not run"
+                    : stage_ == stage::running ? "threw"
+                                               : "has a result that cannot be sent",
+                    logged));
+    if (one_way()) return done();
+    outgoing_message answer;
+    if (stage_ == stage::running) {
+      answer.header.kind = frame_kind::exception;
+      answer.begin_payload();
+      encode_exception(reason, answer);
+    } else {
+      answer.header.kind = frame_kind::failure;
       answer.header.code = static_cast<std::uint32_t>(code);
       answer.begin_payload();
       encode_values<std::string>(answer.bytes, answer.tensors, detail);

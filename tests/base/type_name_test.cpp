@@ -123,3 +123,12 @@ TEST_CASE("fingerprints are fixed numbers") {
   static_assert(ferry::fingerprint("f64(vector<f64>)") != ferry::fingerprint("f64(vector<f32>)"));
   CHECK(ferry::fingerprint("f64(vector<f64>, vector<f64>)") == 0x9b912f2ff3ed9d8dU);
 }
+
+TEST_CASE("names for people have no inline namespace of ferry") {
+  using ferry::detail::readable_names;
+  CHECK(readable_names("map<ferry::v0::tensor,ferry::v0::detail::box>") == "map<ferry::tensor,ferry::detail::box>");
+  CHECK(readable_names("app::ferry::v0::tensor") == "app::ferry::v0::tensor");
+  CHECK(readable_names("my_ferry::v0::tensor") == "my_ferry::v0::tensor");
+  CHECK(readable_names("ferry::v0") == "ferry::v0");
+  CHECK(readable_names("").empty());
+}

@@ -28,6 +28,14 @@ struct sealed {
     archive(value);
   }
 };
+struct frozen {
+  int value = 0;
+  template <class Archive>
+  void serialize(Archive& archive) const {
+    archive(value);
+  }
+};
+constexpr auto converted = +[](int number) { return number; };
 struct own_error {};
 struct narrow {
   narrow() = default;
@@ -40,6 +48,8 @@ struct narrow {
 };
 
 int add(int a, int b);
+int open_seal(sealed closed);
+int take_frozen(frozen value);
 int sum(const std::vector<int>& values);
 int length(std::string_view text);
 int unwrap(std::unique_ptr<int> value);
@@ -184,5 +194,21 @@ void use(const ferry::worker& self) {
 #endif
 #if CASE == 36  // expect: Lambdas have no name that another program could know
   const ferry::served_methods list = ferry::serve_list<[] {}>;
+#endif
+#if CASE == 37  // expect: Lambdas have no name that another program could know: write a function
+  self.rpc_sync<converted>("worker1", 1);
+#endif
+#if CASE == 38  // expect: Lambdas have no name that another program could know: write a function
+  #ifdef __clang__
+  self.rpc_sync<+[](int number) { return number; }>("worker1", 1);
+  #else  // g++ itself refuses a lambda inside a function: it has no linkage
+  self.rpc_sync<ferry::named<"converted", converted>>("worker1", 1);
+  #endif
+#endif
+#if CASE == 39  // expect: has no default constructor, which the receiver needs to decode into
+  self.rpc_sync<open_seal>("worker1", sealed(1));
+#endif
+#if CASE == 40  // expect: a const object cannot be decoded into
+  self.rpc_sync<take_frozen>("worker1", frozen{});
 #endif
 }

@@ -86,6 +86,8 @@ TEST_CASE("an unknown name, and a worker_info of another group, are errors at on
   ferry_test::cluster group(2);
   expect_error(errc::unknown_worker, "could not find destination 'worker7'",
                [&] { (void)group[1].rpc_sync<who_am_i>("worker7"); });
+  expect_error(errc::unknown_worker, "there are 'worker0', 'worker1'",
+               [&] { (void)group[1].rpc_sync<who_am_i>("worker7"); });
   expect_error(errc::unknown_worker, "worker_info(id=1, name=worker1)",
                [&] { (void)group[1].rpc_async<who_am_i>("worker7"); });
   expect_error(errc::unknown_worker, "''", [&] { (void)group[1].rpc_sync<who_am_i>(""); });
@@ -93,4 +95,6 @@ TEST_CASE("an unknown name, and a worker_info of another group, are errors at on
                [&] { (void)group[1].rpc_sync<who_am_i>(ferry::worker_info("stranger", 1)); });
   expect_error(errc::unknown_worker, "", [&] { (void)group[1].rpc_sync<who_am_i>(ferry::worker_info("worker1", 9)); });
   CHECK(group[1].rpc_sync<who_am_i>("worker0") == 0);
+  CHECK(group[1].id() == 1);
+  CHECK(group[1].id() != -1);
 }

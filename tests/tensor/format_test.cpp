@@ -2,6 +2,7 @@
 
 #include <complex>
 #include <limits>
+#include <sstream>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -18,6 +19,9 @@ TEST_CASE("tensors print as nested brackets") {
         "        [3., 4.]])");
   CHECK(to_string(tensor_of({1, -20, 300})) == "tensor([  1, -20, 300], dtype=i32)");
   CHECK(to_string(ferry::arange(3)) == "tensor([0, 1, 2])");
+  std::ostringstream stream;
+  stream << ferry::arange(3);
+  CHECK(stream.str() == "tensor([0, 1, 2])");
   CHECK(to_string(tensor_of({0.5F, -1.25F})) == "tensor([ 0.5000, -1.2500])");
   CHECK(to_string(tensor_of(2.5)) == "tensor(2.5000, dtype=f64)");
   CHECK(to_string(tensor_of({true, false})) == "tensor([ true, false])");

@@ -3,6 +3,10 @@
 // Errors of ferry: one hierarchy under ferry::error, a std::system_error whose code is a ferry::errc.
 // The numbers are stable: they travel on the wire and are documented in docs/errors.md.
 
+#if __cplusplus < 202002L
+  #error "ferry needs C++20 or newer: compile with -std=c++20"
+#endif
+
 #include <exception>
 #include <stdexcept>
 #include <string>

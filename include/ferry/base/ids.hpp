@@ -13,6 +13,9 @@ struct worker_id {
   static constexpr int max = 32767;
   std::int32_t value = -1;
   friend constexpr auto operator<=>(worker_id, worker_id) noexcept = default;
+  friend constexpr bool operator==(worker_id, worker_id) noexcept = default;
+  /// Destinations may be numbers, and so may what an id is compared with: `if (self.id() == 0)`.
+  friend constexpr bool operator==(worker_id id, std::int64_t number) noexcept { return id.value == number; }
 };
 
 /// One life of a worker: drawn at random when it starts, so that a restarted worker is told from its predecessor.

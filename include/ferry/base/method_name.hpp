@@ -3,6 +3,7 @@
 // Names of functions given as template arguments, the same for GCC and Clang.
 
 #include <string>
+#include <string_view>
 #include <typeinfo>
 
 namespace ferry::inline v0 {
@@ -51,6 +52,14 @@ template <class Type, auto F>
 struct method_tag {};
 template <auto F>
 using tag_of = method_tag<typename without_noexcept<decltype(F)>::type, F>;
+
+// Whether F is what a lambda converts to: <lambda(int)>::_FUN in GCC's words, (anonymous class)::__invoke in Clang's.
+// Both names are reserved for the compiler.
+template <auto F>
+consteval bool is_converted_lambda() {
+  const std::string_view spelled = __PRETTY_FUNCTION__;
+  return spelled.ends_with("::_FUN]") || spelled.ends_with("::__invoke]");
+}
 
 std::string mangled_method(const std::type_info& tag);
 std::string readable_method(const std::type_info& tag, const std::type_info& type);

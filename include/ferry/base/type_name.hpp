@@ -47,6 +47,9 @@ namespace detail {
 std::string demangle(const char* mangled);
 /// The same with what differs between standard libraries removed (inline namespaces of std, spaces).
 std::string demangled_type(const std::type_info& type);
+/// Type names for people: without the inline namespace of ferry's own, which no program writes.
+std::string readable_type(const std::type_info& type);
+std::string readable_names(std::string_view text);
 /// Adds the name of the class template of which `type` is an instance, and `<arguments>` without std's defaults
 /// (allocators, comparators, hashes, deleters).
 void append_instance(std::string& out, const std::type_info& type, std::string_view arguments);

@@ -133,6 +133,9 @@ template <auto F>
     if constexpr (requires { facts_of<F>::public_name; }) source.public_name = facts_of<F>::public_name;
     if constexpr (!is_stub<F>) {
       constexpr auto function = function_behind<F>();
+      static_assert(!is_converted_lambda<function>(),
+                    "ferry: a lambda converted to a function pointer is no method. Lambdas have no name that another "
+                    "program could know: write a function");
       source.tag = &typeid(tag_of<function>);
       source.type = &typeid(typename without_noexcept<decltype(function)>::type);
       source.serve = &serve_method<function>;

@@ -149,7 +149,11 @@ void serve_method(served_call& call) {
   using indices = std::make_index_sequence<std::tuple_size_v<arguments>>;
   using result = typename parts::result;
 
-  if constexpr (is_future_v<result> || is_task_v<result>) {
+  if constexpr (!std::is_default_constructible_v<arguments>) {
+    static_assert(dependent_false<arguments>,
+                  "ferry: the type of a parameter has no default constructor, which the receiver needs to decode into. "
+                  "Add one, or send a std::unique_ptr to it with cereal's load_and_construct");
+  } else if constexpr (is_future_v<result> || is_task_v<result>) {
     using value = unwrap_async_t<result>;
     // What the parameters refer to lives until the answer: the arguments are moved nowhere once the method has them.
     auto kept = std::make_unique<arguments>();

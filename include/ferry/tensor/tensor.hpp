@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <iosfwd>
 #include <limits>
 #include <memory>
 #include <string>
@@ -230,5 +231,10 @@ class tensor {
 /// Of more than 1000 elements only the first and last three of each axis are shown. Floating-point numbers have four
 /// digits after the point. Elements of tensors that are not on the CPU are not fetched; only the shape is shown.
 [[nodiscard]] std::string to_string(const tensor& t);
+/// The same text into a stream.
+template <class Traits>
+std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const tensor& t) {
+  return out << to_string(t);
+}
 
 }  // namespace ferry::inline v0

@@ -231,7 +231,10 @@ inline void save(wire_output_archive& archive, const T& value) {
 }
 template <detail::wire_number T>
 inline void load(wire_input_archive& archive, T& value) {
-  value = archive.read_number<T>();
+  static_assert(!std::is_const_v<T>,
+                "ferry: a const object cannot be decoded into. A serialize() that reads and writes is no const member "
+                "function; where reading differs from writing, there are save() const and load()");
+  if constexpr (!std::is_const_v<T>) value = archive.read_number<T>();
 }
 
 template <class T>
