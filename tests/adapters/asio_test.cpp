@@ -18,6 +18,7 @@
 #include <asio/cancellation_signal.hpp>
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
+#include <asio/execution.hpp>
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/strand.hpp>
@@ -83,6 +84,19 @@ int wait_for_gate(int value) {
   hold.pass();
   return value;
 }
+
+// Like asio::inline_executor, which Asio has since 1.37.
+struct calling_executor {
+  template <class F>
+  void execute(F&& f) const {
+    std::forward<F>(f)();
+  }
+  static constexpr asio::execution::blocking_t query(asio::execution::blocking_t) noexcept {
+    return asio::execution::blocking.always;
+  }
+  friend bool operator==(calling_executor, calling_executor) noexcept { return true; }
+  friend bool operator!=(calling_executor, calling_executor) noexcept { return false; }
+};
 
 }  // namespace asio_test
 
@@ -180,6 +194,27 @@ TEST_CASE("a callback runs on its executor, after the initiating function has re
   ferry::async_rpc<note>(group[0], "worker1", 1,
                          [&](std::exception_ptr) { where.set_value(std::this_thread::get_id()); });
   CHECK(where.get_future().get() != std::this_thread::get_id());
+}
+
+TEST_CASE("a callback whose executor can only call runs on a thread of the system's") {
+  cluster group(2);
+  std::promise<std::thread::id> where;
+  hold.reset();
+  ferry::async_rpc<wait_for_gate>(group[0], "worker1", 1,
+                                  asio::bind_executor(calling_executor(), [&](std::exception_ptr error, int value) {
+                                    CHECK_FALSE(error);
+                                    CHECK(value == 1);
+                                    where.set_value(std::this_thread::get_id());
+                                  }));
+  hold.open();
+  CHECK(where.get_future().get() != std::this_thread::get_id());
+  // A result that is there already: not from within the initiating function either.
+  const ferry::future<int> ready = ferry::make_ready_future(3);
+  std::promise<std::thread::id> again;
+  ferry::async_get(ready, asio::bind_executor(calling_executor(), [&](std::exception_ptr, int) {
+                     again.set_value(std::this_thread::get_id());
+                   }));
+  CHECK(again.get_future().get() != std::this_thread::get_id());
 }
 
 TEST_CASE("run() does not return while a call is pending") {

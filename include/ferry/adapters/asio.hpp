@@ -10,8 +10,9 @@
 // The completion signature is void(std::exception_ptr, T), or void(std::exception_ptr) without a result, so ferry's and
 // the callee's exceptions keep their types. Everything that goes wrong arrives there, the unknown worker, too.
 //
-// Completion: the handler is posted to its associated executor (asio::system_executor if it has none), never called
-// before the initiating function returns; outstanding work is counted there until then.
+// Completion: the handler is posted to its associated executor (asio::system_executor if it has none, or one that can only
+// call, such as asio::inline_executor), never called before the initiating function returns; outstanding work is counted
+// there until then.
 // Cancellation: `terminal` and `partial` cancel the call as future::cancel() does (the callee is told, and may have done
 // anything by then); `total` alone, which asks for no effect at all, is ignored.
 // An execution context that is destroyed first destroys the handlers of its calls, as with Asio's own operations, and
@@ -42,12 +43,16 @@
 #include <asio/associated_executor.hpp>
 #include <asio/async_result.hpp>
 #include <asio/cancellation_type.hpp>
+#include <asio/execution/blocking.hpp>
 #include <asio/execution/context.hpp>
+#include <asio/execution/executor.hpp>
 #include <asio/execution_context.hpp>
 #include <asio/executor_work_guard.hpp>
 #include <asio/post.hpp>
 #include <asio/query.hpp>
+#include <asio/require.hpp>
 #include <asio/system_context.hpp>
+#include <asio/system_executor.hpp>
 
 #include <ferry/base/log.hpp>
 #include <ferry/rpc/call.hpp>
@@ -148,6 +153,15 @@ std::shared_ptr<waiting_list> list_of(const Executor& executor) {
   }
 }
 
+/// Where the handler is called. Named, because what Asio takes for a handler without an executor depends on its release.
+template <class Handler>
+using executor_of = asio::associated_executor_t<Handler, asio::system_executor>;
+
+/// False for executors that do nothing but call (asio::inline_executor).
+template <class Executor>
+constexpr bool can_post_to = !asio::execution::is_executor<Executor>::value ||
+                             asio::can_require<const Executor&, asio::execution::blocking_t::never_t>::value;
+
 template <class T>
 struct signature {
   using type = void(std::exception_ptr, T);
@@ -195,7 +209,7 @@ class completion {
 /// A handler that waits for a future. Kept alive by the future until it is complete.
 template <class T, class Handler>
 class operation final : public waiting, private continuation {
-  using executor_type = asio::associated_executor_t<Handler>;
+  using executor_type = executor_of<Handler>;
 
  public:
   static void start(Handler handler, future<T> from, bool sole) {
@@ -220,7 +234,7 @@ class operation final : public waiting, private continuation {
   }
 
   operation(Handler handler, future<T> from, bool sole)
-      : work_(std::in_place, asio::get_associated_executor(handler)),
+      : work_(std::in_place, asio::get_associated_executor(handler, asio::system_executor())),
         handler_(std::move(handler)),
         state_(from.shared_state()),
         sole_(sole),
@@ -243,7 +257,12 @@ class operation final : public waiting, private continuation {
     const std::shared_ptr<operation> self = std::move(static_cast<operation*>(node)->self_);
     if (self->list_ && !self->list_->begin_post(*self->place_)) return;
     try {
-      asio::post(work_executor(*self), completion<T, Handler>(std::move(*self->handler_), self->state_, self->sole_));
+      completion<T, Handler> last(std::move(*self->handler_), self->state_, self->sole_);
+      if constexpr (can_post_to<executor_type>) {
+        asio::post(work_executor(*self), std::move(last));
+      } else {
+        asio::post(asio::system_executor(), std::move(last));
+      }
     } catch (const std::exception& e) {
       log(log_level::error, std::string("a completion handler could not be posted, and is lost: ") + e.what());
     } catch (...) {
