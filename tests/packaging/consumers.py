@@ -127,11 +127,14 @@ class Consumers(unittest.TestCase):
         (folder / "consumer.cpp").write_text(readme_program(), encoding="utf-8")
         return folder
 
+    @staticmethod
+    def finding(libraries):
+        """An environment in which programs find the libraries in that folder, and those that they found before."""
+        path = [str(libraries), os.environ.get("LD_LIBRARY_PATH", "")]
+        return {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, path))}
+
     def run_program(self, program, libraries=None, workers=2, expected="[0] dot = 11, sum = 12\n", arguments=()):
-        environment = dict(os.environ)
-        if libraries:
-            path = [str(libraries), environment.get("LD_LIBRARY_PATH", "")]
-            environment["LD_LIBRARY_PATH"] = ":".join(filter(None, path))
+        environment = self.finding(libraries) if libraries else None
         output = command(self.launcher, "-n", workers, program, *arguments, env=environment, timeout=60)
         self.assertEqual(output, expected)
 
@@ -168,8 +171,7 @@ class Consumers(unittest.TestCase):
         program = folder / "own_transport_test"
         units = sorted(folder.glob("*.cpp"))
         command(*OPTIONS.cxx, "-std=c++20", "-pthread", *units, "-o", program, *self.installed.flags())
-        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.installed.libraries)}
-        output = command(program, env=environment, timeout=150)
+        output = command(program, env=self.finding(self.installed.libraries), timeout=150)
         self.assertIn("Status: SUCCESS", output)
 
     def test_cmake(self):
