@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Runs the fuzzers that `./dev fuzz` has built, and keeps the corpus of tests/fuzz small.
 
-Without TARGET: every target, SECONDS each, one after the other. A target fails when libFuzzer reports a finding; the input
+Without TARGET: every target, SECONDS each, one after the other (--quick: one per processor at once). A target fails when libFuzzer reports a finding; the input
 then lies in BUILD/fuzz/<target>/findings. The last line is 'N passed, N failed'. Exit status 0 only if nothing failed.
 """
 
 import argparse
+import concurrent.futures
 import os
 import pathlib
 import re
@@ -62,14 +63,15 @@ def fuzz(build, target, seconds, seeds):
     text = log.read_text(errors="replace")
     executions = number(r"stat::number_of_executed_units:\s*(\d+)", text) or number(r"^#(\d+)", text)
     speed, edges, features = (number(word + r": (\d+)", text) for word in ("exec/s", "cov", "ft"))
-    print(f"  {target:<20} {executions:>10} executions, {speed:>6}/s, {edges:>5} edges, {features:>6} features: "
-          f"{'nothing found' if status == 0 else 'FINDING'}", flush=True)
+    told = [f"  {target:<20} {executions:>10} executions, {speed:>6}/s, {edges:>5} edges, {features:>6} features: "
+            f"{'nothing found' if status == 0 else 'FINDING'}"]
     if status != 0:
         lines = text.splitlines()
-        told = re.compile(r"ERROR: |runtime error|fuzz target:")
-        first = next((i for i, line in enumerate(lines) if told.search(line)), 0)
-        print("\n".join("    " + line for line in lines[first:first + 40]))
-        print(f"    everything: {log}\n    inputs: {place / 'findings'}")
+        begin = re.compile(r"ERROR: |runtime error|fuzz target:")
+        first = next((i for i, line in enumerate(lines) if begin.search(line)), 0)
+        told += ["    " + line for line in lines[first:first + 40]]
+        told += [f"    everything: {log}", f"    inputs: {place / 'findings'}"]
+    print("\n".join(told), flush=True)  # in one piece, beside other targets
     return status == 0
 
 
@@ -102,7 +104,7 @@ def main():
     parser = argparse.ArgumentParser(prog="./dev fuzz", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
-    parser.add_argument("--quick", action="store_true", help="every target for 5 seconds")
+    parser.add_argument("--quick", action="store_true", help="every target for 5 seconds, one per processor at once")
     parser.add_argument("--merge", action="store_true", help="take what was found into tests/fuzz/corpus, minimised")
     parser.add_argument("words", nargs="*", metavar="TARGET|SECONDS", help="targets (all), seconds for each (60)")
     options = parser.parse_args()
@@ -123,14 +125,13 @@ def main():
     seeds = build / "fuzz" / "seeds"
     shutil.rmtree(seeds, ignore_errors=True)
     subprocess.run([str(build / "tests" / "fuzz" / "replay"), "--seeds", str(seeds)], check=True, env=environment())
-    failed = []
-    for target in targets:
-        if options.merge:
-            merge(build, target, seeds)
-        elif not fuzz(build, target, seconds, seeds):
-            failed.append(target)
     if options.merge:
+        for target in targets:
+            merge(build, target, seeds)
         return 0
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0)) if options.quick else 1) as pool:
+        fine = list(pool.map(lambda target: fuzz(build, target, seconds, seeds), targets))
+    failed = [target for target, well in zip(targets, fine) if not well]
     if failed:
         print(f"findings in: {', '.join(failed)}. To look at one: {build}/tests/fuzz/fuzz_<target> <input>")
     print(f"{len(targets) - len(failed)} passed, {len(failed)} failed")

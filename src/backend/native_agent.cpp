@@ -169,6 +169,8 @@ struct native_core::connect_attempt : std::enable_shared_from_this<connect_attem
     if (link->closed()) return;  // nobody waits for it any more
     if (next == routes.size()) {
       const worker_info& peer = link->peer();
+      // That another process is not this one explains nothing where there were other ways to it.
+      if (failures.size() > 1) std::erase_if(failures, [](const auto& text) { return text.starts_with("inproc:"); });
       link->fail(core->closing() ? errc::shutting_down : errc::connect_failed,
                  failures.empty()
                      ? fmt::format("no transport of this worker understands an address of {}", to_string(peer))
@@ -198,7 +200,12 @@ struct native_core::connect_attempt : std::enable_shared_from_this<connect_attem
       failures.push_back(fmt::format("{}: the worker there is not the one that joined the group; was it restarted?",
                                      routes[next].second));
     } else {
-      failures.push_back(fmt::format("{}: {}", routes[next].second, text_of(result.error)));
+      // The transport says to whom and where; so does the text of the call that fails.
+      const std::string& address = routes[next].second;
+      std::string reason = text_of(result.error);
+      const std::string known = fmt::format("' at {}: ", address);
+      if (const auto found = reason.find(known); found != std::string::npos) reason.erase(0, found + known.size());
+      failures.push_back(fmt::format("{}: {}", address, reason));
     }
     ++next;
     advance();

@@ -222,5 +222,50 @@ class Summary(unittest.TestCase):
         self.assertEqual(self.summary({"result": "SKIP", "stdout": "no GPU"}, {"result": "OK", "stdout": ""}), ("1 passed, 0 failed", 0))
 
 
+class Links(Tree):
+    PAGE = '<html><body><a id="here"></a><a href="#here">a</a><a href="sub/other.html#there">b</a>{}</body></html>'
+
+    def check(self, status, expected, more=""):
+        self.put("index.html", self.PAGE.format(more))
+        self.put("sub/other.html", '<h1 id="there">c</h1><a href="../index.html">d</a><a href="https://example.org/x">e</a>')
+        result = subprocess.run([sys.executable, str(TOOLS / "check_links.py"), str(self.root)],
+                                capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(result.returncode, status, result.stdout + result.stderr)
+        self.assertIn(expected, result.stdout)
+
+    def test_links_that_lead_somewhere(self):
+        self.check(0, "2 pages, 4 links, 0 broken")
+        self.check(0, "2 pages, 4 links, 0 broken", '<!-- <a href="gone.html"> --><script>x = "<a href=gone>"</script>')
+
+    def test_a_missing_file_place_or_picture_is_said(self):
+        self.check(1, "index.html: no file for the link to gone.html", '<a class="x" href="gone.html">f</a>')
+        self.check(1, "index.html: no such place for the link to sub/other.html#gone", '<a href="sub/other.html#gone">f</a>')
+        self.check(1, "index.html: no file for the link to gone.png", '<img src="gone.png"/>')
+
+
+class HtmlFilter(unittest.TestCase):
+    """What Doxygen gets of a page."""
+
+    def filtered(self, page):
+        tool = TOOLS.parent / "docs" / "html_filter.py"
+        run = subprocess.run([sys.executable, str(tool), str(TOOLS.parent / page)], capture_output=True, text=True, timeout=60,
+                             check=True)
+        return run.stdout
+
+    def test_sections_have_names_that_links_from_other_pages_reach(self):
+        self.assertIn("## The test kit {#docs_backends-the-test-kit}", self.filtered("docs/backends.md"))
+        self.assertIn("[test kit](@ref docs_backends-the-test-kit)", self.filtered("docs/packaging.md"))
+
+    def test_the_sources_of_an_example_stand_on_its_page(self):
+        text = self.filtered("examples/01_hello/README.md")
+        self.assertIn("\\include 01_hello/main.cpp", text)
+        self.assertNotIn("(main.cpp)", text)
+
+    def test_code_stays_as_it_is(self):
+        page = TOOLS.parent / "docs" / "calls.md"
+        blocks = page.read_text(encoding="utf-8").split("```")[1::2]
+        self.assertEqual(self.filtered("docs/calls.md").split("```")[1::2], blocks)
+
+
 if __name__ == "__main__":
     unittest.main(argv=[sys.argv[0], "-v"])
