@@ -10,6 +10,8 @@
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
 #include <ferry/base/time.hpp>
+#include <ferry/group/all_gather.hpp>
+#include <ferry/group/barrier.hpp>
 #include <ferry/rpc/call.hpp>
 #include <ferry/rpc/combinators.hpp>
 #include <ferry/rpc/exceptions.hpp>
@@ -18,6 +20,7 @@
 #include <ferry/rpc/serve.hpp>
 #include <ferry/rpc/task.hpp>
 #include <ferry/rpc/to.hpp>
+#include <ferry/rpc/wait_all.hpp>
 #include <ferry/rpc/worker.hpp>
 #include <ferry/store/file_store.hpp>
 #include <ferry/store/hash_store.hpp>

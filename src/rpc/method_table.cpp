@@ -48,6 +48,7 @@ struct method_table {
   std::vector<const method_entry*> entries;  // all, withdrawn ones too
   bool checked = false;                      // a worker has started, so nobody else will look for conflicts
   std::optional<std::vector<std::uint64_t>> served;
+  std::vector<std::uint64_t> library;  // served by every worker
 
   [[nodiscard]] method_node* find(std::uint64_t id) const noexcept {
     method_node* node = buckets[id % bucket_count].load(std::memory_order_acquire);
@@ -240,6 +241,16 @@ void add_served_methods(const std::vector<std::uint64_t>& ids) {
   std::lock_guard lock(table().mutex);
   if (!table().served) table().served.emplace();
   table().served->insert(table().served->end(), ids.begin(), ids.end());
+}
+
+void add_library_methods(const std::vector<std::uint64_t>& ids) {
+  std::lock_guard lock(table().mutex);
+  table().library.insert(table().library.end(), ids.begin(), ids.end());
+}
+
+std::vector<std::uint64_t> library_methods() {
+  std::lock_guard lock(table().mutex);
+  return table().library;
 }
 
 served_methods served_by_default() {

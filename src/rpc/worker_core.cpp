@@ -35,6 +35,7 @@ worker_core::worker_core(std::shared_ptr<store> group_store, std::unique_ptr<fer
       agent_(std::move(agent)),
       exit_timeout_(exit_timeout),
       served_(served.everything() ? served_by_default() : std::move(served)),
+      library_methods_(library_methods()),
       on_left_(std::move(on_left)),
       pool_(std::make_shared<handler_pool>(
           agent_->reactor(), agent_->options().num_worker_threads, agent_->options().max_blocked_handlers,
@@ -127,6 +128,7 @@ void worker_core::end(bool graceful, timeout limit) {
     set_root_context(list.workers.empty() ? context_ptr() : context_ptr(new call_context(list.workers.back())));
   }
   agent_->close();
+  drop_attached();
   if (!pool_->wait_idle(deadline::after(handler_end_limit))) {
     log(log_level::warning, fmt::format("{} was shut down while handlers or continuations still run; they go on, but "
                                         "their calls fail",
@@ -162,6 +164,24 @@ void worker_core::on_request(const std::shared_ptr<reply_channel>& channel, cons
         fmt::format("{} dropped a request of {}: {}", to_string(agent_->self()), to_string(from), e.what()));
     request_done();
   }
+}
+
+std::shared_ptr<void> worker_core::attach(const void* key, std::shared_ptr<void> (*make)()) {
+  std::lock_guard lock(attached_mutex_);
+  if (attached_dropped_) {
+    throw_error(errc::not_initialized, to_string(agent_->self()) + " has been shut down; call init_rpc again");
+  }
+  for (const auto& [known, what] : attached_) {
+    if (known == key) return what;
+  }
+  return attached_.emplace_back(key, make()).second;
+}
+
+void worker_core::drop_attached() noexcept {
+  std::vector<std::pair<const void*, std::shared_ptr<void>>> dropped;  // outside the lock: their ends may run code
+  std::lock_guard lock(attached_mutex_);
+  attached_dropped_ = true;
+  dropped.swap(attached_);
 }
 
 void worker_core::request_done() noexcept {

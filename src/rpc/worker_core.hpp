@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -7,6 +8,8 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <ferry/backend/agent.hpp>
 #include <ferry/backend/served_methods.hpp>
@@ -39,13 +42,23 @@ class worker_core final : public executor, public request_handler, public std::e
   void set_default_timeout(timeout value) { default_timeout_.store(value, std::memory_order_relaxed); }
   [[nodiscard]] timeout exit_timeout() const noexcept { return exit_timeout_; }
   [[nodiscard]] const wire_limits& limits() const noexcept { return agent_->options().transport.limits; }
-  [[nodiscard]] bool serves(std::uint64_t method) const noexcept { return served_.contains(method); }
+  [[nodiscard]] bool serves(std::uint64_t method) const noexcept {
+    return served_.contains(method) ||
+           std::find(library_methods_.begin(), library_methods_.end(), method) != library_methods_.end();
+  }
   [[nodiscard]] bool is_shut_down() const noexcept { return shut_down_.load(); }
 
   [[nodiscard]] std::uint64_t active_requests() const noexcept { return requests_.load(); }
   [[nodiscard]] int running_handlers() const noexcept { return pool_->running(); }
 
   void request_done() noexcept;
+
+  /// What a higher floor keeps for this worker, under a key of its own (an address of that floor); made on first use.
+  /// Dropped when the worker ends, before it waits for its handlers. Throws errc::not_initialized from then on.
+  template <class T>
+  std::shared_ptr<T> attached(const void* key) {
+    return std::static_pointer_cast<T>(attach(key, []() -> std::shared_ptr<void> { return std::make_shared<T>(); }));
+  }
 
   // executor
   void post(work* item) noexcept override { pool_->submit(item); }
@@ -57,11 +70,14 @@ class worker_core final : public executor, public request_handler, public std::e
 
  private:
   void end(bool graceful, timeout limit);
+  std::shared_ptr<void> attach(const void* key, std::shared_ptr<void> (*make)());
+  void drop_attached() noexcept;
 
   std::shared_ptr<store> store_;  // none once ended; guarded by shutdown_mutex_ while another thread may use it
   const std::unique_ptr<ferry::agent> agent_;
   const timeout exit_timeout_;
   const served_methods served_;
+  const std::vector<std::uint64_t> library_methods_;
   const std::function<void()> on_left_;
   const std::shared_ptr<handler_pool> pool_;
   std::atomic<timeout> default_timeout_;
@@ -70,10 +86,14 @@ class worker_core final : public executor, public request_handler, public std::e
   enum class progress : std::uint8_t { running, ending, ended } progress_ = progress::running;
   std::condition_variable shutdown_ended_;
   std::atomic<std::uint64_t> requests_{0};  // being served, answers to come included
+  std::mutex attached_mutex_;               // guards the next two
+  std::vector<std::pair<const void*, std::shared_ptr<void>>> attached_;
+  bool attached_dropped_ = false;
 };
 
 /// What ferry::serve<...>() listed, or everything if it was never called.
 served_methods served_by_default();
+std::vector<std::uint64_t> library_methods();
 /// The method whose handler, or a continuation or coroutine of it, runs on this thread; null if none does.
 const method_entry* running_method() noexcept;
 

@@ -228,7 +228,12 @@ void io_threads::thread_main() noexcept {
         break;
       }
       ensure_poller();
-      if (!lingering->linger()) break;
+      if (!lingering->linger()) {
+        // No message; but the connection may have ended meanwhile, and have left work of that in the batch.
+        run_batch(self);
+        release_deferred(self);
+        break;
+      }
     }
     self.source.reset();
     self.batching = false;

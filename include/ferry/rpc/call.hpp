@@ -141,6 +141,9 @@ class async_call : public pending_call {
   std::optional<std::stop_callback<stopper>> stop_;
 };
 
+/// Tells the wait_all() whose body runs on this thread, if there is one.
+void record_call(future_state_base& call);
+
 /// A call and its future in one object.
 template <class R>
 class call_state final : public future_state<R>, public async_call {
@@ -149,6 +152,7 @@ class call_state final : public future_state<R>, public async_call {
   static future<R> send(outgoing_call& call) {
     auto self = ref_ptr<call_state>::adopt(new call_state);
     self->start(call);
+    record_call(*self);
     return future<R>(ref_ptr<future_state<R>>(std::move(self)));
   }
 

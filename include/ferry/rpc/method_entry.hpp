@@ -95,4 +95,8 @@ void note_process_exit();
 /// The ids that ferry::serve<...>() lists for workers that start later.
 void add_served_methods(const std::vector<std::uint64_t>& ids);
 
+/// The ids of methods that the library itself needs at its workers, which serve them whatever their lists say. Called
+/// when the program is loaded.
+void add_library_methods(const std::vector<std::uint64_t>& ids);
+
 }  // namespace ferry::inline v0::detail

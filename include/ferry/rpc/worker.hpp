@@ -10,6 +10,7 @@
 
 #include <ferry/backend/backend.hpp>
 #include <ferry/rpc/call.hpp>
+#include <ferry/rpc/members.hpp>
 
 namespace ferry::inline v0 {
 
@@ -57,6 +58,11 @@ class worker {
   void notify(const to& destination, const A&... args) const {
     detail::call_one_way<detail::resolve<F, A...>::function>(core(), destination, args...);
   }
+
+  /// ferry::all_gather and ferry::barrier of this worker; both are defined in ferry/group/.
+  template <class T>
+  auto all_gather(const T& value, const members& among = all_workers, timeout limit = {}) const;
+  void barrier(const members& among = all_workers, timeout limit = {}) const;
 
   /// Leaves the group. Graceful: first waits, serving meanwhile, until every worker of the group has called shutdown and no
   /// call is running or under way anywhere; `limit` bounds that (unset or never: for ever). The local end is always done,

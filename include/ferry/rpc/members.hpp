@@ -1,0 +1,36 @@
+#pragma once
+
+// Which workers take part in something that several do together.
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace ferry::inline v0 {
+
+struct all_workers_t {};
+/// "Every worker of the group", where a function takes `members`.
+inline constexpr all_workers_t all_workers{};
+
+/// Workers by name, in any order, or all of the group. A value; used as a parameter.
+///
+///     barrier()      barrier({"worker0", "worker2"})      barrier(names, 5s)      barrier(all_workers, 5s)
+class members {
+ public:
+  members(all_workers_t) noexcept {}       // NOLINT(google-explicit-constructor)
+  members(std::vector<std::string> names)  // NOLINT(google-explicit-constructor)
+      : names_(std::move(names)), all_(false) {}
+  members(std::initializer_list<std::string_view> names) : names_(names.begin(), names.end()), all_(false) {}
+
+  [[nodiscard]] bool all() const noexcept { return all_; }
+  /// As they were given; empty for all_workers.
+  [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
+
+ private:
+  std::vector<std::string> names_;
+  bool all_ = true;
+};
+
+}  // namespace ferry::inline v0

@@ -1,0 +1,117 @@
+#include <ferry/group/all_gather.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+#include <ferry/rpc/named.hpp>
+
+#include "../rpc/worker_core.hpp"
+#include "gather_messages.hpp"
+#include "gather_rounds.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+// The one that collects tells every member when its time is over, and who was missing. Only when it is silent itself does
+// the call end on its own, a little later; or, where the deadline of a handler bounds it, then, so that the one that
+// collects must decide a little earlier.
+constexpr std::chrono::nanoseconds usual_grace = std::chrono::milliseconds(50);
+constexpr int grace_part = 10;
+
+std::uint64_t microseconds(std::chrono::nanoseconds value) {
+  return static_cast<std::uint64_t>(
+      std::max<std::int64_t>(1, std::chrono::duration_cast<std::chrono::microseconds>(value).count()));
+}
+
+}  // namespace
+
+gathering::gathering(std::shared_ptr<worker_core> worker, const members& among, timeout limit, const char* operation)
+    : worker_(std::move(worker)),
+      limit_(limit.value_or(worker_->default_timeout())),
+      until_(deadline::after(limit_)),
+      operation_(operation) {
+  if (const call_context* context = thread_context(); context && context->deadline() < until_) {
+    in_handler_ = true;
+    until_ = context->deadline();
+    limit_ = std::max(until_.remaining(), std::chrono::nanoseconds(1));
+  }
+  const ferry::agent& agent = worker_->agent();
+  if (among.all()) {
+    for (const worker_info& each : agent.workers()) names_.push_back(each.name());
+  } else {
+    names_ = among.names();
+    for (const std::string& name : names_) (void)agent.find(name);
+  }
+  std::sort(names_.begin(), names_.end());
+  if (const auto twice = std::adjacent_find(names_.begin(), names_.end()); twice != names_.end()) {
+    throw_error(errc::invalid_argument, fmt::format("{}: {} is named twice", describe(), *twice));
+  }
+  if (!std::binary_search(names_.begin(), names_.end(), agent.self().name())) {
+    throw_error(errc::invalid_argument,
+                fmt::format("{}: this worker, {}, is not one of them", describe(), to_string(agent.self())));
+  }
+}
+
+const wire_limits& gathering::limits() const noexcept { return worker_->limits(); }
+
+std::string gathering::describe() const { return fmt::format("{} of {}", operation_, list_names(names_)); }
+
+void gathering::throw_timed_out(const std::string& why) const {
+  const double seconds = limit_.is_never() ? 0 : std::chrono::duration<double>(limit_.duration()).count();
+  throw_error(errc::rpc_timeout,
+              fmt::format("{}: timed out in {} after {:.2f} seconds: {}", describe(), operation_, seconds, why));
+}
+
+gathered_bytes gathering::run(std::uint64_t type, serialized value) {
+  if (until_.expired()) throw_timed_out("before this worker's part was sent");
+  const std::string& collecting = names_.front();
+  gather_arrival arrival;
+  arrival.members = names_;
+  arrival.type = type;
+  arrival.value = std::move(value);
+  timeout call_limit = no_timeout;
+  if (!until_.is_never()) {
+    const std::chrono::nanoseconds left = until_.remaining();
+    arrival.limit_us = microseconds(limit_.duration());
+    arrival.left_us = microseconds(in_handler_ ? left - std::min(usual_grace, left / grace_part) : left);
+    call_limit = left + std::max(usual_grace, limit_.duration() / grace_part);
+  }
+  const auto rounds = gather_rounds::of(*worker_);
+  const gather_rounds::turn turn = rounds->take_turn(names_);
+  arrival.round = turn.round;
+  arrival.counts = turn.counts;
+  gather_answer answer;
+  try {
+    answer = call_sync<named<"ferry/gather", serve_gather>>(worker_, to(collecting, {.timeout = call_limit}), arrival);
+  } catch (const rpc_timeout&) {
+    rounds->not_answered(names_);
+    throw_timed_out(fmt::format("{}, which collects, did not answer", collecting));
+  } catch (const error& problem) {
+    rounds->not_answered(names_);
+    throw_error(problem.kind(),
+                fmt::format("{}: at {}, which collects: {}", describe(), collecting, problem.message()));
+  } catch (...) {
+    rounds->not_answered(names_);
+    throw;
+  }
+  rounds->answered(names_, turn, answer.result->round);
+  if (answer.result->error != 0) {
+    const auto code = static_cast<errc>(answer.result->error);
+    throw_error(errc_name(code) == "unknown" ? errc::remote_exception : code,
+                fmt::format("{}: {}", describe(), answer.result->text));
+  }
+  if (answer.result->values.size() != (type == 0 ? 0 : names_.size())) {
+    throw_error(errc::bad_result, fmt::format("{}: {} sent {} values for {} workers", describe(), collecting,
+                                              answer.result->values.size(), names_.size()));
+  }
+  return {std::move(names_), answer.result->values};
+}
+
+void throw_not_gathered(std::string_view name) {
+  throw_error(errc::unknown_worker, fmt::format("'{}' is not one of the workers that gathered", name));
+}
+
+}  // namespace ferry::inline v0::detail
