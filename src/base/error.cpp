@@ -66,6 +66,7 @@ std::string_view errc_name(errc code) noexcept {
     case errc::duplicate_method: return "duplicate_method";
     case errc::shutting_down: return "shutting_down";
     case errc::method_busy: return "method_busy";
+    case errc::injected_failure: return "injected_failure";
     case errc::truncated: return "truncated";
     case errc::limit_exceeded: return "limit_exceeded";
     case errc::malformed: return "malformed";

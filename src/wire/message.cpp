@@ -128,6 +128,17 @@ void outgoing_message::add_extension(std::uint16_t type, bool critical, std::spa
   payload_start_ = bytes.size();
 }
 
+outgoing_message outgoing_message::copy() const {
+  outgoing_message other;
+  other.header = header;
+  other.bytes.clear();
+  other.bytes.append(bytes.data(), bytes.size());
+  other.tensors = tensors;
+  other.payload_start_ = payload_start_;
+  other.table_start_ = table_start_;
+  return other;
+}
+
 void outgoing_message::finish() {
   constexpr wire_limits format;  // what a receiver with default limits takes
   const std::size_t extension_bytes = payload_start_ - frame_header::encoded_size;

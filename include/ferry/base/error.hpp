@@ -62,6 +62,7 @@ enum class errc : int {
   duplicate_method = 410,    ///< two different functions under one method id
   shutting_down = 411,       ///< the worker is shutting down
   method_busy = 412,         ///< a plug-in cannot go while its methods run
+  injected_failure = 490,    ///< a fault injector let the sending fail
   // 5xx: wire
   truncated = 500,          ///< the bytes end before the value does
   limit_exceeded = 501,     ///< a size, count or nesting depth is above its budget

@@ -40,6 +40,13 @@ class outgoing_message {
   /// tensor table, fills in the sizes and encodes the header. May be called again. Throws errc::limit_exceeded, errc::bad_device.
   void finish();
 
+  /// What lies behind the extension records, the tensor table excluded.
+  [[nodiscard]] std::span<std::byte> payload() noexcept {
+    return {bytes.data() + payload_start_, (table_start_ != 0 ? table_start_ : bytes.size()) - payload_start_};
+  }
+  /// Another message with the same content; the tensors are shared.
+  [[nodiscard]] outgoing_message copy() const;
+
  private:
   std::size_t payload_start_ = frame_header::encoded_size;
   std::size_t table_start_ = 0;  // once finished

@@ -1,0 +1,296 @@
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <ferry/base/log.hpp>
+
+#include "faulty_agent.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+// The second of two requests: nobody wants its reply.
+struct echo final : pending_call {
+  std::shared_ptr<fault_engine> engine;
+  void on_reply(inbound_message&&) noexcept override { end(); }
+  void on_failure(errc, call_phase, const std::string&) noexcept override { end(); }
+  void end() noexcept {
+    engine->inner().finished_calls(1);
+    delete this;
+  }
+};
+
+message_kinds kind_of_reply(const frame_header& header) {
+  return header.kind == frame_kind::reply ? message_kinds::reply : message_kinds::exception;
+}
+
+}  // namespace
+
+faulty_call::faulty_call(std::shared_ptr<fault_engine> engine, pending_call* user, worker_id to, std::string peer,
+                         std::uint64_t method, deadline until)
+    : engine_(std::move(engine)), user_(user), to_(to), peer_(std::move(peer)), method_(method), until_(until) {}
+
+void faulty_call::begin(outgoing_message&& request, bool driven) {
+  const fault_decision decision =
+      engine_->rules().decide({message_kinds::request, fault_direction::sending, peer_, method_, request.payload()});
+  const auto self = shared_from_this();
+  const auto fail_soon = [&](errc code, const char* why) {
+    request.finish();  // what cannot be sent is an error of the caller's all the same
+    engine_->hold(deadline(clock::now()), [self, code, why] { self->fail(code, call_phase::connecting, why); });
+  };
+  if (decision.pass) {
+    send(std::move(request), driven);
+    return engine_->passed(peer_);
+  }
+  switch (decision.rule.action) {
+    case fault_action::drop:
+      request.finish();
+      watch_deadline();
+      break;
+    case fault_action::delay:
+    case fault_action::reorder: {
+      request.finish();
+      watch_deadline();
+      const auto kept = std::make_shared<outgoing_message>(std::move(request));
+      engine_->hold(decision.rule, peer_, [self, kept] { self->send_late(*kept); });
+      break;
+    }
+    case fault_action::duplicate: {
+      outgoing_message second = request.copy();
+      send(std::move(request), driven);
+      send_copy(std::move(second));
+      engine_->passed(peer_);
+      break;
+    }
+    case fault_action::corrupt:
+      engine_->rules().damage(request.payload());
+      send(std::move(request), driven);
+      engine_->passed(peer_);
+      break;
+    case fault_action::fail: fail_soon(errc::injected_failure, "a fault injector let the sending fail"); break;
+    case fault_action::cut: fail_soon(errc::connect_failed, "a fault injector has cut the peer off"); break;
+  }
+}
+
+void faulty_call::send(outgoing_message&& request, bool driven) {
+  {
+    std::lock_guard lock(mutex_);
+    stage_ = stage::sending;
+    keep_ = shared_from_this();
+  }
+  call_ticket ticket;
+  try {
+    ticket = engine_->inner().call(to_, std::move(request), *this, until_, driven);
+  } catch (...) {
+    std::lock_guard lock(mutex_);
+    stage_ = stage::over;
+    keep_.reset();
+    throw;
+  }
+  bool unwanted = false;
+  {
+    std::lock_guard lock(mutex_);
+    inner_ticket_ = ticket;
+    if (stage_ == stage::sending) stage_ = stage::sent;
+    unwanted = given_up_;
+  }
+  if (unwanted) give_up_inside();
+}
+
+void faulty_call::send_late(outgoing_message& request) noexcept {
+  if (!user_.load()) return;
+  if (!until_.is_never()) {
+    const auto left = std::chrono::duration_cast<std::chrono::microseconds>(until_.remaining()).count();
+    if (left <= 0) return;  // the watch on the deadline says so
+    request.header.timeout_us = static_cast<std::uint64_t>(left);
+  }
+  try {
+    send(std::move(request), false);
+  } catch (const error& problem) {
+    fail(problem.kind(), call_phase::connecting, std::string(problem.message()));
+  } catch (const std::exception& problem) {
+    fail(errc::connection_lost, call_phase::connecting, problem.what());
+  }
+}
+
+void faulty_call::send_copy(outgoing_message&& request) noexcept {
+  try {
+    auto second = std::make_unique<echo>();
+    second->engine = engine_;
+    echo* sent = second.release();
+    try {
+      (void)engine_->inner().call(to_, std::move(request), *sent, until_, false);
+    } catch (...) {
+      delete sent;
+      throw;
+    }
+  } catch (const std::exception& problem) {
+    log(log_level::warning, std::string("a fault injector could not send a request twice: ") + problem.what());
+  }
+}
+
+void faulty_call::watch_deadline() {
+  if (until_.is_never()) return;
+  const std::uint64_t watch = engine_->hold(until_, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->fail(errc::rpc_timeout, call_phase::waiting_for_reply, "");
+  });
+  std::lock_guard lock(mutex_);
+  deadline_watch_ = watch;
+}
+
+void faulty_call::inner_is_over() noexcept {
+  std::shared_ptr<faulty_call> kept;
+  {
+    std::lock_guard lock(mutex_);
+    stage_ = stage::over;
+    kept = std::move(keep_);
+  }
+  engine_->inner().finished_calls(1);
+}
+
+void faulty_call::on_reply(inbound_message&& reply) noexcept {
+  const auto self = shared_from_this();
+  inner_is_over();
+  if (!user_.load()) return;
+  try {
+    const fault_decision decision = engine_->rules().decide(
+        {kind_of_reply(reply.header), fault_direction::receiving, peer_, method_, reply.payload});
+    if (!decision.pass) {
+      switch (decision.rule.action) {
+        case fault_action::drop: return watch_deadline();
+        case fault_action::cut:
+          return fail(errc::peer_lost, call_phase::waiting_for_reply, "a fault injector cut the peer off");
+        case fault_action::delay:
+        case fault_action::reorder: {
+          watch_deadline();
+          const auto kept = std::make_shared<inbound_message>(std::move(reply));
+          return engine_->hold(decision.rule, peer_, [self, kept] { self->deliver(std::move(*kept), true); });
+        }
+        case fault_action::corrupt:
+          engine_->rules().damage({const_cast<std::byte*>(reply.payload.data()), reply.payload.size()});
+          break;
+        case fault_action::duplicate:  // a second reply finds no call
+        case fault_action::fail: break;
+      }
+    }
+    deliver(std::move(reply), false);
+    engine_->passed(peer_);
+  } catch (const std::exception& problem) {  // no memory, no timer
+    fail(errc::resource_exhausted, call_phase::waiting_for_reply, problem.what());
+  }
+}
+
+void faulty_call::on_failure(errc code, call_phase phase, const std::string& detail) noexcept {
+  const auto self = shared_from_this();
+  inner_is_over();
+  if (pending_call* user = take()) {
+    ended();
+    user->on_failure(code, phase, detail);
+  }
+}
+
+void faulty_call::deliver(inbound_message&& reply, bool late) noexcept {
+  pending_call* user = take();
+  if (!user) return;
+  ended();
+  user->on_reply(std::move(reply));
+  if (late) interrupt();  // the caller may be reading for it
+}
+
+void faulty_call::fail(errc code, call_phase phase, const std::string& detail) noexcept {
+  pending_call* user = take();
+  if (!user) return;
+  const auto self = shared_from_this();
+  ended();
+  user->on_failure(code, phase, detail);
+  interrupt();
+  give_up_inside();
+}
+
+void faulty_call::forget() noexcept {
+  take();
+  ended();
+}
+
+void faulty_call::ended() noexcept {
+  std::uint64_t watch = 0;
+  {
+    std::lock_guard lock(mutex_);
+    watch = deadline_watch_;
+  }
+  if (watch != 0) engine_->unhold(watch);
+  engine_->delist(*this);
+}
+
+void faulty_call::give_up_inside() noexcept {
+  call_ticket ticket;
+  {
+    std::lock_guard lock(mutex_);
+    given_up_ = true;
+    if (stage_ != stage::sent) return;
+    ticket = inner_ticket_;
+  }
+  const auto self = shared_from_this();
+  call_phase phase{};
+  if (engine_->inner().abandon(ticket, phase)) inner_is_over();
+}
+
+bool faulty_call::wait(const drive_condition& condition, deadline until) noexcept {
+  call_ticket ticket;
+  {
+    std::lock_guard lock(mutex_);
+    ticket = inner_ticket_;
+  }
+  return ticket.route && engine_->inner().wait(ticket, condition, until);
+}
+
+void faulty_call::interrupt() noexcept {
+  call_ticket ticket;
+  {
+    std::lock_guard lock(mutex_);
+    ticket = inner_ticket_;
+  }
+  if (ticket.route) engine_->inner().interrupt(ticket);
+}
+
+bool faulty_call::abandon(call_phase& phase) noexcept {
+  if (!take()) return false;
+  const auto self = shared_from_this();
+  ended();
+  bool sent = false;
+  {
+    std::lock_guard lock(mutex_);
+    sent = stage_ == stage::sent;
+    phase = stage_ == stage::unsent ? call_phase::connecting : call_phase::waiting_for_reply;
+  }
+  if (sent) {
+    try {
+      const fault_decision decision =
+          engine_->rules().decide({message_kinds::cancel, fault_direction::sending, peer_, method_, {}});
+      if (!decision.pass) {
+        switch (decision.rule.action) {
+          case fault_action::drop:
+          case fault_action::cut: return true;  // the inner call ends at its deadline, or with the agent
+          case fault_action::delay:
+          case fault_action::reorder:
+            engine_->hold(decision.rule, peer_, [self] { self->give_up_inside(); });
+            return true;
+          default: break;
+        }
+      }
+    } catch (const std::exception& problem) {
+      log(log_level::warning, std::string("a fault injector let a cancellation pass: ") + problem.what());
+    }
+    call_ticket ticket;
+    {
+      std::lock_guard lock(mutex_);
+      ticket = inner_ticket_;
+    }
+    if (engine_->inner().abandon(ticket, phase)) inner_is_over();
+  } else {
+    give_up_inside();
+  }
+  return true;
+}
+
+}  // namespace ferry::inline v0::detail
