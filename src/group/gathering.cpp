@@ -18,8 +18,9 @@ namespace {
 // The one that collects tells every member when its time is over, and who was missing. Only when it is silent itself does
 // the call end on its own, a little later; or, where the deadline of a handler bounds it, then, so that the one that
 // collects must decide a little earlier.
-constexpr std::chrono::nanoseconds usual_grace = std::chrono::milliseconds(50);
-constexpr int grace_part = 10;
+constexpr std::chrono::nanoseconds longest_advance = std::chrono::milliseconds(50);
+constexpr std::chrono::nanoseconds least_grace = std::chrono::seconds(1);
+constexpr int part_of_limit = 10;
 
 std::uint64_t microseconds(std::chrono::nanoseconds value) {
   return static_cast<std::uint64_t>(
@@ -76,8 +77,8 @@ gathered_bytes gathering::run(std::uint64_t type, serialized value) {
   if (!until_.is_never()) {
     const std::chrono::nanoseconds left = until_.remaining();
     arrival.limit_us = microseconds(limit_.duration());
-    arrival.left_us = microseconds(in_handler_ ? left - std::min(usual_grace, left / grace_part) : left);
-    call_limit = left + std::max(usual_grace, limit_.duration() / grace_part);
+    arrival.left_us = microseconds(in_handler_ ? left - std::min(longest_advance, left / part_of_limit) : left);
+    call_limit = left + std::max(least_grace, limit_.duration() / part_of_limit);
   }
   const auto rounds = gather_rounds::of(*worker_);
   const gather_rounds::turn turn = rounds->take_turn(names_);
