@@ -88,8 +88,8 @@ gathered<gathered_type<T>> all_gather_at(std::shared_ptr<worker_core> worker, co
 /// member's time was over, errc::peer_lost naming a member that was lost or gave up while it waited, errc::group_mismatch
 /// if they gather different types, or if the round that this worker was to join had ended without it. The next call then
 /// starts afresh. A member that cannot reach the first one by name, which collects, gets errc::connect_failed, peer_lost or
-/// rpc_timeout, the last at most a tenth of `limit`, or a second, late. Throws errc::invalid_argument if this worker is no member or a name
-/// comes twice, errc::unknown_worker, and what serialising throws. Thread-safe.
+/// rpc_timeout, the last at most a tenth of `limit`, or a second, late. Throws errc::invalid_argument if this worker is no
+/// member or a name comes twice, errc::unknown_worker, and what serialising throws. Thread-safe.
 template <class T>
 auto all_gather(const T& value, const members& among = all_workers, timeout limit = {}) {
   return detail::all_gather_at(detail::current_worker(), value, among, limit);
