@@ -151,10 +151,11 @@ child_process::child_process(const std::string& role, const std::vector<std::str
 }
 
 child_process::child_process(child_process&& other) noexcept
-    : id_(std::exchange(other.id_, -1)), control_(std::move(other.control_)) {}
+    : id_(std::exchange(other.id_, -1)), doomed_(other.doomed_), control_(std::move(other.control_)) {}
 
 child_process& child_process::operator=(child_process&& other) noexcept {
   std::swap(id_, other.id_);
+  std::swap(doomed_, other.doomed_);
   std::swap(control_, other.control_);
   return *this;
 }
@@ -167,14 +168,21 @@ child_process::~child_process() {
   }
 }
 
+void child_process::signal(int number) noexcept {
+  doomed_ = doomed_ || number == SIGKILL || number == SIGSTOP;
+  ::kill(id_, number);
+}
+
 void child_process::stop() {
   if (id_ < 0) return;
   control_.reset();
+  if (doomed_) ::kill(id_, SIGKILL);
   const pid_t id = std::exchange(id_, -1);
   int status = 0;
   while (::waitpid(id, &status, 0) < 0) {
     if (errno != EINTR) fail("waitpid");
   }
+  if (doomed_) return;
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
     throw std::runtime_error("a helper process failed (wait status " + std::to_string(status) + ")");
   }

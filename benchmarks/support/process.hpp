@@ -66,6 +66,8 @@ class child_process {
 
   [[nodiscard]] pid_t id() const noexcept { return id_; }
   [[nodiscard]] int control() const noexcept { return control_.get(); }
+  /// Sends a signal. After SIGKILL, and SIGSTOP, it need not end well: it is killed in the end.
+  void signal(int number) noexcept;
   /// Closes the control socket, which is what roles end at; does not wait.
   void ask_to_stop() noexcept { control_.reset(); }
   /// Asks, and waits for its end. Throws if it did not end well.
@@ -73,6 +75,7 @@ class child_process {
 
  private:
   pid_t id_ = -1;
+  bool doomed_ = false;
   descriptor control_;
 };
 

@@ -17,8 +17,11 @@ namespace {
 using namespace std::chrono_literals;
 
 ferry::worker_config config(const std::string& name, int rank, int world_size, const std::string& init_method,
-                            const std::string& transport, bool sleeping) {
+                            const std::string& transport, bool sleeping, const std::string& interval,
+                            const std::string& lease) {
   ferry::worker_config result;
+  result.heartbeat_interval = std::chrono::milliseconds(std::stoll(interval));
+  result.lease = std::chrono::milliseconds(std::stoll(lease));
   result.name = name;
   result.rank = rank;
   result.world_size = world_size;
@@ -31,6 +34,10 @@ ferry::worker_config config(const std::string& name, int rank, int world_size, c
   return result;
 }
 
+std::string milliseconds(ferry::timeout value) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(value.duration()).count());
+}
+
 bool told_to_stop() {
   pollfd control{control_descriptor, POLLIN | POLLRDHUP, 0};
   return ::poll(&control, 1, 0) != 0;
@@ -38,7 +45,8 @@ bool told_to_stop() {
 
 ferry::worker start(const std::vector<std::string>& arguments) {
   return ferry::init_rpc(config(arguments.at(0), std::stoi(arguments.at(1)), std::stoi(arguments.at(2)),
-                                arguments.at(3), arguments.at(4), arguments.at(5) == "sleeping"));
+                                arguments.at(3), arguments.at(4), arguments.at(5) == "sleeping", arguments.at(6),
+                                arguments.at(7)));
 }
 
 int serve(const std::vector<std::string>& arguments) {
@@ -68,7 +76,14 @@ worker_pair::worker_pair(const pair_options& wanted, pin_mode pin) : pin_(pin), 
   const int world_size = wanted.bystander ? 3 : 2;
   pin_process(0, pin, side::caller);
   const auto arguments = [&](const std::string& name, int rank) -> std::vector<std::string> {
-    return {name, std::to_string(rank), std::to_string(world_size), init_method, wanted.transport, waiting};
+    return {name,
+            std::to_string(rank),
+            std::to_string(world_size),
+            init_method,
+            wanted.transport,
+            waiting,
+            milliseconds(wanted.heartbeat_interval),
+            milliseconds(wanted.lease)};
   };
   std::future<ferry::worker> other;
   if (within_) {

@@ -2,6 +2,7 @@
 
 // A worker in this process and one that it calls, in a child process or (transport "inproc") in this one.
 
+#include <chrono>
 #include <map>
 #include <string>
 #include <vector>
@@ -18,7 +19,9 @@ std::map<std::string, role> worker_roles();
 
 struct pair_options {
   std::string transport = "tcp";
-  bool sleeping = false;   ///< transport.max_spin = 0: both sides sleep whenever they wait
+  bool sleeping = false;  ///< transport.max_spin = 0: both sides sleep whenever they wait
+  ferry::timeout heartbeat_interval = std::chrono::milliseconds(500);
+  ferry::timeout lease = std::chrono::seconds(5);
   bool bystander = false;  ///< a third process whose calls block a handler of the callee for 100 ms each, all the time
 };
 
@@ -32,6 +35,8 @@ class worker_pair {
   [[nodiscard]] const ferry::worker& caller() const noexcept { return caller_; }
   /// Of the callee's process; 0 if that is this one.
   [[nodiscard]] pid_t callee_process() const noexcept { return within_ ? 0 : callee_process_.id(); }
+  /// Sends a signal to the callee's process.
+  void signal_callee(int number) noexcept { callee_process_.signal(number); }
   /// Pins again: threads that were shared with earlier workers may have been pinned otherwise.
   void pin();
 

@@ -215,6 +215,7 @@ class faulty_agent final : public agent, public request_handler {
       channel->handled();
     }
   }
+  void on_member_event(const member_event& event) noexcept override { above_->on_member_event(event); }
   [[nodiscard]] bool busy() const noexcept override { return above_->busy() || active_.load() != 0 || engine_->busy(); }
 
  private:

@@ -52,7 +52,13 @@ void stop_later(link_owner& owner, std::vector<stoppable*> calls) {
 // ---------------------------------------------------------------- outgoing_link
 
 void outgoing_link::opened(std::shared_ptr<connection> connection) {
-  connection->start(shared_from_this());
+  owner_->on_link_open(peer_, *connection, true);
+  try {
+    connection->start(shared_from_this());
+  } catch (...) {
+    owner_->on_link_lost(peer_, *connection);
+    throw;
+  }
   {
     std::lock_guard lock(mutex_);
     connection_ = connection;
@@ -71,7 +77,10 @@ void outgoing_link::opened(std::shared_ptr<connection> connection) {
     for (auto& message : waiting) connection->send(std::move(message));
   }
   connection->keep_watched();
-  if (closed()) connection->close(make_error(errc::shutting_down, "the worker was closed while it connected"));
+  if (closed()) {
+    if (owner_->closing()) say_farewell(*connection);
+    connection->close(make_error(errc::shutting_down, "the worker was closed while it connected"));
+  }
 }
 
 // What the caller has waited for the connection is not left to the callee. With mutex_ held.
@@ -102,6 +111,11 @@ void outgoing_link::send(outgoing_message&& message, bool soon) noexcept {
 
 bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline until, bool driven,
                          std::uint64_t& id) {
+  if (refuses_) {
+    id = 0;
+    call.on_failure(refusal_, call_phase::connecting, refusal_text_);
+    return true;
+  }
   {
     std::lock_guard lock(mutex_);
     if (closed()) return false;
@@ -137,6 +151,7 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
 }
 
 bool outgoing_link::notify(outgoing_message& request) {
+  if (refuses_) throw_error(refusal_, refusal_text_);
   if (closed()) return false;
   request.finish();
   {
@@ -196,7 +211,8 @@ bool outgoing_link::abandon(std::uint64_t id, call_phase& phase, bool tell_peer)
     cancel.finish();
     send(std::move(cancel));
   } catch (const std::exception& e) {
-    log(log_level::warning, fmt::format("could not tell {} that a call was given up: {}", to_string(peer_), e.what()));
+    log(log_level::warning,
+        fmt::format("could not tell {} that a call was given up: {}", to_string(peer_.who), e.what()));
   }
   return true;
 }
@@ -259,17 +275,24 @@ void outgoing_link::fail(errc code, const std::string& detail) noexcept {
   if (!current_connection()) owner_->on_link_closed(this);
 }
 
-void outgoing_link::close(const std::exception_ptr& reason) noexcept {
-  end_all(errc::shutting_down, text_of(reason));
+void outgoing_link::close(errc code, const std::exception_ptr& reason, bool take_leave) noexcept {
+  end_all(code, text_of(reason));
   if (auto connection = current_connection()) {
+    if (take_leave) say_farewell(*connection);
     connection->close(reason);
   } else {
     owner_->on_link_closed(this);  // should the attempt to connect succeed later, opened() closes the connection
   }
 }
 
+void outgoing_link::send_control(outgoing_message&& message) noexcept {
+  if (open_.load(std::memory_order_acquire)) connection_->send(std::move(message));
+}
+
 void outgoing_link::on_message(connection& from, inbound_message&& message) noexcept {
+  peer_.heard();
   const frame_kind kind = message.header.kind;
+  if (kind == frame_kind::control) return owner_->on_control(peer_, std::move(message));
   if (kind != frame_kind::reply && kind != frame_kind::exception && kind != frame_kind::failure) {
     from.close(make_error(errc::protocol_error, fmt::format("{} sent a frame of kind {} as a callee",
                                                             from.description(), static_cast<int>(kind))));
@@ -287,17 +310,35 @@ void outgoing_link::on_message(connection& from, inbound_message&& message) noex
   }
 }
 
-void outgoing_link::on_closed(connection&, std::exception_ptr reason) noexcept {
+void outgoing_link::on_closed(connection& which, std::exception_ptr reason) noexcept {
   end_all(owner_->closing() ? errc::shutting_down : errc::peer_lost, text_of(reason));
+  owner_->on_link_lost(peer_, which);
   owner_->on_link_closed(this);
 }
 
 // ---------------------------------------------------------------- incoming_link
 
-void incoming_link::on_message(connection& from, inbound_message&& message) noexcept {
-  if (message.header.kind == frame_kind::request) {
-    return handler_.on_request(shared_from_this(), peer_, std::move(message));
+void incoming_link::start() {
+  owner_->on_link_open(peer_, *connection_, false);
+  try {
+    connection_->start(shared_from_this());
+  } catch (...) {
+    owner_->on_link_lost(peer_, *connection_);
+    throw;
   }
+}
+
+void incoming_link::close(const std::exception_ptr& reason, bool take_leave) noexcept {
+  if (take_leave) say_farewell(*connection_);
+  connection_->close(reason);
+}
+
+void incoming_link::on_message(connection& from, inbound_message&& message) noexcept {
+  peer_.heard();
+  if (message.header.kind == frame_kind::request) {
+    return handler_.on_request(shared_from_this(), peer_.who, std::move(message));
+  }
+  if (message.header.kind == frame_kind::control) return owner_->on_control(peer_, std::move(message));
   if (message.header.kind == frame_kind::cancel) {
     stoppable* running = nullptr;
     {
@@ -314,7 +355,7 @@ void incoming_link::on_message(connection& from, inbound_message&& message) noex
                                                           static_cast<int>(message.header.kind))));
 }
 
-void incoming_link::on_closed(connection&, std::exception_ptr) noexcept {
+void incoming_link::on_closed(connection& which, std::exception_ptr) noexcept {
   std::vector<stoppable*> running;
   {
     std::lock_guard lock(mutex_);
@@ -329,6 +370,7 @@ void incoming_link::on_closed(connection&, std::exception_ptr) noexcept {
     owner_->count_handled(-std::exchange(handled_, 0));
   }
   stop_later(*owner_, std::move(running));
+  owner_->on_link_lost(peer_, which);
   owner_->on_link_closed(this);
 }
 

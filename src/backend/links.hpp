@@ -14,6 +14,8 @@
 #include <ferry/backend/agent.hpp>
 #include <ferry/transport/connection.hpp>
 
+#include "control.hpp"
+
 namespace ferry::inline v0::detail {
 
 /// What a link needs of its agent.
@@ -31,6 +33,15 @@ class link_owner {
   virtual void run_later(work* item) noexcept = 0;
   /// The earliest deadline of a link's calls has become `at`.
   virtual void check_deadlines_at(deadline at) noexcept = 0;
+  /// A connection that carries calls has opened, by this worker or by the peer; every such call is followed by one of
+  /// on_link_lost.
+  virtual void on_link_open(const remote_worker& peer, const connection& opened, bool by_us) noexcept {
+    (void)peer, (void)opened, (void)by_us;
+  }
+  virtual void on_link_lost(const remote_worker& peer, const connection& lost) noexcept { (void)peer, (void)lost; }
+  /// A control frame has come from `peer`, on whatever connection.
+  virtual void on_control(const remote_worker& peer, inbound_message&& message) noexcept { (void)peer, (void)message; }
+  virtual void on_control_closed(control_link& which) noexcept { (void)which; }
 
  protected:
   ~link_owner() = default;
@@ -39,15 +50,23 @@ class link_owner {
 /// From this worker to one peer: connecting, then open, then closed. Thread-safe.
 class outgoing_link final : public connection_receiver, public std::enable_shared_from_this<outgoing_link> {
  public:
-  outgoing_link(std::shared_ptr<link_owner> owner, worker_info peer)
+  outgoing_link(std::shared_ptr<link_owner> owner, remote_worker peer)
       : owner_(std::move(owner)), peer_(std::move(peer)) {}
+  /// One to a peer that cannot be called any more: every call on it fails with `code` at once.
+  outgoing_link(std::shared_ptr<link_owner> owner, remote_worker peer, errc code, std::string detail)
+      : owner_(std::move(owner)),
+        peer_(std::move(peer)),
+        refuses_(true),
+        refusal_(code),
+        refusal_text_(std::move(detail)) {}
 
   /// Connecting has succeeded: sends what was waiting.
   void opened(std::shared_ptr<connection> connection);
   /// Connecting has failed, or the agent closes: ends all calls with `code`.
   void fail(errc code, const std::string& detail) noexcept;
 
-  /// Registers and sends; false if the link is closed (then `request` is untouched).
+  /// Registers and sends; false if the link is closed (then `request` is untouched). notify() on a link that refuses
+  /// calls throws.
   bool call(outgoing_message& request, pending_call& call, deadline until, bool driven, std::uint64_t& id);
   bool notify(outgoing_message& request);
   bool abandon(std::uint64_t id, call_phase& phase, bool tell_peer) noexcept;
@@ -56,10 +75,13 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   /// Ends the calls whose deadline has passed; returns the earliest one left.
   deadline expire(clock::time_point now) noexcept;
   [[nodiscard]] bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
-  [[nodiscard]] const worker_info& peer() const noexcept { return peer_; }
+  [[nodiscard]] const remote_worker& peer() const noexcept { return peer_; }
   /// The open connection, or null.
   [[nodiscard]] std::shared_ptr<connection> current_connection() const;
-  void close(const std::exception_ptr& reason) noexcept;
+  /// Ends all calls with `code`. What is queued may still be written; a farewell if `take_leave`.
+  void close(errc code, const std::exception_ptr& reason, bool take_leave) noexcept;
+  /// A control frame, if the connection is open.
+  void send_control(outgoing_message&& message) noexcept;
 
   // connection_receiver
   void on_message(connection& from, inbound_message&& message) noexcept override;
@@ -81,7 +103,10 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   void end_all(errc code, const std::string& detail) noexcept;
 
   const std::shared_ptr<link_owner> owner_;
-  const worker_info peer_;
+  const remote_worker peer_;
+  const bool refuses_ = false;
+  const errc refusal_{};
+  const std::string refusal_text_;
   mutable std::mutex mutex_;
   std::shared_ptr<connection> connection_;  // set once, before open_
   std::atomic<bool> open_{false};
@@ -99,11 +124,16 @@ class incoming_link final : public connection_receiver,
                             public reply_channel,
                             public std::enable_shared_from_this<incoming_link> {
  public:
-  incoming_link(std::shared_ptr<link_owner> owner, worker_info peer, request_handler& handler,
+  incoming_link(std::shared_ptr<link_owner> owner, remote_worker peer, request_handler& handler,
                 std::shared_ptr<connection> connection)
       : owner_(std::move(owner)), peer_(std::move(peer)), handler_(handler), connection_(std::move(connection)) {}
 
-  void close(std::exception_ptr reason) noexcept { connection_->close(std::move(reason)); }
+  /// Begins to receive.
+  void start();
+  /// What is queued may still be written; a farewell if `take_leave`.
+  void close(const std::exception_ptr& reason, bool take_leave) noexcept;
+  void send_control(outgoing_message&& message) noexcept { connection_->send(std::move(message)); }
+  [[nodiscard]] const remote_worker& peer() const noexcept { return peer_; }
 
   // connection_receiver
   void on_message(connection& from, inbound_message&& message) noexcept override;
@@ -118,7 +148,7 @@ class incoming_link final : public connection_receiver,
 
  private:
   const std::shared_ptr<link_owner> owner_;
-  const worker_info peer_;
+  const remote_worker peer_;
   request_handler& handler_;
   const std::shared_ptr<connection> connection_;
   struct running_call {

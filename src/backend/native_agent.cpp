@@ -39,16 +39,6 @@ std::vector<transport_factory> chosen(const std::vector<transport_factory>& buil
   return result;
 }
 
-std::string text_of(const std::exception_ptr& reason) {
-  try {
-    std::rethrow_exception(reason);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "unknown reason";
-  }
-}
-
 }  // namespace
 
 native_core::native_core(std::shared_ptr<store> group_store, const worker_config& config, const rpc_options& options,
@@ -77,33 +67,38 @@ native_core::native_core(std::shared_ptr<store> group_store, const worker_config
 
 std::vector<worker_info> native_core::workers() const {
   std::vector<worker_info> result;
-  result.reserve(peers_.size());
-  for (const auto& peer : peers_) result.push_back(peer->record.who);
+  for (const peer* each : peers_.all()) {
+    std::lock_guard lock(each->mutex);
+    if (each->state != peer_state::unknown) result.push_back(each->record.who);
+  }
   return result;
 }
 
 worker_info native_core::find(std::string_view name) const {
-  const auto found = ids_.find(name);
-  if (found == ids_.end()) {
+  const peer* found = peers_.find(name);
+  if (!found) {
     constexpr std::size_t told = 8;
     std::string known;
-    for (std::size_t i = 0; i != std::min(peers_.size(), told); ++i) {
-      known += fmt::format("{}'{}'", i == 0 ? "" : ", ", peers_[i]->record.who.name());
-    }
+    const auto all = workers();
+    for (std::size_t i = 0; i != std::min(all.size(), told); ++i)
+      known += fmt::format("{}'{}'", i == 0 ? "" : ", ", all[i].name());
     throw_error(errc::unknown_worker,
                 fmt::format("{} could not find destination '{}': no worker of the group has that name; there {} {}{}",
-                            to_string(self_), name, peers_.size() == 1 ? "is only" : "are", known,
-                            peers_.size() > told ? fmt::format(" and {} more", peers_.size() - told) : ""));
+                            to_string(self_), name, all.size() == 1 ? "is only" : "are", known,
+                            all.size() > told ? fmt::format(" and {} more", all.size() - told) : ""));
   }
-  return peers_[static_cast<std::size_t>(found->second.value)]->record.who;
+  std::lock_guard lock(found->mutex);
+  return found->record.who;
 }
 
 worker_info native_core::find(worker_id id) const {
-  if (id.value < 0 || static_cast<std::size_t>(id.value) >= peers_.size()) {
+  const peer* found = peers_.at(id);
+  if (!found) {
     throw_error(errc::unknown_worker, fmt::format("{} could not find destination {}: the group has the ids 0..{}",
-                                                  to_string(self_), id.value, static_cast<int>(peers_.size()) - 1));
+                                                  to_string(self_), id.value, world_size_ - 1));
   }
-  return peers_[static_cast<std::size_t>(id.value)]->record.who;
+  std::lock_guard lock(found->mutex);
+  return found->record.who;
 }
 
 // ---------------------------------------------------------------- calls
@@ -129,13 +124,22 @@ void native_core::notify(worker_id to, outgoing_message&& request) {
 }
 
 std::shared_ptr<outgoing_link> native_core::link_to(worker_id to) {
-  if (to.value < 0 || static_cast<std::size_t>(to.value) >= peers_.size()) (void)find(to);  // throws
-  peer& target = *peers_[static_cast<std::size_t>(to.value)];
+  peer* place = peers_.at(to);
+  if (!place) (void)find(to);  // throws
+  peer& target = *place;
   std::lock_guard lock(target.mutex);
   if (target.link && !target.link->closed()) return target.link;
-  auto link = std::make_shared<outgoing_link>(shared_from_this(), target.record.who);
+  const remote_worker remote = target.remote();
+  const auto refusing = [&](errc code, std::string why) {
+    return std::make_shared<outgoing_link>(shared_from_this(), remote, code, std::move(why));
+  };
+  if (fenced_.load(std::memory_order_acquire)) return refusing(errc::fenced, fence_reason_);
+  if (target.state == peer_state::lost) return refusing(errc::peer_lost, "it is dead: " + target.end);
+  if (target.state == peer_state::left) return refusing(errc::peer_lost, "it has left the group");
+  auto link = std::make_shared<outgoing_link>(shared_from_this(), remote);
   {
     std::lock_guard links(links_mutex_);
+    if (fenced_.load()) return refusing(errc::fenced, fence_reason_);
     if (closing_.load()) {
       throw_error(errc::shutting_down, fmt::format("{} has been shut down; it can no longer call {}", to_string(self_),
                                                    to_string(target.record.who)));
@@ -152,91 +156,50 @@ std::shared_ptr<outgoing_link> native_core::link_to(worker_id to) {
   return link;
 }
 
-hello native_core::greeting(const worker_info& target) const {
-  return {.group = group_, .name = self_.name(), .id = self_.id(), .life = life_, .target = target.name()};
+hello native_core::greeting(const worker_info& target, bool control) const {
+  return {.group = group_,
+          .name = self_.name(),
+          .id = self_.id(),
+          .life = life_,
+          .target = target.name(),
+          .features = control ? feature_control : 0};
 }
 
-// Tries the peer's addresses, best first, until one answers.
-struct native_core::connect_attempt : std::enable_shared_from_this<connect_attempt> {
-  std::shared_ptr<native_core> core;
-  std::shared_ptr<outgoing_link> link;
-  std::vector<std::pair<std::shared_ptr<ferry::transport>, std::string>> routes;
-  std::size_t next = 0;
-  std::vector<std::string> failures;
-  incarnation expected;
-
-  void advance() {
-    if (link->closed()) return;  // nobody waits for it any more
-    if (next == routes.size()) {
-      const worker_info& peer = link->peer();
-      // That another process is not this one explains nothing where there were other ways to it.
-      if (failures.size() > 1) std::erase_if(failures, [](const auto& text) { return text.starts_with("inproc:"); });
-      link->fail(core->closing() ? errc::shutting_down : errc::connect_failed,
-                 failures.empty()
-                     ? fmt::format("no transport of this worker understands an address of {}", to_string(peer))
-                     : fmt::format("{}", fmt::join(failures, "; ")));
-      return;
-    }
-    const auto& [transport, address] = routes[next];
-    transport->connect(address, core->greeting(link->peer()), core->options_.transport,
-                       deadline::after(std::chrono::duration_cast<std::chrono::nanoseconds>(connect_limit)),
-                       [self = shared_from_this()](connect_result result) { self->on_result(std::move(result)); });
-  }
-
-  void on_result(connect_result result) noexcept {
-    try {
-      take(std::move(result));
-    } catch (const std::exception& e) {
-      link->fail(errc::connect_failed, e.what());
-    }
-  }
-
-  void take(connect_result result) {
-    if (result.opened) {
-      if (result.peer.life == expected) {
-        return link->opened(std::move(result.opened));
-      }
-      result.opened->close(make_error(errc::fenced, "another incarnation answered"));
-      failures.push_back(fmt::format("{}: the worker there is not the one that joined the group; was it restarted?",
-                                     routes[next].second));
-    } else {
-      // The transport says to whom and where; so does the text of the call that fails.
-      const std::string& address = routes[next].second;
-      std::string reason = text_of(result.error);
-      const std::string known = fmt::format("' at {}: ", address);
-      if (const auto found = reason.find(known); found != std::string::npos) reason.erase(0, found + known.size());
-      failures.push_back(fmt::format("{}: {}", address, reason));
-    }
-    ++next;
-    advance();
-  }
-};
-
-void native_core::start_connecting(const std::shared_ptr<outgoing_link>& link, const worker_record& to) {
-  auto attempt = std::make_shared<connect_attempt>();
-  attempt->core = shared_from_this();
-  attempt->link = link;
-  attempt->expected = to.life;
+std::shared_ptr<connect_attempt> native_core::attempt_to_reach(const worker_record& to, bool control,
+                                                               std::chrono::nanoseconds limit_each,
+                                                               std::function<bool()> wanted,
+                                                               std::function<void(connect_outcome)> done) {
+  std::vector<connect_attempt::route> routes;
   for (const auto& own : transports_) {
     for (const std::string& address : to.addresses) {
-      if (own.transport->understands(address)) attempt->routes.emplace_back(own.transport, address);
+      if (own.transport->understands(address)) routes.emplace_back(own.transport, address);
     }
   }
-  // Not inline: a failure would end the call that has yet to be registered on the link.
-  struct starter : work {
-    std::shared_ptr<connect_attempt> attempt;
-  };
-  auto* item = new starter;
-  item->attempt = std::move(attempt);
-  item->run = [](work* self) noexcept {
-    std::unique_ptr<starter> owned(static_cast<starter*>(self));
-    try {
-      owned->attempt->advance();
-    } catch (const std::exception& e) {
-      owned->attempt->link->fail(errc::connect_failed, e.what());
-    }
-  };
-  reactor_->post(item);
+  return std::make_shared<connect_attempt>(std::move(routes), greeting(to.who, control), to.life, options_.transport,
+                                           limit_each, std::move(wanted), std::move(done));
+}
+
+// The attempt does not begin here: a failure would end the call that has yet to be registered on the link.
+void native_core::start_connecting(const std::shared_ptr<outgoing_link>& link, const worker_record& to) {
+  attempt_to_reach(
+      to, false, connect_limit, [link] { return !link->closed(); },
+      [self = shared_from_this(), link](connect_outcome outcome) {
+        if (outcome.verdict == connect_verdict::opened) {
+          try {
+            return link->opened(outcome.opened);
+          } catch (const std::exception& e) {
+            outcome.opened->close(std::current_exception());
+            return link->fail(errc::connect_failed, e.what());
+          }
+        }
+        const remote_worker& far = link->peer();
+        self->heed(self->peers_.place(far.who.id()), far.life, outcome);
+        const auto code = self->closing_.load()                         ? errc::shutting_down
+                          : outcome.verdict == connect_verdict::leaving ? errc::peer_lost
+                                                                        : errc::connect_failed;
+        link->fail(code, outcome.why);  // unless heed() has
+      })
+      ->start(*reactor_);
 }
 
 void native_core::on_link_closed(void* link) noexcept {
@@ -259,8 +222,10 @@ void native_core::finished_calls(std::uint64_t count) noexcept {
 }
 
 agent_counters native_core::counters() const noexcept {
-  return {
-      .client_active_calls = active_calls_.load(), .requests_sent = sent_.load(), .late_replies = late_replies_.load()};
+  return {.client_active_calls = active_calls_.load(),
+          .requests_sent = sent_.load(),
+          .late_replies = late_replies_.load(),
+          .lost_workers = lost_workers_.load()};
 }
 
 // ---------------------------------------------------------------- deadlines
@@ -322,16 +287,21 @@ hello_reply native_core::on_hello(const hello& from) {
   if (from.id.value < 0 || from.id.value >= world_size_) {
     throw_error(errc::handshake_failed, fmt::format("{} knows no worker with id {}", to_string(self_), from.id.value));
   }
+  if (fenced_.load()) throw_error(errc::unknown_worker, to_string(self_) + " is dead to its group");
   // The table is complete once every worker has published itself; a peer that is ahead of us knows so.
   if (peers_known_.load(std::memory_order_acquire)) {
-    const worker_record& known = peers_[static_cast<std::size_t>(from.id.value)]->record;
-    if (known.who.name() != from.name) {
+    const peer* known = peers_.at(from.id);
+    std::lock_guard lock(known->mutex);
+    const worker_info& who = known->record.who;
+    if (who.name() != from.name) {
       throw_error(errc::handshake_failed, fmt::format("{} knows worker {} as '{}', not as '{}'", to_string(self_),
-                                                      from.id.value, known.who.name(), from.name));
+                                                      from.id.value, who.name(), from.name));
     }
-    if (known.life != from.life) {
-      throw_error(errc::fenced,
-                  fmt::format("{} knows another incarnation of {}", to_string(self_), to_string(known.who)));
+    if (known->record.life != from.life) {
+      throw_error(errc::fenced, fmt::format("{} knows another incarnation of {}", to_string(self_), to_string(who)));
+    }
+    if (known->state == peer_state::lost) {
+      throw_error(errc::fenced, fmt::format("{} was declared dead by its group: {}", to_string(who), known->end));
     }
   }
   return {.name = self_.name(), .id = self_.id(), .life = life_};
@@ -339,14 +309,26 @@ hello_reply native_core::on_hello(const hello& from) {
 
 void native_core::on_accepted(std::shared_ptr<connection> accepted, const hello& from) noexcept {
   try {
-    auto link = std::make_shared<incoming_link>(shared_from_this(), worker_info(from.name, from.id), *handler_.load(),
-                                                accepted);
+    peer& place = peers_.place(from.id);
+    if ((from.features & feature_control) != 0) return add_control(place, std::move(accepted), from.life, false);
+    auto link = std::make_shared<incoming_link>(shared_from_this(),
+                                                remote_worker(worker_info(from.name, from.id), from.life, &place.heard),
+                                                *handler_.load(), accepted);
     {
-      std::lock_guard lock(links_mutex_);
-      if (closing_.load()) return accepted->close(make_error(errc::shutting_down, "the worker is shutting down"));
-      incoming_.emplace(link.get(), link);
+      std::lock_guard lock(place.mutex);
+      std::lock_guard links(links_mutex_);
+      if (closing_.load() || fenced_.load() || !place.counts(from.life)) {
+        link = nullptr;
+      } else {
+        incoming_.emplace(link.get(), link);
+        place.incoming = link;
+      }
     }
-    accepted->start(link);
+    if (!link) {
+      if (closing_.load()) say_farewell(*accepted);
+      return accepted->close(make_error(errc::shutting_down, "the worker takes no connections any more"));
+    }
+    link->start();
   } catch (const std::exception& e) {
     log(log_level::warning, fmt::format("{}: refusing {}: {}", self_.name(), from.name, e.what()));
     accepted->close(std::current_exception());
@@ -364,40 +346,57 @@ void native_core::close() noexcept {
     std::lock_guard lock(deadlines_mutex_);
     cancel_deadline_check();
   }
-  if (listening_) {
-    for (const auto& own : transports_) own.transport->unlisten(group_, self_.name());
-  }
+  stop_ticking();
   const auto reason = make_error(errc::shutting_down, fmt::format("{} was shut down", to_string(self_)));
   const auto until = clock::now() + close_limit;
   for (bool first = true;; first = false) {
     std::vector<std::shared_ptr<outgoing_link>> out;
     std::vector<std::shared_ptr<incoming_link>> in;
+    std::vector<std::shared_ptr<control_link>> control;
     std::unique_lock lock(links_mutex_);
+    const auto open = [&] { return outgoing_.size() + incoming_.size() + controls_.size(); };
     for (auto& [key, link] : outgoing_) out.push_back(link);
     for (auto& [key, link] : incoming_) in.push_back(link);
-    if (out.empty() && in.empty()) break;
+    for (auto& [key, link] : controls_) control.push_back(link);
+    if (open() == 0) break;
     lock.unlock();
     // The first time what is queued may still be written; at the end it is dropped.
-    for (auto& link : out) link->close(reason);
-    for (auto& link : in) link->close(reason);
+    for (auto& link : control) link->close(reason, first);
+    for (auto& link : out) link->close(errc::shutting_down, reason, first);
+    for (auto& link : in) link->close(reason, first);
+    control.clear();
     out.clear();
     in.clear();
     lock.lock();
-    const bool done = links_changed_.wait_until(lock, first ? clock::now() + close_limit / 2 : until,
-                                                [&] { return outgoing_.empty() && incoming_.empty(); });
+    const bool done =
+        links_changed_.wait_until(lock, first ? clock::now() + close_limit / 2 : until, [&] { return open() == 0; });
     if (done) break;
     if (!first) {
-      log(log_level::warning,
-          fmt::format("{}: {} connections did not close in time", self_.name(), outgoing_.size() + incoming_.size()));
+      log(log_level::warning, fmt::format("{}: {} connections did not close in time", self_.name(), open()));
       break;
     }
   }
-  for (const auto& peer : peers_) {
-    std::lock_guard lock(peer->mutex);
-    peer->link.reset();
+  // Until here others were told that this worker is leaving, and not that it is gone.
+  if (listening_) {
+    for (const auto& own : transports_) own.transport->unlisten(group_, self_.name());
+  }
+  {
+    std::lock_guard lock(listener_mutex_);
+    event_listener_ = nullptr;
+  }
+  for (peer* each : peers_.all()) {
+    std::shared_ptr<incoming_link> in;
+    std::shared_ptr<outgoing_link> link;
+    std::shared_ptr<control_link> control;
+    std::lock_guard lock(each->mutex);
+    in.swap(each->incoming);
+    link.swap(each->link);
+    control.swap(each->control);
   }
   activity_changed();
-  store_.reset();  // futures that are kept keep this object, but not what a store has open
+  std::shared_ptr<store> released;  // futures that are kept keep this object, but not what a store has open
+  std::lock_guard lock(links_mutex_);
+  released.swap(store_);
 }
 
 // ---------------------------------------------------------------- the agent

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,20 +14,11 @@
 #include <ferry/backend/backend.hpp>
 #include <ferry/store/store.hpp>
 
+#include "connect_attempt.hpp"
 #include "links.hpp"
+#include "peers.hpp"
 
 namespace ferry::inline v0::detail {
-
-/// What a worker tells the others through the store.
-struct worker_record {
-  worker_info who;
-  incarnation life;
-  std::vector<std::string> addresses;  // best first
-
-  [[nodiscard]] std::string encode() const;
-  /// Throws errc::malformed.
-  static worker_record decode(const std::string& text, int id);
-};
 
 class native_core final : public link_owner,
                           public connection_acceptor,
@@ -53,7 +43,11 @@ class native_core final : public link_owner,
   void notify(worker_id to, outgoing_message&& request);
   void finished_calls(std::uint64_t count) noexcept;
   void activity_changed() noexcept;
-  void set_request_handler(request_handler* handler) noexcept { handler_.store(handler); }
+  void set_request_handler(request_handler* handler) noexcept {
+    handler_.store(handler);
+    const std::lock_guard lock(listener_mutex_);
+    event_listener_ = handler;
+  }
   [[nodiscard]] const std::shared_ptr<ferry::reactor>& reactor() const noexcept { return reactor_; }
   [[nodiscard]] const rpc_options& options() const noexcept { return options_; }
   [[nodiscard]] agent_counters counters() const noexcept;
@@ -66,35 +60,71 @@ class native_core final : public link_owner,
   void count_sent(std::int64_t change) noexcept override { sent_.fetch_add(static_cast<std::uint64_t>(change)); }
   void count_handled(std::int64_t change) noexcept override { handled_.fetch_add(static_cast<std::uint64_t>(change)); }
   void run_later(work* item) noexcept override { reactor_->post(item); }
+  void on_link_open(const remote_worker& peer, const connection& opened, bool by_us) noexcept override;
+  void on_link_lost(const remote_worker& peer, const connection& lost) noexcept override;
+  void on_control(const remote_worker& from, inbound_message&& message) noexcept override;
+  void on_control_closed(control_link& which) noexcept override;
 
   // connection_acceptor
   hello_reply on_hello(const hello& from) override;
   void on_accepted(std::shared_ptr<connection> accepted, const hello& from) noexcept override;
 
  private:
-  struct peer {
-    worker_record record;
-    std::mutex mutex;
-    std::shared_ptr<outgoing_link> link;
-  };
   struct deadline_check;
   void cancel_deadline_check() noexcept;
-  struct connect_attempt;
 
   std::shared_ptr<outgoing_link> link_to(worker_id to);
   void start_connecting(const std::shared_ptr<outgoing_link>& link, const worker_record& to);
+  [[nodiscard]] std::shared_ptr<connect_attempt> attempt_to_reach(const worker_record& to, bool control,
+                                                                  std::chrono::nanoseconds limit_each,
+                                                                  std::function<bool()> wanted,
+                                                                  std::function<void(connect_outcome)> done);
+
+  // Of the life and death of workers (failure.cpp).
+  struct heartbeat;
+  /// Sees to it that there is a tick to come, at `at` if there is none yet.
+  void keep_ticking(clock::time_point at) noexcept;
+  void keep_ticking() noexcept { keep_ticking(clock::now() + options_.heartbeat_interval.duration()); }
+  void tick() noexcept;
+  bool tend(peer& whom, clock::time_point now, const lease_rules& rules, bool late, bool beat, clock::time_point& next);
+  void stop_ticking() noexcept;
+  void open_control(peer& to) noexcept;
+  void ask_again(peer& whom) noexcept;
+  void add_control(peer& to, std::shared_ptr<connection> opened, incarnation life, bool by_us);
+  /// Somebody waits for it without calling it: it is watched from now on.
+  void await(peer& whom) noexcept;
+  /// What an attempt to connect to it has told.
+  void heed(peer& whom, incarnation life, const connect_outcome& outcome) noexcept;
+  enum class evidence : std::uint8_t { gone, silence, hearsay };
+  void lose(peer& whom, incarnation life, const std::string& reason, evidence from) noexcept;
+  void end_links(peer& whom, incarnation life, errc code, const std::exception_ptr& why) noexcept;
+  void spread(const fence_notice& notice) noexcept;
+  void depart(peer& whom, incarnation life, std::string reason) noexcept;
+  void become_fenced(const std::string& reason) noexcept;
+  void publish_fence(const fence_notice& notice, bool contested) noexcept;
+  void look_for_own_fence() noexcept;
+  void tell(const member_event& event) noexcept;
+  [[nodiscard]] std::shared_ptr<store> group_store() const;
+  [[nodiscard]] bool is_gone(int rank) const;
+  [[nodiscard]] int gone_count() const;
+
   void agree_on_group();
   void agree_on_names(deadline until);
+  void form(deadline until);
   [[nodiscard]] std::vector<std::string> get_all(const std::string& prefix, deadline until);
+  void wait_for_ready(deadline until);
+  void check_for_failed_start();
+  /// What the members wrote under `prefix` in a shutdown round; without those that are gone and wrote nothing.
+  [[nodiscard]] std::vector<std::string> get_round(int round, deadline until);
   void listen();
   void read_peers(deadline until);
   void wait_until_quiet(deadline until);
   [[nodiscard]] bool quiet() const noexcept;
   void run_deadline_check(const deadline_check* item) noexcept;
-  [[nodiscard]] hello greeting(const worker_info& target) const;
+  [[nodiscard]] hello greeting(const worker_info& target, bool control) const;
   [[nodiscard]] std::string missing_workers(const std::string& prefix) const;
 
-  std::shared_ptr<store> store_;  // for joining and leaving; none once closed
+  std::shared_ptr<store> store_;  // for joining, leaving and fences; none once closed; guarded by links_mutex_
   const rpc_options options_;
   const std::shared_ptr<ferry::reactor> reactor_;
   worker_info self_;
@@ -112,10 +142,8 @@ class native_core final : public link_owner,
 
   std::vector<std::string> advertised_;
 
-  std::mutex peers_mutex_;  // guards writing the next two; they never change once peers_known_
-  std::atomic<bool> peers_known_{false};
-  std::vector<std::unique_ptr<peer>> peers_;  // by id
-  std::map<std::string, worker_id, std::less<>> ids_;
+  std::atomic<bool> peers_known_{false};  // the table is complete
+  peer_table peers_;
   std::atomic<request_handler*> handler_{nullptr};
 
   std::atomic<bool> closing_{false};
@@ -123,11 +151,13 @@ class native_core final : public link_owner,
   std::atomic<std::uint64_t> sent_{0};     // requests, on links that are open
   std::atomic<std::uint64_t> handled_{0};  // the same
   std::atomic<std::uint64_t> late_replies_{0};
+  std::atomic<std::uint64_t> lost_workers_{0};
 
   mutable std::mutex links_mutex_;  // guards what follows
   std::condition_variable links_changed_;
   std::unordered_map<void*, std::shared_ptr<outgoing_link>> outgoing_;
   std::unordered_map<void*, std::shared_ptr<incoming_link>> incoming_;
+  std::unordered_map<void*, std::shared_ptr<control_link>> controls_;
 
   std::mutex quiet_mutex_;
   std::condition_variable quiet_changed_;
@@ -139,6 +169,20 @@ class native_core final : public link_owner,
   deadline next_check_;
   timer_id check_timer_ = timer_id::none;
   deadline_check* check_item_ = nullptr;  // owned by the timer
+
+  std::mutex listener_mutex_;  // guards the next one, and is held while it is told
+  request_handler* event_listener_ = nullptr;
+
+  std::atomic<bool> fenced_{false};
+  std::string fence_reason_;  // set before fenced_
+
+  std::mutex ticks_mutex_;  // guards what follows
+  clock::time_point next_beat_{};
+  bool ticking_ = false;
+  bool watch_changed_ = false;
+  clock::time_point next_tick_{};
+  timer_id tick_timer_ = timer_id::none;
+  heartbeat* tick_item_ = nullptr;  // owned by the timer
 };
 
 }  // namespace ferry::inline v0::detail

@@ -16,6 +16,16 @@ void rpc_options::check() const {
     throw_error(errc::invalid_argument,
                 fmt::format("max_blocked_handlers must be positive, not {}", max_blocked_handlers));
   }
+  if (!heartbeat_interval.is_set()) {
+    throw_error(errc::invalid_argument, "heartbeat_interval must be a duration, or no_timeout for no heartbeats");
+  }
+  if (!heartbeat_interval.is_never() &&
+      (!lease.is_set() || lease.is_never() || lease.duration() / 5 < heartbeat_interval.duration())) {
+    throw_error(
+        errc::invalid_argument,
+        "lease must be a duration of at least five times heartbeat_interval (without heartbeats nobody is taken "
+        "for dead for being silent: heartbeat_interval = no_timeout)");
+  }
   if (transport.port_last != 0 && transport.port_last < transport.port) {
     throw_error(errc::invalid_argument,
                 fmt::format("the port range {}..{} is empty", transport.port, transport.port_last));
@@ -29,6 +39,8 @@ rpc_options worker_config::options() const {
   result.init_method = init_method;
   result.num_worker_threads = num_worker_threads;
   result.max_blocked_handlers = max_blocked_handlers;
+  result.heartbeat_interval = heartbeat_interval;
+  result.lease = lease;
   result.transports = transports;
   result.transport = transport;
   result.check();
@@ -62,6 +74,8 @@ void reconcile(worker_config& config, rpc_options& options) {
   reconcile_one("num_worker_threads", config.num_worker_threads, options.num_worker_threads, usual.num_worker_threads);
   reconcile_one("max_blocked_handlers", config.max_blocked_handlers, options.max_blocked_handlers,
                 usual.max_blocked_handlers);
+  reconcile_one("heartbeat_interval", config.heartbeat_interval, options.heartbeat_interval, usual.heartbeat_interval);
+  reconcile_one("lease", config.lease, options.lease, usual.lease);
   reconcile_one("transports", config.transports, options.transports, usual.transports);
   reconcile_one("transport", config.transport, options.transport, usual.transport);
 }

@@ -1,13 +1,16 @@
 // How the workers of a static group find each other and how they part. Everything goes through the store, never through
 // calls. Keys, below the prefix that the store was given:
 //
-//   kind               "static <world size>": all must agree
+//   kind               "static <world size>, heartbeats ..., lease ...": all must agree
 //   group              the key that tells this group's connections from another's
 //   name/<rank>        name and incarnation, written once: who has the rank, and all names before anybody listens
 //   worker/<rank>      a worker_record
 //   ready              how many workers have read all records
 //   all_ready          written by the last of them
 //   round/<n>/<rank>   "<requests sent> <requests handled>" of a worker that was quiet, in shutdown round n
+//   failed             who could not start, and why; looked at by those that wait for it
+//   fence/<id>         who was declared dead (failure.cpp)
+//   silence/<a>/<b>    which of two incarnations was first to say that the other one is silent (failure.cpp)
 //   left               how many workers have agreed to leave and need the store no more
 
 #include <algorithm>
@@ -24,11 +27,6 @@
 
 namespace ferry::inline v0::detail {
 namespace {
-
-timeout left_until(deadline until) {
-  if (until.is_never()) return no_timeout;
-  return std::max<std::chrono::nanoseconds>(until.remaining(), std::chrono::milliseconds(1));
-}
 
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> result;
@@ -53,6 +51,22 @@ std::uint64_t parse_number(const std::string& text, int base, const std::string&
 
 constexpr std::chrono::milliseconds longest_pause{50};
 
+// A long wait in the store is broken up, to look from time to time whether what it waits for can still come.
+class patience {
+ public:
+  explicit patience(deadline until) : until_(until) {}
+  /// How long to wait at once: longer and longer, up to a second, since a group may wait for a slow member for hours.
+  timeout next() {
+    const auto slice = std::exchange(slice_, std::min<std::chrono::nanoseconds>(2 * slice_, std::chrono::seconds(1)));
+    if (until_.is_never()) return slice;
+    return std::clamp<std::chrono::nanoseconds>(until_.remaining(), std::chrono::milliseconds(1), slice);
+  }
+
+ private:
+  const deadline until_;
+  std::chrono::nanoseconds slice_ = std::chrono::milliseconds(100);
+};
+
 std::string rank_key(std::string_view prefix, int rank) { return fmt::format("{}{}", prefix, rank); }
 
 }  // namespace
@@ -72,6 +86,21 @@ worker_record worker_record::decode(const std::string& text, int id) {
 
 void native_core::join() {
   const auto until = deadline::after(init_timeout_);
+  try {
+    form(until);
+  } catch (const error& e) {
+    // The others would wait for this worker in vain.
+    try {
+      store_->compare_set("failed", "", fmt::format("{}: {}", to_string(self_), e.what()));
+    } catch (const error& unreachable) {
+      log(log_level::info, fmt::format("{}: the others cannot be told that the start has failed: {}", to_string(self_),
+                                       unreachable.what()));
+    }
+    throw;
+  }
+}
+
+void native_core::form(deadline until) {
   agree_on_group();
   agree_on_names(until);
   listen();
@@ -79,24 +108,43 @@ void native_core::join() {
   read_peers(until);
   // Whoever returns from here may call anybody: all must have their tables by then.
   if (store_->add("ready", 1) == world_size_) store_->set("all_ready", "1");
-  try {
-    store_->wait("all_ready", left_until(until));
-  } catch (const error& e) {
-    if (e.kind() != errc::store_timeout) throw;
-    throw_error(errc::init_failed,
-                fmt::format("{}: only {} of {} workers are ready after {:.1f} s; did another one fail to start?",
-                            to_string(self_), store_->try_get("ready").value_or("0"), world_size_,
-                            std::chrono::duration<double>(init_timeout_.duration()).count()));
+  wait_for_ready(until);
+}
+
+void native_core::wait_for_ready(deadline until) {
+  for (patience wait(until);;) {
+    try {
+      return store_->wait("all_ready", wait.next());
+    } catch (const error& e) {
+      if (e.kind() != errc::store_timeout) throw;
+    }
+    check_for_failed_start();
+    if (until.expired()) {
+      throw_error(errc::init_failed,
+                  fmt::format("{}: only {} of {} workers are ready after {:.1f} s; did another one fail to start?",
+                              to_string(self_), store_->try_get("ready").value_or("0"), world_size_,
+                              std::chrono::duration<double>(init_timeout_.duration()).count()));
+    }
   }
 }
 
+void native_core::check_for_failed_start() {
+  if (const auto failed = store_->try_get("failed"))
+    throw_error(errc::init_failed, fmt::format("{}: another worker could not start: {}", to_string(self_), *failed));
+}
+
 void native_core::agree_on_group() {
-  const std::string kind = fmt::format("static {}", world_size_);
+  const auto text = [](timeout value) {
+    return value.is_never() ? std::string("never")
+                            : fmt::format("{} ms", std::chrono::duration<double, std::milli>(value.duration()).count());
+  };
+  const std::string kind = fmt::format("static {}, heartbeats {}, lease {}", world_size_,
+                                       text(options_.heartbeat_interval), text(options_.lease));
   if (const std::string there = store_->compare_set("kind", "", kind); there != kind) {
     throw_error(
         errc::group_mismatch,
         fmt::format("{} wants a group that is '{}', but another member says '{}'; every worker must give the same "
-                    "world_size, and static and dynamic members cannot be mixed",
+                    "world_size, heartbeat_interval and lease, and static and dynamic members cannot be mixed",
                     to_string(self_), kind, there));
   }
   const std::string proposal = fmt::format("{:016x}", incarnation::random().value);
@@ -130,14 +178,19 @@ void native_core::agree_on_names(deadline until) {
 std::vector<std::string> native_core::get_all(const std::string& prefix, deadline until) {
   std::vector<std::string> keys;
   for (int rank = 0; rank != world_size_; ++rank) keys.push_back(rank_key(prefix, rank));
-  try {
-    return store_->get(keys, left_until(until));
-  } catch (const error& e) {
-    if (e.kind() != errc::store_timeout) throw;
-    throw_error(errc::store_timeout,
-                fmt::format("{} waited {:.1f} s for the group of {} workers; missing: {}", to_string(self_),
-                            std::chrono::duration<double>(init_timeout_.duration()).count(), world_size_,
-                            missing_workers(prefix)));
+  for (patience wait(until);;) {
+    try {
+      return store_->get(keys, wait.next());
+    } catch (const error& e) {
+      if (e.kind() != errc::store_timeout) throw;
+    }
+    check_for_failed_start();
+    if (until.expired()) {
+      throw_error(errc::store_timeout,
+                  fmt::format("{} waited {:.1f} s for the group of {} workers; missing: {}", to_string(self_),
+                              std::chrono::duration<double>(init_timeout_.duration()).count(), world_size_,
+                              missing_workers(prefix)));
+    }
   }
 }
 
@@ -163,17 +216,8 @@ void native_core::listen() {
 
 void native_core::read_peers(deadline until) {
   const auto records = get_all("worker/", until);
-  std::vector<std::unique_ptr<peer>> peers;
-  std::map<std::string, worker_id, std::less<>> ids;
-  for (int rank = 0; rank != world_size_; ++rank) {
-    auto entry = std::make_unique<peer>();
-    entry->record = worker_record::decode(records[static_cast<std::size_t>(rank)], rank);
-    ids.emplace(entry->record.who.name(), worker_id{rank});
-    peers.push_back(std::move(entry));
-  }
-  std::lock_guard lock(peers_mutex_);
-  peers_ = std::move(peers);
-  ids_ = std::move(ids);
+  for (int rank = 0; rank != world_size_; ++rank)
+    peers_.admit(worker_record::decode(records[static_cast<std::size_t>(rank)], rank));
   peers_known_.store(true, std::memory_order_release);
 }
 
@@ -183,9 +227,7 @@ std::string native_core::missing_workers(const std::string& prefix) const {
   std::vector<std::string> missing;
   for (int rank = 0; rank != world_size_; ++rank) {
     if (there.count(rank_key(prefix, rank)) != 0) continue;
-    const bool named = peers_known_.load() && static_cast<std::size_t>(rank) < peers_.size();
-    missing.push_back(named ? to_string(peers_[static_cast<std::size_t>(rank)]->record.who)
-                            : fmt::format("rank {}", rank));
+    missing.push_back(peers_known_.load() ? to_string(find(worker_id{rank})) : fmt::format("rank {}", rank));
     if (missing.size() == 16) {
       missing.emplace_back("...");
       break;
@@ -245,27 +287,61 @@ void native_core::wait_until_quiet(deadline until) {
   quiet_waiters_.fetch_sub(1);
 }
 
+std::vector<std::string> native_core::get_round(int round, deadline until) {
+  const std::string prefix = fmt::format("round/{}/", round);
+  bool watching = false;
+  for (patience wait(until);;) {
+    if (fenced_.load(std::memory_order_acquire)) throw_error(errc::fenced, fence_reason_);
+    if (leaving_stopped_.load()) {
+      throw_error(errc::shutting_down, to_string(self_) + ": the graceful shutdown was ended by one that is not");
+    }
+    std::vector<std::string> keys;
+    std::vector<int> gone;
+    for (int rank = 0; rank != world_size_; ++rank) {
+      if (is_gone(rank)) {
+        gone.push_back(rank);
+      } else {
+        keys.push_back(rank_key(prefix, rank));
+      }
+    }
+    try {
+      auto counts = store_->get(keys, wait.next());
+      // Who is gone may have taken part in this round before: the sums are the same for everybody who reads them.
+      for (const int rank : gone) {
+        if (auto count = store_->try_get(rank_key(prefix, rank))) counts.push_back(*std::move(count));
+      }
+      return counts;
+    } catch (const error& e) {
+      if (e.kind() != errc::store_timeout) throw;
+    }
+    if (until.expired()) {
+      throw_error(errc::shutdown_timeout, fmt::format("{} waited for the others to shut down; missing in round {}: {}",
+                                                      to_string(self_), round, missing_workers(prefix)));
+    }
+    // Whom it waits for is watched: a worker that died before anybody called it would be missed for ever.
+    if (!std::exchange(watching, true)) {
+      std::set<std::string> there;
+      for (const store_entry& entry : store_->list(prefix)) there.insert(entry.key);
+      for (int rank = 0; rank != world_size_; ++rank) {
+        if (there.count(rank_key(prefix, rank)) == 0) await(peers_.place(worker_id{rank}));
+      }
+    }
+  }
+}
+
 // Mattern's four counters: in every round each worker, once it is quiet, says how many requests it has ever sent and
 // handled. When two rounds in a row have equal sums, sent and handled alike, nothing was under way in between. What was lost with a
 // connection is counted at neither end.
 void native_core::leave_together(deadline until) {
   // Who has left may start another group here at once: it must not meet this one's server.
   store_->admit_no_more();
+  const int left_before = gone_count();
   std::uint64_t last_sent = ~std::uint64_t{0};
   for (int round = 0;; ++round) {
     wait_until_quiet(until);
     const std::string prefix = fmt::format("round/{}/", round);
     store_->set(rank_key(prefix, self_.id().value), fmt::format("{} {}", sent_.load(), handled_.load()));
-    std::vector<std::string> keys;
-    for (int rank = 0; rank != world_size_; ++rank) keys.push_back(rank_key(prefix, rank));
-    std::vector<std::string> counts;
-    try {
-      counts = store_->get(keys, left_until(until));
-    } catch (const error& e) {
-      if (e.kind() != errc::store_timeout) throw;
-      throw_error(errc::shutdown_timeout, fmt::format("{} waited for the others to shut down; missing in round {}: {}",
-                                                      to_string(self_), round, missing_workers(prefix)));
-    }
+    const std::vector<std::string> counts = get_round(round, until);
     std::uint64_t sent = 0;
     std::uint64_t handled = 0;
     for (const std::string& text : counts) {
@@ -289,7 +365,7 @@ void native_core::leave_together(deadline until) {
       std::this_thread::sleep_for(std::min(std::chrono::milliseconds(1 << std::min(round, 6)), longest_pause));
   }
   // The last one removes the group's keys, so that a store that outlives the group (a file) can serve another.
-  if (store_->add("left", 1) == world_size_) {
+  if (store_->add("left", 1) == world_size_ - left_before) {
     for (const store_entry& entry : store_->list()) store_->erase(entry.key);
   }
 }

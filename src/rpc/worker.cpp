@@ -161,10 +161,18 @@ void worker::set_rpc_timeout(timeout value) {
   if (!value.is_set()) throw_error(errc::invalid_argument, "set_rpc_timeout needs a duration or no_timeout");
   core()->set_default_timeout(value);
 }
+void worker::on_peer_lost(std::function<void(const worker_info& who, const std::string& reason)> observer) const {
+  if (!observer) throw_error(errc::invalid_argument, "on_peer_lost needs a function");
+  core()->on_peer_lost(std::move(observer));
+}
+bool worker::fenced() const { return core()->fenced(); }
 std::vector<std::pair<std::string, std::string>> worker::debug_info() const {
   const detail::worker_core& own = *core();
   const int threads = own.agent().options().num_worker_threads;
-  return {{"agent.client_active_calls", std::to_string(own.agent().counters().client_active_calls)},
+  const agent_counters counters = own.agent().counters();
+  return {{"agent.client_active_calls", std::to_string(counters.client_active_calls)},
+          {"agent.late_replies", std::to_string(counters.late_replies)},
+          {"agent.lost_workers", std::to_string(counters.lost_workers)},
           {"agent.num_idle_threads", std::to_string(threads - std::min(threads, own.running_handlers()))},
           {"agent.server_active_calls", std::to_string(own.active_requests())},
           {"agent.thread_pool_size", std::to_string(threads)}};

@@ -134,6 +134,7 @@ void worker_core::end(bool graceful, timeout limit) {
                                         "their calls fail",
                                         to_string(agent_->self())));
   }
+  drop_observers();
   pool_->forget_owner();
   if (graceful && !failure) {
     try {
@@ -182,6 +183,64 @@ void worker_core::drop_attached() noexcept {
   std::lock_guard lock(attached_mutex_);
   attached_dropped_ = true;
   dropped.swap(attached_);
+}
+
+// One observer is told of one loss, with the context of a call that nobody made.
+struct worker_core::loss_report : work {
+  std::shared_ptr<worker_core> worker;
+  std::shared_ptr<const loss_observer> observer;
+  member_event event;
+};
+
+// With losses_mutex_ held, so that each observer hears of everything once and in order of its posting.
+void worker_core::report(const std::shared_ptr<const loss_observer>& observer, const member_event& event) {
+  auto item = std::make_unique<loss_report>();
+  item->worker = shared_from_this();
+  item->observer = observer;
+  item->event = event;
+  item->run = [](work* self) noexcept {
+    const std::unique_ptr<loss_report> owned(static_cast<loss_report*>(self));
+    const context_ptr context(new call_context(owned->worker));
+    const context_scope scope(context);
+    try {
+      (*owned->observer)(owned->event.who, owned->event.reason);
+    } catch (...) {
+      log(log_level::warning,
+          fmt::format("{}: an observer of lost workers threw {}", to_string(owned->worker->agent_->self()),
+                      describe_exception(std::current_exception())));
+    }
+  };
+  pool_->submit(item.release());
+}
+
+void worker_core::on_peer_lost(loss_observer observer) {
+  auto shared = std::make_shared<const loss_observer>(std::move(observer));
+  const std::lock_guard lock(losses_mutex_);
+  if (observers_dropped_) return;
+  for (const member_event& event : losses_) report(shared, event);
+  loss_observers_.push_back(std::move(shared));
+}
+
+// An observer may own the worker.
+void worker_core::drop_observers() noexcept {
+  std::vector<std::shared_ptr<const loss_observer>> dropped;  // outlives the lock
+  const std::lock_guard lock(losses_mutex_);
+  observers_dropped_ = true;
+  dropped.swap(loss_observers_);
+}
+
+void worker_core::on_member_event(const member_event& event) noexcept {
+  try {
+    if (event.what == member_event::kind::fenced) fenced_.store(true);
+    if (event.what != member_event::kind::lost) return;
+    const std::lock_guard lock(losses_mutex_);
+    if (observers_dropped_) return;
+    for (const auto& observer : loss_observers_) report(observer, event);
+    losses_.push_back(event);
+  } catch (const std::exception& e) {
+    log(log_level::error, fmt::format("{}: the loss of {} was not reported: {}", to_string(agent_->self()),
+                                      to_string(event.who), e.what()));
+  }
 }
 
 void worker_core::request_done() noexcept {

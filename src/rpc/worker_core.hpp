@@ -59,6 +59,9 @@ class worker_core final : public executor, public request_handler, public std::e
   std::shared_ptr<T> attached(const void* key) {
     return std::static_pointer_cast<T>(attach(key, []() -> std::shared_ptr<void> { return std::make_shared<T>(); }));
   }
+  using loss_observer = std::function<void(const worker_info& who, const std::string& reason)>;
+  void on_peer_lost(loss_observer observer);
+  [[nodiscard]] bool fenced() const noexcept { return fenced_.load(); }
 
   // executor
   void post(work* item) noexcept override { pool_->submit(item); }
@@ -66,12 +69,16 @@ class worker_core final : public executor, public request_handler, public std::e
   // request_handler
   void on_request(const std::shared_ptr<reply_channel>& channel, const worker_info& from,
                   inbound_message&& request) noexcept override;
+  void on_member_event(const member_event& event) noexcept override;
   [[nodiscard]] bool busy() const noexcept override { return requests_.load() != 0 || pool_->busy(); }
 
  private:
   void end(bool graceful, timeout limit);
   std::shared_ptr<void> attach(const void* key, std::shared_ptr<void> (*make)());
   void drop_attached() noexcept;
+  void drop_observers() noexcept;
+  struct loss_report;
+  void report(const std::shared_ptr<const loss_observer>& observer, const member_event& event);
 
   std::shared_ptr<store> store_;  // none once ended; guarded by shutdown_mutex_ while another thread may use it
   const std::unique_ptr<ferry::agent> agent_;
@@ -85,6 +92,11 @@ class worker_core final : public executor, public request_handler, public std::e
   std::mutex shutdown_mutex_;  // guards the next two
   enum class progress : std::uint8_t { running, ending, ended } progress_ = progress::running;
   std::condition_variable shutdown_ended_;
+  std::atomic<bool> fenced_{false};
+  std::mutex losses_mutex_;  // guards the next three
+  bool observers_dropped_ = false;
+  std::vector<member_event> losses_;
+  std::vector<std::shared_ptr<const loss_observer>> loss_observers_;
   std::atomic<std::uint64_t> requests_{0};  // being served, answers to come included
   std::mutex attached_mutex_;               // guards the next two
   std::vector<std::pair<const void*, std::shared_ptr<void>>> attached_;

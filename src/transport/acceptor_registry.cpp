@@ -79,7 +79,7 @@ acceptor_registry::greeting acceptor_registry::greet(const hello& from) {
     const std::lock_guard lock(mutex_);
     for (const auto& [key, value] : entries_) name_exists = name_exists || key.second == from.target;
   }
-  throw_error(errc::handshake_failed,
+  throw_error(errc::unknown_worker,
               name_exists ? fmt::format("the worker '{}' there is not of the group '{}'", from.target, from.group)
                           : fmt::format("there is no worker '{}' there", from.target));
 }

@@ -29,7 +29,7 @@ class acceptor_registry {
     transport_options options;  ///< the worker's
     std::uint64_t worker = 0;   ///< for deliver(): a worker may be replaced by another of its name
   };
-  /// Lets the worker that is meant decide. Throws errc::handshake_failed if there is none, or what the worker throws.
+  /// Lets the worker that is meant decide. Throws errc::unknown_worker if there is none, or what the worker throws.
   greeting greet(const hello& from);
   /// Gives an accepted connection to the worker that greeted; false if it has gone since.
   bool deliver(std::shared_ptr<connection> accepted, const hello& from, std::uint64_t worker) noexcept;

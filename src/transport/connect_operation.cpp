@@ -22,6 +22,11 @@ std::string reason_of(const asio::error_code& error) {
   return error.message();
 }
 
+bool nobody_listens(const asio::error_code& error) {
+  return error == asio::error::connection_refused ||
+         error == asio::error_code(ENOENT, asio::error::get_system_category());
+}
+
 double seconds(std::chrono::steady_clock::duration value) { return std::chrono::duration<double>(value).count(); }
 
 constexpr auto no_step_limit = std::chrono::steady_clock::duration::max();
@@ -40,7 +45,13 @@ auto connect_operation::then(void (connect_operation::*next)()) {
   return [self = shared_from_this(), next, attempt = attempt_](const asio::error_code& error, std::size_t = 0) {
     if (self->done_ || attempt != self->attempt_) return;
     try {
-      if (error) return self->attempt_failed(errc::connect_failed, reason_of(error));
+      if (error) {
+        if (nobody_listens(error)) ++self->refused_;
+        if (error == asio::error::eof || error == asio::error::connection_reset || error == asio::error::broken_pipe) {
+          self->hung_up_ = true;
+        }
+        return self->attempt_failed(errc::connect_failed, reason_of(error));
+      }
       ((*self).*next)();
     } catch (const ferry::error& failure) {
       self->attempt_failed(failure.kind(), std::string(failure.message()));
@@ -110,6 +121,7 @@ void connect_operation::try_next() {
       const asio::generic::stream_protocol protocol(where.family(), 0);
       socket_.assign(protocol, opened.get());
       (void)opened.release();
+      ++tried_;
     } catch (const std::exception& failure) {  // no IPv6 on this machine, no descriptor left
       reasons_ += fmt::format("{}{}: {}", reasons_.empty() ? "" : "; ", current_text(), failure.what());
       continue;
@@ -131,6 +143,7 @@ void connect_operation::send_hello() {
   const int socket = socket_.native_handle();
   // A port of the ephemeral range without listener can be connected to itself.
   if (where.family() != AF_UNIX && socket_address::local_end(socket).same_as(socket_address::remote_end(socket))) {
+    ++refused_;
     return attempt_failed(errc::connect_failed, "Connection refused");
   }
   if (auto why = check_ ? check_(socket) : std::string(); !why.empty()) {
@@ -181,6 +194,8 @@ void connect_operation::attempt_failed(errc code, const std::string& reason) {
 void connect_operation::fail(errc code, const std::string& reason) noexcept {
   if (done_) return;
   connect_result result;
+  result.hung_up = hung_up_;
+  result.gone = code == errc::unknown_worker || (refused_ != 0 && refused_ == tried_);
   try {
     result.error = make_error(
         code, fmt::format("cannot connect to worker '{}' at {}: {}", request_.self.target, request_.address, reason));

@@ -66,6 +66,9 @@ class connect_operation final : public control_operation, public std::enable_sha
   std::uint64_t attempt_ = 0;  // tells handlers of an attempt that was given up
   std::string reasons_;        // of the attempts that failed
   errc worst_ = errc::connect_failed;
+  bool hung_up_ = false;
+  std::size_t tried_ = 0;    // of the candidates: with a socket of their kind
+  std::size_t refused_ = 0;  // of those: nobody listens there
   std::vector<std::byte> hello_;
   std::array<std::byte, handshake_prefix::encoded_size> prefix_bytes_{};
   std::vector<std::byte> body_;

@@ -42,6 +42,7 @@ struct inproc_connect : work {
     try {
       result = accept();
     } catch (const error& why) {
+      result.gone = why.kind() == errc::unknown_worker;
       result.error = make_error(
           why.kind(), fmt::format("cannot connect to worker '{}' at {}: {}", self.target, address, why.message()));
     } catch (const std::exception& why) {
@@ -103,7 +104,7 @@ class inproc_transport final : public transport {
   }
 
   [[nodiscard]] bool understands(std::string_view address) const noexcept override {
-    return has_scheme(address, transport_traits<inproc>::name);
+    return address == "inproc:" + workers_->token;  // other processes' are out of reach
   }
 
  private:

@@ -33,6 +33,7 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   bool drive(const drive_condition& condition, deadline until) noexcept override;
   void interrupt_drive() noexcept override;
   void close(std::exception_ptr reason) noexcept override;
+  [[nodiscard]] bool same_process() const noexcept override { return true; }
   [[nodiscard]] std::string_view transport_name() const noexcept override { return "inproc"; }
   [[nodiscard]] std::string description() const override { return description_; }
 

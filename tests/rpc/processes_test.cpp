@@ -18,6 +18,7 @@
 #include "cluster.hpp"
 #include "expect_error.hpp"
 #include "noise.hpp"
+#include "process_group.hpp"
 #include "processes.hpp"
 #include "stranger.hpp"
 
@@ -26,7 +27,7 @@ using ferry::errc;
 using ferry_test::captured_log;
 using ferry_test::child_process;
 using ferry_test::noise;
-using ferry_test::worker_name;
+using rpc_test::process_group;
 
 namespace processes_test {
 
@@ -59,70 +60,10 @@ void stop_hard() { ::raise(SIGKILL); }
 
 using namespace processes_test;
 
-namespace {
-
-// Joins the group (arguments: init method, rank, size), serves, and shuts down gracefully with the rest.
-const ferry_test::role member("member", [](const std::vector<std::string>& arguments) {
-  const int rank = std::stoi(arguments.at(1));
-  ferry::worker self = ferry::init_rpc({.name = worker_name(rank),
-                                        .rank = rank,
-                                        .world_size = std::stoi(arguments.at(2)),
-                                        .init_method = arguments.at(0),
-                                        .rpc_timeout = 100s});
-  self.shutdown();
-  return 0;
-});
-
-// The same, but it is told when to leave, and leaves without the others.
-const ferry_test::role member_alone("member that leaves alone", [](const std::vector<std::string>& arguments) {
-  const int rank = std::stoi(arguments.at(1));
-  ferry::worker self = ferry::init_rpc({.name = worker_name(rank),
-                                        .rank = rank,
-                                        .world_size = std::stoi(arguments.at(2)),
-                                        .init_method = arguments.at(0),
-                                        .rpc_timeout = 100s});
-  ferry_test::tell_parent("joined");
-  (void)ferry_test::ask_parent();
-  self.shutdown(false);
-  return 0;
-});
-
-// worker0 is this process, the others are children.
-class group {
- public:
-  explicit group(int size, const std::string& role = "member", const std::string& transport = {}) {
-    const std::string meeting = "file://" + directory_.file("store");
-    for (int rank = 1; rank != size; ++rank) {
-      children.push_back(std::make_unique<child_process>(
-          ferry_test::child_options{.role = role, .arguments = {meeting, std::to_string(rank), std::to_string(size)}}));
-    }
-    ferry::worker_config config{
-        .name = "worker0", .rank = 0, .world_size = size, .init_method = meeting, .rpc_timeout = 100s};
-    if (!transport.empty()) config.transports = {transport};
-    self = ferry::init_rpc(config);
-  }
-  child_process& child(int rank) { return *children.at(static_cast<std::size_t>(rank - 1)); }
-  void leave() {
-    self.shutdown();
-    for (const auto& each : children) CHECK(each->wait() == 0);
-  }
-
-  std::vector<std::unique_ptr<child_process>> children;
-
- private:
-  ferry_test::temporary_directory directory_;
-  ferry_test::watchdog watchdog_{"a test with processes"};
-
- public:
-  ferry::worker self;
-};
-
-}  // namespace
-
 TEST_CASE("processes call each other, nested too, and leave together") {
   for (const char* transport : {"", "tcp"}) {
     CAPTURE(transport);
-    group all(3, "member", transport);
+    process_group all(3, {.transport = transport});
     ferry::worker& self = all.self;
     for (int rank = 0; rank != 3; ++rank) CHECK(self.rpc_sync<plus_one>(rank, rank) == rank + 1);
     CHECK(self.rpc_sync<process_id>("worker1") == all.child(1).pid());
@@ -145,7 +86,7 @@ TEST_CASE("processes call each other, nested too, and leave together") {
 
 TEST_CASE("when a process is killed its calls end at once as lost, and the others go on") {
   captured_log log;
-  group all(3);
+  process_group all(3);
   ferry::worker& self = all.self;
   std::vector<ferry::future<int>> pending;
   for (int i = 0; i != 10; ++i) pending.push_back(self.rpc_async<never>({"worker1", {.timeout = ferry::no_timeout}}));
@@ -172,14 +113,15 @@ TEST_CASE("when a process is killed its calls end at once as lost, and the other
   CHECK(self.rpc_sync<plus_one>("worker2", 1) == 2);
   CHECK(self.rpc_sync<through>("worker2", 0, 1) == 2);
 
-  // Leaving together is not possible any more; the deadline says who is missing.
-  expect_error(errc::shutdown_timeout, "worker1", [&] { self.shutdown(true, 200ms); });
+  // The others leave together, without it.
+  self.shutdown();
+  CHECK(all.child(2).wait() == 0);
   expect_error(errc::not_initialized, "", [&] { (void)self.rpc_sync<plus_one>("worker2", 1); });
 }
 
 TEST_CASE("a process that kills itself in a handler: the call is lost") {
   captured_log log;
-  group all(2);
+  process_group all(2);
   CHECK_THROWS_AS(all.self.rpc_sync<stop_hard>({"worker1", {.timeout = ferry::no_timeout}}), ferry::peer_lost);
   CHECK(all.child(1).wait() == 128 + SIGKILL);
   all.self.shutdown(false);
@@ -187,7 +129,7 @@ TEST_CASE("a process that kills itself in a handler: the call is lost") {
 
 TEST_CASE("a process that leaves without the others: calls to it end as errors") {
   captured_log log;
-  group all(2, "member that leaves alone");
+  process_group all(2, {.role = "member that leaves alone"});
   CHECK(all.child(1).read_line() == "joined");
   const auto pending = all.self.rpc_async<never>({"worker1", {.timeout = ferry::no_timeout}});
   CHECK(all.child(1).read_line() == "running");
@@ -200,7 +142,7 @@ TEST_CASE("a process that leaves without the others: calls to it end as errors")
 
 TEST_CASE("a call to a process that does not answer the connection times out while connecting") {
   captured_log log;
-  group all(2, "member that leaves alone", "tcp");
+  process_group all(2, {.role = "member that leaves alone", .transport = "tcp"});
   CHECK(all.child(1).read_line() == "joined");
   all.child(1).kill(SIGSTOP);
   int status = 0;

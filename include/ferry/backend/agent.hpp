@@ -54,6 +54,19 @@ class reply_channel {
   virtual void handled() noexcept = 0;
 };
 
+/// Something happened to a member of the group.
+struct member_event {
+  enum class kind : std::uint8_t {
+    left,    ///< it has left by its own will
+    lost,    ///< it died, or the group has declared it dead
+    fenced,  ///< the same for this worker itself: it has been declared dead, and takes no part any more
+  };
+  kind what{};
+  worker_info who;
+  incarnation life;
+  std::string reason;
+};
+
 /// The rpc floor's end for requests.
 class request_handler {
  public:
@@ -61,6 +74,8 @@ class request_handler {
   /// A request came from `from`. Hands it to an executor, since it is called on a thread that reads.
   virtual void on_request(const std::shared_ptr<reply_channel>& channel, const worker_info& from,
                           inbound_message&& request) noexcept = 0;
+  /// In order for each worker. Must not run user code.
+  virtual void on_member_event(const member_event& event) noexcept { (void)event; }
   /// For the shutdown rounds: work of requests or continuations is running or queued.
   [[nodiscard]] virtual bool busy() const noexcept = 0;
 };
@@ -76,6 +91,7 @@ struct agent_counters {
   std::uint64_t client_active_calls = 0;  ///< sent, not yet completed
   std::uint64_t requests_sent = 0;        ///< one-way ones included, on connections that are open
   std::uint64_t late_replies = 0;         ///< that came after their call had ended, and were dropped
+  std::uint64_t lost_workers = 0;         ///< of the group, up to now
 };
 
 /// All members are thread-safe.

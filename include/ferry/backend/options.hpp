@@ -23,6 +23,11 @@ struct rpc_options {
   int num_worker_threads = 16;
   /// How many handlers may wait at once, each on a thread of its own; the next one gets errc::resource_exhausted.
   int max_blocked_handlers = 1024;
+  /// How often workers with open connections tell each other that they live; no_timeout: never, and then nobody is taken
+  /// for dead for being silent. The same in the whole group.
+  timeout heartbeat_interval = std::chrono::milliseconds(500);
+  /// Who was not heard for so long is declared dead; at least five intervals. The same in the whole group.
+  timeout lease = std::chrono::seconds(5);
   /// Names of the transports to use, best first; empty: all that the program was built with, by priority.
   std::vector<std::string> transports = {};
   transport_options transport = {};
@@ -44,6 +49,8 @@ struct worker_config {
   timeout rpc_timeout = std::chrono::seconds(60);
   int num_worker_threads = 16;
   int max_blocked_handlers = 1024;
+  timeout heartbeat_interval = std::chrono::milliseconds(500);
+  timeout lease = std::chrono::seconds(5);
   std::vector<std::string> transports = {};
   transport_options transport = {};
   /// How long to wait for the rest of the group to appear; unset: rpc_timeout.

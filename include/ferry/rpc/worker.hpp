@@ -2,6 +2,7 @@
 
 // A worker: this process's (or thread's) membership in a group.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -40,8 +41,19 @@ class worker {
   [[nodiscard]] timeout rpc_timeout() const;
   void set_rpc_timeout(timeout value);
 
+  /// `observer` is told of every worker of the group that dies, or that the group declares dead, and why: those before this
+  /// call, too. Not of those that leave by their own will. It runs on the handler threads, may block and may call; what it
+  /// throws is logged. Observers live as long as the worker.
+  ///
+  /// The loss of a connection alone is no death: it fails the calls pending on it, and the next call opens another.
+  void on_peer_lost(std::function<void(const worker_info& who, const std::string& reason)> observer) const;
+  /// Whether the group has declared this worker dead, as it does with one that was stopped for too long: every call of it then
+  /// fails with errc::fenced.
+  [[nodiscard]] bool fenced() const;
+
   /// Figures for people who look for a fault, as text, by name: agent.thread_pool_size (num_worker_threads),
-  /// agent.num_idle_threads, agent.client_active_calls, agent.server_active_calls. Snapshots.
+  /// agent.num_idle_threads, agent.client_active_calls, agent.server_active_calls, agent.late_replies, agent.lost_workers.
+  /// Snapshots.
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> debug_info() const;
   /// One of them; throws errc::invalid_argument listing the names.
   [[nodiscard]] std::string debug_info(std::string_view figure) const;

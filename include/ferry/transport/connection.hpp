@@ -71,6 +71,8 @@ class connection {
   /// may not read), it drops what is left and closes at once. Thread-safe.
   virtual void close(std::exception_ptr reason) noexcept = 0;
 
+  /// The other end is in this process: both live and die together.
+  [[nodiscard]] virtual bool same_process() const noexcept { return false; }
   /// "tcp", "unix", ...
   [[nodiscard]] virtual std::string_view transport_name() const noexcept = 0;
   /// For messages: "tcp 10.0.0.2:4711".

@@ -18,6 +18,9 @@
 
 namespace ferry::inline v0 {
 
+/// Bits of hello::features.
+inline constexpr std::uint64_t feature_control = 1;  ///< the connection carries control frames and no calls
+
 /// What one end of a connection says first (docs/protocol.md, Handshake).
 struct hello {
   std::string group;  ///< the group's key; workers of two groups never talk
@@ -65,6 +68,12 @@ struct connect_result {
   std::shared_ptr<connection> opened;
   hello_reply peer;
   std::exception_ptr error;
+  /// With `error`: that worker does not exist at this address any more, since nobody listens there, or another process
+  /// does. False where that is not certain, as after a timeout.
+  bool gone = false;
+  /// With `error`: somebody accepted the connection, and closed it before the handshake was over, as a process does that is
+  /// being killed.
+  bool hung_up = false;
 };
 using connect_callback = std::function<void(connect_result)>;
 

@@ -1,0 +1,138 @@
+// How soon callers learn that a worker has failed, and whether busy ones are taken for dead.
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <future>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ferry/ferry.hpp>
+
+#include "support/handlers.hpp"
+#include "support/options.hpp"
+#include "support/report.hpp"
+#include "support/statistics.hpp"
+#include "support/worker_pair.hpp"
+
+namespace ferry_bench {
+namespace {
+
+using namespace std::chrono_literals;
+
+double milliseconds(clock::duration value) { return std::chrono::duration<double, std::milli>(value).count(); }
+
+struct samples {
+  std::vector<double> call;      // from the signal to the error of a call that was pending
+  std::vector<double> observer;  // from the signal to on_peer_lost
+};
+
+// One trial: a pair with a call pending, whose callee gets a signal.
+void trial(const pair_options& wanted, int signal, samples& out) {
+  worker_pair pair(wanted, pin_mode::unpinned);
+  auto told = std::make_shared<std::promise<clock::time_point>>();
+  auto when = told->get_future();
+  pair.caller().on_peer_lost([told](const ferry::worker_info&, const std::string&) { told->set_value(clock::now()); });
+  (void)pair.caller().rpc_sync<remote::add>(callee, 1, 2);
+  const auto pending =
+      pair.caller().rpc_async<remote::block_for>({callee, {.timeout = ferry::no_timeout}}, 3600 * 1000);
+  (void)pair.caller().rpc_sync<remote::add>(callee, 1, 2);  // sent after it, so the handler has it
+  const auto sent = clock::now();
+  pair.signal_callee(signal);
+  try {
+    pending.get();
+    throw std::runtime_error("a call to a dead worker has succeeded");
+  } catch (const ferry::peer_lost&) {
+    out.call.push_back(milliseconds(clock::now() - sent));
+  }
+  out.observer.push_back(milliseconds(when.get() - sent));
+}
+
+void add(report& out, const std::string& name, std::vector<double>& values, std::optional<target> p99) {
+  const std::size_t n = values.size();
+  out.add({.name = name + "/p50", .value = quantile(values, 0.5), .unit = "ms", .n = n});
+  out.add({.name = name + "/p99", .value = quantile(values, 0.99), .unit = "ms", .n = n}, p99);
+}
+
+void measure(report& out, const options& chosen, const std::string& transport) {
+  const std::string killed = "killed/" + transport;
+  if (chosen.wants(killed)) {
+    out.section(killed);
+    samples all;
+    for (int i = 0; i != (chosen.quick ? 20 : 200); ++i) trial({.transport = transport}, SIGKILL, all);
+    add(out, killed + "/call", all.call, target{20, false, false});
+    add(out, killed + "/observer", all.observer, std::nullopt);
+  }
+  const std::string stopped = "stopped/" + transport;
+  if (chosen.wants(stopped)) {
+    out.section(stopped);
+    out.say("heartbeats every 100 ms, lease 500 ms");
+    samples all;
+    for (int i = 0; i != (chosen.quick ? 5 : 40); ++i)
+      trial({.transport = transport, .heartbeat_interval = 100ms, .lease = 500ms}, SIGSTOP, all);
+    add(out, stopped + "/call", all.call, target{600, false, false});
+    add(out, stopped + "/observer", all.observer, std::nullopt);
+  }
+}
+
+int spin(const std::vector<std::string>&) {
+  for (;;) {
+    // Until it is killed.
+  }
+}
+
+// Workers with the usual lease among processes that compute: none may be taken for dead.
+void measure_busy(report& out, const options& chosen) {
+  const std::string name = "busy";
+  if (!chosen.wants(name)) return;
+  constexpr int crowd = 64;
+  const auto length = chosen.window.count() != 0 ? chosen.window : std::chrono::milliseconds(chosen.quick ? 15s : 60s);
+  out.section(name);
+  out.say("64 processes that compute, and a pair of workers with the usual heartbeats and lease");
+  worker_pair pair({.transport = "tcp"}, pin_mode::unpinned);
+  std::vector<child_process> busy;
+  for (int i = 0; i != crowd; ++i) busy.emplace_back("spin", std::vector<std::string>{});
+  std::size_t calls = 0;
+  double longest = 0;
+  for (const auto until = clock::now() + length; clock::now() < until; ++calls) {
+    const auto before = clock::now();
+    (void)pair.caller().rpc_sync<remote::add>(callee, 1, 2);
+    longest = std::max(longest, milliseconds(clock::now() - before));
+    std::this_thread::sleep_for(10ms);
+  }
+  for (child_process& each : busy) each.signal(SIGKILL);
+  out.add({.name = name + "/false-deaths",
+           .value = std::stod(pair.caller().debug_info("agent.lost_workers")),
+           .unit = "",
+           .n = calls},
+          target{0, false, false});
+  out.add({.name = name + "/longest-call", .value = longest, .unit = "ms", .n = calls});
+}
+
+}  // namespace
+}  // namespace ferry_bench
+
+int main(int argc, char** argv) {
+  using namespace ferry_bench;
+  auto roles = worker_roles();
+  roles.emplace("spin", spin);
+  run_role(argc, argv, roles);
+  const options chosen = read_options(
+      argc, argv, "failure: time from the death of a worker to the errors of its callers, and false deaths");
+  end_after(chosen.limit.count() != 0 ? chosen.limit : std::chrono::seconds(600));
+  // What is expected here is no news.
+  ferry::set_log_level(ferry::log_level::error);
+  try {
+    report out("failure", chosen);
+    for (const std::string transport : {"tcp", "unix"}) measure(out, chosen, transport);
+    measure_busy(out, chosen);
+    return 0;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "failure: %s\n", e.what());
+    return 1;
+  }
+}

@@ -1,0 +1,117 @@
+#include "connect_attempt.hpp"
+
+#include <ferry/base/log.hpp>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace ferry::inline v0::detail {
+namespace {
+
+std::pair<errc, std::string> taken_apart(const std::exception_ptr& reason) {
+  try {
+    std::rethrow_exception(reason);
+  } catch (const error& e) {
+    return {e.kind(), std::string(e.message())};
+  } catch (const std::exception& e) {
+    return {errc::connect_failed, e.what()};
+  } catch (...) {
+    return {errc::connect_failed, "unknown reason"};
+  }
+}
+
+}  // namespace
+
+connect_attempt::connect_attempt(std::vector<route> routes, hello self, incarnation expected, transport_options options,
+                                 std::chrono::nanoseconds limit_each, std::function<bool()> wanted,
+                                 std::function<void(connect_outcome)> done)
+    : routes_(std::move(routes)),
+      self_(std::move(self)),
+      expected_(expected),
+      options_(std::move(options)),
+      limit_each_(limit_each),
+      wanted_(std::move(wanted)),
+      done_(std::move(done)) {}
+
+void connect_attempt::start(reactor& loop) {
+  struct starter : work {
+    std::shared_ptr<connect_attempt> attempt;
+  };
+  auto* item = new starter;
+  item->attempt = shared_from_this();
+  item->run = [](work* self) noexcept {
+    const std::unique_ptr<starter> owned(static_cast<starter*>(self));
+    try {
+      owned->attempt->advance();
+    } catch (const std::exception& e) {
+      owned->attempt->finish({{}, connect_verdict::unknown, e.what()});
+    }
+  };
+  loop.post(item);
+}
+
+void connect_attempt::advance() {
+  if (!wanted_()) return finish({{}, connect_verdict::unknown, "nobody waits for the connection any more"});
+  if (next_ != routes_.size()) {
+    const auto& [transport, address] = routes_[next_];
+    return transport->connect(address, self_, options_, deadline::after(limit_each_),
+                              [self = shared_from_this()](connect_result result) {
+                                try {
+                                  self->take(std::move(result));
+                                } catch (const std::exception& e) {
+                                  self->finish({{}, connect_verdict::unknown, e.what()});
+                                }
+                              });
+  }
+  connect_outcome outcome;
+  if (fenced_) {
+    outcome.verdict = connect_verdict::fenced;
+  } else if (leaving_) {
+    outcome.verdict = connect_verdict::leaving;
+  } else if (gone_ != 0 && gone_ == routes_.size()) {
+    outcome.verdict = connect_verdict::gone;
+  } else if (hung_up_) {
+    outcome.verdict = connect_verdict::hung_up;
+  }
+  outcome.why = failures_.empty()
+                    ? fmt::format("no transport of this worker understands an address of '{}'", self_.target)
+                    : fmt::format("{}", fmt::join(failures_, "; "));
+  finish(std::move(outcome));
+}
+
+void connect_attempt::take(connect_result result) {
+  if (result.opened) {
+    if (result.peer.life == expected_) return finish({std::move(result.opened), connect_verdict::opened, {}});
+    result.opened->close(make_error(errc::fenced, "another incarnation answered"));
+    ++gone_;
+    failures_.push_back(
+        fmt::format("{}: another incarnation of the worker answered; it was restarted", routes_[next_].second));
+  } else {
+    auto [code, text] = taken_apart(result.error);
+    if (result.gone) ++gone_;
+    hung_up_ = hung_up_ || result.hung_up;
+    if (code == errc::fenced) fenced_ = true;
+    if (code == errc::shutting_down) leaving_ = true;
+    // The transport says to whom and where; so does the text of the call that fails.
+    const std::string& address = routes_[next_].second;
+    const std::string known = fmt::format("' at {}: ", address);
+    if (const auto found = text.find(known); found != std::string::npos) text.erase(0, found + known.size());
+    failures_.push_back(fmt::format("{}: {}", address, text));
+  }
+  ++next_;
+  advance();
+}
+
+void connect_attempt::finish(connect_outcome outcome) noexcept {
+  auto done = std::move(done_);
+  done_ = nullptr;
+  if (!done) return;
+  try {
+    done(std::move(outcome));
+  } catch (const std::exception& e) {
+    log(log_level::error,
+        fmt::format("an attempt to connect to '{}' could not be dealt with: {}", self_.target, e.what()));
+  }
+}
+
+}  // namespace ferry::inline v0::detail

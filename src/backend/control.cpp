@@ -1,0 +1,67 @@
+#include "control.hpp"
+
+#include <new>
+#include <utility>
+
+#include <fmt/format.h>
+#include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
+#include <ferry/wire/serialize.hpp>
+#include <ferry/wire/standard_types.hpp>
+
+#include "links.hpp"
+
+namespace ferry::inline v0::detail {
+
+outgoing_message control_message(control_code code) {
+  outgoing_message message;
+  message.header.kind = frame_kind::control;
+  message.header.code = static_cast<std::uint32_t>(code);
+  message.begin_payload();
+  message.finish();
+  return message;
+}
+
+void say_farewell(connection& to) noexcept {
+  try {
+    to.send(control_message(control_code::farewell));
+  } catch (const std::bad_alloc&) {
+    log(log_level::warning, "no memory to say that this worker leaves: others will take it for lost");
+  }
+}
+
+outgoing_message fence_notice::encode() const {
+  outgoing_message message;
+  message.header.kind = frame_kind::control;
+  message.header.code = static_cast<std::uint32_t>(control_code::fence);
+  message.begin_payload();
+  encode_values<worker_info, std::uint64_t, std::string>(message.bytes, message.tensors, who, life.value, reason);
+  message.finish();
+  return message;
+}
+
+fence_notice fence_notice::decode(const inbound_message& message, const wire_limits& limits) {
+  fence_notice result;
+  decode_values(message.payload, message.tensors, limits, result.who, result.life.value, result.reason);
+  return result;
+}
+
+control_link::control_link(std::shared_ptr<link_owner> owner, remote_worker peer,
+                           std::shared_ptr<connection> connection)
+    : owner_(std::move(owner)), peer_(std::move(peer)), connection_(std::move(connection)) {}
+
+void control_link::close(const std::exception_ptr& reason, bool take_leave) noexcept {
+  if (take_leave) say_farewell(*connection_);
+  connection_->close(reason);
+}
+
+void control_link::on_message(connection& from, inbound_message&& message) noexcept {
+  peer_.heard();
+  if (message.header.kind == frame_kind::control) return owner_->on_control(peer_, std::move(message));
+  from.close(make_error(errc::protocol_error, fmt::format("{} sent a frame of kind {} on a control connection",
+                                                          from.description(), static_cast<int>(message.header.kind))));
+}
+
+void control_link::on_closed(connection&, std::exception_ptr) noexcept { owner_->on_control_closed(*this); }
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,79 @@
+#pragma once
+
+// What agents tell each other beside calls: frames of kind `control`, on a connection of their own, so that they wait behind
+// no tensor. A farewell also goes out on the connections it ends.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <ferry/backend/worker_info.hpp>
+#include <ferry/transport/connection.hpp>
+#include <ferry/wire/limits.hpp>
+#include <ferry/wire/message.hpp>
+
+namespace ferry::inline v0::detail {
+
+/// frame_header::code of a control frame. The numbers are part of the protocol.
+enum class control_code : std::uint32_t {
+  heartbeat = 1,  ///< the sender lives; no payload
+  farewell = 2,   ///< the sender leaves the group by its own will; no payload
+  fence = 3,      ///< the group takes an incarnation for dead; payload: worker_info, u64 incarnation, text
+};
+
+/// Whom the group takes for dead.
+struct fence_notice {
+  worker_info who;
+  incarnation life;
+  std::string reason;
+
+  [[nodiscard]] outgoing_message encode() const;
+  /// Throws errc::malformed and the like.
+  static fence_notice decode(const inbound_message& message, const wire_limits& limits);
+};
+
+/// A heartbeat or a farewell.
+outgoing_message control_message(control_code code);
+/// Sends a farewell.
+void say_farewell(connection& to) noexcept;
+
+/// The far end of a connection.
+struct remote_worker {
+  // NOLINTNEXTLINE(google-explicit-constructor): most do not care for more
+  remote_worker(worker_info info, incarnation its_life = {}, std::atomic<bool>* heard = nullptr)
+      : who(std::move(info)), life(its_life), sign_of_life(heard) {}
+  worker_info who;
+  incarnation life;
+  std::atomic<bool>* sign_of_life;  ///< set by every message from it; may be null
+
+  void heard() const noexcept {
+    if (sign_of_life && !sign_of_life->load(std::memory_order_relaxed))
+      sign_of_life->store(true, std::memory_order_relaxed);
+  }
+};
+
+class link_owner;
+
+/// A connection that carries nothing but control frames, in both directions. Thread-safe.
+class control_link final : public connection_receiver, public std::enable_shared_from_this<control_link> {
+ public:
+  control_link(std::shared_ptr<link_owner> owner, remote_worker peer, std::shared_ptr<connection> connection);
+
+  void start() { connection_->start(shared_from_this()); }
+  void send(outgoing_message&& message) noexcept { connection_->send(std::move(message)); }
+  void close(const std::exception_ptr& reason, bool take_leave) noexcept;
+  [[nodiscard]] const remote_worker& peer() const noexcept { return peer_; }
+
+  // connection_receiver
+  void on_message(connection& from, inbound_message&& message) noexcept override;
+  void on_closed(connection& which, std::exception_ptr reason) noexcept override;
+  [[nodiscard]] std::size_t expected_messages() const noexcept override { return 1; }
+
+ private:
+  const std::shared_ptr<link_owner> owner_;
+  const remote_worker peer_;
+  const std::shared_ptr<connection> connection_;
+};
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,122 @@
+#include "process_group.hpp"
+
+#include <chrono>
+#include <cstring>
+
+#include <doctest/doctest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "cluster.hpp"
+
+using ferry_test::child_process;
+using ferry_test::worker_name;
+
+namespace rpc_test {
+namespace {
+
+ferry::timeout milliseconds(const std::string& text) {
+  return text == "never" ? ferry::timeout(ferry::no_timeout)
+                         : ferry::timeout(std::chrono::milliseconds(std::stoll(text)));
+}
+std::string text_of(ferry::timeout value) {
+  if (value.is_never()) return "never";
+  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(value.duration()).count());
+}
+
+// Arguments: init method, rank, size, heartbeat interval, lease, transport if any.
+ferry::worker joined(const std::vector<std::string>& arguments) {
+  const int rank = std::stoi(arguments.at(1));
+  ferry::worker_config config{.name = worker_name(rank),
+                              .rank = rank,
+                              .world_size = std::stoi(arguments.at(2)),
+                              .init_method = arguments.at(0),
+                              .rpc_timeout = std::chrono::seconds(100),
+                              .heartbeat_interval = milliseconds(arguments.at(3)),
+                              .lease = milliseconds(arguments.at(4))};
+  if (!arguments.at(5).empty()) config.transports = {arguments.at(5)};
+  return ferry::init_rpc(config);
+}
+
+const ferry_test::role member("member", [](const std::vector<std::string>& arguments) {
+  ferry::worker self = joined(arguments);
+  self.shutdown();
+  return 0;
+});
+
+const ferry_test::role member_alone("member that leaves alone", [](const std::vector<std::string>& arguments) {
+  ferry::worker self = joined(arguments);
+  ferry_test::tell_parent("joined");
+  (void)ferry_test::ask_parent();
+  self.shutdown(false);
+  return 0;
+});
+
+int nothing() { return 0; }
+
+// "call <name>": calls it, and answers "done" or with the kind of the error.
+// "losses": answers with the names of those it was told to be lost, once there is one.
+// "shutdown", "leave": ends, gracefully or not, and answers as for a call.
+const ferry_test::role obedient("member that obeys", [](const std::vector<std::string>& arguments) {
+  ferry::worker self = joined(arguments);
+  ferry::promise<std::string> lost;
+  const auto loss = lost.get_future();
+  self.on_peer_lost([&](const ferry::worker_info& who, const std::string&) {
+    if (!loss.ready()) lost.set_value(who.name());
+  });
+  ferry_test::tell_parent("joined");
+  for (;;) {
+    const std::string line = ferry_test::ask_parent();
+    std::string answer = "done";
+    try {
+      if (line.starts_with("call ")) (void)self.rpc_sync<nothing>(line.substr(5));
+      if (line == "losses") answer = loss.get();
+      if (line == "shutdown") self.shutdown();
+      if (line == "leave") self.shutdown(false);
+    } catch (const ferry::error& e) {
+      answer = ferry::errc_name(e.kind());
+    }
+    ferry_test::tell_parent(answer);
+    if (line == "shutdown" || line == "leave") return 0;
+  }
+});
+
+}  // namespace
+
+process_group::process_group(int size, const group_options& options) {
+  const std::string meeting = "file://" + directory_.file("store");
+  for (int rank = 1; rank != size; ++rank) {
+    children.push_back(std::make_unique<child_process>(ferry_test::child_options{
+        .role = options.role,
+        .arguments = {meeting, std::to_string(rank), std::to_string(size), text_of(options.heartbeat_interval),
+                      text_of(options.lease), options.transport}}));
+  }
+  ferry::worker_config config{.name = "worker0",
+                              .rank = 0,
+                              .world_size = size,
+                              .init_method = meeting,
+                              .rpc_timeout = std::chrono::seconds(100),
+                              .heartbeat_interval = options.heartbeat_interval,
+                              .lease = options.lease};
+  if (!options.transport.empty()) config.transports = {options.transport};
+  self = ferry::init_rpc(config);
+}
+
+void process_group::leave() {
+  self.shutdown();
+  for (const auto& each : children) CHECK(each->wait() == 0);
+}
+
+void break_connections() {
+  for (int descriptor = 3; descriptor != 1024; ++descriptor) {
+    sockaddr_storage far{};
+    socklen_t size = sizeof far;
+    if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&far), &size) != 0) continue;
+    int type = 0;
+    socklen_t type_size = sizeof type;
+    if (::getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &type_size) != 0 || type != SOCK_STREAM) continue;
+    if (far.ss_family == AF_INET || far.ss_family == AF_INET6) ::shutdown(descriptor, SHUT_RDWR);
+  }
+}
+
+}  // namespace rpc_test

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ferry/ferry.hpp>
+
+#include "processes.hpp"
+#include "temporary_directory.hpp"
+#include "watchdog.hpp"
+
+namespace rpc_test {
+
+struct group_options {
+  /// What the children do: "member" serves and shuts down with the rest; "member that leaves alone" says "joined", and
+  /// leaves without the others once it is sent a line; "member that obeys" does what the lines say that it is sent
+  /// (process_group.cpp).
+  std::string role = "member";
+  /// Empty: whatever there is.
+  std::string transport = {};
+  ferry::timeout heartbeat_interval = std::chrono::milliseconds(500);
+  ferry::timeout lease = std::chrono::seconds(5);
+};
+
+/// worker0 is this process, the others are children.
+class process_group {
+ public:
+  explicit process_group(int size, const group_options& options = {});
+  ferry_test::child_process& child(int rank) { return *children.at(static_cast<std::size_t>(rank - 1)); }
+  /// All leave gracefully.
+  void leave();
+
+  std::vector<std::unique_ptr<ferry_test::child_process>> children;
+
+ private:
+  ferry_test::temporary_directory directory_;
+  ferry_test::watchdog watchdog_{"a test with processes"};
+
+ public:
+  ferry::worker self;
+};
+
+/// Breaks every connection of this process to another worker, not those to the store.
+void break_connections();
+
+}  // namespace rpc_test
