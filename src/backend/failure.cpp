@@ -15,6 +15,7 @@
 // where a worker that has been stopped for long looks before it says anything about others.
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -58,6 +59,23 @@ void run_detached(reactor& loop, Action action) {
   };
   loop.post(fresh);
 }
+
+// Where control frames to a worker go: over the control connection or, without one, where calls go.
+struct control_route {
+  /// With the peer's mutex held.
+  explicit control_route(const peer& to) : control(to.control), out(to.link), in(to.incoming) {}
+  /// Without it.
+  template <class Make>
+  void send(Make make) const {
+    if (control) return control->send(make());
+    if (out) out->send_control(make());
+    if (in) in->send_control(make());
+  }
+
+  std::shared_ptr<control_link> control;
+  std::shared_ptr<outgoing_link> out;
+  std::shared_ptr<incoming_link> in;
+};
 
 }  // namespace
 
@@ -141,9 +159,7 @@ void native_core::tick() noexcept {
 bool native_core::tend(peer& whom, clock::time_point now, const lease_rules& rules, bool late, bool beat,
                        clock::time_point& next) {
   liveness_actions actions;
-  std::shared_ptr<control_link> control;
-  std::shared_ptr<outgoing_link> out;
-  std::shared_ptr<incoming_link> in;
+  std::optional<control_route> route;
   incarnation life;
   double silence = 0;
   bool overdue = false;
@@ -164,26 +180,17 @@ bool native_core::tend(peer& whom, clock::time_point now, const lease_rules& rul
       wanted = whom.live.links > 0;
       overdue = whom.state == peer_state::left && wanted && now - whom.live.heard > farewell_limit;
     }
-    control = whom.control;
-    out = whom.link;
-    in = whom.incoming;
+    route.emplace(whom);
     silence = seconds(now - whom.live.heard);
   }
   if (actions.open_control) open_control(whom);
-  if (actions.send_heartbeat && beat) {
-    if (control) {
-      control->send(control_message(control_code::heartbeat));
-    } else {
-      if (out) out->send_control(control_message(control_code::heartbeat));
-      if (in) in->send_control(control_message(control_code::heartbeat));
-    }
-  }
+  if (actions.send_heartbeat && beat) route->send([] { return control_message(control_code::heartbeat); });
   if (actions.declare_lost) {
     lose(whom, life, fmt::format("it was silent for {:.1f} s; its lease is {:.1f} s", silence, seconds(rules.lease)),
          evidence::silence);
   }
   if (overdue) {
-    end_links(whom, life, errc::peer_lost,
+    end_links(&whom, life, errc::peer_lost,
               make_error(errc::peer_lost, "it has left the group, and its end was not heard of"));
   }
   return wanted;
@@ -467,7 +474,7 @@ void native_core::lose(peer& whom, incarnation life, const std::string& reason, 
     }
     lost_workers_.fetch_add(1);
     log(log_level::warning, fmt::format("{}: {} is lost: {}", to_string(self_), to_string(event.who), reason));
-    end_links(whom, life, errc::peer_lost,
+    end_links(&whom, life, errc::peer_lost,
               make_error(errc::peer_lost, fmt::format("{} is dead: {}", to_string(event.who), reason)));
     tell(event);
     activity_changed();
@@ -482,15 +489,17 @@ void native_core::lose(peer& whom, incarnation life, const std::string& reason, 
   }
 }
 
-// Links are closed twice: what they still have queued nobody will read.
-void native_core::end_links(peer& whom, incarnation life, errc code, const std::exception_ptr& why) noexcept {
+// Those of one life of a worker, or (null) all there are. They are closed twice: what they still have queued nobody will read.
+void native_core::end_links(const peer* whom, incarnation life, errc code, const std::exception_ptr& why) noexcept {
   try {
     std::vector<std::shared_ptr<outgoing_link>> out;
     std::vector<std::shared_ptr<incoming_link>> in;
     std::vector<std::shared_ptr<control_link>> control;
     {
       std::lock_guard lock(links_mutex_);
-      const auto its = [&](const remote_worker& far) { return far.who.id() == whom.id && far.life == life; };
+      const auto its = [&](const remote_worker& far) {
+        return whom == nullptr || (far.who.id() == whom->id && far.life == life);
+      };
       for (auto& [key, link] : outgoing_) {
         if (its(link->peer())) out.push_back(link);
       }
@@ -507,7 +516,7 @@ void native_core::end_links(peer& whom, incarnation life, errc code, const std::
       for (auto& link : control) link->close(why, false);
     }
   } catch (const std::bad_alloc&) {
-    log(log_level::error, "no memory to close the connections to a worker that is lost");
+    log(log_level::error, "no memory to close connections to workers that are lost");
   }
 }
 
@@ -515,22 +524,12 @@ void native_core::end_links(peer& whom, incarnation life, errc code, const std::
 void native_core::spread(const fence_notice& notice) noexcept {
   try {
     for (peer* each : peers_.all()) {
-      std::shared_ptr<control_link> control;
-      std::shared_ptr<outgoing_link> out;
-      std::shared_ptr<incoming_link> in;
+      std::optional<control_route> route;
       {
         std::lock_guard lock(each->mutex);
-        if (each->state != peer_state::member) continue;
-        control = each->control;
-        out = each->link;
-        in = each->incoming;
+        if (each->state == peer_state::member) route.emplace(*each);
       }
-      if (control) {
-        control->send(notice.encode());
-      } else {
-        if (out) out->send_control(notice.encode());
-        if (in) in->send_control(notice.encode());
-      }
+      if (route) route->send([&] { return notice.encode(); });
     }
   } catch (const std::exception& e) {
     log(log_level::error, e.what());
@@ -588,9 +587,6 @@ void native_core::look_for_own_fence() noexcept {
 
 void native_core::become_fenced(const std::string& reason) noexcept {
   try {
-    std::vector<std::shared_ptr<outgoing_link>> out;
-    std::vector<std::shared_ptr<incoming_link>> in;
-    std::vector<std::shared_ptr<control_link>> control;
     {
       std::lock_guard lock(links_mutex_);
       if (closing_.load() || fenced_.load()) return;
@@ -599,17 +595,9 @@ void native_core::become_fenced(const std::string& reason) noexcept {
           "be started in its place",
           to_string(self_), reason);
       fenced_.store(true, std::memory_order_release);
-      for (auto& [key, link] : outgoing_) out.push_back(link);
-      for (auto& [key, link] : incoming_) in.push_back(link);
-      for (auto& [key, link] : controls_) control.push_back(link);
     }
     log(log_level::error, fence_reason_);
-    const auto why = make_error(errc::fenced, fence_reason_);
-    for (int once = 0; once != 2; ++once) {
-      for (auto& link : out) link->close(errc::fenced, why, false);
-      for (auto& link : in) link->close(why, false);
-      for (auto& link : control) link->close(why, false);
-    }
+    end_links(nullptr, {}, errc::fenced, make_error(errc::fenced, fence_reason_));
     tell({member_event::kind::fenced, self_, life_, fence_reason_});
     activity_changed();
   } catch (const std::exception& e) {

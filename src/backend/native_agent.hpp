@@ -97,7 +97,7 @@ class native_core final : public link_owner,
   void heed(peer& whom, incarnation life, const connect_outcome& outcome) noexcept;
   enum class evidence : std::uint8_t { gone, silence, hearsay };
   void lose(peer& whom, incarnation life, const std::string& reason, evidence from) noexcept;
-  void end_links(peer& whom, incarnation life, errc code, const std::exception_ptr& why) noexcept;
+  void end_links(const peer* whom, incarnation life, errc code, const std::exception_ptr& why) noexcept;
   void spread(const fence_notice& notice) noexcept;
   void depart(peer& whom, incarnation life, std::string reason) noexcept;
   void become_fenced(const std::string& reason) noexcept;
