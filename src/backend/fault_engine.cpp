@@ -101,6 +101,17 @@ void fault_engine::delist(faulty_call& call) noexcept {
   calls_.erase(found);
 }
 
+std::vector<open_call> fault_engine::open_calls(const std::vector<open_call>& inside) const {
+  std::vector<std::shared_ptr<faulty_call>> calls;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [pointer, call] : calls_) calls.push_back(call);
+  }
+  std::vector<open_call> result;
+  for (const auto& call : calls) result.push_back(call->describe(inside));
+  return result;
+}
+
 bool fault_engine::busy() const noexcept {
   std::lock_guard lock(mutex_);
   return !held_.empty() || releasing_ != 0;

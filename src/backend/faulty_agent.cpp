@@ -102,10 +102,17 @@ class faulty_agent final : public agent, public request_handler {
   }
 
   call_ticket call(worker_id to, outgoing_message&& request, pending_call& call, deadline until, bool driven) override {
-    const std::uint64_t method = request.header.method;
-    const auto made = std::make_shared<faulty_call>(engine_, &call, to, inner_->find(to).name(), method, until);
-    call.call_id = next_call_.fetch_add(1);
-    const std::uint64_t id = call.call_id;
+    const std::uint64_t id = next_call_.fetch_add(1);
+    call.call_id = id;
+    call.method = request.header.method;
+    call.bytes = request.size();
+    const auto made = std::make_shared<faulty_call>(engine_, &call,
+                                                    open_call{.id = id,
+                                                              .method = call.method,
+                                                              .peer = inner_->find(to),
+                                                              .began = call.began,
+                                                              .until = until,
+                                                              .bytes = call.bytes});
     active_.fetch_add(1);
     try {
       engine_->enlist(made);
@@ -171,6 +178,10 @@ class faulty_agent final : public agent, public request_handler {
     return figures;
   }
 
+  [[nodiscard]] std::vector<open_call> open_calls() const override { return engine_->open_calls(inner_->open_calls()); }
+  void visit_requests(const request_visitor& visit) const override { inner_->visit_requests(visit); }
+  [[nodiscard]] std::vector<peer_traffic> traffic() const override { return inner_->traffic(); }
+
   void leave_together(deadline until) override { inner_->leave_together(until); }
   void stop_leaving() noexcept override { inner_->stop_leaving(); }
   void close() noexcept override {
@@ -216,6 +227,7 @@ class faulty_agent final : public agent, public request_handler {
     }
   }
   void on_member_event(const member_event& event) noexcept override { above_->on_member_event(event); }
+  void on_link_event(const link_event& event) noexcept override { above_->on_link_event(event); }
   [[nodiscard]] bool busy() const noexcept override { return above_->busy() || active_.load() != 0 || engine_->busy(); }
 
  private:

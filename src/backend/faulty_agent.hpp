@@ -49,6 +49,8 @@ class fault_engine final : public fault_listener, public std::enable_shared_from
   /// Throws errc::shutting_down once closed.
   void enlist(const std::shared_ptr<faulty_call>& call);
   void delist(faulty_call& call) noexcept;
+  /// `inside`: those of the inner agent.
+  [[nodiscard]] std::vector<open_call> open_calls(const std::vector<open_call>& inside) const;
   /// Something is held.
   [[nodiscard]] bool busy() const noexcept;
 
@@ -83,8 +85,8 @@ class fault_engine final : public fault_listener, public std::enable_shared_from
 /// One call. The inner agent's end for it, and, as the route of a ticket, the rpc floor's handle.
 class faulty_call final : public pending_call, public std::enable_shared_from_this<faulty_call> {
  public:
-  faulty_call(std::shared_ptr<fault_engine> engine, pending_call* user, worker_id to, std::string peer,
-              std::uint64_t method, deadline until);
+  /// `facts`: of the rpc floor's end.
+  faulty_call(std::shared_ptr<fault_engine> engine, pending_call* user, open_call facts);
 
   /// Through the rules. Throws what agent::call throws.
   void begin(outgoing_message&& request, bool driven);
@@ -102,6 +104,8 @@ class faulty_call final : public pending_call, public std::enable_shared_from_th
 
   [[nodiscard]] const std::string& peer() const noexcept { return peer_; }
   [[nodiscard]] deadline until() const noexcept { return until_; }
+  /// `inside`: the open calls of the inner agent.
+  [[nodiscard]] open_call describe(const std::vector<open_call>& inside) const;
 
  private:
   enum class stage : std::uint8_t { unsent, sending, sent, over };  // at the inner agent
@@ -118,11 +122,12 @@ class faulty_call final : public pending_call, public std::enable_shared_from_th
 
   const std::shared_ptr<fault_engine> engine_;
   std::atomic<pending_call*> user_;  // null: it has ended
+  const open_call facts_;
   const worker_id to_;
   const std::string peer_;
   const std::uint64_t method_;
   const deadline until_;
-  std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards what follows
   stage stage_ = stage::unsent;
   bool given_up_ = false;  // to be abandoned at the inner agent once it is sent
   call_ticket inner_ticket_;

@@ -26,9 +26,32 @@ message_kinds kind_of_reply(const frame_header& header) {
 
 }  // namespace
 
-faulty_call::faulty_call(std::shared_ptr<fault_engine> engine, pending_call* user, worker_id to, std::string peer,
-                         std::uint64_t method, deadline until)
-    : engine_(std::move(engine)), user_(user), to_(to), peer_(std::move(peer)), method_(method), until_(until) {}
+faulty_call::faulty_call(std::shared_ptr<fault_engine> engine, pending_call* user, open_call facts)
+    : engine_(std::move(engine)),
+      user_(user),
+      facts_(std::move(facts)),
+      to_(facts_.peer.id()),
+      peer_(facts_.peer.name()),
+      method_(facts_.method),
+      until_(facts_.until) {
+  began = facts_.began;
+}
+
+open_call faulty_call::describe(const std::vector<open_call>& inside) const {
+  open_call result = facts_;
+  std::lock_guard lock(mutex_);
+  result.phase = stage_ == stage::unsent ? call_phase::connecting : call_phase::waiting_for_reply;
+  result.route = "in the hands of a fault injector";
+  if (stage_ != stage::sent) return result;
+  const auto found = std::find_if(inside.begin(), inside.end(), [&](const open_call& each) {
+    return each.id == inner_ticket_.id && each.peer == facts_.peer;
+  });
+  if (found == inside.end()) return result;
+  result.phase = found->phase;
+  result.transport = found->transport;
+  result.route = found->route;
+  return result;
+}
 
 void faulty_call::begin(outgoing_message&& request, bool driven) {
   const fault_decision decision =

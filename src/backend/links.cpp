@@ -13,6 +13,15 @@ std::string_view to_string(call_phase phase) noexcept {
   return phase == call_phase::connecting ? "connecting" : "waiting for the reply";
 }
 
+std::string_view to_string(member_event::kind kind) noexcept {
+  switch (kind) {
+    case member_event::kind::left: return "left";
+    case member_event::kind::lost: return "lost";
+    case member_event::kind::fenced: return "fenced";
+  }
+  return "unknown";
+}
+
 namespace detail {
 namespace {
 
@@ -26,6 +35,22 @@ std::string text_of(const std::exception_ptr& reason) {
   } catch (...) {
     return "unknown reason";
   }
+}
+
+// Of a connection that opened, or (with a reason) was lost.
+void note(link_owner& owner, link_event::kind what, const remote_worker& peer, const connection& which,
+          const std::exception_ptr& reason = nullptr) noexcept {
+  try {
+    const std::string route = which.description();
+    owner.on_link_event({what, peer.who, reason ? fmt::format("{}: {}", route, text_of(reason)) : route});
+  } catch (const std::exception& e) {
+    log(log_level::warning, std::string("an event of a connection was not recorded: ") + e.what());
+  }
+}
+
+// Only the thread of the moment writes it.
+void add(std::atomic<std::uint64_t>& figure, std::uint64_t more) noexcept {
+  figure.store(figure.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
 }
 
 // Stops calls: marks them at once, and runs the callbacks of users on another thread; drops a reference to each.
@@ -59,6 +84,7 @@ void outgoing_link::opened(std::shared_ptr<connection> connection) {
     owner_->on_link_lost(peer_, *connection);
     throw;
   }
+  note(*owner_, link_event::kind::opened, peer_, *connection);
   {
     std::lock_guard lock(mutex_);
     connection_ = connection;
@@ -74,7 +100,12 @@ void outgoing_link::opened(std::shared_ptr<connection> connection) {
       waiting.swap(waiting_);
       for (auto& message : waiting) shorten_timeout(message.header, message.bytes);
     }
-    for (auto& message : waiting) connection->send(std::move(message));
+    for (auto& message : waiting) {
+      if (message.header.kind == frame_kind::request) {
+        owner_->on_link_event({link_event::kind::sent, peer_.who, {}, message.header.call_id});
+      }
+      connection->send(std::move(message));
+    }
   }
   connection->keep_watched();
   if (closed()) {
@@ -116,6 +147,8 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
     call.on_failure(refusal_, call_phase::connecting, refusal_text_);
     return true;
   }
+  call.method = request.header.method;
+  call.bytes = request.size();
   {
     std::lock_guard lock(mutex_);
     if (closed()) return false;
@@ -131,13 +164,15 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
     place.until = until;
     pending_count_.fetch_add(1);
     ++sent_;
+    ++calls_;
+    bytes_sent_ += call.bytes;
     owner_->count_sent(1);  // before it can be handled
   }
   request.header.call_id = id;
   try {
     request.finish();
   } catch (...) {
-    uncount();
+    uncount(call.bytes);
     call_phase ignored{};
     if (abandon(id, ignored, false)) throw;
     return true;  // the link was closed meanwhile, which has ended the call
@@ -158,14 +193,17 @@ bool outgoing_link::notify(outgoing_message& request) {
     std::lock_guard lock(mutex_);
     if (closed()) return false;
     ++sent_;
+    ++calls_;
+    bytes_sent_ += request.size();
     owner_->count_sent(1);
   }
   send(std::move(request), true);
   return true;
 }
 
-void outgoing_link::uncount() noexcept {
+void outgoing_link::uncount(std::uint64_t bytes) noexcept {
   std::lock_guard lock(mutex_);
+  bytes_sent_ -= bytes;
   if (closed()) return;
   --sent_;
   owner_->count_sent(-1);
@@ -188,6 +226,7 @@ bool outgoing_link::abandon(std::uint64_t id, call_phase& phase, bool tell_peer)
   {
     std::lock_guard lock(mutex_);
     if (!take(id)) return false;
+    ++errors_;
     const auto unsent = std::find_if(waiting_.begin(), waiting_.end(), [id](const outgoing_message& message) {
       return message.header.kind == frame_kind::request && message.header.call_id == id;
     });
@@ -266,6 +305,7 @@ void outgoing_link::end_all(errc code, const std::string& detail) noexcept {
       if (!slots_[index].call) continue;
       ended.push_back(take((std::uint64_t{slots_[index].use} << 32U) | index));
     }
+    errors_ += ended.size();
   }
   for (pending_call* call : ended) call->on_failure(code, phase, detail);
 }
@@ -302,6 +342,8 @@ void outgoing_link::on_message(connection& from, inbound_message&& message) noex
   {
     std::lock_guard lock(mutex_);
     call = take(message.header.call_id);
+    bytes_received_ += message.header.message_bytes();
+    if (call && kind != frame_kind::reply) ++errors_;
   }
   if (call) {
     call->on_reply(std::move(message));
@@ -310,7 +352,37 @@ void outgoing_link::on_message(connection& from, inbound_message&& message) noex
   }
 }
 
+void outgoing_link::list_calls(std::vector<open_call>& calls) const {
+  std::lock_guard lock(mutex_);
+  if (pending_count_.load() == 0) return;
+  const bool open = open_.load();
+  const std::string transport(open ? connection_->transport_name() : "");
+  const std::string route = open ? connection_->description() : "";
+  for (const slot& each : slots_) {
+    // What is in a slot has not been completed: its owner keeps it until it has been taken out.
+    if (!each.call) continue;
+    calls.push_back({.id = each.call->call_id,
+                     .method = each.call->method,
+                     .peer = peer_.who,
+                     .phase = open ? call_phase::waiting_for_reply : call_phase::connecting,
+                     .began = each.call->began,
+                     .until = each.until,
+                     .bytes = each.call->bytes,
+                     .transport = transport,
+                     .route = route});
+  }
+}
+
+void outgoing_link::add_traffic(peer_traffic& sum) const noexcept {
+  std::lock_guard lock(mutex_);
+  sum.calls += calls_;
+  sum.errors += errors_;
+  sum.bytes_sent += bytes_sent_;
+  sum.bytes_received += bytes_received_;
+}
+
 void outgoing_link::on_closed(connection& which, std::exception_ptr reason) noexcept {
+  note(*owner_, link_event::kind::lost, peer_, which, reason);
   end_all(owner_->closing() ? errc::shutting_down : errc::peer_lost, text_of(reason));
   owner_->on_link_lost(peer_, which);
   owner_->on_link_closed(this);
@@ -326,6 +398,7 @@ void incoming_link::start() {
     owner_->on_link_lost(peer_, *connection_);
     throw;
   }
+  note(*owner_, link_event::kind::accepted, peer_, *connection_);
 }
 
 void incoming_link::close(const std::exception_ptr& reason, bool take_leave) noexcept {
@@ -336,6 +409,8 @@ void incoming_link::close(const std::exception_ptr& reason, bool take_leave) noe
 void incoming_link::on_message(connection& from, inbound_message&& message) noexcept {
   peer_.heard();
   if (message.header.kind == frame_kind::request) {
+    add(served_, 1);
+    add(bytes_received_, message.header.message_bytes());
     return handler_.on_request(shared_from_this(), peer_.who, std::move(message));
   }
   if (message.header.kind == frame_kind::control) return owner_->on_control(peer_, std::move(message));
@@ -355,7 +430,8 @@ void incoming_link::on_message(connection& from, inbound_message&& message) noex
                                                           static_cast<int>(message.header.kind))));
 }
 
-void incoming_link::on_closed(connection& which, std::exception_ptr) noexcept {
+void incoming_link::on_closed(connection& which, std::exception_ptr reason) noexcept {
+  note(*owner_, link_event::kind::lost, peer_, which, reason);
   std::vector<stoppable*> running;
   {
     std::lock_guard lock(mutex_);
@@ -384,7 +460,22 @@ void incoming_link::handled() noexcept {
 void incoming_link::reply(std::uint64_t call_id, outgoing_message&& answer) {
   answer.header.call_id = call_id;
   answer.finish();
+  bytes_sent_.fetch_add(answer.header.message_bytes(), std::memory_order_relaxed);
   connection_->send(std::move(answer));
+}
+
+void incoming_link::visit_requests(const agent::request_visitor& visit) const {
+  std::lock_guard lock(mutex_);  // which keeps them: whatever ends is taken out first
+  for (const auto& [id, call] : running_) {
+    if (call) visit(peer_.who, id, *call);
+  }
+  for (const auto& [id, call] : others_running_) visit(peer_.who, id, *call);
+}
+
+void incoming_link::add_traffic(peer_traffic& sum) const noexcept {
+  sum.served += served_.load(std::memory_order_relaxed);
+  sum.bytes_sent += bytes_sent_.load(std::memory_order_relaxed);
+  sum.bytes_received += bytes_received_.load(std::memory_order_relaxed);
 }
 
 void incoming_link::begin_call(std::uint64_t call_id, stoppable& running) {

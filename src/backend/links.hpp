@@ -42,6 +42,8 @@ class link_owner {
   /// A control frame has come from `peer`, on whatever connection.
   virtual void on_control(const remote_worker& peer, inbound_message&& message) noexcept { (void)peer, (void)message; }
   virtual void on_control_closed(control_link& which) noexcept { (void)which; }
+  /// For the records of those who look for a fault.
+  virtual void on_link_event(const link_event& event) noexcept { (void)event; }
 
  protected:
   ~link_owner() = default;
@@ -82,6 +84,10 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   void close(errc code, const std::exception_ptr& reason, bool take_leave) noexcept;
   /// A control frame, if the connection is open.
   void send_control(outgoing_message&& message) noexcept;
+  /// Appends the calls that have not ended.
+  void list_calls(std::vector<open_call>& calls) const;
+  /// Adds what has gone over this link.
+  void add_traffic(peer_traffic& sum) const noexcept;
 
   // connection_receiver
   void on_message(connection& from, inbound_message&& message) noexcept override;
@@ -99,7 +105,7 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   pending_call* take(std::uint64_t id) noexcept;  // with mutex_ held
   void send(outgoing_message&& message, bool soon = false) noexcept;
   void shorten_timeout(frame_header& request, byte_buffer& bytes) const noexcept;
-  void uncount() noexcept;
+  void uncount(std::uint64_t bytes) noexcept;
   void end_all(errc code, const std::string& detail) noexcept;
 
   const std::shared_ptr<link_owner> owner_;
@@ -115,6 +121,10 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   std::vector<slot> slots_;
   std::uint32_t free_slots_ = no_slot;
   std::int64_t sent_ = 0;  // requests, while not closed
+  std::uint64_t calls_ = 0;
+  std::uint64_t errors_ = 0;
+  std::uint64_t bytes_sent_ = 0;
+  std::uint64_t bytes_received_ = 0;
   std::atomic<std::size_t> pending_count_{0};
   static constexpr std::uint32_t no_slot = 0xffffffff;
 };
@@ -134,6 +144,9 @@ class incoming_link final : public connection_receiver,
   void close(const std::exception_ptr& reason, bool take_leave) noexcept;
   void send_control(outgoing_message&& message) noexcept { connection_->send(std::move(message)); }
   [[nodiscard]] const remote_worker& peer() const noexcept { return peer_; }
+  void visit_requests(const agent::request_visitor& visit) const;
+  /// Adds what has gone over this link.
+  void add_traffic(peer_traffic& sum) const noexcept;
 
   // connection_receiver
   void on_message(connection& from, inbound_message&& message) noexcept override;
@@ -159,11 +172,15 @@ class incoming_link final : public connection_receiver,
 
   // A caller of this library numbers its calls by slots that it uses again, so their low halves are small and dense.
   static constexpr std::uint32_t dense_slots = 4096;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<running_call> running_;                             // by slot, those below dense_slots
   std::unordered_map<std::uint64_t, stoppable*> others_running_;  // by id
   bool closed_ = false;
   std::int64_t handled_ = 0;  // requests, while not closed
+  // The first two are written by whoever reads the connection, one thread at a time.
+  std::atomic<std::uint64_t> served_{0};
+  std::atomic<std::uint64_t> bytes_received_{0};
+  std::atomic<std::uint64_t> bytes_sent_{0};
 };
 
 }  // namespace ferry::inline v0::detail

@@ -209,9 +209,11 @@ void native_core::on_link_closed(void* link) noexcept {
   if (const auto found = outgoing_.find(link); found != outgoing_.end()) {
     out = std::move(found->second);
     outgoing_.erase(found);
+    keep_traffic(*out);
   } else if (const auto other = incoming_.find(link); other != incoming_.end()) {
     in = std::move(other->second);
     incoming_.erase(other);
+    keep_traffic(*in);
   }
   links_changed_.notify_all();
 }
@@ -433,6 +435,9 @@ class native_agent final : public agent {
   [[nodiscard]] std::shared_ptr<ferry::reactor> reactor() const override { return core_->reactor(); }
   [[nodiscard]] const rpc_options& options() const noexcept override { return core_->options(); }
   [[nodiscard]] agent_counters counters() const noexcept override { return core_->counters(); }
+  [[nodiscard]] std::vector<open_call> open_calls() const override { return core_->open_calls(); }
+  void visit_requests(const request_visitor& visit) const override { core_->visit_requests(visit); }
+  [[nodiscard]] std::vector<peer_traffic> traffic() const override { return core_->traffic(); }
   void leave_together(deadline until) override { core_->leave_together(until); }
   void stop_leaving() noexcept override { core_->stop_leaving(); }
   void close() noexcept override { core_->close(); }

@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -51,6 +53,9 @@ class native_core final : public link_owner,
   [[nodiscard]] const std::shared_ptr<ferry::reactor>& reactor() const noexcept { return reactor_; }
   [[nodiscard]] const rpc_options& options() const noexcept { return options_; }
   [[nodiscard]] agent_counters counters() const noexcept;
+  [[nodiscard]] std::vector<open_call> open_calls() const;
+  void visit_requests(const agent::request_visitor& visit) const;
+  [[nodiscard]] std::vector<peer_traffic> traffic() const;
 
   // link_owner
   void on_link_closed(void* link) noexcept override;
@@ -64,6 +69,7 @@ class native_core final : public link_owner,
   void on_link_lost(const remote_worker& peer, const connection& lost) noexcept override;
   void on_control(const remote_worker& from, inbound_message&& message) noexcept override;
   void on_control_closed(control_link& which) noexcept override;
+  void on_link_event(const link_event& event) noexcept override;
 
   // connection_acceptor
   hello_reply on_hello(const hello& from) override;
@@ -72,6 +78,10 @@ class native_core final : public link_owner,
  private:
   struct deadline_check;
   void cancel_deadline_check() noexcept;
+  void keep_traffic(const outgoing_link& closed) noexcept;
+  void keep_traffic(const incoming_link& closed) noexcept;
+  template <class Link>
+  void keep_traffic_of(const Link& closed) noexcept;
 
   std::shared_ptr<outgoing_link> link_to(worker_id to);
   void start_connecting(const std::shared_ptr<outgoing_link>& link, const worker_record& to);
@@ -158,6 +168,7 @@ class native_core final : public link_owner,
   std::unordered_map<void*, std::shared_ptr<outgoing_link>> outgoing_;
   std::unordered_map<void*, std::shared_ptr<incoming_link>> incoming_;
   std::unordered_map<void*, std::shared_ptr<control_link>> controls_;
+  std::map<std::int32_t, peer_traffic> past_traffic_;  // of links that are closed, by the peer's id
 
   std::mutex quiet_mutex_;
   std::condition_variable quiet_changed_;

@@ -130,7 +130,7 @@ outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, const to& dest
   } else {
     peer_ = agent.find(destination.name()).id();
   }
-  until_ = deadline::after(limit_);
+  until_ = deadline::after(limit_, began_);
   if (const call_context* context = thread_context()) {
     if (context->deadline() < until_) {
       until_ = context->deadline();
@@ -153,8 +153,8 @@ outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, const to& dest
   if (until_.is_never() || one_way) {
     header.flags |= frame_no_deadline;
   } else {
-    header.timeout_us = static_cast<std::uint64_t>(
-        std::max<std::int64_t>(1, std::chrono::duration_cast<std::chrono::microseconds>(until_.remaining()).count()));
+    header.timeout_us = static_cast<std::uint64_t>(std::max<std::int64_t>(
+        1, std::chrono::duration_cast<std::chrono::microseconds>(until_.remaining(began_)).count()));
   }
   message.begin_payload();
 }
@@ -165,6 +165,7 @@ inbound_message outgoing_call::run() {
   ferry::agent& agent = worker_->agent();
   blocking_scope blocking;
   sync_call call;
+  call.began = began_;
   std::atomic<bool> stopped{false};
   const call_ticket ticket = agent.call(peer_, std::move(message), call, until_, true);
   const call_facts facts{worker_, &method_, peer_, limit_};
@@ -257,6 +258,7 @@ void throw_bad_result(const call_facts& facts) {
 void async_call::start(outgoing_call& call) {
   facts_ = {call.worker(), &call.method(), call.peer(), call.limit()};
   code_ = method_hold(call.method());
+  began = call.began();
   keep();  // until finish()
   try {
     if (call.stop() && call.stop()->stop_possible()) stop_.emplace(*call.stop(), stopper{this});

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <ferry/base/error.hpp>
+#include <ferry/rpc/context.hpp>
 
 #include "../transport/io_threads.hpp"
 
@@ -20,6 +21,11 @@ handler_pool::handler_pool(std::shared_ptr<reactor> threads, int limit, int max_
 int handler_pool::running() const noexcept {
   std::lock_guard lock(mutex_);
   return running_;
+}
+
+int handler_pool::blocked() const noexcept {
+  std::lock_guard lock(mutex_);
+  return blocked_;
 }
 
 bool handler_pool::busy() const noexcept {
@@ -150,6 +156,7 @@ void handler_pool::before_blocking() {
     }
   }
   if (free) launch(free, item, true);
+  if (call_context* context = thread_context()) context->count_wait(1);
   io_threads::suspend_batching();
 }
 
@@ -165,6 +172,7 @@ void handler_pool::after_blocking() noexcept {
     }
     --blocked_;
   }
+  if (call_context* context = thread_context()) context->count_wait(-1);
   io_threads::resume_batching();
 }
 

@@ -24,6 +24,8 @@ class handler_pool final : public blocking_observer, public std::enable_shared_f
   void submit(work* item) noexcept;
   /// Handlers that run now, those that wait not counted.
   [[nodiscard]] int running() const noexcept;
+  /// Handlers that wait in ferry.
+  [[nodiscard]] int blocked() const noexcept;
   /// Something runs, waits or is queued.
   [[nodiscard]] bool busy() const noexcept;
   /// Waits until nothing is; false if the deadline passed.

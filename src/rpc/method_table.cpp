@@ -73,15 +73,17 @@ method_table& table() {
 
 std::atomic<bool> process_exits{false};
 
+std::string name_of(std::uint64_t id) {
+  std::lock_guard lock(table().mutex);
+  for (const method_entry* each : table().entries) {
+    if (each->id == id) return each->name;
+  }
+  return {};
+}
+
 // For fault injectors, which see no more of a method than its id.
 const bool names_told = [] {
-  set_method_names([](std::uint64_t id) {
-    std::lock_guard lock(table().mutex);
-    for (const method_entry* each : table().entries) {
-      if (each->id == id) return each->name;
-    }
-    return std::string();
-  });
+  set_method_names(name_of);
   return true;
 }();
 
@@ -284,6 +286,11 @@ std::vector<const method_entry*> entries_in(const void* library) {
     if (library_of(entry) == library) found.push_back(entry);
   }
   return found;
+}
+
+std::string readable_name(std::uint64_t id) {
+  std::string name = name_of(id);
+  return name.empty() ? fmt::format("method {:016x}", id) : name;
 }
 
 void withdraw(const std::vector<const method_entry*>& entries) {

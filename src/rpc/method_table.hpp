@@ -2,6 +2,8 @@
 
 // What loading and unloading plug-ins needs of the table of methods. All functions are thread-safe.
 
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include <ferry/rpc/method_entry.hpp>
@@ -24,6 +26,9 @@ void check_entries(const std::vector<const method_entry*>& entries);
 void withdraw(const std::vector<const method_entry*>& entries);
 /// Undoes withdraw().
 void publish(const std::vector<const method_entry*>& entries);
+/// The name, for people, of the method with that id, or of its stub; "method 0123456789abcdef" if the program has neither.
+std::string readable_name(std::uint64_t id);
+
 /// Waits until nobody uses a withdrawn entry; false if the deadline passed. Logs now and then whom it waits for.
 bool wait_unused(const method_entry& entry, deadline until);
 

@@ -1,5 +1,6 @@
 #include <ferry/rpc/served_call.hpp>
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,11 +11,11 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-deadline deadline_of(const frame_header& request) noexcept {
+deadline deadline_of(const frame_header& request, clock::time_point now) noexcept {
   if ((request.flags & frame_no_deadline) != 0) return {};
   constexpr std::uint64_t most = 100ULL * 365 * 24 * 3600 * 1'000'000;  // microseconds; more is as good as never
   if (request.timeout_us >= most) return {};
-  return deadline(clock::now() + std::chrono::microseconds(request.timeout_us));
+  return deadline(now + std::chrono::microseconds(request.timeout_us));
 }
 
 void trace_handler(trace_event::kind what, const method_entry& method, const worker_core& worker, worker_id caller,
@@ -27,19 +28,26 @@ void trace_handler(trace_event::kind what, const method_entry& method, const wor
 }  // namespace
 
 served_call::served_call(std::shared_ptr<worker_core> worker, std::shared_ptr<reply_channel> channel, worker_id from,
-                         inbound_message&& request)
+                         inbound_message&& request, clock::time_point now)
     : held_method{worker->serves(request.header.method) ? method_hold::find(request.header.method) : method_hold()},
-      call_context(worker, deadline_of(request.header), from),
+      call_context(worker, deadline_of(request.header, now), from),
       worker_(std::move(worker)),
       channel_(std::move(channel)),
-      request_(std::move(request)) {
+      request_(std::move(request)),
+      arrived_(now),
+      bytes_(request_.header.message_bytes()),
+      is_one_way_((request_.header.flags & frame_one_way) != 0) {
   run = [](work* self) noexcept {
     auto* call = static_cast<served_call*>(self);
     call->serve();
     call->drop_reference();
   };
   // Before the connection is read on: a cancellation may be the very next frame, long before a thread runs the handler.
-  if (!one_way()) channel_->begin_call(request_.header.call_id, *this);
+  if (one_way()) {
+    worker_->enlist_one_way(*this);
+  } else {
+    channel_->begin_call(request_.header.call_id, *this);
+  }
 }
 
 served_call::~served_call() {
@@ -54,6 +62,7 @@ std::string served_call::describe() const {
 }
 
 void served_call::serve() noexcept {
+  progress_.store(progress::running, std::memory_order_relaxed);
   context_scope scope(this);
   const method_entry* called = method();
   const bool traced = trace_enabled() && called;
@@ -75,6 +84,32 @@ void served_call::serve() noexcept {
   if (traced) trace_handler(trace_event::kind::handler_end, *called, *worker_, caller(), id);
 }
 
+// The answer may be there already.
+void served_call::answer_later() noexcept {
+  later_ = true;
+  worker_->count_later(1);
+  auto expected = progress::running;
+  if (!progress_.compare_exchange_strong(expected, progress::later, std::memory_order_relaxed)) {
+    worker_->count_later(-1);
+  }
+}
+
+served_call_info served_call::describe_now(const worker_info& from, std::uint64_t id, clock::time_point now) const {
+  const progress reached = progress_.load(std::memory_order_relaxed);
+  return {.id = id,
+          .method = method() ? method()->name : "a method that it does not serve",
+          .caller = from,
+          .phase = reached == progress::queued                  ? served_phase::queued
+                   : waits_.load(std::memory_order_relaxed) > 0 ? served_phase::waiting
+                   : reached == progress::later                 ? served_phase::later
+                                                                : served_phase::running,
+          .age = std::max(now - arrived_, clock::duration{}),
+          .until = call_context::deadline(),
+          .bytes = bytes_,
+          .one_way = is_one_way_,
+          .unwanted = stop_requested()};
+}
+
 void served_call::send(outgoing_message&& reply) {
   reply.header.kind = frame_kind::reply;
   channel_->reply(request_.header.call_id, std::move(reply));
@@ -83,7 +118,12 @@ void served_call::send(outgoing_message&& reply) {
 
 void served_call::done() noexcept {
   stage_ = stage::done;
-  if (!one_way()) channel_->end_call(request_.header.call_id, *this);
+  if (progress_.exchange(progress::done, std::memory_order_relaxed) == progress::later) worker_->count_later(-1);
+  if (one_way()) {
+    worker_->delist_one_way(*this);
+  } else {
+    channel_->end_call(request_.header.call_id, *this);
+  }
   request_ = {};  // the context may live on in continuations; what was received need not
   channel_->handled();
   channel_.reset();

@@ -1,6 +1,5 @@
 #include <ferry/rpc/worker.hpp>
 
-#include <algorithm>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -166,16 +165,15 @@ void worker::on_peer_lost(std::function<void(const worker_info& who, const std::
   core()->on_peer_lost(std::move(observer));
 }
 bool worker::fenced() const { return core()->fenced(); }
+std::vector<pending_call_info> worker::pending_calls() const { return core()->pending_calls(); }
+std::vector<served_call_info> worker::served_calls() const { return core()->served_calls(); }
+std::vector<peer_traffic> worker::traffic() const { return core()->agent_unchecked().traffic(); }
 std::vector<std::pair<std::string, std::string>> worker::debug_info() const {
-  const detail::worker_core& own = *core();
-  const int threads = own.agent().options().num_worker_threads;
-  const agent_counters counters = own.agent().counters();
-  return {{"agent.client_active_calls", std::to_string(counters.client_active_calls)},
-          {"agent.late_replies", std::to_string(counters.late_replies)},
-          {"agent.lost_workers", std::to_string(counters.lost_workers)},
-          {"agent.num_idle_threads", std::to_string(threads - std::min(threads, own.running_handlers()))},
-          {"agent.server_active_calls", std::to_string(own.active_requests())},
-          {"agent.thread_pool_size", std::to_string(threads)}};
+  (void)core()->agent();  // throws once it has been shut down
+  return core()->debug_info();
+}
+void worker::add_debug_info(std::string_view provider, std::vector<debug_figure> figures) const {
+  core()->add_debug_info(provider, std::move(figures));
 }
 std::string worker::debug_info(std::string_view figure) const {
   std::string known;

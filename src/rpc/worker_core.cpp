@@ -40,7 +40,9 @@ worker_core::worker_core(std::shared_ptr<store> group_store, std::unique_ptr<fer
       pool_(std::make_shared<handler_pool>(
           agent_->reactor(), agent_->options().num_worker_threads, agent_->options().max_blocked_handlers,
           [](void* self) noexcept { static_cast<worker_core*>(self)->agent_->activity_changed(); }, this)),
-      default_timeout_(agent_->options().rpc_timeout) {}
+      default_timeout_(agent_->options().rpc_timeout) {
+  add_own_figures();
+}
 
 void worker_core::start() {
   check_methods();
@@ -135,6 +137,7 @@ void worker_core::end(bool graceful, timeout limit) {
                                         to_string(agent_->self())));
   }
   drop_observers();
+  drop_figures();
   pool_->forget_owner();
   if (graceful && !failure) {
     try {
@@ -151,7 +154,7 @@ void worker_core::on_request(const std::shared_ptr<reply_channel>& channel, cons
                              inbound_message&& request) noexcept {
   requests_.fetch_add(1, std::memory_order_relaxed);
   try {
-    auto call = std::make_unique<served_call>(shared_from_this(), channel, from.id(), std::move(request));
+    auto call = std::make_unique<served_call>(shared_from_this(), channel, from.id(), std::move(request), clock::now());
     const method_entry* method = call->method();
     if (method && method->inline_handler) {
       served_call* released = call.release();

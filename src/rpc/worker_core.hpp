@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -8,12 +9,14 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <ferry/backend/agent.hpp>
 #include <ferry/backend/served_methods.hpp>
 #include <ferry/rpc/context.hpp>
+#include <ferry/rpc/debug.hpp>
 #include <ferry/rpc/served_call.hpp>
 #include <ferry/store/store.hpp>
 
@@ -48,10 +51,17 @@ class worker_core final : public executor, public request_handler, public std::e
   }
   [[nodiscard]] bool is_shut_down() const noexcept { return shut_down_.load(); }
 
-  [[nodiscard]] std::uint64_t active_requests() const noexcept { return requests_.load(); }
-  [[nodiscard]] int running_handlers() const noexcept { return pool_->running(); }
-
   void request_done() noexcept;
+  /// The handler of a request has returned, and its answer comes later; or (-1) has come.
+  void count_later(int change) noexcept { later_.fetch_add(change, std::memory_order_relaxed); }
+  void enlist_one_way(served_call& call) noexcept;
+  void delist_one_way(served_call& call) noexcept;
+
+  // For people who look for a fault (inspection.cpp).
+  [[nodiscard]] std::vector<pending_call_info> pending_calls() const;
+  [[nodiscard]] std::vector<served_call_info> served_calls() const;
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> debug_info() const;
+  void add_debug_info(std::string_view provider, std::vector<debug_figure> figures);
 
   /// What a higher floor keeps for this worker, under a key of its own (an address of that floor); made on first use.
   /// Dropped when the worker ends, before it waits for its handlers. Throws errc::not_initialized from then on.
@@ -77,6 +87,8 @@ class worker_core final : public executor, public request_handler, public std::e
   std::shared_ptr<void> attach(const void* key, std::shared_ptr<void> (*make)());
   void drop_attached() noexcept;
   void drop_observers() noexcept;
+  void add_own_figures();
+  void drop_figures() noexcept;
   struct loss_report;
   void report(const std::shared_ptr<const loss_observer>& observer, const member_event& event);
 
@@ -98,7 +110,21 @@ class worker_core final : public executor, public request_handler, public std::e
   std::vector<member_event> losses_;
   std::vector<std::shared_ptr<const loss_observer>> loss_observers_;
   std::atomic<std::uint64_t> requests_{0};  // being served, answers to come included
-  std::mutex attached_mutex_;               // guards the next two
+  std::atomic<int> later_{0};               // of these, whose handlers have returned
+  // One-way requests, which no channel keeps; several lists, so that threads seldom meet.
+  struct alignas(64) one_way_list {
+    mutable std::mutex mutex;
+    served_call* first = nullptr;
+  };
+  std::array<one_way_list, 8> one_way_;
+  struct figures_of {
+    std::string provider;
+    std::vector<debug_figure> figures;
+  };
+  mutable std::mutex figures_mutex_;  // guards the next two
+  bool figures_dropped_ = false;
+  std::vector<std::shared_ptr<const figures_of>> figures_;
+  std::mutex attached_mutex_;  // guards the next two
   std::vector<std::pair<const void*, std::shared_ptr<void>>> attached_;
   bool attached_dropped_ = false;
 };

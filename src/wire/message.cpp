@@ -139,6 +139,19 @@ outgoing_message outgoing_message::copy() const {
   return other;
 }
 
+std::uint64_t outgoing_message::tensor_size() const noexcept {
+  std::uint64_t total = 0;
+  for (const tensor& each : tensors) {
+    std::uint64_t size = dtype_size(each.dtype());
+    for (std::size_t axis = 0; axis != each.rank(); ++axis) {
+      // As packed: an axis of stride 0 is sent once.
+      if (each.shape()[axis] == 0 || each.strides()[axis] != 0) size *= static_cast<std::uint64_t>(each.shape()[axis]);
+    }
+    total += size;
+  }
+  return total;
+}
+
 void outgoing_message::finish() {
   constexpr wire_limits format;  // what a receiver with default limits takes
   const std::size_t extension_bytes = payload_start_ - frame_header::encoded_size;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -30,6 +31,9 @@ std::string_view to_string(call_phase phase) noexcept;
 class pending_call {
  public:
   std::uint64_t call_id = 0;  ///< set by the agent before it sends
+  std::uint64_t method = 0;   ///< the same
+  std::uint64_t bytes = 0;    ///< the same: of the request
+  clock::time_point began{};  ///< set by whoever makes the call
 
   virtual void on_reply(inbound_message&& reply) noexcept = 0;
   /// `detail` says what happened to the connection or why the agent gave up.
@@ -37,6 +41,29 @@ class pending_call {
 
  protected:
   ~pending_call() = default;
+};
+
+/// A call that has not ended, at one moment.
+struct open_call {
+  std::uint64_t id = 0;
+  std::uint64_t method = 0;
+  worker_info peer = {};
+  call_phase phase{};
+  clock::time_point began = {};
+  deadline until = {};
+  std::uint64_t bytes = 0;
+  std::string transport = {};  ///< of the connection; empty: none is open
+  std::string route = {};      ///< where it leads
+};
+
+/// What has gone between this worker and one peer, in both directions, since the start.
+struct peer_traffic {
+  worker_info peer = {};
+  std::uint64_t calls = 0;           ///< to the peer, one-way ones included
+  std::uint64_t errors = 0;          ///< of these, ended with anything but a value
+  std::uint64_t served = 0;          ///< requests of the peer
+  std::uint64_t bytes_sent = 0;      ///< requests and replies, headers and tensors included
+  std::uint64_t bytes_received = 0;  ///< the same
 };
 
 /// Where the reply to a request goes. Copies are cheap; keeps the connection alive.
@@ -67,6 +94,22 @@ struct member_event {
   std::string reason;
 };
 
+std::string_view to_string(member_event::kind kind) noexcept;
+
+/// Something happened to a connection. The views live during the call.
+struct link_event {
+  enum class kind : std::uint8_t {
+    opened,    ///< by this worker
+    accepted,  ///< opened by the peer
+    lost,      ///< closed, by whomever
+    sent,      ///< a call that had to wait for the connection has been handed to it
+  };
+  kind what{};
+  const worker_info& who;
+  std::string_view text;      ///< where it leads, and why it was lost
+  std::uint64_t call_id = 0;  ///< of `sent`
+};
+
 /// The rpc floor's end for requests.
 class request_handler {
  public:
@@ -76,6 +119,8 @@ class request_handler {
                           inbound_message&& request) noexcept = 0;
   /// In order for each worker. Must not run user code.
   virtual void on_member_event(const member_event& event) noexcept { (void)event; }
+  /// The same.
+  virtual void on_link_event(const link_event& event) noexcept { (void)event; }
   /// For the shutdown rounds: work of requests or continuations is running or queued.
   [[nodiscard]] virtual bool busy() const noexcept = 0;
 };
@@ -135,6 +180,13 @@ class agent {
   [[nodiscard]] virtual std::shared_ptr<ferry::reactor> reactor() const = 0;
   [[nodiscard]] virtual const rpc_options& options() const noexcept = 0;
   [[nodiscard]] virtual agent_counters counters() const noexcept = 0;
+  /// The calls of this worker that have not ended. None of a backend that does not say.
+  [[nodiscard]] virtual std::vector<open_call> open_calls() const { return {}; }
+  /// Shows `visit` every request that is between begin_call and end_call. It must neither block nor call the agent.
+  using request_visitor = std::function<void(const worker_info& from, std::uint64_t call_id, stoppable& running)>;
+  virtual void visit_requests(const request_visitor& visit) const { (void)visit; }
+  /// By id; without peers that this worker has had nothing to do with.
+  [[nodiscard]] virtual std::vector<peer_traffic> traffic() const { return {}; }
 
   /// Waits until every worker of the group has called it and no call is running or under way anywhere, then agrees with
   /// the others to leave. Throws errc::shutdown_timeout naming who was missing, or what the store throws.

@@ -50,20 +50,18 @@ class deadline {
  public:
   constexpr deadline() noexcept = default;  ///< never
   constexpr explicit deadline(clock::time_point at) noexcept : at_(at) {}
-  /// Now plus `value`; never if it is unset or never.
-  [[nodiscard]] static deadline after(timeout value) noexcept {
+  /// `now` plus `value`; never if it is unset or never.
+  [[nodiscard]] static deadline after(timeout value, clock::time_point now = clock::now()) noexcept {
     if (!value.is_set() || value.is_never()) return {};
-    const auto now = clock::now();
     if (value.duration() > clock::time_point::max() - now) return {};
     return deadline(now + value.duration());
   }
   [[nodiscard]] constexpr bool is_never() const noexcept { return at_ == clock::time_point::max(); }
   [[nodiscard]] bool expired() const noexcept { return !is_never() && clock::now() >= at_; }
   [[nodiscard]] constexpr clock::time_point at() const noexcept { return at_; }
-  /// Time left, not below zero; nanoseconds::max() for never.
-  [[nodiscard]] std::chrono::nanoseconds remaining() const noexcept {
+  /// Time left at `now`, not below zero; nanoseconds::max() for never.
+  [[nodiscard]] std::chrono::nanoseconds remaining(clock::time_point now = clock::now()) const noexcept {
     if (is_never()) return std::chrono::nanoseconds::max();
-    const auto now = clock::now();
     return at_ <= now ? std::chrono::nanoseconds(0) : std::chrono::nanoseconds(at_ - now);
   }
   friend constexpr bool operator==(deadline, deadline) noexcept = default;

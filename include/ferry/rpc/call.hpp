@@ -43,6 +43,7 @@ class outgoing_call {
   [[nodiscard]] const std::shared_ptr<worker_core>& worker() const noexcept { return worker_; }
   [[nodiscard]] worker_id peer() const noexcept { return peer_; }
   [[nodiscard]] const method_entry& method() const noexcept { return method_; }
+  [[nodiscard]] clock::time_point began() const noexcept { return began_; }
   [[nodiscard]] deadline until() const noexcept { return until_; }
   [[nodiscard]] timeout limit() const noexcept { return limit_; }
   [[nodiscard]] const std::stop_token* stop() const noexcept { return stop_; }
@@ -51,6 +52,7 @@ class outgoing_call {
   std::shared_ptr<worker_core> worker_;
   const method_entry& method_;
   worker_id peer_;
+  clock::time_point began_ = clock::now();
   deadline until_;
   timeout limit_;
   const std::stop_token* stop_;

@@ -74,6 +74,9 @@ class call_context : public stoppable {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
 
+  /// A thread that works in this context begins (1) or ends (-1) a wait in ferry.
+  virtual void count_wait(int change) noexcept { (void)change; }
+
   [[nodiscard]] std::shared_ptr<void> get_slot(slot which) const;
   void set_slot(slot which, std::shared_ptr<void> value);
 

@@ -10,6 +10,7 @@
 
 #include <ferry/base/work.hpp>
 #include <ferry/rpc/context.hpp>
+#include <ferry/rpc/debug.hpp>
 #include <ferry/rpc/future.hpp>
 #include <ferry/rpc/method.hpp>
 #include <ferry/rpc/task.hpp>
@@ -34,7 +35,7 @@ struct held_method {
 class served_call final : public work, private held_method, public call_context {
  public:
   served_call(std::shared_ptr<worker_core> worker, std::shared_ptr<reply_channel> channel, worker_id from,
-              inbound_message&& request);
+              inbound_message&& request, clock::time_point now);
   ~served_call() override;
 
   /// Null: this worker serves no such method.
@@ -58,7 +59,7 @@ class served_call final : public work, private held_method, public call_context 
     send(std::move(reply));
   }
   /// The handler will answer later: the caller then calls answer() or fail(), on any thread.
-  void answer_later() noexcept { later_ = true; }
+  void answer_later() noexcept;
 
   /// Answers with what was thrown; uses the stage that was reached. Never throws.
   void fail(const std::exception_ptr& reason) noexcept;
@@ -66,11 +67,16 @@ class served_call final : public work, private held_method, public call_context 
   /// Runs the method: from the request to the answer, or to answer_later(). Never throws.
   void serve() noexcept;
 
+  void count_wait(int change) noexcept override { waits_.fetch_add(change, std::memory_order_relaxed); }
+  /// As it is now; on any thread, until it is done.
+  [[nodiscard]] served_call_info describe_now(const worker_info& from, std::uint64_t id, clock::time_point now) const;
+
  private:
+  friend class worker_core;  // keeps those that are one-way in a list
   enum class stage : std::uint8_t { decoding, running, encoding, done };
 
   [[nodiscard]] const wire_limits& limits() const noexcept;
-  [[nodiscard]] bool one_way() const noexcept { return (request_.header.flags & frame_one_way) != 0; }
+  [[nodiscard]] bool one_way() const noexcept { return is_one_way_; }
   void send(outgoing_message&& reply);
   void fail_plainly() noexcept;
   void done() noexcept;
@@ -81,6 +87,16 @@ class served_call final : public work, private held_method, public call_context 
   inbound_message request_;
   stage stage_ = stage::decoding;
   bool later_ = false;
+
+  // For those who ask, on other threads.
+  const clock::time_point arrived_;
+  const std::uint64_t bytes_;
+  const bool is_one_way_;
+  enum class progress : std::uint8_t { queued, running, later, done };
+  std::atomic<progress> progress_{progress::queued};
+  std::atomic<int> waits_{0};  // threads of it that wait in ferry
+  served_call* previous_ = nullptr;
+  served_call* following_ = nullptr;
 };
 
 /// Keeps a call and its arguments until the future that it returned is ready.

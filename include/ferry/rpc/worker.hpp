@@ -11,6 +11,7 @@
 
 #include <ferry/backend/backend.hpp>
 #include <ferry/rpc/call.hpp>
+#include <ferry/rpc/debug.hpp>
 #include <ferry/rpc/members.hpp>
 
 namespace ferry::inline v0 {
@@ -51,12 +52,24 @@ class worker {
   /// fails with errc::fenced.
   [[nodiscard]] bool fenced() const;
 
-  /// Figures for people who look for a fault, as text, by name: agent.thread_pool_size (num_worker_threads),
-  /// agent.num_idle_threads, agent.client_active_calls, agent.server_active_calls, agent.late_replies, agent.lost_workers.
-  /// Snapshots.
+  /// The calls that this worker has made and that have not ended, those to itself included; the oldest first. One-way calls
+  /// are over when they are made. A snapshot; costs nothing but when it is asked for.
+  [[nodiscard]] std::vector<pending_call_info> pending_calls() const;
+  /// The requests that this worker has got and not answered yet, the oldest first. A snapshot.
+  [[nodiscard]] std::vector<served_call_info> served_calls() const;
+  /// What has gone between this worker and each peer that it has had to do with, itself included, by id.
+  [[nodiscard]] std::vector<peer_traffic> traffic() const;
+
+  /// Figures for people who look for a fault, as text, sorted by name: agent.thread_pool_size (num_worker_threads),
+  /// agent.num_idle_threads, agent.client_active_calls, agent.server_active_calls, agent.server_active_async_calls (whose
+  /// handlers have returned a future or a task), agent.blocked_handlers (that wait in ferry), agent.late_replies,
+  /// agent.lost_workers, and those of add_debug_info(). Snapshots.
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> debug_info() const;
   /// One of them; throws errc::invalid_argument listing the names.
   [[nodiscard]] std::string debug_info(std::string_view figure) const;
+  /// Adds figures of a part of the program, called `provider` in errors, until the worker ends. Throws
+  /// errc::invalid_argument if a name is empty or taken (then none is added), errc::not_initialized after shutdown.
+  void add_debug_info(std::string_view provider, std::vector<debug_figure> figures) const;
 
   template <auto F, class... A>
   auto rpc_sync(const to& destination, const A&... args) const {

@@ -44,6 +44,8 @@ struct frame_header {
 
   /// Bytes after the header that are not tensor data.
   [[nodiscard]] std::uint64_t body_bytes() const noexcept { return payload_bytes + extension_bytes + table_bytes; }
+  /// All bytes of the message, this header and tensor data included.
+  [[nodiscard]] std::uint64_t message_bytes() const noexcept { return encoded_size + body_bytes() + tensor_bytes; }
 
   /// Writes encoded_size bytes, little-endian.
   void encode(std::byte* out) const noexcept;

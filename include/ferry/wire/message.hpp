@@ -44,10 +44,14 @@ class outgoing_message {
   [[nodiscard]] std::span<std::byte> payload() noexcept {
     return {bytes.data() + payload_start_, (table_start_ != 0 ? table_start_ : bytes.size()) - payload_start_};
   }
+  /// How many bytes it will be, or is; until finish() without its tensor table.
+  [[nodiscard]] std::uint64_t size() const noexcept { return bytes.size() + (tensors.empty() ? 0 : tensor_size()); }
   /// Another message with the same content; the tensors are shared.
   [[nodiscard]] outgoing_message copy() const;
 
  private:
+  [[nodiscard]] std::uint64_t tensor_size() const noexcept;
+
   std::size_t payload_start_ = frame_header::encoded_size;
   std::size_t table_start_ = 0;  // once finished
 };
