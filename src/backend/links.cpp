@@ -10,7 +10,12 @@
 namespace ferry::inline v0 {
 
 std::string_view to_string(call_phase phase) noexcept {
-  return phase == call_phase::connecting ? "connecting" : "waiting for the reply";
+  switch (phase) {
+    case call_phase::connecting: return "connecting";
+    case call_phase::queued: return "queued behind the calls that are under way";
+    case call_phase::waiting_for_reply: break;
+  }
+  return "waiting for the reply";
 }
 
 std::string_view to_string(member_event::kind kind) noexcept {
@@ -79,8 +84,10 @@ void stop_later(link_owner& owner, std::vector<stoppable*> calls) {
 void outgoing_link::opened(std::shared_ptr<connection> connection) {
   owner_->on_link_open(peer_, *connection, true);
   try {
+    flow_.requests.add(*connection);
     connection->start(shared_from_this());
   } catch (...) {
+    flow_.requests.remove(*connection);
     owner_->on_link_lost(peer_, *connection);
     throw;
   }
@@ -88,25 +95,9 @@ void outgoing_link::opened(std::shared_ptr<connection> connection) {
   {
     std::lock_guard lock(mutex_);
     connection_ = connection;
+    open_.store(true, std::memory_order_release);
   }
-  for (;;) {
-    std::vector<outgoing_message> waiting;
-    {
-      std::lock_guard lock(mutex_);
-      if (waiting_.empty()) {
-        open_.store(true, std::memory_order_release);
-        break;
-      }
-      waiting.swap(waiting_);
-      for (auto& message : waiting) shorten_timeout(message.header, message.bytes);
-    }
-    for (auto& message : waiting) {
-      if (message.header.kind == frame_kind::request) {
-        owner_->on_link_event({link_event::kind::sent, peer_.who, {}, message.header.call_id});
-      }
-      connection->send(std::move(message));
-    }
-  }
+  pump();
   connection->keep_watched();
   if (closed()) {
     if (owner_->closing()) say_farewell(*connection);
@@ -114,30 +105,92 @@ void outgoing_link::opened(std::shared_ptr<connection> connection) {
   }
 }
 
-// What the caller has waited for the connection is not left to the callee. With mutex_ held.
-void outgoing_link::shorten_timeout(frame_header& request, byte_buffer& bytes) const noexcept {
-  if (request.kind != frame_kind::request || (request.flags & (frame_one_way | frame_no_deadline)) != 0) return;
-  const slot& place = slots_[static_cast<std::uint32_t>(request.call_id)];
-  if (!place.call || place.call->call_id != request.call_id) return;  // given up: the cancellation follows
-  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(place.until.remaining()).count();
-  request.timeout_us = left > 1 ? static_cast<std::uint64_t>(left) : 1;
-  request.encode(bytes.data());
+// ---------------------------------------------------------------- the bounds
+
+// Whether so many further bytes may be sent now; a one-way message does not count among the calls.
+bool outgoing_link::may_send(std::uint64_t bytes, bool counts, std::uint64_t sent_calls) const noexcept {
+  if (!open_.load(std::memory_order_relaxed)) return false;
+  const flow_limits& limits = flow_.limits;
+  if (counts) {
+    const std::uint64_t own = under_way_.load(std::memory_order_relaxed);
+    if (own >= limits.calls_per_peer) return false;
+    if (own >= flow_limits::fair_calls && sent_calls >= limits.calls_per_worker) return false;
+  }
+  const std::uint64_t unwritten = connection_->unwritten_bytes();
+  if (unwritten == 0) return true;
+  if (unwritten + bytes > limits.bytes_per_peer) return false;
+  return unwritten + bytes <= flow_limits::fair_bytes || flow_.requests.bytes() + bytes <= limits.bytes_per_worker;
 }
 
-void outgoing_link::send(outgoing_message&& message, bool soon) noexcept {
-  if (!open_.load(std::memory_order_acquire)) {
-    std::lock_guard lock(mutex_);
-    if (closed()) return;
-    if (!open_.load(std::memory_order_acquire)) {
-      waiting_.push_back(std::move(message));
-      return;
-    }
-  }
+// The first in the queue may not be sent: sees to it that pump() is called once more has been written. False if that has
+// happened meanwhile. Where calls are what there are too many of, the end of one calls pump(): of this link, since what is
+// fair_calls to each peer keeps others from using up its share.
+bool outgoing_link::wait_for_room() noexcept {
+  const std::uint64_t unwritten = connection_->unwritten_bytes();
+  return unwritten == 0 || connection_->tell_when_written(unwritten / 2);
+}
+
+// What a call has waited for its turn is not left to the callee.
+void outgoing_link::begin_sending(send_queue::entry& next) noexcept {
+  frame_header& request = next.message.header;
+  if (next.one_way()) return;
+  slot& place = slots_[static_cast<std::uint32_t>(request.call_id)];
+  place.queued = false;
+  under_way_.store(under_way_.load(std::memory_order_relaxed) + 1);
+  if (place.until.is_never()) return;
+  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(place.until.remaining()).count();
+  request.timeout_us = left > 1 ? static_cast<std::uint64_t>(left) : 1;
+  request.encode(next.message.bytes.data());
+}
+
+void outgoing_link::hand_over(outgoing_message&& message, bool soon) noexcept {
   if (soon) {
     connection_->send_soon(std::move(message));
   } else {
     connection_->send(std::move(message));
   }
+}
+
+// Sends what may be sent of what is queued. Without mutex_: what was written is destroyed, which may run deleters of users.
+void outgoing_link::pump() noexcept {
+  bool sent = false;
+  for (bool mine = false;;) {
+    send_queue::entries next;
+    std::vector<outgoing_message> cancels;
+    {
+      std::lock_guard lock(mutex_);
+      if (!mine && (pumping_ || !open_.load(std::memory_order_relaxed))) return;
+      mine = pumping_ = true;
+      cancels.swap(cancels_);
+      if (closed()) cancels.clear();
+      if (!queue_.empty() && may_send(queue_.front().bytes, !queue_.front().one_way(), flow_.sent_calls())) {
+        next = queue_.take_front();
+        begin_sending(next.front());
+      } else if (cancels.empty() && (queue_.empty() || wait_for_room())) {
+        pumping_ = false;
+        break;
+      }
+    }
+    for (outgoing_message& each : cancels) connection_->send(std::move(each));
+    for (send_queue::entry& each : next) {
+      if (!each.one_way()) {
+        owner_->on_link_event({link_event::kind::sent, peer_.who, {}, each.message.header.call_id});
+      }
+      hand_over(std::move(each.message), each.soon);
+    }
+    sent = true;
+  }
+  if (sent) connection_->keep_watched();
+}
+
+// ---------------------------------------------------------------- calls
+
+std::uint32_t outgoing_link::free_slot() {
+  if (free_slots_ == no_slot) {
+    slots_.emplace_back().next_free = no_slot;
+    free_slots_ = static_cast<std::uint32_t>(slots_.size() - 1);
+  }
+  return free_slots_;
 }
 
 bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline until, bool driven,
@@ -147,37 +200,44 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
     call.on_failure(refusal_, call_phase::connecting, refusal_text_);
     return true;
   }
+  request.finish();
   call.method = request.header.method;
-  call.bytes = request.size();
+  call.bytes = request.header.message_bytes();
+  bool direct = false;
+  bool room = false;
   {
     std::lock_guard lock(mutex_);
     if (closed()) return false;
-    if (free_slots_ == no_slot) {
-      slots_.emplace_back().next_free = no_slot;
-      free_slots_ = static_cast<std::uint32_t>(slots_.size() - 1);
+    const std::uint32_t index = free_slot();
+    slot& place = slots_[index];
+    id = (std::uint64_t{place.use} << 32U) | index;
+    request.header.call_id = id;
+    request.header.encode(request.bytes.data());
+    const std::uint64_t sent_calls = flow_.sent_calls();
+    // The worker has counted this call already.
+    direct = queue_.empty() && !pumping_ && may_send(call.bytes, true, sent_calls - (sent_calls != 0 ? 1 : 0));
+    if (direct) {
+      under_way_.store(under_way_.load(std::memory_order_relaxed) + 1);
+    } else {
+      queue_.check_room(call.bytes, peer_.who, under_way_.load(), pumping_);
+      place.queued_at = queue_.push(std::move(request), !driven);
+      place.queued = true;
+      room = !pumping_ && open_.load() && !wait_for_room();
     }
-    slot& place = slots_[free_slots_];
-    id = (std::uint64_t{place.use} << 32U) | free_slots_;
     free_slots_ = place.next_free;
     place.call = &call;
     call.call_id = id;
     place.until = until;
-    pending_count_.fetch_add(1);
     ++sent_;
     ++calls_;
     bytes_sent_ += call.bytes;
     owner_->count_sent(1);  // before it can be handled
   }
-  request.header.call_id = id;
-  try {
-    request.finish();
-  } catch (...) {
-    uncount(call.bytes);
-    call_phase ignored{};
-    if (abandon(id, ignored, false)) throw;
-    return true;  // the link was closed meanwhile, which has ended the call
+  if (direct) {
+    hand_over(std::move(request), !driven);
+  } else if (room) {
+    pump();
   }
-  send(std::move(request), !driven);
   if (!driven) {
     if (!until.is_never()) owner_->check_deadlines_at(until);
     if (open_.load(std::memory_order_acquire)) connection_->keep_watched();
@@ -187,73 +247,86 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
 
 bool outgoing_link::notify(outgoing_message& request) {
   if (refuses_) throw_error(refusal_, refusal_text_);
-  if (closed()) return false;
   request.finish();
+  const std::uint64_t bytes = request.header.message_bytes();
+  bool direct = false;
+  bool room = false;
   {
     std::lock_guard lock(mutex_);
     if (closed()) return false;
+    direct = queue_.empty() && !pumping_ && may_send(bytes, false, 0);
+    if (!direct) {
+      queue_.check_room(bytes, peer_.who, under_way_.load(), pumping_);
+      queue_.push(std::move(request), true);
+      room = !pumping_ && open_.load() && !wait_for_room();
+    }
     ++sent_;
     ++calls_;
-    bytes_sent_ += request.size();
+    bytes_sent_ += bytes;
     owner_->count_sent(1);
   }
-  send(std::move(request), true);
+  if (direct) {
+    hand_over(std::move(request), true);
+  } else if (room) {
+    pump();
+  }
   return true;
 }
 
-void outgoing_link::uncount(std::uint64_t bytes) noexcept {
-  std::lock_guard lock(mutex_);
-  bytes_sent_ -= bytes;
-  if (closed()) return;
-  --sent_;
-  owner_->count_sent(-1);
-}
-
-pending_call* outgoing_link::take(std::uint64_t id) noexcept {
+// `unsent` is its message if it was never sent.
+pending_call* outgoing_link::take(std::uint64_t id, send_queue::entries& unsent) noexcept {
   const auto index = static_cast<std::uint32_t>(id);
   if (index >= slots_.size()) return nullptr;
   slot& place = slots_[index];
   if (!place.call || place.use != static_cast<std::uint32_t>(id >> 32U)) return nullptr;
+  if (std::exchange(place.queued, false)) {
+    unsent = queue_.take(place.queued_at);
+  } else {
+    under_way_.store(under_way_.load(std::memory_order_relaxed) - 1);
+  }
   ++place.use;
   if (place.use == 0) place.use = 1;
   place.next_free = std::exchange(free_slots_, index);
-  pending_count_.fetch_sub(1);
   return std::exchange(place.call, nullptr);
 }
 
 bool outgoing_link::abandon(std::uint64_t id, call_phase& phase, bool tell_peer) noexcept {
-  outgoing_message unwanted;  // destroyed without the lock: tensors may run deleters of users
+  send_queue::entries unsent;  // destroyed without the lock: tensors may run deleters of users
+  bool waiting = false;
   {
     std::lock_guard lock(mutex_);
-    if (!take(id)) return false;
+    if (!take(id, unsent)) return false;
     ++errors_;
-    const auto unsent = std::find_if(waiting_.begin(), waiting_.end(), [id](const outgoing_message& message) {
-      return message.header.kind == frame_kind::request && message.header.call_id == id;
-    });
-    if (unsent != waiting_.end()) {  // the peer need not learn of it at all
-      unwanted = std::move(*unsent);
-      waiting_.erase(unsent);
+    waiting = !queue_.empty();
+    phase = unsent.empty() ? call_phase::waiting_for_reply : unsent_phase();
+    if (!unsent.empty()) {  // the peer need not learn of it at all
+      bytes_sent_ -= unsent.front().bytes;
       --sent_;
       owner_->count_sent(-1);
-      phase = call_phase::connecting;
-      return true;
     }
   }
-  const bool open = open_.load(std::memory_order_acquire);
-  phase = open ? call_phase::waiting_for_reply : call_phase::connecting;
-  if (!tell_peer) return true;
+  if (unsent.empty() && tell_peer) send_cancel(id);
+  if (waiting) pump();
+  return true;
+}
+
+void outgoing_link::send_cancel(std::uint64_t id) noexcept {
   try {
     outgoing_message cancel;
     cancel.header.kind = frame_kind::cancel;
     cancel.header.call_id = id;
     cancel.begin_payload();
     cancel.finish();
-    send(std::move(cancel));
+    {
+      std::lock_guard lock(mutex_);
+      if (closed()) return;
+      if (pumping_) return cancels_.push_back(std::move(cancel));  // it must not overtake its request
+    }
+    connection_->send(std::move(cancel));
   } catch (const std::exception& e) {
     log(log_level::warning,
         fmt::format("could not tell {} that a call was given up: {}", to_string(peer_.who), e.what()));
   }
-  return true;
 }
 
 bool outgoing_link::wait(const drive_condition& condition, deadline until) noexcept {
@@ -293,21 +366,24 @@ std::shared_ptr<connection> outgoing_link::current_connection() const {
 }
 
 void outgoing_link::end_all(errc code, const std::string& detail) noexcept {
-  std::vector<pending_call*> ended;
-  std::vector<outgoing_message> unsent;  // destroyed without the lock: tensors may run deleters of users
-  const call_phase phase = open_.load() ? call_phase::waiting_for_reply : call_phase::connecting;
+  std::vector<std::pair<pending_call*, call_phase>> ended;
+  send_queue::entries unsent;  // destroyed without the lock: tensors may run deleters of users
   {
     std::lock_guard lock(mutex_);
     closed_.store(true);
-    unsent.swap(waiting_);
     owner_->count_sent(-std::exchange(sent_, 0));
     for (std::uint32_t index = 0; index != slots_.size(); ++index) {
       if (!slots_[index].call) continue;
-      ended.push_back(take((std::uint64_t{slots_[index].use} << 32U) | index));
+      const call_phase phase = slots_[index].queued ? unsent_phase() : call_phase::waiting_for_reply;
+      send_queue::entries own;
+      ended.emplace_back(take((std::uint64_t{slots_[index].use} << 32U) | index, own), phase);
+      unsent.splice(unsent.end(), own);
     }
+    unsent.splice(unsent.end(), queue_.take_all());
     errors_ += ended.size();
+    for (const send_queue::entry& each : unsent) bytes_sent_ -= each.bytes;
   }
-  for (pending_call* call : ended) call->on_failure(code, phase, detail);
+  for (const auto& [call, phase] : ended) call->on_failure(code, phase, detail);
 }
 
 void outgoing_link::fail(errc code, const std::string& detail) noexcept {
@@ -339,22 +415,30 @@ void outgoing_link::on_message(connection& from, inbound_message&& message) noex
     return;
   }
   pending_call* call = nullptr;
+  send_queue::entries unsent;  // of a call that a peer answers before it was asked
+  bool waiting = false;
   {
     std::lock_guard lock(mutex_);
-    call = take(message.header.call_id);
+    call = take(message.header.call_id, unsent);
+    waiting = !queue_.empty();
     bytes_received_ += message.header.message_bytes();
     if (call && kind != frame_kind::reply) ++errors_;
+    if (!unsent.empty()) {
+      --sent_;
+      owner_->count_sent(-1);
+    }
   }
   if (call) {
     call->on_reply(std::move(message));
   } else {
     owner_->count_late_reply();
   }
+  if (waiting) pump();
 }
 
 void outgoing_link::list_calls(std::vector<open_call>& calls) const {
   std::lock_guard lock(mutex_);
-  if (pending_count_.load() == 0) return;
+  if (under_way_.load() == 0 && queue_.empty()) return;
   const bool open = open_.load();
   const std::string transport(open ? connection_->transport_name() : "");
   const std::string route = open ? connection_->description() : "";
@@ -364,7 +448,7 @@ void outgoing_link::list_calls(std::vector<open_call>& calls) const {
     calls.push_back({.id = each.call->call_id,
                      .method = each.call->method,
                      .peer = peer_.who,
-                     .phase = open ? call_phase::waiting_for_reply : call_phase::connecting,
+                     .phase = each.queued ? unsent_phase() : call_phase::waiting_for_reply,
                      .began = each.call->began,
                      .until = each.until,
                      .bytes = each.call->bytes,
@@ -383,6 +467,7 @@ void outgoing_link::add_traffic(peer_traffic& sum) const noexcept {
 
 void outgoing_link::on_closed(connection& which, std::exception_ptr reason) noexcept {
   note(*owner_, link_event::kind::lost, peer_, which, reason);
+  flow_.requests.remove(which);
   end_all(owner_->closing() ? errc::shutting_down : errc::peer_lost, text_of(reason));
   owner_->on_link_lost(peer_, which);
   owner_->on_link_closed(this);

@@ -15,6 +15,7 @@
 #include <ferry/transport/connection.hpp>
 
 #include "control.hpp"
+#include "flow.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -25,6 +26,8 @@ class link_owner {
   virtual void on_link_closed(void* link) noexcept = 0;
   virtual void count_late_reply() noexcept = 0;
   [[nodiscard]] virtual bool closing() const noexcept = 0;
+  /// What all links share; there as long as the owner is.
+  [[nodiscard]] virtual worker_flow& flow() noexcept = 0;
   /// Requests that were sent, or handled, on links that are open. A link that closes takes its own back, at both ends: what
   /// was under way on it will never be handled.
   virtual void count_sent(std::int64_t change) noexcept = 0;
@@ -53,22 +56,23 @@ class link_owner {
 class outgoing_link final : public connection_receiver, public std::enable_shared_from_this<outgoing_link> {
  public:
   outgoing_link(std::shared_ptr<link_owner> owner, remote_worker peer)
-      : owner_(std::move(owner)), peer_(std::move(peer)) {}
+      : owner_(std::move(owner)), peer_(std::move(peer)), flow_(owner_->flow()) {}
   /// One to a peer that cannot be called any more: every call on it fails with `code` at once.
   outgoing_link(std::shared_ptr<link_owner> owner, remote_worker peer, errc code, std::string detail)
       : owner_(std::move(owner)),
         peer_(std::move(peer)),
         refuses_(true),
         refusal_(code),
-        refusal_text_(std::move(detail)) {}
+        refusal_text_(std::move(detail)),
+        flow_(owner_->flow()) {}
 
   /// Connecting has succeeded: sends what was waiting.
   void opened(std::shared_ptr<connection> connection);
   /// Connecting has failed, or the agent closes: ends all calls with `code`.
   void fail(errc code, const std::string& detail) noexcept;
 
-  /// Registers and sends; false if the link is closed (then `request` is untouched). notify() on a link that refuses
-  /// calls throws.
+  /// Registers, and sends or, beyond the bounds, queues; false if the link is closed (then `request` can be sent elsewhere).
+  /// notify() on a link that refuses calls throws; both throw errc::resource_exhausted if the queue is full.
   bool call(outgoing_message& request, pending_call& call, deadline until, bool driven, std::uint64_t& id);
   bool notify(outgoing_message& request);
   bool abandon(std::uint64_t id, call_phase& phase, bool tell_peer) noexcept;
@@ -92,7 +96,8 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   // connection_receiver
   void on_message(connection& from, inbound_message&& message) noexcept override;
   void on_closed(connection& which, std::exception_ptr reason) noexcept override;
-  [[nodiscard]] std::size_t expected_messages() const noexcept override { return pending_count_.load(); }
+  void on_written(connection&) noexcept override { pump(); }
+  [[nodiscard]] std::size_t expected_messages() const noexcept override { return under_way_.load(); }
 
  private:
   // The pending calls sit in slots; an id is a slot and how often the slot was used before.
@@ -100,12 +105,23 @@ class outgoing_link final : public connection_receiver, public std::enable_share
     pending_call* call = nullptr;
     std::uint32_t use = 1;
     std::uint32_t next_free = 0;
+    bool queued = false;
     deadline until;
+    send_queue::entries::iterator queued_at;  // if queued
   };
-  pending_call* take(std::uint64_t id) noexcept;  // with mutex_ held
-  void send(outgoing_message&& message, bool soon = false) noexcept;
-  void shorten_timeout(frame_header& request, byte_buffer& bytes) const noexcept;
-  void uncount(std::uint64_t bytes) noexcept;
+  // With mutex_ held:
+  pending_call* take(std::uint64_t id, send_queue::entries& unsent) noexcept;
+  std::uint32_t free_slot();
+  [[nodiscard]] bool may_send(std::uint64_t bytes, bool counts, std::uint64_t sent_calls) const noexcept;
+  bool wait_for_room() noexcept;
+  void begin_sending(send_queue::entry& next) noexcept;
+  [[nodiscard]] call_phase unsent_phase() const noexcept {
+    return open_.load(std::memory_order_relaxed) ? call_phase::queued : call_phase::connecting;
+  }
+
+  void hand_over(outgoing_message&& message, bool soon) noexcept;
+  void send_cancel(std::uint64_t id) noexcept;
+  void pump() noexcept;
   void end_all(errc code, const std::string& detail) noexcept;
 
   const std::shared_ptr<link_owner> owner_;
@@ -113,19 +129,22 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   const bool refuses_ = false;
   const errc refusal_{};
   const std::string refusal_text_;
+  worker_flow& flow_;
   mutable std::mutex mutex_;
   std::shared_ptr<connection> connection_;  // set once, before open_
   std::atomic<bool> open_{false};
   std::atomic<bool> closed_{false};
-  std::vector<outgoing_message> waiting_;  // for the connection to open
+  send_queue queue_{flow_};                // until the connection is open, and beyond the bounds
+  bool pumping_ = false;                   // some thread sends what was queued: nothing may overtake it
+  std::vector<outgoing_message> cancels_;  // sent meanwhile
   std::vector<slot> slots_;
   std::uint32_t free_slots_ = no_slot;
-  std::int64_t sent_ = 0;  // requests, while not closed
+  std::int64_t sent_ = 0;                  // requests, while not closed
+  std::atomic<std::size_t> under_way_{0};  // calls that were sent and have not ended; written with mutex_ held
   std::uint64_t calls_ = 0;
   std::uint64_t errors_ = 0;
   std::uint64_t bytes_sent_ = 0;
   std::uint64_t bytes_received_ = 0;
-  std::atomic<std::size_t> pending_count_{0};
   static constexpr std::uint32_t no_slot = 0xffffffff;
 };
 

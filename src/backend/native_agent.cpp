@@ -48,7 +48,8 @@ native_core::native_core(std::shared_ptr<store> group_store, const worker_config
       reactor_(shared_reactor()),
       self_(config.name, config.rank),
       world_size_(config.world_size),
-      init_timeout_(config.init_timeout.value_or(config.rpc_timeout)) {
+      init_timeout_(config.init_timeout.value_or(config.rpc_timeout)),
+      flow_(options_.flow) {
   options_.check();
   for (const transport_factory& factory : chosen(transports, options_)) {
     std::string reason = factory.unusable();
@@ -105,7 +106,7 @@ worker_info native_core::find(worker_id id) const {
 
 call_ticket native_core::call(worker_id to, outgoing_message&& request, pending_call& call, deadline until,
                               bool driven) {
-  active_calls_.fetch_add(1, std::memory_order_relaxed);
+  flow_.active_calls.fetch_add(1, std::memory_order_relaxed);
   try {
     for (;;) {
       auto link = link_to(to);
@@ -219,15 +220,18 @@ void native_core::on_link_closed(void* link) noexcept {
 }
 
 void native_core::finished_calls(std::uint64_t count) noexcept {
-  active_calls_.fetch_sub(count);
+  flow_.active_calls.fetch_sub(count);
   activity_changed();
 }
 
 agent_counters native_core::counters() const noexcept {
-  return {.client_active_calls = active_calls_.load(),
+  return {.client_active_calls = flow_.active_calls.load(),
           .requests_sent = sent_.load(),
           .late_replies = late_replies_.load(),
-          .lost_workers = lost_workers_.load()};
+          .lost_workers = lost_workers_.load(),
+          .queued_calls = flow_.queued_messages.load(),
+          .queued_bytes = flow_.queued_bytes.load(),
+          .unwritten_bytes = flow_.requests.bytes()};
 }
 
 // ---------------------------------------------------------------- deadlines

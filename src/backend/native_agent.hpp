@@ -61,6 +61,7 @@ class native_core final : public link_owner,
   void on_link_closed(void* link) noexcept override;
   void count_late_reply() noexcept override { late_replies_.fetch_add(1, std::memory_order_relaxed); }
   [[nodiscard]] bool closing() const noexcept override { return closing_.load(); }
+  [[nodiscard]] worker_flow& flow() noexcept override { return flow_; }
   void check_deadlines_at(deadline at) noexcept override;
   void count_sent(std::int64_t change) noexcept override { sent_.fetch_add(static_cast<std::uint64_t>(change)); }
   void count_handled(std::int64_t change) noexcept override { handled_.fetch_add(static_cast<std::uint64_t>(change)); }
@@ -157,7 +158,7 @@ class native_core final : public link_owner,
   std::atomic<request_handler*> handler_{nullptr};
 
   std::atomic<bool> closing_{false};
-  std::atomic<std::uint64_t> active_calls_{0};
+  worker_flow flow_;
   std::atomic<std::uint64_t> sent_{0};     // requests, on links that are open
   std::atomic<std::uint64_t> handled_{0};  // the same
   std::atomic<std::uint64_t> late_replies_{0};

@@ -16,6 +16,7 @@ void rpc_options::check() const {
     throw_error(errc::invalid_argument,
                 fmt::format("max_blocked_handlers must be positive, not {}", max_blocked_handlers));
   }
+  flow.check();
   if (!heartbeat_interval.is_set()) {
     throw_error(errc::invalid_argument, "heartbeat_interval must be a duration, or no_timeout for no heartbeats");
   }
@@ -39,6 +40,7 @@ rpc_options worker_config::options() const {
   result.init_method = init_method;
   result.num_worker_threads = num_worker_threads;
   result.max_blocked_handlers = max_blocked_handlers;
+  result.flow = flow;
   result.heartbeat_interval = heartbeat_interval;
   result.lease = lease;
   result.transports = transports;
@@ -74,6 +76,7 @@ void reconcile(worker_config& config, rpc_options& options) {
   reconcile_one("num_worker_threads", config.num_worker_threads, options.num_worker_threads, usual.num_worker_threads);
   reconcile_one("max_blocked_handlers", config.max_blocked_handlers, options.max_blocked_handlers,
                 usual.max_blocked_handlers);
+  reconcile_one("flow", config.flow, options.flow, usual.flow);
   reconcile_one("heartbeat_interval", config.heartbeat_interval, options.heartbeat_interval, usual.heartbeat_interval);
   reconcile_one("lease", config.lease, options.lease, usual.lease);
   reconcile_one("transports", config.transports, options.transports, usual.transports);

@@ -238,7 +238,7 @@ std::string native_core::missing_workers(const std::string& prefix) const {
 
 // ---------------------------------------------------------------- parting
 
-bool native_core::quiet() const noexcept { return active_calls_.load() == 0 && !handler_.load()->busy(); }
+bool native_core::quiet() const noexcept { return flow_.active_calls.load() == 0 && !handler_.load()->busy(); }
 
 // May be called with locks of the rpc floor held; quiet() takes those, so it is never called with quiet_mutex_ held.
 void native_core::activity_changed() noexcept {
@@ -274,7 +274,7 @@ void native_core::wait_until_quiet(deadline until) {
       throw_error(
           errc::shutdown_timeout,
           fmt::format("{}: {} own calls are still pending, or handlers are still running, at the deadline of shutdown",
-                      to_string(self_), active_calls_.load()));
+                      to_string(self_), flow_.active_calls.load()));
     }
     std::unique_lock lock(quiet_mutex_);
     const auto changed = [&] { return activity_ != seen; };

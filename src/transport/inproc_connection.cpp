@@ -41,6 +41,8 @@ std::pair<std::shared_ptr<inproc_connection>, std::shared_ptr<inproc_connection>
   auto second = std::make_shared<inproc_connection>(threads, std::move(second_sees));
   first->peer_ = second;
   second->peer_ = first;
+  first->sent_ = second->received_;
+  second->sent_ = first->received_;
   return {std::move(first), std::move(second)};
 }
 
@@ -85,8 +87,23 @@ void inproc_connection::send(outgoing_message&& message) noexcept {
 void inproc_connection::receive(inbound_message&& message) {
   const std::lock_guard lock(mutex_);
   if (closed_) return;
+  received_->bytes.fetch_add(message.header.message_bytes(), std::memory_order_relaxed);
   inbox_.push_back(std::move(message));
   wake();
+}
+
+bool inproc_connection::tell_when_written(std::uint64_t bytes) noexcept {
+  sent_->tell_at.store(bytes);
+  return !sent_->reached();  // else the other end has seen, or sees, the question
+}
+
+void inproc_connection::tell_written() noexcept {
+  std::shared_ptr<connection_receiver> receiver;
+  {
+    const std::lock_guard lock(mutex_);
+    receiver = receiver_;
+  }
+  if (receiver) receiver->on_written(*this);
 }
 
 void inproc_connection::close(std::exception_ptr reason) noexcept {
@@ -97,6 +114,7 @@ void inproc_connection::close(std::exception_ptr reason) noexcept {
     closed_ = true;
     reason_ = std::move(reason);
     unwanted.swap(inbox_);
+    received_->bytes.store(0);
     wake();
   }
   if (const auto peer = peer_.lock()) peer->peer_closed();
@@ -127,7 +145,11 @@ void inproc_connection::deliver(std::unique_lock<std::mutex>& lock, const drive_
     if (!inbox_.empty()) {
       auto message = std::move(inbox_.front());
       inbox_.pop_front();
+      received_->bytes.fetch_sub(message.header.message_bytes());
       lock.unlock();
+      if (received_->reached()) {
+        if (const auto peer = peer_.lock()) peer->tell_written();
+      }
       receiver->on_message(*this, std::move(message));
       receiver.reset();
     } else {

@@ -2,7 +2,9 @@
 
 // Connections between workers of one process: messages are handed over in memory.
 
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -32,6 +34,10 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   void send(outgoing_message&& message) noexcept override;
   bool drive(const drive_condition& condition, deadline until) noexcept override;
   void interrupt_drive() noexcept override;
+  [[nodiscard]] std::uint64_t unwritten_bytes() const noexcept override {
+    return sent_->bytes.load(std::memory_order_relaxed);
+  }
+  bool tell_when_written(std::uint64_t bytes) noexcept override;
   void close(std::exception_ptr reason) noexcept override;
   [[nodiscard]] bool same_process() const noexcept override { return true; }
   [[nodiscard]] std::string_view transport_name() const noexcept override { return "inproc"; }
@@ -39,12 +45,24 @@ class inproc_connection final : public connection, public std::enable_shared_fro
 
  private:
   enum class serving : unsigned char { nobody, reactor_thread, driver };
+  /// What waits in the inbox of one end.
+  struct backlog {
+    static constexpr std::uint64_t never_told = ~std::uint64_t{0};
+    std::atomic<std::uint64_t> bytes{0};
+    std::atomic<std::uint64_t> tell_at{never_told};  ///< the sender wants to know when there is no more
+    /// True once, for whoever finds that it is so.
+    bool reached() noexcept {
+      std::uint64_t at = tell_at.load();
+      return at != never_told && bytes.load() <= at && tell_at.compare_exchange_strong(at, never_told);
+    }
+  };
   struct delivery : work {
     inproc_connection* end = nullptr;
   };
 
   void receive(inbound_message&& message);
   void peer_closed() noexcept;
+  void tell_written() noexcept;
   /// Sees to it that somebody delivers what is there. Called with mutex_ held.
   void wake() noexcept;
   /// Delivers until nothing is left or `stop` is met. Called and left with `lock` held.
@@ -53,7 +71,9 @@ class inproc_connection final : public connection, public std::enable_shared_fro
 
   const std::shared_ptr<io_threads> loop_;
   const std::string description_;
-  std::weak_ptr<inproc_connection> peer_;  // set once, before anybody else sees this end
+  const std::shared_ptr<backlog> received_ = std::make_shared<backlog>();
+  std::shared_ptr<backlog> sent_ = received_;  // of the peer; set with the next one
+  std::weak_ptr<inproc_connection> peer_;      // set once, before anybody else sees this end
 
   std::mutex mutex_;
   std::condition_variable news_;  // for the driver

@@ -94,6 +94,10 @@ class stream_connection final : public connection,
     }
   }
   void close(std::exception_ptr reason) noexcept override;
+  [[nodiscard]] std::uint64_t unwritten_bytes() const noexcept override {
+    return taken_.load(std::memory_order_relaxed) - written_.load(std::memory_order_relaxed);
+  }
+  bool tell_when_written(std::uint64_t bytes) noexcept override;
   [[nodiscard]] std::string_view transport_name() const noexcept override { return name_; }
   [[nodiscard]] std::string description() const override { return description_; }
 
@@ -106,6 +110,7 @@ class stream_connection final : public connection,
  private:
   static constexpr int no_descriptor = -1;
   static constexpr int never_again = -2;
+  static constexpr std::uint64_t never_told = ~std::uint64_t{0};
   enum reader_value : int { not_read = 0, being_read = 1, read_again = 2 };
   enum class outcome { drained, more, ended };
 
@@ -123,9 +128,13 @@ class stream_connection final : public connection,
   [[nodiscard]] bool may_hold_back(bool one_way) noexcept;
   void flush_held_back() noexcept;
   void enqueue(outgoing_message&& message);
+  void took(std::uint64_t bytes) noexcept {  // with out_mutex_ held
+    taken_.store(taken_.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+  }
   void write_queued(std::unique_lock<std::mutex>& lock) noexcept;
   outcome write_active(int& reason) noexcept;
   void end_writing() noexcept;
+  bool tell_written(std::unique_lock<std::mutex>& lock) noexcept;
   void release_descriptor() noexcept;
   void fail(std::exception_ptr reason) noexcept;
   int interrupt_descriptor() noexcept;
@@ -167,6 +176,10 @@ class stream_connection final : public connection,
   std::exception_ptr reason_;
   std::deque<segment> queue_;
   std::size_t queued_bytes_ = 0;
+  std::uint64_t tell_at_ = never_told;  // the receiver wants to know when no more is unwritten
+  // Bytes of the messages that were not written at once; differ by what queue_ and active_ hold.
+  std::atomic<std::uint64_t> taken_{0};    // changed under the mutex
+  std::atomic<std::uint64_t> written_{0};  // changed by the writer
   std::atomic<std::size_t> held_back_{0};  // messages queued by send_soon; written under the mutex
   clock::time_point last_one_way_;
   int burst_ = 0;  // one-way messages in quick succession
@@ -198,8 +211,9 @@ void stream_connection::send_message(outgoing_message&& message, bool soon) noex
       lock.lock();
       const bool whole = count == static_cast<ssize_t>(message.bytes.size());
       if (!whole) {
-        active_.push_back({std::move(message.bytes), {}});
         active_at_ = count > 0 ? static_cast<std::size_t>(count) : 0;  // an error shows again at the next write
+        took(message.bytes.size() - active_at_);
+        active_.push_back({std::move(message.bytes), {}});
       } else if (queue_.empty() && !closing_) {
         return end_writing();
       }
@@ -238,6 +252,7 @@ void stream_connection::flush_held_back() noexcept {
 
 void stream_connection::enqueue(outgoing_message&& message) {
   queued_bytes_ += message.bytes.size();
+  took(message.bytes.size() + message.header.tensor_bytes);
   if (message.tensors.empty() && message.bytes.size() <= small_message && !queue_.empty()) {
     segment& last = queue_.back();
     if (last.tensors.empty() && last.bytes.size() + message.bytes.size() <= accumulate_until) {
@@ -268,6 +283,25 @@ void stream_connection::release_descriptor() noexcept {
   if (failed_ && reader_gone_ && !writing_ && !std::exchange(released_, true)) ::close(descriptor_);
 }
 
+bool stream_connection::tell_when_written(std::uint64_t bytes) noexcept {
+  std::lock_guard lock(out_mutex_);
+  tell_at_ = never_told;
+  if (closed_.load(std::memory_order_relaxed) || unwritten_bytes() <= bytes) return false;
+  tell_at_ = bytes;  // something is written, held back or corked: whoever writes it looks here afterwards
+  return true;
+}
+
+// The writer does this whenever it comes to an end, with the lock held; true if the receiver was told, without it.
+bool stream_connection::tell_written(std::unique_lock<std::mutex>& lock) noexcept {
+  if (tell_at_ == never_told || unwritten_bytes() > tell_at_) return false;
+  tell_at_ = never_told;
+  const auto receiver = receiver_;
+  lock.unlock();
+  if (receiver) receiver->on_written(*this);
+  lock.lock();
+  return true;
+}
+
 // The caller has set writing_ and holds the lock. What is dropped is destroyed without it: tensors may run deleters of users.
 void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcept {
   const auto drop_active = [&] {
@@ -279,6 +313,7 @@ void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcep
   for (;;) {
     if (active_.empty()) {
       if (queue_.empty()) {
+        if (tell_written(lock)) continue;
         end_writing();
         if (!closing_) return;
         std::exception_ptr reason = reason_;
@@ -295,8 +330,9 @@ void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcep
     int reason = 0;
     const outcome result = write_active(reason);
     if (result == outcome::more) {
-      want_writable_ = true;  // before blocked_, which on_ready() ends together with it
       lock.lock();
+      (void)tell_written(lock);
+      want_writable_ = true;  // before blocked_, which on_ready() ends together with it
       if (closed_.load(std::memory_order_relaxed)) return drop_active();
       blocked_ = true;
       lock.unlock();
@@ -350,6 +386,8 @@ stream_connection::outcome stream_connection::write_active(int& reason) noexcept
       return outcome::ended;
     }
     active_at_ += static_cast<std::size_t>(written);
+    written_.store(written_.load(std::memory_order_relaxed) + static_cast<std::uint64_t>(written),
+                   std::memory_order_relaxed);
     while (!active_.empty()) {
       std::size_t size = active_.front().bytes.size();
       for (const tensor& t : active_.front().tensors) size += packed_bytes(t).size();

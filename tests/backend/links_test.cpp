@@ -15,16 +15,21 @@
 #include <ferry/tensor/factories.hpp>
 #include <ferry/wire/serialize.hpp>
 
+#include "expect_error.hpp"
+
 namespace {
 
 using namespace ferry;
 using namespace std::chrono_literals;
 
 struct owner final : detail::link_owner {
+  explicit owner(const flow_limits& limits) : bounds(limits) {}
+  detail::worker_flow bounds;
   std::int64_t sent = 0;
   void on_link_closed(void*) noexcept override {}
   void count_late_reply() noexcept override {}
   [[nodiscard]] bool closing() const noexcept override { return false; }
+  [[nodiscard]] detail::worker_flow& flow() noexcept override { return bounds; }
   void count_sent(std::int64_t change) noexcept override { sent += change; }
   void count_handled(std::int64_t) noexcept override {}
   void run_later(work* item) noexcept override { item->run(item); }
@@ -33,9 +38,27 @@ struct owner final : detail::link_owner {
 
 struct recorder final : connection {
   std::vector<frame_header> frames;
-  void start(std::shared_ptr<connection_receiver>) override {}
+  bool reads = true;  // the peer
+  std::uint64_t unwritten = 0;
+  std::uint64_t tell_at = 0;
+  bool asked = false;
+  std::shared_ptr<connection_receiver> receiver;
+  void start(std::shared_ptr<connection_receiver> to) override { receiver = std::move(to); }
   void send(outgoing_message&& message) noexcept override {
     frames.push_back(frame_header::decode(message.bytes.data(), {}));
+    if (!reads) unwritten += message.bytes.size() + message.header.tensor_bytes;
+  }
+  [[nodiscard]] std::uint64_t unwritten_bytes() const noexcept override { return unwritten; }
+  bool tell_when_written(std::uint64_t bytes) noexcept override {
+    tell_at = bytes;
+    return asked = unwritten > bytes;
+  }
+  void write(std::uint64_t bytes) {
+    unwritten -= bytes;
+    if (asked && unwritten <= tell_at) {
+      asked = false;
+      receiver->on_written(*this);
+    }
   }
   void close(std::exception_ptr) noexcept override {}
   [[nodiscard]] std::string_view transport_name() const noexcept override { return "recorder"; }
@@ -44,8 +67,13 @@ struct recorder final : connection {
 
 struct waiting_call final : pending_call {
   errc failed_with{};
-  void on_reply(inbound_message&&) noexcept override {}
-  void on_failure(errc code, call_phase, const std::string&) noexcept override { failed_with = code; }
+  call_phase failed_in{};
+  bool answered = false;
+  void on_reply(inbound_message&&) noexcept override { answered = true; }
+  void on_failure(errc code, call_phase phase, const std::string&) noexcept override {
+    failed_with = code;
+    failed_in = phase;
+  }
 };
 
 outgoing_message request_with(std::chrono::microseconds timeout) {
@@ -58,7 +86,8 @@ outgoing_message request_with(std::chrono::microseconds timeout) {
 }
 
 struct connecting {
-  std::shared_ptr<owner> owns = std::make_shared<owner>();
+  explicit connecting(const flow_limits& limits = {}) : owns(std::make_shared<owner>(limits)) {}
+  std::shared_ptr<owner> owns;
   std::shared_ptr<detail::outgoing_link> link =
       std::make_shared<detail::outgoing_link>(owns, worker_info("peer", worker_id{1}));
   std::shared_ptr<recorder> wire = std::make_shared<recorder>();
@@ -67,10 +96,28 @@ struct connecting {
     auto request = request_with(timeout);
     std::uint64_t id = 0;
     const deadline until = timeout.count() == 0 ? deadline() : deadline(clock::now() + timeout);
-    REQUIRE(link->call(request, call, until, false, id));
+    const bool taken = link->call(request, call, until, false, id);
+    REQUIRE(taken);
     return id;
   }
+  void answer(std::uint64_t id) {
+    inbound_message reply;
+    reply.header.kind = frame_kind::reply;
+    reply.header.call_id = id;
+    link->on_message(*wire, std::move(reply));
+  }
+  [[nodiscard]] std::vector<std::uint64_t> sent_ids() const {
+    std::vector<std::uint64_t> ids;
+    for (const frame_header& each : wire->frames) ids.push_back(each.call_id);
+    return ids;
+  }
 };
+
+outgoing_message large_request(std::int64_t floats) {
+  auto request = request_with(0us);
+  encode_values<tensor>(request.bytes, request.tensors, ones({floats}));
+  return request;
+}
 
 }  // namespace
 
@@ -155,4 +202,98 @@ TEST_CASE("the deleter of a tensor may use the link when its call is given up wh
     user.join();
     CHECK(deleted == 1);
   }
+}
+
+TEST_CASE("calls beyond the bound are sent in their order as others end, with what is left of their time") {
+  connecting to({.calls_per_peer = 2});
+  to.link->opened(to.wire);
+  std::vector<waiting_call> calls(5);
+  std::vector<std::uint64_t> ids;
+  for (auto& each : calls) ids.push_back(to.call(each, 10s));
+  CHECK(to.sent_ids() == std::vector{ids[0], ids[1]});
+  CHECK(to.owns->bounds.queued_calls == 3);
+  CHECK(to.link->expected_messages() == 2);
+  to.answer(ids[1]);
+  CHECK(to.sent_ids() == std::vector{ids[0], ids[1], ids[2]});
+  CHECK(to.wire->frames[2].timeout_us < 10'000'000);
+  call_phase phase{};
+  CHECK(to.link->abandon(ids[3], phase, true));
+  CHECK(phase == call_phase::queued);
+  CHECK(to.wire->frames.size() == 3);  // nobody is told of what was never sent
+  CHECK(to.link->abandon(ids[0], phase, true));
+  CHECK(phase == call_phase::waiting_for_reply);
+  REQUIRE(to.wire->frames.size() == 5);
+  CHECK(to.wire->frames[3].kind == frame_kind::cancel);
+  CHECK(to.wire->frames[4].call_id == ids[4]);
+  to.answer(ids[2]);
+  to.answer(ids[4]);
+  CHECK(to.owns->bounds.queued_calls == 0);
+  CHECK(to.owns->bounds.queued_bytes == 0);
+  CHECK(to.link->expected_messages() == 0);
+  CHECK(to.owns->sent == 4);
+}
+
+TEST_CASE("what waits is bounded, too, while connecting and afterwards, and one-way messages wait with the rest") {
+  for (const bool open : {false, true}) {
+    connecting to({.calls_per_peer = 1, .queued_calls_per_peer = 2});
+    std::vector<waiting_call> calls(3);
+    if (open) {
+      to.link->opened(to.wire);
+      to.call(calls[0], 0s);
+    }
+    to.call(calls[1], 0s);
+    auto one_way = request_with(0us);
+    one_way.header.flags |= frame_one_way;
+    CHECK(to.link->notify(one_way));
+    expect_error(errc::resource_exhausted, "flow.queued_calls_per_peer = 2", [&] { to.call(calls[2], 0s); });
+    auto another = request_with(0us);
+    another.header.flags |= frame_one_way;
+    expect_error(errc::resource_exhausted, "name=peer", [&] { (void)to.link->notify(another); });
+    CHECK(to.owns->sent == (open ? 3 : 2));
+    if (!open) to.link->opened(to.wire);
+    to.answer(calls[0].call_id);
+    CHECK(to.wire->frames.size() == (open ? 3 : 2));
+    CHECK((to.wire->frames.back().flags & frame_one_way) != 0);
+  }
+}
+
+TEST_CASE("bytes that a peer does not take hold further calls back, a large message passes alone") {
+  connecting to({.bytes_per_peer = 4096, .queued_bytes_per_peer = 16384});
+  to.link->opened(to.wire);
+  to.wire->reads = false;
+  std::vector<waiting_call> calls(8);
+  std::uint64_t id = 0;
+  const auto send = [&](waiting_call& call, std::int64_t floats) {
+    auto request = large_request(floats);
+    const bool taken = to.link->call(request, call, {}, false, id);
+    REQUIRE(taken);
+  };
+  send(calls[0], 100'000);
+  CHECK(to.wire->frames.size() == 1);
+  for (int i = 1; i != 4; ++i) send(calls[static_cast<std::size_t>(i)], 500);
+  send(calls[4], 1500);
+  CHECK(to.wire->frames.size() == 1);
+  expect_error(errc::resource_exhausted, "flow.queued_bytes_per_peer = 16384", [&] { send(calls[5], 2000); });
+  to.wire->write(to.wire->unwritten);
+  CHECK(to.wire->frames.size() == 2);  // a second one would be above the bound
+  to.wire->write(to.wire->unwritten);
+  CHECK(to.wire->frames.size() == 3);
+  to.wire->write(to.wire->unwritten);
+  to.wire->write(to.wire->unwritten);
+  CHECK(to.wire->frames.size() == 5);  // the large one went when nothing else was there
+  to.wire->write(to.wire->unwritten);
+  CHECK(to.owns->bounds.queued_bytes == 0);
+}
+
+TEST_CASE("when a link ends, what was queued ends with it, and says so") {
+  connecting to({.calls_per_peer = 1});
+  to.link->opened(to.wire);
+  std::vector<waiting_call> calls(3);
+  for (auto& each : calls) to.call(each, 0s);
+  to.link->on_closed(*to.wire, make_error(errc::connection_lost, "lost"));
+  for (const auto& each : calls) CHECK(each.failed_with == errc::peer_lost);
+  CHECK(calls[0].failed_in == call_phase::waiting_for_reply);
+  CHECK(calls[1].failed_in == call_phase::queued);
+  CHECK(to.owns->bounds.queued_calls == 0);
+  CHECK(to.owns->sent == 0);
 }

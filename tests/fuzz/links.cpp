@@ -18,12 +18,14 @@ namespace {
 using namespace ferry;
 
 struct owner final : detail::link_owner {
+  detail::worker_flow bounds;
   std::int64_t sent = 0;
   std::int64_t handled = 0;
   int links_closed = 0;
   void on_link_closed(void*) noexcept override { ++links_closed; }
   void count_late_reply() noexcept override {}
   [[nodiscard]] bool closing() const noexcept override { return false; }
+  [[nodiscard]] detail::worker_flow& flow() noexcept override { return bounds; }
   void count_sent(std::int64_t change) noexcept override { sent += change; }
   void count_handled(std::int64_t change) noexcept override { handled += change; }
   void run_later(work* item) noexcept override { item->run(item); }

@@ -96,6 +96,7 @@ process_group::process_group(int size, const group_options& options) {
                               .world_size = size,
                               .init_method = meeting,
                               .rpc_timeout = std::chrono::seconds(100),
+                              .flow = options.flow,
                               .heartbeat_interval = options.heartbeat_interval,
                               .lease = options.lease};
   if (!options.transport.empty()) config.transports = {options.transport};

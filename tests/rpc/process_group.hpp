@@ -21,6 +21,7 @@ struct group_options {
   std::string transport = {};
   ferry::timeout heartbeat_interval = std::chrono::milliseconds(500);
   ferry::timeout lease = std::chrono::seconds(5);
+  ferry::flow_limits flow = {};  ///< of worker0
 };
 
 /// worker0 is this process, the others are children.

@@ -23,7 +23,7 @@
 namespace ferry::inline v0 {
 
 /// How far a call had come when it failed.
-enum class call_phase : std::uint8_t { connecting, waiting_for_reply };
+enum class call_phase : std::uint8_t { connecting, queued, waiting_for_reply };
 std::string_view to_string(call_phase phase) noexcept;
 
 /// The caller's end of a call. Exactly one of the two functions is called, once, on a library thread or on the thread
@@ -102,7 +102,7 @@ struct link_event {
     opened,    ///< by this worker
     accepted,  ///< opened by the peer
     lost,      ///< closed, by whomever
-    sent,      ///< a call that had to wait for the connection has been handed to it
+    sent,      ///< a call that had to wait, for the connection or for its turn, has been handed to it
   };
   kind what{};
   const worker_info& who;
@@ -137,6 +137,9 @@ struct agent_counters {
   std::uint64_t requests_sent = 0;        ///< one-way ones included, on connections that are open
   std::uint64_t late_replies = 0;         ///< that came after their call had ended, and were dropped
   std::uint64_t lost_workers = 0;         ///< of the group, up to now
+  std::uint64_t queued_calls = 0;         ///< and notifications that wait to be sent (flow_limits)
+  std::uint64_t queued_bytes = 0;         ///< of these
+  std::uint64_t unwritten_bytes = 0;      ///< of requests that the transports have taken and not yet written
 };
 
 /// All members are thread-safe.
@@ -157,9 +160,10 @@ class agent {
   /// group_mismatch, store_timeout, address_in_use, ...
   virtual void join(request_handler& handler) = 0;
 
-  /// Registers `call` and sends `request` (kind, flags, method, signature, timeout_us set; call_id is set here). With
-  /// `driven` the caller will wait() for it at once. Throws errc::shutting_down, and what outgoing_message::finish
-  /// throws: then the call was not sent and nothing more happens to it.
+  /// Registers `call` and sends `request` (kind, flags, method, signature, timeout_us set; call_id is set here), or queues
+  /// it where too much is under way. With `driven` the caller will wait() for it at once. Throws errc::shutting_down,
+  /// errc::resource_exhausted if the queue is full, and what outgoing_message::finish throws: then the call was not sent and
+  /// nothing more happens to it.
   virtual call_ticket call(worker_id to, outgoing_message&& request, pending_call& call, deadline until,
                            bool driven) = 0;
   /// Sends a request that wants no reply. Throws as call().

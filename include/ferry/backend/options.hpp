@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <ferry/backend/flow_limits.hpp>
 #include <ferry/backend/served_methods.hpp>
 #include <ferry/base/time.hpp>
 #include <ferry/transport/transport.hpp>
@@ -23,6 +24,8 @@ struct rpc_options {
   int num_worker_threads = 16;
   /// How many handlers may wait at once, each on a thread of its own; the next one gets errc::resource_exhausted.
   int max_blocked_handlers = 1024;
+  /// How much of the worker's memory calls may take.
+  flow_limits flow = {};
   /// How often workers with open connections tell each other that they live; no_timeout: never, and then nobody is taken
   /// for dead for being silent. The same in the whole group.
   timeout heartbeat_interval = std::chrono::milliseconds(500);
@@ -49,6 +52,7 @@ struct worker_config {
   timeout rpc_timeout = std::chrono::seconds(60);
   int num_worker_threads = 16;
   int max_blocked_handlers = 1024;
+  flow_limits flow = {};
   timeout heartbeat_interval = std::chrono::milliseconds(500);
   timeout lease = std::chrono::seconds(5);
   std::vector<std::string> transports = {};

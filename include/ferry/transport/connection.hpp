@@ -27,6 +27,8 @@ class connection_receiver {
   /// The connection is gone. Called exactly once after start(), after the last on_message. `reason` is never null: a
   /// ferry::error that names the peer.
   virtual void on_closed(connection& which, std::exception_ptr reason) noexcept = 0;
+  /// What tell_when_written() asked for: may send more. Must not run user code.
+  virtual void on_written(connection& which) noexcept { (void)which; }
   /// How many messages are expected. While there are any, a connection whose driver left is watched again at once.
   [[nodiscard]] virtual std::size_t expected_messages() const noexcept = 0;
 };
@@ -54,6 +56,16 @@ class connection {
   /// The same, but while messages arrive at a high rate, or one-way ones are sent at one, the transport may hold this one
   /// back, for about a millisecond at most, to write it together with others.
   virtual void send_soon(outgoing_message&& message) noexcept { send(std::move(message)); }
+
+  /// Bytes of messages that send() has taken and that are not written yet, tensors included: the memory that a peer which
+  /// does not read costs. A transport without this and the next function is not held to the bounds of flow_limits.
+  [[nodiscard]] virtual std::uint64_t unwritten_bytes() const noexcept { return 0; }
+  /// Has the receiver's on_written() called, once, when no more than `bytes` are unwritten. False if that is so already,
+  /// or the connection is closed: then it is not called. Asked again it forgets the earlier question. Thread-safe.
+  virtual bool tell_when_written(std::uint64_t bytes) noexcept {
+    (void)bytes;
+    return false;
+  }
 
   /// The calling thread reads this connection itself until `condition` is met or `until` has passed, which spares the
   /// hand-over from a library thread. False if the transport cannot do that, another thread reads, or this one had to

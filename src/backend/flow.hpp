@@ -1,0 +1,88 @@
+#pragma once
+
+// What bounds the calls of a worker: how much is under way, and what waits for its turn.
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <vector>
+
+#include <ferry/backend/flow_limits.hpp>
+#include <ferry/backend/worker_info.hpp>
+#include <ferry/transport/connection.hpp>
+#include <ferry/wire/message.hpp>
+
+namespace ferry::inline v0::detail {
+
+/// What several connections have taken and not yet written. Thread-safe.
+class unwritten_sum {
+ public:
+  /// Until remove(), for which the connection lives.
+  void add(const connection& which);
+  void remove(const connection& which) noexcept;
+  [[nodiscard]] std::uint64_t bytes() const noexcept;
+
+ private:
+  mutable std::mutex mutex_;  // taken with the mutex of a link held
+  std::vector<const connection*> all_;
+};
+
+/// What all links of a worker share. Thread-safe.
+struct worker_flow {
+  explicit worker_flow(const flow_limits& bounds = {}) : limits(bounds) {}
+
+  const flow_limits limits;
+  std::atomic<std::uint64_t> active_calls{0};  // begun and not completed, those in queues included
+  std::atomic<std::uint64_t> queued_calls{0};  // those that want a reply
+  std::atomic<std::uint64_t> queued_messages{0};
+  std::atomic<std::uint64_t> queued_bytes{0};
+  unwritten_sum requests;
+
+  /// Calls that were sent and have not ended.
+  [[nodiscard]] std::uint64_t sent_calls() const noexcept {
+    const std::uint64_t queued = queued_calls.load(std::memory_order_relaxed);
+    const std::uint64_t active = active_calls.load(std::memory_order_relaxed);
+    return active > queued ? active - queued : 0;
+  }
+};
+
+/// Messages to one peer that wait for their turn, first come, first served. Not thread-safe; the figures of the worker are
+/// kept up to date.
+class send_queue {
+ public:
+  struct entry {
+    outgoing_message message;
+    std::uint64_t bytes = 0;
+    bool soon = false;  // it may be held back for a moment to be written together with others
+
+    [[nodiscard]] bool one_way() const noexcept { return (message.header.flags & frame_one_way) != 0; }
+  };
+  using entries = std::list<entry>;
+
+  explicit send_queue(worker_flow& flow) : flow_(flow) {}
+  ~send_queue();
+  send_queue(const send_queue&) = delete;
+  send_queue& operator=(const send_queue&) = delete;
+
+  [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
+  [[nodiscard]] entry& front() noexcept { return entries_.front(); }
+  /// Throws errc::resource_exhausted, naming `peer` and the bound, if no further message of so many bytes may wait. While a
+  /// thread is about to send some (`pumping`), those that can go do not count.
+  void check_room(std::uint64_t bytes, const worker_info& peer, std::uint64_t sent_calls, bool pumping) const;
+  /// Throws std::bad_alloc; then `message` is untouched.
+  entries::iterator push(outgoing_message&& message, bool soon);
+  /// Takes one out, or all. To be destroyed without a lock: tensors may run deleters of users.
+  entries take(entries::iterator which) noexcept;
+  entries take_front() noexcept { return take(entries_.begin()); }
+  entries take_all() noexcept;
+
+ private:
+  void count(const entry& which, bool in) noexcept;
+
+  worker_flow& flow_;
+  entries entries_;
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace ferry::inline v0::detail

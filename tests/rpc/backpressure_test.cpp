@@ -1,0 +1,249 @@
+// Bounds on what is under way: what waits, what is refused, and what a peer that does not read costs.
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <mutex>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "captured_log.hpp"
+#include "cluster.hpp"
+#include "expect_error.hpp"
+#include "gate.hpp"
+#include "process_group.hpp"
+
+using namespace std::chrono_literals;
+using ferry::errc;
+using ferry_test::captured_log;
+using ferry_test::cluster;
+using ferry_test::cluster_options;
+using rpc_test::process_group;
+
+namespace backpressure_test {
+
+ferry_test::gate door;
+std::mutex order_mutex;
+std::vector<int> order;
+int pass_door(int number) {
+  door.pass();
+  const std::lock_guard lock(order_mutex);
+  order.push_back(number);
+  return number;
+}
+int plus_one(int value) { return value + 1; }
+std::size_t length(const std::string& text) { return text.size(); }
+
+}  // namespace backpressure_test
+
+using namespace backpressure_test;
+
+namespace {
+
+constexpr std::size_t mebibyte = std::size_t{1} << 20;
+
+cluster_options bounded(const ferry::flow_limits& flow, const std::string& transport = {}) {
+  return {.configure = [=](ferry::worker_config& config) {
+    config.flow = flow;
+    config.rpc_timeout = 100s;
+    if (!transport.empty()) config.transports = {transport};
+  }};
+}
+
+// A new door, opened at the latest when the test ends: a handler behind it would keep its worker from shutting down.
+struct closed_door {
+  closed_door() {
+    door.reset();
+    order.clear();
+  }
+  ~closed_door() { door.open(); }
+  closed_door(const closed_door&) = delete;
+  closed_door& operator=(const closed_door&) = delete;
+};
+
+std::size_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::size_t all = 0;
+  std::size_t resident = 0;
+  statm >> all >> resident;
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+void stop_process(const ferry_test::child_process& which) {
+  which.kill(SIGSTOP);
+  int status = 0;
+  REQUIRE(::waitpid(which.pid(), &status, WUNTRACED) == which.pid());
+}
+
+constexpr const char* transports[]{"tcp", "unix", "inproc"};
+
+}  // namespace
+
+TEST_CASE("calls beyond the bound wait, are sent in their order, and are refused beyond the bound of the queue") {
+  for (const char* transport : transports) {
+    CAPTURE(transport);
+    cluster group(3, bounded({.calls_per_peer = 1, .queued_calls_per_peer = 4}, transport));
+    ferry::worker& self = group[0];
+    CHECK(self.rpc_sync<plus_one>("worker1", 1) == 2);  // calls wait for the connection, too
+    const closed_door closed;
+    std::vector<ferry::future<int>> results;
+    for (int i = 0; i != 5; ++i) results.push_back(self.rpc_async<pass_door>("worker1", i));
+    door.await_arrivals(1);
+    CHECK(self.debug_info("agent.queued_calls") == "4");
+    CHECK(self.debug_info("agent.client_active_calls") == "5");
+    const char* const text = "flow.queued_calls_per_peer = 4";
+    expect_error(errc::resource_exhausted, text, [&] { (void)self.rpc_async<plus_one>("worker1", 1); });
+    expect_error(errc::resource_exhausted, "worker1", [&] { (void)self.rpc_sync<plus_one>("worker1", 1); });
+    expect_error(errc::resource_exhausted, text, [&] { self.notify<plus_one>("worker1", 1); });
+    CHECK(self.debug_info("agent.client_active_calls") == "5");
+    CHECK(self.rpc_sync<plus_one>("worker2", 1) == 2);  // another peer has a queue of its own
+    CHECK(door.arrived() == 1);
+    door.open();
+    for (int i = 0; i != 5; ++i) CHECK(results[static_cast<std::size_t>(i)].get() == i);
+    CHECK(order == std::vector{0, 1, 2, 3, 4});
+    CHECK(self.rpc_sync<plus_one>("worker1", 1) == 2);
+    CHECK(self.debug_info("agent.queued_calls") == "0");
+    CHECK(self.debug_info("agent.queued_bytes") == "0");
+  }
+}
+
+TEST_CASE("a queued call that times out or is cancelled leaves the queue at once, and says that it was queued") {
+  for (const char* transport : transports) {
+    CAPTURE(transport);
+    cluster group(2, bounded({.calls_per_peer = 1}, transport));
+    ferry::worker& self = group[0];
+    const closed_door closed;
+    const auto first = self.rpc_async<pass_door>("worker1", 0);
+    door.await_arrivals(1);
+    auto given_up = self.rpc_async<pass_door>("worker1", 1);
+    const auto late = self.rpc_async<pass_door>({"worker1", {.timeout = 20ms}}, 2);
+    expect_error(errc::rpc_timeout, "while queued", [&] { (void)late.get(); });
+    expect_error(errc::rpc_timeout, "while queued", [&] {
+      (void)self.rpc_sync<pass_door>({"worker1", {.timeout = 20ms}}, 3);
+    });
+    CHECK(self.debug_info("agent.queued_calls") == "1");
+    given_up.cancel();
+    expect_error(errc::call_cancelled, "while queued", [&] { (void)given_up.get(); });
+    std::stop_source stop;
+    std::thread stopper;
+    const std::stop_token token = stop.get_token();
+    expect_error(errc::call_cancelled, "while queued", [&] {
+      stopper = std::thread([&] {
+        while (self.debug_info("agent.queued_calls") != "1") std::this_thread::yield();
+        stop.request_stop();
+      });
+      (void)self.rpc_sync<pass_door>({"worker1", {.stop = token}}, 4);
+    });
+    stopper.join();
+    CHECK(self.debug_info("agent.queued_calls") == "0");
+    door.open();
+    CHECK(first.get() == 0);
+    CHECK(self.rpc_sync<pass_door>("worker1", 5) == 5);
+    CHECK(order == std::vector{0, 5});
+  }
+}
+
+TEST_CASE("many threads that block in calls share a bound of one") {
+  for (const char* transport : transports) {
+    CAPTURE(transport);
+    cluster group(2, bounded({.calls_per_peer = 1}, transport));
+    std::atomic<int> sum{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i != 8; ++i) {
+      threads.emplace_back([&, i] {
+        for (int j = 0; j != 100; ++j) {
+          if (i % 2 == 0) {
+            sum += group[0].rpc_sync<plus_one>("worker1", 0);
+          } else {
+            sum += group[0].rpc_async<plus_one>("worker1", 0).get();
+          }
+        }
+      });
+    }
+    for (auto& each : threads) each.join();
+    CHECK(sum == 800);
+    CHECK(group[0].debug_info("agent.queued_calls") == "0");
+  }
+}
+
+TEST_CASE("the bound of a worker leaves each peer its share") {
+  cluster group(3, bounded({.calls_per_worker = 1}));
+  ferry::worker& self = group[0];
+  const closed_door closed;
+  std::vector<ferry::future<int>> results;
+  constexpr auto share = static_cast<int>(ferry::flow_limits::fair_calls);
+  for (int i = 0; i != share + 4; ++i) results.push_back(self.rpc_async<pass_door>("worker1", i));
+  door.await_arrivals(share);
+  CHECK(self.debug_info("agent.queued_calls") == "4");
+  for (int i = 0; i != 100; ++i) CHECK(self.rpc_sync<plus_one>("worker2", i) == i + 1);
+  door.open();
+  for (const auto& each : results) each.wait();
+  CHECK(door.arrived() == share + 4);
+}
+
+TEST_CASE("a process that does not read costs what the bounds allow, and holds up no other peer") {
+  for (const char* transport : {"tcp", "unix"}) {
+    CAPTURE(transport);
+    ferry::flow_limits flow;
+    flow.bytes_per_peer = flow.queued_bytes_per_peer = 8 * mebibyte;
+    process_group all(3, {.transport = transport, .heartbeat_interval = ferry::no_timeout, .flow = flow});
+    const std::string large(mebibyte, 'x');
+    for (const char* peer : {"worker1", "worker2"}) CHECK(all.self.rpc_sync<length>(peer, large) == mebibyte);
+    stop_process(all.child(1));
+    const std::size_t before = resident_bytes();
+    std::vector<ferry::future<std::size_t>> results;
+    int refused = 0;
+    for (int i = 0; i != 100; ++i) {
+      try {
+        results.push_back(all.self.rpc_async<length>("worker1", large));
+      } catch (const ferry::resource_exhausted& e) {
+        ++refused;
+        CHECK_MESSAGE(std::string(e.what()).find("flow.queued_bytes_per_peer") != std::string::npos, e.what());
+      }
+    }
+    CHECK(refused > 50);
+    CHECK(results.size() >= 15);
+    const std::size_t now = resident_bytes();
+    CHECK_MESSAGE(now < before + 16 * mebibyte + 16 * mebibyte, "grew by ", now - std::min(before, now));
+    for (int i = 0; i != 20; ++i) CHECK(all.self.rpc_sync<length>("worker2", large) == mebibyte);
+    all.child(1).kill(SIGCONT);
+    for (const auto& each : results) CHECK(each.get() == mebibyte);
+    all.leave();
+  }
+}
+
+TEST_CASE("when a process is killed, the calls that wait for their turn end with the rest") {
+  captured_log log;
+  ferry::flow_limits flow;
+  flow.calls_per_peer = 2;
+  process_group all(3, {.flow = flow});
+  CHECK(all.self.rpc_sync<plus_one>("worker1", 1) == 2);
+  stop_process(all.child(1));
+  std::vector<ferry::future<int>> results;
+  for (int i = 0; i != 10; ++i)
+    results.push_back(all.self.rpc_async<plus_one>({"worker1", {.timeout = ferry::no_timeout}}, i));
+  CHECK(all.self.debug_info("agent.queued_calls") == "8");
+  all.child(1).kill(SIGKILL);
+  int queued = 0;
+  for (const auto& each : results) {
+    expect_error(errc::peer_lost, "worker1", [&] {
+      try {
+        (void)each.get();
+      } catch (const ferry::error& e) {
+        if (std::string(e.what()).find("while queued") != std::string::npos) ++queued;
+        throw;
+      }
+    });
+  }
+  CHECK(queued == 8);
+  CHECK(all.self.debug_info("agent.queued_calls") == "0");
+  CHECK(all.self.rpc_sync<plus_one>("worker2", 1) == 2);
+  all.self.shutdown();
+}
