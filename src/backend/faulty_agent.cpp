@@ -62,7 +62,8 @@ class faulty_channel final : public reply_channel {
   }
   void begin_call(std::uint64_t call_id, stoppable& running) override { inner_->begin_call(call_id, running); }
   void end_call(std::uint64_t call_id, const stoppable& ended) noexcept override { inner_->end_call(call_id, ended); }
-  void handled() noexcept override { inner_->handled(); }
+  bool may_begin(work& item, executor& on) noexcept override { return inner_->may_begin(item, on); }
+  void handled(std::uint64_t bytes) noexcept override { inner_->handled(bytes); }
 
  private:
   const std::shared_ptr<fault_engine> engine_;
@@ -77,7 +78,7 @@ class no_channel final : public reply_channel {
   void reply(std::uint64_t, outgoing_message&& answer) override { answer.finish(); }
   void begin_call(std::uint64_t, stoppable&) override {}
   void end_call(std::uint64_t, const stoppable&) noexcept override {}
-  void handled() noexcept override {}
+  void handled(std::uint64_t) noexcept override {}
 };
 
 class faulty_agent final : public agent, public request_handler {
@@ -193,6 +194,7 @@ class faulty_agent final : public agent, public request_handler {
 
   void on_request(const std::shared_ptr<reply_channel>& channel, const worker_info& from,
                   inbound_message&& request) noexcept override {
+    const std::uint64_t bytes = request.header.message_bytes();
     try {
       const std::uint64_t method = request.header.method;
       const message_kinds kind = kind_of(request.header);
@@ -202,7 +204,7 @@ class faulty_agent final : public agent, public request_handler {
       if (!decision.pass) {
         switch (decision.rule.action) {
           case fault_action::drop:
-          case fault_action::cut: return channel->handled();
+          case fault_action::cut: return channel->handled(bytes);
           case fault_action::delay:
           case fault_action::reorder: {
             const auto kept = std::make_shared<inbound_message>(std::move(request));
@@ -223,7 +225,7 @@ class faulty_agent final : public agent, public request_handler {
       engine_->passed(from.name());
     } catch (const std::exception& problem) {
       log(log_level::error, std::string("a fault injector dropped a request: ") + problem.what());
-      channel->handled();
+      channel->handled(bytes);
     }
   }
   void on_member_event(const member_event& event) noexcept override { above_->on_member_event(event); }

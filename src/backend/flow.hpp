@@ -28,6 +28,19 @@ class unwritten_sum {
   std::vector<const connection*> all_;
 };
 
+/// Requests and their bytes, in one number: fits 4 million and 4 TiB. Thread-safe.
+class load_sum {
+ public:
+  void add(std::uint64_t bytes) noexcept { value_.fetch_add(one + bytes, std::memory_order_relaxed); }
+  void remove(std::uint64_t bytes) noexcept { value_.fetch_sub(one + bytes, std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t calls() const noexcept { return value_.load(std::memory_order_relaxed) / one; }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return value_.load(std::memory_order_relaxed) % one; }
+
+ private:
+  static constexpr std::uint64_t one = std::uint64_t{1} << 42;
+  std::atomic<std::uint64_t> value_{0};
+};
+
 /// What all links of a worker share. Thread-safe.
 struct worker_flow {
   explicit worker_flow(const flow_limits& bounds = {}) : limits(bounds) {}
@@ -38,6 +51,11 @@ struct worker_flow {
   std::atomic<std::uint64_t> queued_messages{0};
   std::atomic<std::uint64_t> queued_bytes{0};
   unwritten_sum requests;
+
+  load_sum served;  // requests that have arrived and are not answered
+  unwritten_sum replies;
+  std::atomic<std::uint64_t> paused_links{0};
+  std::atomic<std::uint64_t> held_handlers{0};
 
   /// Calls that were sent and have not ended.
   [[nodiscard]] std::uint64_t sent_calls() const noexcept {

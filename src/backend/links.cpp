@@ -42,42 +42,17 @@ std::string text_of(const std::exception_ptr& reason) {
   }
 }
 
-// Of a connection that opened, or (with a reason) was lost.
-void note(link_owner& owner, link_event::kind what, const remote_worker& peer, const connection& which,
-          const std::exception_ptr& reason = nullptr) noexcept {
+}  // namespace
+
+void link_owner::note(link_event::kind what, const remote_worker& peer, const connection& which,
+                      const std::exception_ptr& reason) noexcept {
   try {
     const std::string route = which.description();
-    owner.on_link_event({what, peer.who, reason ? fmt::format("{}: {}", route, text_of(reason)) : route});
+    on_link_event({what, peer.who, reason ? fmt::format("{}: {}", route, text_of(reason)) : route});
   } catch (const std::exception& e) {
     log(log_level::warning, std::string("an event of a connection was not recorded: ") + e.what());
   }
 }
-
-// Only the thread of the moment writes it.
-void add(std::atomic<std::uint64_t>& figure, std::uint64_t more) noexcept {
-  figure.store(figure.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
-}
-
-// Stops calls: marks them at once, and runs the callbacks of users on another thread; drops a reference to each.
-void stop_later(link_owner& owner, std::vector<stoppable*> calls) {
-  struct stopping : work {
-    std::vector<stoppable*> calls;
-  };
-  if (calls.empty()) return;
-  for (stoppable* call : calls) call->mark_stopped();
-  auto* item = new stopping;
-  item->calls = std::move(calls);
-  item->run = [](work* self) noexcept {
-    const std::unique_ptr<stopping> owned(static_cast<stopping*>(self));
-    for (stoppable* call : owned->calls) {
-      call->request_stop();
-      call->drop_reference();
-    }
-  };
-  owner.run_later(item);
-}
-
-}  // namespace
 
 // ---------------------------------------------------------------- outgoing_link
 
@@ -91,7 +66,7 @@ void outgoing_link::opened(std::shared_ptr<connection> connection) {
     owner_->on_link_lost(peer_, *connection);
     throw;
   }
-  note(*owner_, link_event::kind::opened, peer_, *connection);
+  owner_->note(link_event::kind::opened, peer_, *connection);
   {
     std::lock_guard lock(mutex_);
     connection_ = connection;
@@ -466,139 +441,11 @@ void outgoing_link::add_traffic(peer_traffic& sum) const noexcept {
 }
 
 void outgoing_link::on_closed(connection& which, std::exception_ptr reason) noexcept {
-  note(*owner_, link_event::kind::lost, peer_, which, reason);
+  owner_->note(link_event::kind::lost, peer_, which, reason);
   flow_.requests.remove(which);
   end_all(owner_->closing() ? errc::shutting_down : errc::peer_lost, text_of(reason));
   owner_->on_link_lost(peer_, which);
   owner_->on_link_closed(this);
-}
-
-// ---------------------------------------------------------------- incoming_link
-
-void incoming_link::start() {
-  owner_->on_link_open(peer_, *connection_, false);
-  try {
-    connection_->start(shared_from_this());
-  } catch (...) {
-    owner_->on_link_lost(peer_, *connection_);
-    throw;
-  }
-  note(*owner_, link_event::kind::accepted, peer_, *connection_);
-}
-
-void incoming_link::close(const std::exception_ptr& reason, bool take_leave) noexcept {
-  if (take_leave) say_farewell(*connection_);
-  connection_->close(reason);
-}
-
-void incoming_link::on_message(connection& from, inbound_message&& message) noexcept {
-  peer_.heard();
-  if (message.header.kind == frame_kind::request) {
-    add(served_, 1);
-    add(bytes_received_, message.header.message_bytes());
-    return handler_.on_request(shared_from_this(), peer_.who, std::move(message));
-  }
-  if (message.header.kind == frame_kind::control) return owner_->on_control(peer_, std::move(message));
-  if (message.header.kind == frame_kind::cancel) {
-    stoppable* running = nullptr;
-    {
-      std::lock_guard lock(mutex_);
-      stoppable** found = find_running(message.header.call_id);
-      if (!found) return;  // it has just ended
-      running = *found;
-      running->add_reference();
-    }
-    stop_later(*owner_, {running});
-    return;
-  }
-  from.close(make_error(errc::protocol_error, fmt::format("{} sent a frame of kind {} as a caller", from.description(),
-                                                          static_cast<int>(message.header.kind))));
-}
-
-void incoming_link::on_closed(connection& which, std::exception_ptr reason) noexcept {
-  note(*owner_, link_event::kind::lost, peer_, which, reason);
-  std::vector<stoppable*> running;
-  {
-    std::lock_guard lock(mutex_);
-    closed_ = true;
-    for (auto& [id, call] : running_) {
-      if (call) running.push_back(call);
-    }
-    for (auto& [id, call] : others_running_) running.push_back(call);
-    for (stoppable* call : running) call->add_reference();
-    running_.clear();
-    others_running_.clear();
-    owner_->count_handled(-std::exchange(handled_, 0));
-  }
-  stop_later(*owner_, std::move(running));
-  owner_->on_link_lost(peer_, which);
-  owner_->on_link_closed(this);
-}
-
-void incoming_link::handled() noexcept {
-  std::lock_guard lock(mutex_);
-  if (closed_) return;
-  ++handled_;
-  owner_->count_handled(1);
-}
-
-void incoming_link::reply(std::uint64_t call_id, outgoing_message&& answer) {
-  answer.header.call_id = call_id;
-  answer.finish();
-  bytes_sent_.fetch_add(answer.header.message_bytes(), std::memory_order_relaxed);
-  connection_->send(std::move(answer));
-}
-
-void incoming_link::visit_requests(const agent::request_visitor& visit) const {
-  std::lock_guard lock(mutex_);  // which keeps them: whatever ends is taken out first
-  for (const auto& [id, call] : running_) {
-    if (call) visit(peer_.who, id, *call);
-  }
-  for (const auto& [id, call] : others_running_) visit(peer_.who, id, *call);
-}
-
-void incoming_link::add_traffic(peer_traffic& sum) const noexcept {
-  sum.served += served_.load(std::memory_order_relaxed);
-  sum.bytes_sent += bytes_sent_.load(std::memory_order_relaxed);
-  sum.bytes_received += bytes_received_.load(std::memory_order_relaxed);
-}
-
-void incoming_link::begin_call(std::uint64_t call_id, stoppable& running) {
-  {
-    std::lock_guard lock(mutex_);
-    if (!closed_) {
-      const auto slot = static_cast<std::uint32_t>(call_id);
-      if (slot < dense_slots) {
-        if (slot >= running_.size()) running_.resize(slot + 1);
-        if (!running_[slot].call) {
-          running_[slot] = {call_id, &running};
-          return;
-        }
-      }
-      others_running_.emplace(call_id, &running);
-      return;
-    }
-  }
-  running.request_stop();
-}
-
-// A caller may, against the protocol, give one id to two calls at once: only what has ended is taken out.
-void incoming_link::end_call(std::uint64_t call_id, const stoppable& ended) noexcept {
-  std::lock_guard lock(mutex_);
-  const auto slot = static_cast<std::uint32_t>(call_id);
-  if (slot < running_.size() && running_[slot].call == &ended) {
-    running_[slot].call = nullptr;
-  } else if (const auto found = others_running_.find(call_id);
-             found != others_running_.end() && found->second == &ended) {
-    others_running_.erase(found);
-  }
-}
-
-stoppable** incoming_link::find_running(std::uint64_t call_id) noexcept {
-  const auto slot = static_cast<std::uint32_t>(call_id);
-  if (slot < running_.size() && running_[slot].call && running_[slot].id == call_id) return &running_[slot].call;
-  const auto found = others_running_.find(call_id);
-  return found == others_running_.end() ? nullptr : &found->second;
 }
 
 }  // namespace detail

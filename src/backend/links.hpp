@@ -47,6 +47,9 @@ class link_owner {
   virtual void on_control_closed(control_link& which) noexcept { (void)which; }
   /// For the records of those who look for a fault.
   virtual void on_link_event(const link_event& event) noexcept { (void)event; }
+  /// The same, of a connection that opened, or (with a reason) was lost.
+  void note(link_event::kind what, const remote_worker& peer, const connection& which,
+            const std::exception_ptr& reason = nullptr) noexcept;
 
  protected:
   ~link_owner() = default;
@@ -155,7 +158,11 @@ class incoming_link final : public connection_receiver,
  public:
   incoming_link(std::shared_ptr<link_owner> owner, remote_worker peer, request_handler& handler,
                 std::shared_ptr<connection> connection)
-      : owner_(std::move(owner)), peer_(std::move(peer)), handler_(handler), connection_(std::move(connection)) {}
+      : owner_(std::move(owner)),
+        peer_(std::move(peer)),
+        flow_(owner_->flow()),
+        handler_(handler),
+        connection_(std::move(connection)) {}
 
   /// Begins to receive.
   void start();
@@ -170,17 +177,30 @@ class incoming_link final : public connection_receiver,
   // connection_receiver
   void on_message(connection& from, inbound_message&& message) noexcept override;
   void on_closed(connection& which, std::exception_ptr reason) noexcept override;
+  void on_written(connection& which) noexcept override;
   [[nodiscard]] std::size_t expected_messages() const noexcept override { return 1; }
 
   // reply_channel
   void reply(std::uint64_t call_id, outgoing_message&& answer) override;
   void begin_call(std::uint64_t call_id, stoppable& running) override;
   void end_call(std::uint64_t call_id, const stoppable& ended) noexcept override;
-  void handled() noexcept override;
+  bool may_begin(work& item, executor& on) noexcept override;
+  void handled(std::uint64_t bytes) noexcept override;
 
  private:
+  struct held_handler {
+    work* item;
+    executor* on;
+  };
+  /// Whether so much, or a part of it, is being served that nothing more is to be read.
+  [[nodiscard]] bool overloaded(std::uint64_t part) const noexcept;
+  [[nodiscard]] bool congested() const noexcept;
+  void pause() noexcept;  // with mutex_ held, as the next
+  void release(std::vector<held_handler>& held) noexcept;
+
   const std::shared_ptr<link_owner> owner_;
   const remote_worker peer_;
+  worker_flow& flow_;
   request_handler& handler_;
   const std::shared_ptr<connection> connection_;
   struct running_call {
@@ -196,8 +216,13 @@ class incoming_link final : public connection_receiver,
   std::unordered_map<std::uint64_t, stoppable*> others_running_;  // by id
   bool closed_ = false;
   std::int64_t handled_ = 0;  // requests, while not closed
-  // The first two are written by whoever reads the connection, one thread at a time.
+  bool paused_ = false;
+  std::vector<held_handler> held_;
+  std::atomic<std::uint64_t> ended_{0};  // requests, and their bytes; written with mutex_ held
+  std::atomic<std::uint64_t> ended_bytes_{0};
+  // These are written by whoever reads the connection, one thread at a time.
   std::atomic<std::uint64_t> served_{0};
+  std::atomic<std::uint64_t> served_bytes_{0};
   std::atomic<std::uint64_t> bytes_received_{0};
   std::atomic<std::uint64_t> bytes_sent_{0};
 };

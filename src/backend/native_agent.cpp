@@ -231,7 +231,11 @@ agent_counters native_core::counters() const noexcept {
           .lost_workers = lost_workers_.load(),
           .queued_calls = flow_.queued_messages.load(),
           .queued_bytes = flow_.queued_bytes.load(),
-          .unwritten_bytes = flow_.requests.bytes()};
+          .unwritten_bytes = flow_.requests.bytes(),
+          .served_bytes = flow_.served.bytes(),
+          .unwritten_replies = flow_.replies.bytes(),
+          .held_handlers = flow_.held_handlers.load(),
+          .paused_connections = flow_.paused_links.load()};
 }
 
 // ---------------------------------------------------------------- deadlines

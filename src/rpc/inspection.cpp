@@ -114,16 +114,20 @@ void worker_core::add_own_figures() {
       "the agent",
       {{"agent.blocked_handlers", [this] { return std::to_string(pool_->blocked()); }},
        {"agent.client_active_calls", [this] { return std::to_string(agent_->counters().client_active_calls); }},
+       {"agent.held_handlers", [this] { return std::to_string(agent_->counters().held_handlers); }},
        {"agent.late_replies", [this] { return std::to_string(agent_->counters().late_replies); }},
        {"agent.lost_workers", [this] { return std::to_string(agent_->counters().lost_workers); }},
-       {"agent.queued_bytes", [this] { return std::to_string(agent_->counters().queued_bytes); }},
-       {"agent.queued_calls", [this] { return std::to_string(agent_->counters().queued_calls); }},
-       {"agent.unwritten_bytes", [this] { return std::to_string(agent_->counters().unwritten_bytes); }},
        {"agent.num_idle_threads",
         [this, threads] { return std::to_string(threads() - std::min(threads(), pool_->running())); }},
+       {"agent.paused_connections", [this] { return std::to_string(agent_->counters().paused_connections); }},
+       {"agent.queued_bytes", [this] { return std::to_string(agent_->counters().queued_bytes); }},
+       {"agent.queued_calls", [this] { return std::to_string(agent_->counters().queued_calls); }},
        {"agent.server_active_async_calls", [this] { return std::to_string(std::max(later_.load(), 0)); }},
        {"agent.server_active_calls", [this] { return std::to_string(requests_.load()); }},
-       {"agent.thread_pool_size", [threads] { return std::to_string(threads()); }}});
+       {"agent.served_bytes", [this] { return std::to_string(agent_->counters().served_bytes); }},
+       {"agent.thread_pool_size", [threads] { return std::to_string(threads()); }},
+       {"agent.unwritten_bytes", [this] { return std::to_string(agent_->counters().unwritten_bytes); }},
+       {"agent.unwritten_replies", [this] { return std::to_string(agent_->counters().unwritten_replies); }}});
 }
 
 void worker_core::add_debug_info(std::string_view provider, std::vector<debug_figure> figures) {

@@ -39,6 +39,7 @@ served_call::served_call(std::shared_ptr<worker_core> worker, std::shared_ptr<re
       is_one_way_((request_.header.flags & frame_one_way) != 0) {
   run = [](work* self) noexcept {
     auto* call = static_cast<served_call*>(self);
+    if (!call->one_way() && !call->channel_->may_begin(*call, *call->worker_)) return;
     call->serve();
     call->drop_reference();
   };
@@ -125,7 +126,7 @@ void served_call::done() noexcept {
     channel_->end_call(request_.header.call_id, *this);
   }
   request_ = {};  // the context may live on in continuations; what was received need not
-  channel_->handled();
+  channel_->handled(bytes_);
   channel_.reset();
   worker_->request_done();
 }

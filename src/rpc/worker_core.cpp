@@ -153,6 +153,7 @@ void worker_core::end(bool graceful, timeout limit) {
 void worker_core::on_request(const std::shared_ptr<reply_channel>& channel, const worker_info& from,
                              inbound_message&& request) noexcept {
   requests_.fetch_add(1, std::memory_order_relaxed);
+  const std::uint64_t bytes = request.header.message_bytes();
   try {
     auto call = std::make_unique<served_call>(shared_from_this(), channel, from.id(), std::move(request), clock::now());
     const method_entry* method = call->method();
@@ -163,7 +164,7 @@ void worker_core::on_request(const std::shared_ptr<reply_channel>& channel, cons
       pool_->submit(call.release());
     }
   } catch (const std::exception& e) {
-    channel->handled();
+    channel->handled(bytes);
     log(log_level::error,
         fmt::format("{} dropped a request of {}: {}", to_string(agent_->self()), to_string(from), e.what()));
     request_done();

@@ -77,9 +77,12 @@ void frame_reader::parse(message_sink& sink) {
       sink.on_frame(std::exchange(message_, {}));
       continue;
     }
-    if (!take_small_frame(sink)) return;
+    stalled_ = sink.paused();
+    if (stalled_ || !take_small_frame(sink)) return;
   }
 }
+
+void frame_reader::go_on(message_sink& sink) { parse(sink); }
 
 // Handles what starts at begin_ if it is there whole, except for tensor data; false if more bytes are needed.
 bool frame_reader::take_small_frame(message_sink& sink) {

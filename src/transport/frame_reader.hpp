@@ -18,6 +18,8 @@ namespace ferry::inline v0::detail {
 class message_sink {
  public:
   virtual void on_frame(inbound_message&& message) = 0;
+  /// No further message is to be begun: its memory is not to be taken.
+  [[nodiscard]] virtual bool paused() const noexcept { return false; }
 
  protected:
   ~message_sink() = default;
@@ -35,6 +37,10 @@ class frame_reader {
   /// `count` bytes have arrived there. Throws what the checks of the wire floor throw, or std::bad_alloc: then the stream
   /// is unusable.
   void commit(std::size_t count, message_sink& sink);
+  /// The sink was paused, and messages may be there that came with earlier ones: go_on(), before anything is received.
+  [[nodiscard]] bool stalled() const noexcept { return stalled_; }
+  /// Throws as commit() does.
+  void go_on(message_sink& sink);
   /// True in the middle of a message: the end of the stream now means that it was cut short.
   [[nodiscard]] bool mid_message() const noexcept { return phase_ != phase::header || begin_ != end_; }
 
@@ -63,6 +69,7 @@ class frame_reader {
   std::size_t body_filled_ = 0;
   std::size_t tensor_ = 0;  // being received
   bool after_large_tensors_ = false;
+  bool stalled_ = false;
   std::size_t tensor_filled_ = 0;  // of it
 };
 

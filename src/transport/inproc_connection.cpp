@@ -106,6 +106,17 @@ void inproc_connection::tell_written() noexcept {
   if (receiver) receiver->on_written(*this);
 }
 
+void inproc_connection::pause_reading() noexcept {
+  const std::lock_guard lock(mutex_);
+  paused_ = true;
+}
+
+void inproc_connection::resume_reading() noexcept {
+  const std::lock_guard lock(mutex_);
+  paused_ = false;
+  wake();
+}
+
 void inproc_connection::close(std::exception_ptr reason) noexcept {
   std::deque<inbound_message> unwanted;
   {

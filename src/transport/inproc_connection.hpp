@@ -38,6 +38,8 @@ class inproc_connection final : public connection, public std::enable_shared_fro
     return sent_->bytes.load(std::memory_order_relaxed);
   }
   bool tell_when_written(std::uint64_t bytes) noexcept override;
+  void pause_reading() noexcept override;
+  void resume_reading() noexcept override;
   void close(std::exception_ptr reason) noexcept override;
   [[nodiscard]] bool same_process() const noexcept override { return true; }
   [[nodiscard]] std::string_view transport_name() const noexcept override { return "inproc"; }
@@ -67,7 +69,9 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   void wake() noexcept;
   /// Delivers until nothing is left or `stop` is met. Called and left with `lock` held.
   void deliver(std::unique_lock<std::mutex>& lock, const drive_condition* stop) noexcept;
-  [[nodiscard]] bool nothing_to_do() const noexcept { return inbox_.empty() && (!closed_ || told_); }
+  [[nodiscard]] bool nothing_to_do() const noexcept {
+    return inbox_.empty() ? !closed_ || told_ : paused_;  // the end is told after what came before it
+  }
 
   const std::shared_ptr<io_threads> loop_;
   const std::string description_;
@@ -85,6 +89,7 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   bool interrupted_ = false;
   bool closed_ = false;
   bool told_ = false;
+  bool paused_ = false;
   delivery work_;
   std::shared_ptr<inproc_connection> posted_;  // keeps this alive while work_ is queued
 };

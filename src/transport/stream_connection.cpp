@@ -98,6 +98,10 @@ class stream_connection final : public connection,
     return taken_.load(std::memory_order_relaxed) - written_.load(std::memory_order_relaxed);
   }
   bool tell_when_written(std::uint64_t bytes) noexcept override;
+  void pause_reading() noexcept override { paused_.store(true); }
+  void resume_reading() noexcept override {
+    if (paused_.exchange(false)) read_later();
+  }
   [[nodiscard]] std::string_view transport_name() const noexcept override { return name_; }
   [[nodiscard]] std::string description() const override { return description_; }
 
@@ -115,10 +119,12 @@ class stream_connection final : public connection,
   enum class outcome { drained, more, ended };
 
   void on_frame(inbound_message&& message) override { receiver_->on_message(*this, std::move(message)); }
+  [[nodiscard]] bool paused() const noexcept override { return paused_.load(std::memory_order_relaxed); }
 
   outcome receive(std::size_t& received, bool sleep = false) noexcept;
   bool take_reader() noexcept;
   void leave_reader() noexcept;
+  void read_later() noexcept;
   void tell_closed() noexcept;
   void read_all(bool to_the_end) noexcept;
   void note_unwatched() noexcept;
@@ -154,7 +160,8 @@ class stream_connection final : public connection,
   frame_reader reader_state_;  // this and the next belong to the thread that reads
   adaptive_spin spin_;
   bool told_ = false;
-  std::mutex interrupt_mutex_;  // guards the next
+  std::atomic<bool> paused_{false};  // the reader leaves everything where it is
+  std::mutex interrupt_mutex_;       // guards the next
   int interrupt_ = no_descriptor;
   std::atomic<bool> driven_{false};                 // drive() was called before
   std::atomic<clock::rep> driver_asleep_since_{0};  // zero: no thread sleeps inside drive()
@@ -466,14 +473,32 @@ bool stream_connection::take_reader() noexcept {
 void stream_connection::leave_reader() noexcept {
   for (;;) {
     if (closed_.load()) return tell_closed();  // and stays the reader for ever
+    const bool stalled = reader_state_.stalled();
     const int before = reader_.exchange(not_read);
     if (closed_.load()) {
       if (!take_reader()) return;
       continue;
     }
-    if (before == read_again) set_armed(true);
+    if (before == read_again) {
+      set_armed(true);
+      if (stalled) read_later();  // what is here already is not reported
+    }
     return;
   }
+}
+
+// After a pause. The thread that reads at the moment may have seen its end, or not.
+void stream_connection::read_later() noexcept {
+  struct turn : work {
+    std::shared_ptr<stream_connection> of;
+  };
+  auto* item = new turn;
+  item->of = shared_from_this();
+  item->run = [](work* self) noexcept {
+    const std::unique_ptr<turn> owned(static_cast<turn*>(self));
+    if (owned->of->take_reader()) owned->of->read_all(true);
+  };
+  loop_->post_elsewhere(item);
 }
 
 void stream_connection::tell_closed() noexcept {
@@ -498,7 +523,12 @@ void stream_connection::tell_closed() noexcept {
 // One recvmsg; the caller is the reader. With `sleep` it waits up to plain_wait for the first byte.
 stream_connection::outcome stream_connection::receive(std::size_t& received, bool sleep) noexcept {
   received = 0;
+  if (paused()) return outcome::drained;
   try {
+    if (reader_state_.stalled()) {
+      reader_state_.go_on(*this);
+      if (paused()) return outcome::drained;
+    }
     std::array<iovec, frame_reader::max_vectors> vectors;
     std::size_t total = 0;
     const std::size_t count = reader_state_.prepare(vectors, total);
@@ -596,6 +626,7 @@ bool stream_connection::resume_watching(bool now) noexcept {
 }
 
 bool stream_connection::linger() noexcept {
+  if (paused()) return false;
   // A caller that waits for its reply finds the connection free to read only if nobody else sits on it.
   if (driven_.load(std::memory_order_relaxed)) {
     keep_watched();
@@ -639,6 +670,7 @@ int stream_connection::interrupt_descriptor() noexcept {
 }
 
 bool stream_connection::drive(const drive_condition& condition, deadline until) noexcept {
+  if (paused()) return false;
   driven_.store(true, std::memory_order_relaxed);
   const int interrupt = interrupt_descriptor();
   if (interrupt < 0) {  // no descriptor left: somebody else reads

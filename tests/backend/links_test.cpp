@@ -42,6 +42,9 @@ struct recorder final : connection {
   std::uint64_t unwritten = 0;
   std::uint64_t tell_at = 0;
   bool asked = false;
+  bool paused = false;
+  void pause_reading() noexcept override { paused = true; }
+  void resume_reading() noexcept override { paused = false; }
   std::shared_ptr<connection_receiver> receiver;
   void start(std::shared_ptr<connection_receiver> to) override { receiver = std::move(to); }
   void send(outgoing_message&& message) noexcept override {
@@ -296,4 +299,98 @@ TEST_CASE("when a link ends, what was queued ends with it, and says so") {
   CHECK(calls[1].failed_in == call_phase::queued);
   CHECK(to.owns->bounds.queued_calls == 0);
   CHECK(to.owns->sent == 0);
+}
+
+namespace {
+
+struct posted_work final : executor {
+  std::vector<work*> items;
+  void post(work* item) noexcept override { items.push_back(item); }
+};
+
+struct accepting final : request_handler {
+  int requests = 0;
+  void on_request(const std::shared_ptr<reply_channel>&, const worker_info&, inbound_message&&) noexcept override {
+    ++requests;
+  }
+  [[nodiscard]] bool busy() const noexcept override { return false; }
+};
+
+struct accepted {
+  explicit accepted(const flow_limits& limits) : owns(std::make_shared<owner>(limits)) { link->start(); }
+  std::shared_ptr<owner> owns;
+  accepting handler;
+  std::shared_ptr<recorder> wire = std::make_shared<recorder>();
+  std::shared_ptr<detail::incoming_link> link =
+      std::make_shared<detail::incoming_link>(owns, worker_info("peer", worker_id{1}), handler, wire);
+
+  void request(std::uint64_t bytes) {
+    inbound_message message;
+    message.header.payload_bytes = bytes - frame_header::encoded_size;
+    link->on_message(*wire, std::move(message));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("reading pauses when enough requests are there, and goes on when half of them are answered") {
+  accepted from({.served_calls_per_peer = 4});
+  for (int i = 0; i != 3; ++i) from.request(100);
+  CHECK_FALSE(from.wire->paused);
+  from.request(100);
+  CHECK(from.wire->paused);
+  CHECK(from.owns->bounds.paused_links == 1);
+  from.link->handled(100);
+  from.link->handled(100);
+  CHECK(from.wire->paused);
+  from.link->handled(100);
+  CHECK_FALSE(from.wire->paused);
+  CHECK(from.owns->bounds.served.calls() == 1);
+  CHECK(from.owns->bounds.served.bytes() == 100);
+}
+
+TEST_CASE("a request that is larger than the bound is read, and nothing behind it until it is answered") {
+  accepted from({.served_bytes_per_peer = 1000});
+  from.request(100);
+  from.request(5000);
+  CHECK(from.wire->paused);
+  from.link->handled(100);
+  CHECK(from.wire->paused);
+  from.link->handled(5000);
+  CHECK_FALSE(from.wire->paused);
+  from.link->on_closed(*from.wire, make_error(errc::connection_lost, "lost"));
+}
+
+TEST_CASE("what others are served pauses a caller only beyond its share") {
+  accepted from({.served_calls_per_worker = 1});
+  from.owns->bounds.served.add(1);
+  for (std::uint64_t i = 0; i != flow_limits::fair_calls; ++i) from.request(100);
+  CHECK_FALSE(from.wire->paused);
+  from.request(100);
+  CHECK(from.wire->paused);
+  for (std::uint64_t i = 0; i != flow_limits::fair_calls; ++i) from.link->handled(100);
+  CHECK_FALSE(from.wire->paused);
+}
+
+TEST_CASE("handlers wait while answers are unwritten, and begin when these are written or nobody wants them") {
+  for (const bool lost : {false, true}) {
+    accepted from({.bytes_per_peer = 1000});
+    posted_work pool;
+    work items[2];
+    CHECK(from.link->may_begin(items[0], pool));
+    from.wire->reads = false;
+    from.wire->unwritten = 1200;
+    CHECK_FALSE(from.link->may_begin(items[0], pool));
+    CHECK_FALSE(from.link->may_begin(items[1], pool));
+    CHECK(from.owns->bounds.held_handlers == 2);
+    CHECK(pool.items.empty());
+    if (lost) {
+      from.link->on_closed(*from.wire, make_error(errc::connection_lost, "lost"));
+    } else {
+      from.wire->write(600);
+    }
+    CHECK(pool.items.size() == 2);
+    CHECK(from.owns->bounds.held_handlers == 0);
+    CHECK(from.link->may_begin(items[0], pool));
+  }
 }

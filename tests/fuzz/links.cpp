@@ -84,7 +84,7 @@ struct handler final : request_handler {
     answer.begin_payload();
     channel->reply(run.id, std::move(answer));
     channel->end_call(run.id, run);
-    channel->handled();
+    channel->handled(frame_header::encoded_size);
   }
 };
 

@@ -40,6 +40,12 @@ int pass_door(int number) {
 }
 int plus_one(int value) { return value + 1; }
 std::size_t length(const std::string& text) { return text.size(); }
+std::size_t pass_door_with(const std::string& text) {
+  door.pass();
+  return text.size();
+}
+void pass_door_one_way(int) { door.pass(); }
+int bounce(int depth) { return depth == 0 ? 0 : 1 + ferry::rpc_sync<bounce>(ferry::this_call().caller(), depth - 1); }
 
 }  // namespace backpressure_test
 
@@ -83,6 +89,10 @@ void stop_process(const ferry_test::child_process& which) {
 }
 
 constexpr const char* transports[]{"tcp", "unix", "inproc"};
+
+void await_figure(const ferry::worker& worker, std::string_view figure, std::string_view value) {
+  while (worker.debug_info(figure) != value) std::this_thread::yield();  // the watchdog ends what hangs
+}
 
 }  // namespace
 
@@ -246,4 +256,135 @@ TEST_CASE("when a process is killed, the calls that wait for their turn end with
   CHECK(all.self.debug_info("agent.queued_calls") == "0");
   CHECK(all.self.rpc_sync<plus_one>("worker2", 1) == 2);
   all.self.shutdown();
+}
+
+TEST_CASE("no more is read from a caller than may be served, and what it still sends waits at its own end") {
+  for (const char* transport : transports) {
+    for (const bool one_way : {false, true}) {
+      CAPTURE(transport);
+      CAPTURE(one_way);
+      cluster group(3, bounded({.served_calls_per_peer = 4}, transport));
+      CHECK(group[0].rpc_sync<plus_one>("worker1", 1) == 2);
+      const closed_door closed;
+      std::vector<ferry::future<int>> results;
+      for (int i = 0; i != 200; ++i) {
+        if (one_way) {
+          group[0].notify<pass_door_one_way>("worker1", i);
+        } else {
+          results.push_back(group[0].rpc_async<pass_door>("worker1", i));
+        }
+      }
+      door.await_arrivals(4);
+      await_figure(group[1], "agent.paused_connections", "1");
+      CHECK(group[1].debug_info("agent.server_active_calls") == "4");
+      CHECK(group[1].rpc_sync<plus_one>("worker0", 1) == 2);  // the other direction, and other callers, go on
+      CHECK(group[2].rpc_sync<plus_one>("worker1", 1) == 2);
+      CHECK(door.arrived() == 4);
+      door.open();
+      for (int i = 0; i != static_cast<int>(results.size()); ++i)
+        CHECK(results[static_cast<std::size_t>(i)].get() == i);
+      door.await_arrivals(200);
+      CHECK(door.most_inside() <= 4);
+      CHECK(group[0].rpc_sync<plus_one>("worker1", 1) == 2);
+      await_figure(group[1], "agent.paused_connections", "0");
+    }
+  }
+}
+
+TEST_CASE("requests that are served count with their bytes, for each caller and for all") {
+  for (const char* transport : transports) {
+    for (const bool all : {false, true}) {
+      CAPTURE(transport);
+      CAPTURE(all);
+      ferry::flow_limits flow;
+      (all ? flow.served_bytes_per_worker : flow.served_bytes_per_peer) = 2 * mebibyte;
+      cluster group(2, bounded(flow, transport));
+      CHECK(group[0].rpc_sync<plus_one>("worker1", 1) == 2);
+      const closed_door closed;
+      const std::string large(mebibyte / 2, 'x');
+      std::vector<ferry::future<std::size_t>> results;
+      for (int i = 0; i != 20; ++i) results.push_back(group[0].rpc_async<pass_door_with>("worker1", large));
+      door.await_arrivals(4);
+      await_figure(group[1], "agent.paused_connections", "1");
+      CHECK(std::stoul(group[1].debug_info("agent.served_bytes")) >= 2 * mebibyte);
+      CHECK(std::stoul(group[1].debug_info("agent.served_bytes")) < 3 * mebibyte);
+      door.open();
+      for (const auto& each : results) CHECK(each.get() == large.size());
+      CHECK(door.most_inside() <= 4);
+      await_figure(group[1], "agent.served_bytes", "0");
+    }
+  }
+}
+
+TEST_CASE("answers to a caller that does not read cost what the bounds allow") {
+  for (const char* transport : {"tcp", "unix"}) {
+    CAPTURE(transport);
+    rpc_test::mebibytes.reset();
+    ferry::flow_limits flow;
+    flow.bytes_per_peer = 8 * mebibyte;
+    process_group all(
+        3,
+        {.role = "member that obeys", .transport = transport, .heartbeat_interval = ferry::no_timeout, .flow = flow});
+    for (const auto& each : all.children) REQUIRE(each->read_line() == "joined");
+    all.child(1).write_line("flood 200");
+    rpc_test::mebibytes.await_arrivals(16);
+    await_figure(all.self, "agent.server_active_calls", "200");
+    stop_process(all.child(1));
+    const std::size_t before = resident_bytes();
+    rpc_test::mebibytes.open();
+    // Those that had begun before anything was unwritten end; of the rest a handler begins while there is room.
+    while (std::stoul(all.self.debug_info("agent.held_handlers")) < 100) std::this_thread::yield();
+    await_figure(all.self, "agent.num_idle_threads", "16");
+    CHECK(std::stoul(all.self.debug_info("agent.unwritten_replies")) >= 8 * mebibyte);
+    CHECK(std::stoul(all.self.debug_info("agent.unwritten_replies")) <= (8 + 16 + 1) * mebibyte);
+    const std::size_t now = resident_bytes();
+    CHECK_MESSAGE(now < before + (8 + 2 * 16 + 16) * mebibyte, "grew by ", now - std::min(before, now));
+    all.child(2).write_line("flood 20");
+    CHECK(all.child(2).read_line() == "done");
+    all.child(1).kill(SIGCONT);
+    CHECK(all.child(1).read_line() == "done");
+    CHECK(all.self.debug_info("agent.held_handlers") == "0");
+    for (const auto& each : all.children) each->write_line("shutdown");
+    all.leave();
+  }
+}
+
+TEST_CASE("a caller that dies while nothing is read from it leaves nothing behind") {
+  captured_log log;
+  for (const char* transport : {"tcp", "unix"}) {
+    CAPTURE(transport);
+    rpc_test::mebibytes.reset();
+    ferry::flow_limits flow;
+    flow.served_calls_per_peer = 4;
+    process_group all(2, {.role = "member that obeys", .transport = transport, .flow = flow});
+    REQUIRE(all.child(1).read_line() == "joined");
+    ferry::promise<std::string> lost;
+    all.self.on_peer_lost([&](const ferry::worker_info& who, const std::string&) { lost.set_value(who.name()); });
+    CHECK(all.self.rpc_sync<plus_one>("worker1", 1) == 2);
+    all.child(1).write_line("flood 100");
+    rpc_test::mebibytes.await_arrivals(4);
+    await_figure(all.self, "agent.paused_connections", "1");
+    all.child(1).kill(SIGKILL);
+    CHECK(lost.get_future().get() == "worker1");
+    rpc_test::mebibytes.open();
+    await_figure(all.self, "agent.server_active_calls", "0");
+    await_figure(all.self, "agent.paused_connections", "0");
+    CHECK(all.self.debug_info("agent.served_bytes") == "0");
+    all.self.shutdown();
+  }
+}
+
+TEST_CASE("calls that nest without end are refused by the bound of handlers that wait, and never hang") {
+  captured_log log;
+  for (const char* transport : transports) {
+    CAPTURE(transport);
+    cluster group(2, {.configure = [=](ferry::worker_config& config) {
+                    config.max_blocked_handlers = 8;
+                    config.rpc_timeout = ferry::no_timeout;
+                    config.transports = {transport};
+                  }});
+    expect_error(errc::resource_exhausted, "max_blocked_handlers",
+                 [&] { (void)group[0].rpc_sync<bounce>("worker1", 1000); });
+    CHECK(group[0].rpc_sync<bounce>("worker1", 8) == 8);
+  }
 }

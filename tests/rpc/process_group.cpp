@@ -8,11 +8,19 @@
 #include <sys/un.h>
 
 #include "cluster.hpp"
+#include "gate.hpp"
 
 using ferry_test::child_process;
 using ferry_test::worker_name;
 
 namespace rpc_test {
+
+ferry_test::gate mebibytes;
+std::string send_mebibyte(int) {
+  mebibytes.pass();
+  return std::string(std::size_t{1} << 20, 'x');
+}
+
 namespace {
 
 ferry::timeout milliseconds(const std::string& text) {
@@ -54,6 +62,7 @@ const ferry_test::role member_alone("member that leaves alone", [](const std::ve
 
 int nothing() { return 0; }
 
+// "flood <n>": calls send_mebibyte() of worker0 n times at once, and waits for all results.
 // "call <name>": calls it, and answers "done" or with the kind of the error.
 // "losses": answers with the names of those it was told to be lost, once there is one.
 // "shutdown", "leave": ends, gracefully or not, and answers as for a call.
@@ -70,6 +79,14 @@ const ferry_test::role obedient("member that obeys", [](const std::vector<std::s
     std::string answer = "done";
     try {
       if (line.starts_with("call ")) (void)self.rpc_sync<nothing>(line.substr(5));
+      if (line.starts_with("flood ")) {
+        std::vector<ferry::future<std::string>> results;
+        for (int i = std::stoi(line.substr(6)); i != 0; --i)
+          results.push_back(self.rpc_async<send_mebibyte>("worker0", i));
+        for (const auto& each : results) {
+          if (each.get().size() != std::size_t{1} << 20) answer = "wrong size";
+        }
+      }
       if (line == "losses") answer = loss.get();
       if (line == "shutdown") self.shutdown();
       if (line == "leave") self.shutdown(false);

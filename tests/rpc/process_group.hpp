@@ -6,6 +6,7 @@
 
 #include <ferry/ferry.hpp>
 
+#include "gate.hpp"
 #include "processes.hpp"
 #include "temporary_directory.hpp"
 #include "watchdog.hpp"
@@ -41,6 +42,10 @@ class process_group {
  public:
   ferry::worker self;
 };
+
+/// What a child asks worker0 for that is told to "flood" it; its handlers wait here.
+std::string send_mebibyte(int number);
+extern ferry_test::gate mebibytes;
 
 /// Breaks every connection of this process to another worker, not those to the store.
 void break_connections();

@@ -77,8 +77,14 @@ class reply_channel {
   /// `running`, at most once.
   virtual void begin_call(std::uint64_t call_id, stoppable& running) = 0;
   virtual void end_call(std::uint64_t call_id, const stoppable& ended) noexcept = 0;
-  /// A request, one-way ones included, has been dealt with: answered, or dropped.
-  virtual void handled() noexcept = 0;
+  /// Whether the handler of a request may begin. If not, since too many bytes of answers to this caller are unwritten, `item`
+  /// is posted to `on`, which must live until then, once they are fewer or the connection is lost.
+  virtual bool may_begin(work& item, executor& on) noexcept {
+    (void)item, (void)on;
+    return true;
+  }
+  /// A request of so many bytes, one-way ones included, has been dealt with: answered, or dropped.
+  virtual void handled(std::uint64_t bytes) noexcept = 0;
 };
 
 /// Something happened to a member of the group.
@@ -140,6 +146,10 @@ struct agent_counters {
   std::uint64_t queued_calls = 0;         ///< and notifications that wait to be sent (flow_limits)
   std::uint64_t queued_bytes = 0;         ///< of these
   std::uint64_t unwritten_bytes = 0;      ///< of requests that the transports have taken and not yet written
+  std::uint64_t served_bytes = 0;         ///< of requests that have arrived and are not answered
+  std::uint64_t unwritten_replies = 0;    ///< bytes that the transports have taken and not yet written
+  std::uint64_t held_handlers = 0;        ///< that wait until answers to their caller are written
+  std::uint64_t paused_connections = 0;   ///< from which nothing is read until requests are answered
 };
 
 /// All members are thread-safe.

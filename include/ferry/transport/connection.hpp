@@ -67,6 +67,12 @@ class connection {
     return false;
   }
 
+  /// The receiver, in on_message(), wants nothing more for now: no further message is begun, what comes waits where it is, at
+  /// the peer in the end. Until resume_reading() the end of the connection may go unnoticed, too.
+  virtual void pause_reading() noexcept {}
+  /// Goes on. Delivers nothing itself. Thread-safe.
+  virtual void resume_reading() noexcept {}
+
   /// The calling thread reads this connection itself until `condition` is met or `until` has passed, which spares the
   /// hand-over from a library thread. False if the transport cannot do that, another thread reads, or this one had to
   /// give way to another: then the caller sleeps until somebody else has read what it waits for.

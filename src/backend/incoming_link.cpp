@@ -1,0 +1,249 @@
+#include "links.hpp"
+
+#include <memory>
+#include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace ferry::inline v0::detail {
+namespace {
+
+// Only the thread of the moment writes it.
+void add(std::atomic<std::uint64_t>& figure, std::uint64_t more) noexcept {
+  figure.store(figure.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+}
+
+// Stops calls: marks them at once, and runs the callbacks of users on another thread; drops a reference to each.
+void stop_later(link_owner& owner, std::vector<stoppable*> calls) {
+  struct stopping : work {
+    std::vector<stoppable*> calls;
+  };
+  if (calls.empty()) return;
+  for (stoppable* call : calls) call->mark_stopped();
+  auto* item = new stopping;
+  item->calls = std::move(calls);
+  item->run = [](work* self) noexcept {
+    const std::unique_ptr<stopping> owned(static_cast<stopping*>(self));
+    for (stoppable* call : owned->calls) {
+      call->request_stop();
+      call->drop_reference();
+    }
+  };
+  owner.run_later(item);
+}
+
+}  // namespace
+
+void incoming_link::start() {
+  owner_->on_link_open(peer_, *connection_, false);
+  try {
+    flow_.replies.add(*connection_);
+    connection_->start(shared_from_this());
+  } catch (...) {
+    flow_.replies.remove(*connection_);
+    owner_->on_link_lost(peer_, *connection_);
+    throw;
+  }
+  owner_->note(link_event::kind::accepted, peer_, *connection_);
+}
+
+void incoming_link::close(const std::exception_ptr& reason, bool take_leave) noexcept {
+  if (take_leave) say_farewell(*connection_);
+  connection_->close(reason);
+}
+
+void incoming_link::on_message(connection& from, inbound_message&& message) noexcept {
+  peer_.heard();
+  if (message.header.kind == frame_kind::request) {
+    const std::uint64_t bytes = message.header.message_bytes();
+    add(served_, 1);
+    add(served_bytes_, bytes);
+    add(bytes_received_, bytes);
+    flow_.served.add(bytes);
+    if (overloaded(1)) {
+      std::lock_guard lock(mutex_);
+      if (!closed_ && !paused_ && overloaded(1)) pause();
+    }
+    return handler_.on_request(shared_from_this(), peer_.who, std::move(message));
+  }
+  if (message.header.kind == frame_kind::control) return owner_->on_control(peer_, std::move(message));
+  if (message.header.kind == frame_kind::cancel) {
+    stoppable* running = nullptr;
+    {
+      std::lock_guard lock(mutex_);
+      stoppable** found = find_running(message.header.call_id);
+      if (!found) return;  // it has just ended
+      running = *found;
+      running->add_reference();
+    }
+    stop_later(*owner_, {running});
+    return;
+  }
+  from.close(make_error(errc::protocol_error, fmt::format("{} sent a frame of kind {} as a caller", from.description(),
+                                                          static_cast<int>(message.header.kind))));
+}
+
+void incoming_link::on_closed(connection& which, std::exception_ptr reason) noexcept {
+  owner_->note(link_event::kind::lost, peer_, which, reason);
+  flow_.replies.remove(which);
+  std::vector<stoppable*> running;
+  std::vector<held_handler> held;
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    if (std::exchange(paused_, false)) flow_.paused_links.fetch_sub(1);
+    release(held);
+    for (auto& [id, call] : running_) {
+      if (call) running.push_back(call);
+    }
+    for (auto& [id, call] : others_running_) running.push_back(call);
+    for (stoppable* call : running) call->add_reference();
+    running_.clear();
+    others_running_.clear();
+    owner_->count_handled(-std::exchange(handled_, 0));
+  }
+  stop_later(*owner_, std::move(running));
+  for (const auto& [item, on] : held) on->post(item);
+  owner_->on_link_lost(peer_, which);
+  owner_->on_link_closed(this);
+}
+
+// ---------------------------------------------------------------- the bounds
+
+bool incoming_link::overloaded(std::uint64_t part) const noexcept {
+  const flow_limits& limits = flow_.limits;
+  // Both sums only grow. What has ended is read first, so that it is never more than what has come.
+  const std::uint64_t ended = ended_.load(std::memory_order_acquire);
+  const std::uint64_t ended_bytes = ended_bytes_.load(std::memory_order_acquire);
+  const std::uint64_t calls = served_.load(std::memory_order_relaxed) - ended;
+  const std::uint64_t bytes = served_bytes_.load(std::memory_order_relaxed) - ended_bytes;
+  if (calls == 0) return false;
+  if (calls * part >= limits.served_calls_per_peer || bytes * part >= limits.served_bytes_per_peer) return true;
+  if (calls * part <= flow_limits::fair_calls && bytes * part <= flow_limits::fair_bytes) return false;
+  return flow_.served.calls() * part >= limits.served_calls_per_worker ||
+         flow_.served.bytes() * part >= limits.served_bytes_per_worker;
+}
+
+void incoming_link::pause() noexcept {
+  paused_ = true;
+  flow_.paused_links.fetch_add(1);
+  connection_->pause_reading();
+}
+
+void incoming_link::handled(std::uint64_t bytes) noexcept {
+  flow_.served.remove(bytes);
+  std::lock_guard lock(mutex_);
+  ended_.store(ended_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  ended_bytes_.store(ended_bytes_.load(std::memory_order_relaxed) + bytes, std::memory_order_release);
+  if (closed_) return;
+  ++handled_;
+  owner_->count_handled(1);
+  if (paused_ && !overloaded(2)) {  // at half of the bounds, so that reading begins and ends less often
+    paused_ = false;
+    flow_.paused_links.fetch_sub(1);
+    connection_->resume_reading();
+  }
+}
+
+// More answers are unwritten than may be: the caller does not read them.
+bool incoming_link::congested() const noexcept {
+  const std::uint64_t unwritten = connection_->unwritten_bytes();
+  return unwritten >= flow_.limits.bytes_per_peer ||
+         (unwritten > flow_limits::fair_bytes && flow_.replies.bytes() >= flow_.limits.bytes_per_worker);
+}
+
+bool incoming_link::may_begin(work& item, executor& on) noexcept {
+  if (!congested()) return true;
+  std::lock_guard lock(mutex_);
+  if (closed_) return true;
+  try {
+    held_.push_back({&item, &on});
+  } catch (const std::bad_alloc&) {
+    return true;
+  }
+  if (held_.size() == 1 && !connection_->tell_when_written(connection_->unwritten_bytes() / 2)) {
+    held_.clear();
+    return true;
+  }
+  flow_.held_handlers.fetch_add(1);
+  return false;
+}
+
+// With mutex_ held; what comes out is posted without it.
+void incoming_link::release(std::vector<held_handler>& held) noexcept {
+  held.swap(held_);
+  flow_.held_handlers.fetch_sub(held.size());
+}
+
+void incoming_link::on_written(connection&) noexcept {
+  std::vector<held_handler> held;
+  {
+    std::lock_guard lock(mutex_);
+    release(held);
+  }
+  for (const auto& [item, on] : held) on->post(item);
+}
+
+void incoming_link::reply(std::uint64_t call_id, outgoing_message&& answer) {
+  answer.header.call_id = call_id;
+  answer.finish();
+  bytes_sent_.fetch_add(answer.header.message_bytes(), std::memory_order_relaxed);
+  connection_->send(std::move(answer));
+}
+
+void incoming_link::visit_requests(const agent::request_visitor& visit) const {
+  std::lock_guard lock(mutex_);  // which keeps them: whatever ends is taken out first
+  for (const auto& [id, call] : running_) {
+    if (call) visit(peer_.who, id, *call);
+  }
+  for (const auto& [id, call] : others_running_) visit(peer_.who, id, *call);
+}
+
+void incoming_link::add_traffic(peer_traffic& sum) const noexcept {
+  sum.served += served_.load(std::memory_order_relaxed);
+  sum.bytes_sent += bytes_sent_.load(std::memory_order_relaxed);
+  sum.bytes_received += bytes_received_.load(std::memory_order_relaxed);
+}
+
+void incoming_link::begin_call(std::uint64_t call_id, stoppable& running) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!closed_) {
+      const auto slot = static_cast<std::uint32_t>(call_id);
+      if (slot < dense_slots) {
+        if (slot >= running_.size()) running_.resize(slot + 1);
+        if (!running_[slot].call) {
+          running_[slot] = {call_id, &running};
+          return;
+        }
+      }
+      others_running_.emplace(call_id, &running);
+      return;
+    }
+  }
+  running.request_stop();
+}
+
+// A caller may, against the protocol, give one id to two calls at once: only what has ended is taken out.
+void incoming_link::end_call(std::uint64_t call_id, const stoppable& ended) noexcept {
+  std::lock_guard lock(mutex_);
+  const auto slot = static_cast<std::uint32_t>(call_id);
+  if (slot < running_.size() && running_[slot].call == &ended) {
+    running_[slot].call = nullptr;
+  } else if (const auto found = others_running_.find(call_id);
+             found != others_running_.end() && found->second == &ended) {
+    others_running_.erase(found);
+  }
+}
+
+stoppable** incoming_link::find_running(std::uint64_t call_id) noexcept {
+  const auto slot = static_cast<std::uint32_t>(call_id);
+  if (slot < running_.size() && running_[slot].call && running_[slot].id == call_id) return &running_[slot].call;
+  const auto found = others_running_.find(call_id);
+  return found == others_running_.end() ? nullptr : &found->second;
+}
+
+}  // namespace ferry::inline v0::detail
