@@ -28,17 +28,12 @@ class unwritten_sum {
   std::vector<const connection*> all_;
 };
 
-/// Requests and their bytes, in one number: fits 4 million and 4 TiB. Thread-safe.
-class load_sum {
- public:
-  void add(std::uint64_t bytes) noexcept { value_.fetch_add(one + bytes, std::memory_order_relaxed); }
-  void remove(std::uint64_t bytes) noexcept { value_.fetch_sub(one + bytes, std::memory_order_relaxed); }
-  [[nodiscard]] std::uint64_t calls() const noexcept { return value_.load(std::memory_order_relaxed) / one; }
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return value_.load(std::memory_order_relaxed) % one; }
-
- private:
-  static constexpr std::uint64_t one = std::uint64_t{1} << 42;
-  std::atomic<std::uint64_t> value_{0};
+/// What is being served to all callers. Each link adds to it in steps, so a request costs nothing here. Thread-safe.
+struct load_sum {
+  static constexpr std::uint64_t calls_step = flow_limits::fair_calls / 2;
+  static constexpr std::uint64_t bytes_step = flow_limits::fair_bytes / 2;
+  std::atomic<std::uint64_t> calls{0};
+  std::atomic<std::uint64_t> bytes{0};
 };
 
 /// What all links of a worker share. Thread-safe.
@@ -52,7 +47,7 @@ struct worker_flow {
   std::atomic<std::uint64_t> queued_bytes{0};
   unwritten_sum requests;
 
-  load_sum served;  // requests that have arrived and are not answered
+  load_sum served;
   unwritten_sum replies;
   std::atomic<std::uint64_t> paused_links{0};
   std::atomic<std::uint64_t> held_handlers{0};

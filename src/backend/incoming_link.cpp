@@ -62,10 +62,10 @@ void incoming_link::on_message(connection& from, inbound_message&& message) noex
     add(served_, 1);
     add(served_bytes_, bytes);
     add(bytes_received_, bytes);
-    flow_.served.add(bytes);
-    if (overloaded(1)) {
+    if (load now = served_now(); to_publish(now) || overloaded(now, 1)) {
       std::lock_guard lock(mutex_);
-      if (!closed_ && !paused_ && overloaded(1)) pause();
+      publish(now = served_now());
+      if (!closed_ && !paused_ && overloaded(now, 1)) pause();
     }
     return handler_.on_request(shared_from_this(), peer_.who, std::move(message));
   }
@@ -113,18 +113,34 @@ void incoming_link::on_closed(connection& which, std::exception_ptr reason) noex
 
 // ---------------------------------------------------------------- the bounds
 
-bool incoming_link::overloaded(std::uint64_t part) const noexcept {
-  const flow_limits& limits = flow_.limits;
-  // Both sums only grow. What has ended is read first, so that it is never more than what has come.
+incoming_link::load incoming_link::served_now() const noexcept {
+  // All of these only grow. What has ended is read first, so that it is never more than what has come.
   const std::uint64_t ended = ended_.load(std::memory_order_acquire);
   const std::uint64_t ended_bytes = ended_bytes_.load(std::memory_order_acquire);
-  const std::uint64_t calls = served_.load(std::memory_order_relaxed) - ended;
-  const std::uint64_t bytes = served_bytes_.load(std::memory_order_relaxed) - ended_bytes;
-  if (calls == 0) return false;
-  if (calls * part >= limits.served_calls_per_peer || bytes * part >= limits.served_bytes_per_peer) return true;
-  if (calls * part <= flow_limits::fair_calls && bytes * part <= flow_limits::fair_bytes) return false;
-  return flow_.served.calls() * part >= limits.served_calls_per_worker ||
-         flow_.served.bytes() * part >= limits.served_bytes_per_worker;
+  return {served_.load(std::memory_order_relaxed) - ended, served_bytes_.load(std::memory_order_relaxed) - ended_bytes};
+}
+
+bool incoming_link::overloaded(const load& own, std::uint64_t times) const noexcept {
+  const flow_limits& limits = flow_.limits;
+  const load part{own.calls * times, own.bytes * times};
+  if (own.calls == 0) return false;
+  if (part.calls >= limits.served_calls_per_peer || part.bytes >= limits.served_bytes_per_peer) return true;
+  if (part.calls <= flow_limits::fair_calls && part.bytes <= flow_limits::fair_bytes) return false;
+  return flow_.served.calls.load(std::memory_order_relaxed) * times >= limits.served_calls_per_worker ||
+         flow_.served.bytes.load(std::memory_order_relaxed) * times >= limits.served_bytes_per_worker;
+}
+
+bool incoming_link::to_publish(const load& own) const noexcept {
+  const auto apart = [](std::uint64_t a, std::uint64_t b) { return a > b ? a - b : b - a; };
+  const std::uint64_t calls = published_.load(std::memory_order_relaxed);
+  const std::uint64_t bytes = published_bytes_.load(std::memory_order_relaxed);
+  return apart(own.calls, calls) > load_sum::calls_step || apart(own.bytes, bytes) > load_sum::bytes_step ||
+         (own.calls == 0 && calls + bytes != 0);
+}
+
+void incoming_link::publish(const load& own) noexcept {
+  flow_.served.calls.fetch_add(own.calls - published_.exchange(own.calls, std::memory_order_relaxed));
+  flow_.served.bytes.fetch_add(own.bytes - published_bytes_.exchange(own.bytes, std::memory_order_relaxed));
 }
 
 void incoming_link::pause() noexcept {
@@ -134,14 +150,15 @@ void incoming_link::pause() noexcept {
 }
 
 void incoming_link::handled(std::uint64_t bytes) noexcept {
-  flow_.served.remove(bytes);
   std::lock_guard lock(mutex_);
   ended_.store(ended_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   ended_bytes_.store(ended_bytes_.load(std::memory_order_relaxed) + bytes, std::memory_order_release);
+  const load now = served_now();
+  if (to_publish(now)) publish(now);
   if (closed_) return;
   ++handled_;
   owner_->count_handled(1);
-  if (paused_ && !overloaded(2)) {  // at half of the bounds, so that reading begins and ends less often
+  if (paused_ && !overloaded(now, 2)) {  // at half of the bounds, so that reading begins and ends less often
     paused_ = false;
     flow_.paused_links.fetch_sub(1);
     connection_->resume_reading();

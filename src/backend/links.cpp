@@ -82,14 +82,15 @@ void outgoing_link::opened(std::shared_ptr<connection> connection) {
 
 // ---------------------------------------------------------------- the bounds
 
-// Whether so many further bytes may be sent now; a one-way message does not count among the calls.
-bool outgoing_link::may_send(std::uint64_t bytes, bool counts, std::uint64_t sent_calls) const noexcept {
+// Whether a message of so many bytes may be sent now. With `counted` the worker has counted the call.
+bool outgoing_link::may_send(std::uint64_t bytes, bool is_call, bool counted) const noexcept {
   if (!open_.load(std::memory_order_relaxed)) return false;
   const flow_limits& limits = flow_.limits;
-  if (counts) {
+  if (is_call) {
     const std::uint64_t own = under_way_.load(std::memory_order_relaxed);
     if (own >= limits.calls_per_peer) return false;
-    if (own >= flow_limits::fair_calls && sent_calls >= limits.calls_per_worker) return false;
+    if (own >= flow_limits::fair_calls && flow_.sent_calls() >= limits.calls_per_worker + (counted ? 1 : 0))
+      return false;
   }
   const std::uint64_t unwritten = connection_->unwritten_bytes();
   if (unwritten == 0) return true;
@@ -138,7 +139,7 @@ void outgoing_link::pump() noexcept {
       mine = pumping_ = true;
       cancels.swap(cancels_);
       if (closed()) cancels.clear();
-      if (!queue_.empty() && may_send(queue_.front().bytes, !queue_.front().one_way(), flow_.sent_calls())) {
+      if (!queue_.empty() && may_send(queue_.front().bytes, !queue_.front().one_way(), false)) {
         next = queue_.take_front();
         begin_sending(next.front());
       } else if (cancels.empty() && (queue_.empty() || wait_for_room())) {
@@ -188,9 +189,7 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
     id = (std::uint64_t{place.use} << 32U) | index;
     request.header.call_id = id;
     request.header.encode(request.bytes.data());
-    const std::uint64_t sent_calls = flow_.sent_calls();
-    // The worker has counted this call already.
-    direct = queue_.empty() && !pumping_ && may_send(call.bytes, true, sent_calls - (sent_calls != 0 ? 1 : 0));
+    direct = queue_.empty() && !pumping_ && may_send(call.bytes, true, true);
     if (direct) {
       under_way_.store(under_way_.load(std::memory_order_relaxed) + 1);
     } else {
@@ -229,7 +228,7 @@ bool outgoing_link::notify(outgoing_message& request) {
   {
     std::lock_guard lock(mutex_);
     if (closed()) return false;
-    direct = queue_.empty() && !pumping_ && may_send(bytes, false, 0);
+    direct = queue_.empty() && !pumping_ && may_send(bytes, false, false);
     if (!direct) {
       queue_.check_room(bytes, peer_.who, under_way_.load(), pumping_);
       queue_.push(std::move(request), true);

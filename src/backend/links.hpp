@@ -115,7 +115,7 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   // With mutex_ held:
   pending_call* take(std::uint64_t id, send_queue::entries& unsent) noexcept;
   std::uint32_t free_slot();
-  [[nodiscard]] bool may_send(std::uint64_t bytes, bool counts, std::uint64_t sent_calls) const noexcept;
+  [[nodiscard]] bool may_send(std::uint64_t bytes, bool is_call, bool counted) const noexcept;
   bool wait_for_room() noexcept;
   void begin_sending(send_queue::entry& next) noexcept;
   [[nodiscard]] call_phase unsent_phase() const noexcept {
@@ -170,6 +170,12 @@ class incoming_link final : public connection_receiver,
   void close(const std::exception_ptr& reason, bool take_leave) noexcept;
   void send_control(outgoing_message&& message) noexcept { connection_->send(std::move(message)); }
   [[nodiscard]] const remote_worker& peer() const noexcept { return peer_; }
+  struct load {
+    std::uint64_t calls;
+    std::uint64_t bytes;
+  };
+  /// The requests that have arrived and are not answered.
+  [[nodiscard]] load served_now() const noexcept;
   void visit_requests(const agent::request_visitor& visit) const;
   /// Adds what has gone over this link.
   void add_traffic(peer_traffic& sum) const noexcept;
@@ -192,10 +198,13 @@ class incoming_link final : public connection_receiver,
     work* item;
     executor* on;
   };
-  /// Whether so much, or a part of it, is being served that nothing more is to be read.
-  [[nodiscard]] bool overloaded(std::uint64_t part) const noexcept;
+  /// Whether `own`, taken `times`, is so much that nothing more is to be read.
+  [[nodiscard]] bool overloaded(const load& own, std::uint64_t times) const noexcept;
   [[nodiscard]] bool congested() const noexcept;
-  void pause() noexcept;  // with mutex_ held, as the next
+  [[nodiscard]] bool to_publish(const load& own) const noexcept;
+  // With mutex_ held:
+  void publish(const load& own) noexcept;
+  void pause() noexcept;
   void release(std::vector<held_handler>& held) noexcept;
 
   const std::shared_ptr<link_owner> owner_;
@@ -217,6 +226,8 @@ class incoming_link final : public connection_receiver,
   bool closed_ = false;
   std::int64_t handled_ = 0;  // requests, while not closed
   bool paused_ = false;
+  std::atomic<std::uint64_t> published_{0};  // of served_now(), in the worker's sum; written with mutex_ held
+  std::atomic<std::uint64_t> published_bytes_{0};
   std::vector<held_handler> held_;
   std::atomic<std::uint64_t> ended_{0};  // requests, and their bytes; written with mutex_ held
   std::atomic<std::uint64_t> ended_bytes_{0};

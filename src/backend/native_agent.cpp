@@ -232,10 +232,17 @@ agent_counters native_core::counters() const noexcept {
           .queued_calls = flow_.queued_messages.load(),
           .queued_bytes = flow_.queued_bytes.load(),
           .unwritten_bytes = flow_.requests.bytes(),
-          .served_bytes = flow_.served.bytes(),
+          .served_bytes = served_bytes(),
           .unwritten_replies = flow_.replies.bytes(),
           .held_handlers = flow_.held_handlers.load(),
           .paused_connections = flow_.paused_links.load()};
+}
+
+std::uint64_t native_core::served_bytes() const noexcept {
+  std::uint64_t sum = 0;
+  std::lock_guard lock(links_mutex_);
+  for (const auto& [key, link] : incoming_) sum += link->served_now().bytes;
+  return sum;
 }
 
 // ---------------------------------------------------------------- deadlines

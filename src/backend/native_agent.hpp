@@ -77,6 +77,7 @@ class native_core final : public link_owner,
   void on_accepted(std::shared_ptr<connection> accepted, const hello& from) noexcept override;
 
  private:
+  [[nodiscard]] std::uint64_t served_bytes() const noexcept;
   struct deadline_check;
   void cancel_deadline_check() noexcept;
   void keep_traffic(const outgoing_link& closed) noexcept;
