@@ -95,7 +95,9 @@ class stream_connection final : public connection,
   }
   void close(std::exception_ptr reason) noexcept override;
   [[nodiscard]] std::uint64_t unwritten_bytes() const noexcept override {
-    return taken_.load(std::memory_order_relaxed) - written_.load(std::memory_order_relaxed);
+    if (closed_.load(std::memory_order_relaxed)) return 0;
+    const std::uint64_t written = written_.load(std::memory_order_acquire);
+    return taken_.load(std::memory_order_relaxed) - written;
   }
   bool tell_when_written(std::uint64_t bytes) noexcept override;
   void pause_reading() noexcept override { paused_.store(true); }
@@ -394,7 +396,7 @@ stream_connection::outcome stream_connection::write_active(int& reason) noexcept
     }
     active_at_ += static_cast<std::size_t>(written);
     written_.store(written_.load(std::memory_order_relaxed) + static_cast<std::uint64_t>(written),
-                   std::memory_order_relaxed);
+                   std::memory_order_release);
     while (!active_.empty()) {
       std::size_t size = active_.front().bytes.size();
       for (const tensor& t : active_.front().tensors) size += packed_bytes(t).size();

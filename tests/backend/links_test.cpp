@@ -288,6 +288,39 @@ TEST_CASE("bytes that a peer does not take hold further calls back, a large mess
   CHECK(to.owns->bounds.queued_bytes == 0);
 }
 
+TEST_CASE("peers that do not read use up the bound of the worker, and leave each other peer its share of it") {
+  connecting first({.bytes_per_worker = 1});
+  connecting second;
+  second.owns = first.owns;
+  second.link = std::make_shared<detail::outgoing_link>(second.owns, worker_info("other", worker_id{2}));
+  for (connecting* each : {&first, &second}) {
+    each->link->opened(each->wire);
+    each->wire->reads = false;
+  }
+  constexpr std::int64_t floats = flow_limits::fair_bytes / sizeof(float);
+  std::vector<waiting_call> calls(6);
+  std::uint64_t id = 0;
+  const auto send = [&](connecting& over, waiting_call& call, std::int64_t size) {
+    auto request = large_request(size);
+    const bool taken = over.link->call(request, call, {}, false, id);
+    REQUIRE(taken);
+  };
+  send(first, calls[0], 2 * floats);
+  send(first, calls[1], 1);
+  CHECK(first.wire->frames.size() == 1);
+  send(second, calls[2], floats / 2);
+  send(second, calls[3], floats / 4);
+  CHECK(second.wire->frames.size() == 2);
+  send(second, calls[4], floats / 2);
+  CHECK(second.wire->frames.size() == 2);
+  CHECK(first.owns->bounds.requests.bytes() == first.wire->unwritten + second.wire->unwritten);
+  second.wire->write(second.wire->unwritten);
+  CHECK(second.wire->frames.size() == 3);
+  for (connecting* each : {&first, &second})
+    each->link->on_closed(*each->wire, make_error(errc::connection_lost, "lost"));
+  CHECK(first.owns->bounds.requests.bytes() == 0);
+}
+
 TEST_CASE("when a link ends, what was queued ends with it, and says so") {
   connecting to({.calls_per_peer = 1});
   to.link->opened(to.wire);

@@ -34,6 +34,22 @@ TEST_CASE("options outside their range are refused by name") {
   expect_error(ferry::errc::invalid_argument, "negative", [] { ferry::rpc_options{}.rpc_timeout = -1s; });
 }
 
+TEST_CASE("each bound on what is under way is at least one, and is set in one place") {
+  for (const auto bound : {&ferry::flow_limits::calls_per_peer, &ferry::flow_limits::queued_bytes_per_worker,
+                           &ferry::flow_limits::served_calls_per_peer}) {
+    ferry::worker_config config;
+    config.flow.*bound = 0;
+    expect_error(ferry::errc::invalid_argument, "at least 1", [&] { (void)config.options(); });
+  }
+  ferry::worker_config config;
+  ferry::rpc_options options;
+  options.flow.calls_per_peer = 7;
+  ferry::detail::reconcile(config, options);
+  CHECK(config.flow.calls_per_peer == 7);
+  config.flow.calls_per_peer = 8;
+  expect_error(ferry::errc::invalid_argument, "flow", [&] { ferry::detail::reconcile(config, options); });
+}
+
 TEST_CASE("a bad option keeps the worker from starting before it meets anybody") {
   ferry_test::temporary_directory directory;
   ferry::worker_config config{.name = "a", .rank = 0, .world_size = 2, .init_method = "file://" + directory.file("s")};

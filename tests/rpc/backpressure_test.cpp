@@ -229,6 +229,40 @@ TEST_CASE("a process that does not read costs what the bounds allow, and holds u
   }
 }
 
+TEST_CASE("a process that is killed while it does not read takes with it what was written, half written and queued") {
+  captured_log log;
+  for (const char* transport : {"tcp", "unix"}) {
+    CAPTURE(transport);
+    ferry::flow_limits flow;
+    flow.bytes_per_peer = mebibyte;
+    process_group all(3, {.transport = transport, .flow = flow});
+    const std::string large(mebibyte / 4, 'x');
+    CHECK(all.self.rpc_sync<length>("worker1", large) == large.size());
+    stop_process(all.child(1));
+    std::vector<ferry::future<std::size_t>> results;
+    for (int i = 0; i != 100; ++i)
+      results.push_back(all.self.rpc_async<length>({"worker1", {.timeout = ferry::no_timeout}}, large));
+    std::vector<std::thread> blocked;
+    for (int i = 0; i != 3; ++i) {
+      blocked.emplace_back([&] {
+        try {
+          (void)all.self.rpc_sync<length>({"worker1", {.timeout = ferry::no_timeout}}, large);
+        } catch (const ferry::peer_lost&) {  // NOLINT(bugprone-empty-catch): what it shall end with
+        }
+      });
+    }
+    await_figure(all.self, "agent.client_active_calls", "103");
+    all.child(1).kill(SIGKILL);
+    for (auto& each : blocked) each.join();
+    for (const auto& each : results) expect_error(errc::peer_lost, "worker1", [&] { (void)each.get(); });
+    await_figure(all.self, "agent.client_active_calls", "0");
+    CHECK(all.self.debug_info("agent.queued_bytes") == "0");
+    CHECK(all.self.debug_info("agent.unwritten_bytes") == "0");
+    CHECK(all.self.rpc_sync<length>("worker2", large) == large.size());
+    all.self.shutdown();
+  }
+}
+
 TEST_CASE("when a process is killed, the calls that wait for their turn end with the rest") {
   captured_log log;
   ferry::flow_limits flow;

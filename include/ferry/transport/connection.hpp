@@ -58,7 +58,7 @@ class connection {
   virtual void send_soon(outgoing_message&& message) noexcept { send(std::move(message)); }
 
   /// Bytes of messages that send() has taken and that are not written yet, tensors included: the memory that a peer which
-  /// does not read costs. A transport without this and the next function is not held to the bounds of flow_limits.
+  /// does not read costs. None of a connection that is closed. A transport without this and the next function is not held to the bounds of flow_limits.
   [[nodiscard]] virtual std::uint64_t unwritten_bytes() const noexcept { return 0; }
   /// Has the receiver's on_written() called, once, when no more than `bytes` are unwritten. False if that is so already,
   /// or the connection is closed: then it is not called. Asked again it forgets the earlier question. Thread-safe.
