@@ -9,6 +9,7 @@
 #include <ferry/backend/backend.hpp>
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
+#include <ferry/base/secret.hpp>
 #include <ferry/base/time.hpp>
 #include <ferry/group/all_gather.hpp>
 #include <ferry/group/barrier.hpp>

@@ -73,6 +73,7 @@ void connect_attempt::advance() {
   } else if (hung_up_) {
     outcome.verdict = connect_verdict::hung_up;
   }
+  if (unproved_) outcome.code = errc::authentication_failed;
   outcome.why = failures_.empty()
                     ? fmt::format("no transport of this worker understands an address of '{}'", self_.target)
                     : fmt::format("{}", fmt::join(failures_, "; "));
@@ -80,7 +81,11 @@ void connect_attempt::advance() {
 }
 
 void connect_attempt::take(connect_result result) {
-  if (result.opened) {
+  if (result.opened && !options_.secret.empty() && (result.peer.features & feature_authenticated) == 0) {
+    result.opened->close(make_error(errc::authentication_failed, "the peer did not prove the secret"));
+    unproved_ = true;
+    failures_.push_back(fmt::format("{}: the transport did not make the peer prove the secret", routes_[next_].second));
+  } else if (result.opened) {
     if (result.peer.life == expected_) return finish({std::move(result.opened), connect_verdict::opened, {}});
     result.opened->close(make_error(errc::fenced, "another incarnation answered"));
     ++gone_;
@@ -90,6 +95,7 @@ void connect_attempt::take(connect_result result) {
     auto [code, text] = taken_apart(result.error);
     if (result.gone) ++gone_;
     hung_up_ = hung_up_ || result.hung_up;
+    unproved_ = unproved_ || code == errc::authentication_failed;
     if (code == errc::fenced) fenced_ = true;
     if (code == errc::shutting_down) leaving_ = true;
     // The transport says to whom and where; so does the text of the call that fails.

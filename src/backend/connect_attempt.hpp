@@ -19,7 +19,8 @@ namespace ferry::inline v0::detail {
 struct connect_outcome {
   std::shared_ptr<connection> opened;  ///< null unless the verdict is `opened`
   connect_verdict verdict = connect_verdict::unknown;
-  std::string why;  ///< for people, unless it was opened
+  std::string why;                   ///< for people, unless it was opened
+  errc code = errc::connect_failed;  ///< of the calls that waited; authentication_failed where that kept them apart
 };
 
 /// Tries one address after the other, best first, until one answers. Keeps itself until it has called `done`, once, on a
@@ -52,6 +53,7 @@ class connect_attempt : public std::enable_shared_from_this<connect_attempt> {
   bool fenced_ = false;
   bool leaving_ = false;
   bool hung_up_ = false;
+  bool unproved_ = false;
   std::vector<std::string> failures_;
 };
 

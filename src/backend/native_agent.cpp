@@ -39,12 +39,21 @@ std::vector<transport_factory> chosen(const std::vector<transport_factory>& buil
   return result;
 }
 
+// What the transports need to know of admission. A worker's own configuration has what the environment said, too.
+rpc_options with_admission(rpc_options options, const worker_config& config) {
+  if (options.secret.empty()) options.secret = config.secret;
+  if (options.transport.secret.empty()) options.transport.secret = options.secret;
+  options.transport.allow_unauthenticated |=
+      options.allow_unauthenticated || config.allow_unauthenticated || !config.serve.everything();
+  return options;
+}
+
 }  // namespace
 
 native_core::native_core(std::shared_ptr<store> group_store, const worker_config& config, const rpc_options& options,
                          const std::vector<transport_factory>& transports)
     : store_(std::move(group_store)),
-      options_(options),
+      options_(with_admission(options, config)),
       reactor_(shared_reactor()),
       self_(config.name, config.rank),
       world_size_(config.world_size),
@@ -197,7 +206,7 @@ void native_core::start_connecting(const std::shared_ptr<outgoing_link>& link, c
         self->heed(self->peers_.place(far.who.id()), far.life, outcome);
         const auto code = self->closing_.load()                         ? errc::shutting_down
                           : outcome.verdict == connect_verdict::leaving ? errc::peer_lost
-                                                                        : errc::connect_failed;
+                                                                        : outcome.code;
         link->fail(code, outcome.why);  // unless heed() has
       })
       ->start(*reactor_);
@@ -300,6 +309,11 @@ void native_core::run_deadline_check(const deadline_check* item) noexcept {
 // ---------------------------------------------------------------- accepting
 
 hello_reply native_core::on_hello(const hello& from) {
+  if (!options_.transport.secret.empty() && (from.features & feature_authenticated) == 0) {
+    throw_error(
+        errc::authentication_failed,
+        fmt::format("{} has a secret, and the transport let in a peer that did not prove it", to_string(self_)));
+  }
   if (closing_.load()) throw_error(errc::shutting_down, fmt::format("{} is shutting down", to_string(self_)));
   if (from.id.value < 0 || from.id.value >= world_size_) {
     throw_error(errc::handshake_failed, fmt::format("{} knows no worker with id {}", to_string(self_), from.id.value));

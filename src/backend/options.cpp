@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "../base/authentication.hpp"
+
 namespace ferry::inline v0 {
 
 void rpc_options::check() const {
@@ -32,6 +34,17 @@ void rpc_options::check() const {
                 fmt::format("the port range {}..{} is empty", transport.port, transport.port_last));
   }
   if (transport.max_spin.count() < 0) throw_error(errc::invalid_argument, "transport.max_spin must not be negative");
+  if (transport.handshake_timeout.count() <= 0)
+    throw_error(errc::invalid_argument, "transport.handshake_timeout must be positive");
+  if (transport.max_handshakes == 0) throw_error(errc::invalid_argument, "transport.max_handshakes must not be zero");
+  if (transport.max_connections == 0) throw_error(errc::invalid_argument, "transport.max_connections must not be zero");
+  if (secret.size() > detail::longest_secret) {
+    throw_error(errc::invalid_argument,
+                fmt::format("the secret has {} bytes, more than {}", secret.size(), detail::longest_secret));
+  }
+  if (!secret.empty() && !transport.secret.empty() && secret != transport.secret)
+    throw_error(errc::invalid_argument, "secret and transport.secret differ; set secret alone");
+  detail::check_secret_usable(secret.empty() ? transport.secret : secret);
 }
 
 rpc_options worker_config::options() const {
@@ -45,6 +58,8 @@ rpc_options worker_config::options() const {
   result.lease = lease;
   result.transports = transports;
   result.transport = transport;
+  result.secret = secret;
+  result.allow_unauthenticated = allow_unauthenticated;
   result.check();
   return result;
 }
@@ -81,6 +96,9 @@ void reconcile(worker_config& config, rpc_options& options) {
   reconcile_one("lease", config.lease, options.lease, usual.lease);
   reconcile_one("transports", config.transports, options.transports, usual.transports);
   reconcile_one("transport", config.transport, options.transport, usual.transport);
+  reconcile_one("secret", config.secret, options.secret, usual.secret);
+  reconcile_one("allow_unauthenticated", config.allow_unauthenticated, options.allow_unauthenticated,
+                usual.allow_unauthenticated);
 }
 
 }  // namespace detail

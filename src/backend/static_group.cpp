@@ -205,7 +205,8 @@ void native_core::listen() {
       usable.push_back(own);
     } catch (const error& e) {
       // These say that what the user asked for cannot be had.
-      if (e.kind() == errc::address_in_use || e.kind() == errc::bad_address || e.kind() == errc::invalid_argument)
+      if (e.kind() == errc::address_in_use || e.kind() == errc::bad_address || e.kind() == errc::invalid_argument ||
+          e.kind() == errc::authentication_required)
         throw;
       log(log_level::info, fmt::format("{}: transport {} cannot listen: {}", self_.name(), own.name, e.what()));
     }

@@ -53,6 +53,8 @@ std::string_view errc_name(errc code) noexcept {
     case errc::protocol_error: return "protocol_error";
     case errc::no_route: return "no_route";
     case errc::system_failure: return "system_failure";
+    case errc::authentication_failed: return "authentication_failed";
+    case errc::authentication_required: return "authentication_required";
     case errc::rpc_timeout: return "rpc_timeout";
     case errc::call_cancelled: return "call_cancelled";
     case errc::peer_lost: return "peer_lost";

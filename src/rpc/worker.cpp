@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <ferry/base/ids.hpp>
 #include <ferry/base/log.hpp>
+#include <ferry/base/secret.hpp>
 #include <ferry/store/prefix_store.hpp>
 #include <ferry/store/rendezvous.hpp>
 
@@ -55,13 +56,21 @@ class turn {
 template <class Make>
 worker start(worker_config config, Make make) {
   check_not_forked();
+  if (config.secret.empty())
+    config.secret = config.transport.secret.empty() ? secret_from_environment() : config.transport.secret;
+  if (config.serve.everything()) config.serve = served_by_default();
+  // Who calls what is listed, and nothing else, needs no secret.
+  config.allow_unauthenticated =
+      config.allow_unauthenticated || !config.serve.everything() || unauthenticated_allowed_by_environment();
   const rpc_options options = config.options();
   const timeout limit = config.init_timeout.value_or(config.rpc_timeout);
   rendezvous_result group =
       rendezvous({.init_method = config.init_method,
                   .rank = config.rank == -1 ? std::nullopt : std::optional(config.rank),
                   .world_size = config.world_size == 0 ? std::nullopt : std::optional(config.world_size),
-                  .limit = limit});
+                  .limit = limit,
+                  .secret = config.secret,
+                  .allow_unauthenticated = config.allow_unauthenticated});
   config.rank = group.rank;
   config.world_size = group.world_size.value();
   if (config.name.empty()) config.name = fmt::format("worker{}", config.rank);

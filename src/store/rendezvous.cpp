@@ -8,6 +8,7 @@
 #include <ferry/base/error.hpp>
 #include <ferry/base/ids.hpp>
 
+#include "../base/authentication.hpp"
 #include "init_method.hpp"
 
 namespace ferry::inline v0 {
@@ -74,6 +75,9 @@ rendezvous_result rendezvous_with(std::span<const store_scheme> schemes, const r
   request.location = std::move(parts.location);
   request.query = std::move(parts.query);
   request.dynamic = options.dynamic;
+  request.secret = options.secret.empty() ? secret_from_environment() : options.secret;
+  request.allow_unauthenticated = options.allow_unauthenticated || unauthenticated_allowed_by_environment();
+  check_secret_usable(request.secret);
   request.until = deadline::after(options.limit.value_or(timeout(default_limit)));
   request.rank = one_of("rank", options.rank, request.query, init_method);
   request.world_size = one_of("world_size", options.world_size, request.query, init_method);

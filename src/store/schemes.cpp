@@ -50,9 +50,15 @@ void store_traits<tcp_scheme>::resolve(rendezvous_request& request) {
 std::shared_ptr<store> store_traits<tcp_scheme>::open(const rendezvous_request& request) {
   const detail::host_port at = detail::parse_host_port(request.location, request.init_method);
   std::shared_ptr<tcp_store_server> server;
-  if (request.rank == 0) server = tcp_store_server::listen(at.host, at.port);
-  return std::make_shared<tcp_store>(tcp_store_options{
-      .host = at.host, .port = at.port, .server = std::move(server), .limit = left_of(request.until)});
+  if (request.rank == 0) {
+    server = tcp_store_server::listen(
+        at.host, at.port, {}, {.secret = request.secret, .allow_unauthenticated = request.allow_unauthenticated});
+  }
+  return std::make_shared<tcp_store>(tcp_store_options{.host = at.host,
+                                                       .port = at.port,
+                                                       .server = std::move(server),
+                                                       .limit = left_of(request.until),
+                                                       .secret = request.secret});
 }
 
 void store_traits<env_scheme>::resolve(rendezvous_request& request) {

@@ -16,6 +16,8 @@
 
 #include <ferry/base/error.hpp>
 
+#include "../base/authentication.hpp"
+
 namespace ferry::inline v0::detail {
 
 using namespace std::chrono_literals;
@@ -129,31 +131,79 @@ store_connection::outcome store_connection::receive(std::span<char> out, std::si
   return outcome::done;
 }
 
-store_connection::outcome store_connection::greet(std::uint64_t client, deadline until, server_hello& hello) {
-  std::string mine(store_wire::magic);
-  put(mine, store_wire::version);
-  put(mine, std::uint16_t{0});
-  put(mine, std::uint64_t{0});
-  put(mine, client);
-  if (const auto sent = send_all(mine, until); sent != outcome::done) return sent;
-  std::array<char, store_wire::server_hello_bytes> theirs{};
-  std::size_t have = 0;
+store_connection::outcome store_connection::receive_more(std::string& bytes, std::size_t count, deadline until) {
+  std::size_t have = bytes.size();
+  bytes.resize(have + count);
+  return receive(bytes, have, until);
+}
+
+store_connection::outcome store_connection::receive_hello(std::string& bytes, deadline until, server_hello& hello) {
   // The magic alone first: a peer of another kind may say little and then wait.
-  for (const std::size_t want : {store_wire::magic.size(), theirs.size()}) {
-    const auto got = receive(std::span(theirs).first(want), have, until);
+  for (const std::size_t want : {store_wire::magic.size(), store_wire::server_hello_bytes}) {
+    const auto got = receive_more(bytes, want - bytes.size(), until);
     if (got == outcome::expired) broken("connected, but there was no answer to the hello");
     if (got != outcome::done) return got;
-    if (std::string_view(theirs.data(), store_wire::magic.size()) != store_wire::magic) {
+    if (!bytes.starts_with(store_wire::magic)) {
       throw_error(errc::handshake_failed, "something else than a ferry store listens there");
     }
   }
-  field_reader fields({theirs.data() + store_wire::magic.size(), theirs.size() - store_wire::magic.size()});
+  field_reader fields(std::string_view(bytes).substr(store_wire::magic.size()));
   hello.version = fields.get<std::uint16_t>();
   hello.status = static_cast<store_wire::hello_status>(fields.get<std::uint16_t>());
-  fields.take(8);  // features: none are known yet
+  fields.take(8);  // features
   hello.server = fields.get<std::uint64_t>();
   hello.max_key_bytes = fields.get<std::uint32_t>();
   hello.max_value_bytes = fields.get<std::uint32_t>();
+  return outcome::done;
+}
+
+store_connection::outcome store_connection::greet(std::uint64_t client, deadline until, server_hello& hello,
+                                                  const std::string& secret) {
+  using status = store_wire::hello_status;
+  const bool proves = !secret.empty();
+  std::string mine(store_wire::magic);
+  put(mine, store_wire::version);
+  put(mine, std::uint16_t{0});
+  put(mine, proves ? store_wire::feature_authentication : std::uint64_t{0});
+  put(mine, client);
+  if (proves) {
+    const nonce once = fresh_nonce();
+    mine.append(reinterpret_cast<const char*>(once.data()), once.size());
+  }
+  if (const auto sent = send_all(mine, until); sent != outcome::done) return sent;
+  std::string theirs;
+  if (const auto got = receive_hello(theirs, until, hello); got != outcome::done) return got;
+  if (hello.version != store_wire::version) return outcome::done;
+  if (hello.status == status::secret_required) {
+    throw_error(errc::authentication_failed,
+                "the store there requires a secret, and none was given; give all workers the same one "
+                "(worker_config::secret, FERRY_SECRET or FERRY_SECRET_FILE)");
+  }
+  if (!proves) return outcome::done;
+  if (hello.status != status::challenge) {
+    throw_error(errc::authentication_failed,
+                "the store there asked for no proof of the secret: it was started without one, is of an older ferry "
+                "release, or is not what it should be; give all workers the same secret");
+  }
+
+  if (const auto got = receive_more(theirs, sizeof(nonce), until); got != outcome::done) return got;
+  const auto as_bytes = [](std::string_view text) { return std::as_bytes(std::span(text)); };
+  const proof own = prove(secret, store_wire::client_role, {as_bytes(mine), as_bytes(theirs)});
+  if (const auto sent = send_all({reinterpret_cast<const char*>(own.data()), own.size()}, until);
+      sent != outcome::done) {
+    return sent;
+  }
+  std::string answer;
+  if (const auto got = receive_hello(answer, until, hello); got != outcome::done) return got;
+  if (hello.status == status::other_secret) {
+    throw_error(errc::authentication_failed, "the secret of the store there is another one");
+  }
+  if (const auto got = receive_more(answer, sizeof(proof), until); got != outcome::done) return got;
+  const std::string_view text = std::string_view(answer).substr(0, store_wire::server_hello_bytes);
+  const proof expected = prove(secret, store_wire::server_role, {as_bytes(mine), as_bytes(theirs), as_bytes(text)});
+  if (!same_proof(expected, as_bytes(std::string_view(answer).substr(store_wire::server_hello_bytes)))) {
+    throw_error(errc::authentication_failed, "the store there gave no proof of the secret");
+  }
   return outcome::done;
 }
 

@@ -34,8 +34,9 @@ class store_connection {
 
   /// Opens the connection; `refused` is set if the peer's machine said that nobody listens.
   outcome open(const net_address& to, deadline until, bool& refused);
-  /// Exchanges hellos. Throws errc::handshake_failed if the peer is not a store.
-  outcome greet(std::uint64_t client, deadline until, server_hello& hello);
+  /// Exchanges hellos, and proofs of the secret unless it is empty. Throws errc::handshake_failed if the peer is not a store,
+  /// errc::authentication_failed if only one of the two has a secret, or each another one.
+  outcome greet(std::uint64_t client, deadline until, server_hello& hello, const std::string& secret = {});
   /// Sends a request and receives the reply's status and body. When the deadline passes, the request is cancelled,
   /// which has a reply too; a server that does not answer that promptly either is `expired`. Throws
   /// errc::protocol_error.
@@ -50,6 +51,9 @@ class store_connection {
   [[nodiscard]] net_address local() const;
 
  private:
+  /// The server's hello, appended to `bytes`.
+  outcome receive_hello(std::string& bytes, deadline until, server_hello& hello);
+  outcome receive_more(std::string& bytes, std::size_t count, deadline until);
   outcome send_all(std::string_view bytes, deadline until);
   /// Fills `out` from byte `have` on, and counts in `have` what has arrived.
   outcome receive(std::span<char> out, std::size_t& have, deadline until);

@@ -21,7 +21,19 @@ inline constexpr std::size_t server_hello_bytes =
     32;  // magic, version, status (2), features (8), server (8), limits (4, 4)
 inline constexpr std::size_t frame_header_bytes = 8;  // body length (4), operation or status (1), reserved (3)
 
-enum class hello_status : std::uint16_t { welcome = 0, other_version = 1, too_many_connections = 2 };
+inline constexpr std::uint64_t feature_authentication = 1;  // client: a nonce follows; server: it has a secret
+inline constexpr std::string_view client_role = "ferry store client";
+inline constexpr std::string_view server_role = "ferry store server";
+
+enum class hello_status : std::uint16_t {
+  welcome = 0,
+  other_version = 1,
+  too_many_connections = 2,
+  challenge = 3,        ///< a nonce follows; the client answers with a proof, the server with a second hello
+  other_secret = 4,     ///< the proof is wrong
+  secret_required = 5,  ///< the client offered none
+  no_secret = 6,        ///< the client offered one, and the server has none
+};
 
 enum class operation : std::uint8_t {
   set = 1,

@@ -9,6 +9,7 @@
 #include <ferry/base/error.hpp>
 #include <ferry/store/tcp_store.hpp>
 
+#include "../base/authentication.hpp"
 #include "net_address.hpp"
 #include "tcp_server_core.hpp"
 
@@ -41,21 +42,36 @@ tcp_store_server::tcp_store_server(std::unique_ptr<detail::store_server_core> co
 tcp_store_server::~tcp_store_server() = default;
 
 std::shared_ptr<tcp_store_server> tcp_store_server::listen(const std::string& host, std::uint16_t port,
-                                                           const tcp_store_limits& limits) {
+                                                           const tcp_store_limits& limits,
+                                                           const tcp_store_access& access) {
   if (limits.max_value_bytes > std::size_t{1} << 30U) {
     throw_error(errc::invalid_argument,
                 fmt::format("max_value_bytes of a tcp store is {}; it may be at most 1 GiB", limits.max_value_bytes));
   }
+  detail::check_secret_usable(access.secret);
   const detail::net_address at = address_for(host, port);
+  if (!at.is_loopback() && access.secret.empty() && !access.allow_unauthenticated) {
+    throw_error(
+        errc::authentication_required,
+        fmt::format("serving the store at {} would let everybody who reaches this machine read and write it; give "
+                    "all workers one secret (worker_config::secret, FERRY_SECRET or FERRY_SECRET_FILE), or say "
+                    "that it is meant (worker_config::allow_unauthenticated or FERRY_ALLOW_UNAUTHENTICATED=1); "
+                    "workers of one machine can meet at 127.0.0.1",
+                    detail::host_and_port(host, port)));
+  }
   server_table& table = servers();
   std::unique_lock lock(table.mutex);
   for (const std::string key = detail::host_and_port(at.ip(), port); port != 0;) {
     const auto found = table.servers.find(key);
     if (found == table.servers.end()) break;
-    if (auto shared = found->second.lock()) return shared;
+    if (auto shared = found->second.lock()) {
+      if (detail::same_secret(shared->core_->secret(), access.secret)) return shared;
+      throw_error(errc::invalid_argument,
+                  fmt::format("this process serves the store at {} already, with another secret", key));
+    }
     table.gone.wait(lock);  // its last owner is closing it
   }
-  auto core = std::make_unique<detail::store_server_core>(host, at, limits);
+  auto core = std::make_unique<detail::store_server_core>(host, at, limits, access);
   const std::string key = detail::host_and_port(at.ip(), core->port());  // with the real port where any was asked for
   std::shared_ptr<tcp_store_server> server(new tcp_store_server(std::move(core)), [key](tcp_store_server* ending) {
     delete ending;

@@ -71,14 +71,15 @@ bool no_such_address(const asio::error_code& problem) {
 
 }  // namespace
 
-store_server_core::store_server_core(const tcp_store_limits& limits)
-    : limits_(limits), id_(incarnation::random().value) {}
+store_server_core::store_server_core(const tcp_store_limits& limits, std::string secret)
+    : limits_(limits), secret_(std::move(secret)), id_(incarnation::random().value) {}
 
-store_server_core::store_server_core(const std::string& host, const net_address& at, const tcp_store_limits& limits)
-    : store_server_core(limits) {
+store_server_core::store_server_core(const std::string& host, const net_address& at, const tcp_store_limits& limits,
+                                     const tcp_store_access& access)
+    : store_server_core(limits, access.secret) {
   const tcp::endpoint wanted = to_endpoint(at);
   asio::error_code problem = listen_at(acceptor_, wanted);
-  if (no_such_address(problem)) {
+  if (no_such_address(problem) && !at.is_loopback()) {
     // An address that only others translate to this machine, or a machine without IPv6: listen on all there are.
     problem = listen_at(acceptor_, tcp::endpoint(tcp::v6(), wanted.port()));
     if (no_such_address(problem)) problem = listen_at(acceptor_, tcp::endpoint(tcp::v4(), wanted.port()));
@@ -144,6 +145,7 @@ void store_server_core::accept() {
   acceptor_.async_accept([this](const asio::error_code& problem, tcp::socket socket) {
     if (stopping_ || !accepting_) return;
     if (!problem) {
+      complained_ = false;
       try {
         admit(std::move(socket));
       } catch (const std::exception& trouble) {
@@ -156,7 +158,9 @@ void store_server_core::accept() {
       return accept();  // that connection broke before it was accepted
     }
     // The connection stays in the queue, so accepting at once again would spin.
-    log(log_level::warning, fmt::format("store server: cannot accept connections: {}", problem.message()));
+    if (!std::exchange(complained_, true)) {
+      log(log_level::warning, fmt::format("store server: cannot accept connections for now: {}", problem.message()));
+    }
     if (!strangers_.empty()) strangers_.front()->close();
     accept_again_.expires_after(50ms);
     accept_again_.async_wait([this](const asio::error_code& stopped) {
@@ -198,6 +202,19 @@ void store_server_core::count_connections() {
 
 bool store_server_core::has_room() const noexcept {
   return sessions_.size() - strangers_.size() < limits_.max_connections;
+}
+
+void store_server_core::warn(std::string_view text) {
+  constexpr int most_at_once = 20;
+  const auto now = std::chrono::steady_clock::now();
+  if (now - warned_since_ >= 5s) {
+    warned_since_ = now;
+    warnings_ = 0;
+  }
+  if (++warnings_ > most_at_once) return;
+  log(log_level::warning,
+      fmt::format("store server at {}: {}{}", host_and_port(address_, port_), text,
+                  warnings_ == most_at_once ? "; more of these are left out for some seconds" : ""));
 }
 
 void store_server_core::greeted(store_session& session) {

@@ -3,6 +3,7 @@
 // The listening side of the tcp store: sockets, the thread, the table, who waits for which key.
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <list>
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 
@@ -30,9 +32,10 @@ class store_session;
 class store_server_core {
  public:
   /// Listens. Throws errc::address_in_use, errc::system_failure.
-  store_server_core(const std::string& host, const net_address& at, const tcp_store_limits& limits);
+  store_server_core(const std::string& host, const net_address& at, const tcp_store_limits& limits,
+                    const tcp_store_access& access);
   /// Without listener and thread: whoever makes it begins the sessions and runs context().
-  explicit store_server_core(const tcp_store_limits& limits);
+  explicit store_server_core(const tcp_store_limits& limits, std::string secret = {});
   /// Closes everything and joins the thread.
   ~store_server_core();
   store_server_core(const store_server_core&) = delete;
@@ -63,6 +66,7 @@ class store_server_core {
   /// Serves a connected, non-blocking stream socket.
   void begin_session(asio::ip::tcp::socket socket);
   [[nodiscard]] const tcp_store_limits& limits() const noexcept { return limits_; }
+  [[nodiscard]] const std::string& secret() const noexcept { return secret_; }
   [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
   [[nodiscard]] const key_table& table() const noexcept { return table_; }
   /// Throws errc::store_failed if the content would exceed its limit.
@@ -73,6 +77,8 @@ class store_server_core {
   /// Whether one more client may be greeted.
   [[nodiscard]] bool has_room() const noexcept;
   void greeted(store_session& session);
+  /// A warning about a client, at most a few a second: a hostile one must not fill the disk.
+  void warn(std::string_view text);
   void closed(store_session& session);
   /// Counts bytes of unfinished messages. They count even if it throws
   /// errc::limit_exceeded, because there are more of them than the content may have.
@@ -90,6 +96,7 @@ class store_server_core {
   void wake(std::string_view key);
 
   const tcp_store_limits limits_;
+  const std::string secret_;
   const std::uint64_t id_;
   asio::io_context context_{1};
   asio::ip::tcp::acceptor acceptor_{context_};
@@ -104,8 +111,11 @@ class store_server_core {
   std::map<store_session*, std::shared_ptr<store_session>> sessions_;
   std::list<store_session*> strangers_;  // oldest first
   std::array<char, 64 * 1024> scratch_{};
+  std::chrono::steady_clock::time_point warned_since_;
+  int warnings_ = 0;
   bool stopping_ = false;
   bool accepting_ = true;
+  bool complained_ = false;  // about accept failing, since it last worked
 
   mutable std::mutex clients_mutex_;  // guards what follows
   std::condition_variable clients_changed_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,11 +11,16 @@
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
 
+#include "../base/authentication.hpp"
 #include "tcp_server_core.hpp"
 
 namespace ferry::inline v0::detail {
 
 namespace wire = store_wire;
+
+namespace {
+std::span<const std::byte> as_bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
+}  // namespace
 
 store_session::store_session(store_server_core& server, asio::ip::tcp::socket socket)
     : server_(server), socket_(std::move(socket)), timer_(server.context()) {}
@@ -46,7 +52,7 @@ void store_session::limit_time(bool needed) {
     timer_.cancel();
     return;
   }
-  timer_.expires_after(server_.limits().message_timeout);
+  timer_.expires_after(client_ ? server_.limits().message_timeout : server_.limits().handshake_timeout);
   timer_.async_wait([self = shared_from_this()](const asio::error_code& problem) {
     if (problem || !self->timer_runs_ || self->timer_.expiry() > asio::steady_timer::clock_type::now()) return;
     log(log_level::debug, "store server: dropped a connection that took too long over a message");
@@ -91,12 +97,12 @@ void store_session::readable(const asio::error_code& problem) {
 
 void store_session::process() {
   try {
-    while ((phase_ == phase::hello && take_hello()) ||
+    while ((phase_ == phase::hello && take_hello()) || (phase_ == phase::proof && take_proof()) ||
            ((phase_ == phase::idle || phase_ == phase::parked) && take_frame())) {
     }
   } catch (const error& problem) {
     if (phase_ == phase::closed) return;
-    if (phase_ == phase::hello || phase_ == phase::parked || phase_ == phase::replying) {
+    if (greeting() || phase_ == phase::parked || phase_ == phase::replying) {
       log(log_level::debug, fmt::format("store server: dropped a connection: {}", problem.what()));
       return close();
     }
@@ -109,7 +115,7 @@ void store_session::process() {
   in_.erase(0, in_used_);
   in_used_ = 0;
   if (in_.empty() && in_.capacity() > sizeof(server_.scratch())) in_.shrink_to_fit();
-  limit_time(phase_ == phase::hello || phase_ == phase::replying || !in_.empty());
+  limit_time(greeting() || phase_ == phase::replying || !in_.empty());
   want_readable();
 }
 
@@ -124,27 +130,70 @@ bool store_session::take_hello() {
   const bool known = fields.get<std::uint16_t>() == wire::version;
   if (known && bytes.size() < wire::client_hello_bytes) return false;
 
-  const auto status = !known               ? wire::hello_status::other_version
+  if (!known) return answer_hello(wire::hello_status::other_version);
+  fields.take(2);  // reserved
+  const bool offers = (fields.get<std::uint64_t>() & wire::feature_authentication) != 0;
+  const std::size_t size = wire::client_hello_bytes + (offers ? sizeof(nonce) : 0);
+  if (bytes.size() < size) return false;
+  announced_client_ = fields.get<std::uint64_t>();
+  if (offers && server_.secret().empty()) return answer_hello(wire::hello_status::no_secret);
+  if (!offers && !server_.secret().empty()) return answer_hello(wire::hello_status::secret_required);
+  if (offers) hello_ = bytes.substr(0, size);
+  in_used_ += size;
+  return answer_hello(offers               ? wire::hello_status::challenge
                       : server_.has_room() ? wire::hello_status::welcome
-                                           : wire::hello_status::too_many_connections;
+                                           : wire::hello_status::too_many_connections);
+}
+
+bool store_session::take_proof() {
+  const std::string_view bytes = std::string_view(in_).substr(in_used_);
+  if (bytes.size() < sizeof(proof)) return false;
+  const proof expected = prove(server_.secret(), wire::client_role, {as_bytes(hello_), as_bytes(challenge_)});
+  const bool proved = same_proof(expected, as_bytes(bytes.substr(0, sizeof(proof))));
+  in_used_ += sizeof(proof);
+  if (!proved) {
+    server_.warn("refused a client: its secret is another one");
+    return answer_hello(wire::hello_status::other_secret);
+  }
+  return answer_hello(server_.has_room() ? wire::hello_status::welcome : wire::hello_status::too_many_connections);
+}
+
+bool store_session::answer_hello(wire::hello_status status) {
+  // Who has not proved a secret that is wanted learns nothing of the server.
+  const bool secured = !server_.secret().empty();
+  const bool proved = phase_ == phase::proof && status != wire::hello_status::other_secret;
+  const bool tells = !secured || proved;
   std::string answer(wire::magic);
   put(answer, wire::version);
   put(answer, static_cast<std::uint16_t>(status));
-  put(answer, std::uint64_t{0});
-  put(answer, server_.id());
-  put(answer, static_cast<std::uint32_t>(store::max_key_bytes));
-  put(answer, static_cast<std::uint32_t>(server_.limits().max_value_bytes));
-  if (status == wire::hello_status::welcome) {
-    fields.take(2 + 8);  // reserved, features
-    client_ = fields.get<std::uint64_t>();
-    in_used_ += wire::client_hello_bytes;
+  put(answer, secured ? wire::feature_authentication : std::uint64_t{0});
+  put(answer, tells ? server_.id() : std::uint64_t{0});
+  put(answer, static_cast<std::uint32_t>(tells ? store::max_key_bytes : 0));
+  put(answer, static_cast<std::uint32_t>(tells ? server_.limits().max_value_bytes : 0));
+  if (proved) {
+    const proof own =
+        prove(server_.secret(), wire::server_role, {as_bytes(hello_), as_bytes(challenge_), as_bytes(answer)});
+    answer.append(reinterpret_cast<const char*>(own.data()), own.size());
+  }
+  if (status == wire::hello_status::challenge) {
+    const nonce once = fresh_nonce();
+    answer.append(reinterpret_cast<const char*>(once.data()), once.size());
+    challenge_ = answer;
+    after_reply_ = phase::proof;
+  } else if (status == wire::hello_status::welcome) {
+    client_ = announced_client_;
+    hello_ = challenge_ = std::string();
+    after_reply_ = phase::idle;
     server_.greeted(*this);
   } else {
+    if (status == wire::hello_status::secret_required) server_.warn("refused a client: it gave no secret");
+    if (status == wire::hello_status::no_secret)
+      server_.warn("refused a client: it has a secret, and the server has none");
     in_used_ = in_.size();
     close_after_reply_ = true;
   }
   send(std::move(answer));
-  return phase_ == phase::idle;
+  return phase_ == phase::idle || phase_ == phase::proof;
 }
 
 bool store_session::take_frame() {
@@ -406,14 +455,14 @@ void store_session::flush() {
       if (problem) return self->close();
       self->guarded([&] {
         self->flush();
-        if (self->phase_ == phase::idle) self->process();
+        if (self->phase_ == phase::idle || self->phase_ == phase::proof) self->process();
       });
     });
     return;
   }
   out_ = std::string();
   if (close_after_reply_) return close();
-  phase_ = phase::idle;
+  phase_ = after_reply_;
 }
 
 }  // namespace ferry::inline v0::detail

@@ -40,7 +40,7 @@ class store_session final : public std::enable_shared_from_this<store_session> {
   std::string waits_for;
 
  private:
-  enum class phase { hello, idle, parked, replying, closed };
+  enum class phase { hello, proof, idle, parked, replying, closed };
   // A get or wait_change that cannot be answered yet.
   struct pending_get {
     std::vector<std::string> keys;
@@ -58,6 +58,10 @@ class store_session final : public std::enable_shared_from_this<store_session> {
   void readable(const asio::error_code& problem);
   void process();
   bool take_hello();
+  bool take_proof();
+  /// Answers a hello or a proof; any other status than welcome and challenge ends the connection.
+  bool answer_hello(store_wire::hello_status status);
+  [[nodiscard]] bool greeting() const noexcept { return phase_ == phase::hello || phase_ == phase::proof; }
   bool take_frame();
   void limit_time(bool needed);
 
@@ -77,6 +81,10 @@ class store_session final : public std::enable_shared_from_this<store_session> {
   bool reading_ = false;
   bool close_after_reply_ = false;
   phase phase_ = phase::hello;
+  phase after_reply_ = phase::idle;
+  std::string hello_;  // of a client that offers to prove the secret: what it said, and the answer
+  std::string challenge_;
+  std::uint64_t announced_client_ = 0;
   std::optional<std::uint64_t> client_;
   std::string in_;
   std::size_t in_used_ = 0;

@@ -13,6 +13,7 @@
 #include <ferry/base/log.hpp>
 #include <ferry/base/work.hpp>
 
+#include "../base/authentication.hpp"
 #include "tcp_connection.hpp"
 #include "tcp_replies.hpp"
 #include "tcp_server_core.hpp"
@@ -55,6 +56,7 @@ tcp_store::tcp_store(tcp_store_options options) : options_(std::move(options)), 
   if (options_.port == 0) {
     throw_error(errc::bad_address, fmt::format("port 0 of host {} cannot be connected to", options_.host));
   }
+  detail::check_secret_usable(options_.secret);
   state_->host_is_loopback = detail::spells_loopback(options_.host);
   const blocking_scope blocking;
   const auto since = clock::now();
@@ -114,7 +116,7 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
     auto reached = connection->open(to, detail::sooner(until, longest_attempt), refused);
     detail::server_hello hello;
     try {
-      if (reached == outcome::done) reached = connection->greet(state_->client, until, hello);
+      if (reached == outcome::done) reached = connection->greet(state_->client, until, hello, options_.secret);
     } catch (const error& problem) {
       throw_error(problem.kind(),
                   fmt::format("{}: {}", detail::host_and_port(options_.host, options_.port), problem.message()));

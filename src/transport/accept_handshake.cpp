@@ -62,7 +62,7 @@ auto accept_handshake::then(void (accept_handshake::*next)()) {
 
 void accept_handshake::start() {
   core_->live.emplace(this, shared_from_this());
-  timer_.expires_after(handshake_time);
+  timer_.expires_after(owner_->handshake_timeout());
   timer_.async_wait([self = shared_from_this()](const asio::error_code& error) {
     if (!error && !self->done_) self->give_up();
   });
@@ -85,28 +85,90 @@ void accept_handshake::read_body() {
 
 void accept_handshake::take_hello() {
   if (!prefix_.compatible()) return refuse({errc::version_mismatch, prefix_.version_text(peer_)});
+  std::optional<nonce> offered;
   try {
-    hello_ = decode_hello(body_);
-    greeting_ = core_->workers.greet(hello_);
+    hello_ = decode_hello(body_, &offered);
+  } catch (const error& why) {
+    return refuse({why.kind(), std::string(why.message())});
+  }
+  auto demanded = core_->workers.demanded(hello_.group, hello_.target);
+  if (offered && !demanded.secrets.empty()) return challenge_peer(std::move(demanded.secrets));
+  if (demanded.open && !offered) return admit();
+  if (!offered) {
+    return refuse(
+        {errc::authentication_failed,
+         "a secret is required here, and the other end gave none; give all workers the same one "
+         "(worker_config::secret, FERRY_SECRET or FERRY_SECRET_FILE), and run the same ferry release on both"});
+  }
+  hello_.features &= ~feature_authenticated;
+  // Where nobody has a secret, who is here is no secret either.
+  if (!demanded.known) return admit();
+  refuse({errc::authentication_failed,
+          "the other end has a secret, and this worker was started without one; give all workers the same one"});
+}
+
+void accept_handshake::challenge_peer(std::vector<std::string> secrets) {
+  secrets_ = std::move(secrets);
+  hello_.features &= ~feature_authenticated;
+  hello_bytes_.assign(prefix_bytes_.begin(), prefix_bytes_.end());
+  hello_bytes_.insert(hello_bytes_.end(), body_.begin(), body_.end());
+  challenge_ = encode_challenge(fresh_nonce());
+  asio::async_write(socket_, asio::buffer(challenge_), then(&accept_handshake::read_proof));
+}
+
+void accept_handshake::read_proof() {
+  asio::async_read(socket_, asio::buffer(prefix_bytes_), then(&accept_handshake::read_proof_body));
+}
+
+void accept_handshake::read_proof_body() {
+  prefix_ = handshake_prefix::decode(prefix_bytes_.data(), hello_magic, peer_);
+  prefix_.check_size(peer_);
+  body_.resize(prefix_.body_bytes);
+  asio::async_read(socket_, asio::buffer(body_), then(&accept_handshake::take_proof));
+}
+
+void accept_handshake::take_proof() {
+  // All are tried, so that the time does not tell which one it is.
+  for (const std::string& secret : secrets_) {
+    if (check_proof(secret, hello_bytes_, challenge_, body_)) secret_ = secret;
+  }
+  if (secret_.empty()) return refuse({errc::authentication_failed, "the secret of the other end is another one"});
+  hello_.features |= feature_authenticated;
+  admit();
+}
+
+void accept_handshake::admit() {
+  try {
+    greeting_ = core_->workers.greet(hello_, secret_);
+    if (!secret_.empty()) greeting_.reply.features |= feature_authenticated;
     answer_ = encode_answer(greeting_.reply);
   } catch (const error& why) {
     return refuse({why.kind(), std::string(why.message())});
   } catch (const std::exception& why) {
     return refuse({errc::handshake_failed, why.what()});
   }
-  asio::async_write(socket_, asio::buffer(answer_), then(&accept_handshake::hand_over));
+  send_answer(&accept_handshake::hand_over);
 }
 
 void accept_handshake::refuse(const refusal& why) {
-  core_->warnings.warn(fmt::format("{}: refused worker '{}' at {}: {}: {}", core_->transport_name, hello_.name, peer_,
-                                   errc_name(why.code), why.text));
+  core_->warnings.warn(
+      fmt::format("{}: refused {} at {}: {}: {}", core_->transport_name,
+                  why.code == errc::authentication_failed ? "the peer" : "worker '" + hello_.name + "'", peer_,
+                  errc_name(why.code), why.text));
   answer_ = encode_answer(why);
-  asio::async_write(socket_, asio::buffer(answer_), then(&accept_handshake::finish));
+  send_answer(&accept_handshake::finish);
+}
+
+// A peer that has proved the secret gets a proof, too, also of a refusal.
+void accept_handshake::send_answer(void (accept_handshake::*next)()) {
+  if (!secret_.empty()) sign_answer(answer_, secret_, hello_bytes_, challenge_);
+  asio::async_write(socket_, asio::buffer(answer_), then(next));
 }
 
 void accept_handshake::hand_over() {
   auto opened = make_stream_connection(core_->loop, socket_.release(), core_->transport_name,
-                                       fmt::format("{} {}", core_->transport_name, peer_), greeting_.options);
+                                       fmt::format("{} {}", core_->transport_name, peer_), greeting_.options,
+                                       std::move(greeting_.seat));
   if (!core_->workers.deliver(opened, hello_, greeting_.worker)) {
     opened->close(make_error(errc::shutting_down, fmt::format("the worker '{}' has gone", hello_.target)));
   }

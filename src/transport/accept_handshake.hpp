@@ -32,7 +32,15 @@ class accept_handshake final : public control_operation, public std::enable_shar
  private:
   void read_body();
   void take_hello();
+  /// Asks the peer to prove one of these.
+  void challenge_peer(std::vector<std::string> secrets);
+  void read_proof();
+  void read_proof_body();
+  void take_proof();
+  /// Of a peer that has proved what is demanded: its worker decides.
+  void admit();
   void refuse(const refusal& why);
+  void send_answer(void (accept_handshake::*next)());
   void hand_over();
   void finish() noexcept;
   /// A completion handler that does nothing once the handshake is over, ends it when the peer has left, and lets no
@@ -49,6 +57,10 @@ class accept_handshake final : public control_operation, public std::enable_shar
   handshake_prefix prefix_;
   std::vector<std::byte> body_;
   std::vector<std::byte> answer_;
+  std::vector<std::byte> hello_bytes_;  // the whole message, for the proofs
+  std::vector<std::byte> challenge_;
+  std::vector<std::string> secrets_;  // that the worker, or those that are here, have
+  std::string secret_;                // that the peer has proved
   hello hello_;
   acceptor_registry::greeting greeting_;
   bool done_ = false;

@@ -2,9 +2,12 @@
 
 #include <ferry/base/error.hpp>
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "../base/authentication.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -71,9 +74,46 @@ bool acceptor_registry::empty() const {
   return entries_.empty();
 }
 
-acceptor_registry::greeting acceptor_registry::greet(const hello& from) {
+acceptor_registry::demands acceptor_registry::demanded(const std::string& group, const std::string& target) const {
+  demands result;
+  const std::lock_guard lock(mutex_);
+  const auto add = [&](const transport_options& options) {
+    if (options.secret.empty()) {
+      result.open = true;
+    } else if (std::find(result.secrets.begin(), result.secrets.end(), options.secret) == result.secrets.end()) {
+      result.secrets.push_back(options.secret);
+    }
+  };
+  if (const auto found = entries_.find({group, target}); found != entries_.end()) {
+    result.known = true;
+    add(found->second->options);
+  } else {
+    for (const auto& [key, value] : entries_) add(value->options);
+    result.open = result.open || entries_.empty();
+  }
+  return result;
+}
+
+acceptor_registry::greeting acceptor_registry::greet(const hello& from, const std::string& secret, bool seated) {
   const call_scope call(*this, from);
-  if (call.acceptor()) return {call.acceptor()->on_hello(from), call.entry().options, call.entry().serial};
+  if (call.acceptor()) {
+    const transport_options& options = call.entry().options;
+    if (!same_secret(options.secret, secret)) {
+      throw_error(errc::authentication_failed, "the two workers do not have the same secret");
+    }
+    std::shared_ptr<void> seat;
+    if (seated) {
+      const auto& seats = call.entry().seats;
+      const auto taken = seats->fetch_add(1);
+      seat = std::shared_ptr<void>(nullptr, [seats](void*) { seats->fetch_sub(1); });
+      if (taken >= options.max_connections) {
+        throw_error(errc::resource_exhausted,
+                    fmt::format("the worker '{}' has {} open connections, which is its max_connections", from.target,
+                                options.max_connections));
+      }
+    }
+    return {call.acceptor()->on_hello(from), options, call.entry().serial, std::move(seat)};
+  }
   bool name_exists = false;
   {
     const std::lock_guard lock(mutex_);

@@ -65,7 +65,7 @@ void connect_operation::start() {
   try {
     core_->live.emplace(this, shared_from_this());
     if (core_->closed) return fail(errc::connect_failed, "the transport has been shut down");
-    hello_ = encode_hello(request_.self);
+    (void)encode_hello(request_.self);  // throws if it cannot be said
     const auto where = address::parse(request_.address);
     if (where.scheme != core_->transport_name) {
       return fail(errc::bad_address, fmt::format("it is not an address of the transport {}", core_->transport_name));
@@ -129,7 +129,8 @@ void connect_operation::try_next() {
     // An address that swallows packets must not use up the time of the others.
     auto share = no_step_limit;
     if (const auto others = candidates_.size() - next_; others != 0) {
-      share = request_.until.is_never() ? handshake_time : request_.until.remaining() / (others + 1);
+      share =
+          request_.until.is_never() ? request_.options.handshake_timeout : request_.until.remaining() / (others + 1);
     }
     arm_timer(share);
     return socket_.async_connect(asio::generic::stream_protocol::endpoint(where.get(), where.size),
@@ -149,7 +150,10 @@ void connect_operation::send_hello() {
   if (auto why = check_ ? check_(socket) : std::string(); !why.empty()) {
     return attempt_failed(errc::handshake_failed, why);
   }
-  arm_timer(handshake_time);
+  challenge_.clear();
+  const nonce once = wants_proof() ? fresh_nonce() : nonce{};
+  hello_ = encode_hello(request_.self, wants_proof() ? &once : nullptr);
+  arm_timer(request_.options.handshake_timeout);
   asio::async_write(socket_, asio::buffer(hello_), then(&connect_operation::read_prefix));
 }
 
@@ -167,9 +171,25 @@ void connect_operation::read_body() {
 
 void connect_operation::take_answer() {
   auto answer = decode_answer(body_);
+  if (wants_proof()) {
+    std::vector<std::byte> whole(prefix_bytes_.begin(), prefix_bytes_.end());
+    whole.insert(whole.end(), body_.begin(), body_.end());
+    if (challenge_.empty() && std::holds_alternative<challenge>(answer)) {
+      challenge_ = std::move(whole);
+      return prove_secret();
+    }
+    if (challenge_.empty() || !answer_signed(whole, request_.options.secret, hello_, challenge_)) {
+      return take_unproved(answer);
+    }
+  }
+  if (std::holds_alternative<challenge>(answer)) {
+    return attempt_failed(errc::handshake_failed, "it asked for a proof that was not offered");
+  }
   if (const auto* why = std::get_if<refusal>(&answer)) return fail(why->code, why->text);
   connect_result result;
   result.peer = std::get<hello_reply>(std::move(answer));
+  result.peer.features &= ~feature_authenticated;
+  if (wants_proof()) result.peer.features |= feature_authenticated;
   if (result.peer.name != request_.self.target) {
     return attempt_failed(errc::handshake_failed, fmt::format("worker '{}' answered", result.peer.name));
   }
@@ -181,6 +201,28 @@ void connect_operation::take_answer() {
     return fail(failure.kind(), std::string(failure.message()));
   }
   finish(std::move(result));
+}
+
+void connect_operation::prove_secret() {
+  proof_ = encode_proof(request_.options.secret, hello_, challenge_);
+  asio::async_write(socket_, asio::buffer(proof_), then(&connect_operation::read_prefix));
+}
+
+void connect_operation::take_unproved(const std::variant<hello_reply, refusal, challenge>& answer) {
+  // A refusal may come before any proof, or be the answer to a wrong one; anybody could have made it up.
+  if (const auto* why = std::get_if<refusal>(&answer)) {
+    const bool told = why->code == errc::authentication_failed || why->code == errc::version_mismatch;
+    return attempt_failed(
+        told ? why->code : errc::authentication_failed,
+        told ? why->text
+             : fmt::format("it refused without a proof of the secret: {}: {}", errc_name(why->code), why->text));
+  }
+  attempt_failed(
+      errc::authentication_failed,
+      challenge_.empty()
+          ? "it asked for no proof of the secret: it was started without one, is of an older ferry release, or "
+            "is not who it should be; give all workers the same secret"
+          : "it gave no proof of the secret");
 }
 
 void connect_operation::attempt_failed(errc code, const std::string& reason) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <asio/ip/tcp.hpp>
@@ -45,6 +46,10 @@ class connect_operation final : public control_operation, public std::enable_sha
   void read_prefix();
   void read_body();
   void take_answer();
+  void prove_secret();
+  /// The accepting end has not proved the secret: what it says counts for little.
+  void take_unproved(const std::variant<hello_reply, refusal, challenge>& answer);
+  [[nodiscard]] bool wants_proof() const noexcept { return !request_.options.secret.empty(); }
   /// This address did not work: on to the next one.
   void attempt_failed(errc code, const std::string& reason);
   void fail(errc code, const std::string& reason) noexcept;
@@ -67,9 +72,11 @@ class connect_operation final : public control_operation, public std::enable_sha
   std::string reasons_;        // of the attempts that failed
   errc worst_ = errc::connect_failed;
   bool hung_up_ = false;
-  std::size_t tried_ = 0;    // of the candidates: with a socket of their kind
-  std::size_t refused_ = 0;  // of those: nobody listens there
-  std::vector<std::byte> hello_;
+  std::size_t tried_ = 0;             // of the candidates: with a socket of their kind
+  std::size_t refused_ = 0;           // of those: nobody listens there
+  std::vector<std::byte> hello_;      // as it is sent, or was
+  std::vector<std::byte> challenge_;  // whole; empty until it has come
+  std::vector<std::byte> proof_;
   std::array<std::byte, handshake_prefix::encoded_size> prefix_bytes_{};
   std::vector<std::byte> body_;
   bool done_ = false;

@@ -29,10 +29,14 @@ class writer {
     const auto* bytes = reinterpret_cast<const std::byte*>(value.data());
     out_.insert(out_.end(), bytes, bytes + value.size());
   }
+  void raw(std::span<const std::byte> bytes) { out_.insert(out_.end(), bytes.begin(), bytes.end()); }
   std::vector<std::byte> finish() {
-    const auto body = out_.size() - handshake_prefix::encoded_size;
-    for (unsigned i = 0; i < 4; ++i) out_[16 + i] = static_cast<std::byte>(body >> (8U * i));
+    set_size(out_);
     return std::move(out_);
+  }
+  static void set_size(std::vector<std::byte>& message) {
+    const auto body = message.size() - handshake_prefix::encoded_size;
+    for (unsigned i = 0; i < 4; ++i) message[16 + i] = static_cast<std::byte>(body >> (8U * i));
   }
 
  private:
@@ -47,6 +51,12 @@ class reader {
     std::uint64_t value = 0;
     for (std::size_t i = 0; i < bytes; ++i) value |= std::to_integer<std::uint64_t>(raw[i]) << (8U * i);
     return value;
+  }
+  nonce once() {
+    nonce result{};
+    const auto raw = take("nonce", result.size());
+    std::copy(raw.begin(), raw.end(), result.begin());
+    return result;
   }
   std::string text(std::string_view what, std::size_t longest) {
     const std::size_t size = number(what, 2);
@@ -67,6 +77,13 @@ class reader {
   }
   std::span<const std::byte> in_;
 };
+
+// The status of an answer that is a challenge; those of refusals are numbers of errc, which begin at 100.
+constexpr std::uint32_t prove_yourself = 1;
+
+// Who proves; never the same at both ends.
+constexpr std::string_view connecting_role = "ferry connecting worker";
+constexpr std::string_view accepting_role = "ferry accepting worker";
 
 std::string versions(std::uint32_t newest, std::uint32_t oldest) {
   return newest == oldest ? fmt::format("version {}", newest) : fmt::format("versions {} to {}", oldest, newest);
@@ -104,14 +121,15 @@ std::string handshake_prefix::version_text(std::string_view peer) const {
                      peer, versions(version, oldest), versions(protocol_version, oldest_protocol_version));
 }
 
-std::vector<std::byte> encode_hello(const hello& self) {
+std::vector<std::byte> encode_hello(const hello& self, const nonce* once) {
   writer out(hello_magic);
-  out.number(self.features, 8);
+  out.number((self.features & ~feature_authenticated) | (once ? feature_authenticated : 0), 8);
   out.number(self.life.value, 8);
   out.number(static_cast<std::uint32_t>(self.id.value), 4);
   out.text("group", self.group, longest_group);
   out.text("worker name", self.name, longest_name);
   out.text("target's name", self.target, longest_name);
+  if (once) out.raw(*once);
   return out.finish();
 }
 
@@ -132,7 +150,42 @@ std::vector<std::byte> encode_answer(const refusal& why) {
   return out.finish();
 }
 
-hello decode_hello(std::span<const std::byte> body) {
+std::vector<std::byte> encode_challenge(const nonce& once) {
+  writer out(answer_magic);
+  out.number(prove_yourself, 4);
+  out.raw(once);
+  return out.finish();
+}
+
+std::vector<std::byte> encode_proof(std::string_view secret, std::span<const std::byte> hello,
+                                    std::span<const std::byte> challenge) {
+  writer out(hello_magic);
+  out.raw(prove(secret, connecting_role, {hello, challenge}));
+  return out.finish();
+}
+
+bool check_proof(std::string_view secret, std::span<const std::byte> hello, std::span<const std::byte> challenge,
+                 std::span<const std::byte> proof_body) {
+  return same_proof(prove(secret, connecting_role, {hello, challenge}), proof_body);
+}
+
+void sign_answer(std::vector<std::byte>& answer, std::string_view secret, std::span<const std::byte> hello,
+                 std::span<const std::byte> challenge) {
+  answer.resize(answer.size() + sizeof(proof));
+  writer::set_size(answer);  // what is proved is the answer as it is read, its length included
+  const auto text = std::span(answer).first(answer.size() - sizeof(proof));
+  const proof made = prove(secret, accepting_role, {hello, challenge, text});
+  std::copy(made.begin(), made.end(), answer.end() - sizeof(proof));
+}
+
+bool answer_signed(std::span<const std::byte> answer, std::string_view secret, std::span<const std::byte> hello,
+                   std::span<const std::byte> challenge) {
+  if (answer.size() < handshake_prefix::encoded_size + sizeof(proof)) return false;
+  const auto text = answer.first(answer.size() - sizeof(proof));
+  return same_proof(prove(secret, accepting_role, {hello, challenge, text}), answer.last(sizeof(proof)));
+}
+
+hello decode_hello(std::span<const std::byte> body, std::optional<nonce>* once) {
   reader in(body);
   hello result;
   result.features = in.number("features", 8);
@@ -141,12 +194,17 @@ hello decode_hello(std::span<const std::byte> body) {
   result.group = in.text("group", longest_group);
   result.name = in.text("worker name", longest_name);
   result.target = in.text("target's name", longest_name);
+  if ((result.features & feature_authenticated) != 0) {
+    const auto given = in.once();
+    if (once) *once = given;
+  }
   return result;
 }
 
-std::variant<hello_reply, refusal> decode_answer(std::span<const std::byte> body) {
+std::variant<hello_reply, refusal, challenge> decode_answer(std::span<const std::byte> body) {
   reader in(body);
   const auto status = in.number("status", 4);
+  if (status == prove_yourself) return challenge{in.once()};
   if (status != 0) {
     auto code = static_cast<errc>(static_cast<std::int32_t>(static_cast<std::uint32_t>(status)));
     if (errc_name(code) == "unknown") code = errc::handshake_failed;  // of a later build

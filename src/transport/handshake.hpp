@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,8 @@
 
 #include <ferry/base/error.hpp>
 #include <ferry/transport/transport.hpp>
+
+#include "../base/authentication.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -54,14 +57,32 @@ struct refusal {
   std::string text;
 };
 
-/// Prefix and body. Throws errc::invalid_argument if a name is too long.
-std::vector<std::byte> encode_hello(const hello& self);
+/// The accepting end wants a proof of the secret before it says more.
+struct challenge {
+  nonce once;
+};
+
+/// Prefix and body. With a nonce, the hello offers to prove the secret. Throws errc::invalid_argument if a name is too long.
+std::vector<std::byte> encode_hello(const hello& self, const nonce* once = nullptr);
 std::vector<std::byte> encode_answer(const hello_reply& reply);
 /// The text is cut at longest_refusal bytes.
 std::vector<std::byte> encode_answer(const refusal& why);
+std::vector<std::byte> encode_challenge(const nonce& once);
+/// The connecting end's answer to a challenge; `hello` and `challenge` are the messages so far, whole.
+std::vector<std::byte> encode_proof(std::string_view secret, std::span<const std::byte> hello,
+                                    std::span<const std::byte> challenge);
+bool check_proof(std::string_view secret, std::span<const std::byte> hello, std::span<const std::byte> challenge,
+                 std::span<const std::byte> proof_body);
+/// Appends the accepting end's own proof, over all that was said and the answer itself.
+void sign_answer(std::vector<std::byte>& answer, std::string_view secret, std::span<const std::byte> hello,
+                 std::span<const std::byte> challenge);
+/// Whether a whole answer ends with that proof.
+bool answer_signed(std::span<const std::byte> answer, std::string_view secret, std::span<const std::byte> hello,
+                   std::span<const std::byte> challenge);
 
 /// Read a body; bytes after the known fields are skipped, so that later builds may add some. Throw errc::handshake_failed.
-hello decode_hello(std::span<const std::byte> body);
-std::variant<hello_reply, refusal> decode_answer(std::span<const std::byte> body);
+/// `once` gets the nonce of a hello that offers a proof.
+hello decode_hello(std::span<const std::byte> body, std::optional<nonce>* once = nullptr);
+std::variant<hello_reply, refusal, challenge> decode_answer(std::span<const std::byte> body);
 
 }  // namespace ferry::inline v0::detail

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "../base/authentication.hpp"
 #include "acceptor_registry.hpp"
 #include "inproc_connection.hpp"
 #include "socket_transport.hpp"
@@ -35,6 +36,7 @@ struct inproc_connect : work {
   std::shared_ptr<inproc_workers> workers;
   std::string address;
   hello self;
+  std::string secret;
   connect_callback callback;
 
   void shake_hands() {
@@ -56,10 +58,14 @@ struct inproc_connect : work {
     const auto where = ferry::address::parse(address);
     if (where.scheme != "inproc") throw_error(errc::bad_address, "it is not an address of the transport inproc");
     if (where.host != workers->token) throw_error(errc::connect_failed, "it is another process");
-    auto greeting = workers->registry.greet(self);
+    hello known = self;
+    known.features &= ~feature_authenticated;
+    if (!secret.empty()) known.features |= feature_authenticated;
+    auto greeting = workers->registry.greet(known, secret, false);
+    if (!secret.empty()) greeting.reply.features |= feature_authenticated;
     auto [near_end, far_end] =
         inproc_connection::make_pair(*loop, fmt::format("inproc {}", self.target), fmt::format("inproc {}", self.name));
-    if (!workers->registry.deliver(far_end, self, greeting.worker)) {
+    if (!workers->registry.deliver(far_end, known, greeting.worker)) {
       throw_error(errc::connect_failed, "the worker has just gone");
     }
     connect_result result;
@@ -76,6 +82,7 @@ class inproc_transport final : public transport {
   std::vector<std::string> listen(const std::string& group, const std::string& target, const std::string&,
                                   const transport_options& options,
                                   std::shared_ptr<connection_acceptor> acceptor) override {
+    check_secret_usable(options.secret);
     workers_->registry.add(group, target, std::move(acceptor), options);
     return {"inproc:" + workers_->token};
   }
@@ -84,13 +91,15 @@ class inproc_transport final : public transport {
     workers_->registry.remove(group, target);
   }
 
-  void connect(const std::string& address, const hello& self, const transport_options&, deadline,
+  void connect(const std::string& address, const hello& self, const transport_options& options, deadline,
                connect_callback callback) override {
+    check_secret_usable(options.secret);
     auto* item = new inproc_connect;
     item->loop = &loop_;
     item->workers = workers_;
     item->address = address;
     item->self = self;
+    item->secret = options.secret;
     item->callback = std::move(callback);
     item->run = [](work* queued) noexcept {
       const std::unique_ptr<inproc_connect> owner(static_cast<inproc_connect*>(queued));

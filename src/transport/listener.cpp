@@ -11,10 +11,13 @@
 
 namespace ferry::inline v0::detail {
 
-listener::listener(std::shared_ptr<socket_core> core, descriptor socket, peer_check check)
+listener::listener(std::shared_ptr<socket_core> core, descriptor socket, peer_check check,
+                   const transport_options& options)
     : core_(std::move(core)),
       where_(socket_address::local_end(socket.get())),
       check_(check),
+      handshake_timeout_(options.handshake_timeout),
+      max_handshakes_(options.max_handshakes),
       socket_(core_->context),
       timer_(core_->context) {
   socket_.assign(socket.get());
@@ -45,7 +48,7 @@ void listener::wait_for_peers() {
 void listener::accept_some() {
   constexpr int at_once = 16;  // then the handshakes that have begun get their turn
   for (int i = 0; i < at_once; ++i) {
-    if (handshakes_.size() >= most_handshakes) {
+    if (handshakes_.size() >= max_handshakes_) {
       crowded_ = true;
       return make_room();
     }

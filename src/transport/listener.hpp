@@ -3,6 +3,7 @@
 // A listening socket: accepts, and lets each newcomer shake hands.
 
 #include <chrono>
+#include <cstddef>
 #include <list>
 #include <memory>
 #include <string>
@@ -23,7 +24,8 @@ class listener final : public control_operation, public std::enable_shared_from_
   /// Looks at a connected descriptor and returns why its other end is not wanted; empty if it is. May be null.
   using peer_check = std::string (*)(int descriptor);
 
-  listener(std::shared_ptr<socket_core> core, descriptor socket, peer_check check);
+  /// The limits on handshakes are those of `options`.
+  listener(std::shared_ptr<socket_core> core, descriptor socket, peer_check check, const transport_options& options);
 
   /// Begins to accept.
   void start();
@@ -32,6 +34,7 @@ class listener final : public control_operation, public std::enable_shared_from_
 
   /// The address that is listened on.
   [[nodiscard]] const socket_address& where() const noexcept { return where_; }
+  [[nodiscard]] std::chrono::milliseconds handshake_timeout() const noexcept { return handshake_timeout_; }
 
  private:
   friend class accept_handshake;
@@ -47,6 +50,8 @@ class listener final : public control_operation, public std::enable_shared_from_
   std::shared_ptr<socket_core> core_;
   const socket_address where_;
   const peer_check check_;
+  const std::chrono::milliseconds handshake_timeout_;
+  const std::size_t max_handshakes_;
   asio::posix::stream_descriptor socket_;
   asio::steady_timer timer_;
   std::list<accept_handshake*> handshakes_;  // oldest first

@@ -17,10 +17,6 @@
 
 namespace ferry::inline v0::detail {
 
-/// A handshake must be over after this long, whichever end is slow.
-inline constexpr std::chrono::seconds handshake_time{10};
-/// So many peers may be in the handshake at once; further ones wait in the kernel's queue.
-inline constexpr std::size_t most_handshakes = 256;
 /// While others wait, a handshake that has taken longer than this is given up for them.
 inline constexpr std::chrono::seconds crowded_handshake_time{2};
 

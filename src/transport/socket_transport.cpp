@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "../base/authentication.hpp"
 #include "connect_operation.hpp"
 
 namespace ferry::inline v0::detail {
@@ -29,6 +30,7 @@ std::shared_ptr<listener> socket_transport::use_listener(const std::string& grou
                                                          std::shared_ptr<connection_acceptor> acceptor,
                                                          const std::function<bool(const listener&)>& suits,
                                                          const std::function<descriptor()>& open) {
+  check_secret_usable(options.secret);
   std::unique_lock lock(mutex_);
   // A port that is about to be free must not look taken. The control thread does the closing: it cannot wait for it.
   if (!control_->is_current()) closed_one_.wait(lock, [&] { return closing_ == 0; });
@@ -37,7 +39,7 @@ std::shared_ptr<listener> socket_transport::use_listener(const std::string& grou
     if (suits(*used)) found = used;
   }
   const bool fresh = !found;
-  if (fresh) found = std::make_shared<listener>(core_, open(), check_);
+  if (fresh) found = std::make_shared<listener>(core_, open(), check_, options);
   core_->workers.add(group, target, std::move(acceptor), options);
   uses_.emplace(std::pair(group, target), found);
   // After registering: a peer that knows the port from before must not be told that the worker does not exist.
@@ -65,6 +67,7 @@ void socket_transport::unlisten(const std::string& group, const std::string& tar
 
 void socket_transport::connect(const std::string& address, const hello& self, const transport_options& options,
                                deadline until, connect_callback callback) {
+  check_secret_usable(options.secret);
   const auto operation = std::make_shared<connect_operation>(
       core_, connect_request{address, self, options, until, std::move(callback)}, check_);
   asio::post(core_->context, [operation] { operation->start(); });

@@ -60,8 +60,9 @@ class stream_connection final : public connection,
                                 public std::enable_shared_from_this<stream_connection> {
  public:
   stream_connection(std::shared_ptr<io_threads> loop, int descriptor, std::string_view name, std::string description,
-                    const transport_options& options)
+                    const transport_options& options, std::shared_ptr<void> kept)
       : loop_(std::move(loop)),
+        kept_(std::move(kept)),
         descriptor_(descriptor),
         name_(name),
         description_(std::move(description)),
@@ -148,6 +149,7 @@ class stream_connection final : public connection,
   int interrupt_descriptor() noexcept;
 
   const std::shared_ptr<io_threads> loop_;
+  std::shared_ptr<void> kept_;  // until the descriptor is closed
   const int descriptor_;
   const std::string_view name_;
   const std::string description_;
@@ -289,7 +291,9 @@ void stream_connection::end_writing() noexcept {
 
 // Whoever keeps a handle on a connection that has ended, in a future for example, keeps no descriptor. With out_mutex_ held.
 void stream_connection::release_descriptor() noexcept {
-  if (failed_ && reader_gone_ && !writing_ && !std::exchange(released_, true)) ::close(descriptor_);
+  if (!failed_ || !reader_gone_ || writing_ || std::exchange(released_, true)) return;
+  ::close(descriptor_);
+  kept_.reset();
 }
 
 bool stream_connection::tell_when_written(std::uint64_t bytes) noexcept {
@@ -772,7 +776,8 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
 }  // namespace
 
 std::shared_ptr<connection> make_stream_connection(reactor& loop, int descriptor, std::string_view transport_name,
-                                                   std::string description, const transport_options& options) {
+                                                   std::string description, const transport_options& options,
+                                                   std::shared_ptr<void> kept) {
   auto& threads = static_cast<io_threads&>(loop);
   // Blocking, with a bound: who must not wait says MSG_DONTWAIT.
   timeval bound{};
@@ -786,7 +791,7 @@ std::shared_ptr<connection> make_stream_connection(reactor& loop, int descriptor
   }
   try {
     return std::make_shared<stream_connection>(threads.shared_from_this(), descriptor, transport_name,
-                                               std::move(description), options);
+                                               std::move(description), options, std::move(kept));
   } catch (...) {
     ::close(descriptor);
     throw;

@@ -122,6 +122,22 @@ std::vector<std::string> published(const socket_address& where, const std::strin
   return result;
 }
 
+// Whoever reaches a worker may run what it serves, so nobody gets there by accident.
+void refuse_open_doors(const std::vector<socket_address>& candidates, const transport_options& options) {
+  if (!options.secret.empty() || options.allow_unauthenticated) return;
+  for (const auto& where : candidates) {
+    if (is_loopback(where.host())) continue;
+    throw_error(
+        errc::authentication_required,
+        fmt::format(
+            "listening on {} would let everybody who reaches this machine call the worker's methods; give all "
+            "workers one secret (worker_config::secret, FERRY_SECRET or FERRY_SECRET_FILE), list what may be called "
+            "(worker_config::serve or ferry::serve), or say that it is meant (worker_config::allow_unauthenticated "
+            "or FERRY_ALLOW_UNAUTHENTICATED=1); workers of one machine can meet at 127.0.0.1",
+            where.host()));
+  }
+}
+
 class tcp_transport final : public socket_transport {
  public:
   explicit tcp_transport(reactor& loop) : socket_transport(loop, transport_traits<tcp>::name, nullptr) {}
@@ -135,6 +151,7 @@ class tcp_transport final : public socket_transport {
     auto somewhere = candidates.front();
     somewhere.set_port(1);
     (void)published(somewhere, suggested_host, options.advertise);
+    refuse_open_doors(candidates, options);
     const auto suits = [&](const listener& open) {
       return ports.contains(open.where().port()) &&
              std::any_of(candidates.begin(), candidates.end(), [&](socket_address wanted) {

@@ -1,4 +1,4 @@
-// The hello and its answer, prefix and body. Input: u8 (odd: an answer), then the bytes as they come off the stream.
+// The hello and its answer or challenge, prefix and body. Input: u8 (odd: an answer), then the bytes as they come off the stream.
 
 #include "../../src/transport/handshake.hpp"
 #include "targets.hpp"
@@ -11,11 +11,14 @@ namespace d = ferry::detail;
 bytes body_of(const std::vector<std::byte>& whole) { return bytes(whole).subspan(d::handshake_prefix::encoded_size); }
 
 void check_hello(bytes body) {
-  const ferry::hello decoded = d::decode_hello(body);
+  std::optional<d::nonce> once;
+  const ferry::hello decoded = d::decode_hello(body, &once);
+  require(once.has_value() == ((decoded.features & ferry::feature_authenticated) != 0),
+          "who offers a proof has a nonce");
   require(decoded.name.size() <= d::longest_name && decoded.target.size() <= d::longest_name &&
               decoded.group.size() <= d::longest_group,
           "the texts of a hello are bounded");
-  const auto again = d::encode_hello(decoded);
+  const auto again = d::encode_hello(decoded, once ? &*once : nullptr);
   // Bytes behind the known fields are of a later version.
   require(body_of(again).size() <= body.size() && same(body_of(again), body.first(body_of(again).size())),
           "a hello encodes to what it was decoded from");
@@ -27,6 +30,12 @@ void check_answer(bytes body) {
     const auto again = d::encode_answer(*reply);
     require(body_of(again).size() <= body.size() && same(body_of(again), body.first(body_of(again).size())),
             "an answer encodes to what it was decoded from");
+    return;
+  }
+  if (const auto* asked = std::get_if<d::challenge>(&decoded)) {
+    const auto again = d::encode_challenge(asked->once);
+    require(body_of(again).size() <= body.size() && same(body_of(again), body.first(body_of(again).size())),
+            "a challenge encodes to what it was decoded from");
     return;
   }
   const auto& refusal = std::get<d::refusal>(decoded);
@@ -50,6 +59,13 @@ void run(bytes input) {
     require(!prefix.version_text("x").empty(), "the versions have a text");
     if (!prefix.compatible() || from.rest().size() < prefix.body_bytes) return;
     const bytes body = from.take(prefix.body_bytes);
+    // Nobody comes by a proof by chance.
+    if (ferry::authentication_available()) {
+      require(!d::check_proof("secret", prefix_bytes, prefix_bytes, body), "no proof is right by chance");
+      std::vector<std::byte> whole(prefix_bytes.begin(), prefix_bytes.end());
+      whole.insert(whole.end(), body.begin(), body.end());
+      require(!d::answer_signed(whole, "secret", prefix_bytes, prefix_bytes), "no answer is signed by chance");
+    }
     if (answer) {
       check_answer(body);
     } else {
@@ -65,6 +81,9 @@ void seeds(const seed_sink& sink) {
   hello.target = "worker1";
   hello.id = ferry::worker_id{3};
   hello.life = ferry::incarnation{4};
+  const d::nonce once{std::byte{1}, std::byte{2}};
+  sink("hello-offer", seed().number(std::uint8_t{0}).add(d::encode_hello(hello, &once)));
+  sink("challenge", seed().number(std::uint8_t{1}).add(d::encode_challenge(once)));
   sink("hello", seed().number(std::uint8_t{0}).add(d::encode_hello(hello)));
   hello.name = std::string(d::longest_name, 'n');
   hello.group = std::string(d::longest_group, 'g');

@@ -1,10 +1,12 @@
 // What a tcp_store reads from its server. Input: u8 which, then
-//   0  the hello and a reply, as they come off the connection
+//   0  the hello and a reply, as they come off the connection; 2 the same for a client with a secret
 //   1  the body of a reply: u8 of which operation, then the body
 
 #include <array>
 
 #include <sys/socket.h>
+
+#include <ferry/base/secret.hpp>
 
 #include "../../src/store/tcp_connection.hpp"
 #include "../../src/store/tcp_replies.hpp"
@@ -17,7 +19,7 @@ namespace d = ferry::detail;
 namespace wire = ferry::detail::store_wire;
 using outcome = d::store_connection::outcome;
 
-void talk(bytes said) {
+void talk(bytes said, const std::string& secret) {
   static const d::interrupt never;
   std::array<int, 2> ends{};
   require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) == 0, "there are sockets");
@@ -29,7 +31,8 @@ void talk(bytes said) {
   const auto now = ferry::deadline(ferry::clock::now());
   accepted([&] {
     d::server_hello hello;
-    if (connection.greet(1, now, hello) != outcome::done) return;
+    if (connection.greet(1, now, hello, secret) != outcome::done) return;
+    require(secret.empty() || hello.version != wire::version, "no server proves the secret by chance");
     connection.set_max_body_bytes(wire::max_body_bytes(65536));
     std::string request = wire::begin(wire::operation::count);
     d::put_string(request, "");
@@ -84,18 +87,19 @@ void read(std::uint8_t operation, std::string_view body) {
 
 void run(bytes input) {
   source from(input);
-  if (from.number<std::uint8_t>() % 2 == 0) {
-    talk(from.rest());
+  const auto which = from.number<std::uint8_t>();
+  if (which % 2 == 0) {
+    talk(from.rest(), which % 4 == 2 && ferry::authentication_available() ? "secret" : "");
   } else {
     const auto operation = from.number<std::uint8_t>();
     read(operation, text_of(from.rest()));
   }
 }
 
-std::string server_hello() {
+std::string server_hello(wire::hello_status status = wire::hello_status::welcome) {
   std::string out(wire::magic);
   d::put(out, wire::version);
-  d::put(out, std::uint16_t{0});
+  d::put(out, static_cast<std::uint16_t>(status));
   d::put(out, std::uint64_t{0});
   d::put(out, std::uint64_t{7});
   d::put(out, std::uint32_t{4096});
@@ -108,6 +112,14 @@ void seeds(const seed_sink& sink) {
   d::put(reply, std::uint64_t{5});
   wire::end_frame(reply);
   sink("talk", seed().number(std::uint8_t{0}).add(server_hello()).add(reply).add(reply));
+  const std::string some(32, 'x');
+  sink("challenge", seed()
+                        .number(std::uint8_t{2})
+                        .add(server_hello(wire::hello_status::challenge))
+                        .add(some)
+                        .add(server_hello())
+                        .add(some)
+                        .add(reply));
   const auto add = [&](std::string_view name, std::uint8_t operation, std::string_view body) {
     sink(name, seed().number(std::uint8_t{1}).number(operation).add(body));
   };

@@ -1,11 +1,14 @@
 // What a tcp_store_server reads from its clients. Input: pieces, each an u8 (bit 0: from which of two clients; 2: it says
-// hello first; 4: it hangs up) and an u8 n, and n bytes that it sends.
+// hello first; 4: it hangs up; 8, in the first piece: the server has a secret; 16: it offers to prove one) and an u8 n, and n
+// bytes that it sends.
 
 #include <array>
 #include <optional>
 
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include <ferry/base/secret.hpp>
 
 #include "../../src/store/tcp_protocol.hpp"
 #include "../../src/store/tcp_server_core.hpp"
@@ -23,19 +26,20 @@ constexpr ferry::tcp_store_limits server_limits{.max_value_bytes = 4096,
                                                 .max_connections = 4,
                                                 .message_timeout = std::chrono::hours(1)};
 
-std::string client_hello(std::uint64_t client) {
+std::string client_hello(std::uint64_t client, bool offers) {
   std::string out(wire::magic);
   d::put(out, wire::version);
   d::put(out, std::uint16_t{0});
-  d::put(out, std::uint64_t{0});
+  d::put(out, offers ? wire::feature_authentication : std::uint64_t{0});
   d::put(out, client);
+  if (offers) out.append(32, 'n');
   return out;
 }
 
 // One client, and a check that what it receives are a hello and replies.
 class client {
  public:
-  client(d::store_server_core& server, std::uint64_t id) : id_(id) {
+  client(d::store_server_core& server, std::uint64_t id) : id_(id), secured_(!server.secret().empty()) {
     std::array<int, 2> ends{};
     require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) == 0,
             "there are sockets");
@@ -47,7 +51,7 @@ class client {
     // What a closed or a busy server does not take is lost: it has hung up, or waits until its reply is taken.
     (void)::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL);
   }
-  void say_hello() const { say(client_hello(id_)); }
+  void say_hello(bool offers) const { say(client_hello(id_, offers)); }
   void hang_up() { socket_.reset(); }
 
   void listen() {
@@ -61,7 +65,13 @@ class client {
     if (!greeted_) {
       if (heard_.size() < wire::server_hello_bytes) return;
       require(heard_.starts_with(wire::magic), "a server says that it is one");
-      heard_.erase(0, wire::server_hello_bytes);
+      const int status = static_cast<unsigned char>(heard_[6]);
+      // No input is the right proof: who is welcome at a server with a secret has come by without one.
+      require(!secured_ || status != 0, "a server with a secret lets nobody in who has not proved it");
+      const std::size_t size = wire::server_hello_bytes + (status == 3 ? 32 : 0);
+      if (heard_.size() < size) return;
+      heard_.erase(0, size);
+      if (status == 3) return listen();  // there is a second hello
       greeted_ = true;
     }
     while (heard_.size() >= wire::frame_header_bytes) {
@@ -76,12 +86,15 @@ class client {
  private:
   d::unique_fd socket_;
   std::uint64_t id_;
+  bool secured_;
   bool greeted_ = false;
   std::string heard_;
 };
 
 void run(bytes input) {
-  d::store_server_core server(server_limits);
+  const bool secured =
+      !input.empty() && (std::to_integer<unsigned>(input[0]) & 8U) != 0 && ferry::authentication_available();
+  d::store_server_core server(server_limits, secured ? "secret" : "");
   std::array<std::optional<client>, 2> clients;
   for (std::size_t i = 0; i != clients.size(); ++i) clients[i].emplace(server, i + 1);
   const auto settle = [&] {
@@ -97,7 +110,7 @@ void run(bytes input) {
     const auto what = from.number<std::uint8_t>();
     const auto count = from.number<std::uint8_t>();
     auto& speaker = clients[what & 1U];
-    if ((what & 2U) != 0) speaker->say_hello();
+    if ((what & 2U) != 0) speaker->say_hello((what & 16U) != 0);
     speaker->say(text_of(from.take(count)));
     settle();
     if ((what & 4U) != 0) {
@@ -149,6 +162,10 @@ void seeds(const seed_sink& sink) {
   say(all, 0, request(wait_change, with_number(strings({"key"}), ~std::uint64_t{0})));
   say(all, 0, request(erase, strings({"key"})));
   sink("operations", all);
+  seed proof;
+  say(proof, 2 + 8 + 16, std::string(32, 'p'));
+  say(proof, 2, request(count, strings({"k"})));
+  sink("proof", proof);
   seed waits;
   say(waits, 2, request(wire::operation::get, get_body(3, {"a", "b"})));
   say(waits, 3, request(set, strings({"a", "1"})));

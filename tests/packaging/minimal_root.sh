@@ -11,7 +11,7 @@ build=$(readlink -f "$1")
 root=$(readlink -m "$2")
 shift 2
 [ "$#" -gt 0 ] || set -- pkgconfig cmake cxx23 parts static
-packages=g++,cmake,make,pkg-config,python3,libcereal-dev,libfmt-dev,doctest-dev
+packages=g++,cmake,make,pkg-config,python3,libcereal-dev,libfmt-dev,doctest-dev,libssl-dev
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 
 [ "$(id -u)" -eq 0 ] || { echo "minimal_root.sh: making a root and changing into it needs root" >&2; exit 1; }

@@ -21,8 +21,9 @@ inline std::vector<std::string> launch_variables() {
     const std::string_view text = *entry;
     const std::string_view name = text.substr(0, text.find('='));
     bool found = name == "NODE_RANK";
-    for (const std::string_view start : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
-                                         "MASTER_", "TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_"})
+    for (const std::string_view start :
+         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_", "TORCHELASTIC_", "OMPI_",
+          "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_", "FERRY_SECRET", "FERRY_ALLOW_UNAUTHENTICATED"})
       found = found || name.starts_with(start);
     if (found) names.emplace_back(name);
   }

@@ -10,6 +10,7 @@ import sys
 import unittest
 
 FERRY_RUN = os.environ["FERRY_RUN"]
+WITH_AUTHENTICATION = os.environ.get("FERRY_WITH_AUTHENTICATION") == "1"
 PATIENCE = 60  # seconds after which something that must happen has not happened
 
 # Under nohup these arrive ignored, which ferry-run would respect.
@@ -181,6 +182,28 @@ class Environment(unittest.TestCase):
         result = shell(1, "true", environment=clean_environment(MASTER_PORT="http"))
         self.assertEqual(result.returncode, 2)
         self.assertIn("MASTER_PORT in the environment must be a port", result.stderr)
+
+    def test_workers_of_one_machine_get_a_secret_unless_there_is_one(self):
+        names = ("FERRY_SECRET", "FERRY_SECRET_FILE", "FERRY_ALLOW_UNAUTHENTICATED")
+        none = {key: value for key, value in clean_environment().items() if key not in names}
+
+        def secrets(count, **more):
+            output = shell(count, "echo ${FERRY_SECRET-none}", environment={**none, **more}).stdout
+            return [line.split(maxsplit=1)[1] for line in output.splitlines()]
+
+        made = secrets(3) + secrets(1)
+        if WITH_AUTHENTICATION:
+            self.assertEqual(len(set(made[:3])), 1)
+            self.assertEqual(len(set(made)), 2)  # another run, another secret
+            for each in made:
+                self.assertRegex(each, "^[0-9a-f]{64}$")
+            command_lines = shell(1, "cat /proc/$PPID/cmdline /proc/$$/cmdline | tr '\\0' ' '", environment=none).stdout
+            self.assertNotRegex(command_lines, "[0-9a-f]{64}")
+        else:
+            self.assertEqual(made[0], "none")
+        self.assertEqual(secrets(1, FERRY_SECRET="mine"), ["mine"])
+        self.assertEqual(secrets(1, FERRY_SECRET_FILE="/a/file"), ["none"])
+        self.assertEqual(secrets(1, FERRY_ALLOW_UNAUTHENTICATED="1"), ["none"])
 
     def test_variables_of_an_outer_run_are_replaced(self):
         result = run("-n", "1", FERRY_RUN, "-n", "2", "sh", "-c", "echo $RANK of $WORLD_SIZE")

@@ -14,6 +14,8 @@ import unittest
 FERRY_RUN = os.environ["FERRY_RUN"]
 NEIGHBOURS = os.environ["NEIGHBOURS"]
 PATIENCE = 60
+# Machines that reach each other need a secret, or permission.
+ADMISSION = {"FERRY_SECRET": "of this test"} if os.environ.get("FERRY_WITH_AUTHENTICATION") == "1" else {"FERRY_ALLOW_UNAUTHENTICATED": "1"}
 NAMES = [f"ferry-{os.getpid()}-{number}" for number in range(2)]
 LINKS = [f"fv{os.getpid() % 100000}a", f"fv{os.getpid() % 100000}b"]
 ADDRESSES = [["10.213.7.1", "10.213.7.2"], ["fd00:f:e::1", "fd00:f:e::2"]]
@@ -60,7 +62,7 @@ class Machine(subprocess.Popen):
         super().__init__(
             ["ip", "netns", "exec", NAMES[number], *map(str, command)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={**{key: value for key, value in os.environ.items() if key not in names}, "FERRY_LOG": "info"},
+            env={**{key: value for key, value in os.environ.items() if key not in names}, "FERRY_LOG": "info", **ADMISSION},
         )
 
     def finish(self):

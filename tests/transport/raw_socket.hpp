@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -95,6 +96,14 @@ class raw_socket {
       if (got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) return true;
       if (got < 0 && errno != EINTR) return false;
     }
+  }
+  /// Whether the peer closes within that time; what it sends meanwhile is dropped.
+  [[nodiscard]] bool closes_within(std::chrono::milliseconds time) const {
+    pollfd watched{descriptor_, POLLIN, 0};
+    if (::poll(&watched, 1, static_cast<int>(time.count())) <= 0) return false;
+    char buffer[4096];
+    const auto got = ::recv(descriptor_, buffer, sizeof buffer, MSG_DONTWAIT);
+    return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
   }
   /// Makes an accept() that waits fail.
   void stop_listening() const { ::shutdown(descriptor_, SHUT_RDWR); }

@@ -43,7 +43,10 @@ TEST_CASE("tcp listens on loopback unless it is told otherwise") {
 TEST_CASE("tcp listens on the address from which the store was reached") {
   for (const auto& host : ferry::routable_addresses()) {
     listening_tcp tcp;
-    const auto addresses = tcp.listen({}, host);
+    ferry::transport_options options;
+    expect_error(ferry::errc::authentication_required, host, [&] { tcp.listen(options, host); });
+    options.allow_unauthenticated = true;
+    const auto addresses = tcp.listen(options, host);
     REQUIRE(addresses.size() == 1);
     CHECK(host_of(addresses.front()) == host);
     const auto result = connect(*tcp.over, addresses.front(), hello_to("server"));
@@ -76,6 +79,8 @@ TEST_CASE("tcp on all addresses publishes those that others can reach") {
   listening_tcp tcp;
   ferry::transport_options options;
   options.bind = "0.0.0.0";
+  expect_error(ferry::errc::authentication_required, "FERRY_SECRET", [&] { tcp.listen(options); });
+  options.allow_unauthenticated = true;
   const auto routable = ferry::routable_addresses();
   const auto suggested = routable.empty() ? std::string("127.0.0.1") : routable.back();
   const auto addresses = tcp.listen(options, suggested);
@@ -148,6 +153,7 @@ TEST_CASE("tcp refuses options that make no sense") {
   options.port_last = 1999;
   expect_error(ferry::errc::invalid_argument, "1999", [&] { tcp.listen(options); });
   options = {};
+  options.allow_unauthenticated = true;
   options.bind = "203.0.113.77";  // of nobody
   expect_error(ferry::errc::bad_address, "203.0.113.77", [&] { tcp.listen(options); });
   options.bind = "no-such-host.invalid";

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <system_error>
 #include <utility>
 
 #include <poll.h>
+#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,20 +24,47 @@ constexpr std::array other_signals{SIGUSR1, SIGUSR2};
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
+#ifdef FERRY_WITH_AUTHENTICATION
+constexpr bool workers_can_prove = true;
+#else
+constexpr bool workers_can_prove = false;
+#endif
+
+// For the workers of one machine that have none: keeps its other users out. Passed on in the environment alone, which they
+// cannot read. Empty if there is a secret, or none is wanted.
+std::string secret_of_the_run(const options& chosen) {
+  const auto is_set = [](const char* name) {
+    const char* value = std::getenv(name);
+    return value && *value;
+  };
+  if (!workers_can_prove || chosen.nodes > 1) return {};
+  if (is_set("FERRY_SECRET") || is_set("FERRY_SECRET_FILE") || is_set("FERRY_ALLOW_UNAUTHENTICATED")) return {};
+  std::array<unsigned char, 32> bytes{};
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) fail("getrandom");
+  std::string result;
+  for (const unsigned char byte : bytes) {
+    result.push_back("0123456789abcdef"[byte >> 4U]);
+    result.push_back("0123456789abcdef"[byte & 15U]);
+  }
+  return result;
+}
+
 // The environment of a worker: ferry-run's own with the variables of the rendezvous; an empty one is removed.
-std::vector<std::string> environment(const options& chosen, const placement& place, int local_rank) {
-  const std::array<std::pair<std::string, std::string>, 10> set{
-      {{"RANK", std::to_string(place.first_rank + local_rank)},
-       {"WORLD_SIZE", std::to_string(place.world_size)},
-       {"LOCAL_RANK", std::to_string(local_rank)},
-       {"LOCAL_WORLD_SIZE", std::to_string(chosen.workers)},
-       {"NODE_RANK", std::to_string(place.node_rank)},
-       {"GROUP_RANK", std::to_string(place.node_rank)},
-       {"GROUP_WORLD_SIZE", std::to_string(place.nodes)},
-       {"MASTER_ADDR", place.address},
-       {"MASTER_PORT", std::to_string(place.port)},
-       // Left by a torchrun that started ferry-run: its store is not at this MASTER_PORT.
-       {"TORCHELASTIC_USE_AGENT_STORE", ""}}};
+std::vector<std::string> environment(const options& chosen, const placement& place, const std::string& secret,
+                                     int local_rank) {
+  std::vector<std::pair<std::string, std::string>> set{
+      {"RANK", std::to_string(place.first_rank + local_rank)},
+      {"WORLD_SIZE", std::to_string(place.world_size)},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"LOCAL_WORLD_SIZE", std::to_string(chosen.workers)},
+      {"NODE_RANK", std::to_string(place.node_rank)},
+      {"GROUP_RANK", std::to_string(place.node_rank)},
+      {"GROUP_WORLD_SIZE", std::to_string(place.nodes)},
+      {"MASTER_ADDR", place.address},
+      {"MASTER_PORT", std::to_string(place.port)},
+      // Left by a torchrun that started ferry-run: its store is not at this MASTER_PORT.
+      {"TORCHELASTIC_USE_AGENT_STORE", ""}};
+  if (!secret.empty()) set.emplace_back("FERRY_SECRET", secret);
   std::vector<std::string> result;
   for (char** entry = environ; *entry; ++entry) {
     const std::string text = *entry;
@@ -115,12 +144,13 @@ void job::take_signals() {
 
 void job::start_workers() {
   workers_.reserve(static_cast<std::size_t>(options_.workers));
+  const std::string secret = secret_of_the_run(options_);
   for (int local_rank = 0; local_rank < options_.workers && !ending_; ++local_rank) {
     const int rank = place_.first_rank + local_rank;
     bool exec_failed = false;
     try {
       const started_process process =
-          start(options_.command, environment(options_, place_, local_rank), inherited_, exec_failed);
+          start(options_.command, environment(options_, place_, secret, local_rank), inherited_, exec_failed);
       guard_->watch(process.pid);
       const std::string prefix = "[" + std::to_string(rank) + "] ";
       workers_.push_back({rank, process.pid, true, source(process.stdout_pipe, prefix, output_),

@@ -10,6 +10,8 @@ Starts COUNT workers of PROGRAM on this machine and waits for them. Each one fin
   NODE_RANK, GROUP_RANK         the number of this machine, from 0
   GROUP_WORLD_SIZE              how many machines there are
   MASTER_ADDR, MASTER_PORT      where worker 0 serves the rendezvous
+  FERRY_SECRET                  what they prove to each other: $FERRY_SECRET, else on one machine a random one, unless
+                                FERRY_SECRET_FILE or FERRY_ALLOW_UNAUTHENTICATED is set
 
   -n, --workers COUNT  how many on this machine, 1 to 4096; also --nproc-per-node
   --port PORT          MASTER_PORT; default: $MASTER_PORT, else a free port; also --master-port

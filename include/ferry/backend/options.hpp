@@ -34,6 +34,13 @@ struct rpc_options {
   /// Names of the transports to use, best first; empty: all that the program was built with, by priority.
   std::vector<std::string> transports = {};
   transport_options transport = {};
+  /// What every worker of the group knows and nobody else: each connection, and the store served by rank 0, begins with a
+  /// proof of it at both ends. Up to 4096 bytes, best 32 random ones. Empty: FERRY_SECRET, else the file FERRY_SECRET_FILE;
+  /// none of these: no proof is asked for, and a peer that offers one is refused.
+  std::string secret = {};
+  /// Starts although other machines can reach this worker, without a secret and without a list of what it serves. Also
+  /// FERRY_ALLOW_UNAUTHENTICATED=1.
+  bool allow_unauthenticated = false;
 
   /// Throws errc::invalid_argument, naming the option.
   void check() const;
@@ -57,6 +64,8 @@ struct worker_config {
   timeout lease = std::chrono::seconds(5);
   std::vector<std::string> transports = {};
   transport_options transport = {};
+  std::string secret = {};
+  bool allow_unauthenticated = false;
   /// How long to wait for the rest of the group to appear; unset: rpc_timeout.
   timeout init_timeout = {};
   /// How long the destructor of the worker waits for a graceful shutdown.

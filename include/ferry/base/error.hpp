@@ -39,15 +39,17 @@ enum class errc : int {
   init_failed = 208,          ///< another worker of the group failed to start
   shutdown_timeout = 209,     ///< not every worker reached the shutdown in time
   // 3xx: transport
-  address_in_use = 300,    ///< the port to listen on is taken
-  bad_address = 301,       ///< an address that cannot be parsed or resolved
-  connect_failed = 302,    ///< the peer refused, reset or did not answer the connection
-  handshake_failed = 303,  ///< the peer is not ferry, or not the worker that was meant
-  version_mismatch = 304,  ///< the peer speaks another protocol version
-  connection_lost = 305,   ///< the connection broke while the call was pending
-  protocol_error = 306,    ///< the peer sent bytes that the protocol forbids
-  no_route = 307,          ///< no transport reaches the peer
-  system_failure = 308,    ///< an operating system call failed
+  address_in_use = 300,           ///< the port to listen on is taken
+  bad_address = 301,              ///< an address that cannot be parsed or resolved
+  connect_failed = 302,           ///< the peer refused, reset or did not answer the connection
+  handshake_failed = 303,         ///< the peer is not ferry, or not the worker that was meant
+  version_mismatch = 304,         ///< the peer speaks another protocol version
+  connection_lost = 305,          ///< the connection broke while the call was pending
+  protocol_error = 306,           ///< the peer sent bytes that the protocol forbids
+  no_route = 307,                 ///< no transport reaches the peer
+  system_failure = 308,           ///< an operating system call failed
+  authentication_failed = 309,    ///< the two ends do not share one secret
+  authentication_required = 310,  ///< it would be open to the network, with neither secret nor permission
   // 4xx: calls
   rpc_timeout = 400,         ///< the deadline passed
   call_cancelled = 401,      ///< cancelled by the caller

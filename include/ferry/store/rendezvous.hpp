@@ -21,6 +21,10 @@ struct rendezvous_options {
   std::optional<int> world_size = std::nullopt;
   bool dynamic = false;  ///< the group has no fixed size: world_size may stay unknown, and WORLD_SIZE is not read
   timeout limit = {};    ///< for reaching the store; unset: five minutes
+  /// What clients and server of a tcp store must both know; empty: as the environment says (base/secret.hpp).
+  std::string secret = {};
+  /// Rank 0 may serve the store to other machines without a secret; so may the environment.
+  bool allow_unauthenticated = false;
 };
 
 struct rendezvous_result {

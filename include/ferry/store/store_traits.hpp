@@ -26,6 +26,8 @@ struct rendezvous_request {
   std::optional<int> world_size;
   bool dynamic = false;  ///< the group has no fixed size
   deadline until;
+  std::string secret;  ///< of the group; empty: none
+  bool allow_unauthenticated = false;
 };
 
 /// Specialise for a tag type to add a scheme:

@@ -17,6 +17,15 @@ struct tcp_store_limits {
   std::size_t max_connections = 16384;                           ///< of clients; a further one is told so and closed
   /// How long a peer may take to send its hello or the rest of a message, or to take a reply, before it is dropped.
   std::chrono::milliseconds message_timeout = std::chrono::seconds(30);
+  /// The same for its hello, and the proof of the secret where there is one.
+  std::chrono::milliseconds handshake_timeout = std::chrono::seconds(10);
+};
+
+/// Who may use a tcp_store_server.
+struct tcp_store_access {
+  std::string secret = {};  ///< clients must prove that they know it; empty: they must have none
+  /// Other machines may reach it without a secret: then all who do can read and write the store.
+  bool allow_unauthenticated = false;
 };
 
 namespace detail {
@@ -36,9 +45,11 @@ class tcp_store_server {
   /// another IP address of this machine is the only address listened on; anything else (a name, an address that others
   /// translate to this machine) means all addresses. If this process serves that host and port already, the same server
   /// is returned and `limits` is ignored. Throws errc::address_in_use, errc::bad_address, errc::system_failure, all of
-  /// which name host and port.
+  /// which name host and port; errc::authentication_required if that is beyond loopback and `access` gives neither secret
+  /// nor permission; errc::invalid_argument if the server is there already with another secret.
   static std::shared_ptr<tcp_store_server> listen(const std::string& host, std::uint16_t port,
-                                                  const tcp_store_limits& limits = {});
+                                                  const tcp_store_limits& limits = {},
+                                                  const tcp_store_access& access = {});
   /// Closes all connections: waits of clients end with errors.
   ~tcp_store_server();
   tcp_store_server(const tcp_store_server&) = delete;
@@ -62,7 +73,8 @@ struct tcp_store_options {
   std::uint16_t port = 0;
   /// Keeps this server running as long as the store; set where the store is hosted. A port of 0 then means its port.
   std::shared_ptr<tcp_store_server> server = nullptr;
-  timeout limit = {};  ///< how long to try to reach the server; unset: the default timeout
+  timeout limit = {};       ///< how long to try to reach the server; unset: the default timeout
+  std::string secret = {};  ///< that the server and this client prove to each other; empty: none
 };
 
 /// A client of a tcp_store_server. One round trip per operation; threads that use it at the same time get a connection
@@ -74,7 +86,8 @@ struct tcp_store_options {
 class tcp_store final : public store {
  public:
   /// Connects. Throws errc::store_unreachable (host, port, time waited, last reason), errc::version_mismatch (both
-  /// versions), errc::handshake_failed (something else listens there), errc::bad_address (no host, or port 0).
+  /// versions), errc::handshake_failed (something else listens there), errc::authentication_failed (the server has no
+  /// secret, or another one), errc::bad_address (no host, or port 0).
   explicit tcp_store(tcp_store_options options);
   ~tcp_store() override;
 

@@ -2,7 +2,9 @@
 
 // Transports make connections. Each is a specialisation of transport_traits.
 
+#include <chrono>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -20,6 +22,9 @@ namespace ferry::inline v0 {
 
 /// Bits of hello::features.
 inline constexpr std::uint64_t feature_control = 1;  ///< the connection carries control frames and no calls
+/// The sender has proved that it knows the secret. Set by the transport, in the hello that the acceptor sees and in the reply
+/// that connect() reports, never by whoever says hello.
+inline constexpr std::uint64_t feature_authenticated = 2;
 
 /// What one end of a connection says first (docs/protocol.md, Handshake).
 struct hello {
@@ -49,6 +54,22 @@ struct transport_options {
   /// Spin this long for a reply or the next request before sleeping; learned from recent waits, none on one core.
   std::chrono::microseconds max_spin{50};
   wire_limits limits = {};
+
+  /// What the other end must know, too, for a connection to come about; empty: nothing, and then it must know of none. A
+  /// worker sets it from its own secret. Throws errc::invalid_argument from listen() and connect() in a build without
+  /// authentication.
+  std::string secret = {};
+  /// Listens beyond loopback although there is no secret: whoever reaches the port may connect.
+  bool allow_unauthenticated = false;
+  /// A handshake that is not over by then is dropped, whichever end is slow. Where several workers of a process share a
+  /// listening socket, this and the next one are those of the worker that opened it.
+  std::chrono::milliseconds handshake_timeout{10'000};
+  /// So many peers may be in the handshake at once; further ones wait in the kernel's queue, and handshakes that have taken
+  /// longer than two seconds are given up for them.
+  std::size_t max_handshakes = 256;
+  /// Connections that a worker accepts on sockets and that are open at once; a further peer is refused with
+  /// errc::resource_exhausted. Peers open up to two each.
+  std::size_t max_connections = 16384;
 
   friend bool operator==(const transport_options&, const transport_options&) = default;
 };
@@ -84,7 +105,8 @@ class transport {
   /// Starts accepting (idempotent: one listening socket per process and bind address) for one worker; connections whose
   /// hello names `group` and `target` go to `acceptor`. Returns the addresses to publish, "tcp://10.0.0.2:4711", best
   /// first. `suggested_host` is the local address from which the store was reached, may be empty.
-  /// Throws errc::address_in_use, errc::bad_address, errc::system_failure.
+  /// Throws errc::address_in_use, errc::bad_address, errc::system_failure, and errc::authentication_required for an address
+  /// that is not loopback without a secret, unless options.allow_unauthenticated.
   virtual std::vector<std::string> listen(const std::string& group, const std::string& target,
                                           const std::string& suggested_host, const transport_options& options,
                                           std::shared_ptr<connection_acceptor> acceptor) = 0;

@@ -1,0 +1,36 @@
+#pragma once
+
+// Proofs of a shared secret: HMAC-SHA256 over what both ends of a connection have said (docs/protocol.md, Authentication).
+
+#include <array>
+#include <cstddef>
+#include <initializer_list>
+#include <span>
+#include <string_view>
+
+#include <ferry/base/secret.hpp>
+
+namespace ferry::inline v0::detail {
+
+inline constexpr std::size_t longest_secret = 4096;
+
+/// Said once by each end, so that no proof serves twice.
+using nonce = std::array<std::byte, 32>;
+using proof = std::array<std::byte, 32>;
+
+/// From the system's generator. Throws errc::system_failure.
+nonce fresh_nonce();
+
+/// The proof of `secret` over the role, a zero byte, and the parts. A role is said by one end only, so that no proof can be
+/// sent back to who made it. Throws errc::invalid_argument in a build without authentication.
+proof prove(std::string_view secret, std::string_view role, std::initializer_list<std::span<const std::byte>> parts);
+
+/// Takes the same time whatever the bytes are.
+[[nodiscard]] bool same_proof(const proof& expected, std::span<const std::byte> given) noexcept;
+/// The same for secrets; only whether their lengths differ may be told by the time.
+[[nodiscard]] bool same_secret(std::string_view a, std::string_view b) noexcept;
+
+/// Throws errc::invalid_argument for a secret that this build cannot prove.
+void check_secret_usable(std::string_view secret);
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,85 @@
+#include <ferry/base/secret.hpp>
+
+#include <cerrno>
+#include <cstdlib>
+#include <string_view>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <ferry/base/error.hpp>
+
+#include "authentication.hpp"
+
+namespace ferry::inline v0 {
+
+using detail::longest_secret;
+
+namespace {
+
+std::string_view variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+class open_file {
+ public:
+  explicit open_file(const std::string& path) : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  ~open_file() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  open_file(const open_file&) = delete;
+  open_file& operator=(const open_file&) = delete;
+  [[nodiscard]] int get() const noexcept { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+std::string read_secret(const std::string& path) {
+  const auto unusable = [&](std::string_view why) {
+    throw_error(errc::missing_environment, fmt::format("FERRY_SECRET_FILE names {}: {}", path, why));
+  };
+  const auto failed = [&](int reason) { unusable(std::generic_category().message(reason)); };
+  const open_file file(path);
+  if (file.get() < 0) failed(errno);
+  struct stat about {};
+  if (::fstat(file.get(), &about) != 0) failed(errno);
+  if ((about.st_mode & (S_IROTH | S_IWOTH | S_IWGRP)) != 0) {
+    unusable(fmt::format("every user of this machine may read it, or others than its owner may change it; chmod 600 {}",
+                         path));
+  }
+  std::string result(longest_secret + 2, '\0');  // with the newline, and one byte too many
+  std::size_t have = 0;
+  while (have != result.size()) {
+    const auto got = ::read(file.get(), result.data() + have, result.size() - have);
+    if (got == 0) break;
+    if (got > 0) have += static_cast<std::size_t>(got);
+    if (got < 0 && errno != EINTR) failed(errno);
+  }
+  result.resize(have);
+  if (result.ends_with('\n')) result.pop_back();
+  if (result.ends_with('\r')) result.pop_back();
+  if (result.empty()) unusable("it is empty; leave the variable unset for no secret");
+  if (result.size() > longest_secret) unusable(fmt::format("it has more than {} bytes", longest_secret));
+  return result;
+}
+
+}  // namespace
+
+std::string secret_from_environment() {
+  if (const auto secret = variable("FERRY_SECRET"); !secret.empty()) return std::string(secret);
+  if (const auto path = variable("FERRY_SECRET_FILE"); !path.empty()) return read_secret(std::string(path));
+  return {};
+}
+
+bool unauthenticated_allowed_by_environment() {
+  const auto value = variable("FERRY_ALLOW_UNAUTHENTICATED");
+  if (value.empty() || value == "0" || value == "false") return false;
+  if (value == "1" || value == "true") return true;
+  throw_error(errc::missing_environment, fmt::format("FERRY_ALLOW_UNAUTHENTICATED is '{}'; it must be 1 or 0", value));
+}
+
+}  // namespace ferry::inline v0
