@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "allocation_count.hpp"
 #include "captured_log.hpp"
 #include "cluster.hpp"
 #include "expect_error.hpp"
@@ -74,6 +75,8 @@ struct closed_door {
   closed_door& operator=(const closed_door&) = delete;
 };
 
+// The sanitizers keep memory of their own beside that of the program.
+constexpr bool memory_is_ours = ferry_test::counts_allocations;
 std::size_t resident_bytes() {
   std::ifstream statm("/proc/self/statm");
   std::size_t all = 0;
@@ -221,7 +224,8 @@ TEST_CASE("a process that does not read costs what the bounds allow, and holds u
     CHECK(refused > 50);
     CHECK(results.size() >= 15);
     const std::size_t now = resident_bytes();
-    CHECK_MESSAGE(now < before + 16 * mebibyte + 16 * mebibyte, "grew by ", now - std::min(before, now));
+    CHECK_MESSAGE((!memory_is_ours || now < before + 16 * mebibyte + 16 * mebibyte), "grew by ",
+                  now - std::min(before, now));
     for (int i = 0; i != 20; ++i) CHECK(all.self.rpc_sync<length>("worker2", large) == mebibyte);
     all.child(1).kill(SIGCONT);
     for (const auto& each : results) CHECK(each.get() == mebibyte);
@@ -299,6 +303,7 @@ TEST_CASE("no more is read from a caller than may be served, and what it still s
       CAPTURE(one_way);
       cluster group(3, bounded({.served_calls_per_peer = 4}, transport));
       CHECK(group[0].rpc_sync<plus_one>("worker1", 1) == 2);
+      await_figure(group[1], "agent.server_active_calls", "0");  // a request counts for a moment after its answer
       const closed_door closed;
       std::vector<ferry::future<int>> results;
       for (int i = 0; i != 200; ++i) {
@@ -372,7 +377,8 @@ TEST_CASE("answers to a caller that does not read cost what the bounds allow") {
     CHECK(std::stoul(all.self.debug_info("agent.unwritten_replies")) >= 8 * mebibyte);
     CHECK(std::stoul(all.self.debug_info("agent.unwritten_replies")) <= (8 + 16 + 1) * mebibyte);
     const std::size_t now = resident_bytes();
-    CHECK_MESSAGE(now < before + (8 + 2 * 16 + 16) * mebibyte, "grew by ", now - std::min(before, now));
+    CHECK_MESSAGE((!memory_is_ours || now < before + (8 + 2 * 16 + 16) * mebibyte), "grew by ",
+                  now - std::min(before, now));
     all.child(2).write_line("flood 20");
     CHECK(all.child(2).read_line() == "done");
     all.child(1).kill(SIGCONT);
