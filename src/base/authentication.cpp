@@ -8,7 +8,6 @@
 #include <ferry/base/error.hpp>
 
 #ifdef FERRY_WITH_AUTHENTICATION
-  #include <openssl/crypto.h>
   #include <openssl/evp.h>
   #include <openssl/hmac.h>
 #endif
@@ -64,8 +63,6 @@ void check_secret_usable(std::string_view secret) {
 #ifdef FERRY_WITH_AUTHENTICATION
 
 proof prove(std::string_view secret, std::string_view role, std::initializer_list<std::span<const std::byte>> parts) {
-  // The system's configuration of OpenSSL adds nothing to HMAC-SHA256, and reading it takes milliseconds of a start.
-  static const bool ready = ::OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG, nullptr) == 1;
   std::vector<std::byte> text;
   const auto label = std::as_bytes(std::span(role));
   text.insert(text.end(), label.begin(), label.end());
@@ -73,10 +70,9 @@ proof prove(std::string_view secret, std::string_view role, std::initializer_lis
   for (const auto& part : parts) text.insert(text.end(), part.begin(), part.end());
   proof result{};
   unsigned size = 0;
-  const auto* made = ready ? ::HMAC(::EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
-                                    reinterpret_cast<const unsigned char*>(text.data()), text.size(),
-                                    reinterpret_cast<unsigned char*>(result.data()), &size)
-                           : nullptr;
+  const auto* made = ::HMAC(::EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
+                            reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+                            reinterpret_cast<unsigned char*>(result.data()), &size);
   if (!made || size != result.size()) throw_error(errc::system_failure, "libcrypto could not compute HMAC-SHA256");
   return result;
 }
