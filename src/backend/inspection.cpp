@@ -1,5 +1,6 @@
 // What an agent shows to people who look for a fault.
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -45,6 +46,17 @@ std::vector<peer_traffic> native_core::traffic() const {
   std::vector<peer_traffic> result;
   for (auto& [id, sum] : sums) result.push_back(std::move(sum));
   return result;
+}
+
+std::optional<std::chrono::nanoseconds> native_core::silence(worker_id of) const noexcept {
+  const peer* place = peers_.at(of);
+  if (!place || of == self_.id() || options_.heartbeat_interval.is_never()) return std::nullopt;
+  std::lock_guard lock(place->mutex);
+  if (!place->live.connected() && !place->live.suspect) return std::nullopt;
+  const std::chrono::nanoseconds known = std::max(clock::now() - place->live.heard, clock::duration{});
+  // Something came since the last tick, which has yet to note it.
+  if (place->heard.load(std::memory_order_relaxed)) return std::min(known, options_.heartbeat_interval.duration());
+  return known;
 }
 
 // With links_mutex_ held.

@@ -467,6 +467,9 @@ class native_agent final : public agent {
   [[nodiscard]] std::vector<open_call> open_calls() const override { return core_->open_calls(); }
   void visit_requests(const request_visitor& visit) const override { core_->visit_requests(visit); }
   [[nodiscard]] std::vector<peer_traffic> traffic() const override { return core_->traffic(); }
+  [[nodiscard]] std::optional<std::chrono::nanoseconds> silence(worker_id peer) const noexcept override {
+    return core_->silence(peer);
+  }
   void leave_together(deadline until) override { core_->leave_together(until); }
   void stop_leaving() noexcept override { core_->stop_leaving(); }
   void close() noexcept override { core_->close(); }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -56,6 +57,7 @@ class native_core final : public link_owner,
   [[nodiscard]] std::vector<open_call> open_calls() const;
   void visit_requests(const agent::request_visitor& visit) const;
   [[nodiscard]] std::vector<peer_traffic> traffic() const;
+  [[nodiscard]] std::optional<std::chrono::nanoseconds> silence(worker_id of) const noexcept;
 
   // link_owner
   void on_link_closed(void* link) noexcept override;

@@ -29,6 +29,11 @@ void rpc_options::check() const {
         "lease must be a duration of at least five times heartbeat_interval (without heartbeats nobody is taken "
         "for dead for being silent: heartbeat_interval = no_timeout)");
   }
+  constexpr int most_flight_events = 1 << 24;
+  if (flight_events < 0 || flight_events > most_flight_events) {
+    throw_error(errc::invalid_argument,
+                fmt::format("flight_events must be in 0..{}, not {}", most_flight_events, flight_events));
+  }
   if (transport.port_last != 0 && transport.port_last < transport.port) {
     throw_error(errc::invalid_argument,
                 fmt::format("the port range {}..{} is empty", transport.port, transport.port_last));
@@ -56,6 +61,8 @@ rpc_options worker_config::options() const {
   result.flow = flow;
   result.heartbeat_interval = heartbeat_interval;
   result.lease = lease;
+  result.flight_events = flight_events;
+  result.record_on_timeout = record_on_timeout;
   result.transports = transports;
   result.transport = transport;
   result.secret = secret;
@@ -94,6 +101,8 @@ void reconcile(worker_config& config, rpc_options& options) {
   reconcile_one("flow", config.flow, options.flow, usual.flow);
   reconcile_one("heartbeat_interval", config.heartbeat_interval, options.heartbeat_interval, usual.heartbeat_interval);
   reconcile_one("lease", config.lease, options.lease, usual.lease);
+  reconcile_one("flight_events", config.flight_events, options.flight_events, usual.flight_events);
+  reconcile_one("record_on_timeout", config.record_on_timeout, options.record_on_timeout, usual.record_on_timeout);
   reconcile_one("transports", config.transports, options.transports, usual.transports);
   reconcile_one("transport", config.transport, options.transport, usual.transport);
   reconcile_one("secret", config.secret, options.secret, usual.secret);

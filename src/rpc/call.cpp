@@ -28,11 +28,25 @@ std::string in_milliseconds(timeout value) {
   return fmt::format("{} ms", std::chrono::duration<double, std::milli>(value.duration()).count());
 }
 
+// What the caller knows of a peer that did not answer in time.
+std::string hint(const call_facts& facts, call_phase phase) {
+  if (phase == call_phase::connecting) {
+    return "; no connection to it was open (does it run, and can it be reached from here?)";
+  }
+  const auto silence = facts.worker->agent_unchecked().silence(facts.peer);
+  if (!silence) return {};
+  const double seconds = std::chrono::duration<double>(*silence).count();
+  return fmt::format("; it was last heard of {:.1f} s ago", seconds);
+}
+
 std::exception_ptr failure_of(const call_facts& facts, errc code, call_phase phase, const std::string& detail) {
   switch (code) {
     case errc::rpc_timeout:
-      return make_error(code, fmt::format("{}: RPC ran for more than set timeout ({}), while {}", describe(facts),
-                                          in_milliseconds(facts.limit), to_string(phase)));
+      return make_error(code,
+                        fmt::format("{}: RPC ran for more than set timeout ({}{}), while {}{}", describe(facts),
+                                    in_milliseconds(facts.limit),
+                                    facts.inherited ? ", all that the deadline of the handler which called left" : "",
+                                    to_string(phase), hint(facts, phase)));
     case errc::call_cancelled:
       return make_error(code, fmt::format("{}: cancelled by the caller while {}", describe(facts), to_string(phase)));
     default: return make_error(code, fmt::format("{} failed while {}: {}", describe(facts), to_string(phase), detail));
@@ -44,6 +58,39 @@ void trace_call(trace_event::kind what, const call_facts& facts, std::uint64_t i
   const std::string peer = std::to_string(facts.peer.value);
   trace({what, facts.method->name, facts.worker->agent_unchecked().self().name(), peer, id,
          std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now().time_since_epoch()).count()});
+}
+
+void record(const call_facts& facts, flight_event what, flight_time at, const pending_call& call, std::uint64_t bytes,
+            errc code = {}, std::string_view text = {}) noexcept {
+  flight_recorder& recorder = facts.worker->recorder();
+  if (text.empty()) {
+    recorder.add(what, at, facts.peer, call.call_id, facts.method->id, bytes, code);
+  } else {
+    recorder.add(what, at, facts.peer, call.call_id, facts.method->id, bytes, code, text);
+  }
+}
+
+void record_start(const call_facts& facts, const pending_call& call) noexcept {
+  record(facts, flight_event::call_started, flight_time(call.began), call, call.bytes);
+}
+
+void record_reply(const call_facts& facts, const pending_call& call, const inbound_message& reply) noexcept {
+  if (!facts.worker->recorder().on()) return;
+  const frame_header& header = reply.header;
+  const errc code = header.kind == frame_kind::reply       ? errc{}
+                    : header.kind == frame_kind::exception ? errc::remote_exception
+                                                           : static_cast<errc>(header.code);
+  record(facts, flight_event::call_replied, flight_time::now(), call, header.message_bytes(), code);
+}
+
+void record_failure(const call_facts& facts, const pending_call& call, errc code, call_phase phase,
+                    const std::string& detail) noexcept {
+  const bool timed_out = code == errc::rpc_timeout;
+  const auto what = timed_out                      ? flight_event::call_timed_out
+                    : code == errc::call_cancelled ? flight_event::call_cancelled
+                                                   : flight_event::call_failed;
+  record(facts, what, flight_time::now(), call, 0, code, detail.empty() ? to_string(phase) : std::string_view(detail));
+  if (timed_out) facts.worker->record_timeout();
 }
 
 // The caller's end of a blocking call; lives on its stack.
@@ -134,6 +181,7 @@ outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, const to& dest
   if (const call_context* context = thread_context()) {
     if (context->deadline() < until_) {
       until_ = context->deadline();
+      inherited_ = true;
       limit_ = std::max<std::chrono::nanoseconds>(until_.remaining(), std::chrono::nanoseconds(1));
     }
   }
@@ -159,7 +207,11 @@ outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, const to& dest
   message.begin_payload();
 }
 
-void outgoing_call::send_one_way() { worker_->agent().notify(peer_, std::move(message)); }
+void outgoing_call::send_one_way() {
+  const std::uint64_t bytes = message.size();
+  worker_->agent().notify(peer_, std::move(message));
+  worker_->recorder().add(flight_event::one_way_sent, flight_time(began_), peer_, 0, method_.id, bytes);
+}
 
 inbound_message outgoing_call::run() {
   ferry::agent& agent = worker_->agent();
@@ -168,7 +220,8 @@ inbound_message outgoing_call::run() {
   call.began = began_;
   std::atomic<bool> stopped{false};
   const call_ticket ticket = agent.call(peer_, std::move(message), call, until_, true);
-  const call_facts facts{worker_, &method_, peer_, limit_};
+  const call_facts facts{worker_, &method_, peer_, limit_, inherited_};
+  record_start(facts, call);
   trace_call(trace_event::kind::call_begin, facts, call.call_id);
   const auto stop = [&]() noexcept {
     stopped.store(true);
@@ -186,20 +239,28 @@ inbound_message outgoing_call::run() {
       const std::atomic<bool>& stopped;
     } finished(call, stopped);
 
-    while (!call.done()) {
+    // The clock, which is not cheap, was looked at when the call was made, and is when a wait ends without it being done.
+    for (bool waited = false; !call.done(); waited = true) {
       const bool cancel = stopped.load();
-      if (cancel || until_.expired()) {
+      if (cancel || (waited && until_.expired())) {
         call_phase phase{};
         if (agent.abandon(ticket, phase)) {
+          const errc code = cancel ? errc::call_cancelled : errc::rpc_timeout;
+          record_failure(facts, call, code, phase, "");
           trace_call(trace_event::kind::call_end, facts, call.call_id);
           agent.finished_calls(1);
-          std::rethrow_exception(failure_of(facts, cancel ? errc::call_cancelled : errc::rpc_timeout, phase, ""));
+          std::rethrow_exception(failure_of(facts, code, phase, ""));
         }
         call.sleep_until_done();  // it is being completed by another thread
         break;
       }
       if (!agent.wait(ticket, finished, until_)) call.sleep(until_);
     }
+  }
+  if (call.failed_) {
+    record_failure(facts, call, call.code_, call.phase_, call.detail_);
+  } else {
+    record_reply(facts, call, call.reply_);
   }
   trace_call(trace_event::kind::call_end, facts, call.call_id);
   agent.finished_calls(1);
@@ -256,7 +317,7 @@ void throw_bad_result(const call_facts& facts) {
 // ---------------------------------------------------------------- asynchronous calls
 
 void async_call::start(outgoing_call& call) {
-  facts_ = {call.worker(), &call.method(), call.peer(), call.limit()};
+  facts_ = {call.worker(), &call.method(), call.peer(), call.limit(), call.inherited()};
   code_ = method_hold(call.method());
   began = call.began();
   keep();  // until finish()
@@ -268,6 +329,7 @@ void async_call::start(outgoing_call& call) {
     drop();
     throw;
   }
+  record_start(facts_, *this);
   trace_call(trace_event::kind::call_begin, facts_, call_id);
   sent_.store(true);
   if (unwanted_.load()) give_up();
@@ -312,6 +374,7 @@ void async_call::give_up() noexcept {
   if (!sent_.load()) return;  // start() looks at unwanted_ next
   call_phase phase{};
   if (!facts_.worker->agent_unchecked().abandon(ticket_, phase)) return;
+  record_failure(facts_, *this, errc::call_cancelled, phase, "");
   set_cancelled(failure_of(facts_, errc::call_cancelled, phase, ""));
   wake_helper();
   finish();
@@ -319,6 +382,7 @@ void async_call::give_up() noexcept {
 
 // Runs on a thread that reads the connection, which code of users must not hold up: it may call the same peer.
 void async_call::on_reply(inbound_message&& reply) noexcept {
+  record_reply(facts_, *this, reply);
   if (!decodes_alone_ || reply.header.kind == frame_kind::exception) {
     if (auto* item = new (std::nothrow) decoding) {
       item->call = this;
@@ -342,6 +406,7 @@ void async_call::on_reply(inbound_message&& reply) noexcept {
 }
 
 void async_call::on_failure(errc code, call_phase phase, const std::string& detail) noexcept {
+  record_failure(facts_, *this, code, phase, detail);
   set_error(failure_of(facts_, code, phase, detail));
   wake_helper();
   finish();

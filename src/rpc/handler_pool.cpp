@@ -9,6 +9,11 @@
 #include "../transport/io_threads.hpp"
 
 namespace ferry::inline v0::detail {
+namespace {
+thread_local constinit bool item_was_queued = false;
+}
+
+bool handler_pool::runs_what_was_queued() noexcept { return item_was_queued; }
 
 handler_pool::handler_pool(std::shared_ptr<reactor> threads, int limit, int max_blocked,
                            void (*idle_changed)(void*) noexcept, void* argument)
@@ -67,6 +72,7 @@ handler_pool::runner* handler_pool::take_place() noexcept {
 
 void handler_pool::launch(runner* free, work* item, bool elsewhere) noexcept {
   free->item = item;
+  free->queued = elsewhere;
   free->pool = shared_from_this();
   if (elsewhere) {
     static_cast<io_threads&>(*threads_).post_elsewhere(free);
@@ -94,12 +100,16 @@ void handler_pool::run(work* self) noexcept {
   auto* own = static_cast<runner*>(self);
   const std::shared_ptr<handler_pool> pool = std::move(own->pool);
   blocking_observer* previous = set_blocking_observer(pool.get());
+  const bool outer = item_was_queued;
   work* item = own->item;
+  item_was_queued = own->queued;
   while (item) {
     item->next = nullptr;
     item->run(item);
     item = pool->next_item(own);
+    item_was_queued = true;
   }
+  item_was_queued = outer;
   set_blocking_observer(previous);
 }
 

@@ -33,6 +33,9 @@ class handler_pool final : public blocking_observer, public std::enable_shared_f
   /// idle_changed is not called any more.
   void forget_owner() noexcept;
 
+  /// Whether the item that runs on this thread had to wait for its place.
+  [[nodiscard]] static bool runs_what_was_queued() noexcept;
+
   void before_blocking() override;
   void after_blocking() noexcept override;
 
@@ -40,6 +43,7 @@ class handler_pool final : public blocking_observer, public std::enable_shared_f
   struct runner : work {
     std::shared_ptr<handler_pool> pool;  // while it runs
     work* item = nullptr;
+    bool queued = false;
   };
   struct returning {
     bool admitted = false;

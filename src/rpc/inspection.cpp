@@ -36,9 +36,10 @@ std::string_view to_string(served_phase phase) noexcept {
 }
 
 std::string to_string(const pending_call_info& call) {
-  return fmt::format("call {:x} of '{}' to {}: {} since {}, {}, {} bytes{}", call.id, call.method, to_string(call.peer),
-                     to_string(call.phase), seconds(call.age), time_left(call.until), call.bytes,
-                     call.route.empty() ? "" : " over " + call.route);
+  return fmt::format("call {:x} of '{}' to {}: {} since {}, {}, {} bytes{}{}", call.id, call.method,
+                     to_string(call.peer), to_string(call.phase), seconds(call.age), time_left(call.until), call.bytes,
+                     call.route.empty() ? "" : " over " + call.route,
+                     call.silence ? ", peer last heard of " + seconds(*call.silence) + " ago" : "");
 }
 
 std::string to_string(const served_call_info& call) {
@@ -54,6 +55,7 @@ std::vector<pending_call_info> worker_core::pending_calls() const {
   const auto now = clock::now();
   std::vector<pending_call_info> result;
   for (open_call& each : agent_->open_calls()) {
+    const auto silence = agent_->silence(each.peer.id());
     result.push_back({.id = each.id,
                       .method = readable_name(each.method),
                       .peer = std::move(each.peer),
@@ -62,7 +64,8 @@ std::vector<pending_call_info> worker_core::pending_calls() const {
                       .until = each.until,
                       .bytes = each.bytes,
                       .transport = std::move(each.transport),
-                      .route = std::move(each.route)});
+                      .route = std::move(each.route),
+                      .silence = silence});
   }
   std::stable_sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.age > b.age; });
   return result;

@@ -39,10 +39,15 @@ served_call::served_call(std::shared_ptr<worker_core> worker, std::shared_ptr<re
       is_one_way_((request_.header.flags & frame_one_way) != 0) {
   run = [](work* self) noexcept {
     auto* call = static_cast<served_call*>(self);
+    // Again, if it was held back.
+    call->had_to_wait_ = call->tried_ || handler_pool::runs_what_was_queued();
+    call->tried_ = true;
     if (!call->one_way() && !call->channel_->may_begin(*call, *call->worker_)) return;
     call->serve();
     call->drop_reference();
   };
+  worker_->recorder().add(flight_event::request_received, flight_time(now), from, request_.header.call_id,
+                          request_.header.method, bytes_);
   // Before the connection is read on: a cancellation may be the very next frame, long before a thread runs the handler.
   if (one_way()) {
     worker_->enlist_one_way(*this);
@@ -62,12 +67,20 @@ std::string served_call::describe() const {
                      method() ? method()->name : fmt::format("method {:016x}", request_.header.method), caller().value);
 }
 
+// While the request is there: until done().
+void served_call::record(flight_event what, std::uint64_t bytes, errc code) noexcept {
+  flight_recorder& recorder = worker_->recorder();
+  if (!recorder.on()) return;
+  recorder.add(what, flight_time::now(), caller(), request_.header.call_id, request_.header.method, bytes, code);
+}
+
 void served_call::serve() noexcept {
   progress_.store(progress::running, std::memory_order_relaxed);
   context_scope scope(this);
   const method_entry* called = method();
   const bool traced = trace_enabled() && called;
   const std::uint64_t id = request_.header.call_id;  // the answer, perhaps on another thread, takes the request along
+  if (had_to_wait_) record(flight_event::handler_begun, 0);
   if (traced) trace_handler(trace_event::kind::handler_begin, *called, *worker_, caller(), id);
   try {
     check_extensions(request_.extensions);
@@ -81,6 +94,9 @@ void served_call::serve() noexcept {
     called->serve(*this);
   } catch (...) {
     if (!later_) fail(std::current_exception());
+  }
+  if (later_) {
+    worker_->recorder().add(flight_event::handler_returned, flight_time::now(), caller(), id, called->id, 0);
   }
   if (traced) trace_handler(trace_event::kind::handler_end, *called, *worker_, caller(), id);
 }
@@ -113,14 +129,18 @@ served_call_info served_call::describe_now(const worker_info& from, std::uint64_
 
 void served_call::send(outgoing_message&& reply) {
   reply.header.kind = frame_kind::reply;
+  record(flight_event::request_answered, reply.size());
   channel_->reply(request_.header.call_id, std::move(reply));
   done();
 }
 
 void served_call::done() noexcept {
   stage_ = stage::done;
-  if (progress_.exchange(progress::done, std::memory_order_relaxed) == progress::later) worker_->count_later(-1);
+  if (late_ && progress_.exchange(progress::done, std::memory_order_relaxed) == progress::later) {
+    worker_->count_later(-1);
+  }
   if (one_way()) {
+    record(flight_event::request_done, 0);
     worker_->delist_one_way(*this);
   } else {
     channel_->end_call(request_.header.call_id, *this);
@@ -159,6 +179,7 @@ void served_call::fail(const std::exception_ptr& reason) noexcept {
                     : stage_ == stage::running ? "threw"
                                                : "has a result that cannot be sent",
                     logged));
+    record(flight_event::request_failed, 0, stage_ == stage::running ? errc::remote_exception : code);
     if (one_way()) return done();
     outgoing_message answer;
     if (stage_ == stage::running) {

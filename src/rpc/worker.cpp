@@ -181,6 +181,7 @@ std::vector<std::pair<std::string, std::string>> worker::debug_info() const {
   (void)core()->agent();  // throws once it has been shut down
   return core()->debug_info();
 }
+std::string worker::flight_record() const { return core()->flight_record("asked for"); }
 void worker::add_debug_info(std::string_view provider, std::vector<debug_figure> figures) const {
   core()->add_debug_info(provider, std::move(figures));
 }

@@ -33,6 +33,7 @@ worker_core::worker_core(std::shared_ptr<store> group_store, std::unique_ptr<fer
                          served_methods served, std::function<void()> on_left)
     : store_(std::move(group_store)),
       agent_(std::move(agent)),
+      recorder_(static_cast<std::size_t>(agent_->options().flight_events)),
       exit_timeout_(exit_timeout),
       served_(served.everything() ? served_by_default() : std::move(served)),
       library_methods_(library_methods()),
@@ -137,6 +138,7 @@ void worker_core::end(bool graceful, timeout limit) {
                                         to_string(agent_->self())));
   }
   drop_observers();
+  await_records();
   drop_figures();
   pool_->forget_owner();
   if (graceful && !failure) {
@@ -233,8 +235,18 @@ void worker_core::drop_observers() noexcept {
   dropped.swap(loss_observers_);
 }
 
+void worker_core::on_link_event(const link_event& event) noexcept {
+  const auto what = event.what == link_event::kind::opened     ? flight_event::connection_opened
+                    : event.what == link_event::kind::accepted ? flight_event::connection_accepted
+                    : event.what == link_event::kind::sent     ? flight_event::call_sent
+                                                               : flight_event::connection_lost;
+  recorder_.add(what, flight_time::now(), event.who.id(), event.call_id, 0, 0, {}, event.text);
+}
+
 void worker_core::on_member_event(const member_event& event) noexcept {
   try {
+    recorder_.add(flight_event::member, flight_time::now(), event.who.id(), 0, 0, 0, {},
+                  fmt::format("{}: {}", to_string(event.what), event.reason));
     if (event.what == member_event::kind::fenced) fenced_.store(true);
     if (event.what != member_event::kind::lost) return;
     const std::lock_guard lock(losses_mutex_);
@@ -254,6 +266,12 @@ void worker_core::request_done() noexcept {
 const method_entry* running_method() noexcept {
   const auto* call = dynamic_cast<const served_call*>(thread_context());
   return call ? call->method() : nullptr;
+}
+
+std::vector<std::shared_ptr<worker_core>> running_workers() {
+  auto& list = all_workers();
+  std::lock_guard lock(list.mutex);
+  return list.workers;
 }
 
 std::shared_ptr<worker_core> current_worker() {

@@ -20,6 +20,7 @@
 #include <ferry/rpc/served_call.hpp>
 #include <ferry/store/store.hpp>
 
+#include "flight_recorder.hpp"
 #include "handler_pool.hpp"
 
 namespace ferry::inline v0::detail {
@@ -62,6 +63,10 @@ class worker_core final : public executor, public request_handler, public std::e
   [[nodiscard]] std::vector<served_call_info> served_calls() const;
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> debug_info() const;
   void add_debug_info(std::string_view provider, std::vector<debug_figure> figures);
+  [[nodiscard]] flight_recorder& recorder() noexcept { return recorder_; }
+  [[nodiscard]] std::string flight_record(std::string_view reason) const;
+  /// A call has timed out: writes the flight record if that is wanted, and was not done just now.
+  void record_timeout() noexcept;
 
   /// What a higher floor keeps for this worker, under a key of its own (an address of that floor); made on first use.
   /// Dropped when the worker ends, before it waits for its handlers. Throws errc::not_initialized from then on.
@@ -80,6 +85,7 @@ class worker_core final : public executor, public request_handler, public std::e
   void on_request(const std::shared_ptr<reply_channel>& channel, const worker_info& from,
                   inbound_message&& request) noexcept override;
   void on_member_event(const member_event& event) noexcept override;
+  void on_link_event(const link_event& event) noexcept override;
   [[nodiscard]] bool busy() const noexcept override { return requests_.load() != 0 || pool_->busy(); }
 
  private:
@@ -89,11 +95,13 @@ class worker_core final : public executor, public request_handler, public std::e
   void drop_observers() noexcept;
   void add_own_figures();
   void drop_figures() noexcept;
+  void await_records() noexcept;
   struct loss_report;
   void report(const std::shared_ptr<const loss_observer>& observer, const member_event& event);
 
   std::shared_ptr<store> store_;  // none once ended; guarded by shutdown_mutex_ while another thread may use it
   const std::unique_ptr<ferry::agent> agent_;
+  flight_recorder recorder_;
   const timeout exit_timeout_;
   const served_methods served_;
   const std::vector<std::uint64_t> library_methods_;
@@ -121,6 +129,11 @@ class worker_core final : public executor, public request_handler, public std::e
     std::string provider;
     std::vector<debug_figure> figures;
   };
+  std::mutex records_mutex_;  // guards the next three
+  clock::time_point next_record_{};
+  int records_under_way_ = 0;
+  bool no_more_records_ = false;
+  std::condition_variable records_changed_;
   mutable std::mutex figures_mutex_;  // guards the next two
   bool figures_dropped_ = false;
   std::vector<std::shared_ptr<const figures_of>> figures_;
@@ -132,6 +145,8 @@ class worker_core final : public executor, public request_handler, public std::e
 /// What ferry::serve<...>() listed, or everything if it was never called.
 served_methods served_by_default();
 std::vector<std::uint64_t> library_methods();
+/// The workers of this process, the current one last.
+std::vector<std::shared_ptr<worker_core>> running_workers();
 /// The method whose handler, or a continuation or coroutine of it, runs on this thread; null if none does.
 const method_entry* running_method() noexcept;
 

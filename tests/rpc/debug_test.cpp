@@ -230,8 +230,10 @@ TEST_CASE("a call to a process that hangs says where it hangs: connecting, or wa
     CHECK(pending.phase == call_phase::connecting);
     CHECK(pending.transport.empty());
     CHECK(contains(to_string(pending), "connecting since"));
+    CHECK_FALSE(contains(all.self.flight_record(), "call_sent"));
     all.child(1).kill(SIGCONT);
     CHECK(result.get() == 2);
+    CHECK(contains(all.self.flight_record(), "call_sent"));
     all.leave();
   }
   SUBCASE("a stopped process that was called before") {

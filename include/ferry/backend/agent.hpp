@@ -4,10 +4,12 @@
 // and runs no user code; the rpc floor sits on both ends of it.
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -199,6 +201,12 @@ class agent {
   /// Shows `visit` every request that is between begin_call and end_call. It must neither block nor call the agent.
   using request_visitor = std::function<void(const worker_info& from, std::uint64_t call_id, stoppable& running)>;
   virtual void visit_requests(const request_visitor& visit) const { (void)visit; }
+  /// How long ago `peer` was heard of, to about a heartbeat; nothing if nobody listens for it: it runs in this process, no
+  /// connection to it was ever open, or there are no heartbeats.
+  [[nodiscard]] virtual std::optional<std::chrono::nanoseconds> silence(worker_id peer) const noexcept {
+    (void)peer;
+    return std::nullopt;
+  }
   /// By id; without peers that this worker has had nothing to do with.
   [[nodiscard]] virtual std::vector<peer_traffic> traffic() const { return {}; }
 

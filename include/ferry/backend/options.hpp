@@ -31,6 +31,10 @@ struct rpc_options {
   timeout heartbeat_interval = std::chrono::milliseconds(500);
   /// Who was not heard for so long is declared dead; at least five intervals. The same in the whole group.
   timeout lease = std::chrono::seconds(5);
+  /// How many events the flight recorder keeps, rounded up to a power of two; 0: it is off. 64 bytes each.
+  int flight_events = 1024;
+  /// A directory or a file: when a call times out, the flight record is written there, at most every ten seconds. Empty: not.
+  std::string record_on_timeout = {};
   /// Names of the transports to use, best first; empty: all that the program was built with, by priority.
   std::vector<std::string> transports = {};
   transport_options transport = {};
@@ -62,6 +66,8 @@ struct worker_config {
   flow_limits flow = {};
   timeout heartbeat_interval = std::chrono::milliseconds(500);
   timeout lease = std::chrono::seconds(5);
+  int flight_events = 1024;
+  std::string record_on_timeout = {};
   std::vector<std::string> transports = {};
   transport_options transport = {};
   std::string secret = {};

@@ -46,6 +46,7 @@ class outgoing_call {
   [[nodiscard]] clock::time_point began() const noexcept { return began_; }
   [[nodiscard]] deadline until() const noexcept { return until_; }
   [[nodiscard]] timeout limit() const noexcept { return limit_; }
+  [[nodiscard]] bool inherited() const noexcept { return inherited_; }
   [[nodiscard]] const std::stop_token* stop() const noexcept { return stop_; }
 
  private:
@@ -55,6 +56,7 @@ class outgoing_call {
   clock::time_point began_ = clock::now();
   deadline until_;
   timeout limit_;
+  bool inherited_ = false;
   const std::stop_token* stop_;
 };
 
@@ -64,6 +66,7 @@ struct call_facts {
   const method_entry* method = nullptr;
   worker_id peer;
   timeout limit;
+  bool inherited = false;  ///< the limit is what was left of the running handler's deadline
 };
 
 /// Returns if `reply` is a value; throws what it says otherwise.

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,12 +26,14 @@ struct pending_call_info {
   std::uint64_t bytes = 0;         ///< of the request, tensors included
   std::string transport = {};      ///< "unix", "tcp", ...; empty: no connection is open
   std::string route = {};          ///< where the connection leads
+  /// How long ago the peer was heard of, by heartbeats too; nothing if it runs in this process or was never reached.
+  std::optional<std::chrono::nanoseconds> silence = {};
 };
 /// One line: "call 100000000 of 'f' to worker_info(id=1, name=worker1): waiting for the reply since 2.1 s, ..."
 std::string to_string(const pending_call_info& call);
 
 enum class served_phase : std::uint8_t {
-  queued,  ///< waits for one of the num_worker_threads places
+  queued,  ///< waits for one of the num_worker_threads places, or until answers to its caller are written
   running,
   waiting,  ///< its handler waits in ferry: for a nested call, a future
   later,    ///< its handler has returned a future or a task, which is not ready
@@ -57,5 +60,12 @@ struct debug_figure {
   /// Called on the thread that asks, by several at once. What it throws takes the place of the value.
   std::function<std::string()> value;
 };
+
+/// Whenever the process gets that signal (SIGUSR1, for example), the flight records of all its workers are written to `path`,
+/// as worker::flight_record() has them; if that is a directory, to ferry-<process>.json in it. The file appears, and is
+/// replaced, in one step; an error is logged. A thread of its own does it, also when all others are busy. Call it again to
+/// change the path. Throws errc::invalid_argument for signals that cannot be caught or that the program handles itself,
+/// errc::system_failure, errc::forked_process. Thread-safe. Child processes made with fork() take no notice of the signal.
+void record_on_signal(int number, std::string path);
 
 }  // namespace ferry::inline v0

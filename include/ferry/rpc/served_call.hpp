@@ -23,6 +23,7 @@ class reply_channel;
 namespace detail {
 
 class worker_core;
+enum class flight_event : std::uint8_t;
 
 /// A base, so that it is there until everything else of the call, what users put into its context included, is gone.
 struct held_method {
@@ -58,7 +59,9 @@ class served_call final : public work, private held_method, public call_context 
     if constexpr (sizeof...(Ts) != 0) encode_values<Wire...>(reply.bytes, reply.tensors, result...);
     send(std::move(reply));
   }
-  /// The handler will answer later: the caller then calls answer() or fail(), on any thread.
+  /// The handler's future is about to get a callback that calls answer() or fail(), on any thread.
+  void expect_later() noexcept { late_ = true; }
+  /// It has got it.
   void answer_later() noexcept;
 
   /// Answers with what was thrown; uses the stage that was reached. Never throws.
@@ -81,12 +84,16 @@ class served_call final : public work, private held_method, public call_context 
   void fail_plainly() noexcept;
   void done() noexcept;
   [[nodiscard]] std::string describe() const;
+  void record(flight_event what, std::uint64_t bytes, errc code = {}) noexcept;
 
   std::shared_ptr<worker_core> worker_;
   std::shared_ptr<reply_channel> channel_;
   inbound_message request_;
   stage stage_ = stage::decoding;
+  bool late_ = false;  // set before another thread has to do with this call
   bool later_ = false;
+  bool tried_ = false;
+  bool had_to_wait_ = false;  // for a place, or until answers to the caller are written
 
   // For those who ask, on other threads.
   const clock::time_point arrived_;
@@ -182,6 +189,7 @@ void serve_method(served_call& call) {
       }
     }();
     if (!pending.valid()) throw_error(errc::no_state, "the method returned an empty future");
+    call.expect_later();
     pending.add_done_callback(
         answering<std::unique_ptr<arguments>, value>{context_ptr::share(&call), call, std::move(kept)});
     call.answer_later();

@@ -71,6 +71,10 @@ class worker {
   /// errc::invalid_argument if a name is empty or taken (then none is added), errc::not_initialized after shutdown.
   void add_debug_info(std::string_view provider, std::vector<debug_figure> figures) const;
 
+  /// What happened last at this worker (worker_config::flight_events), with its pending and served calls, traffic and figures:
+  /// a JSON object, described in docs/debugging.md.
+  [[nodiscard]] std::string flight_record() const;
+
   template <auto F, class... A>
   auto rpc_sync(const to& destination, const A&... args) const {
     return detail::call_sync<detail::resolve<F, A...>::function>(core(), destination, args...);

@@ -1,0 +1,171 @@
+#pragma once
+
+// The last events of a worker, for people who look for a fault: a ring that every thread writes to without waiting.
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ferry/base/error.hpp>
+#include <ferry/base/ids.hpp>
+#include <ferry/base/time.hpp>
+
+#if defined(__x86_64__)
+  #include <x86intrin.h>
+#endif
+
+namespace ferry::inline v0::detail {
+
+// docs/debugging.md lists the names (to_string) and what each means.
+enum class flight_event : std::uint8_t {
+  call_started = 1,
+  call_sent,
+  call_replied,
+  call_failed,
+  call_timed_out,
+  call_cancelled,
+  one_way_sent,
+  request_received,
+  handler_begun,
+  handler_returned,
+  request_answered,
+  request_failed,
+  request_done,
+  connection_opened,
+  connection_accepted,
+  connection_lost,
+  member,
+};
+std::string_view to_string(flight_event what) noexcept;
+
+/// A moment, as cheaply as this machine can tell: the processor's counter where the kernel itself trusts it, else the
+/// steady clock.
+class flight_time {
+ public:
+  flight_time() noexcept = default;
+  /// Of somebody who has looked at the clock anyway.
+  explicit flight_time(clock::time_point at) noexcept
+      : raw_(static_cast<std::uint64_t>(
+                 std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count())
+             << 1U) {}
+  static flight_time now() noexcept {
+#if defined(__x86_64__)
+    if (counter_is_good) return of_raw((__rdtsc() << 1U) | 1U);
+#endif
+    return flight_time(clock::now());
+  }
+  static flight_time of_raw(std::uint64_t raw) noexcept {
+    flight_time result;
+    result.raw_ = raw;
+    return result;
+  }
+  [[nodiscard]] std::uint64_t raw() const noexcept { return raw_; }
+
+ private:
+  static const bool counter_is_good;
+  std::uint64_t raw_ = 0;  // nanoseconds of the steady clock, or (odd) ticks of the counter; twice
+};
+
+/// Turns moments since its making into nanoseconds of the steady clock.
+class flight_calendar {
+ public:
+  flight_calendar() noexcept;
+  /// Looks at the clock again, so that it knows how fast the counter is. Not thread-safe.
+  void read() noexcept;
+  [[nodiscard]] std::int64_t steady_ns(flight_time at) const noexcept;
+
+ private:
+  std::int64_t first_ns_ = 0;
+  std::int64_t last_ns_ = 0;
+  std::uint64_t first_ticks_ = 0;
+  std::uint64_t last_ticks_ = 0;
+};
+
+struct flight_entry {
+  std::uint64_t number = 0;  ///< events are counted from 0
+  std::int64_t steady_ns = 0;
+  flight_event what{};
+  worker_id peer;
+  std::uint64_t call = 0;
+  std::uint64_t method = 0;
+  std::uint64_t bytes = 0;
+  errc code{};
+  std::string text;
+};
+
+/// Thread-safe.
+class flight_recorder {
+ public:
+  /// Keeps the last `events`, or a few more; 0: none. Memory: 64 bytes for each, touched as they come.
+  explicit flight_recorder(std::size_t events);
+  ~flight_recorder();
+  flight_recorder(const flight_recorder&) = delete;
+  flight_recorder& operator=(const flight_recorder&) = delete;
+
+  [[nodiscard]] bool on() const noexcept { return words_ != nullptr; }
+  /// Never waits. 20 ns or so.
+  void add(flight_event what, flight_time at, worker_id peer, std::uint64_t call, std::uint64_t method,
+           std::uint64_t bytes, errc code = {}) noexcept {
+    if (words_) put(what, at, peer, call, method, bytes, code, 0);
+  }
+  /// For what is rare: the text is kept as long as not too many others follow.
+  void add(flight_event what, flight_time at, worker_id peer, std::uint64_t call, std::uint64_t method,
+           std::uint64_t bytes, errc code, std::string_view text) noexcept;
+
+  /// What is there, in order of time. What is being written at this moment may be left out.
+  [[nodiscard]] std::vector<flight_entry> entries() const;
+  [[nodiscard]] std::size_t capacity() const noexcept { return words_ ? mask_ + 1 : 0; }
+  /// How many events there ever were.
+  [[nodiscard]] std::uint64_t count() const noexcept { return next_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr std::size_t words_per_event = 8;
+  static constexpr std::size_t kept_texts = 64;
+  static constexpr std::size_t longest_text = 500;
+  struct kept_text {
+    std::uint64_t number = 0;
+    std::string text;
+  };
+  using event_words = std::array<std::uint64_t, words_per_event - 1>;
+
+  // A thread that is held up in the middle of writing may be overtaken by a whole round of others, so that one place holds
+  // parts of two events: the last word tells.
+  static std::uint64_t check(const event_words& words) noexcept {
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i != words.size(); ++i) sum ^= std::rotl(words[i], static_cast<int>(9 * i));
+    return sum;
+  }
+  void put(flight_event what, flight_time at, worker_id peer, std::uint64_t call, std::uint64_t method,
+           std::uint64_t bytes, errc code, std::uint64_t text) noexcept {
+    const std::uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
+    const event_words words{number + 1,
+                            at.raw(),
+                            call,
+                            method,
+                            bytes,
+                            static_cast<std::uint64_t>(what) | (static_cast<std::uint64_t>(code) & 0xffffU) << 8U |
+                                static_cast<std::uint64_t>(static_cast<std::uint32_t>(peer.value)) << 32U,
+                            text};
+    std::uint64_t* place = words_ + (number & mask_) * words_per_event;
+    for (std::size_t i = 0; i != words.size(); ++i) {
+      std::atomic_ref(place[i]).store(words[i], std::memory_order_relaxed);
+    }
+    std::atomic_ref(place[words.size()]).store(check(words), std::memory_order_relaxed);
+  }
+
+  std::uint64_t* words_ = nullptr;
+  std::uint64_t mask_ = 0;
+  flight_calendar calendar_;
+  alignas(64) std::atomic<std::uint64_t> next_{0};
+  mutable std::mutex texts_mutex_;  // guards the next two
+  std::uint64_t next_text_ = 1;
+  std::array<kept_text, kept_texts> texts_;
+};
+
+}  // namespace ferry::inline v0::detail
