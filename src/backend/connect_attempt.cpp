@@ -1,9 +1,11 @@
 #include "connect_attempt.hpp"
 
-#include <ferry/base/log.hpp>
+#include <algorithm>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include <ferry/base/log.hpp>
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -34,6 +36,7 @@ connect_attempt::connect_attempt(std::vector<route> routes, hello self, incarnat
       done_(std::move(done)) {}
 
 void connect_attempt::start(reactor& loop) {
+  loop_ = &loop;
   struct starter : work {
     std::shared_ptr<connect_attempt> attempt;
   };
@@ -80,6 +83,29 @@ void connect_attempt::advance() {
   finish(std::move(outcome));
 }
 
+bool connect_attempt::try_later() {
+  struct retry : work {
+    std::shared_ptr<connect_attempt> attempt;
+  };
+  constexpr int most = 13;  // 1, 2, 4 ... 64 ms, and so on: half a second in all
+  constexpr int longest = 6;
+  if (times_put_off_ == most) return false;
+  auto item = std::make_unique<retry>();
+  item->attempt = shared_from_this();
+  item->run = [](work* self) noexcept {
+    const std::unique_ptr<retry> owned(static_cast<retry*>(self));
+    try {
+      owned->attempt->advance();
+    } catch (const std::exception& e) {
+      owned->attempt->finish({{}, connect_verdict::unknown, e.what()});
+    }
+  };
+  const auto pause = std::chrono::milliseconds(1 << std::min(times_put_off_++, longest));
+  loop_->start_timer(deadline(clock::now() + pause), item.get());
+  (void)item.release();
+  return true;
+}
+
 void connect_attempt::take(connect_result result) {
   if (result.opened && !options_.secret.empty() && (result.peer.features & feature_authenticated) == 0) {
     result.opened->close(make_error(errc::authentication_failed, "the peer did not prove the secret"));
@@ -93,6 +119,7 @@ void connect_attempt::take(connect_result result) {
         fmt::format("{}: another incarnation of the worker answered; it was restarted", routes_[next_].second));
   } else {
     auto [code, text] = taken_apart(result.error);
+    if (code == errc::join_pending && try_later()) return;
     if (result.gone) ++gone_;
     hung_up_ = hung_up_ || result.hung_up;
     unproved_ = unproved_ || code == errc::authentication_failed;

@@ -38,6 +38,8 @@ class connect_attempt : public std::enable_shared_from_this<connect_attempt> {
 
  private:
   void advance();
+  /// Soon, the same address again: the peer has yet to hear that this worker has joined. False: it has had its time.
+  bool try_later();
   void take(connect_result result);
   void finish(connect_outcome outcome) noexcept;
 
@@ -54,6 +56,8 @@ class connect_attempt : public std::enable_shared_from_this<connect_attempt> {
   bool leaving_ = false;
   bool hung_up_ = false;
   bool unproved_ = false;
+  reactor* loop_ = nullptr;
+  int times_put_off_ = 0;
   std::vector<std::string> failures_;
 };
 

@@ -60,6 +60,18 @@ void run_detached(reactor& loop, Action action) {
   loop.post(fresh);
 }
 
+// Whether an address of each begins with the same scheme and host. On one machine a refusal is the answer of that machine.
+bool share_host(const std::vector<std::string>& these, const std::vector<std::string>& those) {
+  const auto host = [](const std::string& address) {
+    const auto scheme = address.find("://");
+    return scheme == std::string::npos ? std::string_view() : std::string_view(address).substr(0, address.rfind(':'));
+  };
+  return std::any_of(these.begin(), these.end(), [&](const std::string& one) {
+    return !host(one).empty() &&
+           std::any_of(those.begin(), those.end(), [&](const std::string& other) { return host(one) == host(other); });
+  });
+}
+
 // Where control frames to a worker go: over the control connection or, without one, where calls go.
 struct control_route {
   /// With the peer's mutex held.
@@ -172,12 +184,13 @@ bool native_core::tend(peer& whom, clock::time_point now, const lease_rules& rul
     life = whom.record.life;
     if (whom.state == peer_state::member) {
       actions = assess(whom.live, now, rules, self_.id() < whom.id);
-      wanted = whom.live.watched() || whom.live.connected();
+      wanted = whom.live.minded() || whom.live.connected();
       if (whom.live.watched() && !actions.declare_lost) {
         next = std::min(next, whom.live.heard + rules.lease + resolution);
       }
     } else {
       wanted = whom.live.links > 0;
+      actions.send_heartbeat = whom.live.connected();  // it watches this worker as long as it has calls to end
       overdue = whom.state == peer_state::left && wanted && now - whom.live.heard > farewell_limit;
     }
     route.emplace(whom);
@@ -266,7 +279,7 @@ void native_core::await(peer& whom) noexcept {
     std::lock_guard lock(whom.mutex);
     if (whom.state != peer_state::member) return;
     if (!whom.live.watched()) whom.live.renew(clock::now());
-    whom.live.awaited = true;
+    (log_ ? whom.live.guarded : whom.live.awaited) = true;
     ask = !whom.live.control && !whom.live.opening;
   }
   if (ask) open_control(whom);
@@ -379,12 +392,16 @@ void native_core::heed(peer& whom, incarnation life, const connect_outcome& outc
   bool awaited = false;
   {
     std::lock_guard lock(whom.mutex);
-    reached = whom.live.reached;
+    // A member of a dynamic group has announced itself when it listened; whoever watches it has asked for a lease, or is where
+    // it was.
+    reached = whom.live.reached ||
+              (log_ && (share_host(whom.record.addresses, advertised_) ||
+                        (whom.live.guarded && clock::now() - whom.live.heard > rules_of(options_).lease)));
     awaited = whom.live.awaited;
   }
   // Where this worker has never been it may be at the wrong address: that is no evidence for others. To wait there is in vain.
   if (reached) {
-    lose(whom, life, "it is gone: " + outcome.why, evidence::gone);
+    lose_unless_left(whom, life, "it is gone: " + outcome.why);
   } else if (awaited) {
     depart(whom, life, "nobody answers for it: " + outcome.why);
   }
@@ -480,6 +497,7 @@ void native_core::lose(peer& whom, incarnation life, const std::string& reason, 
     activity_changed();
     const fence_notice notice{event.who, life, reason};
     switch (from) {
+      case evidence::record: return;
       case evidence::hearsay: return spread(notice);
       case evidence::gone: spread(notice); return publish_fence(notice, false);
       case evidence::silence: return publish_fence(notice, true);  // which spreads it
@@ -541,6 +559,26 @@ std::shared_ptr<store> native_core::group_store() const {
   return store_;
 }
 
+// A member of a dynamic group may have said that it leaves in the log alone.
+void native_core::lose_unless_left(peer& whom, incarnation life, const std::string& reason) noexcept {
+  if (!log_) return lose(whom, life, reason, evidence::gone);
+  try {
+    run_detached(*reactor_, [self = shared_from_this(), &whom, life, reason] {
+      if (self->closing_.load()) return;
+      self->catch_up();
+      self->lose(whom, life, reason, evidence::gone);
+    });
+  } catch (const std::bad_alloc&) {
+    lose(whom, life, reason, evidence::gone);
+  }
+}
+
+// The log tells all the others; of two that take each other for dead, it is the first one that is believed.
+void native_core::record_loss(const fence_notice& notice, bool contested) {
+  (void)log_->append(member_entry::lost(life_, notice.life, notice.reason));
+  if (contested && !fenced_.load()) spread(notice);
+}
+
 // Two workers whose link is cut take each other for dead: of the two, the store believes the first one.
 void native_core::publish_fence(const fence_notice& notice, bool contested) noexcept {
   try {
@@ -548,6 +586,7 @@ void native_core::publish_fence(const fence_notice& notice, bool contested) noex
       const auto where = self->group_store();
       if (!where) return;
       try {
+        if (self->log_) return self->record_loss(notice, contested);
         if (contested) {
           const std::string own = fmt::format("{:016x}", self->life_.value);
           const auto [less, more] = std::minmax(self->life_.value, notice.life.value);
@@ -575,6 +614,7 @@ void native_core::look_for_own_fence() noexcept {
     run_detached(*reactor_, [self = shared_from_this()] {
       const auto where = self->group_store();
       if (!where) return;
+      if (self->log_) return self->catch_up();
       const auto fence = where->try_get(fence_key(self->self_.id()));
       if (fence && fence->starts_with(fence_value(self->life_, {}))) {
         self->become_fenced(fmt::format("the store says: {}", fence->substr(fence->find('\n') + 1)));

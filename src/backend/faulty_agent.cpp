@@ -93,9 +93,15 @@ class faulty_agent final : public agent, public request_handler {
 
   [[nodiscard]] const worker_info& self() const noexcept override { return inner_->self(); }
   [[nodiscard]] incarnation life() const noexcept override { return inner_->life(); }
+  [[nodiscard]] bool dynamic() const noexcept override { return inner_->dynamic(); }
   [[nodiscard]] std::vector<worker_info> workers() const override { return inner_->workers(); }
   [[nodiscard]] worker_info find(std::string_view name) const override { return inner_->find(name); }
   [[nodiscard]] worker_info find(worker_id id) const override { return inner_->find(id); }
+
+  [[nodiscard]] std::string metadata(worker_id id) const override { return inner_->metadata(id); }
+  [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) override {
+    return inner_->wait_for(name, until);
+  }
 
   void join(request_handler& handler) override {
     above_ = &handler;
@@ -187,6 +193,7 @@ class faulty_agent final : public agent, public request_handler {
   }
 
   void leave_together(deadline until) override { inner_->leave_together(until); }
+  void leave(deadline until) override { inner_->leave(until); }
   void stop_leaving() noexcept override { inner_->stop_leaving(); }
   void close() noexcept override {
     if (closed_.exchange(true)) return;

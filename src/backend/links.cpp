@@ -20,6 +20,7 @@ std::string_view to_string(call_phase phase) noexcept {
 
 std::string_view to_string(member_event::kind kind) noexcept {
   switch (kind) {
+    case member_event::kind::joined: return "joined";
     case member_event::kind::left: return "left";
     case member_event::kind::lost: return "lost";
     case member_event::kind::fenced: return "fenced";

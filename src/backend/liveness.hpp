@@ -22,6 +22,7 @@ struct liveness {
   int links = 0;              ///< open connections that carry calls, of either direction
   bool suspect = false;       ///< a connection has broken, and none has been made since
   bool awaited = false;       ///< something waits for it without a call (a shutdown)
+  bool guarded = false;       ///< this worker is the one that watches it when nobody else does
   bool reached = false;       ///< this worker has opened a connection to it before: its addresses are right
   bool control = false;       ///< the control connection is open
   bool opening = false;       ///< or being opened
@@ -29,7 +30,9 @@ struct liveness {
   int asked_again = 0;  ///< since somebody hung up
 
   /// Its silence means something: nobody is declared dead for whom nothing is at stake.
-  [[nodiscard]] bool watched() const noexcept { return links > 0 || suspect || awaited; }
+  [[nodiscard]] bool watched() const noexcept { return links > 0 || suspect || awaited || (guarded && reached); }
+  /// A control connection is wanted.
+  [[nodiscard]] bool minded() const noexcept { return watched() || guarded; }
   /// It may be watching this worker: it must hear of it. An idle group sends nothing.
   [[nodiscard]] bool connected() const noexcept { return control || links > 0; }
   /// Watching begins, or begins anew: its lease starts now.

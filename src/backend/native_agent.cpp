@@ -55,8 +55,11 @@ native_core::native_core(std::shared_ptr<store> group_store, const worker_config
     : store_(std::move(group_store)),
       options_(with_admission(options, config)),
       reactor_(shared_reactor()),
-      self_(config.name, config.rank),
+      // The id is found when it joins.
+      self_(config.name, config.rank == any_rank ? worker_id::max : config.rank),
       world_size_(config.world_size),
+      wanted_id_(config.rank),
+      metadata_(config.metadata),
       init_timeout_(config.init_timeout.value_or(config.rpc_timeout)),
       flow_(options_.flow) {
   options_.check();
@@ -64,7 +67,7 @@ native_core::native_core(std::shared_ptr<store> group_store, const worker_config
     std::string reason = factory.unusable();
     if (reason.empty()) {
       try {
-        transports_.push_back({std::string(factory.name), factory.open(*reactor_)});
+        transports_.push_back({std::string(factory.name), factory.open(*reactor_), false});
         continue;
       } catch (const std::exception& e) {
         reason = e.what();
@@ -79,13 +82,31 @@ std::vector<worker_info> native_core::workers() const {
   std::vector<worker_info> result;
   for (const peer* each : peers_.all()) {
     std::lock_guard lock(each->mutex);
-    if (each->state != peer_state::unknown) result.push_back(each->record.who);
+    // A static group is what it was when it was formed.
+    if (each->state == peer_state::member || (!log_ && each->state != peer_state::unknown))
+      result.push_back(each->record.who);
   }
   return result;
 }
 
+// In a dynamic group somebody may have come since the log was read last.
+peer* native_core::place_of(std::string_view name) const {
+  const auto look = [&](bool& member) {
+    peer* found = peers_.find(name);
+    if (!found) return found;
+    std::lock_guard lock(found->mutex);
+    member = found->state == peer_state::member;
+    return found;
+  };
+  bool member = false;
+  peer* found = look(member);
+  if (member || !log_ || closing_.load() || fenced_.load()) return found;
+  catch_up();
+  return look(member);
+}
+
 worker_info native_core::find(std::string_view name) const {
-  const peer* found = peers_.find(name);
+  const peer* found = place_of(name);
   if (!found) {
     constexpr std::size_t told = 8;
     std::string known;
@@ -103,12 +124,50 @@ worker_info native_core::find(std::string_view name) const {
 
 worker_info native_core::find(worker_id id) const {
   const peer* found = peers_.at(id);
+  if (!found && log_ && !closing_.load() && !fenced_.load()) {
+    catch_up();
+    found = peers_.at(id);
+  }
   if (!found) {
-    throw_error(errc::unknown_worker, fmt::format("{} could not find destination {}: the group has the ids 0..{}",
-                                                  to_string(self_), id.value, world_size_ - 1));
+    throw_error(errc::unknown_worker, fmt::format("{} could not find destination {}: {}", to_string(self_), id.value,
+                                                  log_ ? std::string("no worker of the group has that id")
+                                                       : fmt::format("the group has the ids 0..{}", world_size_ - 1)));
   }
   std::lock_guard lock(found->mutex);
   return found->record.who;
+}
+
+worker_info native_core::wait_for(std::string_view name, deadline until) const {
+  if (!log_) return find(name);
+  for (;;) {
+    std::uint64_t seen = 0;
+    {
+      std::lock_guard lock(members_mutex_);
+      seen = member_changes_;
+    }
+    if (const peer* found = place_of(name)) {
+      std::lock_guard lock(found->mutex);
+      if (found->state == peer_state::member) return found->record.who;
+    }
+    if (fenced_.load(std::memory_order_acquire)) throw_error(errc::fenced, fence_reason_);
+    if (closing_.load()) throw_error(errc::shutting_down, to_string(self_) + " has been shut down");
+    const blocking_scope blocking;
+    std::unique_lock lock(members_mutex_);
+    const auto changed = [&] { return member_changes_ != seen; };
+    if (until.is_never()) {
+      members_changed_.wait(lock, changed);
+    } else if (!members_changed_.wait_until(lock, until.at(), changed)) {
+      throw_error(errc::rpc_timeout, fmt::format("{} waited for a worker '{}' in vain: none of that name has joined",
+                                                 to_string(self_), name));
+    }
+  }
+}
+
+std::string native_core::metadata(worker_id id) const {
+  (void)find(id);
+  const peer* found = peers_.at(id);
+  std::lock_guard lock(found->mutex);
+  return found->record.metadata;
 }
 
 // ---------------------------------------------------------------- calls
@@ -138,7 +197,7 @@ std::shared_ptr<outgoing_link> native_core::link_to(worker_id to) {
   if (!place) (void)find(to);  // throws
   peer& target = *place;
   std::lock_guard lock(target.mutex);
-  if (target.link && !target.link->closed()) return target.link;
+  if (target.link && !target.link->closed() && target.state == peer_state::member) return target.link;
   const remote_worker remote = target.remote();
   const auto refusing = [&](errc code, std::string why) {
     return std::make_shared<outgoing_link>(shared_from_this(), remote, code, std::move(why));
@@ -172,7 +231,8 @@ hello native_core::greeting(const worker_info& target, bool control) const {
           .id = self_.id(),
           .life = life_,
           .target = target.name(),
-          .features = control ? feature_control : 0};
+          .features = control ? feature_control : 0,
+          .joined = joined_.load()};
 }
 
 std::shared_ptr<connect_attempt> native_core::attempt_to_reach(const worker_record& to, bool control,
@@ -315,27 +375,38 @@ hello_reply native_core::on_hello(const hello& from) {
         fmt::format("{} has a secret, and the transport let in a peer that did not prove it", to_string(self_)));
   }
   if (closing_.load()) throw_error(errc::shutting_down, fmt::format("{} is shutting down", to_string(self_)));
-  if (from.id.value < 0 || from.id.value >= world_size_) {
+  if (fenced_.load()) throw_error(errc::unknown_worker, to_string(self_) + " is dead to its group");
+  check_hello(from);
+  return {.name = self_.name(), .id = self_.id(), .life = life_};
+}
+
+void native_core::check_hello(const hello& from) const {
+  if (from.id.value < 0 || from.id.value > worker_id::max || (!log_ && from.id.value >= world_size_)) {
     throw_error(errc::handshake_failed, fmt::format("{} knows no worker with id {}", to_string(self_), from.id.value));
   }
-  if (fenced_.load()) throw_error(errc::unknown_worker, to_string(self_) + " is dead to its group");
-  // The table is complete once every worker has published itself; a peer that is ahead of us knows so.
-  if (peers_known_.load(std::memory_order_acquire)) {
-    const peer* known = peers_.at(from.id);
+  // The table of a static group is complete once every worker has published itself; a peer that is ahead of us knows so. That
+  // of a dynamic one is as new as `seen`, or newer.
+  if (!log_ && !peers_known_.load(std::memory_order_acquire)) return;
+  const std::uint64_t seen = log_ ? log_->seen() : 0;
+  const peer* known = peers_.at(from.id);
+  if (known) {
     std::lock_guard lock(known->mutex);
     const worker_info& who = known->record.who;
-    if (who.name() != from.name) {
+    if (known->record.life == from.life && known->state == peer_state::lost) {
+      throw_error(errc::fenced, fmt::format("{} was declared dead by its group: {}", to_string(who), known->end));
+    }
+    if (known->record.life == from.life && who.name() == from.name) return;
+    if (!log_ && who.name() != from.name) {
       throw_error(errc::handshake_failed, fmt::format("{} knows worker {} as '{}', not as '{}'", to_string(self_),
                                                       from.id.value, who.name(), from.name));
     }
-    if (known->record.life != from.life) {
-      throw_error(errc::fenced, fmt::format("{} knows another incarnation of {}", to_string(self_), to_string(who)));
-    }
-    if (known->state == peer_state::lost) {
-      throw_error(errc::fenced, fmt::format("{} was declared dead by its group: {}", to_string(who), known->end));
-    }
   }
-  return {.name = self_.name(), .id = self_.id(), .life = life_};
+  if (from.joined > seen) {
+    throw_error(errc::join_pending,
+                fmt::format("{} has yet to hear that '{}' has joined", to_string(self_), from.name));
+  }
+  throw_error(errc::fenced, fmt::format("{} knows another incarnation of worker_info(id={}, name={}), or none any more",
+                                        to_string(self_), from.id.value, from.name));
 }
 
 void native_core::on_accepted(std::shared_ptr<connection> accepted, const hello& from) noexcept {
@@ -378,6 +449,7 @@ void native_core::close() noexcept {
     cancel_deadline_check();
   }
   stop_ticking();
+  stop_following();
   const auto reason = make_error(errc::shutting_down, fmt::format("{} was shut down", to_string(self_)));
   const auto until = clock::now() + close_limit;
   for (bool first = true;; first = false) {
@@ -408,9 +480,7 @@ void native_core::close() noexcept {
     }
   }
   // Until here others were told that this worker is leaving, and not that it is gone.
-  if (listening_) {
-    for (const auto& own : transports_) own.transport->unlisten(group_, self_.name());
-  }
+  stop_listening();
   {
     std::lock_guard lock(listener_mutex_);
     event_listener_ = nullptr;
@@ -441,6 +511,7 @@ class native_agent final : public agent {
 
   [[nodiscard]] const worker_info& self() const noexcept override { return core_->self(); }
   [[nodiscard]] incarnation life() const noexcept override { return core_->life(); }
+  [[nodiscard]] bool dynamic() const noexcept override { return core_->dynamic(); }
   [[nodiscard]] std::vector<worker_info> workers() const override { return core_->workers(); }
   [[nodiscard]] worker_info find(std::string_view name) const override { return core_->find(name); }
   [[nodiscard]] worker_info find(worker_id id) const override { return core_->find(id); }
@@ -470,7 +541,12 @@ class native_agent final : public agent {
   [[nodiscard]] std::optional<std::chrono::nanoseconds> silence(worker_id peer) const noexcept override {
     return core_->silence(peer);
   }
+  [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) override {
+    return core_->wait_for(name, until);
+  }
+  [[nodiscard]] std::string metadata(worker_id id) const override { return core_->metadata(id); }
   void leave_together(deadline until) override { core_->leave_together(until); }
+  void leave(deadline until) override { core_->leave(until); }
   void stop_leaving() noexcept override { core_->stop_leaving(); }
   void close() noexcept override { core_->close(); }
 

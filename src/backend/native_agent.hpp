@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -19,6 +20,7 @@
 
 #include "connect_attempt.hpp"
 #include "links.hpp"
+#include "member_log.hpp"
 #include "peers.hpp"
 
 namespace ferry::inline v0::detail {
@@ -30,17 +32,21 @@ class native_core final : public link_owner,
   native_core(std::shared_ptr<store> group_store, const worker_config& config, const rpc_options& options,
               const std::vector<transport_factory>& transports);
 
-  /// Joins the static group: agrees with the others, publishes this worker, waits for all, opens the doors.
+  /// Agrees with the others, publishes this worker, opens the doors; waits for all of a static group.
   void join();
   void leave_together(deadline until);
+  void leave(deadline until);
   void stop_leaving() noexcept;
   void close() noexcept;
 
   [[nodiscard]] const worker_info& self() const noexcept { return self_; }
   [[nodiscard]] incarnation life() const noexcept { return life_; }
+  [[nodiscard]] bool dynamic() const noexcept { return world_size_ == 0; }
   [[nodiscard]] std::vector<worker_info> workers() const;
   [[nodiscard]] worker_info find(std::string_view name) const;
   [[nodiscard]] worker_info find(worker_id id) const;
+  [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) const;
+  [[nodiscard]] std::string metadata(worker_id id) const;
 
   call_ticket call(worker_id to, outgoing_message&& request, pending_call& call, deadline until, bool driven);
   void notify(worker_id to, outgoing_message&& request);
@@ -109,7 +115,7 @@ class native_core final : public link_owner,
   void await(peer& whom) noexcept;
   /// What an attempt to connect to it has told.
   void heed(peer& whom, incarnation life, const connect_outcome& outcome) noexcept;
-  enum class evidence : std::uint8_t { gone, silence, hearsay };
+  enum class evidence : std::uint8_t { gone, silence, hearsay, record };
   void lose(peer& whom, incarnation life, const std::string& reason, evidence from) noexcept;
   void end_links(const peer* whom, incarnation life, errc code, const std::exception_ptr& why) noexcept;
   void spread(const fence_notice& notice) noexcept;
@@ -122,15 +128,39 @@ class native_core final : public link_owner,
   [[nodiscard]] bool is_gone(int rank) const;
   [[nodiscard]] int gone_count() const;
 
+  [[nodiscard]] peer* place_of(std::string_view name) const;
+  void check_hello(const hello& from) const;
+
+  // Of static groups (static_group.cpp).
+  void form_static(deadline until);
+  void leave_static(deadline until);
   void agree_on_group();
   void agree_on_names(deadline until);
-  void form(deadline until);
   [[nodiscard]] std::vector<std::string> get_all(const std::string& prefix, deadline until);
   void wait_for_ready(deadline until);
   void check_for_failed_start();
   /// What the members wrote under `prefix` in a shutdown round; without those that are gone and wrote nothing.
   [[nodiscard]] std::vector<std::string> get_round(int round, deadline until);
+
+  // Of dynamic groups (dynamic_group.cpp).
+  void form_dynamic(deadline until);
+  void leave_dynamic(deadline until);
+  /// Throws errc::duplicate_name or duplicate_id, if a member that lives has this worker's name or id; buries one that is dead.
+  void make_room(deadline until);
+  void choose_id();
+  [[nodiscard]] connect_outcome probe(const worker_record& holder, deadline until);
+  void take(const membership_change& change) noexcept;
+  void follow() noexcept;
+  /// Reads the log; errors are logged.
+  void catch_up() const noexcept;
+  /// Every member of a dynamic group has one to watch it, so that no death remains unknown.
+  void watch_next() noexcept;
+  void lose_unless_left(peer& whom, incarnation life, const std::string& reason) noexcept;
+  void record_loss(const fence_notice& notice, bool contested);
+  void stop_following() noexcept;
+
   void listen();
+  void stop_listening() noexcept;
   void read_peers(deadline until);
   void wait_until_quiet(deadline until);
   [[nodiscard]] bool quiet() const noexcept;
@@ -143,16 +173,18 @@ class native_core final : public link_owner,
   const std::shared_ptr<ferry::reactor> reactor_;
   worker_info self_;
   const incarnation life_ = incarnation::random();
-  const int world_size_;
+  const int world_size_;  // 0: dynamic
+  const int wanted_id_;   // any_rank: whichever is free
+  const std::string metadata_;
   const timeout init_timeout_;
   std::string group_;
 
   struct open_transport {
     std::string name;
     std::shared_ptr<ferry::transport> transport;
+    bool listening = false;
   };
   std::vector<open_transport> transports_;
-  bool listening_ = false;
 
   std::vector<std::string> advertised_;
 
@@ -173,6 +205,15 @@ class native_core final : public link_owner,
   std::unordered_map<void*, std::shared_ptr<incoming_link>> incoming_;
   std::unordered_map<void*, std::shared_ptr<control_link>> controls_;
   std::map<std::int32_t, peer_traffic> past_traffic_;  // of links that are closed, by the peer's id
+
+  std::unique_ptr<member_log> log_;  // of a dynamic group, once it begins to join; then for good
+  std::thread follower_;             // reads it
+  std::atomic<std::uint64_t> joined_{0};
+  mutable std::mutex members_mutex_;  // guards the next two
+  mutable std::condition_variable members_changed_;
+  std::uint64_t member_changes_ = 0;
+  std::mutex watched_mutex_;  // guards the next one
+  peer* watched_ = nullptr;   // the next member of a dynamic group
 
   std::mutex quiet_mutex_;
   std::condition_variable quiet_changed_;

@@ -53,6 +53,10 @@ void rpc_options::check() const {
 }
 
 rpc_options worker_config::options() const {
+  if (metadata.size() > max_metadata) {
+    throw_error(errc::invalid_argument,
+                fmt::format("worker_config::metadata has {} bytes, more than {}", metadata.size(), max_metadata));
+  }
   rpc_options result;
   result.rpc_timeout = rpc_timeout;
   result.init_method = init_method;

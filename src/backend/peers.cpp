@@ -1,8 +1,42 @@
 #include "peers.hpp"
 
 #include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <ferry/base/error.hpp>
+
+#include "links.hpp"
 
 namespace ferry::inline v0::detail {
+
+// Lines: the name, the incarnation, one address each, an empty one; then the metadata, whatever they hold.
+std::string worker_record::encode() const {
+  return fmt::format("{}\n{:016x}\n{}\n\n{}", who.name(), life.value, fmt::join(addresses, "\n"), metadata);
+}
+
+worker_record worker_record::decode(const std::string& text, int id) {
+  const auto malformed = [&](std::string_view what) {
+    return make_error(errc::malformed, fmt::format("the store's record of worker {} {}", id, what));
+  };
+  std::vector<std::string> lines;
+  std::size_t at = 0;
+  for (;;) {
+    const std::size_t end = text.find('\n', at);
+    if (end == std::string::npos) std::rethrow_exception(malformed("is cut off"));
+    if (end == at) break;
+    lines.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  if (lines.size() < 3) std::rethrow_exception(malformed(fmt::format("has {} lines", lines.size())));
+  worker_record result{worker_info(lines[0], id), {}, {lines.begin() + 2, lines.end()}, text.substr(at + 1)};
+  const char* const last = lines[1].data() + lines[1].size();
+  const auto [end, failure] = std::from_chars(lines[1].data(), last, result.life.value, 16);
+  if (failure != std::errc() || end != last) std::rethrow_exception(malformed("has no incarnation"));
+  return result;
+}
 
 peer_table::~peer_table() = default;
 
@@ -40,11 +74,21 @@ peer& peer_table::admit(worker_record record) {
   peer& where = place(record.who.id());
   const std::string name = record.who.name();
   std::string before;
+  struct {  // released without the lock
+    std::shared_ptr<outgoing_link> link;
+    std::shared_ptr<incoming_link> incoming;
+    std::shared_ptr<control_link> control;
+  } old;
   {
     const std::lock_guard lock(where.mutex);
     before = where.record.who.name();
+    if (where.state != peer_state::unknown) {  // of its predecessor
+      where.live = {};
+      old.link = std::move(where.link);
+      old.incoming = std::move(where.incoming);
+      old.control = std::move(where.control);
+    }
     where.record = std::move(record);
-    if (where.state != peer_state::unknown) where.live = {};  // of its predecessor
     where.state = peer_state::member;
     where.end.clear();
   }

@@ -27,7 +27,9 @@ class outgoing_link;
 struct worker_record {
   worker_info who;
   incarnation life;
-  std::vector<std::string> addresses;  // best first
+  std::vector<std::string> addresses;  ///< best first
+  std::string metadata;                ///< whatever its user wants the others to know
+  std::uint64_t joined = 0;            ///< of a dynamic group: its place in the order of joins, from 1; not encoded
 
   [[nodiscard]] std::string encode() const;
   /// Throws errc::malformed.
@@ -60,8 +62,10 @@ struct peer {
 
   // The next three with `mutex` held.
   [[nodiscard]] bool is(incarnation life) const noexcept { return state == peer_state::member && record.life == life; }
-  /// Its connections count: those of a peer that is ahead of this worker's own table, too.
-  [[nodiscard]] bool counts(incarnation life) const noexcept { return state == peer_state::unknown || is(life); }
+  /// Its connections count: those of a peer that is ahead of this worker's own table, too, and of one that is leaving.
+  [[nodiscard]] bool counts(incarnation life) const noexcept {
+    return state == peer_state::unknown || (record.life == life && state != peer_state::lost);
+  }
   [[nodiscard]] remote_worker remote() { return {record.who, record.life, &heard}; }
 };
 

@@ -1,8 +1,6 @@
 // How the workers of a static group find each other and how they part. Everything goes through the store, never through
 // calls. Keys, below the prefix that the store was given:
 //
-//   kind               "static <world size>, heartbeats ..., lease ...": all must agree
-//   group              the key that tells this group's connections from another's
 //   name/<rank>        name and incarnation, written once: who has the rank, and all names before anybody listens
 //   worker/<rank>      a worker_record
 //   ready              how many workers have read all records
@@ -71,23 +69,16 @@ std::string rank_key(std::string_view prefix, int rank) { return fmt::format("{}
 
 }  // namespace
 
-std::string worker_record::encode() const {
-  return fmt::format("{}\n{:016x}\n{}", who.name(), life.value, fmt::join(addresses, "\n"));
-}
-
-worker_record worker_record::decode(const std::string& text, int id) {
-  const auto lines = split(text, '\n');
-  if (lines.size() < 3)
-    throw_error(errc::malformed, fmt::format("the store's record of worker {} has {} lines", id, lines.size()));
-  return {worker_info(lines[0], id),
-          incarnation{parse_number(lines[1], 16, "an incarnation")},
-          {lines.begin() + 2, lines.end()}};
-}
-
-void native_core::join() {
-  const auto until = deadline::after(init_timeout_);
+void native_core::form_static(deadline until) {
   try {
-    form(until);
+    agree_on_group();
+    agree_on_names(until);
+    listen();
+    store_->set(rank_key("worker/", self_.id().value), worker_record{self_, life_, advertised_, metadata_}.encode());
+    read_peers(until);
+    // Whoever returns from here may call anybody: all must have their tables by then.
+    if (store_->add("ready", 1) == world_size_) store_->set("all_ready", "1");
+    wait_for_ready(until);
   } catch (const error& e) {
     // The others would wait for this worker in vain.
     try {
@@ -98,17 +89,6 @@ void native_core::join() {
     }
     throw;
   }
-}
-
-void native_core::form(deadline until) {
-  agree_on_group();
-  agree_on_names(until);
-  listen();
-  store_->set(rank_key("worker/", self_.id().value), worker_record{self_, life_, advertised_}.encode());
-  read_peers(until);
-  // Whoever returns from here may call anybody: all must have their tables by then.
-  if (store_->add("ready", 1) == world_size_) store_->set("all_ready", "1");
-  wait_for_ready(until);
 }
 
 void native_core::wait_for_ready(deadline until) {
@@ -131,24 +111,6 @@ void native_core::wait_for_ready(deadline until) {
 void native_core::check_for_failed_start() {
   if (const auto failed = store_->try_get("failed"))
     throw_error(errc::init_failed, fmt::format("{}: another worker could not start: {}", to_string(self_), *failed));
-}
-
-void native_core::agree_on_group() {
-  const auto text = [](timeout value) {
-    return value.is_never() ? std::string("never")
-                            : fmt::format("{} ms", std::chrono::duration<double, std::milli>(value.duration()).count());
-  };
-  const std::string kind = fmt::format("static {}, heartbeats {}, lease {}", world_size_,
-                                       text(options_.heartbeat_interval), text(options_.lease));
-  if (const std::string there = store_->compare_set("kind", "", kind); there != kind) {
-    throw_error(
-        errc::group_mismatch,
-        fmt::format("{} wants a group that is '{}', but another member says '{}'; every worker must give the same "
-                    "world_size, heartbeat_interval and lease, and static and dynamic members cannot be mixed",
-                    to_string(self_), kind, there));
-  }
-  const std::string proposal = fmt::format("{:016x}", incarnation::random().value);
-  group_ = store_->compare_set("group", "", proposal);
 }
 
 // Before anybody listens: workers of one process share a listener, which cannot tell two of one name apart.
@@ -194,31 +156,12 @@ std::vector<std::string> native_core::get_all(const std::string& prefix, deadlin
   }
 }
 
-void native_core::listen() {
-  std::vector<open_transport> usable;
-  listening_ = true;
-  for (auto& own : transports_) {
-    try {
-      auto addresses =
-          own.transport->listen(group_, self_.name(), store_->local_address(), options_.transport, shared_from_this());
-      advertised_.insert(advertised_.end(), addresses.begin(), addresses.end());
-      usable.push_back(own);
-    } catch (const error& e) {
-      // These say that what the user asked for cannot be had.
-      if (e.kind() == errc::address_in_use || e.kind() == errc::bad_address || e.kind() == errc::invalid_argument ||
-          e.kind() == errc::authentication_required)
-        throw;
-      log(log_level::info, fmt::format("{}: transport {} cannot listen: {}", self_.name(), own.name, e.what()));
-    }
-  }
-  if (usable.empty()) throw_error(errc::no_route, to_string(self_) + ": no transport can listen for other workers");
-  log(log_level::info, fmt::format("{} listens on {}", to_string(self_), fmt::join(advertised_, ", ")));
-}
-
 void native_core::read_peers(deadline until) {
   const auto records = get_all("worker/", until);
-  for (int rank = 0; rank != world_size_; ++rank)
-    peers_.admit(worker_record::decode(records[static_cast<std::size_t>(rank)], rank));
+  for (int rank = 0; rank != world_size_; ++rank) {
+    const peer& admitted = peers_.admit(worker_record::decode(records[static_cast<std::size_t>(rank)], rank));
+    tell({member_event::kind::joined, admitted.record.who, admitted.record.life, {}});
+  }
   peers_known_.store(true, std::memory_order_release);
 }
 
@@ -238,55 +181,6 @@ std::string native_core::missing_workers(const std::string& prefix) const {
 }
 
 // ---------------------------------------------------------------- parting
-
-bool native_core::quiet() const noexcept { return flow_.active_calls.load() == 0 && !handler_.load()->busy(); }
-
-// May be called with locks of the rpc floor held; quiet() takes those, so it is never called with quiet_mutex_ held.
-void native_core::activity_changed() noexcept {
-  if (quiet_waiters_.load() == 0) return;
-  std::lock_guard lock(quiet_mutex_);
-  ++activity_;
-  quiet_changed_.notify_all();
-}
-
-void native_core::stop_leaving() noexcept {
-  leaving_stopped_.store(true);
-  std::lock_guard lock(quiet_mutex_);
-  ++activity_;
-  quiet_changed_.notify_all();
-}
-
-void native_core::wait_until_quiet(deadline until) {
-  quiet_waiters_.fetch_add(1);
-  bool in_time = true;
-  for (;;) {
-    std::uint64_t seen = 0;
-    {
-      std::lock_guard lock(quiet_mutex_);
-      seen = activity_;
-    }
-    if (leaving_stopped_.load()) {
-      quiet_waiters_.fetch_sub(1);
-      throw_error(errc::shutting_down, to_string(self_) + ": the graceful shutdown was ended by one that is not");
-    }
-    if (quiet()) break;
-    if (!in_time) {
-      quiet_waiters_.fetch_sub(1);
-      throw_error(
-          errc::shutdown_timeout,
-          fmt::format("{}: {} own calls are still pending, or handlers are still running, at the deadline of shutdown",
-                      to_string(self_), flow_.active_calls.load()));
-    }
-    std::unique_lock lock(quiet_mutex_);
-    const auto changed = [&] { return activity_ != seen; };
-    if (until.is_never()) {
-      quiet_changed_.wait(lock, changed);
-    } else {
-      in_time = quiet_changed_.wait_until(lock, until.at(), changed);
-    }
-  }
-  quiet_waiters_.fetch_sub(1);
-}
 
 std::vector<std::string> native_core::get_round(int round, deadline until) {
   const std::string prefix = fmt::format("round/{}/", round);
@@ -333,7 +227,7 @@ std::vector<std::string> native_core::get_round(int round, deadline until) {
 // Mattern's four counters: in every round each worker, once it is quiet, says how many requests it has ever sent and
 // handled. When two rounds in a row have equal sums, sent and handled alike, nothing was under way in between. What was lost with a
 // connection is counted at neither end.
-void native_core::leave_together(deadline until) {
+void native_core::leave_static(deadline until) {
   // Who has left may start another group here at once: it must not meet this one's server.
   store_->admit_no_more();
   const int left_before = gone_count();

@@ -44,6 +44,7 @@ std::string_view errc_name(errc code) noexcept {
     case errc::group_mismatch: return "group_mismatch";
     case errc::init_failed: return "init_failed";
     case errc::shutdown_timeout: return "shutdown_timeout";
+    case errc::join_pending: return "join_pending";
     case errc::address_in_use: return "address_in_use";
     case errc::bad_address: return "bad_address";
     case errc::connect_failed: return "connect_failed";

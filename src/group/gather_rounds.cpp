@@ -67,7 +67,20 @@ void gather_rounds::departure::operator()() const noexcept {
 
 std::shared_ptr<gather_rounds> gather_rounds::of(worker_core& worker) {
   static const char key = 0;
-  return worker.attached<gather_rounds>(&key);
+  auto own = worker.attached<gather_rounds>(&key);
+  std::call_once(own->observes_, [&] {
+    worker.observe_members([weak = own->weak_from_this()](const member_event& event) {
+      const auto rounds = weak.lock();
+      if (!rounds) return;
+      switch (event.what) {
+        case member_event::kind::joined: return rounds->on_joined(event.who.name());
+        case member_event::kind::left: return rounds->on_gone(event.who.name(), "has left the group");
+        case member_event::kind::lost: return rounds->on_gone(event.who.name(), "is dead: " + event.reason);
+        case member_event::kind::fenced: return;
+      }
+    });
+  });
+  return own;
 }
 
 // ---------------------------------------------------------------- the member's side
@@ -188,6 +201,10 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
         for (auto& [name, each] : round.members) result.values.push_back(std::move(each.value));
       }
       ended = end_round(arrival.members, where.round);
+    } else if (std::string why = gone_of(arrival.members, round); !why.empty()) {
+      result.error = static_cast<std::uint32_t>(errc::peer_lost);
+      result.text = std::move(why);
+      ended = end_round(arrival.members, where.round);
     }
   }
   if (!ended.members.empty()) {
@@ -209,6 +226,49 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
     member.watch = std::move(watch);
   }
   return answer_to_come;
+}
+
+std::string gather_rounds::gone_of(const member_set& set, const round_state& round) const {
+  if (gone_.empty()) return {};
+  for (const std::string& name : set) {
+    if (round.members.count(name) != 0) continue;
+    if (const auto gone = gone_.find(name); gone != gone_.end())
+      return fmt::format("{}, which had not come, {}", name, gone->second);
+  }
+  return {};
+}
+
+void gather_rounds::on_joined(const std::string& name) noexcept {
+  std::lock_guard lock(mutex_);
+  gone_.erase(name);
+}
+
+void gather_rounds::on_gone(const std::string& name, const std::string& what) noexcept {
+  struct over {
+    std::string collecting;
+    round_state round;
+    gather_result result;
+  };
+  std::vector<over> all;
+  {
+    std::lock_guard lock(mutex_);
+    gone_.insert_or_assign(name, what);
+    std::vector<std::pair<member_set, std::uint64_t>> places;
+    for (const auto& [set, state] : sets_) {
+      if (!std::binary_search(set.begin(), set.end(), name)) continue;
+      for (const auto& [number, round] : state.waiting) {
+        if (round.members.count(name) == 0) places.emplace_back(set, number);
+      }
+    }
+    for (auto& [set, number] : places) {
+      gather_result result;
+      result.error = static_cast<std::uint32_t>(errc::peer_lost);
+      result.text = fmt::format("{}, which had not come, {}", name, what);
+      result.round = number;
+      all.push_back({set.front(), end_round(set, number), std::move(result)});
+    }
+  }
+  for (over& each : all) answer(std::move(each.round), each.collecting, std::move(each.result));
 }
 
 void gather_rounds::end_late_rounds(const gather_arrival& arrival) {

@@ -89,6 +89,12 @@ class gather_rounds : public std::enable_shared_from_this<gather_rounds> {
     std::map<std::uint64_t, round_state> waiting;
   };
 
+  /// Ends the rounds that wait for a member that has left or died before it came.
+  void on_gone(const std::string& name, const std::string& what) noexcept;
+  void on_joined(const std::string& name) noexcept;
+  /// Of those that `round` waits for one that is gone; empty: none. With the mutex held.
+  [[nodiscard]] std::string gone_of(const member_set& set, const round_state& round) const;
+
   static bool is_over(const set_state& set, std::uint64_t round);
   /// The first round that `member` can still join.
   static std::uint64_t next_for(const set_state& set, const std::string& member);
@@ -105,6 +111,8 @@ class gather_rounds : public std::enable_shared_from_this<gather_rounds> {
 
   mutable std::mutex mutex_;
   std::map<member_set, set_state> sets_;
+  std::map<std::string, std::string> gone_;  // by name, what became of them
+  std::once_flag observes_;
 };
 
 /// "a, b, c", or the first few of many and how many more there are.

@@ -24,17 +24,31 @@ namespace {
 
 constexpr std::chrono::seconds failure_drain_limit{2};
 
-// Workers that meet in one store again and again find no keys of the time before: every rank counts the groups that it has
-// left there. A store that was emptied in between, or a server that was started again, is another one.
+// What a store is for: static groups, one after the other, or a dynamic one.
+//
+// Workers that meet in one store again and again, in static groups, find no keys of the time before: every rank counts the groups
+// that it has left there. A store that was emptied in between, or a server that was started again, is another one.
 class turn {
  public:
-  turn(store& where, int rank)
-      : place_(where.compare_set("ferry/store", "", fmt::format("{:016x}", incarnation::random().value)), rank) {
+  /// Throws errc::group_mismatch if the store is for the other kind of groups.
+  turn(store& where, const worker_config& config) : dynamic_(config.world_size == 0) {
+    const std::string_view kind = dynamic_ ? "dynamic" : "static";
+    const std::string there =
+        where.compare_set("ferry/store", "", fmt::format("{} {:016x}", kind, incarnation::random().value));
+    if (!there.starts_with(kind)) {
+      throw_error(
+          errc::group_mismatch,
+          fmt::format("'{}' would join a {} group, but the {} is for {} ones: static and dynamic members cannot "
+                      "be mixed. Give every worker the same world_size, or none of them any",
+                      config.name, kind, where.describe(), dynamic_ ? "static" : "dynamic"));
+    }
+    place_ = {there, config.rank};
     std::lock_guard lock(table().mutex);
     number_ = table().left[place_];
   }
-  [[nodiscard]] std::string prefix() const { return fmt::format("ferry/{}", number_); }
+  [[nodiscard]] std::string prefix() const { return dynamic_ ? "ferry/dynamic" : fmt::format("ferry/{}", number_); }
   void left() const {
+    if (dynamic_) return;
     std::lock_guard lock(table().mutex);
     ++table().left[place_];
   }
@@ -49,9 +63,42 @@ class turn {
     return *instance;
   }
 
+  bool dynamic_;
   std::pair<std::string, int> place_;
   std::uint64_t number_ = 0;
 };
+
+// Finds the store, and completes what the config leaves open: rank, world size (0: dynamic) and name.
+std::shared_ptr<store> find_store(worker_config& config) {
+  if (config.world_size < dynamic_world) {
+    throw_error(errc::invalid_argument, fmt::format("world_size {} is neither a number of workers, nor 0, nor "
+                                                    "dynamic_world",
+                                                    config.world_size));
+  }
+  const bool any = config.rank == any_rank;
+  rendezvous_result group =
+      rendezvous({.init_method = config.init_method,
+                  .rank = config.rank == -1 || any ? std::nullopt : std::optional(config.rank),
+                  .world_size = config.world_size <= 0 ? std::nullopt : std::optional(config.world_size),
+                  .dynamic = config.world_size == dynamic_world,
+                  .any_size = true,
+                  .any_rank = any,
+                  .limit = config.init_timeout.value_or(config.rpc_timeout),
+                  .secret = config.secret,
+                  .allow_unauthenticated = config.allow_unauthenticated});
+  config.rank = group.rank.value_or(any_rank);
+  config.world_size = group.world_size.value_or(0);
+  if (config.rank == any_rank && config.world_size != 0) {
+    throw_error(errc::invalid_argument,
+                "any_rank is for dynamic groups; in a static one every worker has its own rank");
+  }
+  if (config.name.empty()) {
+    config.name = config.rank == any_rank ? fmt::format("worker-{:016x}", incarnation::random().value)
+                                          : fmt::format("worker{}", config.rank);
+  }
+  check_worker_name(config.name);
+  return std::move(group.store);
+}
 
 template <class Make>
 worker start(worker_config config, Make make) {
@@ -63,20 +110,9 @@ worker start(worker_config config, Make make) {
   config.allow_unauthenticated =
       config.allow_unauthenticated || !config.serve.everything() || unauthenticated_allowed_by_environment();
   const rpc_options options = config.options();
-  const timeout limit = config.init_timeout.value_or(config.rpc_timeout);
-  rendezvous_result group =
-      rendezvous({.init_method = config.init_method,
-                  .rank = config.rank == -1 ? std::nullopt : std::optional(config.rank),
-                  .world_size = config.world_size == 0 ? std::nullopt : std::optional(config.world_size),
-                  .limit = limit,
-                  .secret = config.secret,
-                  .allow_unauthenticated = config.allow_unauthenticated});
-  config.rank = group.rank;
-  config.world_size = group.world_size.value();
-  if (config.name.empty()) config.name = fmt::format("worker{}", config.rank);
-  const worker_info checked(config.name, config.rank);
-  const turn here(*group.store, config.rank);
-  auto group_store = std::make_shared<prefix_store>(here.prefix(), group.store);
+  const auto found = find_store(config);
+  const turn here(*found, config);
+  auto group_store = std::make_shared<prefix_store>(here.prefix(), found);
   try {
     auto core = std::make_shared<worker_core>(group_store, make(group_store, config, options), config.exit_timeout,
                                               config.serve, [here] { here.left(); });
@@ -116,6 +152,13 @@ worker init_rpc(const worker_config& config) {
 worker init_rpc() { return init_rpc(worker_config{}); }
 
 namespace {
+using parting = detail::worker_core::parting;
+
+void leave_with(detail::worker_core& core, timeout limit) {
+  if (core.runs_here()) return core.ask_to_leave(limit);
+  core.shutdown(parting::alone, limit);
+}
+
 bool is_forked_child() noexcept {
   try {
     detail::check_not_forked();
@@ -144,10 +187,10 @@ worker::~worker() {
     if (core_->runs_here()) {  // shutdown would wait for this very handler
       log(log_level::warning, fmt::format("the last handle of {} went in one of its own handlers: it leaves at once",
                                           to_string(core_->agent_unchecked().self())));
-      std::thread([core = core_] { core->shutdown(false, no_timeout); }).detach();
+      std::thread([core = core_] { core->shutdown(parting::at_once, no_timeout); }).detach();
       return;
     }
-    core_->shutdown(std::uncaught_exceptions() == 0, core_->exit_timeout());
+    core_->shutdown(std::uncaught_exceptions() == 0 ? parting::together : parting::at_once, core_->exit_timeout());
   } catch (const std::exception& e) {
     log(log_level::warning, fmt::format("{} was not shut down together with its group: {}",
                                         to_string(core_->agent_unchecked().self()), e.what()));
@@ -193,7 +236,24 @@ std::string worker::debug_info(std::string_view figure) const {
   }
   throw_error(errc::invalid_argument, fmt::format("debug_info has no figure '{}'; it has {}", figure, known));
 }
-void worker::shutdown(bool graceful, timeout limit) { core()->shutdown(graceful, limit); }
+void worker::on_member_event(std::function<void(const member_event& event)> observer) const {
+  if (!observer) throw_error(errc::invalid_argument, "on_member_event needs a function");
+  core()->observe_members(std::move(observer));
+}
+worker_info worker::wait_for_worker(std::string_view name, timeout limit) const {
+  const auto until = deadline::after(limit.value_or(core()->default_timeout()));
+  return core()->agent().wait_for(name, std::min(until, this_call().deadline()));
+}
+std::string worker::metadata(std::string_view name) const {
+  agent& own = core()->agent();
+  return own.metadata(own.find(name).id());
+}
+
+void worker::shutdown(bool graceful, timeout limit) {
+  core()->shutdown(graceful ? parting::together : parting::at_once, limit);
+}
+void worker::leave(timeout limit) { leave_with(*core(), limit); }
+void worker::serve_forever() { core()->serve_forever(); }
 
 worker_info get_worker_info() { return detail::current_worker()->agent().self(); }
 worker_info get_worker_info(std::string_view name) { return detail::current_worker()->agent().find(name); }
@@ -208,6 +268,15 @@ bool is_initialized() noexcept {
   }
 }
 
-void shutdown(bool graceful, timeout limit) { detail::current_worker()->shutdown(graceful, limit); }
+void shutdown(bool graceful, timeout limit) {
+  detail::current_worker()->shutdown(graceful ? parting::together : parting::at_once, limit);
+}
+void leave(timeout limit) { leave_with(*detail::current_worker(), limit); }
+void serve_forever() { detail::current_worker()->serve_forever(); }
+worker_info wait_for_worker(std::string_view name, timeout limit) {
+  const auto own = detail::current_worker();
+  const auto until = deadline::after(limit.value_or(own->default_timeout()));
+  return own->agent().wait_for(name, std::min(until, this_call().deadline()));
+}
 
 }  // namespace ferry::inline v0

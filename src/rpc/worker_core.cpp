@@ -1,6 +1,7 @@
 #include "worker_core.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -74,38 +75,82 @@ bool worker_core::runs_here() const noexcept {
   return context && context->executor().get() == this;
 }
 
-void worker_core::shutdown(bool graceful, timeout limit) {
+void worker_core::shutdown(parting how, timeout limit) {
   if (runs_here()) {
     throw_error(errc::invalid_argument,
                 to_string(agent_->self()) +
                     ": shutdown was called by one of the worker's own handlers or continuations, "
                     "which it would wait for; call it on another thread");
   }
-  {
-    const blocking_scope blocking;
-    std::unique_lock lock(shutdown_mutex_);
-    if (progress_ != progress::running) {
-      if (!graceful && progress_ == progress::ending) {
-        const auto group_store = store_;
-        lock.unlock();
-        agent_->stop_leaving();
-        group_store->close();
-        lock.lock();
-      }
-      shutdown_ended_.wait(lock, [&] { return progress_ == progress::ended; });
-      return;
-    }
+  const blocking_scope blocking;
+  std::unique_lock lock(shutdown_mutex_);
+  if (progress_ == progress::running) {
     progress_ = progress::ending;
+    lock.unlock();
+    return end_and_tell(how, limit);
   }
+  // In a dynamic group there is nobody to wait for.
+  if (progress_ == progress::serving) how = std::max(how, parting::alone);
+  if (how > wish_) {
+    wish_ = how;
+    wish_limit_ = limit;
+    shutdown_changed_.notify_all();
+    if (progress_ == progress::ending) {
+      const auto group_store = store_;
+      lock.unlock();
+      agent_->stop_leaving();
+      if (how == parting::at_once && group_store) group_store->close();
+      lock.lock();
+    }
+  }
+  shutdown_changed_.wait(lock, [&] { return progress_ == progress::ended; });
+}
+
+void worker_core::ask_to_leave(timeout limit) {
+  std::unique_lock lock(shutdown_mutex_);
+  if (wish_ >= parting::alone) return;
+  wish_ = parting::alone;
+  wish_limit_ = limit;
+  shutdown_changed_.notify_all();
+  const bool ending = progress_ == progress::ending;
+  lock.unlock();
+  if (ending) agent_->stop_leaving();
+}
+
+void worker_core::serve_forever() {
+  if (runs_here()) {
+    throw_error(errc::invalid_argument, to_string(agent_->self()) +
+                                            ": serve_forever was called by one of the worker's own handlers or "
+                                            "continuations, which it would wait for; call it on another thread");
+  }
+  const blocking_scope blocking;
+  std::unique_lock lock(shutdown_mutex_);
+  if (progress_ != progress::running) {
+    shutdown_changed_.wait(lock, [&] { return progress_ == progress::ended; });
+    return;
+  }
+  const bool dynamic = agent_->dynamic();
+  if (dynamic) {
+    progress_ = progress::serving;
+    shutdown_changed_.wait(lock, [&] { return wish_ != parting::together || fenced_.load(); });
+  }
+  progress_ = progress::ending;
+  const auto how = dynamic ? std::max(wish_, parting::alone) : wish_;
+  const timeout limit = how == parting::together ? timeout(no_timeout) : wish_limit_;
+  lock.unlock();
+  end_and_tell(how, limit);
+}
+
+void worker_core::end_and_tell(parting how, timeout limit) {
   const auto tell = [&] {
     std::shared_ptr<store> closed;
     std::lock_guard lock(shutdown_mutex_);
     closed.swap(store_);
     progress_ = progress::ended;
-    shutdown_ended_.notify_all();
+    shutdown_changed_.notify_all();
   };
   try {
-    end(graceful, limit);
+    end(how, limit);
   } catch (...) {
     tell();
     throw;
@@ -113,11 +158,31 @@ void worker_core::shutdown(bool graceful, timeout limit) {
   tell();
 }
 
-void worker_core::end(bool graceful, timeout limit) {
+worker_core::parting worker_core::wish(parting how) const {
+  std::lock_guard lock(shutdown_mutex_);
+  return std::max(how, wish_);
+}
+
+// Somebody may become impatient meanwhile.
+void worker_core::part(parting how, timeout limit) {
+  if (how == parting::together) {
+    try {
+      return agent_->leave_together(deadline::after(limit));
+    } catch (const error& e) {
+      if (e.kind() != errc::shutting_down || wish(how) != parting::alone) throw;
+    }
+    std::lock_guard lock(shutdown_mutex_);
+    limit = wish_limit_;
+  }
+  agent_->leave(deadline::after(limit.value_or(exit_timeout_)));
+}
+
+void worker_core::end(parting how, timeout limit) {
+  const bool graceful = how != parting::at_once;
   std::exception_ptr failure;
   if (graceful) {
     try {
-      agent_->leave_together(deadline::after(limit));
+      part(how, limit);
     } catch (...) {
       failure = std::current_exception();
     }
@@ -191,48 +256,86 @@ void worker_core::drop_attached() noexcept {
   dropped.swap(attached_);
 }
 
-// One observer is told of one loss, with the context of a call that nobody made.
-struct worker_core::loss_report : work {
-  std::shared_ptr<worker_core> worker;
-  std::shared_ptr<const loss_observer> observer;
-  member_event event;
+// One that is told of one event after the other, on the handler threads.
+struct worker_core::observer {
+  member_observer function;
+  std::deque<member_event> to_tell;  // guarded by events_mutex_, as the next one
+  bool telling = false;
 };
 
-// With losses_mutex_ held, so that each observer hears of everything once and in order of its posting.
-void worker_core::report(const std::shared_ptr<const loss_observer>& observer, const member_event& event) {
-  auto item = std::make_unique<loss_report>();
-  item->worker = shared_from_this();
-  item->observer = observer;
-  item->event = event;
-  item->run = [](work* self) noexcept {
-    const std::unique_ptr<loss_report> owned(static_cast<loss_report*>(self));
-    const context_ptr context(new call_context(owned->worker));
+// With the context of a call that nobody made.
+struct worker_core::event_report : work {
+  std::shared_ptr<worker_core> worker;
+  std::shared_ptr<observer> whom;
+
+  void tell() noexcept {
+    const context_ptr context(new call_context(worker));
     const context_scope scope(context);
-    try {
-      (*owned->observer)(owned->event.who, owned->event.reason);
-    } catch (...) {
-      log(log_level::warning,
-          fmt::format("{}: an observer of lost workers threw {}", to_string(owned->worker->agent_->self()),
-                      describe_exception(std::current_exception())));
+    for (;;) {
+      member_event event;
+      {
+        const std::lock_guard lock(worker->events_mutex_);
+        if (whom->to_tell.empty() || worker->observers_dropped_) {
+          whom->telling = false;
+          return;
+        }
+        event = std::move(whom->to_tell.front());
+        whom->to_tell.pop_front();
+      }
+      try {
+        whom->function(event);
+      } catch (...) {
+        log(log_level::warning,
+            fmt::format("{}: an observer of the group's workers threw {}", to_string(worker->agent_->self()),
+                        describe_exception(std::current_exception())));
+      }
     }
+  }
+};
+
+// With events_mutex_ held.
+void worker_core::report(const std::shared_ptr<observer>& whom, const member_event& event) {
+  whom->to_tell.push_back(event);
+  if (whom->telling) return;
+  auto item = std::make_unique<event_report>();
+  item->worker = shared_from_this();
+  item->whom = whom;
+  item->run = [](work* self) noexcept {
+    const std::unique_ptr<event_report> owned(static_cast<event_report*>(self));
+    owned->tell();
   };
   pool_->submit(item.release());
+  whom->telling = true;
 }
 
-void worker_core::on_peer_lost(loss_observer observer) {
-  auto shared = std::make_shared<const loss_observer>(std::move(observer));
-  const std::lock_guard lock(losses_mutex_);
+void worker_core::add_observer(member_observer function, bool of_members) {
+  auto whom = std::make_shared<observer>();
+  whom->function = std::move(function);
+  const std::lock_guard lock(events_mutex_);
   if (observers_dropped_) return;
-  for (const member_event& event : losses_) report(shared, event);
-  loss_observers_.push_back(std::move(shared));
+  for (const auto& [id, event] : losses_) report(whom, event);
+  if (of_members) {
+    for (const auto& [id, event] : members_) report(whom, event);
+  }
+  observers_.push_back(std::move(whom));
+}
+
+void worker_core::observe_members(member_observer function) { add_observer(std::move(function), true); }
+
+void worker_core::on_peer_lost(std::function<void(const worker_info& who, const std::string& reason)> function) {
+  add_observer(
+      [function = std::move(function)](const member_event& event) {
+        if (event.what == member_event::kind::lost) function(event.who, event.reason);
+      },
+      false);
 }
 
 // An observer may own the worker.
 void worker_core::drop_observers() noexcept {
-  std::vector<std::shared_ptr<const loss_observer>> dropped;  // outlives the lock
-  const std::lock_guard lock(losses_mutex_);
+  std::vector<std::shared_ptr<observer>> dropped;  // outlives the lock
+  const std::lock_guard lock(events_mutex_);
   observers_dropped_ = true;
-  dropped.swap(loss_observers_);
+  dropped.swap(observers_);
 }
 
 void worker_core::on_link_event(const link_event& event) noexcept {
@@ -246,15 +349,27 @@ void worker_core::on_link_event(const link_event& event) noexcept {
 void worker_core::on_member_event(const member_event& event) noexcept {
   try {
     recorder_.add(flight_event::member, flight_time::now(), event.who.id(), 0, 0, 0, {},
-                  fmt::format("{}: {}", to_string(event.what), event.reason));
-    if (event.what == member_event::kind::fenced) fenced_.store(true);
-    if (event.what != member_event::kind::lost) return;
-    const std::lock_guard lock(losses_mutex_);
+                  event.reason.empty() ? std::string(to_string(event.what))
+                                       : fmt::format("{}: {}", to_string(event.what), event.reason));
+    if (event.what == member_event::kind::fenced) {
+      const std::lock_guard lock(shutdown_mutex_);
+      fenced_.store(true);
+      shutdown_changed_.notify_all();
+    }
+    const std::lock_guard lock(events_mutex_);
     if (observers_dropped_) return;
-    for (const auto& observer : loss_observers_) report(observer, event);
-    losses_.push_back(event);
+    for (const auto& each : observers_) report(each, event);
+    switch (event.what) {
+      case member_event::kind::joined:
+        losses_.erase(event.who.id());
+        members_[event.who.id()] = event;
+        break;
+      case member_event::kind::lost: losses_[event.who.id()] = event; [[fallthrough]];
+      case member_event::kind::left: members_.erase(event.who.id()); break;
+      case member_event::kind::fenced: break;
+    }
   } catch (const std::exception& e) {
-    log(log_level::error, fmt::format("{}: the loss of {} was not reported: {}", to_string(agent_->self()),
+    log(log_level::error, fmt::format("{}: what happened to {} was not reported: {}", to_string(agent_->self()),
                                       to_string(event.who), e.what()));
   }
 }

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -34,8 +35,12 @@ class worker_core final : public executor, public request_handler, public std::e
 
   /// Joins the group and becomes the process's current worker.
   void start();
-  /// A second call waits for the first; if it is not graceful it also ends the first one's waiting for others.
-  void shutdown(bool graceful, timeout limit);
+  enum class parting : std::uint8_t { together, alone, at_once };  ///< each more impatient than the one before
+  /// A second call waits for the first; if it is more impatient it also ends the first one's waiting for others.
+  void shutdown(parting how, timeout limit);
+  void serve_forever();
+  /// Makes serve_forever() end, or the waiting of a shutdown for others; does not wait for anything.
+  void ask_to_leave(timeout limit);
   /// Whether the current thread runs a handler or continuation of this worker, for which shutdown() would wait.
   [[nodiscard]] bool runs_here() const noexcept;
 
@@ -74,8 +79,10 @@ class worker_core final : public executor, public request_handler, public std::e
   std::shared_ptr<T> attached(const void* key) {
     return std::static_pointer_cast<T>(attach(key, []() -> std::shared_ptr<void> { return std::make_shared<T>(); }));
   }
-  using loss_observer = std::function<void(const worker_info& who, const std::string& reason)>;
-  void on_peer_lost(loss_observer observer);
+  using member_observer = std::function<void(const member_event& event)>;
+  /// Of everything from now on, of those that are members now as having joined, and of those that were lost before.
+  void observe_members(member_observer function);
+  void on_peer_lost(std::function<void(const worker_info& who, const std::string& reason)> function);
   [[nodiscard]] bool fenced() const noexcept { return fenced_.load(); }
 
   // executor
@@ -89,15 +96,20 @@ class worker_core final : public executor, public request_handler, public std::e
   [[nodiscard]] bool busy() const noexcept override { return requests_.load() != 0 || pool_->busy(); }
 
  private:
-  void end(bool graceful, timeout limit);
+  void end(parting how, timeout limit);
+  void end_and_tell(parting how, timeout limit);
+  void part(parting how, timeout limit);
+  [[nodiscard]] parting wish(parting how) const;
   std::shared_ptr<void> attach(const void* key, std::shared_ptr<void> (*make)());
   void drop_attached() noexcept;
   void drop_observers() noexcept;
   void add_own_figures();
   void drop_figures() noexcept;
   void await_records() noexcept;
-  struct loss_report;
-  void report(const std::shared_ptr<const loss_observer>& observer, const member_event& event);
+  struct observer;
+  struct event_report;
+  void report(const std::shared_ptr<observer>& whom, const member_event& event);
+  void add_observer(member_observer function, bool of_members);
 
   std::shared_ptr<store> store_;  // none once ended; guarded by shutdown_mutex_ while another thread may use it
   const std::unique_ptr<ferry::agent> agent_;
@@ -109,14 +121,17 @@ class worker_core final : public executor, public request_handler, public std::e
   const std::shared_ptr<handler_pool> pool_;
   std::atomic<timeout> default_timeout_;
   std::atomic<bool> shut_down_{false};
-  std::mutex shutdown_mutex_;  // guards the next two
-  enum class progress : std::uint8_t { running, ending, ended } progress_ = progress::running;
-  std::condition_variable shutdown_ended_;
+  mutable std::mutex shutdown_mutex_;  // guards the next four
+  enum class progress : std::uint8_t { running, serving, ending, ended } progress_ = progress::running;
+  std::condition_variable shutdown_changed_;
+  parting wish_ = parting::together;
+  timeout wish_limit_;
   std::atomic<bool> fenced_{false};
-  std::mutex losses_mutex_;  // guards the next three
+  std::mutex events_mutex_;  // guards the next four
   bool observers_dropped_ = false;
-  std::vector<member_event> losses_;
-  std::vector<std::shared_ptr<const loss_observer>> loss_observers_;
+  std::map<worker_id, member_event> members_;  // as joined
+  std::map<worker_id, member_event> losses_;   // of ids that nobody has taken again
+  std::vector<std::shared_ptr<observer>> observers_;
   std::atomic<std::uint64_t> requests_{0};  // being served, answers to come included
   std::atomic<int> later_{0};               // of these, whose handlers have returned
   // One-way requests, which no channel keeps; several lists, so that threads seldom meet.

@@ -75,6 +75,7 @@ rendezvous_result rendezvous_with(std::span<const store_scheme> schemes, const r
   request.location = std::move(parts.location);
   request.query = std::move(parts.query);
   request.dynamic = options.dynamic;
+  request.any_rank = options.any_rank;
   request.secret = options.secret.empty() ? secret_from_environment() : options.secret;
   request.allow_unauthenticated = options.allow_unauthenticated || unauthenticated_allowed_by_environment();
   check_secret_usable(request.secret);
@@ -83,17 +84,18 @@ rendezvous_result rendezvous_with(std::span<const store_scheme> schemes, const r
   request.world_size = one_of("world_size", options.world_size, request.query, init_method);
   check_ranges(request);
   if (scheme->resolve) scheme->resolve(request);
-  if (!request.rank) {
+  if (!request.rank && !request.any_rank) {
     throw_error(errc::bad_init_method,
                 fmt::format("rank parameter missing: pass a rank, or write '{}?rank=...'", init_method));
   }
+  if (!request.world_size) request.dynamic = request.dynamic || options.any_size;
   if (!request.world_size && !request.dynamic) {
     throw_error(errc::bad_init_method, fmt::format("world size parameter missing: pass a world size, or write "
                                                    "'{}?world_size=...'",
                                                    init_method));
   }
   check_ranges(request);
-  rendezvous_result result{scheme->open(request), *request.rank, request.world_size};
+  rendezvous_result result{scheme->open(request), request.rank, request.world_size};
   if (!result.store) {
     throw_error(errc::store_failed,
                 fmt::format("the scheme {} opened no store for init method '{}'", scheme->name, init_method));

@@ -68,7 +68,8 @@ void store_traits<env_scheme>::resolve(rendezvous_request& request) {
                                                    request.location, request.init_method));
   }
   refuse_query(request);
-  const detail::launch_wishes wished{.rank = !request.rank, .world_size = !request.world_size && !request.dynamic};
+  const detail::launch_wishes wished{.rank = !request.rank && !request.any_rank,
+                                     .world_size = !request.world_size && !request.dynamic};
   const launch_info info = detail::required_launch(wished);
   if (wished.rank) request.rank = info.rank;
   if (wished.world_size) request.world_size = info.world_size;

@@ -151,10 +151,16 @@ void accept_handshake::admit() {
 }
 
 void accept_handshake::refuse(const refusal& why) {
-  core_->warnings.warn(
+  const std::string text =
       fmt::format("{}: refused {} at {}: {}: {}", core_->transport_name,
                   why.code == errc::authentication_failed ? "the peer" : "worker '" + hello_.name + "'", peer_,
-                  errc_name(why.code), why.text));
+                  errc_name(why.code), why.text);
+  // Both are in the nature of groups that workers join and leave.
+  if (why.code == errc::join_pending || why.code == errc::shutting_down) {
+    log(log_level::info, text);
+  } else {
+    core_->warnings.warn(text);
+  }
   answer_ = encode_answer(why);
   send_answer(&accept_handshake::finish);
 }

@@ -126,6 +126,7 @@ std::vector<std::byte> encode_hello(const hello& self, const nonce* once) {
   out.number((self.features & ~feature_authenticated) | (once ? feature_authenticated : 0), 8);
   out.number(self.life.value, 8);
   out.number(static_cast<std::uint32_t>(self.id.value), 4);
+  out.number(self.joined, 8);
   out.text("group", self.group, longest_group);
   out.text("worker name", self.name, longest_name);
   out.text("target's name", self.target, longest_name);
@@ -191,6 +192,7 @@ hello decode_hello(std::span<const std::byte> body, std::optional<nonce>* once) 
   result.features = in.number("features", 8);
   result.life.value = in.number("incarnation", 8);
   result.id.value = static_cast<std::int32_t>(static_cast<std::uint32_t>(in.number("worker id", 4)));
+  result.joined = in.number("place in the order of joins", 8);
   result.group = in.text("group", longest_group);
   result.name = in.text("worker name", longest_name);
   result.target = in.text("target's name", longest_name);

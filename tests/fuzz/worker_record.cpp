@@ -1,6 +1,7 @@
-// What a worker of a static group publishes in the store. Input: the value of its key.
+// What workers write into the store: the record of one, an entry of a dynamic group's log, the list of its members. Input: the
+// value of the key.
 
-#include "../../src/backend/native_agent.hpp"
+#include "../../src/backend/membership.hpp"
 #include "targets.hpp"
 
 namespace fuzz {
@@ -14,14 +15,36 @@ void run(bytes input) {
     const auto twice = ferry::detail::worker_record::decode(again, 3);
     require(twice.who.name() == record.who.name() && twice.life == record.life && twice.addresses == record.addresses,
             "a record survives its encoding");
+    require(twice.metadata == record.metadata, "so do metadata");
     require(twice.encode() == again, "a record encodes to what it was decoded from");
+  });
+  accepted([&] {
+    const auto entry = ferry::detail::member_entry::decode(std::string(text_of(input)));
+    const std::string again = entry.encode();
+    require(ferry::detail::member_entry::decode(again).encode() == again, "an entry survives its encoding");
+    ferry::detail::membership group;
+    const auto change = group.apply(1, entry);
+    require((change.what == ferry::detail::membership_change::kind::joined) == (group.members().size() == 1),
+            "nobody but one who joins can be in an empty group");
+  });
+  accepted([&] {
+    const auto group = ferry::detail::membership::decode(std::string(text_of(input)));
+    const std::string again = group.encode();
+    require(ferry::detail::membership::decode(again).encode() == again, "a list of members survives its encoding");
   });
 }
 
 void seeds(const seed_sink& sink) {
+  using entry = ferry::detail::member_entry;
   const ferry::detail::worker_record record{
-      ferry::worker_info("worker0", 3), {0x0123456789abcdef}, {"tcp://10.0.0.2:4711", "unix:@ferry-1"}};
+      ferry::worker_info("worker0", 3), {0x0123456789abcdef}, {"tcp://10.0.0.2:4711", "unix:@ferry-1"}, "metadata", 0};
   sink("record", bytes_of(record.encode()));
+  sink("join", bytes_of(entry::join(record).encode()));
+  sink("leave", bytes_of(entry::leave({7}).encode()));
+  sink("lost", bytes_of(entry::lost({7}, {8}, "why").encode()));
+  ferry::detail::membership group;
+  group.apply(1, entry::join(record));
+  sink("members", bytes_of(group.encode()));
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ const ferry_test::role peer("group peer", [](const std::vector<std::string>& arg
 });
 
 // Comes to a barrier that not everybody comes to.
-const ferry_test::role waiting("group waiting", [](const std::vector<std::string>& arguments) {
+int wait_at_barrier(const std::vector<std::string>& arguments) {
   ferry::worker self = join(arguments.at(0), std::stoi(arguments.at(1)), std::stoi(arguments.at(2)));
   ferry_test::tell_parent("joined");
   try {
@@ -63,6 +63,16 @@ const ferry_test::role waiting("group waiting", [](const std::vector<std::string
   }
   (void)ferry_test::ask_parent();
   self.shutdown(false);
+  return 0;
+}
+const ferry_test::role waiting("group waiting", wait_at_barrier);
+
+// The same, but worker2 does not come.
+const ferry_test::role without_last("group without worker2", [](const std::vector<std::string>& arguments) {
+  if (arguments.at(1) != "2") return wait_at_barrier(arguments);
+  ferry::worker self = join(arguments.at(0), 2, std::stoi(arguments.at(2)));
+  ferry_test::tell_parent("joined");
+  (void)ferry_test::ask_parent();
   return 0;
 });
 
@@ -125,6 +135,28 @@ TEST_CASE("when a member is killed while it waits, the others' wait ends, and na
   all.children[2]->kill(SIGKILL);
   CHECK(all.children[1]->read_line().find("worker2 was lost, or gave up, while it waited for worker0") !=
         std::string::npos);
+  all.children[1]->write_line("leave");
+  CHECK(all.children[1]->wait() == 0);
+  all.self.shutdown(false);
+}
+
+TEST_CASE("when a member is killed before it comes, nobody waits for it any more") {
+  captured_log log;
+  group all(3, "group without worker2", 0);
+  CHECK(all.children[1]->read_line() == "joined");
+  CHECK(all.children[2]->read_line() == "joined");
+  CHECK(all.self.rpc_sync<plus_one>("worker2", 1) == 2);
+  const auto rounds = ferry::detail::gather_rounds::of(*all.self.core());
+  while (rounds->waiting_members() != 1) std::this_thread::yield();
+  all.children[2]->kill(SIGKILL);
+  CHECK(all.children[1]->read_line().find("worker2, which had not come, is dead") != std::string::npos);
+  // It is not waited for later, either.
+  try {
+    all.self.barrier({"worker0", "worker2"}, ferry::no_timeout);
+    FAIL_CHECK("a barrier without worker2");
+  } catch (const ferry::error& problem) {
+    CHECK(problem.kind() == errc::peer_lost);
+  }
   all.children[1]->write_line("leave");
   CHECK(all.children[1]->wait() == 0);
   all.self.shutdown(false);

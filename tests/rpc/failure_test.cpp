@@ -322,7 +322,7 @@ TEST_CASE("an observer that throws is logged, and the others are told") {
   CHECK(lost.first().first == "worker1");
   called.get_future().wait();
   all.self.shutdown();
-  CHECK(log.has("an observer of lost workers threw", "no time"));
+  CHECK(log.has("an observer of the group's workers threw", "no time"));
 }
 
 TEST_CASE("a start that fails at one worker fails at all of them, promptly") {

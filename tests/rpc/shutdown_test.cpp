@@ -69,7 +69,7 @@ int work_late(const std::string& to) {
 
 using namespace shutdown_test;
 
-TEST_CASE("after its shutdown a worker makes no calls and answers no questions about the group") {
+TEST_CASE("[row 140] after its shutdown a worker makes no calls and answers no questions about the group") {
   cluster group(2);
   CHECK(ferry::is_initialized());
   group.shutdown();
@@ -102,7 +102,7 @@ TEST_CASE("before the first init, and on an empty handle, everything says not in
   CHECK(group[0].rpc_sync<plus_one>("worker0", 1) == 2);
 }
 
-TEST_CASE("graceful shutdown waits for the late work of others") {
+TEST_CASE("[row 138] graceful shutdown waits for the late work of others") {
   cluster group(3);
   door.reset();
   std::vector<ferry::future<int>> late;
@@ -160,7 +160,7 @@ TEST_CASE("chains of calls that nobody waits for are finished before anybody lea
   }
 }
 
-TEST_CASE("graceful shutdown with a deadline names who is missing, and leaves all the same") {
+TEST_CASE("[row 133] graceful shutdown with a deadline names who is missing, and leaves all the same") {
   cluster group(3, {.graceful = false});
   const auto before = ferry::clock::now();
   expect_error(errc::shutdown_timeout, "worker_info(id=2, name=worker2)", [&] {
@@ -194,7 +194,7 @@ TEST_CASE("graceful shutdown with a deadline ends although a handler runs on") {
   CHECK_THROWS_AS((void)pending.get(), ferry::error);
 }
 
-TEST_CASE("shutdown at once: without any call, and after calls") {
+TEST_CASE("[row 141] shutdown at once: without any call, and after calls") {
   SUBCASE("without") { cluster group(3, {.graceful = false}); }
   SUBCASE("after calls") {
     cluster group(3, {.graceful = false});

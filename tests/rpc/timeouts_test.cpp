@@ -104,7 +104,7 @@ struct door_opener {
 };
 }  // namespace
 
-TEST_CASE("a call with a timeout ends by it and says how long, what, where to and in which phase") {
+TEST_CASE("[row 149] a call with a timeout ends by it and says how long, what, where to and in which phase") {
   cluster group(2);
   const door_opener opener;
   const auto before = ferry::clock::now();
@@ -120,7 +120,8 @@ TEST_CASE("a call with a timeout ends by it and says how long, what, where to an
   CHECK(group[0].rpc_sync<plus_one>("worker1", 1) == 2);
 }
 
-TEST_CASE("the default timeout is used where a call has none; changing it affects later calls only") {
+TEST_CASE(
+    "[row 148] [row 149] the default timeout is used where a call has none; changing it affects later calls only") {
   cluster group(2, with_timeout(ferry::no_timeout));
   const door_opener opener;
   ferry::worker& self = group[0];
@@ -147,6 +148,15 @@ TEST_CASE("the default timeout is used where a call has none; changing it affect
   CHECK(infinite.get() == 4);
   CHECK(zero.get() == 5);
   CHECK(default_again.get() == 6);
+}
+
+TEST_CASE("[row 145] [row 146] the default timeout that a worker was started with is reported back") {
+  for (const ferry::timeout value : {ferry::timeout(500ms), ferry::timeout(100s), ferry::timeout(ferry::no_timeout)}) {
+    cluster group(1, with_timeout(value));
+    CHECK(group[0].rpc_timeout() == value);
+    group[0].set_rpc_timeout(7s);
+    CHECK(group[0].rpc_timeout() == ferry::timeout(7s));
+  }
 }
 
 TEST_CASE("negative timeouts are refused") {

@@ -23,6 +23,7 @@ ferry::hello some_hello() {
   result.life = ferry::incarnation{0x0123456789abcdef};
   result.target = "t";
   result.features = 0xfedcba9876543210;
+  result.joined = 0x1122334455667788;
   return result;
 }
 
@@ -37,6 +38,7 @@ TEST_CASE("hellos and answers survive the round trip") {
   REQUIRE(prefix.body_bytes == body_of(bytes).size());
   const auto got = d::decode_hello(body_of(bytes));
   CHECK(got.group == sent.group);
+  CHECK(got.joined == sent.joined);
   CHECK(got.name == sent.name);
   CHECK((got.id == sent.id));
   CHECK((got.life == sent.life));
@@ -64,9 +66,11 @@ TEST_CASE("the first bytes of a hello are fixed") {
   hello.id = ferry::worker_id{2};
   hello.life = ferry::incarnation{3};
   hello.features = 4;
+  hello.joined = 5;
   const std::vector<unsigned char> expected{
-      0x89, 'F', 'E', 'R', 'R', 'Y', '>', '\n', 1, 0, 0, 0, 1, 0, 0, 0, 29, 0, 0, 0,  // prefix
-      4,    0,   0,   0,   0,   0,   0,   0,    3, 0, 0, 0, 0, 0, 0, 0, 2,  0, 0, 0, 1, 0, 'g', 1, 0, 'a', 1, 0, 'b'};
+      0x89, 'F', 'E', 'R', 'R', 'Y', '>', '\n', 1, 0, 0,   0, 1, 0,   0, 0, 37, 0, 0, 0,  // prefix
+      4,    0,   0,   0,   0,   0,   0,   0,    3, 0, 0,   0, 0, 0,   0, 0, 2,  0, 0, 0,
+      5,    0,   0,   0,   0,   0,   0,   0,    1, 0, 'g', 1, 0, 'a', 1, 0, 'b'};
   const auto bytes = d::encode_hello(hello);
   REQUIRE(bytes.size() == expected.size());
   CHECK(std::equal(bytes.begin(), bytes.end(), expected.begin(),

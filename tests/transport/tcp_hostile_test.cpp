@@ -153,14 +153,14 @@ TEST_CASE("tcp drops handshakes that promise or hold too much") {
     CHECK(tcp.log.wait_for_line("more than 4096"));
   }
   SUBCASE("a group of 65535 bytes") {
-    hello[20 + 20] = hello[20 + 21] = std::byte{0xff};
+    hello[20 + 28] = hello[20 + 29] = std::byte{0xff};
     const auto peer = raw_socket::connected(tcp.port);
     peer.send(hello);
     CHECK(peer.wait_closed());
     CHECK(tcp.log.wait_for_line("more than 512"));
   }
   SUBCASE("a name that the body does not hold") {
-    hello[20 + 20] = std::byte{200};
+    hello[20 + 28] = std::byte{200};
     const auto peer = raw_socket::connected(tcp.port);
     peer.send(hello);
     CHECK(peer.wait_closed());

@@ -92,6 +92,7 @@ class reply_channel {
 /// Something happened to a member of the group.
 struct member_event {
   enum class kind : std::uint8_t {
+    joined,  ///< it is a member: one of those that were there before this worker, or a newcomer to a dynamic group
     left,    ///< it has left by its own will
     lost,    ///< it died, or the group has declared it dead
     fenced,  ///< the same for this worker itself: it has been declared dead, and takes no part any more
@@ -161,14 +162,28 @@ class agent {
 
   [[nodiscard]] virtual const worker_info& self() const noexcept = 0;
   [[nodiscard]] virtual incarnation life() const noexcept = 0;
+  /// Workers join and leave the group while it runs.
+  [[nodiscard]] virtual bool dynamic() const noexcept { return false; }
   /// Everybody in the group, this worker included, by id.
   [[nodiscard]] virtual std::vector<worker_info> workers() const = 0;
   /// Throws errc::unknown_worker, naming this worker and what was looked for.
   [[nodiscard]] virtual worker_info find(std::string_view name) const = 0;
   [[nodiscard]] virtual worker_info find(worker_id id) const = 0;
 
+  /// What a worker gave as worker_config::metadata. Throws errc::unknown_worker.
+  [[nodiscard]] virtual std::string metadata(worker_id id) const {
+    (void)find(id);
+    return {};
+  }
+  /// Blocks until the group has a worker of that name. Throws errc::rpc_timeout, and where nobody can join any more what
+  /// find() throws.
+  [[nodiscard]] virtual worker_info wait_for(std::string_view name, deadline until) {
+    (void)until;
+    return find(name);
+  }
+
   /// Joins the group and starts delivering requests to `handler`, which must live until close() has returned. Blocks until
-  /// every worker is there. Call once. Throws what keeps the group from forming: errc::duplicate_name, duplicate_id,
+  /// every worker of a static group is there. Call once. Throws what keeps the group from forming: errc::duplicate_name, duplicate_id,
   /// group_mismatch, store_timeout, address_in_use, ...
   virtual void join(request_handler& handler) = 0;
 
@@ -210,9 +225,12 @@ class agent {
   /// By id; without peers that this worker has had nothing to do with.
   [[nodiscard]] virtual std::vector<peer_traffic> traffic() const { return {}; }
 
-  /// Waits until every worker of the group has called it and no call is running or under way anywhere, then agrees with
+  /// In a dynamic group: leave(). In a static one: waits until every worker of the group has called it and no call is running or under way anywhere, then agrees with
   /// the others to leave. Throws errc::shutdown_timeout naming who was missing, or what the store throws.
   virtual void leave_together(deadline until) = 0;
+  /// Tells the group that this worker leaves it, alone, and waits until its own calls and handlers have ended. Others that
+  /// call it from now on get errc::peer_lost. Throws errc::shutdown_timeout if calls or handlers are left at the deadline.
+  virtual void leave(deadline until) { leave_together(until); }
   /// A leave_together() in progress throws errc::shutting_down soon; the store is closed right afterwards.
   virtual void stop_leaving() noexcept {}
   /// Closes everything; pending calls end with errc::shutting_down. Idempotent. Afterwards no function of the request

@@ -50,14 +50,20 @@ struct rpc_options {
   void check() const;
 };
 
+/// worker_config::world_size of a group that has no fixed size, whatever WORLD_SIZE says.
+inline constexpr int dynamic_world = -1;
+/// worker_config::rank in a dynamic group: the lowest one that is free.
+inline constexpr int any_rank = -2;
+
 /// Who a worker is and how it finds its group, and, flat, the options that every backend understands. Every member has an
 /// initialiser, so that compilers do not warn of those that a braced list leaves out.
 struct worker_config {
   /// Unique in the group. Empty: "worker<rank>".
   std::string name = {};
-  /// 0..world_size-1; -1: from the init method or RANK.
+  /// 0..world_size-1; -1: from the init method or RANK. any_rank: in a dynamic group whichever is free.
   int rank = -1;
-  /// Number of workers; 0: from the init method or WORLD_SIZE.
+  /// Number of workers; 0: from the init method or (env://) WORLD_SIZE. Where these say nothing, or with dynamic_world, the
+  /// group is dynamic: it has no size, and workers join and leave it at any time.
   int world_size = 0;
   std::string init_method = "env://";
   timeout rpc_timeout = std::chrono::seconds(60);
@@ -76,6 +82,9 @@ struct worker_config {
   timeout init_timeout = {};
   /// How long the destructor of the worker waits for a graceful shutdown.
   timeout exit_timeout = std::chrono::seconds(60);
+  /// Whatever the others shall know of this worker (worker::metadata): bytes, at most max_metadata.
+  std::string metadata = {};
+  static constexpr std::size_t max_metadata = std::size_t{64} << 10U;
   /// What others may call: ferry::serve_list<f, g>, and nothing else then. Unset: what ferry::serve<...>() listed in this
   /// process before the worker started, else every method of the program.
   served_methods serve = {};

@@ -38,6 +38,7 @@ enum class errc : int {
   group_mismatch = 207,       ///< members disagree about the group (size, kind, backend)
   init_failed = 208,          ///< another worker of the group failed to start
   shutdown_timeout = 209,     ///< not every worker reached the shutdown in time
+  join_pending = 210,         ///< the peer has yet to hear that this worker has joined; ferry itself tries again
   // 3xx: transport
   address_in_use = 300,           ///< the port to listen on is taken
   bad_address = 301,              ///< an address that cannot be parsed or resolved

@@ -48,6 +48,16 @@ class worker {
   ///
   /// The loss of a connection alone is no death: it fails the calls pending on it, and the next call opens another.
   void on_peer_lost(std::function<void(const worker_info& who, const std::string& reason)> observer) const;
+  /// `observer` is told of every worker that joins the group, leaves it or dies, in the order in which this worker hears of it;
+  /// of those that were lost before, too, and of those that are members now, this one included, as joined. It runs as the
+  /// observers of on_peer_lost do.
+  void on_member_event(std::function<void(const member_event& event)> observer) const;
+  /// Blocks until the group has a worker of that name. `limit`: unset for the default of calls; in a handler its
+  /// deadline bounds it, too. Throws errc::rpc_timeout; in a static group, where nobody can come any more,
+  /// errc::unknown_worker at once.
+  worker_info wait_for_worker(std::string_view name, timeout limit = {}) const;  // NOLINT(modernize-use-nodiscard)
+  /// What that worker gave as worker_config::metadata. Throws errc::unknown_worker.
+  [[nodiscard]] std::string metadata(std::string_view name) const;
   /// Whether the group has declared this worker dead, as it does with one that was stopped for too long: every call of it then
   /// fails with errc::fenced.
   [[nodiscard]] bool fenced() const;
@@ -93,10 +103,22 @@ class worker {
   auto all_gather(const T& value, const members& among = all_workers, timeout limit = {}) const;
   void barrier(const members& among = all_workers, timeout limit = {}) const;
 
-  /// Leaves the group. Graceful: first waits, serving meanwhile, until every worker of the group has called shutdown and no
+  /// Ends this worker. Graceful, in a static group: first waits, serving meanwhile, until every worker of the group has called shutdown and no
   /// call is running or under way anywhere; `limit` bounds that (unset or never: for ever). The local end is always done,
   /// also when this throws (errc::shutdown_timeout naming who was missing, or what the store throws). Idempotent.
+  /// Graceful, in a dynamic group: the same as leave().
   void shutdown(bool graceful = true, timeout limit = no_timeout);
+  /// Leaves the group alone, without waiting for what others do: tells them, waits until this worker's own calls and handlers
+  /// have ended (`limit`, unset: worker_config::exit_timeout; then errc::shutdown_timeout), and ends this worker in any case.
+  /// The others go on; their calls to this worker end with errc::peer_lost. Idempotent. Another thread's serve_forever() or
+  /// graceful shutdown() returns then.
+  ///
+  /// In a handler, which cannot be waited for, it returns at once: serve_forever(), now or later, does the rest.
+  void leave(timeout limit = {});
+  /// Serves the calls of others until somebody calls leave(), on another thread or in a handler, and, in a static group, until
+  /// every other worker has shut down, left or died. Then this worker has ended. Throws errc::fenced if the group has declared
+  /// it dead, and what leave() and shutdown() throw.
+  void serve_forever();
 
   [[nodiscard]] explicit operator bool() const noexcept { return core_ != nullptr; }
 
@@ -247,6 +269,10 @@ worker init_rpc(backend_list<Tags...>, std::string_view backend, const worker_co
 [[nodiscard]] bool is_initialized() noexcept;
 /// Shuts the current worker down; its handle then is only good for destruction.
 void shutdown(bool graceful = true, timeout limit = no_timeout);
+/// worker::leave, serve_forever and wait_for_worker of the current worker.
+void leave(timeout limit = {});
+void serve_forever();
+worker_info wait_for_worker(std::string_view name, timeout limit = {});  // NOLINT(modernize-use-nodiscard)
 
 /// What a handler knows of the call that it serves. On other threads: a call that nobody made, never stopped.
 class call_view {

@@ -19,8 +19,10 @@ struct rendezvous_options {
   std::string init_method = "env://";
   std::optional<int> rank = std::nullopt;
   std::optional<int> world_size = std::nullopt;
-  bool dynamic = false;  ///< the group has no fixed size: world_size may stay unknown, and WORLD_SIZE is not read
-  timeout limit = {};    ///< for reaching the store; unset: five minutes
+  bool dynamic = false;   ///< the group has no fixed size: world_size may stay unknown, and WORLD_SIZE is not read
+  bool any_size = false;  ///< the same if nobody gives a size
+  bool any_rank = false;  ///< the group will give one: none is looked for, and this process serves no store
+  timeout limit = {};     ///< for reaching the store; unset: five minutes
   /// What clients and server of a tcp store must both know; empty: as the environment says (base/secret.hpp).
   std::string secret = {};
   /// Rank 0 may serve the store to other machines without a secret; so may the environment.
@@ -29,7 +31,7 @@ struct rendezvous_options {
 
 struct rendezvous_result {
   std::shared_ptr<ferry::store> store;
-  int rank = 0;
+  std::optional<int> rank;        ///< set unless any will do
   std::optional<int> world_size;  ///< set unless the group is dynamic
 };
 

@@ -24,7 +24,8 @@ struct rendezvous_request {
   std::map<std::string, std::string> query;  ///< without rank and world_size, which are below
   std::optional<int> rank;
   std::optional<int> world_size;
-  bool dynamic = false;  ///< the group has no fixed size
+  bool dynamic = false;   ///< the group has no fixed size
+  bool any_rank = false;  ///< none is needed: the group will give one
   deadline until;
   std::string secret;  ///< of the group; empty: none
   bool allow_unauthenticated = false;
@@ -37,7 +38,8 @@ struct rendezvous_request {
 ///       static constexpr std::string_view scheme = "etcd";
 ///       // Optional: checks the request, and fills in a rank and world size that are known otherwise. Called first.
 ///       static void resolve(ferry::rendezvous_request& request);
-///       // Opens the store; request.rank is set, and request.world_size unless the group is dynamic.
+///       // Opens the store; request.rank is set unless any will do, request.world_size unless the
+///       // group is dynamic.
 ///       static std::shared_ptr<ferry::store> open(const ferry::rendezvous_request& request);
 ///     };
 ///     static_assert(ferry::rendezvous_store<etcd_scheme>);

@@ -34,6 +34,8 @@ struct hello {
   incarnation life;
   std::string target;  ///< name of the worker that is meant
   std::uint64_t features = 0;
+  /// Of a dynamic group: the place of the sender in the order of joins, from 1.
+  std::uint64_t joined = 0;
 };
 
 /// The answer of the accepting end.

@@ -1,0 +1,329 @@
+// How long a group takes to start, to call all-to-all and to stop; and what a group of many workers costs to form and to change.
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ferry/ferry.hpp>
+#include <ferry/store/hash_store.hpp>
+
+#include "support/handlers.hpp"
+#include "support/options.hpp"
+#include "support/process.hpp"
+#include "support/report.hpp"
+#include "support/statistics.hpp"
+
+namespace ferry_bench {
+namespace {
+
+using namespace std::chrono_literals;
+using clock_type = std::chrono::steady_clock;
+
+double milliseconds(clock_type::duration value) { return std::chrono::duration<double, std::milli>(value).count(); }
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all))) - 1;  // without the one that looks
+}
+
+// ---------------------------------------------------------------- processes
+
+// What a member tells its parent, in nanoseconds of the clock that all processes share.
+struct member_times {
+  std::int64_t entered;      // main()
+  std::int64_t initialised;  // init_rpc has returned
+  std::int64_t called;       // everybody has answered
+  std::uint64_t descriptors;
+};
+
+std::int64_t now() { return clock_type::now().time_since_epoch().count(); }
+
+// Arguments: init method, rank, world size ("0": dynamic).
+int run_member(const std::vector<std::string>& arguments) {
+  member_times times{now(), 0, 0, 0};
+  const int rank = std::stoi(arguments.at(1));
+  const int size = std::stoi(arguments.at(2));
+  ferry::worker self =
+      ferry::init_rpc({.rank = rank, .world_size = size, .init_method = arguments.at(0), .init_timeout = 60s});
+  times.initialised = now();
+  std::vector<ferry::future<int>> sums;
+  for (int other = 0; other != size; ++other) {
+    if (other != rank) sums.push_back(self.rpc_async<remote::add>(ferry::worker_id{other}, 1, 2));
+  }
+  for (auto& sum : sums) (void)sum.get();
+  times.called = now();
+  times.descriptors = open_descriptors();
+  write_all(control_descriptor, &times, sizeof times);
+  self.shutdown();
+  return 0;
+}
+
+struct group_times {
+  std::vector<double> start;  // from the first fork to the last init_rpc
+  std::vector<double> call;   // from there to the last answer
+  std::vector<double> stop;   // from there to the end of the last process
+  std::vector<double> total;
+  std::vector<double> descriptors;  // of one worker, at most
+};
+
+void run_group(int size, group_times& out) {
+  const std::string meeting = "tcp://127.0.0.1:" + std::to_string(free_port());
+  const std::int64_t begin = now();
+  std::vector<child_process> members;
+  for (int rank = 0; rank != size; ++rank) {
+    members.emplace_back("member", std::vector<std::string>{meeting, std::to_string(rank), std::to_string(size)});
+  }
+  std::int64_t initialised = 0;
+  std::int64_t called = 0;
+  std::uint64_t descriptors = 0;
+  for (const auto& each : members) {
+    member_times times{};
+    if (!read_all(each.control(), &times, sizeof times)) throw std::runtime_error("a member has failed");
+    initialised = std::max(initialised, times.initialised);
+    called = std::max(called, times.called);
+    descriptors = std::max(descriptors, times.descriptors);
+  }
+  for (auto& each : members) each.stop();
+  const std::int64_t end = now();
+  const auto ms = [](std::int64_t from, std::int64_t to) { return static_cast<double>(to - from) / 1e6; };
+  out.start.push_back(ms(begin, initialised));
+  out.call.push_back(ms(initialised, called));
+  out.stop.push_back(ms(called, end));
+  out.total.push_back(ms(begin, end));
+  out.descriptors.push_back(static_cast<double>(descriptors));
+}
+
+void measure_processes(report& out, const options& chosen) {
+  for (const int size : {2, 4, 8, 16, 32, 64}) {
+    const std::string name = "processes/" + std::to_string(size);
+    if (!chosen.wants(name)) continue;
+    out.section(name);
+    group_times all;
+    for (int i = 0; i != (chosen.quick ? 1 : chosen.repeats); ++i) run_group(size, all);
+    const auto add = [&](const std::string& what, std::vector<double>& values, const std::string& unit, double bound) {
+      out.add({.name = name + "/" + what, .value = quantile(values, 0.5), .unit = unit, .n = values.size()},
+              bound == 0 ? std::nullopt : std::optional(target{bound, false, false}));
+    };
+    add("initialise", all.start, "ms", size == 16 ? 150 : 0);
+    add("call-all-to-all", all.call, "ms", size == 16 ? 300 : 0);
+    add("stop", all.stop, "ms", 0);
+    add("total", all.total, "ms", size == 64 ? 2000 : 0);
+    add("descriptors-of-a-worker", all.descriptors, "", 0);
+  }
+}
+
+// ---------------------------------------------------------------- many workers in one process
+
+// Counts what the workers ask of their store.
+class counting_store final : public ferry::store {
+ public:
+  counting_store(std::shared_ptr<ferry::hash_store> where, std::atomic<std::uint64_t>& requests)
+      : where_(std::move(where)), requests_(requests) {}
+  void close() noexcept override { where_->close(); }
+  [[nodiscard]] std::string describe() const override { return where_->describe(); }
+
+ protected:
+  void do_set(std::string_view key, std::string_view value, ferry::deadline) override {
+    ++requests_;
+    where_->set(key, value);
+  }
+  std::vector<std::string> do_get(std::span<const std::string> keys, bool values, ferry::deadline until) override {
+    ++requests_;
+    if (values) return where_->get(keys, left(until));
+    where_->wait(keys, left(until));
+    return {};
+  }
+  std::optional<std::string> do_try_get(std::string_view key, ferry::deadline) override {
+    ++requests_;
+    return where_->try_get(key);
+  }
+  std::int64_t do_add(std::string_view key, std::int64_t delta, ferry::deadline) override {
+    ++requests_;
+    return where_->add(key, delta);
+  }
+  std::string do_compare_set(std::string_view key, std::string_view expected, std::string_view desired,
+                             ferry::deadline) override {
+    ++requests_;
+    return where_->compare_set(key, expected, desired);
+  }
+  bool do_erase(std::string_view key, ferry::deadline) override {
+    ++requests_;
+    return where_->erase(key);
+  }
+  std::vector<ferry::store_entry> do_list(std::string_view prefix, ferry::deadline) override {
+    ++requests_;
+    return where_->list(prefix);
+  }
+  std::size_t do_count(std::string_view prefix, ferry::deadline) override {
+    ++requests_;
+    return where_->count(prefix);
+  }
+  ferry::store_change do_wait_change(std::string_view key, std::uint64_t last, ferry::deadline until) override {
+    ++requests_;
+    return where_->wait_change(key, last, left(until));
+  }
+
+ private:
+  static ferry::timeout left(ferry::deadline until) {
+    if (until.is_never()) return ferry::no_timeout;
+    return std::max(until.remaining(), std::chrono::nanoseconds(1));
+  }
+  const std::shared_ptr<ferry::hash_store> where_;
+  std::atomic<std::uint64_t>& requests_;
+};
+
+// Serves nothing, and counts the members that it hears of.
+class listener final : public ferry::request_handler {
+ public:
+  void on_request(const std::shared_ptr<ferry::reply_channel>& channel, const ferry::worker_info&,
+                  ferry::inbound_message&&) noexcept override {
+    channel->handled();
+  }
+  void on_member_event(const ferry::member_event& event) noexcept override {
+    if (event.what != ferry::member_event::kind::joined) return;
+    const std::lock_guard lock(mutex_);
+    ++joined_;
+    changed_.notify_all();
+  }
+  [[nodiscard]] bool busy() const noexcept override { return false; }
+  void wait_for(int members) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return joined_ >= members; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int joined_ = 0;
+};
+
+struct simulated {
+  listener events;
+  std::unique_ptr<ferry::agent> agent;
+};
+
+class simulated_group {
+ public:
+  explicit simulated_group(int size, bool dynamic) : size_(size), dynamic_(dynamic) {
+    for (int rank = 0; rank != size; ++rank) workers_.push_back(std::make_unique<simulated>());
+  }
+  ~simulated_group() {
+    for (auto& each : workers_) {
+      if (each->agent) each->agent->close();
+    }
+  }
+  simulated& operator[](int rank) { return *workers_.at(static_cast<std::size_t>(rank)); }
+  void join(int rank) {
+    ferry::worker_config config{.name = "w" + std::to_string(rank), .rank = rank, .world_size = dynamic_ ? 0 : size_};
+    config.rpc_timeout = 300s;
+    config.transports = {"inproc"};
+    simulated& own = (*this)[rank];
+    own.agent = ferry::backend_list<ferry::native>::factories().front().init(
+        std::make_shared<counting_store>(content_->share(), requests_), config, config.options());
+    own.agent->join(own.events);
+  }
+  [[nodiscard]] double requests_each() const { return static_cast<double>(requests_.load()) / size_; }
+
+ private:
+  const int size_;
+  const bool dynamic_;
+  std::shared_ptr<ferry::hash_store> content_ = std::make_shared<ferry::hash_store>();
+  std::atomic<std::uint64_t> requests_{0};
+  std::vector<std::unique_ptr<simulated>> workers_;
+};
+
+void together(int size, const std::function<void(int)>& action) {
+  std::vector<std::thread> threads;
+  std::mutex mutex;
+  std::exception_ptr failure;
+  for (int rank = 0; rank != size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        action(rank);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        failure = std::current_exception();
+      }
+    });
+  }
+  for (auto& each : threads) each.join();
+  if (failure) std::rethrow_exception(failure);
+}
+
+void measure_static(report& out, const options& chosen, int size) {
+  const std::string name = "static/" + std::to_string(size);
+  if (!chosen.wants(name)) return;
+  out.section(name);
+  simulated_group group(size, false);
+  const auto begin = clock_type::now();
+  together(size, [&](int rank) { group.join(rank); });
+  const double start = milliseconds(clock_type::now() - begin);
+  const double requests = group.requests_each();
+  const auto leave = clock_type::now();
+  together(size, [&](int rank) { group[rank].agent->leave_together({}); });
+  out.add({.name = name + "/form", .value = start, .unit = "ms", .n = 1});
+  out.add({.name = name + "/form-per-worker", .value = start / size, .unit = "ms", .n = 1});
+  out.add({.name = name + "/store-requests-per-worker", .value = requests, .unit = "", .n = 1});
+  out.add({.name = name + "/part", .value = milliseconds(clock_type::now() - leave), .unit = "ms", .n = 1});
+}
+
+void measure_dynamic(report& out, const options& chosen, int size) {
+  const std::string name = "dynamic/" + std::to_string(size);
+  if (!chosen.wants(name)) return;
+  out.section(name);
+  simulated_group group(size, true);
+  const auto begin = clock_type::now();
+  std::vector<double> joins;
+  for (int rank = 0; rank != size; ++rank) {
+    const auto before = clock_type::now();
+    group.join(rank);
+    joins.push_back(milliseconds(clock_type::now() - before));
+  }
+  std::vector<double> last(joins.end() - std::min<std::ptrdiff_t>(16, size), joins.end());
+  for (int rank = 0; rank != size; ++rank) group[rank].events.wait_for(size);
+  const double all = milliseconds(clock_type::now() - begin);
+  out.add({.name = name + "/join-one-by-one",
+           .value = all,
+           .unit = "ms",
+           .n = 1,
+           .note = "until everybody has heard of everybody"});
+  out.add({.name = name + "/last-joins", .value = quantile(last, 0.5), .unit = "ms", .n = last.size()});
+  out.add({.name = name + "/store-requests-per-worker", .value = group.requests_each(), .unit = "", .n = 1});
+  const auto before = clock_type::now();
+  for (int rank = 0; rank != size; ++rank) group[rank].agent->leave({});
+  out.add(
+      {.name = name + "/leave-one-by-one", .value = milliseconds(clock_type::now() - before), .unit = "ms", .n = 1});
+}
+
+}  // namespace
+}  // namespace ferry_bench
+
+int main(int argc, char** argv) {
+  using namespace ferry_bench;
+  run_role(argc, argv, {{"member", run_member}});
+  const options chosen =
+      read_options(argc, argv, "startup: time to start a group, to call all-to-all and to stop it, by world size");
+  end_after(chosen.limit.count() != 0 ? chosen.limit : std::chrono::seconds(600));
+  ferry::set_log_level(ferry::log_level::error);
+  try {
+    report out("startup", chosen);
+    measure_processes(out, chosen);
+    for (const int size : {10, 100, 1000}) measure_static(out, chosen, size);
+    for (const int size : {10, 100, 1000}) measure_dynamic(out, chosen, size);
+    return 0;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "startup: %s\n", e.what());
+    return 1;
+  }
+}

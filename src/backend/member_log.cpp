@@ -1,0 +1,160 @@
+#include "member_log.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
+
+namespace ferry::inline v0::detail {
+namespace {
+
+std::string entry_key(std::uint64_t index) { return fmt::format("log/{}", index); }
+
+std::uint64_t to_number(std::string_view text) noexcept {
+  std::uint64_t value = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return failure == std::errc() && end == text.data() + text.size() ? value : 0;
+}
+
+}  // namespace
+
+membership member_log::members() const {
+  const std::lock_guard lock(mutex_);
+  return members_;
+}
+
+std::uint64_t member_log::number_at(std::string_view key) { return to_number(store_->try_get(key).value_or("0")); }
+
+void member_log::tell(const membership_change& change) {
+  if (change.what != membership_change::kind::none) told_(change);
+}
+
+membership_change member_log::take(std::uint64_t index, const std::string& text) {
+  membership_change change;
+  try {
+    change = members_.apply(index, member_entry::decode(text));
+  } catch (const error& e) {
+    log(log_level::warning,
+        fmt::format("entry {} of the group's log in the {} was skipped: {}", index, store_->describe(), e.message()));
+    members_.skip(index);
+  }
+  tell(change);
+  seen_.store(index, std::memory_order_release);
+  return change;
+}
+
+void member_log::load() {
+  const std::lock_guard lock(mutex_);
+  start_again();
+  read_new();
+}
+
+// From what others have put together; what differs from what was known here has changed.
+void member_log::start_again() {
+  const std::uint64_t before = members_.index();
+  if (const auto text = store_->try_get("members")) {
+    membership there = membership::decode(*text);
+    if (there.index() > members_.index()) {
+      const membership known = std::exchange(members_, std::move(there));
+      for (const auto& [id, record] : known.members()) {
+        if (!members_.find(record.life)) tell({membership_change::kind::left, record, {}});
+      }
+      for (const auto& [id, record] : members_.members()) {
+        if (!known.find(record.life)) tell({membership_change::kind::joined, record, {}});
+      }
+      seen_.store(members_.index(), std::memory_order_release);
+    }
+  }
+  // All entries in one round trip.
+  std::map<std::uint64_t, std::string> entries;
+  for (store_entry& each : store_->list("log/")) {
+    entries.emplace(to_number(std::string_view(each.key).substr(4)), std::move(each.value));
+  }
+  for (auto next = entries.find(members_.index() + 1); next != entries.end() && next->first == members_.index() + 1;
+       ++next) {
+    take(next->first, next->second);
+  }
+  if (members_.index() == before && number_at("trimmed") > before) {
+    throw_error(errc::malformed, fmt::format("the group's log in the {} has a gap after entry {}; were keys removed?",
+                                             store_->describe(), before));
+  }
+}
+
+void member_log::catch_up() {
+  const std::lock_guard lock(mutex_);
+  read_new();
+}
+
+void member_log::read_new() {
+  for (;;) {
+    const std::uint64_t next = members_.index() + 1;
+    if (const auto text = store_->try_get(entry_key(next))) {
+      take(next, *text);
+    } else if (tail_.load() >= next && number_at("trimmed") >= next) {
+      start_again();
+    } else {
+      return;
+    }
+  }
+}
+
+membership_change member_log::append(const member_entry& entry) {
+  const std::string text = entry.encode();
+  const std::lock_guard lock(mutex_);
+  for (;;) {
+    read_new();
+    const std::uint64_t next = members_.index() + 1;
+    const std::string there = store_->compare_set(entry_key(next), "", text);
+    // This process may have been stopped for so long that the place is one of those that were removed.
+    if (number_at("trimmed") >= next) {
+      if (there == text) store_->erase(entry_key(next));
+      start_again();
+      continue;
+    }
+    membership_change change = take(next, there);
+    if (there != text) continue;
+    store_->set("tail", std::to_string(next));
+    if (next % snapshot_interval == 0) publish_members();
+    return change;
+  }
+}
+
+void member_log::publish_members() {
+  const std::string there = store_->try_get("members").value_or("");
+  if (!there.empty() && membership::decode(there).index() >= members_.index()) return;
+  const std::string text = members_.encode();
+  if (store_->compare_set("members", there, text) != text || members_.index() <= kept_entries) return;
+  const std::uint64_t last = members_.index() - kept_entries;
+  const std::string before = store_->try_get("trimmed").value_or("");
+  if (to_number(before) >= last) return;
+  if (store_->compare_set("trimmed", before, std::to_string(last)) != std::to_string(last))
+    return;  // another one does it
+  for (std::uint64_t index = to_number(before) + 1; index <= last; ++index) store_->erase(entry_key(index));
+}
+
+bool member_log::wait(deadline until) {
+  std::uint64_t version = 0;
+  {
+    const std::lock_guard lock(waiting_mutex_);
+    version = tail_version_;
+  }
+  const timeout limit =
+      until.is_never() ? no_timeout : timeout(std::max(until.remaining(), std::chrono::nanoseconds(1)));
+  try {
+    const store_change change = store_->wait_change("tail", version, limit);
+    const std::lock_guard lock(waiting_mutex_);
+    tail_version_ = change.version;
+    if (change.value) tail_.store(std::max(tail_.load(), to_number(*change.value)));
+    return true;
+  } catch (const error& e) {
+    if (e.kind() == errc::store_timeout) return false;
+    throw;
+  }
+}
+
+}  // namespace ferry::inline v0::detail
