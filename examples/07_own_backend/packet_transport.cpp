@@ -62,15 +62,25 @@ void write_packet(int socket, const ferry::serialized& content) {
   if (sent < 0) ferry::throw_errno(errc::connect_failed, "the handshake", errno);
 }
 
+// The kernel says who is at the other end: a process of this user, who may read a group's secret anyway, needs no other proof.
+bool is_of_this_user(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
+}
+
 // ---- the handshake: a packet each way. The answer is the reply, or an error's number and text.
 
 ferry::serialized encode(const ferry::hello& from) {
-  return ferry::serialize(from.group, from.name, from.id.value, from.life.value, from.target, from.features);
+  return ferry::serialize(from.group, from.name, from.id.value, from.life.value, from.target, from.features,
+                          from.joined);
 }
 ferry::hello decode_hello(const std::vector<std::byte>& packet) {
-  auto [group, name, id, life, target, features] =
-      ferry::deserialize<std::string, std::string, std::int32_t, std::uint64_t, std::string, std::uint64_t>(packet, {});
-  return {std::move(group), std::move(name), {id}, {life}, std::move(target), features};
+  auto [group, name, id, life, target, features, joined] =
+      ferry::deserialize<std::string, std::string, std::int32_t, std::uint64_t, std::string, std::uint64_t,
+                         std::uint64_t>(packet, {});
+  features |= ferry::feature_authenticated;
+  return {std::move(group), std::move(name), {id}, {life}, std::move(target), features, joined};
 }
 ferry::serialized encode(const ferry::hello_reply& reply, int error, const std::string& text) {
   return ferry::serialize(error, text, reply.name, reply.id.value, reply.life.value, reply.features);
@@ -79,6 +89,7 @@ ferry::hello_reply decode_answer(const std::vector<std::byte>& packet) {
   auto [error, text, name, id, life, features] =
       ferry::deserialize<int, std::string, std::string, std::int32_t, std::uint64_t, std::uint64_t>(packet, {});
   if (error != 0) ferry::throw_error(static_cast<errc>(error), text);
+  features |= ferry::feature_authenticated;
   return {std::move(name), {id}, {life}, features};
 }
 
@@ -246,6 +257,7 @@ class connect_attempt final : public attempt {
     if (::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) {
       ferry::throw_errno(errc::connect_failed, "connecting", errno);
     }
+    if (!is_of_this_user(socket_.get())) ferry::throw_error(errc::authentication_failed, "somebody else listens there");
     write_packet(socket_.get(), encode(self));
     wait_for_packet(until);
   }
@@ -304,9 +316,7 @@ class packet_listener final : public ferry::descriptor_handler {
       descriptor accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (accepted.get() < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
       if (accepted.get() < 0) return;
-      ucred peer{};
-      socklen_t size = sizeof peer;
-      if (::getsockopt(accepted.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != ::geteuid()) continue;
+      if (!is_of_this_user(accepted.get())) continue;
       const auto handshake = std::make_shared<accept_attempt>(loop_, std::move(accepted), workers_);
       try {
         handshake->begin();

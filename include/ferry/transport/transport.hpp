@@ -22,8 +22,8 @@ namespace ferry::inline v0 {
 
 /// Bits of hello::features.
 inline constexpr std::uint64_t feature_control = 1;  ///< the connection carries control frames and no calls
-/// The sender has proved that it knows the secret. Set by the transport, in the hello that the acceptor sees and in the reply
-/// that connect() reports, never by whoever says hello.
+/// The sender has proved that it knows the secret, or the transport knows otherwise that it may. Set by the transport, in
+/// the hello that the acceptor sees and in the reply that connect() reports, never by whoever says hello.
 inline constexpr std::uint64_t feature_authenticated = 2;
 
 /// What one end of a connection says first (docs/protocol.md, Handshake).
