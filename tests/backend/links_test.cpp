@@ -45,8 +45,8 @@ struct recorder final : connection {
   bool paused = false;
   void pause_reading() noexcept override { paused = true; }
   void resume_reading() noexcept override { paused = false; }
-  std::shared_ptr<connection_receiver> receiver;
-  void start(std::shared_ptr<connection_receiver> to) override { receiver = std::move(to); }
+  std::weak_ptr<connection_receiver> receiver;  // which has the connection; whoever made both keeps it
+  void start(std::shared_ptr<connection_receiver> to) override { receiver = to; }
   void send(outgoing_message&& message) noexcept override {
     frames.push_back(frame_header::decode(message.bytes.data(), {}));
     if (!reads) unwritten += message.bytes.size() + message.header.tensor_bytes;
@@ -60,7 +60,7 @@ struct recorder final : connection {
     unwritten -= bytes;
     if (asked && unwritten <= tell_at) {
       asked = false;
-      receiver->on_written(*this);
+      receiver.lock()->on_written(*this);
     }
   }
   void close(std::exception_ptr) noexcept override {}

@@ -62,7 +62,7 @@ struct debug_figure {
 };
 
 /// Whenever the process gets that signal (SIGUSR1, for example), the flight records of all its workers are written to `path`,
-/// as worker::flight_record() has them; if that is a directory, to ferry-<process>.json in it. The file appears, and is
+/// as worker::flight_record() has them; if that is a directory, to ferry-PROCESS.json in it. The file appears, and is
 /// replaced, in one step; an error is logged. A thread of its own does it, also when all others are busy. Call it again to
 /// change the path. Throws errc::invalid_argument for signals that cannot be caught or that the program handles itself,
 /// errc::system_failure, errc::forked_process. Thread-safe. Child processes made with fork() take no notice of the signal.
