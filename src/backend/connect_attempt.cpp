@@ -77,6 +77,7 @@ void connect_attempt::advance() {
     outcome.verdict = connect_verdict::hung_up;
   }
   if (unproved_) outcome.code = errc::authentication_failed;
+  outcome.answered = answered_ || unproved_ || routes_.empty();
   outcome.why = failures_.empty()
                     ? fmt::format("no transport of this worker understands an address of '{}'", self_.target)
                     : fmt::format("{}", fmt::join(failures_, "; "));
@@ -87,7 +88,7 @@ bool connect_attempt::try_later() {
   struct retry : work {
     std::shared_ptr<connect_attempt> attempt;
   };
-  constexpr int most = 13;  // 1, 2, 4 ... 64 ms, and so on: half a second in all
+  constexpr int most = 80;  // 1, 2, 4 ... 64 ms, and so on: five seconds in all
   constexpr int longest = 6;
   if (times_put_off_ == most) return false;
   auto item = std::make_unique<retry>();
@@ -121,6 +122,7 @@ void connect_attempt::take(connect_result result) {
     auto [code, text] = taken_apart(result.error);
     if (code == errc::join_pending && try_later()) return;
     if (result.gone) ++gone_;
+    answered_ = answered_ || (!result.gone && !result.hung_up && code != errc::connect_failed);
     hung_up_ = hung_up_ || result.hung_up;
     unproved_ = unproved_ || code == errc::authentication_failed;
     if (code == errc::fenced) fenced_ = true;

@@ -20,6 +20,7 @@ struct connect_outcome {
   std::shared_ptr<connection> opened;  ///< null unless the verdict is `opened`
   connect_verdict verdict = connect_verdict::unknown;
   std::string why;                   ///< for people, unless it was opened
+  bool answered = false;             ///< some process answered, whatever it said, or there is no way to ask
   errc code = errc::connect_failed;  ///< of the calls that waited; authentication_failed where that kept them apart
 };
 
@@ -56,6 +57,7 @@ class connect_attempt : public std::enable_shared_from_this<connect_attempt> {
   bool leaving_ = false;
   bool hung_up_ = false;
   bool unproved_ = false;
+  bool answered_ = false;
   reactor* loop_ = nullptr;
   int times_put_off_ = 0;
   std::vector<std::string> failures_;

@@ -32,11 +32,11 @@ void native_core::form_dynamic(deadline until) {
     make_room(until);
     choose_id();
     listen();
-    const auto change = log_->append(member_entry::join({self_, life_, advertised_, metadata_}));
-    if (change.what == membership_change::kind::joined) {
-      joined_.store(change.record.joined);
-      break;
-    }
+    // Others may hear of this worker, and it of them, before it knows its place in the order.
+    announced_.store(~std::uint64_t{0});
+    const auto change = log_->append(member_entry::join({self_, life_, host_, advertised_, metadata_, 0}));
+    if (change.what == membership_change::kind::joined) break;
+    announced_.store(0);
     stop_listening();  // another one was quicker to take the name or the id
   }
   store_->set_default_timeout(store_limit);
@@ -58,35 +58,36 @@ void native_core::make_room(deadline until) {
     if (!holder && wanted_id_ != any_rank) holder = there.find(worker_id{wanted_id_});
     if (!holder) return;
     const connect_outcome outcome = probe(*holder, std::min(patience, until));
+    const bool on_this_machine = !host_.empty() && host_ == holder->host;
+    const bool patient = !patience.expired() && !until.expired();
     switch (outcome.verdict) {
+      case connect_verdict::gone:  // elsewhere it may be the wrong place that says so
       case connect_verdict::unknown:
-        if (!patience.expired()) {
+        if (outcome.verdict == connect_verdict::unknown && outcome.answered) break;
+        if (patient && !(outcome.verdict == connect_verdict::gone && on_this_machine)) {
           (void)log_->wait(deadline::after(longest_pause));
           log_->catch_up();
-          break;
+        } else {
+          (void)log_->append(
+              member_entry::lost({}, holder->life, fmt::format("'{}' takes its place: {}", self_.name(), outcome.why)));
         }
-        [[fallthrough]];
-      case connect_verdict::gone:
-        (void)log_->append(
-            member_entry::lost({}, holder->life, fmt::format("'{}' takes its place: {}", self_.name(), outcome.why)));
-        break;
+        continue;
       case connect_verdict::leaving:
       case connect_verdict::hung_up:  // soon the answer will be clear
-        if (!until.expired()) {
-          (void)log_->wait(deadline::after(longest_pause));
-          log_->catch_up();
-          break;
-        }
-        [[fallthrough]];
+        if (!patient) break;
+        (void)log_->wait(deadline::after(longest_pause));
+        log_->catch_up();
+        continue;
       case connect_verdict::opened:
-      case connect_verdict::fenced:
-        if (same_name) {
-          throw_error(errc::duplicate_name, fmt::format("worker name '{}' is not unique: {} has it, and lives",
-                                                        self_.name(), to_string(holder->who)));
-        }
-        throw_error(errc::duplicate_id, fmt::format("worker id {} is not unique: {} has it, and lives", wanted_id_,
-                                                    to_string(holder->who)));
+      case connect_verdict::fenced: break;
     }
+    const std::string why = outcome.why.empty() ? std::string() : fmt::format(" ({})", outcome.why);
+    if (same_name) {
+      throw_error(errc::duplicate_name, fmt::format("worker name '{}' is not unique: {} has it, and lives{}",
+                                                    self_.name(), to_string(holder->who), why));
+    }
+    throw_error(errc::duplicate_id, fmt::format("worker id {} is not unique: {} has it, and lives{}", wanted_id_,
+                                                to_string(holder->who), why));
   }
 }
 
@@ -127,14 +128,18 @@ void native_core::take(const membership_change& change) noexcept {
       case membership_change::kind::none: return;
       case membership_change::kind::joined:
         peers_.admit(record);
+        if (own) {
+          announced_.store(record.joined);
+          joined_.store(record.joined);
+        }
         tell({member_event::kind::joined, record.who, record.life, {}});
         break;
       case membership_change::kind::left:
-        if (own) break;
+        if (own && leave_written_.load()) break;
         [[fallthrough]];
       case membership_change::kind::lost:
         if (own) {
-          become_fenced(change.reason);
+          become_fenced(change.reason.empty() ? "the group's log says that it is no member" : change.reason);
         } else if (change.what == membership_change::kind::left || joined_.load() == 0) {
           // What was before this worker joined is no loss of its own.
           depart(peers_.place(record.who.id()), record.life,
@@ -144,11 +149,7 @@ void native_core::take(const membership_change& change) noexcept {
         }
         break;
     }
-    {
-      std::lock_guard lock(members_mutex_);
-      ++member_changes_;
-    }
-    members_changed_.notify_all();
+    wake_waiting();
     if (joined_.load() != 0) watch_next();
   } catch (const std::exception& e) {
     log(log_level::error, fmt::format("{}: a change of the group got lost: {}", self_.name(), e.what()));
@@ -156,21 +157,26 @@ void native_core::take(const membership_change& change) noexcept {
 }
 
 void native_core::follow() noexcept {
+  auto pause = longest_pause;
+  bool told = false;
   while (!closing_.load()) {
     try {
       log_->catch_up();
       (void)log_->wait();
-    } catch (const error& e) {
-      if (closing_.load()) return;
-      if (e.kind() == errc::store_timeout) continue;  // the store is slow; what is new is still there
-      log(log_level::warning,
-          fmt::format("{} hears no more of workers that join or leave: {}", to_string(self_), e.what()));
-      return;
+      pause = longest_pause;
+      told = false;
+      continue;
     } catch (const std::exception& e) {
-      log(log_level::error,
-          fmt::format("{} hears no more of workers that join or leave: {}", to_string(self_), e.what()));
-      return;
+      if (closing_.load()) return;
+      if (!std::exchange(told, true)) {
+        log(log_level::warning,
+            fmt::format("{} does not hear of workers that join or leave, until the store can be reached: {}",
+                        to_string(self_), e.what()));
+      }
     }
+    std::unique_lock lock(members_mutex_);
+    (void)members_changed_.wait_for(lock, pause, [&] { return closing_.load(); });
+    pause = std::min<std::chrono::milliseconds>(2 * pause, std::chrono::seconds(2));
   }
 }
 
@@ -187,6 +193,7 @@ void native_core::catch_up() const noexcept {
 void native_core::watch_next() noexcept {
   if (options_.heartbeat_interval.is_never()) return;
   try {
+    std::lock_guard watching(watched_mutex_);
     peer* next = nullptr;
     for (peer* each : peers_.all()) {
       if (each->id == self_.id()) continue;
@@ -196,11 +203,7 @@ void native_core::watch_next() noexcept {
       }
       if (!next || (next->id < self_.id() && self_.id() < each->id)) next = each;
     }
-    peer* before = nullptr;
-    {
-      std::lock_guard lock(watched_mutex_);
-      before = std::exchange(watched_, next);
-    }
+    peer* before = std::exchange(watched_, next);
     if (before && before != next) {
       std::lock_guard lock(before->mutex);
       before->live.guarded = false;
@@ -217,6 +220,7 @@ void native_core::leave_dynamic(deadline until) {
   if (fenced_.load(std::memory_order_acquire)) throw_error(errc::fenced, fence_reason_);
   leaving_stopped_.store(false);
   try {
+    leave_written_.store(true);
     (void)log_->append(member_entry::leave(life_));
     // The next group here may have other leases.
     if (log_->members().members().empty()) store_->erase("kind");
@@ -226,11 +230,32 @@ void native_core::leave_dynamic(deadline until) {
   wait_until_quiet(until);
 }
 
-void native_core::stop_following() noexcept {
+void native_core::wake_waiting() noexcept {
+  {
+    std::lock_guard lock(members_mutex_);
+    ++member_changes_;
+  }
   members_changed_.notify_all();
-  if (!follower_.joinable()) return;
-  if (const auto where = group_store()) where->close();
-  follower_.join();
+}
+
+// Whoever leaves without a word in the log has said farewell to those it was connected to, if to anybody.
+void native_core::write_leave(incarnation life) noexcept {
+  try {
+    if (log_->members().find(life)) (void)log_->append(member_entry::leave(life));
+  } catch (const std::exception& e) {
+    log(log_level::info, fmt::format("{}: the store does not know of a leave: {}", to_string(self_), e.what()));
+  }
+}
+
+void native_core::stop_following() noexcept {
+  if (!log_) return;
+  wake_waiting();
+  if (joined_.load() != 0 && !leave_written_.exchange(true) && !fenced_.load()) write_leave(life_);
+  if (follower_.joinable()) {
+    if (const auto where = group_store()) where->close();
+    follower_.join();
+  }
+  log_->release();
 }
 
 }  // namespace ferry::inline v0::detail

@@ -60,18 +60,6 @@ void run_detached(reactor& loop, Action action) {
   loop.post(fresh);
 }
 
-// Whether an address of each begins with the same scheme and host. On one machine a refusal is the answer of that machine.
-bool share_host(const std::vector<std::string>& these, const std::vector<std::string>& those) {
-  const auto host = [](const std::string& address) {
-    const auto scheme = address.find("://");
-    return scheme == std::string::npos ? std::string_view() : std::string_view(address).substr(0, address.rfind(':'));
-  };
-  return std::any_of(these.begin(), these.end(), [&](const std::string& one) {
-    return !host(one).empty() &&
-           std::any_of(those.begin(), those.end(), [&](const std::string& other) { return host(one) == host(other); });
-  });
-}
-
 // Where control frames to a worker go: over the control connection or, without one, where calls go.
 struct control_route {
   /// With the peer's mutex held.
@@ -98,7 +86,7 @@ struct native_core::heartbeat : work {
 };
 
 void native_core::keep_ticking(clock::time_point at) noexcept {
-  if (options_.heartbeat_interval.is_never()) return;
+  if (options_.heartbeat_interval.is_never() || (log_ && joined_.load() == 0)) return;
   std::lock_guard lock(ticks_mutex_);
   watch_changed_ = true;
   if (ticking_ || closing_.load() || fenced_.load()) return;
@@ -392,11 +380,9 @@ void native_core::heed(peer& whom, incarnation life, const connect_outcome& outc
   bool awaited = false;
   {
     std::lock_guard lock(whom.mutex);
-    // A member of a dynamic group has announced itself when it listened; whoever watches it has asked for a lease, or is where
-    // it was.
-    reached = whom.live.reached ||
-              (log_ && (share_host(whom.record.addresses, advertised_) ||
-                        (whom.live.guarded && clock::now() - whom.live.heard > rules_of(options_).lease)));
+    // A member of a dynamic group has announced itself when it listened; where this worker runs, too, a refusal is that of its
+    // machine.
+    reached = whom.live.reached || (log_ && !host_.empty() && whom.record.host == host_);
     awaited = whom.live.awaited;
   }
   // Where this worker has never been it may be at the wrong address: that is no evidence for others. To wait there is in vain.
@@ -472,6 +458,14 @@ void native_core::depart(peer& whom, incarnation life, std::string reason) noexc
     if (!closing_.load()) tell(event);
     activity_changed();
     keep_ticking();
+    if (log_ && joined_.load() != 0 && !closing_.load() && !fenced_.load()) {
+      wake_waiting();
+      watch_next();
+      run_detached(*reactor_, [self = shared_from_this(), life] {
+        if (!self->closing_.load()) self->catch_up();
+        if (!self->closing_.load()) self->write_leave(life);
+      });
+    }
   } catch (const std::exception& e) {
     log(log_level::error, fmt::format("{}: the leave of a worker got lost: {}", self_.name(), e.what()));
   }
@@ -640,6 +634,7 @@ void native_core::become_fenced(const std::string& reason) noexcept {
     end_links(nullptr, {}, errc::fenced, make_error(errc::fenced, fence_reason_));
     tell({member_event::kind::fenced, self_, life_, fence_reason_});
     activity_changed();
+    wake_waiting();
   } catch (const std::exception& e) {
     log(log_level::error, fmt::format("{}: the fence was not dealt with: {}", self_.name(), e.what()));
   }

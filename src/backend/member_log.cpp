@@ -23,12 +23,24 @@ std::uint64_t to_number(std::string_view text) noexcept {
 
 }  // namespace
 
+std::shared_ptr<store> member_log::where() const {
+  const std::lock_guard lock(store_mutex_);
+  if (!store_) throw_error(errc::store_failed, "the worker has left its group, and the group's store");
+  return store_;
+}
+
+void member_log::release() noexcept {
+  std::shared_ptr<store> released;
+  const std::lock_guard lock(store_mutex_);
+  released.swap(store_);
+}
+
 membership member_log::members() const {
   const std::lock_guard lock(mutex_);
   return members_;
 }
 
-std::uint64_t member_log::number_at(std::string_view key) { return to_number(store_->try_get(key).value_or("0")); }
+std::uint64_t member_log::number_at(std::string_view key) { return to_number(where()->try_get(key).value_or("0")); }
 
 void member_log::tell(const membership_change& change) {
   if (change.what != membership_change::kind::none) told_(change);
@@ -40,7 +52,7 @@ membership_change member_log::take(std::uint64_t index, const std::string& text)
     change = members_.apply(index, member_entry::decode(text));
   } catch (const error& e) {
     log(log_level::warning,
-        fmt::format("entry {} of the group's log in the {} was skipped: {}", index, store_->describe(), e.message()));
+        fmt::format("entry {} of the group's log in the {} was skipped: {}", index, where()->describe(), e.message()));
     members_.skip(index);
   }
   tell(change);
@@ -57,7 +69,7 @@ void member_log::load() {
 // From what others have put together; what differs from what was known here has changed.
 void member_log::start_again() {
   const std::uint64_t before = members_.index();
-  if (const auto text = store_->try_get("members")) {
+  if (const auto text = where()->try_get("members")) {
     membership there = membership::decode(*text);
     if (there.index() > members_.index()) {
       const membership known = std::exchange(members_, std::move(there));
@@ -72,7 +84,7 @@ void member_log::start_again() {
   }
   // All entries in one round trip.
   std::map<std::uint64_t, std::string> entries;
-  for (store_entry& each : store_->list("log/")) {
+  for (store_entry& each : where()->list("log/")) {
     entries.emplace(to_number(std::string_view(each.key).substr(4)), std::move(each.value));
   }
   for (auto next = entries.find(members_.index() + 1); next != entries.end() && next->first == members_.index() + 1;
@@ -81,7 +93,7 @@ void member_log::start_again() {
   }
   if (members_.index() == before && number_at("trimmed") > before) {
     throw_error(errc::malformed, fmt::format("the group's log in the {} has a gap after entry {}; were keys removed?",
-                                             store_->describe(), before));
+                                             where()->describe(), before));
   }
 }
 
@@ -93,7 +105,7 @@ void member_log::catch_up() {
 void member_log::read_new() {
   for (;;) {
     const std::uint64_t next = members_.index() + 1;
-    if (const auto text = store_->try_get(entry_key(next))) {
+    if (const auto text = where()->try_get(entry_key(next))) {
       take(next, *text);
     } else if (tail_.load() >= next && number_at("trimmed") >= next) {
       start_again();
@@ -109,32 +121,38 @@ membership_change member_log::append(const member_entry& entry) {
   for (;;) {
     read_new();
     const std::uint64_t next = members_.index() + 1;
-    const std::string there = store_->compare_set(entry_key(next), "", text);
+    const std::string there = where()->compare_set(entry_key(next), "", text);
     // This process may have been stopped for so long that the place is one of those that were removed.
     if (number_at("trimmed") >= next) {
-      if (there == text) store_->erase(entry_key(next));
+      if (there == text) where()->erase(entry_key(next));
       start_again();
       continue;
     }
     membership_change change = take(next, there);
     if (there != text) continue;
-    store_->set("tail", std::to_string(next));
-    if (next % snapshot_interval == 0) publish_members();
+    try {  // the entry stands, whatever becomes of these
+      where()->set("tail", std::to_string(next));
+      if (next % snapshot_interval == 0) publish_members();
+    } catch (const error& e) {
+      log(log_level::warning,
+          fmt::format("entry {} of the group's log in the {} was written, but what goes with it was not: {}", next,
+                      where()->describe(), e.message()));
+    }
     return change;
   }
 }
 
 void member_log::publish_members() {
-  const std::string there = store_->try_get("members").value_or("");
+  const std::string there = where()->try_get("members").value_or("");
   if (!there.empty() && membership::decode(there).index() >= members_.index()) return;
   const std::string text = members_.encode();
-  if (store_->compare_set("members", there, text) != text || members_.index() <= kept_entries) return;
+  if (where()->compare_set("members", there, text) != text || members_.index() <= kept_entries) return;
   const std::uint64_t last = members_.index() - kept_entries;
-  const std::string before = store_->try_get("trimmed").value_or("");
+  const std::string before = where()->try_get("trimmed").value_or("");
   if (to_number(before) >= last) return;
-  if (store_->compare_set("trimmed", before, std::to_string(last)) != std::to_string(last))
+  if (where()->compare_set("trimmed", before, std::to_string(last)) != std::to_string(last))
     return;  // another one does it
-  for (std::uint64_t index = to_number(before) + 1; index <= last; ++index) store_->erase(entry_key(index));
+  for (std::uint64_t index = to_number(before) + 1; index <= last; ++index) where()->erase(entry_key(index));
 }
 
 bool member_log::wait(deadline until) {
@@ -146,7 +164,7 @@ bool member_log::wait(deadline until) {
   const timeout limit =
       until.is_never() ? no_timeout : timeout(std::max(until.remaining(), std::chrono::nanoseconds(1)));
   try {
-    const store_change change = store_->wait_change("tail", version, limit);
+    const store_change change = where()->wait_change("tail", version, limit);
     const std::lock_guard lock(waiting_mutex_);
     tail_version_ = change.version;
     if (change.value) tail_.store(std::max(tail_.load(), to_number(*change.value)));

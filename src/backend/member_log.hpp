@@ -37,6 +37,9 @@ class member_log {
   /// Blocks until there may be something new. False at the deadline.
   bool wait(deadline until = {});
 
+  /// The store is let go: functions that use it throw errc::store_failed from now on.
+  void release() noexcept;
+
   /// Everything up to this entry has been told.
   [[nodiscard]] std::uint64_t seen() const noexcept { return seen_.load(std::memory_order_acquire); }
   [[nodiscard]] membership members() const;
@@ -54,7 +57,10 @@ class member_log {
   void publish_members();
   [[nodiscard]] std::uint64_t number_at(std::string_view key);
 
-  const std::shared_ptr<store> store_;
+  [[nodiscard]] std::shared_ptr<store> where() const;
+
+  mutable std::mutex store_mutex_;  // guards the next one
+  std::shared_ptr<store> store_;
   const observer told_;
   mutable std::mutex mutex_;  // guards the next one, and is held while the observer is told
   membership members_;

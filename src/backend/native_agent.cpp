@@ -91,18 +91,10 @@ std::vector<worker_info> native_core::workers() const {
 
 // In a dynamic group somebody may have come since the log was read last.
 peer* native_core::place_of(std::string_view name) const {
-  const auto look = [&](bool& member) {
-    peer* found = peers_.find(name);
-    if (!found) return found;
-    std::lock_guard lock(found->mutex);
-    member = found->state == peer_state::member;
-    return found;
-  };
-  bool member = false;
-  peer* found = look(member);
-  if (member || !log_ || closing_.load() || fenced_.load()) return found;
+  peer* found = peers_.find(name);
+  if (found || !log_ || closing_.load() || fenced_.load()) return found;
   catch_up();
-  return look(member);
+  return peers_.find(name);
 }
 
 worker_info native_core::find(std::string_view name) const {
@@ -232,7 +224,7 @@ hello native_core::greeting(const worker_info& target, bool control) const {
           .life = life_,
           .target = target.name(),
           .features = control ? feature_control : 0,
-          .joined = joined_.load()};
+          .joined = announced_.load()};
 }
 
 std::shared_ptr<connect_attempt> native_core::attempt_to_reach(const worker_record& to, bool control,

@@ -158,6 +158,8 @@ class native_core final : public link_owner,
   void lose_unless_left(peer& whom, incarnation life, const std::string& reason) noexcept;
   void record_loss(const fence_notice& notice, bool contested);
   void stop_following() noexcept;
+  void wake_waiting() noexcept;
+  void write_leave(incarnation life) noexcept;
 
   void listen();
   void stop_listening() noexcept;
@@ -176,6 +178,7 @@ class native_core final : public link_owner,
   const int world_size_;  // 0: dynamic
   const int wanted_id_;   // any_rank: whichever is free
   const std::string metadata_;
+  const std::string host_ = this_host();
   const timeout init_timeout_;
   std::string group_;
 
@@ -206,9 +209,11 @@ class native_core final : public link_owner,
   std::unordered_map<void*, std::shared_ptr<control_link>> controls_;
   std::map<std::int32_t, peer_traffic> past_traffic_;  // of links that are closed, by the peer's id
 
-  std::unique_ptr<member_log> log_;  // of a dynamic group, once it begins to join; then for good
-  std::thread follower_;             // reads it
-  std::atomic<std::uint64_t> joined_{0};
+  std::unique_ptr<member_log> log_;          // of a dynamic group, once it begins to join; then for good
+  std::thread follower_;                     // reads it
+  std::atomic<std::uint64_t> joined_{0};     // the index of its own entry
+  std::atomic<std::uint64_t> announced_{0};  // what hellos say: the same, or the last one while it is being written
+  std::atomic<bool> leave_written_{false};
   mutable std::mutex members_mutex_;  // guards the next two
   mutable std::condition_variable members_changed_;
   std::uint64_t member_changes_ = 0;

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <fstream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/stat.h>
 
 #include <ferry/base/error.hpp>
 
@@ -12,9 +14,17 @@
 
 namespace ferry::inline v0::detail {
 
-// Lines: the name, the incarnation, one address each, an empty one; then the metadata, whatever they hold.
+std::string this_host() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  struct stat space {};
+  if (!std::getline(file, boot) || ::stat("/proc/self/ns/net", &space) != 0) return {};
+  return fmt::format("{}/{}", boot, space.st_ino);
+}
+
+// Lines: the name, the incarnation, the host, one address each, an empty one; then the metadata, whatever they hold.
 std::string worker_record::encode() const {
-  return fmt::format("{}\n{:016x}\n{}\n\n{}", who.name(), life.value, fmt::join(addresses, "\n"), metadata);
+  return fmt::format("{}\n{:016x}\n@{}\n{}\n\n{}", who.name(), life.value, host, fmt::join(addresses, "\n"), metadata);
 }
 
 worker_record worker_record::decode(const std::string& text, int id) {
@@ -30,8 +40,10 @@ worker_record worker_record::decode(const std::string& text, int id) {
     lines.push_back(text.substr(at, end - at));
     at = end + 1;
   }
-  if (lines.size() < 3) std::rethrow_exception(malformed(fmt::format("has {} lines", lines.size())));
-  worker_record result{worker_info(lines[0], id), {}, {lines.begin() + 2, lines.end()}, text.substr(at + 1)};
+  if (lines.size() < 4) std::rethrow_exception(malformed(fmt::format("has {} lines", lines.size())));
+  if (!lines[2].starts_with('@')) std::rethrow_exception(malformed("does not say where it runs"));
+  worker_record result{worker_info(lines[0], id), {}, lines[2].substr(1), {lines.begin() + 3, lines.end()},
+                       text.substr(at + 1),       0};
   const char* const last = lines[1].data() + lines[1].size();
   const auto [end, failure] = std::from_chars(lines[1].data(), last, result.life.value, 16);
   if (failure != std::errc() || end != last) std::rethrow_exception(malformed("has no incarnation"));
@@ -97,11 +109,6 @@ peer& peer_table::admit(worker_record record) {
     names_.erase(old);
   names_[name] = &where;
   return where;
-}
-
-void peer_table::forget_name(const std::string& name, worker_id id) {
-  const std::lock_guard lock(mutex_);
-  if (const auto found = names_.find(name); found != names_.end() && found->second->id == id) names_.erase(found);
 }
 
 std::vector<peer*> peer_table::all() const {

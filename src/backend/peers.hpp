@@ -27,6 +27,7 @@ class outgoing_link;
 struct worker_record {
   worker_info who;
   incarnation life;
+  std::string host;                    ///< the machine and network namespace it runs in, for those in the same one
   std::vector<std::string> addresses;  ///< best first
   std::string metadata;                ///< whatever its user wants the others to know
   std::uint64_t joined = 0;            ///< of a dynamic group: its place in the order of joins, from 1; not encoded
@@ -35,6 +36,9 @@ struct worker_record {
   /// Throws errc::malformed.
   static worker_record decode(const std::string& text, int id);
 };
+
+/// Of this process, as in worker_record::host; empty if it cannot be told.
+std::string this_host();
 
 enum class peer_state : std::uint8_t {
   unknown,  ///< no record yet
@@ -85,8 +89,6 @@ class peer_table {
   [[nodiscard]] peer* find(std::string_view name) const;
   /// Makes the place of the record's id that of this member.
   peer& admit(worker_record record);
-  /// Its name is free again.
-  void forget_name(const std::string& name, worker_id id);
   /// Every place, by id.
   [[nodiscard]] std::vector<peer*> all() const;
 

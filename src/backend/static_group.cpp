@@ -74,7 +74,8 @@ void native_core::form_static(deadline until) {
     agree_on_group();
     agree_on_names(until);
     listen();
-    store_->set(rank_key("worker/", self_.id().value), worker_record{self_, life_, advertised_, metadata_}.encode());
+    store_->set(rank_key("worker/", self_.id().value),
+                worker_record{self_, life_, host_, advertised_, metadata_, 0}.encode());
     read_peers(until);
     // Whoever returns from here may call anybody: all must have their tables by then.
     if (store_->add("ready", 1) == world_size_) store_->set("all_ready", "1");

@@ -86,6 +86,8 @@ void worker_core::shutdown(parting how, timeout limit) {
   std::unique_lock lock(shutdown_mutex_);
   if (progress_ == progress::running) {
     progress_ = progress::ending;
+    if (wish_ > how) limit = wish_limit_;  // a handler has asked for it before
+    how = std::max(how, wish_);
     lock.unlock();
     return end_and_tell(how, limit);
   }
@@ -358,6 +360,9 @@ void worker_core::on_member_event(const member_event& event) noexcept {
     }
     const std::lock_guard lock(events_mutex_);
     if (observers_dropped_) return;
+    // Of a predecessor, told late: whoever has taken its place is known already.
+    const auto known = members_.find(event.who.id());
+    if (event.what != member_event::kind::joined && known != members_.end() && known->second.life != event.life) return;
     for (const auto& each : observers_) report(each, event);
     switch (event.what) {
       case member_event::kind::joined:

@@ -155,8 +155,8 @@ void accept_handshake::refuse(const refusal& why) {
       fmt::format("{}: refused {} at {}: {}: {}", core_->transport_name,
                   why.code == errc::authentication_failed ? "the peer" : "worker '" + hello_.name + "'", peer_,
                   errc_name(why.code), why.text);
-  // Both are in the nature of groups that workers join and leave.
-  if (why.code == errc::join_pending || why.code == errc::shutting_down) {
+  // These are in the nature of groups that workers join and leave; who connects is told.
+  if (why.code == errc::join_pending || why.code == errc::shutting_down || why.code == errc::unknown_worker) {
     log(log_level::info, text);
   } else {
     core_->warnings.warn(text);

@@ -30,7 +30,7 @@ using kind = membership_change::kind;
 namespace {
 
 worker_record record(const std::string& name, int id, std::uint64_t life) {
-  return {worker_info(name, id), incarnation{life}, {"tcp://127.0.0.1:1"}, {}, 0};
+  return {worker_info(name, id), incarnation{life}, "a/b", {"tcp://127.0.0.1:1"}, {}, 0};
 }
 
 std::vector<std::string> names(const membership& group) {
@@ -61,15 +61,16 @@ TEST_CASE("entries survive the round trip") {
     CHECK(got.what == entry.what);
     CHECK(got.record.who == entry.record.who);
     CHECK(got.record.life == entry.record.life);
+    CHECK(got.record.host == entry.record.host);
     CHECK(got.record.addresses == entry.record.addresses);
     CHECK(got.record.metadata == entry.record.metadata);
     CHECK(got.witness == entry.witness);
     CHECK(got.whom == entry.whom);
     CHECK(got.reason == entry.reason);
   }
-  for (const char* text :
-       {"", "join", "join 1", "join x\na\n1\nb\n\n", "join 99999\na\n1\nb\n\n", "join 1\na\nzz\nb\n\n",
-        "join 1\na\n1\nb", "join 1\n bad name\n1\nb\n\n", "leave", "leave xyz\n", "lost 1\nwhy", "born 1\n"}) {
+  for (const char* text : {"", "join", "join 1", "join x\na\n1\n@\nb\n\n", "join 99999\na\n1\n@\nb\n\n",
+                           "join 1\na\nzz\n@\nb\n\n", "join 1\na\n1\nb\nc\n\n", "join 1\na\n1\n@\nb",
+                           "join 1\n bad name\n1\n@\nb\n\n", "leave", "leave xyz\n", "lost 1\nwhy", "born 1\n"}) {
     CAPTURE(text);
     CHECK_THROWS_AS(member_entry::decode(text), ferry::error);
   }

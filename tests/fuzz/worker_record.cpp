@@ -36,8 +36,8 @@ void run(bytes input) {
 
 void seeds(const seed_sink& sink) {
   using entry = ferry::detail::member_entry;
-  const ferry::detail::worker_record record{
-      ferry::worker_info("worker0", 3), {0x0123456789abcdef}, {"tcp://10.0.0.2:4711", "unix:@ferry-1"}, "metadata", 0};
+  const ferry::detail::worker_record record{ferry::worker_info("worker0", 3),         {0x0123456789abcdef}, "boot/1",
+                                            {"tcp://10.0.0.2:4711", "unix:@ferry-1"}, "metadata",           0};
   sink("record", bytes_of(record.encode()));
   sink("join", bytes_of(entry::join(record).encode()));
   sink("leave", bytes_of(entry::leave({7}).encode()));

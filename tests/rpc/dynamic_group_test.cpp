@@ -15,6 +15,9 @@
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 
+#include <ferry/base/secret.hpp>
+#include <ferry/store/tcp_store.hpp>
+
 #include "cluster.hpp"
 #include "expect_error.hpp"
 #include "gate.hpp"
@@ -493,4 +496,71 @@ TEST_CASE("any_rank needs a dynamic group, and a rank is needed otherwise") {
   expect_error(errc::invalid_argument, "world_size -7", [&] { ferry::init_rpc(config); });
   config = config_of(at.method, "w", -1);
   expect_error(errc::bad_init_method, "rank parameter missing", [&] { ferry::init_rpc(config); });
+}
+
+TEST_CASE("who comes and goes under one name is never taken for its own predecessor") {
+  meeting_place at;
+  std::vector<ferry::worker> others;
+  for (int i = 0; i != 3; ++i) others.push_back(ferry::init_rpc(config_of(at.method, "other-" + std::to_string(i))));
+  for (int i = 0; i != 60; ++i) {
+    ferry::worker self = ferry::init_rpc(config_of(at.method, "same"));
+    for (auto& other : others) CHECK(self.rpc_sync<call_back>(other.name(), "same") == "same");
+    CHECK_FALSE(self.fenced());
+    self.leave();
+  }
+}
+
+TEST_CASE("who leaves without waiting is gone for everybody, later members included") {
+  meeting_place at;
+  std::vector<ferry::worker> group;
+  for (int i = 0; i != 6; ++i) group.push_back(ferry::init_rpc(config_of(at.method, "w" + std::to_string(i), i)));
+  events seen(group[1]);
+  group[3].shutdown(false);
+  seen.up_to("w3 left");
+  ferry::worker late = ferry::init_rpc(config_of(at.method, "late"));
+  CHECK(names_of(late.workers()) == std::vector<std::string>{"late", "w0", "w1", "w2", "w4", "w5"});
+  expect_error(errc::rpc_timeout, "'w3'", [&] { late.wait_for_worker("w3", 1ms); });
+}
+
+TEST_CASE("who answers, whatever it says, is alive, and keeps its name") {
+  meeting_place at;
+  auto config = config_of(at.method, "holder");
+  config.lease = 600ms;
+  config.transports = {"tcp"};
+  ferry::worker holder = ferry::init_rpc(config);
+  SUBCASE("no transport in common") {
+    config.transports = {"unix"};
+    expect_error(errc::duplicate_name, "'holder' is not unique", [&] { ferry::init_rpc(config); });
+  }
+  SUBCASE("another secret") {
+    if (!ferry::authentication_available()) return;
+    config.secret = "one that the holder does not know";
+    expect_error(errc::duplicate_name, "'holder' is not unique", [&] { ferry::init_rpc(config); });
+  }
+  CHECK_FALSE(holder.fenced());
+  CHECK(holder.rpc_sync<plus_one>("holder", 1) == 2);
+}
+
+TEST_CASE("a future that is kept does not keep the store of a group that its worker has left") {
+  watchdog dog("a test with a dynamic group");
+  const auto port = ferry_test::free_port();
+  const std::string meeting = "tcp://127.0.0.1:" + std::to_string(port);
+  ferry::future<int> kept;
+  {
+    ferry::worker self = ferry::init_rpc(config_of(meeting, "first", 0));
+    ferry::worker other = ferry::init_rpc(config_of(meeting, "second"));
+    kept = self.rpc_async<plus_one>("second", 1);
+    CHECK(kept.get() == 2);
+    other.leave();
+    self.leave();
+  }
+  CHECK_THROWS_AS(ferry::tcp_store({.host = "127.0.0.1", .port = port, .limit = 1ms}), ferry::error);
+  CHECK(kept.get() == 2);
+}
+
+TEST_CASE("a handler that asked to leave before is heard by shutdown, too") {
+  ferry_test::cluster group(2, {.graceful = false});
+  group[0].rpc_sync<go>("worker1");
+  group[1].shutdown();  // worker0 never comes
+  expect_error(errc::peer_lost, "", [&] { group[0].rpc_sync<plus_one>("worker1", 1); });
 }
