@@ -3,7 +3,9 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <future>
 #include <memory>
 #include <stdexcept>
@@ -11,6 +13,9 @@
 #include <thread>
 #include <vector>
 
+#include <fcntl.h>
+#include <sched.h>
+#include <unistd.h>
 #include <ferry/ferry.hpp>
 
 #include "support/handlers.hpp"
@@ -79,6 +84,103 @@ void measure(report& out, const options& chosen, const std::string& transport) {
   }
 }
 
+// ---------------------------------------------------------------- a link that is cut
+
+// Two network namespaces, joined by a link: this process's own one, and one for callees. Needs root, and the program `ip`.
+class cut_link {
+ public:
+  static constexpr const char* here = "10.201.77.1";
+  static constexpr const char* there = "10.201.77.2";
+
+  cut_link() {
+    must("ip netns add " + space());
+    must("ip link add " + near_end() + " type veth peer name " + far_end() + " netns " + space());
+    must("ip addr add " + std::string(here) + "/24 dev " + near_end());
+    must("ip -n " + space() + " addr add " + std::string(there) + "/24 dev " + far_end());
+    must("ip link set " + near_end() + " up");
+    heal();
+  }
+  ~cut_link() { (void)run("ip netns delete " + space()); }  // and with it the link
+  cut_link(const cut_link&) = delete;
+  cut_link& operator=(const cut_link&) = delete;
+
+  /// At the far end: this side is told nothing, its packets are lost.
+  void cut() const { must("ip -n " + space() + " link set " + far_end() + " down"); }
+  void heal() const { must("ip -n " + space() + " link set " + far_end() + " up"); }
+  [[nodiscard]] std::string space() const { return "ferry-bench-" + number_; }
+
+  static bool possible() { return ::geteuid() == 0 && run("ip netns list"); }
+
+ private:
+  [[nodiscard]] std::string near_end() const { return "fb" + number_ + "a"; }
+  [[nodiscard]] std::string far_end() const { return "fb" + number_ + "b"; }
+  static bool run(const std::string& command) { return std::system((command + " > /dev/null 2>&1").c_str()) == 0; }
+  static void must(const std::string& command) {
+    if (!run(command)) throw std::runtime_error("this command fails: " + command);
+  }
+
+  const std::string number_ = std::to_string(::getpid());
+};
+
+ferry::worker start_at(const char* address, const std::string& name, int rank, const std::string& meeting) {
+  ferry::worker_config config{.name = name, .rank = rank, .world_size = 2, .init_method = meeting};
+  config.transports = {"tcp"};
+  config.transport.bind = address;
+  config.heartbeat_interval = 100ms;
+  config.lease = 500ms;
+  config.allow_unauthenticated = true;
+  return ferry::init_rpc(config);
+}
+
+// Arguments: the namespace, the init method.
+int serve_in_namespace(const std::vector<std::string>& arguments) {
+  const int space = ::open(("/run/netns/" + arguments.at(0)).c_str(), O_RDONLY | O_CLOEXEC);
+  if (space < 0 || ::setns(space, CLONE_NEWNET) != 0) throw std::runtime_error("cannot enter a network namespace");
+  ::close(space);
+  ferry::worker self = start_at(cut_link::there, callee, 1, arguments.at(1));
+  char ignored = 0;
+  read_all(control_descriptor, &ignored, 1);
+  self.shutdown(false);
+  return 0;
+}
+
+void measure_cut(report& out, const options& chosen) {
+  const std::string name = "cut/tcp";
+  if (!chosen.wants(name)) return;
+  if (!cut_link::possible()) return out.say("cut/tcp was left out: it needs root, and the program ip");
+  out.section(name);
+  out.say("a link between two network namespaces; heartbeats every 100 ms, lease 500 ms");
+  cut_link link;
+  std::string place = "/tmp/ferry-bench-XXXXXX";
+  if (!::mkdtemp(place.data())) throw std::runtime_error("mkdtemp fails");
+  std::vector<double> caller;
+  double fenced = 0;
+  for (int i = 0; i != (chosen.quick ? 5 : 40); ++i) {
+    const std::string meeting = "file://" + place + "/store" + std::to_string(i);
+    child_process far("cut callee", {link.space(), meeting});
+    ferry::worker self = start_at(cut_link::here, "caller", 0, meeting);
+    (void)self.rpc_sync<remote::add>(callee, 1, 2);
+    const auto pending = self.rpc_async<remote::block_for>({callee, {.timeout = ferry::no_timeout}}, 3600 * 1000);
+    (void)self.rpc_sync<remote::add>(callee, 1, 2);
+    const auto begin = clock::now();
+    link.cut();
+    try {
+      pending.get();
+      throw std::runtime_error("a call over a link that is cut has succeeded");
+    } catch (const ferry::error& e) {
+      caller.push_back(milliseconds(clock::now() - begin));
+      if (e.kind() != ferry::errc::peer_lost && e.kind() != ferry::errc::fenced) throw;
+      if (e.kind() == ferry::errc::fenced) ++fenced;  // the other one was first to say so
+    }
+    link.heal();
+    self.shutdown(false);
+    far.signal(SIGKILL);
+  }
+  std::filesystem::remove_all(place);
+  add(out, name + "/call", caller, target{600, false, false});
+  out.add({.name = name + "/caller-fenced", .value = fenced, .unit = "", .n = caller.size()});
+}
+
 int spin(const std::vector<std::string>&) {
   for (;;) {
     // Until it is killed.
@@ -120,6 +222,7 @@ int main(int argc, char** argv) {
   using namespace ferry_bench;
   auto roles = worker_roles();
   roles.emplace("spin", spin);
+  roles.emplace("cut callee", serve_in_namespace);
   run_role(argc, argv, roles);
   const options chosen = read_options(
       argc, argv, "failure: time from the death of a worker to the errors of its callers, and false deaths");
@@ -129,6 +232,7 @@ int main(int argc, char** argv) {
   try {
     report out("failure", chosen);
     for (const std::string transport : {"tcp", "unix"}) measure(out, chosen, transport);
+    measure_cut(out, chosen);
     measure_busy(out, chosen);
     return 0;
   } catch (const std::exception& e) {

@@ -187,8 +187,8 @@ class counting_store final : public ferry::store {
 class listener final : public ferry::request_handler {
  public:
   void on_request(const std::shared_ptr<ferry::reply_channel>& channel, const ferry::worker_info&,
-                  ferry::inbound_message&&) noexcept override {
-    channel->handled();
+                  ferry::inbound_message&& request) noexcept override {
+    channel->handled(request.payload.size());
   }
   void on_member_event(const ferry::member_event& event) noexcept override {
     if (event.what != ferry::member_event::kind::joined) return;
@@ -225,7 +225,8 @@ class simulated_group {
   }
   simulated& operator[](int rank) { return *workers_.at(static_cast<std::size_t>(rank)); }
   void join(int rank) {
-    ferry::worker_config config{.name = "w" + std::to_string(rank), .rank = rank, .world_size = dynamic_ ? 0 : size_};
+    ferry::worker_config config{
+        .name = std::string("w").append(std::to_string(rank)), .rank = rank, .world_size = dynamic_ ? 0 : size_};
     config.rpc_timeout = 300s;
     config.transports = {"inproc"};
     simulated& own = (*this)[rank];
