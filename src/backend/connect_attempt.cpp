@@ -35,22 +35,24 @@ connect_attempt::connect_attempt(std::vector<route> routes, hello self, incarnat
       wanted_(std::move(wanted)),
       done_(std::move(done)) {}
 
+// Advances the attempt on a thread of the reactor.
+struct connect_attempt::step : work {
+  explicit step(std::shared_ptr<connect_attempt> which) : attempt(std::move(which)) {
+    run = [](work* self) noexcept {
+      const std::unique_ptr<step> owned(static_cast<step*>(self));
+      try {
+        owned->attempt->advance();
+      } catch (const std::exception& e) {
+        owned->attempt->finish({{}, connect_verdict::unknown, e.what()});
+      }
+    };
+  }
+  const std::shared_ptr<connect_attempt> attempt;
+};
+
 void connect_attempt::start(reactor& loop) {
   loop_ = &loop;
-  struct starter : work {
-    std::shared_ptr<connect_attempt> attempt;
-  };
-  auto* item = new starter;
-  item->attempt = shared_from_this();
-  item->run = [](work* self) noexcept {
-    const std::unique_ptr<starter> owned(static_cast<starter*>(self));
-    try {
-      owned->attempt->advance();
-    } catch (const std::exception& e) {
-      owned->attempt->finish({{}, connect_verdict::unknown, e.what()});
-    }
-  };
-  loop.post(item);
+  loop.post(new step(shared_from_this()));
 }
 
 void connect_attempt::advance() {
@@ -85,23 +87,11 @@ void connect_attempt::advance() {
 }
 
 bool connect_attempt::try_later() {
-  struct retry : work {
-    std::shared_ptr<connect_attempt> attempt;
-  };
   constexpr int most = 80;  // 1, 2, 4 ... 64 ms, and so on: five seconds in all
   constexpr int longest = 6;
   if (times_put_off_ == most) return false;
-  auto item = std::make_unique<retry>();
-  item->attempt = shared_from_this();
-  item->run = [](work* self) noexcept {
-    const std::unique_ptr<retry> owned(static_cast<retry*>(self));
-    try {
-      owned->attempt->advance();
-    } catch (const std::exception& e) {
-      owned->attempt->finish({{}, connect_verdict::unknown, e.what()});
-    }
-  };
   const auto pause = std::chrono::milliseconds(1 << std::min(times_put_off_++, longest));
+  auto item = std::make_unique<step>(shared_from_this());
   loop_->start_timer(deadline(clock::now() + pause), item.get());
   (void)item.release();
   return true;

@@ -38,6 +38,7 @@ class connect_attempt : public std::enable_shared_from_this<connect_attempt> {
   void start(reactor& loop);
 
  private:
+  struct step;
   void advance();
   /// Soon, the same address again: the peer has yet to hear that this worker has joined. False: it has had its time.
   bool try_later();

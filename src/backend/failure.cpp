@@ -5,9 +5,11 @@
 //                          silent for too long. Its incarnation is fenced: every member is told, and it too, should it live.
 //
 // Heartbeats go over a control connection of their own, one for each pair of workers, opened at the first tick at which calls
-// have a connection: a group that is over sooner has none. A worker that nothing connects to this one is not watched.
+// have a connection: a group that is over sooner has none. A worker that nothing connects to this one is not watched,
+// but for the next member of a dynamic group (dynamic_group.cpp).
 //
-// Fences are told to the members that a connection leads to, each of which passes them on once, and left in the store:
+// Fences are told to the members that a connection leads to, each of which passes them on once, and left in the store: in the
+// log of a dynamic group, where whoever comes first is believed; in a static one as
 //
 //   fence/<id>         "<incarnation>\n<reason>"
 //   silence/<a>/<b>    of two incarnations the one that was first to say that the other one is silent; the other one is dead
