@@ -1,4 +1,5 @@
-// What ferry costs while it does nothing: processor time of two idle workers that are connected to each other.
+// What ferry costs beside the calls: processor time of two idle workers that are connected to each other, and what the flight
+// recorder adds to a small call.
 
 #include <cerrno>
 #include <chrono>
@@ -8,6 +9,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include <ferry/ferry.hpp>
 
@@ -55,17 +57,53 @@ void measure(report& out, const options& chosen, const std::string& transport) {
   out.add({.name = prefix + "callee", .value = other, .unit = "% core", .n = 1}, wanted);
 }
 
+// Two pairs of workers that differ in the recorder alone take turns, in short windows: what the machine does meanwhile meets both.
+void measure_recorder(report& out, const options& chosen, const std::string& transport) {
+  const std::string prefix = "recorder/" + transport + "/";
+  if (!chosen.wants(prefix)) return;
+  const auto window = chosen.window_or(20ms);
+  const int turns = chosen.quick ? 10 : 100;
+  const pin_mode pin = processors().size() > 1 ? pin_mode::two_cores : pin_mode::same_core;
+  worker_pair with({.transport = transport}, pin);
+  worker_pair without({.transport = transport, .flight_events = 0}, pin);
+  const auto median_of = [&](worker_pair& pair) {
+    pair.pin();
+    const auto call = [&] { (void)pair.caller().rpc_sync<remote::add>(callee, 1, 2); };
+    for (int warm = 0; warm != 200; ++warm) call();
+    auto samples = time_each(window, 20, call);
+    return quantile(samples, 0.5);
+  };
+  std::vector<double> on;
+  std::vector<double> off;
+  std::vector<double> added;
+  for (int turn = 0; turn != turns; ++turn) {
+    const bool with_first = turn % 2 == 0;
+    const double first = median_of(with_first ? with : without);
+    const double second = median_of(with_first ? without : with);
+    on.push_back(with_first ? first : second);
+    off.push_back(with_first ? second : first);
+    added.push_back(100 * (on.back() / off.back() - 1));
+  }
+  out.section(prefix);
+  out.add({.name = prefix + "add", .value = quantile(on, 0.5), .unit = "us", .n = on.size()});
+  out.add({.name = prefix + "add-without", .value = quantile(off, 0.5), .unit = "us", .n = off.size()});
+  out.add({.name = prefix + "added", .value = quantile(added, 0.5), .unit = "%", .n = added.size()},
+          target{2, false, false});
+}
+
 }  // namespace
 }  // namespace ferry_bench
 
 int main(int argc, char** argv) {
   using namespace ferry_bench;
   run_role(argc, argv, worker_roles());
-  const options chosen = read_options(argc, argv, "overhead: processor time of idle connected workers, over 10 s each");
+  const options chosen =
+      read_options(argc, argv, "overhead: processor time of idle workers, and the cost of the flight recorder");
   end_after(chosen.limit.count() != 0 ? chosen.limit : std::chrono::seconds(120));
   try {
     report out("overhead", chosen);
     for (const std::string transport : {"tcp", "unix"}) measure(out, chosen, transport);
+    for (const std::string transport : {"tcp", "unix", "inproc"}) measure_recorder(out, chosen, transport);
     return 0;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "overhead: %s\n", e.what());

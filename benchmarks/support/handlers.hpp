@@ -18,6 +18,21 @@ void block_for(int milliseconds);
 void note(int value);   ///< counts itself
 std::uint64_t noted();  ///< how often note() ran in this process
 
+/// Something to refer to.
+class counter {
+ public:
+  counter() = default;
+  explicit counter(int value) : value_(value) {}
+  int bump(int more) { return value_ += more; }
+
+ private:
+  int value_ = 0;
+};
+int bump(int more);  ///< the same of a counter of the process
+int itself(int value);
+int look_at(const ferry::rref<counter>& ref);  ///< does not use it
+ferry::rref<counter> new_counter(int value);   ///< of this worker
+
 void switch_counting(bool on);  ///< of allocations
 std::uint64_t counted_allocations();
 void switch_pool(bool on);  ///< off: every large tensor gets new memory from the operating system

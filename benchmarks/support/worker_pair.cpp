@@ -16,22 +16,22 @@ namespace {
 
 using namespace std::chrono_literals;
 
-ferry::worker_config config(const std::string& name, int rank, int world_size, const std::string& init_method,
-                            const std::string& transport, bool sleeping, const std::string& interval,
-                            const std::string& lease) {
-  ferry::worker_config result;
-  result.heartbeat_interval = std::chrono::milliseconds(std::stoll(interval));
-  result.lease = std::chrono::milliseconds(std::stoll(lease));
-  result.name = name;
-  result.rank = rank;
-  result.world_size = world_size;
-  result.init_method = init_method;
-  result.transports = {transport};
-  result.transport.bind = "127.0.0.1";
-  if (sleeping) result.transport.max_spin = 0us;
-  result.init_timeout = 20s;
-  result.exit_timeout = 20s;
-  return result;
+// In the order of worker_pair's arguments.
+ferry::worker start(const std::vector<std::string>& arguments) {
+  ferry::worker_config config;
+  config.name = arguments.at(0);
+  config.rank = std::stoi(arguments.at(1));
+  config.world_size = std::stoi(arguments.at(2));
+  config.init_method = arguments.at(3);
+  config.transports = {arguments.at(4)};
+  if (arguments.at(5) == "sleeping") config.transport.max_spin = 0us;
+  config.heartbeat_interval = std::chrono::milliseconds(std::stoll(arguments.at(6)));
+  config.lease = std::chrono::milliseconds(std::stoll(arguments.at(7)));
+  config.flight_events = std::stoi(arguments.at(8));
+  config.transport.bind = "127.0.0.1";
+  config.init_timeout = 20s;
+  config.exit_timeout = 20s;
+  return ferry::init_rpc(config);
 }
 
 std::string milliseconds(ferry::timeout value) {
@@ -41,12 +41,6 @@ std::string milliseconds(ferry::timeout value) {
 bool told_to_stop() {
   pollfd control{control_descriptor, POLLIN | POLLRDHUP, 0};
   return ::poll(&control, 1, 0) != 0;
-}
-
-ferry::worker start(const std::vector<std::string>& arguments) {
-  return ferry::init_rpc(config(arguments.at(0), std::stoi(arguments.at(1)), std::stoi(arguments.at(2)),
-                                arguments.at(3), arguments.at(4), arguments.at(5) == "sleeping", arguments.at(6),
-                                arguments.at(7)));
 }
 
 int serve(const std::vector<std::string>& arguments) {
@@ -73,7 +67,7 @@ worker_pair::worker_pair(const pair_options& wanted, pin_mode pin) : pin_(pin), 
   const auto server = ferry::tcp_store_server::listen("127.0.0.1", free_port());
   const std::string init_method = "tcp://127.0.0.1:" + std::to_string(server->port());
   const std::string waiting = wanted.sleeping ? "sleeping" : "spinning";
-  const int world_size = wanted.bystander ? 3 : 2;
+  const int world_size = 2 + (wanted.bystander ? 1 : 0) + (wanted.third ? 1 : 0);
   pin_process(0, pin, side::caller);
   const auto arguments = [&](const std::string& name, int rank) -> std::vector<std::string> {
     return {name,
@@ -83,7 +77,8 @@ worker_pair::worker_pair(const pair_options& wanted, pin_mode pin) : pin_(pin), 
             wanted.transport,
             waiting,
             milliseconds(wanted.heartbeat_interval),
-            milliseconds(wanted.lease)};
+            milliseconds(wanted.lease),
+            std::to_string(wanted.flight_events)};
   };
   std::future<ferry::worker> other;
   if (within_) {
@@ -92,6 +87,7 @@ worker_pair::worker_pair(const pair_options& wanted, pin_mode pin) : pin_(pin), 
     callee_process_ = child_process("callee", arguments(callee, 1));
     pin_process(callee_process_.id(), pin, side::callee);
   }
+  if (wanted.third) third_ = child_process("callee", arguments(third, world_size - 1));
   if (wanted.bystander) bystander_ = child_process("bystander", arguments("bystander", 2));
   caller_ = start(arguments("caller", 0));
   if (within_) callee_ = other.get();
@@ -101,6 +97,7 @@ worker_pair::worker_pair(const pair_options& wanted, pin_mode pin) : pin_(pin), 
 void worker_pair::pin() {
   pin_process(0, pin_, side::caller);
   if (!within_) pin_process(callee_process_.id(), pin_, side::callee);
+  if (third_.id() > 0) pin_process(third_.id(), pin_, side::callee);
 }
 
 worker_pair::~worker_pair() {
@@ -110,6 +107,7 @@ worker_pair::~worker_pair() {
   } else {
     callee_process_.ask_to_stop();
     bystander_.ask_to_stop();
+    third_.ask_to_stop();
   }
   caller_ = {};  // gracefully
   if (within_) other.wait();

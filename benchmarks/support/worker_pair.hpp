@@ -22,6 +22,8 @@ struct pair_options {
   bool sleeping = false;  ///< transport.max_spin = 0: both sides sleep whenever they wait
   ferry::timeout heartbeat_interval = std::chrono::milliseconds(500);
   ferry::timeout lease = std::chrono::seconds(5);
+  int flight_events = ferry::rpc_options{}.flight_events;
+  bool third = false;      ///< another process that serves: worker `third`, pinned as the callee is
   bool bystander = false;  ///< a third process whose calls block a handler of the callee for 100 ms each, all the time
 };
 
@@ -47,9 +49,11 @@ class worker_pair {
   ferry::worker callee_;  // within this process
   child_process callee_process_;
   child_process bystander_;
+  child_process third_;
 };
 
 /// The name that the caller calls.
 inline constexpr const char* callee = "callee";
+inline constexpr const char* third = "third";
 
 }  // namespace ferry_bench

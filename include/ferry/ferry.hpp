@@ -11,6 +11,12 @@
 #include <ferry/base/log.hpp>
 #include <ferry/base/secret.hpp>
 #include <ferry/base/time.hpp>
+#include <ferry/device/cuda.hpp>
+#include <ferry/device/current.hpp>
+#include <ferry/device/device.hpp>
+#include <ferry/device/memory.hpp>
+#include <ferry/device/stream.hpp>
+#include <ferry/device/traits.hpp>
 #include <ferry/group/all_gather.hpp>
 #include <ferry/group/barrier.hpp>
 #include <ferry/rpc/call.hpp>
@@ -18,6 +24,7 @@
 #include <ferry/rpc/exceptions.hpp>
 #include <ferry/rpc/future.hpp>
 #include <ferry/rpc/plugin.hpp>
+#include <ferry/rpc/rref.hpp>
 #include <ferry/rpc/serve.hpp>
 #include <ferry/rpc/task.hpp>
 #include <ferry/rpc/to.hpp>
@@ -33,4 +40,5 @@
 #include <ferry/tensor/ops.hpp>
 #include <ferry/tensor/tensor.hpp>
 #include <ferry/tensor/traits.hpp>
+#include <ferry/transport/channel.hpp>
 #include <ferry/wire/serialize.hpp>

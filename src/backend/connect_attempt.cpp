@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <ferry/base/log.hpp>
 
@@ -80,9 +79,11 @@ void connect_attempt::advance() {
   }
   if (unproved_) outcome.code = errc::authentication_failed;
   outcome.answered = answered_ || unproved_ || routes_.empty();
-  outcome.why = failures_.empty()
-                    ? fmt::format("no transport of this worker understands an address of '{}'", self_.target)
-                    : fmt::format("{}", fmt::join(failures_, "; "));
+  if (failures_.empty())
+    outcome.why = fmt::format("no transport of this worker understands an address of '{}'", self_.target);
+  for (const auto& [address, reason] : failures_) {
+    outcome.why += fmt::format("{}{}: {}", outcome.why.empty() ? "" : "; ", address, reason);
+  }
   finish(std::move(outcome));
 }
 
@@ -101,13 +102,16 @@ void connect_attempt::take(connect_result result) {
   if (result.opened && !options_.secret.empty() && (result.peer.features & feature_authenticated) == 0) {
     result.opened->close(make_error(errc::authentication_failed, "the peer did not prove the secret"));
     unproved_ = true;
-    failures_.push_back(fmt::format("{}: the transport did not make the peer prove the secret", routes_[next_].second));
+    failures_.push_back({routes_[next_].second, "the transport did not make the peer prove the secret"});
   } else if (result.opened) {
-    if (result.peer.life == expected_) return finish({std::move(result.opened), connect_verdict::opened, {}});
+    if (result.peer.life == expected_) {
+      connect_outcome outcome{std::move(result.opened), connect_verdict::opened, {}};
+      outcome.failed = std::move(failures_);
+      return finish(std::move(outcome));
+    }
     result.opened->close(make_error(errc::fenced, "another incarnation answered"));
     ++gone_;
-    failures_.push_back(
-        fmt::format("{}: another incarnation of the worker answered; it was restarted", routes_[next_].second));
+    failures_.push_back({routes_[next_].second, "another incarnation of the worker answered; it was restarted"});
   } else {
     auto [code, text] = taken_apart(result.error);
     if (code == errc::join_pending && try_later()) return;
@@ -121,7 +125,7 @@ void connect_attempt::take(connect_result result) {
     const std::string& address = routes_[next_].second;
     const std::string known = fmt::format("' at {}: ", address);
     if (const auto found = text.find(known); found != std::string::npos) text.erase(0, found + known.size());
-    failures_.push_back(fmt::format("{}: {}", address, text));
+    failures_.push_back({address, text});
   }
   ++next_;
   advance();

@@ -10,6 +10,7 @@
 
 #include <ferry/base/error.hpp>
 #include <ferry/base/ids.hpp>
+#include <ferry/transport/channel.hpp>
 #include <ferry/transport/transport.hpp>
 
 #include "liveness.hpp"
@@ -19,9 +20,10 @@ namespace ferry::inline v0::detail {
 struct connect_outcome {
   std::shared_ptr<connection> opened;  ///< null unless the verdict is `opened`
   connect_verdict verdict = connect_verdict::unknown;
-  std::string why;                   ///< for people, unless it was opened
-  bool answered = false;             ///< some process answered, whatever it said, or there is no way to ask
-  errc code = errc::connect_failed;  ///< of the calls that waited; authentication_failed where that kept them apart
+  std::string why;                       ///< for people, unless it was opened
+  bool answered = false;                 ///< some process answered, whatever it said, or there is no way to ask
+  std::vector<skipped_way> failed = {};  ///< addresses that were tried before, and what came of it
+  errc code = errc::connect_failed;      ///< of the calls that waited; authentication_failed where that kept them apart
 };
 
 /// Tries one address after the other, best first, until one answers. Keeps itself until it has called `done`, once, on a
@@ -61,7 +63,7 @@ class connect_attempt : public std::enable_shared_from_this<connect_attempt> {
   bool answered_ = false;
   reactor* loop_ = nullptr;
   int times_put_off_ = 0;
-  std::vector<std::string> failures_;
+  std::vector<skipped_way> failures_;
 };
 
 }  // namespace ferry::inline v0::detail

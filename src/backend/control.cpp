@@ -13,10 +13,11 @@
 
 namespace ferry::inline v0::detail {
 
-outgoing_message control_message(control_code code) {
+outgoing_message control_message(control_code code, std::uint64_t call_id) {
   outgoing_message message;
   message.header.kind = frame_kind::control;
   message.header.code = static_cast<std::uint32_t>(code);
+  message.header.call_id = call_id;
   message.begin_payload();
   message.finish();
   return message;

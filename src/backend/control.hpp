@@ -20,6 +20,8 @@ enum class control_code : std::uint32_t {
   heartbeat = 1,  ///< the sender lives; no payload
   farewell = 2,   ///< the sender leaves the group by its own will; no payload
   fence = 3,      ///< the group takes an incarnation for dead; payload: worker_info, u64 incarnation, text
+  cancel =
+      4,  ///< as a frame of kind cancel, which follows it behind the call itself: the caller gave up the call of this id
 };
 
 /// Whom the group takes for dead.
@@ -33,8 +35,8 @@ struct fence_notice {
   static fence_notice decode(const inbound_message& message, const wire_limits& limits);
 };
 
-/// A heartbeat or a farewell.
-outgoing_message control_message(control_code code);
+/// A heartbeat, a farewell, or the cancellation of a call.
+outgoing_message control_message(control_code code, std::uint64_t call_id = 0);
 /// Sends a farewell.
 void say_farewell(connection& to) noexcept;
 

@@ -8,13 +8,7 @@
 // have a connection: a group that is over sooner has none. A worker that nothing connects to this one is not watched,
 // but for the next member of a dynamic group (dynamic_group.cpp).
 //
-// Fences are told to the members that a connection leads to, each of which passes them on once, and left in the store: in the
-// log of a dynamic group, where whoever comes first is believed; in a static one as
-//
-//   fence/<id>         "<incarnation>\n<reason>"
-//   silence/<a>/<b>    of two incarnations the one that was first to say that the other one is silent; the other one is dead
-//
-// where a worker that has been stopped for long looks before it says anything about others.
+// What follows is in fencing.cpp.
 
 #include <algorithm>
 #include <optional>
@@ -24,6 +18,7 @@
 
 #include <ferry/base/log.hpp>
 
+#include "control_route.hpp"
 #include "native_agent.hpp"
 
 namespace ferry::inline v0::detail {
@@ -32,52 +27,11 @@ namespace {
 constexpr std::chrono::milliseconds resolution{1};  // of timers
 constexpr std::chrono::seconds farewell_limit{5};   // between a farewell and the end of the connections
 
-std::string fence_key(worker_id id) { return fmt::format("fence/{}", id.value); }
-std::string fence_value(incarnation life, const std::string& reason) {
-  return fmt::format("{:016x}\n{}", life.value, reason);
-}
-
 lease_rules rules_of(const rpc_options& options) {
   return {options.heartbeat_interval.duration(), options.lease.duration()};
 }
 
 double seconds(std::chrono::nanoseconds value) { return std::chrono::duration<double>(value).count(); }
-
-// Runs `action` on a thread that may block.
-template <class Action>
-void run_detached(reactor& loop, Action action) {
-  struct item : work {
-    explicit item(Action a) : action(std::move(a)) {}
-    Action action;
-  };
-  auto* fresh = new item(std::move(action));
-  fresh->run = [](work* self) noexcept {
-    const std::unique_ptr<item> owned(static_cast<item*>(self));
-    try {
-      owned->action();
-    } catch (const std::exception& e) {
-      log(log_level::warning, e.what());
-    }
-  };
-  loop.post(fresh);
-}
-
-// Where control frames to a worker go: over the control connection or, without one, where calls go.
-struct control_route {
-  /// With the peer's mutex held.
-  explicit control_route(const peer& to) : control(to.control), out(to.link), in(to.incoming) {}
-  /// Without it.
-  template <class Make>
-  void send(Make make) const {
-    if (control) return control->send(make());
-    if (out) out->send_control(make());
-    if (in) in->send_control(make());
-  }
-
-  std::shared_ptr<control_link> control;
-  std::shared_ptr<outgoing_link> out;
-  std::shared_ptr<incoming_link> in;
-};
 
 }  // namespace
 
@@ -170,14 +124,17 @@ bool native_core::tend(peer& whom, clock::time_point now, const lease_rules& rul
     std::lock_guard lock(whom.mutex);
     // Messages of calls came some time since the last tick.
     if (whom.heard.exchange(false, std::memory_order_relaxed)) whom.live.renew(now - rules.interval);
-    if (late) whom.live.renew(now);
+    if (late) whom.live.allow_for_delay(now);
+    // Its heartbeats wait where nothing is read, if it has no connection of their own for them.
+    if (!whom.control && !whom.live.suspect && whom.incoming && whom.incoming->paused()) whom.live.renew(now);
     life = whom.record.life;
-    if (whom.state == peer_state::member) {
+    if (whom.present()) {
       actions = assess(whom.live, now, rules, self_.id() < whom.id);
       wanted = whom.live.minded() || whom.live.connected();
       if (whom.live.watched() && !actions.declare_lost) {
         next = std::min(next, whom.live.heard + rules.lease + resolution);
       }
+      if (actions.ask_log || actions.read_log) whom.live.log_is_asked = true;
     } else {
       wanted = whom.live.links > 0;
       actions.send_heartbeat = whom.live.connected();  // it watches this worker as long as it has calls to end
@@ -188,6 +145,8 @@ bool native_core::tend(peer& whom, clock::time_point now, const lease_rules& rul
   }
   if (actions.open_control) open_control(whom);
   if (actions.send_heartbeat && beat) route->send([] { return control_message(control_code::heartbeat); });
+  if (actions.ask_log) ask_log(whom, life);
+  if (actions.read_log) read_answer(whom, life);
   if (actions.declare_lost) {
     lose(whom, life, fmt::format("it was silent for {:.1f} s; its lease is {:.1f} s", silence, seconds(rules.lease)),
          evidence::silence);
@@ -267,9 +226,13 @@ void native_core::await(peer& whom) noexcept {
   bool ask = false;
   {
     std::lock_guard lock(whom.mutex);
-    if (whom.state != peer_state::member) return;
+    if (!whom.present()) return;
     if (!whom.live.watched()) whom.live.renew(clock::now());
-    (log_ ? whom.live.guarded : whom.live.awaited) = true;
+    if (!log_) {
+      whom.live.awaited = true;
+    } else if (!whom.live.guarded) {
+      whom.live.begin_guarding(clock::now());
+    }
     ask = !whom.live.control && !whom.live.opening;
   }
   if (ask) open_control(whom);
@@ -281,7 +244,7 @@ void native_core::open_control(peer& to) noexcept {
   try {
     {
       std::lock_guard lock(to.mutex);
-      if (to.state != peer_state::member || to.live.opening || to.live.control || to.id == self_.id()) return;
+      if (!to.present() || to.live.opening || to.live.control || to.id == self_.id()) return;
       record = to.record;
       to.live.opening = true;
     }
@@ -289,7 +252,8 @@ void native_core::open_control(peer& to) noexcept {
     const auto limit = options_.heartbeat_interval.is_never() ? std::chrono::nanoseconds(std::chrono::seconds(30))
                                                               : options_.lease.duration();
     attempt_to_reach(
-        record, true, limit, [self = shared_from_this()] { return !self->closing_.load() && !self->fenced_.load(); },
+        record, feature_control, limit,
+        [self = shared_from_this()] { return !self->closing_.load() && !self->fenced_.load(); },
         [self = shared_from_this(), &to, life = record.life](connect_outcome outcome) {
           {
             std::lock_guard lock(to.mutex);
@@ -405,6 +369,7 @@ void native_core::on_control(const remote_worker& from, inbound_message&& messag
       if (place.counts(from.life)) place.live.renew(clock::now());
       return;
     }
+    case control_code::cancel: return cancel_served(from, message.header.call_id);
     case control_code::farewell: return depart(*peers_.at(from.who.id()), from.life, "it has left the group");
     case control_code::fence: break;
     default: return;  // of a later version
@@ -414,7 +379,7 @@ void native_core::on_control(const remote_worker& from, inbound_message&& messag
     {
       const peer& sender = *peers_.at(from.who.id());
       std::lock_guard lock(sender.mutex);
-      if (!sender.is(from.life)) return;  // the dead do not bear witness
+      if (!sender.present(from.life)) return;  // the dead do not bear witness
     }
     if (notice.who.id() == self_.id()) {
       if (notice.life == life_) become_fenced(fmt::format("{} says: {}", to_string(from.who), notice.reason));
@@ -427,219 +392,31 @@ void native_core::on_control(const remote_worker& from, inbound_message&& messag
   }
 }
 
-// ---------------------------------------------------------------- the end of a worker
-
-bool native_core::is_gone(int rank) const {
-  const peer* place = peers_.at(worker_id{rank});
-  std::lock_guard lock(place->mutex);
-  return place->state == peer_state::lost || place->state == peer_state::left;
-}
-
-int native_core::gone_count() const {
-  int result = 0;
-  for (int rank = 0; rank != world_size_; ++rank) result += is_gone(rank) ? 1 : 0;
-  return result;
-}
-
-void native_core::tell(const member_event& event) noexcept {
-  std::lock_guard lock(listener_mutex_);
-  if (event_listener_) event_listener_->on_member_event(event);
-}
-
-void native_core::depart(peer& whom, incarnation life, std::string reason) noexcept {
-  try {
-    member_event event{member_event::kind::left, {}, life, std::move(reason)};
-    {
-      std::lock_guard lock(whom.mutex);
-      if (!whom.is(life)) return;
-      whom.state = peer_state::left;
-      whom.end = event.reason;
-      whom.live.renew(clock::now());
-      event.who = whom.record.who;
-    }
-    if (!closing_.load()) tell(event);
-    activity_changed();
-    keep_ticking();
-    if (log_ && joined_.load() != 0 && !closing_.load() && !fenced_.load()) {
-      wake_waiting();
-      watch_next();
-      run_detached(*reactor_, [self = shared_from_this(), life] {
-        if (!self->closing_.load()) self->catch_up();
-        if (!self->closing_.load()) self->write_leave(life);
-      });
-    }
-  } catch (const std::exception& e) {
-    log(log_level::error, fmt::format("{}: the leave of a worker got lost: {}", self_.name(), e.what()));
+// Where the peer reads nothing from this worker's calls, it hears of a cancellation here. It may overtake the call itself, and is
+// then of no use; the one behind the call is.
+void native_core::on_cancel(const remote_worker& peer, std::uint64_t call_id) noexcept {
+  const auto& place = *peers_.at(peer.who.id());
+  std::shared_ptr<control_link> control;
+  {
+    std::lock_guard lock(place.mutex);
+    if (place.record.life == peer.life) control = place.control;
   }
-}
-
-// Called with no lock held.
-void native_core::lose(peer& whom, incarnation life, const std::string& reason, evidence from) noexcept {
-  if (closing_.load() || fenced_.load() || whom.id == self_.id()) return;
+  if (!control) return;
   try {
-    member_event event{member_event::kind::lost, {}, life, reason};
-    {
-      std::lock_guard lock(whom.mutex);
-      if (!whom.is(life)) return;
-      whom.state = peer_state::lost;
-      whom.end = reason;
-      event.who = whom.record.who;
-    }
-    lost_workers_.fetch_add(1);
-    log(log_level::warning, fmt::format("{}: {} is lost: {}", to_string(self_), to_string(event.who), reason));
-    end_links(&whom, life, errc::peer_lost,
-              make_error(errc::peer_lost, fmt::format("{} is dead: {}", to_string(event.who), reason)));
-    tell(event);
-    activity_changed();
-    const fence_notice notice{event.who, life, reason};
-    switch (from) {
-      case evidence::record: return;
-      case evidence::hearsay: return spread(notice);
-      case evidence::gone: spread(notice); return publish_fence(notice, false);
-      case evidence::silence: return publish_fence(notice, true);  // which spreads it
-    }
-  } catch (const std::exception& e) {
-    log(log_level::error, e.what());
-  }
-}
-
-// Those of one life of a worker, or (null) all there are. They are closed twice: what they still have queued nobody will read.
-void native_core::end_links(const peer* whom, incarnation life, errc code, const std::exception_ptr& why) noexcept {
-  try {
-    std::vector<std::shared_ptr<outgoing_link>> out;
-    std::vector<std::shared_ptr<incoming_link>> in;
-    std::vector<std::shared_ptr<control_link>> control;
-    {
-      std::lock_guard lock(links_mutex_);
-      const auto its = [&](const remote_worker& far) {
-        return whom == nullptr || (far.who.id() == whom->id && far.life == life);
-      };
-      for (auto& [key, link] : outgoing_) {
-        if (its(link->peer())) out.push_back(link);
-      }
-      for (auto& [key, link] : incoming_) {
-        if (its(link->peer())) in.push_back(link);
-      }
-      for (auto& [key, link] : controls_) {
-        if (its(link->peer())) control.push_back(link);
-      }
-    }
-    for (int once = 0; once != 2; ++once) {
-      for (auto& link : out) link->close(code, why, false);
-      for (auto& link : in) link->close(why, false);
-      for (auto& link : control) link->close(why, false);
-    }
+    control->send(control_message(control_code::cancel, call_id));
   } catch (const std::bad_alloc&) {
-    log(log_level::error, "no memory to close connections to workers that are lost");
+    log(log_level::warning, "no memory to tell a worker at once that a call was given up");
   }
 }
 
-// Tells everybody that a connection leads to.
-void native_core::spread(const fence_notice& notice) noexcept {
-  try {
-    for (peer* each : peers_.all()) {
-      std::optional<control_route> route;
-      {
-        std::lock_guard lock(each->mutex);
-        if (each->state == peer_state::member) route.emplace(*each);
-      }
-      if (route) route->send([&] { return notice.encode(); });
-    }
-  } catch (const std::exception& e) {
-    log(log_level::error, e.what());
+void native_core::cancel_served(const remote_worker& from, std::uint64_t call_id) noexcept {
+  const auto& place = *peers_.at(from.who.id());
+  std::shared_ptr<incoming_link> calls;
+  {
+    std::lock_guard lock(place.mutex);
+    if (place.counts(from.life)) calls = place.incoming;
   }
-}
-
-std::shared_ptr<store> native_core::group_store() const {
-  std::lock_guard lock(links_mutex_);
-  return store_;
-}
-
-// A member of a dynamic group may have said that it leaves in the log alone.
-void native_core::lose_unless_left(peer& whom, incarnation life, const std::string& reason) noexcept {
-  if (!log_) return lose(whom, life, reason, evidence::gone);
-  try {
-    run_detached(*reactor_, [self = shared_from_this(), &whom, life, reason] {
-      if (self->closing_.load()) return;
-      self->catch_up();
-      self->lose(whom, life, reason, evidence::gone);
-    });
-  } catch (const std::bad_alloc&) {
-    lose(whom, life, reason, evidence::gone);
-  }
-}
-
-// The log tells all the others; of two that take each other for dead, it is the first one that is believed.
-void native_core::record_loss(const fence_notice& notice, bool contested) {
-  (void)log_->append(member_entry::lost(life_, notice.life, notice.reason));
-  if (contested && !fenced_.load()) spread(notice);
-}
-
-// Two workers whose link is cut take each other for dead: of the two, the store believes the first one.
-void native_core::publish_fence(const fence_notice& notice, bool contested) noexcept {
-  try {
-    run_detached(*reactor_, [self = shared_from_this(), notice, contested] {
-      const auto where = self->group_store();
-      if (!where) return;
-      try {
-        if (self->log_) return self->record_loss(notice, contested);
-        if (contested) {
-          const std::string own = fmt::format("{:016x}", self->life_.value);
-          const auto [less, more] = std::minmax(self->life_.value, notice.life.value);
-          const std::string first = where->compare_set(fmt::format("silence/{:016x}/{:016x}", less, more), "", own);
-          if (first != own) {
-            return self->become_fenced(
-                fmt::format("{} was silent to it, and was quicker to say so", to_string(notice.who)));
-          }
-          self->spread(notice);
-        }
-        where->set(fence_key(notice.who.id()), fence_value(notice.life, notice.reason));
-      } catch (const error& e) {
-        log(log_level::info, fmt::format("{}: the store does not know that {} is lost: {}", to_string(self->self_),
-                                         to_string(notice.who), e.what()));
-        if (contested) self->spread(notice);
-      }
-    });
-  } catch (const std::bad_alloc&) {
-    log(log_level::warning, "no memory to tell the store of a loss");
-  }
-}
-
-void native_core::look_for_own_fence() noexcept {
-  try {
-    run_detached(*reactor_, [self = shared_from_this()] {
-      const auto where = self->group_store();
-      if (!where) return;
-      if (self->log_) return self->catch_up();
-      const auto fence = where->try_get(fence_key(self->self_.id()));
-      if (fence && fence->starts_with(fence_value(self->life_, {}))) {
-        self->become_fenced(fmt::format("the store says: {}", fence->substr(fence->find('\n') + 1)));
-      }
-    });
-  } catch (const std::bad_alloc&) {
-    log(log_level::warning, "no memory to look for a fence");
-  }
-}
-
-void native_core::become_fenced(const std::string& reason) noexcept {
-  try {
-    {
-      std::lock_guard lock(links_mutex_);
-      if (closing_.load() || fenced_.load()) return;
-      fence_reason_ = fmt::format(
-          "{} was declared dead by its group, and takes no part in it any more ({}); a new worker may "
-          "be started in its place",
-          to_string(self_), reason);
-      fenced_.store(true, std::memory_order_release);
-    }
-    log(log_level::error, fence_reason_);
-    end_links(nullptr, {}, errc::fenced, make_error(errc::fenced, fence_reason_));
-    tell({member_event::kind::fenced, self_, life_, fence_reason_});
-    activity_changed();
-    wake_waiting();
-  } catch (const std::exception& e) {
-    log(log_level::error, fmt::format("{}: the fence was not dealt with: {}", self_.name(), e.what()));
-  }
+  if (calls && calls->peer().life == from.life) calls->cancel(call_id);
 }
 
 }  // namespace ferry::inline v0::detail

@@ -64,6 +64,7 @@ class faulty_channel final : public reply_channel {
   void end_call(std::uint64_t call_id, const stoppable& ended) noexcept override { inner_->end_call(call_id, ended); }
   bool may_begin(work& item, executor& on) noexcept override { return inner_->may_begin(item, on); }
   void handled(std::uint64_t bytes) noexcept override { inner_->handled(bytes); }
+  [[nodiscard]] const worker_info* sender() const noexcept override { return inner_->sender(); }
 
  private:
   const std::shared_ptr<fault_engine> engine_;
@@ -97,8 +98,23 @@ class faulty_agent final : public agent, public request_handler {
   [[nodiscard]] std::vector<worker_info> workers() const override { return inner_->workers(); }
   [[nodiscard]] worker_info find(std::string_view name) const override { return inner_->find(name); }
   [[nodiscard]] worker_info find(worker_id id) const override { return inner_->find(id); }
+  [[nodiscard]] located_worker locate(std::string_view name, deadline until) const override {
+    return inner_->locate(name, until);
+  }
+  [[nodiscard]] located_worker locate(worker_id id, deadline until) const override { return inner_->locate(id, until); }
 
   [[nodiscard]] std::string metadata(worker_id id) const override { return inner_->metadata(id); }
+  [[nodiscard]] std::vector<device> devices() const override { return inner_->devices(); }
+  [[nodiscard]] bool uses_devices() const noexcept override { return inner_->uses_devices(); }
+  [[nodiscard]] device_map request_map(worker_id to) const override { return inner_->request_map(to); }
+  [[nodiscard]] device_map response_map(worker_id to) const override { return inner_->response_map(to); }
+  [[nodiscard]] route_info route(worker_id to) const override { return inner_->route(to); }
+  void place_request(const call_target& to, outgoing_message& request, const device_map* placement) const override {
+    inner_->place_request(to, request, placement);
+  }
+  void place_response(const call_target& to, outgoing_message& response, const device_map* placement) const override {
+    inner_->place_response(to, response, placement);
+  }
   [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) override {
     return inner_->wait_for(name, until);
   }
@@ -108,7 +124,8 @@ class faulty_agent final : public agent, public request_handler {
     inner_->join(*this);
   }
 
-  call_ticket call(worker_id to, outgoing_message&& request, pending_call& call, deadline until, bool driven) override {
+  call_ticket call(const call_target& to, outgoing_message&& request, pending_call& call, deadline until,
+                   bool driven) override {
     const std::uint64_t id = next_call_.fetch_add(1);
     call.call_id = id;
     call.method = request.header.method;
@@ -116,10 +133,11 @@ class faulty_agent final : public agent, public request_handler {
     const auto made = std::make_shared<faulty_call>(engine_, &call,
                                                     open_call{.id = id,
                                                               .method = call.method,
-                                                              .peer = inner_->find(to),
+                                                              .peer = inner_->find(to.id),
                                                               .began = call.began,
                                                               .until = until,
-                                                              .bytes = call.bytes});
+                                                              .bytes = call.bytes},
+                                                    to.life);
     active_.fetch_add(1);
     try {
       engine_->enlist(made);
@@ -132,8 +150,8 @@ class faulty_agent final : public agent, public request_handler {
     return {made, id};
   }
 
-  void notify(worker_id to, outgoing_message&& request) override {
-    const std::string peer = inner_->find(to).name();
+  void notify(const call_target& to, outgoing_message&& request) override {
+    const std::string peer = inner_->find(to.id).name();
     const fault_decision decision = engine_->rules().decide(
         {message_kinds::one_way, fault_direction::sending, peer, request.header.method, request.payload()});
     if (!decision.pass) {
@@ -194,7 +212,7 @@ class faulty_agent final : public agent, public request_handler {
 
   void leave_together(deadline until) override { inner_->leave_together(until); }
   void leave(deadline until) override { inner_->leave(until); }
-  void stop_leaving() noexcept override { inner_->stop_leaving(); }
+  void stop_leaving(bool entirely) noexcept override { inner_->stop_leaving(entirely); }
   void close() noexcept override {
     if (closed_.exchange(true)) return;
     engine_->stop();
@@ -240,6 +258,9 @@ class faulty_agent final : public agent, public request_handler {
   }
   void on_member_event(const member_event& event) noexcept override { above_->on_member_event(event); }
   void on_link_event(const link_event& event) noexcept override { above_->on_link_event(event); }
+  void on_member_end(worker_id id, incarnation life) noexcept override { above_->on_member_end(id, life); }
+  void on_group_quiet(deadline until, bool alone) override { above_->on_group_quiet(until, alone); }
+  [[nodiscard]] std::uint64_t loose_ends() const noexcept override { return above_->loose_ends(); }
   [[nodiscard]] bool busy() const noexcept override { return above_->busy() || active_.load() != 0 || engine_->busy(); }
 
  private:

@@ -85,8 +85,8 @@ class fault_engine final : public fault_listener, public std::enable_shared_from
 /// One call. The inner agent's end for it, and, as the route of a ticket, the rpc floor's handle.
 class faulty_call final : public pending_call, public std::enable_shared_from_this<faulty_call> {
  public:
-  /// `facts`: of the rpc floor's end.
-  faulty_call(std::shared_ptr<fault_engine> engine, pending_call* user, open_call facts);
+  /// `facts`: of the rpc floor's end. `life`: of the peer, as in call_target.
+  faulty_call(std::shared_ptr<fault_engine> engine, pending_call* user, open_call facts, incarnation life);
 
   /// Through the rules. Throws what agent::call throws.
   void begin(outgoing_message&& request, bool driven);
@@ -123,7 +123,7 @@ class faulty_call final : public pending_call, public std::enable_shared_from_th
   const std::shared_ptr<fault_engine> engine_;
   std::atomic<pending_call*> user_;  // null: it has ended
   const open_call facts_;
-  const worker_id to_;
+  const call_target to_;
   const std::string peer_;
   const std::uint64_t method_;
   const deadline until_;

@@ -26,15 +26,16 @@ message_kinds kind_of_reply(const frame_header& header) {
 
 }  // namespace
 
-faulty_call::faulty_call(std::shared_ptr<fault_engine> engine, pending_call* user, open_call facts)
+faulty_call::faulty_call(std::shared_ptr<fault_engine> engine, pending_call* user, open_call facts, incarnation life)
     : engine_(std::move(engine)),
       user_(user),
       facts_(std::move(facts)),
-      to_(facts_.peer.id()),
+      to_(facts_.peer.id(), life),
       peer_(facts_.peer.name()),
       method_(facts_.method),
       until_(facts_.until) {
   began = facts_.began;
+  urgency = user->urgency;
 }
 
 open_call faulty_call::describe(const std::vector<open_call>& inside) const {

@@ -79,6 +79,7 @@ class send_queue {
   send_queue& operator=(const send_queue&) = delete;
 
   [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
+  [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
   [[nodiscard]] entry& front() noexcept { return entries_.front(); }
   /// Throws errc::resource_exhausted, naming `peer` and the bound, if no further message of so many bytes may wait. While a
   /// thread is about to send some (`pumping`), those that can go do not count.

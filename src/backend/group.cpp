@@ -26,17 +26,22 @@ void native_core::join() {
 
 void native_core::leave_together(deadline until) {
   if (world_size_ == 0) {
-    leave_dynamic(until);
+    leave_dynamic(until, 1);
   } else {
     leave_static(until);
   }
 }
 
 void native_core::leave(deadline until) {
-  if (world_size_ == 0) return leave_dynamic(until);
-  leaving_stopped_.store(false);  // of leave_together(), which this one follows
+  if (world_size_ == 0) return leave_dynamic(until, 2);
   // The others learn of it from the farewells on its connections, or find nobody where it was.
-  wait_until_quiet(until);
+  wait_until_quiet(until, 2);
+  tie_up(until);
+}
+
+void native_core::tie_up(deadline until) {
+  request_handler& above = *handler_.load();
+  if (above.loose_ends() != 0) above.on_group_quiet(until, true);
 }
 
 void native_core::agree_on_group() {
@@ -50,9 +55,11 @@ void native_core::agree_on_group() {
   if (const std::string there = store_->compare_set("kind", "", kind); there != kind) {
     throw_error(
         errc::group_mismatch,
-        fmt::format("{} wants a group that is '{}', but another member says '{}'; every worker must give the same "
-                    "world_size, heartbeat_interval and lease",
-                    to_string(self_), kind, there));
+        fmt::format(
+            "{} wants a group that is '{}', but another member says '{}'; every worker must give the same "
+            "world_size, heartbeat_interval and lease. If no worker of that group runs any more (it was killed), "
+            "meet elsewhere: at another path or port, or in a store that was started afresh",
+            to_string(self_), kind, there));
   }
   const std::string proposal = fmt::format("{:016x}", incarnation::random().value);
   group_ = store_->compare_set("group", "", proposal);
@@ -97,14 +104,27 @@ void native_core::activity_changed() noexcept {
   quiet_changed_.notify_all();
 }
 
-void native_core::stop_leaving() noexcept {
-  leaving_stopped_.store(true);
-  std::lock_guard lock(quiet_mutex_);
-  ++activity_;
-  quiet_changed_.notify_all();
+// Whoever wants less than this one has his wish for good: it may come before the leave that it is to end has begun.
+void native_core::stop_leaving(bool entirely) noexcept {
+  const int impatience = entirely ? 2 : 1;
+  int before = leaving_stopped_.load();
+  while (before < impatience && !leaving_stopped_.compare_exchange_weak(before, impatience)) {
+  }
+  {
+    std::lock_guard lock(quiet_mutex_);
+    ++activity_;
+    quiet_changed_.notify_all();
+  }
+  wake_waiting();
 }
 
-void native_core::wait_until_quiet(deadline until) {
+void native_core::check_still_leaving(int impatience) const {
+  if (leaving_stopped_.load() >= impatience) {
+    throw_error(errc::shutting_down, to_string(self_) + ": the graceful shutdown was ended by one that is not");
+  }
+}
+
+void native_core::wait_until_quiet(deadline until, int impatience) {
   quiet_waiters_.fetch_add(1);
   bool in_time = true;
   for (;;) {
@@ -113,9 +133,9 @@ void native_core::wait_until_quiet(deadline until) {
       std::lock_guard lock(quiet_mutex_);
       seen = activity_;
     }
-    if (leaving_stopped_.load()) {
+    if (leaving_stopped_.load() >= impatience) {
       quiet_waiters_.fetch_sub(1);
-      throw_error(errc::shutting_down, to_string(self_) + ": the graceful shutdown was ended by one that is not");
+      check_still_leaving(impatience);
     }
     if (quiet()) break;
     if (!in_time) {

@@ -70,20 +70,21 @@ void incoming_link::on_message(connection& from, inbound_message&& message) noex
     return handler_.on_request(shared_from_this(), peer_.who, std::move(message));
   }
   if (message.header.kind == frame_kind::control) return owner_->on_control(peer_, std::move(message));
-  if (message.header.kind == frame_kind::cancel) {
-    stoppable* running = nullptr;
-    {
-      std::lock_guard lock(mutex_);
-      stoppable** found = find_running(message.header.call_id);
-      if (!found) return;  // it has just ended
-      running = *found;
-      running->add_reference();
-    }
-    stop_later(*owner_, {running});
-    return;
-  }
+  if (message.header.kind == frame_kind::cancel) return cancel(message.header.call_id);
   from.close(make_error(errc::protocol_error, fmt::format("{} sent a frame of kind {} as a caller", from.description(),
                                                           static_cast<int>(message.header.kind))));
+}
+
+void incoming_link::cancel(std::uint64_t call_id) noexcept {
+  stoppable* running = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    stoppable** found = find_running(call_id);
+    if (!found) return;
+    running = *found;
+    running->add_reference();
+  }
+  stop_later(*owner_, {running});
 }
 
 void incoming_link::on_closed(connection& which, std::exception_ptr reason) noexcept {
@@ -207,6 +208,7 @@ void incoming_link::on_written(connection&) noexcept {
 void incoming_link::reply(std::uint64_t call_id, outgoing_message&& answer) {
   answer.header.call_id = call_id;
   answer.finish();
+  check_carries(*connection_, answer);
   bytes_sent_.fetch_add(answer.header.message_bytes(), std::memory_order_relaxed);
   connection_->send(std::move(answer));
 }

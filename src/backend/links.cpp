@@ -55,6 +55,29 @@ void link_owner::note(link_event::kind what, const remote_worker& peer, const co
   }
 }
 
+channel_path path_between(const connection& route, device from, device to) noexcept {
+  const bool carries = route.carries_device_tensors();
+  return {from, to, route.same_process(), carries, carries ? std::string_view() : route.why_no_device_tensors()};
+}
+
+void check_carries(const connection& route, const outgoing_message& message) {
+  if (!message.on_devices()) return;
+  for (std::size_t i = 0; i != message.tensors.size(); ++i) {
+    const device target = message.targets.empty() ? device() : message.targets[i];
+    const device source = message.tensors[i].device();
+    if (source.is_cpu() && target.is_cpu()) continue;
+    const channel_path path = path_between(route, source, target);
+    if (find_channel(path)) continue;
+    throw_error(errc::bad_device,
+                fmt::format("tensor {} of the message is on {} and is to arrive on {}, but the connection to {} has no "
+                            "channel for it ({}): copy it to the CPU before it is sent, and map no device to or from "
+                            "the CPU, or let both workers run in one process",
+                            i, to_string(source), to_string(target), route.description(),
+                            route.carries_device_tensors() ? channel_traits<inproc_tensors>::unusable(path)
+                                                           : std::string(path.obstacle)));
+  }
+}
+
 // ---------------------------------------------------------------- outgoing_link
 
 void outgoing_link::opened(std::shared_ptr<connection> connection) {
@@ -149,6 +172,7 @@ void outgoing_link::pump() noexcept {
       }
     }
     for (outgoing_message& each : cancels) connection_->send(std::move(each));
+    if (refuse_unsendable(next)) continue;
     for (send_queue::entry& each : next) {
       if (!each.one_way()) {
         owner_->on_link_event({link_event::kind::sent, peer_.who, {}, each.message.header.call_id});
@@ -160,11 +184,46 @@ void outgoing_link::pump() noexcept {
   if (sent) connection_->keep_watched();
 }
 
+// It was queued before anybody knew over which connection it would go.
+bool outgoing_link::refuse_unsendable(send_queue::entries& next) noexcept {
+  if (next.empty()) return false;
+  const outgoing_message& message = next.front().message;
+  std::string refusal;
+  try {
+    check_carries(*connection_, message);
+    return false;
+  } catch (const std::exception& e) {
+    const auto* own = dynamic_cast<const error*>(&e);
+    refusal = own ? std::string(own->message()) : e.what();
+  }
+  const bool one_way = next.front().one_way();
+  pending_call* refused = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    send_queue::entries none;
+    if (!one_way) refused = take(message.header.call_id, none);
+    if (!closed()) {
+      ++errors_;
+      bytes_sent_ -= next.front().bytes;
+      --sent_;
+      owner_->count_sent(-1);
+    }
+  }
+  if (refused) {
+    refused->on_failure(errc::bad_device, call_phase::queued, refusal);
+  } else if (one_way) {
+    log(log_level::error, fmt::format("a notification to {} was not sent: {}", to_string(peer_.who), refusal));
+  }
+  return true;
+}
+
 // ---------------------------------------------------------------- calls
 
 std::uint32_t outgoing_link::free_slot() {
   if (free_slots_ == no_slot) {
-    slots_.emplace_back().next_free = no_slot;
+    slot& fresh = slots_.emplace_back();
+    fresh.next_free = no_slot;
+    fresh.use = first_use_;
     free_slots_ = static_cast<std::uint32_t>(slots_.size() - 1);
   }
   return free_slots_;
@@ -178,6 +237,7 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
     return true;
   }
   request.finish();
+  if (open_.load(std::memory_order_acquire)) check_carries(*connection_, request);
   call.method = request.header.method;
   call.bytes = request.header.message_bytes();
   bool direct = false;
@@ -220,9 +280,16 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
   return true;
 }
 
+bool outgoing_link::crowded(std::uint64_t bytes) const noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!open_.load(std::memory_order_relaxed)) return queue_.size() >= flow_.limits.calls_per_peer;
+  return !(queue_.empty() && !pumping_ && may_send(bytes, true, true));
+}
+
 bool outgoing_link::notify(outgoing_message& request) {
   if (refuses_) throw_error(refusal_, refusal_text_);
   request.finish();
+  if (open_.load(std::memory_order_acquire)) check_carries(*connection_, request);
   const std::uint64_t bytes = request.header.message_bytes();
   bool direct = false;
   bool room = false;
@@ -286,6 +353,7 @@ bool outgoing_link::abandon(std::uint64_t id, call_phase& phase, bool tell_peer)
 }
 
 void outgoing_link::send_cancel(std::uint64_t id) noexcept {
+  owner_->on_cancel(peer_, id);
   try {
     outgoing_message cancel;
     cancel.header.kind = frame_kind::cancel;

@@ -32,6 +32,11 @@ class link_owner {
   /// was under way on it will never be handled.
   virtual void count_sent(std::int64_t change) noexcept = 0;
   virtual void count_handled(std::int64_t change) noexcept = 0;
+  /// Whether tensors may arrive on this device, if it exists.
+  [[nodiscard]] virtual bool takes_tensors_on(device where) const noexcept {
+    (void)where;
+    return true;
+  }
   /// Runs `item` on a thread that does not read connections.
   virtual void run_later(work* item) noexcept = 0;
   /// The earliest deadline of a link's calls has become `at`.
@@ -45,6 +50,8 @@ class link_owner {
   /// A control frame has come from `peer`, on whatever connection.
   virtual void on_control(const remote_worker& peer, inbound_message&& message) noexcept { (void)peer, (void)message; }
   virtual void on_control_closed(control_link& which) noexcept { (void)which; }
+  /// A call to `peer` was given up, of which it is told behind the call. It may learn of it on another way sooner.
+  virtual void on_cancel(const remote_worker& peer, std::uint64_t call_id) noexcept { (void)peer, (void)call_id; }
   /// For the records of those who look for a fault.
   virtual void on_link_event(const link_event& event) noexcept { (void)event; }
   /// The same, of a connection that opened, or (with a reason) was lost.
@@ -54,6 +61,11 @@ class link_owner {
  protected:
   ~link_owner() = default;
 };
+
+/// What a channel is to know of a connection.
+channel_path path_between(const connection& route, device from, device to) noexcept;
+/// Throws errc::bad_device if the finished message has tensors on devices, which the connection cannot carry.
+void check_carries(const connection& route, const outgoing_message& message);
 
 /// From this worker to one peer: connecting, then open, then closed. Thread-safe.
 class outgoing_link final : public connection_receiver, public std::enable_shared_from_this<outgoing_link> {
@@ -71,6 +83,15 @@ class outgoing_link final : public connection_receiver, public std::enable_share
 
   /// Connecting has succeeded: sends what was waiting.
   void opened(std::shared_ptr<connection> connection);
+  /// The addresses that were tried before one worked, and why they did not; for failed_routes().
+  void note_failed_routes(std::vector<skipped_way> failed) {
+    const std::lock_guard lock(mutex_);
+    failed_routes_ = std::move(failed);
+  }
+  [[nodiscard]] std::vector<skipped_way> failed_routes() const {
+    const std::lock_guard lock(mutex_);
+    return failed_routes_;
+  }
   /// Connecting has failed, or the agent closes: ends all calls with `code`.
   void fail(errc code, const std::string& detail) noexcept;
 
@@ -78,6 +99,8 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   /// notify() on a link that refuses calls throws; both throw errc::resource_exhausted if the queue is full.
   bool call(outgoing_message& request, pending_call& call, deadline until, bool driven, std::uint64_t& id);
   bool notify(outgoing_message& request);
+  /// Whether a call of so many bytes would have to wait for others to end.
+  [[nodiscard]] bool crowded(std::uint64_t bytes) const noexcept;
   bool abandon(std::uint64_t id, call_phase& phase, bool tell_peer) noexcept;
   bool wait(const drive_condition& condition, deadline until) noexcept;
   void interrupt() noexcept;
@@ -100,13 +123,14 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   void on_message(connection& from, inbound_message&& message) noexcept override;
   void on_closed(connection& which, std::exception_ptr reason) noexcept override;
   void on_written(connection&) noexcept override { pump(); }
+  [[nodiscard]] bool takes_tensors_on(device where) const noexcept override { return owner_->takes_tensors_on(where); }
   [[nodiscard]] std::size_t expected_messages() const noexcept override { return under_way_.load(); }
 
  private:
   // The pending calls sit in slots; an id is a slot and how often the slot was used before.
   struct slot {
     pending_call* call = nullptr;
-    std::uint32_t use = 1;
+    std::uint32_t use = 0;  // 1 to the largest
     std::uint32_t next_free = 0;
     bool queued = false;
     deadline until;
@@ -123,6 +147,7 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   }
 
   void hand_over(outgoing_message&& message, bool soon) noexcept;
+  bool refuse_unsendable(send_queue::entries& next) noexcept;
   void send_cancel(std::uint64_t id) noexcept;
   void pump() noexcept;
   void end_all(errc code, const std::string& detail) noexcept;
@@ -135,8 +160,11 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   worker_flow& flow_;
   mutable std::mutex mutex_;
   std::shared_ptr<connection> connection_;  // set once, before open_
+  std::vector<skipped_way> failed_routes_;
   std::atomic<bool> open_{false};
   std::atomic<bool> closed_{false};
+  // Where `use` begins: a cancellation that comes late, and on another connection, must not meet a call of the next link.
+  const std::uint32_t first_use_ = static_cast<std::uint32_t>(incarnation::random().value) | 1U;
   send_queue queue_{flow_};                // until the connection is open, and beyond the bounds
   bool pumping_ = false;                   // some thread sends what was queued: nothing may overtake it
   std::vector<outgoing_message> cancels_;  // sent meanwhile
@@ -184,14 +212,24 @@ class incoming_link final : public connection_receiver,
   void on_message(connection& from, inbound_message&& message) noexcept override;
   void on_closed(connection& which, std::exception_ptr reason) noexcept override;
   void on_written(connection& which) noexcept override;
+  [[nodiscard]] bool takes_tensors_on(device where) const noexcept override { return owner_->takes_tensors_on(where); }
   [[nodiscard]] std::size_t expected_messages() const noexcept override { return 1; }
 
   // reply_channel
+  [[nodiscard]] const worker_info* sender() const noexcept override { return &peer_.who; }
   void reply(std::uint64_t call_id, outgoing_message&& answer) override;
   void begin_call(std::uint64_t call_id, stoppable& running) override;
   void end_call(std::uint64_t call_id, const stoppable& ended) noexcept override;
   bool may_begin(work& item, executor& on) noexcept override;
   void handled(std::uint64_t bytes) noexcept override;
+
+  /// The caller has given up a call; it may have ended, or not have arrived.
+  void cancel(std::uint64_t call_id) noexcept;
+  /// Nothing is read, because too much is being served.
+  [[nodiscard]] bool paused() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return paused_;
+  }
 
  private:
   struct held_handler {

@@ -1,17 +1,33 @@
 #include "liveness.hpp"
 
+#include <algorithm>
+
 namespace ferry::inline v0::detail {
+namespace {
+
+constexpr int most_doublings = 7;       // of the time between two questions in the log
+constexpr int most_ticks_apart = 1024;  // two attempts to reach one that cannot be reached; a power of two
+
+}  // namespace
 
 liveness_actions assess(liveness& peer, clock::time_point now, const lease_rules& rules, bool opens_first) noexcept {
   if (peer.watched() && now - peer.heard > rules.lease) return {.declare_lost = true};
   liveness_actions actions{.send_heartbeat = peer.connected()};
+  if (peer.watched()) peer.question = 0;
   if (peer.control || !peer.minded()) {
     peer.ticks_without_control = 0;
     return actions;
   }
   ++peer.ticks_without_control;
   if (!peer.watched()) {  // it cannot be reached: asked less and less often
-    actions.open_control = !peer.opening && (peer.ticks_without_control & (peer.ticks_without_control - 1)) == 0;
+    const int ticks = peer.ticks_without_control;
+    actions.open_control = !peer.opening && ((ticks & (ticks - 1)) == 0 || ticks % most_ticks_apart == 0);
+    if (peer.log_is_asked) return actions;
+    if (peer.question != 0) {
+      actions.read_log = now - peer.asked_at > rules.lease;
+    } else {
+      actions.ask_log = now - peer.unreached_since > rules.lease * (1 << std::min(peer.answers, most_doublings));
+    }
     return actions;
   }
   const bool patient = !opens_first && !peer.suspect && !peer.awaited && !peer.guarded;

@@ -29,8 +29,17 @@ struct liveness {
   int ticks_without_control = 0;
   int asked_again = 0;  ///< since somebody hung up
 
+  // Of one that is guarded, and has never been reached: it is asked in the group's log whether it lives.
+  clock::time_point unreached_since{};  ///< when guarding began, or it answered
+  int answers = 0;                      ///< that it gave: it is asked less and less often
+  std::uint64_t question = 0;           ///< the entry that asks; 0: none
+  clock::time_point asked_at{};
+  bool log_is_asked = false;  ///< this worker is about to write a question, or to read what became of it
+
   /// Its silence means something: nobody is declared dead for whom nothing is at stake.
-  [[nodiscard]] bool watched() const noexcept { return links > 0 || suspect || awaited || (guarded && reached); }
+  [[nodiscard]] bool watched() const noexcept {
+    return links > 0 || suspect || awaited || (guarded && (reached || control));
+  }
   /// A control connection is wanted.
   [[nodiscard]] bool minded() const noexcept { return watched() || guarded; }
   /// It may be watching this worker: it must hear of it. An idle group sends nothing.
@@ -39,6 +48,23 @@ struct liveness {
   void renew(clock::time_point now) noexcept {
     if (now > heard) heard = now;
   }
+  void begin_guarding(clock::time_point now) noexcept {
+    guarded = true;
+    unreached_since = now;
+    answers = 0;
+    question = 0;
+  }
+  /// It had no chance to answer up to now.
+  void allow_for_delay(clock::time_point now) noexcept {
+    renew(now);
+    unreached_since = asked_at = now;
+  }
+  /// It has answered in the log.
+  void take_answer(clock::time_point now) noexcept {
+    question = 0;
+    unreached_since = now;
+    ++answers;
+  }
 };
 
 /// What to do about a peer at a tick.
@@ -46,6 +72,8 @@ struct liveness_actions {
   bool declare_lost = false;
   bool open_control = false;
   bool send_heartbeat = false;  ///< over the control connection, or, without one, where calls go
+  bool ask_log = false;         ///< whether it lives
+  bool read_log = false;        ///< whether it has answered: its time is over
   friend bool operator==(const liveness_actions&, const liveness_actions&) = default;
 };
 

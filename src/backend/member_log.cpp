@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -68,33 +70,49 @@ void member_log::load() {
 
 // From what others have put together; what differs from what was known here has changed.
 void member_log::start_again() {
-  const std::uint64_t before = members_.index();
-  if (const auto text = where()->try_get("members")) {
-    membership there = membership::decode(*text);
-    if (there.index() > members_.index()) {
-      const membership known = std::exchange(members_, std::move(there));
-      for (const auto& [id, record] : known.members()) {
-        if (!members_.find(record.life)) tell({membership_change::kind::left, record, {}});
-      }
-      for (const auto& [id, record] : members_.members()) {
-        if (!known.find(record.life)) tell({membership_change::kind::joined, record, {}});
-      }
-      seen_.store(members_.index(), std::memory_order_release);
+  for (std::optional<std::uint64_t> before;;) {
+    if (const auto text = where()->try_get("members")) {
+      membership there = membership::decode(*text);
+      if (there.index() > members_.index()) tell_difference(std::exchange(members_, std::move(there)));
     }
+    // All entries in one round trip.
+    std::map<std::uint64_t, std::string> entries;
+    for (store_entry& each : where()->list("log/")) {
+      entries.emplace(to_number(std::string_view(each.key).substr(4)), std::move(each.value));
+    }
+    // Where entries were removed meanwhile there may be one of a writer that has yet to notice (append()).
+    if (number_at("trimmed") > members_.index()) {
+      if (before == members_.index()) {
+        throw_error(errc::malformed,
+                    fmt::format("the group's log in the {} has a gap after entry {}; were keys removed?",
+                                where()->describe(), members_.index()));
+      }
+      before = members_.index();
+      continue;
+    }
+    for (auto next = entries.find(members_.index() + 1); next != entries.end() && next->first == members_.index() + 1;
+         ++next) {
+      take(next->first, next->second);
+    }
+    return;
   }
-  // All entries in one round trip.
-  std::map<std::uint64_t, std::string> entries;
-  for (store_entry& each : where()->list("log/")) {
-    entries.emplace(to_number(std::string_view(each.key).substr(4)), std::move(each.value));
+}
+
+void member_log::tell_difference(const membership& known) {
+  using what = membership_change::kind;
+  for (const auto& [id, record] : known.members()) {
+    const worker_record* now = members_.find(record.life);
+    if (!now) {
+      tell({what::gone, record, {}});
+      continue;
+    }
+    if (now->leaving && !record.leaving) tell({what::left, *now, {}});
+    if (now->suspected != 0 && now->suspected != record.suspected) tell({what::suspected, *now, {}});
   }
-  for (auto next = entries.find(members_.index() + 1); next != entries.end() && next->first == members_.index() + 1;
-       ++next) {
-    take(next->first, next->second);
+  for (const auto& [id, record] : members_.members()) {
+    if (!known.find(record.life)) tell({what::joined, record, {}});
   }
-  if (members_.index() == before && number_at("trimmed") > before) {
-    throw_error(errc::malformed, fmt::format("the group's log in the {} has a gap after entry {}; were keys removed?",
-                                             where()->describe(), before));
-  }
+  seen_.store(members_.index(), std::memory_order_release);
 }
 
 void member_log::catch_up() {
@@ -105,13 +123,17 @@ void member_log::catch_up() {
 void member_log::read_new() {
   for (;;) {
     const std::uint64_t next = members_.index() + 1;
-    if (const auto text = where()->try_get(entry_key(next))) {
-      take(next, *text);
-    } else if (tail_.load() >= next && number_at("trimmed") >= next) {
+    std::vector<std::string> found;
+    while (auto text = where()->try_get(entry_key(next + found.size()))) found.push_back(*std::move(text));
+    if (found.empty() && tail_.load() < next) return;
+    // An entry counts if it was there before those around it were removed: a writer that was stopped for long may have
+    // put one where there was one before, and may have yet to notice (append()).
+    if (number_at("trimmed") >= next) {
       start_again();
-    } else {
-      return;
+      continue;
     }
+    for (std::size_t i = 0; i != found.size(); ++i) take(next + i, found[i]);
+    return;
   }
 }
 

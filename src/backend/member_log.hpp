@@ -52,6 +52,8 @@ class member_log {
   // With mutex_ held.
   void read_new();
   void start_again();
+  /// Between what was `known` and the members now.
+  void tell_difference(const membership& known);
   membership_change take(std::uint64_t index, const std::string& text);
   void tell(const membership_change& change);
   void publish_members();

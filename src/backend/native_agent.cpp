@@ -13,6 +13,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
+constexpr std::string_view no_answer = "; but the group's store, which knows of newcomers, does not answer";
 constexpr std::chrono::seconds connect_limit{30};
 constexpr std::chrono::milliseconds deadline_resolution{1};
 constexpr std::chrono::seconds close_limit{5};
@@ -51,7 +52,7 @@ rpc_options with_admission(rpc_options options, const worker_config& config) {
 }  // namespace
 
 native_core::native_core(std::shared_ptr<store> group_store, const worker_config& config, const rpc_options& options,
-                         const std::vector<transport_factory>& transports)
+                         const std::vector<transport_factory>& transports, device_counts counts)
     : store_(std::move(group_store)),
       options_(with_admission(options, config)),
       reactor_(shared_reactor()),
@@ -60,6 +61,8 @@ native_core::native_core(std::shared_ptr<store> group_store, const worker_config
       world_size_(config.world_size),
       wanted_id_(config.rank),
       metadata_(config.metadata),
+      devices_(std::make_shared<const device_record>(
+          device_record{std::move(counts), options_.devices, options_.device_maps})),
       init_timeout_(config.init_timeout.value_or(config.rpc_timeout)),
       flow_(options_.flow) {
   options_.check();
@@ -74,6 +77,7 @@ native_core::native_core(std::shared_ptr<store> group_store, const worker_config
       }
     }
     log(log_level::info, fmt::format("{}: transport {} is not usable here: {}", self_.name(), factory.name, reason));
+    unusable_.push_back({std::string(factory.name), "it is not usable here: " + reason});
   }
   if (transports_.empty()) throw_error(errc::no_route, self_.name() + ": no transport is usable on this machine");
 }
@@ -90,60 +94,76 @@ std::vector<worker_info> native_core::workers() const {
 }
 
 // In a dynamic group somebody may have come since the log was read last.
-peer* native_core::place_of(std::string_view name) const {
-  peer* found = peers_.find(name);
+template <class Find>
+peer* native_core::look_up(deadline until, const Find& find, bool& read) const {
+  peer* found = find();
+  read = true;
   if (found || !log_ || closing_.load() || fenced_.load()) return found;
-  catch_up();
-  return peers_.find(name);
+  read = read_log(std::min(until, deadline::after(store_limit)), [&] { return find() != nullptr; });
+  found = find();
+  if (!found && !read && until.expired()) {
+    throw rpc_timeout(fmt::format("{} looked for a worker in the group's log, and its store did not answer in time",
+                                  to_string(self_)));
+  }
+  return found;
 }
 
-worker_info native_core::find(std::string_view name) const {
-  const peer* found = place_of(name);
+located_worker native_core::locate(std::string_view name, deadline until) const {
+  bool read = false;
+  const peer* found = look_up(
+      until, [&] { return peers_.find(name); }, read);
   if (!found) {
     constexpr std::size_t told = 8;
     std::string known;
     const auto all = workers();
     for (std::size_t i = 0; i != std::min(all.size(), told); ++i)
       known += fmt::format("{}'{}'", i == 0 ? "" : ", ", all[i].name());
-    throw_error(errc::unknown_worker,
-                fmt::format("{} could not find destination '{}': no worker of the group has that name; there {} {}{}",
-                            to_string(self_), name, all.size() == 1 ? "is only" : "are", known,
-                            all.size() > told ? fmt::format(" and {} more", all.size() - told) : ""));
+    throw_error(
+        errc::unknown_worker,
+        fmt::format("{} could not find destination '{}': no worker of the group has that name; there {} {}{}{}",
+                    to_string(self_), name, all.size() == 1 ? "is only" : "are", known,
+                    all.size() > told ? fmt::format(" and {} more", all.size() - told) : "", read ? "" : no_answer));
   }
   std::lock_guard lock(found->mutex);
-  return found->record.who;
+  return {found->record.who, found->record.life};
 }
 
-worker_info native_core::find(worker_id id) const {
-  const peer* found = peers_.at(id);
-  if (!found && log_ && !closing_.load() && !fenced_.load()) {
-    catch_up();
-    found = peers_.at(id);
-  }
+located_worker native_core::locate(worker_id id, deadline until) const {
+  bool read = false;
+  const peer* found = look_up(
+      until, [&] { return peers_.at(id); }, read);
   if (!found) {
-    throw_error(errc::unknown_worker, fmt::format("{} could not find destination {}: {}", to_string(self_), id.value,
+    throw_error(errc::unknown_worker, fmt::format("{} could not find destination {}: {}{}", to_string(self_), id.value,
                                                   log_ ? std::string("no worker of the group has that id")
-                                                       : fmt::format("the group has the ids 0..{}", world_size_ - 1)));
+                                                       : fmt::format("the group has the ids 0..{}", world_size_ - 1),
+                                                  read ? "" : no_answer));
   }
   std::lock_guard lock(found->mutex);
-  return found->record.who;
+  return {found->record.who, found->record.life};
 }
+
+worker_info native_core::find(std::string_view name) const { return locate(name, {}).who; }
+worker_info native_core::find(worker_id id) const { return locate(id, {}).who; }
 
 worker_info native_core::wait_for(std::string_view name, deadline until) const {
   if (!log_) return find(name);
+  std::optional<blocking_scope> blocking;
   for (;;) {
     std::uint64_t seen = 0;
     {
       std::lock_guard lock(members_mutex_);
       seen = member_changes_;
     }
-    if (const peer* found = place_of(name)) {
+    if (const peer* found = peers_.find(name)) {
       std::lock_guard lock(found->mutex);
       if (found->state == peer_state::member) return found->record.who;
     }
     if (fenced_.load(std::memory_order_acquire)) throw_error(errc::fenced, fence_reason_);
     if (closing_.load()) throw_error(errc::shutting_down, to_string(self_) + " has been shut down");
-    const blocking_scope blocking;
+    if (!blocking) {
+      blocking.emplace();
+      (void)request_read();  // what comes after that is heard of, too
+    }
     std::unique_lock lock(members_mutex_);
     const auto changed = [&] { return member_changes_ != seen; };
     if (until.is_never()) {
@@ -164,12 +184,13 @@ std::string native_core::metadata(worker_id id) const {
 
 // ---------------------------------------------------------------- calls
 
-call_ticket native_core::call(worker_id to, outgoing_message&& request, pending_call& call, deadline until,
+call_ticket native_core::call(const call_target& to, outgoing_message&& request, pending_call& call, deadline until,
                               bool driven) {
   flow_.active_calls.fetch_add(1, std::memory_order_relaxed);
   try {
     for (;;) {
-      auto link = link_to(to);
+      auto link = link_to(to, call.urgency == call_urgency::apart);
+      if (call.urgency == call_urgency::high && link->crowded(request.bytes.size())) link = link_to(to, true);
       std::uint64_t id = 0;
       if (link->call(request, call, until, driven, id)) return {std::move(link), id};
     }
@@ -179,24 +200,39 @@ call_ticket native_core::call(worker_id to, outgoing_message&& request, pending_
   }
 }
 
-void native_core::notify(worker_id to, outgoing_message&& request) {
-  while (!link_to(to)->notify(request)) {
+void native_core::notify(const call_target& to, outgoing_message&& request) {
+  while (!link_to(to, false)->notify(request)) {
   }
 }
 
-std::shared_ptr<outgoing_link> native_core::link_to(worker_id to) {
-  peer* place = peers_.at(to);
-  if (!place) (void)find(to);  // throws
+std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool urgent) {
+  peer* place = peers_.at(to.id);
+  if (!place) {
+    // Whoever names a life has it from elsewhere, and may be a thread that must not wait for the store.
+    if (to.life.value != 0) {
+      throw_error(errc::unknown_worker,
+                  fmt::format("{} does not know of a worker {} yet", to_string(self_), to.id.value));
+    }
+    (void)find(to.id);  // throws, unless it has just come
+    place = peers_.at(to.id);
+  }
   peer& target = *place;
   std::lock_guard lock(target.mutex);
-  if (target.link && !target.link->closed() && target.state == peer_state::member) return target.link;
+  if (to.life.value != 0 && target.record.life != to.life) {
+    return std::make_shared<outgoing_link>(
+        shared_from_this(), target.remote(), errc::peer_lost,
+        fmt::format("it is no member of the group any more; its id is that of {} now", to_string(target.record.who)));
+  }
+  auto& current = urgent ? target.urgent : target.link;
+  if (current && !current->closed() && target.state == peer_state::member) return current;
   const remote_worker remote = target.remote();
   const auto refusing = [&](errc code, std::string why) {
     return std::make_shared<outgoing_link>(shared_from_this(), remote, code, std::move(why));
   };
   if (fenced_.load(std::memory_order_acquire)) return refusing(errc::fenced, fence_reason_);
   if (target.state == peer_state::lost) return refusing(errc::peer_lost, "it is dead: " + target.end);
-  if (target.state == peer_state::left) return refusing(errc::peer_lost, "it has left the group");
+  if (target.state == peer_state::left || target.state == peer_state::leaving)
+    return refusing(errc::peer_lost, "it has left the group");
   auto link = std::make_shared<outgoing_link>(shared_from_this(), remote);
   {
     std::lock_guard links(links_mutex_);
@@ -207,9 +243,9 @@ std::shared_ptr<outgoing_link> native_core::link_to(worker_id to) {
     }
     outgoing_.emplace(link.get(), link);
   }
-  target.link = link;
+  current = link;
   try {
-    start_connecting(link, target.record);
+    start_connecting(link, target.record, urgent ? feature_urgent : 0);
   } catch (const std::exception& e) {
     link->fail(errc::connect_failed, e.what());
     throw;
@@ -217,17 +253,17 @@ std::shared_ptr<outgoing_link> native_core::link_to(worker_id to) {
   return link;
 }
 
-hello native_core::greeting(const worker_info& target, bool control) const {
+hello native_core::greeting(const worker_info& target, std::uint64_t features) const {
   return {.group = group_,
           .name = self_.name(),
           .id = self_.id(),
           .life = life_,
           .target = target.name(),
-          .features = control ? feature_control : 0,
+          .features = features | feature_device_tensors,
           .joined = announced_.load()};
 }
 
-std::shared_ptr<connect_attempt> native_core::attempt_to_reach(const worker_record& to, bool control,
+std::shared_ptr<connect_attempt> native_core::attempt_to_reach(const worker_record& to, std::uint64_t features,
                                                                std::chrono::nanoseconds limit_each,
                                                                std::function<bool()> wanted,
                                                                std::function<void(connect_outcome)> done) {
@@ -237,18 +273,21 @@ std::shared_ptr<connect_attempt> native_core::attempt_to_reach(const worker_reco
       if (own.transport->understands(address)) routes.emplace_back(own.transport, address);
     }
   }
-  return std::make_shared<connect_attempt>(std::move(routes), greeting(to.who, control), to.life, options_.transport,
+  return std::make_shared<connect_attempt>(std::move(routes), greeting(to.who, features), to.life, options_.transport,
                                            limit_each, std::move(wanted), std::move(done));
 }
 
 // The attempt does not begin here: a failure would end the call that has yet to be registered on the link.
-void native_core::start_connecting(const std::shared_ptr<outgoing_link>& link, const worker_record& to) {
+void native_core::start_connecting(const std::shared_ptr<outgoing_link>& link, const worker_record& to,
+                                   std::uint64_t features) {
   attempt_to_reach(
-      to, false, connect_limit, [link] { return !link->closed(); },
+      to, features, connect_limit, [link] { return !link->closed(); },
       [self = shared_from_this(), link](connect_outcome outcome) {
         if (outcome.verdict == connect_verdict::opened) {
           try {
-            return link->opened(outcome.opened);
+            link->note_failed_routes(std::move(outcome.failed));
+            link->opened(outcome.opened);
+            return self->log_route(link->peer().who);
           } catch (const std::exception& e) {
             outcome.opened->close(std::current_exception());
             return link->fail(errc::connect_failed, e.what());
@@ -369,7 +408,7 @@ hello_reply native_core::on_hello(const hello& from) {
   if (closing_.load()) throw_error(errc::shutting_down, fmt::format("{} is shutting down", to_string(self_)));
   if (fenced_.load()) throw_error(errc::unknown_worker, to_string(self_) + " is dead to its group");
   check_hello(from);
-  return {.name = self_.name(), .id = self_.id(), .life = life_};
+  return {.name = self_.name(), .id = self_.id(), .life = life_, .features = feature_device_tensors};
 }
 
 void native_core::check_hello(const hello& from) const {
@@ -415,7 +454,7 @@ void native_core::on_accepted(std::shared_ptr<connection> accepted, const hello&
         link = nullptr;
       } else {
         incoming_.emplace(link.get(), link);
-        place.incoming = link;
+        if ((from.features & feature_urgent) == 0) place.incoming = link;
       }
     }
     if (!link) {
@@ -440,8 +479,9 @@ void native_core::close() noexcept {
     std::lock_guard lock(deadlines_mutex_);
     cancel_deadline_check();
   }
+  wake_waiting();
   stop_ticking();
-  stop_following();
+  if (log_ && !leave_written_.load()) tell_log_of_end();  // soon: the others shall not take it for dead
   const auto reason = make_error(errc::shutting_down, fmt::format("{} was shut down", to_string(self_)));
   const auto until = clock::now() + close_limit;
   for (bool first = true;; first = false) {
@@ -473,6 +513,7 @@ void native_core::close() noexcept {
   }
   // Until here others were told that this worker is leaving, and not that it is gone.
   stop_listening();
+  stop_following();
   {
     std::lock_guard lock(listener_mutex_);
     event_listener_ = nullptr;
@@ -480,10 +521,12 @@ void native_core::close() noexcept {
   for (peer* each : peers_.all()) {
     std::shared_ptr<incoming_link> in;
     std::shared_ptr<outgoing_link> link;
+    std::shared_ptr<outgoing_link> urgent;
     std::shared_ptr<control_link> control;
     std::lock_guard lock(each->mutex);
     in.swap(each->incoming);
     link.swap(each->link);
+    urgent.swap(each->urgent);
     control.swap(each->control);
   }
   activity_changed();
@@ -507,14 +550,19 @@ class native_agent final : public agent {
   [[nodiscard]] std::vector<worker_info> workers() const override { return core_->workers(); }
   [[nodiscard]] worker_info find(std::string_view name) const override { return core_->find(name); }
   [[nodiscard]] worker_info find(worker_id id) const override { return core_->find(id); }
+  [[nodiscard]] located_worker locate(std::string_view name, deadline until) const override {
+    return core_->locate(name, until);
+  }
+  [[nodiscard]] located_worker locate(worker_id id, deadline until) const override { return core_->locate(id, until); }
   void join(request_handler& handler) override {
     core_->set_request_handler(&handler);
     core_->join();
   }
-  call_ticket call(worker_id to, outgoing_message&& request, pending_call& call, deadline until, bool driven) override {
+  call_ticket call(const call_target& to, outgoing_message&& request, pending_call& call, deadline until,
+                   bool driven) override {
     return core_->call(to, std::move(request), call, until, driven);
   }
-  void notify(worker_id to, outgoing_message&& request) override { core_->notify(to, std::move(request)); }
+  void notify(const call_target& to, outgoing_message&& request) override { core_->notify(to, std::move(request)); }
   bool wait(const call_ticket& ticket, const drive_condition& condition, deadline until) noexcept override {
     return link_of(ticket).wait(condition, until);
   }
@@ -537,9 +585,26 @@ class native_agent final : public agent {
     return core_->wait_for(name, until);
   }
   [[nodiscard]] std::string metadata(worker_id id) const override { return core_->metadata(id); }
+  [[nodiscard]] std::vector<device> devices() const override { return core_->devices(); }
+  [[nodiscard]] bool uses_devices() const noexcept override { return core_->uses_devices(); }
+  [[nodiscard]] device_map request_map(worker_id to) const override {
+    const auto maps = core_->maps_to(to);
+    return maps ? maps->requests : device_map();
+  }
+  [[nodiscard]] device_map response_map(worker_id to) const override {
+    const auto maps = core_->maps_to(to);
+    return maps ? maps->responses : device_map();
+  }
+  [[nodiscard]] route_info route(worker_id to) const override { return core_->route(to); }
+  void place_request(const call_target& to, outgoing_message& request, const device_map* placement) const override {
+    core_->place_tensors(to, request, false, placement);
+  }
+  void place_response(const call_target& to, outgoing_message& response, const device_map* placement) const override {
+    core_->place_tensors(to, response, true, placement);
+  }
   void leave_together(deadline until) override { core_->leave_together(until); }
   void leave(deadline until) override { core_->leave(until); }
-  void stop_leaving() noexcept override { core_->stop_leaving(); }
+  void stop_leaving(bool entirely) noexcept override { core_->stop_leaving(entirely); }
   void close() noexcept override { core_->close(); }
 
  private:
@@ -553,9 +618,10 @@ class native_agent final : public agent {
 }  // namespace
 
 std::unique_ptr<agent> make_native_agent(std::shared_ptr<store> group_store, const worker_config& config,
-                                         const rpc_options& options, std::vector<transport_factory> transports) {
-  return std::make_unique<native_agent>(
-      std::make_shared<native_core>(std::move(group_store), config, options, std::move(transports)));
+                                         const rpc_options& options, std::vector<transport_factory> transports,
+                                         device_counts devices) {
+  return std::make_unique<native_agent>(std::make_shared<native_core>(std::move(group_store), config, options,
+                                                                      std::move(transports), std::move(devices)));
 }
 
 }  // namespace ferry::inline v0::detail

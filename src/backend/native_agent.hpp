@@ -5,6 +5,8 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,13 +32,13 @@ class native_core final : public link_owner,
                           public std::enable_shared_from_this<native_core> {
  public:
   native_core(std::shared_ptr<store> group_store, const worker_config& config, const rpc_options& options,
-              const std::vector<transport_factory>& transports);
+              const std::vector<transport_factory>& transports, device_counts counts);
 
   /// Agrees with the others, publishes this worker, opens the doors; waits for all of a static group.
   void join();
   void leave_together(deadline until);
   void leave(deadline until);
-  void stop_leaving() noexcept;
+  void stop_leaving(bool entirely) noexcept;
   void close() noexcept;
 
   [[nodiscard]] const worker_info& self() const noexcept { return self_; }
@@ -45,11 +47,21 @@ class native_core final : public link_owner,
   [[nodiscard]] std::vector<worker_info> workers() const;
   [[nodiscard]] worker_info find(std::string_view name) const;
   [[nodiscard]] worker_info find(worker_id id) const;
+  [[nodiscard]] located_worker locate(std::string_view name, deadline until) const;
+  [[nodiscard]] located_worker locate(worker_id id, deadline until) const;
   [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) const;
   [[nodiscard]] std::string metadata(worker_id id) const;
+  [[nodiscard]] std::vector<device> devices() const;
+  [[nodiscard]] bool uses_devices() const noexcept {
+    return maps_known_.load(std::memory_order_acquire) || !devices_->devices.empty();
+  }
+  [[nodiscard]] std::shared_ptr<const device_maps_between> maps_to(worker_id id) const;
+  [[nodiscard]] route_info route(worker_id id) const;
+  void place_tensors(const call_target& to, outgoing_message& message, bool response,
+                     const device_map* placement) const;
 
-  call_ticket call(worker_id to, outgoing_message&& request, pending_call& call, deadline until, bool driven);
-  void notify(worker_id to, outgoing_message&& request);
+  call_ticket call(const call_target& to, outgoing_message&& request, pending_call& call, deadline until, bool driven);
+  void notify(const call_target& to, outgoing_message&& request);
   void finished_calls(std::uint64_t count) noexcept;
   void activity_changed() noexcept;
   void set_request_handler(request_handler* handler) noexcept {
@@ -73,11 +85,13 @@ class native_core final : public link_owner,
   void check_deadlines_at(deadline at) noexcept override;
   void count_sent(std::int64_t change) noexcept override { sent_.fetch_add(static_cast<std::uint64_t>(change)); }
   void count_handled(std::int64_t change) noexcept override { handled_.fetch_add(static_cast<std::uint64_t>(change)); }
+  [[nodiscard]] bool takes_tensors_on(device where) const noexcept override;
   void run_later(work* item) noexcept override { reactor_->post(item); }
   void on_link_open(const remote_worker& peer, const connection& opened, bool by_us) noexcept override;
   void on_link_lost(const remote_worker& peer, const connection& lost) noexcept override;
   void on_control(const remote_worker& from, inbound_message&& message) noexcept override;
   void on_control_closed(control_link& which) noexcept override;
+  void on_cancel(const remote_worker& peer, std::uint64_t call_id) noexcept override;
   void on_link_event(const link_event& event) noexcept override;
 
   // connection_acceptor
@@ -93,9 +107,10 @@ class native_core final : public link_owner,
   template <class Link>
   void keep_traffic_of(const Link& closed) noexcept;
 
-  std::shared_ptr<outgoing_link> link_to(worker_id to);
-  void start_connecting(const std::shared_ptr<outgoing_link>& link, const worker_record& to);
-  [[nodiscard]] std::shared_ptr<connect_attempt> attempt_to_reach(const worker_record& to, bool control,
+  /// The connection for urgent calls, or that for others.
+  std::shared_ptr<outgoing_link> link_to(const call_target& to, bool urgent);
+  void start_connecting(const std::shared_ptr<outgoing_link>& link, const worker_record& to, std::uint64_t features);
+  [[nodiscard]] std::shared_ptr<connect_attempt> attempt_to_reach(const worker_record& to, std::uint64_t features,
                                                                   std::chrono::nanoseconds limit_each,
                                                                   std::function<bool()> wanted,
                                                                   std::function<void(connect_outcome)> done);
@@ -109,6 +124,7 @@ class native_core final : public link_owner,
   bool tend(peer& whom, clock::time_point now, const lease_rules& rules, bool late, bool beat, clock::time_point& next);
   void stop_ticking() noexcept;
   void open_control(peer& to) noexcept;
+  void cancel_served(const remote_worker& from, std::uint64_t call_id) noexcept;
   void ask_again(peer& whom) noexcept;
   void add_control(peer& to, std::shared_ptr<connection> opened, incarnation life, bool by_us);
   /// Somebody waits for it without calling it: it is watched from now on.
@@ -119,56 +135,106 @@ class native_core final : public link_owner,
   void lose(peer& whom, incarnation life, const std::string& reason, evidence from) noexcept;
   void end_links(const peer* whom, incarnation life, errc code, const std::exception_ptr& why) noexcept;
   void spread(const fence_notice& notice) noexcept;
-  void depart(peer& whom, incarnation life, std::string reason) noexcept;
+  enum class departure : std::uint8_t {
+    heard_of,  ///< it is over, and the log does not say so yet
+    in_log,    ///< it is over, and the log says so
+    begun,     ///< the log says that it leaves; it still ends its calls
+  };
+  void depart(peer& whom, incarnation life, std::string reason, departure how = departure::heard_of) noexcept;
+  void tell_end(worker_id id, incarnation life) noexcept;
+  void tie_up(deadline until);
   void become_fenced(const std::string& reason) noexcept;
   void publish_fence(const fence_notice& notice, bool contested) noexcept;
+  void write_fence(const fence_notice& notice, bool contested);
   void look_for_own_fence() noexcept;
   void tell(const member_event& event) noexcept;
   [[nodiscard]] std::shared_ptr<store> group_store() const;
   [[nodiscard]] bool is_gone(int rank) const;
   [[nodiscard]] int gone_count() const;
 
-  [[nodiscard]] peer* place_of(std::string_view name) const;
+  static constexpr std::chrono::seconds store_limit{5};  // for what a member asks the store
+  template <class Find>
+  [[nodiscard]] peer* look_up(deadline until, const Find& find, bool& read) const;
   void check_hello(const hello& from) const;
 
   // Of static groups (static_group.cpp).
   void form_static(deadline until);
+  void choose_attempt();
   void leave_static(deadline until);
   void agree_on_group();
   void agree_on_names(deadline until);
-  [[nodiscard]] std::vector<std::string> get_all(const std::string& prefix, deadline until);
+  [[nodiscard]] std::vector<std::string> all_ranks(std::string_view prefix) const;
+  [[nodiscard]] std::vector<std::string> get_all(const std::vector<std::string>& keys, std::string_view prefix,
+                                                 deadline until);
+  void publish_peers(const std::vector<std::string>& records);
   void wait_for_ready(deadline until);
   void check_for_failed_start();
-  /// What the members wrote under `prefix` in a shutdown round; without those that are gone and wrote nothing.
-  [[nodiscard]] std::vector<std::string> get_round(int round, deadline until);
+  [[nodiscard]] std::string sum_of_round(int round, deadline until);
+  /// Of what the members wrote under `prefix`; without those that are gone and wrote nothing.
+  [[nodiscard]] std::string add_up_round(const std::string& prefix, timeout limit);
+
+  // What is asked of the store, and written there, without waiting for it longer than one wants (store_access.cpp).
+  /// Begins to read the log, unless that has begun since somebody asked.
+  std::uint64_t request_read() const noexcept;
+  void read_for_all() const noexcept;
+  /// Reads the log, until `enough` is true if it is given. False: it could not be read by then.
+  [[nodiscard]] bool read_log(deadline until, const std::function<bool()>& enough = nullptr) const;
+  /// Runs `action` on another thread, and waits for it: rethrows what it throws. False: it still runs at the deadline, or now
+  /// that `unwanted` is true.
+  bool run_in_time(std::function<void()> action, deadline until, const std::function<bool()>& unwanted = nullptr);
+  /// Writes something, soon, again and again until the store takes it; `what` is for people.
+  void write_down(std::function<void()> write, std::string what, bool urgent = false) noexcept;
+  void write_all_down() noexcept;
 
   // Of dynamic groups (dynamic_group.cpp).
   void form_dynamic(deadline until);
-  void leave_dynamic(deadline until);
+  void leave_dynamic(deadline until, int impatience);
   /// Throws errc::duplicate_name or duplicate_id, if a member that lives has this worker's name or id; buries one that is dead.
   void make_room(deadline until);
   void choose_id();
+  [[noreturn]] void throw_still_leaving(const worker_record& holder, bool by_name) const;
   [[nodiscard]] connect_outcome probe(const worker_record& holder, deadline until);
   void take(const membership_change& change) noexcept;
   void follow() noexcept;
-  /// Reads the log; errors are logged.
-  void catch_up() const noexcept;
+  /// Reads the log; errors are logged. False: it could not be read.
+  bool catch_up() const noexcept;
   /// Every member of a dynamic group has one to watch it, so that no death remains unknown.
   void watch_next() noexcept;
   void lose_unless_left(peer& whom, incarnation life, const std::string& reason) noexcept;
   void record_loss(const fence_notice& notice, bool contested);
+  /// What the log says of this worker itself, and of others.
+  void take_own(const membership_change& change);
+  void take_others(const membership_change& change);
+  /// Asks in the log whether a member lives that this worker has never reached; reads its answer.
+  void ask_log(peer& whom, incarnation life) noexcept;
+  void read_answer(peer& whom, incarnation life) noexcept;
+  void tell_log_of_leaving(deadline until, int impatience);
+  void tell_log_of_end() noexcept;
   void stop_following() noexcept;
-  void wake_waiting() noexcept;
-  void write_leave(incarnation life) noexcept;
+  void wake_waiting() const noexcept;
+  void write_gone(incarnation life);
+
+  void log_route(const worker_info& to) const noexcept;
+
+  // Of devices (placement.cpp).
+  [[nodiscard]] worker_record own_record() const;
+  [[nodiscard]] worker_devices own_devices() const noexcept { return {self_.name(), devices_.get()}; }
+  /// Takes a member into the table of peers, with the maps between it and this worker.
+  peer& admit(worker_record record);
+  /// Throws errc::invalid_argument: the same in every worker.
+  void check_devices_of(const std::vector<worker_record>& group) const;
+  void check_devices_fit() const;
 
   void listen();
   void stop_listening() noexcept;
   void read_peers(deadline until);
-  void wait_until_quiet(deadline until);
+  /// Ends with errc::shutting_down if somebody has become so impatient: 1: not to wait for others, 2: for nothing.
+  void wait_until_quiet(deadline until, int impatience);
+  void check_still_leaving(int impatience) const;
   [[nodiscard]] bool quiet() const noexcept;
   void run_deadline_check(const deadline_check* item) noexcept;
-  [[nodiscard]] hello greeting(const worker_info& target, bool control) const;
-  [[nodiscard]] std::string missing_workers(const std::string& prefix) const;
+  [[nodiscard]] hello greeting(const worker_info& target, std::uint64_t features) const;
+  [[nodiscard]] std::string missing_workers(std::string_view prefix) const;
 
   std::shared_ptr<store> store_;  // for joining, leaving and fences; none once closed; guarded by links_mutex_
   const rpc_options options_;
@@ -178,6 +244,12 @@ class native_core final : public link_owner,
   const int world_size_;  // 0: dynamic
   const int wanted_id_;   // any_rank: whichever is free
   const std::string metadata_;
+  const std::shared_ptr<const device_record> devices_;
+  const std::vector<device> declared_devices_ = devices_in_use(*devices_, {});
+  std::atomic<std::uint64_t> group_changes_{0};  // rises whenever one comes or goes
+  mutable std::mutex used_mutex_;                // guards the next two
+  mutable std::vector<device> used_devices_;     // what devices() gives, unless they are declared
+  mutable std::optional<std::uint64_t> used_as_of_;
   const std::string host_ = this_host();
   const timeout init_timeout_;
   std::string group_;
@@ -188,11 +260,13 @@ class native_core final : public link_owner,
     bool listening = false;
   };
   std::vector<open_transport> transports_;
+  std::vector<skipped_way> unusable_;  // the others that were wanted
 
   std::vector<std::string> advertised_;
 
   std::atomic<bool> peers_known_{false};  // the table is complete
   peer_table peers_;
+  std::atomic<bool> maps_known_{false};  // there is a map from or to this worker
   std::atomic<request_handler*> handler_{nullptr};
 
   std::atomic<bool> closing_{false};
@@ -213,18 +287,31 @@ class native_core final : public link_owner,
   std::thread follower_;                     // reads it
   std::atomic<std::uint64_t> joined_{0};     // the index of its own entry
   std::atomic<std::uint64_t> announced_{0};  // what hellos say: the same, or the last one while it is being written
-  std::atomic<bool> leave_written_{false};
-  mutable std::mutex members_mutex_;  // guards the next two
+  std::atomic<bool> leave_written_{false};   // or about to be, as the next one
+  std::atomic<bool> gone_written_{false};
+  mutable std::mutex members_mutex_;  // guards what follows
   mutable std::condition_variable members_changed_;
-  std::uint64_t member_changes_ = 0;
+  mutable std::uint64_t member_changes_ = 0;
+  mutable std::uint64_t reads_wanted_ = 0;  // of the log
+  mutable std::uint64_t reads_done_ = 0;
+  mutable bool reading_ = false;
+  mutable bool log_readable_ = true;  // the last time
+  struct pending_write {
+    std::function<void()> write;
+    std::string what;
+  };
+  std::deque<pending_write> to_write_;
+  bool writing_ = false;
+  bool write_added_ = false;
   std::mutex watched_mutex_;  // guards the next one
   peer* watched_ = nullptr;   // the next member of a dynamic group
 
   std::mutex quiet_mutex_;
   std::condition_variable quiet_changed_;
+  deadline parting_until_{clock::time_point::min()};  // of the last leave; guarded by quiet_mutex_
   std::atomic<int> quiet_waiters_{0};
-  std::atomic<bool> leaving_stopped_{false};
-  std::uint64_t activity_ = 0;  // guarded by quiet_mutex_
+  std::atomic<int> leaving_stopped_{0};  // stop_leaving(): 1: of leave_together(), 2: of leave(), too
+  std::uint64_t activity_ = 0;           // guarded by quiet_mutex_
 
   std::mutex deadlines_mutex_;  // guards what follows
   deadline next_check_;

@@ -50,6 +50,7 @@ void rpc_options::check() const {
   if (!secret.empty() && !transport.secret.empty() && secret != transport.secret)
     throw_error(errc::invalid_argument, "secret and transport.secret differ; set secret alone");
   detail::check_secret_usable(secret.empty() ? transport.secret : secret);
+  detail::check_device_options(device_maps, devices);
 }
 
 rpc_options worker_config::options() const {
@@ -71,6 +72,8 @@ rpc_options worker_config::options() const {
   result.transport = transport;
   result.secret = secret;
   result.allow_unauthenticated = allow_unauthenticated;
+  result.device_maps = device_maps;
+  result.devices = devices;
   result.check();
   return result;
 }
@@ -112,6 +115,8 @@ void reconcile(worker_config& config, rpc_options& options) {
   reconcile_one("secret", config.secret, options.secret, usual.secret);
   reconcile_one("allow_unauthenticated", config.allow_unauthenticated, options.allow_unauthenticated,
                 usual.allow_unauthenticated);
+  reconcile_one("device_maps", config.device_maps, options.device_maps, usual.device_maps);
+  reconcile_one("devices", config.devices, options.devices, usual.devices);
 }
 
 }  // namespace detail

@@ -22,9 +22,11 @@ std::string this_host() {
   return fmt::format("{}/{}", boot, space.st_ino);
 }
 
-// Lines: the name, the incarnation, the host, one address each, an empty one; then the metadata, whatever they hold.
+// Lines: the name, the incarnation, the host, the devices, one address each, an empty one; then the metadata, whatever they
+// hold. Who knows of no devices takes theirs for an address that nobody understands.
 std::string worker_record::encode() const {
-  return fmt::format("{}\n{:016x}\n@{}\n{}\n\n{}", who.name(), life.value, host, fmt::join(addresses, "\n"), metadata);
+  return fmt::format("{}\n{:016x}\n@{}\n{}{}\n\n{}", who.name(), life.value, host,
+                     devices ? fmt::format("#{}\n", devices->encode()) : "", fmt::join(addresses, "\n"), metadata);
 }
 
 worker_record worker_record::decode(const std::string& text, int id) {
@@ -42,8 +44,17 @@ worker_record worker_record::decode(const std::string& text, int id) {
   }
   if (lines.size() < 4) std::rethrow_exception(malformed(fmt::format("has {} lines", lines.size())));
   if (!lines[2].starts_with('@')) std::rethrow_exception(malformed("does not say where it runs"));
-  worker_record result{worker_info(lines[0], id), {}, lines[2].substr(1), {lines.begin() + 3, lines.end()},
-                       text.substr(at + 1),       0};
+  worker_record result;
+  result.who = worker_info(lines[0], id);
+  result.host = lines[2].substr(1);
+  auto addresses = lines.begin() + 3;
+  if (addresses->starts_with('#')) {
+    result.devices =
+        std::make_shared<const device_record>(device_record::decode(std::string_view(*addresses).substr(1)));
+    if (++addresses == lines.end()) std::rethrow_exception(malformed("has no address"));
+  }
+  result.addresses.assign(addresses, lines.end());
+  result.metadata = text.substr(at + 1);
   const char* const last = lines[1].data() + lines[1].size();
   const auto [end, failure] = std::from_chars(lines[1].data(), last, result.life.value, 16);
   if (failure != std::errc() || end != last) std::rethrow_exception(malformed("has no incarnation"));
@@ -73,6 +84,7 @@ peer& peer_table::place(worker_id id) {
   if (peer* there = entry.load(std::memory_order_relaxed)) return *there;
   peer* fresh = owned_.emplace_back(std::make_unique<peer>(id)).get();
   entry.store(fresh, std::memory_order_release);
+  highest_.store(std::max(highest_.load(std::memory_order_relaxed), id.value), std::memory_order_release);
   return *fresh;
 }
 
@@ -88,6 +100,7 @@ peer& peer_table::admit(worker_record record) {
   std::string before;
   struct {  // released without the lock
     std::shared_ptr<outgoing_link> link;
+    std::shared_ptr<outgoing_link> urgent;
     std::shared_ptr<incoming_link> incoming;
     std::shared_ptr<control_link> control;
   } old;
@@ -97,6 +110,7 @@ peer& peer_table::admit(worker_record record) {
     if (where.state != peer_state::unknown) {  // of its predecessor
       where.live = {};
       old.link = std::move(where.link);
+      old.urgent = std::move(where.urgent);
       old.incoming = std::move(where.incoming);
       old.control = std::move(where.control);
     }

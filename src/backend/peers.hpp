@@ -2,6 +2,7 @@
 
 // The other workers, as one worker knows them.
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <map>
@@ -16,6 +17,7 @@
 #include <ferry/base/ids.hpp>
 
 #include "control.hpp"
+#include "device_checks.hpp"
 #include "liveness.hpp"
 
 namespace ferry::inline v0::detail {
@@ -30,11 +32,20 @@ struct worker_record {
   std::string host;                    ///< the machine and network namespace it runs in, for those in the same one
   std::vector<std::string> addresses;  ///< best first
   std::string metadata;                ///< whatever its user wants the others to know
-  std::uint64_t joined = 0;            ///< of a dynamic group: its place in the order of joins, from 1; not encoded
+  /// Its devices and its maps; null: it is of a version that does not tell.
+  std::shared_ptr<const device_record> devices = nullptr;
+  // Of a dynamic group; not encoded.
+  std::uint64_t joined = 0;     ///< its place in the order of joins, from 1
+  bool leaving = false;         ///< it has said that it leaves, and not yet that it is gone
+  std::uint64_t suspected = 0;  ///< the entry of the log that asks whether it lives; 0: none
+  // Of whoever keeps the record; not encoded.
+  std::shared_ptr<const device_maps_between> maps = nullptr;  ///< between this worker and it; null: there are none
 
   [[nodiscard]] std::string encode() const;
   /// Throws errc::malformed.
   static worker_record decode(const std::string& text, int id);
+
+  [[nodiscard]] worker_devices for_checks() const noexcept { return {who.name(), devices.get()}; }
 };
 
 /// Of this process, as in worker_record::host; empty if it cannot be told.
@@ -43,8 +54,9 @@ std::string this_host();
 enum class peer_state : std::uint8_t {
   unknown,  ///< no record yet
   member,
-  left,  ///< it said so
-  lost,  ///< it died, or was declared dead
+  leaving,  ///< it has left a dynamic group, and ends its calls
+  left,     ///< it said so, or is gone after it did
+  lost,     ///< it died, or was declared dead
 };
 
 /// One place of the group: the worker of an id, or whoever had it last. Lives as long as the table.
@@ -60,12 +72,16 @@ struct peer {
   worker_record record;
   std::string end;  ///< why it left or was lost
   std::shared_ptr<outgoing_link> link;
-  std::shared_ptr<incoming_link> incoming;  ///< the latest one
+  std::shared_ptr<outgoing_link> urgent;    ///< for calls that must not wait behind others; opened when first needed
+  std::shared_ptr<incoming_link> incoming;  ///< the latest one that is not for urgent calls
   std::shared_ptr<control_link> control;
   liveness live;
 
-  // The next three with `mutex` held.
+  // The next ones with `mutex` held.
   [[nodiscard]] bool is(incarnation life) const noexcept { return state == peer_state::member && record.life == life; }
+  /// It runs, as far as this worker knows.
+  [[nodiscard]] bool present() const noexcept { return state == peer_state::member || state == peer_state::leaving; }
+  [[nodiscard]] bool present(incarnation life) const noexcept { return present() && record.life == life; }
   /// Its connections count: those of a peer that is ahead of this worker's own table, too, and of one that is leaving.
   [[nodiscard]] bool counts(incarnation life) const noexcept {
     return state == peer_state::unknown || (record.life == life && state != peer_state::lost);
@@ -89,6 +105,16 @@ class peer_table {
   [[nodiscard]] peer* find(std::string_view name) const;
   /// Makes the place of the record's id that of this member.
   peer& admit(worker_record record);
+  /// The first place after `id`, in a ring of all ids there are, for which `wanted` is true; null if there is none but its own.
+  template <class Wanted>
+  [[nodiscard]] peer* next_after(worker_id id, Wanted wanted) const {
+    const int end = std::max(highest_.load(std::memory_order_acquire), id.value) + 1;
+    for (int step = 1; step < end; ++step) {
+      peer* each = at(worker_id{(id.value + step) % end});
+      if (each && wanted(*each)) return each;
+    }
+    return nullptr;
+  }
   /// Every place, by id.
   [[nodiscard]] std::vector<peer*> all() const;
 
@@ -96,6 +122,7 @@ class peer_table {
   static constexpr int block_size = 256;
   using block = std::array<std::atomic<peer*>, block_size>;
   std::array<std::atomic<block*>, (worker_id::max + block_size) / block_size> blocks_{};
+  std::atomic<int> highest_{-1};     // id of a place
   mutable std::shared_mutex mutex_;  // guards the names, and writing
   std::map<std::string, peer*, std::less<>> names_;
   std::vector<std::unique_ptr<peer>> owned_;

@@ -8,6 +8,8 @@
 #include <ferry/base/error.hpp>
 
 #ifdef FERRY_WITH_AUTHENTICATION
+  #include <openssl/crypto.h>
+  #include <openssl/err.h>
   #include <openssl/evp.h>
   #include <openssl/hmac.h>
 #endif
@@ -62,6 +64,22 @@ void check_secret_usable(std::string_view secret) {
 
 #ifdef FERRY_WITH_AUTHENTICATION
 
+namespace {
+
+// libcrypto keeps a state for each thread that has used it, and gives back that of a thread which ends after the program has
+// closed libcrypto never. Threads of this library may, so none keeps one; what the program has to read there stays.
+class libcrypto_use {
+ public:
+  libcrypto_use() = default;
+  ~libcrypto_use() {
+    if (::ERR_peek_error() == 0) ::OPENSSL_thread_stop();
+  }
+  libcrypto_use(const libcrypto_use&) = delete;
+  libcrypto_use& operator=(const libcrypto_use&) = delete;
+};
+
+}  // namespace
+
 proof prove(std::string_view secret, std::string_view role, std::initializer_list<std::span<const std::byte>> parts) {
   std::vector<std::byte> text;
   const auto label = std::as_bytes(std::span(role));
@@ -70,6 +88,7 @@ proof prove(std::string_view secret, std::string_view role, std::initializer_lis
   for (const auto& part : parts) text.insert(text.end(), part.begin(), part.end());
   proof result{};
   unsigned size = 0;
+  const libcrypto_use use;
   const auto* made = ::HMAC(::EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
                             reinterpret_cast<const unsigned char*>(text.data()), text.size(),
                             reinterpret_cast<unsigned char*>(result.data()), &size);

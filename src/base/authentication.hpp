@@ -22,7 +22,8 @@ using proof = std::array<std::byte, 32>;
 nonce fresh_nonce();
 
 /// The proof of `secret` over the role, a zero byte, and the parts. A role is said by one end only, so that no proof can be
-/// sent back to who made it. Throws errc::invalid_argument in a build without authentication.
+/// sent back to who made it. Leaves nothing of libcrypto's behind in this thread. Throws errc::invalid_argument in a build without
+/// authentication.
 proof prove(std::string_view secret, std::string_view role, std::initializer_list<std::span<const std::byte>> parts);
 
 /// Takes the same time whatever the bytes are.

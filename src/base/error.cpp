@@ -69,6 +69,11 @@ std::string_view errc_name(errc code) noexcept {
     case errc::duplicate_method: return "duplicate_method";
     case errc::shutting_down: return "shutting_down";
     case errc::method_busy: return "method_busy";
+    case errc::reference_deleted: return "reference_deleted";
+    case errc::not_owner: return "not_owner";
+    case errc::reference_mismatch: return "reference_mismatch";
+    case errc::would_deadlock: return "would_deadlock";
+    case errc::reference_leaked: return "reference_leaked";
     case errc::injected_failure: return "injected_failure";
     case errc::truncated: return "truncated";
     case errc::limit_exceeded: return "limit_exceeded";
@@ -79,6 +84,7 @@ std::string_view errc_name(errc code) noexcept {
     case errc::bad_dtype: return "bad_dtype";
     case errc::bad_device: return "bad_device";
     case errc::out_of_memory: return "out_of_memory";
+    case errc::device_failure: return "device_failure";
   }
   return "unknown";
 }

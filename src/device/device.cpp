@@ -1,21 +1,81 @@
 #include <ferry/device/device.hpp>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <charconv>
+#include <mutex>
 
 #include <fmt/format.h>
 
 #include <ferry/base/error.hpp>
 #include <ferry/device/cpu_pool.hpp>
+#include <ferry/device/cuda.hpp>
 #include <ferry/device/traits.hpp>
 
 namespace ferry::inline v0 {
+namespace {
+
+// The kinds of this process by number. Kinds come, and never go.
+constinit std::array<std::atomic<const device_operations*>, 256> registered{};
+constinit std::mutex registering{};
+
+const device_operations* find_operations(device_kind kind) noexcept {
+  switch (kind) {
+    case device_kind::cpu: return &detail::operations_for<cpu>;
+    case device_kind::cuda: return &detail::operations_for<cuda>;
+  }
+  return registered[static_cast<std::size_t>(kind)].load(std::memory_order_acquire);
+}
+
+const device_operations* find_operations(std::string_view name) noexcept {
+  for (std::size_t number = 0; number != registered.size(); ++number) {
+    const device_operations* found = find_operations(static_cast<device_kind>(number));
+    if (found && found->name == name) return found;
+  }
+  return nullptr;
+}
+
+// "cpu, cuda, npu"
+std::string known_kinds() {
+  std::string names;
+  for (std::size_t number = 0; number != registered.size(); ++number) {
+    const device_operations* found = find_operations(static_cast<device_kind>(number));
+    if (found) names += fmt::format("{}{}", names.empty() ? "" : ", ", found->name);
+  }
+  return names;
+}
+
+}  // namespace
+
+namespace detail {
+
+void register_device(const device_operations& operations) {
+  const auto usable = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; };
+  if (operations.name.empty() || !std::all_of(operations.name.begin(), operations.name.end(), usable)) {
+    throw_error(errc::invalid_argument,
+                fmt::format("'{}' cannot name a kind of device: lower-case letters, digits and underscores can",
+                            operations.name));
+  }
+  const std::lock_guard lock(registering);
+  const device_operations* namesake = find_operations(operations.name);
+  const device_operations* same_number = find_operations(operations.kind);
+  if (namesake && namesake->kind == operations.kind) return;
+  if (namesake || same_number) {
+    throw_error(
+        errc::invalid_argument,
+        fmt::format("the kind of device '{}' ({}) cannot be registered: this program has '{}' ({})", operations.name,
+                    static_cast<int>(operations.kind), (namesake ? namesake : same_number)->name,
+                    static_cast<int>((namesake ? namesake : same_number)->kind)));
+  }
+  registered[static_cast<std::size_t>(operations.kind)].store(&operations, std::memory_order_release);
+}
+
+}  // namespace detail
 
 std::string_view device_kind_name(device_kind kind) noexcept {
-  switch (kind) {
-    case device_kind::cpu: return "cpu";
-    case device_kind::cuda: return "cuda";
-  }
-  return "unknown";
+  const device_operations* found = find_operations(kind);
+  return found ? found->name : "unknown";
 }
 
 std::string to_string(device where) {
@@ -31,11 +91,9 @@ device parse_device(std::string_view text) {
   const std::size_t colon = text.find(':');
   const std::string_view kind = text.substr(0, colon);
   device where;
-  if (kind == "cuda") {
-    where.kind = device_kind::cuda;
-  } else if (kind != "cpu") {
-    refuse(fmt::format("'{}' is no kind of device", kind));
-  }
+  const device_operations* operations = find_operations(kind);
+  if (!operations) refuse(fmt::format("'{}' is no kind of device that this program knows ({})", kind, known_kinds()));
+  where.kind = operations->kind;
   if (colon != std::string_view::npos) {
     const std::string_view number = text.substr(colon + 1);
     const char* end = number.data() + number.size();
@@ -48,15 +106,24 @@ device parse_device(std::string_view text) {
   return where;
 }
 
-void* device_traits<cpu>::allocate(device, std::size_t bytes) { return cpu_allocate(bytes); }
+void* device_traits<cpu>::allocate(device, std::size_t bytes, stream_handle) { return cpu_allocate(bytes); }
 
-void device_traits<cpu>::deallocate(device, void* memory, std::size_t bytes) noexcept { cpu_deallocate(memory, bytes); }
+void device_traits<cpu>::deallocate(device, void* memory, std::size_t bytes, stream_handle) noexcept {
+  cpu_deallocate(memory, bytes);
+}
+
+namespace detail {
+
+void* allocate_plain_staging(device, std::size_t bytes) { return cpu_allocate(bytes); }
+void deallocate_plain_staging(device, void* memory, std::size_t bytes) noexcept { cpu_deallocate(memory, bytes); }
+
+}  // namespace detail
 
 const device_operations& operations_of(device_kind kind) {
-  static constexpr device_operations cpu_operations = make_device_operations<cpu>();
-  if (kind == device_kind::cpu) return cpu_operations;
-  throw_error(errc::bad_device, fmt::format("this build of ferry has no support for devices of the kind '{}' ({})",
-                                            device_kind_name(kind), static_cast<int>(kind)));
+  const device_operations* found = find_operations(kind);
+  if (found) return *found;
+  throw_error(errc::bad_device, fmt::format("this program has no support for devices of the kind '{}' ({}); it has: {}",
+                                            device_kind_name(kind), static_cast<int>(kind), known_kinds()));
 }
 
 void check_device(device where) {

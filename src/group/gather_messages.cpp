@@ -22,7 +22,10 @@ const bool registered_with_workers = [] {
 future<gather_answer> serve_gather(const gather_arrival& arrival) {
   const std::shared_ptr<worker_core> here = current_worker();
   const ferry::agent& agent = here->agent();
-  const std::string from = agent.find(this_call().caller()).name();
+  // Not by its id: that may be another worker's by now.
+  const auto* call = dynamic_cast<const served_call*>(thread_context());
+  const worker_info* sender = call ? call->sender() : nullptr;
+  const std::string from = sender ? sender->name() : agent.find(this_call().caller()).name();
   const auto& members = arrival.members;
   if (members.empty() || members.front() != agent.self().name()) {
     throw_error(
@@ -34,7 +37,7 @@ future<gather_answer> serve_gather(const gather_arrival& arrival) {
     throw_error(errc::invalid_argument,
                 fmt::format("{} gathers over a set that it is no member of, or that is not sorted", from));
   }
-  return gather_rounds::of(*here)->arrive(arrival, from, agent.reactor(), this_call().stop_token());
+  return gather_rounds::of(*here)->arrive(arrival, from, agent, this_call().stop_token());
 }
 
 }  // namespace ferry::inline v0::detail

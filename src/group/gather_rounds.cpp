@@ -17,6 +17,13 @@ constexpr std::size_t most_names = 8;     // in a text
 constexpr std::size_t most_ended = 1024;  // rounds that are over while earlier ones are not
 constexpr std::size_t many_sets = 1024;
 
+// Who joins again is a member before this worker's observers hear of that, or even of the leave before it.
+bool is_back(const ferry::agent& group, const std::string& name) {
+  if (!group.dynamic()) return false;  // where everybody stays in the list
+  const auto there = group.workers();
+  return std::any_of(there.begin(), there.end(), [&](const worker_info& each) { return each.name() == name; });
+}
+
 const char* operation_of(std::uint64_t type) { return type == 0 ? "barrier" : "all_gather"; }
 
 }  // namespace
@@ -69,16 +76,21 @@ std::shared_ptr<gather_rounds> gather_rounds::of(worker_core& worker) {
   static const char key = 0;
   auto own = worker.attached<gather_rounds>(&key);
   std::call_once(own->observes_, [&] {
-    worker.observe_members([weak = own->weak_from_this()](const member_event& event) {
-      const auto rounds = weak.lock();
-      if (!rounds) return;
-      switch (event.what) {
-        case member_event::kind::joined: return rounds->on_joined(event.who.name());
-        case member_event::kind::left: return rounds->on_gone(event.who.name(), "has left the group");
-        case member_event::kind::lost: return rounds->on_gone(event.who.name(), "is dead: " + event.reason);
-        case member_event::kind::fenced: return;
-      }
-    });
+    worker.observe_members(
+        [weak = own->weak_from_this(), weak_worker = worker.weak_from_this()](const member_event& event) {
+          const auto rounds = weak.lock();
+          const auto whose = weak_worker.lock();
+          if (!rounds || !whose) return;
+          const bool ends = event.what == member_event::kind::left || event.what == member_event::kind::lost;
+          if (ends && is_back(whose->agent_unchecked(), event.who.name())) return;
+          switch (event.what) {
+            case member_event::kind::joined: return rounds->on_joined(event.who);
+            case member_event::kind::left: return rounds->on_gone(event.who, "has left the group");
+            case member_event::kind::lost: return rounds->on_gone(event.who, "is dead: " + event.reason);
+            case member_event::kind::fenced: return;
+          }
+        },
+        true);
   });
   return own;
 }
@@ -150,7 +162,7 @@ void gather_rounds::forget_if_idle(const member_set& set) {
 }
 
 future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const std::string& from,
-                                            const std::shared_ptr<reactor>& timers, const std::stop_token& gone) {
+                                            const ferry::agent& group, const std::stop_token& gone) {
   const auto refuse = [](gather_result result) {
     return make_ready_future(gather_answer{std::make_shared<const gather_result>(std::move(result))});
   };
@@ -201,7 +213,7 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
         for (auto& [name, each] : round.members) result.values.push_back(std::move(each.value));
       }
       ended = end_round(arrival.members, where.round);
-    } else if (std::string why = gone_of(arrival.members, round); !why.empty()) {
+    } else if (std::string why = gone_of(arrival.members, round, group); !why.empty()) {
       result.error = static_cast<std::uint32_t>(errc::peer_lost);
       result.text = std::move(why);
       ended = end_round(arrival.members, where.round);
@@ -212,7 +224,7 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
     return answer_to_come;
   }
   if (!until.is_never()) {
-    limit = std::make_shared<time_limit>(timers, until, where);
+    limit = std::make_shared<time_limit>(group.reactor(), until, where);
   }
   watch = std::make_unique<std::stop_callback<departure>>(gone, departure{where});
   {
@@ -228,22 +240,38 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
   return answer_to_come;
 }
 
-std::string gather_rounds::gone_of(const member_set& set, const round_state& round) const {
+std::string gather_rounds::gone_of(const member_set& set, const round_state& round, const ferry::agent& group) const {
   if (gone_.empty()) return {};
   for (const std::string& name : set) {
     if (round.members.count(name) != 0) continue;
-    if (const auto gone = gone_.find(name); gone != gone_.end())
-      return fmt::format("{}, which had not come, {}", name, gone->second);
+    if (const auto gone = gone_.find(name); gone != gone_.end() && !is_back(group, name))
+      return fmt::format("{}, which had not come, {}", name, gone->second.what);
   }
   return {};
 }
 
-void gather_rounds::on_joined(const std::string& name) noexcept {
-  std::lock_guard lock(mutex_);
-  gone_.erase(name);
+void gather_rounds::forget_gone(worker_id id) noexcept {
+  const auto found = gone_names_.find(id);
+  if (found == gone_names_.end()) return;
+  gone_.erase(found->second);
+  gone_names_.erase(found);
 }
 
-void gather_rounds::on_gone(const std::string& name, const std::string& what) noexcept {
+void gather_rounds::on_joined(const worker_info& who) noexcept {
+  std::lock_guard lock(mutex_);
+  forget_gone(who.id());
+  if (const auto found = gone_.find(who.name()); found != gone_.end()) forget_gone(found->second.id);
+}
+
+std::vector<std::string> gather_rounds::gone_names() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::string> result;
+  for (const auto& [name, gone] : gone_) result.push_back(name);
+  return result;
+}
+
+void gather_rounds::on_gone(const worker_info& who, const std::string& what) noexcept {
+  const std::string& name = who.name();
   struct over {
     std::string collecting;
     round_state round;
@@ -252,7 +280,10 @@ void gather_rounds::on_gone(const std::string& name, const std::string& what) no
   std::vector<over> all;
   {
     std::lock_guard lock(mutex_);
-    gone_.insert_or_assign(name, what);
+    forget_gone(who.id());
+    if (const auto found = gone_.find(name); found != gone_.end()) forget_gone(found->second.id);
+    gone_.insert_or_assign(name, gone_worker{who.id(), what});
+    gone_names_.insert_or_assign(who.id(), name);
     std::vector<std::pair<member_set, std::uint64_t>> places;
     for (const auto& [set, state] : sets_) {
       if (!std::binary_search(set.begin(), set.end(), name)) continue;

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include <ferry/backend/agent.hpp>
 #include <ferry/rpc/promise.hpp>
 #include <ferry/transport/reactor.hpp>
 
@@ -44,10 +45,11 @@ class gather_rounds : public std::enable_shared_from_this<gather_rounds> {
 
   // The collecting side.
   /// `from` has come; the answer is there when the round has ended. `gone` stops when `from` no longer waits.
-  future<gather_answer> arrive(const gather_arrival& arrival, const std::string& from,
-                               const std::shared_ptr<reactor>& timers, const std::stop_token& gone);
-  /// How many members wait here; for tests.
+  future<gather_answer> arrive(const gather_arrival& arrival, const std::string& from, const ferry::agent& group,
+                               const std::stop_token& gone);
+  /// How many members wait here; for tests, as the next one.
   [[nodiscard]] std::size_t waiting_members() const;
+  [[nodiscard]] std::vector<std::string> gone_names() const;
 
  private:
   // Which member of which round. Whoever holds one may find that the round has ended.
@@ -90,10 +92,12 @@ class gather_rounds : public std::enable_shared_from_this<gather_rounds> {
   };
 
   /// Ends the rounds that wait for a member that has left or died before it came.
-  void on_gone(const std::string& name, const std::string& what) noexcept;
-  void on_joined(const std::string& name) noexcept;
+  void on_gone(const worker_info& who, const std::string& what) noexcept;
+  void on_joined(const worker_info& who) noexcept;
   /// Of those that `round` waits for one that is gone; empty: none. With the mutex held.
-  [[nodiscard]] std::string gone_of(const member_set& set, const round_state& round) const;
+  [[nodiscard]] std::string gone_of(const member_set& set, const round_state& round, const ferry::agent& group) const;
+  /// Nobody of that id is missed any more. With the mutex held.
+  void forget_gone(worker_id id) noexcept;
 
   static bool is_over(const set_state& set, std::uint64_t round);
   /// The first round that `member` can still join.
@@ -111,7 +115,13 @@ class gather_rounds : public std::enable_shared_from_this<gather_rounds> {
 
   mutable std::mutex mutex_;
   std::map<member_set, set_state> sets_;
-  std::map<std::string, std::string> gone_;  // by name, what became of them
+  // Those that left or died, at most one for each id: whoever takes the id or the name makes the predecessor be forgotten.
+  struct gone_worker {
+    worker_id id;
+    std::string what;
+  };
+  std::map<std::string, gone_worker> gone_;
+  std::map<worker_id, std::string> gone_names_;
   std::once_flag observes_;
 };
 

@@ -1,5 +1,13 @@
 #include <ferry/rpc/context.hpp>
 
+#include <memory>
+
+#include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
+#include <ferry/device/current.hpp>
+
+#include "../device/release_order.hpp"
+
 namespace ferry::inline v0 {
 namespace {
 
@@ -54,10 +62,42 @@ context_ptr current_context() {
 
 call_context* thread_context() noexcept { return entered_context; }
 
-context_scope::context_scope(call_context* context) noexcept : previous_(std::exchange(entered_context, context)) {}
+context_scope::context_scope(call_context* context) noexcept
+    : previous_(std::exchange(entered_context, context)),
+      streams_(context && context != previous_ ? std::span<const stream>(context->streams())
+                                               : std::span<const stream>()) {}
 context_scope::~context_scope() { entered_context = previous_; }
 
 namespace detail {
+
+struct streams_scope::former_streams {
+  std::vector<stream> streams;
+  release_in_current_order order;
+};
+
+void streams_scope::enter(std::span<const stream> now) noexcept {
+  try {
+    auto former = std::make_unique<former_streams>();
+    former->streams.reserve(now.size());
+    former_ = former.release();
+    for (const stream& each : now) former_->streams.push_back(set_current_stream(each));
+  } catch (const std::exception& problem) {
+    log(log_level::error, problem.what());
+  }
+}
+
+void streams_scope::leave() noexcept {
+  const std::unique_ptr<former_streams> former(former_);
+  while (!former->streams.empty()) {
+    try {
+      set_current_stream(former->streams.back());
+    } catch (const error& problem) {
+      log(log_level::error, problem.what());
+    }
+    former->streams.pop_back();
+  }
+}
+
 void set_root_context(context_ptr context) {
   std::lock_guard lock(root_mutex);
   root_context() = std::move(context);

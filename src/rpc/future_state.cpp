@@ -124,6 +124,15 @@ bool future_state_base::absorb_completion() noexcept {
   return (status_.fetch_or(absorbed_bit, std::memory_order_acq_rel) & absorbed_bit) == 0;
 }
 
+void future_state_base::let_streams_wait_in_order() const {
+  if (!failed()) return order_->let_current_streams_wait();
+  try {
+    order_->let_current_streams_wait();
+  } catch (const std::exception& problem) {  // the error of the future says more
+    log(log_level::warning, std::string("streams do not wait for what a call that failed has read: ") + problem.what());
+  }
+}
+
 void future_state_base::mark_taken() {
   if ((status_.fetch_or(taken_bit, std::memory_order_acq_rel) & taken_bit) != 0) check_not_taken();
 }

@@ -1,5 +1,6 @@
 #include "handler_pool.hpp"
 
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -21,7 +22,12 @@ handler_pool::handler_pool(std::shared_ptr<reactor> threads, int limit, int max_
       limit_(limit),
       max_blocked_(max_blocked),
       idle_changed_(idle_changed),
-      argument_(argument) {}
+      argument_(argument),
+      free_runners_(new runner) {}
+
+handler_pool::~handler_pool() {
+  while (free_runners_) delete std::exchange(free_runners_, free_runners_->next_free);
+}
 
 int handler_pool::running() const noexcept {
   std::lock_guard lock(mutex_);
@@ -53,21 +59,41 @@ void handler_pool::forget_owner() noexcept {
   idle_changed_ = nullptr;
 }
 
-// With the mutex held: counts one more as running and returns a runner for it. Null if all places are taken.
+// With the mutex held, as the next four.
+bool handler_pool::have_free_runner() noexcept {
+  if (free_runners_) return true;
+  auto* fresh = new (std::nothrow) runner;
+  if (fresh) free_runner(fresh);
+  return fresh != nullptr;
+}
+
+// Counts one more as running and returns a runner for it. Null if all places are taken, or there is no memory for another one.
 handler_pool::runner* handler_pool::take_place() noexcept {
-  if (running_ >= limit_) return nullptr;
-  if (free_runners_.empty()) {
-    // More than limit_ runners exist only while handlers that returned from a wait finish.
-    auto fresh = std::make_unique<runner>();
-    fresh->run = &handler_pool::run;
-    free_runners_.reserve(runners_.size() + 1);
-    free_runners_.push_back(fresh.get());
-    runners_.push_back(std::move(fresh));
-  }
+  // More than limit_ runners exist only while handlers that returned from a wait finish.
+  if (running_ >= limit_ || !have_free_runner()) return nullptr;
   ++running_;
-  runner* result = free_runners_.back();
-  free_runners_.pop_back();
-  return result;
+  return std::exchange(free_runners_, free_runners_->next_free);
+}
+
+void handler_pool::free_runner(runner* done) noexcept { done->next_free = std::exchange(free_runners_, done); }
+
+work* handler_pool::take_backlog() noexcept {
+  work* item = backlog_head_;
+  if (!item) return nullptr;
+  backlog_head_ = item->next;
+  if (!backlog_head_) backlog_tail_ = nullptr;
+  return item;
+}
+
+// The place of the caller goes to the first handler that returns from a wait; false if none does.
+bool handler_pool::admit_returning() noexcept {
+  returning* first = returning_head_;
+  if (!first) return false;
+  returning_head_ = first->next;
+  if (!returning_head_) returning_tail_ = nullptr;
+  first->admitted = true;
+  admitted_.notify_all();
+  return true;
 }
 
 void handler_pool::launch(runner* free, work* item, bool elsewhere) noexcept {
@@ -85,7 +111,7 @@ void handler_pool::submit(work* item) noexcept {
   runner* free = nullptr;
   {
     std::lock_guard lock(mutex_);
-    free = returning_.empty() ? take_place() : nullptr;
+    free = returning_head_ ? nullptr : take_place();
     if (!free) {
       item->next = nullptr;
       (backlog_tail_ ? backlog_tail_->next : backlog_head_) = item;
@@ -116,21 +142,13 @@ void handler_pool::run(work* self) noexcept {
 // The place goes to a handler that returns from a wait, else to the next item, else it becomes free.
 work* handler_pool::next_item(runner* done) noexcept {
   std::lock_guard lock(mutex_);
-  if (!returning_.empty()) {
-    returning_.front()->admitted = true;
-    returning_.pop_front();
-    admitted_.notify_all();
-    free_runners_.push_back(done);
-    return nullptr;
+  const bool given = admit_returning();
+  if (!given) {
+    if (work* item = take_backlog()) return item;
+    --running_;
   }
-  if (work* item = backlog_head_) {
-    backlog_head_ = item->next;
-    if (!backlog_head_) backlog_tail_ = nullptr;
-    return item;
-  }
-  --running_;
-  free_runners_.push_back(done);
-  if (running_ == 0 && blocked_ == 0) {
+  free_runner(done);
+  if (!given && running_ == 0 && blocked_ == 0) {
     idle_.notify_all();
     if (idle_changed_) idle_changed_(argument_);
   }
@@ -149,20 +167,12 @@ void handler_pool::before_blocking() {
                       "let handlers that wait return a future or a task instead of blocking",
                       blocked_));
     }
+    if (!have_free_runner()) throw std::bad_alloc();
     ++blocked_;
-    --running_;
-    if (!returning_.empty()) {
-      returning_.front()->admitted = true;
-      returning_.pop_front();
-      ++running_;
-      admitted_.notify_all();
-    } else if (backlog_head_) {
-      free = take_place();
-      if (free) {
-        item = backlog_head_;
-        backlog_head_ = item->next;
-        if (!backlog_head_) backlog_tail_ = nullptr;
-      }
+    if (!admit_returning()) {
+      --running_;
+      if (backlog_head_) free = take_place();
+      if (free) item = take_backlog();
     }
   }
   if (free) launch(free, item, true);
@@ -171,18 +181,20 @@ void handler_pool::before_blocking() {
 }
 
 void handler_pool::after_blocking() noexcept {
+  // Before it takes a place: it may wait for its turn at an object, which another one has that waits for a place.
+  if (call_context* context = thread_context()) context->count_wait(-1);
   {
     std::unique_lock lock(mutex_);
     if (running_ < limit_) {
       ++running_;
     } else {
       returning self;
-      returning_.push_back(&self);
+      (returning_tail_ ? returning_tail_->next : returning_head_) = &self;
+      returning_tail_ = &self;
       admitted_.wait(lock, [&] { return self.admitted; });
     }
     --blocked_;
   }
-  if (call_context* context = thread_context()) context->count_wait(-1);
   io_threads::resume_batching();
 }
 

@@ -1,10 +1,8 @@
 #pragma once
 
 #include <condition_variable>
-#include <deque>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include <ferry/base/time.hpp>
 #include <ferry/base/work.hpp>
@@ -16,11 +14,15 @@ namespace ferry::inline v0::detail {
 /// its place to the next one and takes a place again, before newcomers, when its wait is over.
 class handler_pool final : public blocking_observer, public std::enable_shared_from_this<handler_pool> {
  public:
-  /// `idle_changed(argument)` is called whenever busy() may have become false.
+  /// `idle_changed(argument)` is called whenever busy() may have become false. Throws std::bad_alloc.
   handler_pool(std::shared_ptr<reactor> threads, int limit, int max_blocked, void (*idle_changed)(void*) noexcept,
                void* argument);
+  ~handler_pool();
+  handler_pool(const handler_pool&) = delete;
+  handler_pool& operator=(const handler_pool&) = delete;
 
-  /// Runs `item` on a handler thread, at once or when a place is free.
+  /// Runs `item` on a handler thread, at once or when a place is free. Where there is no memory for one more to run, it waits for
+  /// one of those that do.
   void submit(work* item) noexcept;
   /// Handlers that run now, those that wait not counted.
   [[nodiscard]] int running() const noexcept;
@@ -36,24 +38,31 @@ class handler_pool final : public blocking_observer, public std::enable_shared_f
   /// Whether the item that runs on this thread had to wait for its place.
   [[nodiscard]] static bool runs_what_was_queued() noexcept;
 
+  /// Throws errc::resource_exhausted if too many wait already, std::bad_alloc.
   void before_blocking() override;
   void after_blocking() noexcept override;
 
  private:
   struct runner : work {
+    runner() noexcept { run = &handler_pool::run; }
     std::shared_ptr<handler_pool> pool;  // while it runs
     work* item = nullptr;
     bool queued = false;
+    runner* next_free = nullptr;
   };
   struct returning {
     bool admitted = false;
+    returning* next = nullptr;
   };
 
   static void run(work* self) noexcept;
   void launch(runner* free, work* item, bool elsewhere) noexcept;
+  bool have_free_runner() noexcept;
   runner* take_place() noexcept;
+  void free_runner(runner* done) noexcept;
+  work* take_backlog() noexcept;
+  bool admit_returning() noexcept;
   work* next_item(runner* done) noexcept;
-  void give_place_away() noexcept;
 
   const std::shared_ptr<reactor> threads_;
   const int limit_;
@@ -68,9 +77,10 @@ class handler_pool final : public blocking_observer, public std::enable_shared_f
   int blocked_ = 0;
   work* backlog_head_ = nullptr;
   work* backlog_tail_ = nullptr;
-  std::deque<returning*> returning_;
-  std::vector<std::unique_ptr<runner>> runners_;
-  std::vector<runner*> free_runners_;
+  returning* returning_head_ = nullptr;
+  returning* returning_tail_ = nullptr;
+  // While none runs there is a free one: so that what is submitted has somebody to run it, or to wait for.
+  runner* free_runners_ = nullptr;
 };
 
 }  // namespace ferry::inline v0::detail

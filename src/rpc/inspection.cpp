@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "method_table.hpp"
+#include "reference_table.hpp"
 #include "worker_core.hpp"
 
 namespace ferry::inline v0 {
@@ -28,6 +29,7 @@ std::string time_left(deadline until) {
 std::string_view to_string(served_phase phase) noexcept {
   switch (phase) {
     case served_phase::queued: return "queued for a handler thread";
+    case served_phase::held: return "held back by its object or its references";
     case served_phase::running: return "running";
     case served_phase::waiting: return "waiting in a call or for a future";
     case served_phase::later: return "to be answered by a future or task";
@@ -131,6 +133,17 @@ void worker_core::add_own_figures() {
        {"agent.thread_pool_size", [threads] { return std::to_string(threads()); }},
        {"agent.unwritten_bytes", [this] { return std::to_string(agent_->counters().unwritten_bytes); }},
        {"agent.unwritten_replies", [this] { return std::to_string(agent_->counters().unwritten_replies); }}});
+  const auto references = [this] {
+    return has_references_.load() ? references_->figures() : reference_protocol::counts{};
+  };
+  add_debug_info("references",
+                 {{"num_forks", [references] { return std::to_string(references().forks); }},
+                  {"num_owner_rrefs", [references] { return std::to_string(references().owners); }},
+                  {"num_pending_children", [references] { return std::to_string(references().pending_children); }},
+                  {"num_pending_futures",
+                   [this] { return std::to_string(has_references_.load() ? references_->unanswered_controls() : 0); }},
+                  {"num_pending_users", [references] { return std::to_string(references().pending_users); }},
+                  {"num_users", [references] { return std::to_string(references().users); }}});
 }
 
 void worker_core::add_debug_info(std::string_view provider, std::vector<debug_figure> figures) {

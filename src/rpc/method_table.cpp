@@ -31,6 +31,16 @@ namespace {
 constexpr std::chrono::seconds complaint_pause{5};  // between two log messages of one wait
 constexpr std::string_view name_prefix = "name:";
 
+std::string_view flavour_prefix(method_flavour flavour) {
+  switch (flavour) {
+    case method_flavour::call: return "";
+    case method_flavour::creation: return "new:";
+    case method_flavour::object_call: return "on:";
+    case method_flavour::object_creation: return "new-on:";
+  }
+  return "";
+}
+
 // One method id. Nodes and uses are never freed: lookups take no lock and may still look at them.
 struct method_node {
   std::uint64_t id = 0;
@@ -120,7 +130,7 @@ std::string describe(const method_entry& entry) {
 std::string conflict(const method_entry& a, const method_entry& b) {
   if (a.key == b.key && a.function == b.function && a.signature == b.signature && !is_internal(a.function)) return {};
   return fmt::format("two functions of this program have one method id: {} and {}. {}", describe(a), describe(b),
-                     a.key.substr(0, name_prefix.size()) == name_prefix && a.key == b.key
+                     a.key.find(name_prefix) != std::string::npos && a.key == b.key
                          ? "Give each a public name of its own"
                          : "Functions that are static or in an unnamed namespace need different names to be called "
                            "remotely");
@@ -169,13 +179,17 @@ void method_use::release() noexcept {
 }
 
 method_entry::method_entry(const method_source& source)
-    : signature_text(source.signature()), serve(source.serve), inline_handler(source.inline_handler) {
+    : signature_text(source.signature()),
+      serve(source.serve),
+      inline_handler(source.inline_handler && source.flavour == method_flavour::call),
+      flavour(source.flavour) {
   signature = fingerprint(signature_text);
   if (source.tag) {
     function = mangled_method(*source.tag);
     function_name = readable_method(*source.tag, *source.type);
   }
-  key = source.public_name.empty() ? function : std::string(name_prefix) + std::string(source.public_name);
+  key = flavour_prefix(flavour);
+  key += source.public_name.empty() ? function : std::string(name_prefix) + std::string(source.public_name);
   name = source.public_name.empty() ? function_name : std::string(source.public_name);
   id = fingerprint(key);
 

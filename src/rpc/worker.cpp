@@ -38,9 +38,12 @@ class turn {
     if (!there.starts_with(kind)) {
       throw_error(
           errc::group_mismatch,
-          fmt::format("'{}' would join a {} group, but the {} is for {} ones: static and dynamic members cannot "
-                      "be mixed. Give every worker the same world_size, or none of them any",
-                      config.name, kind, where.describe(), dynamic_ ? "static" : "dynamic"));
+          fmt::format(
+              "'{}' would join a {} group, but the {} is for {} ones: static and dynamic members cannot "
+              "be mixed. Give every worker the same world_size, or none of them any. If this is what a group that "
+              "has ended, or was killed, left behind, meet elsewhere: at another path or port, or in a store that "
+              "was started afresh",
+              config.name, kind, where.describe(), dynamic_ ? "static" : "dynamic"));
     }
     place_ = {there, config.rank};
     std::lock_guard lock(table().mutex);
@@ -115,7 +118,7 @@ worker start(worker_config config, Make make) {
   auto group_store = std::make_shared<prefix_store>(here.prefix(), found);
   try {
     auto core = std::make_shared<worker_core>(group_store, make(group_store, config, options), config.exit_timeout,
-                                              config.serve, [here] { here.left(); });
+                                              config.serve, config.ignore_rref_leaks, [here] { here.left(); });
     core->start();
     return worker(std::move(core));
   } catch (...) {
@@ -158,15 +161,6 @@ void leave_with(detail::worker_core& core, timeout limit) {
   if (core.runs_here()) return core.ask_to_leave(limit);
   core.shutdown(parting::alone, limit);
 }
-
-bool is_forked_child() noexcept {
-  try {
-    detail::check_not_forked();
-    return false;
-  } catch (const error&) {
-    return true;
-  }
-}
 }  // namespace
 
 worker& worker::operator=(worker&& other) noexcept {
@@ -179,7 +173,8 @@ worker& worker::operator=(worker&& other) noexcept {
 
 worker::~worker() {
   if (!core_) return;
-  if (is_forked_child()) {  // the threads and connections are the parent's: nothing here can be ended, or waited for
+  if (detail::
+          is_forked_child()) {  // the threads and connections are the parent's: nothing here can be ended, or waited for
     new std::shared_ptr<detail::worker_core>(std::move(core_));
     return;
   }
@@ -247,6 +242,19 @@ worker_info worker::wait_for_worker(std::string_view name, timeout limit) const 
 std::string worker::metadata(std::string_view name) const {
   agent& own = core()->agent();
   return own.metadata(own.find(name).id());
+}
+std::vector<device> worker::devices() const { return core()->agent().devices(); }
+device_map worker::device_map_to(std::string_view name) const {
+  const agent& own = core()->agent();
+  return own.request_map(own.find(name).id());
+}
+route_info worker::route(std::string_view name) const {
+  const agent& own = core()->agent();
+  return own.route(own.find(name).id());
+}
+device_map worker::device_map_back_to(std::string_view name) const {
+  const agent& own = core()->agent();
+  return own.response_map(own.find(name).id());
 }
 
 void worker::shutdown(bool graceful, timeout limit) {

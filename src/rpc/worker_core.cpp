@@ -7,16 +7,20 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <ferry/base/log.hpp>
 #include <ferry/rpc/call.hpp>
 
 #include "../transport/io_threads.hpp"
+#include "reference_table.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr std::chrono::seconds handler_end_limit{5};  // for handlers that still run when the worker has closed
-constexpr std::chrono::seconds store_end_limit{5};    // for other workers that still use a store served here
+constexpr std::chrono::seconds handler_end_limit{5};     // for handlers that still run when the worker has closed
+constexpr std::chrono::seconds reference_limit{30};      // for references that others have yet to let go of
+constexpr std::chrono::seconds lone_reference_limit{2};  // for owners to hear that this worker's references end
+constexpr std::chrono::seconds store_end_limit{5};       // for other workers that still use a store served here
 
 // The workers of the process in the order of their start; the last one is current.
 struct worker_list {
@@ -31,13 +35,14 @@ worker_list& all_workers() {
 }  // namespace
 
 worker_core::worker_core(std::shared_ptr<store> group_store, std::unique_ptr<ferry::agent> agent, timeout exit_timeout,
-                         served_methods served, std::function<void()> on_left)
+                         served_methods served, bool ignore_rref_leaks, std::function<void()> on_left)
     : store_(std::move(group_store)),
       agent_(std::move(agent)),
       recorder_(static_cast<std::size_t>(agent_->options().flight_events)),
       exit_timeout_(exit_timeout),
       served_(served.everything() ? served_by_default() : std::move(served)),
       library_methods_(library_methods()),
+      ignore_rref_leaks_(ignore_rref_leaks),
       on_left_(std::move(on_left)),
       pool_(std::make_shared<handler_pool>(
           agent_->reactor(), agent_->options().num_worker_threads, agent_->options().max_blocked_handlers,
@@ -72,7 +77,7 @@ ferry::agent& worker_core::agent() const {
 
 bool worker_core::runs_here() const noexcept {
   const call_context* context = thread_context();
-  return context && context->executor().get() == this;
+  return context && worker_behind(context->executor().get()).get() == this;
 }
 
 void worker_core::shutdown(parting how, timeout limit) {
@@ -100,7 +105,7 @@ void worker_core::shutdown(parting how, timeout limit) {
     if (progress_ == progress::ending) {
       const auto group_store = store_;
       lock.unlock();
-      agent_->stop_leaving();
+      agent_->stop_leaving(how == parting::at_once);
       if (how == parting::at_once && group_store) group_store->close();
       lock.lock();
     }
@@ -116,7 +121,7 @@ void worker_core::ask_to_leave(timeout limit) {
   shutdown_changed_.notify_all();
   const bool ending = progress_ == progress::ending;
   lock.unlock();
-  if (ending) agent_->stop_leaving();
+  if (ending) agent_->stop_leaving(false);
 }
 
 void worker_core::serve_forever() {
@@ -185,6 +190,7 @@ void worker_core::end(parting how, timeout limit) {
   if (graceful) {
     try {
       part(how, limit);
+      if (how == parting::together && !agent_->dynamic()) check_leaks();
     } catch (...) {
       failure = std::current_exception();
     }
@@ -199,11 +205,13 @@ void worker_core::end(parting how, timeout limit) {
   }
   agent_->close();
   drop_attached();
+  references().close();
   if (!pool_->wait_idle(deadline::after(handler_end_limit))) {
     log(log_level::warning, fmt::format("{} was shut down while handlers or continuations still run; they go on, but "
                                         "their calls fail",
                                         to_string(agent_->self())));
   }
+  references().clear();
   drop_observers();
   await_records();
   drop_figures();
@@ -223,21 +231,95 @@ void worker_core::on_request(const std::shared_ptr<reply_channel>& channel, cons
                              inbound_message&& request) noexcept {
   requests_.fetch_add(1, std::memory_order_relaxed);
   const std::uint64_t bytes = request.header.message_bytes();
+  const std::uint64_t id = request.header.call_id;
+  const bool one_way = (request.header.flags & frame_one_way) != 0;
+  served_call* call = nullptr;
   try {
-    auto call = std::make_unique<served_call>(shared_from_this(), channel, from.id(), std::move(request), clock::now());
-    const method_entry* method = call->method();
-    if (method && method->inline_handler) {
-      served_call* released = call.release();
-      released->run(released);
-    } else {
-      pool_->submit(call.release());
-    }
+    call = new served_call(shared_from_this(), channel, from.id(), std::move(request), clock::now());
   } catch (const std::exception& e) {
+    drop_request(*channel, from, one_way ? std::nullopt : std::optional(id), e);
     channel->handled(bytes);
-    log(log_level::error,
-        fmt::format("{} dropped a request of {}: {}", to_string(agent_->self()), to_string(from), e.what()));
-    request_done();
+    return request_done();
   }
+  if (call->has_extensions()) {
+    try {
+      (void)references();
+    } catch (const std::exception&) {
+      call->fail(std::current_exception());
+      return call->drop_reference();
+    }
+    references_->admit(call);
+  } else if (const method_entry* method = call->method(); method && method->inline_handler) {
+    call->run(call);
+  } else {
+    pool_->submit(call);
+  }
+}
+
+// One that could not even be begun: its caller is told, if that can be done.
+void worker_core::drop_request(reply_channel& channel, const worker_info& from, std::optional<std::uint64_t> id,
+                               const std::exception& why) noexcept {
+  try {
+    log(log_level::error,
+        fmt::format("{} dropped a request of {}: {}", to_string(agent_->self()), to_string(from), why.what()));
+    if (!id) return;
+    outgoing_message answer;
+    answer.header.kind = frame_kind::failure;
+    answer.header.code = static_cast<std::uint32_t>(errc::out_of_memory);
+    answer.begin_payload();
+    encode_values<std::string>(answer.bytes, answer.tensors, fmt::format("the callee dropped it: {}", why.what()));
+    channel.reply(*id, std::move(answer));
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the caller's time will be over
+  }
+}
+
+const std::shared_ptr<reference_table>& worker_core::references_shared() {
+  std::call_once(references_made_, [&] {
+    references_ = std::make_shared<reference_table>(*this);
+    std::vector<std::pair<worker_id, incarnation>> gone;
+    {
+      const std::lock_guard lock(events_mutex_);
+      has_references_.store(true);
+      gone.swap(gone_before_);
+    }
+    for (const auto& [id, life] : gone) references_->gone(id, life);
+  });
+  return references_;
+}
+
+void worker_core::on_member_end(worker_id id, incarnation life) noexcept {
+  {
+    const std::lock_guard lock(events_mutex_);
+    if (!has_references_.load()) {
+      gone_before_.emplace_back(id, life);
+      return;
+    }
+  }
+  references_->gone(id, life);
+}
+
+// Who never lets go must not take all the time: half of it is for the rest of the shutdown, which tells what was left.
+void worker_core::on_group_quiet(deadline until, bool alone) {
+  deadline limit = deadline::after(alone ? lone_reference_limit : reference_limit);
+  if (!until.is_never()) limit = std::min(limit, deadline::after(until.remaining() / 2));
+  references().clean_up(limit, alone);
+}
+
+std::uint64_t worker_core::loose_ends() const noexcept {
+  return has_references_.load() ? references_->loose_ends() : 0;
+}
+
+// After everybody has let go of everything.
+void worker_core::check_leaks() const {
+  if (!has_references_.load()) return;
+  const std::vector<std::string> leaks = references_->leaks();
+  if (leaks.empty()) return;
+  for (const std::string& each : leaks) {
+    log(log_level::warning, fmt::format("{}: leaking reference: {}", to_string(agent_->self()), each));
+  }
+  if (ignore_rref_leaks_) return;
+  throw_error(errc::reference_leaked, fmt::format("{} is leaking {} references to its objects: {}",
+                                                  to_string(agent_->self()), leaks.size(), fmt::join(leaks, "; ")));
 }
 
 std::shared_ptr<void> worker_core::attach(const void* key, std::shared_ptr<void> (*make)()) {
@@ -310,26 +392,31 @@ void worker_core::report(const std::shared_ptr<observer>& whom, const member_eve
   whom->telling = true;
 }
 
-void worker_core::add_observer(member_observer function, bool of_members) {
+void worker_core::add_observer(member_observer function, bool of_members, bool of_departed) {
   auto whom = std::make_shared<observer>();
   whom->function = std::move(function);
   const std::lock_guard lock(events_mutex_);
   if (observers_dropped_) return;
   for (const auto& [id, event] : losses_) report(whom, event);
+  if (of_departed) {
+    for (const auto& [id, event] : departures_) report(whom, event);
+  }
   if (of_members) {
     for (const auto& [id, event] : members_) report(whom, event);
   }
   observers_.push_back(std::move(whom));
 }
 
-void worker_core::observe_members(member_observer function) { add_observer(std::move(function), true); }
+void worker_core::observe_members(member_observer function, bool and_departed) {
+  add_observer(std::move(function), true, and_departed);
+}
 
 void worker_core::on_peer_lost(std::function<void(const worker_info& who, const std::string& reason)> function) {
   add_observer(
       [function = std::move(function)](const member_event& event) {
         if (event.what == member_event::kind::lost) function(event.who, event.reason);
       },
-      false);
+      false, false);
 }
 
 // An observer may own the worker.
@@ -358,6 +445,11 @@ void worker_core::on_member_event(const member_event& event) noexcept {
       fenced_.store(true);
       shutdown_changed_.notify_all();
     }
+    if (event.what == member_event::kind::lost) on_member_end(event.who.id(), event.life);
+    if (event.what == member_event::kind::left && has_references_.load()) {
+      references_->leaving(event.who.id(), event.life);
+    }
+    if (event.what == member_event::kind::fenced && has_references_.load()) references_->fence(event.reason);
     const std::lock_guard lock(events_mutex_);
     if (observers_dropped_) return;
     // Of a predecessor, told late: whoever has taken its place is known already.
@@ -367,10 +459,17 @@ void worker_core::on_member_event(const member_event& event) noexcept {
     switch (event.what) {
       case member_event::kind::joined:
         losses_.erase(event.who.id());
+        departures_.erase(event.who.id());
         members_[event.who.id()] = event;
         break;
-      case member_event::kind::lost: losses_[event.who.id()] = event; [[fallthrough]];
-      case member_event::kind::left: members_.erase(event.who.id()); break;
+      case member_event::kind::lost:
+        losses_[event.who.id()] = event;
+        members_.erase(event.who.id());
+        break;
+      case member_event::kind::left:
+        departures_[event.who.id()] = event;
+        members_.erase(event.who.id());
+        break;
       case member_event::kind::fenced: break;
     }
   } catch (const std::exception& e) {
@@ -397,7 +496,7 @@ std::vector<std::shared_ptr<worker_core>> running_workers() {
 std::shared_ptr<worker_core> current_worker() {
   check_not_forked();
   if (call_context* context = thread_context()) {
-    if (auto* core = dynamic_cast<worker_core*>(context->executor().get())) return core->shared_from_this();
+    if (auto core = worker_behind(context->executor().get())) return core;
   }
   auto& list = all_workers();
   std::lock_guard lock(list.mutex);

@@ -5,10 +5,12 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,12 +28,14 @@
 
 namespace ferry::inline v0::detail {
 
+class reference_table;
+
 /// What the handle `worker` and the contexts of its calls share. Inert once shut down.
 class worker_core final : public executor, public request_handler, public std::enable_shared_from_this<worker_core> {
  public:
   /// `on_left` is called once the worker leaves its group.
   worker_core(std::shared_ptr<store> group_store, std::unique_ptr<ferry::agent> agent, timeout exit_timeout,
-              served_methods served, std::function<void()> on_left);
+              served_methods served, bool ignore_rref_leaks, std::function<void()> on_left);
 
   /// Joins the group and becomes the process's current worker.
   void start();
@@ -79,9 +83,14 @@ class worker_core final : public executor, public request_handler, public std::e
   std::shared_ptr<T> attached(const void* key) {
     return std::static_pointer_cast<T>(attach(key, []() -> std::shared_ptr<void> { return std::make_shared<T>(); }));
   }
+  /// The references of this worker. Made on first use, after it has joined its group.
+  [[nodiscard]] reference_table& references() { return *references_shared(); }
+  [[nodiscard]] const std::shared_ptr<reference_table>& references_shared();
+
   using member_observer = std::function<void(const member_event& event)>;
-  /// Of everything from now on, of those that are members now as having joined, and of those that were lost before.
-  void observe_members(member_observer function);
+  /// Of everything from now on, of those that are members now as having joined, and of those that were lost before; if wanted of
+  /// those that left, too. Of each id the one that had it last is known.
+  void observe_members(member_observer function, bool and_departed = false);
   void on_peer_lost(std::function<void(const worker_info& who, const std::string& reason)> function);
   [[nodiscard]] bool fenced() const noexcept { return fenced_.load(); }
 
@@ -93,6 +102,9 @@ class worker_core final : public executor, public request_handler, public std::e
                   inbound_message&& request) noexcept override;
   void on_member_event(const member_event& event) noexcept override;
   void on_link_event(const link_event& event) noexcept override;
+  void on_member_end(worker_id id, incarnation life) noexcept override;
+  void on_group_quiet(deadline until, bool alone) override;
+  [[nodiscard]] std::uint64_t loose_ends() const noexcept override;
   [[nodiscard]] bool busy() const noexcept override { return requests_.load() != 0 || pool_->busy(); }
 
  private:
@@ -100,6 +112,7 @@ class worker_core final : public executor, public request_handler, public std::e
   void end_and_tell(parting how, timeout limit);
   void part(parting how, timeout limit);
   [[nodiscard]] parting wish(parting how) const;
+  void check_leaks() const;
   std::shared_ptr<void> attach(const void* key, std::shared_ptr<void> (*make)());
   void drop_attached() noexcept;
   void drop_observers() noexcept;
@@ -109,7 +122,9 @@ class worker_core final : public executor, public request_handler, public std::e
   struct observer;
   struct event_report;
   void report(const std::shared_ptr<observer>& whom, const member_event& event);
-  void add_observer(member_observer function, bool of_members);
+  void drop_request(reply_channel& channel, const worker_info& from, std::optional<std::uint64_t> id,
+                    const std::exception& why) noexcept;
+  void add_observer(member_observer function, bool of_members, bool of_departed);
 
   std::shared_ptr<store> store_;  // none once ended; guarded by shutdown_mutex_ while another thread may use it
   const std::unique_ptr<ferry::agent> agent_;
@@ -117,6 +132,7 @@ class worker_core final : public executor, public request_handler, public std::e
   const timeout exit_timeout_;
   const served_methods served_;
   const std::vector<std::uint64_t> library_methods_;
+  const bool ignore_rref_leaks_;
   const std::function<void()> on_left_;
   const std::shared_ptr<handler_pool> pool_;
   std::atomic<timeout> default_timeout_;
@@ -127,10 +143,12 @@ class worker_core final : public executor, public request_handler, public std::e
   parting wish_ = parting::together;
   timeout wish_limit_;
   std::atomic<bool> fenced_{false};
-  std::mutex events_mutex_;  // guards the next four
+  std::mutex events_mutex_;                                     // guards the next six
+  std::vector<std::pair<worker_id, incarnation>> gone_before_;  // there were references
   bool observers_dropped_ = false;
-  std::map<worker_id, member_event> members_;  // as joined
-  std::map<worker_id, member_event> losses_;   // of ids that nobody has taken again
+  std::map<worker_id, member_event> members_;     // as joined
+  std::map<worker_id, member_event> losses_;      // of ids that nobody has taken again
+  std::map<worker_id, member_event> departures_;  // the same, of those that left
   std::vector<std::shared_ptr<observer>> observers_;
   std::atomic<std::uint64_t> requests_{0};  // being served, answers to come included
   std::atomic<int> later_{0};               // of these, whose handlers have returned
@@ -152,6 +170,9 @@ class worker_core final : public executor, public request_handler, public std::e
   mutable std::mutex figures_mutex_;  // guards the next two
   bool figures_dropped_ = false;
   std::vector<std::shared_ptr<const figures_of>> figures_;
+  std::once_flag references_made_;
+  std::shared_ptr<reference_table> references_;
+  std::atomic<bool> has_references_{false};
   std::mutex attached_mutex_;  // guards the next two
   std::vector<std::pair<const void*, std::shared_ptr<void>>> attached_;
   bool attached_dropped_ = false;

@@ -1,10 +1,10 @@
 #pragma once
 
 // Conversion between element types, by way of the widest type of each family: i64, f64, c128. Every element type is
-// held exactly by one of them, so each conversion is a load and a store, not one of fourteen times fourteen kernels.
+// held exactly by one of them, so each conversion is a load and a store, not one of fourteen times fourteen kernels. All of
+// it is constexpr, so that kernels of devices can use it.
 
 #include <algorithm>
-#include <cmath>
 #include <complex>
 #include <cstdint>
 #include <limits>
@@ -24,17 +24,17 @@ using wide =
     std::conditional_t<is_complex_v<T>, complex128, std::conditional_t<std::is_integral_v<T>, std::int64_t, double>>;
 
 template <class T>
-wide<T> widen(T value) {
+constexpr wide<T> widen(T value) {
   return static_cast<wide<T>>(value);
 }
 template <>
-inline complex128 widen<std::complex<float>>(std::complex<float> value) {
+constexpr complex128 widen<std::complex<float>>(std::complex<float> value) {
   return {value.real(), value.imag()};
 }
 
 /// The rules of tensor::to.
 template <class T, class Wide>
-T narrow_to(Wide value) {
+constexpr T narrow_to(Wide value) {
   if constexpr (is_complex_v<T>) {
     using part = typename T::value_type;
     if constexpr (is_complex_v<Wide>) {
@@ -48,7 +48,7 @@ T narrow_to(Wide value) {
   } else if constexpr (std::is_same_v<T, bool>) {
     return value != Wide{0};
   } else if constexpr (std::is_integral_v<T> && std::is_floating_point_v<Wide>) {
-    if (std::isnan(value)) return 0;
+    if (value != value) return 0;  // NaN
     // The bounds of i64 are not doubles; the powers of two beyond them are.
     constexpr auto low = static_cast<double>(std::numeric_limits<T>::min());
     constexpr auto high = static_cast<double>(std::numeric_limits<T>::max());

@@ -107,8 +107,9 @@ void copy_elements(const tensor& from, const tensor& to) {
   });
 }
 
-void fill_elements(const tensor& t, const scalar& value) {
-  visit_dtype(t.dtype(), [&](auto tag) {
+element_bytes element_of(dtype type, const scalar& value) {
+  element_bytes result;
+  visit_dtype(type, [&](auto tag) {
     using T = typename decltype(tag)::type;
     T element{};
     switch (value.type()) {
@@ -117,6 +118,17 @@ void fill_elements(const tensor& t, const scalar& value) {
       case scalar::kind::real: element = narrow_to<T>(value.real()); break;
       case scalar::kind::complex: element = narrow_to<T>(std::complex<double>(value.real(), value.imag())); break;
     }
+    std::memcpy(result.bytes.data(), &element, sizeof(T));
+  });
+  return result;
+}
+
+void fill_elements(const tensor& t, const scalar& value) {
+  const element_bytes bytes = element_of(t.dtype(), value);
+  visit_dtype(t.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    T element;
+    std::memcpy(&element, bytes.bytes.data(), sizeof(T));
     run_walk(plan_walk<1>({&t}), [&](const auto& at, const auto& step, std::int64_t count) {
       if (step[0] == sizeof(T)) {
         std::fill_n(reinterpret_cast<T*>(at[0]), count, element);
@@ -157,35 +169,37 @@ void tensor::read_item(ferry::dtype type, void* out) const {
 
 tensor tensor::clone() const {
   tensor result = empty(shape(), dtype(), device());
-  detail::need_cpu(*this, "clone");
-  detail::copy_elements(*this, result);
+  detail::move_elements(*this, result);
   return result;
 }
 
 tensor tensor::to(ferry::dtype type) const {
   if (type == dtype()) return *this;
-  detail::need_cpu(*this, "to");
-  tensor result = empty(shape(), type);
-  detail::copy_elements(*this, result);
+  tensor result = empty(shape(), type, device());
+  detail::move_elements(*this, result);
+  return result;
+}
+
+tensor tensor::to(ferry::device where) const {
+  if (where == device()) return *this;
+  tensor result = empty(shape(), dtype(), where);
+  detail::move_elements(*this, result);
   return result;
 }
 
 const tensor& tensor::copy_(const tensor& source) const {
-  detail::need_cpu(*this, "copy_");
-  detail::need_cpu(source, "copy_");
   detail::need_distinct(*this, "copy_");
   tensor from = detail::expanded(source, shape());
   if (detail::may_overlap(*this, from)) from = from.clone();
   mark_written();
-  detail::copy_elements(from, *this);
+  detail::move_elements(from, *this);
   return *this;
 }
 
 const tensor& tensor::fill_(const scalar& value) const {
-  detail::need_cpu(*this, "fill_");
   detail::need_distinct(*this, "fill_");
   mark_written();
-  detail::fill_elements(*this, value);
+  detail::fill_anywhere(*this, value);
   return *this;
 }
 

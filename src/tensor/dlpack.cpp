@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <ferry/base/error.hpp>
+#include <ferry/device/current.hpp>
 #include <ferry/tensor/factories.hpp>
 
 namespace ferry::inline v0 {
@@ -89,6 +90,12 @@ device import_device(dlpack::device from) {
 }
 
 dlpack::device export_device(device from) {
+  if (!from.is_cuda() && !from.is_cpu()) {
+    throw_error(errc::bad_device,
+                fmt::format("to_dlpack: DLPack has no number for devices like {}; copy the tensor to the "
+                            "CPU first",
+                            to_string(from)));
+  }
   return from.is_cuda() ? dlpack::device{dl_cuda, from.index} : dlpack::device{dl_cpu, 0};
 }
 
@@ -199,6 +206,12 @@ void need_managed(const void* managed) {
 }  // namespace
 
 namespace detail {
+
+void give_to(const tensor& t, const stream& consumer) {
+  if (t.device().is_cpu()) return;
+  consumer.wait(current_stream(t.device()));
+  t.storage().record_use(consumer);
+}
 
 dlpack::managed_tensor* export_unversioned(const tensor& t, dlpack::access allowed) {
   if (allowed == dlpack::access::read_only) {

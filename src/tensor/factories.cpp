@@ -35,24 +35,28 @@ tensor empty_strided(const dims& shape, const dims& strides, dtype type, device 
   return detail::make_tensor(storage::allocate(bytes_of(shape, strides, type), where), type, shape, strides, 0);
 }
 
-tensor zeros(const dims& shape, dtype type) {
-  tensor result = empty(shape, type);
-  if (result.nbytes() != 0) std::memset(result.data(), 0, result.nbytes());  // all dtypes: zero bits are zero
+tensor zeros(const dims& shape, dtype type, device where) {
+  tensor result = empty(shape, type, where);
+  if (detail::on_host(where)) {
+    if (result.nbytes() != 0) std::memset(result.data(), 0, result.nbytes());  // all dtypes: zero bits are zero
+  } else {
+    detail::fill_anywhere(result, 0);
+  }
   return result;
 }
 
-tensor full(const dims& shape, const scalar& value, dtype type) {
-  tensor result = empty(shape, type);
-  detail::fill_elements(result, value);
+tensor full(const dims& shape, const scalar& value, dtype type, device where) {
+  tensor result = empty(shape, type, where);
+  detail::fill_anywhere(result, value);
   return result;
 }
 
-tensor ones(const dims& shape, dtype type) { return full(shape, 1, type); }
+tensor ones(const dims& shape, dtype type, device where) { return full(shape, 1, type, where); }
 tensor empty_like(const tensor& t) { return empty(t.shape(), t.dtype(), t.device()); }
-tensor zeros_like(const tensor& t) { return zeros(t.shape(), t.dtype()); }
-tensor ones_like(const tensor& t) { return ones(t.shape(), t.dtype()); }
+tensor zeros_like(const tensor& t) { return zeros(t.shape(), t.dtype(), t.device()); }
+tensor ones_like(const tensor& t) { return ones(t.shape(), t.dtype(), t.device()); }
 
-tensor arange(const scalar& start, const scalar& stop, const scalar& step, dtype type) {
+tensor arange(const scalar& start, const scalar& stop, const scalar& step, dtype type, device where) {
   const auto refuse = [](const std::string& why) { throw_error(errc::invalid_argument, "arange: " + why); };
   for (const scalar* value : {&start, &stop, &step}) {
     if (value->type() == scalar::kind::complex || !std::isfinite(value->real()))
@@ -85,7 +89,7 @@ tensor arange(const scalar& start, const scalar& stop, const scalar& step, dtype
                      : detail::narrow_to<T>(start.real() + static_cast<double>(i) * step.real());
     }
   });
-  return result;
+  return result.to(where);
 }
 
 tensor arange(const scalar& start, const scalar& stop, const scalar& step) {

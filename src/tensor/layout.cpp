@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <ferry/base/error.hpp>
+#include <ferry/device/traits.hpp>
 
 namespace ferry::inline v0::detail {
 
@@ -107,10 +108,13 @@ bool view_strides(const tensor& t, const dims& shape, dims& strides) {
   return true;
 }
 
+bool on_host(device where) { return where.is_cpu() || operations_of(where.kind).immediate; }
+
 void need_cpu(const tensor& t, std::string_view operation) {
   if (t.device().is_cpu()) return;
   throw_error(errc::bad_device,
-              fmt::format("{} works on CPU tensors; this one is on {}", operation, to_string(t.device())));
+              fmt::format("{} works on CPU tensors; this one is on {}: move it with to(ferry::device{{}})", operation,
+                          to_string(t.device())));
 }
 
 void need_distinct(const tensor& t, std::string_view operation) {
@@ -138,7 +142,7 @@ void need_distinct(const tensor& t, std::string_view operation) {
 
 bool may_overlap(const tensor& a, const tensor& b) {
   // By address, not by storage: two storages may wrap the same foreign memory.
-  if (a.numel() == 0 || b.numel() == 0) return false;
+  if (a.numel() == 0 || b.numel() == 0 || a.device() != b.device()) return false;
   const auto bounds = [](const tensor& t) {
     const auto first = reinterpret_cast<std::uintptr_t>(t.data());
     const std::int64_t span = spanned_elements(t.shape(), t.strides(), t.dtype());

@@ -9,6 +9,8 @@
 
 #include <ferry/tensor/tensor.hpp>
 
+#include "walk.hpp"
+
 namespace ferry::inline v0 {
 namespace detail {
 
@@ -32,28 +34,34 @@ dims complete_shape(const tensor& t, const dims& shape);
 /// tensor::expand without telling hooks.
 tensor expanded(const tensor& t, const dims& shape);
 
+/// Whether the host reaches the memory of `where`, and all is done at once there.
+bool on_host(device where);
+
 /// Throws errc::bad_device unless `t` is on the CPU.
 void need_cpu(const tensor& t, std::string_view operation);
 /// Throws errc::bad_shape if one element of memory stands for several of `t`.
 void need_distinct(const tensor& t, std::string_view operation);
 
-/// Copies (and converts) elements between CPU tensors of one shape whose memory does not overlap; no hooks, no version.
+/// Copies (and converts) elements between tensors of one shape whose memory does not overlap and that the host reaches;
+/// no hooks, no version.
 void copy_elements(const tensor& from, const tensor& to);
-/// Writes one value to all elements of a CPU tensor; no hooks, no version.
+/// Writes one value to all elements of a tensor that the host reaches; no hooks, no version.
 void fill_elements(const tensor& t, const scalar& value);
+/// The element that stands for `value` in a tensor of that type; its first dtype_size(type) bytes are used.
+struct element_bytes {
+  alignas(16) std::array<unsigned char, 16> bytes{};
+};
+element_bytes element_of(dtype type, const scalar& value);
+
+// The same on any devices, in the order of their current streams; see transfer.cpp.
+
+/// As copy_elements. Returns when the elements are there if only the target is on the host, and when they were read if only
+/// the source is; else at once.
+void move_elements(const tensor& from, const tensor& to);
+/// As fill_elements.
+void fill_anywhere(const tensor& t, const scalar& value);
 /// Whether writing `a` may change what is read through `b` other than element for element.
 bool may_overlap(const tensor& a, const tensor& b);
-
-/// A walk over N tensors of one shape: axes joined where possible, sorted so that the first operand is written in
-/// order.
-template <std::size_t N>
-struct walk {
-  std::size_t rank = 0;
-  std::array<std::int64_t, max_rank> shape;
-  std::array<std::array<std::int64_t, N>, max_rank> steps;  // in bytes
-  std::array<std::byte*, N> start;
-  bool empty = false;
-};
 
 template <std::size_t N>
 walk<N> plan_walk(const std::array<const tensor*, N>& operands);

@@ -8,6 +8,7 @@
 #include <ferry/base/error.hpp>
 #include <ferry/tensor/factories.hpp>
 
+#include "device_kernels.hpp"
 #include "layout.hpp"
 
 namespace ferry::inline v0 {
@@ -58,16 +59,41 @@ T scalar_as(const scalar& value, std::string_view operation) {
 }
 
 void need_alike(const tensor& a, const tensor& b, std::string_view operation) {
-  detail::need_cpu(a, operation);
-  detail::need_cpu(b, operation);
+  detail::need_arithmetic(a, operation);
+  if (a.device() != b.device()) {
+    throw_error(errc::bad_device, fmt::format("{} of tensors on {} and on {}: move one of them with to()", operation,
+                                              to_string(a.device()), to_string(b.device())));
+  }
   if (a.dtype() == b.dtype()) return;
   throw_error(errc::bad_dtype, fmt::format("{} of {} and {}: convert one of them with to()", operation,
                                            dtype_name(a.dtype()), dtype_name(b.dtype())));
 }
 
+using detail::element_at;
+using detail::kernel_operation;
+
 template <class T>
-T& element_at(std::byte* memory) {
-  return *reinterpret_cast<T*>(memory);
+detail::kernel_number as_kernel_number(T value) {
+  if constexpr (std::is_integral_v<T>) return {value, 0};
+  return {0, static_cast<double>(value)};
+}
+
+// The same on a device: a + factor * b or a * b, into a new tensor or into `a`.
+template <class T>
+tensor binary_on_device(const tensor& a, const tensor& b, kernel_operation how, T factor) {
+  const dims shape = broadcast_shapes(a.shape(), b.shape());
+  tensor result = empty(shape, a.dtype(), a.device());
+  detail::combine_by_kernel(result, detail::expanded(a, shape), detail::expanded(b, shape), how,
+                            as_kernel_number(factor));
+  return result;
+}
+template <class T>
+void update_on_device(const tensor& a, const tensor& b, std::string_view operation, kernel_operation how, T factor) {
+  detail::need_distinct(a, operation);
+  tensor y = detail::expanded(b, a.shape());
+  if (detail::may_overlap(a, y)) y = y.clone();
+  a.mark_written();
+  detail::combine_by_kernel(a, a, y, how, as_kernel_number(factor));
 }
 
 // combine(a, b) into a new tensor.
@@ -133,6 +159,11 @@ void with_scalar(const tensor& from, const tensor& to, const scalar& value, std:
     using T = typename decltype(tag)::type;
     const T number = scalar_as<T>(value, operation);
     if (to.same_as(from)) to.mark_written();
+    if (!from.device().is_cpu()) {
+      detail::combine_by_kernel(to, from, Multiply ? kernel_operation::multiply : kernel_operation::add,
+                                as_kernel_number(number));
+      return;
+    }
     each<T>(from, to, [number](T x) { return Multiply ? times(x, number) : plus(x, number); });
   });
 }
@@ -148,6 +179,7 @@ tensor scaled_sum(const tensor& a, const tensor& b, const scalar& alpha, std::st
   return visit_arithmetic(a.dtype(), operation, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T factor = scalar_as<T>(alpha, operation);
+    if (!a.device().is_cpu()) return binary_on_device<T>(a, b, kernel_operation::add, factor);
     if (factor == T{1}) return binary<T>(a, b, [](T x, T y) { return plus(x, y); });
     return binary<T>(a, b, [factor](T x, T y) { return plus(x, times(factor, y)); });
   });
@@ -158,6 +190,7 @@ const tensor& scaled_update(const tensor& a, const tensor& b, const scalar& alph
   visit_arithmetic(a.dtype(), operation, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T factor = scalar_as<T>(alpha, operation);
+    if (!a.device().is_cpu()) return update_on_device<T>(a, b, operation, kernel_operation::add, factor);
     update<T>(a, b, operation, [factor](T x, T y) { return plus(x, times(factor, y)); });
   });
   return a;
@@ -189,7 +222,7 @@ const tensor& sub_(const tensor& a, const tensor& b, const scalar& alpha) {
 }
 
 tensor add(const tensor& a, const scalar& b) {
-  detail::need_cpu(a, "add");
+  detail::need_arithmetic(a, "add");
   tensor result = empty_like(a);
   with_scalar<false>(a, result, b, "add");
   return result;
@@ -198,7 +231,7 @@ tensor add(const tensor& a, const scalar& b) {
 tensor sub(const tensor& a, const scalar& b) { return add(a, negated(b)); }
 
 tensor mul(const tensor& a, const scalar& b) {
-  detail::need_cpu(a, "mul");
+  detail::need_arithmetic(a, "mul");
   tensor result = empty_like(a);
   with_scalar<true>(a, result, b, "mul");
   return result;
@@ -208,19 +241,20 @@ tensor mul(const tensor& a, const tensor& b) {
   need_alike(a, b, "mul");
   return visit_arithmetic(a.dtype(), "mul", [&](auto tag) {
     using T = typename decltype(tag)::type;
+    if (!a.device().is_cpu()) return binary_on_device<T>(a, b, kernel_operation::multiply, T{1});
     return binary<T>(a, b, [](T x, T y) { return times(x, y); });
   });
 }
 
 const tensor& add_(const tensor& a, const scalar& b) {
-  detail::need_cpu(a, "add_");
+  detail::need_arithmetic(a, "add_");
   detail::need_distinct(a, "add_");
   with_scalar<false>(a, a, b, "add_");
   return a;
 }
 
 const tensor& mul_(const tensor& a, const scalar& b) {
-  detail::need_cpu(a, "mul_");
+  detail::need_arithmetic(a, "mul_");
   detail::need_distinct(a, "mul_");
   with_scalar<true>(a, a, b, "mul_");
   return a;
@@ -230,6 +264,7 @@ const tensor& mul_(const tensor& a, const tensor& b) {
   need_alike(a, b, "mul_");
   visit_arithmetic(a.dtype(), "mul_", [&](auto tag) {
     using T = typename decltype(tag)::type;
+    if (!a.device().is_cpu()) return update_on_device<T>(a, b, "mul_", kernel_operation::multiply, T{1});
     update<T>(a, b, "mul_", [](T x, T y) { return times(x, y); });
   });
   return a;
@@ -252,6 +287,7 @@ tensor sum(const tensor& t) {
 }
 
 tensor matmul(const tensor& a, const tensor& b) {
+  detail::need_cpu(a, "matmul");
   need_alike(a, b, "matmul");
   if (a.rank() != 2 || b.rank() != 2 || a.size(1) != b.size(0)) {
     throw_error(errc::bad_shape, fmt::format("matmul needs [n, k] and [k, m]; the shapes are {} and {}",

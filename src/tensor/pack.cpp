@@ -74,7 +74,6 @@ bool is_packed(const tensor& t) { return block_elements(t.shape(), t.strides()) 
 
 tensor pack(const tensor& t) {
   if (t.storage().owns_memory() && is_packed(t)) return t;
-  detail::need_cpu(t, "pack of a tensor with gaps or borrowed memory");
   dims shape = t.shape();  // of the distinct elements
   dims strides = contiguous_strides(shape);
   std::int64_t expected = 1;
@@ -86,11 +85,11 @@ tensor pack(const tensor& t) {
     strides[axes.axis[n]] = expected;
     expected *= shape[axes.axis[n]];
   }
-  tensor result = empty_strided(shape, strides, t.dtype());
+  tensor result = empty_strided(shape, strides, t.dtype(), t.device());
   for (std::size_t axis = 0; axis != shape.size(); ++axis) {
     if (shape[axis] > 1 && strides[axis] == 0) shape[axis] = 1;
   }
-  detail::copy_elements(detail::make_tensor(t.storage(), t.dtype(), shape, t.strides(), t.storage_offset()),
+  detail::move_elements(detail::make_tensor(t.storage(), t.dtype(), shape, t.strides(), t.storage_offset()),
                         detail::make_tensor(result.storage(), t.dtype(), shape, strides, 0));
   return result;
 }

@@ -3,6 +3,8 @@
 #include <new>
 
 #include <ferry/device/cpu_pool.hpp>
+#include <ferry/device/current.hpp>
+#include <ferry/device/memory.hpp>
 #include <ferry/device/traits.hpp>
 
 namespace ferry::inline v0 {
@@ -26,11 +28,19 @@ storage storage::allocate(std::size_t bytes, ferry::device where) {
     auto* memory = static_cast<std::byte*>(cpu_allocate(head + bytes));
     result.body_ = new (memory) detail::storage_body;
     result.body_->data = memory + head;
-  } else {
+    result.body_->allocated = true;
+  } else if (where.is_cpu()) {
+    void* memory = cpu_allocate(bytes);
     result.body_ = new (cpu_allocate(head)) detail::storage_body;
-    result.body_->data = operations_of(where.kind).allocate(where, bytes);
+    result.body_->data = memory;
+    result.body_->allocated = true;
+  } else {
+    auto block = std::make_shared<device_memory>(current_stream(where), bytes);
+    result.body_ = new (cpu_allocate(head)) detail::storage_body;
+    result.body_->data = block->data();
+    result.body_->owner = std::move(block);
+    result.body_->in_stream_order = true;
   }
-  result.body_->allocated = true;
   result.body_->where = where;
   result.body_->size = bytes;
   return result;
@@ -46,10 +56,16 @@ storage storage::foreign(void* data, std::size_t bytes, ferry::device where, std
   return result;
 }
 
+void storage::record_use(const stream& by) const {
+  if (body_->in_stream_order) {
+    const_cast<device_memory*>(static_cast<const device_memory*>(body_->owner.get()))->record_use(by);
+  }
+}
+
 void storage::destroy(detail::storage_body* body) noexcept {
   const std::size_t bytes = body->size;
   const bool in_head = body->allocated && joined(body->where, bytes);
-  if (body->allocated && !in_head) operations_of(body->where.kind).deallocate(body->where, body->data, bytes);
+  if (body->allocated && !in_head) cpu_deallocate(body->data, bytes);
   body->~storage_body();
   cpu_deallocate(body, in_head ? head + bytes : head);
 }

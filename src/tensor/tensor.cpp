@@ -43,6 +43,13 @@ void refuse_index_count(const tensor& t, std::size_t count) {
               fmt::format("{} indices were given for shape {}, which takes {}", count, to_string(t.shape()), t.rank()));
 }
 
+void refuse_host_access(const tensor& t) {
+  throw_error(errc::bad_device,
+              fmt::format("the elements of a tensor on {} cannot be reached from the host: move it with "
+                          "to(ferry::device{{}}) first",
+                          to_string(t.device())));
+}
+
 tensor make_tensor(storage bytes, dtype type, dims shape, dims strides, std::int64_t offset) {
   auto* body = new tensor_body;
   tensor result = adopt_body(body);

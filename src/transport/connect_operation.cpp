@@ -194,9 +194,9 @@ void connect_operation::take_answer() {
     return attempt_failed(errc::handshake_failed, fmt::format("worker '{}' answered", result.peer.name));
   }
   try {
-    result.opened =
-        make_stream_connection(core_->loop, socket_.release(), core_->transport_name,
-                               fmt::format("{} {}", core_->transport_name, current_text()), request_.options);
+    result.opened = make_stream_connection(core_->loop, socket_.release(), core_->transport_name,
+                                           fmt::format("{} {}", core_->transport_name, current_text()),
+                                           request_.options, {}, (result.peer.features & feature_device_tensors) != 0);
   } catch (const error& failure) {
     return fail(failure.kind(), std::string(failure.message()));
   }

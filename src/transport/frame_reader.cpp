@@ -6,6 +6,8 @@
 
 #include <ferry/tensor/pack.hpp>
 
+#include "../wire/tensor_table.hpp"
+
 namespace ferry::inline v0::detail {
 
 std::size_t frame_reader::prepare(std::array<iovec, max_vectors>& vectors, std::size_t& total) {
@@ -36,6 +38,14 @@ std::size_t frame_reader::prepare(std::array<iovec, max_vectors>& vectors, std::
     // The block comes behind the last tensor: commit() takes bytes for tensors as long as one is incomplete.
     if (i != message_.tensors.size()) return count;
   }
+  if (phase_ == phase::staged) {
+    // What is in the block comes first, even if there is room by now: go_on() moves it there.
+    const std::span<std::byte> room = begin_ == end_ ? staged_->room() : std::span<std::byte>();
+    stalled_ = room.empty();
+    straight_ = room.size() >= large_tensors;
+    if (straight_) add(room.data(), room.size());
+    if (stalled_ || straight_) return count;
+  }
   make_room(frame_header::encoded_size);
   std::size_t room = std::min(block_bytes, block_.capacity()) - end_;
   // Tensor data that came along into the block would have to be copied out of it again.
@@ -49,7 +59,7 @@ void frame_reader::commit(std::size_t count, message_sink& sink) {
   if (phase_ == phase::body) {
     body_filled_ += count;
     if (body_filled_ != message_.header.body_bytes()) return;
-    finish_body(message_.storage.data());
+    finish_body(message_.storage.data(), sink);
     if (phase_ == phase::header) sink.on_frame(std::exchange(message_, {}));
   } else if (phase_ == phase::tensors) {
     while (count != 0 && tensor_ != message_.tensors.size()) {
@@ -60,6 +70,8 @@ void frame_reader::commit(std::size_t count, message_sink& sink) {
       if (part == left) ++tensor_, tensor_filled_ = 0;
     }
     end_ += count;
+  } else if (phase_ == phase::staged && straight_) {
+    staged_->commit(count);
   } else {
     end_ += count;
   }
@@ -74,6 +86,15 @@ void frame_reader::parse(message_sink& sink) {
       check_received(message_.tensors);
       phase_ = phase::header;
       after_large_tensors_ = message_.header.tensor_bytes >= large_tensors;
+      sink.on_frame(std::exchange(message_, {}));
+      continue;
+    }
+    if (phase_ == phase::staged) {
+      if (!take_staged_bytes()) return;
+      staged_->finish(message_);
+      staged_.reset();
+      phase_ = phase::header;
+      after_large_tensors_ = false;
       sink.on_frame(std::exchange(message_, {}));
       continue;
     }
@@ -101,8 +122,8 @@ bool frame_reader::take_small_frame(message_sink& sink) {
   message_.storage = block_;
   std::byte* start = block_at(begin_ + frame_header::encoded_size);
   begin_ += frame_header::encoded_size + static_cast<std::size_t>(body);
-  finish_body(start);
-  if (phase_ == phase::tensors) return true;
+  finish_body(start, sink);
+  if (phase_ != phase::header) return true;
   after_large_tensors_ = false;
   sink.on_frame(std::exchange(message_, {}));
   return true;
@@ -118,15 +139,25 @@ void frame_reader::start_large_body() {
   phase_ = phase::body;
 }
 
-void frame_reader::finish_body(std::byte* body) {
+void frame_reader::finish_body(std::byte* body, const message_sink& sink) {
   const frame_header& header = message_.header;
   message_.extensions = {body, header.extension_bytes};
   message_.payload = {body + header.extension_bytes, static_cast<std::size_t>(header.payload_bytes)};
   phase_ = phase::header;
-  if (header.tensor_count == 0 && header.table_bytes == 0 && header.tensor_bytes == 0) return;
-  message_.tensors = decode_tensor_table(
-      header, {body + header.extension_bytes + static_cast<std::size_t>(header.payload_bytes), header.table_bytes},
-      limits_);
+  const bool has_outcome = (header.flags & frame_outcome) != 0;
+  if (header.tensor_count == 0 && header.table_bytes == 0 && header.tensor_bytes == 0 && !has_outcome) return;
+  const std::span<const std::byte> table{body + header.extension_bytes + static_cast<std::size_t>(header.payload_bytes),
+                                         header.table_bytes};
+  const channel_context* const channels = sink.channels();
+  const bool for_devices = names_devices(header, table);
+  if (has_outcome ? !for_devices || channels : for_devices && channels) {
+    staged_ = std::make_unique<staged_receive>(header, describe_tensors(header, table, limits_),
+                                               channels ? *channels : channel_context{},
+                                               [&](device where) { return sink.takes_tensors_on(where); });
+    phase_ = phase::staged;
+    return;
+  }
+  message_.tensors = decode_tensor_table(header, table, limits_);
   tensor_ = tensor_filled_ = 0;
   phase_ = phase::tensors;
 }
@@ -142,6 +173,21 @@ bool frame_reader::take_tensor_bytes() {
     if (tensor_filled_ != bytes.size()) return false;
     ++tensor_;
     tensor_filled_ = 0;
+  }
+  return true;
+}
+
+// The same of a message that has to do with devices. Stalled: there is no room for more until a device has got further.
+bool frame_reader::take_staged_bytes() {
+  stalled_ = false;
+  while (!staged_->complete()) {
+    const std::span<std::byte> room = staged_->room();
+    stalled_ = room.empty();
+    const std::size_t part = std::min(room.size(), end_ - begin_);
+    if (part == 0) return false;
+    std::memcpy(room.data(), block_at(begin_), part);
+    begin_ += part;
+    staged_->commit(part);
   }
   return true;
 }

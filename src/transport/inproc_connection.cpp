@@ -1,30 +1,21 @@
 #include "inproc_connection.hpp"
 
 #include <ferry/base/error.hpp>
-#include <ferry/tensor/pack.hpp>
 
-#include <cstring>
+#include <algorithm>
+
+#include <ferry/transport/channel.hpp>
+
+#include "device_transfer.hpp"
+#include "landing.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
 
-// The receiver must not see what the sender does to its tensors afterwards, nor the other way round.
-tensor copy_of(const tensor& packed) {
-  const auto& shape = packed.shape();
-  const auto& strides = packed.strides();
-  auto result =
-      empty_packed(packed.dtype(), {shape.begin(), shape.size()}, {strides.begin(), strides.size()}, packed.device());
-  const auto from = packed_bytes(packed);
-  const auto to = writable_packed_bytes(result);
-  if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
-  return result;
-}
-
-inbound_message hand_over(outgoing_message&& message) {
+inbound_message hand_over(outgoing_message&& message, std::vector<tensor> tensors) {
   inbound_message result;
   result.header = message.header;
-  result.tensors.reserve(message.tensors.size());
-  for (const auto& sent : message.tensors) result.tensors.push_back(copy_of(sent));
+  result.tensors = std::move(tensors);
   result.storage = shared_block::adopt(std::move(message.bytes));
   const std::byte* at = result.storage.data() + frame_header::encoded_size;
   result.extensions = {at, result.header.extension_bytes};
@@ -78,9 +69,32 @@ void inproc_connection::send(outgoing_message&& message) noexcept {
     if (closed_) return;
   }
   try {
-    peer->receive(hand_over(std::move(message)));
+    if (message.on_devices()) return send_from_devices(std::move(message), *peer);
+    std::vector<tensor> tensors;
+    tensors.reserve(message.tensors.size());
+    for (const tensor& each : message.tensors) tensors.push_back(channel_traits<inproc_tensors>::copy(each, {}, {}));
+    peer->receive(hand_over(std::move(message), std::move(tensors)));
   } catch (...) {  // no memory: what was promised to arrive in order cannot
     close(std::current_exception());
+  }
+}
+
+// What a device says no to is the end of this call, not of the connection.
+void inproc_connection::send_from_devices(outgoing_message&& message, inproc_connection& peer) {
+  device_transfer transfer;
+  std::exception_ptr failure;
+  try {
+    transfer = transfer_tensors(message);
+  } catch (const error&) {
+    failure = std::current_exception();
+  }
+  inbound_message arriving = hand_over(std::move(message), std::move(transfer.tensors));
+  arriving.streams = std::move(transfer.streams);
+  arriving.failure = std::move(failure);
+  if (transfer.landing.empty()) {
+    peer.receive(std::move(arriving));
+  } else {
+    peer.receive_later(std::move(arriving), transfer.landing);
   }
 }
 
@@ -88,11 +102,45 @@ void inproc_connection::receive(inbound_message&& message) {
   const std::lock_guard lock(mutex_);
   if (closed_) return;
   received_->bytes.fetch_add(message.header.message_bytes(), std::memory_order_relaxed);
+  if (message.header.kind == frame_kind::cancel && !landing_.empty()) {
+    const auto given_up = std::find_if(landing_.begin(), landing_.end(), [&](const auto& each) {
+      return each->message.header.kind == frame_kind::request && each->message.header.call_id == message.header.call_id;
+    });
+    if (given_up != landing_.end()) return (*given_up)->behind.push_back(std::move(message));
+  }
   inbox_.push_back(std::move(message));
   wake();
 }
 
+void inproc_connection::receive_later(inbound_message&& message, const std::vector<stream>& streams) {
+  auto waiting = std::make_shared<landing_message>();
+  waiting->message = std::move(message);
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    landing_.push_back(waiting);
+    received_->bytes.fetch_add(waiting->message.header.message_bytes(), std::memory_order_relaxed);
+  }
+  landing::watch(loop_, streams, [self = shared_from_this(), waiting](const std::exception_ptr& failure) {
+    self->landed(waiting, failure);
+  });
+}
+
+void inproc_connection::landed(const std::shared_ptr<landing_message>& which,
+                               const std::exception_ptr& failure) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find(landing_.begin(), landing_.end(), which);
+  if (found == landing_.end()) return;  // closed meanwhile
+  landing_.erase(found);
+  which->message.failure = failure;
+  if (failure) which->message.tensors.clear();
+  inbox_.push_back(std::move(which->message));
+  for (inbound_message& each : which->behind) inbox_.push_back(std::move(each));
+  wake();
+}
+
 bool inproc_connection::tell_when_written(std::uint64_t bytes) noexcept {
+  if (given_up_.load()) return false;
   sent_->tell_at.store(bytes);
   return !sent_->reached();  // else the other end has seen, or sees, the question
 }
@@ -101,7 +149,7 @@ void inproc_connection::tell_written() noexcept {
   std::shared_ptr<connection_receiver> receiver;
   {
     const std::lock_guard lock(mutex_);
-    receiver = receiver_;
+    if (!given_up_.load()) receiver = receiver_;
   }
   if (receiver) receiver->on_written(*this);
 }
@@ -119,13 +167,16 @@ void inproc_connection::resume_reading() noexcept {
 
 void inproc_connection::close(std::exception_ptr reason) noexcept {
   std::deque<inbound_message> unwanted;
+  std::vector<std::shared_ptr<landing_message>> unwanted_too;
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return;
     closed_ = true;
     reason_ = std::move(reason);
     unwanted.swap(inbox_);
+    unwanted_too.swap(landing_);
     received_->bytes.store(0);
+    given_up_.store(true);
     wake();
   }
   if (const auto peer = peer_.lock()) peer->peer_closed();

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ferry/transport/connection.hpp>
 
@@ -18,8 +19,9 @@
 
 namespace ferry::inline v0::detail {
 
-/// One end. Values stay values: the receiver gets copies of the tensors, made inside send(), and the message's bytes
-/// themselves. Once started, an end lives until it is closed and its receiver has been told.
+/// One end. Values stay values: the receiver gets copies of the tensors, made inside send(), or queued there if they are on
+/// devices or go there, and the message's bytes themselves. A message with tensors that come from a device to the CPU is
+/// delivered once they are there, which later ones may overtake; a cancellation of it may not. Once started, an end lives until it is closed and its receiver has been told.
 class inproc_connection final : public connection, public std::enable_shared_from_this<inproc_connection> {
  public:
   /// Two ends that deliver on `loop`; the descriptions name the other end.
@@ -35,12 +37,13 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   bool drive(const drive_condition& condition, deadline until) noexcept override;
   void interrupt_drive() noexcept override;
   [[nodiscard]] std::uint64_t unwritten_bytes() const noexcept override {
-    return sent_->bytes.load(std::memory_order_relaxed);
+    return given_up_.load(std::memory_order_relaxed) ? 0 : sent_->bytes.load(std::memory_order_relaxed);
   }
   bool tell_when_written(std::uint64_t bytes) noexcept override;
   void pause_reading() noexcept override;
   void resume_reading() noexcept override;
   void close(std::exception_ptr reason) noexcept override;
+  [[nodiscard]] bool carries_device_tensors() const noexcept override { return true; }
   [[nodiscard]] bool same_process() const noexcept override { return true; }
   [[nodiscard]] std::string_view transport_name() const noexcept override { return "inproc"; }
   [[nodiscard]] std::string description() const override { return description_; }
@@ -62,7 +65,17 @@ class inproc_connection final : public connection, public std::enable_shared_fro
     inproc_connection* end = nullptr;
   };
 
+  /// What follows a message that waits for its tensors.
+  struct landing_message {
+    inbound_message message;
+    std::vector<inbound_message> behind;
+  };
+
+  static void send_from_devices(outgoing_message&& message, inproc_connection& peer);
   void receive(inbound_message&& message);
+  /// The same once the streams are done.
+  void receive_later(inbound_message&& message, const std::vector<stream>& streams);
+  void landed(const std::shared_ptr<landing_message>& which, const std::exception_ptr& failure) noexcept;
   void peer_closed() noexcept;
   void tell_written() noexcept;
   /// Sees to it that somebody delivers what is there. Called with mutex_ held.
@@ -70,7 +83,8 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   /// Delivers until nothing is left or `stop` is met. Called and left with `lock` held.
   void deliver(std::unique_lock<std::mutex>& lock, const drive_condition* stop) noexcept;
   [[nodiscard]] bool nothing_to_do() const noexcept {
-    return inbox_.empty() ? !closed_ || told_ : paused_;  // the end is told after what came before it
+    // The end is told after what came before it.
+    return inbox_.empty() ? !closed_ || told_ || !landing_.empty() : paused_;
   }
 
   const std::shared_ptr<io_threads> loop_;
@@ -82,6 +96,7 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   std::mutex mutex_;
   std::condition_variable news_;  // for the driver
   std::deque<inbound_message> inbox_;
+  std::vector<std::shared_ptr<landing_message>> landing_;
   std::shared_ptr<connection_receiver> receiver_;
   std::shared_ptr<inproc_connection> self_;  // from start() until the receiver has been told of the end
   std::exception_ptr reason_;
@@ -90,6 +105,7 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   bool closed_ = false;
   bool told_ = false;
   bool paused_ = false;
+  std::atomic<bool> given_up_{false};  // closed at this end: what the other one has yet to read is its own
   delivery work_;
   std::shared_ptr<inproc_connection> posted_;  // keeps this alive while work_ is queued
 };

@@ -38,8 +38,10 @@ std::uint32_t epoll_events(bool readable, bool writable) noexcept {
 
 }  // namespace
 
+bool is_forked_child() noexcept { return forked_child.load(std::memory_order_relaxed); }
+
 void check_not_forked() {
-  if (forked_child.load(std::memory_order_relaxed)) {
+  if (is_forked_child()) {
     throw_error(errc::forked_process,
                 "this process was forked from one that had initialised ferry; its threads and connections do not exist "
                 "here. Fork before init_rpc, or start a new program with exec");
@@ -171,6 +173,7 @@ void io_threads::ensure_poller() noexcept {
 }
 
 void io_threads::thread_main() noexcept {
+  ::pthread_setname_np(::pthread_self(), "ferry-io");
   thread_state self;
   self.owner = this;
   current_state = &self;
@@ -528,6 +531,7 @@ bool io_threads::inspect_watches() noexcept {
 }
 
 void io_threads::monitor_main() noexcept {
+  ::pthread_setname_np(::pthread_self(), "ferry-monitor");
   int quiet = 0;
   std::unique_lock lock(monitor_mutex_);
   while (!monitor_stop_) {

@@ -160,5 +160,7 @@ class io_threads final : public reactor, public std::enable_shared_from_this<io_
 
 /// Throws errc::forked_process in a child forked from a process that had a reactor.
 void check_not_forked();
+/// The same question, for those that must not throw.
+[[nodiscard]] bool is_forked_child() noexcept;
 
 }  // namespace ferry::inline v0::detail

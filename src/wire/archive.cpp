@@ -54,10 +54,12 @@ struct loaded_pointers {
 
 }  // namespace detail
 
-wire_output_archive::wire_output_archive(byte_buffer& bytes, std::vector<tensor>& tensors, std::uint32_t max_depth)
+wire_output_archive::wire_output_archive(byte_buffer& bytes, std::vector<tensor>& tensors,
+                                         detail::handle_writer* handles, std::uint32_t max_depth)
     : cereal::OutputArchive<wire_output_archive, cereal::AllowEmptyClassElision>(this),
       bytes_(bytes),
       tensors_(tensors),
+      handles_(handles),
       max_depth_(max_depth) {}
 
 wire_output_archive::~wire_output_archive() noexcept = default;
@@ -101,14 +103,15 @@ void wire_output_archive::too_deep() const {
 }
 
 wire_input_archive::wire_input_archive(std::span<const std::byte> bytes, std::span<const tensor> tensors,
-                                       const wire_limits& limits)
+                                       const wire_limits& limits, const detail::handle_reader* handles)
     : cereal::InputArchive<wire_input_archive, cereal::AllowEmptyClassElision>(this),
       begin_(bytes.data()),
       next_(bytes.data()),
       end_(bytes.data() + bytes.size()),
       budget_(limits.decoded_budget(bytes.size())),
       max_depth_(limits.max_depth),
-      tensors_(tensors) {}
+      tensors_(tensors),
+      handles_(handles) {}
 
 wire_input_archive::~wire_input_archive() noexcept = default;
 

@@ -80,7 +80,7 @@ frame_header frame_header::decode(const std::byte* in, const wire_limits& limits
   if ((header.flags & ~frame_known_flags) != 0) {
     refuse(errc::malformed, "unknown flags " + std::to_string(header.flags));
   }
-  if (header.flags != 0 && header.kind != frame_kind::request) {
+  if ((header.flags & ~frame_outcome) != 0 && header.kind != frame_kind::request) {
     refuse(errc::malformed, "request flags on a frame of kind " + std::to_string(kind_number));
   }
   if ((header.flags & frame_no_deadline) != 0 && header.timeout_us != 0) {

@@ -9,6 +9,9 @@
 #include <ferry/tensor/pack.hpp>
 #include <ferry/wire/little_endian.hpp>
 
+#include "device_marks.hpp"
+#include "tensor_table.hpp"
+
 namespace ferry::inline v0 {
 namespace {
 
@@ -32,12 +35,12 @@ std::string text(std::uint64_t value) { return std::to_string(value); }
 
 std::size_t entry_size(std::size_t rank) noexcept { return entry_header + entry_per_axis * rank; }
 
-void append_entry(byte_buffer& out, const tensor& t) {
+void append_entry(byte_buffer& out, const tensor& t, device target) {
   const std::size_t rank = t.rank();
   std::byte* at = out.extend(entry_size(rank));
   store_le(at, t.dtype());
-  store_le(at + 1, t.device().kind);
-  store_le(at + 2, static_cast<std::int16_t>(t.device().index));
+  store_le(at + 1, target.kind);
+  store_le(at + 2, static_cast<std::int16_t>(target.index));
   store_le(at + 4, static_cast<std::uint8_t>(rank));
   store_le(at + 5, std::uint8_t{0});
   store_le(at + 6, std::uint16_t{0});
@@ -69,13 +72,7 @@ table_entry next_entry(std::span<const std::byte>& table, std::size_t index, con
   if (dtype_size(entry.type) == 0) {
     refuse_entry(errc::malformed, index, "unknown dtype " + text(load_le<std::uint8_t>(at)));
   }
-  const auto kind = load_le<std::uint8_t>(at + 1);
-  const auto device_index = load_le<std::int16_t>(at + 2);
-  if (kind != static_cast<std::uint8_t>(device_kind::cpu) || device_index != 0) {
-    refuse_entry(
-        errc::bad_device, index,
-        "it is for device " + text(kind) + ":" + std::to_string(device_index) + ", but only the CPU receives tensors");
-  }
+  entry.where = {static_cast<device_kind>(load_le<std::uint8_t>(at + 1)), load_le<std::int16_t>(at + 2)};
   entry.rank = load_le<std::uint8_t>(at + 4);
   if (load_le<std::uint8_t>(at + 5) != 0 || load_le<std::uint16_t>(at + 6) != 0) {
     refuse_entry(errc::malformed, index, "reserved bytes of its entry are not zero");
@@ -128,15 +125,37 @@ void outgoing_message::add_extension(std::uint16_t type, bool critical, std::spa
   payload_start_ = bytes.size();
 }
 
+void outgoing_message::insert_extension(std::uint16_t type, bool critical, std::span<const std::byte> content) {
+  const std::vector<std::byte> payload(bytes.data() + payload_start_, bytes.data() + bytes.size());
+  bytes.truncate(payload_start_);
+  add_extension(type, critical, content);
+  bytes.append(payload.data(), payload.size());
+}
+
 outgoing_message outgoing_message::copy() const {
   outgoing_message other;
   other.header = header;
   other.bytes.clear();
   other.bytes.append(bytes.data(), bytes.size());
   other.tensors = tensors;
+  other.targets = targets;
+  other.reads = reads;
+  other.on_devices_ = on_devices_;
+  other.marks_ = marks_;
   other.payload_start_ = payload_start_;
   other.table_start_ = table_start_;
   return other;
+}
+
+void outgoing_message::become_void() {
+  bytes.truncate(table_start_);
+  tensors.clear();
+  targets.clear();
+  header.flags |= frame_outcome;
+  header.tensor_count = 0;
+  header.table_bytes = 0;
+  header.tensor_bytes = 0;
+  header.encode(bytes.data());
 }
 
 std::uint64_t outgoing_message::tensor_size() const noexcept {
@@ -169,14 +188,12 @@ void outgoing_message::finish() {
   header.payload_bytes = bytes.size() - payload_start_;
   header.tensor_count = static_cast<std::uint16_t>(tensors.size());
   header.tensor_bytes = 0;
+  on_devices_ = false;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!tensors[i].device().is_cpu()) {
-      refuse_entry(errc::bad_device, i,
-                   "it is on " + to_string(tensors[i].device()) +
-                       ", but only CPU tensors can be sent; copy it to the CPU first");
-    }
+    const device target = targets.empty() ? device() : targets.at(i);
+    if (!tensors[i].device().is_cpu() || !target.is_cpu()) on_devices_ = true;
     tensors[i] = pack(tensors[i]);
-    append_entry(bytes, tensors[i]);
+    append_entry(bytes, tensors[i], target);
     header.tensor_bytes += packed_bytes(tensors[i]).size();
   }
   header.table_bytes = static_cast<std::uint32_t>(bytes.size() - table_start_);
@@ -186,6 +203,7 @@ void outgoing_message::finish() {
                                           text(header.tensor_bytes) + " bytes of tensors, the limit is " +
                                           text(format.max_message_bytes) + " together");
   }
+  if (on_devices_ && !marks_) marks_ = detail::mark_devices(tensors);
   header.encode(bytes.data());
 }
 
@@ -227,18 +245,23 @@ void check_extensions(std::span<const std::byte> records) {
   }
 }
 
-std::vector<tensor> decode_tensor_table(const frame_header& header, std::span<const std::byte> table,
-                                        const wire_limits& limits) {
-  // All entries are checked, and their sum, before the first tensor is allocated.
+namespace {
+
+// Shows all entries, each checked, and checks their sum: before anybody allocates the first tensor.
+template <class Visit>
+void visit_entries(const frame_header& header, std::span<const std::byte> table, const wire_limits& limits,
+                   const Visit& visit) {
   std::uint64_t total = 0;
   std::span<const std::byte> rest = table;
   for (std::size_t i = 0; i < header.tensor_count; ++i) {
-    const std::uint64_t size = size_of(next_entry(rest, i, limits), i);
+    const table_entry entry = next_entry(rest, i, limits);
+    const std::uint64_t size = size_of(entry, i);
     if (size > header.tensor_bytes - total) {
       refuse_entry(errc::malformed, i,
                    "the tensors are larger than the " + text(header.tensor_bytes) + " bytes that the header promises");
     }
     total += size;
+    visit(entry, i, size);
   }
   if (!rest.empty())
     throw_error(errc::malformed, text(rest.size()) + " bytes follow the last entry of the tensor table");
@@ -250,14 +273,67 @@ std::vector<tensor> decode_tensor_table(const frame_header& header, std::span<co
     throw_error(errc::limit_exceeded, "the tensors of the message have " + text(total) + " bytes, the limit is " +
                                           text(limits.max_message_bytes) + " (wire_limits::max_message_bytes)");
   }
+}
+
+}  // namespace
+
+std::vector<tensor_description> describe_tensors(const frame_header& header, std::span<const std::byte> table,
+                                                 const wire_limits& limits) {
+  std::vector<tensor_description> all;
+  visit_entries(header, table, limits, [&](const table_entry& entry, std::size_t, std::uint64_t size) {
+    all.push_back({entry.type, entry.where, dims(entry.shape_span()), dims(entry.strides_span()), size});
+  });
+  return all;
+}
+
+std::vector<tensor> decode_tensor_table(const frame_header& header, std::span<const std::byte> table,
+                                        const wire_limits& limits) {
+  visit_entries(header, table, limits, [&](const table_entry& entry, std::size_t i, std::uint64_t) {
+    if (entry.where == device()) return;
+    refuse_entry(errc::bad_device, i,
+                 "it is for device " + text(static_cast<std::uint8_t>(entry.where.kind)) + ":" +
+                     std::to_string(entry.where.index) + ", but this connection receives tensors on the CPU only");
+  });
   std::vector<tensor> tensors;
   tensors.reserve(header.tensor_count);
-  rest = table;
+  std::span<const std::byte> rest = table;
   for (std::size_t i = 0; i < header.tensor_count; ++i) {
     const table_entry entry = next_entry(rest, i, limits);
-    tensors.push_back(empty_packed(entry.type, entry.shape_span(), entry.strides_span(), entry.where));
+    tensors.push_back(empty_packed(entry.type, entry.shape_span(), entry.strides_span()));
   }
   return tensors;
+}
+
+bool detail::names_devices(const frame_header& header, std::span<const std::byte> table) noexcept {
+  for (std::size_t i = 0; i < header.tensor_count && table.size() >= entry_header; ++i) {
+    const std::byte* at = table.data();
+    if (load_le<std::uint8_t>(at + 1) != 0 || load_le<std::int16_t>(at + 2) != 0) return true;
+    const std::size_t size = entry_size(load_le<std::uint8_t>(at + 4));
+    table = table.subspan(std::min(size, table.size()));
+  }
+  return false;
+}
+
+void outcome_record::encode(std::byte* out) const noexcept {
+  const std::size_t length = std::min(text.size(), longest_text);
+  std::memset(out, 0, encoded_size);
+  store_le(out, static_cast<std::uint32_t>(code));
+  store_le(out + 4, static_cast<std::uint32_t>(length));
+  if (length != 0) std::memcpy(out + 8, text.data(), length);
+}
+
+outcome_record outcome_record::decode(const std::byte* in) {
+  outcome_record result;
+  const auto code = static_cast<std::int32_t>(load_le<std::uint32_t>(in));
+  const std::size_t length = load_le<std::uint32_t>(in + 4);
+  if (length > longest_text || (code == 0 && length != 0)) {
+    throw_error(errc::malformed, "an outcome record with code " + std::to_string(code) + " and a text of " +
+                                     std::to_string(length) + " bytes");
+  }
+  result.code = static_cast<errc>(code);
+  if (code != 0 && errc_name(result.code) == "unknown") result.code = errc::device_failure;
+  result.text.assign(reinterpret_cast<const char*>(in + 8), length);
+  return result;
 }
 
 void check_received(std::span<const tensor> tensors) {

@@ -155,6 +155,36 @@ TEST_CASE("a call that is given up before the connection is open is never sent")
   CHECK(to.wire->frames[0].call_id == first);
 }
 
+TEST_CASE("a connection without a channel for the devices of a message says why, before and after it opens") {
+  const auto for_a_device = [] {
+    auto request = large_request(3);
+    request.targets = {{device_kind::cuda, 0}};
+    return request;
+  };
+  const auto refusal = [](auto&& action) {
+    try {
+      action();
+    } catch (const error& e) {
+      CHECK(e.kind() == errc::bad_device);
+      return std::string(e.message());
+    }
+    return std::string("nothing");
+  };
+  connecting to;
+  auto early = for_a_device();
+  waiting_call waiting;
+  std::uint64_t id = 0;
+  CHECK(to.link->call(early, waiting, {}, false, id));
+  to.link->opened(to.wire);
+  CHECK(waiting.failed_with == errc::bad_device);
+  CHECK(to.wire->frames.empty());
+  CHECK(to.owns->sent == 0);
+  auto late = for_a_device();
+  const std::string text = refusal([&] { to.link->call(late, waiting, {}, false, id); });
+  CHECK_MESSAGE(text.find("tensor 0 of the message is on cpu and is to arrive on cuda:0") != text.npos, text);
+  CHECK_MESSAGE(text.find("its transport moves tensors from CPU to CPU only") != text.npos, text);
+}
+
 TEST_CASE("a one-way message with a tensor that is tried on a second link is still whole") {
   connecting first, second;
   second.link->opened(second.wire);

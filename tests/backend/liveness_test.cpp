@@ -27,6 +27,48 @@ TEST_CASE("nobody is watched for whom nothing is at stake") {
   }
 }
 
+TEST_CASE("who is guarded and was never reached is asked in the log, less and less often") {
+  liveness peer;
+  peer.begin_guarding(start);
+  const auto at = [&](std::chrono::nanoseconds later) {
+    auto actions = assess(peer, start + later, rules, true);
+    actions.open_control = false;
+    return actions;
+  };
+  CHECK(at(5s) == nothing);
+  CHECK(at(5001ms) == liveness_actions{.ask_log = true});
+  SUBCASE("it does not answer") {
+    peer.question = 17;
+    peer.asked_at = start + 6s;
+    CHECK(at(11s) == nothing);
+    CHECK(at(11001ms) == liveness_actions{.read_log = true});
+    peer.log_is_asked = true;
+    CHECK(at(12s) == nothing);
+  }
+  SUBCASE("it answers") {
+    peer.question = 17;
+    peer.take_answer(start + 7s);
+    CHECK(at(17s) == nothing);
+    CHECK(at(17001ms) == liveness_actions{.ask_log = true});
+    for (int i = 0; i != 100; ++i) peer.take_answer(start);
+    CHECK(at(639s) == nothing);
+    CHECK(at(641s) == liveness_actions{.ask_log = true});
+  }
+  SUBCASE("this process was stopped") {
+    peer.allow_for_delay(start + 1h);
+    CHECK(at(1h + 5s) == nothing);
+    CHECK(at(1h + 6s) == liveness_actions{.ask_log = true});
+  }
+  SUBCASE("it is reached, from whichever side") {
+    peer.question = 17;
+    peer.control = true;
+    peer.renew(start + 6s);
+    CHECK(at(7s) == liveness_actions{.send_heartbeat = true});
+    CHECK(peer.question == 0);
+    CHECK(at(12s) == liveness_actions{.declare_lost = true});
+  }
+}
+
 TEST_CASE("who is connected hears of this worker, whether or not this worker cares for it") {
   liveness idle{.heard = start, .control = true};
   CHECK(assess(idle, start + 1h, rules, true) == liveness_actions{.send_heartbeat = true});

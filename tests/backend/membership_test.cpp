@@ -1,9 +1,14 @@
 // Who is in a dynamic group: the log that its members agree through.
 
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -20,6 +25,7 @@ using ferry::hash_store;
 using ferry::incarnation;
 using ferry::worker_id;
 using ferry::worker_info;
+using ferry::detail::device_record;
 using ferry::detail::member_entry;
 using ferry::detail::member_log;
 using ferry::detail::membership;
@@ -30,7 +36,7 @@ using kind = membership_change::kind;
 namespace {
 
 worker_record record(const std::string& name, int id, std::uint64_t life) {
-  return {worker_info(name, id), incarnation{life}, "a/b", {"tcp://127.0.0.1:1"}, {}, 0};
+  return {worker_info(name, id), incarnation{life}, "a/b", {"tcp://127.0.0.1:1"}, {}};
 }
 
 std::vector<std::string> names(const membership& group) {
@@ -39,13 +45,24 @@ std::vector<std::string> names(const membership& group) {
   return result;
 }
 
+const char* verb_of(const membership_change& change) {
+  switch (change.what) {
+    case kind::none: return "nothing about ";
+    case kind::joined: return change.record.leaving ? "leaving already: " : "+";
+    case kind::left: return "-";
+    case kind::gone: return change.record.leaving ? "0" : "-0";
+    case kind::lost: return "x";
+    case kind::suspected: return "?";
+    case kind::answered: return "!";
+  }
+  return "";
+}
+
 // A reader of a log, and what it was told.
 struct reader {
   explicit reader(std::shared_ptr<ferry::store> where)
-      : log(std::move(where), [this](const membership_change& change) {
-          const char* verb = change.what == kind::joined ? "+" : change.what == kind::left ? "-" : "x";
-          told.push_back(verb + change.record.who.name());
-        }) {}
+      : log(std::move(where),
+            [this](const membership_change& change) { told.push_back(verb_of(change) + change.record.who.name()); }) {}
   std::vector<std::string> told;
   member_log log;
 };
@@ -54,9 +71,14 @@ struct reader {
 
 TEST_CASE("entries survive the round trip") {
   auto with_metadata = record("a-b_c:d", 32767, 0x0123456789abcdef);
+  with_metadata.devices = std::make_shared<const device_record>(
+      device_record{{{ferry::device_kind::cuda, 2}}, {{ferry::device_kind::cuda, 1}}, {{"b", {{"cuda:1", "cpu"}}}}});
   with_metadata.metadata = std::string("\n\n\0\xff", 4);
-  for (const auto& entry : {member_entry::join(with_metadata), member_entry::leave(incarnation{7}),
-                            member_entry::lost(incarnation{1}, incarnation{2}, "two\nlines")}) {
+  for (const auto& entry :
+       {member_entry::join(with_metadata), member_entry::leave(incarnation{7}), member_entry::gone(incarnation{8}),
+        member_entry::alive(incarnation{9}), member_entry::suspect(incarnation{3}, incarnation{4}),
+        member_entry::lost(incarnation{1}, incarnation{2}, "two\nlines"),
+        member_entry::lost(incarnation{1}, incarnation{2}, "", 77)}) {
     const auto got = member_entry::decode(entry.encode());
     CHECK(got.what == entry.what);
     CHECK(got.record.who == entry.record.who);
@@ -64,13 +86,34 @@ TEST_CASE("entries survive the round trip") {
     CHECK(got.record.host == entry.record.host);
     CHECK(got.record.addresses == entry.record.addresses);
     CHECK(got.record.metadata == entry.record.metadata);
+    CHECK(!got.record.devices == !entry.record.devices);
+    if (got.record.devices) CHECK(*got.record.devices == *entry.record.devices);
     CHECK(got.witness == entry.witness);
     CHECK(got.whom == entry.whom);
+    CHECK(got.unanswered == entry.unanswered);
     CHECK(got.reason == entry.reason);
   }
-  for (const char* text : {"", "join", "join 1", "join x\na\n1\n@\nb\n\n", "join 99999\na\n1\n@\nb\n\n",
-                           "join 1\na\nzz\n@\nb\n\n", "join 1\na\n1\nb\nc\n\n", "join 1\na\n1\n@\nb",
-                           "join 1\n bad name\n1\n@\nb\n\n", "leave", "leave xyz\n", "lost 1\nwhy", "born 1\n"}) {
+  for (const char* text : {"",
+                           "join",
+                           "join 1",
+                           "join x\na\n1\n@\nb\n\n",
+                           "join 99999\na\n1\n@\nb\n\n",
+                           "join 1\na\nzz\n@\nb\n\n",
+                           "join 1\na\n1\nb\nc\n\n",
+                           "join 1\na\n1\n@\nb",
+                           "join 1\n bad name\n1\n@\nb\n\n",
+                           "join 1\na\n1\n@\n#- -\n\n",
+                           "join 1\na\n1\n@\n#-\nb\n\n",
+                           "join 1\na\n1\n@\nb\n#- -\n",
+                           "leave",
+                           "leave xyz\n",
+                           "lost 1\nwhy",
+                           "lost 1 2\nwhy",
+                           "lost 1 2 x\nwhy",
+                           "gone\n",
+                           "suspect 1\n",
+                           "alive x\n",
+                           "born 1\n"}) {
     CAPTURE(text);
     CHECK_THROWS_AS(member_entry::decode(text), ferry::error);
   }
@@ -97,8 +140,113 @@ TEST_CASE("an entry that does not fit changes nothing") {
   CHECK(apply(member_entry::join(record("b", 1, 12))) == kind::joined);
   CHECK(apply(member_entry::lost({}, incarnation{12}, "found gone by one that joins")) == kind::lost);
   CHECK(apply(member_entry::leave(incarnation{10})) == kind::left);
+  CHECK(apply(member_entry::gone(incarnation{10})) == kind::gone);
   CHECK(group.members().empty());
   CHECK(group.lowest_free_id() == 0);
+}
+
+TEST_CASE("who leaves keeps its name and its id until it is gone") {
+  membership group;
+  std::uint64_t index = 0;
+  const auto apply = [&](const member_entry& entry) { return group.apply(++index, entry); };
+  apply(member_entry::join(record("a", 0, 10)));
+  apply(member_entry::join(record("b", 1, 11)));
+  CHECK(apply(member_entry::leave(incarnation{11})).what == kind::left);
+  CHECK(apply(member_entry::leave(incarnation{11})).what == kind::none);
+  CHECK(group.find("b")->leaving);
+  CHECK(apply(member_entry::join(record("b", 2, 12))).what == kind::none);
+  CHECK(apply(member_entry::join(record("c", 1, 12))).what == kind::none);
+  CHECK(group.lowest_free_id() == 2);
+  const auto got = membership::decode(group.encode());
+  CHECK(got.find("b")->leaving);
+  CHECK_FALSE(got.find("a")->leaving);
+  SUBCASE("by its own word") { CHECK(apply(member_entry::gone(incarnation{11})).what == kind::gone); }
+  SUBCASE("by that of one that found it dead: it had left, and was not lost") {
+    const auto change = apply(member_entry::lost(incarnation{10}, incarnation{11}, "silent"));
+    CHECK(change.what == kind::gone);
+    CHECK(change.record.leaving);
+  }
+  SUBCASE("while it leaves it may say that another one is dead") {
+    CHECK(apply(member_entry::lost(incarnation{11}, incarnation{10}, "silent")).what == kind::lost);
+    CHECK(apply(member_entry::gone(incarnation{11})).what == kind::gone);
+  }
+  CHECK(apply(member_entry::gone(incarnation{11})).what == kind::none);
+  CHECK(apply(member_entry::join(record("b", 1, 12))).what == kind::joined);
+  // Without having said before that it leaves.
+  const auto change = apply(member_entry::gone(incarnation{12}));
+  CHECK(change.what == kind::gone);
+  CHECK_FALSE(change.record.leaving);
+}
+
+TEST_CASE("who is asked whether it lives, and says so in time, is not lost") {
+  membership group;
+  std::uint64_t index = 0;
+  const auto apply = [&](const member_entry& entry) { return group.apply(++index, entry).what; };
+  apply(member_entry::join(record("a", 0, 10)));
+  apply(member_entry::join(record("b", 1, 11)));
+  CHECK(apply(member_entry::suspect(incarnation{99}, incarnation{11})) == kind::none);  // a stranger asks
+  CHECK(apply(member_entry::alive(incarnation{11})) == kind::none);                     // nobody has asked
+  CHECK(apply(member_entry::suspect(incarnation{10}, incarnation{11})) == kind::suspected);
+  const std::uint64_t asked = index;
+  CHECK(group.find("b")->suspected == asked);
+  CHECK(membership::decode(group.encode()).find("b")->suspected == asked);
+  CHECK(apply(member_entry::suspect(incarnation{10}, incarnation{11})) == kind::none);
+  SUBCASE("it answers first") {
+    CHECK(apply(member_entry::alive(incarnation{11})) == kind::answered);
+    CHECK(apply(member_entry::lost(incarnation{10}, incarnation{11}, "", asked)) == kind::none);
+    // Of an earlier question that it did answer.
+    CHECK(apply(member_entry::suspect(incarnation{10}, incarnation{11})) == kind::suspected);
+    CHECK(apply(member_entry::lost(incarnation{10}, incarnation{11}, "", asked)) == kind::none);
+  }
+  SUBCASE("it leaves, which is an answer") {
+    CHECK(apply(member_entry::leave(incarnation{11})) == kind::left);
+    CHECK(apply(member_entry::lost(incarnation{10}, incarnation{11}, "", asked)) == kind::none);
+  }
+  SUBCASE("it does not answer") {
+    CHECK(apply(member_entry::lost(incarnation{10}, incarnation{11}, "", asked)) == kind::lost);
+    CHECK(apply(member_entry::alive(incarnation{11})) == kind::none);
+  }
+}
+
+namespace {
+
+std::shared_ptr<const device_record> devices(int count, ferry::device_map_table maps = {}) {
+  return std::make_shared<const device_record>(device_record{{{ferry::device_kind::cuda, count}}, {}, std::move(maps)});
+}
+
+worker_record record(const std::string& name, int id, std::uint64_t life, std::shared_ptr<const device_record> has) {
+  worker_record result = record(name, id, life);
+  result.devices = std::move(has);
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("who joins with device maps that do not fit those of the members does not join, for nobody") {
+  membership group;
+  std::uint64_t index = 0;
+  const auto apply = [&](const member_entry& entry) { return group.apply(++index, entry).what; };
+  CHECK(apply(member_entry::join(record("a", 0, 10, devices(2, {{"c", {{1, 1}}}})))) == kind::joined);
+  CHECK(apply(member_entry::join(record("b", 1, 11))) == kind::joined);  // tells nothing of its devices
+  CHECK(apply(member_entry::join(record("d", 3, 13, devices(1, {{"d", {{0, 1}}}})))) == kind::none);
+  CHECK(apply(member_entry::join(record("d", 3, 13, devices(1, {{"b", {{0, 99}}}})))) == kind::joined);
+  // One for which a member has a map that leads nowhere.
+  const worker_record poor = record("c", 2, 12, devices(1));
+  CHECK(group.device_conflict(poor).find("worker a has target devices with invalid indices in its device map for c") ==
+        0);
+  CHECK(apply(member_entry::join(poor)) == kind::none);
+  CHECK(names(group) == std::vector<std::string>{"a", "b", "d"});
+  // What is told first is the fault of the lowest id, whatever the order of the joins.
+  worker_record bad = record("c", 2, 12, devices(1, {{"d", {{0, 5}}}}));
+  CHECK(group.device_conflict(bad).find("worker a has") == 0);
+  SUBCASE("it has gone, and its maps with it") { CHECK(apply(member_entry::gone(incarnation{10})) == kind::gone); }
+  SUBCASE("it leaves, and makes no more calls") { CHECK(apply(member_entry::leave(incarnation{10})) == kind::left); }
+  CHECK(group.device_conflict(bad).find("worker c has target devices") == 0);
+  CHECK(apply(member_entry::join(poor)) == kind::joined);
+  const auto got = membership::decode(group.encode());
+  CHECK(*got.find("d")->devices == *group.find("d")->devices);
+  CHECK_FALSE(got.find("b")->devices);
+  CHECK(got.encode() == group.encode());
 }
 
 TEST_CASE("a list of the members survives the round trip") {
@@ -129,14 +277,16 @@ TEST_CASE("everybody who reads a log comes to the same result") {
   CHECK(two.log.append(member_entry::join(record("a", 0, 2))).what == kind::none);
   CHECK(two.log.append(member_entry::join(record("b", 1, 2))).what == kind::joined);
   CHECK(one.log.append(member_entry::leave(incarnation{2})).what == kind::left);
-  CHECK(one.told == std::vector<std::string>{"+a", "+b", "-b"});
+  CHECK(two.log.append(member_entry::gone(incarnation{2})).what == kind::gone);
+  one.log.catch_up();
+  CHECK(one.told == std::vector<std::string>{"+a", "+b", "-b", "0b"});
   two.log.catch_up();
   CHECK(two.told == one.told);
-  CHECK(two.log.seen() == 4);
+  CHECK(two.log.seen() == 5);
   SUBCASE("what cannot be read is skipped by all") {
-    where->set("log/5", "rubbish");
+    where->set("log/6", "rubbish");
     CHECK(one.log.append(member_entry::join(record("c", 2, 3))).what == kind::joined);
-    CHECK(one.log.seen() == 6);
+    CHECK(one.log.seen() == 7);
     two.log.catch_up();
     CHECK(two.told.back() == "+c");
   }
@@ -165,10 +315,11 @@ TEST_CASE("a long log is trimmed; who joins late or was away for long misses not
   writer.log.append(member_entry::join(record("goes", 1, 2)));
   away.log.catch_up();
   writer.log.append(member_entry::leave(incarnation{2}));
+  writer.log.append(member_entry::gone(incarnation{2}));
   const std::uint64_t churn = 2 * member_log::kept_entries;
   for (std::uint64_t i = 0; i != churn; ++i) {
     writer.log.append(member_entry::join(record("w", 5, 100 + i)));
-    writer.log.append(member_entry::leave(incarnation{100 + i}));
+    writer.log.append(member_entry::gone(incarnation{100 + i}));
   }
   writer.log.append(member_entry::join(record("last", 7, 3)));
   const std::size_t kept = where->count("log/");
@@ -188,7 +339,7 @@ TEST_CASE("a long log is trimmed; who joins late or was away for long misses not
   CHECK(names(away.log.members()) == std::vector<std::string>{"stays", "last"});
   CHECK(away.told.front() == "+stays");
   CHECK(away.told[1] == "+goes");
-  CHECK(away.told[2] == "-goes");
+  CHECK(away.told[2] == "-0goes");  // whatever it heard of it first
   CHECK(away.told.back() == "+last");
   CHECK(where->count("log/") <= kept + 1);
 }
@@ -200,6 +351,130 @@ TEST_CASE("a log that somebody has cut is an error, not an endless wait") {
   writer.log.append(member_entry::join(record("a", 0, 1)));
   where->set("trimmed", "5");
   expect_error(errc::malformed, "gap", [&] { (void)writer.log.append(member_entry::join(record("b", 1, 2))); });
+}
+
+// A store some of whose functions fail, or are preceded by something else.
+class troubled_store final : public ferry::store {
+ public:
+  explicit troubled_store(std::shared_ptr<hash_store> inner) : inner_(std::move(inner)) {}
+  std::string refused;                                        ///< writes of this key fail
+  std::function<void(std::string_view key)> before_get = {};  ///< of one key
+
+  void close() noexcept override { inner_->close(); }
+  [[nodiscard]] std::string describe() const override { return "troubled store"; }
+
+ protected:
+  void do_set(std::string_view key, std::string_view value, ferry::deadline) override {
+    check(key);
+    inner_->set(key, value);
+  }
+  std::vector<std::string> do_get(std::span<const std::string> keys, bool, ferry::deadline) override {
+    return inner_->get(keys);
+  }
+  std::optional<std::string> do_try_get(std::string_view key, ferry::deadline) override {
+    if (before_get) before_get(key);
+    return inner_->try_get(key);
+  }
+  std::int64_t do_add(std::string_view key, std::int64_t delta, ferry::deadline) override {
+    return inner_->add(key, delta);
+  }
+  std::string do_compare_set(std::string_view key, std::string_view expected, std::string_view desired,
+                             ferry::deadline) override {
+    check(key);
+    return inner_->compare_set(key, expected, desired);
+  }
+  bool do_erase(std::string_view key, ferry::deadline) override { return inner_->erase(key); }
+  std::vector<ferry::store_entry> do_list(std::string_view prefix, ferry::deadline) override {
+    return inner_->list(prefix);
+  }
+  std::size_t do_count(std::string_view prefix, ferry::deadline) override { return inner_->count(prefix); }
+  ferry::store_change do_wait_change(std::string_view key, std::uint64_t last, ferry::deadline) override {
+    return inner_->wait_change(key, last);
+  }
+
+ private:
+  void check(std::string_view key) const {
+    if (key == refused) throw ferry::error(errc::limit_exceeded, "the value is too long");
+  }
+  const std::shared_ptr<hash_store> inner_;
+};
+
+TEST_CASE("a log whose list of members cannot be written goes on, untrimmed, and is trimmed once it can") {
+  const auto inner = std::make_shared<hash_store>();
+  const auto where = std::make_shared<troubled_store>(inner);
+  reader writer(where);
+  writer.log.load();
+  writer.log.append(member_entry::join(record("stays", 0, 1)));
+  std::uint64_t life = 100;
+  const auto append_up_to = [&](std::uint64_t index) {
+    while (writer.log.seen() < index) {
+      const bool join = writer.log.members().find("w") == nullptr;
+      if (join) ++life;
+      const auto change =
+          writer.log.append(join ? member_entry::join(record("w", 5, life)) : member_entry::gone(incarnation{life}));
+      CHECK(change.what == (join ? kind::joined : kind::gone));
+    }
+  };
+  where->refused = "members";
+  append_up_to(2 * member_log::snapshot_interval + 1);  // over the entries 128 and 256
+  CHECK_FALSE(inner->try_get("members"));
+  CHECK(inner->count("log/") == 2 * member_log::snapshot_interval + 1);
+  reader late(where);
+  late.log.load();
+  CHECK(names(late.log.members()) == names(writer.log.members()));
+  SUBCASE("the list can be written, what says how much was removed cannot") {
+    where->refused = "trimmed";
+    append_up_to(4 * member_log::snapshot_interval);
+    CHECK(inner->try_get("members"));
+    CHECK(inner->count("log/") == 4 * member_log::snapshot_interval);
+  }
+  SUBCASE("at once") {}
+  where->refused.clear();
+  append_up_to(5 * member_log::snapshot_interval + 1);
+  CHECK(inner->count("log/") == member_log::kept_entries + 1);
+  late.log.catch_up();
+  CHECK(names(late.log.members()) == names(writer.log.members()));
+  reader later(where);
+  later.log.load();
+  CHECK(names(later.log.members()) == names(writer.log.members()));
+}
+
+TEST_CASE("what a writer that was away for long puts where entries were removed is believed by nobody") {
+  const auto inner = std::make_shared<hash_store>();
+  const auto where = std::make_shared<troubled_store>(inner);
+  reader writer(inner);
+  reader away(where);
+  writer.log.load();
+  away.log.load();
+  writer.log.append(member_entry::join(record("a", 0, 1)));
+  away.log.catch_up();
+  const std::uint64_t next = away.log.seen() + 1;
+  for (std::uint64_t i = 0; i != member_log::kept_entries; ++i) {
+    writer.log.append(member_entry::join(record("w", 5, 100 + i)));
+    writer.log.append(member_entry::gone(incarnation{100 + i}));
+  }
+  REQUIRE_FALSE(inner->try_get("log/" + std::to_string(next)));
+  // Another one, as far behind, has just written here.
+  const std::string bogus = member_entry::join(record("bogus", 9, 9)).encode();
+  inner->set("log/" + std::to_string(next), bogus);
+  away.log.catch_up();
+  CHECK(names(away.log.members()) == std::vector<std::string>{"a"});
+  CHECK(away.log.seen() == writer.log.seen());
+  inner->set("log/" + std::to_string(next), bogus);
+  reader late(where);
+  late.log.load();
+  CHECK(names(late.log.members()) == std::vector<std::string>{"a"});
+  // Also when all is removed while it reads: the list of members that it has is older than that.
+  membership early;
+  early.apply(1, member_entry::join(record("a", 0, 1)));
+  const std::string list = inner->get("members");
+  inner->set("members", early.encode());
+  where->before_get = [&](std::string_view key) {
+    if (key == "trimmed") inner->set("members", list);
+  };
+  reader slow(where);
+  slow.log.load();
+  CHECK(names(slow.log.members()) == std::vector<std::string>{"a"});
 }
 
 TEST_CASE("many writers at once") {
@@ -215,7 +490,7 @@ TEST_CASE("many writers at once") {
         const int id = t * each + i;
         const auto life = static_cast<std::uint64_t>(id) + 1;
         CHECK(own.log.append(member_entry::join(record("w" + std::to_string(id), id, life))).what == kind::joined);
-        if (i % 2 == 0) CHECK(own.log.append(member_entry::leave(incarnation{life})).what == kind::left);
+        if (i % 2 == 0) CHECK(own.log.append(member_entry::gone(incarnation{life})).what == kind::gone);
       }
     });
   }

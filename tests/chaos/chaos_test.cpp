@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -21,7 +22,6 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <sys/socket.h>
 
 #include <ferry/ferry.hpp>
 #include <ferry/tensor/factories.hpp>
@@ -238,20 +238,25 @@ class member {
   std::atomic<long> unexpected_{0};
 };
 
-// Breaks every connection of this process to another worker. Those to the store are files.
-void break_connections() {
-  for (int descriptor = 3; descriptor != 1024; ++descriptor) {
-    sockaddr_storage far{};
-    socklen_t size = sizeof far;
-    if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&far), &size) == 0) ::shutdown(descriptor, SHUT_RDWR);
-  }
-}
-
 // What must be as before once a worker has left: the library keeps its threads for the next one, but no more of them.
 struct leftovers {
   std::size_t threads = entries_of("/proc/self/task");
   std::size_t descriptors = entries_of("/proc/self/fd");
 };
+
+void tell_what_is_left(const std::string& name) {
+  std::string text = name + " still has";
+  for (const auto& each : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string about;
+    std::getline(std::ifstream(each.path() / "comm"), about);
+    text += "\n  thread " + about;
+  }
+  for (const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    text += "\n  descriptor " + std::filesystem::read_symlink(each.path(), gone).string();
+  }
+  std::fprintf(stderr, "%s\n", text.c_str());
+}
 
 // Arguments: init method, name, seed. Obeys "leave" (and comes back), "break", "stop"; comes back when it was fenced.
 const ferry_test::role chaos_member("chaos member", [](const std::vector<std::string>& arguments) {
@@ -282,7 +287,7 @@ const ferry_test::role chaos_member("chaos member", [](const std::vector<std::st
       what = order;
     }
     done = what == "stop";
-    if (what == "break") break_connections();
+    if (what == "break") ferry_test::break_connections();
     if (done || what == "leave" || self.fenced()) {
       self.part(!self.fenced());
       if (!done) self.join();
@@ -300,6 +305,7 @@ const ferry_test::role chaos_member("chaos member", [](const std::vector<std::st
     if (after.threads <= before.threads && after.descriptors <= before.descriptors) break;
     std::this_thread::yield();
   }
+  if (after.threads > before.threads || after.descriptors > before.descriptors) tell_what_is_left(arguments.at(1));
   std::ostringstream text;
   text << self.report() << ' ' << before.threads << ' ' << after.threads << ' ' << before.descriptors << ' '
        << after.descriptors;

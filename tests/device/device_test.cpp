@@ -45,7 +45,15 @@ TEST_CASE("only devices that exist are accepted") {
 namespace {
 struct incomplete {};
 struct counted {};
+struct namesake {};
+struct shouting {};
 int live_blocks = 0;
+
+struct counted_memory : ferry::immediate_device {
+  static int count() noexcept { return 2; }
+  static void* allocate(device, std::size_t, stream_handle) { return &++live_blocks; }
+  static void deallocate(device, void*, std::size_t, stream_handle) noexcept { --live_blocks; }
+};
 }  // namespace
 
 template <>
@@ -53,12 +61,19 @@ struct ferry::device_traits<incomplete> {
   static constexpr std::string_view name = "incomplete";
 };
 template <>
-struct ferry::device_traits<counted> {
+struct ferry::device_traits<counted> : counted_memory {
   static constexpr std::string_view name = "counted";
-  static constexpr device_kind kind = device_kind::cpu;
-  static int count() noexcept { return 2; }
-  static void* allocate(device, std::size_t) { return &++live_blocks; }
-  static void deallocate(device, void*, std::size_t) noexcept { --live_blocks; }
+  static constexpr device_kind kind = static_cast<device_kind>(140);
+};
+template <>
+struct ferry::device_traits<namesake> : counted_memory {
+  static constexpr std::string_view name = "counted";
+  static constexpr device_kind kind = static_cast<device_kind>(141);
+};
+template <>
+struct ferry::device_traits<shouting> : counted_memory {
+  static constexpr std::string_view name = "SHOUTING:1";
+  static constexpr device_kind kind = static_cast<device_kind>(142);
 };
 
 TEST_CASE("a kind of device is a trait") {
@@ -68,9 +83,31 @@ TEST_CASE("a kind of device is a trait") {
   constexpr auto operations = ferry::make_device_operations<counted>();
   CHECK(operations.name == "counted");
   CHECK(operations.count() == 2);
-  void* block = operations.allocate({}, 1);
+  CHECK(operations.immediate);
+  void* block = operations.allocate({}, 1, nullptr);
   CHECK(live_blocks == 1);
-  operations.deallocate({}, block, 1);
+  operations.deallocate({}, block, 1, nullptr);
   CHECK(live_blocks == 0);
   CHECK(ferry::operations_of(device_kind::cpu).name == "cpu");
+  CHECK(ferry::operations_of(device_kind::cuda).name == "cuda");
+}
+
+TEST_CASE("a kind of device that is registered is known by name and number") {
+  const device second{static_cast<device_kind>(140), 1};
+  expect_error(errc::bad_device, "'counted' is no kind of device that this program knows (cpu, cuda",
+               [] { (void)ferry::parse_device("counted:1"); });
+  CHECK(to_string(second) == "unknown:1");
+  ferry::register_devices<counted>();
+  ferry::register_devices<counted>();  // as often as one likes
+  CHECK(ferry::parse_device("counted:1") == second);
+  CHECK(to_string(second) == "counted:1");
+  CHECK(ferry::operations_of(second.kind).count() == 2);
+  ferry::check_device(second);
+  expect_error(errc::bad_device, "there is no device counted:2; this process has 2 of the kind 'counted'",
+               [] { ferry::check_device(ferry::parse_device("counted:2")); });
+  expect_error(errc::invalid_argument,
+               "the kind of device 'counted' (141) cannot be registered: this program has 'counted' (140)",
+               [] { ferry::register_devices<namesake>(); });
+  expect_error(errc::invalid_argument, "'SHOUTING:1' cannot name a kind of device",
+               [] { ferry::register_devices<shouting>(); });
 }

@@ -117,6 +117,15 @@ outcome read_at_once(bytes left) {
         if (!to.empty()) std::memcpy(to.data(), rest.data(), to.size());
         rest = rest.subspan(to.size());
       }
+      if ((message.header.flags & ferry::frame_outcome) != 0) {
+        if (rest.size() < ferry::outcome_record::encoded_size) break;
+        const auto how = ferry::outcome_record::decode(rest.data());
+        if (how.code != ferry::errc{}) {
+          message.failure = ferry::make_error(how.code, how.text);
+          message.tensors.clear();
+        }
+        rest = rest.subspan(ferry::outcome_record::encoded_size);
+      }
       ferry::check_received(message.tensors);
       left = rest;
       result.messages.push_back(std::move(message));
@@ -140,6 +149,7 @@ void check_same(const ferry::inbound_message& a, const ferry::inbound_message& b
   b.header.encode(header_b.data());
   require(same(header_a, header_b), "headers arrive as they were sent");
   require(same(a.extensions, b.extensions) && same(a.payload, b.payload), "bodies arrive as they were sent");
+  require((a.failure == nullptr) == (b.failure == nullptr), "failures arrive");
   require(a.tensors.size() == b.tensors.size(), "all tensors arrive");
   for (std::size_t i = 0; i != a.tensors.size(); ++i) {
     require(a.tensors[i].shape() == b.tensors[i].shape() && a.tensors[i].dtype() == b.tensors[i].dtype() &&
@@ -178,19 +188,23 @@ void run(bytes input) {
   for (std::size_t i = 0; i != whole.messages.size(); ++i) {
     for (const auto& tensor : pieces.messages[i].tensors) check_elements(tensor);
     check_same(pieces.messages[i], whole.messages[i]);
-    check_encoding(pieces.messages[i]);
+    if (!pieces.messages[i].failure) check_encoding(pieces.messages[i]);
   }
   require(pieces.refused == whole.refused, "what is refused does not depend on how it arrives");
   if (!whole.refused) require(pieces.mid_message == whole.mid_message, "the end of a message is noticed");
 }
 
-void append(std::vector<std::byte>& to, ferry::outgoing_message& message) {
+void append(std::vector<std::byte>& to, ferry::outgoing_message& message, const ferry::outcome_record* how = nullptr) {
   message.finish();
   const bytes flat = message.bytes.bytes();
   to.insert(to.end(), flat.begin(), flat.end());
   for (const auto& tensor : message.tensors) {
     const auto data = ferry::packed_bytes(tensor);
     to.insert(to.end(), data.begin(), data.end());
+  }
+  if (how) {
+    to.resize(to.size() + ferry::outcome_record::encoded_size);
+    how->encode(to.data() + to.size() - ferry::outcome_record::encoded_size);
   }
 }
 
@@ -219,6 +233,17 @@ void seeds(const seed_sink& sink) {
   add_seed(sink, "at-once", stream, 65535);
   add_seed(sink, "bytewise", stream, 65535, 1);
   add_seed(sink, "pieces", stream, 50);
+  for (const char* text : {"", "the device has failed"}) {
+    ferry::outgoing_message message;
+    message.header.flags = ferry::frame_outcome;
+    message.begin_payload();
+    message.tensors = {ferry::zeros({3, 5}), ferry::zeros({70})};
+    const ferry::outcome_record how{*text == 0 ? ferry::errc{} : ferry::errc::device_failure, text};
+    stream.clear();
+    append(stream, message, &how);
+    append(stream, message, &how);
+    add_seed(sink, *text == 0 ? "outcome" : "failed-outcome", stream, 100);
+  }
   ferry::outgoing_message bools;
   bools.begin_payload();
   bools.tensors = {ferry::zeros({1}), ferry::ones({3}, ferry::dtype::bool_)};

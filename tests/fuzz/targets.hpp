@@ -19,6 +19,7 @@ extern const target frame_reader;
 extern const target handshake;
 extern const target links;
 extern const target meeting;
+extern const target references;
 extern const target rendezvous;
 extern const target store_client;
 extern const target store_server;

@@ -16,7 +16,21 @@ void run(bytes input) {
     require(twice.who.name() == record.who.name() && twice.life == record.life && twice.addresses == record.addresses,
             "a record survives its encoding");
     require(twice.metadata == record.metadata, "so do metadata");
+    require(!record.devices == !twice.devices && (!record.devices || *twice.devices == *record.devices), "and devices");
     require(twice.encode() == again, "a record encodes to what it was decoded from");
+  });
+  accepted([&] {
+    const auto devices = ferry::detail::device_record::decode(text_of(input));
+    const std::string again = devices.encode();
+    require(ferry::detail::device_record::decode(again) == devices, "a record of devices survives its encoding");
+    // Whatever it says can be checked, and a worker that passes has a way back for each of its maps.
+    const ferry::detail::worker_devices self{"self", &devices};
+    if (!ferry::detail::broken_device_rule(std::span(&self, 1), false).empty()) return;
+    for (const auto& [name, map] : devices.maps) {
+      const ferry::detail::worker_devices other{name, nullptr};
+      const auto maps = ferry::detail::maps_between(other, self);
+      require(maps ? maps->responses.inverse() == map : map.empty(), "the way back leads back");
+    }
   });
   accepted([&] {
     const auto entry = ferry::detail::member_entry::decode(std::string(text_of(input)));
@@ -36,8 +50,17 @@ void run(bytes input) {
 
 void seeds(const seed_sink& sink) {
   using entry = ferry::detail::member_entry;
-  const ferry::detail::worker_record record{ferry::worker_info("worker0", 3),         {0x0123456789abcdef}, "boot/1",
-                                            {"tcp://10.0.0.2:4711", "unix:@ferry-1"}, "metadata",           0};
+  const ferry::detail::worker_record record{ferry::worker_info("worker0", 3),
+                                            {0x0123456789abcdef},
+                                            "boot/1",
+                                            {"tcp://10.0.0.2:4711", "unix:@ferry-1"},
+                                            "metadata"};
+  ferry::detail::worker_record with_devices = record;
+  const ferry::detail::device_record devices{
+      {{ferry::device_kind::cuda, 2}}, {{ferry::device_kind::cuda, 1}}, {{"worker1", {{"cuda:1", "cpu"}, {"cpu", 0}}}}};
+  with_devices.devices = std::make_shared<const ferry::detail::device_record>(devices);
+  sink("devices", bytes_of(devices.encode()));
+  sink("record_with_devices", bytes_of(with_devices.encode()));
   sink("record", bytes_of(record.encode()));
   sink("join", bytes_of(entry::join(record).encode()));
   sink("leave", bytes_of(entry::leave({7}).encode()));

@@ -2,7 +2,10 @@
 
 #include <fstream>
 #include <functional>
+#include <future>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -10,6 +13,7 @@
 
 #include <ferry/ferry.hpp>
 #include <ferry/store/rendezvous.hpp>
+#include <ferry/store/tcp_store.hpp>
 
 #include "captured_log.hpp"
 #include "cluster.hpp"
@@ -52,6 +56,56 @@ const ferry_test::role launched("launched with a secret", [](const std::vector<s
   return 0;
 });
 
+// The thread that shakes hands ends with this, after libraries have done what they do at the end of a process.
+struct transport_of_the_process {
+  std::shared_ptr<ferry::reactor> loop;
+  std::shared_ptr<ferry::transport> kept;
+};
+transport_of_the_process& at_the_end() {
+  static transport_of_the_process held;
+  return held;
+}
+const ferry_test::role keeps_a_transport("keeps a transport to the end", [](const std::vector<std::string>& arguments) {
+  at_the_end().loop = ferry::shared_reactor();
+  at_the_end().kept = ferry::transport_traits<ferry::tcp>::open(*at_the_end().loop);
+  std::vector<ferry::worker_config> configs;
+  for (int rank = 0; rank != 2; ++rank) {
+    configs.push_back(
+        {.rank = rank, .world_size = 2, .init_method = arguments.at(0), .transports = {"tcp"}, .secret = right});
+  }
+  auto workers = ferry_test::start_workers(configs);
+  const bool well = workers[0].worker.rpc_sync<doubled>("worker1", 4) == 8;
+  ferry_test::run_together({[&] { workers[0].worker.shutdown(); }, [&] { workers[1].worker.shutdown(); }});
+  return well ? 0 : 1;
+});
+
+// A thread that has used a store, and ends with this, too.
+struct client_of_the_process {
+  std::promise<void> end;
+  std::thread thread;
+  client_of_the_process() = default;
+  client_of_the_process(const client_of_the_process&) = delete;
+  client_of_the_process& operator=(const client_of_the_process&) = delete;
+  ~client_of_the_process() {
+    end.set_value();
+    thread.join();
+  }
+};
+const ferry_test::role keeps_a_client("keeps a client of a store to the end", [](const std::vector<std::string>&) {
+  static client_of_the_process held;
+  const auto server = ferry::tcp_store_server::listen("127.0.0.1", 0, {}, {.secret = right});
+  std::promise<std::string> read;
+  held.thread = std::thread([&read, port = server->port()] {
+    {
+      ferry::tcp_store client({.host = "127.0.0.1", .port = port, .secret = right});
+      client.set("key", "value");
+      read.set_value(client.get("key"));
+    }
+    held.end.get_future().wait();
+  });
+  return read.get_future().get() == "value" ? 0 : 1;
+});
+
 std::vector<std::string> run_job(const std::string& transport, const std::vector<variables>& secrets) {
   const std::string port = std::to_string(ferry_test::free_port());
   std::vector<child_process> workers;
@@ -75,6 +129,15 @@ ferry::worker_config alone(const std::string& init_method) {
 }
 
 }  // namespace
+
+TEST_CASE("threads that have proved a secret leave nothing behind, also if they end after the program") {
+  if (!ferry::authentication_available()) return;
+  child_process child({.role = "keeps a transport to the end",
+                       .arguments = {"tcp://127.0.0.1:" + std::to_string(ferry_test::free_port())}});
+  CHECK(child.wait() == 0);  // the leak checker has its say
+  child_process client({.role = "keeps a client of a store to the end"});
+  CHECK(client.wait() == 0);
+}
 
 TEST_CASE("a world of processes with FERRY_SECRET works as any other, over every transport") {
   if (!ferry::authentication_available()) return;
@@ -157,8 +220,8 @@ TEST_CASE("a worker that other machines can reach does not start by accident") {
   const ferry_test::temporary_directory directory;
   const launch_environment none({});
   captured_log log;
-  int stores = 0;  // a start that failed leaves its traces in a file
-  const auto in_file = [&] { return "file://" + directory.file("store" + std::to_string(++stores)); };
+  // Each start follows one that was refused.
+  const auto in_file = [&] { return "file://" + directory.file("store"); };
   const auto reachable = [&] {
     auto config = alone(in_file());
     config.transport.bind = "0.0.0.0";

@@ -46,6 +46,12 @@ std::size_t pass_door_with(const std::string& text) {
   return text.size();
 }
 void pass_door_one_way(int) { door.pass(); }
+ferry_test::gate cancelled;
+void wait_for_cancel(int) {
+  door.arrive();
+  while (!ferry::this_call().stop_requested()) std::this_thread::yield();
+  cancelled.arrive();
+}
 int bounce(int depth) { return depth == 0 ? 0 : 1 + ferry::rpc_sync<bounce>(ferry::this_call().caller(), depth - 1); }
 
 }  // namespace backpressure_test
@@ -386,6 +392,37 @@ TEST_CASE("answers to a caller that does not read cost what the bounds allow") {
     CHECK(all.self.debug_info("agent.held_handlers") == "0");
     for (const auto& each : all.children) each->write_line("shutdown");
     all.leave();
+  }
+}
+
+TEST_CASE("a handler hears that its call was given up although nothing is read from the caller") {
+  captured_log log;
+  for (const char* transport : {"tcp", "unix"}) {
+    CAPTURE(transport);
+    door.reset();
+    cancelled.reset();
+    cluster group(2, {.configure = [&](ferry::worker_config& config) {
+                    config.transports = {transport};
+                    config.flow.served_calls_per_peer = 8;
+                    config.heartbeat_interval = 20ms;
+                  }});
+    std::vector<ferry::future<void>> running;
+    for (int i = 0; i != 8; ++i) running.push_back(group[0].rpc_async<wait_for_cancel>("worker1", i));
+    door.await_arrivals(8);
+    await_figure(group[1], "agent.paused_connections", "1");
+    // By the way of the heartbeats, which may not be open yet: of what was given up before, the callee hears behind the pause.
+    int given_up = 0;
+    for (; given_up != 7 && cancelled.arrived() == 0; ++given_up) {
+      running[static_cast<std::size_t>(given_up)].cancel();
+      for (const auto until = ferry::clock::now() + 300ms; cancelled.arrived() == 0 && ferry::clock::now() < until;)
+        std::this_thread::yield();
+    }
+    CHECK(cancelled.arrived() >= 1);
+    CHECK(group[1].debug_info("agent.paused_connections") == "1");
+    for (; given_up != 8; ++given_up) running[static_cast<std::size_t>(given_up)].cancel();
+    cancelled.await_arrivals(8);
+    CHECK(group[0].rpc_sync<plus_one>("worker1", 1) == 2);
+    await_figure(group[1], "agent.paused_connections", "0");
   }
 }
 

@@ -242,6 +242,8 @@ TEST_CASE("a call to a process that hangs says where it hangs: connecting, or wa
     CHECK(all.self.rpc_sync<plus_one>("worker1", 1) == 2);
     stop_process(all.child(1));
     const auto result = all.self.rpc_async<plus_one>("worker1", 2);
+    // The thread that sent the first call, which had to wait for the connection, may still be at it.
+    while (only_pending(all.self).phase == call_phase::queued) std::this_thread::yield();
     CHECK(only_pending(all.self).phase == call_phase::waiting_for_reply);
     all.child(1).kill(SIGCONT);
     CHECK(result.get() == 3);

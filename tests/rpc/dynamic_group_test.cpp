@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <csignal>
-#include <deque>
-#include <memory>
-#include <mutex>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,16 +15,13 @@
 #include <ferry/base/secret.hpp>
 #include <ferry/store/tcp_store.hpp>
 
-#include "cluster.hpp"
+#include "dynamic_group.hpp"
 #include "expect_error.hpp"
 #include "gate.hpp"
 #include "ports.hpp"
-#include "processes.hpp"
 
 using namespace std::chrono_literals;
 using ferry::errc;
-using ferry_test::child_process;
-using ferry_test::temporary_directory;
 using ferry_test::watchdog;
 
 namespace dynamic_group_test {
@@ -36,6 +30,15 @@ int plus_one(int value) { return value + 1; }
 std::string who_am_i() { return ferry::get_worker_info().name(); }
 std::string call_back(const std::string& name) { return ferry::rpc_sync<who_am_i>(name); }
 void go() { ferry::leave(); }
+std::atomic<errc> wait_ended_with{};
+void wait_for_third() {
+  try {
+    ferry::wait_for_worker("third", ferry::no_timeout);
+  } catch (const ferry::error& e) {
+    wait_ended_with = e.kind();
+    throw;
+  }
+}
 ferry_test::gate* held = nullptr;
 int wait_for_gate() {
   held->pass();
@@ -48,74 +51,13 @@ using namespace dynamic_group_test;
 
 namespace {
 
-ferry::worker_config config_of(const std::string& meeting, const std::string& name, int rank = ferry::any_rank) {
-  return {.name = name,
-          .rank = rank,
-          .init_method = meeting,
-          .rpc_timeout = 100s,
-          .heartbeat_interval = 100ms,
-          .lease = 5s,
-          .exit_timeout = 100s};
-}
-
-std::vector<std::string> names_of(const std::vector<ferry::worker_info>& workers) {
-  std::vector<std::string> result;
-  for (const auto& each : workers) result.push_back(each.name());
-  std::sort(result.begin(), result.end());
-  return result;
-}
-
-std::string text_of(const ferry::member_event& event) {
-  switch (event.what) {
-    case ferry::member_event::kind::joined: return event.who.name() + " joined";
-    case ferry::member_event::kind::left: return event.who.name() + " left";
-    case ferry::member_event::kind::lost: return event.who.name() + " lost";
-    case ferry::member_event::kind::fenced: return event.who.name() + " fenced";
-  }
-  return {};
-}
-
-// What a worker is told of the others.
-class events {
- public:
-  explicit events(const ferry::worker& worker) {
-    worker.on_member_event([state = state_](const ferry::member_event& event) {
-      const std::lock_guard lock(state->mutex);
-      state->all.push_back(text_of(event));
-      state->more.notify_all();
-    });
-  }
-  /// Blocks until it has come, and takes everything up to it.
-  std::vector<std::string> up_to(const std::string& last) {
-    std::unique_lock lock(state_->mutex);
-    state_->more.wait(lock,
-                      [&] { return std::find(state_->all.begin(), state_->all.end(), last) != state_->all.end(); });
-    const auto end = std::find(state_->all.begin(), state_->all.end(), last) + 1;
-    std::vector<std::string> result(state_->all.begin(), end);
-    state_->all.erase(state_->all.begin(), end);
-    return result;
-  }
-
- private:
-  struct shared {
-    std::mutex mutex;
-    std::condition_variable more;
-    std::deque<std::string> all;
-  };
-  std::shared_ptr<shared> state_ = std::make_shared<shared>();
-};
-
-struct meeting_place {
-  watchdog dog{"a test with a dynamic group"};
-  temporary_directory directory;
-  std::string method = "file://" + directory.file("store");
-};
-
 // Arguments: init method, name, rank, lease in ms. "call <name>": calls plus_one there; "wait <name>"; "members"; "leave".
-// Answers with "done", the names, or the kind of the error.
+// Answers with "done", the names, or the kind of the error. Its wait_for_gate() never returns.
 const ferry_test::role newcomer("newcomer", [](const std::vector<std::string>& arguments) {
   auto config = config_of(arguments.at(0), arguments.at(1), std::stoi(arguments.at(2)));
   config.lease = std::chrono::milliseconds(std::stoll(arguments.at(3)));
+  ferry_test::gate never;
+  held = &never;
   ferry::worker self = ferry::init_rpc(config);
   ferry_test::tell_parent("joined");
   for (;;) {
@@ -136,19 +78,6 @@ const ferry_test::role newcomer("newcomer", [](const std::vector<std::string>& a
     if (line == "leave") return 0;
   }
 });
-
-std::unique_ptr<child_process> start_newcomer(const std::string& meeting, const std::string& name,
-                                              int rank = ferry::any_rank, int lease = 5000) {
-  auto child = std::make_unique<child_process>(ferry_test::child_options{
-      .role = "newcomer", .arguments = {meeting, name, std::to_string(rank), std::to_string(lease)}});
-  REQUIRE(child->read_line() == "joined");
-  return child;
-}
-
-std::string ask(child_process& child, const std::string& line) {
-  child.write_line(line);
-  return child.read_line();
-}
 
 }  // namespace
 
@@ -277,6 +206,9 @@ TEST_CASE("[row 172] static and dynamic members are never mixed") {
   auto leases = config_of(other.method, "other", 5);
   leases.lease = 7s;
   expect_error(errc::group_mismatch, "lease", [&] { ferry::init_rpc(leases); });
+  // Such keys outlive a group that was killed: what is to be done about it is said.
+  expect_error(errc::group_mismatch, "meet elsewhere", [&] { ferry::init_rpc(leases); });
+  expect_error(errc::group_mismatch, "meet elsewhere", [&] { ferry::init_rpc(fixed); });
   CHECK(names_of(first.workers()) == std::vector<std::string>{"first"});
 }
 
@@ -359,16 +291,15 @@ TEST_CASE("wait_for_worker waits for one that has yet to join") {
     expect_error(errc::unknown_worker, "'worker7'", [&] { group[0].wait_for_worker("worker7", 100s); });
   }
   SUBCASE("a worker that ends waits no more") {
-    std::thread more([&] {
-      try {
-        first.wait_for_worker("third", ferry::no_timeout);
-        FAIL_CHECK("there is no third worker");
-      } catch (const ferry::error& e) {  // depending on which thread is first
-        CHECK((e.kind() == errc::shutting_down || e.kind() == errc::not_initialized));
-      }
-    });
+    // In a handler, so that it can be seen that it waits.
+    auto result = second.rpc_async<wait_for_third>("first");
+    while (first.debug_info("agent.blocked_handlers") != "1") std::this_thread::yield();
+    // It keeps no place from others: there is one for each thread.
+    for (int i = 0; i != 100; ++i) CHECK(second.rpc_sync<plus_one>("first", i) == i + 1);
+    CHECK_FALSE(result.ready());
     first.shutdown(false);
-    more.join();
+    CHECK_THROWS_AS(result.get(), ferry::error);  // what the handler threw, or the loss of the connection
+    CHECK(wait_ended_with.load() == errc::shutting_down);
   }
 }
 

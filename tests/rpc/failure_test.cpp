@@ -33,7 +33,10 @@ ferry::task<int> wait_for_stop() {
   ferry_test::tell_parent("running");
   co_return co_await result;
 }
-void cut() { rpc_test::break_connections(); }
+void cut() {
+  rpc_test::break_connections();
+  ferry_test::tell_parent("cut");
+}
 
 }  // namespace failure_test
 
@@ -209,6 +212,7 @@ TEST_CASE("a lost connection is no death: its calls fail, the next one opens ano
       rpc_test::break_connections();
     } else {
       all.self.notify<cut>("worker1");
+      CHECK(all.child(1).read_line() == "cut");  // the next connection is not among those that it cuts
     }
     expect_error(errc::peer_lost, "worker1", [&] { (void)pending.get(); });
     CHECK(all.self.rpc_sync<plus_one>("worker1", i) == i + 1);

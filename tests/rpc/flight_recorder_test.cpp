@@ -54,6 +54,7 @@ ferry::task<int> in_two_steps(int value) { co_return value; }
 void say_running_and_wait() {
   ferry_test::tell_parent("running");
   (void)ferry_test::ask_parent();
+  ferry_test::tell_parent("went on");
 }
 
 // Its only handler thread is busy until it is told to stop. SIGUSR1 makes it write what it knows.
@@ -370,12 +371,15 @@ TEST_CASE("timeouts, cancellations, losses and what hangs are in the record") {
   expect_error(errc::rpc_timeout, "while waiting for the reply", [&] {
     all.self.rpc_sync<say_running_and_wait>({"worker1", {.timeout = 20ms}});
   });
+  // One after the other: each reads the line that is meant for it.
   CHECK(all.child(1).read_line() == "running");
   all.child(1).write_line("");
+  CHECK(all.child(1).read_line() == "went on");
   auto given_up = all.self.rpc_async<say_running_and_wait>("worker1");
   CHECK(all.child(1).read_line() == "running");
   given_up.cancel();
   all.child(1).write_line("");
+  CHECK(all.child(1).read_line() == "went on");
   auto lost = all.self.rpc_async<say_running_and_wait>("worker1");
   CHECK(all.child(1).read_line() == "running");
   const std::string meanwhile = all.self.flight_record();

@@ -165,13 +165,13 @@ TEST_CASE("a request with a critical extension record that the callee does not k
     ferry::encode_values<int>(request.bytes, request.tensors, 5);
     bare_call call;
     (void)core->agent().call(peer, std::move(request), call, {}, false);
-    const ferry::inbound_message reply = call.reply.get_future().get();
+    ferry::inbound_message reply = call.reply.get_future().get();
     core->agent().finished_calls(1);
     CHECK(ran == (critical ? 0 : 1));
     CHECK(reply.header.kind == (critical ? ferry::frame_kind::failure : ferry::frame_kind::reply));
     if (!critical) continue;
     expect_error(errc::unknown_extension, "4711", [&] {
-      ferry::detail::check_reply({core, &method, peer, ferry::timeout()}, reply);
+      ferry::detail::check_reply({core, &method, core->agent().find(peer), ferry::timeout()}, reply);
     });
   }
 }
@@ -190,7 +190,7 @@ TEST_CASE("a reply with a critical extension record that the caller does not kno
   reply.extensions = {reply.storage.data() + ferry::frame_header::encoded_size, reply.header.extension_bytes};
   const auto& method = ferry::detail::method_of<&mark>();
   expect_error(errc::unknown_extension, "4712", [&] {
-    ferry::detail::check_reply({core, &method, ferry::worker_id{0}, ferry::timeout()}, reply);
+    ferry::detail::check_reply({core, &method, core->agent().self(), ferry::timeout()}, reply);
   });
 }
 

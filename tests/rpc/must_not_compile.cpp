@@ -1,10 +1,12 @@
 // Calls that the compiler must refuse, in words. Run by must_not_compile.py.
 
 #include <memory>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <cereal/archives/binary.hpp>
 #include <cereal/types/memory.hpp>
 #include <ferry/ferry.hpp>
 
@@ -47,6 +49,18 @@ struct narrow {
   }
 };
 
+struct parent {
+  [[nodiscard]] int of_parent() const;
+};
+struct child : parent {
+  [[nodiscard]] int of_child() const;
+  int used_up() &&;
+  int fill(std::vector<int>& values);
+};
+int look_at(const child& object, int value);
+int look_with(const child& object, const plain& value);
+int no_object();
+
 int add(int a, int b);
 int open_seal(sealed closed);
 int take_frozen(frozen value);
@@ -64,6 +78,9 @@ int wait_for(ferry::future<int> value);
 ferry::future<ferry::future<int>> too_late();
 std::vector<ferry::future<int>> several();
 int look(const plain& value);
+// Not what an object could be: these come second.
+int look_from(int where, const plain& value);
+void fill_from(int where, std::vector<int>& values);
 plain give_plain();
 sealed give_sealed();
 
@@ -82,6 +99,12 @@ void use(const ferry::worker& self) {
   self.rpc_sync<ferry::named<"add", add>>("worker1", 1, 2);
   self.rpc_sync<ferry::stub<"add", int(int, int)>>("worker1", 1, 2);
   ferry::serve<add, ferry::named<"add", add>, ferry::make<narrow, int>>();
+  const ferry::rref<child> object = self.remote<ferry::make<child>>("worker1");
+  const ferry::rref<parent> as_parent = object;
+  object.rpc_sync<&child::of_child>();
+  object.rpc_sync<&parent::of_parent>();
+  (void)object.rpc_async<look_at>(1);
+  (void)self.remote<add>("worker1", 1, 2).to_here();
 
 #if CASE == 1  // expect: a method's parameter is a non-const reference
   std::vector<int> values;
@@ -184,10 +207,10 @@ void use(const ferry::worker& self) {
   self.rpc_sync<ferry::stub<"look", int(plain)>>("worker1", plain{});
 #endif
 #if CASE == 33  // expect: no serialiser
-  ferry::serve<look>();
+  ferry::serve<look_from>();
 #endif
 #if CASE == 34  // expect: a method's parameter is a non-const reference
-  ferry::serve<fill>();
+  ferry::serve<fill_from>();
 #endif
 #if CASE == 35  // expect: make<T> was given arguments from which a T cannot be constructed
   self.rpc_sync<ferry::make<narrow>>("worker1", "text");
@@ -210,5 +233,80 @@ void use(const ferry::worker& self) {
 #endif
 #if CASE == 40  // expect: a const object cannot be decoded into
   self.rpc_sync<take_frozen>("worker1", frozen{});
+#endif
+// [row 94] a function that the object's class does not have is refused in words, in all forms of calls on references
+#if CASE == 41  // expect: this function works on objects of another type than the reference leads to
+  object.rpc_sync<&serialisable::get>();
+#endif
+#if CASE == 42  // expect: this function works on objects of another type than the reference leads to
+  (void)object.rpc_async<&serialisable::get>();
+#endif
+#if CASE == 43  // expect: this function works on objects of another type than the reference leads to
+  (void)object.remote<&serialisable::get>();
+#endif
+#if CASE == 44  // expect: this function works on objects of another type than the reference leads to
+  object.notify<&serialisable::get>();
+#endif
+#if CASE == 45  // expect: this function works on objects of another type than the reference leads to
+  as_parent.rpc_sync<&child::of_child>();
+#endif
+#if CASE == 46  // expect: this function works on objects of another type than the reference leads to
+  as_parent.rpc_sync<look_at>(1);
+#endif
+#if CASE == 47  // expect: this function works on objects of another type than the reference leads to
+  object.rpc_sync<add>(1);
+#endif
+#if CASE == \
+    48  // expect: what is called on a reference is a member function, or a function whose first parameter is the object
+  object.rpc_sync<no_object>();
+#endif
+#if CASE == \
+    49  // expect: what is called on a reference is a member function, or a function whose first parameter is the object
+  object.rpc_sync<[](const child&) {}>();
+#endif
+#if CASE == 50  // expect: a member function for rvalues would use up the object that a reference leads to
+  object.rpc_sync<&child::used_up>();
+#endif
+#if CASE == 51  // expect: a method's parameter is a non-const reference
+  std::vector<int> values;
+  object.rpc_sync<&child::fill>(values);
+#endif
+#if CASE == 52  // expect: the call gives another number of arguments than the method has parameters
+  object.rpc_sync<look_at>();
+#endif
+#if CASE == 53  // expect: no serialiser
+  (void)ferry::rref<plain>().to_here();
+#endif
+#if CASE == 54  // expect: no serialiser
+  (void)ferry::rref<plain>().to_here_async();
+#endif
+#if CASE == 55  // expect: no serialiser
+  object.rpc_sync<look_with>(plain{});
+#endif
+#if CASE == 56  // expect: conversion
+  const ferry::rref<child> as_child = as_parent;
+#endif
+#if CASE == 57  // expect: nodiscard
+  #pragma GCC diagnostic error "-Wunused-result"
+  self.remote<add>("worker1", 1, 2);
+#endif
+// [row 128] a reference cannot be saved in an archive, nor loaded from one
+#if CASE == 58  // expect: ferry: an rref cannot be saved
+  std::ostringstream out;
+  cereal::BinaryOutputArchive{out}(object);
+#endif
+#if CASE == 59  // expect: ferry: an rref cannot be loaded from an archive
+  std::istringstream in;
+  ferry::rref<child> loaded;
+  cereal::BinaryInputArchive{in}(loaded);
+#endif
+#if CASE == 60  // expect: ferry: an any_rref cannot be saved
+  std::ostringstream out;
+  cereal::BinaryOutputArchive{out}(ferry::any_rref(object));
+#endif
+#if CASE == 61  // expect: ferry: an any_rref cannot be loaded from an archive
+  std::istringstream in;
+  ferry::any_rref loaded;
+  cereal::BinaryInputArchive{in}(loaded);
 #endif
 }

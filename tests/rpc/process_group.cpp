@@ -15,6 +15,8 @@ using ferry_test::worker_name;
 
 namespace rpc_test {
 
+std::string (*obey_also)(const ferry::worker& self, const std::string& line) = nullptr;
+
 ferry_test::gate mebibytes;
 std::string send_mebibyte(int) {
   mebibytes.pass();
@@ -86,6 +88,9 @@ const ferry_test::role obedient("member that obeys", [](const std::vector<std::s
         for (const auto& each : results) {
           if (each.get().size() != std::size_t{1} << 20) answer = "wrong size";
         }
+      }
+      if (obey_also) {
+        if (std::string more = obey_also(self, line); !more.empty()) answer = std::move(more);
       }
       if (line == "losses") answer = loss.get();
       if (line == "shutdown") self.shutdown();

@@ -164,6 +164,9 @@ TEST_CASE("a call to a process that does not answer the connection times out whi
 TEST_CASE("a forked child that uses the workers of its parent gets an error, and does not hang") {
   ferry_test::cluster here(2);
   CHECK(here[0].rpc_sync<plus_one>("worker1", 1) == 2);
+  const ferry::rref<int> kept = here[0].remote<plus_one>("worker1", 1);
+  ferry::rref<int> dropped = here[0].remote<plus_one>("worker1", 2);
+  CHECK(kept.to_here() + dropped.to_here() == 5);
   const pid_t pid = ::fork();
   REQUIRE(pid >= 0);
   if (pid == 0) {
@@ -183,6 +186,10 @@ TEST_CASE("a forked child that uses the workers of its parent gets an error, and
     refused([&] { (void)here[0].rpc_sync<plus_one>("worker1", 1); });
     refused([&] { (void)here[0].rpc_async<plus_one>("worker1", 1); });
     refused([&] { (void)ferry::get_worker_info(); });
+    refused([&] { (void)kept.to_here(); });
+    refused([&] { (void)ferry::remote<plus_one>("worker1", 1); });
+    refused([&] { (void)ferry::rref<int>(1); });
+    dropped = {};  // it is the parent's
     refused([&] {
       (void)ferry::init_rpc({.name = "child", .rank = 0, .world_size = 1, .init_method = "file:///nowhere/x"});
     });
@@ -194,8 +201,9 @@ TEST_CASE("a forked child that uses the workers of its parent gets an error, and
     REQUIRE(::waitpid(pid, &status, 0) == pid);
   }
   REQUIRE(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 7);
+  CHECK(WEXITSTATUS(status) == 10);
   CHECK(here[0].rpc_sync<plus_one>("worker1", 1) == 2);
+  CHECK(kept.to_here() + dropped.to_here() == 5);
 }
 
 TEST_CASE("[row 50] a method that the callee's program does not have, or has otherwise, is an error that says so") {

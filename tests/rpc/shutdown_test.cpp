@@ -178,6 +178,15 @@ TEST_CASE("[row 133] graceful shutdown with a deadline names who is missing, and
   CHECK(group[2].rpc_sync<plus_one>("worker2", 1) == 2);
 }
 
+TEST_CASE("a graceful shutdown ends although those that would sum it up leave without the others, one by one") {
+  captured_log log;
+  cluster group(5, {.graceful = false});
+  std::vector<std::jthread> others;
+  for (const int rank : {2, 3, 4}) others.emplace_back([&, rank] { CHECK_NOTHROW(group[rank].shutdown(true, 60s)); });
+  group[0].shutdown(false);
+  group[1].shutdown(false);
+}
+
 TEST_CASE("graceful shutdown with a deadline ends although a handler runs on") {
   captured_log log;
   door.reset();

@@ -19,4 +19,8 @@ namespace ferry_test {
 inline constexpr bool counts_allocations = FERRY_TEST_COUNTS_ALLOCATIONS != 0;
 /// How often this thread has called operator new so far. Needs allocation_count.cpp in the test binary.
 std::size_t allocations_of_this_thread() noexcept;
+/// Has the `which`-th allocation of this thread from now on fail, counted from 1, and no other.
+void fail_allocation(std::size_t which) noexcept;
+/// Whether it has come to that; if not, it will not any more.
+bool allocation_failed() noexcept;
 }  // namespace ferry_test

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,12 +18,14 @@ class captured_log {
     {
       std::lock_guard lock(sink().mutex);
       sink().lines.clear();
+      sink().levels.clear();
     }
     ferry::set_log_level(level);
     ferry::set_log_sink(
-        [](ferry::log_level, std::string_view text, void*) {
+        [](ferry::log_level level, std::string_view text, void*) {
           std::lock_guard lock(sink().mutex);
           sink().lines.emplace_back(text);
+          sink().levels.push_back(level);
         },
         nullptr);
   }
@@ -42,6 +45,15 @@ class captured_log {
     }
     return false;
   }
+  /// The level of the first such line.
+  template <class... Parts>
+  [[nodiscard]] std::optional<ferry::log_level> level_of(const Parts&... parts) const {
+    std::lock_guard lock(sink().mutex);
+    for (std::size_t i = 0; i != sink().lines.size(); ++i) {
+      if (((sink().lines[i].find(parts) != std::string::npos) && ...)) return sink().levels[i];
+    }
+    return std::nullopt;
+  }
   [[nodiscard]] std::size_t size() const {
     std::lock_guard lock(sink().mutex);
     return sink().lines.size();
@@ -51,6 +63,7 @@ class captured_log {
   struct shared {
     std::mutex mutex;
     std::vector<std::string> lines;
+    std::vector<ferry::log_level> levels;
   };
   // The library may be in the middle of logging when this object goes.
   static shared& sink() {

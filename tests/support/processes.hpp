@@ -71,6 +71,9 @@ class child_process {
   std::string buffered_;
 };
 
+/// Breaks every connection of this process that has another end, unix sockets included.
+void break_connections();
+
 /// For roles: prints a line at once, reads one.
 void tell_parent(const std::string& line);
 std::string ask_parent();

@@ -16,6 +16,7 @@ struct packet_under_test {
   static constexpr bool crosses_processes = true;
   static std::string missing() { return ferry::transport_traits<packet>::unusable(); }
   static ferry::transport_options options() { return {}; }
+  static constexpr bool bounds_flow = false;
 };
 
 struct backend_under_test {

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import unittest
 
 FERRY_RUN = os.environ["FERRY_RUN"]
@@ -139,6 +140,23 @@ class CommandLine(unittest.TestCase):
         result = run("-n", "3", "no-such-program-anywhere")
         self.assertEqual(result.returncode, 127)
         self.assertEqual(result.stderr, "ferry-run: cannot run 'no-such-program-anywhere': No such file or directory\n")
+
+    def test_a_program_of_the_current_directory_is_named_with_it(self):
+        with tempfile.TemporaryDirectory() as place:
+            for name, mode in (("here", 0o755), ("text", 0o644)):
+                path = os.path.join(place, name)
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write("#!/bin/sh\necho ran\n")
+                os.chmod(path, mode)
+            result = run("-n", "1", "here", cwd=place)
+            self.assertEqual(result.returncode, 127)
+            self.assertIn("cannot run 'here': No such file or directory in PATH; did you mean './here'?", result.stderr)
+            result = run("-n", "1", "./here", cwd=place)
+            self.assertEqual((result.returncode, result.stdout), (0, "[0] ran\n"))
+            result = run("-n", "1", "text", cwd=place)
+            self.assertEqual(result.returncode, 127)
+            self.assertIn("No such file or directory in PATH; ./text is there, but not executable", result.stderr)
+            self.assertNotIn("./", run("-n", "1", "neither", cwd=place).stderr)
 
     def test_a_file_that_is_no_program_ends_with_126(self):
         result = run("-n", "3", "/")

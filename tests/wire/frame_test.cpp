@@ -71,7 +71,7 @@ TEST_CASE("a frame header that no encoder writes is refused") {
     CHECK(kind_of([&] { (void)frame_header::decode(bytes.data(), {}); }) == errc::malformed);
   }
   auto header = request();
-  header.flags = 4;
+  header.flags = 8;
   CHECK(decode_error(header) == errc::malformed);
   header = request();
   header.kind = frame_kind::reply;

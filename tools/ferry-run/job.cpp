@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,6 +30,16 @@ constexpr bool workers_can_prove = true;
 #else
 constexpr bool workers_can_prove = false;
 #endif
+
+// Programs without a slash in their name are looked for in PATH alone.
+std::string hint_for(const std::string& program, int cause) {
+  if (cause != ENOENT || program.empty() || program.find('/') != std::string::npos) return {};
+  const std::string here = "./" + program;
+  struct stat found {};
+  if (::stat(here.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) return {};
+  if (::access(here.c_str(), X_OK) != 0) return " in PATH; " + here + " is there, but not executable";
+  return " in PATH; did you mean '" + here + "'?";
+}
 
 // For the workers of one machine that have none: keeps its other users out. Passed on in the environment alone, which they
 // cannot read. Empty if there is a secret, or none is wanted.
@@ -160,7 +171,8 @@ void job::start_workers() {
       const std::string reason = e.code().message();
       std::string text;
       if (exec_failed) {
-        text = "cannot run '" + options_.command.front() + "'" + (meeting_ ? " on " + this_node() : "") + ": " + reason;
+        text = "cannot run '" + options_.command.front() + "'" + (meeting_ ? " on " + this_node() : "") + ": " +
+               reason + hint_for(options_.command.front(), cause);
       } else {
         text = "cannot start worker " + std::to_string(rank) + " of " + std::to_string(place_.world_size) +
                (meeting_ ? " on " + this_node() : "") + ": " + e.what();

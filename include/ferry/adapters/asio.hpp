@@ -354,7 +354,7 @@ struct start_wait {
 template <auto F, class Arguments, std::size_t... I>
 decltype(auto) initiate(std::shared_ptr<worker_core> worker, const to& destination, Arguments arguments,
                         std::index_sequence<I...>) {
-  check_arguments<F, std::remove_cvref_t<std::tuple_element_t<I, Arguments>>...>();
+  check_arguments<F, method_flavour::call, std::remove_cvref_t<std::tuple_element_t<I, Arguments>>...>();
   using wires = typename holders<typename parts_of<F>::parameters>::type;
   using token = std::tuple_element_t<sizeof...(I), Arguments>;
   return asio::async_initiate<token, typename signature<result_of<F>>::type>(

@@ -18,6 +18,7 @@
 #include <ferry/backend/worker_info.hpp>
 #include <ferry/base/time.hpp>
 #include <ferry/base/work.hpp>
+#include <ferry/transport/channel.hpp>
 #include <ferry/transport/connection.hpp>
 #include <ferry/transport/reactor.hpp>
 #include <ferry/wire/message.hpp>
@@ -28,6 +29,15 @@ namespace ferry::inline v0 {
 enum class call_phase : std::uint8_t { connecting, queued, waiting_for_reply };
 std::string_view to_string(call_phase phase) noexcept;
 
+/// What a call waits for before it is sent.
+enum class call_urgency : std::uint8_t {
+  none,  ///< its turn, behind the calls that are under way to that worker
+  /// Nothing: where it would have to wait for its turn it goes over a connection of its own. For few and small ones.
+  high,
+  /// Nothing, and always on a connection of its own: on that of other calls nothing may be read at present.
+  apart,
+};
+
 /// The caller's end of a call. Exactly one of the two functions is called, once, on a library thread or on the thread
 /// that waits for the call; neither may run user code.
 class pending_call {
@@ -36,6 +46,7 @@ class pending_call {
   std::uint64_t method = 0;   ///< the same
   std::uint64_t bytes = 0;    ///< the same: of the request
   clock::time_point began{};  ///< set by whoever makes the call
+  call_urgency urgency{};     ///< the same
 
   virtual void on_reply(inbound_message&& reply) noexcept = 0;
   /// `detail` says what happened to the connection or why the agent gave up.
@@ -58,6 +69,26 @@ struct open_call {
   std::string route = {};      ///< where it leads
 };
 
+/// How the tensors of one device of this worker reach one of another worker, in requests or responses.
+struct device_route {
+  device from = {};
+  device to = {};
+  std::string channel = {};  ///< its name; empty: there is none
+  std::vector<skipped_way> skipped =
+      {};  ///< channels that are better, or all if there is none, and why they are not used
+};
+
+/// How messages reach a worker, at one moment.
+struct route_info {
+  std::string transport = {};             ///< of the connection for calls to it; empty: none is open
+  std::string description = {};           ///< where it leads
+  std::vector<skipped_way> skipped = {};  ///< transports that are better, and why they are not used
+  std::vector<device_route> devices =
+      {};  ///< from CPU to CPU, and for each entry of the device maps; none without a connection
+};
+/// Several lines, for people.
+[[nodiscard]] std::string to_string(const route_info& route);
+
 /// What has gone between this worker and one peer, in both directions, since the start.
 struct peer_traffic {
   worker_info peer = {};
@@ -72,6 +103,8 @@ struct peer_traffic {
 class reply_channel {
  public:
   virtual ~reply_channel() = default;
+  /// Who sent the request: another worker may have its id by now. Null: of a backend that does not say.
+  [[nodiscard]] virtual const worker_info* sender() const noexcept { return nullptr; }
   /// Sends the answer to `call_id`: reply, exception or failure. The header's call_id is set here. Never blocks; if the
   /// caller is gone the answer is dropped. Throws what outgoing_message::finish throws; then nothing was sent.
   virtual void reply(std::uint64_t call_id, outgoing_message&& answer) = 0;
@@ -128,8 +161,17 @@ class request_handler {
                           inbound_message&& request) noexcept = 0;
   /// In order for each worker. Must not run user code.
   virtual void on_member_event(const member_event& event) noexcept { (void)event; }
+  /// A member that has left has ended its calls and handlers by now, too: nothing more comes from it. After its event.
+  virtual void on_member_end(worker_id id, incarnation life) noexcept { (void)id, (void)life; }
   /// The same.
   virtual void on_link_event(const link_event& event) noexcept { (void)event; }
+  /// This worker is about to leave its group: no call is running or under way, and whoever it leaves with has come as far.
+  /// The last chance to tell others something. Blocks, at most until the deadline. Called if any of those who leave together
+  /// has loose ends.
+  /// `alone`: the others go on.
+  virtual void on_group_quiet(deadline until, bool alone) { (void)until, (void)alone; }
+  /// How much on_group_quiet would have to see to.
+  [[nodiscard]] virtual std::uint64_t loose_ends() const noexcept { return 0; }
   /// For the shutdown rounds: work of requests or continuations is running or queued.
   [[nodiscard]] virtual bool busy() const noexcept = 0;
 };
@@ -155,6 +197,20 @@ struct agent_counters {
   std::uint64_t paused_connections = 0;   ///< from which nothing is read until requests are answered
 };
 
+/// Who has a name or an id, and since when: another one may take either later.
+struct located_worker {
+  worker_info who;
+  incarnation life = {};  ///< none: of a backend that does not say
+};
+
+/// Whom a call is for.
+struct call_target {
+  // NOLINTNEXTLINE(google-explicit-constructor): most do not care for more
+  call_target(worker_id to, incarnation its = {}) noexcept : id(to), life(its) {}
+  worker_id id;
+  incarnation life;  ///< none: whoever has the id
+};
+
 /// All members are thread-safe.
 class agent {
  public:
@@ -169,12 +225,48 @@ class agent {
   /// Throws errc::unknown_worker, naming this worker and what was looked for.
   [[nodiscard]] virtual worker_info find(std::string_view name) const = 0;
   [[nodiscard]] virtual worker_info find(worker_id id) const = 0;
+  /// The same for a call, which may carry what it found. A worker that is not known may have to be looked for: throws
+  /// errc::rpc_timeout if that takes until the deadline.
+  [[nodiscard]] virtual located_worker locate(std::string_view name, deadline until) const {
+    (void)until;
+    return {find(name)};
+  }
+  [[nodiscard]] virtual located_worker locate(worker_id id, deadline until) const {
+    (void)until;
+    return {find(id)};
+  }
 
   /// What a worker gave as worker_config::metadata. Throws errc::unknown_worker.
   [[nodiscard]] virtual std::string metadata(worker_id id) const {
     (void)find(id);
     return {};
   }
+  /// The devices beside the CPU that messages of this worker may be on: rpc_options::devices, else those in the device maps from
+  /// and to it.
+  [[nodiscard]] virtual std::vector<device> devices() const { return {}; }
+  /// False only if there are none, and none of a message either. Cheap.
+  [[nodiscard]] virtual bool uses_devices() const noexcept { return true; }
+  /// The device maps for requests to a member, and for the responses to requests of it. Throws errc::unknown_worker.
+  [[nodiscard]] virtual device_map request_map(worker_id to) const {
+    (void)find(to);
+    return {};
+  }
+  [[nodiscard]] virtual device_map response_map(worker_id to) const {
+    (void)find(to);
+    return {};
+  }
+  /// Throws errc::unknown_worker. Nothing of a backend that does not say.
+  [[nodiscard]] virtual route_info route(worker_id to) const {
+    (void)find(to);
+    return {};
+  }
+  /// Decides where the tensors of a request to a member arrive (outgoing_message::targets): by the map for it, or by
+  /// `placement`, if it is not null, for this message alone. Throws errc::bad_device for a tensor that no map has a place for, and
+  /// errc::invalid_argument for a placement that does not fit the devices of the two.
+  virtual void place_request(const call_target& to, outgoing_message& request, const device_map* placement) const;
+  /// The same for a response; `placement`: the way back of its request's.
+  virtual void place_response(const call_target& to, outgoing_message& response, const device_map* placement) const;
+
   /// Blocks until the group has a worker of that name. Throws errc::rpc_timeout, and where nobody can join any more what
   /// find() throws.
   [[nodiscard]] virtual worker_info wait_for(std::string_view name, deadline until) {
@@ -183,18 +275,19 @@ class agent {
   }
 
   /// Joins the group and starts delivering requests to `handler`, which must live until close() has returned. Blocks until
-  /// every worker of a static group is there. Call once. Throws what keeps the group from forming: errc::duplicate_name, duplicate_id,
-  /// group_mismatch, store_timeout, address_in_use, ...
+  /// every worker of a static group is there. Call once. Throws what keeps the group from forming:
+  /// errc::duplicate_name, duplicate_id, group_mismatch, store_timeout, address_in_use, ...
   virtual void join(request_handler& handler) = 0;
 
   /// Registers `call` and sends `request` (kind, flags, method, signature, timeout_us set; call_id is set here), or queues
-  /// it where too much is under way. With `driven` the caller will wait() for it at once. Throws errc::shutting_down,
+  /// it where too much is under way. If the target's life is not the one that has its id now, the call ends with
+  /// errc::peer_lost. With `driven` the caller will wait() for it at once. Throws errc::shutting_down,
   /// errc::resource_exhausted if the queue is full, and what outgoing_message::finish throws: then the call was not sent and
   /// nothing more happens to it.
-  virtual call_ticket call(worker_id to, outgoing_message&& request, pending_call& call, deadline until,
+  virtual call_ticket call(const call_target& to, outgoing_message&& request, pending_call& call, deadline until,
                            bool driven) = 0;
   /// Sends a request that wants no reply. Throws as call().
-  virtual void notify(worker_id to, outgoing_message&& request) = 0;
+  virtual void notify(const call_target& to, outgoing_message&& request) = 0;
   /// The current thread does the agent's work of receiving until `condition` or the deadline; false at once if it cannot.
   virtual bool wait(const call_ticket& ticket, const drive_condition& condition, deadline until) noexcept = 0;
   /// Makes a thread in wait() for this ticket look at its condition.
@@ -225,14 +318,16 @@ class agent {
   /// By id; without peers that this worker has had nothing to do with.
   [[nodiscard]] virtual std::vector<peer_traffic> traffic() const { return {}; }
 
-  /// In a dynamic group: leave(). In a static one: waits until every worker of the group has called it and no call is running or under way anywhere, then agrees with
-  /// the others to leave. Throws errc::shutdown_timeout naming who was missing, or what the store throws.
+  /// In a dynamic group: leave(). In a static one: waits until every worker of the group has called it and no call is
+  /// running or under way anywhere, then agrees with the others to leave. Throws errc::shutdown_timeout naming who was
+  /// missing, or what the store throws.
   virtual void leave_together(deadline until) = 0;
   /// Tells the group that this worker leaves it, alone, and waits until its own calls and handlers have ended. Others that
   /// call it from now on get errc::peer_lost. Throws errc::shutdown_timeout if calls or handlers are left at the deadline.
   virtual void leave(deadline until) { leave_together(until); }
-  /// A leave_together() in progress throws errc::shutting_down soon; the store is closed right afterwards.
-  virtual void stop_leaving() noexcept {}
+  /// Somebody does not want to wait for others any more: a leave_together() in progress, and every later one, throws
+  /// errc::shutting_down soon. `entirely`: leave() does, too, and the store is closed right afterwards.
+  virtual void stop_leaving(bool entirely) noexcept { (void)entirely; }
   /// Closes everything; pending calls end with errc::shutting_down. Idempotent. Afterwards no function of the request
   /// handler is called any more.
   virtual void close() noexcept = 0;

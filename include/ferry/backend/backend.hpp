@@ -186,8 +186,10 @@ struct native_options : rpc_options {
 };
 
 namespace detail {
+/// `devices`: that the worker has; the group's device maps are checked against it.
 std::unique_ptr<agent> make_native_agent(std::shared_ptr<store> group_store, const worker_config& config,
-                                         const rpc_options& options, std::vector<transport_factory> transports);
+                                         const rpc_options& options, std::vector<transport_factory> transports,
+                                         device_counts devices = local_device_counts());
 }
 
 template <class Transports>

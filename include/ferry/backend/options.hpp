@@ -4,9 +4,12 @@
 
 #include <chrono>
 #include <cstddef>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include <ferry/backend/device_map.hpp>
 #include <ferry/backend/flow_limits.hpp>
 #include <ferry/backend/served_methods.hpp>
 #include <ferry/base/time.hpp>
@@ -45,6 +48,21 @@ struct rpc_options {
   /// Starts although other machines can reach this worker, without a secret and without a list of what it serves. Also
   /// FERRY_ALLOW_UNAUTHENTICATED=1.
   bool allow_unauthenticated = false;
+  /// By worker: on which of its devices tensors of this worker arrive. Its results come back the other way. Without a map for a
+  /// worker only CPU tensors travel to it. docs/device_maps.md.
+  device_map_table device_maps = {};
+  /// The devices beside the CPU that this worker's messages may use; empty: those in its maps, and in those of others to it.
+  std::vector<device> devices = {};
+
+  /// Adds to the map for `worker`, which need not be there yet. Throws errc::invalid_argument if a device is mapped to another
+  /// one already.
+  ///
+  ///     options.set_device_map("worker1", {{"cuda:0", "cuda:1"}});
+  void set_device_map(std::string_view worker, const device_map& map) {
+    detail::add_device_map(device_maps, worker, map);
+  }
+  /// Takes the place of `devices`. Throws errc::invalid_argument if the CPU is among them.
+  void set_devices(std::initializer_list<device_spec> list) { devices = detail::declared_devices(list); }
 
   /// Throws errc::invalid_argument, naming the option.
   void check() const;
@@ -78,16 +96,27 @@ struct worker_config {
   transport_options transport = {};
   std::string secret = {};
   bool allow_unauthenticated = false;
+  device_map_table device_maps = {};
+  std::vector<device> devices = {};
   /// How long to wait for the rest of the group to appear; unset: rpc_timeout.
   timeout init_timeout = {};
   /// How long the destructor of the worker waits for a graceful shutdown.
   timeout exit_timeout = std::chrono::seconds(60);
+  /// Whether a graceful shutdown that ends with references of others to objects of this worker (a worker that never answered
+  /// kept them) only logs what they are; else it throws errc::reference_leaked, once the local end is done.
+  bool ignore_rref_leaks = true;
   /// Whatever the others shall know of this worker (worker::metadata): bytes, at most max_metadata.
   std::string metadata = {};
   static constexpr std::size_t max_metadata = std::size_t{64} << 10U;
   /// What others may call: ferry::serve_list<f, g>, and nothing else then. Unset: what ferry::serve<...>() listed in this
   /// process before the worker started, else every method of the program.
   served_methods serve = {};
+
+  /// As in rpc_options.
+  void set_device_map(std::string_view worker, const device_map& map) {
+    detail::add_device_map(device_maps, worker, map);
+  }
+  void set_devices(std::initializer_list<device_spec> list) { devices = detail::declared_devices(list); }
 
   [[nodiscard]] rpc_options options() const;
 };

@@ -65,6 +65,11 @@ enum class errc : int {
   duplicate_method = 410,    ///< two different functions under one method id
   shutting_down = 411,       ///< the worker is shutting down
   method_busy = 412,         ///< a plug-in cannot go while its methods run
+  reference_deleted = 413,   ///< the object is gone, or the worker that held the reference has been shut down
+  not_owner = 414,           ///< only the owner of an object has it at hand
+  reference_mismatch = 415,  ///< the object is of another type than the reference says
+  would_deadlock = 416,      ///< the call would wait for its own caller
+  reference_leaked = 417,    ///< references to objects of this worker were left when it shut down
   injected_failure = 490,    ///< a fault injector let the sending fail
   // 5xx: wire
   truncated = 500,          ///< the bytes end before the value does
@@ -72,11 +77,12 @@ enum class errc : int {
   malformed = 502,          ///< bytes that no encoder writes
   unknown_extension = 503,  ///< a critical extension record that is not understood
   not_serialisable = 504,   ///< the value cannot be encoded
-  // 6xx: tensors
-  bad_shape = 600,      ///< shapes, strides or indices that do not fit
-  bad_dtype = 601,      ///< the element type does not fit the operation
-  bad_device = 602,     ///< no such device, or tensors on different devices
-  out_of_memory = 603,  ///< the allocation failed
+  // 6xx: tensors and devices
+  bad_shape = 600,       ///< shapes, strides or indices that do not fit
+  bad_dtype = 601,       ///< the element type does not fit the operation
+  bad_device = 602,      ///< no such device, or tensors on different devices
+  out_of_memory = 603,   ///< the allocation failed
+  device_failure = 604,  ///< the runtime of a device reported an error
 };
 
 /// The category of ferry::errc; name() is "ferry".

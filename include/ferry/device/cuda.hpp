@@ -1,25 +1,80 @@
 #pragma once
 
-// CUDA devices: how many this process can see.
+// CUDA devices. No header of CUDA is needed: streams and events are known by the types that CUDA's handles point to, so
+// that cudaStream_t and cudaEvent_t go in and out as they are.
 
+#include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 #include <ferry/device/traits.hpp>
+
+struct CUstream_st;
+struct CUevent_st;
 
 namespace ferry::inline v0 {
 
 /// Tag of NVIDIA GPUs.
 struct cuda {};
 
-/// Only discovery: no memory is allocated on a GPU, so this is not a device_type, and tensors on "cuda:0" are refused
-/// by check_device and operations_of.
+/// CUDA is optional: without the toolkit at build time, a driver, or a GPU, count() is 0, and everything else throws
+/// errc::bad_device. Errors of the runtime are errc::device_failure, with the runtime's words.
+///
+/// A context comes into being on a device that is named by a call, and on no other. The calling thread's current device is
+/// the same after each call as before, except after make_current, and except in a thread whose device has no context yet
+/// (one that never used CUDA): that one is left on the device that was named.
+///
+/// ferry's own streams do not wait for CUDA's legacy default stream (cudaStreamNonBlocking). default_stream() is that
+/// legacy stream; kernels started without naming a stream run on it.
 template <>
 struct device_traits<cuda> {
   static constexpr std::string_view name = "cuda";
   static constexpr device_kind kind = device_kind::cuda;
+  using stream_handle = CUstream_st*;  ///< cudaStream_t
+  using event_handle = CUevent_st*;    ///< cudaEvent_t
+
   /// The number of CUDA devices that this process may use. 0 if ferry was built without CUDA, or if the machine has no
   /// GPU or no usable driver. Does not create a CUDA context. Asked once, then remembered. Thread-safe.
   static int count() noexcept;
+
+  static int current() noexcept;
+  static void make_current(int index);
+  /// Not if that device has no context: to make it current would create one.
+  static void restore_current(int former) noexcept;
+
+  /// From a pool of each device that keeps what it once had. What is freed is used again in the order of the streams, and
+  /// nobody waits.
+  static void* allocate(device where, std::size_t bytes, stream_handle stream);
+  static void deallocate(device where, void* memory, std::size_t bytes, stream_handle stream) noexcept;
+
+  static std::uint64_t reserved_bytes(device where);
+  static void trim(device where);
+
+  static stream_handle default_stream(device where) noexcept;
+  static stream_handle create_stream(device where);
+  static void destroy_stream(device where, stream_handle stream) noexcept;
+  static bool stream_done(device where, stream_handle stream);
+  static void synchronize_stream(device where, stream_handle stream);
+  /// On a thread of the driver, which must not call CUDA. Does not happen after an error of the device.
+  static void call_on_host(device where, stream_handle stream, void (*function)(void*), void* argument);
+
+  static event_handle create_event(device where);
+  static void destroy_event(device where, event_handle event) noexcept;
+  static void record_event(device where, event_handle event, stream_handle stream);
+  static void wait_event(device where, stream_handle stream, event_handle event);
+  static bool event_done(device where, event_handle event);
+  static void synchronize_event(device where, event_handle event);
+
+  /// From and to pageable memory of the host CUDA does not promise that the host does not wait.
+  static void copy(device to, void* target, device from, const void* source, std::size_t bytes, device on,
+                   stream_handle stream);
+  static void fill(device where, void* memory, unsigned char value, std::size_t bytes, stream_handle stream);
+  static bool peer_access(device from, device to) noexcept;
+
+  /// Page-locked.
+  static void* allocate_staging(device where, std::size_t bytes);
+  static void deallocate_staging(device where, void* memory, std::size_t bytes) noexcept;
 };
+static_assert(device_type<cuda>);
 
 }  // namespace ferry::inline v0

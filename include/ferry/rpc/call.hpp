@@ -3,6 +3,7 @@
 // Calls: rpc_sync, rpc_async, notify.
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -14,6 +15,7 @@
 #include <ferry/rpc/future.hpp>
 #include <ferry/rpc/method.hpp>
 #include <ferry/rpc/named.hpp>
+#include <ferry/rpc/reference_handle.hpp>
 #include <ferry/rpc/served_call.hpp>
 #include <ferry/rpc/to.hpp>
 
@@ -26,64 +28,109 @@ class worker_core;
 /// process. Throws errc::not_initialized, errc::forked_process.
 std::shared_ptr<worker_core> current_worker();
 
+/// What a call was, for the errors it ends with.
+struct call_facts {
+  std::shared_ptr<worker_core> worker;
+  const method_entry* method = nullptr;
+  worker_info peer;
+  timeout limit;
+  bool inherited = false;  ///< the limit is what was left of the running handler's deadline
+};
+
+/// Who wants the answer of a call.
+enum class answer_for : std::uint8_t {
+  waiting,  ///< the thread that makes it waits for it
+  later,    ///< a future, or the reference to what it makes
+  nobody,   ///< one-way
+};
+
 /// A call being made: destination, method and options resolved, message begun. Not thread-safe.
 class outgoing_call {
  public:
   /// Throws errc::unknown_worker, errc::not_initialized, errc::rpc_timeout if the deadline of the running handler has
-  /// passed, errc::call_cancelled if the stop token is stopped.
-  outgoing_call(std::shared_ptr<worker_core> worker, const to& destination, const method_entry& method, bool one_way);
+  /// passed, or passes while the destination is looked for, errc::call_cancelled if the stop token is stopped.
+  outgoing_call(std::shared_ptr<worker_core> worker, const to& destination, const method_entry& method,
+                answer_for whom);
+  /// The same for an object, at its owner. Throws what the reference has failed with, too: its creation, or
+  /// errc::reference_deleted, peer_lost.
+  outgoing_call(const reference_handle& object, const call_options& options, const method_entry& method,
+                answer_for whom);
+  ~outgoing_call();
+  outgoing_call(const outgoing_call&) = delete;
+  outgoing_call& operator=(const outgoing_call&) = delete;
 
   outgoing_message message;
+  inbound_message reply;  ///< after run()
+
+  /// What the call makes is to stay at the callee: before its arguments are written.
+  reference_handle make_object();
+  /// They could not be written: nothing is sent.
+  static void drop_object(const reference_handle& made) noexcept;
+  /// The arguments have been written.
+  void seal() {
+    if (!message.tensors.empty() || placement_) place_tensors();
+    references_.seal(message);
+  }
 
   /// Sends and blocks for the reply. Throws what the call ended with.
-  inbound_message run();
+  void run();
+  /// Sends the call that makes `object`, and lets it know what becomes of it.
+  void run_creation(const reference_handle& object);
   /// Sends without waiting for anything.
   void send_one_way();
 
   [[nodiscard]] const std::shared_ptr<worker_core>& worker() const noexcept { return worker_; }
-  [[nodiscard]] worker_id peer() const noexcept { return peer_; }
+  [[nodiscard]] worker_id peer() const noexcept { return peer_.who.id(); }
+  [[nodiscard]] const located_worker& to_whom() const noexcept { return peer_; }
   [[nodiscard]] const method_entry& method() const noexcept { return method_; }
   [[nodiscard]] clock::time_point began() const noexcept { return began_; }
   [[nodiscard]] deadline until() const noexcept { return until_; }
   [[nodiscard]] timeout limit() const noexcept { return limit_; }
   [[nodiscard]] bool inherited() const noexcept { return inherited_; }
   [[nodiscard]] const std::stop_token* stop() const noexcept { return stop_; }
+  /// For the errors of decoding the reply.
+  [[nodiscard]] const call_facts& facts() const noexcept { return facts_; }
+  /// The object that the call is for; empty: none.
+  [[nodiscard]] const reference_handle& object() const noexcept { return object_; }
+  [[nodiscard]] handed_references& references() noexcept { return references_; }
 
  private:
+  void bound();
+  void begin(answer_for whom);
+  void place_tensors();
+
+  void take_over_streams();
+
+  const streams_scope streams_;  // of its options
   std::shared_ptr<worker_core> worker_;
   const method_entry& method_;
-  worker_id peer_;
+  located_worker peer_;
+  reference_handle object_;
+  handed_references references_;
   clock::time_point began_ = clock::now();
   deadline until_;
   timeout limit_;
   bool inherited_ = false;
   const std::stop_token* stop_;
+  const device_map* placement_;
+  call_facts facts_;  // after run()
 };
 
-/// What a call was, for the errors it ends with.
-struct call_facts {
-  std::shared_ptr<worker_core> worker;
-  const method_entry* method = nullptr;
-  worker_id peer;
-  timeout limit;
-  bool inherited = false;  ///< the limit is what was left of the running handler's deadline
-};
-
-/// Returns if `reply` is a value; throws what it says otherwise.
-void check_reply(const call_facts& facts, const inbound_message& reply);
+/// Takes the references that came with it. Returns if `reply` is a value; throws what it says otherwise.
+void check_reply(const call_facts& facts, inbound_message& reply);
 /// Throws errc::bad_result around the current exception.
 [[noreturn]] void throw_bad_result(const call_facts& facts);
 const wire_limits& reply_limits(const call_facts& facts) noexcept;
 
 template <class R>
-R decode_result(const call_facts& facts, const inbound_message& reply) {
+R decode_result(const call_facts& facts, inbound_message& reply) {
   check_reply(facts, reply);
   if constexpr (!std::is_void_v<R>) {
     static_assert(std::is_default_constructible_v<R>,
                   "ferry: the result type of a remote call must be default-constructible");
     R value{};
     try {
-      decode_values(reply.payload, reply.tensors, reply_limits(facts), value);
+      decode_payload(reply, reply_limits(facts), value);
     } catch (...) {
       throw_bad_result(facts);
     }
@@ -109,7 +156,7 @@ class async_call : public pending_call {
 
  protected:
   explicit async_call(bool decodes_alone) noexcept : decodes_alone_(decodes_alone) {}
-  ~async_call() = default;
+  ~async_call();
   /// Sends; afterwards the call may be complete. Throws if nothing was sent.
   void start(outgoing_call& call);
   /// The user no longer wants the result.
@@ -118,7 +165,7 @@ class async_call : public pending_call {
   bool help(const future_state_base& state, deadline until);
 
   /// Completes the state with what the reply says.
-  virtual void complete(const inbound_message& reply) noexcept = 0;
+  virtual void complete(inbound_message& reply) noexcept = 0;
   virtual void set_error(std::exception_ptr error) noexcept = 0;
   virtual void set_cancelled(std::exception_ptr error) noexcept = 0;
   virtual void keep() noexcept = 0;  ///< one more reference to the state
@@ -138,6 +185,8 @@ class async_call : public pending_call {
   void finish() noexcept;
 
   call_ticket ticket_;
+  reference_handle object_;                      // that the call is for: it stays until the answer is there
+  std::optional<handed_references> references_;  // that went with the arguments
   // The code of the derived class comes from where the call was made: it stays while the call is pending.
   method_hold code_;
   const bool decodes_alone_;
@@ -156,6 +205,7 @@ class call_state final : public future_state<R>, public async_call {
   call_state() noexcept : async_call(decodes_alone<R>) {}
   static future<R> send(outgoing_call& call) {
     auto self = ref_ptr<call_state>::adopt(new call_state);
+    if (call.message.reads) self->set_order(value_order::behind(call.message.reads));
     self->start(call);
     record_call(*self);
     return future<R>(ref_ptr<future_state<R>>(std::move(self)));
@@ -164,17 +214,17 @@ class call_state final : public future_state<R>, public async_call {
  private:
   void on_cancel() override { give_up(); }
   bool help_wait(deadline until) override { return this->help(*this, until); }
-  void complete(const inbound_message& reply) noexcept override {
-    try {
+  void complete(inbound_message& reply) noexcept override {
+    const streams_scope streams(reply.streams);  // in their order the value is there
+    auto failure = caught([&] {
       if constexpr (std::is_void_v<R>) {
         decode_result<R>(facts_, reply);
         this->try_set_value();
       } else {
         this->try_set_value(decode_result<R>(facts_, reply));
       }
-    } catch (...) {
-      this->try_set_error(std::current_exception());
-    }
+    });
+    if (failure) this->try_set_error(std::move(failure));
   }
   void set_error(std::exception_ptr error) noexcept override { this->try_set_error(std::move(error)); }
   void set_cancelled(std::exception_ptr error) noexcept override { this->complete_cancelled(std::move(error)); }
@@ -183,14 +233,14 @@ class call_state final : public future_state<R>, public async_call {
 };
 
 // Encodes `args` as the parameters of F.
-template <auto F, class... Wire, class... A>
+template <class... Wire, class... A>
 void encode_arguments(outgoing_message& message, std::tuple<Wire...>*, const A&... args) {
-  encode_values<Wire...>(message.bytes, message.tensors, args...);
+  encode_payload<Wire...>(message, args...);
 }
 
-template <auto F, class... A>
+template <auto F, method_flavour Flavour, class... A>
 consteval void check_arguments() {
-  using parameters = typename parts_of<F>::parameters;
+  using parameters = typename parts_of<F, Flavour>::parameters;
   static_assert(sizeof...(A) == std::tuple_size_v<parameters>,
                 "ferry: the call gives another number of arguments than the method has parameters (a member function "
                 "takes its object first)");
@@ -206,40 +256,68 @@ consteval void check_arguments() {
   }
 }
 
-template <auto F, class... A>
-void write_arguments(outgoing_message& message, const A&... args) {
-  check_arguments<F, A...>();
-  using wires = typename holders<typename parts_of<F>::parameters>::type;
-  encode_arguments<F>(message, static_cast<wires*>(nullptr), args...);
+template <auto F, method_flavour Flavour, class... A>
+void write_arguments(outgoing_call& call, const A&... args) {
+  check_arguments<F, Flavour, A...>();
+  using wires = typename holders<typename parts_of<F, Flavour>::parameters>::type;
+  encode_arguments(call.message, static_cast<wires*>(nullptr), args...);
+  call.seal();
+}
+
+template <auto F, method_flavour Flavour, class... A>
+auto finish_sync(outgoing_call& call, const A&... args) -> result_of<F, Flavour> {
+  write_arguments<F, Flavour>(call, args...);
+  call.run();
+  return decode_result<result_of<F, Flavour>>(call.facts(), call.reply);
+}
+template <auto F, method_flavour Flavour, class... A>
+auto finish_async(outgoing_call& call, const A&... args) -> future<result_of<F, Flavour>> {
+  write_arguments<F, Flavour>(call, args...);
+  return call_state<result_of<F, Flavour>>::send(call);
+}
+template <auto F, method_flavour Flavour, class... A>
+void finish_one_way(outgoing_call& call, const A&... args) {
+  write_arguments<F, Flavour>(call, args...);
+  call.send_one_way();
+}
+
+template <auto F, method_flavour Flavour, class... A>
+reference_handle finish_creation(outgoing_call& call, const A&... args) {
+  reference_handle made = call.make_object();
+  try {
+    write_arguments<F, Flavour>(call, args...);
+  } catch (...) {
+    outgoing_call::drop_object(made);
+    throw;
+  }
+  call.run_creation(made);
+  return made;
 }
 
 template <auto F, class... A>
 auto call_sync(std::shared_ptr<worker_core> worker, const to& destination, const A&... args) -> result_of<F> {
-  outgoing_call call(std::move(worker), destination, usable_method<F>(), false);
-  write_arguments<F>(call.message, args...);
-  const inbound_message reply = call.run();
-  return decode_result<result_of<F>>({call.worker(), &call.method(), call.peer(), call.limit()}, reply);
+  outgoing_call call(std::move(worker), destination, usable_method<F>(), answer_for::waiting);
+  return finish_sync<F, method_flavour::call>(call, args...);
 }
 
 template <auto F, class... A>
 auto call_async(std::shared_ptr<worker_core> worker, const to& destination, const A&... args) -> future<result_of<F>> {
-  outgoing_call call(std::move(worker), destination, usable_method<F>(), false);
-  write_arguments<F>(call.message, args...);
-  return call_state<result_of<F>>::send(call);
+  outgoing_call call(std::move(worker), destination, usable_method<F>(), answer_for::later);
+  return finish_async<F, method_flavour::call>(call, args...);
 }
 
 template <auto F, class... A>
 void call_one_way(std::shared_ptr<worker_core> worker, const to& destination, const A&... args) {
-  outgoing_call call(std::move(worker), destination, usable_method<F>(), true);
-  write_arguments<F>(call.message, args...);
-  call.send_one_way();
+  outgoing_call call(std::move(worker), destination, usable_method<F>(), answer_for::nobody);
+  finish_one_way<F, method_flavour::call>(call, args...);
 }
 
 }  // namespace detail
 
 /// Calls F on another worker (or this one) and waits for its result. Argument tensors are not copied: they must not be
-/// written before the call has returned. Throws what F threw, or errc::rpc_timeout, call_cancelled, peer_lost,
-/// unknown_worker, ...: the call ends exactly once, whatever happens to the peer. Thread-safe.
+/// written before the call has returned; then the current streams of the thread wait until devices have read them. Throws
+/// what F threw, or errc::rpc_timeout, call_cancelled, peer_lost, unknown_worker, ...: the call ends exactly once,
+/// whatever happens to the peer. Thread-safe.
 template <auto F, class... A>
 auto rpc_sync(const to& destination, const A&... args) -> detail::result_of<detail::resolve<F, A...>::function> {
   return detail::call_sync<detail::resolve<F, A...>::function>(detail::current_worker(), destination, args...);

@@ -92,15 +92,14 @@ class when_all_state final : public future_state<Result>, private collector {
   }
   void all_completed() noexcept override {
     if (this->ready()) return;  // failed or cancelled
-    try {
+    auto failure = caught([&] {
       if constexpr (std::is_void_v<Result>) {
         this->try_set_value();
       } else {
         this->try_set_value(Gather{}(std::move(inputs_)));
       }
-    } catch (...) {
-      this->try_set_error(std::current_exception());
-    }
+    });
+    if (failure) this->try_set_error(std::move(failure));
   }
   future_state_base& owner() noexcept override { return *this; }
 

@@ -8,16 +8,44 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <stop_token>
 #include <utility>
+#include <vector>
 
 #include <ferry/base/ids.hpp>
 #include <ferry/base/time.hpp>
 #include <ferry/base/work.hpp>
+#include <ferry/device/stream.hpp>
 
 namespace ferry::inline v0 {
 
 class call_context;
+
+namespace detail {
+struct call_chain;
+class owned_object;
+
+/// Makes streams the calling thread's current ones of their devices for as long as it lives; for none it does nothing. A device
+/// that is not there any more is left out. What the thread gives back meanwhile is given back in the order of these streams.
+class streams_scope {
+ public:
+  explicit streams_scope(std::span<const stream> now) noexcept {
+    if (!now.empty()) enter(now);
+  }
+  streams_scope(const streams_scope&) = delete;
+  streams_scope& operator=(const streams_scope&) = delete;
+  ~streams_scope() {
+    if (former_) leave();
+  }
+
+ private:
+  void enter(std::span<const stream> now) noexcept;
+  void leave() noexcept;
+  struct former_streams;
+  former_streams* former_ = nullptr;
+};
+}  // namespace detail
 
 /// Shared ownership of a call_context (one atomic counter inside it). Value type; thread-safe like std::shared_ptr.
 class context_ptr {
@@ -76,9 +104,27 @@ class call_context : public stoppable {
 
   /// A thread that works in this context begins (1) or ends (-1) a wait in ferry.
   virtual void count_wait(int change) noexcept { (void)change; }
+  /// A thread that works in this context has got the object itself: what it is about to queue on devices is work on the object,
+  /// which its streams wait for. False: nobody will say when that is over. Throws errc::device_failure.
+  virtual bool uses_object(detail::owned_object& object) {
+    (void)object;
+    return false;
+  }
+  /// The objects that this call, and those that wait for it, have to themselves; null: none. Lives as long as the context.
+  [[nodiscard]] virtual const detail::call_chain* chain() const noexcept { return nullptr; }
+
+  /// Which streams are current, at first, wherever the call runs: those that its arguments arrived on, and others of the
+  /// devices that messages of the worker may be on. None: those of the thread.
+  [[nodiscard]] const std::vector<stream>& streams() const noexcept { return streams_; }
 
   [[nodiscard]] std::shared_ptr<void> get_slot(slot which) const;
   void set_slot(slot which, std::shared_ptr<void> value);
+
+ protected:
+  /// Before anything of the call runs.
+  void set_executor(std::shared_ptr<ferry::executor> threads) noexcept { executor_ = std::move(threads); }
+  /// The same.
+  void set_streams(std::vector<stream> streams) noexcept { streams_ = std::move(streams); }
 
  private:
   std::atomic<std::uint32_t> references_{1};
@@ -86,6 +132,7 @@ class call_context : public stoppable {
   std::shared_ptr<ferry::executor> executor_;
   ferry::deadline deadline_;
   worker_id caller_;
+  std::vector<stream> streams_;
   mutable std::mutex mutex_;  // guards what follows
   std::unique_ptr<std::stop_source> stop_source_;
   std::unique_ptr<std::array<std::shared_ptr<void>, slot_count>> slots_;
@@ -108,7 +155,8 @@ inline context_ptr::~context_ptr() {
 /// Only what the thread itself entered, without the fall-back to the process's worker; a borrowed pointer.
 [[nodiscard]] call_context* thread_context() noexcept;
 
-/// Makes `context` the current one of this thread for a scope. Cheap.
+/// Makes `context` the current one of this thread for a scope, and its streams the current ones unless the thread is in it
+/// already. Cheap.
 class context_scope {
  public:
   explicit context_scope(call_context* context) noexcept;
@@ -119,6 +167,7 @@ class context_scope {
 
  private:
   call_context* previous_;
+  detail::streams_scope streams_;
 };
 
 namespace detail {

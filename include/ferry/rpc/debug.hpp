@@ -34,6 +34,7 @@ std::string to_string(const pending_call_info& call);
 
 enum class served_phase : std::uint8_t {
   queued,  ///< waits for one of the num_worker_threads places, or until answers to its caller are written
+  held,  ///< waits for its object to be made or for its turn there, or until references among its arguments are confirmed
   running,
   waiting,  ///< its handler waits in ferry: for a nested call, a future
   later,    ///< its handler has returned a future or a task, which is not ready

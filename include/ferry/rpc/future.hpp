@@ -70,6 +70,11 @@ class future_awaiter;
 /// (current_context() at that moment), under that context, also when the result was already there; they may block.
 /// Where there is no context they run on the thread that completes the future, or that attaches.
 ///
+/// Where the value has tensors on devices, "complete" does not mean that the devices are done: wait(), get() and co_await make
+/// the current streams of their thread wait, never the host. Callbacks run with streams that wait for the value. The tensors
+/// are found in every type that could be sent (wire_serialisable); in others they are the program's affair. The future of a call
+/// lets them wait, too, until the arguments that are on devices have been read; whatever it ends with.
+///
 /// Every member but valid() throws errc::no_state on an empty handle.
 template <class T>
 class future {
@@ -93,6 +98,7 @@ class future {
   /// resource_exhausted if too many of them already wait.
   void wait() const {
     state("wait").wait(deadline{});
+    state_->let_streams_wait();
     state_->throw_if_failed();
   }
   /// Blocks until complete (true) or for `limit` (false). Never throws the error. A limit that is zero or unset means
@@ -111,11 +117,12 @@ class future {
   T get() && {
     auto state = take_state("get");
     state->wait(deadline{});
+    state->let_streams_wait();
     state->throw_if_failed();
     if constexpr (!std::is_void_v<T>) return detail::future_state<T>::consume(std::move(state));
   }
-  /// The value in place, without blocking; throws the error, or errc::no_state when not complete. Lives as long as a
-  /// handle does, and nobody moves it out.
+  /// The value in place, without blocking, and without a stream waiting for it; throws the error, or errc::no_state
+  /// when not complete. Lives as long as a handle does, and nobody moves it out.
   const detail::stored_t<T>& value() const {
     if (!state("value").ready()) detail::throw_not_ready();
     state_->throw_if_failed();
@@ -203,6 +210,7 @@ class future_awaiter : private continuation {
     return state_->try_attach(this);
   }
   T await_resume() {
+    state_->let_streams_wait();
     state_->throw_if_failed();
     if constexpr (!std::is_void_v<T>) return future_state<T>::consume(std::move(state_));
   }
@@ -238,6 +246,7 @@ class bound_callback {
   /// Whether there is nothing to call the callback with, so that the parent's error passes it by.
   [[nodiscard]] bool skipped() const { return !takes_future && parent_.failed(); }
   [[nodiscard]] std::exception_ptr parent_error() const { return parent_.error(); }
+  [[nodiscard]] const value_order* parent_order() const { return parent_.shared_state()->order(); }
 
   decltype(auto) operator()() {
     if constexpr (takes_future) {
@@ -295,11 +304,9 @@ class then_state final : public future_state<U>, private continuation {
       self->fail(self->callback_->parent_error());
       return;
     }
-    try {
-      self->complete();
-    } catch (...) {
-      self->fail(std::current_exception());
-    }
+    // The child's value is made in their order.
+    const callback_streams streams(self->callback_->parent_order());
+    if (auto failure = caught([&] { self->complete(); })) self->fail(std::move(failure));
   }
 
   void complete() {
@@ -334,15 +341,15 @@ class then_state final : public future_state<U>, private continuation {
       self->try_set_error(inner.error());
       return;
     }
-    try {
+    const callback_streams streams(inner.shared_state()->order());
+    auto failure = caught([&] {
       if constexpr (std::is_void_v<U>) {
         self->try_set_value();
       } else {
         self->try_set_value(std::move(inner).get());
       }
-    } catch (...) {
-      self->try_set_error(std::current_exception());
-    }
+    });
+    if (failure) self->try_set_error(std::move(failure));
   }
 
   std::optional<bound_callback<T, F>> callback_;
@@ -367,6 +374,7 @@ class done_node final : private continuation {
   static void run(continuation* node) noexcept {
     auto* self = static_cast<done_node*>(node);
     if (!self->callback_.skipped()) {
+      const callback_streams streams(self->callback_.parent_order());
       try {
         self->callback_();
       } catch (...) {

@@ -15,6 +15,7 @@
 #include <ferry/base/time.hpp>
 #include <ferry/base/work.hpp>
 #include <ferry/rpc/context.hpp>
+#include <ferry/rpc/value_order.hpp>
 
 namespace ferry::inline v0::detail {
 
@@ -56,6 +57,19 @@ class ref_ptr {
   S* object_ = nullptr;
 };
 
+/// What `run` throws, null if nothing. It is not being handled any more when somebody else gets it: where a thread publishes
+/// an exception and then leaves the handler, ThreadSanitizer sees a race between its last reference and that of the other
+/// one, whose count is in a library that is not instrumented.
+template <class F>
+[[nodiscard]] std::exception_ptr caught(F&& run) noexcept {
+  try {
+    std::forward<F>(run)();
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
 /// Something to do once a state is complete. Lives in its owner (a coroutine frame, a child state), which keeps it
 /// alive until `invoke` is called: exactly once, under context_scope(context). `invoke` may free it.
 struct continuation : work {
@@ -93,6 +107,14 @@ class future_state_base {
   void throw_if_failed() const {
     if (failed()) std::rethrow_exception(error_);
   }
+
+  /// Once complete: the calling thread's current streams wait for the devices that the value's tensors are on, and for the reading
+  /// of the arguments it was computed of; the host does not. Throws errc::device_failure, unless there is an error already.
+  void let_streams_wait() const {
+    if (order_) let_streams_wait_in_order();
+  }
+  /// Once complete; null: there is nothing to wait for.
+  [[nodiscard]] const value_order* order() const noexcept { return order_.get(); }
 
   /// Completes with an error. The first completion wins; false if this was not it.
   bool try_set_error(std::exception_ptr error) noexcept;
@@ -153,17 +175,25 @@ class future_state_base {
   /// claimed -> complete; wakes waiters and dispatches continuations.
   void publish(std::uint32_t status) noexcept;
   void publish_error(std::exception_ptr error, std::uint32_t extra_bits = 0) noexcept;
+  /// While claimed, or while nobody else knows it: see order().
+  void set_order(std::unique_ptr<value_order> order) noexcept {
+    if (!order) return;
+    if (order_) order->add_reads_of(*order_);
+    order_ = std::move(order);
+  }
   /// Marks the value as moved out; throws errc::no_state if it already was.
   void mark_taken();
   void check_not_taken() const;
 
  private:
   bool wait_slow(deadline until);
+  void let_streams_wait_in_order() const;
 
   std::atomic<std::uint32_t> references_{1};
   std::atomic<std::uint32_t> status_{pending_phase};
   std::atomic<work*> continuations_{nullptr};  // newest first; closed_list() once complete
   std::exception_ptr error_;
+  std::unique_ptr<value_order> order_;
 };
 
 // Containers declare a copy constructor whatever they hold, so is_copy_constructible says yes for a vector of
@@ -209,11 +239,18 @@ class future_state : public future_state_base {
     if constexpr (std::is_nothrow_constructible_v<value_type, A...>) {
       std::construct_at(std::addressof(value_), std::forward<A>(args)...);
     } else {
-      try {
-        std::construct_at(std::addressof(value_), std::forward<A>(args)...);
-      } catch (...) {
-        publish_error(std::current_exception());
+      if (auto failure = caught([&] { std::construct_at(std::addressof(value_), std::forward<A>(args)...); })) {
+        publish_error(std::move(failure));
         return true;
+      }
+    }
+    if constexpr (!free_of_tensors<value_type>) {
+      if (streams_in_use.load(std::memory_order_relaxed)) {
+        if (auto failure = caught([&] { this->set_order(order_of_value(value_)); })) {
+          std::destroy_at(std::addressof(value_));
+          publish_error(std::move(failure));
+          return true;
+        }
       }
     }
     publish(value_phase);

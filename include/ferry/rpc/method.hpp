@@ -87,10 +87,52 @@ struct function_parts<R (C::*)(P...) &&> : member_parts<R, C, P...> {
   static constexpr bool on_rvalue = true;
 };
 
-template <auto F>
-using parts_of = function_parts<typename without_noexcept<decltype(F)>::type>;
-template <auto F>
-using result_of = wire_type<unwrap_async_t<typename parts_of<F>::result>>;
+// The same where the function works on an object that its worker has: the object is not among the parameters. A member
+// function, or a function whose first parameter is the object.
+template <class R, class Object, class... P>
+struct object_call_parts {
+  using result = R;
+  using object = std::remove_cvref_t<Object>;
+  using parameters = std::tuple<P...>;
+  using signature = wire_type<unwrap_async_t<R>>(object, wire_type<P>...);
+  static constexpr bool on_rvalue = false;
+  static_assert((check_parameter<P>() && ... && check_result<R>()));
+};
+template <class Function>
+struct object_parts {
+  static_assert(dependent_false<Function>,
+                "ferry: what is called on a reference is a member function, or a function whose first parameter is the "
+                "object, given as a template argument: ref.rpc_sync<&type::f>(...)");
+};
+template <class R, class Object, class... P>
+struct object_parts<R (*)(Object, P...)> : object_call_parts<R, Object, P...> {};
+template <class R, class C, class... P>
+struct object_parts<R (C::*)(P...)> : object_call_parts<R, C, P...> {};
+template <class R, class C, class... P>
+struct object_parts<R (C::*)(P...) const> : object_call_parts<R, C, P...> {};
+template <class R, class C, class... P>
+struct object_parts<R (C::*)(P...)&> : object_call_parts<R, C, P...> {};
+template <class R, class C, class... P>
+struct object_parts<R (C::*)(P...) const&> : object_call_parts<R, C, P...> {};
+template <class R, class C, class... P>
+struct object_parts<R (C::*)(P...) &&> : object_call_parts<R, C, P...> {
+  static_assert(dependent_false<C>,
+                "ferry: a member function for rvalues would use up the object that a reference leads to");
+};
+
+template <auto F, method_flavour Flavour = method_flavour::call>
+struct parts_for {
+  using type = function_parts<typename without_noexcept<decltype(F)>::type>;
+};
+template <auto F, method_flavour Flavour>
+  requires(on_object(Flavour))
+struct parts_for<F, Flavour> {
+  using type = object_parts<typename without_noexcept<decltype(F)>::type>;
+};
+template <auto F, method_flavour Flavour = method_flavour::call>
+using parts_of = typename parts_for<F, Flavour>::type;
+template <auto F, method_flavour Flavour = method_flavour::call>
+using result_of = wire_type<unwrap_async_t<typename parts_of<F, Flavour>::result>>;
 
 // Beyond its parts: the function that is called, and the method's public name. Specialised by named.hpp.
 template <class Type>
@@ -122,14 +164,15 @@ consteval bool runs_inline() {
 // Hidden: every library has entries of its own, which come and go with it, and none becomes one of those symbols that are
 // unique in the process and keep their library from being unloaded.
 
-template <auto F>
+template <auto F, method_flavour Flavour>
 [[gnu::visibility("hidden")]] void serve_method(served_call& call);
 
-template <auto F>
+template <auto F, method_flavour Flavour = method_flavour::call>
 [[gnu::visibility("hidden")]] const method_entry& method_of() {
   static const method_entry entry([] {
     method_source source;
-    source.signature = &signature_text<typename parts_of<F>::signature>;
+    source.flavour = Flavour;
+    source.signature = &signature_text<typename parts_of<F, Flavour>::signature>;
     if constexpr (requires { facts_of<F>::public_name; }) source.public_name = facts_of<F>::public_name;
     if constexpr (!is_stub<F>) {
       constexpr auto function = function_behind<F>();
@@ -138,7 +181,7 @@ template <auto F>
                     "program could know: write a function");
       source.tag = &typeid(tag_of<function>);
       source.type = &typeid(typename without_noexcept<decltype(function)>::type);
-      source.serve = &serve_method<function>;
+      source.serve = &serve_method<function, Flavour>;
       source.inline_handler = runs_inline<F>();
     }
     return source;
@@ -147,16 +190,16 @@ template <auto F>
 }
 
 /// Naming it registers the method when the program starts, or the library is loaded.
-template <auto F>
+template <auto F, method_flavour Flavour = method_flavour::call>
 struct [[gnu::visibility("hidden")]] registered {
-  static inline const bool at_startup = (method_of<F>(), note_process_exit(), true);
+  static inline const bool at_startup = (method_of<F, Flavour>(), note_process_exit(), true);
 };
 
 /// The method's entry, registered.
-template <auto F>
+template <auto F, method_flavour Flavour = method_flavour::call>
 [[gnu::visibility("hidden")]] const method_entry& usable_method() {
-  (void)registered<F>::at_startup;
-  return method_of<F>();
+  (void)registered<F, Flavour>::at_startup;
+  return method_of<F, Flavour>();
 }
 
 }  // namespace detail

@@ -27,8 +27,22 @@ struct alignas(64) method_use {
   void release() noexcept;
 };
 
+/// What a request of a function does with it. Each is a method of its own, so that nobody pays for the others, and each has
+/// its own needs: an object that is made and stays where it is needs no serialiser.
+enum class method_flavour : std::uint8_t {
+  call,             ///< the result is sent back
+  creation,         ///< the result becomes an object of the callee
+  object_call,      ///< the function works on an object of the callee; the result is sent back
+  object_creation,  ///< both
+};
+constexpr bool on_object(method_flavour flavour) noexcept { return flavour >= method_flavour::object_call; }
+constexpr bool creates(method_flavour flavour) noexcept {
+  return flavour == method_flavour::creation || flavour == method_flavour::object_creation;
+}
+
 /// What the templates know of a method.
 struct method_source {
+  method_flavour flavour = method_flavour::call;
   const std::type_info* tag = nullptr;   ///< method_tag of the function; null: the program has only a stub of it
   const std::type_info* type = nullptr;  ///< of the function
   std::string_view public_name = {};     ///< of named<> and stub<>; empty: the function's own name counts
@@ -42,13 +56,14 @@ struct method_source {
 struct method_entry {
   std::uint64_t id = 0;         ///< fingerprint of key
   std::uint64_t signature = 0;  ///< fingerprint of signature_text
-  std::string key;              ///< the mangled name, or "name:" and the public name
+  std::string key;              ///< the flavour, then the mangled name, or "name:" and the public name
   std::string name;             ///< for people
   std::string function;         ///< the function behind it, mangled; empty for a stub
   std::string function_name;    ///< the same for people
   std::string signature_text;
   void (*serve)(served_call& call) = nullptr;  ///< null: a stub
   bool inline_handler = false;
+  method_flavour flavour{};
   method_use* use = nullptr;
 
   explicit method_entry(const method_source& source);

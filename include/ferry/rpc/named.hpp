@@ -75,6 +75,8 @@ struct function_parts<named_t<Name, F>> : parts_of<resolve<F>::function> {
       "or stub<>");
 };
 template <literal_name Name, auto F>
+struct object_parts<named_t<Name, F>> : object_parts<typename without_noexcept<decltype(F)>::type> {};
+template <literal_name Name, auto F>
 struct method_facts<named_t<Name, F>> {
   static constexpr auto function = resolve<F>::function;
   static constexpr std::string_view public_name = Name.view();
@@ -101,6 +103,8 @@ struct stub_parts<R(P...) noexcept> : stub_parts<R(P...)> {};
 
 template <literal_name Name, class Signature>
 struct function_parts<stub_t<Name, Signature>> : stub_parts<Signature> {};
+template <literal_name Name, class R, class Object, class... P>
+struct object_parts<stub_t<Name, R(Object, P...)>> : object_call_parts<R, Object, P...> {};
 template <literal_name Name, class Signature>
 struct method_facts<stub_t<Name, Signature>> {
   static constexpr bool stub = true;

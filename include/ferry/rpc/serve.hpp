@@ -6,19 +6,93 @@
 #include <vector>
 
 #include <ferry/backend/served_methods.hpp>
-#include <ferry/rpc/call.hpp>
+#include <ferry/rpc/rref.hpp>
 
 namespace ferry::inline v0 {
+
+namespace detail {
+
+/// What a function takes first; void: nothing.
+template <class Function>
+struct first_parameter {
+  using type = void;
+};
+template <class R, class First, class... P>
+struct first_parameter<R (*)(First, P...)> {
+  using type = First;
+};
+template <literal_name Name, class R, class First, class... P>
+struct first_parameter<stub_t<Name, R(First, P...)>> {
+  using type = First;
+};
+
+template <auto F, method_flavour Flavour>
+void add_use(std::vector<std::uint64_t>& ids) {
+  ids.push_back(usable_method<F, Flavour>().id);
+}
+/// F itself: called, left where it is made and fetched from there.
+template <auto F>
+void add_calls(std::vector<std::uint64_t>& ids) {
+  using result = result_of<F>;
+  add_use<F, method_flavour::creation>(ids);
+  if constexpr (std::is_void_v<result>) {
+    add_use<F, method_flavour::call>(ids);
+  } else if constexpr (wire_serialisable<result>) {
+    add_use<F, method_flavour::call>(ids);
+    add_use<&value_of<result>, method_flavour::object_call>(ids);
+  }
+}
+/// The same on an object.
+template <auto F>
+void add_object_calls(std::vector<std::uint64_t>& ids) {
+  using result = result_of<F, method_flavour::object_call>;
+  add_use<F, method_flavour::object_creation>(ids);
+  if constexpr (std::is_void_v<result>) {
+    add_use<F, method_flavour::object_call>(ids);
+  } else if constexpr (wire_serialisable<result>) {
+    add_use<F, method_flavour::object_call>(ids);
+    add_use<&value_of<result>, method_flavour::object_call>(ids);
+  }
+}
+
+/// Adds the ids of all that callers may do with F: call it, leave its result where it is made and fetch it from there; and the
+/// same on an object, for member functions, and functions that take one first. What cannot travel is left out.
+template <auto F>
+void add_uses(std::vector<std::uint64_t>& ids) {
+  constexpr auto function = function_behind<F>();
+  using first = typename first_parameter<typename without_noexcept<decltype(function)>::type>::type;
+  using object = std::remove_cvref_t<first>;
+  if constexpr (std::is_member_function_pointer_v<decltype(function)>) {
+    add_object_calls<F>(ids);
+    if constexpr (wire_serialisable<typename parts_of<F, method_flavour::object_call>::object>) add_calls<F>(ids);
+  } else if constexpr (std::is_class_v<object> || std::is_lvalue_reference_v<first>) {
+    add_object_calls<F>(ids);
+    constexpr bool changes = std::is_lvalue_reference_v<first> && !std::is_const_v<std::remove_reference_t<first>>;
+    if constexpr (!changes && (is_view<object> || wire_serialisable<object>)) add_calls<F>(ids);
+  } else {
+    add_calls<F>(ids);
+  }
+}
+
+template <auto... F>
+std::vector<std::uint64_t> uses_of() {
+  std::vector<std::uint64_t> ids;
+  (add_uses<resolve<F>::function>(ids), ...);
+  return ids;
+}
+
+}  // namespace detail
 
 template <auto... F>
 struct serve_list_t {
   operator served_methods() const {  // NOLINT(google-explicit-constructor): for worker_config::serve
-    return served_methods(std::vector<std::uint64_t>{detail::usable_method<detail::resolve<F>::function>().id...});
+    return served_methods(detail::uses_of<F...>());
   }
 };
-/// The methods F..., for worker_config::serve: `init_rpc({.name = "server", .serve = ferry::serve_list<dot, scale>})`.
-/// Empty: the worker serves nothing. Naming a function here also makes it part of the program, from a static archive, too.
-/// make<T> needs its argument types: make<T, int>. A stub<> stands for a method that a plug-in will bring.
+/// The methods F..., with all that callers may do with them (rpc_sync, remote, calls on references), for
+/// worker_config::serve: `init_rpc({.name = "server", .serve = ferry::serve_list<dot, scale>})`. Empty: the worker
+/// serves nothing. Naming a function here also makes it part of the program, from a static archive, too. make<T> needs
+/// its argument types: make<T, int>. A stub<> stands for a method that a plug-in will bring.
 template <auto... F>
 inline constexpr serve_list_t<F...> serve_list{};
 
@@ -26,14 +100,14 @@ inline constexpr serve_list_t<F...> serve_list{};
 /// At namespace scope: `const ferry::provide<dot, ferry::named<"scale", scale>> methods;`. For plug-ins.
 template <auto... F>
 struct provide {
-  provide() { ((void)detail::usable_method<detail::resolve<F>::function>(), ...); }
+  provide() { (void)detail::uses_of<F...>(); }
 };
 
 /// The same as serve_list for every worker of this process that starts later and has no list of its own: these methods, those of
 /// earlier calls of serve, and nothing else. A call of any other method ends with errc::unknown_method. Thread-safe.
 template <auto... F>
 void serve() {
-  detail::add_served_methods({detail::usable_method<detail::resolve<F>::function>().id...});
+  detail::add_served_methods(detail::uses_of<F...>());
 }
 
 }  // namespace ferry::inline v0

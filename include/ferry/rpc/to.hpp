@@ -3,6 +3,8 @@
 // Where a call goes and how.
 
 #include <concepts>
+#include <cstddef>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -25,11 +27,45 @@ class stop_ref {
   const std::stop_token* token_ = nullptr;
 };
 
+class device_map;
+
+/// A borrowed device_map; it must live until the call function has returned.
+class placement_ref {
+ public:
+  constexpr placement_ref() noexcept = default;
+  placement_ref(const device_map& map) noexcept : map_(&map) {}  // NOLINT(google-explicit-constructor)
+  [[nodiscard]] const device_map* get() const noexcept { return map_; }
+
+ private:
+  const device_map* map_ = nullptr;
+};
+
+class stream;
+
+/// Borrowed streams, of different devices; they must live until the call function has returned.
+class streams_ref {
+ public:
+  constexpr streams_ref() noexcept = default;
+  streams_ref(const stream& one) noexcept : first_(&one), count_(1) {}  // NOLINT(google-explicit-constructor)
+  streams_ref(std::span<const stream> several) noexcept                 // NOLINT(google-explicit-constructor)
+      : first_(several.data()), count_(several.size()) {}
+  [[nodiscard]] const stream* first() const noexcept { return first_; }
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
+
+ private:
+  const stream* first_ = nullptr;
+  std::size_t count_ = 0;
+};
+
 /// How a call is made. Every member is trivially destructible: g++ 12 destroys braced non-trivial temporaries twice inside
 /// co_await.
 struct call_options {
-  ferry::timeout timeout = {};  ///< unset: the worker's default; no_timeout or zero: never
-  stop_ref stop = {};           ///< stopping it cancels the call
+  ferry::timeout timeout = {};   ///< unset: the worker's default; no_timeout or zero: never
+  stop_ref stop = {};            ///< stopping it cancels the call
+  placement_ref placement = {};  ///< in place of the device map for the callee, for this call and its result
+  /// In place of the thread's current streams of their devices: in their order the arguments are read, and a blocking call's
+  /// result is there.
+  streams_ref streams = {};
 };
 
 /// The destination of a call: a worker by name, id or worker_info, with options. Borrows the name; used as a parameter.

@@ -53,6 +53,8 @@ auto wait_all(Body&& body) -> std::invoke_result_t<Body> {
   try {
     if constexpr (std::is_void_v<std::invoke_result_t<Body>>) {
       std::forward<Body>(body)();
+      finish();
+      return;
     } else {
       std::invoke_result_t<Body> result = std::forward<Body>(body)();
       finish();
@@ -63,7 +65,6 @@ auto wait_all(Body&& body) -> std::invoke_result_t<Body> {
     record.wait_quietly();
     throw;
   }
-  finish();
 }
 
 }  // namespace ferry::inline v0

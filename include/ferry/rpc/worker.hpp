@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include <ferry/rpc/call.hpp>
 #include <ferry/rpc/debug.hpp>
 #include <ferry/rpc/members.hpp>
+#include <ferry/rpc/rref.hpp>
 
 namespace ferry::inline v0 {
 
@@ -58,6 +60,16 @@ class worker {
   worker_info wait_for_worker(std::string_view name, timeout limit = {}) const;  // NOLINT(modernize-use-nodiscard)
   /// What that worker gave as worker_config::metadata. Throws errc::unknown_worker.
   [[nodiscard]] std::string metadata(std::string_view name) const;
+  /// The devices beside the CPU that this worker's messages may be on: `devices` of its configuration, else those in the device
+  /// maps from and to it.
+  [[nodiscard]] std::vector<device> devices() const;
+  /// Where tensors of requests to that worker arrive there; empty: only CPU tensors travel. Throws errc::unknown_worker.
+  [[nodiscard]] device_map device_map_to(std::string_view name) const;
+  /// The same for tensors of answers to requests of that worker: the inverse of its own map.
+  [[nodiscard]] device_map device_map_back_to(std::string_view name) const;
+  /// What is used to reach that worker, and why nothing faster is: the transport of the connection over which calls go, and the
+  /// channel for each pair of devices. The connection opens with the first call. Throws errc::unknown_worker.
+  [[nodiscard]] route_info route(std::string_view name) const;
   /// Whether the group has declared this worker dead, as it does with one that was stopped for too long: every call of it then
   /// fails with errc::fenced.
   [[nodiscard]] bool fenced() const;
@@ -94,8 +106,23 @@ class worker {
     return detail::call_async<detail::resolve<F, A...>::function>(core(), destination, args...);
   }
   template <auto F, class... A>
+  [[nodiscard]] auto remote(const to& destination, const A&... args) const {
+    return detail::create<detail::resolve<F, A...>::function>(core(), destination, args...);
+  }
+  template <auto F, class... A>
   void notify(const to& destination, const A&... args) const {
     detail::call_one_way<detail::resolve<F, A...>::function>(core(), destination, args...);
+  }
+
+  /// rref<T>(value) and rref<T>(std::in_place, args...) of this worker, where several live in one process: the object is its own.
+  template <class T>
+  [[nodiscard]] rref<std::decay_t<T>> make_rref(T&& value) const {
+    return make_rref<std::decay_t<T>>(std::in_place, std::forward<T>(value));
+  }
+  template <class T, class... A>
+  [[nodiscard]] rref<T> make_rref(std::in_place_t, A&&... args) const {
+    return rref<T>(detail::reference_handle::own(
+        *core(), std::make_unique<detail::owned_value_of<T>>([&] { return T(std::forward<A>(args)...); })));
   }
 
   /// ferry::all_gather and ferry::barrier of this worker; both are defined in ferry/group/.
@@ -103,10 +130,10 @@ class worker {
   auto all_gather(const T& value, const members& among = all_workers, timeout limit = {}) const;
   void barrier(const members& among = all_workers, timeout limit = {}) const;
 
-  /// Ends this worker. Graceful, in a static group: first waits, serving meanwhile, until every worker of the group has called shutdown and no
-  /// call is running or under way anywhere; `limit` bounds that (unset or never: for ever). The local end is always done,
-  /// also when this throws (errc::shutdown_timeout naming who was missing, or what the store throws). Idempotent.
-  /// Graceful, in a dynamic group: the same as leave().
+  /// Ends this worker. Graceful, in a static group: first waits, serving meanwhile, until every worker of the group has
+  /// called shutdown and no call is running or under way anywhere; `limit` bounds that (unset or never: for ever). The
+  /// local end is always done, also when this throws (errc::shutdown_timeout naming who was missing, or what the store
+  /// throws). Idempotent. Graceful, in a dynamic group: the same as leave().
   void shutdown(bool graceful = true, timeout limit = no_timeout);
   /// Leaves the group alone, without waiting for what others do: tells them, waits until this worker's own calls and handlers
   /// have ended (`limit`, unset: worker_config::exit_timeout; then errc::shutdown_timeout), and ends this worker in any case.

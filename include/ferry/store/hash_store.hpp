@@ -32,11 +32,12 @@ class hash_store final : public store {
 
  private:
   struct content;
+  struct waiter;
   explicit hash_store(std::shared_ptr<content> shared);
-  template <class Done>
-  bool wait_until(deadline until, Done done);
+  template <class Waiter, class Take>
+  bool wait_until(deadline until, Waiter& who, Take take);
   template <class Change>
-  auto update(Change change);
+  auto update(std::string_view key, Change change);
 
   std::shared_ptr<content> content_;
   bool closed_ = false;  // guarded by the content's mutex

@@ -9,14 +9,15 @@
 //   DLManagedTensor* old = ferry::to_dlpack<DLManagedTensor>(t).release();     // for libraries before DLPack 1.0
 //
 // Both sides then use the same memory, and a write of one is seen by the other; who writes on ferry's behalf calls
-// mark_written(). Nothing is synchronised: on a CUDA device the importer's current stream must come after the
-// exporter's work, as the protocol around DLPack arranges.
+// mark_written(). On a CUDA device the consumer's stream must come after the producer's work: the protocol around DLPack hands
+// the consumer's stream to the producer (to_dlpack's second form); nothing else is synchronised.
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <type_traits>
 
+#include <ferry/device/stream.hpp>
 #include <ferry/tensor/dlpack_abi.hpp>
 #include <ferry/tensor/tensor.hpp>
 
@@ -59,6 +60,7 @@ enum class if_read_only : std::uint8_t {
 namespace detail {
 dlpack::managed_tensor* export_unversioned(const tensor& t, dlpack::access allowed);
 dlpack::managed_tensor_versioned* export_versioned(const tensor& t, dlpack::access allowed);
+void give_to(const tensor& t, const stream& consumer);
 tensor import_unversioned(dlpack::managed_tensor* managed);
 tensor import_versioned(dlpack::managed_tensor_versioned* managed, dlpack::if_read_only policy);
 }  // namespace detail
@@ -78,10 +80,23 @@ template <dlpack::managed M = dlpack::managed_tensor_versioned>
   }
 }
 
+/// The same for a consumer that works on `consumer`, a stream of the tensor's device (of the CPU's, nothing is done): it waits for
+/// what the calling thread's current stream was given, and ferry's memory is not used again before `consumer` is done with
+/// it. The host does not wait. Throws also errc::device_failure.
+template <dlpack::managed M = dlpack::managed_tensor_versioned>
+[[nodiscard]] dlpack::owned<M> to_dlpack(const tensor& t, const stream& consumer,
+                                         dlpack::access allowed = dlpack::access::read_write) {
+  dlpack::owned<M> result = to_dlpack<M>(t, allowed);
+  detail::give_to(t, consumer);
+  return result;
+}
+
 /// A tensor over the memory of `managed`, which it takes over: the deleter is called once, when the last tensor over
 /// the memory goes, on whatever thread that happens. If this throws, `managed` is untouched and still the caller's.
 ///
-/// Memory of the CPU (CUDA's and ROCm's page-locked host memory, too) and of CUDA devices; all dtypes of ferry.
+/// Memory of the CPU (CUDA's and ROCm's page-locked host memory, too) and of CUDA devices; all dtypes of ferry. On a CUDA device
+/// the calling thread's current stream is the consumer's, which the producer has ordered after its work; the deleter does not
+/// wait for what that stream was given: keep the tensor until it is done, or synchronise.
 /// Throws errc::bad_dtype for other types and for vector types (lanes), errc::bad_device for other devices,
 /// errc::bad_shape for more than 32 axes, sizes that overflow and negative strides, errc::invalid_argument for a null or
 /// misaligned pointer, another major version than 1, and a read-only tensor (see `policy`). Thread-safe.

@@ -14,23 +14,25 @@
 
 namespace ferry::inline v0 {
 
-// All of them throw errc::bad_shape (negative sizes, too many elements), errc::out_of_memory and errc::bad_device.
+// All of them throw errc::bad_shape (negative sizes, too many elements), errc::out_of_memory, errc::bad_device and
+// errc::device_failure. On a device, the tensor is made and filled in the order of the calling thread's current stream of it;
+// the host does not wait.
 
 /// Uninitialised elements, contiguous.
 [[nodiscard]] tensor empty(const dims& shape, dtype type = dtype::f32, device where = {});
 /// Uninitialised elements laid out by `strides` (in elements, not negative), over a storage just large enough.
 [[nodiscard]] tensor empty_strided(const dims& shape, const dims& strides, dtype type = dtype::f32, device where = {});
-[[nodiscard]] tensor zeros(const dims& shape, dtype type = dtype::f32);
-[[nodiscard]] tensor ones(const dims& shape, dtype type = dtype::f32);
-[[nodiscard]] tensor full(const dims& shape, const scalar& value, dtype type = dtype::f32);
-/// Uninitialised, of the shape and dtype of `t`, contiguous.
+[[nodiscard]] tensor zeros(const dims& shape, dtype type = dtype::f32, device where = {});
+[[nodiscard]] tensor ones(const dims& shape, dtype type = dtype::f32, device where = {});
+[[nodiscard]] tensor full(const dims& shape, const scalar& value, dtype type = dtype::f32, device where = {});
+/// Of the shape, dtype and device of `t`, contiguous; empty_like is uninitialised.
 [[nodiscard]] tensor empty_like(const tensor& t);
 [[nodiscard]] tensor zeros_like(const tensor& t);
 [[nodiscard]] tensor ones_like(const tensor& t);
 /// The numbers start, start + step, ... below stop (above, for a negative step), one axis. i64 if all arguments are
 /// integers, else f32, unless a dtype is given. Throws errc::invalid_argument for step 0 or values that are not finite.
 [[nodiscard]] tensor arange(const scalar& start, const scalar& stop, const scalar& step = 1);
-[[nodiscard]] tensor arange(const scalar& start, const scalar& stop, const scalar& step, dtype type);
+[[nodiscard]] tensor arange(const scalar& start, const scalar& stop, const scalar& step, dtype type, device where = {});
 [[nodiscard]] tensor arange(const scalar& stop);
 
 namespace detail {

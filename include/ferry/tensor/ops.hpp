@@ -1,7 +1,8 @@
 #pragma once
 
-// The little arithmetic that examples, tests and parameter servers need; on CPU tensors of i32, i64, f32 and f64.
-// Integers wrap. Results are new contiguous tensors unless the name ends in an underscore.
+// The little arithmetic that examples, tests and parameter servers need; on tensors of i32, i64, f32 and f64, on the CPU and
+// (not sum and matmul) on CUDA devices, in the order of the calling thread's current stream. Integers wrap. Results are
+// new contiguous tensors unless the name ends in an underscore.
 //
 // Errors of all: errc::bad_shape (the text names both shapes), errc::bad_dtype for other or different dtypes (nothing
 // is promoted: convert with to()) and for a real scalar with an integer tensor, errc::bad_device.

@@ -17,7 +17,8 @@ namespace ferry::inline v0 {
 
 /// `t` itself if it is packed and its memory is owned; else a packed copy with its shape and the order of its strides.
 /// Borrowed memory (from_blob without an owner) is copied because it might vanish while the tensor is on its way.
-/// Throws errc::out_of_memory; errc::bad_device if a copy is needed and `t` is not on the CPU.
+/// A copy on a device is made in the order of its current stream, as tensor::clone does. Throws errc::out_of_memory,
+/// errc::device_failure.
 [[nodiscard]] tensor pack(const tensor& t);
 
 /// Whether the distinct elements of `t` are one dense block.

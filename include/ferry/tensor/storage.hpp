@@ -11,16 +11,20 @@
 #include <ferry/device/device.hpp>
 
 namespace ferry::inline v0 {
+
+class stream;
+
 namespace detail {
 
 struct storage_body {
   std::atomic<std::uint32_t> references{1};
-  bool allocated = false;  // by ferry's allocator
+  bool allocated = false;        // from the pool of the CPU
+  bool in_stream_order = false;  // `owner` is a device_memory
   ferry::device where;
   std::atomic<std::uint64_t> version{0};
   void* data = nullptr;
   std::size_t size = 0;
-  std::shared_ptr<const void> owner;  // of foreign memory
+  std::shared_ptr<const void> owner;  // of memory that is not from the pool of the CPU
 };
 
 }  // namespace detail
@@ -43,8 +47,9 @@ class storage {
     if (body_ && body_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) destroy(body_);
   }
 
-  /// A new block of uninitialised bytes from the device's allocator, on a 64-byte boundary (small ones on the CPU too).
-  /// Throws errc::out_of_memory, errc::bad_device.
+  /// A new block of uninitialised bytes from the device's allocator, on a 64-byte boundary (small ones on the CPU too). On a
+  /// device with streams it is usable, and given back, in the order of the calling thread's current stream.
+  /// Throws errc::out_of_memory, errc::bad_device, errc::device_failure.
   static storage allocate(std::size_t bytes, ferry::device where = {});
   /// Memory that somebody else made. It must stay valid as long as the storage refers to it: `owner` is released when
   /// the last reference goes, on whatever thread that happens. Without an owner the memory counts as borrowed.
@@ -63,6 +68,9 @@ class storage {
   /// Counts writes in place, through whichever view; users of old values compare it.
   [[nodiscard]] std::uint64_t version() const noexcept { return body_->version.load(std::memory_order_acquire); }
   void bump_version() const noexcept { body_->version.fetch_add(1, std::memory_order_acq_rel); }
+  /// `by` uses the block, too: if ferry allocated it, it is not used again before all is done that `by` was given until
+  /// the last reference goes. Foreign memory is its owner's business. Thread-safe. See device_memory::record_use.
+  void record_use(const stream& by) const;
   [[nodiscard]] std::size_t use_count() const noexcept { return body_->references.load(std::memory_order_relaxed); }
 
  private:

@@ -59,6 +59,7 @@ void destroy(tensor_body* body) noexcept;
 [[noreturn]] void refuse_dtype(ferry::dtype wanted, const tensor& t);
 void check_index(const tensor& t, std::size_t axis, std::int64_t index);
 [[noreturn]] void refuse_index_count(const tensor& t, std::size_t count);
+[[noreturn]] void refuse_host_access(const tensor& t);
 tensor adopt_body(tensor_body* body) noexcept;
 
 }  // namespace detail
@@ -124,17 +125,20 @@ class tensor {
     if (body().type != dtype_of<T>) detail::refuse_dtype(dtype_of<T>, *this);
     return static_cast<T*>(data());
   }
-  /// The element at the indices, one per axis; of a CPU tensor. Throws errc::bad_dtype, errc::bad_shape.
+  /// The element at the indices, one per axis; of a CPU tensor. Throws errc::bad_dtype, errc::bad_shape, and errc::bad_device
+  /// for a tensor of another device.
   template <element T, std::convertible_to<std::int64_t>... Index>
   [[nodiscard]] T& at(Index... indices) const {
     T* first = data<T>();
+    if (!device().is_cpu()) detail::refuse_host_access(*this);
     if (sizeof...(Index) != rank()) detail::refuse_index_count(*this, sizeof...(Index));
     std::int64_t offset = 0;
     std::size_t axis = 0;
     ((offset += element_offset(axis++, static_cast<std::int64_t>(indices))), ...);
     return first[offset];
   }
-  /// The one element of a tensor with one element, converted to T. Throws errc::bad_shape if there is another number.
+  /// The one element of a CPU tensor with one element, converted to T. Throws errc::bad_shape if there is another number,
+  /// errc::bad_device for a tensor of another device.
   template <element T>
   [[nodiscard]] T item() const {
     T value;
@@ -173,7 +177,9 @@ class tensor {
   /// Any view whose elements lie within the storage. `offset` is counted from the start of the storage.
   [[nodiscard]] tensor as_strided(const dims& shape, const dims& strides, std::int64_t offset) const;
 
-  // Copies. They carry no hooks.
+  // Copies. They carry no hooks. Those on a device are made in the order of the calling thread's current stream of it, and the
+  // host does not wait. (On CUDA devices of a ferry that was built without nvcc, and on kinds of users', elements that are
+  // not one block, or change their type, go through the host, which then waits.)
 
   /// This tensor if it is contiguous, else a contiguous copy.
   [[nodiscard]] tensor contiguous() const;
@@ -182,11 +188,18 @@ class tensor {
   /// This tensor if it has that dtype, else a converted contiguous copy. Conversions to integers truncate and saturate
   /// (NaN becomes 0), integers to narrower ones wrap, complex numbers lose their imaginary part.
   [[nodiscard]] tensor to(ferry::dtype type) const;
+  /// This tensor if it is there, else a contiguous copy on the device. From the CPU: this tensor was read when it returns, and
+  /// the host does not wait. To the CPU: waits for what the current stream of the tensor's device was given, so that the
+  /// elements are there when it returns. Between devices of one kind: after the work of the current streams of both, and
+  /// before what they are given later; the host does not wait. Between devices of different kinds: through the CPU.
+  /// Throws errc::bad_device, errc::out_of_memory, errc::device_failure.
+  [[nodiscard]] tensor to(ferry::device where) const;
 
   // Writes in place: hooks first, then the elements, then the storage's version. Return this tensor. They throw
   // errc::bad_shape if one element of memory would be written for several of the tensor (after expand).
 
-  /// Element by element from a tensor of equal shape, or one that expands to it; converts as to() does.
+  /// Element by element from a tensor of equal shape, or one that expands to it, on any device; converts, and waits or
+  /// does not, as to() does.
   const tensor& copy_(const tensor& source) const;  // NOLINT: handle semantics
   const tensor& fill_(const scalar& value) const;   // NOLINT
   /// Tells hooks and version that the elements were, or are about to be, written through data() or at().

@@ -29,6 +29,12 @@ class connection_receiver {
   virtual void on_closed(connection& which, std::exception_ptr reason) noexcept = 0;
   /// What tell_when_written() asked for: may send more. Must not run user code.
   virtual void on_written(connection& which) noexcept { (void)which; }
+  /// Whether tensors may arrive on this device, which need not exist; never asked for the CPU. If not, their message arrives
+  /// with a failure. Asked before memory is taken.
+  [[nodiscard]] virtual bool takes_tensors_on(device where) const noexcept {
+    (void)where;
+    return true;
+  }
   /// How many messages are expected. While there are any, a connection whose driver left is watched again at once.
   [[nodiscard]] virtual std::size_t expected_messages() const noexcept = 0;
 };
@@ -58,7 +64,8 @@ class connection {
   virtual void send_soon(outgoing_message&& message) noexcept { send(std::move(message)); }
 
   /// Bytes of messages that send() has taken and that are not written yet, tensors included: the memory that a peer which
-  /// does not read costs. None of a connection that is closed. A transport without this and the next function is not held to the bounds of flow_limits.
+  /// does not read costs. None of a connection that is closed. A transport without this and the next function is not
+  /// held to the bounds of flow_limits.
   [[nodiscard]] virtual std::uint64_t unwritten_bytes() const noexcept { return 0; }
   /// Has the receiver's on_written() called, once, when no more than `bytes` are unwritten. False if that is so already,
   /// or the connection is closed: then it is not called. Asked again it forgets the earlier question. Thread-safe.
@@ -89,6 +96,13 @@ class connection {
   /// may not read), it drops what is left and closes at once. Thread-safe.
   virtual void close(std::exception_ptr reason) noexcept = 0;
 
+  /// Whether messages whose tensors are on devices, or arrive on devices, can be sent (outgoing_message::on_devices); other
+  /// connections are never given any. The receiver's inbound_message then has the streams they arrive on.
+  [[nodiscard]] virtual bool carries_device_tensors() const noexcept { return false; }
+  /// Why not, for people.
+  [[nodiscard]] virtual std::string_view why_no_device_tensors() const noexcept {
+    return "its transport moves tensors from CPU to CPU only";
+  }
   /// The other end is in this process: both live and die together.
   [[nodiscard]] virtual bool same_process() const noexcept { return false; }
   /// "tcp", "unix", ...

@@ -30,6 +30,22 @@ struct saved_pointers;  // objects behind shared_ptr met so far
 struct loaded_pointers;
 struct saved_tensors;
 
+/// What a higher floor sends beside the payload, as tensors are: the payload holds its index. The rpc floor fills both
+/// seams, for references to objects of other workers.
+class handle_writer {
+ public:
+  virtual std::uint32_t put(const void* handle) = 0;
+
+ protected:
+  ~handle_writer() = default;
+};
+class handle_reader {
+ public:
+  virtual ~handle_reader() = default;
+  /// The handle lives as long as the reader. Throws errc::malformed.
+  [[nodiscard]] virtual void* get(std::uint32_t index) const = 0;
+};
+
 /// Numbers with one meaning on every machine.
 template <class T>
 concept wire_number = std::is_arithmetic_v<T> && sizeof(T) <= 8;
@@ -41,8 +57,8 @@ concept wire_number = std::is_arithmetic_v<T> && sizeof(T) <= 8;
 /// of users throw.
 class wire_output_archive : public cereal::OutputArchive<wire_output_archive, cereal::AllowEmptyClassElision> {
  public:
-  /// Both must outlive the archive. `tensors` must be empty.
-  wire_output_archive(byte_buffer& bytes, std::vector<tensor>& tensors,
+  /// All must outlive the archive. `tensors` must be empty. Without `handles` what is written is no message between workers.
+  wire_output_archive(byte_buffer& bytes, std::vector<tensor>& tensors, detail::handle_writer* handles = nullptr,
                       std::uint32_t max_depth = wire_limits{}.max_depth);
   ~wire_output_archive() noexcept override;
   wire_output_archive(const wire_output_archive&) = delete;
@@ -62,6 +78,8 @@ class wire_output_archive : public cereal::OutputArchive<wire_output_archive, ce
   }
   /// The same tensor twice is one tensor at the receiver, too. An undefined tensor arrives undefined.
   void write_tensor(const tensor& value);
+  /// Null outside messages.
+  [[nodiscard]] detail::handle_writer* handles() const noexcept { return handles_; }
 
   void enter() {
     if (++depth_ > max_depth_) too_deep();
@@ -81,6 +99,7 @@ class wire_output_archive : public cereal::OutputArchive<wire_output_archive, ce
 
   byte_buffer& bytes_;
   std::vector<tensor>& tensors_;
+  detail::handle_writer* handles_;
   std::uint32_t depth_ = 0;
   std::uint32_t max_depth_;
   std::unique_ptr<detail::saved_pointers> pointers_;
@@ -93,7 +112,8 @@ class wire_output_archive : public cereal::OutputArchive<wire_output_archive, ce
 class wire_input_archive : public cereal::InputArchive<wire_input_archive, cereal::AllowEmptyClassElision> {
  public:
   /// All must outlive the archive.
-  wire_input_archive(std::span<const std::byte> bytes, std::span<const tensor> tensors, const wire_limits& limits = {});
+  wire_input_archive(std::span<const std::byte> bytes, std::span<const tensor> tensors, const wire_limits& limits = {},
+                     const detail::handle_reader* handles = nullptr);
   ~wire_input_archive() noexcept override;
   wire_input_archive(const wire_input_archive&) = delete;
   wire_input_archive& operator=(const wire_input_archive&) = delete;
@@ -134,6 +154,8 @@ class wire_input_archive : public cereal::InputArchive<wire_input_archive, cerea
   [[nodiscard]] tensor read_tensor();
   /// As read_tensor, but a tensor that was read before comes as a copy.
   [[nodiscard]] tensor read_unshared_tensor();
+  /// Null outside messages, and in those that bring no handles.
+  [[nodiscard]] const detail::handle_reader* handles() const noexcept { return handles_; }
   void check_bools(const std::byte* data, std::size_t count) const;
   /// Call at the end: bytes or tensors left over are errc::malformed.
   void finish() const {
@@ -190,6 +212,7 @@ class wire_input_archive : public cereal::InputArchive<wire_input_archive, cerea
   const std::type_info* expected_ = nullptr;  // what the shared_ptr that was entered last points to
   std::span<const tensor> tensors_;
   std::size_t tensors_used_ = 0;
+  const detail::handle_reader* handles_;
   std::unique_ptr<detail::loaded_pointers> pointers_;
 };
 

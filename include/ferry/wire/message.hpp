@@ -3,14 +3,28 @@
 // Messages as the agents see them: one contiguous buffer plus tensors that travel beside it.
 
 #include <cstddef>
+#include <exception>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <ferry/base/bytes.hpp>
+#include <ferry/base/error.hpp>
+#include <ferry/device/stream.hpp>
+#include <ferry/tensor/dims.hpp>
+#include <ferry/tensor/dtype.hpp>
 #include <ferry/tensor/tensor.hpp>
 #include <ferry/wire/frame.hpp>
 
 namespace ferry::inline v0 {
+
+namespace detail {
+class handle_writer;
+class handle_reader;
+struct device_marks;
+class read_marks;
+}  // namespace detail
 
 /// A message being built or sent. `bytes` starts with room for the frame header, then come the extension records, then
 /// the payload, then (added by finish) the tensor table. The tensors are kept alive until the transport has let go.
@@ -21,10 +35,23 @@ class outgoing_message {
   frame_header header;
   byte_buffer bytes;
   std::vector<tensor> tensors;
+  /// The device that each tensor arrives on; empty: the CPU, for all of them.
+  std::vector<device> targets;
+  /// Where a transport that copies tensors from device to device marks when it has read them; null: nobody asks.
+  std::shared_ptr<detail::read_marks> reads;
+  /// Takes what values send beside the payload (archive.hpp), while they are encoded.
+  detail::handle_writer* handles = nullptr;
 
   /// Appends one extension record; only before the payload is started. Unknown critical records are errors at the peer,
   /// other unknown ones are skipped.
   void add_extension(std::uint16_t type, bool critical, std::span<const std::byte> content);
+  /// The same at any time before finish(): moves the payload up.
+  void insert_extension(std::uint16_t type, bool critical, std::span<const std::byte> content);
+  /// Drops all that there is, so that extension records can be added from the first one on.
+  void begin_extensions() noexcept {
+    bytes.truncate(frame_header::encoded_size);
+    begin_payload();
+  }
   /// Where the payload starts; call once all extensions are there.
   void begin_payload() noexcept {
     payload_start_ = bytes.size();
@@ -34,11 +61,23 @@ class outgoing_message {
   void discard_payload() noexcept {
     bytes.truncate(payload_start_);
     tensors.clear();
+    targets.clear();
     table_start_ = 0;
+    marks_.reset();
   }
   /// Packs the tensors (a view becomes its visible elements; foreign memory without an owner is copied), writes the
-  /// tensor table, fills in the sizes and encodes the header. May be called again. Throws errc::limit_exceeded, errc::bad_device.
+  /// tensor table, fills in the sizes and encodes the header. Marks on the calling thread's current streams when the tensors
+  /// that are on devices may be read (at the first time, if called again): the message may then be sent by any thread.
+  /// Throws errc::limit_exceeded, errc::bad_device, errc::device_failure.
   void finish();
+  /// Once finished: a tensor is on a device, or is to arrive on one. Only some connections carry such messages.
+  [[nodiscard]] bool on_devices() const noexcept { return on_devices_; }
+  /// When its tensors may be read; null: at once.
+  [[nodiscard]] const detail::device_marks* marks() const noexcept { return marks_.get(); }
+  [[nodiscard]] const std::shared_ptr<const detail::device_marks>& shared_marks() const noexcept { return marks_; }
+  /// Once finished: takes the tensors out; the receiver learns that they could not be read. Only for peers that know
+  /// device tensors (feature_device_tensors).
+  void become_void();
 
   /// What lies behind the extension records, the tensor table excluded.
   [[nodiscard]] std::span<std::byte> payload() noexcept {
@@ -54,6 +93,8 @@ class outgoing_message {
 
   std::size_t payload_start_ = frame_header::encoded_size;
   std::size_t table_start_ = 0;  // once finished
+  bool on_devices_ = false;
+  std::shared_ptr<const detail::device_marks> marks_;
 };
 
 /// A message that has arrived. The spans point into `storage`.
@@ -63,6 +104,20 @@ struct inbound_message {
   std::span<const std::byte> extensions;
   std::span<const std::byte> payload;
   std::vector<tensor> tensors;
+  /// What came beside the payload, for the values that refer to it.
+  std::shared_ptr<const detail::handle_reader> handles = {};
+  /// In whose order its tensors have arrived: one for each device that has streams.
+  std::vector<stream> streams = {};
+  /// Why the tensors could not be received, although the rest was: an error. The message is as good as none.
+  std::exception_ptr failure = {};
+};
+
+/// The types of extension records.
+enum class extension_type : std::uint16_t {
+  object = 1,      ///< of a request: which object it is for, and which it makes
+  references = 2,  ///< the references in the payload
+  call_chain = 3,  ///< of a request: which objects the handlers that wait for it hold for themselves
+  placement = 4,   ///< of a request: on which devices its tensors arrive, and those of its result the other way round
 };
 
 /// One extension record.
@@ -78,8 +133,35 @@ bool next_extension(std::span<const std::byte>& records, extension_record& recor
 /// if one is critical.
 void check_extensions(std::span<const std::byte> records);
 
+/// One entry of a tensor table: a tensor that is about to arrive.
+struct tensor_description {
+  ferry::dtype dtype{};
+  device where;  ///< as the sender says; need not exist
+  dims shape;
+  dims strides;
+  std::uint64_t bytes = 0;  ///< of its data
+};
+/// Checks a tensor table against `limits` and the header's tensor_count and tensor_bytes. Allocates nothing for the tensors.
+/// Throws errc::malformed, errc::truncated, errc::limit_exceeded.
+std::vector<tensor_description> describe_tensors(const frame_header& header, std::span<const std::byte> table,
+                                                 const wire_limits& limits);
+
+/// What follows the data of a message's tensors where they come from devices (frame_outcome): whether the data are what the
+/// sender's devices had. If not, they mean nothing, and the message is as good as none.
+struct outcome_record {
+  static constexpr std::size_t encoded_size = 128;
+  static constexpr std::size_t longest_text = encoded_size - 8;
+  errc code{};       ///< 0: all is well
+  std::string text;  ///< why not, cut at longest_text bytes
+
+  void encode(std::byte* out) const noexcept;
+  /// A code that is unknown is errc::device_failure. Throws errc::malformed.
+  static outcome_record decode(const std::byte* in);
+};
+
 /// Checks a tensor table against `limits` and the header's tensor_count and tensor_bytes, and allocates the tensors it
-/// describes, in order, uninitialised: the transport receives straight into them.
+/// describes, in order, uninitialised: the transport receives straight into them. For transports that receive on the CPU only:
+/// throws errc::bad_device for other tensors, and what describe_tensors() throws.
 std::vector<tensor> decode_tensor_table(const frame_header& header, std::span<const std::byte> table,
                                         const wire_limits& limits);
 

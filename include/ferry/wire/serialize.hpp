@@ -16,6 +16,7 @@
 #include <ferry/base/bytes.hpp>
 #include <ferry/base/error.hpp>
 #include <ferry/wire/archive.hpp>
+#include <ferry/wire/message.hpp>
 #include <ferry/wire/serialisable.hpp>
 #include <ferry/wire/standard_types.hpp>
 #include <ferry/wire/tensor_archive.hpp>
@@ -71,6 +72,20 @@ inline void encode_as(wire_output_archive& archive, const T& value) {
   }
 }
 
+template <class... Wire, class... Ts>
+inline void encode_with(byte_buffer& bytes, std::vector<tensor>& tensors, handle_writer* handles, const Ts&... values) {
+  static_assert(sizeof...(Wire) == sizeof...(Ts));
+  (require_wire_serialisable<Wire>(), ...);
+  if constexpr (sizeof...(Ts) != 0) {
+    wire_output_archive archive(bytes, tensors, handles);
+    try {
+      (encode_as<Wire>(archive, values), ...);
+    } catch (const cereal::Exception& problem) {
+      rethrow_encode_error(problem);
+    }
+  }
+}
+
 }  // namespace detail
 
 /// What a parameter or result of type T is decoded as: T without const and reference; a string for a string_view, a
@@ -84,31 +99,41 @@ using wire_type = typename detail::wire_type_of<std::remove_cvref_t<T>>::type;
 /// encoding.
 template <class... Wire, class... Ts>
 inline void encode_values(byte_buffer& bytes, std::vector<tensor>& tensors, const Ts&... values) {
-  static_assert(sizeof...(Wire) == sizeof...(Ts));
-  (detail::require_wire_serialisable<Wire>(), ...);
-  if constexpr (sizeof...(Ts) != 0) {
-    wire_output_archive archive(bytes, tensors);
-    try {
-      (detail::encode_as<Wire>(archive, values), ...);
-    } catch (const cereal::Exception& problem) {
-      detail::rethrow_encode_error(problem);
-    }
-  }
+  detail::encode_with<Wire...>(bytes, tensors, nullptr, values...);
 }
+
+/// The same as the payload of a message, after begin_payload().
+template <class... Wire, class... Ts>
+inline void encode_payload(outgoing_message& message, const Ts&... values) {
+  detail::encode_with<Wire...>(message.bytes, message.tensors, message.handles, values...);
+}
+namespace detail {
+template <class... Ts>
+inline void decode_with(std::span<const std::byte> bytes, std::span<const tensor> tensors, const wire_limits& limits,
+                        const handle_reader* handles, Ts&... values) {
+  (require_wire_serialisable<Ts>(), ...);
+  wire_input_archive archive(bytes, tensors, limits, handles);
+  try {
+    if constexpr (sizeof...(Ts) != 0) (archive(values), ...);
+  } catch (const cereal::Exception& problem) {
+    rethrow_decode_error(problem);
+  }
+  archive.finish();
+}
+}  // namespace detail
 
 /// Decodes `values`, in order, from the whole of `bytes` and `tensors`. Throws errc::truncated, errc::malformed,
 /// errc::limit_exceeded, and what the values' serialisers throw; then the values are in any valid state.
 template <class... Ts>
 inline void decode_values(std::span<const std::byte> bytes, std::span<const tensor> tensors, const wire_limits& limits,
                           Ts&... values) {
-  (detail::require_wire_serialisable<Ts>(), ...);
-  wire_input_archive archive(bytes, tensors, limits);
-  try {
-    if constexpr (sizeof...(Ts) != 0) (archive(values), ...);
-  } catch (const cereal::Exception& problem) {
-    detail::rethrow_decode_error(problem);
-  }
-  archive.finish();
+  detail::decode_with(bytes, tensors, limits, nullptr, values...);
+}
+
+/// The same from the payload of a message.
+template <class... Ts>
+inline void decode_payload(const inbound_message& message, const wire_limits& limits, Ts&... values) {
+  detail::decode_with(message.payload, message.tensors, limits, message.handles.get(), values...);
 }
 
 namespace detail {

@@ -8,6 +8,7 @@
 //     static constexpr bool crosses_processes = true;                  // other processes can connect
 //     static std::string missing() { return {}; }                      // why this machine cannot run it, if so
 //     static ferry::transport_options options() { return {}; }
+//     static constexpr bool bounds_flow = false;                       // without pause_reading() and unwritten_bytes(); or leave it out
 //   };
 //   TEST_CASE("my_transport conforms") { ferry::test_kit::transport_conformance<my_transport_under_test>(); }
 
@@ -22,6 +23,7 @@
 
 #include <ferry/tensor/ops.hpp>
 #include <ferry/test_kit/child_process.hpp>
+#include <ferry/test_kit/transport_flow.hpp>
 #include <ferry/test_kit/transport_kit.hpp>
 #include <ferry/transport/address.hpp>
 
@@ -511,6 +513,12 @@ void check_ownership() {
   }
 }
 
+template <class Under>
+constexpr bool bounds_flow() {
+  if constexpr (requires { Under::bounds_flow; }) return Under::bounds_flow;
+  return true;
+}
+
 constexpr const char* peer_role = "ferry transport peer";
 
 // A worker "echo" in a process of its own, until its first connection has ended.
@@ -585,6 +593,12 @@ void transport_conformance() {
   SUBCASE("driving") { detail::check_driving<Under>(); }
   SUBCASE("closing") { detail::check_closing<Under>(); }
   SUBCASE("ownership") { detail::check_ownership<Under>(); }
+  if constexpr (detail::bounds_flow<Under>()) {
+    SUBCASE("pausing") { detail::check_pausing<linked_pair<Under>>(); }
+    SUBCASE("what is unwritten") { detail::check_unwritten<linked_pair<Under>>(); }
+  } else {
+    SUBCASE("no pausing") { detail::check_without_flow<linked_pair<Under>>(); }
+  }
   SUBCASE("peers") { detail::check_processes<Under>(); }
 }
 

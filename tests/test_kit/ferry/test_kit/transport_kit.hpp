@@ -38,6 +38,7 @@ bool wait_for(std::unique_lock<std::mutex>& lock, std::condition_variable& news,
 class recorder : public ferry::connection_receiver {
  public:
   std::function<void(ferry::connection&, ferry::inbound_message&)> on_arrival;
+  std::function<void(ferry::connection&)> on_room;
 
   void on_message(ferry::connection& from, ferry::inbound_message&& message) noexcept override {
     if (on_arrival) on_arrival(from, message);
@@ -51,6 +52,12 @@ class recorder : public ferry::connection_receiver {
     const std::lock_guard lock(mutex_);
     ++closed_;
     reason_ = std::move(reason);
+    news_.notify_all();
+  }
+  void on_written(ferry::connection& which) noexcept override {
+    if (on_room) on_room(which);
+    const std::lock_guard lock(mutex_);
+    ++written_;
     news_.notify_all();
   }
   [[nodiscard]] std::size_t expected_messages() const noexcept override { return 1; }
@@ -79,6 +86,11 @@ class recorder : public ferry::connection_receiver {
     const std::lock_guard lock(mutex_);
     return closed_;
   }
+  /// How often on_written was called.
+  int times_written() {
+    const std::lock_guard lock(mutex_);
+    return written_;
+  }
   /// Whether a message came after on_closed.
   bool saw_late_message() {
     const std::lock_guard lock(mutex_);
@@ -101,6 +113,7 @@ class recorder : public ferry::connection_receiver {
   std::size_t count_ = 0;
   std::exception_ptr reason_;
   int closed_ = 0;
+  int written_ = 0;
   bool late_ = false;
   bool keep_ = true;
 };

@@ -1,0 +1,155 @@
+#pragma once
+
+// Streams and events: the order of work on a device. A stream is a value, as cheap as a pointer; an event is a resource
+// that one owner has.
+//
+//   ferry::stream side = ferry::pool_stream({ferry::device_kind::cuda, 1});
+//   ferry::event filled = ferry::current_stream(side.device()).record();
+//   side.wait(filled);                                        // the device waits, the host does not
+//   kernel<<<blocks, threads, 0, side.native<ferry::cuda>()>>>(...);
+
+#include <atomic>
+#include <cstddef>
+#include <utility>
+
+#include <ferry/device/device.hpp>
+#include <ferry/device/traits.hpp>
+
+namespace ferry::inline v0 {
+
+class event;
+
+class stream;
+namespace detail {
+[[noreturn]] void refuse_native(device_kind wanted, device where);
+/// A stream from its parts, which belong together.
+stream stream_of(device where, void* handle) noexcept;
+}  // namespace detail
+
+/// A queue of work of one device, done in order. Does not own the queue: the streams of pool_stream and default_stream last
+/// as long as the process, and foreign ones as long as their makers say. Cannot be made from 0 or nullptr: there is always
+/// a device it belongs to.
+///
+/// Member functions are thread-safe. They throw errc::bad_device if the device does not exist, and errc::device_failure
+/// (also for an earlier error of the device, which its runtime reports late).
+class stream {
+ public:
+  /// The CPU's: all it is given is done at once.
+  stream() noexcept = default;
+
+  /// A stream that somebody else made on device number `index`, of the kind's own type: from_native<cuda>(handle, 1). It
+  /// must exist as long as it is used here, and as long as a tensor made under it does. A null pointer in a variable of
+  /// that type means the default stream, as it does to CUDA.
+  template <class Tag>
+  static stream from_native(typename device_traits<Tag>::stream_handle handle, int index) {
+    const ferry::device where{device_traits<Tag>::kind, index};
+    return {where, handle ? handle : device_traits<Tag>::default_stream(where)};
+  }
+  template <class Tag>
+  static stream from_native(std::nullptr_t, int) = delete;
+  template <class Tag>
+  static stream from_native(int, int) = delete;
+  /// The kind's own handle. Throws errc::bad_device if this is a stream of another kind.
+  template <class Tag>
+  [[nodiscard]] typename device_traits<Tag>::stream_handle native() const {
+    if (where_.kind != device_traits<Tag>::kind) detail::refuse_native(device_traits<Tag>::kind, where_);
+    return static_cast<typename device_traits<Tag>::stream_handle>(handle_);
+  }
+
+  [[nodiscard]] ferry::device device() const noexcept { return where_; }
+  /// Whether all the stream was given is done. Does not wait.
+  [[nodiscard]] bool done() const;
+  /// The host waits until all the stream was given so far is done.
+  void synchronize() const;
+  /// What the stream is given from now on waits for what `mark` has recorded so far; the host does not. The event may be of
+  /// another device, and may be recorded again or destroyed at once.
+  void wait(const event& mark) const;
+  /// What this stream is given from now on waits for all that `other` was given so far; the host does not.
+  void wait(const stream& other) const;
+  /// An event that marks the end of what the stream was given so far.
+  [[nodiscard]] event record() const;
+  /// Calls function(argument) when all the stream was given so far is done, before what it is given later; on a thread of
+  /// the device's runtime (on this one, at once, if the device does everything at once), which it must not hold up and
+  /// from which it must not call the runtime. Must not throw. Not called if the device has failed.
+  void call_on_host(void (*function)(void*), void* argument) const;
+
+  /// The stream's handle without its type, for the functions of device_operations.
+  [[nodiscard]] void* handle() const noexcept { return handle_; }
+
+  friend bool operator==(const stream&, const stream&) noexcept = default;
+
+ private:
+  friend stream detail::stream_of(ferry::device where, void* handle) noexcept;
+  stream(ferry::device where, void* handle) noexcept : where_(where), handle_(handle) {}
+
+  ferry::device where_;
+  void* handle_ = nullptr;
+};
+
+namespace detail {
+/// Set once this process has had to do with a stream that does not do everything at once.
+extern std::atomic<bool> streams_in_use;
+inline stream stream_of(device where, void* handle) noexcept { return {where, handle}; }
+}  // namespace detail
+
+/// A mark in the work of a stream: made once, or recorded again and again. Its handle comes from a pool of the process
+/// and returns there; nothing waits for the work. Not thread-safe, except that several threads may ask it and have streams
+/// wait for it while nobody records it.
+class event {
+ public:
+  /// Marks nothing: it is done, and to wait for it is not to wait.
+  event() noexcept = default;
+  event(event&& other) noexcept : where_(other.where_), handle_(std::exchange(other.handle_, nullptr)) {}
+  event& operator=(event&& other) noexcept {
+    std::swap(where_, other.where_);
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~event();
+
+  /// Takes over an event that somebody else made on device number `index`: from_native<cuda>(handle, 1).
+  template <class Tag>
+  static event from_native(typename device_traits<Tag>::event_handle handle, int index) {
+    event result;
+    result.where_ = {device_traits<Tag>::kind, index};
+    result.handle_ = handle;
+    return result;
+  }
+  template <class Tag>
+  static event from_native(std::nullptr_t, int) = delete;
+  template <class Tag>
+  static event from_native(int, int) = delete;
+  /// The kind's own handle, null if the event marks nothing. Throws errc::bad_device if it is of another kind.
+  template <class Tag>
+  [[nodiscard]] typename device_traits<Tag>::event_handle native() const {
+    if (where_.kind != device_traits<Tag>::kind) detail::refuse_native(device_traits<Tag>::kind, where_);
+    return static_cast<typename device_traits<Tag>::event_handle>(handle_);
+  }
+
+  /// Where it was last recorded; the CPU if it marks nothing.
+  [[nodiscard]] ferry::device device() const noexcept { return where_; }
+  /// Marks the end of what `on` was given so far, instead of what it marked before. The stream may be of another device
+  /// than the last one.
+  void record(const stream& on);
+  /// Whether what it marks is done. Does not wait.
+  [[nodiscard]] bool done() const;
+  /// The host waits until what it marks is done.
+  void synchronize() const;
+
+ private:
+  friend class stream;
+  void release() noexcept;
+
+  ferry::device where_;
+  void* handle_ = nullptr;
+};
+
+/// The device's default stream: of CUDA, the legacy one, on which kernels run that name none. Throws errc::bad_device.
+/// Thread-safe.
+[[nodiscard]] stream default_stream(device where);
+
+/// One of 32 streams that the device has for all of the process, each in turn; created when it is first handed out. They
+/// do not wait for the default stream. Throws errc::bad_device, errc::device_failure. Thread-safe.
+[[nodiscard]] stream pool_stream(device where);
+
+}  // namespace ferry::inline v0

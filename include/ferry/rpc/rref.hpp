@@ -1,0 +1,307 @@
+#pragma once
+
+// References to objects of other workers: remote<f>(worker, args...) leaves the result of f where it is made, and rref<T>
+// leads to it. docs/references.md has the protocol.
+
+#include <concepts>
+#include <cstddef>
+#include <functional>
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include <ferry/rpc/call.hpp>
+#include <ferry/rpc/object_traits.hpp>
+#include <ferry/rpc/reference_handle.hpp>
+
+namespace ferry::inline v0 {
+
+class any_rref;
+template <class T>
+class rref;
+
+namespace detail {
+
+template <class T>
+inline constexpr bool is_rref = false;
+template <class T>
+inline constexpr bool is_rref<rref<T>> = true;
+
+/// What every reference is asked, whatever its type.
+class reference_base {
+ public:
+  [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(handle_); }
+  [[nodiscard]] bool is_owner() const { return handle_.is_owner(); }
+  [[nodiscard]] worker_info owner() const { return handle_.owner(); }
+  [[nodiscard]] std::string owner_name() const { return handle_.owner().name(); }
+  /// The owner knows of this reference. Always so at the owner, and in a handler for those among its arguments.
+  [[nodiscard]] bool confirmed_by_owner() const { return handle_.confirmed(); }
+  /// Complete once the owner has made the object, or for a reference that was received: knows of it. Has the error of the call
+  /// that was to make the object, but not that of the function, which is the object's. A handler that waits for it while the
+  /// object waits for that handler gets errc::would_deadlock.
+  [[nodiscard]] future<void> created() const { return handle_.created(); }
+
+  // For the library.
+  [[nodiscard]] const reference_handle& handle() const noexcept { return handle_; }
+
+ protected:
+  reference_base() noexcept = default;
+  explicit reference_base(reference_handle handle) noexcept : handle_(std::move(handle)) {}
+
+  reference_handle handle_;
+};
+
+/// What to_here() runs at the owner.
+template <class T>
+const T& value_of(const T& object) {
+  return object;
+}
+/// Waits until the object, of whatever type, has been made.
+void await_object(owned_object& object);
+
+// Whether a function for objects of type C can be called on a T: itself, a class derived from C, a smart pointer to one.
+template <class T, class C>
+consteval bool leads_to() {
+  if constexpr (std::is_same_v<C, owned_object> || std::is_same_v<T, C> || std::is_base_of_v<C, T>) {
+    return true;
+  } else if constexpr (pointer_like<T>) {
+    return std::is_same_v<typename T::element_type, C> || std::is_base_of_v<C, typename T::element_type>;
+  } else {
+    return false;
+  }
+}
+
+template <auto F, class T, method_flavour Flavour>
+consteval void check_object() {
+  static_assert(
+      leads_to<T, typename parts_of<F, Flavour>::object>(),
+      "ferry: this function works on objects of another type than the reference leads to, which is no base of it");
+}
+
+}  // namespace detail
+
+/// A reference to an object that one worker, its owner, has; nothing moves until it is fetched. Copies share one reference, and
+/// an rref that is sent, as argument, result, or anywhere inside them, is a further one at its receiver. The object lives as
+/// long as anybody in the group has a reference to it, and while calls on it run. T needs a serialiser only where values are
+/// fetched, and need not be movable.
+///
+/// When the owner dies or leaves, every use ends with errc::peer_lost. A reference held by a worker that dies counts no more.
+/// Thread-safe as std::shared_ptr is: different handles may be used at once.
+///
+/// Calls on an object whose tensors are on devices come after what was queued on it before (docs/references.md).
+///
+/// Every member but the constructors, bool and comparisons throws errc::invalid_argument on an empty one, and, but for the
+/// questions (is_owner, owner, ...), what the reference has failed with: the error of the call that was to make the object
+/// if that call itself failed (timeout, lost peer), errc::reference_deleted after shutdown, errc::peer_lost.
+template <class T>
+class rref : public detail::reference_base {
+ public:
+  using value_type = T;
+
+  /// Empty.
+  rref() noexcept = default;
+  /// An object of the current worker, made from the value, or in place. No message is sent. Throw errc::not_initialized.
+  template <class U>
+    requires(!detail::is_rref<std::remove_cvref_t<U>> && !std::same_as<std::remove_cvref_t<U>, std::in_place_t> &&
+             !std::same_as<std::remove_cvref_t<U>, detail::reference_handle> && std::is_constructible_v<T, U>)
+  explicit rref(U&& value) : rref(std::in_place, std::forward<U>(value)) {}
+  template <class... A>
+    requires(std::is_constructible_v<T, A...>)
+  explicit rref(std::in_place_t, A&&... args)
+      : reference_base(detail::reference_handle::own(
+            std::make_unique<detail::owned_value_of<T>>([&] { return T(std::forward<A>(args)...); }))) {}
+  /// A reference to a base: calls find it in the object.
+  template <class Derived>
+    requires(!std::same_as<Derived, T> && std::is_base_of_v<T, Derived> && std::is_convertible_v<Derived*, T*>)
+  rref(const rref<Derived>& other) noexcept : reference_base(other.handle()) {}  // NOLINT(google-explicit-constructor)
+
+  /// At the owner: the object itself. Waits until it has been made, as created() does. Lives as long as a reference does. The
+  /// current streams of the thread wait for all that devices were given to do on it; what a handler goes on to queue is waited
+  /// for by whoever uses the object next. Throws what the function that was to make it threw, errc::device_failure, and
+  /// errc::not_owner elsewhere.
+  [[nodiscard]] std::add_lvalue_reference_t<T> local_value() const {
+    if constexpr (std::is_void_v<T>) {
+      (void)handle_.local().value_made();
+    } else {
+      return handle_.local().template as<T>();
+    }
+  }
+  /// A copy of the object, fetched at each call; at the owner made from the object itself. Waits until it has been made. The
+  /// current streams of the thread wait for its tensors that are on devices. Throws what the function that was to make it threw.
+  T to_here(const call_options& options = {}) const {
+    if constexpr (std::is_void_v<T>) {
+      rpc_sync<&detail::await_object>(options);
+    } else {
+      if constexpr (detail::is_copyable<T>()) {
+        const detail::streams_scope streams({options.streams.first(), options.streams.count()});
+        if (detail::owned_object* object = handle_.local_unguarded(options)) {
+          T copy(object->template as<T>());
+          if (object->on_devices()) detail::record_use_of(copy);
+          return copy;
+        }
+      }
+      return rpc_sync<&detail::value_of<T>>(options);
+    }
+  }
+  T to_here(timeout limit) const { return to_here(call_options{.timeout = limit}); }
+  /// The same without waiting.
+  [[nodiscard]] future<T> to_here_async(const call_options& options = {}) const {
+    if constexpr (std::is_void_v<T>) {
+      return rpc_async<&detail::await_object>(options);
+    } else {
+      return rpc_async<&detail::value_of<T>>(options);
+    }
+  }
+
+  /// Calls F on the object, at its owner: a member function of T or of a base, or a function whose first parameter is the
+  /// object (T&, const T&). If the object has yet to be made, the call waits for it there. As rpc_sync otherwise.
+  ///
+  ///     ref.rpc_sync<&model::forward>(x)      ref.rpc_sync<&model::forward>({.timeout = 5s}, x)
+  template <auto F, class... A>
+  auto rpc_sync(const A&... args) const {
+    return rpc_sync<F>(call_options{}, args...);
+  }
+  template <auto F, class... A>
+  auto rpc_sync(const call_options& options, const A&... args) const {
+    auto call = begin<F, detail::method_flavour::object_call>(options, detail::answer_for::waiting);
+    return detail::finish_sync<F, detail::method_flavour::object_call>(call, args...);
+  }
+  /// The same without waiting. The object stays until the call has ended.
+  template <auto F, class... A>
+  [[nodiscard]] auto rpc_async(const A&... args) const {
+    return rpc_async<F>(call_options{}, args...);
+  }
+  template <auto F, class... A>
+  [[nodiscard]] auto rpc_async(const call_options& options, const A&... args) const {
+    auto call = begin<F, detail::method_flavour::object_call>(options, detail::answer_for::later);
+    return detail::finish_async<F, detail::method_flavour::object_call>(call, args...);
+  }
+  /// The same without a reply. A one-way call that is overtaken by the end of the last reference is dropped.
+  template <auto F, class... A>
+  void notify(const A&... args) const {
+    notify<F>(call_options{}, args...);
+  }
+  template <auto F, class... A>
+  void notify(const call_options& options, const A&... args) const {
+    auto call = begin<F, detail::method_flavour::object_call>(options, detail::answer_for::nobody);
+    detail::finish_one_way<F, detail::method_flavour::object_call>(call, args...);
+  }
+  /// The result stays at the owner, as a new object: chains of calls need no round trip between their steps.
+  template <auto F, class... A>
+  [[nodiscard]] auto remote(const A&... args) const {
+    return remote<F>(call_options{}, args...);
+  }
+  template <auto F, class... A>
+  [[nodiscard]] auto remote(const call_options& options, const A&... args) const {
+    auto call = begin<F, detail::method_flavour::object_creation>(options, detail::answer_for::later);
+    return rref<detail::result_of<F, detail::method_flavour::object_creation>>(
+        detail::finish_creation<F, detail::method_flavour::object_creation>(call, args...));
+  }
+
+  /// Whether both lead to one object.
+  friend bool operator==(const rref& a, const rref& b) noexcept { return a.handle_ == b.handle_; }
+  friend std::string to_string(const rref& ref) { return ref.handle_.describe(type_name<T>()); }
+  template <class Traits>
+  friend std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const rref& ref) {
+    return out << to_string(ref);
+  }
+
+  // For the library.
+  explicit rref(detail::reference_handle handle) noexcept : reference_base(std::move(handle)) {}
+
+ private:
+  template <auto F, detail::method_flavour Flavour>
+  detail::outgoing_call begin(const call_options& options, detail::answer_for whom) const {
+    detail::check_object<F, T, Flavour>();
+    return detail::outgoing_call(handle_, options, detail::usable_method<F, Flavour>(), whom);
+  }
+};
+
+template <class T>
+rref(T) -> rref<T>;
+
+/// A reference to an object whose type is not known here. Made from any rref<T>, and back: T is checked where it is used, at the
+/// owner. May be sent. Thread-safety and errors as for rref<T>.
+class any_rref : public detail::reference_base {
+ public:
+  any_rref() noexcept = default;
+  template <class T>
+  any_rref(const rref<T>& ref) noexcept : reference_base(ref.handle()) {}  // NOLINT(google-explicit-constructor)
+
+  /// The object as a T (or a base of what it is): a use of it throws errc::reference_mismatch if it is none.
+  template <class T>
+  [[nodiscard]] rref<T> as() const {
+    return rref<T>(handle_);
+  }
+  /// The name of the object's type (ferry::type_name), once it has been made; asked for by the first of all handles that share
+  /// this reference, and again after a failure: later calls return the same future. Fails with what the function that was to
+  /// make it threw, and as any call does.
+  [[nodiscard]] future<std::string> type() const { return handle_.type(); }
+
+  friend bool operator==(const any_rref& a, const any_rref& b) noexcept { return a.handle_ == b.handle_; }
+  friend std::string to_string(const any_rref& ref) { return ref.handle_.describe("?"); }
+  friend std::ostream& operator<<(std::ostream& out, const any_rref& ref) { return out << to_string(ref); }
+
+  // For the library.
+  explicit any_rref(detail::reference_handle handle) noexcept : reference_base(std::move(handle)) {}
+};
+
+namespace detail {
+
+template <auto F, class... A>
+auto create(std::shared_ptr<worker_core> worker, const to& destination, const A&... args)
+    -> rref<result_of<F, method_flavour::creation>> {
+  outgoing_call call(std::move(worker), destination, usable_method<F, method_flavour::creation>(), answer_for::later);
+  return rref<result_of<F, method_flavour::creation>>(finish_creation<F, method_flavour::creation>(call, args...));
+}
+
+}  // namespace detail
+
+/// Calls F on another worker (or this one), where its result stays as an object, and returns a reference to it at once. All
+/// that rpc_sync takes: functions, member functions, tasks, and make<T>, whose object is made in place. What F throws
+/// becomes the object's error, which whoever uses it gets. Errors known before anything is sent are thrown here; when the call
+/// itself fails (timeout, lost peer), the reference fails, for good. Thread-safe.
+template <auto F, class... A>
+[[nodiscard]] auto remote(const to& destination, const A&... args) {
+  return detail::create<detail::resolve<F, A...>::function>(detail::current_worker(), destination, args...);
+}
+
+// References travel between workers, and nowhere else: a file or a text would not keep the object alive.
+
+template <class Archive, class T>
+void save(Archive& archive, const rref<T>& ref) {
+  static_assert(
+      std::is_same_v<Archive, wire_output_archive>,
+      "ferry: an rref cannot be saved: it means something only in its group, and only while it counts. Save what "
+      "to_here() returns");
+  if constexpr (std::is_same_v<Archive, wire_output_archive>) detail::write_reference(archive, ref.handle());
+}
+template <class Archive, class T>
+void load(Archive& archive, rref<T>& ref) {
+  static_assert(std::is_same_v<Archive, wire_input_archive>, "ferry: an rref cannot be loaded from an archive");
+  if constexpr (std::is_same_v<Archive, wire_input_archive>) ref = rref<T>(detail::read_reference(archive));
+}
+template <class Archive>
+void save(Archive& archive, const any_rref& ref) {
+  static_assert(std::is_same_v<Archive, wire_output_archive>, "ferry: an any_rref cannot be saved");
+  if constexpr (std::is_same_v<Archive, wire_output_archive>) detail::write_reference(archive, ref.handle());
+}
+template <class Archive>
+void load(Archive& archive, any_rref& ref) {
+  static_assert(std::is_same_v<Archive, wire_input_archive>, "ferry: an any_rref cannot be loaded from an archive");
+  if constexpr (std::is_same_v<Archive, wire_input_archive>) ref = any_rref(detail::read_reference(archive));
+}
+
+}  // namespace ferry::inline v0
+
+template <class T>
+struct std::hash<ferry::rref<T>> {
+  std::size_t operator()(const ferry::rref<T>& ref) const noexcept { return ref.handle().hash(); }
+};
+template <>
+struct std::hash<ferry::any_rref> {
+  std::size_t operator()(const ferry::any_rref& ref) const noexcept { return ref.handle().hash(); }
+};

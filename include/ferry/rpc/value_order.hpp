@@ -1,0 +1,120 @@
+#pragma once
+
+// When the tensors of a value may be read that is complete although devices are still at work on it: what a future knows of
+// the streams that its value was made on.
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <ferry/device/current.hpp>
+#include <ferry/device/stream.hpp>
+#include <ferry/rpc/context.hpp>
+#include <ferry/tensor/storage.hpp>
+#include <ferry/tensor/tensor.hpp>
+#include <ferry/wire/archive.hpp>
+#include <ferry/wire/serialize.hpp>
+
+namespace ferry::inline v0::detail {
+
+class read_marks;
+
+/// Marks in the streams that were current when the value was made: one for each device that its tensors are on. Keeps their
+/// memory, so that it does not matter what becomes of the tensors. Of the result of a call also the marks behind the reading of
+/// its arguments. Once its future is complete nothing changes it: read by any thread.
+class value_order {
+ public:
+  /// Null if none of the tensors is on a device with streams. Throws errc::bad_device, errc::device_failure.
+  static std::unique_ptr<value_order> of(std::span<const tensor> tensors);
+  /// Of a value that has yet to be made, by a call whose arguments are read where `reads` says.
+  static std::unique_ptr<value_order> behind(std::shared_ptr<const read_marks> reads);
+  /// Of the call whose value this is the order of, too.
+  void add_reads_of(value_order& call) noexcept { reads_ = std::move(call.reads_); }
+
+  /// The calling thread's current streams wait for the value, and count as users of its memory; the host does not wait.
+  /// Throws errc::device_failure.
+  void let_current_streams_wait() const;
+  /// Whose streams wait.
+  [[nodiscard]] std::vector<device> devices() const;
+  /// That was current for who made the value; none: it has no tensors on devices.
+  [[nodiscard]] const std::optional<device>& current_device() const noexcept { return current_; }
+
+ private:
+  std::vector<event> events_;
+  std::vector<storage> memory_;
+  std::optional<device> current_;
+  std::shared_ptr<const read_marks> reads_;
+};
+
+/// Where a callback runs: with streams of their own for the devices of the value, which wait for it, unless its context has
+/// streams for them, and on the device that was current when the value was made.
+class callback_streams {
+ public:
+  /// Null: nothing changes. If the streams cannot be had, those that are current stay, which is slower and as right.
+  explicit callback_streams(const value_order* order) noexcept {
+    if (order) enter(*order);
+  }
+  callback_streams(const callback_streams&) = delete;
+  callback_streams& operator=(const callback_streams&) = delete;
+
+ private:
+  void enter(const value_order& order) noexcept;
+  std::optional<streams_scope> streams_;
+  std::optional<device_guard> device_;
+};
+
+/// Whether values of the type have no tensors, whatever they hold.
+template <class T>
+inline constexpr bool free_of_tensors = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_empty_v<T>;
+template <class Character, class Traits, class Allocator>
+inline constexpr bool free_of_tensors<std::basic_string<Character, Traits, Allocator>> = true;
+template <class T, class Allocator>
+inline constexpr bool free_of_tensors<std::vector<T, Allocator>> = free_of_tensors<T>;
+template <>
+inline constexpr bool free_of_tensors<std::exception_ptr> = true;
+
+/// For a value that is searched: what it refers to elsewhere has nothing to find.
+class passed_handles final : public handle_writer {
+ public:
+  std::uint32_t put(const void*) override { return 0; }
+};
+
+/// The tensors in a value, found by writing it as to a message, without sending it: in types that could be sent. Others are not
+/// searched. Not what lies behind references to objects.
+template <class T>
+std::vector<tensor> tensors_in(const T& value) {
+  std::vector<tensor> found;
+  if constexpr (std::is_same_v<T, tensor>) {
+    if (value.defined()) found.push_back(value);
+  } else if constexpr (!free_of_tensors<T> && wire_serialisable<T>) {
+    byte_buffer unused;
+    passed_handles elsewhere;
+    try {
+      wire_output_archive archive(unused, found, &elsewhere);
+      archive(value);
+    } catch (...) {  // NOLINT(bugprone-empty-catch): a value that cannot be sent; those before that point are found
+    }
+  }
+  return found;
+}
+
+/// The order of a value that has just been made on the calling thread's current streams.
+template <class T>
+std::unique_ptr<value_order> order_of_value(const T& value) {
+  return value_order::of(tensors_in(value));
+}
+
+/// The calling thread's current streams count as users of the memory of the value's tensors.
+template <class T>
+void record_use_of(const T& value) {
+  for (const tensor& each : tensors_in(value)) {
+    if (!each.device().is_cpu()) each.storage().record_use(current_stream(each.device()));
+  }
+}
+
+}  // namespace ferry::inline v0::detail

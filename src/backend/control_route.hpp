@@ -1,0 +1,27 @@
+#pragma once
+
+#include <memory>
+
+#include "links.hpp"
+#include "peers.hpp"
+
+namespace ferry::inline v0::detail {
+
+// Where control frames to a worker go: over the control connection or, without one, where calls go.
+struct control_route {
+  /// With the peer's mutex held.
+  explicit control_route(const peer& to) : control(to.control), out(to.link), in(to.incoming) {}
+  /// Without it.
+  template <class Make>
+  void send(Make make) const {
+    if (control) return control->send(make());
+    if (out) out->send_control(make());
+    if (in) in->send_control(make());
+  }
+
+  std::shared_ptr<control_link> control;
+  std::shared_ptr<outgoing_link> out;
+  std::shared_ptr<incoming_link> in;
+};
+
+}  // namespace ferry::inline v0::detail

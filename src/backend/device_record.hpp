@@ -1,0 +1,34 @@
+#pragma once
+
+// What a worker tells its group of its devices. Text, one line, of parts with a space in between:
+//
+//   counts     <kind>:<count>, with commas in between; "-": none
+//   devices    <kind>:<index>, ...; "-": none
+//   and for each map, by the name of the worker that it leads to: this name, and <kind>:<index>><kind>:<index>, ...; "-": empty
+//
+// Kinds are the numbers of device_kind; a kind that this program does not know is a number like others.
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ferry/backend/device_map.hpp>
+
+namespace ferry::inline v0::detail {
+
+struct device_record {
+  device_counts counts;         ///< of a kind that is missing there are none
+  std::vector<device> devices;  ///< declared; empty: not
+  device_map_table maps;        ///< its own
+
+  static constexpr std::size_t max_text = std::size_t{128} << 10U;
+
+  [[nodiscard]] std::string encode() const;
+  /// Throws errc::malformed, errc::limit_exceeded.
+  static device_record decode(std::string_view text);
+
+  friend bool operator==(const device_record&, const device_record&) = default;
+};
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,92 @@
+// How a worker is reached: what is used, and why nothing better is.
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <ferry/base/log.hpp>
+
+#include "native_agent.hpp"
+
+namespace ferry::inline v0 {
+namespace detail {
+namespace {
+
+device_route route_between(const connection& over, device from, device to) {
+  channel_choice choice = choose_channel(known_channels(), path_between(over, from, to));
+  return {from, to, choice.used ? std::string(choice.used->name) : std::string(), std::move(choice.skipped)};
+}
+
+void add(std::vector<device_route>& routes, const connection& over, device from, device to) {
+  const bool there = std::any_of(routes.begin(), routes.end(),
+                                 [&](const device_route& each) { return each.from == from && each.to == to; });
+  if (!there) routes.push_back(route_between(over, from, to));
+}
+
+}  // namespace
+
+route_info native_core::route(worker_id id) const {
+  (void)find(id);
+  route_info result;
+  const peer* there = peers_.at(id);
+  if (!there) return result;
+  std::unique_lock lock(there->mutex);
+  const std::shared_ptr<outgoing_link> link = there->link;
+  const std::shared_ptr<const device_maps_between> maps = there->record.maps;
+  const std::vector<std::string> addresses = there->record.addresses;
+  lock.unlock();
+  const auto over = link ? link->current_connection() : nullptr;
+  if (!over) return result;
+  result.transport = over->transport_name();
+  result.description = over->description();
+  result.skipped = unusable_;
+  const auto failed = link->failed_routes();
+  for (const open_transport& each : transports_) {
+    if (each.name == result.transport) break;
+    const bool known = std::any_of(addresses.begin(), addresses.end(),
+                                   [&](const std::string& address) { return each.transport->understands(address); });
+    if (!known) result.skipped.push_back({each.name, "the other worker has no address of it"});
+    for (const skipped_way& attempt : failed) {
+      if (each.transport->understands(attempt.name)) {
+        result.skipped.push_back({each.name, fmt::format("{}: {}", attempt.name, attempt.reason)});
+      }
+    }
+  }
+  add(result.devices, *over, {}, {});
+  if (maps) {
+    for (const device_map* map : {&maps->requests, &maps->responses}) {
+      for (const device_pair& each : *map) add(result.devices, *over, each.from, each.to);
+    }
+  }
+  return result;
+}
+
+void native_core::log_route(const worker_info& to) const noexcept {
+  if (!log_enabled(log_level::info)) return;
+  try {
+    log(log_level::info, fmt::format("{} reaches {} over {}", self_.name(), to.name(), to_string(route(to.id()))));
+  } catch (const std::exception& e) {
+    log(log_level::info, fmt::format("{}: a route is not known: {}", self_.name(), e.what()));
+  }
+}
+
+}  // namespace detail
+
+std::string to_string(const route_info& route) {
+  if (route.transport.empty()) return "no connection is open";
+  const auto reasons = [](const std::vector<skipped_way>& skipped) {
+    std::string text;
+    for (const skipped_way& each : skipped) {
+      text += fmt::format("{}not {}: {}", text.empty() ? " (" : "; ", each.name, each.reason);
+    }
+    return text.empty() ? text : text + ")";
+  };
+  std::string text = route.description + reasons(route.skipped);
+  for (const device_route& each : route.devices) {
+    text += fmt::format("\n  {} -> {}: {}{}", to_string(each.from), to_string(each.to),
+                        each.channel.empty() ? "no channel" : each.channel, reasons(each.skipped));
+  }
+  return text;
+}
+
+}  // namespace ferry::inline v0

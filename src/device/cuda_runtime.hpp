@@ -1,0 +1,102 @@
+#pragma once
+
+// The functions of the CUDA runtime that ferry calls, as a table: filled from the toolkit's runtime where ferry was built
+// with one (cudart.cpp), absent elsewhere, and replaced in tests by a double that needs neither. So all the rest of the
+// CUDA sources is compiled and tested everywhere. docs/decisions/cuda_runtime.md has the reasons.
+//
+// Names are those of the C API without "cuda"; structures of its parameters are plain arguments here.
+
+#include <cstddef>
+#include <cstdint>
+
+struct CUstream_st;
+struct CUevent_st;
+struct CUmemPoolHandle_st;
+
+namespace ferry::inline v0::detail {
+
+/// A cudaError_t; the numbers are part of CUDA's ABI, and cudart.cpp checks those that are used here.
+using cuda_status = int;
+
+namespace cuda_error {
+inline constexpr cuda_status success = 0;
+inline constexpr cuda_status invalid_value = 1;
+inline constexpr cuda_status memory_allocation = 2;
+inline constexpr cuda_status runtime_unloading = 4;
+inline constexpr cuda_status no_device = 100;
+inline constexpr cuda_status invalid_device = 101;
+inline constexpr cuda_status invalid_resource_handle = 400;
+inline constexpr cuda_status not_ready = 600;
+inline constexpr cuda_status context_is_destroyed = 709;
+inline constexpr cuda_status launch_failure = 719;
+inline constexpr cuda_status not_permitted = 800;
+inline constexpr cuda_status not_supported = 801;
+}  // namespace cuda_error
+
+/// cudaStreamLegacy
+inline CUstream_st* legacy_stream() noexcept { return reinterpret_cast<CUstream_st*>(std::uintptr_t{1}); }
+
+enum class cuda_memory : int { unregistered = 0, host = 1, device = 2, managed = 3 };
+
+struct cuda_runtime {
+  cuda_status (*get_device_count)(int* count);
+  cuda_status (*get_device)(int* device);
+  cuda_status (*set_device)(int device);
+  /// cuDevicePrimaryCtxGetState: whether the runtime has a context on the device. Creates none.
+  cuda_status (*device_has_context)(int* has, int device);
+  cuda_status (*device_can_access_peer)(int* can, int device, int peer);
+  cuda_status (*get_last_error)();
+  const char* (*get_error_string)(cuda_status status);
+
+  /// With cudaStreamNonBlocking.
+  cuda_status (*stream_create)(CUstream_st** stream);
+  cuda_status (*stream_destroy)(CUstream_st* stream);
+  cuda_status (*stream_query)(CUstream_st* stream);
+  cuda_status (*stream_synchronize)(CUstream_st* stream);
+  cuda_status (*stream_wait_event)(CUstream_st* stream, CUevent_st* event);
+  cuda_status (*launch_host_func)(CUstream_st* stream, void (*function)(void*), void* argument);
+
+  /// With cudaEventDisableTiming.
+  cuda_status (*event_create)(CUevent_st** event);
+  cuda_status (*event_destroy)(CUevent_st* event);
+  cuda_status (*event_record)(CUevent_st* event, CUstream_st* stream);
+  cuda_status (*event_query)(CUevent_st* event);
+  cuda_status (*event_synchronize)(CUevent_st* event);
+
+  /// A pool of memory of the device. `exportable`: its memory can be handed to other processes as a file descriptor.
+  cuda_status (*mem_pool_create)(CUmemPoolHandle_st** pool, int device, bool exportable);
+  cuda_status (*mem_pool_destroy)(CUmemPoolHandle_st* pool);
+  cuda_status (*mem_pool_set_release_threshold)(CUmemPoolHandle_st* pool, std::uint64_t bytes);
+  /// Bytes that the pool has from the device, and those of them that are in use.
+  cuda_status (*mem_pool_usage)(CUmemPoolHandle_st* pool, std::uint64_t* reserved, std::uint64_t* used);
+  cuda_status (*mem_pool_trim_to)(CUmemPoolHandle_st* pool, std::size_t bytes_to_keep);
+  /// Lets the device read and write the pool's memory.
+  cuda_status (*mem_pool_set_access)(CUmemPoolHandle_st* pool, int device);
+  cuda_status (*malloc_from_pool_async)(void** memory, std::size_t bytes, CUmemPoolHandle_st* pool,
+                                        CUstream_st* stream);
+  cuda_status (*free_async)(void* memory, CUstream_st* stream);
+  /// Of the current device.
+  cuda_status (*mem_get_info)(std::size_t* free, std::size_t* total);
+
+  /// Page-locked memory of the host that all devices reach.
+  cuda_status (*host_alloc)(void** memory, std::size_t bytes);
+  cuda_status (*free_host)(void* memory);
+
+  /// With cudaMemcpyDefault.
+  cuda_status (*memcpy_async)(void* to, const void* from, std::size_t bytes, CUstream_st* stream);
+  cuda_status (*memcpy_peer_async)(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
+                                   CUstream_st* stream);
+  cuda_status (*memset_async)(void* memory, int value, std::size_t bytes, CUstream_st* stream);
+  cuda_status (*pointer_get_attributes)(const void* memory, cuda_memory* type, int* device);
+};
+
+/// The toolkit's runtime; null in a build without the toolkit.
+const cuda_runtime* linked_cuda_runtime() noexcept;
+
+/// Replaces the runtime, for tests: before anything else of ferry is used, and for good. Null: there is none.
+void use_cuda_runtime(const cuda_runtime* runtime) noexcept;
+
+/// The runtime in use; null if there is none.
+const cuda_runtime* cuda_runtime_in_use() noexcept;
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,72 @@
+#pragma once
+
+// A set of numbers that were drawn from a counter, so that it soon holds almost all of them: kept as intervals.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <utility>
+
+namespace ferry::inline v0::detail {
+
+/// Value type. Costs one node for each gap between its numbers.
+class number_set {
+ public:
+  [[nodiscard]] bool contains(std::uint64_t number) const noexcept {
+    const auto after = intervals_.upper_bound(number);
+    return after != intervals_.begin() && std::prev(after)->second >= number;
+  }
+  /// False if it was there. Nothing has changed if it throws std::bad_alloc.
+  bool insert(std::uint64_t number) {
+    auto after = intervals_.upper_bound(number);
+    if (after != intervals_.begin()) {
+      const auto before = std::prev(after);
+      if (before->second >= number) return false;
+      if (before->second + 1 == number) {
+        before->second = number;
+        if (after != intervals_.end() && after->first == number + 1) {
+          before->second = after->second;
+          intervals_.erase(after);
+        }
+        return true;
+      }
+    }
+    if (after != intervals_.end() && number + 1 == after->first) {
+      auto node = intervals_.extract(after);
+      node.key() = number;
+      intervals_.insert(std::move(node));
+      return true;
+    }
+    intervals_.emplace_hint(after, number, number);
+    return true;
+  }
+  /// All numbers from 1 on that are below that one are in it from now on; or none of them.
+  void insert_below(std::uint64_t number) {
+    if (number <= 1) return;
+    std::uint64_t last = number - 1;
+    auto next = intervals_.begin();
+    while (next != intervals_.end() && next->first <= number) {
+      last = std::max(last, next->second);
+      next = intervals_.erase(next);
+    }
+    intervals_.emplace_hint(next, 1, last);
+  }
+  void erase_below(std::uint64_t number) {
+    while (!intervals_.empty() && intervals_.begin()->first < number) {
+      const std::uint64_t last = intervals_.begin()->second;
+      intervals_.erase(intervals_.begin());
+      if (last >= number) intervals_.emplace(number, last);
+    }
+  }
+  [[nodiscard]] std::size_t intervals() const noexcept { return intervals_.size(); }
+
+  friend bool operator==(const number_set&, const number_set&) = default;
+  friend auto operator<=>(const number_set&, const number_set&) = default;
+
+ private:
+  std::map<std::uint64_t, std::uint64_t> intervals_;  // first, last
+};
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,56 @@
+#pragma once
+
+// What workers tell each other about references: the controls of reference_protocol, many at once, as a call that every
+// worker serves.
+
+#include <cstdint>
+#include <vector>
+
+#include <ferry/wire/serialize.hpp>
+
+#include "reference_protocol.hpp"
+
+namespace ferry::inline v0::detail {
+
+template <class Archive>
+void serialize(Archive& archive, peer_life& peer) {
+  archive(peer.id.value, peer.life.value);
+}
+template <class Archive>
+void serialize(Archive& archive, object_id& object) {
+  archive(object.owner, object.creator, object.number);
+}
+template <class Archive>
+void serialize(Archive& archive, fork_key& key) {
+  archive(key.by, key.number);
+}
+template <class Archive>
+void serialize(Archive& archive, reference_control& control) {
+  archive(control.what, control.object, control.key, control.number);
+}
+
+struct reference_batch {
+  incarnation from;  ///< the sender's life
+  incarnation to;    ///< the life that is meant
+  std::vector<reference_control> controls;
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(from.value, to.value, controls);
+  }
+};
+
+/// One answer for each control. None at all: the life that is meant is over.
+struct reference_answers {
+  std::vector<reference_answer> answers;
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(answers);
+  }
+};
+
+/// The method "ferry/references". Runs on the thread that reads, and never blocks.
+reference_answers serve_references(const reference_batch& batch);
+
+}  // namespace ferry::inline v0::detail

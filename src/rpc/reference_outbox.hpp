@@ -1,0 +1,87 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include <ferry/base/time.hpp>
+
+#include "reference_protocol.hpp"
+
+namespace ferry::inline v0::detail {
+
+/// The controls for one worker that it has not answered, in batches: one is under way at a time, and stays until it has been
+/// answered. Those that nobody waits for are kept back for a moment, so that many of them go together, or with others. Not
+/// thread-safe.
+class reference_outbox {
+ public:
+  static constexpr std::size_t most_at_once = 1024;
+  static constexpr std::chrono::milliseconds first_pause{20};
+  static constexpr std::chrono::milliseconds longest_pause{2000};
+
+  /// So long a control waits for others, unless there are enough of them.
+  static constexpr std::chrono::milliseconds patience{1};
+  static constexpr std::size_t enough = 256;
+
+  void add(const reference_control& control, clock::time_point now, bool at_once) {
+    waiting_.push_back(control);
+    const bool waits =
+        control.what == reference_control::kind::child_accept || control.what == reference_control::kind::user_delete;
+    if (at_once || !waits || waiting_.size() >= enough) {
+      hurry();
+    } else {
+      send_at_ = std::min(send_at_, now + patience);
+    }
+  }
+  /// What waits is due.
+  void hurry() noexcept { send_at_ = {}; }
+  [[nodiscard]] bool empty() const noexcept { return waiting_.empty() && !under_way_; }
+  [[nodiscard]] std::size_t size() const noexcept { return waiting_.size(); }
+  /// Whether a batch should be sent now.
+  [[nodiscard]] bool due(clock::time_point now) const noexcept { return waits() && due_at() <= now; }
+  /// Whether a batch is to be sent, now or later, and when.
+  [[nodiscard]] bool waits() const noexcept { return !waiting_.empty() && !under_way_; }
+  [[nodiscard]] clock::time_point due_at() const noexcept { return std::max(send_at_, retry_at_); }
+  /// What is to be sent; they stay until answered().
+  std::vector<reference_control> begin() {
+    const std::size_t count = std::min(waiting_.size(), most_at_once);
+    std::vector<reference_control> batch(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(count));
+    under_way_ = true;
+    in_batch_ = count;
+    send_at_ = in_batch_ == waiting_.size() ? clock::time_point::max() : clock::time_point();
+    return batch;
+  }
+  /// In a row.
+  [[nodiscard]] int failures() const noexcept { return failures_; }
+  void answered() {
+    failures_ = 0;
+    waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(in_batch_));
+    under_way_ = false;
+    in_batch_ = 0;
+    pause_ = first_pause;
+    retry_at_ = {};
+  }
+  void failed(clock::time_point now) {
+    ++failures_;
+    under_way_ = false;
+    in_batch_ = 0;
+    hurry();
+    retry_at_ = now + pause_;
+    pause_ = std::min(pause_ * 2, longest_pause);
+  }
+
+ private:
+  std::deque<reference_control> waiting_;
+  std::size_t in_batch_ = 0;
+  bool under_way_ = false;
+  int failures_ = 0;
+  std::chrono::milliseconds pause_ = first_pause;
+  clock::time_point send_at_ = clock::time_point::max();
+  clock::time_point retry_at_{};
+};
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,86 @@
+#include "device_kernels.hpp"
+
+#include <algorithm>
+#include <atomic>
+
+#include <fmt/format.h>
+
+#include <ferry/base/error.hpp>
+#include <ferry/device/cuda.hpp>
+#include <ferry/device/current.hpp>
+
+#include "../device/cuda_scope.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constinit std::atomic<const tensor_kernels*> replacement{nullptr};
+
+const tensor_kernels* kernels_in_use() noexcept {
+  const tensor_kernels* other = replacement.load(std::memory_order_acquire);
+  return other ? other : linked_tensor_kernels();
+}
+
+// Starts a kernel: start(table, stream) on the device of the tensors, which use its current stream from here on.
+template <class Start>
+void launch(std::initializer_list<const tensor*> tensors, Start start) {
+  const device where = (*tensors.begin())->device();
+  const stream on = current_stream(where);
+  for (const tensor* each : tensors) each->storage().record_use(on);
+  const cuda_scope scope(where);
+  check_cuda(start(*kernels_in_use(), on.native<cuda>()), where, "start a kernel");
+}
+
+}  // namespace
+
+void use_tensor_kernels(const tensor_kernels* kernels) noexcept {
+  replacement.store(kernels, std::memory_order_release);
+}
+
+bool has_kernels(device where) noexcept { return where.is_cuda() && kernels_in_use() != nullptr; }
+
+void need_arithmetic(const tensor& t, std::string_view operation) {
+  if (t.device().is_cpu() || has_kernels(t.device())) return;
+  throw_error(errc::bad_device,
+              fmt::format("{} works on tensors of the CPU and of CUDA devices{}; this one is on {}: move "
+                          "it with to(ferry::device{{}})",
+                          operation, t.device().is_cuda() ? ", for which this ferry was built without kernels" : "",
+                          to_string(t.device())));
+}
+
+void copy_by_kernel(const tensor& from, const tensor& to) {
+  const walk<2> plan = plan_walk<2>({&to, &from});
+  if (plan.empty) return;
+  launch({&to, &from}, [&](const tensor_kernels& kernels, CUstream_st* on) {
+    return from.dtype() == to.dtype() ? kernels.copy(on, plan, dtype_size(to.dtype()))
+                                      : kernels.convert(on, plan, to.dtype(), from.dtype());
+  });
+}
+
+void fill_by_kernel(const tensor& t, const element_bytes& value) {
+  const walk<1> plan = plan_walk<1>({&t});
+  if (plan.empty) return;
+  kernel_element element{};
+  std::copy(value.bytes.begin(), value.bytes.end(), element.bytes);
+  launch({&t}, [&](const tensor_kernels& kernels, CUstream_st* on) {
+    return kernels.fill(on, plan, element, dtype_size(t.dtype()));
+  });
+}
+
+void combine_by_kernel(const tensor& to, const tensor& a, const tensor& b, kernel_operation how, kernel_number factor) {
+  const walk<3> plan = plan_walk<3>({&to, &a, &b});
+  if (plan.empty) return;
+  launch({&to, &a, &b}, [&](const tensor_kernels& kernels, CUstream_st* on) {
+    return kernels.combine(on, plan, to.dtype(), how, factor);
+  });
+}
+
+void combine_by_kernel(const tensor& to, const tensor& a, kernel_operation how, kernel_number value) {
+  const walk<2> plan = plan_walk<2>({&to, &a});
+  if (plan.empty) return;
+  launch({&to, &a}, [&](const tensor_kernels& kernels, CUstream_st* on) {
+    return kernels.combine_number(on, plan, to.dtype(), how, value);
+  });
+}
+
+}  // namespace ferry::inline v0::detail

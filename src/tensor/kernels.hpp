@@ -1,0 +1,339 @@
+#pragma once
+
+// What devices do with elements, as functions of one index that a compiler for devices and one for the host understand;
+// and the table of them. They are started through one seam, Launcher::launch(stream, count, function): kernels.cu starts
+// them on a GPU, the tests' double of CUDA calls them on the host.
+
+#include <array>
+#include <complex>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <ferry/tensor/dtype.hpp>
+
+#include "convert.hpp"
+#include "walk.hpp"
+
+#ifdef __CUDACC__
+  #define FERRY_KERNEL __host__ __device__
+#else
+  #define FERRY_KERNEL
+#endif
+
+struct CUstream_st;
+
+namespace ferry::inline v0::detail {
+
+/// The bytes of one element.
+struct kernel_element {
+  alignas(16) unsigned char bytes[16];
+};
+
+/// A number as an integer and as a real one; the dtype says which counts.
+struct kernel_number {
+  std::int64_t integer;
+  double real;
+};
+
+enum class kernel_operation : std::uint8_t { add, multiply };
+
+/// Each starts a kernel on the stream, of the current device, and returns a cudaError_t.
+struct tensor_kernels {
+  /// Elements of `size` bytes from operand 1 to operand 0.
+  int (*copy)(CUstream_st* stream, const walk<2>& plan, std::size_t size);
+  int (*convert)(CUstream_st* stream, const walk<2>& plan, dtype to, dtype from);
+  int (*fill)(CUstream_st* stream, const walk<1>& plan, const kernel_element& value, std::size_t size);
+  /// 0 = 1 + factor * 2, or 0 = 1 * 2; i32, i64, f32, f64.
+  int (*combine)(CUstream_st* stream, const walk<3>& plan, dtype type, kernel_operation how, kernel_number factor);
+  /// 0 = 1 + value, or 0 = 1 * value.
+  int (*combine_number)(CUstream_st* stream, const walk<2>& plan, dtype type, kernel_operation how,
+                        kernel_number value);
+};
+
+// ---------------------------------------------------------------- functions of one index
+
+template <std::size_t N>
+FERRY_KERNEL std::int64_t element_count(const walk<N>& plan) {
+  std::int64_t count = 1;
+  for (std::size_t axis = 0; axis != plan.rank; ++axis) count *= plan.shape[axis];
+  return count;
+}
+
+/// Where element `index` of each operand is.
+template <std::size_t N>
+FERRY_KERNEL std::array<std::byte*, N> locate(const walk<N>& plan, std::int64_t index) {
+  std::array<std::byte*, N> at = plan.start;
+  for (std::size_t axis = plan.rank; axis-- != 0;) {
+    const std::int64_t rest = index / plan.shape[axis];
+    const std::int64_t here = index - rest * plan.shape[axis];
+    for (std::size_t n = 0; n != N; ++n) at[n] += here * plan.steps[axis][n];
+    index = rest;
+  }
+  return at;
+}
+
+template <class T>
+FERRY_KERNEL T& element_at(std::byte* memory) {
+  return *reinterpret_cast<T*>(memory);
+}
+
+/// A bit pattern of 16 bytes.
+struct sixteen_bytes {
+  std::uint64_t low, high;
+};
+
+template <class T>
+struct copy_kernel {
+  walk<2> plan;
+  FERRY_KERNEL void operator()(std::int64_t index) const {
+    const auto at = locate(plan, index);
+    element_at<T>(at[0]) = element_at<T>(at[1]);
+  }
+};
+
+template <class T>
+struct fill_kernel {
+  walk<1> plan;
+  T value;
+  FERRY_KERNEL void operator()(std::int64_t index) const { element_at<T>(locate(plan, index)[0]) = value; }
+};
+
+/// An element in the widest type of its family.
+struct wide_element {
+  enum family : unsigned char { integer, real, complex } is = integer;
+  std::int64_t i = 0;
+  double re = 0;
+  double im = 0;
+};
+
+template <class T>
+FERRY_KERNEL wide_element load_wide(std::byte* from) {
+  wide_element result;
+  if constexpr (std::is_same_v<T, bool>) {
+    result.i = element_at<unsigned char>(from) != 0 ? 1 : 0;
+  } else if constexpr (is_complex_v<T>) {
+    using part = typename T::value_type;
+    result.is = wide_element::complex;
+    result.re = element_at<part>(from);
+    result.im = element_at<part>(from + sizeof(part));
+  } else if constexpr (std::is_integral_v<T>) {
+    result.i = widen<T>(element_at<T>(from));
+  } else {
+    result.is = wide_element::real;
+    result.re = widen<T>(element_at<T>(from));
+  }
+  return result;
+}
+
+template <class T>
+FERRY_KERNEL void store_wide(std::byte* to, const wide_element& value) {
+  if constexpr (is_complex_v<T>) {
+    using part = typename T::value_type;
+    element_at<part>(to) =
+        static_cast<part>(value.is == wide_element::integer ? static_cast<double>(value.i) : value.re);
+    element_at<part>(to + sizeof(part)) = static_cast<part>(value.im);
+  } else {
+    T result{};
+    switch (value.is) {
+      case wide_element::integer: result = narrow_to<T>(value.i); break;
+      case wide_element::real: result = narrow_to<T>(value.re); break;
+      case wide_element::complex:
+        if constexpr (std::is_same_v<T, bool>) {
+          result = value.re != 0 || value.im != 0;
+        } else {
+          result = narrow_to<T>(value.re);
+        }
+        break;
+    }
+    element_at<T>(to) = result;
+  }
+}
+
+struct convert_kernel {
+  walk<2> plan;
+  dtype to;
+  dtype from;
+
+  FERRY_KERNEL static wide_element load(dtype type, std::byte* at) {
+    switch (type) {
+      case dtype::bool_: return load_wide<bool>(at);
+      case dtype::u8: return load_wide<std::uint8_t>(at);
+      case dtype::i8: return load_wide<std::int8_t>(at);
+      case dtype::i16: return load_wide<std::int16_t>(at);
+      case dtype::i32: return load_wide<std::int32_t>(at);
+      case dtype::i64: return load_wide<std::int64_t>(at);
+      case dtype::f16: return load_wide<float16>(at);
+      case dtype::bf16: return load_wide<bfloat16>(at);
+      case dtype::f32: return load_wide<float>(at);
+      case dtype::f64: return load_wide<double>(at);
+      case dtype::c64: return load_wide<std::complex<float>>(at);
+      case dtype::c128: return load_wide<std::complex<double>>(at);
+      case dtype::f8_e4m3: return load_wide<float8_e4m3>(at);
+      case dtype::f8_e5m2: return load_wide<float8_e5m2>(at);
+    }
+    return {};
+  }
+  FERRY_KERNEL static void store(dtype type, std::byte* at, const wide_element& value) {
+    switch (type) {
+      case dtype::bool_: return store_wide<bool>(at, value);
+      case dtype::u8: return store_wide<std::uint8_t>(at, value);
+      case dtype::i8: return store_wide<std::int8_t>(at, value);
+      case dtype::i16: return store_wide<std::int16_t>(at, value);
+      case dtype::i32: return store_wide<std::int32_t>(at, value);
+      case dtype::i64: return store_wide<std::int64_t>(at, value);
+      case dtype::f16: return store_wide<float16>(at, value);
+      case dtype::bf16: return store_wide<bfloat16>(at, value);
+      case dtype::f32: return store_wide<float>(at, value);
+      case dtype::f64: return store_wide<double>(at, value);
+      case dtype::c64: return store_wide<std::complex<float>>(at, value);
+      case dtype::c128: return store_wide<std::complex<double>>(at, value);
+      case dtype::f8_e4m3: return store_wide<float8_e4m3>(at, value);
+      case dtype::f8_e5m2: return store_wide<float8_e5m2>(at, value);
+    }
+  }
+  FERRY_KERNEL void operator()(std::int64_t index) const {
+    const auto at = locate(plan, index);
+    store(to, at[0], load(from, at[1]));
+  }
+};
+
+/// a + b * c and a * b as the CPU has them: integers wrap.
+template <class T>
+FERRY_KERNEL T multiply_add(T a, T b, T c) {
+  if constexpr (std::is_integral_v<T>) {
+    using bits = std::make_unsigned_t<T>;
+    return static_cast<T>(static_cast<bits>(a) + static_cast<bits>(b) * static_cast<bits>(c));
+  } else {
+    return a + b * c;
+  }
+}
+template <class T>
+FERRY_KERNEL T multiply(T a, T b) {
+  if constexpr (std::is_integral_v<T>) {
+    return multiply_add<T>(T{0}, a, b);
+  } else {
+    return a * b;
+  }
+}
+
+template <class T>
+FERRY_KERNEL T number_as(const kernel_number& value) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(value.integer);
+  } else {
+    return static_cast<T>(value.real);
+  }
+}
+
+template <class T>
+struct combine_kernel {
+  walk<3> plan;
+  kernel_operation how;
+  T factor;
+  FERRY_KERNEL void operator()(std::int64_t index) const {
+    const auto at = locate(plan, index);
+    const T a = element_at<T>(at[1]);
+    const T b = element_at<T>(at[2]);
+    element_at<T>(at[0]) = how == kernel_operation::add ? multiply_add<T>(a, factor, b) : multiply<T>(a, b);
+  }
+};
+
+template <class T>
+struct combine_number_kernel {
+  walk<2> plan;
+  kernel_operation how;
+  T value;
+  FERRY_KERNEL void operator()(std::int64_t index) const {
+    const auto at = locate(plan, index);
+    const T a = element_at<T>(at[1]);
+    element_at<T>(at[0]) = how == kernel_operation::add ? multiply_add<T>(value, a, T{1}) : multiply<T>(a, value);
+  }
+};
+
+// ---------------------------------------------------------------- the table
+
+template <class T>
+T element_from(const kernel_element& value) {
+  T result;
+  auto* to = reinterpret_cast<unsigned char*>(&result);
+  for (std::size_t i = 0; i != sizeof(T); ++i) to[i] = value.bytes[i];
+  return result;
+}
+
+template <class Launcher>
+constexpr tensor_kernels make_tensor_kernels() {
+  return {
+      .copy = [](CUstream_st* stream, const walk<2>& plan, std::size_t size) -> int {
+        const std::int64_t count = element_count(plan);
+        switch (size) {
+          case 1: return Launcher::launch(stream, count, copy_kernel<std::uint8_t>{plan});
+          case 2: return Launcher::launch(stream, count, copy_kernel<std::uint16_t>{plan});
+          case 4: return Launcher::launch(stream, count, copy_kernel<std::uint32_t>{plan});
+          case 8: return Launcher::launch(stream, count, copy_kernel<std::uint64_t>{plan});
+          default: return Launcher::launch(stream, count, copy_kernel<sixteen_bytes>{plan});
+        }
+      },
+      .convert = [](CUstream_st* stream, const walk<2>& plan, dtype to, dtype from) -> int {
+        return Launcher::launch(stream, element_count(plan), convert_kernel{plan, to, from});
+      },
+      .fill = [](CUstream_st* stream, const walk<1>& plan, const kernel_element& value, std::size_t size) -> int {
+        const std::int64_t count = element_count(plan);
+        switch (size) {
+          case 1:
+            return Launcher::launch(stream, count, fill_kernel<std::uint8_t>{plan, element_from<std::uint8_t>(value)});
+          case 2:
+            return Launcher::launch(stream, count,
+                                    fill_kernel<std::uint16_t>{plan, element_from<std::uint16_t>(value)});
+          case 4:
+            return Launcher::launch(stream, count,
+                                    fill_kernel<std::uint32_t>{plan, element_from<std::uint32_t>(value)});
+          case 8:
+            return Launcher::launch(stream, count,
+                                    fill_kernel<std::uint64_t>{plan, element_from<std::uint64_t>(value)});
+          default:
+            return Launcher::launch(stream, count,
+                                    fill_kernel<sixteen_bytes>{plan, element_from<sixteen_bytes>(value)});
+        }
+      },
+      .combine = [](CUstream_st* stream, const walk<3>& plan, dtype type, kernel_operation how,
+                    kernel_number factor) -> int {
+        const std::int64_t count = element_count(plan);
+        switch (type) {
+          case dtype::i32:
+            return Launcher::launch(stream, count,
+                                    combine_kernel<std::int32_t>{plan, how, number_as<std::int32_t>(factor)});
+          case dtype::i64:
+            return Launcher::launch(stream, count,
+                                    combine_kernel<std::int64_t>{plan, how, number_as<std::int64_t>(factor)});
+          case dtype::f32:
+            return Launcher::launch(stream, count, combine_kernel<float>{plan, how, number_as<float>(factor)});
+          default: return Launcher::launch(stream, count, combine_kernel<double>{plan, how, number_as<double>(factor)});
+        }
+      },
+      .combine_number = [](CUstream_st* stream, const walk<2>& plan, dtype type, kernel_operation how,
+                           kernel_number value) -> int {
+        const std::int64_t count = element_count(plan);
+        switch (type) {
+          case dtype::i32:
+            return Launcher::launch(stream, count,
+                                    combine_number_kernel<std::int32_t>{plan, how, number_as<std::int32_t>(value)});
+          case dtype::i64:
+            return Launcher::launch(stream, count,
+                                    combine_number_kernel<std::int64_t>{plan, how, number_as<std::int64_t>(value)});
+          case dtype::f32:
+            return Launcher::launch(stream, count, combine_number_kernel<float>{plan, how, number_as<float>(value)});
+          default:
+            return Launcher::launch(stream, count, combine_number_kernel<double>{plan, how, number_as<double>(value)});
+        }
+      },
+  };
+}
+
+/// The table of kernels.cu; null in a build without a compiler for CUDA.
+const tensor_kernels* linked_tensor_kernels() noexcept;
+
+/// Replaces the table, for tests: before anything else of ferry is used, and for good.
+void use_tensor_kernels(const tensor_kernels* kernels) noexcept;
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,25 @@
+#pragma once
+
+// Moves the tensors of a message to the devices they arrive on, within a process and in the order of streams.
+
+#include <vector>
+
+#include <ferry/device/stream.hpp>
+#include <ferry/tensor/tensor.hpp>
+#include <ferry/wire/message.hpp>
+
+namespace ferry::inline v0::detail {
+
+/// What has been queued for one message.
+struct device_transfer {
+  std::vector<tensor> tensors;  ///< uninitialised until the streams get there
+  std::vector<stream> streams;  ///< in whose order those on devices are there
+  std::vector<stream> landing;  ///< when these are done, those on the CPU are there, and not before
+};
+
+/// Queues the copies of all tensors of a finished message. The host waits for nothing: tensors that go from the CPU to a device
+/// are copied to memory of the process's own first. Throws errc::out_of_memory, bad_device, device_failure; then nothing
+/// is left behind.
+device_transfer transfer_tensors(const outgoing_message& message);
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,133 @@
+#include "landing.hpp"
+
+#include <chrono>
+#include <new>
+#include <unordered_map>
+#include <utility>
+
+namespace ferry::inline v0::detail {
+namespace {
+
+// A stream knows a landing by its number only: that of a device that has failed never says that it is done, and would else
+// keep the message for ever.
+struct landing_table {
+  std::mutex mutex;
+  std::unordered_map<std::size_t, std::shared_ptr<landing>> entries;
+  std::size_t next = 1;
+};
+
+landing_table& landings() {
+  static auto* const table = new landing_table;  // a device's runtime may still call when the process ends
+  return *table;
+}
+
+// How often somebody looks whether the device has failed.
+constexpr std::chrono::milliseconds look_interval{50};
+
+}  // namespace
+
+void landing::watch(std::shared_ptr<reactor> threads, const std::vector<stream>& streams, callback landed) noexcept {
+  std::shared_ptr<landing> self;
+  if (auto why = [&]() noexcept -> std::exception_ptr {
+        try {
+          self = std::make_shared<landing>(std::move(threads));
+          self->landed_ = std::move(landed);
+          self->begin(streams);
+          return nullptr;
+        } catch (...) {
+          return std::current_exception();
+        }
+      }()) {
+    if (self) return self->finish(std::move(why));
+    landed(std::move(why));
+  }
+}
+
+void landing::begin(const std::vector<stream>& streams) {
+  for (const stream& each : streams) events_.push_back(each.record());
+  missing_.store(streams.size());
+  landing_table& table = landings();
+  {
+    const std::lock_guard lock(table.mutex);
+    id_ = table.next++;
+    table.entries.emplace(id_, shared_from_this());
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    start_timer();
+  }
+  for (const stream& each : streams)
+    each.call_on_host(&on_stream_done, reinterpret_cast<void*>(id_));  // NOLINT(performance-no-int-to-ptr)
+}
+
+// On a thread of the device's runtime, which must not be held up: nothing is destroyed here.
+void landing::on_stream_done(void* id) noexcept {
+  landing_table& table = landings();
+  const std::lock_guard lock(table.mutex);
+  const auto found = table.entries.find(reinterpret_cast<std::size_t>(id));
+  if (found == table.entries.end()) return;
+  landing& self = *found->second;
+  if (self.missing_.fetch_sub(1) != 1) return;
+  self.arrival_.self = std::move(found->second);
+  table.entries.erase(found);
+  self.arrival_.run = [](work* item) noexcept {
+    const auto owner = std::move(static_cast<task*>(item)->self);
+    owner->finish(nullptr);
+  };
+  self.threads_->post(&self.arrival_);
+}
+
+// With mutex_ held.
+void landing::start_timer() {
+  tick_.self = shared_from_this();
+  tick_.run = [](work* item) noexcept {
+    const auto owner = std::move(static_cast<task*>(item)->self);
+    owner->look();
+  };
+  try {
+    timer_ = threads_->start_timer(deadline::after(look_interval), &tick_);
+  } catch (...) {
+    tick_.self.reset();  // the caller holds it, too
+    throw;
+  }
+}
+
+void landing::look() noexcept {
+  std::exception_ptr failure;
+  try {
+    const std::lock_guard lock(mutex_);
+    if (finished_) return;
+    for (const event& each : events_) (void)each.done();
+    timer_ = timer_id::none;
+    try {
+      start_timer();
+    } catch (const std::bad_alloc&) {  // that the device is done will be heard of all the same
+    }
+    return;
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  finish(std::move(failure));
+}
+
+void landing::finish(std::exception_ptr failure) noexcept {
+  std::shared_ptr<landing> waiting;
+  std::shared_ptr<landing> listed;
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(finished_, true)) return;
+    if (timer_ != timer_id::none && threads_->cancel_timer(timer_)) waiting = std::move(tick_.self);
+  }
+  {
+    landing_table& table = landings();
+    const std::lock_guard lock(table.mutex);
+    if (const auto found = table.entries.find(id_); found != table.entries.end()) {
+      listed = std::move(found->second);
+      table.entries.erase(found);
+    }
+  }
+  const callback landed = std::move(landed_);
+  landed(std::move(failure));
+}
+
+}  // namespace ferry::inline v0::detail

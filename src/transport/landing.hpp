@@ -1,0 +1,52 @@
+#pragma once
+
+// Learns from devices that they are done with something, while no thread waits.
+
+#include <atomic>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <ferry/base/work.hpp>
+#include <ferry/device/stream.hpp>
+#include <ferry/transport/reactor.hpp>
+
+namespace ferry::inline v0::detail {
+
+/// Waits, with nobody's thread, until streams are done with what they were given. Thread-safe.
+class landing : public std::enable_shared_from_this<landing> {
+ public:
+  /// Called on a thread of the reactor, once: with null when all is done, else with what the device failed with.
+  using callback = std::function<void(std::exception_ptr failure)>;
+  /// Never throws: what cannot be watched has failed.
+  static void watch(std::shared_ptr<reactor> threads, const std::vector<stream>& streams, callback landed) noexcept;
+
+  /// For watch().
+  explicit landing(std::shared_ptr<reactor> threads) : threads_(std::move(threads)) {}
+
+ private:
+  struct task : work {
+    std::shared_ptr<landing> self;
+  };
+  static void on_stream_done(void* id) noexcept;
+  void begin(const std::vector<stream>& streams);
+  void start_timer();
+  void look() noexcept;
+  void finish(std::exception_ptr failure) noexcept;
+
+  const std::shared_ptr<reactor> threads_;
+  callback landed_;
+  std::atomic<std::size_t> missing_{0};
+  task arrival_;  // posted by a thread of the device's runtime
+  std::size_t id_ = 0;
+  std::mutex mutex_;
+  std::vector<event> events_;  // of the streams
+  task tick_;
+  timer_id timer_ = timer_id::none;
+  bool finished_ = false;
+};
+
+}  // namespace ferry::inline v0::detail

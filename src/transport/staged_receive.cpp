@@ -1,0 +1,131 @@
+#include "staged_receive.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <ferry/base/error.hpp>
+#include <ferry/device/current.hpp>
+#include <ferry/device/traits.hpp>
+#include <ferry/tensor/pack.hpp>
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::size_t unwanted_at_once = std::size_t{64} << 10;
+
+}  // namespace
+
+void staged_receive::refuse(device where) {
+  failure_ = make_error(
+      errc::bad_device,
+      fmt::format(
+          "a tensor of the message is for {}, which is not among the devices of this worker (rpc_options::devices)",
+          to_string(where)));
+}
+
+void staged_receive::begin() {
+  parts_.reserve(descriptions_.size());
+  tensors_.reserve(descriptions_.size());
+  for (const tensor_description& each : descriptions_)
+    parts_.push_back({nullptr, static_cast<std::size_t>(each.bytes)});
+  record_left_ = has_record_ ? record_.size() : 0;
+  advance();
+}
+
+// To the next tensor of which bytes are missing. Memory is taken for one only when those before it have arrived.
+void staged_receive::advance() {
+  for (; at_ != parts_.size(); ++at_) {
+    if (!failure_ && tensors_.size() == at_) {
+      try {
+        receive_into(descriptions_[at_]);
+      } catch (const error&) {
+        failure_ = std::current_exception();
+        fail();
+      }
+    }
+    if (parts_[at_].left != 0) return;
+  }
+}
+
+void staged_receive::receive_into(const tensor_description& next) {
+  if (next.where.is_cpu()) {
+    if (next.where.index != 0) check_device(next.where);
+    tensors_.push_back(empty_packed(next.dtype, next.shape, next.strides));
+    parts_[at_].sink = channel_traits<inline_tensors>::open_sink(tensors_.back(), {}, context_);
+    return;
+  }
+  const channel_factory* channel = find_channel({device(), next.where, false, true});
+  if (!channel || !channel->open_sink) {
+    throw_error(errc::bad_device, "there is no way to " + to_string(next.where) + " out of a byte stream");
+  }
+  const stream& on = arrival(next.where);
+  const stream_guard guard(on);
+  tensors_.push_back(empty_packed(next.dtype, next.shape, next.strides, next.where));
+  parts_[at_].sink = channel->open_sink(tensors_.back(), on, context_);
+}
+
+// One stream for each device of the message.
+const stream& staged_receive::arrival(device where) {
+  const auto known =
+      std::find_if(streams_.begin(), streams_.end(), [&](const stream& each) { return each.device() == where; });
+  return known != streams_.end() ? *known : streams_.emplace_back(pool_stream(where));
+}
+
+// The message is as good as none: its memory goes, its bytes still come.
+void staged_receive::fail() noexcept {
+  for (part& each : parts_) each.sink.reset();
+  tensors_.clear();
+  streams_.clear();
+}
+
+std::span<std::byte> staged_receive::room() {
+  if (at_ == parts_.size()) return std::span(record_).last(record_left_);
+  part& next = parts_[at_];
+  if (!failure_) {
+    try {
+      return next.sink->room();
+    } catch (const error&) {
+      failure_ = std::current_exception();
+      fail();
+    }
+  }
+  unwanted_.resize(unwanted_at_once);
+  return std::span(unwanted_).first(std::min(next.left, unwanted_.size()));
+}
+
+void staged_receive::commit(std::size_t bytes) {
+  if (at_ == parts_.size()) {
+    record_left_ -= bytes;
+    return;
+  }
+  part& next = parts_[at_];
+  next.left -= bytes;
+  if (!failure_ && bytes != 0) {
+    try {
+      next.sink->commit(bytes);
+    } catch (const error&) {
+      failure_ = std::current_exception();
+      fail();
+    }
+  }
+  advance();
+}
+
+void staged_receive::finish(inbound_message& message) {
+  if (has_record_) {
+    const outcome_record outcome = outcome_record::decode(record_.data());
+    if (outcome.code != errc{} && !failure_) {
+      failure_ =
+          make_error(outcome.code, "the sender's devices failed while its tensors were on their way: " + outcome.text);
+      fail();
+    }
+  }
+  check_received(tensors_);
+  message.tensors = std::move(tensors_);
+  std::erase_if(streams_, [](const stream& each) { return operations_of(each.device().kind).immediate; });
+  message.streams = std::move(streams_);
+  message.failure = failure_;
+}
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,348 @@
+#include "stream_connection_impl.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::size_t read_round = 1024 * 1024;            // bytes read before waiting work is given its turn
+constexpr std::chrono::microseconds driver_patience{200};  // a driver that slept longer gives way to a new one
+
+}  // namespace
+
+// Becomes the reader, or makes the present one look again.
+bool stream_connection::take_reader() noexcept {
+  int value = reader_.load();
+  for (;;) {
+    if (value == not_read) {
+      if (reader_.compare_exchange_weak(value, being_read)) return true;
+    } else if (value == being_read) {
+      if (reader_.compare_exchange_weak(value, read_again)) return false;
+    } else {
+      return false;
+    }
+  }
+}
+
+// Stops being the reader. If somebody asked meanwhile to look again, the descriptor is armed, which reports what is there.
+void stream_connection::leave_reader() noexcept {
+  for (;;) {
+    if (closed_.load()) return tell_closed();  // and stays the reader for ever
+    const bool stalled = reader_state_.stalled();
+    const int before = reader_.exchange(not_read);
+    if (closed_.load()) {
+      if (!take_reader()) return;
+      continue;
+    }
+    if (before == read_again) {
+      set_armed(true);
+      if (stalled) read_later();  // what is here already is not reported
+    }
+    return;
+  }
+}
+
+// After a pause. The thread that reads at the moment may have seen its end, or not.
+void stream_connection::read_later() noexcept {
+  if (later_posted_.exchange(true)) return;  // it has yet to look
+  later_.of = shared_from_this();
+  later_.run = [](work* self) noexcept {
+    const auto of = std::move(static_cast<turn*>(self)->of);
+    of->later_posted_.exchange(false);  // reads what others had seen to before they found it set
+    if (of->take_reader()) of->read_all(true);
+  };
+  loop_->post_elsewhere(&later_);
+}
+
+// A device has taken what was in the way.
+void stream_connection::go_on_reading() noexcept {
+  interrupt_drive();
+  read_later();
+}
+
+void stream_connection::tell_closed() noexcept {
+  if (std::exchange(told_, true)) return;
+  std::exception_ptr reason;
+  std::shared_ptr<connection_receiver> receiver;  // let go: it holds this connection, too
+  {
+    std::lock_guard lock(out_mutex_);
+    reason = reason_;
+    receiver = std::move(receiver_);
+    reader_gone_ = true;
+    release_descriptor();
+  }
+  reader_state_.abandon();  // whoever keeps a handle on this keeps no memory, of devices for example
+  {
+    std::lock_guard lock(interrupt_mutex_);
+    if (interrupt_ >= 0) ::close(interrupt_);
+    interrupt_ = never_again;
+  }
+  if (receiver) receiver->on_closed(*this, reason);
+}
+
+// One recvmsg; the caller is the reader. With `sleep` it waits up to plain_wait for the first byte.
+stream_connection::outcome stream_connection::receive(std::size_t& received, bool sleep) noexcept {
+  received = 0;
+  if (paused()) return outcome::drained;
+  try {
+    if (reader_state_.stalled()) {
+      reader_state_.go_on(*this);
+      if (paused()) return outcome::drained;
+    }
+    std::array<iovec, frame_reader::max_vectors> vectors;
+    std::size_t total = 0;
+    const std::size_t count = reader_state_.prepare(vectors, total);
+    if (count == 0) return outcome::drained;  // until a device has got further
+    ssize_t got = 0;
+    if (count == 1) {
+      got = ::recv(descriptor_, vectors[0].iov_base, vectors[0].iov_len, sleep ? 0 : MSG_DONTWAIT);
+    } else {
+      msghdr header{};
+      header.msg_iov = vectors.data();
+      header.msg_iovlen = count;
+      got = ::recvmsg(descriptor_, &header, sleep ? 0 : MSG_DONTWAIT);
+    }
+    if (got > 0) {
+      received = static_cast<std::size_t>(got);
+      last_read_.store(clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+      reader_state_.commit(received, *this);
+      return received == total ? outcome::more : outcome::drained;
+    }
+    if (got == 0) {
+      fail(make_error(
+          errc::connection_lost,
+          description_ + (reader_state_.mid_message() ? ": the peer closed the connection in the middle of a message"
+                                                      : ": the peer closed the connection")));
+      return outcome::ended;
+    }
+    if (errno == EINTR) return outcome::more;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return outcome::drained;
+    fail(make_error(errc::connection_lost,
+                    "reading from " + description_ + ": " + std::generic_category().message(errno)));
+  } catch (const error& e) {
+    log(log_level::warning, "closing " + description_ + ", which broke the protocol: " + e.what());
+    fail(make_error(errc::protocol_error, description_ + " broke the protocol: " + e.what()));
+  } catch (const std::exception& e) {
+    log(log_level::warning, "closing " + description_ + ": " + e.what());
+    fail(make_error(errc::resource_exhausted, "receiving from " + description_ + ": " + e.what()));
+  }
+  return outcome::ended;
+}
+
+void stream_connection::read_all(bool to_the_end) noexcept {
+  std::size_t round = 0;
+  for (;;) {
+    std::size_t received = 0;
+    const outcome result = receive(received);
+    round += received;
+    if (result == outcome::ended) break;
+    if (result == outcome::drained && (!to_the_end || received == 0)) break;
+    if (round >= read_round && io_threads::has_more_work()) {
+      take_reader();  // so that leaving arms the descriptor again, which reports the rest
+      break;
+    }
+  }
+  leave_reader();
+  // Who looked meanwhile whether the descriptor has to be armed, after a thread that lingered, found a reader and left it at that.
+  keep_watched();
+  flush_held_back();
+}
+
+void stream_connection::on_ready(readiness ready) noexcept {
+  if (ready.writable) {
+    std::unique_lock lock(out_mutex_);
+    if (std::exchange(blocked_, false)) {
+      want_writable_ = false;
+      write_queued(lock);
+    }
+  }
+  if (ready.readable && take_reader()) read_all(ready.hung_up);
+}
+
+void stream_connection::set_armed(bool armed) noexcept {
+  std::lock_guard lock(arm_mutex_);
+  if (watch_ == watch_id::none || closed_.load()) return;
+  armed_.store(armed);
+  loop_->rewatch(watch_, armed, want_writable_);
+}
+
+// The descriptor stays disarmed although nobody reads, or messages are held back: the monitor arms it when that lasts,
+// and writes them.
+void stream_connection::note_unwatched() noexcept {
+  touched_.fetch_add(1);
+  if (noted_.load() || noted_.exchange(true)) return;
+  loop_->watch_later(shared_from_this());
+}
+
+bool stream_connection::resume_watching(bool now) noexcept {
+  if (now) {
+    keep_watched();
+    return true;
+  }
+  flush_held_back();
+  const std::uint32_t touched = touched_.load();
+  if (std::exchange(seen_touched_, touched) != touched && !closed_.load()) return false;
+  noted_.store(false);  // a thread in drive() notes it again when it leaves
+  keep_watched();
+  // Somebody may have noted it in between, and have found it noted still.
+  return touched_.load() == touched || noted_.exchange(true);
+}
+
+bool stream_connection::linger() noexcept {
+  if (paused()) return false;
+  // A caller that waits for its reply finds the connection free to read only if nobody else sits on it.
+  if (driven_.load(std::memory_order_relaxed)) {
+    keep_watched();
+    return false;
+  }
+  int expected = not_read;
+  if (!reader_.compare_exchange_strong(expected, being_read)) return false;
+  if (reader_state_.stalled()) {  // there will be news
+    leave_reader();
+    keep_watched();
+    return false;
+  }
+  if (armed_.load()) set_armed(false);
+  const auto budget = spin_.budget();
+  std::size_t received = 0;
+  outcome result = outcome::drained;
+  const auto started = clock::now();
+  if (budget.count() != 0) {
+    do {
+      result = receive(received);
+    } while (received == 0 && result == outcome::drained && clock::now() - started < budget);
+    received != 0 ? spin_.succeeded() : spin_.failed();
+  }
+  if (received == 0 && result == outcome::drained && loop_->begin_private_wait()) {
+    result = receive(received, true);
+    loop_->end_private_wait();
+    if (received != 0) spin_.slept(clock::now() - started);
+  }
+  const bool got = received != 0;
+  while (result == outcome::more) result = receive(received);
+  if (got) {
+    leave_reader();
+    note_unwatched();  // after leaving: the monitor arms only what nobody reads
+    flush_held_back();
+    return true;
+  }
+  leave_reader();
+  keep_watched();
+  return false;
+}
+
+int stream_connection::interrupt_descriptor() noexcept {
+  std::lock_guard lock(interrupt_mutex_);
+  if (interrupt_ == no_descriptor) interrupt_ = std::max(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), no_descriptor);
+  return interrupt_;
+}
+
+bool stream_connection::drive(const drive_condition& condition, deadline until) noexcept {
+  if (paused()) return false;
+  driven_.store(true, std::memory_order_relaxed);
+  const int interrupt = interrupt_descriptor();
+  if (interrupt < 0) {  // no descriptor left: somebody else reads
+    keep_watched();
+    return false;
+  }
+  int expected = not_read;
+  if (!reader_.compare_exchange_strong(expected, being_read)) {
+    // A thread that waits long for its own reply would cost every short call of others a hand-over: it gives way, and the
+    // next call finds the place free.
+    const clock::rep since = driver_asleep_since_.load(std::memory_order_relaxed);
+    if (since != 0 && clock::now() - clock::time_point(clock::duration(since)) > driver_patience) {
+      give_way_.store(true);
+      interrupt_drive();
+    }
+    return false;
+  }
+  give_way_.store(false);
+  bool gave_way = false;
+  // Whoever calls keeps the receiver alive; only the reader lets go of it, in tell_closed().
+  connection_receiver* const receiver = receiver_.get();
+  if (armed_.load()) set_armed(false);
+  bool to_the_end = false;
+  const auto read_available = [&](bool sleep) {
+    std::size_t received = 0;
+    std::size_t total = 0;
+    outcome result = receive(received, sleep);
+    for (total = received; result == outcome::more || (to_the_end && result == outcome::drained && received != 0);
+         total += received) {
+      result = receive(received);
+    }
+    return total != 0 || result == outcome::ended;
+  };
+  const auto finished = [&] { return condition.done() || closed_.load(); };
+
+  flush_held_back();
+  bool plain = true;
+  while (!finished()) {
+    const auto budget = spin_.budget();
+    const auto started = clock::now();
+    if (started >= until.at()) break;
+    if (budget.count() != 0) {
+      bool got = false;
+      while (!(got = read_available(false)) && !finished() && clock::now() - started < budget) {
+      }
+      got ? spin_.succeeded() : spin_.failed();
+      flush_held_back();
+      if (got || finished()) continue;
+    }
+    if (std::exchange(plain, false) && until.remaining() > 2 * plain_wait) {
+      if (read_available(true)) {
+        spin_.slept(clock::now() - started);
+        flush_held_back();
+      }
+      continue;
+    }
+    const bool no_room = reader_state_.stalled() && !paused();  // what there is to read has to wait for a device
+    std::array<pollfd, 2> waiting{{{no_room ? -1 : descriptor_, POLLIN | POLLRDHUP, 0}, {interrupt, POLLIN, 0}}};
+    timespec limit{};
+    if (!until.is_never()) {
+      const auto left = until.remaining();
+      limit.tv_sec = static_cast<time_t>(left.count() / 1'000'000'000);
+      limit.tv_nsec = static_cast<long>(left.count() % 1'000'000'000);
+    }
+    driver_asleep_since_.store(started.time_since_epoch().count(), std::memory_order_relaxed);
+    const int ready = ::ppoll(waiting.data(), waiting.size(), until.is_never() ? nullptr : &limit, nullptr);
+    driver_asleep_since_.store(0, std::memory_order_relaxed);
+    if (ready < 0 && errno != EINTR) {
+      gave_way = true;
+      break;
+    }
+    if (waiting[1].revents != 0) {
+      std::uint64_t ignored = 0;
+      (void)!::read(interrupt, &ignored, sizeof ignored);
+    }
+    if (waiting[0].revents != 0 || no_room) {
+      to_the_end = (waiting[0].revents & (POLLHUP | POLLERR | POLLRDHUP)) != 0;
+      spin_.slept(clock::now() - started);
+      read_available(false);
+      flush_held_back();
+    }
+    if (give_way_.exchange(false)) {
+      gave_way = !finished();
+      break;
+    }
+  }
+  leave_reader();
+  flush_held_back();
+  // Whoever sent after this check finds no reader and reads itself, or calls keep_watched().
+  if (receiver && receiver->expected_messages() != 0) {
+    keep_watched();
+  } else if (!closed_.load()) {
+    note_unwatched();
+  }
+  return !gave_way;
+}
+
+}  // namespace ferry::inline v0::detail

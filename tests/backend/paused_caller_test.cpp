@@ -1,0 +1,167 @@
+// A caller from which nothing is read, and to which no connection for heartbeats can be opened.
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <ferry/backend/backend.hpp>
+#include <ferry/base/error.hpp>
+#include <ferry/store/hash_store.hpp>
+#include <ferry/transport/transport.hpp>
+
+#include "cluster.hpp"
+#include "gate.hpp"
+
+namespace {
+
+using namespace ferry;
+using namespace std::chrono_literals;
+
+// Unix sockets, between workers that take each other for ones of other processes, without control connections.
+class without_control final : public transport {
+ public:
+  explicit without_control(reactor& loop) : loop_(loop), below_(transport_traits<unix_domain>::open(loop)) {}
+  std::vector<std::string> listen(const std::string& group, const std::string& target, const std::string& host,
+                                  const transport_options& options,
+                                  std::shared_ptr<connection_acceptor> acceptor) override {
+    return below_->listen(group, target, host, options, std::move(acceptor));
+  }
+  void unlisten(const std::string& group, const std::string& target) noexcept override {
+    below_->unlisten(group, target);
+  }
+  void connect(const std::string& address, const hello& self, const transport_options& options, deadline until,
+               connect_callback callback) override {
+    if ((self.features & feature_control) == 0) {
+      return below_->connect(address, self, options, until, std::move(callback));
+    }
+    struct refusal : work {
+      connect_callback callback;
+    };
+    auto* item = new refusal;
+    item->callback = std::move(callback);
+    item->run = [](work* self) noexcept {
+      const std::unique_ptr<refusal> owned(static_cast<refusal*>(self));
+      connect_result refused;
+      refused.error = make_error(errc::connect_failed, "no connections for control");
+      owned->callback(std::move(refused));
+    };
+    loop_.post(item);
+  }
+  [[nodiscard]] bool understands(std::string_view address) const noexcept override {
+    return below_->understands(address);
+  }
+
+ private:
+  reactor& loop_;
+  const std::shared_ptr<transport> below_;
+};
+
+struct no_control {};
+
+}  // namespace
+
+template <>
+struct ferry::transport_traits<no_control> {
+  static constexpr std::string_view name = "no_control";
+  static constexpr int priority = 0;
+  static std::string unusable() { return transport_traits<unix_domain>::unusable(); }
+  static std::shared_ptr<transport> open(reactor& loop) { return std::make_shared<without_control>(loop); }
+};
+
+namespace {
+
+// Keeps the requests, and answers none before it is told to.
+class hoarder final : public request_handler {
+ public:
+  void on_request(const std::shared_ptr<reply_channel>& channel, const worker_info&,
+                  inbound_message&& request) noexcept override {
+    const std::lock_guard lock(mutex_);
+    kept_.emplace_back(channel, std::move(request));
+    arrived.arrive();
+  }
+  void on_member_event(const member_event& event) noexcept override {
+    const std::lock_guard lock(mutex_);
+    if (event.what == member_event::kind::lost) ++lost_;
+  }
+  [[nodiscard]] bool busy() const noexcept override { return false; }
+  void answer_all() {
+    std::vector<std::pair<std::shared_ptr<reply_channel>, inbound_message>> all;
+    {
+      const std::lock_guard lock(mutex_);
+      all.swap(kept_);
+    }
+    for (auto& [channel, request] : all) {
+      outgoing_message answer;
+      answer.header.kind = frame_kind::reply;
+      answer.begin_payload();
+      channel->reply(request.header.call_id, std::move(answer));
+      channel->handled(request.header.message_bytes());
+    }
+  }
+  [[nodiscard]] int lost() const {
+    const std::lock_guard lock(mutex_);
+    return lost_;
+  }
+  ferry_test::gate arrived;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::pair<std::shared_ptr<reply_channel>, inbound_message>> kept_;
+  int lost_ = 0;
+};
+
+struct asked final : pending_call {
+  ferry_test::gate answered;
+  bool failed = false;
+  void on_reply(inbound_message&&) noexcept override { answered.arrive(); }
+  void on_failure(errc, call_phase, const std::string&) noexcept override {
+    failed = true;
+    answered.arrive();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a caller from which nothing is read for longer than a lease is not taken for dead") {
+  using backend = native_over<transport_list<no_control>>;
+  constexpr auto lease = 200ms;
+  hoarder handlers[2];
+  std::unique_ptr<agent> agents[2];
+  const auto store = std::make_shared<hash_store>();
+  const auto join = [&](int rank) {
+    worker_config config{.name = "w" + std::to_string(rank), .rank = rank, .world_size = 2};
+    config.heartbeat_interval = 20ms;
+    config.lease = lease;
+    config.flow.served_calls_per_peer = 1;
+    agents[rank] = backend_list<backend>::factories().front().init(store->share(), config, config.options());
+    agents[rank]->join(handlers[rank]);
+  };
+  ferry_test::run_together({[&] { join(0); }, [&] { join(1); }});
+  asked calls[2];
+  for (int i = 0; i != 2; ++i) {
+    outgoing_message request;
+    request.header.kind = frame_kind::request;
+    request.header.flags = frame_no_deadline;
+    request.begin_payload();
+    (void)agents[0]->call(worker_id{1}, std::move(request), calls[i], {}, false);
+  }
+  handlers[1].arrived.await_arrivals(1);
+  while (agents[1]->counters().paused_connections == 0) std::this_thread::yield();
+  for (const auto until = clock::now() + 4 * lease; clock::now() < until && handlers[1].lost() == 0;)
+    std::this_thread::yield();
+  CHECK(handlers[1].arrived.arrived() == 1);
+  CHECK(handlers[1].lost() == 0);
+  handlers[1].answer_all();
+  calls[0].answered.await_arrivals(1);
+  handlers[1].arrived.await_arrivals(2);
+  handlers[1].answer_all();
+  calls[1].answered.await_arrivals(1);
+  CHECK_FALSE(calls[0].failed);
+  CHECK_FALSE(calls[1].failed);
+  for (auto& each : agents) each->close();
+  CHECK(handlers[0].lost() + handlers[1].lost() == 0);
+}

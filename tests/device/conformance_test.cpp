@@ -1,0 +1,12 @@
+#include <doctest/doctest.h>
+
+#include <ferry/test_kit/device_conformance.hpp>
+
+#include "queue_device.hpp"
+
+TEST_CASE("the CPU conforms") { ferry::test_kit::device_conformance<ferry::cpu>(); }
+
+TEST_CASE("a kind of device of one's own conforms") {
+  ferry::register_devices<queue_device>();
+  ferry::test_kit::device_conformance<queue_device>();
+}

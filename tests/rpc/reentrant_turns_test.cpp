@@ -1,0 +1,123 @@
+// Handlers of objects that take turns: reentrant ones, which give the turn away while they wait, and what still runs of a handler
+// once it has answered.
+
+#include <functional>
+#include <string>
+#include <thread>
+
+#include <doctest/doctest.h>
+
+#include "cluster.hpp"
+#include "gate.hpp"
+
+using ferry_test::cluster;
+using ferry_test::gate;
+
+namespace reentrant_turns_test {
+
+gate elsewhere;
+gate place;
+void wait_elsewhere() { elsewhere.pass(); }
+void keep_place() { place.pass(); }
+
+int answer() { return 42; }
+ferry::promise<int> afterwards;
+
+struct parting_call {
+  int to_make = 0;
+  ~parting_call() {
+    if (to_make != 0 && ferry::this_call().caller().value >= 0) (void)ferry::rpc_sync<answer>("worker0");
+  }
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(to_make);
+  }
+};
+
+class actor {
+ public:
+  int ask(const std::string& whom) {
+    ferry::rpc_sync<wait_elsewhere>(whom);
+    return ++calls_;
+  }
+  int count() { return ++calls_; }
+  // Its argument goes once the answer is there, and then calls somebody.
+  int take(const parting_call& last) { return last.to_make; }
+
+ private:
+  int calls_ = 0;
+};
+
+class jealous {
+ public:
+  int count() { return ++calls_; }
+  // Answers at once; a continuation calls this very object, and tells how that went.
+  int count_once_more(const ferry::rref<jealous>& self) {
+    ferry::rpc_async<answer>("worker0").then([self](const ferry::future<int>&) {
+      place.pass();
+      afterwards.set_value(self.rpc_sync<&jealous::count>());
+    });
+    return ++calls_;
+  }
+
+ private:
+  int calls_ = 0;
+};
+
+}  // namespace reentrant_turns_test
+
+template <>
+struct ferry::object_traits<reentrant_turns_test::jealous> {
+  static constexpr auto execution = ferry::execution::exclusive;
+};
+
+template <>
+struct ferry::object_traits<reentrant_turns_test::actor> {
+  static constexpr auto execution = ferry::execution::exclusive;
+  static constexpr bool reentrant = true;
+};
+
+using namespace reentrant_turns_test;
+
+TEST_CASE("who comes back from a wait waits for its turn without a place, which the one that has the turn may need") {
+  elsewhere.reset();
+  place.reset();
+  cluster group(2, {.configure = [](ferry::worker_config& config) {
+                  if (config.rank == 1) config.num_worker_threads = 1;
+                }});
+  const auto object = group[0].remote<ferry::make<actor>>("worker1");
+  const auto asking = object.rpc_async<&actor::ask>(std::string("worker0"));
+  elsewhere.await_arrivals(1);  // the handler waits, and has given its place and its turn away
+  const auto keeping = group[0].rpc_async<keep_place>("worker1");
+  place.await_arrivals(1);
+  const auto counting = object.rpc_async<&actor::count>();  // gets the turn, and no place
+  while (group[1].served_calls().size() != 3) std::this_thread::yield();
+  elsewhere.open();
+  while (group[0].traffic().empty() || group[1].pending_calls().size() != 0) std::this_thread::yield();
+  place.open();
+  CHECK(counting.get() == 1);
+  CHECK(asking.get() == 2);
+  keeping.get();
+}
+
+TEST_CASE("what a handler waits for after its answer takes no turn") {
+  cluster group(2);
+  const auto object = group[0].remote<ferry::make<actor>>("worker1");
+  for (int i = 1; i != 20; ++i) {
+    parting_call last;
+    last.to_make = 1;
+    CHECK(object.rpc_sync<&actor::take>(last) == 1);
+    last.to_make = 0;
+    CHECK(object.rpc_sync<&actor::count>({.timeout = std::chrono::seconds(60)}) == i);
+  }
+}
+
+TEST_CASE("a continuation that runs after the answer may call the object, which nobody keeps it from") {
+  place.reset();
+  afterwards = {};
+  cluster group(2);
+  const auto object = group[0].remote<ferry::make<jealous>>("worker1");
+  CHECK(object.rpc_sync<&jealous::count_once_more>(object) == 1);
+  place.open();
+  CHECK(afterwards.get_future().get() == 2);
+}

@@ -1,0 +1,93 @@
+// What workers tell each other about references passes the calls of users, of which as many as may be are under way.
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "cluster.hpp"
+#include "gate.hpp"
+#include "references.hpp"
+
+using ferry::rref;
+using ferry_test::cluster;
+using namespace references_test;
+using namespace std::chrono_literals;
+
+namespace reference_congestion_test {
+
+ferry_test::gate door;
+ferry_test::gate other_door;
+
+int stop_at_door(int value) {
+  door.pass();
+  return value;
+}
+// Begins once the owner has confirmed the worker that is called as a holder.
+bool look_at(const rref<counter>& which) { return which.confirmed_by_owner(); }
+bool pass_to_worker0(const rref<counter>& which) { return ferry::rpc_sync<look_at>("worker0", which); }
+// Hands a reference to an object of its own to worker0, by way of worker2.
+bool hand_around(int value) {
+  other_door.pass();
+  return ferry::rpc_sync<pass_to_worker0>("worker2", rref<counter>(value));
+}
+
+// Opened at the latest when the test ends: a handler behind one would keep its worker from shutting down.
+struct closed_doors {
+  closed_doors() {
+    door.reset();
+    other_door.reset();
+  }
+  ~closed_doors() {
+    door.open();
+    other_door.open();
+  }
+  closed_doors(const closed_doors&) = delete;
+  closed_doors& operator=(const closed_doors&) = delete;
+};
+
+// worker0 has `calls` calls at worker1, which take up all that `flow` lets through in one direction.
+void check_passing(const ferry::flow_limits& flow, int calls, const std::string& transport,
+                   const std::function<void(cluster&)>& congested) {
+  const closed_doors doors;
+  cluster group(3, {.configure = [&](ferry::worker_config& config) {
+                  config.flow = flow;
+                  config.num_worker_threads = 32;
+                  config.rpc_timeout = 30s;
+                  if (!transport.empty()) config.transports = {transport};
+                }});
+  const auto around = group[0].rpc_async<hand_around>("worker1", 5);
+  other_door.await_arrivals(1);
+  std::vector<ferry::future<int>> others;
+  for (int i = 0; i != calls; ++i) others.push_back(group[0].rpc_async<stop_at_door>("worker1", i));
+  congested(group);
+  other_door.open();
+  CHECK(around.get());
+  CHECK(door.arrived() <= calls);
+  door.open();
+  for (int i = 0; i != calls; ++i) CHECK(others[static_cast<std::size_t>(i)].get() == i);
+}
+
+}  // namespace reference_congestion_test
+
+using namespace reference_congestion_test;
+
+TEST_CASE("a holder is confirmed although as many calls to the owner are under way as may be") {
+  ferry::flow_limits flow;
+  flow.calls_per_peer = 4;
+  for (const std::string transport : {"", "unix"}) {
+    CAPTURE(transport);
+    check_passing(flow, 6, transport, [](cluster&) { door.await_arrivals(3); });
+  }
+}
+
+TEST_CASE("a holder is confirmed although the owner reads nothing more of its calls") {
+  ferry::flow_limits flow;
+  flow.served_calls_per_peer = 3;
+  for (const std::string transport : {"", "unix"}) {
+    CAPTURE(transport);
+    check_passing(flow, 20, transport, [](cluster& group) { await_figure(group[1], "agent.paused_connections", "1"); });
+  }
+}

@@ -1,0 +1,390 @@
+// The counting of references when calls are given up, messages do not arrive and workers die.
+
+#include <algorithm>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "reference_parties.hpp"
+
+using namespace ferry::detail;
+using namespace ferry_test;
+using kind = reference_control::kind;
+using knowledge = reference_protocol::knowledge;
+
+namespace {
+
+bool contains(const std::vector<object_id>& list, const object_id& object) {
+  return std::find(list.begin(), list.end(), object) != list.end();
+}
+
+}  // namespace
+
+TEST_CASE("a creation that was given up does not happen later") {
+  parties w;
+  const object_id object = w.a.protocol.create(w.b.self());
+  const held_fork fork = w.a.protocol.creating_fork(object);
+  w.a.protocol.doubt_creation(object, w.a.effects);
+  w.a.protocol.doubt_creation(object, w.a.effects);
+  REQUIRE(w.a.effects.controls.size() == 1);
+  const auto query = w.take(w.a);
+  SUBCASE("the call is late") {
+    CHECK(w.deliver(w.a, query) == reference_answer::too_late);
+    CHECK(w.a.effects.failed == std::vector{reference_effects::failure{fork, ferry::errc::reference_deleted}});
+    CHECK_FALSE(w.b.protocol.begin_creation(object, w.b.effects));
+    CHECK(w.deliver(w.a, query) == reference_answer::too_late);  // and once more
+    CHECK(w.b.effects.never_made.empty());                       // nobody had asked
+  }
+  SUBCASE("the call has arrived") {
+    REQUIRE(w.b.protocol.begin_creation(object, w.b.effects));
+    CHECK(w.deliver(w.a, query) == reference_answer::done);
+    CHECK(w.a.protocol.confirmed(fork));
+    w.b.protocol.end_creation(object, w.b.effects);
+    CHECK(w.b.effects.released.empty());
+    w.a.protocol.drop(fork, w.a.effects);
+    w.settle();
+    CHECK(w.b.effects.released == std::vector{object});
+    w.deliver(w.a, query);
+  }
+  SUBCASE("the answer comes after all, before that of the owner") {
+    REQUIRE(w.b.protocol.begin_creation(object, w.b.effects));
+    w.b.protocol.end_creation(object, w.b.effects);
+    w.a.protocol.confirm_creation(object, w.a.effects);
+    w.a.protocol.drop(fork, w.a.effects);
+    w.settle();
+    w.deliver(w.a, query);
+  }
+  CHECK(w.all_forgot());
+}
+
+TEST_CASE("a hand-over that was withdrawn is refused when it comes late") {
+  parties w;
+  const object_id object = create(w.a, w.b);
+  const held_fork fork = w.a.protocol.creating_fork(object);
+  handed_reference handed;
+  party* parent = nullptr;
+  SUBCASE("from a holder") {
+    parent = &w.a;
+    handed = w.a.protocol.hand_over(fork, w.c.self());
+    w.a.protocol.drop(fork, w.a.effects);
+  }
+  SUBCASE("from the owner") {
+    parent = &w.b;
+    handed = w.b.protocol.hand_over(object, w.c.self());
+    w.a.protocol.drop(fork, w.a.effects);
+    w.settle();
+  }
+  if (parent == nullptr) return;
+  CHECK(w.b.effects.released.empty());
+  parent->protocol.doubt(w.c.self(), handed.hand_over, parent->effects);
+  parent->protocol.doubt(w.c.self(), handed.hand_over, parent->effects);
+  REQUIRE(parent->effects.controls.size() == 1);
+  const auto query = w.take(*parent);
+  CHECK(w.deliver(*parent, query) == reference_answer::too_late);
+  CHECK(w.deliver(*parent, query) == reference_answer::too_late);  // repeated, as the first answer was lost
+  CHECK(parent->protocol.settled(w.c.self(), handed.hand_over));
+  CHECK(w.c.protocol.receive(handed, parent->self(), w.c.effects).refused);
+  w.settle();
+  CHECK(w.b.effects.released == std::vector{object});
+  CHECK(w.all_forgot());
+}
+
+TEST_CASE("a hand-over that is doubted but has arrived stays") {
+  parties w;
+  const object_id object = create(w.a, w.b);
+  const held_fork fork = w.a.protocol.creating_fork(object);
+  const handed_reference handed = w.a.protocol.hand_over(fork, w.c.self());
+  w.a.protocol.drop(fork, w.a.effects);
+  const auto receipt = w.c.protocol.receive(handed, w.a.self(), w.c.effects);
+  w.a.protocol.doubt(w.c.self(), handed.hand_over, w.a.effects);
+  CHECK(w.deliver(w.a, w.take(w.a)) == reference_answer::done);
+  CHECK(w.a.effects.controls.empty());
+  CHECK_FALSE(w.a.protocol.settled(w.c.self(), handed.hand_over));
+  w.settle();
+  CHECK(w.a.protocol.settled(w.c.self(), handed.hand_over));
+  CHECK(w.b.effects.released.empty());
+  CHECK(w.c.protocol.confirmed(receipt.fork));
+  const handed_reference given = w.b.protocol.hand_over(object, w.c.self());
+  const auto second = w.c.protocol.receive(given, w.b.self(), w.c.effects);
+  w.b.protocol.doubt(w.c.self(), given.hand_over, w.b.effects);
+  w.settle();
+  CHECK(w.b.protocol.settled(w.c.self(), given.hand_over));
+  CHECK(w.b.protocol.figures().forks == 2);
+  w.c.protocol.drop(receipt.fork, w.c.effects);
+  w.c.protocol.drop(second.fork, w.c.effects);
+  w.settle();
+  CHECK(w.b.effects.released == std::vector{object});
+  CHECK(w.all_forgot());
+}
+
+TEST_CASE("a message that could not be sent is undone") {
+  parties w;
+  const object_id object = create(w.a, w.b);
+  const held_fork fork = w.a.protocol.creating_fork(object);
+  const handed_reference first = w.a.protocol.hand_over(fork, w.c.self());
+  const handed_reference second = w.a.protocol.hand_over(fork, w.c.self());
+  w.a.protocol.drop(fork, w.a.effects);
+  w.a.protocol.not_sent(w.c.self(), first.hand_over, w.a.effects);
+  CHECK(w.a.effects.controls.empty());
+  w.a.protocol.not_sent(w.c.self(), second.hand_over, w.a.effects);
+  CHECK(w.a.effects.controls.size() == 1);
+  const handed_reference given = w.b.protocol.hand_over(object, w.c.self());
+  w.settle();
+  CHECK(w.b.effects.released.empty());
+  w.b.protocol.not_sent(w.c.self(), given.hand_over, w.b.effects);
+  CHECK(w.b.effects.released == std::vector{object});
+  CHECK(w.all_forgot());
+}
+
+TEST_CASE("a holder that dies releases its forks, and its late words change nothing") {
+  parties w;
+  const object_id object = create(w.a, w.b);
+  const object_id late = w.a.protocol.create(w.b.self());
+  w.b.protocol.gone(w.a.self(), w.b.effects);
+  w.b.protocol.gone(w.a.self(), w.b.effects);
+  CHECK(w.b.effects.released == std::vector{object});
+  CHECK_FALSE(w.b.protocol.begin_creation(late, w.b.effects));
+  CHECK(w.b.protocol.look_up(late) == knowledge::deleted);
+  const reference_protocol before = w.b.protocol;
+  for (const kind what :
+       {kind::fork_request, kind::child_accept, kind::user_delete, kind::hand_over_query, kind::creation_query}) {
+    reference_control control;
+    control.what = what;
+    control.object = late;
+    control.number = 7;
+    CHECK(w.b.protocol.on_control(w.a.self(), control, w.b.effects) == reference_answer::too_late);
+  }
+  CHECK(w.b.protocol.receive({object, 1}, w.a.self(), w.b.effects).refused);
+  CHECK(w.b.protocol == before);
+  CHECK(w.b.protocol.hand_over(object, w.a.self()).hand_over != 0);
+  CHECK(w.b.forgot_everything());
+}
+
+TEST_CASE("what is meant for an earlier life of a worker changes nothing") {
+  parties w;
+  const object_id object = create(w.a, w.b);
+  const reference_protocol before = w.b.protocol;
+  object_id earlier = object;
+  earlier.owner.life = {7};
+  reference_control control;
+  control.object = earlier;
+  control.number = 2;
+  control.key = w.a.protocol.creating_fork(object).key;
+  for (const kind what : {kind::fork_request, kind::user_delete, kind::creation_query}) {
+    control.what = what;
+    CHECK((w.b.protocol.on_control(w.a.self(), control, w.b.effects) == reference_answer::done) ==
+          (what == kind::user_delete));
+  }
+  CHECK_FALSE(w.b.protocol.begin_creation(earlier, w.b.effects));
+  CHECK(w.b.protocol.look_up(earlier) == knowledge::deleted);
+  CHECK(w.b.protocol == before);
+}
+
+TEST_CASE("a creator that dies while its object is being made") {
+  parties w;
+  const object_id object = w.a.protocol.create(w.b.self());
+  REQUIRE(w.b.protocol.begin_creation(object, w.b.effects));
+  w.b.protocol.gone(w.a.self(), w.b.effects);
+  CHECK(w.b.effects.released.empty());
+  w.b.protocol.end_creation(object, w.b.effects);
+  CHECK(w.b.effects.released == std::vector{object});
+  CHECK(w.b.forgot_everything());
+}
+
+TEST_CASE("an owner that dies makes its references fail") {
+  parties w;
+  const object_id object = create(w.a, w.b);
+  const held_fork fork = w.a.protocol.creating_fork(object);
+  const handed_reference handed = w.a.protocol.hand_over(fork, w.c.self());
+  const object_id unfinished = w.a.protocol.create(w.b.self());
+  w.a.protocol.gone(w.b.self(), w.a.effects);
+  CHECK(w.a.effects.failed.size() == 2);
+  CHECK(w.a.effects.failed.front() == reference_effects::failure{fork, ferry::errc::peer_lost});
+  CHECK(w.a.protocol.settled(w.c.self(), handed.hand_over));
+  CHECK(w.a.forgot_everything());
+  w.a.protocol.confirm_creation(unfinished, w.a.effects);
+  w.a.protocol.drop(fork, w.a.effects);
+  CHECK(w.a.protocol.hand_over(fork, w.c.self()).hand_over == 0);
+  CHECK(w.c.protocol.receive({}, w.a.self(), w.c.effects).refused);
+  SUBCASE("while a child asks it") {
+    const auto receipt = w.c.protocol.receive(handed, w.a.self(), w.c.effects);
+    w.take(w.c);
+    w.c.protocol.gone(w.b.self(), w.c.effects);
+    CHECK(w.c.effects.failed == std::vector{reference_effects::failure{receipt.fork, ferry::errc::peer_lost}});
+  }
+  SUBCASE("before a child receives it") {
+    w.c.protocol.gone(w.b.self(), w.c.effects);
+    const auto receipt = w.c.protocol.receive(handed, w.a.self(), w.c.effects);
+    CHECK_FALSE(receipt.refused);
+    CHECK(w.c.effects.failed == std::vector{reference_effects::failure{receipt.fork, ferry::errc::peer_lost}});
+  }
+  REQUIRE(w.c.effects.controls.size() == 1);  // the parent is told either way
+  w.settle();
+  CHECK(w.a.forgot_everything());
+  CHECK(w.c.forgot_everything());
+  const object_id next = w.c.protocol.create(w.b.self());  // noted nowhere
+  w.c.protocol.not_created(next, w.c.effects);
+  CHECK(w.c.forgot_everything());
+}
+
+TEST_CASE("a child that dies frees its parent") {
+  parties w;
+  const object_id object = create(w.a, w.b);
+  const held_fork fork = w.a.protocol.creating_fork(object);
+  const handed_reference handed = w.a.protocol.hand_over(fork, w.c.self());
+  w.c.protocol.receive(handed, w.a.self(), w.c.effects);
+  w.b.protocol.hand_over(object, w.c.self());
+  w.deliver(w.c, w.take(w.c));
+  CHECK(w.b.protocol.figures().forks == 3);
+  w.a.protocol.drop(fork, w.a.effects);
+  CHECK(w.a.effects.controls.empty());
+  w.c = party{2};
+  w.a.protocol.gone(w.c.self(), w.a.effects);
+  w.b.protocol.gone(w.c.self(), w.b.effects);
+  w.settle();
+  CHECK(w.b.effects.released == std::vector{object});
+  CHECK(w.all_forgot());
+}
+
+TEST_CASE("a parent that dies does not keep its child from holding what the owner still has") {
+  parties w;
+  const object_id object = create(w.a, w.b);
+  const held_fork fork = w.a.protocol.creating_fork(object);
+  const auto receipt = w.c.protocol.receive(w.a.protocol.hand_over(fork, w.c.self()), w.a.self(), w.c.effects);
+  w.c.protocol.gone(w.a.self(), w.c.effects);
+  SUBCASE("the child is in time") {
+    w.deliver(w.c, w.take(w.c));
+    w.b.protocol.gone(w.a.self(), w.b.effects);
+    CHECK(w.b.effects.released.empty());
+    CHECK(w.c.protocol.confirmed(receipt.fork));
+    w.c.protocol.drop(receipt.fork, w.c.effects);
+  }
+  SUBCASE("the owner hears of the death first") {
+    w.b.protocol.gone(w.a.self(), w.b.effects);
+    CHECK(w.b.effects.released == std::vector{object});
+    CHECK(w.deliver(w.c, w.take(w.c)) == reference_answer::too_late);
+    CHECK(w.c.effects.failed == std::vector{reference_effects::failure{receipt.fork, ferry::errc::reference_deleted}});
+  }
+  w.a = party{0};
+  w.settle();
+  CHECK(w.b.effects.released == std::vector{object});
+  CHECK(w.all_forgot());
+}
+
+TEST_CASE("references of an object that was never made end like others") {
+  parties w;
+  const object_id object = w.a.protocol.create(w.b.self());
+  const held_fork fork = w.a.protocol.creating_fork(object);
+  const handed_reference to_child = w.a.protocol.hand_over(fork, w.c.self());
+  const handed_reference to_owner = w.a.protocol.hand_over(fork, w.b.self());
+  w.a.protocol.doubt_creation(object, w.a.effects);
+  w.settle();
+  CHECK(w.a.protocol.settled(w.c.self(), to_child.hand_over));
+  const auto child = w.c.protocol.receive(to_child, w.a.self(), w.c.effects);
+  const auto own = w.b.protocol.receive(to_owner, w.a.self(), w.b.effects);
+  CHECK(own.own);
+  CHECK(contains(w.b.effects.never_made, object));
+  CHECK(w.b.protocol.look_up(object) == knowledge::deleted);
+  w.settle();
+  CHECK(w.c.effects.failed == std::vector{reference_effects::failure{child.fork, ferry::errc::reference_deleted}});
+  w.b.protocol.drop_locally(object, w.b.effects);
+  CHECK(w.all_forgot());
+}
+
+TEST_CASE("at the end all forks go, those that are still needed when they can") {
+  parties w;
+  const object_id object = create(w.a, w.b);
+  const object_id pending = w.a.protocol.create(w.b.self());
+  const object_id given = create(w.a, w.b);
+  const handed_reference handed = w.a.protocol.hand_over(w.a.protocol.creating_fork(given), w.c.self());
+  w.a.protocol.drop_all(w.a.effects);
+  CHECK(w.a.protocol.pending() == 2);
+  w.settle();
+  CHECK(w.b.effects.released == std::vector{object});
+  REQUIRE(w.b.protocol.begin_creation(pending, w.b.effects));
+  w.b.protocol.end_creation(pending, w.b.effects);
+  w.a.protocol.confirm_creation(pending, w.a.effects);
+  w.c.protocol.receive(handed, w.a.self(), w.c.effects);
+  w.c.protocol.drop_all(w.c.effects);
+  w.settle();
+  CHECK(w.b.effects.released.size() == 3);
+  CHECK(w.all_forgot());
+}
+
+TEST_CASE("hand-overs that were never sent, and withdrawn ones, are not remembered for ever") {
+  using ferry::detail::reference_protocol;
+  parties w;
+  const object_id object = create(w.a, w.b);
+  const held_fork fork = w.a.protocol.creating_fork(object);
+  const auto& memory = [&]() -> auto& { return reference_probe::peer(w.c.protocol, w.a.self()); };
+  const handed_reference open = w.a.protocol.hand_over(fork, w.c.self());  // on its way all the time
+  handed_reference last_withdrawn;
+  for (int round = 0; round != 1000; ++round) {
+    // One that arrives, between one that is not sent and one that is withdrawn.
+    w.a.protocol.not_sent(w.c.self(), w.a.protocol.hand_over(fork, w.c.self()).hand_over, w.a.effects);
+    const handed_reference handed = w.a.protocol.hand_over(fork, w.c.self());
+    w.c.protocol.drop(w.c.protocol.receive(handed, w.a.self(), w.c.effects).fork, w.c.effects);
+    last_withdrawn = w.a.protocol.hand_over(fork, w.c.self());
+    w.a.protocol.doubt(w.c.self(), last_withdrawn.hand_over, w.a.effects);
+    w.settle();
+    if (round == 500) {
+      // From then on nothing holds the others up.
+      CHECK(memory().seen.intervals() > 400);
+      CHECK(w.c.protocol.receive(open, w.a.self(), w.c.effects).refused == false);
+      w.c.protocol.drop(w.c.protocol.receive(open, w.a.self(), w.c.effects).fork, w.c.effects);
+      w.settle();
+    }
+  }
+  CHECK(memory().seen.intervals() <= reference_protocol::most_left_out + 1);
+  CHECK(memory().withdrawn.intervals() <= reference_protocol::most_left_out);
+  // The late ones are refused all the same.
+  CHECK(w.c.protocol.receive(last_withdrawn, w.a.self(), w.c.effects).refused);
+  CHECK(w.c.protocol.receive({object, open.hand_over + 1}, w.a.self(), w.c.effects).refused);
+  w.a.protocol.drop(fork, w.a.effects);
+  w.settle();
+  CHECK(w.all_forgot());
+}
+
+TEST_CASE("of workers that are gone little is remembered, and of very many only the last ones") {
+  using ferry::detail::reference_protocol;
+  party own(0);
+  const peer_life other{{7}, {1}};
+  for (std::uint64_t life = 1; life <= 2 * reference_protocol::most_gone; ++life) {
+    const peer_life mortal{{1}, {life}};
+    const object_id object = own.protocol.create(mortal);
+    own.protocol.confirm_creation(object, own.effects);
+    const handed_reference handed = own.protocol.hand_over(own.protocol.creating_fork(object), other);
+    (void)own.protocol.receive({{own.self(), mortal, life}, 1}, mortal, own.effects);
+    own.protocol.gone(mortal, own.effects);
+    own.protocol.not_sent(other, handed.hand_over, own.effects);
+    // Nothing is begun with the dead, and what is handed to them has numbers of its own.
+    CHECK(own.protocol.receive({{own.self(), mortal, life}, 2}, mortal, own.effects).refused);
+    const object_id vain = own.protocol.create(mortal);
+    CHECK(vain.number > object.number);
+    CHECK(own.protocol.settled(mortal, 1));
+    own.effects = {};
+  }
+  CHECK(reference_probe::peers(own.protocol).size() <= 2);
+  CHECK(reference_probe::gone(own.protocol).size() == reference_protocol::most_gone);
+  CHECK(own.protocol.is_gone({{1}, {2 * reference_protocol::most_gone}}));
+  CHECK_FALSE(own.protocol.is_gone({{1}, {1}}));
+  CHECK(own.protocol.figures().users == 0);
+}
+
+TEST_CASE("the memory of what has ended stays small") {
+  parties w;
+  const object_id object = create(w.a, w.b);
+  const held_fork fork = w.a.protocol.creating_fork(object);
+  for (int round = 0; round < 100; ++round) {
+    const handed_reference handed = w.a.protocol.hand_over(fork, w.c.self());
+    const auto receipt = w.c.protocol.receive(handed, w.a.self(), w.c.effects);
+    w.c.protocol.drop(receipt.fork, w.c.effects);
+    w.settle();
+    w.a.protocol.drop(w.a.protocol.creating_fork(create(w.a, w.b)), w.a.effects);
+    w.settle();
+  }
+  CHECK(reference_probe::peer(w.b.protocol, w.c.self()).ended_claims.intervals() == 1);
+  CHECK(reference_probe::peer(w.b.protocol, w.a.self()).ended_claims.intervals() == 1);
+  CHECK(reference_probe::peer(w.c.protocol, w.a.self()).seen.intervals() == 1);
+  CHECK(w.b.protocol.figures().forks == 1);
+}

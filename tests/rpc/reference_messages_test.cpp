@@ -1,0 +1,196 @@
+// References while messages are lost, late, doubled and out of order.
+
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "cluster.hpp"
+#include "expect_error.hpp"
+#include "references.hpp"
+
+using ferry::errc;
+using ferry::fault_action;
+using ferry::fault_rule;
+using ferry::message_kinds;
+using ferry::rref;
+using namespace references_test;
+using namespace std::chrono_literals;
+
+namespace reference_messages_test {
+
+rref<tracked> make_tracked(const std::string& where, int value) {
+  return ferry::remote<ferry::make<tracked>>(where, value);
+}
+int add_up(int a, int b) { return a + b; }
+int touch_at(const std::string& where, const rref<tracked>& ref) {
+  return ferry::rpc_sync<touch>(where, ref) + ref.rpc_sync<&tracked::value>();
+}
+rref<tracked> back(const rref<tracked>& ref) { return ref; }
+
+void add_to_all(faulty_cluster& group, const fault_rule& rule) {
+  for (int rank = 0; rank != group.size(); ++rank) group.faults(rank).add(rule);
+}
+
+// Objects of each, shared with each, by each.
+void share(faulty_cluster& group, int rounds) {
+  for (int round = 0; round != rounds; ++round) {
+    for (int from = 0; from != group.size(); ++from) {
+      const std::string owner = "worker" + std::to_string((from + 1) % group.size());
+      const std::string third = "worker" + std::to_string((from + 2) % group.size());
+      const auto a = group[from].remote<ferry::make<tracked>>(owner, 1);
+      CHECK(group[from].rpc_sync<touch>(third, a) == 1);
+      CHECK(group[from].rpc_sync<touch_at>(third, owner, a) == 2);
+      CHECK(group[from].rpc_async<touch_at>(owner, third, a).get() == 2);
+      const auto b = group[from].rpc_sync<make_tracked>(owner, third, 5);
+      CHECK(group[from].rpc_sync<back>(owner, b) == b);
+      CHECK(b.rpc_sync<&tracked::value>() == 5);
+      CHECK(group[from].remote<touch>(third, a).to_here() == 1);
+      group[from].notify<touch>(third, a);
+    }
+  }
+}
+
+void nothing_is_left(faulty_cluster& group) {
+  await_no_references(group);
+  await([] { return tracked::alive() == 0; });
+}
+
+}  // namespace reference_messages_test
+using namespace reference_messages_test;
+
+TEST_CASE("[row 160] the messages that count references fail three times each: all ends well") {
+  faulty_cluster group(3);
+  add_to_all(
+      group,
+      {.action = fault_action::fail, .kinds = message_kinds::request, .method = "ferry/references", .of_each = 3});
+  share(group, 1);
+  nothing_is_left(group);
+  std::uint64_t failed = 0;
+  for (int rank = 0; rank != 3; ++rank) failed += group.faults(rank).counters().failed;
+  CHECK(failed >= 9);  // each has had something to tell
+}
+
+TEST_CASE("messages that come twice count once") {
+  faulty_cluster group(3);
+  add_to_all(group, {.action = fault_action::duplicate});
+  share(group, 3);
+  nothing_is_left(group);
+}
+
+TEST_CASE("messages that are late and out of order") {
+  faulty_cluster group(3);
+  add_to_all(group, {.action = fault_action::reorder, .delay = 5ms, .behind = 2, .probability = 0.3});
+  add_to_all(group, {.action = fault_action::delay, .delay = 3ms, .probability = 0.3});
+  add_to_all(group, {.action = fault_action::duplicate, .probability = 0.3});
+  share(group, 5);
+  nothing_is_left(group);
+}
+
+TEST_CASE("[row 164] a creation whose message is lost, at a peer and at oneself, fails, and so does every use") {
+  faulty_cluster group(2);
+  group.faults(0).add({.action = fault_action::drop, .kinds = message_kinds::request, .method = "*add_up"});
+  {
+    std::vector<rref<int>> all;
+    for (const char* where : {"worker1", "worker0"}) {
+      CAPTURE(where);
+      all.push_back(group[0].remote<add_up>({where, {.timeout = 50ms}}, 1, 2));
+      const rref<int>& lost = all.back();
+      auto waiting = lost.rpc_async<plus>({.timeout = 300ms}, 1);
+      expect_error(errc::rpc_timeout, "creation", [&] { lost.created().get(); });
+      expect_error(errc::rpc_timeout, "creation", [&] { (void)lost.to_here(); });
+      expect_error(errc::rpc_timeout, "creation", [&] { (void)lost.rpc_sync<plus>(1); });
+      expect_error(errc::rpc_timeout, "creation", [&] { (void)group[0].rpc_sync<fetch>("worker1", lost); });
+      if (lost.is_owner()) expect_error(errc::rpc_timeout, "creation", [&] { (void)lost.local_value(); });
+      // What waited for the object learns that it will not come, or runs into its own timeout.
+      CHECK_THROWS_AS((void)waiting.get(), ferry::error);
+    }
+  }
+  await_no_references(group);
+  group.faults(0).clear();
+  CHECK(group[0].remote<add_up>("worker1", 1, 2).to_here() == 3);
+}
+
+TEST_CASE("the type of an object is asked for again after a failure") {
+  faulty_cluster group(2);
+  group.faults(0).add(
+      {.action = fault_action::fail, .kinds = message_kinds::request, .method = "ferry/type_of_object", .limit = 1});
+  const ferry::any_rref some = group[0].remote<add_up>("worker1", 1, 2);
+  some.created().get();
+  CHECK_THROWS_AS((void)some.type().get(), ferry::error);
+  CHECK(some.type().get() == ferry::type_name<int>());
+}
+
+TEST_CASE("a creation whose answer is lost: the object goes with the reference") {
+  faulty_cluster group(2);
+  for (int rank = 0; rank != 2; ++rank) {
+    group.faults(rank).add(
+        {.action = fault_action::drop, .kinds = message_kinds::reply, .method = "*construct<*tracked*", .limit = 1});
+  }
+  {
+    const auto t = group[0].remote<ferry::make<tracked>>({"worker1", {.timeout = 50ms}}, 1);
+    expect_error(errc::rpc_timeout, "creation", [&] { t.created().get(); });
+    await([] { return tracked::alive() == 1; });
+  }
+  nothing_is_left(group);
+}
+
+TEST_CASE("references in messages that are lost count no more") {
+  faulty_cluster group(3);
+  SUBCASE("requests") {
+    group.faults(0).add({.action = fault_action::drop, .kinds = message_kinds::request, .method = "*touch"});
+    const auto t = group[0].remote<ferry::make<tracked>>("worker1", 1);
+    for (const int to : {0, 1, 2}) {
+      expect_error(errc::rpc_timeout, "", [&] { (void)group[0].rpc_sync<touch>({to, {.timeout = 20ms}}, t); });
+    }
+    CHECK(t.rpc_sync<&tracked::value>() == 1);
+  }
+  SUBCASE("one-way calls") {
+    group.faults(0).add({.action = fault_action::drop, .kinds = message_kinds::one_way, .method = "*touch"});
+    const auto t = group[0].remote<ferry::make<tracked>>("worker1", 1);
+    for (const int to : {0, 1, 2}) group[0].notify<touch>(to, t);
+    CHECK(t.rpc_sync<&tracked::value>() == 1);
+  }
+  SUBCASE("replies") {
+    for (int rank = 0; rank != 3; ++rank) {
+      group.faults(rank).add({.action = fault_action::drop, .kinds = message_kinds::reply, .method = "*make_tracked"});
+    }
+    for (const char* where : {"worker1", "worker2"}) {
+      expect_error(errc::rpc_timeout, "", [&] {
+        (void)group[0].rpc_sync<make_tracked>({where, {.timeout = 50ms}}, "worker2", 1);
+      });
+    }
+  }
+  SUBCASE("requests that are cancelled") {
+    group.faults(0).add(
+        {.action = fault_action::delay, .kinds = message_kinds::request, .method = "*touch", .delay = 30ms});
+    const auto t = group[0].remote<ferry::make<tracked>>("worker1", 1);
+    for (const int to : {0, 1, 2}) {
+      auto call = group[0].rpc_async<touch>(to, t);
+      call.cancel();
+      expect_error(errc::call_cancelled, "", [&] { (void)call.get(); });
+    }
+  }
+  nothing_is_left(group);
+}
+
+TEST_CASE("a peer that cannot be reached for a while keeps what it holds, and lets go of it afterwards") {
+  faulty_cluster group(3);
+  {
+    const auto t = group[0].remote<ferry::make<tracked>>("worker1", 1);
+    CHECK(group[0].rpc_sync<touch>("worker2", t) == 1);
+    group.faults(0).cut("worker1");
+    CHECK_THROWS_AS((void)t.rpc_sync<&tracked::value>(), ferry::error);
+    CHECK(tracked::alive() == 1);
+    group.faults(0).heal("worker1");
+    CHECK(t.rpc_sync<&tracked::value>() == 1);
+    group.faults(0).cut("worker1");
+  }
+  await_figure(group[0], "num_pending_futures", "1");
+  CHECK(tracked::alive() == 1);
+  group.faults(0).heal("worker1");
+  nothing_is_left(group);
+}

@@ -1,0 +1,150 @@
+#pragma once
+
+// A double of the CUDA runtime, for tests without a GPU: ferry's own sources run on it unchanged, through the table of
+// src/device/cuda_runtime.hpp. A test binary that links `fake_cuda` has eight CUDA devices from its start, and so have its
+// child processes.
+//
+// * Streams are queues that threads of the double work off, each in its order and the streams in any: ordered only by
+//   events, and by the rules of the legacy default stream. Delays are random, from a seed.
+// * Memory of devices is poisoned when it is had, when it is given back, and where a copy is about to land. A processor that
+//   has protection keys lets only the double touch it: the host's code that reads it by mistake dies.
+// * Every call is counted and can be made to fail; contexts are noted. What the runtime refuses, the double refuses.
+// * Kernels are called on the host, in the order of their stream, through the seam of src/tensor/kernels.hpp.
+//
+// From the environment: FERRY_FAKE_CUDA_DEVICES (0: no driver), FERRY_FAKE_CUDA_SEED.
+//
+// Thread-safe, all of it. Waits are bounded by a minute; who waits longer, gets an error.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace fake_cuda {
+
+/// The calls of the runtime, as src/device/cuda_runtime.hpp names them, and starts of kernels.
+enum class call : std::uint8_t {
+  get_device_count,
+  get_device,
+  set_device,
+  device_has_context,
+  device_can_access_peer,
+  stream_create,
+  stream_destroy,
+  stream_query,
+  stream_synchronize,
+  stream_wait_event,
+  launch_host_func,
+  event_create,
+  event_destroy,
+  event_record,
+  event_query,
+  event_synchronize,
+  mem_pool_create,
+  mem_pool_destroy,
+  mem_pool_set_release_threshold,
+  mem_pool_usage,
+  mem_pool_trim_to,
+  mem_pool_set_access,
+  malloc_from_pool_async,
+  free_async,
+  mem_get_info,
+  host_alloc,
+  free_host,
+  memcpy_async,
+  memcpy_peer_async,
+  memset_async,
+  pointer_get_attributes,
+  launch_kernel,
+  count_  ///< no call
+};
+
+/// The number of devices, from the start to the end of the process.
+int device_count();
+
+// ---------------------------------------------------------------- what was called
+
+/// How often so far, failed or not.
+std::uint64_t calls(call which);
+/// How often the host waited for a device, or may have had to: stream_synchronize, event_synchronize, host_alloc and
+/// free_host, copies from or to pageable memory.
+std::uint64_t host_synchronizations();
+/// The devices that have a context.
+std::vector<int> contexts();
+
+// ---------------------------------------------------------------- order and time
+
+/// While one lives, no device does anything: what is queued meanwhile stays queued, and what has begun is brought to its
+/// end before the constructor returns.
+class pause {
+ public:
+  pause();
+  pause(const pause&) = delete;
+  pause& operator=(const pause&) = delete;
+  ~pause();
+};
+
+/// Which of several streams goes on.
+enum class schedule : std::uint8_t {
+  random,
+  newest_first,  ///< the one that was given something last: an event that nobody waits for shows at once
+  oldest_first,
+};
+void set_schedule(schedule how);
+/// An operation waits up to so many microseconds before it begins; 200 by default.
+void set_delay(unsigned microseconds);
+/// Waits until nothing is queued on any device.
+void drain();
+
+// ---------------------------------------------------------------- failures
+
+/// The nth call from now on (1: the next one) fails with this error of CUDA, and does nothing.
+void fail(call which, int error, unsigned nth = 1);
+/// The nth call from now on says that it has succeeded, and orders nothing: event_record leaves an event that marks nothing,
+/// stream_wait_event does not wait, launch_host_func calls at once. To see that a test notices.
+void skip(call which, unsigned nth = 1);
+/// Forgets what fail() and skip() said and has not happened.
+void fail_nothing();
+/// From now on every call that is about the device fails, as after an error of a kernel, until mend().
+void break_device(int device, int error);
+void mend();
+/// As at the end of a process: the driver is gone, and every call fails with cudaErrorCudartUnloading. For good.
+void unload();
+
+// ---------------------------------------------------------------- machine
+
+/// Whether a device reaches the memory of another; at first all do whose numbers are both below 4, or both not.
+void set_peer_access(int from, int to, bool can);
+/// What each device has; 64 MiB at first.
+void set_memory(std::size_t bytes_per_device);
+
+// ---------------------------------------------------------------- memory
+
+inline constexpr unsigned char fresh_poison = 0xcb;    ///< had, and not written yet
+inline constexpr unsigned char freed_poison = 0xdb;    ///< given back
+inline constexpr unsigned char landing_poison = 0xeb;  ///< a copy is about to be written here
+
+/// What lies in device memory at this moment, in whatever state: waits for nothing.
+std::vector<unsigned char> peek(const void* memory, std::size_t bytes);
+/// Writes there at this moment.
+void poke(void* memory, std::span<const unsigned char> bytes);
+/// The blocks of a device that are had and not given back.
+std::size_t blocks_in_use(int device);
+/// Whether the host dies when it touches memory of a device.
+bool host_is_kept_out();
+
+/// Lets the calling thread touch memory of devices while it lives.
+class host_access {
+ public:
+  host_access();
+  host_access(const host_access&) = delete;
+  host_access& operator=(const host_access&) = delete;
+  ~host_access();
+
+ private:
+  int former_ = 0;
+};
+
+}  // namespace fake_cuda

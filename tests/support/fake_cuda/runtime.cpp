@@ -1,0 +1,577 @@
+// The functions of the double, as ferry calls them.
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include <device/cuda_runtime.hpp>
+#include <tensor/kernels.hpp>
+
+#include "executor.hpp"
+#include "memory.hpp"
+
+namespace fake_cuda {
+namespace {
+
+namespace cuda_error = ferry::detail::cuda_error;
+using ferry::detail::cuda_memory;
+using ferry::detail::cuda_runtime;
+using status = ferry::detail::cuda_status;
+
+constexpr auto call_count = static_cast<std::size_t>(call::count_);
+constexpr status launch_timeout = 702;
+
+// What does not belong to streams or memory.
+struct machine {
+  std::mutex mutex;
+  struct planned {
+    unsigned after = 0;
+    status error = 0;
+  };
+  std::array<std::vector<planned>, call_count> failures;
+  std::array<unsigned, call_count> skips{};  // 0: none
+  std::vector<status> broken;                // by device; 0: works
+  std::set<int> contexts;                    // devices that have one
+  std::set<std::pair<int, int>> apart;       // pairs whose first does not reach the second
+};
+
+std::array<std::atomic<std::uint64_t>, call_count> counted{};
+std::atomic<std::uint64_t> synchronized{0};
+std::atomic<bool> unloaded{false};
+thread_local int current_device = 0;
+thread_local status last_error = 0;
+
+int devices_from_environment() {
+  const char* text = std::getenv("FERRY_FAKE_CUDA_DEVICES");
+  return text ? std::atoi(text) : 8;
+}
+
+machine& the_machine() {
+  static auto* const all = [] {
+    auto* fresh = new machine;
+    fresh->broken.resize(static_cast<std::size_t>(device_count()));
+    for (int from = 0; from != device_count(); ++from) {
+      for (int to = 0; to != device_count(); ++to) {
+        if ((from < 4) != (to < 4)) fresh->apart.insert({from, to});
+      }
+    }
+    return fresh;
+  }();
+  return *all;
+}
+
+status failed(status error) {
+  if (error != cuda_error::success) last_error = error;
+  return error;
+}
+
+// At the start of every call: counts it, and says whether it fails.
+status enter(call which) {
+  const auto place = static_cast<std::size_t>(which);
+  counted[place].fetch_add(1, std::memory_order_relaxed);
+  if (unloaded.load(std::memory_order_relaxed)) return cuda_error::runtime_unloading;
+  if (on_executor()) return failed(cuda_error::not_permitted);
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  auto& plans = all.failures[place];
+  for (auto& plan : plans) --plan.after;
+  const auto due = std::find_if(plans.begin(), plans.end(), [](const auto& plan) { return plan.after == 0; });
+  if (due == plans.end()) return cuda_error::success;
+  const status error = due->error;
+  plans.erase(due);
+  return failed(error);
+}
+
+// Whether this call is one that skip() spoke of.
+bool skipped(call which) {
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  unsigned& left = all.skips[static_cast<std::size_t>(which)];
+  return left != 0 && --left == 0;
+}
+
+// The call is about this device, which has a context from now on.
+status enter_device(int device) {
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  if (device < 0 || device >= device_count()) return failed(cuda_error::invalid_device);
+  if (all.broken[static_cast<std::size_t>(device)] != 0) return failed(all.broken[static_cast<std::size_t>(device)]);
+  all.contexts.insert(device);
+  return cuda_error::success;
+}
+
+// The stream behind a handle; the default one is that of the current device.
+status find_stream(CUstream_st*& stream) {
+  if (!stream || stream == ferry::detail::legacy_stream()) {
+    if (const status error = enter_device(current_device)) return error;
+    stream = executor::instance().legacy(current_device);
+    return cuda_error::success;
+  }
+  if (!executor::instance().knows(stream)) return failed(cuda_error::invalid_resource_handle);
+  return enter_device(stream->device);
+}
+
+// A new handle may have the address of one that is gone: those in use are in this list.
+struct event_list {
+  std::mutex mutex;
+  std::set<CUevent_st*> alive;
+};
+event_list& events() {
+  static auto* const all = new event_list;
+  return *all;
+}
+bool alive(CUevent_st* event) {
+  const std::lock_guard lock(events().mutex);
+  return events().alive.contains(event);
+}
+
+status get_device_count(int* count) {
+  if (const status error = enter(call::get_device_count)) return error;
+  *count = device_count();
+  return device_count() == 0 ? failed(cuda_error::no_device) : cuda_error::success;
+}
+
+status get_device(int* device) {
+  if (const status error = enter(call::get_device)) return error;
+  *device = current_device;
+  return cuda_error::success;
+}
+
+status set_device(int device) {
+  if (const status error = enter(call::set_device)) return error;
+  if (const status error = enter_device(device)) return error;
+  current_device = device;
+  return cuda_error::success;
+}
+
+status device_has_context(int* has, int device) {
+  if (const status error = enter(call::device_has_context)) return error;
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  *has = all.contexts.contains(device) ? 1 : 0;
+  return cuda_error::success;
+}
+
+status device_can_access_peer(int* can, int device, int peer) {
+  if (const status error = enter(call::device_can_access_peer)) return error;
+  if (device < 0 || peer < 0 || device >= device_count() || peer >= device_count()) {
+    return failed(cuda_error::invalid_device);
+  }
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  *can = device != peer && !all.apart.contains({device, peer}) ? 1 : 0;
+  return cuda_error::success;
+}
+
+status get_last_error() { return std::exchange(last_error, cuda_error::success); }
+
+const char* get_error_string(status error) {
+  switch (error) {
+    case cuda_error::success: return "no error";
+    case cuda_error::invalid_value: return "invalid argument";
+    case cuda_error::memory_allocation: return "out of memory";
+    case cuda_error::runtime_unloading: return "driver shutting down";
+    case cuda_error::no_device: return "no CUDA-capable device is detected";
+    case cuda_error::invalid_device: return "invalid device ordinal";
+    case cuda_error::invalid_resource_handle: return "invalid resource handle";
+    case cuda_error::not_ready: return "device not ready";
+    case launch_timeout: return "the launch timed out and was terminated";
+    case cuda_error::launch_failure: return "unspecified launch failure";
+    case cuda_error::not_permitted: return "operation not permitted";
+    case cuda_error::not_supported: return "operation not supported";
+    default: return "unrecognized error code";
+  }
+}
+
+status stream_create(CUstream_st** stream) {
+  if (const status error = enter(call::stream_create)) return error;
+  if (const status error = enter_device(current_device)) return error;
+  *stream = executor::instance().make_stream(current_device);
+  return cuda_error::success;
+}
+
+status stream_destroy(CUstream_st* stream) {
+  if (const status error = enter(call::stream_destroy)) return error;
+  if (!executor::instance().knows(stream)) return failed(cuda_error::invalid_resource_handle);
+  executor::instance().destroy_stream(stream);
+  return cuda_error::success;
+}
+
+status stream_query(CUstream_st* stream) {
+  if (const status error = enter(call::stream_query)) return error;
+  if (const status error = find_stream(stream)) return error;
+  return executor::instance().idle(stream) ? cuda_error::success : failed(cuda_error::not_ready);
+}
+
+status stream_synchronize(CUstream_st* stream) {
+  synchronized.fetch_add(1, std::memory_order_relaxed);
+  if (const status error = enter(call::stream_synchronize)) return error;
+  if (const status error = find_stream(stream)) return error;
+  executor& all = executor::instance();
+  return all.wait(all.position(stream)) ? cuda_error::success : failed(launch_timeout);
+}
+
+status stream_wait_event(CUstream_st* stream, CUevent_st* event) {
+  if (const status error = enter(call::stream_wait_event)) return error;
+  if (const status error = find_stream(stream)) return error;
+  if (!alive(event)) return failed(cuda_error::invalid_resource_handle);
+  if (event->captured && !skipped(call::stream_wait_event))
+    executor::instance().enqueue(stream, [] {}, {event->captured});
+  return cuda_error::success;
+}
+
+status launch_host_func(CUstream_st* stream, void (*function)(void*), void* argument) {
+  if (const status error = enter(call::launch_host_func)) return error;
+  if (const status error = find_stream(stream)) return error;
+  if (skipped(call::launch_host_func)) {
+    function(argument);
+    return cuda_error::success;
+  }
+  executor::instance().enqueue(stream, [function, argument] { function(argument); });
+  return cuda_error::success;
+}
+
+status event_create(CUevent_st** event) {
+  if (const status error = enter(call::event_create)) return error;
+  if (const status error = enter_device(current_device)) return error;
+  auto fresh = std::make_unique<CUevent_st>();
+  fresh->device = current_device;
+  const std::lock_guard lock(events().mutex);
+  events().alive.insert(fresh.get());
+  *event = fresh.release();
+  return cuda_error::success;
+}
+
+status event_destroy(CUevent_st* event) {
+  if (const status error = enter(call::event_destroy)) return error;
+  const std::lock_guard lock(events().mutex);
+  if (events().alive.erase(event) == 0) return failed(cuda_error::invalid_resource_handle);
+  delete event;
+  return cuda_error::success;
+}
+
+status event_record(CUevent_st* event, CUstream_st* stream) {
+  if (const status error = enter(call::event_record)) return error;
+  if (const status error = find_stream(stream)) return error;
+  if (!alive(event) || event->device != stream->device) return failed(cuda_error::invalid_resource_handle);
+  event->captured = skipped(call::event_record) ? nullptr : executor::instance().enqueue(stream, [] {});
+  return cuda_error::success;
+}
+
+status event_query(CUevent_st* event) {
+  if (const status error = enter(call::event_query)) return error;
+  if (!alive(event)) return failed(cuda_error::invalid_resource_handle);
+  if (const status error = enter_device(event->device)) return error;
+  return executor::instance().done(event->captured) ? cuda_error::success : failed(cuda_error::not_ready);
+}
+
+status event_synchronize(CUevent_st* event) {
+  synchronized.fetch_add(1, std::memory_order_relaxed);
+  if (const status error = enter(call::event_synchronize)) return error;
+  if (!alive(event)) return failed(cuda_error::invalid_resource_handle);
+  if (const status error = enter_device(event->device)) return error;
+  return executor::instance().wait(event->captured) ? cuda_error::success : failed(launch_timeout);
+}
+
+status mem_pool_create(CUmemPoolHandle_st** pool, int device, bool exportable) {
+  if (const status error = enter(call::mem_pool_create)) return error;
+  if (const status error = enter_device(device)) return error;
+  auto fresh = std::make_unique<CUmemPoolHandle_st>();
+  fresh->device = device;
+  fresh->exportable = exportable;
+  *pool = fresh.release();
+  return cuda_error::success;
+}
+
+status mem_pool_destroy(CUmemPoolHandle_st* pool) {
+  if (const status error = enter(call::mem_pool_destroy)) return error;
+  delete pool;  // only one that never had memory is destroyed
+  return cuda_error::success;
+}
+
+status mem_pool_set_release_threshold(CUmemPoolHandle_st* pool, std::uint64_t bytes) {
+  if (const status error = enter(call::mem_pool_set_release_threshold)) return error;
+  pool->threshold = bytes;
+  return cuda_error::success;
+}
+
+status mem_pool_usage(CUmemPoolHandle_st* pool, std::uint64_t* reserved, std::uint64_t* used) {
+  if (const status error = enter(call::mem_pool_usage)) return error;
+  device_arenas::instance().usage(*pool, *reserved, *used);
+  return cuda_error::success;
+}
+
+status mem_pool_trim_to(CUmemPoolHandle_st* pool, std::size_t bytes) {
+  if (const status error = enter(call::mem_pool_trim_to)) return error;
+  device_arenas::instance().trim(*pool, bytes);
+  return cuda_error::success;
+}
+
+status mem_pool_set_access(CUmemPoolHandle_st* pool, int device) {
+  if (const status error = enter(call::mem_pool_set_access)) return error;
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  if (all.apart.contains({device, pool->device})) return failed(cuda_error::invalid_device);
+  pool->reachable_from.insert(device);
+  return cuda_error::success;
+}
+
+// What is written there before its time, or read, is seen to be wrong.
+void poison(void* memory, unsigned char value, std::size_t bytes) { std::memset(memory, value, bytes); }
+
+status malloc_from_pool_async(void** memory, std::size_t bytes, CUmemPoolHandle_st* pool, CUstream_st* stream) {
+  if (const status error = enter(call::malloc_from_pool_async)) return error;
+  if (const status error = find_stream(stream)) return error;
+  if (stream->device != pool->device) return failed(cuda_error::invalid_value);
+  void* block = device_arenas::instance().allocate(*pool, bytes, stream);
+  if (!block) return failed(cuda_error::memory_allocation);
+  executor::instance().enqueue(stream, [block, bytes] { poison(block, fresh_poison, bytes); });
+  *memory = block;
+  return cuda_error::success;
+}
+
+status free_async(void* memory, CUstream_st* stream) {
+  if (const status error = enter(call::free_async)) return error;
+  if (const status error = find_stream(stream)) return error;
+  device_arenas& arenas = device_arenas::instance();
+  device_arenas::freed_block block;
+  if (!arenas.take_back(memory, block)) return failed(cuda_error::invalid_value);
+  auto freed = executor::instance().enqueue(stream, [block] { poison(block.memory, freed_poison, block.bytes); });
+  arenas.keep(block, stream, std::move(freed));
+  return cuda_error::success;
+}
+
+status mem_get_info(std::size_t* free, std::size_t* total) {
+  if (const status error = enter(call::mem_get_info)) return error;
+  if (const status error = enter_device(current_device)) return error;
+  device_arenas::instance().info(current_device, *free, *total);
+  return cuda_error::success;
+}
+
+status host_alloc(void** memory, std::size_t bytes) {
+  synchronized.fetch_add(1, std::memory_order_relaxed);
+  if (const status error = enter(call::host_alloc)) return error;
+  if (const status error = enter_device(current_device)) return error;
+  *memory = device_arenas::instance().allocate_pinned(bytes);
+  return *memory ? cuda_error::success : failed(cuda_error::memory_allocation);
+}
+
+status free_host(void* memory) {
+  synchronized.fetch_add(1, std::memory_order_relaxed);
+  if (const status error = enter(call::free_host)) return error;
+  // It waits for the devices: they may be using it.
+  if (!executor::instance().drain()) return failed(launch_timeout);
+  return device_arenas::instance().free_pinned(memory) ? cuda_error::success : failed(cuda_error::invalid_value);
+}
+
+// In two steps, with time for others to look in between.
+marker_ptr enqueue_copy(CUstream_st* stream, void* to, const void* from, std::size_t bytes) {
+  executor& all = executor::instance();
+  const auto* first = static_cast<const std::byte*>(from);
+  const bool apart = first + bytes <= static_cast<std::byte*>(to) || static_cast<std::byte*>(to) + bytes <= first;
+  if (apart) all.enqueue(stream, [=] { poison(to, landing_poison, bytes); });
+  return all.enqueue(stream, [=] { std::memmove(to, from, bytes); });
+}
+
+status memcpy_async(void* to, const void* from, std::size_t bytes, CUstream_st* stream) {
+  if (const status error = enter(call::memcpy_async)) return error;
+  if (const status error = find_stream(stream)) return error;
+  device_arenas& arenas = device_arenas::instance();
+  const place target = arenas.locate(to, bytes);
+  const place source = arenas.locate(from, bytes);
+  const bool both_devices = target.what == place::kind::device && source.what == place::kind::device;
+  if (!target.valid || !source.valid || (both_devices && target.device != source.device)) {
+    return failed(cuda_error::invalid_value);
+  }
+  executor& all = executor::instance();
+  if (source.what == place::kind::pageable || target.what == place::kind::pageable) {
+    // The driver goes through memory of its own, and may have the host wait for it.
+    synchronized.fetch_add(1, std::memory_order_relaxed);
+    return all.wait(enqueue_copy(stream, to, from, bytes)) ? cuda_error::success : failed(launch_timeout);
+  }
+  enqueue_copy(stream, to, from, bytes);
+  return cuda_error::success;
+}
+
+status memcpy_peer_async(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
+                         CUstream_st* stream) {
+  if (const status error = enter(call::memcpy_peer_async)) return error;
+  if (const status error = find_stream(stream)) return error;
+  if (const status error = enter_device(to_device)) return error;
+  if (const status error = enter_device(from_device)) return error;
+  device_arenas& arenas = device_arenas::instance();
+  const place target = arenas.locate(to, bytes);
+  const place source = arenas.locate(from, bytes);
+  if (!target.valid || !source.valid || target.device != to_device || source.device != from_device) {
+    return failed(cuda_error::invalid_value);
+  }
+  enqueue_copy(stream, to, from, bytes);
+  return cuda_error::success;
+}
+
+status memset_async(void* memory, int value, std::size_t bytes, CUstream_st* stream) {
+  if (const status error = enter(call::memset_async)) return error;
+  if (const status error = find_stream(stream)) return error;
+  const place target = device_arenas::instance().locate(memory, bytes);
+  if (!target.valid || target.what != place::kind::device) return failed(cuda_error::invalid_value);
+  executor::instance().enqueue(stream, [=] { std::memset(memory, value, bytes); });
+  return cuda_error::success;
+}
+
+status pointer_get_attributes(const void* memory, cuda_memory* type, int* device) {
+  if (const status error = enter(call::pointer_get_attributes)) return error;
+  const place where = device_arenas::instance().locate(memory, 1);
+  *device = where.device;
+  switch (where.what) {
+    case place::kind::pageable: *type = cuda_memory::unregistered; break;
+    case place::kind::pinned: *type = cuda_memory::host; break;
+    case place::kind::device: *type = cuda_memory::device; break;
+  }
+  return cuda_error::success;
+}
+
+constexpr cuda_runtime functions{
+    .get_device_count = &get_device_count,
+    .get_device = &get_device,
+    .set_device = &set_device,
+    .device_has_context = &device_has_context,
+    .device_can_access_peer = &device_can_access_peer,
+    .get_last_error = &get_last_error,
+    .get_error_string = &get_error_string,
+    .stream_create = &stream_create,
+    .stream_destroy = &stream_destroy,
+    .stream_query = &stream_query,
+    .stream_synchronize = &stream_synchronize,
+    .stream_wait_event = &stream_wait_event,
+    .launch_host_func = &launch_host_func,
+    .event_create = &event_create,
+    .event_destroy = &event_destroy,
+    .event_record = &event_record,
+    .event_query = &event_query,
+    .event_synchronize = &event_synchronize,
+    .mem_pool_create = &mem_pool_create,
+    .mem_pool_destroy = &mem_pool_destroy,
+    .mem_pool_set_release_threshold = &mem_pool_set_release_threshold,
+    .mem_pool_usage = &mem_pool_usage,
+    .mem_pool_trim_to = &mem_pool_trim_to,
+    .mem_pool_set_access = &mem_pool_set_access,
+    .malloc_from_pool_async = &malloc_from_pool_async,
+    .free_async = &free_async,
+    .mem_get_info = &mem_get_info,
+    .host_alloc = &host_alloc,
+    .free_host = &free_host,
+    .memcpy_async = &memcpy_async,
+    .memcpy_peer_async = &memcpy_peer_async,
+    .memset_async = &memset_async,
+    .pointer_get_attributes = &pointer_get_attributes,
+};
+
+struct host_launcher {
+  template <class F>
+  static int launch(CUstream_st* stream, std::int64_t count, const F& kernel) {
+    if (const status error = enter(call::launch_kernel)) return error;
+    if (const status error = find_stream(stream)) return error;
+    if (stream->device != current_device) return failed(cuda_error::invalid_resource_handle);
+    executor::instance().enqueue(stream, [kernel, count] {
+      for (std::int64_t i = 0; i != count; ++i) kernel(i);
+    });
+    return cuda_error::success;
+  }
+};
+
+constexpr ferry::detail::tensor_kernels kernels = ferry::detail::make_tensor_kernels<host_launcher>();
+
+// Before main(), so before anything of ferry asks for devices.
+const bool installed = [] {
+  ferry::detail::use_cuda_runtime(&functions);
+  ferry::detail::use_tensor_kernels(&kernels);
+  return true;
+}();
+
+}  // namespace
+
+int device_count() {
+  static const int count = devices_from_environment();
+  return count;
+}
+
+std::uint64_t calls(call which) { return counted[static_cast<std::size_t>(which)].load(std::memory_order_relaxed); }
+std::uint64_t host_synchronizations() { return synchronized.load(std::memory_order_relaxed); }
+
+std::vector<int> contexts() {
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  return {all.contexts.begin(), all.contexts.end()};
+}
+
+pause::pause() { executor::instance().begin_pause(); }
+pause::~pause() { executor::instance().end_pause(); }
+void set_schedule(schedule how) { executor::instance().set_schedule(how); }
+void set_delay(unsigned microseconds) { executor::instance().set_delay(microseconds); }
+void drain() { executor::instance().drain(); }
+
+void fail(call which, int error, unsigned nth) {
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  all.failures[static_cast<std::size_t>(which)].push_back({nth, error});
+}
+
+void skip(call which, unsigned nth) {
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  all.skips[static_cast<std::size_t>(which)] = nth;
+}
+
+void fail_nothing() {
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  for (auto& plans : all.failures) plans.clear();
+  all.skips.fill(0);
+}
+
+void break_device(int device, int error) {
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  all.broken[static_cast<std::size_t>(device)] = error;
+}
+
+void mend() {
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  std::fill(all.broken.begin(), all.broken.end(), 0);
+}
+
+void unload() { unloaded.store(true); }
+
+void set_peer_access(int from, int to, bool can) {
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  if (can) {
+    all.apart.erase({from, to});
+  } else {
+    all.apart.insert({from, to});
+  }
+}
+
+void set_memory(std::size_t bytes_per_device) { device_arenas::instance().set_capacity(bytes_per_device); }
+
+std::vector<unsigned char> peek(const void* memory, std::size_t bytes) {
+  const host_access open;
+  const auto* first = static_cast<const unsigned char*>(memory);
+  return {first, first + bytes};
+}
+
+void poke(void* memory, std::span<const unsigned char> bytes) {
+  const host_access open;
+  std::memcpy(memory, bytes.data(), bytes.size());
+}
+
+std::size_t blocks_in_use(int device) { return device_arenas::instance().blocks(device); }
+
+}  // namespace fake_cuda
