@@ -65,6 +65,7 @@ class faulty_channel final : public reply_channel {
   bool may_begin(work& item, executor& on) noexcept override { return inner_->may_begin(item, on); }
   void handled(std::uint64_t bytes) noexcept override { inner_->handled(bytes); }
   [[nodiscard]] const worker_info* sender() const noexcept override { return inner_->sender(); }
+  [[nodiscard]] incarnation sender_life() const noexcept override { return inner_->sender_life(); }
 
  private:
   const std::shared_ptr<fault_engine> engine_;

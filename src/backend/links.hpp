@@ -217,6 +217,7 @@ class incoming_link final : public connection_receiver,
 
   // reply_channel
   [[nodiscard]] const worker_info* sender() const noexcept override { return &peer_.who; }
+  [[nodiscard]] incarnation sender_life() const noexcept override { return peer_.life; }
   void reply(std::uint64_t call_id, outgoing_message&& answer) override;
   void begin_call(std::uint64_t call_id, stoppable& running) override;
   void end_call(std::uint64_t call_id, const stoppable& ended) noexcept override;

@@ -18,7 +18,7 @@ namespace ferry::inline v0::detail {
 async_call::~async_call() = default;
 
 void async_call::start(outgoing_call& call) {
-  facts_ = {call.worker(), &call.method(), call.to_whom().who, call.limit(), call.inherited()};
+  facts_ = {call.worker(), &call.method(), call.to_whom().who, call.limit(), call.inherited(), call.to_whom().life};
   code_ = method_hold(call.method());
   began = call.began();
   keep();  // until finish()

@@ -231,7 +231,7 @@ void outgoing_call::run() {
   const argument_order arguments(message.reads);
   const call_ticket ticket = agent.call({peer_.who.id(), peer_.life}, std::move(message), call, until_, true);
   references_.sent();
-  facts_ = {worker_, &method_, peer_.who, limit_, inherited_};
+  facts_ = {worker_, &method_, peer_.who, limit_, inherited_, peer_.life};
   const call_facts& facts = facts_;
   record_start(facts, call);
   trace_call(trace_event::kind::call_begin, facts, call.call_id);

@@ -110,7 +110,7 @@ void check_reply(const call_facts& facts, inbound_message& reply) {
     try {
       const reference_records records = read_records(reply.extensions);
       if (!records.references.empty()) {
-        reply.handles = facts.worker->references().receive(records, facts.peer.id(), nullptr);
+        reply.handles = facts.worker->references().receive(records, {facts.peer.id(), facts.life}, nullptr);
       }
     } catch (const error& e) {
       throw_error(e.kind(), fmt::format("{}: in the reply: {}", describe(facts), e.message()));

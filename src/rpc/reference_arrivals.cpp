@@ -60,7 +60,7 @@ std::shared_ptr<reference_state> reference_table::state_of(const handed_referenc
   return state;
 }
 
-std::shared_ptr<const handle_reader> reference_table::receive(const reference_records& records, worker_id from,
+std::shared_ptr<const handle_reader> reference_table::receive(const reference_records& records, const call_target& from,
                                                               std::vector<reference_handle>* unconfirmed) {
   auto received = std::make_shared<received_references>();
   received->states.reserve(records.references.size());
@@ -238,7 +238,7 @@ void reference_table::find_target(call_references& own, const object_id& object)
 void reference_table::begin_creation(served_call& call, const object_id& object) {
   call_references& own = *call.references_;
   check_own(object);
-  const bool by_caller = object.creator == sender_of(call.caller(), object.creator.life);
+  const bool by_caller = object.creator == sender_of({call.caller(), call.sender_life()}, object.creator.life);
   const std::lock_guard lock(mutex_);
   auto known = object_at(object);
   const bool fresh = !known;
@@ -276,7 +276,8 @@ void reference_table::read_call(served_call& call, std::vector<reference_handle>
   own.chain.turns = std::move(records.chain.turns);
   own.takes_no_turn = only_asks_for_object(request.header.method);
   own.way_back = std::move(records.way_back);
-  if (!records.references.empty()) request.handles = receive(records, call.caller(), &unconfirmed);
+  if (!records.references.empty())
+    request.handles = receive(records, {call.caller(), call.sender_life()}, &unconfirmed);
   if (records.object) find_target(own, *records.object);
   if (records.creation) begin_creation(call, *records.creation);
 }

@@ -7,6 +7,7 @@
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
 #include <ferry/rpc/named.hpp>
+#include <ferry/rpc/served_call.hpp>
 #include <ferry/rpc/worker.hpp>
 
 #include "reference_table.hpp"
@@ -37,10 +38,12 @@ const bool served_by_all = [] {
 }  // namespace
 
 reference_answers serve_references(const reference_batch& batch) {
-  return current_worker()->references().serve(this_call().caller(), batch);
+  const auto* call = dynamic_cast<const served_call*>(thread_context());
+  return current_worker()->references().serve({this_call().caller(), call ? call->sender_life() : incarnation{}},
+                                              batch);
 }
 
-reference_answers reference_table::serve(worker_id from, const reference_batch& batch) {
+reference_answers reference_table::serve(const call_target& from, const reference_batch& batch) {
   reference_answers result;
   if (lives_known_ && batch.to != self_.life) return result;
   const peer_life sender = sender_of(from, batch.from);

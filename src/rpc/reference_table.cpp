@@ -41,19 +41,17 @@ std::shared_ptr<worker_core> reference_table::worker() const {
 
 peer_life reference_table::peer(const call_target& to) const {
   if (to.id == self_.id) return self_;
-  if (!lives_known_ || to.life != incarnation{}) return {to.id, to.life};
+  if (!lives_known_) return {to.id, {}};
+  if (to.life != incarnation{}) return {to.id, to.life};
   return {to.id, worker()->agent().locate(to.id, {}).life};
 }
 
-// What a worker says of its own life counts only where the group does not know better.
-peer_life reference_table::sender_of(worker_id from, incarnation claimed) const {
-  if (from == self_.id) return self_;
-  if (!lives_known_) return {from, {}};
-  try {
-    return {from, worker()->agent().locate(from, deadline(clock::now())).life};
-  } catch (const error&) {
-    return {from, claimed};
-  }
+// Whoever has the id now may be another one: a message may be late. What a worker says of its own life counts only where the
+// backend does not tell of whose connection it is.
+peer_life reference_table::sender_of(const call_target& from, incarnation claimed) const {
+  if (from.id == self_.id) return self_;
+  if (!lives_known_) return {from.id, {}};
+  return {from.id, from.life == incarnation{} ? claimed : from.life};
 }
 
 std::string reference_table::name_of(const peer_life& peer) const {

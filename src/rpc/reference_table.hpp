@@ -70,8 +70,8 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   void doubt(const peer_life& to, const std::vector<handed_reference>& references) noexcept;
   /// Asks the receiver in a while, unless they are settled by then.
   void watch(const peer_life& to, const std::vector<handed_reference>& references) noexcept;
-  /// The references of a message from `from`. Throws errc::malformed.
-  std::shared_ptr<const handle_reader> receive(const reference_records& records, worker_id from,
+  /// The references of a message from `from`, of the life that its connection is of. Throws errc::malformed.
+  std::shared_ptr<const handle_reader> receive(const reference_records& records, const call_target& from,
                                                std::vector<reference_handle>* unconfirmed);
 
   // ---- calls that are served
@@ -81,7 +81,7 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   void done(served_call& call) noexcept;
 
   // ---- controls
-  reference_answers serve(worker_id from, const reference_batch& batch);
+  reference_answers serve(const call_target& from, const reference_batch& batch);
   void answered(const peer_life& by, const std::vector<reference_control>& controls, const reference_answers& answers);
   void unanswered(const peer_life& by) noexcept;
 
@@ -213,7 +213,7 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
                                             const reference_protocol::receipt& receipt, consequences& to_do);
   void check_own(const object_id& object) const;
   [[nodiscard]] std::exception_ptr lost(const reference_state& state, errc why) const noexcept;
-  [[nodiscard]] peer_life sender_of(worker_id from, incarnation claimed) const;
+  [[nodiscard]] peer_life sender_of(const call_target& from, incarnation claimed) const;
   [[nodiscard]] std::string name_of(const peer_life& peer) const;
 
   const std::weak_ptr<worker_core> worker_;

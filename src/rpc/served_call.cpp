@@ -77,6 +77,8 @@ served_call::~served_call() {
 
 const worker_info* served_call::sender() const noexcept { return channel_ ? channel_->sender() : nullptr; }
 
+incarnation served_call::sender_life() const noexcept { return channel_ ? channel_->sender_life() : incarnation{}; }
+
 const wire_limits& served_call::limits() const noexcept { return worker_->limits(); }
 
 std::string served_call::describe() const {
@@ -217,7 +219,7 @@ served_call_info served_call::describe_now(const worker_info& from, std::uint64_
 }
 
 served_call::answer_message::answer_message(served_call& call)
-    : call_(call), references_(*call.worker_, {call.caller()}) {
+    : call_(call), references_(*call.worker_, {call.caller(), call.sender_life()}) {
   message.begin_payload();
   message.handles = &references_;
 }

@@ -119,7 +119,7 @@ namespace references_soak {
 
 struct kept {
   rref<thing> ref;
-  bool proved = false;  // it has been used: from then on the object must not go
+  bool proved = false;  // it has been used when its owner knew of it: from then on the object must not go
 };
 
 std::mutex bag_mutex;
@@ -157,8 +157,9 @@ void drop_one(dice& random) {
   dropped = std::move(*at);
   bag.erase(at);
 }
-void prove(const rref<thing>& ref) {
+void prove(const rref<thing>& ref, bool known) {
   ++uses;
+  if (!known) return;  // it goes with whoever sent it, if that one is killed
   const std::lock_guard lock(bag_mutex);
   for (kept& each : bag) {
     if (each.ref.handle().get() == ref.handle().get()) each.proved = true;
@@ -394,8 +395,9 @@ class member {
       case 1:
       case 2:
         return attempt("use", one.proved, [&] {
+          const bool known = one.ref.confirmed_by_owner();
           (void)one.ref.rpc_sync<&thing::value>(options);
-          prove(one.ref);
+          prove(one.ref, known);
         });
       case 3: return attempt("notify", one.proved, [&] { one.ref.notify<&thing::touch>(2); });
       case 4:

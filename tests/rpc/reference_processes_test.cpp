@@ -135,6 +135,15 @@ std::string objects_at(const ferry::worker& self, const std::string& name) {
   }
 }
 
+// What comes of it if that worker uses it.
+std::string used_by(const ferry::worker& self, const std::string& name, const rref<tracked>& ref) {
+  try {
+    return self.rpc_sync<use>(name, ref);
+  } catch (const ferry::error& e) {
+    return std::string(ferry::errc_name(e.kind()));
+  }
+}
+
 // worker0 is this process, the others obey.
 struct obedient_group : process_group {
   explicit obedient_group(int size, const std::string& transport = {}, ferry::timeout lease = 100s)
@@ -420,6 +429,55 @@ TEST_CASE("references to a worker that was killed do not lead to the one that to
   }
   await_nothing(self);
   await_no_object();
+  self.leave();
+}
+
+TEST_CASE("what a killed worker said last does not count for the one that took its name") {
+  const ferry_test::watchdog dog("late words of a killed worker");
+  const ferry_test::temporary_directory directory;
+  const std::string meeting = "file://" + directory.file("store");
+  const auto start = [&] {
+    auto child = std::make_unique<child_process>(
+        ferry_test::child_options{.role = "newcomer with references", .arguments = {meeting, "other"}});
+    REQUIRE(child->read_line() == "joined");
+    return child;
+  };
+  const auto config = [&](const char* name, int rank) {
+    return ferry::worker_config{
+        .name = name, .rank = rank, .world_size = ferry::dynamic_world, .init_method = meeting, .rpc_timeout = 100s};
+  };
+  using backend = ferry::faulty<ferry::native>;
+  auto options = ferry::construct_rpc_backend_options<backend>();
+  ferry::worker self = ferry::init_rpc<backend>(config("first", 0), options);
+  ferry::worker second = ferry::init_rpc(config("second", ferry::any_rank));
+  {
+    auto child = start();
+    const rref<tracked> own = self.make_rref<tracked>(std::in_place, 1);
+    self.rpc_sync<hold>("second", own);
+    // That the other one holds the object, too, its owner is to hear after its death, behind three words of its successor.
+    constexpr int behind = 3;
+    options.faults.add({.action = ferry::fault_action::reorder,
+                        .method = "ferry/references",
+                        .peer = "other",
+                        .direction = ferry::fault_direction::receiving,
+                        .delay = 100s,
+                        .behind = behind,
+                        .limit = 1});
+    const auto handed = second.rpc_async<hold>("other", last_held());
+    while (options.faults.counters().reordered == 0) std::this_thread::yield();
+    child->kill(SIGKILL);
+    CHECK(child->wait() == 128 + SIGKILL);
+    child = start();
+    for (int i = 0; i != behind; ++i) {
+      while (used_by(self, "other", own) != "1") std::this_thread::yield();  // it has to hear of the new one first
+    }
+    self.rpc_sync<let_go>("second");
+    await_figure(self, "num_forks", "0");
+    CHECK(ask(*child, "leave") == "done");
+    CHECK(child->wait() == 0);
+  }
+  await_nothing(self);
+  second.leave();
   self.leave();
 }
 

@@ -105,6 +105,8 @@ class reply_channel {
   virtual ~reply_channel() = default;
   /// Who sent the request: another worker may have its id by now. Null: of a backend that does not say.
   [[nodiscard]] virtual const worker_info* sender() const noexcept { return nullptr; }
+  /// In which life. None: of a backend that does not say.
+  [[nodiscard]] virtual incarnation sender_life() const noexcept { return {}; }
   /// Sends the answer to `call_id`: reply, exception or failure. The header's call_id is set here. Never blocks; if the
   /// caller is gone the answer is dropped. Throws what outgoing_message::finish throws; then nothing was sent.
   virtual void reply(std::uint64_t call_id, outgoing_message&& answer) = 0;

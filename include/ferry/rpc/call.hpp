@@ -35,6 +35,7 @@ struct call_facts {
   worker_info peer;
   timeout limit;
   bool inherited = false;  ///< the limit is what was left of the running handler's deadline
+  incarnation life = {};   ///< of the peer
 };
 
 /// Who wants the answer of a call.

@@ -49,6 +49,8 @@ class served_call final : public work, private held_method, public call_context 
 
   /// Who made the call; another worker may have its id by now. Null: the backend does not say. Until it is answered.
   [[nodiscard]] const worker_info* sender() const noexcept;
+  /// The same, in which life. None: the backend does not say.
+  [[nodiscard]] incarnation sender_life() const noexcept;
   /// Null: this worker serves no such method.
   [[nodiscard]] const method_entry* method() const noexcept { return held_method::method.get(); }
 
