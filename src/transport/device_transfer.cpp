@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <new>
+
 #include <fmt/format.h>
 
 #include <ferry/base/error.hpp>
@@ -10,9 +12,14 @@
 
 #include "../wire/device_marks.hpp"
 #include "../wire/read_marks.hpp"
+#include "landing.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
+
+void add(std::vector<stream>& streams, const stream& one) {
+  if (std::find(streams.begin(), streams.end(), one) == streams.end()) streams.push_back(one);
+}
 
 // The streams of one message: one for each device that copies are made on.
 class arrival_streams {
@@ -54,14 +61,55 @@ class arrival_streams {
   std::vector<entry> streams_;
 };
 
-void add(std::vector<stream>& streams, const stream& one) {
-  if (std::find(streams.begin(), streams.end(), one) == streams.end()) streams.push_back(one);
-}
+// Foreign memory is nobody's business but its owner's: it must not go before the copies that are queued have been made.
+class borrowed_tensors {
+ public:
+  explicit borrowed_tensors(const std::shared_ptr<reactor>& loop) : loop_(loop) {}
+  borrowed_tensors(const borrowed_tensors&) = delete;
+  borrowed_tensors& operator=(const borrowed_tensors&) = delete;
+  ~borrowed_tensors() {
+    if (!kept_) return;
+    const std::vector<stream>& readers = kept_->readers;
+    try {
+      landing::watch(loop_, readers, [kept = kept_](const std::exception_ptr& failure) {
+        if (failure) kept->wait();
+      });
+    } catch (const std::bad_alloc&) {
+      kept_->wait();
+    }
+  }
+
+  /// `by` is about to be told to read it.
+  void add(const tensor& read, const stream& by) {
+    if (!kept_) kept_ = std::make_shared<kept>();
+    kept_->tensors.push_back(read);
+    detail::add(kept_->readers, by);
+  }
+
+ private:
+  struct kept {
+    std::vector<tensor> tensors;
+    std::vector<stream> readers;
+
+    // As nobody tells: a device that has failed reads no more.
+    void wait() const noexcept {
+      for (const stream& each : readers) {
+        try {
+          each.synchronize();
+        } catch (const error&) {  // NOLINT(bugprone-empty-catch)
+        }
+      }
+    }
+  };
+  const std::shared_ptr<reactor>& loop_;
+  std::shared_ptr<kept> kept_;
+};
 
 }  // namespace
 
-device_transfer transfer_tensors(const outgoing_message& message) {
+device_transfer transfer_tensors(const outgoing_message& message, const std::shared_ptr<reactor>& loop) {
   device_transfer result;
+  borrowed_tensors borrowed(loop);
   arrival_streams streams(message);
   result.tensors.reserve(message.tensors.size());
   for (std::size_t i = 0; i != message.tensors.size(); ++i) {
@@ -78,7 +126,10 @@ device_transfer transfer_tensors(const outgoing_message& message) {
       on = streams.on(where, source);
       if (!operations_of(where.kind).immediate) {
         add(target.is_cpu() ? result.landing : result.streams, on);
-        if (!source.is_cpu()) streams.reads(where, source);
+        if (!source.is_cpu()) {
+          streams.reads(where, source);
+          if (!sent.storage().in_stream_order()) borrowed.add(sent, on);
+        }
       }
     }
     result.tensors.push_back(channel_traits<inproc_tensors>::copy(sent, target, on));

@@ -113,7 +113,8 @@ class inproc_transport final : public transport {
   }
 
   [[nodiscard]] bool understands(std::string_view address) const noexcept override {
-    return address == "inproc:" + workers_->token;  // other processes' are out of reach
+    constexpr std::string_view scheme = "inproc:";
+    return address.starts_with(scheme) && address.substr(scheme.size()) == workers_->token;  // of this process
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -171,6 +172,35 @@ TEST_CASE("a source on the CPU may be written again at once") {
     std::fill_n(static_cast<unsigned char*>(t.data()), t.numel(), static_cast<unsigned char>(99));
   }
   CHECK(value_read(coming.get()) == 5);
+}
+
+TEST_CASE("foreign memory stays until the device has read it, though nobody waits") {
+  device_group group({map_to("worker1", {{"cuda:0", "cuda:1"}}), nullptr});
+  std::atomic<bool> freed{false};
+  ferry::future<tensor> result;
+  {
+    const fake_cuda::pause nothing_runs;
+    const tensor memory = filled(gpu(0), 42);
+    result = group[0].rpc_async<&same>(
+        "worker1", ferry::from_blob(
+                       memory.data(), {1000}, ferry::dtype::u8, [&freed, memory](void*) { freed = true; }, gpu(0)));
+    result.wait();
+    CHECK_FALSE(freed);
+  }
+  CHECK(value_read(result.get()) == 42);
+  while (!freed) std::this_thread::yield();
+  // The device fails: it reads no more.
+  const ferry_test::captured_log quiet;
+  freed = false;
+  fake_cuda::fail(fake_cuda::call::memcpy_peer_async, 719, 1);
+  const tensor memory = filled(gpu(0), 43);
+  tensor given = ferry::from_blob(
+      memory.data(), {1000}, ferry::dtype::u8, [&freed](void*) { freed = true; }, gpu(0));
+  expect_error(errc::device_failure, "worker1", [&] { group[0].rpc_sync<&same>("worker1", given); });
+  CHECK_FALSE(freed);
+  given = {};
+  fake_cuda::fail_nothing();
+  while (!freed) std::this_thread::yield();
 }
 
 TEST_CASE("what waits for a device holds nothing else up") {

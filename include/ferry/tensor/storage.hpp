@@ -65,6 +65,8 @@ class storage {
   [[nodiscard]] bool owns_memory() const noexcept {
     return body_->allocated || body_->owner != nullptr || body_->size == 0;
   }
+  /// Whether ferry allocated it on a device with streams: it may go before they are done with it.
+  [[nodiscard]] bool in_stream_order() const noexcept { return body_->in_stream_order; }
   /// Counts writes in place, through whichever view; users of old values compare it.
   [[nodiscard]] std::uint64_t version() const noexcept { return body_->version.load(std::memory_order_acquire); }
   void bump_version() const noexcept { body_->version.fetch_add(1, std::memory_order_acq_rel); }
