@@ -283,7 +283,7 @@ TEST_CASE("when a process is killed, the calls that wait for their turn end with
   std::vector<ferry::future<int>> results;
   for (int i = 0; i != 10; ++i)
     results.push_back(all.self.rpc_async<plus_one>({"worker1", {.timeout = ferry::no_timeout}}, i));
-  CHECK(all.self.debug_info("agent.queued_calls") == "8");
+  await_figure(all.self, "agent.queued_calls", "8");
   all.child(1).kill(SIGKILL);
   int queued = 0;
   for (const auto& each : results) {

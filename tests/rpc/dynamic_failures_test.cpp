@@ -47,7 +47,7 @@ using namespace dynamic_failures_test;
 
 namespace {
 
-constexpr auto short_lease = 600ms;
+constexpr auto short_lease = 2s;
 
 ferry::worker_config member(const std::string& meeting, const std::string& name, int rank = ferry::any_rank) {
   auto config = config_of(meeting, name, rank);
@@ -135,6 +135,7 @@ TEST_CASE("who leaves keeps its name and its id for as long as it ends its calls
   heir.rank = 0;
   expect_error(errc::duplicate_id, "is leaving the group", [&] { ferry::init_rpc(heir); });
   heir.rank = ferry::any_rank;
+  heir.init_timeout = 100s;
   ferry::worker other = ferry::init_rpc(heir);
   CHECK(other.id() == 2);
   // Who joins meanwhile knows what the leaver is, too.
@@ -143,7 +144,6 @@ TEST_CASE("who leaves keeps its name and its id for as long as it ends its calls
 
   heir.name = "server";
   heir.rank = 0;
-  heir.init_timeout = 100s;
   ferry::worker next;
   std::thread waiting([&] { next = ferry::init_rpc(heir); });
   CHECK_FALSE(result.ready());
@@ -192,11 +192,11 @@ TEST_CASE("who dies while it leaves is gone: its calls end, and its name and id 
 TEST_CASE("neighbours that fall silent together are found out, all of them") {
   meeting_place at;
   std::vector<std::unique_ptr<child_process>> others;
-  for (int i = 1; i != 5; ++i) others.push_back(start_newcomer(at.method, "w" + std::to_string(i), i, 600));
+  for (int i = 1; i != 5; ++i) others.push_back(start_newcomer(at.method, "w" + std::to_string(i), i, 2000));
   // Nobody has ever called them. Each watches the next one, and this one the first of them; it has nothing to do with the others.
   ferry::worker first = ferry::init_rpc(member(at.method, "w0", 0));
   for (int i = 0; i != 3; ++i) stop(*others[static_cast<std::size_t>(i)]);
-  while (first.workers().size() != 2) std::this_thread::yield();
+  while (first.workers().size() != 2) std::this_thread::sleep_for(1ms);
   CHECK(names_of(first.workers()) == std::vector<std::string>{"w0", "w4"});
   CHECK(ask(*others[3], "call w0") == "done");
   while (ask(*others[3], "members") != "w0 w4") std::this_thread::yield();  // it may hear of it later
@@ -220,7 +220,7 @@ TEST_CASE("a member that its neighbour cannot reach answers in the log, and stay
   std::vector<std::string> entries;
   while (count(entries, "alive") < 2) {
     entries = entries_of(store);
-    std::this_thread::yield();
+    std::this_thread::sleep_for(10ms);
   }
   CHECK(count(entries, "suspect") >= 2);
   CHECK(count(entries, "lost") == 0);
@@ -236,12 +236,12 @@ TEST_CASE("a worker that is killed while it joins leaves nothing behind") {
   meeting_place at;
   ferry::worker first = ferry::init_rpc(member(at.method, "first", 0));
   for (int i = 0; i != 20; ++i) {
-    child_process child({.role = "newcomer", .arguments = {at.method, "second", "1", "600"}});
+    child_process child({.role = "newcomer", .arguments = {at.method, "second", "1", "2000"}});
     std::this_thread::sleep_for(i * 3ms);  // at any point of its start: when it has listened, when it has joined ...
     child.kill(SIGKILL);
     (void)child.wait();
   }
-  auto second = start_newcomer(at.method, "second", 1, 600);
+  auto second = start_newcomer(at.method, "second", 1, 2000);
   CHECK(ask(*second, "call first") == "done");
   first.wait_for_worker("second", 100s);
   CHECK(first.rpc_sync<twice>("first", 1) == 2);

@@ -248,17 +248,17 @@ TEST_CASE("who restarts at once takes the place of its predecessor, noticed or n
 TEST_CASE("a stopped worker loses its place after a lease, and learns of it") {
   meeting_place at;
   auto config = config_of(at.method, "first", 0);
-  config.lease = 600ms;
+  config.lease = 2s;
   ferry::worker first = ferry::init_rpc(config);
   events seen(first);
-  auto sleeper = start_newcomer(at.method, "sleeper", 1, 600);
+  auto sleeper = start_newcomer(at.method, "sleeper", 1, 2000);
   seen.up_to("sleeper joined");
   CHECK(ask(*sleeper, "call first") == "done");
   sleeper->kill(SIGSTOP);
   int status = 0;
   REQUIRE(::waitpid(sleeper->pid(), &status, WUNTRACED) == sleeper->pid());
   // Whether the others or the one that wants its place are first, it is dead.
-  auto heir = start_newcomer(at.method, "sleeper", 1, 600);
+  auto heir = start_newcomer(at.method, "sleeper", 1, 2000);
   seen.up_to("sleeper joined");
   CHECK(first.rpc_sync<plus_one>("sleeper", 1) == 2);
   sleeper->kill(SIGCONT);

@@ -85,7 +85,7 @@ void stop_process(const ferry_test::child_process& which) {
 }
 
 constexpr auto short_interval = 100ms;
-constexpr auto short_lease = 1s;
+constexpr auto short_lease = 3s;
 
 group_options obedient(ferry::timeout interval = 500ms, ferry::timeout lease = 5s, const std::string& transport = {}) {
   return {.role = "member that obeys", .transport = transport, .heartbeat_interval = interval, .lease = lease};
@@ -158,7 +158,7 @@ TEST_CASE("a stopped process is dead after its lease; once it goes on it learns 
     expect_error(errc::peer_lost, "silent", [&] { (void)pending.get(); });
     const auto [who, why] = lost.first();
     CHECK(who == "worker1");
-    CHECK_MESSAGE(contains(why, "its lease is 1.0 s"), why);
+    CHECK_MESSAGE(contains(why, "its lease is 3.0 s"), why);
     all.child(2).write_line("losses");
     CHECK(all.child(2).read_line() == "worker1");
     all.child(1).kill(SIGCONT);
@@ -253,7 +253,7 @@ TEST_CASE("who waits in a shutdown for longer than a lease takes nobody for dead
   all_joined(all);
   losses lost(all.self);
   all.child(1).write_line("shutdown");  // waits for the two others, which have nothing to do with it
-  for (const auto until = ferry::clock::now() + 3 * short_lease; ferry::clock::now() < until;)
+  for (const auto until = ferry::clock::now() + 2 * short_lease; ferry::clock::now() < until;)
     CHECK(all.self.rpc_sync<plus_one>("worker2", 1) == 2);
   CHECK(lost.count() == 0);
   CHECK(all.self.debug_info("agent.lost_workers") == "0");

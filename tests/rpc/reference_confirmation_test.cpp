@@ -107,7 +107,7 @@ TEST_CASE("ordered: a call whose references are yet to be confirmed holds up tho
 }
 
 TEST_CASE("a call whose references are never confirmed ends by its deadline, and is forgotten at both ends") {
-  const captured_log logged;
+  const captured_log logged(ferry::log_level::info);
   faulty_cluster group(3);
   {
     const auto object = group[0].remote<ferry::make<exclusive_tally>>("worker1");

@@ -254,8 +254,9 @@ TEST_CASE("an object that cannot be encoded is an error where it is fetched, and
 TEST_CASE("[row 150] a creation that takes longer than its timeout: it fails, and so does every use") {
   cluster group(2);
   {
+    CHECK(group[0].rpc_sync<references_test::add>("worker1", 1, 2) == 3);  // so that there is a connection
     const shut_door shut;
-    const rref<int> late = group[0].remote<slow>({"worker1", {.timeout = 10ms}}, 1);
+    const rref<int> late = group[0].remote<slow>({"worker1", {.timeout = 100ms}}, 1);
     // Which call, between whom, and what it was doing.
     for (const char* text : {"creation", "reference_creation_test::slow'", "name=worker0", "name=worker1", "while "}) {
       expect_error(errc::rpc_timeout, text, [&] { late.created().get(); });
@@ -308,11 +309,12 @@ TEST_CASE(
     "told") {
   cluster group(2);
   {
+    CHECK(group[0].rpc_sync<references_test::add>("worker1", 1, 2) == 3);  // so that there is a connection
     const shut_door shut;
     std::vector<rref<int>> all;
     for (const char* where : {"worker1", "worker0"}) {
       CAPTURE(where);
-      all.push_back(group[0].remote<slow>({where, {.timeout = 50ms}}, 1));
+      all.push_back(group[0].remote<slow>({where, {.timeout = 200ms}}, 1));
       const rref<int>& late = all.back();
       const auto waiting = late.to_here_async({.timeout = 20s});  // long enough, but for the creation
       (void)waiting;

@@ -126,12 +126,13 @@ TEST_CASE("the type of an object is asked for again after a failure") {
 
 TEST_CASE("a creation whose answer is lost: the object goes with the reference") {
   faulty_cluster group(2);
+  CHECK(group[0].rpc_sync<add_up>("worker1", 1, 2) == 3);  // so that there is a connection
   for (int rank = 0; rank != 2; ++rank) {
     group.faults(rank).add(
         {.action = fault_action::drop, .kinds = message_kinds::reply, .method = "*construct<*tracked*", .limit = 1});
   }
   {
-    const auto t = group[0].remote<ferry::make<tracked>>({"worker1", {.timeout = 50ms}}, 1);
+    const auto t = group[0].remote<ferry::make<tracked>>({"worker1", {.timeout = 300ms}}, 1);
     expect_error(errc::rpc_timeout, "creation", [&] { t.created().get(); });
     await([] { return tracked::alive() == 1; });
   }
@@ -166,7 +167,7 @@ TEST_CASE("references in messages that are lost count no more") {
   }
   SUBCASE("requests that are cancelled") {
     group.faults(0).add(
-        {.action = fault_action::delay, .kinds = message_kinds::request, .method = "*touch", .delay = 30ms});
+        {.action = fault_action::delay, .kinds = message_kinds::request, .method = "*touch", .delay = 1s});
     const auto t = group[0].remote<ferry::make<tracked>>("worker1", 1);
     for (const int to : {0, 1, 2}) {
       auto call = group[0].rpc_async<touch>(to, t);

@@ -106,16 +106,17 @@ struct door_opener {
 
 TEST_CASE("[row 149] a call with a timeout ends by it and says how long, what, where to and in which phase") {
   cluster group(2);
+  CHECK(group[0].rpc_sync<plus_one>("worker1", 1) == 2);  // so that there is a connection
   const door_opener opener;
   const auto before = ferry::clock::now();
-  for (const char* part : {"RPC ran for more than set timeout (20 ms)", "slow", "worker_info(id=0, name=worker0)",
+  for (const char* part : {"RPC ran for more than set timeout (100 ms)", "slow", "worker_info(id=0, name=worker0)",
                            "worker_info(id=1, name=worker1)", "waiting for the reply"}) {
-    expect_error(errc::rpc_timeout, part, [&] { (void)group[0].rpc_sync<slow>({"worker1", {.timeout = 20ms}}, 1); });
+    expect_error(errc::rpc_timeout, part, [&] { (void)group[0].rpc_sync<slow>({"worker1", {.timeout = 100ms}}, 1); });
     expect_error(errc::rpc_timeout, part, [&] {
-      (void)group[0].rpc_async<slow>({"worker1", {.timeout = 20ms}}, 1).get();
+      (void)group[0].rpc_async<slow>({"worker1", {.timeout = 100ms}}, 1).get();
     });
   }
-  CHECK(ferry::clock::now() - before >= 200ms);
+  CHECK(ferry::clock::now() - before >= 1s);
   CHECK_THROWS_AS((void)group[0].rpc_sync<slow>({"worker1", {.timeout = 1us}}, 1), ferry::rpc_timeout);
   CHECK(group[0].rpc_sync<plus_one>("worker1", 1) == 2);
 }
@@ -126,7 +127,7 @@ TEST_CASE(
   const door_opener opener;
   ferry::worker& self = group[0];
   const auto patient = self.rpc_async<slow>("worker1", 1);
-  self.set_rpc_timeout(10ms);
+  self.set_rpc_timeout(100ms);
   CHECK_THROWS_AS((void)self.rpc_sync<slow>("worker1", 2), ferry::rpc_timeout);
   std::vector<ferry::future<int>> calls;
   for (int i = 0; i != 10; ++i) calls.push_back(self.rpc_async<slow>("worker1", i));
@@ -171,8 +172,9 @@ TEST_CASE("a reply that comes after the call has ended is dropped, and never tak
   for (int round = 0; round != 5; ++round) {
     door.reset();
     std::vector<ferry::future<int>> given_up;
-    for (int i = 0; i != 8; ++i) given_up.push_back(group[0].rpc_async<slow>({"worker1", {.timeout = 5ms}}, 1000 + i));
-    auto with_tensor = group[0].rpc_async<slow_tensor>({"worker1", {.timeout = 5ms}}, ferry_test::noise({100, 100}));
+    for (int i = 0; i != 8; ++i)
+      given_up.push_back(group[0].rpc_async<slow>({"worker1", {.timeout = 100ms}}, 1000 + i));
+    auto with_tensor = group[0].rpc_async<slow_tensor>({"worker1", {.timeout = 100ms}}, ferry_test::noise({100, 100}));
     for (auto& each : given_up) CHECK_THROWS_AS((void)each.get(), ferry::rpc_timeout);
     CHECK_THROWS_AS((void)with_tensor.get(), ferry::rpc_timeout);
     std::vector<ferry::future<int>> fresh;
@@ -186,11 +188,12 @@ TEST_CASE("a reply that comes after the call has ended is dropped, and never tak
 TEST_CASE("the callee learns that its caller has timed out") {
   captured_log log;
   cluster group(2);
+  CHECK(group[0].rpc_sync<plus_one>("worker1", 1) == 2);  // so that there is a connection
   stopped.reset();
-  CHECK_THROWS_AS((void)group[0].rpc_sync<run_until_stopped>({"worker1", {.timeout = 20ms}}), ferry::rpc_timeout);
+  CHECK_THROWS_AS((void)group[0].rpc_sync<run_until_stopped>({"worker1", {.timeout = 200ms}}), ferry::rpc_timeout);
   stopped.await_arrivals(2);
   stopped.reset();
-  CHECK_THROWS_AS((void)group[0].rpc_async<run_until_stopped>({"worker1", {.timeout = 20ms}}).get(),
+  CHECK_THROWS_AS((void)group[0].rpc_async<run_until_stopped>({"worker1", {.timeout = 200ms}}).get(),
                   ferry::rpc_timeout);
   stopped.await_arrivals(2);
 }
@@ -216,12 +219,13 @@ TEST_CASE("a handler sees the deadline of its call, and bounds its nested calls 
 TEST_CASE("when a call's time is over, so is that of the calls it made") {
   captured_log log;
   cluster group(3, with_timeout(ferry::no_timeout));
+  CHECK(group[0].rpc_sync<plus_one>("worker1", 1) == 2);  // so that there is a connection
   const door_opener opener;
   nested_ended.reset();
-  CHECK_THROWS_AS((void)group[0].rpc_sync<call_slow>({"worker1", {.timeout = 30ms}}, "worker2"), ferry::rpc_timeout);
+  CHECK_THROWS_AS((void)group[0].rpc_sync<call_slow>({"worker1", {.timeout = 200ms}}, "worker2"), ferry::rpc_timeout);
   nested_ended.await_arrivals(1);
   late.reset();
-  CHECK_THROWS_AS((void)group[0].rpc_sync<call_after_deadline>({"worker1", {.timeout = 20ms}}), ferry::rpc_timeout);
+  CHECK_THROWS_AS((void)group[0].rpc_sync<call_after_deadline>({"worker1", {.timeout = 200ms}}), ferry::rpc_timeout);
   late.await_arrivals(2);
 }
 

@@ -198,7 +198,7 @@ TEST_CASE("real clients above the limit are told why") {
   hostile_fixture fixture({.max_connections = 2});
   const tcp_store second({.host = "127.0.0.1", .port = fixture.server->port()});
   std::string message;
-  CHECK(kind_of([&] { tcp_store({.host = "127.0.0.1", .port = fixture.server->port(), .limit = 30ms}); }, &message) ==
+  CHECK(kind_of([&] { tcp_store({.host = "127.0.0.1", .port = fixture.server->port(), .limit = 500ms}); }, &message) ==
         ferry::errc::store_unreachable);
   CAPTURE(message);
   CHECK(contains(message, "as many connections"));

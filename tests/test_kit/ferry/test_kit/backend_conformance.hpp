@@ -255,10 +255,11 @@ void check_errors() {
     CHECK(group[0].template rpc_sync<add>("worker1", 1, 2) == 3);
   }
   SUBCASE("a timeout, which the callee and its calls are told of") {
+    CHECK(group[0].template rpc_sync<add>("worker1", 1, 2) == 3);  // so that there is a connection
     held() = true;
     const int before = stops_seen();
     CHECK(error_of([&] {
-            group[0].template rpc_sync<wait_for_stop>({"worker1", {.timeout = std::chrono::milliseconds(50)}},
+            group[0].template rpc_sync<wait_for_stop>({"worker1", {.timeout = std::chrono::milliseconds(500)}},
                                                       std::string("worker2"));
             return 0;
           }) == ferry::errc::rpc_timeout);
