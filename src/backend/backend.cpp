@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include <ferry/backend/agent.hpp>
+#include <ferry/base/error.hpp>
 #include <ferry/base/type_name.hpp>
 
 namespace ferry::inline v0::detail {
@@ -18,3 +20,25 @@ void throw_foreign_options(std::string_view backend, std::string_view wanted, st
 }
 
 }  // namespace ferry::inline v0::detail
+
+namespace ferry::inline v0 {
+
+located_worker agent::locate(const call_target& whom, deadline until) const {
+  located_worker there = locate(whom.id, until);
+  if (whom.life != incarnation{} && there.life != whom.life) {
+    throw_error(errc::peer_lost, "worker " + std::to_string(whom.id.value) +
+                                     " is no member of the group any more; its id is that of " + to_string(there.who) +
+                                     " now");
+  }
+  return there;
+}
+
+bool agent::is_over(const call_target& whom, std::uint64_t& /*question*/) const {
+  try {
+    return locate(whom.id, deadline(clock::now())).life != whom.life;
+  } catch (const error& e) {
+    return e.kind() == errc::unknown_worker;
+  }
+}
+
+}  // namespace ferry::inline v0

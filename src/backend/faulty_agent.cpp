@@ -103,6 +103,12 @@ class faulty_agent final : public agent, public request_handler {
     return inner_->locate(name, until);
   }
   [[nodiscard]] located_worker locate(worker_id id, deadline until) const override { return inner_->locate(id, until); }
+  [[nodiscard]] located_worker locate(const call_target& whom, deadline until) const override {
+    return inner_->locate(whom, until);
+  }
+  [[nodiscard]] bool is_over(const call_target& whom, std::uint64_t& question) const override {
+    return inner_->is_over(whom, question);
+  }
 
   [[nodiscard]] std::string metadata(worker_id id) const override { return inner_->metadata(id); }
   [[nodiscard]] std::vector<device> devices() const override { return inner_->devices(); }

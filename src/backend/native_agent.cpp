@@ -142,6 +142,43 @@ located_worker native_core::locate(worker_id id, deadline until) const {
   return {found->record.who, found->record.life};
 }
 
+located_worker native_core::locate(const call_target& whom, deadline until) const {
+  const auto look = [&]() -> std::optional<located_worker> {
+    const peer* place = peers_.at(whom.id);
+    if (!place) return {};
+    std::lock_guard lock(place->mutex);
+    if (place->record.life != whom.life) return {};
+    return located_worker{place->record.who, place->record.life};
+  };
+  if (const auto there = look()) return *there;
+  if (log_ && !closing_.load() && !fenced_.load()) {
+    const bool read = read_log(std::min(until, deadline::after(store_limit)), [&] { return look().has_value(); });
+    if (const auto there = look()) return *there;
+    if (!read) {
+      throw rpc_timeout(fmt::format("{} looked for worker {} in the group's log, and its store did not answer in time",
+                                    to_string(self_), whom.id.value));
+    }
+  }
+  throw_error(errc::peer_lost, fmt::format("worker {} is no member of the group any more{}", whom.id.value,
+                                           peers_.at(whom.id) ? "; another one has its id now" : ""));
+}
+
+bool native_core::is_over(const call_target& whom, std::uint64_t& question) const {
+  std::uint64_t read = 0;
+  {
+    std::lock_guard lock(members_mutex_);
+    read = reads_good_;
+  }
+  if (const peer* place = peers_.at(whom.id)) {
+    std::lock_guard lock(place->mutex);
+    if (place->record.life == whom.life) return !place->present();
+  }
+  if (!log_) return true;
+  if (question != 0 && read >= question) return true;
+  question = request_read();
+  return false;
+}
+
 worker_info native_core::find(std::string_view name) const { return locate(name, {}).who; }
 worker_info native_core::find(worker_id id) const { return locate(id, {}).who; }
 
@@ -554,6 +591,12 @@ class native_agent final : public agent {
     return core_->locate(name, until);
   }
   [[nodiscard]] located_worker locate(worker_id id, deadline until) const override { return core_->locate(id, until); }
+  [[nodiscard]] located_worker locate(const call_target& whom, deadline until) const override {
+    return core_->locate(whom, until);
+  }
+  [[nodiscard]] bool is_over(const call_target& whom, std::uint64_t& question) const override {
+    return core_->is_over(whom, question);
+  }
   void join(request_handler& handler) override {
     core_->set_request_handler(&handler);
     core_->join();

@@ -49,6 +49,8 @@ class native_core final : public link_owner,
   [[nodiscard]] worker_info find(worker_id id) const;
   [[nodiscard]] located_worker locate(std::string_view name, deadline until) const;
   [[nodiscard]] located_worker locate(worker_id id, deadline until) const;
+  [[nodiscard]] located_worker locate(const call_target& whom, deadline until) const;
+  [[nodiscard]] bool is_over(const call_target& whom, std::uint64_t& question) const;
   [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) const;
   [[nodiscard]] std::string metadata(worker_id id) const;
   [[nodiscard]] std::vector<device> devices() const;
@@ -294,6 +296,7 @@ class native_core final : public link_owner,
   mutable std::uint64_t member_changes_ = 0;
   mutable std::uint64_t reads_wanted_ = 0;  // of the log
   mutable std::uint64_t reads_done_ = 0;
+  mutable std::uint64_t reads_good_ = 0;  // the last one that succeeded
   mutable bool reading_ = false;
   mutable bool log_readable_ = true;  // the last time
   struct pending_write {

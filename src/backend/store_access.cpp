@@ -61,6 +61,7 @@ void native_core::read_for_all() const noexcept {
     }
     const bool read = catch_up();
     std::lock_guard lock(members_mutex_);
+    if (read) reads_good_ = number;
     reads_done_ = read ? number : reads_wanted_;  // who has asked while the store hung has waited for nothing, too
     log_readable_ = read;
     reading_ = reads_wanted_ != reads_done_;

@@ -141,7 +141,7 @@ outgoing_call::outgoing_call(const reference_handle& object, const call_options&
       stop_(options.stop.get()),
       placement_(options.placement.get()) {
   bound();
-  peer_ = object.get()->owner();
+  peer_ = object.get()->owner(until_);
   begin(whom);
 }
 

@@ -27,8 +27,7 @@ namespace {
 // Of one batch. Where the first takes longer it may be that nothing is read on that connection.
 constexpr std::chrono::seconds first_limit{1};
 constexpr std::chrono::seconds answer_limit{3};
-constexpr int patience = 6;        // failures in a row, before the group is asked who that is
-constexpr int long_patience = 12;  // the same, before an id that this worker never heard of is given up
+constexpr int patience = 6;  // failures in a row, before the group is asked whether that life is over
 
 const bool served_by_all = [] {
   add_library_methods({usable_method<named<"ferry/references", serve_references>>().id});
@@ -133,16 +132,14 @@ void reference_table::send_controls() noexcept {
   }
 }
 
-// Of one that does not answer: whether the group has no such life. It may have ended before this worker joined, and then
-// nobody tells.
-bool reference_table::is_no_member(const peer_life& peer, int failures) const noexcept {
+// Of one that does not answer. It may have ended before this worker joined, and then nobody tells.
+bool reference_table::is_over(const peer_life& peer, std::uint64_t& question) const noexcept {
   const auto own = worker_.lock();
   if (!own || !lives_known_) return false;
   try {
-    return own->agent_unchecked().locate(peer.id, deadline(clock::now())).life != peer.life;
-  } catch (const error& e) {
-    // The list of members is followed all the time: who is not in it by then was in it before.
-    return e.kind() == errc::unknown_worker || (e.kind() == errc::rpc_timeout && failures >= long_patience);
+    return own->agent_unchecked().is_over({peer.id, peer.life}, question);
+  } catch (const std::exception&) {
+    return false;
   }
 }
 
@@ -171,14 +168,19 @@ void reference_table::answered(const peer_life& by, const std::vector<reference_
 
 void reference_table::unanswered(const peer_life& by) noexcept {
   int failures = 0;
+  std::uint64_t question = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (const auto outbox = outboxes_.find(by); outbox != outboxes_.end()) failures = outbox->second.failures();
+    if (const auto outbox = outboxes_.find(by); outbox != outboxes_.end()) {
+      failures = outbox->second.failures();
+      question = outbox->second.question();
+    }
   }
-  if (failures >= patience && is_no_member(by, failures)) return gone(by.id, by.life);
+  if (failures >= patience && is_over(by, question)) return gone(by.id, by.life);
   const std::lock_guard lock(mutex_);
   const auto outbox = outboxes_.find(by);
   if (outbox == outboxes_.end()) return;
+  outbox->second.ask(question);
   outbox->second.failed(clock::now());
   arm(outbox->second.due_at());
 }

@@ -49,7 +49,7 @@ bool reference_handle::confirmed() const {
 worker_info reference_handle::owner() const {
   const reference_state& own = state();
   (void)own.table->worker();
-  return own.owner().who;
+  return own.owner({}).who;
 }
 
 std::string reference_handle::describe(const std::string& type) const {

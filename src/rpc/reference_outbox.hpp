@@ -55,10 +55,14 @@ class reference_outbox {
     send_at_ = in_batch_ == waiting_.size() ? clock::time_point::max() : clock::time_point();
     return batch;
   }
+  /// Whether its life is over, as agent::is_over has it.
+  [[nodiscard]] std::uint64_t question() const noexcept { return question_; }
+  void ask(std::uint64_t question) noexcept { question_ = question; }
   /// In a row.
   [[nodiscard]] int failures() const noexcept { return failures_; }
   void answered() {
     failures_ = 0;
+    question_ = 0;
     waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(in_batch_));
     under_way_ = false;
     in_batch_ = 0;
@@ -79,6 +83,7 @@ class reference_outbox {
   std::size_t in_batch_ = 0;
   bool under_way_ = false;
   int failures_ = 0;
+  std::uint64_t question_ = 0;
   std::chrono::milliseconds pause_ = first_pause;
   clock::time_point send_at_ = clock::time_point::max();
   clock::time_point retry_at_{};

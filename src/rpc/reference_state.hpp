@@ -48,8 +48,9 @@ class reference_state : public std::enable_shared_from_this<reference_state> {
   /// Of a fork that the owner did not know when it was made, and of an object that this worker makes here. Null: it did.
   ref_ptr<fork_known> known;
 
-  /// Throws errc::peer_lost if the group has no such worker any more.
-  [[nodiscard]] located_worker owner() const;
+  /// Throws errc::peer_lost if the group has no such worker any more. Where this worker's list of members is behind, it waits
+  /// for the store, until then at the longest; errc::rpc_timeout.
+  [[nodiscard]] located_worker owner(deadline until) const;
   [[nodiscard]] bool confirmed() const noexcept { return !known || known->has_value(); }
   /// It is of no use any more. The first reason stays.
   void end(std::exception_ptr why) noexcept;

@@ -54,6 +54,11 @@ peer_life reference_table::sender_of(const call_target& from, incarnation claime
   return {from.id, from.life == incarnation{} ? claimed : from.life};
 }
 
+bool reference_table::is_gone(const peer_life& peer) const {
+  const std::lock_guard lock(mutex_);
+  return protocol_.is_gone(peer);
+}
+
 std::string reference_table::name_of(const peer_life& peer) const {
   try {
     if (const auto own = worker_.lock()) {

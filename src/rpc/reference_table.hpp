@@ -47,6 +47,8 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   ~reference_table();
 
   [[nodiscard]] const peer_life& self() const noexcept { return self_; }
+  /// That life is over, and its end has been taken note of here.
+  [[nodiscard]] bool is_gone(const peer_life& peer) const;
   /// Throws errc::reference_deleted once the worker has been shut down.
   [[nodiscard]] std::shared_ptr<worker_core> worker() const;
   [[nodiscard]] peer_life peer(const call_target& to) const;
@@ -205,7 +207,7 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   void on_timer(const timer_item* item) noexcept;
   void let_go(object_list&& objects) noexcept;
   void begin(served_call& call, const std::exception_ptr& late) noexcept;
-  [[nodiscard]] bool is_no_member(const peer_life& peer, int failures) const noexcept;
+  [[nodiscard]] bool is_over(const peer_life& peer, std::uint64_t& question) const noexcept;
   void read_call(served_call& call, std::vector<reference_handle>& unconfirmed);
   void find_target(call_references& own, const object_id& object);
   void begin_creation(served_call& call, const object_id& object);

@@ -238,6 +238,13 @@ class agent {
     return {find(id)};
   }
 
+  /// The worker of that life, and no other, as somebody else has told of it: this one's list of members may be behind. Throws
+  /// errc::peer_lost if it is no member any more, errc::rpc_timeout as above.
+  [[nodiscard]] virtual located_worker locate(const call_target& whom, deadline until) const;
+  /// Whether that life is certainly over. Never blocks: where a newer list of members is needed to tell, it is asked for, and
+  /// the answer is false until it is there. `question` is of the caller, zero at first and the same in every call about it.
+  [[nodiscard]] virtual bool is_over(const call_target& whom, std::uint64_t& question) const;
+
   /// What a worker gave as worker_config::metadata. Throws errc::unknown_worker.
   [[nodiscard]] virtual std::string metadata(worker_id id) const {
     (void)find(id);
