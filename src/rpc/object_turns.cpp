@@ -14,7 +14,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr worker_id lane_of_all{-1};
+constexpr peer_life lane_of_all{worker_id{-1}, {}};
 
 bool needs_turn(const execution_policy& policy) noexcept { return policy.how != execution::concurrent; }
 
@@ -78,7 +78,7 @@ void object_turns::take_place(served_call& call) {
     return;
   }
   const bool ordered = policy_.how == execution::ordered;
-  at.lane_key = ordered ? call.caller() : lane_of_all;
+  at.lane_key = ordered ? peer_life{call.caller(), call.sender_life()} : lane_of_all;
   lane* in = &all_;
   if (ordered) {
     auto found = lanes_.find(at.lane_key);
@@ -95,7 +95,7 @@ void object_turns::take_place(served_call& call) {
   if (!policy_.reentrant) {
     // Who calls without waiting cannot wait for ever.
     const auto holds = [&](const held_turn& turn) {
-      return in->running && turn.object == own.target_id && turn.lane == at.lane_key &&
+      return in->running && turn.object == own.target_id && turn.lane == at.lane_key.id &&
              turn.number == in->running->references_->turn.number;
     };
     if (std::any_of(own.chain.turns.begin(), own.chain.turns.end(), holds)) {
@@ -107,7 +107,7 @@ void object_turns::take_place(served_call& call) {
       return;
     }
     at.number = ++numbers_;
-    own.chain.own = {own.target_id, at.lane_key, at.number, true};
+    own.chain.own = {own.target_id, at.lane_key.id, at.number, true};
   }
   at.in_lane = true;
   ++in->calls;
@@ -383,10 +383,10 @@ object_turns::obstacle object_turns::obstacle_of(const served_call& call) const 
   if (own.early) return {maker_, {}};
   if (own.left || !own.in_lane) return {};
   // Of a reentrant object nobody keeps the turn.
-  if (own.running) return {nullptr, {call.references_->target_id, own.lane_key, own.number}, true};
+  if (own.running) return {nullptr, {call.references_->target_id, own.lane_key.id, own.number}, true};
   const served_call* running = running_in(own);
   if (!running) return {};
-  return {nullptr, {call.references_->target_id, own.lane_key, running->references_->turn.number}};
+  return {nullptr, {call.references_->target_id, own.lane_key.id, running->references_->turn.number}};
 }
 
 std::string object_turns::describe_wait(const served_call& call) const {

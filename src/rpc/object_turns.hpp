@@ -57,7 +57,8 @@ struct turn_lane {
 
 /// The calls on one object, in the order in which they arrived. Calls that need no turn pass through. Thread-safe.
 ///
-/// Calls wait in lanes: one for the object if they exclude each other, one for each caller if those of one caller are ordered.
+/// Calls wait in lanes: one for the object if they exclude each other, one for each caller if those of one caller are ordered:
+/// whoever has taken the id of a dead worker does not wait behind what that one has called.
 /// In each lane one call has the turn. It keeps it until it has answered; if the object is reentrant it gives it away while it
 /// waits, and takes it again, before newcomers, when the wait is over. Between its steps a coroutine then runs only what its
 /// turn_executor lets run. A call that could not begin yet (its references are not confirmed) holds up those behind it if they
@@ -66,7 +67,7 @@ struct turn_lane {
 /// Only enter() allocates memory: everything that follows happens in what it has got.
 class object_turns {
   using lane = turn_lane;
-  using lane_map = std::map<worker_id, lane>;
+  using lane_map = std::map<peer_life, lane>;
 
  public:
   /// Where a call stands. Belongs to the call; guarded by the object's turns.
@@ -79,7 +80,7 @@ class object_turns {
     bool ready = false;        ///< it could begin but for its turn
     bool running = false;      ///< it has begun
     bool left = false;         ///< it has answered: what still runs of it needs no turn
-    worker_id lane_key;        ///< -1: that of all
+    peer_life lane_key;        ///< the caller; of id -1: that of all
     std::uint64_t number = 0;  ///< of its turn
 
    private:

@@ -1,5 +1,6 @@
 // References between processes: as long as all live, and when owners, holders and those in between die, stop, or leave.
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <memory>
@@ -67,6 +68,24 @@ int never_ends(const tracked&) {
   return 0;
 }
 
+// Of it the calls of each worker run one after the other.
+std::atomic<bool> stopped_at_door{false};
+std::atomic<bool> door_open{false};
+struct ordered_tracked : tracked {
+  using tracked::tracked;
+  int stop_at_door() {
+    stopped_at_door = true;
+    while (!door_open) std::this_thread::sleep_for(1ms);
+    return value();
+  }
+};
+int stop_there(const rref<ordered_tracked>& ref) {
+  return ref.rpc_sync<&ordered_tracked::stop_at_door>({.timeout = ferry::no_timeout});
+}
+std::string use_ordered(const rref<ordered_tracked>& ref) {
+  return std::to_string(ref.rpc_sync<&tracked::value>({.timeout = ferry::no_timeout}));
+}
+
 const char* const figures[] = {"num_owner_rrefs",      "num_forks",          "num_users", "num_pending_users",
                                "num_pending_children", "num_pending_futures"};
 /// Waits until a worker counts nothing any more.
@@ -116,6 +135,11 @@ const ferry_test::role newcomer("newcomer with references", [](const std::vector
 });
 
 }  // namespace reference_processes_test
+
+template <>
+struct ferry::object_traits<reference_processes_test::ordered_tracked> {
+  static constexpr auto execution = ferry::execution::ordered;
+};
 
 using namespace reference_processes_test;
 
@@ -477,6 +501,67 @@ TEST_CASE("what a killed worker said last does not count for the one that took i
   await_nothing(self);
   second.leave();
   self.leave();
+}
+
+// A dynamic group of "first", which is this process, and "other", which is killed and takes its place again.
+struct group_with_heirs {
+  ferry_test::watchdog dog{"heirs in a dynamic group"};
+  ferry_test::temporary_directory directory;
+  std::string meeting = "file://" + directory.file("store");
+  ferry::fault_injector faults;
+  ferry::worker self;
+  std::unique_ptr<child_process> other;
+
+  group_with_heirs() {
+    using backend = ferry::faulty<ferry::native>;
+    auto options = ferry::construct_rpc_backend_options<backend>();
+    options.faults = faults;
+    self = ferry::init_rpc<backend>(
+        {.name = "first", .rank = 0, .world_size = ferry::dynamic_world, .init_method = meeting, .rpc_timeout = 100s},
+        options);
+    start();
+  }
+  ~group_with_heirs() { self.shutdown(false); }
+  group_with_heirs(const group_with_heirs&) = delete;
+  group_with_heirs& operator=(const group_with_heirs&) = delete;
+
+  /// Returns once this process knows of the new one.
+  void replace_other() {
+    const ferry::worker_info before = self.get_worker_info("other");
+    other->kill(SIGKILL);
+    CHECK(other->wait() == 128 + SIGKILL);
+    start();
+    while (objects_at(self, "other") != "0") std::this_thread::yield();
+    CHECK(self.get_worker_info("other") == before);
+  }
+  void end() {
+    CHECK(ask(*other, "leave") == "done");
+    CHECK(other->wait() == 0);
+    await_nothing(self);
+    self.leave();
+  }
+
+ private:
+  void start() {
+    other = std::make_unique<child_process>(
+        ferry_test::child_options{.role = "newcomer with references", .arguments = {meeting, "other"}});
+    REQUIRE(other->read_line() == "joined");
+  }
+};
+
+TEST_CASE("at an ordered object nobody waits behind what a killed worker of the same id has called") {
+  captured_log log;
+  group_with_heirs group;
+  {
+    const rref<ordered_tracked> own = group.self.make_rref<ordered_tracked>(std::in_place, 5);
+    const auto stopped = group.self.rpc_async<stop_there>({"other", {.timeout = ferry::no_timeout}}, own);
+    while (!stopped_at_door) std::this_thread::yield();
+    group.replace_other();
+    CHECK(group.self.rpc_sync<use_ordered>("other", own) == "5");
+    expect_error(errc::peer_lost, "other", [&] { (void)stopped.get(); });
+    door_open = true;
+  }
+  group.end();
 }
 
 TEST_CASE("a process that shuts down at once takes its references along") {
