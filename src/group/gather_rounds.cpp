@@ -178,6 +178,12 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
   place where{weak_from_this(), arrival.members, 0, from};
   {
     std::lock_guard lock(mutex_);
+    // Those who have come since would end with it, its successor among them.
+    if (gone.stop_requested()) {
+      result.error = static_cast<std::uint32_t>(errc::call_cancelled);
+      result.text = fmt::format("{} had gone, or given up, before its call was looked at", from);
+      return refuse(std::move(result));
+    }
     set_state& set = sets_[arrival.members];
     // Whoever counts on from another life of this worker is not known here.
     where.round = set.known.insert(from).second || !arrival.counts ? next_for(set, from) : arrival.round;
@@ -328,7 +334,8 @@ void gather_rounds::give_up(const place& where, bool timed_out) noexcept {
     const auto set = sets_.find(where.set);
     if (set == sets_.end()) return;
     const auto round = set->second.waiting.find(where.round);
-    if (round == set->second.waiting.end()) return;
+    // A set that was forgotten counts its rounds anew.
+    if (round == set->second.waiting.end() || round->second.members.count(where.member) == 0) return;
     ended = end_round(where.set, where.round);
   }
   std::vector<std::string> missing;

@@ -86,6 +86,8 @@ std::string use_ordered(const rref<ordered_tracked>& ref) {
   return std::to_string(ref.rpc_sync<&tracked::value>({.timeout = ferry::no_timeout}));
 }
 
+void meet() { ferry::barrier({"first", "other"}, 100s); }
+
 const char* const figures[] = {"num_owner_rrefs",      "num_forks",          "num_users", "num_pending_users",
                                "num_pending_children", "num_pending_futures"};
 /// Waits until a worker counts nothing any more.
@@ -561,6 +563,30 @@ TEST_CASE("at an ordered object nobody waits behind what a killed worker of the 
     expect_error(errc::peer_lost, "other", [&] { (void)stopped.get(); });
     door_open = true;
   }
+  group.end();
+}
+
+TEST_CASE("the arrival of a killed worker that is looked at late spoils no round of the one that took its name") {
+  captured_log log;
+  group_with_heirs group;
+  const auto together = [&] {
+    const auto there = group.self.rpc_async<meet>("other");
+    group.self.barrier({"first", "other"}, 100s);
+    there.get();
+  };
+  together();
+  group.faults.add({.action = ferry::fault_action::reorder,
+                    .method = "ferry/gather",
+                    .peer = "other",
+                    .direction = ferry::fault_direction::receiving,
+                    .delay = 100s,
+                    .behind = 1,
+                    .limit = 1});
+  const auto arriving = group.self.rpc_async<meet>({"other", {.timeout = ferry::no_timeout}});
+  while (group.faults.counters().reordered == 0) std::this_thread::yield();
+  group.replace_other();
+  expect_error(errc::peer_lost, "other", [&] { arriving.get(); });
+  for (int i = 0; i != 5; ++i) together();
   group.end();
 }
 
