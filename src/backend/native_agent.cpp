@@ -3,6 +3,7 @@
 #include <ferry/base/log.hpp>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -124,8 +125,13 @@ located_worker native_core::locate(std::string_view name, deadline until) const 
                     to_string(self_), name, all.size() == 1 ? "is only" : "are", known,
                     all.size() > told ? fmt::format(" and {} more", all.size() - told) : "", read ? "" : no_answer));
   }
-  std::lock_guard lock(found->mutex);
-  return {found->record.who, found->record.life};
+  {
+    std::lock_guard lock(found->mutex);
+    if (found->record.who.name() == name) return {found->record.who, found->record.life};
+  }
+  // A newcomer has just taken the place, and is about to take this name off the list.
+  std::this_thread::yield();
+  return locate(name, until);
 }
 
 located_worker native_core::locate(worker_id id, deadline until) const {
@@ -193,7 +199,8 @@ worker_info native_core::wait_for(std::string_view name, deadline until) const {
     }
     if (const peer* found = peers_.find(name)) {
       std::lock_guard lock(found->mutex);
-      if (found->state == peer_state::member) return found->record.who;
+      // Not of a newcomer that has just taken the place.
+      if (found->state == peer_state::member && found->record.who.name() == name) return found->record.who;
     }
     if (fenced_.load(std::memory_order_acquire)) throw_error(errc::fenced, fence_reason_);
     if (closing_.load()) throw_error(errc::shutting_down, to_string(self_) + " has been shut down");
