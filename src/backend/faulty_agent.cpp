@@ -1,5 +1,6 @@
 #include "faulty_agent.hpp"
 
+#include <optional>
 #include <utility>
 
 #include <ferry/backend/faulty.hpp>
@@ -77,10 +78,18 @@ class faulty_channel final : public reply_channel {
 // For the second of two requests that came as one: its answer goes nowhere, and it was never counted.
 class no_channel final : public reply_channel {
  public:
+  explicit no_channel(const reply_channel& first)
+      : sender_(first.sender() ? std::optional(*first.sender()) : std::nullopt), life_(first.sender_life()) {}
   void reply(std::uint64_t, outgoing_message&& answer) override { answer.finish(); }
   void begin_call(std::uint64_t, stoppable&) override {}
   void end_call(std::uint64_t, const stoppable&) noexcept override {}
   void handled(std::uint64_t) noexcept override {}
+  [[nodiscard]] const worker_info* sender() const noexcept override { return sender_ ? &*sender_ : nullptr; }
+  [[nodiscard]] incarnation sender_life() const noexcept override { return life_; }
+
+ private:
+  const std::optional<worker_info> sender_;
+  const incarnation life_;
 };
 
 class faulty_agent final : public agent, public request_handler {
@@ -249,7 +258,7 @@ class faulty_agent final : public agent, public request_handler {
           case fault_action::duplicate: {
             inbound_message second = request;
             for (tensor& each : second.tensors) each = each.clone();
-            above_->on_request(std::make_shared<no_channel>(), from, std::move(second));
+            above_->on_request(std::make_shared<no_channel>(*channel), from, std::move(second));
             break;
           }
           case fault_action::corrupt: engine_->rules().damage(writable(request.payload)); break;

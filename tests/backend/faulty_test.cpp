@@ -5,8 +5,10 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -16,6 +18,7 @@
 #include <ferry/ferry.hpp>
 #include <ferry/test_kit/backend_conformance.hpp>
 
+#include "../../src/rpc/worker_core.hpp"
 #include "captured_log.hpp"
 #include "expect_error.hpp"
 #include "temporary_directory.hpp"
@@ -47,6 +50,15 @@ void next(int value) {
   int before = order;
   while (!order.compare_exchange_weak(before, before * 10 + value)) {
   }
+}
+// Who has called, as the channel says.
+std::mutex senders_mutex;
+std::vector<std::pair<ferry::worker_info, ferry::incarnation>> senders;  // guarded by senders_mutex
+void note_sender() {
+  const auto* call = dynamic_cast<const ferry::detail::served_call*>(ferry::thread_context());
+  const ferry::worker_info* from = call ? call->sender() : nullptr;
+  const std::lock_guard lock(senders_mutex);
+  senders.emplace_back(from ? *from : ferry::worker_info(), call ? call->sender_life() : ferry::incarnation());
 }
 std::atomic<int> stopped{0};
 ferry::task<int> until_stopped() {
@@ -131,6 +143,28 @@ using namespace faulty_test;
 TEST_CASE("a faulty backend without rules conforms") {
   const ferry_test::watchdog limit("the conformance of a faulty backend");
   ferry::test_kit::backend_conformance<faulty_under_test>();
+}
+
+TEST_CASE("both of two requests that came as one say who sent them") {
+  fault_injector faults;
+  faults.add({.action = fault_action::duplicate,
+              .kinds = message_kinds::request | message_kinds::one_way,
+              .method = "*note_sender",
+              .direction = fault_direction::receiving});
+  cluster group(2, faults);
+  senders.clear();
+  group[0].rpc_sync<note_sender>("worker1");
+  group[0].notify<note_sender>("worker1");
+  for (bool all_there = false; !all_there; std::this_thread::yield()) {
+    const std::lock_guard lock(senders_mutex);
+    all_there = senders.size() == 4;
+  }
+  for (const auto& [from, life] : senders) {
+    CHECK(from == group[0].info());
+    CHECK(life == group[0].core()->agent().life());
+  }
+  faults.clear();
+  group.leave();
 }
 
 TEST_CASE("[row 161] the defaults of the fixture arrive at the worker") {
