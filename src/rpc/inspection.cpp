@@ -80,10 +80,20 @@ std::vector<served_call_info> worker_core::served_calls() const {
     // No other kind is given to a channel.
     result.push_back(static_cast<const served_call&>(running).describe_now(from, id, now));
   });
+  std::vector<std::pair<std::size_t, worker_id>> unnamed;  // of a backend that does not say who sends
   for (const one_way_list& list : one_way_) {
     std::lock_guard lock(list.mutex);
     for (const served_call* each = list.first; each; each = each->following_) {
-      result.push_back(each->describe_now(agent_->find(each->caller()), 0, now));
+      const worker_info* from = each->sender();  // those in the list have their channels
+      if (!from) unnamed.emplace_back(result.size(), each->caller());
+      result.push_back(each->describe_now(from ? *from : worker_info(), 0, now));
+    }
+  }
+  for (const auto& [at, id] : unnamed) {
+    try {
+      result[at].caller = agent_->find(id);
+    } catch (const error&) {
+      result[at].caller = worker_info("unknown", id);
     }
   }
   std::stable_sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.age > b.age; });

@@ -44,6 +44,7 @@ int wait_for_gate() {
   held->pass();
   return 7;
 }
+void have_gate_awaited(const std::string& name) { ferry::notify<wait_for_gate>(name); }
 
 }  // namespace dynamic_group_test
 
@@ -231,6 +232,35 @@ TEST_CASE("a dead worker is removed, and its name and id are free again") {
   CHECK(ask(*third, "call second") == "done");
   CHECK(ask(*again, "leave") == "done");
   CHECK(ask(*third, "leave") == "done");
+}
+
+TEST_CASE("a one-way call of a dead worker is shown as its own, whoever has its id") {
+  meeting_place at;
+  ferry::worker first = ferry::init_rpc(config_of(at.method, "first", 0));
+  events seen(first);
+  ferry_test::gate gate;
+  held = &gate;
+  auto old = start_newcomer(at.method, "old", 1);
+  seen.up_to("old joined");
+  const ferry::worker_info caller = first.get_worker_info("old");
+  first.rpc_sync<have_gate_awaited>("old", "first");
+  gate.await_arrivals(1);
+  const auto check = [&] {
+    const auto served = first.served_calls();
+    REQUIRE(served.size() == 1);
+    CHECK(served.front().one_way);
+    CHECK(served.front().caller == caller);
+  };
+  check();
+  old->kill(SIGKILL);
+  seen.up_to("old lost");
+  check();
+  auto heir = start_newcomer(at.method, "heir", 1);
+  seen.up_to("heir joined");
+  CHECK(first.get_worker_info("heir").id() == caller.id());
+  check();
+  gate.open();
+  CHECK(ask(*heir, "leave") == "done");
 }
 
 TEST_CASE("who restarts at once takes the place of its predecessor, noticed or not") {
