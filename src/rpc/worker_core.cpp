@@ -452,10 +452,10 @@ void worker_core::on_member_event(const member_event& event) noexcept {
     if (event.what == member_event::kind::fenced && has_references_.load()) references_->fence(event.reason);
     const std::lock_guard lock(events_mutex_);
     if (observers_dropped_) return;
-    // Of a predecessor, told late: whoever has taken its place is known already.
+    for (const auto& each : observers_) report(each, event);
+    // Of a predecessor, told late: whoever has taken its place is known already, and stays.
     const auto known = members_.find(event.who.id());
     if (event.what != member_event::kind::joined && known != members_.end() && known->second.life != event.life) return;
-    for (const auto& each : observers_) report(each, event);
     switch (event.what) {
       case member_event::kind::joined:
         losses_.erase(event.who.id());

@@ -19,6 +19,7 @@
 #include "expect_error.hpp"
 #include "gate.hpp"
 #include "ports.hpp"
+#include "worker_core.hpp"
 
 using namespace std::chrono_literals;
 using ferry::errc;
@@ -261,6 +262,25 @@ TEST_CASE("a one-way call of a dead worker is shown as its own, whoever has its 
   check();
   gate.open();
   CHECK(ask(*heir, "leave") == "done");
+}
+
+TEST_CASE("a death that is told after the join of a successor reaches the observers, and takes nothing from that one") {
+  using kind = ferry::member_event::kind;
+  meeting_place at;
+  ferry::worker first = ferry::init_rpc(config_of(at.method, "first", 0));
+  events seen(first);
+  ferry::request_handler& core = *first.core();
+  const ferry::worker_info old("old", 5);
+  const ferry::worker_info heir("heir", 5);
+  core.on_member_event({kind::joined, old, {1}, {}});
+  core.on_member_event({kind::joined, heir, {2}, {}});
+  core.on_member_event({kind::lost, old, {1}, "it was killed"});
+  CHECK(seen.up_to("old lost") == std::vector<std::string>{"first joined", "old joined", "heir joined", "old lost"});
+  events later(first);
+  CHECK(later.up_to("heir joined") == std::vector<std::string>{"first joined", "heir joined"});
+  core.on_member_event({kind::lost, heir, {2}, "it was killed, too"});
+  CHECK(seen.up_to("heir lost") == std::vector<std::string>{"heir lost"});
+  CHECK(later.up_to("heir lost") == std::vector<std::string>{"heir lost"});
 }
 
 TEST_CASE("who restarts at once takes the place of its predecessor, noticed or not") {
