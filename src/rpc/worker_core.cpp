@@ -276,7 +276,7 @@ void worker_core::drop_request(reply_channel& channel, const worker_info& from, 
 const std::shared_ptr<reference_table>& worker_core::references_shared() {
   std::call_once(references_made_, [&] {
     references_ = std::make_shared<reference_table>(*this);
-    std::vector<std::pair<worker_id, incarnation>> gone;
+    std::deque<std::pair<worker_id, incarnation>> gone;
     {
       const std::lock_guard lock(events_mutex_);
       has_references_.store(true);
@@ -291,7 +291,12 @@ void worker_core::on_member_end(worker_id id, incarnation life) noexcept {
   {
     const std::lock_guard lock(events_mutex_);
     if (!has_references_.load()) {
-      gone_before_.emplace_back(id, life);
+      try {
+        gone_before_.emplace_back(id, life);
+        if (gone_before_.size() > reference_protocol::most_gone) gone_before_.pop_front();  // as references would
+      } catch (const std::bad_alloc&) {
+        log(log_level::error, "no memory to keep in mind that a worker is gone");
+      }
       return;
     }
   }

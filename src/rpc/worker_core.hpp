@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <map>
@@ -143,8 +144,8 @@ class worker_core final : public executor, public request_handler, public std::e
   parting wish_ = parting::together;
   timeout wish_limit_;
   std::atomic<bool> fenced_{false};
-  std::mutex events_mutex_;                                     // guards the next six
-  std::vector<std::pair<worker_id, incarnation>> gone_before_;  // there were references
+  std::mutex events_mutex_;                                    // guards the next six
+  std::deque<std::pair<worker_id, incarnation>> gone_before_;  // there were references: the last ones
   bool observers_dropped_ = false;
   std::map<worker_id, member_event> members_;     // as joined
   std::map<worker_id, member_event> losses_;      // of ids that nobody has taken again
