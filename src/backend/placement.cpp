@@ -106,6 +106,8 @@ void native_core::place_tensors(const call_target& to, outgoing_message& message
   const peer* const there = peers_.at(to.id);
   if (!there) return (void)find(to.id);  // throws
   std::unique_lock lock(there->mutex);
+  // What is for a predecessor is sent nowhere, and the maps are not its.
+  if (to.life.value != 0 && there->state != peer_state::unknown && there->record.life != to.life) return;
   const worker_info who = there->record.who;
   const std::shared_ptr<const device_record> devices = there->record.devices;
   const std::shared_ptr<const device_maps_between> maps = there->record.maps;

@@ -229,7 +229,7 @@ served_call::answer_message::~answer_message() = default;
 void served_call::place(outgoing_message& answer) const {
   if (answer.tensors.empty()) return;
   const device_map* placed = references_ && references_->way_back ? &*references_->way_back : nullptr;
-  worker_->agent_unchecked().place_response({caller()}, answer, placed);
+  worker_->agent_unchecked().place_response({caller(), sender_life()}, answer, placed);
 }
 
 void served_call::answer_message::send() {

@@ -106,6 +106,29 @@ TEST_CASE("[row 197] a map from CPU to CPU takes tensors and results where they 
   CHECK(values(group[0].remote<twice>({"worker1", {.placement = same}}, t).to_here()) == std::vector{2.F, 4.F});
 }
 
+TEST_CASE("what is for a life that is over is given no place, and no error of the maps of whoever has the id") {
+  pair_of_workers group([](auto& o) { o.set_device_map("worker1", {{1, 0}}); });
+  const ferry::agent& agent = group[0].core()->agent();
+  const ferry::incarnation life = group[1].core()->agent().life();
+  const ferry::worker_id there{1};
+  for (const bool response : {false, true}) {
+    const auto place = [&](device tensor_is_on, ferry::incarnation of) {
+      ferry::outgoing_message message;
+      message.tensors.push_back(tensor_on(tensor_is_on));
+      if (response) {
+        agent.place_response({there, of}, message, nullptr);
+      } else {
+        agent.place_request({there, of}, message, nullptr);
+      }
+      return message.targets;
+    };
+    expect_error(errc::bad_device, "", [&] { (void)place(gpu(2), life); });
+    CHECK(place(gpu(2), {life.value + 1}).empty());
+    CHECK(place(gpu(1), {life.value + 1}).empty());
+    if (!response) CHECK(place(gpu(1), life).size() == 1);
+  }
+}
+
 TEST_CASE("[row 205] a tensor on a device without a map is an error at once, in every form of a call") {
   pair_of_workers group([](auto& o) { o.set_device_map("worker1", {{1, 0}}); });
   const tensor there = tensor_on(gpu(0));
