@@ -69,13 +69,15 @@ class borrowed_tensors {
   borrowed_tensors& operator=(const borrowed_tensors&) = delete;
   ~borrowed_tensors() {
     if (!kept_) return;
-    const std::vector<stream>& readers = kept_->readers;
-    try {
-      landing::watch(loop_, readers, [kept = kept_](const std::exception_ptr& failure) {
-        if (failure) kept->wait();
-      });
-    } catch (const std::bad_alloc&) {
-      kept_->wait();
+    // Each one by itself: where one device has failed, no thread waits for another one.
+    for (const stream& each : kept_->readers) {
+      try {
+        landing::watch(loop_, {each}, [kept = kept_, reader = &each](const std::exception_ptr& failure) {
+          if (failure) wait_for(*reader);
+        });
+      } catch (const std::bad_alloc&) {
+        wait_for(each);
+      }
     }
   }
 
@@ -90,17 +92,14 @@ class borrowed_tensors {
   struct kept {
     std::vector<tensor> tensors;
     std::vector<stream> readers;
-
-    // As nobody tells: a device that has failed reads no more.
-    void wait() const noexcept {
-      for (const stream& each : readers) {
-        try {
-          each.synchronize();
-        } catch (const error&) {  // NOLINT(bugprone-empty-catch)
-        }
-      }
-    }
   };
+  // As nobody tells: a device that has failed reads no more.
+  static void wait_for(const stream& reader) noexcept {
+    try {
+      reader.synchronize();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for that error is no more
+    }
+  }
   const std::shared_ptr<reactor>& loop_;
   std::shared_ptr<kept> kept_;
 };

@@ -31,6 +31,7 @@ tensor same(tensor t) { return t; }
 tensor second_of(const tensor& t) { return duplicate(t); }
 int device_of(const tensor& t) { return t.device().is_cpu() ? -1 : t.device().index; }
 void ignore(const tensor&) {}
+void ignore_both(const tensor&, const tensor&) {}
 int number() { return 7; }
 std::vector<tensor> crossed(const tensor& first, const tensor& second) { return {duplicate(second), duplicate(first)}; }
 std::vector<tensor> on_four() {
@@ -201,6 +202,39 @@ TEST_CASE("foreign memory stays until the device has read it, though nobody wait
   given = {};
   fake_cuda::fail_nothing();
   while (!freed) std::this_thread::yield();
+}
+
+TEST_CASE("if a device has failed nobody waits for another one that reads foreign memory") {
+  const ferry_test::captured_log quiet;
+  device_group group({map_to("worker1", {{"cuda:0", "cuda:1"}, {"cuda:4", "cuda:5"}}), nullptr});
+  std::atomic<int> freed{0};
+  ferry::future<void> called;
+  {
+    const fake_cuda::pause nothing_runs;
+    const tensor near = filled(gpu(0), 1);
+    const tensor far = filled(gpu(4), 2);
+    const auto foreign = [&](const tensor& memory) {
+      return ferry::from_blob(
+          memory.data(), {1000}, ferry::dtype::u8, [&freed, memory](void*) { ++freed; }, memory.device());
+    };
+    called = group[0].rpc_async<ignore_both>("worker1", foreign(near), foreign(far));
+    CHECK(group[0].rpc_sync<number>("worker1") == 7);  // the request has been sent by now
+    fake_cuda::break_device(1, 700);
+    const auto waits = fake_cuda::calls(fake_cuda::call::stream_synchronize);
+    // Until both have been looked at again, or somebody waits.
+    const auto looks = fake_cuda::calls(fake_cuda::call::event_query);
+    const auto looked = [&] {
+      return fake_cuda::calls(fake_cuda::call::event_query) >= looks + 4 ||
+             fake_cuda::calls(fake_cuda::call::stream_synchronize) != waits;
+    };
+    while (!looked()) std::this_thread::yield();
+    CHECK(fake_cuda::calls(fake_cuda::call::stream_synchronize) == waits);
+    CHECK(freed == 0);  // the other device may still read
+  }
+  while (freed != 2) std::this_thread::yield();
+  called.wait();
+  fake_cuda::mend();
+  CHECK(group[0].rpc_sync<number>("worker1") == 7);
 }
 
 TEST_CASE("what waits for a device holds nothing else up") {
