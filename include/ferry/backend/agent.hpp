@@ -271,7 +271,8 @@ class agent {
   }
   /// Decides where the tensors of a request to a member arrive (outgoing_message::targets): by the map for it, or by
   /// `placement`, if it is not null, for this message alone. Throws errc::bad_device for a tensor that no map has a place for, and
-  /// errc::invalid_argument for a placement that does not fit the devices of the two.
+  /// errc::invalid_argument for a placement that does not fit the devices of the two. For a life that is over it does nothing:
+  /// the message goes nowhere.
   virtual void place_request(const call_target& to, outgoing_message& request, const device_map* placement) const;
   /// The same for a response; `placement`: the way back of its request's.
   virtual void place_response(const call_target& to, outgoing_message& response, const device_map* placement) const;
