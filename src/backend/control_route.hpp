@@ -11,11 +11,11 @@ namespace ferry::inline v0::detail {
 struct control_route {
   /// With the peer's mutex held.
   explicit control_route(const peer& to) : control(to.control), out(to.link), in(to.incoming) {}
-  /// Without it.
+  /// Without it. `later`: also where a connection is yet to open.
   template <class Make>
-  void send(Make make) const {
+  void send(Make make, bool later = false) const {
     if (control) return control->send(make());
-    if (out) out->send_control(make());
+    if (out) out->send_control(make(), later);
     if (in) in->send_control(make());
   }
 

@@ -159,7 +159,7 @@ void native_core::end_links(const peer* whom, incarnation life, errc code, const
   }
 }
 
-// Tells everybody that a connection leads to.
+// Tells everybody that a connection leads to, or is about to.
 void native_core::spread(const fence_notice& notice) noexcept {
   try {
     for (peer* each : peers_.all()) {
@@ -168,7 +168,7 @@ void native_core::spread(const fence_notice& notice) noexcept {
         std::lock_guard lock(each->mutex);
         if (each->present()) route.emplace(*each);
       }
-      if (route) route->send([&] { return notice.encode(); });
+      if (route) route->send([&] { return notice.encode(); }, true);
     }
   } catch (const std::exception& e) {
     log(log_level::error, e.what());

@@ -156,22 +156,22 @@ void outgoing_link::pump() noexcept {
   bool sent = false;
   for (bool mine = false;;) {
     send_queue::entries next;
-    std::vector<outgoing_message> cancels;
+    std::vector<outgoing_message> extras;
     {
       std::lock_guard lock(mutex_);
       if (!mine && (pumping_ || !open_.load(std::memory_order_relaxed))) return;
       mine = pumping_ = true;
-      cancels.swap(cancels_);
-      if (closed()) cancels.clear();
+      extras.swap(extras_);
+      if (closed()) extras.clear();
       if (!queue_.empty() && may_send(queue_.front().bytes, !queue_.front().one_way(), false)) {
         next = queue_.take_front();
         begin_sending(next.front());
-      } else if (cancels.empty() && (queue_.empty() || wait_for_room())) {
+      } else if (extras.empty() && (queue_.empty() || wait_for_room())) {
         pumping_ = false;
         break;
       }
     }
-    for (outgoing_message& each : cancels) connection_->send(std::move(each));
+    for (outgoing_message& each : extras) connection_->send(std::move(each));
     if (refuse_unsendable(next)) continue;
     for (send_queue::entry& each : next) {
       if (!each.one_way()) {
@@ -363,7 +363,7 @@ void outgoing_link::send_cancel(std::uint64_t id) noexcept {
     {
       std::lock_guard lock(mutex_);
       if (closed()) return;
-      if (pumping_) return cancels_.push_back(std::move(cancel));  // it must not overtake its request
+      if (pumping_) return extras_.push_back(std::move(cancel));  // it must not overtake its request
     }
     connection_->send(std::move(cancel));
   } catch (const std::exception& e) {
@@ -444,7 +444,18 @@ void outgoing_link::close(errc code, const std::exception_ptr& reason, bool take
   }
 }
 
-void outgoing_link::send_control(outgoing_message&& message) noexcept {
+void outgoing_link::send_control(outgoing_message&& message, bool later) noexcept {
+  if (later) {
+    const std::lock_guard lock(mutex_);
+    if (!open_.load(std::memory_order_relaxed)) {
+      try {
+        if (!closed()) extras_.push_back(std::move(message));
+      } catch (const std::bad_alloc&) {
+        log(log_level::warning, "no memory to keep a control until its connection is open");
+      }
+      return;
+    }
+  }
   if (open_.load(std::memory_order_acquire)) connection_->send(std::move(message));
 }
 

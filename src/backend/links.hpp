@@ -112,8 +112,8 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   [[nodiscard]] std::shared_ptr<connection> current_connection() const;
   /// Ends all calls with `code`. What is queued may still be written; a farewell if `take_leave`.
   void close(errc code, const std::exception_ptr& reason, bool take_leave) noexcept;
-  /// A control frame, if the connection is open.
-  void send_control(outgoing_message&& message) noexcept;
+  /// A control frame, if the connection is open; with `later` also once it is.
+  void send_control(outgoing_message&& message, bool later = false) noexcept;
   /// Appends the calls that have not ended.
   void list_calls(std::vector<open_call>& calls) const;
   /// Adds what has gone over this link.
@@ -165,9 +165,9 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   std::atomic<bool> closed_{false};
   // Where `use` begins: a cancellation that comes late, and on another connection, must not meet a call of the next link.
   const std::uint32_t first_use_ = static_cast<std::uint32_t>(incarnation::random().value) | 1U;
-  send_queue queue_{flow_};                // until the connection is open, and beyond the bounds
-  bool pumping_ = false;                   // some thread sends what was queued: nothing may overtake it
-  std::vector<outgoing_message> cancels_;  // sent meanwhile
+  send_queue queue_{flow_};               // until the connection is open, and beyond the bounds
+  bool pumping_ = false;                  // some thread sends what was queued: nothing may overtake it
+  std::vector<outgoing_message> extras_;  // cancellations sent meanwhile, and controls before the connection is open
   std::vector<slot> slots_;
   std::uint32_t free_slots_ = no_slot;
   std::int64_t sent_ = 0;                  // requests, while not closed

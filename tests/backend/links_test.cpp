@@ -137,6 +137,20 @@ TEST_CASE("what a caller has waited for the connection is taken off the timeout 
   CHECK(to.wire->frames[1].timeout_us == 0);
 }
 
+TEST_CASE("a control that must not get lost waits for the connection; others are dropped") {
+  connecting to;
+  waiting_call first;
+  to.call(first, 0s);
+  to.link->send_control(detail::control_message(detail::control_code::heartbeat));
+  to.link->send_control(detail::control_message(detail::control_code::fence), true);
+  to.link->opened(to.wire);
+  to.link->send_control(detail::control_message(detail::control_code::farewell), true);
+  REQUIRE(to.wire->frames.size() == 3);
+  CHECK(to.wire->frames[0].code == static_cast<std::uint32_t>(detail::control_code::fence));
+  CHECK(to.wire->frames[1].kind == frame_kind::request);
+  CHECK(to.wire->frames[2].code == static_cast<std::uint32_t>(detail::control_code::farewell));
+}
+
 TEST_CASE("a call that is given up before the connection is open is never sent") {
   connecting to;
   waiting_call kept, given_up, expired;
