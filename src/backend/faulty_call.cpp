@@ -36,6 +36,7 @@ faulty_call::faulty_call(std::shared_ptr<fault_engine> engine, pending_call* use
       until_(facts_.until) {
   began = facts_.began;
   urgency = user->urgency;
+  reaches_leaving = user->reaches_leaving;
 }
 
 open_call faulty_call::describe(const std::vector<open_call>& inside) const {

@@ -233,8 +233,9 @@ call_ticket native_core::call(const call_target& to, outgoing_message&& request,
   flow_.active_calls.fetch_add(1, std::memory_order_relaxed);
   try {
     for (;;) {
-      auto link = link_to(to, call.urgency == call_urgency::apart);
-      if (call.urgency == call_urgency::high && link->crowded(request.bytes.size())) link = link_to(to, true);
+      auto link = link_to(to, call.urgency == call_urgency::apart, call.reaches_leaving);
+      if (call.urgency == call_urgency::high && link->crowded(request.bytes.size()))
+        link = link_to(to, true, call.reaches_leaving);
       std::uint64_t id = 0;
       if (link->call(request, call, until, driven, id)) return {std::move(link), id};
     }
@@ -245,11 +246,11 @@ call_ticket native_core::call(const call_target& to, outgoing_message&& request,
 }
 
 void native_core::notify(const call_target& to, outgoing_message&& request) {
-  while (!link_to(to, false)->notify(request)) {
+  while (!link_to(to, false, false)->notify(request)) {
   }
 }
 
-std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool urgent) {
+std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool urgent, bool reaches_leaving) {
   peer* place = peers_.at(to.id);
   if (!place) {
     // Whoever names a life has it from elsewhere, and may be a thread that must not wait for the store.
@@ -268,14 +269,16 @@ std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool 
         fmt::format("it is no member of the group any more; its id is that of {} now", to_string(target.record.who)));
   }
   auto& current = urgent ? target.urgent : target.link;
-  if (current && !current->closed() && target.state == peer_state::member) return current;
+  const bool parting = target.state == peer_state::leaving;
+  if (current && !current->closed() && (target.state == peer_state::member || (parting && reaches_leaving)))
+    return current;
   const remote_worker remote = target.remote();
   const auto refusing = [&](errc code, std::string why) {
     return std::make_shared<outgoing_link>(shared_from_this(), remote, code, std::move(why));
   };
   if (fenced_.load(std::memory_order_acquire)) return refusing(errc::fenced, fence_reason_);
   if (target.state == peer_state::lost) return refusing(errc::peer_lost, "it is dead: " + target.end);
-  if (target.state == peer_state::left || target.state == peer_state::leaving)
+  if (target.state == peer_state::left || (parting && !reaches_leaving))
     return refusing(errc::peer_lost, "it has left the group");
   auto link = std::make_shared<outgoing_link>(shared_from_this(), remote);
   {

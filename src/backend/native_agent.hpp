@@ -109,8 +109,8 @@ class native_core final : public link_owner,
   template <class Link>
   void keep_traffic_of(const Link& closed) noexcept;
 
-  /// The connection for urgent calls, or that for others.
-  std::shared_ptr<outgoing_link> link_to(const call_target& to, bool urgent);
+  /// The connection for urgent calls, or that for others. One that leaves is no member any more, but may be reached.
+  std::shared_ptr<outgoing_link> link_to(const call_target& to, bool urgent, bool reaches_leaving);
   void start_connecting(const std::shared_ptr<outgoing_link>& link, const worker_record& to, std::uint64_t features);
   [[nodiscard]] std::shared_ptr<connect_attempt> attempt_to_reach(const worker_record& to, std::uint64_t features,
                                                                   std::chrono::nanoseconds limit_each,

@@ -52,11 +52,14 @@ std::shared_ptr<reference_state> reference_table::state_of(const handed_referenc
   }
   auto& known = forks_[receipt.fork];
   if (auto state = known.lock()) return state;
+  const bool owner_leaves = leaving_.contains(object.owner);
+  if (owner_leaves) to_do.failed.reserve(to_do.failed.size() + 1);
   auto confirmation = receipt.confirmed ? ref_ptr<fork_known>() : ref_ptr<fork_known>::adopt(new fork_known);
   auto state = make_state(object);
   state->fork = receipt.fork;
   state->known = std::move(confirmation);
   known = state;
+  if (owner_leaves) to_do.failed.emplace_back(state, errc::peer_lost);
   return state;
 }
 

@@ -103,6 +103,7 @@ void reference_table::send_controls() noexcept {
         call->worker = own;
         call->to = due->first;
         call->urgency = due->second.failures() == 0 ? call_urgency::high : call_urgency::apart;
+        call->reaches_leaving = true;  // it may wait for the answer before it can end
         call->controls = due->second.begin();
         batch = {self_.life, due->first.life, call->controls};
       } catch (const std::bad_alloc&) {

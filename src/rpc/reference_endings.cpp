@@ -23,6 +23,7 @@ void reference_table::gone(worker_id id, incarnation life) noexcept {
   change([&](reference_effects& effects, consequences&) {
     const peer_life who{id, lives_known_ ? life : incarnation{}};
     protocol_.gone(who, effects);
+    leaving_.erase(who);
     outboxes_.erase(who);
     std::erase_if(watched_, [&](const watched& each) { return each.to == who; });
   });
@@ -33,6 +34,8 @@ void reference_table::leaving(worker_id id, incarnation life) noexcept {
   {
     const peer_life who{id, lives_known_ ? life : incarnation{}};
     const std::lock_guard lock(mutex_);
+    if (protocol_.is_gone(who)) return;
+    leaving_.insert(who);
     for (auto each = forks_.lower_bound(held_fork{who, {}}); each != forks_.end() && each->first.owner == who; ++each) {
       if (auto held = each->second.lock()) ended.push_back(std::move(held));
     }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -91,7 +92,8 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   void gone(worker_id id, incarnation life) noexcept;
   /// The group has declared this worker dead: references are of no use any more.
   void fence(const std::string& reason) noexcept;
-  /// That one leaves, and takes no calls any more: references to its objects are of no use. What it holds it may still use.
+  /// That one leaves, and takes no calls any more: references to its objects are of no use, nor are those that come from now
+  /// on. What it holds it may still use, and until it is gone it is told what becomes of references.
   void leaving(worker_id id, incarnation life) noexcept;
   /// Nobody calls anybody any more, or (alone) this worker does not: forks end, at the latest at the deadline.
   void clean_up(deadline until, bool alone);
@@ -237,6 +239,7 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   std::map<object_id, std::weak_ptr<reference_state>> holds_;  // of the owner
   std::map<held_fork, std::weak_ptr<reference_state>> forks_;
   std::map<peer_life, reference_outbox> outboxes_;
+  std::set<peer_life> leaving_;  // and not gone
   std::deque<watched> watched_;
   timer_id timer_ = timer_id::none;
   timer_item* timer_work_ = nullptr;

@@ -276,12 +276,15 @@ void worker_core::drop_request(reply_channel& channel, const worker_info& from, 
 const std::shared_ptr<reference_table>& worker_core::references_shared() {
   std::call_once(references_made_, [&] {
     references_ = std::make_shared<reference_table>(*this);
+    std::vector<std::pair<worker_id, incarnation>> leaving;
     std::deque<std::pair<worker_id, incarnation>> gone;
     {
       const std::lock_guard lock(events_mutex_);
       has_references_.store(true);
+      leaving.swap(leaving_before_);
       gone.swap(gone_before_);
     }
+    for (const auto& [id, life] : leaving) references_->leaving(id, life);
     for (const auto& [id, life] : gone) references_->gone(id, life);
   });
   return references_;
@@ -291,6 +294,7 @@ void worker_core::on_member_end(worker_id id, incarnation life) noexcept {
   {
     const std::lock_guard lock(events_mutex_);
     if (!has_references_.load()) {
+      std::erase(leaving_before_, std::pair(id, life));
       try {
         gone_before_.emplace_back(id, life);
         if (gone_before_.size() > reference_protocol::most_gone) gone_before_.pop_front();  // as references would
@@ -301,6 +305,17 @@ void worker_core::on_member_end(worker_id id, incarnation life) noexcept {
     }
   }
   references_->gone(id, life);
+}
+
+void worker_core::on_member_leaving(worker_id id, incarnation life) {
+  {
+    const std::lock_guard lock(events_mutex_);
+    if (!has_references_.load()) {
+      leaving_before_.emplace_back(id, life);
+      return;
+    }
+  }
+  references_->leaving(id, life);
 }
 
 // Who never lets go must not take all the time: half of it is for the rest of the shutdown, which tells what was left.
@@ -451,9 +466,7 @@ void worker_core::on_member_event(const member_event& event) noexcept {
       shutdown_changed_.notify_all();
     }
     if (event.what == member_event::kind::lost) on_member_end(event.who.id(), event.life);
-    if (event.what == member_event::kind::left && has_references_.load()) {
-      references_->leaving(event.who.id(), event.life);
-    }
+    if (event.what == member_event::kind::left) on_member_leaving(event.who.id(), event.life);
     if (event.what == member_event::kind::fenced && has_references_.load()) references_->fence(event.reason);
     const std::lock_guard lock(events_mutex_);
     if (observers_dropped_) return;

@@ -123,6 +123,7 @@ class worker_core final : public executor, public request_handler, public std::e
   struct observer;
   struct event_report;
   void report(const std::shared_ptr<observer>& whom, const member_event& event);
+  void on_member_leaving(worker_id id, incarnation life);
   void drop_request(reply_channel& channel, const worker_info& from, std::optional<std::uint64_t> id,
                     const std::exception& why) noexcept;
   void add_observer(member_observer function, bool of_members, bool of_departed);
@@ -144,8 +145,9 @@ class worker_core final : public executor, public request_handler, public std::e
   parting wish_ = parting::together;
   timeout wish_limit_;
   std::atomic<bool> fenced_{false};
-  std::mutex events_mutex_;                                    // guards the next six
-  std::deque<std::pair<worker_id, incarnation>> gone_before_;  // there were references: the last ones
+  std::mutex events_mutex_;                                        // guards the next seven
+  std::vector<std::pair<worker_id, incarnation>> leaving_before_;  // there were references, and not gone
+  std::deque<std::pair<worker_id, incarnation>> gone_before_;      // the same, and gone: the last ones
   bool observers_dropped_ = false;
   std::map<worker_id, member_event> members_;     // as joined
   std::map<worker_id, member_event> losses_;      // of ids that nobody has taken again

@@ -47,6 +47,8 @@ class pending_call {
   std::uint64_t bytes = 0;    ///< the same: of the request
   clock::time_point began{};  ///< set by whoever makes the call
   call_urgency urgency{};     ///< the same
+  /// The same: it is for a worker that leaves, too, as long as that ends its calls. For what the library has to tell.
+  bool reaches_leaving = false;
 
   virtual void on_reply(inbound_message&& reply) noexcept = 0;
   /// `detail` says what happened to the connection or why the agent gave up.
