@@ -239,6 +239,15 @@ void native_core::await(peer& whom) noexcept {
   keep_ticking();
 }
 
+// In a static group nobody passes a farewell on, nor hears of a death who has no connection to somebody that knows. Members of a
+// dynamic one learn of every end in the log.
+void native_core::seek(const call_target& whom) noexcept {
+  peer* place = log_ ? nullptr : peers_.at(whom.id);
+  if (!place) return;
+  std::lock_guard lock(place->mutex);
+  if (place->present(whom.life)) place->live.sought = true;  // the next attempt to reach it tells
+}
+
 void native_core::open_control(peer& to) noexcept {
   worker_record record;
   try {
@@ -343,18 +352,18 @@ void native_core::heed(peer& whom, incarnation life, const connect_outcome& outc
     case connect_verdict::gone: break;
   }
   bool reached = false;
-  bool awaited = false;
+  bool in_vain = false;
   {
     std::lock_guard lock(whom.mutex);
-    // A member of a dynamic group has announced itself when it listened; where this worker runs, too, a refusal is that of its
-    // machine.
-    reached = whom.live.reached || (log_ && !host_.empty() && whom.record.host == host_);
-    awaited = whom.live.awaited;
+    // A member has announced itself when it listened; where this worker runs, too, a refusal is that of its machine.
+    const bool same_machine = !host_.empty() && whom.record.host == host_;
+    reached = whom.live.reached || (log_ && same_machine);
+    in_vain = whom.live.awaited || (whom.live.sought && same_machine);
   }
   // Where this worker has never been it may be at the wrong address: that is no evidence for others. To wait there is in vain.
   if (reached) {
     lose_unless_left(whom, life, "it is gone: " + outcome.why);
-  } else if (awaited) {
+  } else if (in_vain) {
     depart(whom, life, "nobody answers for it: " + outcome.why);
   }
 }

@@ -222,6 +222,7 @@ class faulty_agent final : public agent, public request_handler {
   [[nodiscard]] std::vector<open_call> open_calls() const override { return engine_->open_calls(inner_->open_calls()); }
   void visit_requests(const request_visitor& visit) const override { inner_->visit_requests(visit); }
   [[nodiscard]] std::vector<peer_traffic> traffic() const override { return inner_->traffic(); }
+  void seek(const call_target& whom) noexcept override { inner_->seek(whom); }
   [[nodiscard]] std::optional<std::chrono::nanoseconds> silence(worker_id peer) const noexcept override {
     return inner_->silence(peer);
   }

@@ -22,6 +22,7 @@ struct liveness {
   int links = 0;              ///< open connections that carry calls, of either direction
   bool suspect = false;       ///< a connection has broken, and none has been made since
   bool awaited = false;       ///< something waits for it without a call (a shutdown)
+  bool sought = false;        ///< calls are repeated until it answers: unlike its absence, its silence means nothing
   bool guarded = false;       ///< this worker is the one that watches it when nobody else does
   bool reached = false;       ///< this worker has opened a connection to it before: its addresses are right
   bool control = false;       ///< the control connection is open

@@ -634,6 +634,7 @@ class native_agent final : public agent {
   [[nodiscard]] std::optional<std::chrono::nanoseconds> silence(worker_id peer) const noexcept override {
     return core_->silence(peer);
   }
+  void seek(const call_target& whom) noexcept override { core_->seek(whom); }
   [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) override {
     return core_->wait_for(name, until);
   }

@@ -78,6 +78,7 @@ class native_core final : public link_owner,
   void visit_requests(const agent::request_visitor& visit) const;
   [[nodiscard]] std::vector<peer_traffic> traffic() const;
   [[nodiscard]] std::optional<std::chrono::nanoseconds> silence(worker_id of) const noexcept;
+  void seek(const call_target& whom) noexcept;
 
   // link_owner
   void on_link_closed(void* link) noexcept override;

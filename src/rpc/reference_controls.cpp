@@ -177,7 +177,10 @@ void reference_table::unanswered(const peer_life& by) noexcept {
       question = outbox->second.question();
     }
   }
-  if (failures >= patience && is_over(by, question)) return gone(by.id, by.life);
+  if (failures >= patience) {
+    if (is_over(by, question)) return gone(by.id, by.life);
+    if (const auto own = worker_.lock()) own->agent_unchecked().seek({by.id, by.life});
+  }
   const std::lock_guard lock(mutex_);
   const auto outbox = outboxes_.find(by);
   if (outbox == outboxes_.end()) return;

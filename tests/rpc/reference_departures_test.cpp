@@ -161,3 +161,99 @@ TEST_CASE("a worker that leaves hears that references which it handed on have ar
   let_go();
   await([] { return tracked::alive() == 0; });
 }
+
+namespace {
+
+// A static group. worker0, which meets faults, and worker2 are here; worker1, a process, obeys.
+struct static_group {
+  ferry_test::watchdog dog{"references to an owner that was never reached"};
+  ferry_test::temporary_directory directory;
+  std::string transport;
+  ferry::fault_injector faults;
+  std::unique_ptr<ferry_test::child_process> owner;
+  ferry::worker self;
+  ferry::worker parent;
+
+  explicit static_group(std::string by) : transport(std::move(by)) {
+    owner = std::make_unique<ferry_test::child_process>(ferry_test::child_options{
+        .role = "member that obeys", .arguments = {meeting(), "1", "3", "100", "100000", transport}});
+    ferry_test::run_together({[&] { self = start(config(0), faults); }, [&] { parent = ferry::init_rpc(config(2)); }});
+    REQUIRE(owner->read_line() == "joined");
+  }
+  ~static_group() {
+    if (owner) owner->write_line("shutdown");
+    ferry_test::run_together({[&] { self.shutdown(); }, [&] { parent.shutdown(); }});
+  }
+  /// The reference of worker2 in a call of worker0, which is held back there.
+  ferry::future<std::string> send_to_self(const rref<tracked>& object) {
+    hold_back_use(faults, "worker2");
+    auto used = parent.rpc_async<use>({"worker0", {.timeout = ferry::no_timeout}}, object);
+    while (faults.counters().reordered == 0) std::this_thread::yield();
+    return used;
+  }
+  void let_it_arrive() { self.rpc_sync<nothing>("worker2"); }
+  void let_owner_leave() {
+    owner->write_line("leave");
+    CHECK(owner->read_line() == "done");
+    CHECK(owner->wait() == 0);
+    owner.reset();
+  }
+
+ private:
+  [[nodiscard]] std::string meeting() const { return "file://" + directory.file("store"); }
+  [[nodiscard]] ferry::worker_config config(int rank) const {
+    ferry::worker_config result{.name = worker_name(rank),
+                                .rank = rank,
+                                .world_size = 3,
+                                .init_method = meeting(),
+                                .rpc_timeout = 100s,
+                                .heartbeat_interval = 100ms,
+                                .lease = 100s};
+    result.transports = {transport};
+    return result;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a reference to an object of a worker that left before it was ever reached fails, and holds no handler up") {
+  for (const char* transport : {"unix", "tcp"}) {
+    CAPTURE(transport);
+    captured_log log;
+    static_group all(transport);
+    {
+      const auto object = all.parent.remote<ferry::make<tracked>>("worker1", 4);
+      object.created().get();
+      const auto used = all.send_to_self(object);
+      all.let_owner_leave();
+      all.let_it_arrive();
+      CHECK(used.get() == "peer_lost");
+    }
+    await_figure(all.self, "num_users", "0");
+    await_figure(all.parent, "num_pending_children", "0");
+  }
+}
+
+TEST_CASE("a reference to an object of a worker that is only stopped waits for it") {
+  captured_log log;
+  static_group all("tcp");
+  {
+    const auto object = all.parent.remote<ferry::make<tracked>>("worker1", 5);
+    object.created().get();
+    const auto used = all.send_to_self(object);
+    all.faults.add({.action = fault_action::fail,
+                    .kinds = ferry::message_kinds::request,
+                    .method = "ferry/references",
+                    .peer = "worker1"});
+    all.let_it_arrive();
+    constexpr std::uint64_t many = 8;
+    while (all.faults.counters().failed < many) std::this_thread::yield();
+    all.owner->kill(SIGSTOP);
+    int status = 0;
+    REQUIRE(::waitpid(all.owner->pid(), &status, WUNTRACED) == all.owner->pid());
+    all.faults.clear();
+    while (calls_to(all.self, 1) < 2) std::this_thread::yield();  // one of them was in vain
+    all.owner->kill(SIGCONT);
+    CHECK(used.get() == "confirmed, 5");
+  }
+}

@@ -279,6 +279,10 @@ class agent {
   /// The same for a response; `placement`: the way back of its request's.
   virtual void place_response(const call_target& to, outgoing_message& response, const device_map* placement) const;
 
+  /// Something waits for a worker that has not answered for a while. Should it have ended without anybody telling this one, that
+  /// is to be found out: by what certainly means so. That it is silent or cannot be reached does not. Cheap; may be repeated.
+  virtual void seek(const call_target& whom) noexcept { (void)whom; }
+
   /// Blocks until the group has a worker of that name. Throws errc::rpc_timeout, and where nobody can join any more what
   /// find() throws.
   [[nodiscard]] virtual worker_info wait_for(std::string_view name, deadline until) {
