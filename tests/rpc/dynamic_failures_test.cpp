@@ -296,7 +296,7 @@ TEST_CASE("a death that the store did not take is told to it again") {
   const ferry_test::captured_log logged(ferry::log_level::info);
   store_process store;
   ferry::worker self = ferry::init_rpc(member(store.method, "self", 1));
-  auto victim = start_newcomer(store.method, "victim", 2, 600);
+  auto victim = start_newcomer(store.method, "victim", 2, 2000);
   self.wait_for_worker("victim", 100s);
   stop(store.server);
   victim->kill(SIGKILL);
