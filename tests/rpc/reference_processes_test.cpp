@@ -513,6 +513,7 @@ struct group_with_heirs {
   ferry::fault_injector faults;
   ferry::worker self;
   std::unique_ptr<child_process> other;
+  std::atomic<bool> lost{false};
 
   group_with_heirs() {
     using backend = ferry::faulty<ferry::native>;
@@ -521,17 +522,20 @@ struct group_with_heirs {
     self = ferry::init_rpc<backend>(
         {.name = "first", .rank = 0, .world_size = ferry::dynamic_world, .init_method = meeting, .rpc_timeout = 100s},
         options);
+    self.on_peer_lost([this](const ferry::worker_info&, const std::string&) { lost = true; });
     start();
   }
   ~group_with_heirs() { self.shutdown(false); }
   group_with_heirs(const group_with_heirs&) = delete;
   group_with_heirs& operator=(const group_with_heirs&) = delete;
 
-  /// Returns once this process knows of the new one.
+  /// Returns once this process knows of the new one. Nothing goes to that one before the old one is known to be dead.
   void replace_other() {
     const ferry::worker_info before = self.get_worker_info("other");
     other->kill(SIGKILL);
     CHECK(other->wait() == 128 + SIGKILL);
+    while (!lost) std::this_thread::sleep_for(1ms);
+    lost = false;
     start();
     while (objects_at(self, "other") != "0") std::this_thread::yield();
     CHECK(self.get_worker_info("other") == before);
@@ -575,12 +579,13 @@ TEST_CASE("the arrival of a killed worker that is looked at late spoils no round
     there.get();
   };
   together();
+  group.replace_other();  // of a first gather nobody knows which round it is to be
   group.faults.add({.action = ferry::fault_action::reorder,
                     .method = "ferry/gather",
                     .peer = "other",
                     .direction = ferry::fault_direction::receiving,
                     .delay = 100s,
-                    .behind = 1,
+                    .behind = 4,
                     .limit = 1});
   const auto arriving = group.self.rpc_async<meet>({"other", {.timeout = ferry::no_timeout}});
   while (group.faults.counters().reordered == 0) std::this_thread::yield();
