@@ -1,0 +1,162 @@
+// Who is who in the group: by name, by id, and by life. Where this worker's list of members may be behind, the log of a dynamic
+// group is read once more before somebody is said not to be there.
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "native_agent.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::string_view no_answer = "; but the group's store, which knows of newcomers, does not answer";
+
+}  // namespace
+
+std::vector<worker_info> native_core::workers() const {
+  std::vector<worker_info> result;
+  for (const peer* each : peers_.all()) {
+    std::lock_guard lock(each->mutex);
+    // A static group is what it was when it was formed.
+    if (each->state == peer_state::member || (!log_ && each->state != peer_state::unknown))
+      result.push_back(each->record.who);
+  }
+  return result;
+}
+
+// In a dynamic group somebody may have come since the log was read last.
+template <class Find>
+peer* native_core::look_up(deadline until, const Find& find, bool& read) const {
+  peer* found = find();
+  read = true;
+  if (found || !log_ || closing_.load() || fenced_.load()) return found;
+  read = read_log(std::min(until, deadline::after(store_limit)), [&] { return find() != nullptr; });
+  found = find();
+  if (!found && !read && until.expired()) {
+    throw rpc_timeout(fmt::format("{} looked for a worker in the group's log, and its store did not answer in time",
+                                  to_string(self_)));
+  }
+  return found;
+}
+
+located_worker native_core::locate(std::string_view name, deadline until) const {
+  bool read = false;
+  const peer* found = look_up(
+      until, [&] { return peers_.find(name); }, read);
+  if (!found) {
+    constexpr std::size_t told = 8;
+    std::string known;
+    const auto all = workers();
+    for (std::size_t i = 0; i != std::min(all.size(), told); ++i)
+      known += fmt::format("{}'{}'", i == 0 ? "" : ", ", all[i].name());
+    throw_error(
+        errc::unknown_worker,
+        fmt::format("{} could not find destination '{}': no worker of the group has that name; there {} {}{}{}",
+                    to_string(self_), name, all.size() == 1 ? "is only" : "are", known,
+                    all.size() > told ? fmt::format(" and {} more", all.size() - told) : "", read ? "" : no_answer));
+  }
+  {
+    std::lock_guard lock(found->mutex);
+    if (found->record.who.name() == name) return {found->record.who, found->record.life};
+  }
+  // A newcomer has just taken the place, and is about to take this name off the list.
+  std::this_thread::yield();
+  return locate(name, until);
+}
+
+located_worker native_core::locate(worker_id id, deadline until) const {
+  bool read = false;
+  const peer* found = look_up(
+      until, [&] { return peers_.at(id); }, read);
+  if (!found) {
+    throw_error(errc::unknown_worker, fmt::format("{} could not find destination {}: {}{}", to_string(self_), id.value,
+                                                  log_ ? std::string("no worker of the group has that id")
+                                                       : fmt::format("the group has the ids 0..{}", world_size_ - 1),
+                                                  read ? "" : no_answer));
+  }
+  std::lock_guard lock(found->mutex);
+  return {found->record.who, found->record.life};
+}
+
+located_worker native_core::locate(const call_target& whom, deadline until) const {
+  const auto look = [&]() -> std::optional<located_worker> {
+    const peer* place = peers_.at(whom.id);
+    if (!place) return {};
+    std::lock_guard lock(place->mutex);
+    if (place->record.life != whom.life) return {};
+    return located_worker{place->record.who, place->record.life};
+  };
+  if (const auto there = look()) return *there;
+  if (log_ && !closing_.load() && !fenced_.load()) {
+    const bool read = read_log(std::min(until, deadline::after(store_limit)), [&] { return look().has_value(); });
+    if (const auto there = look()) return *there;
+    if (!read) {
+      throw rpc_timeout(fmt::format("{} looked for worker {} in the group's log, and its store did not answer in time",
+                                    to_string(self_), whom.id.value));
+    }
+  }
+  throw_error(errc::peer_lost, fmt::format("worker {} is no member of the group any more{}", whom.id.value,
+                                           peers_.at(whom.id) ? "; another one has its id now" : ""));
+}
+
+bool native_core::is_over(const call_target& whom, std::uint64_t& question) const {
+  std::uint64_t read = 0;
+  {
+    std::lock_guard lock(members_mutex_);
+    read = reads_good_;
+  }
+  if (const peer* place = peers_.at(whom.id)) {
+    std::lock_guard lock(place->mutex);
+    if (place->record.life == whom.life) return !place->present();
+  }
+  if (!log_) return true;
+  if (question != 0 && read >= question) return true;
+  question = request_read();
+  return false;
+}
+
+worker_info native_core::find(std::string_view name) const { return locate(name, {}).who; }
+worker_info native_core::find(worker_id id) const { return locate(id, {}).who; }
+
+worker_info native_core::wait_for(std::string_view name, deadline until) const {
+  if (!log_) return find(name);
+  std::optional<blocking_scope> blocking;
+  for (;;) {
+    std::uint64_t seen = 0;
+    {
+      std::lock_guard lock(members_mutex_);
+      seen = member_changes_;
+    }
+    if (const peer* found = peers_.find(name)) {
+      std::lock_guard lock(found->mutex);
+      // Not of a newcomer that has just taken the place.
+      if (found->state == peer_state::member && found->record.who.name() == name) return found->record.who;
+    }
+    if (fenced_.load(std::memory_order_acquire)) throw_error(errc::fenced, fence_reason_);
+    if (closing_.load()) throw_error(errc::shutting_down, to_string(self_) + " has been shut down");
+    if (!blocking) {
+      blocking.emplace();
+      (void)request_read();  // what comes after that is heard of, too
+    }
+    std::unique_lock lock(members_mutex_);
+    const auto changed = [&] { return member_changes_ != seen; };
+    if (until.is_never()) {
+      members_changed_.wait(lock, changed);
+    } else if (!members_changed_.wait_until(lock, until.at(), changed)) {
+      throw_error(errc::rpc_timeout, fmt::format("{} waited for a worker '{}' in vain: none of that name has joined",
+                                                 to_string(self_), name));
+    }
+  }
+}
+
+std::string native_core::metadata(worker_id id) const {
+  (void)find(id);
+  const peer* found = peers_.at(id);
+  std::lock_guard lock(found->mutex);
+  return found->record.metadata;
+}
+
+}  // namespace ferry::inline v0::detail
