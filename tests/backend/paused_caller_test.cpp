@@ -128,7 +128,7 @@ struct asked final : pending_call {
 
 TEST_CASE("a caller from which nothing is read for longer than a lease is not taken for dead") {
   using backend = native_over<transport_list<no_control>>;
-  constexpr auto lease = 1s;
+  constexpr auto lease = 3s;
   hoarder handlers[2];
   std::unique_ptr<agent> agents[2];
   const auto store = std::make_shared<hash_store>();

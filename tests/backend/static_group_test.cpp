@@ -229,7 +229,7 @@ TEST_CASE("workers that disagree about the size of the group do not form one") {
   const std::string file = "file://" + directory.file("store");
   auto two = member(file, 0, 2);
   auto three = member(file, 1, 3);
-  two.init_timeout = three.init_timeout = 3s;
+  two.init_timeout = three.init_timeout = 6s;
   const auto results = start_workers({two, three});
   // Whoever comes second finds the disagreement; the other one misses it.
   int found = 0;
@@ -254,7 +254,7 @@ TEST_CASE("a rank that is given twice is an error at the second, naming both") {
   auto first = member(file, 0, 2);
   auto second = member(file, 0, 2);
   second.name = "other";
-  first.init_timeout = second.init_timeout = 3s;
+  first.init_timeout = second.init_timeout = 6s;
   const auto results = start_workers({first, second});
   int found = 0;
   for (const started& each : results) {

@@ -103,10 +103,10 @@ TEST_CASE("a barrier that fails throws, and tells who was missing; all_gather do
   cluster group(3);
   group.each([](ferry::worker& self) { self.barrier(); });
   ferry_test::run_together(
-      {[&] { expect_error(errc::rpc_timeout, "missing: worker2", [&] { group[0].barrier(ferry::all_workers, 2s); }); },
+      {[&] { expect_error(errc::rpc_timeout, "missing: worker2", [&] { group[0].barrier(ferry::all_workers, 5s); }); },
        [&] {
          expect_error(errc::rpc_timeout, "barrier of worker0, worker1, worker2",
-                      [&] { group[1].barrier(ferry::all_workers, 2s); });
+                      [&] { group[1].barrier(ferry::all_workers, 10s); });
        }});
   expect_error(errc::group_mismatch, "without it", [&] { group[2].barrier(); });
   group.each([](ferry::worker& self) {

@@ -47,7 +47,7 @@ using namespace dynamic_failures_test;
 
 namespace {
 
-constexpr auto short_lease = 2s;
+constexpr auto short_lease = 5s;
 
 ferry::worker_config member(const std::string& meeting, const std::string& name, int rank = ferry::any_rank) {
   auto config = config_of(meeting, name, rank);
@@ -192,7 +192,7 @@ TEST_CASE("who dies while it leaves is gone: its calls end, and its name and id 
 TEST_CASE("neighbours that fall silent together are found out, all of them") {
   meeting_place at;
   std::vector<std::unique_ptr<child_process>> others;
-  for (int i = 1; i != 5; ++i) others.push_back(start_newcomer(at.method, "w" + std::to_string(i), i, 2000));
+  for (int i = 1; i != 5; ++i) others.push_back(start_newcomer(at.method, "w" + std::to_string(i), i));
   // Nobody has ever called them. Each watches the next one, and this one the first of them; it has nothing to do with the others.
   ferry::worker first = ferry::init_rpc(member(at.method, "w0", 0));
   for (int i = 0; i != 3; ++i) stop(*others[static_cast<std::size_t>(i)]);
@@ -236,12 +236,12 @@ TEST_CASE("a worker that is killed while it joins leaves nothing behind") {
   meeting_place at;
   ferry::worker first = ferry::init_rpc(member(at.method, "first", 0));
   for (int i = 0; i != 20; ++i) {
-    child_process child({.role = "newcomer", .arguments = {at.method, "second", "1", "2000"}});
+    child_process child({.role = "newcomer", .arguments = {at.method, "second", "1", "5000"}});
     std::this_thread::sleep_for(i * 3ms);  // at any point of its start: when it has listened, when it has joined ...
     child.kill(SIGKILL);
     (void)child.wait();
   }
-  auto second = start_newcomer(at.method, "second", 1, 2000);
+  auto second = start_newcomer(at.method, "second", 1);
   CHECK(ask(*second, "call first") == "done");
   first.wait_for_worker("second", 100s);
   CHECK(first.rpc_sync<twice>("first", 1) == 2);
@@ -258,7 +258,7 @@ TEST_CASE("a store that hangs holds nobody longer than they said") {
   CHECK(self.rpc_sync<twice>("one", 1) == 2);
   CHECK(server.rpc_sync<twice>("two", 1) == 2);
   stop(store.server);
-  constexpr auto promptly = 3s;  // a request to the store that hangs ends after 5 s
+  constexpr auto promptly = 4500ms;  // a request to the store that hangs ends after 5 s
 
   SUBCASE("lookups, alone and many at once") {
     const auto look = [&] { self.rpc_sync<twice>({"nobody", {.timeout = 100ms}}, 1); };
@@ -296,7 +296,7 @@ TEST_CASE("a death that the store did not take is told to it again") {
   const ferry_test::captured_log logged(ferry::log_level::info);
   store_process store;
   ferry::worker self = ferry::init_rpc(member(store.method, "self", 1));
-  auto victim = start_newcomer(store.method, "victim", 2, 2000);
+  auto victim = start_newcomer(store.method, "victim", 2);
   self.wait_for_worker("victim", 100s);
   stop(store.server);
   victim->kill(SIGKILL);

@@ -297,18 +297,16 @@ TEST_CASE("who restarts at once takes the place of its predecessor, noticed or n
 
 TEST_CASE("a stopped worker loses its place after a lease, and learns of it") {
   meeting_place at;
-  auto config = config_of(at.method, "first", 0);
-  config.lease = 2s;
-  ferry::worker first = ferry::init_rpc(config);
+  ferry::worker first = ferry::init_rpc(config_of(at.method, "first", 0));
   events seen(first);
-  auto sleeper = start_newcomer(at.method, "sleeper", 1, 2000);
+  auto sleeper = start_newcomer(at.method, "sleeper", 1);
   seen.up_to("sleeper joined");
   CHECK(ask(*sleeper, "call first") == "done");
   sleeper->kill(SIGSTOP);
   int status = 0;
   REQUIRE(::waitpid(sleeper->pid(), &status, WUNTRACED) == sleeper->pid());
   // Whether the others or the one that wants its place are first, it is dead.
-  auto heir = start_newcomer(at.method, "sleeper", 1, 2000);
+  auto heir = start_newcomer(at.method, "sleeper", 1);
   seen.up_to("sleeper joined");
   CHECK(first.rpc_sync<plus_one>("sleeper", 1) == 2);
   sleeper->kill(SIGCONT);
@@ -506,7 +504,6 @@ TEST_CASE("who leaves without waiting is gone for everybody, later members inclu
 TEST_CASE("who answers, whatever it says, is alive, and keeps its name") {
   meeting_place at;
   auto config = config_of(at.method, "holder");
-  config.lease = 600ms;
   config.transports = {"tcp"};
   ferry::worker holder = ferry::init_rpc(config);
   SUBCASE("no transport in common") {

@@ -85,9 +85,10 @@ void stop_process(const ferry_test::child_process& which) {
 }
 
 constexpr auto short_interval = 100ms;
-constexpr auto short_lease = 3s;
+constexpr auto short_lease = 5s;
 
-group_options obedient(ferry::timeout interval = 500ms, ferry::timeout lease = 5s, const std::string& transport = {}) {
+group_options obedient(ferry::timeout interval = 500ms, ferry::timeout lease = 100s,
+                       const std::string& transport = {}) {
   return {.role = "member that obeys", .transport = transport, .heartbeat_interval = interval, .lease = lease};
 }
 
@@ -158,7 +159,7 @@ TEST_CASE("a stopped process is dead after its lease; once it goes on it learns 
     expect_error(errc::peer_lost, "silent", [&] { (void)pending.get(); });
     const auto [who, why] = lost.first();
     CHECK(who == "worker1");
-    CHECK_MESSAGE(contains(why, "its lease is 3.0 s"), why);
+    CHECK_MESSAGE(contains(why, "its lease is 5.0 s"), why);
     all.child(2).write_line("losses");
     CHECK(all.child(2).read_line() == "worker1");
     all.child(1).kill(SIGCONT);

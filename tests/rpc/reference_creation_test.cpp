@@ -292,9 +292,9 @@ TEST_CASE("[row 152] calls on a reference time out: the function is too slow, or
         door.reset();
       }
       const auto late = [](auto&& use) { expect_error(errc::rpc_timeout, "", use); };
-      late([&] { (void)c.rpc_sync<&slow_counter::add_slowly>({.timeout = 20ms}, 1); });
-      late([&] { (void)c.rpc_async<&slow_counter::add_slowly>({.timeout = 20ms}, 1).get(); });
-      const rref<int> sum = c.remote<&slow_counter::add_slowly>({.timeout = 20ms}, 1);
+      late([&] { (void)c.rpc_sync<&slow_counter::add_slowly>({.timeout = 200ms}, 1); });
+      late([&] { (void)c.rpc_async<&slow_counter::add_slowly>({.timeout = 200ms}, 1).get(); });
+      const rref<int> sum = c.remote<&slow_counter::add_slowly>({.timeout = 200ms}, 1);
       late([&] { sum.created().get(); });
       late([&] { (void)sum.to_here(); });
       door.open();
@@ -328,7 +328,7 @@ TEST_CASE(
       CAPTURE(where);
       const rref<int> slow_one = group[0].remote<slow>({where, {.timeout = 20s}}, 1);
       expect_error(errc::rpc_timeout, "", [&] { (void)slow_one.to_here(20ms); });
-      expect_error(errc::rpc_timeout, "", [&] { (void)slow_one.to_here_async({.timeout = 20ms}).get(); });
+      expect_error(errc::rpc_timeout, "", [&] { (void)slow_one.to_here_async({.timeout = 200ms}).get(); });
       CHECK_FALSE(slow_one.created().ready());
     }
     door.open();

@@ -390,7 +390,7 @@ TEST_CASE("connections that break release nothing, and what was under way settle
 
 TEST_CASE("a process that sleeps for longer than its lease loses its objects, and its references") {
   captured_log log;
-  obedient_group all(3, "tcp", 3s);
+  obedient_group all(3, "tcp", 5s);
   {
     const rref<tracked> own(std::in_place, 9);
     all.self.rpc_sync<hold>("worker1", own);

@@ -21,7 +21,7 @@ class gate {
     std::unique_lock lock(mutex_);
     open_ = true;
     changed_.notify_all();
-    (void)changed_.wait_for(lock, limit, [&] { return inside_ == 0; });
+    leave_nobody(lock);
   }
 
   /// Counts an arrival and waits until the gate is open.
@@ -32,7 +32,6 @@ class gate {
     changed_.notify_all();
     const bool opened = changed_.wait_for(lock, limit, [&] { return open_; });
     --inside_;
-    ++passed_;
     changed_.notify_all();
     if (!opened) throw std::runtime_error("nobody opened the gate");
   }
@@ -62,21 +61,25 @@ class gate {
     std::lock_guard lock(mutex_);
     return most_inside_;
   }
-  /// As new. Nobody may be waiting.
+  /// As new, once those that it was opened for have left.
   void reset() {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    if (open_) leave_nobody(lock);
     open_ = false;
-    arrived_ = inside_ = most_inside_ = passed_ = 0;
+    arrived_ = most_inside_ = 0;
   }
 
  private:
+  void leave_nobody(std::unique_lock<std::mutex>& lock) {
+    (void)changed_.wait_for(lock, limit, [&] { return inside_ == 0; });
+  }
+
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool open_ = false;
   int arrived_ = 0;
   int inside_ = 0;
   int most_inside_ = 0;
-  int passed_ = 0;
 };
 
 }  // namespace ferry_test
