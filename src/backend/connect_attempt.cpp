@@ -9,6 +9,10 @@
 namespace ferry::inline v0::detail {
 namespace {
 
+// How often an address is tried again, after 1, 2, 4 ... 64, 64 ms.
+constexpr int times_while_pending = 80;  // five seconds in all
+constexpr int times_after_hang_up = 7;   // 127 ms
+
 std::pair<errc, std::string> taken_apart(const std::exception_ptr& reason) {
   try {
     std::rethrow_exception(reason);
@@ -87,10 +91,9 @@ void connect_attempt::advance() {
   finish(std::move(outcome));
 }
 
-bool connect_attempt::try_later() {
-  constexpr int most = 80;  // 1, 2, 4 ... 64 ms, and so on: five seconds in all
+bool connect_attempt::try_later(int most) {
   constexpr int longest = 6;
-  if (times_put_off_ == most) return false;
+  if (times_put_off_ >= most) return false;
   const auto pause = std::chrono::milliseconds(1 << std::min(times_put_off_++, longest));
   auto item = std::make_unique<step>(shared_from_this());
   loop_->start_timer(deadline(clock::now() + pause), item.get());
@@ -114,7 +117,10 @@ void connect_attempt::take(connect_result result) {
     failures_.push_back({routes_[next_].second, "another incarnation of the worker answered; it was restarted"});
   } else {
     auto [code, text] = taken_apart(result.error);
-    if (code == errc::join_pending && try_later()) return;
+    // The peer has yet to hear that this worker has joined.
+    if (code == errc::join_pending && try_later(times_while_pending)) return;
+    // A process that is being killed closes its connections before the socket that it listens on, or after it.
+    if (result.hung_up && try_later(times_after_hang_up)) return;
     if (result.gone) ++gone_;
     answered_ = answered_ || (!result.gone && !result.hung_up && code != errc::connect_failed);
     hung_up_ = hung_up_ || result.hung_up;

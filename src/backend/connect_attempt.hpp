@@ -42,8 +42,8 @@ class connect_attempt : public std::enable_shared_from_this<connect_attempt> {
  private:
   struct step;
   void advance();
-  /// Soon, the same address again: the peer has yet to hear that this worker has joined. False: it has had its time.
-  bool try_later();
+  /// Soon, the same address again. False: it has been put off `most` times.
+  bool try_later(int most);
   void take(connect_result result);
   void finish(connect_outcome outcome) noexcept;
 

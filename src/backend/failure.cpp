@@ -270,7 +270,7 @@ void native_core::open_control(peer& to) noexcept {
           }
           if (outcome.verdict == connect_verdict::opened)
             return self->add_control(to, std::move(outcome.opened), life, true);
-          if (outcome.verdict == connect_verdict::hung_up) return self->ask_again(to);
+          if (outcome.verdict == connect_verdict::hung_up) return;  // the next tick asks again
           self->heed(to, life, outcome);
         })
         ->start(*reactor_);
@@ -279,34 +279,6 @@ void native_core::open_control(peer& to) noexcept {
         fmt::format("{}: no control connection to {}: {}", self_.name(), to_string(record.who), e.what()));
     std::lock_guard lock(to.mutex);
     to.live.opening = false;
-  }
-}
-
-// A process that is being killed closes its connections before the socket that it listens on, or after it: soon the answer
-// will be clear. The tick asks on if it is not.
-void native_core::ask_again(peer& whom) noexcept {
-  struct question : work {
-    question(std::shared_ptr<native_core> c, peer& w) : core(std::move(c)), whom(w) {}
-    std::shared_ptr<native_core> core;
-    peer& whom;
-  };
-  constexpr int most = 7;  // 127 ms in all
-  try {
-    int times = 0;
-    {
-      std::lock_guard lock(whom.mutex);
-      times = ++whom.live.asked_again;
-    }
-    if (times > most) return;
-    auto item = std::make_unique<question>(shared_from_this(), whom);
-    item->run = [](work* self) noexcept {
-      const std::unique_ptr<question> owned(static_cast<question*>(self));
-      if (!owned->core->closing_.load()) owned->core->open_control(owned->whom);
-    };
-    reactor_->start_timer(deadline(clock::now() + resolution * (1 << (times - 1))), item.get());
-    (void)item.release();
-  } catch (const std::exception& e) {
-    log(log_level::warning, fmt::format("{}: no timer to ask for a worker again: {}", self_.name(), e.what()));
   }
 }
 
@@ -322,7 +294,6 @@ void native_core::add_control(peer& to, std::shared_ptr<connection> opened, inca
       before = std::exchange(to.control, link);
       to.live.control = true;
       to.live.suspect = false;
-      to.live.asked_again = 0;
       to.live.reached = to.live.reached || by_us;
       to.live.renew(clock::now());
     }

@@ -122,12 +122,13 @@ bool outgoing_link::may_send(std::uint64_t bytes, bool is_call, bool counted) co
   return unwritten + bytes <= flow_limits::fair_bytes || flow_.requests.bytes() + bytes <= limits.bytes_per_worker;
 }
 
-// The first in the queue may not be sent: sees to it that pump() is called once more has been written. False if that has
+// The first in the queue could not be sent: sees to it that pump() is called once more has been written. False if that has
 // happened meanwhile. Where calls are what there are too many of, the end of one calls pump(): of this link, since what is
 // fair_calls to each peer keeps others from using up its share.
 bool outgoing_link::wait_for_room() noexcept {
   const std::uint64_t unwritten = connection_->unwritten_bytes();
-  return unwritten == 0 || connection_->tell_when_written(unwritten / 2);
+  if (unwritten != 0) return connection_->tell_when_written(unwritten / 2);
+  return !may_send(queue_.front().bytes, !queue_.front().one_way(), false);
 }
 
 // What a call has waited for its turn is not left to the callee.

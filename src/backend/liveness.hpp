@@ -28,7 +28,6 @@ struct liveness {
   bool control = false;       ///< the control connection is open
   bool opening = false;       ///< or being opened
   int ticks_without_control = 0;
-  int asked_again = 0;  ///< since somebody hung up
 
   // Of one that is guarded, and has never been reached: it is asked in the group's log whether it lives.
   clock::time_point unreached_since{};  ///< when guarding began, or it answered

@@ -133,7 +133,7 @@ std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool 
     return std::make_shared<outgoing_link>(shared_from_this(), remote, code, std::move(why));
   };
   if (fenced_.load(std::memory_order_acquire)) return refusing(errc::fenced, fence_reason_);
-  if (target.state == peer_state::lost) return refusing(errc::peer_lost, "it is dead: " + target.end);
+  if (target.state == peer_state::lost) return refusing(errc::peer_lost, target.why_lost());
   if (target.state == peer_state::left || (parting && !reaches_leaving))
     return refusing(errc::peer_lost, "it has left the group");
   auto link = std::make_shared<outgoing_link>(shared_from_this(), remote);
@@ -154,6 +154,12 @@ std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool 
     throw;
   }
   return link;
+}
+
+std::optional<std::string> native_core::end_of(const peer& whom, incarnation life) const {
+  const std::lock_guard lock(whom.mutex);
+  if (whom.state == peer_state::lost && whom.record.life == life) return whom.why_lost();
+  return {};
 }
 
 hello native_core::greeting(const worker_info& target, std::uint64_t features) const {
@@ -197,11 +203,13 @@ void native_core::start_connecting(const std::shared_ptr<outgoing_link>& link, c
           }
         }
         const remote_worker& far = link->peer();
-        self->heed(self->peers_.place(far.who.id()), far.life, outcome);
-        const auto code = self->closing_.load()                         ? errc::shutting_down
-                          : outcome.verdict == connect_verdict::leaving ? errc::peer_lost
-                                                                        : outcome.code;
-        link->fail(code, outcome.why);  // unless heed() has
+        peer& whom = self->peers_.place(far.who.id());
+        self->heed(whom, far.life, outcome);
+        // heed() may have ended the link's calls already, or another thread may be about to: by that time it is known why.
+        if (self->closing_.load()) return link->fail(errc::shutting_down, outcome.why);
+        if (outcome.verdict == connect_verdict::leaving) return link->fail(errc::peer_lost, outcome.why);
+        if (const auto end = self->end_of(whom, far.life)) return link->fail(errc::peer_lost, *end);
+        link->fail(outcome.code, outcome.why);
       })
       ->start(*reactor_);
 }

@@ -128,10 +128,11 @@ class native_core final : public link_owner,
   void stop_ticking() noexcept;
   void open_control(peer& to) noexcept;
   void cancel_served(const remote_worker& from, std::uint64_t call_id) noexcept;
-  void ask_again(peer& whom) noexcept;
   void add_control(peer& to, std::shared_ptr<connection> opened, incarnation life, bool by_us);
   /// Somebody waits for it without calling it: it is watched from now on.
   void await(peer& whom) noexcept;
+  /// Why that life of it is lost, if it is.
+  [[nodiscard]] std::optional<std::string> end_of(const peer& whom, incarnation life) const;
   /// What an attempt to connect to it has told.
   void heed(peer& whom, incarnation life, const connect_outcome& outcome) noexcept;
   enum class evidence : std::uint8_t { gone, silence, hearsay, record };

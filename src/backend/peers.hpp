@@ -86,6 +86,7 @@ struct peer {
   [[nodiscard]] bool counts(incarnation life) const noexcept {
     return state == peer_state::unknown || (record.life == life && state != peer_state::lost);
   }
+  [[nodiscard]] std::string why_lost() const { return "it is dead: " + end; }
   [[nodiscard]] remote_worker remote() { return {record.who, record.life, &heard}; }
 };
 

@@ -337,9 +337,10 @@ std::string native_core::sum_of_round(int round, deadline until) {
       throw_error(errc::shutdown_timeout, fmt::format("{} waited for the others to shut down; missing in round {}: {}",
                                                       to_string(self_), round, missing_workers(prefix)));
     }
-    // Whom it waits for is watched: a worker that died before anybody called it would be missed for ever.
+    // Whom it waits for is watched: a worker that died before anybody called it would be missed for ever. Where no heartbeats
+    // ask on, this does.
     peer& whom = peers_.place(worker_id{first});
-    if (std::exchange(watched, &whom) == &whom) continue;
+    if (std::exchange(watched, &whom) == &whom && !options_.heartbeat_interval.is_never()) continue;
     if (!sums_up) {
       await(whom);
       continue;

@@ -39,7 +39,8 @@ struct owner final : detail::link_owner {
 struct recorder final : connection {
   std::vector<frame_header> frames;
   bool reads = true;  // the peer
-  std::uint64_t unwritten = 0;
+  mutable std::uint64_t unwritten = 0;
+  mutable bool written_when_seen = false;  // all of it, as soon as somebody has looked, who has not asked to be told
   std::uint64_t tell_at = 0;
   bool asked = false;
   bool paused = false;
@@ -51,7 +52,9 @@ struct recorder final : connection {
     frames.push_back(frame_header::decode(message.bytes.data(), {}));
     if (!reads) unwritten += message.bytes.size() + message.header.tensor_bytes;
   }
-  [[nodiscard]] std::uint64_t unwritten_bytes() const noexcept override { return unwritten; }
+  [[nodiscard]] std::uint64_t unwritten_bytes() const noexcept override {
+    return std::exchange(written_when_seen, false) ? std::exchange(unwritten, 0) : unwritten;
+  }
   bool tell_when_written(std::uint64_t bytes) noexcept override {
     tell_at = bytes;
     return asked = unwritten > bytes;
@@ -330,6 +333,36 @@ TEST_CASE("bytes that a peer does not take hold further calls back, a large mess
   CHECK(to.wire->frames.size() == 5);  // the large one went when nothing else was there
   to.wire->write(to.wire->unwritten);
   CHECK(to.owns->bounds.queued_bytes == 0);
+}
+
+TEST_CASE("what is queued while the last bytes are written is sent at once: nobody would tell that there is room") {
+  connecting to({.bytes_per_peer = 4096});
+  to.link->opened(to.wire);
+  to.wire->reads = false;
+  std::size_t frames = 0;
+  std::vector<waiting_call> calls(2);
+  const auto send = [&](bool one_way, std::size_t which) {
+    auto request = large_request(2000);
+    std::uint64_t id = 0;
+    if (one_way) request.header.flags |= frame_one_way;
+    CHECK((one_way ? to.link->notify(request) : to.link->call(request, calls[which], {}, false, id)));
+  };
+  for (const bool one_way : {true, false}) {
+    CAPTURE(one_way);
+    send(one_way, 0);
+    CHECK(to.wire->frames.size() == ++frames);
+    to.wire->written_when_seen = true;
+    send(one_way, 1);
+    CHECK(to.wire->frames.size() == ++frames);
+    to.wire->write(to.wire->unwritten);
+  }
+  // One of several that wait is sent, and the bytes are written before the next one is.
+  for (int i = 0; i != 3; ++i) send(true, 0);
+  CHECK(to.wire->frames.size() == ++frames);
+  to.wire->unwritten = 4096;
+  to.wire->written_when_seen = true;
+  to.link->on_written(*to.wire);
+  CHECK(to.wire->frames.size() == ++frames);
 }
 
 TEST_CASE("peers that do not read use up the bound of the worker, and leave each other peer its share of it") {

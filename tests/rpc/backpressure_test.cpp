@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "allocation_count.hpp"
@@ -89,12 +88,6 @@ std::size_t resident_bytes() {
   std::size_t resident = 0;
   statm >> all >> resident;
   return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
-
-void stop_process(const ferry_test::child_process& which) {
-  which.kill(SIGSTOP);
-  int status = 0;
-  REQUIRE(::waitpid(which.pid(), &status, WUNTRACED) == which.pid());
 }
 
 constexpr const char* transports[]{"tcp", "unix", "inproc"};
@@ -215,7 +208,7 @@ TEST_CASE("a process that does not read costs what the bounds allow, and holds u
     process_group all(3, {.transport = transport, .heartbeat_interval = ferry::no_timeout, .flow = flow});
     const std::string large(mebibyte, 'x');
     for (const char* peer : {"worker1", "worker2"}) CHECK(all.self.rpc_sync<length>(peer, large) == mebibyte);
-    stop_process(all.child(1));
+    all.child(1).stop();
     const std::size_t before = resident_bytes();
     std::vector<ferry::future<std::size_t>> results;
     int refused = 0;
@@ -248,7 +241,7 @@ TEST_CASE("a process that is killed while it does not read takes with it what wa
     process_group all(3, {.transport = transport, .flow = flow});
     const std::string large(mebibyte / 4, 'x');
     CHECK(all.self.rpc_sync<length>("worker1", large) == large.size());
-    stop_process(all.child(1));
+    all.child(1).stop();
     std::vector<ferry::future<std::size_t>> results;
     for (int i = 0; i != 100; ++i)
       results.push_back(all.self.rpc_async<length>({"worker1", {.timeout = ferry::no_timeout}}, large));
@@ -279,7 +272,7 @@ TEST_CASE("when a process is killed, the calls that wait for their turn end with
   flow.calls_per_peer = 2;
   process_group all(3, {.flow = flow});
   CHECK(all.self.rpc_sync<plus_one>("worker1", 1) == 2);
-  stop_process(all.child(1));
+  all.child(1).stop();
   std::vector<ferry::future<int>> results;
   for (int i = 0; i != 10; ++i)
     results.push_back(all.self.rpc_async<plus_one>({"worker1", {.timeout = ferry::no_timeout}}, i));
@@ -374,7 +367,7 @@ TEST_CASE("answers to a caller that does not read cost what the bounds allow") {
     all.child(1).write_line("flood 200");
     rpc_test::mebibytes.await_arrivals(16);
     await_figure(all.self, "agent.server_active_calls", "200");
-    stop_process(all.child(1));
+    all.child(1).stop();
     const std::size_t before = resident_bytes();
     rpc_test::mebibytes.open();
     // Those that had begun before anything was unwritten end; of the rest a handler begins while there is room.

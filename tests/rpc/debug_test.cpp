@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 
 #include "captured_log.hpp"
 #include "cluster.hpp"
@@ -88,13 +87,6 @@ ferry::served_call_info served_once(const ferry::worker& who, const std::string&
     }
     std::this_thread::yield();
   }
-}
-
-void stop_process(const ferry_test::child_process& which) {
-  which.kill(SIGSTOP);
-  int status = 0;
-  REQUIRE(::waitpid(which.pid(), &status, WUNTRACED) == which.pid());
-  REQUIRE(WIFSTOPPED(status));
 }
 
 }  // namespace
@@ -224,7 +216,7 @@ TEST_CASE("a call to a process that hangs says where it hangs: connecting, or wa
   SUBCASE("a stopped process that was never called") {
     process_group all(2, {.role = "member that gets stuck"});
     CHECK(all.child(1).read_line() == "joined");
-    stop_process(all.child(1));
+    all.child(1).stop();
     const auto result = all.self.rpc_async<plus_one>("worker1", 1);
     const auto pending = only_pending(all.self);
     CHECK(pending.phase == call_phase::connecting);
@@ -240,7 +232,7 @@ TEST_CASE("a call to a process that hangs says where it hangs: connecting, or wa
     process_group all(2, {.role = "member that gets stuck"});
     CHECK(all.child(1).read_line() == "joined");
     CHECK(all.self.rpc_sync<plus_one>("worker1", 1) == 2);
-    stop_process(all.child(1));
+    all.child(1).stop();
     const auto result = all.self.rpc_async<plus_one>("worker1", 2);
     // The thread that sent the first call, which had to wait for the connection, may still be at it.
     while (only_pending(all.self).phase == call_phase::queued) std::this_thread::yield();

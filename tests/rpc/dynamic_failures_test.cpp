@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 
 #include <ferry/store/file_store.hpp>
 #include <ferry/store/tcp_store.hpp>
@@ -53,13 +52,6 @@ ferry::worker_config member(const std::string& meeting, const std::string& name,
   auto config = config_of(meeting, name, rank);
   config.lease = short_lease;
   return config;
-}
-
-void stop(const child_process& child) {
-  child.kill(SIGSTOP);
-  int status = 0;
-  REQUIRE(::waitpid(child.pid(), &status, WUNTRACED) == child.pid());
-  REQUIRE(WIFSTOPPED(status));
 }
 
 // A process that serves a store, and nothing else. Prints its port.
@@ -173,7 +165,7 @@ TEST_CASE("who dies while it leaves is gone: its calls end, and its name and id 
     expect_error(errc::peer_lost, "", [&] { result.get(); });
   }
   SUBCASE("stopped") {
-    stop(child);
+    child.stop();
     expect_error(errc::peer_lost, "left the group, and died", [&] { result.get(); });
   }
   SUBCASE("killed, and its place is wanted at once") {
@@ -195,7 +187,7 @@ TEST_CASE("neighbours that fall silent together are found out, all of them") {
   for (int i = 1; i != 5; ++i) others.push_back(start_newcomer(at.method, "w" + std::to_string(i), i));
   // Nobody has ever called them. Each watches the next one, and this one the first of them; it has nothing to do with the others.
   ferry::worker first = ferry::init_rpc(member(at.method, "w0", 0));
-  for (int i = 0; i != 3; ++i) stop(*others[static_cast<std::size_t>(i)]);
+  for (int i = 0; i != 3; ++i) others[static_cast<std::size_t>(i)]->stop();
   while (first.workers().size() != 2) std::this_thread::sleep_for(1ms);
   CHECK(names_of(first.workers()) == std::vector<std::string>{"w0", "w4"});
   CHECK(ask(*others[3], "call w0") == "done");
@@ -257,7 +249,7 @@ TEST_CASE("a store that hangs holds nobody longer than they said") {
   ferry::worker self = ferry::init_rpc(config_of(store.method, "two", 2));
   CHECK(self.rpc_sync<twice>("one", 1) == 2);
   CHECK(server.rpc_sync<twice>("two", 1) == 2);
-  stop(store.server);
+  store.server.stop();
   constexpr auto promptly = 4500ms;  // a request to the store that hangs ends after 5 s
 
   SUBCASE("lookups, alone and many at once") {
@@ -298,7 +290,7 @@ TEST_CASE("a death that the store did not take is told to it again") {
   ferry::worker self = ferry::init_rpc(member(store.method, "self", 1));
   auto victim = start_newcomer(store.method, "victim", 2);
   self.wait_for_worker("victim", 100s);
-  stop(store.server);
+  store.server.stop();
   victim->kill(SIGKILL);
   while (!logged.has("victim", "is lost", "the store does not know yet")) std::this_thread::yield();
   store.server.kill(SIGCONT);

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 
 #include <ferry/base/secret.hpp>
 #include <ferry/store/tcp_store.hpp>
@@ -302,9 +301,7 @@ TEST_CASE("a stopped worker loses its place after a lease, and learns of it") {
   auto sleeper = start_newcomer(at.method, "sleeper", 1);
   seen.up_to("sleeper joined");
   CHECK(ask(*sleeper, "call first") == "done");
-  sleeper->kill(SIGSTOP);
-  int status = 0;
-  REQUIRE(::waitpid(sleeper->pid(), &status, WUNTRACED) == sleeper->pid());
+  sleeper->stop();
   // Whether the others or the one that wants its place are first, it is dead.
   auto heir = start_newcomer(at.method, "sleeper", 1);
   seen.up_to("sleeper joined");

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 
 #include "captured_log.hpp"
 #include "cluster.hpp"
@@ -76,13 +75,6 @@ class losses {
 };
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-void stop_process(const ferry_test::child_process& which) {
-  which.kill(SIGSTOP);
-  int status = 0;
-  REQUIRE(::waitpid(which.pid(), &status, WUNTRACED) == which.pid());
-  REQUIRE(WIFSTOPPED(status));
-}
 
 constexpr auto short_interval = 100ms;
 constexpr auto short_lease = 5s;
@@ -155,7 +147,7 @@ TEST_CASE("a stopped process is dead after its lease; once it goes on it learns 
     CHECK(all.self.rpc_sync<plus_one>("worker2", 1) == 2);
     const auto pending = all.self.rpc_async<wait_for_stop>({"worker1", {.timeout = ferry::no_timeout}});
     CHECK(all.child(1).read_line() == "running");
-    stop_process(all.child(1));
+    all.child(1).stop();
     expect_error(errc::peer_lost, "silent", [&] { (void)pending.get(); });
     const auto [who, why] = lost.first();
     CHECK(who == "worker1");
@@ -188,7 +180,7 @@ TEST_CASE("a process that is stopped for less than its lease is not lost, and ne
   losses lost(all.self);
   const auto pending = all.self.rpc_async<plus_one>("worker1", 1);
   CHECK(pending.get() == 2);
-  stop_process(all.child(1));
+  all.child(1).stop();
   const auto later = all.self.rpc_async<plus_one>("worker1", 2);
   CHECK_FALSE(later.wait_for(3 * short_interval));
   all.child(1).kill(SIGCONT);
@@ -298,7 +290,7 @@ TEST_CASE("without heartbeats silence is no death") {
   process_group all(2, obedient(ferry::no_timeout, 5s));
   all_joined(all);
   CHECK(all.self.rpc_sync<plus_one>("worker1", 1) == 2);
-  stop_process(all.child(1));
+  all.child(1).stop();
   expect_error(errc::rpc_timeout, "worker1", [&] {
     (void)all.self.rpc_sync<plus_one>({"worker1", {.timeout = 100ms}}, 1);
   });
@@ -307,6 +299,22 @@ TEST_CASE("without heartbeats silence is no death") {
   all.child(1).write_line("shutdown");
   all.self.shutdown();
   CHECK(all.child(1).read_line() == "done");
+}
+
+TEST_CASE(
+    "without heartbeats a shutdown learns of a death, too, when the first attempts to reach the worker told nothing") {
+  auto options = obedient(ferry::no_timeout);
+  options.handshake_timeout = 100ms;
+  process_group all(2, options);
+  all_joined(all);
+  all.child(1).stop();
+  std::thread killer([&] {
+    std::this_thread::sleep_for(1s);  // at least one attempt has ended meanwhile; if none has, this shows less
+    all.child(1).kill(SIGKILL);
+  });
+  all.self.shutdown();
+  killer.join();
+  CHECK(all.child(1).wait() == 128 + SIGKILL);
 }
 
 TEST_CASE("an observer that throws is logged, and the others are told") {

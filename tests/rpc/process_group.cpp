@@ -122,6 +122,7 @@ process_group::process_group(int size, const group_options& options) {
                               .heartbeat_interval = options.heartbeat_interval,
                               .lease = options.lease};
   if (!options.transport.empty()) config.transports = {options.transport};
+  config.transport.handshake_timeout = options.handshake_timeout;
   self = ferry::init_rpc(config);
 }
 

@@ -21,8 +21,9 @@ struct group_options {
   /// Empty: whatever there is.
   std::string transport = {};
   ferry::timeout heartbeat_interval = std::chrono::milliseconds(500);
-  ferry::timeout lease = std::chrono::seconds(100);  ///< of processes that may be stopped
-  ferry::flow_limits flow = {};                      ///< of worker0
+  ferry::timeout lease = std::chrono::seconds(100);                        ///< of processes that may be stopped
+  ferry::flow_limits flow = {};                                            ///< of worker0
+  std::chrono::milliseconds handshake_timeout = std::chrono::seconds(60);  ///< of worker0
 };
 
 /// worker0 is this process, the others are children.

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 
 #include <ferry/backend/faulty.hpp>
 
@@ -248,9 +247,7 @@ TEST_CASE("a reference to an object of a worker that is only stopped waits for i
     all.let_it_arrive();
     constexpr std::uint64_t many = 8;
     while (all.faults.counters().failed < many) std::this_thread::yield();
-    all.owner->kill(SIGSTOP);
-    int status = 0;
-    REQUIRE(::waitpid(all.owner->pid(), &status, WUNTRACED) == all.owner->pid());
+    all.owner->stop();
     all.faults.clear();
     while (calls_to(all.self, 1) < 2) std::this_thread::yield();  // one of them was in vain
     all.owner->kill(SIGCONT);

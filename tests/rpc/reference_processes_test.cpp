@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 
 #include <ferry/backend/faulty.hpp>
 
@@ -181,12 +180,6 @@ struct obedient_group : process_group {
     child(rank).kill(SIGKILL);
     CHECK(child(rank).wait() == 128 + SIGKILL);
   }
-  void stop(int rank) {
-    child(rank).kill(SIGSTOP);
-    int status = 0;
-    REQUIRE(::waitpid(child(rank).pid(), &status, WUNTRACED) == child(rank).pid());
-    REQUIRE(WIFSTOPPED(status));
-  }
   /// Nothing is left at this worker and those; then all of them leave.
   void end(const std::vector<int>& ranks) {
     for (const int rank : ranks) CHECK(ask(child(rank), "nothing") == "done");
@@ -303,7 +296,7 @@ TEST_CASE("who handed a reference to a process that is killed before it is confi
   {
     const auto made = all.self.remote<ferry::make<tracked>>("worker1", 5);
     made.created().get();
-    all.stop(1);
+    all.child(1).stop();
     const auto called = all.self.rpc_async<use>({"worker2", {.timeout = ferry::no_timeout}}, made);
     CHECK_FALSE(called.wait_for(300ms));  // the handler waits for worker1
     CHECK(all.self.debug_info("num_pending_children") == "1");
@@ -322,7 +315,7 @@ TEST_CASE("a handler that waits for the owner of an argument begins when the own
   {
     const auto made = all.self.remote<ferry::make<tracked>>("worker1", 6);
     made.created().get();
-    all.stop(1);
+    all.child(1).stop();
     const auto called = all.self.rpc_async<use>({"worker2", {.timeout = ferry::no_timeout}}, made);
     CHECK_FALSE(called.wait_for(300ms));
     all.kill(1);
@@ -396,7 +389,7 @@ TEST_CASE("a process that sleeps for longer than its lease loses its objects, an
     all.self.rpc_sync<hold>("worker1", own);
     const auto made = all.self.remote<ferry::make<tracked>>("worker1", 8);
     all.self.rpc_sync<hold>("worker2", made);
-    all.stop(1);
+    all.child(1).stop();
     expect_error(errc::peer_lost, "worker1", [&] { (void)made.rpc_sync<&tracked::value>({.timeout = 60s}); });
     std::string used;
     while ((used = all.self.rpc_sync<use_held>("worker2")) == "8") std::this_thread::yield();

@@ -114,6 +114,15 @@ void child_process::kill(int signal) const {
   if (::kill(pid_, signal) != 0) fail("kill");
 }
 
+void child_process::stop() const {
+  kill(SIGSTOP);
+  int status = 0;
+  while (::waitpid(pid_, &status, WUNTRACED) < 0) {
+    if (errno != EINTR) fail("waitpid");
+  }
+  if (!WIFSTOPPED(status)) throw std::runtime_error("a child process was to be stopped, and had ended");
+}
+
 int child_process::wait() {
   const watchdog bound("the end of a child process");
   int status = 0;

@@ -56,6 +56,8 @@ class child_process {
 
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
   void kill(int signal = SIGKILL) const;
+  /// Sends SIGSTOP, and returns once it has stopped; SIGCONT lets it go on. Throws std::runtime_error if it has ended.
+  void stop() const;
   /// Waits for its end: the exit status, or 128 plus the signal that killed it. Bounded by a watchdog.
   int wait();
   /// The next line that it prints, without the line break; blocks, bounded by a watchdog. Throws std::runtime_error if
