@@ -52,8 +52,12 @@ int block_in_child() {
 }
 
 const ferry_test::role stuck("member that gets stuck", [](const std::vector<std::string>& arguments) {
-  ferry::worker self = ferry::init_rpc(
-      {.name = "worker1", .rank = 1, .world_size = 2, .init_method = arguments.at(0), .rpc_timeout = 100s});
+  ferry::worker self = ferry::init_rpc({.name = "worker1",
+                                        .rank = 1,
+                                        .world_size = 2,
+                                        .init_method = arguments.at(0),
+                                        .rpc_timeout = 100s,
+                                        .lease = std::chrono::milliseconds(std::stoll(arguments.at(4)))});
   ferry_test::tell_parent("joined");
   self.shutdown();
   return 0;

@@ -63,6 +63,12 @@ class desk {
     door.pass();
     return other.rpc_sync<&desk::take>(value);
   }
+  // Keeps its turn until the other door is open.
+  int ask_and_stay(const rref<desk>& other, int value) {
+    const int result = ask(other, value);
+    other_door.pass();
+    return result;
+  }
   int ask_by_way_of(const std::string& where, const rref<desk>& other, int value) {
     door.pass();
     return ferry::rpc_sync<&ask_at>(where, other, value);
@@ -346,8 +352,9 @@ TEST_CASE("objects of two owners whose handlers wait for each other end by their
   for (auto limit = 3s; !met; limit *= 2) {
     REQUIRE(limit < 100s);
     door.reset();
+    other_door.reset();
     auto first = a.rpc_async<&desk::ask>({.timeout = limit}, b, 1);
-    auto second = b.rpc_async<&desk::ask>({.timeout = 60s}, a, 1);
+    auto second = b.rpc_async<&desk::ask_and_stay>({.timeout = 100s}, a, 1);
     await([&] { return first.ready() || door.arrived() == 2; });
     door.open();
     await(
@@ -357,6 +364,7 @@ TEST_CASE("objects of two owners whose handlers wait for each other end by their
     if (met) {
       await([&] { return logged.has("given up by its caller", "desk::take", "its turn at object", "desk::ask"); });
     }
+    other_door.open();
     CHECK(outcome(second).empty());
   }
   // Both objects are free again.
