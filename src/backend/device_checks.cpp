@@ -57,12 +57,12 @@ std::string broken_declaration(const worker_devices& who) {
   return {};
 }
 
-std::string broken_targets(const worker_devices& source, std::span<const worker_devices> group) {
-  std::set<std::string_view> names;
-  for (const worker_devices& each : group) names.insert(each.name);
+using records_by_name = std::map<std::string_view, const device_record*>;
+
+std::string broken_targets(const worker_devices& source, const records_by_name& group) {
   std::vector<std::string_view> unknown;
   for (const auto& [target, map] : source.record->maps) {
-    if (names.count(target) == 0) unknown.push_back(target);
+    if (group.count(target) == 0) unknown.push_back(target);
   }
   if (unknown.empty()) return {};
   return fmt::format("worker {} has invalid target node names in its device maps: no worker of the group is called {}",
@@ -108,12 +108,14 @@ std::string broken_device_rule(std::span<const worker_devices> group, bool compl
   for (const worker_devices& each : group) {
     if (std::string broken = broken_declaration(each); !broken.empty()) return broken;
   }
-  std::map<std::string_view, const device_record*> records;
+  const auto has_maps = [](const worker_devices& each) { return each.record && !each.record->maps.empty(); };
+  if (std::none_of(group.begin(), group.end(), has_maps)) return {};
+  records_by_name records;
   for (const worker_devices& each : group) records.emplace(each.name, each.record);
   for (const worker_devices& source : group) {
-    if (!source.record) continue;
+    if (!has_maps(source)) continue;
     if (complete) {
-      if (std::string broken = broken_targets(source, group); !broken.empty()) return broken;
+      if (std::string broken = broken_targets(source, records); !broken.empty()) return broken;
     }
     for (const auto& [name, map] : source.record->maps) {
       const auto target = records.find(name);
