@@ -106,16 +106,19 @@ void outgoing_link::opened(std::shared_ptr<connection> connection) {
 
 // ---------------------------------------------------------------- the bounds
 
-// Whether a message of so many bytes may be sent now. With `counted` the worker has counted the call.
+// Whether one more call may be under way. With `counted` the worker has counted it.
+bool outgoing_link::may_begin_call(bool counted) const noexcept {
+  const flow_limits& limits = flow_.limits;
+  const std::uint64_t own = under_way_.load(std::memory_order_relaxed);
+  if (own >= limits.calls_per_peer) return false;
+  return own < flow_limits::fair_calls || flow_.sent_calls() < limits.calls_per_worker + (counted ? 1 : 0);
+}
+
+// Whether a message of so many bytes may be sent now.
 bool outgoing_link::may_send(std::uint64_t bytes, bool is_call, bool counted) const noexcept {
   if (!open_.load(std::memory_order_relaxed)) return false;
+  if (is_call && !may_begin_call(counted)) return false;
   const flow_limits& limits = flow_.limits;
-  if (is_call) {
-    const std::uint64_t own = under_way_.load(std::memory_order_relaxed);
-    if (own >= limits.calls_per_peer) return false;
-    if (own >= flow_limits::fair_calls && flow_.sent_calls() >= limits.calls_per_worker + (counted ? 1 : 0))
-      return false;
-  }
   const std::uint64_t unwritten = connection_->unwritten_bytes();
   if (unwritten == 0) return true;
   if (unwritten + bytes > limits.bytes_per_peer) return false;
@@ -128,7 +131,7 @@ bool outgoing_link::may_send(std::uint64_t bytes, bool is_call, bool counted) co
 bool outgoing_link::wait_for_room() noexcept {
   const std::uint64_t unwritten = connection_->unwritten_bytes();
   if (unwritten != 0) return connection_->tell_when_written(unwritten / 2);
-  return !may_send(queue_.front().bytes, !queue_.front().one_way(), false);
+  return !queue_.front().one_way() && !may_begin_call(false);
 }
 
 // What a call has waited for its turn is not left to the callee.

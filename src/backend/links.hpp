@@ -139,6 +139,7 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   // With mutex_ held:
   pending_call* take(std::uint64_t id, send_queue::entries& unsent) noexcept;
   std::uint32_t free_slot();
+  [[nodiscard]] bool may_begin_call(bool counted) const noexcept;
   [[nodiscard]] bool may_send(std::uint64_t bytes, bool is_call, bool counted) const noexcept;
   bool wait_for_room() noexcept;
   void begin_sending(send_queue::entry& next) noexcept;

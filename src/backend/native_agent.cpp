@@ -372,7 +372,12 @@ void native_core::on_accepted(std::shared_ptr<connection> accepted, const hello&
       if (closing_.load()) say_farewell(*accepted);
       return accepted->close(make_error(errc::shutting_down, "the worker takes no connections any more"));
     }
-    link->start();
+    try {
+      link->start();
+    } catch (...) {
+      on_link_closed(link.get());
+      throw;
+    }
   } catch (const std::exception& e) {
     log(log_level::warning, fmt::format("{}: refusing {}: {}", self_.name(), from.name, e.what()));
     accepted->close(std::current_exception());

@@ -112,7 +112,11 @@ void trim_staging(device where) {
   device_state& state = state_of(where);
   const std::lock_guard lock(state.staging_mutex);
   std::erase_if(state.staging, [&](device_state::staging_block& each) {
-    if (!each.free_after.done()) return false;
+    try {
+      if (!each.free_after.done()) return false;
+    } catch (const std::exception&) {  // the device has failed, and may still write there
+      return false;
+    }
     state.operations->deallocate_staging(where, each.memory, each.size);
     return true;
   });

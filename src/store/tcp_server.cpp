@@ -60,12 +60,14 @@ std::shared_ptr<tcp_store_server> tcp_store_server::listen(const std::string& ho
                     detail::host_and_port(host, port)));
   }
   server_table& table = servers();
+  std::shared_ptr<tcp_store_server> server;  // before the lock: it may be the last owner, whose end takes the mutex
   std::unique_lock lock(table.mutex);
   for (const std::string key = detail::host_and_port(at.ip(), port); port != 0;) {
     const auto found = table.servers.find(key);
     if (found == table.servers.end()) break;
-    if (auto shared = found->second.lock()) {
-      if (detail::same_secret(shared->core_->secret(), access.secret)) return shared;
+    server = found->second.lock();
+    if (server) {
+      if (detail::same_secret(server->core_->secret(), access.secret)) return server;
       throw_error(errc::invalid_argument,
                   fmt::format("this process serves the store at {} already, with another secret", key));
     }
@@ -73,7 +75,7 @@ std::shared_ptr<tcp_store_server> tcp_store_server::listen(const std::string& ho
   }
   auto core = std::make_unique<detail::store_server_core>(host, at, limits, access);
   const std::string key = detail::host_and_port(at.ip(), core->port());  // with the real port where any was asked for
-  std::shared_ptr<tcp_store_server> server(new tcp_store_server(std::move(core)), [key](tcp_store_server* ending) {
+  server.reset(new tcp_store_server(std::move(core)), [key](tcp_store_server* ending) {
     delete ending;
     server_table& all = servers();
     {

@@ -109,14 +109,18 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
     throw_error(errc::store_unreachable, fmt::format("cannot reach the {}: waited {}; last reason: {}{}", describe(),
                                                      detail::seconds_since(since), reason, advice));
   };
-  // `to` greeted, or nullptr with `reason`.
-  const auto attempt = [&](const detail::net_address& to, bool& refused) -> std::unique_ptr<detail::store_connection> {
+  // `to` greeted, or nullptr with `reason`. One of several must not use up the time of the others.
+  const auto attempt = [&](const detail::net_address& to, bool several,
+                           bool& refused) -> std::unique_ptr<detail::store_connection> {
     const auto begun = clock::now();
     auto connection = std::make_unique<detail::store_connection>(state_->closing);
     auto reached = connection->open(to, detail::sooner(until, longest_attempt), refused);
     detail::server_hello hello;
     try {
-      if (reached == outcome::done) reached = connection->greet(state_->client, until, hello, options_.secret);
+      if (reached == outcome::done) {
+        const deadline limit = several ? detail::sooner(until, longest_attempt) : until;
+        reached = connection->greet(state_->client, limit, hello, options_.secret);
+      }
     } catch (const error& problem) {
       throw_error(problem.kind(),
                   fmt::format("{}: {}", detail::host_and_port(options_.host, options_.port), problem.message()));
@@ -171,7 +175,7 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
     bool all_refused = !found.addresses.empty();
     for (const detail::net_address& to : found.addresses) {
       bool refused = false;
-      if (auto connection = attempt(to, refused)) return connection;
+      if (auto connection = attempt(to, found.addresses.size() > 1, refused)) return connection;
       all_refused = all_refused && refused;
       if (until.expired()) break;
     }

@@ -172,9 +172,10 @@ void accept_handshake::send_answer(void (accept_handshake::*next)()) {
 }
 
 void accept_handshake::hand_over() {
-  auto opened = make_stream_connection(core_->loop, socket_.release(), core_->transport_name,
-                                       fmt::format("{} {}", core_->transport_name, peer_), greeting_.options,
-                                       std::move(greeting_.seat), (hello_.features & feature_device_tensors) != 0);
+  std::string description = fmt::format("{} {}", core_->transport_name, peer_);  // may throw: before release()
+  auto opened = make_stream_connection(core_->loop, socket_.release(), core_->transport_name, std::move(description),
+                                       greeting_.options, std::move(greeting_.seat),
+                                       (hello_.features & feature_device_tensors) != 0);
   if (!core_->workers.deliver(opened, hello_, greeting_.worker)) {
     opened->close(make_error(errc::shutting_down, fmt::format("the worker '{}' has gone", hello_.target)));
   }

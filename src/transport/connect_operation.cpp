@@ -194,9 +194,11 @@ void connect_operation::take_answer() {
     return attempt_failed(errc::handshake_failed, fmt::format("worker '{}' answered", result.peer.name));
   }
   try {
-    result.opened = make_stream_connection(core_->loop, socket_.release(), core_->transport_name,
-                                           fmt::format("{} {}", core_->transport_name, current_text()),
-                                           request_.options, {}, (result.peer.features & feature_device_tensors) != 0);
+    std::string description =
+        fmt::format("{} {}", core_->transport_name, current_text());  // may throw: before release()
+    result.opened =
+        make_stream_connection(core_->loop, socket_.release(), core_->transport_name, std::move(description),
+                               request_.options, {}, (result.peer.features & feature_device_tensors) != 0);
   } catch (const error& failure) {
     return fail(failure.kind(), std::string(failure.message()));
   }
@@ -225,12 +227,18 @@ void connect_operation::take_unproved(const std::variant<hello_reply, refusal, c
           : "it gave no proof of the secret");
 }
 
-void connect_operation::attempt_failed(errc code, const std::string& reason) {
+void connect_operation::attempt_failed(errc code, const std::string& reason) noexcept {
   // What a ferry peer says tells more than that another address did not answer.
   if (code != errc::connect_failed) worst_ = code;
-  const bool several = candidates_.size() > 1;
-  reasons_ += (reasons_.empty() ? "" : "; ") + (several ? current_text() + ": " : std::string()) + reason;
-  try_next();
+  try {
+    const bool several = candidates_.size() > 1;
+    reasons_ += (reasons_.empty() ? "" : "; ") + (several ? current_text() + ": " : std::string()) + reason;
+    try_next();
+  } catch (const std::bad_alloc&) {
+    fail(errc::system_failure, "no memory");
+  } catch (const std::exception& failure) {
+    fail(errc::system_failure, failure.what());
+  }
 }
 
 void connect_operation::fail(errc code, const std::string& reason) noexcept {
@@ -275,10 +283,14 @@ void connect_operation::arm_timer(std::chrono::steady_clock::duration step_limit
   timer_.async_wait([self = shared_from_this(), attempt = attempt_, at](const asio::error_code& error) {
     // A timer that was set anew may have its old handler under way: `at` tells.
     if (error || self->done_ || attempt != self->attempt_ || at != self->timer_.expiry()) return;
-    const auto reason =
-        fmt::format("no answer within {:.1f} s", seconds(std::chrono::steady_clock::now() - self->began_));
-    if (self->request_.until.expired()) return self->fail(errc::connect_failed, reason);
-    self->attempt_failed(errc::connect_failed, reason);
+    try {
+      const auto reason =
+          fmt::format("no answer within {:.1f} s", seconds(std::chrono::steady_clock::now() - self->began_));
+      if (self->request_.until.expired()) return self->fail(errc::connect_failed, reason);
+      self->attempt_failed(errc::connect_failed, reason);
+    } catch (const std::bad_alloc&) {
+      self->fail(errc::connect_failed, "no answer");
+    }
   });
 }
 

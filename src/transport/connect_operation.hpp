@@ -51,7 +51,7 @@ class connect_operation final : public control_operation, public std::enable_sha
   void take_unproved(const std::variant<hello_reply, refusal, challenge>& answer);
   [[nodiscard]] bool wants_proof() const noexcept { return !request_.options.secret.empty(); }
   /// This address did not work: on to the next one.
-  void attempt_failed(errc code, const std::string& reason);
+  void attempt_failed(errc code, const std::string& reason) noexcept;
   void fail(errc code, const std::string& reason) noexcept;
   void finish(connect_result result) noexcept;
   void arm_timer(std::chrono::steady_clock::duration step_limit);

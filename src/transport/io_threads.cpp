@@ -189,8 +189,7 @@ void io_threads::thread_main() noexcept {
       self.batching = true;
       ensure_poller();
       run_item(self, item);
-      run_batch(self);
-      release_deferred(self);
+      finish_batch(self);
       self.batching = false;
       continue;
     }
@@ -222,8 +221,7 @@ void io_threads::thread_main() noexcept {
     if (queue_size_.load() != 0) wake_one();
     auto* lingering = dynamic_cast<lingering_handler*>(self.source.get());
     for (bool lingered = false;; lingered = true) {
-      run_batch(self);
-      release_deferred(self);
+      finish_batch(self);
       if (!lingering) break;
       if (queue_size_.load(std::memory_order_relaxed) != 0 || stopping_.load(std::memory_order_relaxed)) {
         // There is other work: the epoll takes the descriptor back.
@@ -233,19 +231,27 @@ void io_threads::thread_main() noexcept {
       ensure_poller();
       if (!lingering->linger()) {
         // No message; but the connection may have ended meanwhile, and have left work of that in the batch.
-        run_batch(self);
-        release_deferred(self);
+        finish_batch(self);
         break;
       }
     }
-    self.source.reset();
     self.batching = false;
+    self.source.reset();
   }
+  if (counted) spawning_.fetch_sub(1);
   current_state = nullptr;
   std::lock_guard lock(threads_mutex_);
   states_.erase(std::find(states_.begin(), states_.end(), &self));
   threads_.fetch_sub(1);
   threads_changed_.notify_all();
+}
+
+// What is written at last may fail, or make room, and leave more to do.
+void io_threads::finish_batch(thread_state& self) noexcept {
+  do {
+    run_batch(self);
+    release_deferred(self);
+  } while (self.size.load(std::memory_order_relaxed) != 0);
 }
 
 void io_threads::run_batch(thread_state& self) noexcept {

@@ -109,6 +109,7 @@ class io_threads final : public reactor, public std::enable_shared_from_this<io_
   void spawn() noexcept;
   void thread_main() noexcept;
   void serve_events(thread_state& self) noexcept;
+  void finish_batch(thread_state& self) noexcept;
   void run_batch(thread_state& self) noexcept;
   void run_item(thread_state& self, work* item) noexcept;
   void release_deferred(thread_state& self) noexcept;

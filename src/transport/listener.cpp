@@ -82,7 +82,12 @@ void listener::begin_handshake(descriptor accepted) {
     }
     const auto fresh = std::make_shared<accept_handshake>(core_, shared_from_this(), std::move(accepted));
     handshakes_.push_back(fresh.get());
-    fresh->start();
+    try {
+      fresh->start();
+    } catch (...) {
+      handshakes_.remove(fresh.get());
+      throw;
+    }
   } catch (const std::exception& failure) {
     core_->warnings.warn(fmt::format("{}: dropped a new connection: {}", core_->transport_name, failure.what()));
   }

@@ -49,7 +49,8 @@ struct awaited_message {
 // Reading is done by one thread at a time, whoever holds `reader_`:
 //   a reactor thread after an event (the descriptor is "armed": watched by the epoll),
 //   a thread inside drive() that waits for its own reply, or
-//   a reactor thread that lingers after it served a message.
+//   a reactor thread that lingers after it served a message;
+// and by nobody before start(), which is the first to hold it.
 // The latter two disarm the descriptor, once for a whole series of messages: it is armed again when messages are expected
 // that nobody drives, or by the monitor when it was left alone for a tick.
 class stream_connection final : public connection,
@@ -74,15 +75,7 @@ class stream_connection final : public connection,
   }
 
   // ---- connection
-  void start(std::shared_ptr<connection_receiver> receiver) override {
-    receiver_ = std::move(receiver);
-    arriving_ = make_channel_context(loop_, [weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->go_on_reading();
-    });
-    std::lock_guard lock(arm_mutex_);
-    armed_.store(true);
-    watch_ = loop_->watch(descriptor_, shared_from_this(), true, false);
-  }
+  void start(std::shared_ptr<connection_receiver> receiver) override;
   void send(outgoing_message&& message) noexcept override { send_message(std::move(message), false); }
   void send_soon(outgoing_message&& message) noexcept override { send_message(std::move(message), true); }
   bool drive(const drive_condition& condition, deadline until) noexcept override;
@@ -180,8 +173,8 @@ class stream_connection final : public connection,
   std::atomic<bool> armed_{false};
   std::atomic<bool> want_writable_{false};
 
-  std::atomic<int> reader_{not_read};
-  frame_reader reader_state_;  // this and the next belong to the thread that reads
+  std::atomic<int> reader_{being_read};  // until start() has ended
+  frame_reader reader_state_;            // this and the next belong to the thread that reads
   adaptive_spin spin_;
   bool told_ = false;
   struct turn : work {

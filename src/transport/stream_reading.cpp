@@ -19,6 +19,26 @@ constexpr std::chrono::microseconds driver_patience{200};  // a driver that slep
 
 }  // namespace
 
+// It may have been closed before.
+void stream_connection::start(std::shared_ptr<connection_receiver> receiver) {
+  arriving_ = make_channel_context(loop_, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->go_on_reading();
+  });
+  receiver_ = std::move(receiver);
+  try {
+    std::lock_guard lock(arm_mutex_);
+    if (!closed_.load()) {
+      armed_.store(true);
+      watch_ = loop_->watch(descriptor_, shared_from_this(), true, false);
+    }
+  } catch (...) {
+    receiver_.reset();
+    leave_reader();
+    throw;
+  }
+  leave_reader();
+}
+
 // Becomes the reader, or makes the present one look again.
 bool stream_connection::take_reader() noexcept {
   int value = reader_.load();

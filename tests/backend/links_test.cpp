@@ -3,6 +3,7 @@
 #include "links.hpp"
 
 #include <atomic>
+#include <deque>
 #include <future>
 #include <memory>
 #include <string>
@@ -39,8 +40,8 @@ struct owner final : detail::link_owner {
 struct recorder final : connection {
   std::vector<frame_header> frames;
   bool reads = true;  // the peer
-  mutable std::uint64_t unwritten = 0;
-  mutable bool written_when_seen = false;  // all of it, as soon as somebody has looked, who has not asked to be told
+  std::uint64_t unwritten = 0;
+  mutable std::deque<std::uint64_t> seen;  // the first ones who look see this instead
   std::uint64_t tell_at = 0;
   bool asked = false;
   bool paused = false;
@@ -53,7 +54,10 @@ struct recorder final : connection {
     if (!reads) unwritten += message.bytes.size() + message.header.tensor_bytes;
   }
   [[nodiscard]] std::uint64_t unwritten_bytes() const noexcept override {
-    return std::exchange(written_when_seen, false) ? std::exchange(unwritten, 0) : unwritten;
+    if (seen.empty()) return unwritten;
+    const std::uint64_t before = seen.front();
+    seen.pop_front();
+    return before;
   }
   bool tell_when_written(std::uint64_t bytes) noexcept override {
     tell_at = bytes;
@@ -351,16 +355,24 @@ TEST_CASE("what is queued while the last bytes are written is sent at once: nobo
     CAPTURE(one_way);
     send(one_way, 0);
     CHECK(to.wire->frames.size() == ++frames);
-    to.wire->written_when_seen = true;
+    to.wire->seen = {std::exchange(to.wire->unwritten, 0)};
     send(one_way, 1);
+    CHECK(to.wire->frames.size() == ++frames);
+    to.wire->write(to.wire->unwritten);
+    // Another thread sends meanwhile what it was allowed to before.
+    to.wire->unwritten = 8000;
+    to.wire->seen = {8000, 0, 8000};
+    send(one_way, 0);
+    CHECK(to.wire->frames.size() == frames);
+    CHECK(to.wire->asked);
+    to.wire->write(8000);
     CHECK(to.wire->frames.size() == ++frames);
     to.wire->write(to.wire->unwritten);
   }
   // One of several that wait is sent, and the bytes are written before the next one is.
   for (int i = 0; i != 3; ++i) send(true, 0);
   CHECK(to.wire->frames.size() == ++frames);
-  to.wire->unwritten = 4096;
-  to.wire->written_when_seen = true;
+  to.wire->seen = {std::exchange(to.wire->unwritten, 0)};
   to.link->on_written(*to.wire);
   CHECK(to.wire->frames.size() == ++frames);
 }

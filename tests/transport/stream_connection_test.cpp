@@ -8,6 +8,7 @@
 
 #include <doctest/doctest.h>
 #include <sys/socket.h>
+#include <unistd.h>
 #include <ferry/base/error.hpp>
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/tensor.hpp>
@@ -187,6 +188,22 @@ TEST_CASE("a closed connection and its receiver let go of each other") {
   while (!left.expired() || !receiver.expired()) std::this_thread::yield();  // a reactor thread may still hold them
 }
 
+TEST_CASE("a connection that was closed before it was started tells its receiver so, once") {
+  const auto loop = ferry::shared_reactor();
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  const auto closed = detail::make_stream_connection(*loop, ends[0], "test", "test", {});
+  closed->close(make_error(errc::shutting_down, "early"));
+  char byte = 0;
+  CHECK(::read(ends[1], &byte, 1) == 0);
+  const auto receiver = std::make_shared<collector>();
+  closed->start(receiver);
+  receiver->wait([&] { return receiver->closed == 1; });
+  closed->close(make_error(errc::shutting_down, "again"));
+  CHECK(receiver->closed == 1);
+  ::close(ends[1]);
+}
+
 TEST_CASE("a driver reads its own replies while others send, and the connection stays watched in between") {
   for (int spin : {0, 50}) {
     transport_options options;
@@ -284,6 +301,46 @@ TEST_CASE("work that is stuck behind a slow one is taken over") {
   loop->post(&first);
   while (!done.load()) std::this_thread::yield();
   CHECK(count.load() == 10);
+}
+
+TEST_CASE("what is posted while the last bytes of a batch are written is run, too") {
+  const auto loop = ferry::shared_reactor();
+  auto* const threads = dynamic_cast<detail::io_threads*>(loop.get());
+  REQUIRE(threads);
+  std::atomic<int> count{0};
+  struct writer final : detail::deferred {
+    reactor* loop = nullptr;
+    work* last = nullptr;
+    void flush() noexcept override {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the monitor has seen that nothing is held back
+      loop->post(last);
+    }
+    bool resume_watching(bool) noexcept override { return true; }
+  };
+  struct beginning : work {
+    detail::io_threads* threads = nullptr;
+    work* next = nullptr;
+    std::shared_ptr<writer> writes;
+    std::atomic<bool> corked{false};
+  } first;
+  counted_work next, last;
+  for (auto* item : {&next, &last}) {
+    item->count = &count;
+    item->run = [](work* self) noexcept { static_cast<counted_work*>(self)->count->fetch_add(1); };
+  }
+  first.threads = threads;
+  first.next = &next;
+  first.writes = std::make_shared<writer>();
+  first.writes->loop = loop.get();
+  first.writes->last = &last;
+  first.run = [](work* self) noexcept {
+    auto* const own = static_cast<beginning*>(self);
+    own->threads->post(own->next);
+    own->corked.store(own->threads->flush_later(own->writes));
+  };
+  loop->post(&first);
+  while (count.load() != 2) std::this_thread::yield();
+  CHECK(first.corked.load());
 }
 
 TEST_CASE("timers fire in order and can be cancelled") {
