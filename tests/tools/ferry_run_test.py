@@ -1,6 +1,7 @@
 """Drives the real ferry-run; FERRY_RUN names it."""
 
 import os
+import pty
 import re
 import select
 import signal
@@ -47,6 +48,15 @@ def wait_for_end(process_id):
         descriptor = os.pidfd_open(process_id)
     except ProcessLookupError:
         return True
+    try:
+        return bool(select.select([descriptor], [], [], PATIENCE)[0])
+    finally:
+        os.close(descriptor)
+
+
+def opens_within_patience(path):
+    """Waits until somebody writes to a FIFO."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         return bool(select.select([descriptor], [], [], PATIENCE)[0])
     finally:
@@ -309,6 +319,41 @@ class Output(unittest.TestCase):
             job.process.stdout.close()
             self.assertEqual(job.process.wait(PATIENCE), 128 + signal.SIGPIPE)
 
+    def test_a_terminal_that_takes_nothing_holds_up_the_output_alone(self):
+        keeper, terminal = pty.openpty()
+        with tempfile.TemporaryDirectory() as directory:
+            written, ended = (os.path.join(directory, name) for name in ("written", "ended"))
+            os.mkfifo(written)
+            os.mkfifo(ended)
+            # More than the terminal and the pipe between worker and ferry-run hold.
+            script = f"trap 'echo > {ended}; exit 0' TERM; yes | head -c 400000; echo > {written}; tail -f /dev/null & wait"
+            process = subprocess.Popen(
+                [FERRY_RUN, "-n", "1", "--", "sh", "-c", script],
+                stdout=terminal,
+                stderr=subprocess.DEVNULL,
+                env=clean_environment(),
+            )
+            os.close(terminal)
+            try:
+                self.assertTrue(opens_within_patience(written))
+                process.send_signal(signal.SIGTERM)
+                self.assertTrue(opens_within_patience(ended))
+                text = b""
+                while True:
+                    try:
+                        more = os.read(keeper, 65536)
+                    except OSError:  # nobody has the terminal any more
+                        break
+                    if not more:
+                        break
+                    text += more
+                self.assertEqual(process.wait(PATIENCE), 0)
+                self.assertEqual(text.count(b"[0] y\r\n"), 200000)
+            finally:
+                process.kill()
+                process.wait(PATIENCE)
+                os.close(keeper)
+
     def test_a_full_disk_is_an_error(self):
         with open("/dev/full", "w", encoding="utf-8") as full:
             result = subprocess.run(
@@ -418,6 +463,17 @@ class Endings(unittest.TestCase):
             os.kill(left, signal.SIGKILL)
         except ProcessLookupError:
             pass  # killed with the group before it could leave it
+
+    def test_a_process_that_leaves_its_group_and_writes_for_ever_does_not_hold_up_the_run(self):
+        with tempfile.TemporaryDirectory() as directory:
+            fifo, writer = (os.path.join(directory, name) for name in ("started", "writer.py"))
+            with open(writer, "w", encoding="utf-8") as text:
+                text.write("import os, sys\nopen(sys.argv[1], 'w').write('yes\\n')\nwhile os.write(1, b'y\\n' * 4096): pass\n")
+            start = "mkfifo {0}; setsid {1} {2} {0} 2>&- & read -r x < {0}; "
+            starts = "".join(start.format(f"{fifo}{i}", sys.executable, writer) for i in range(3))
+            result = shell(1, starts + "echo end")
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("[0] end\n", result.stdout)
 
     def test_workers_and_their_children_do_not_outlive_a_killed_ferry_run(self):
         with Started(3, "tail -f /dev/null & echo $$ $!; wait") as job:

@@ -13,7 +13,7 @@
 namespace ferry_run {
 namespace {
 
-[[noreturn]] void stand_guard(int messages) {
+[[noreturn]] void stand_guard(int messages, std::initializer_list<int> outputs) {
   setsid();  // no signal from a terminal
   sigset_t all;
   sigfillset(&all);
@@ -21,6 +21,9 @@ namespace {
   // Whoever reads what ferry-run writes must not wait for this process.
   const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
   for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nothing, standard);
+  for (const int each : outputs) {
+    if (each > STDERR_FILENO) close(each);
+  }
   std::set<pid_t> groups;
   pid_t message = 0;
   for (;;) {
@@ -39,7 +42,7 @@ namespace {
 
 }  // namespace
 
-guard::guard() {
+guard::guard(std::initializer_list<int> outputs) {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe");
   process_ = fork();
@@ -51,7 +54,7 @@ guard::guard() {
   }
   if (process_ == 0) {
     close(ends[1]);
-    stand_guard(ends[0]);
+    stand_guard(ends[0], outputs);
   }
   close(ends[0]);
   pipe_ = ends[1];

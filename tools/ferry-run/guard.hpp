@@ -2,6 +2,8 @@
 
 // Ends the workers' process groups when ferry-run itself is killed.
 
+#include <initializer_list>
+
 #include <sys/types.h>
 
 namespace ferry_run {
@@ -11,8 +13,8 @@ namespace ferry_run {
 /// however that ends.
 class guard {
  public:
-  /// Throws std::system_error.
-  guard();
+  /// It does not keep `outputs` open, which others may read. Throws std::system_error.
+  explicit guard(std::initializer_list<int> outputs);
   guard(const guard&) = delete;
   guard& operator=(const guard&) = delete;
   /// Kills the groups that are still watched.

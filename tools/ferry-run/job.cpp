@@ -115,7 +115,7 @@ int job::run() {
     place_ = {0, 1, 0, options_.workers, options_.address, options_.port == 0 ? free_port() : options_.port};
   }
   take_signals();
-  guard_.emplace();
+  guard_.emplace({output_.descriptor(), errors_.descriptor()});
   start_workers();
   while (running() > 0) step();
   // A failure elsewhere is one of this node, too, also when its own workers have succeeded.

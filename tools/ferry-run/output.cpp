@@ -1,10 +1,15 @@
 #include "output.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
+#include <string>
 #include <utility>
 
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,7 +17,31 @@ namespace ferry_run {
 
 sink::sink(int descriptor) : descriptor_(descriptor) {
   struct stat facts {};
-  regular_file_ = fstat(descriptor, &facts) == 0 && S_ISREG(facts.st_mode);
+  if (fstat(descriptor, &facts) != 0) return;
+  regular_file_ = S_ISREG(facts.st_mode);
+  if (S_ISSOCK(facts.st_mode)) way_ = way::socket;
+  if (!S_ISFIFO(facts.st_mode) && !S_ISCHR(facts.st_mode)) return;
+  unsigned number = 0;
+  if (ioctl(descriptor, TIOCGPTN, &number) == 0)
+    return;  // opened again, the keeper's end of a terminal is another one's
+  const std::string path = "/proc/self/fd/" + std::to_string(descriptor);
+  opened_ = open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+  if (opened_ >= 0) way_ = way::nonblocking;
+}
+
+sink::~sink() {
+  if (opened_ >= 0) ::close(opened_);
+}
+
+long sink::put(const char* bytes, std::size_t count) const noexcept {
+  switch (way_) {
+    case way::socket:  // of messages perhaps, which must not be too long
+      return send(descriptor_, bytes, std::min<std::size_t>(count, PIPE_BUF), MSG_DONTWAIT | MSG_NOSIGNAL);
+    case way::nonblocking: return write(opened_, bytes, count);
+    case way::blocking: break;
+  }
+  // A pipe that poll() calls writable takes PIPE_BUF bytes without blocking, more might block.
+  return write(descriptor_, bytes, regular_file_ ? count : std::min<std::size_t>(count, PIPE_BUF));
 }
 
 bool sink::same_target(const sink& other) const {
@@ -29,10 +58,7 @@ void sink::add_line(std::string_view prefix, std::string_view text) {
 
 int sink::write_some() {
   if (broken_ || !pending()) return 0;
-  std::size_t count = queue_.size() - sent_;
-  // A pipe or terminal that poll() calls writable takes PIPE_BUF bytes without blocking, more might block.
-  if (!regular_file_ && count > PIPE_BUF) count = PIPE_BUF;
-  const ssize_t written = write(descriptor_, queue_.data() + sent_, count);
+  const long written = put(queue_.data() + sent_, queue_.size() - sent_);
   if (written < 0) {
     if (errno == EINTR || errno == EAGAIN) return 0;
     broken_ = true;
@@ -78,11 +104,11 @@ void source::close() noexcept {
   descriptor_ = -1;
 }
 
-bool source::read_some() {
-  std::array<char, 65536> buffer;  // NOLINT(cppcoreguidelines-pro-type-member-init): read() fills it
+bool source::read_some(std::size_t most) {
+  std::array<char, buffer_size> buffer;  // NOLINT(cppcoreguidelines-pro-type-member-init): read() fills it
   ssize_t count = 0;
   do {
-    count = read(descriptor_, buffer.data(), buffer.size());
+    count = read(descriptor_, buffer.data(), std::min(most, buffer.size()));
   } while (count < 0 && errno == EINTR);
   if (count > 0) {
     take({buffer.data(), static_cast<std::size_t>(count)});
@@ -96,7 +122,11 @@ bool source::read_some() {
 }
 
 void source::finish() {
-  while (open() && read_some()) {
+  if (!open()) return;
+  int there = 0;
+  if (ioctl(descriptor_, FIONREAD, &there) != 0) there = 0;
+  for (auto left = static_cast<std::size_t>(there); left != 0 && read_some(left); left -= std::min(left, buffer_size)) {
+    if (!open()) return;
   }
   if (!open()) return;
   if (!partial_.empty()) target_->add_line(prefix_, partial_);

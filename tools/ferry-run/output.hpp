@@ -12,10 +12,14 @@ namespace ferry_run {
 class sink {
  public:
   explicit sink(int descriptor);
+  ~sink();
+  sink(const sink&) = delete;
+  sink& operator=(const sink&) = delete;
 
   void add_line(std::string_view prefix, std::string_view text);
 
-  [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
+  /// What is to be polled; another one than was given where that could be opened once more.
+  [[nodiscard]] int descriptor() const noexcept { return way_ == way::nonblocking ? opened_ : descriptor_; }
   [[nodiscard]] bool pending() const noexcept { return sent_ < queue_.size(); }
   /// True if so much waits that nothing more should be read for it.
   [[nodiscard]] bool full() const noexcept { return queue_.size() - sent_ > high_water; }
@@ -33,7 +37,16 @@ class sink {
  private:
   static constexpr std::size_t high_water = std::size_t{1} << 20U;
 
+  enum class way {
+    blocking,     // a file; of anything else what cannot be opened again
+    nonblocking,  // a pipe or terminal, opened once more: the flag of the given descriptor is that of other programs, too
+    socket
+  };
+  [[nodiscard]] long put(const char* bytes, std::size_t count) const noexcept;
+
   int descriptor_;
+  int opened_ = -1;  // nonblocking: what is written to
+  way way_ = way::blocking;
   bool regular_file_ = false;
   bool inside_line_ = false;
   bool broken_ = false;
@@ -58,15 +71,16 @@ class source {
   /// True if its sink takes more.
   [[nodiscard]] bool wanted() const noexcept { return open() && !target_->full(); }
 
-  /// Reads what is there, up to one buffer; at the end of the stream also passes on a last line without a line break.
+  /// Reads what is there, up to so many bytes; at the end of the stream also passes on a last line without a line break.
   /// Returns false if nothing was there.
-  bool read_some();
-  /// Reads all that is there now and closes: for a worker that has ended, though others may hold its pipe open.
+  bool read_some(std::size_t most = buffer_size);
+  /// Reads all that is there now and closes: for a worker that has ended, though others may hold its pipe open, and write.
   void finish();
 
  private:
   // A longer line is passed on in pieces, each as a line of its own, so that memory stays bounded.
   static constexpr std::size_t longest_line = std::size_t{1} << 20U;
+  static constexpr std::size_t buffer_size = 65536;
 
   void take(std::string_view bytes);
   void close() noexcept;
