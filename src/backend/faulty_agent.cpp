@@ -160,7 +160,7 @@ class faulty_agent final : public agent, public request_handler {
       made->begin(std::move(request), driven);
     } catch (...) {
       made->forget();
-      active_.fetch_sub(1);
+      finished_calls(1);
       throw;
     }
     return {made, id};

@@ -156,11 +156,19 @@ void faulty_call::send_copy(outgoing_message&& request) noexcept {
 
 void faulty_call::watch_deadline() {
   if (until_.is_never()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (deadline_watch_ != 0) return;
+  }
   const std::uint64_t watch = engine_->hold(until_, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->fail(errc::rpc_timeout, call_phase::waiting_for_reply, "");
   });
-  std::lock_guard lock(mutex_);
-  deadline_watch_ = watch;
+  {
+    const std::lock_guard lock(mutex_);
+    deadline_watch_ = watch;
+    if (user_.load()) return;
+  }
+  engine_->unhold(watch);  // the call has ended meanwhile, and had no watch to end
 }
 
 void faulty_call::inner_is_over() noexcept {

@@ -402,6 +402,7 @@ void native_core::leave_static(deadline until) {
       tidy = true;
       last_sent = none;
       above.on_group_quiet(until, false);
+      check_still_leaving(1);
     }
     if (until.expired()) {
       throw_error(errc::shutdown_timeout,

@@ -140,8 +140,8 @@ void object_turns::ready(served_call& call) noexcept {
   now.launch();
 }
 
-// With the mutex held: of one that has not begun.
-void object_turns::stand_aside(served_call& call) noexcept {
+// With the mutex held: of one that has not begun. Those behind it may be ready where it was not.
+void object_turns::stand_aside(served_call& call, begun& now) noexcept {
   place& own = call.references_->turn;
   if (own.early) {
     remove(early_, call);
@@ -149,6 +149,7 @@ void object_turns::stand_aside(served_call& call) noexcept {
   } else if (lane* in = find(own)) {
     remove(in->waiting, call);
     own.in_lane = false;
+    advance(*in, now);
     leave_lane(own);
   }
   own.passes = true;
@@ -160,7 +161,7 @@ bool object_turns::refuse(served_call& call, std::exception_ptr why) noexcept {
     const std::lock_guard lock(mutex_);
     place& own = call.references_->turn;
     if (own.running || own.left || own.passes) return false;
-    stand_aside(call);
+    stand_aside(call, now);
     call.references_->refusal = std::move(why);
     if (own.ready) now.add(call);
   }
@@ -284,7 +285,7 @@ void object_turns::leave(served_call& call) noexcept {
     if (own.left) return;
     own.left = true;
     if (own.early) {
-      stand_aside(call);
+      stand_aside(call, now);
     } else if (lane* in = find(own)) {
       if (in->running == &call) {
         in->running = nullptr;

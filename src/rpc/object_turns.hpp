@@ -148,7 +148,7 @@ class object_turns {
   static void add(call_queue& to, served_call& call) noexcept;
   static void remove(call_queue& from, served_call& call) noexcept;
   void take_place(served_call& call);
-  void stand_aside(served_call& call) noexcept;
+  void stand_aside(served_call& call, begun& now) noexcept;
   lane* find(const place& of) noexcept;
   [[nodiscard]] const served_call* running_in(const place& of) const noexcept;
   void advance(lane& of, begun& now) noexcept;

@@ -62,8 +62,9 @@ void reference_table::clean_up(deadline until, bool alone) {
     }
     return changed_.wait_until(lock, until.at(), over);
   };
+  const auto stopped = [&] { return closed_ || (alone ? not_at_all_ : not_with_others_); };
   const auto quiet = [&] {
-    return closed_ || (protocol_.figures().pending_users == 0 && protocol_.figures().pending_children == 0);
+    return stopped() || (protocol_.figures().pending_users == 0 && protocol_.figures().pending_children == 0);
   };
   // What nobody has asked about yet is asked now, and what waits for others goes.
   change([&](reference_effects& effects, consequences&) {
@@ -85,10 +86,10 @@ void reference_table::clean_up(deadline until, bool alone) {
   for (const auto& each : ended) each->end(why);
   ended.clear();
   const auto told = [&] {
-    return closed_ ||
+    return stopped() ||
            std::all_of(outboxes_.begin(), outboxes_.end(), [](const auto& each) { return each.second.empty(); });
   };
-  const auto free = [&] { return closed_ || alone || protocol_.figures().owners == 0; };
+  const auto free = [&] { return stopped() || alone || protocol_.figures().owners == 0; };
   if (!wait(told) || !wait(free)) {
     // As it is now: holders that go while this worker ends take their references with them.
     auto left = alone ? std::vector<std::string>() : leaks();
@@ -97,6 +98,13 @@ void reference_table::clean_up(deadline until, bool alone) {
     const std::lock_guard lock(mutex_);
     left_ = std::move(left);
   }
+}
+
+void reference_table::stop_clean_up(bool entirely) noexcept {
+  const std::lock_guard lock(mutex_);
+  not_with_others_ = true;
+  not_at_all_ = not_at_all_ || entirely;
+  changed_.notify_all();
 }
 
 void reference_table::close() noexcept {

@@ -97,6 +97,8 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   void leaving(worker_id id, incarnation life) noexcept;
   /// Nobody calls anybody any more, or (alone) this worker does not: forks end, at the latest at the deadline.
   void clean_up(deadline until, bool alone);
+  /// Ends the waiting of a clean_up, also of one that has yet to begin: of one that is not alone, or (entirely) of any.
+  void stop_clean_up(bool entirely) noexcept;
   /// All references end, everything that waits goes on, and nothing is sent any more.
   void close() noexcept;
   /// The objects go, once nothing runs any more.
@@ -230,6 +232,8 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   std::condition_variable changed_;
   bool closed_ = false;
   bool hurried_ = false;           // controls do not wait for others
+  bool not_with_others_ = false;   // stop_clean_up() was called
+  bool not_at_all_ = false;        // the same, entirely
   std::vector<std::string> left_;  // leaks() when clean_up gave up
   reference_protocol protocol_;
   std::unordered_map<object_id, ref_ptr<owned_object>, object_hash> objects_;

@@ -105,7 +105,7 @@ void worker_core::shutdown(parting how, timeout limit) {
     if (progress_ == progress::ending) {
       const auto group_store = store_;
       lock.unlock();
-      agent_->stop_leaving(how == parting::at_once);
+      stop_waiting(how);
       if (how == parting::at_once && group_store) group_store->close();
       lock.lock();
     }
@@ -121,7 +121,13 @@ void worker_core::ask_to_leave(timeout limit) {
   shutdown_changed_.notify_all();
   const bool ending = progress_ == progress::ending;
   lock.unlock();
-  if (ending) agent_->stop_leaving(false);
+  if (ending) stop_waiting(parting::alone);
+}
+
+// Ends what a shutdown that is under way waits for, as far as `how` wants nothing of it.
+void worker_core::stop_waiting(parting how) noexcept {
+  agent_->stop_leaving(how == parting::at_once);
+  if (has_references_.load()) references_->stop_clean_up(how == parting::at_once);
 }
 
 void worker_core::serve_forever() {
@@ -190,7 +196,8 @@ void worker_core::end(parting how, timeout limit) {
   if (graceful) {
     try {
       part(how, limit);
-      if (how == parting::together && !agent_->dynamic()) check_leaks();
+      // Who has become impatient meanwhile has given the others no time to let go.
+      if (wish(how) == parting::together && !agent_->dynamic()) check_leaks();
     } catch (...) {
       failure = std::current_exception();
     }
@@ -322,7 +329,9 @@ void worker_core::on_member_leaving(worker_id id, incarnation life) {
 void worker_core::on_group_quiet(deadline until, bool alone) {
   deadline limit = deadline::after(alone ? lone_reference_limit : reference_limit);
   if (!until.is_never()) limit = std::min(limit, deadline::after(until.remaining() / 2));
-  references().clean_up(limit, alone);
+  reference_table& own = references();
+  if (const parting now = wish(parting::together); now != parting::together) own.stop_clean_up(now == parting::at_once);
+  own.clean_up(limit, alone);
 }
 
 std::uint64_t worker_core::loose_ends() const noexcept {

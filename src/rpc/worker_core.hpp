@@ -113,6 +113,7 @@ class worker_core final : public executor, public request_handler, public std::e
   void end_and_tell(parting how, timeout limit);
   void part(parting how, timeout limit);
   [[nodiscard]] parting wish(parting how) const;
+  void stop_waiting(parting how) noexcept;
   void check_leaks() const;
   std::shared_ptr<void> attach(const void* key, std::shared_ptr<void> (*make)());
   void drop_attached() noexcept;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -209,6 +210,28 @@ TEST_CASE("[row 142] a shutdown that fails at one worker completes everywhere, w
     CHECK_FALSE(ferry::is_initialized());
   }
   await([] { return tracked::alive() == 0; });
+}
+
+TEST_CASE("a graceful shutdown that waits for references ends at once when another one wants it to") {
+  faulty_cluster group(2);
+  const auto t = group[1].remote<ferry::make<tracked>>("worker0", 1);
+  t.created().get();
+  lose_controls(group.faults(1));
+  const auto before = group.faults(1).counters().failed;
+  std::vector<std::jthread> graceful;
+  graceful.emplace_back([&] { expect_error(errc::shutting_down, "", [&] { group[0].shutdown(true, 100s); }); });
+  graceful.emplace_back([&] {  // which may find the other one gone first, and end well
+    try {
+      group[1].shutdown(true, 100s);
+    } catch (const ferry::error&) {  // NOLINT(bugprone-empty-catch): or be ended
+    }
+  });
+  // Until the reference has ended, which its owner never hears.
+  await([&] { return group.faults(1).counters().failed != before; });
+  const auto began = ferry::clock::now();
+  for (int rank = 0; rank != 2; ++rank) group[rank].shutdown(false);
+  graceful.clear();
+  CHECK(ferry::clock::now() - began < 10s);
 }
 
 TEST_CASE("references work after a shutdown and another start, again and again") {
