@@ -2,6 +2,7 @@
 // anybody, but for those whose name or id is wanted and who do not answer.
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -23,6 +24,12 @@ constexpr std::chrono::milliseconds longest_pause{50};
 constexpr std::chrono::milliseconds pause_for_leaving{500};
 constexpr std::chrono::milliseconds least_for_end{1000};  // to tell the store of it, however impatient the user is
 
+// Whoever writes an entry tells those who wait, unless it ends in between, or the store does not take it. They look for
+// themselves then; a sign of life is asked for there, and is to be given within the lease.
+std::chrono::nanoseconds longest_wait_for_news(timeout lease) noexcept {
+  return lease.is_never() ? 10s : std::clamp<std::chrono::nanoseconds>(lease.duration() / 2, longest_pause, 10s);
+}
+
 }  // namespace
 
 // ---------------------------------------------------------------- joining
@@ -36,11 +43,13 @@ void native_core::form_dynamic(deadline until) {
     make_room(until);
     choose_id();
     check_devices_fit();
-    listen();
-    // Others may hear of this worker, and it of them, before it knows its place in the order.
+    // Others may hear of this worker, and it of them, before it knows its place in the order; and who looks for a predecessor may
+    // find it as soon as it listens.
     announced_.store(~std::uint64_t{0});
+    listen();
     const auto change = log_->append(member_entry::join(own_record()));
-    if (change.what == membership_change::kind::joined) break;
+    // Others may have read the entry, and removed it, before this worker saw that it stands.
+    if (change.what == membership_change::kind::joined || joined_.load() != 0) break;
     announced_.store(0);
     stop_listening();  // another one was quicker to take the name or the id, or has come with maps that do not fit
   }
@@ -151,7 +160,7 @@ void native_core::take(const membership_change& change) noexcept {
       take_others(change);
     }
     wake_waiting();
-    if (joined_.load() != 0) watch_next();
+    if (is_member()) watch_next();
   } catch (const std::exception& e) {
     log(log_level::error, fmt::format("{}: a change of the group got lost: {}", self_.name(), e.what()));
   }
@@ -163,6 +172,10 @@ void native_core::take_own(const membership_change& change) {
     case membership_change::kind::joined:
       admit(record);
       announced_.store(record.joined);
+      for (peer* each : peers_.all()) {  // however long that took, nobody was asked for a sign of life
+        const std::lock_guard lock(each->mutex);
+        each->live.allow_for_delay(clock::now());
+      }
       joined_.store(record.joined);
       return tell({member_event::kind::joined, record.who, record.life, {}});
     case membership_change::kind::suspected:
@@ -208,7 +221,7 @@ void native_core::take_others(const membership_change& change) {
     }
     case membership_change::kind::lost:
       // What was before this worker joined is no loss of its own.
-      if (joined_.load() == 0) return depart(place, record.life, change.reason, departure::in_log);
+      if (!is_member()) return depart(place, record.life, change.reason, departure::in_log);
       return lose(place, record.life, change.reason, evidence::record);
     case membership_change::kind::answered: {
       std::lock_guard lock(place.mutex);
@@ -226,7 +239,7 @@ void native_core::follow() noexcept {
   while (!closing_.load()) {
     try {
       log_->catch_up();
-      (void)log_->wait();
+      (void)log_->wait(deadline::after(longest_wait_for_news(options_.lease)));
       pause = longest_pause;
       told = false;
       continue;

@@ -37,44 +37,22 @@ double seconds(std::chrono::nanoseconds value) { return std::chrono::duration<do
 
 // ---------------------------------------------------------------- ticks
 
-struct native_core::heartbeat : work {
-  std::shared_ptr<native_core> core;
-};
-
 void native_core::keep_ticking(clock::time_point at) noexcept {
-  if (options_.heartbeat_interval.is_never() || (log_ && joined_.load() == 0)) return;
+  if (options_.heartbeat_interval.is_never() || !is_member()) return;
   std::lock_guard lock(ticks_mutex_);
   watch_changed_ = true;
   if (ticking_ || closing_.load() || fenced_.load()) return;
   try {
-    auto item = std::make_unique<heartbeat>();
-    item->core = shared_from_this();
-    item->run = [](work* self) noexcept {
-      const std::unique_ptr<heartbeat> owned(static_cast<heartbeat*>(self));
-      {
-        std::lock_guard ticks(owned->core->ticks_mutex_);
-        if (owned->core->tick_item_ != owned.get()) return;  // stopped meanwhile
-        owned->core->tick_item_ = nullptr;
-      }
-      owned->core->tick();
-    };
+    tick_timer_.set(*reactor_, deadline(at), shared_from_this(), &native_core::tick);
     next_tick_ = at;
-    tick_timer_ = reactor_->start_timer(deadline(next_tick_), item.get());
-    tick_item_ = item.release();
     ticking_ = true;
   } catch (const std::exception& e) {
     log(log_level::error, fmt::format("{}: no timer for heartbeats: {}", self_.name(), e.what()));
   }
 }
 
-void native_core::stop_ticking() noexcept {
-  std::lock_guard lock(ticks_mutex_);
-  heartbeat* item = std::exchange(tick_item_, nullptr);
-  if (item && reactor_->cancel_timer(tick_timer_)) delete item;
-}
-
 // Ticks come every interval, at which heartbeats go out, and when a lease may have run out.
-void native_core::tick() noexcept {
+void native_core::tick(const work* fired) noexcept {
   const lease_rules rules = rules_of(options_);
   const auto now = clock::now();
   bool late = false;
@@ -82,6 +60,7 @@ void native_core::tick() noexcept {
   std::chrono::nanoseconds slept{};
   {
     std::lock_guard lock(ticks_mutex_);
+    if (!tick_timer_.claim(fired)) return;
     watch_changed_ = false;
     late = overslept(next_tick_, now, rules);
     slept = now - next_tick_;
@@ -128,7 +107,9 @@ bool native_core::tend(peer& whom, clock::time_point now, const lease_rules& rul
     // Its heartbeats wait where nothing is read, if it has no connection of their own for them.
     if (!whom.control && !whom.live.suspect && whom.incoming && whom.incoming->paused()) whom.live.renew(now);
     life = whom.record.life;
-    if (whom.present()) {
+    if (!is_member()) {
+      wanted = actions.send_heartbeat = whom.live.connected();
+    } else if (whom.present()) {
       actions = assess(whom.live, now, rules, self_.id() < whom.id);
       wanted = whom.live.minded() || whom.live.connected();
       if (whom.live.watched() && !actions.declare_lost) {
@@ -249,6 +230,8 @@ void native_core::seek(const call_target& whom) noexcept {
 }
 
 void native_core::open_control(peer& to) noexcept {
+  // To the others it is nobody yet, and would be taken for an incarnation that has ended.
+  if (!is_member()) return;
   worker_record record;
   try {
     {

@@ -72,7 +72,7 @@ void native_core::depart(peer& whom, incarnation life, std::string reason, depar
     }
     activity_changed();
     keep_ticking();
-    if (log_ && how == departure::heard_of && joined_.load() != 0 && !closing_.load() && !fenced_.load()) {
+    if (log_ && how == departure::heard_of && is_member() && !closing_.load() && !fenced_.load()) {
       wake_waiting();
       watch_next();
       write_down([this, life] { write_gone(life); }, fmt::format("{} has left", to_string(event.who)));

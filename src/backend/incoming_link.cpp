@@ -62,10 +62,14 @@ void incoming_link::on_message(connection& from, inbound_message&& message) noex
     add(served_, 1);
     add(served_bytes_, bytes);
     add(bytes_received_, bytes);
-    if (load now = served_now(); to_publish(now) || overloaded(now, 1)) {
+    if (load now = served_now(); to_publish(now) || excess_of(now, 1) != excess::none) {
       std::lock_guard lock(mutex_);
       publish(now = served_now());
-      if (!closed_ && !paused_ && overloaded(now, 1)) pause();
+      if (!closed_ && !paused_) {
+        const excess why = excess_of(now, 1);
+        if (why != excess::none) pause();
+        if (why == excess::shared) look_again_soon();
+      }
     }
     return handler_.on_request(shared_from_this(), peer_.who, std::move(message));
   }
@@ -121,14 +125,15 @@ incoming_link::load incoming_link::served_now() const noexcept {
   return {served_.load(std::memory_order_relaxed) - ended, served_bytes_.load(std::memory_order_relaxed) - ended_bytes};
 }
 
-bool incoming_link::overloaded(const load& own, std::uint64_t times) const noexcept {
+incoming_link::excess incoming_link::excess_of(const load& own, std::uint64_t times) const noexcept {
   const flow_limits& limits = flow_.limits;
   const load part{own.calls * times, own.bytes * times};
-  if (own.calls == 0) return false;
-  if (part.calls >= limits.served_calls_per_peer || part.bytes >= limits.served_bytes_per_peer) return true;
-  if (part.calls <= flow_limits::fair_calls && part.bytes <= flow_limits::fair_bytes) return false;
-  return flow_.served.calls.load(std::memory_order_relaxed) * times >= limits.served_calls_per_worker ||
-         flow_.served.bytes.load(std::memory_order_relaxed) * times >= limits.served_bytes_per_worker;
+  if (own.calls == 0) return excess::none;
+  if (part.calls >= limits.served_calls_per_peer || part.bytes >= limits.served_bytes_per_peer) return excess::own;
+  if (part.calls <= flow_limits::fair_calls && part.bytes <= flow_limits::fair_bytes) return excess::none;
+  const bool full = flow_.served.calls.load(std::memory_order_relaxed) * times >= limits.served_calls_per_worker ||
+                    flow_.served.bytes.load(std::memory_order_relaxed) * times >= limits.served_bytes_per_worker;
+  return full ? excess::shared : excess::none;
 }
 
 bool incoming_link::to_publish(const load& own) const noexcept {
@@ -159,11 +164,32 @@ void incoming_link::handled(std::uint64_t bytes) noexcept {
   if (closed_) return;
   ++handled_;
   owner_->count_handled(1);
-  if (paused_ && !overloaded(now, 2)) {  // at half of the bounds, so that reading begins and ends less often
-    paused_ = false;
-    flow_.paused_links.fetch_sub(1);
-    connection_->resume_reading();
+  resume_if_less();
+}
+
+// At half of the bounds, so that reading begins and ends less often. What its own requests hold up, the next of them to end lets
+// go on; what others hold up, these may, and they do not know of it.
+void incoming_link::resume_if_less() noexcept {
+  if (!paused_) return;
+  switch (excess_of(served_now(), 2)) {
+    case excess::own: return;
+    case excess::shared: return look_again_soon();
+    case excess::none: break;
   }
+  paused_ = false;
+  flow_.paused_links.fetch_sub(1);
+  connection_->resume_reading();
+}
+
+void incoming_link::look_again_soon() noexcept {
+  waits_for_others_.store(true, std::memory_order_relaxed);
+  owner_->look_again_soon();
+}
+
+void incoming_link::look_again() noexcept {
+  const std::lock_guard lock(mutex_);
+  waits_for_others_.store(false, std::memory_order_relaxed);
+  resume_if_less();
 }
 
 // More answers are unwritten than may be: the caller does not read them.

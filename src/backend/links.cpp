@@ -126,12 +126,22 @@ bool outgoing_link::may_send(std::uint64_t bytes, bool is_call, bool counted) co
 }
 
 // The first in the queue could not be sent: sees to it that pump() is called once more has been written. False if that has
-// happened meanwhile. Where calls are what there are too many of, the end of one calls pump(): of this link, since what is
-// fair_calls to each peer keeps others from using up its share.
+// happened meanwhile. Where calls are what there are too many of, the end of one of this link's calls pump(). Calls of other
+// links, which only count beyond fair_calls, do not when they end: it is looked at again.
 bool outgoing_link::wait_for_room() noexcept {
   const std::uint64_t unwritten = connection_->unwritten_bytes();
   if (unwritten != 0) return connection_->tell_when_written(unwritten / 2);
-  return !queue_.front().one_way() && !may_begin_call(false);
+  if (queue_.front().one_way() || may_begin_call(false)) return false;
+  if (under_way_.load(std::memory_order_relaxed) < flow_.limits.calls_per_peer) {
+    waits_for_others_.store(true, std::memory_order_relaxed);
+    owner_->look_again_soon();
+  }
+  return true;
+}
+
+void outgoing_link::look_again() noexcept {
+  waits_for_others_.store(false, std::memory_order_relaxed);
+  pump();
 }
 
 // What a call has waited for its turn is not left to the callee.
@@ -291,7 +301,9 @@ bool outgoing_link::crowded(std::uint64_t bytes) const noexcept {
 }
 
 bool outgoing_link::notify(outgoing_message& request) {
-  if (refuses_) throw_error(refusal_, refusal_text_);
+  if (refuses_) {
+    throw_error(refusal_, fmt::format("a one-way call to {} was not sent: {}", to_string(peer_.who), refusal_text_));
+  }
   request.finish();
   if (open_.load(std::memory_order_acquire)) check_carries(*connection_, request);
   const std::uint64_t bytes = request.header.message_bytes();

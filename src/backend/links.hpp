@@ -39,6 +39,8 @@ class link_owner {
   }
   /// Runs `item` on a thread that does not read connections.
   virtual void run_later(work* item) noexcept = 0;
+  /// A link has begun to wait for what others may give free: its look_again() is to be called before long.
+  virtual void look_again_soon() noexcept = 0;
   /// The earliest deadline of a link's calls has become `at`.
   virtual void check_deadlines_at(deadline at) noexcept = 0;
   /// A connection that carries calls has opened, by this worker or by the peer; every such call is followed by one of
@@ -123,6 +125,9 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   void on_message(connection& from, inbound_message&& message) noexcept override;
   void on_closed(connection& which, std::exception_ptr reason) noexcept override;
   void on_written(connection&) noexcept override { pump(); }
+  /// Whether it has asked to be looked at again; then there may be room that others have given free.
+  [[nodiscard]] bool waits_for_others() const noexcept { return waits_for_others_.load(std::memory_order_relaxed); }
+  void look_again() noexcept;
   [[nodiscard]] bool takes_tensors_on(device where) const noexcept override { return owner_->takes_tensors_on(where); }
   [[nodiscard]] std::size_t expected_messages() const noexcept override { return under_way_.load(); }
 
@@ -166,8 +171,9 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   std::atomic<bool> closed_{false};
   // Where `use` begins: a cancellation that comes late, and on another connection, must not meet a call of the next link.
   const std::uint32_t first_use_ = static_cast<std::uint32_t>(incarnation::random().value) | 1U;
-  send_queue queue_{flow_};               // until the connection is open, and beyond the bounds
-  bool pumping_ = false;                  // some thread sends what was queued: nothing may overtake it
+  send_queue queue_{flow_};  // until the connection is open, and beyond the bounds
+  bool pumping_ = false;     // some thread sends what was queued: nothing may overtake it
+  std::atomic<bool> waits_for_others_{false};
   std::vector<outgoing_message> extras_;  // cancellations sent meanwhile, and controls before the connection is open
   std::vector<slot> slots_;
   std::uint32_t free_slots_ = no_slot;
@@ -224,6 +230,9 @@ class incoming_link final : public connection_receiver,
   void end_call(std::uint64_t call_id, const stoppable& ended) noexcept override;
   bool may_begin(work& item, executor& on) noexcept override;
   void handled(std::uint64_t bytes) noexcept override;
+  /// Whether it has asked to be looked at again; then others may have fewer requests to answer.
+  [[nodiscard]] bool waits_for_others() const noexcept { return waits_for_others_.load(std::memory_order_relaxed); }
+  void look_again() noexcept;
 
   /// The caller has given up a call; it may have ended, or not have arrived.
   void cancel(std::uint64_t call_id) noexcept;
@@ -238,13 +247,17 @@ class incoming_link final : public connection_receiver,
     work* item;
     executor* on;
   };
-  /// Whether `own`, taken `times`, is so much that nothing more is to be read.
-  [[nodiscard]] bool overloaded(const load& own, std::uint64_t times) const noexcept;
+  /// Whether `own`, taken `times`, is so much that nothing more is to be read: for its own sake, or because of what all links
+  /// have together.
+  enum class excess : std::uint8_t { none, own, shared };
+  [[nodiscard]] excess excess_of(const load& own, std::uint64_t times) const noexcept;
   [[nodiscard]] bool congested() const noexcept;
   [[nodiscard]] bool to_publish(const load& own) const noexcept;
   // With mutex_ held:
   void publish(const load& own) noexcept;
   void pause() noexcept;
+  void resume_if_less() noexcept;
+  void look_again_soon() noexcept;
   void release(std::vector<held_handler>& held) noexcept;
 
   const std::shared_ptr<link_owner> owner_;
@@ -266,6 +279,7 @@ class incoming_link final : public connection_receiver,
   bool closed_ = false;
   std::int64_t handled_ = 0;  // requests, while not closed
   bool paused_ = false;
+  std::atomic<bool> waits_for_others_{false};
   std::atomic<std::uint64_t> published_{0};  // of served_now(), in the worker's sum; written with mutex_ held
   std::atomic<std::uint64_t> published_bytes_{0};
   std::vector<held_handler> held_;

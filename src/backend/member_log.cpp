@@ -65,7 +65,7 @@ membership_change member_log::take(std::uint64_t index, const std::string& text)
 void member_log::load() {
   const std::lock_guard lock(mutex_);
   start_again();
-  read_new();
+  read_new(false);  // there was no gap a moment ago
 }
 
 // From what others have put together; what differs from what was known here has changed.
@@ -117,15 +117,15 @@ void member_log::tell_difference(const membership& known) {
 
 void member_log::catch_up() {
   const std::lock_guard lock(mutex_);
-  read_new();
+  read_new(true);
 }
 
-void member_log::read_new() {
+void member_log::read_new(bool look_for_gap) {
   for (;;) {
     const std::uint64_t next = members_.index() + 1;
     std::vector<std::string> found;
     while (auto text = where()->try_get(entry_key(next + found.size()))) found.push_back(*std::move(text));
-    if (found.empty() && tail_.load() < next) return;
+    if (found.empty() && !look_for_gap) return;
     // An entry counts if it was there before those around it were removed: a writer that was stopped for long may have
     // put one where there was one before, and may have yet to notice (append()).
     if (number_at("trimmed") >= next) {
@@ -141,7 +141,7 @@ membership_change member_log::append(const member_entry& entry) {
   const std::string text = entry.encode();
   const std::lock_guard lock(mutex_);
   for (;;) {
-    read_new();
+    read_new(false);  // a gap shows below
     const std::uint64_t next = members_.index() + 1;
     const std::string there = where()->compare_set(entry_key(next), "", text);
     // This process may have been stopped for so long that the place is one of those that were removed.
@@ -189,7 +189,6 @@ bool member_log::wait(deadline until) {
     const store_change change = where()->wait_change("tail", version, limit);
     const std::lock_guard lock(waiting_mutex_);
     tail_version_ = change.version;
-    if (change.value) tail_.store(std::max(tail_.load(), to_number(*change.value)));
     return true;
   } catch (const error& e) {
     if (e.kind() == errc::store_timeout) return false;

@@ -50,7 +50,8 @@ class member_log {
 
  private:
   // With mutex_ held.
-  void read_new();
+  /// The next entry may be missing because there is none yet, or because it was removed, with what others made of it left.
+  void read_new(bool look_for_gap);
   void start_again();
   /// Between what was `known` and the members now.
   void tell_difference(const membership& known);
@@ -67,8 +68,7 @@ class member_log {
   mutable std::mutex mutex_;  // guards the next one, and is held while the observer is told
   membership members_;
   std::atomic<std::uint64_t> seen_{0};
-  std::atomic<std::uint64_t> tail_{0};  // that there was
-  std::mutex waiting_mutex_;            // guards the next one
+  std::mutex waiting_mutex_;  // guards the next one
   std::uint64_t tail_version_ = store_change::unknown;
 };
 

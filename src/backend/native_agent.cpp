@@ -15,7 +15,6 @@ namespace ferry::inline v0::detail {
 namespace {
 
 constexpr std::chrono::seconds connect_limit{30};
-constexpr std::chrono::milliseconds deadline_resolution{1};
 constexpr std::chrono::seconds close_limit{5};
 
 std::vector<transport_factory> chosen(const std::vector<transport_factory>& built, const rpc_options& options) {
@@ -256,58 +255,6 @@ std::uint64_t native_core::served_bytes() const noexcept {
   return sum;
 }
 
-// ---------------------------------------------------------------- deadlines
-
-struct native_core::deadline_check : work {
-  std::shared_ptr<native_core> core;
-};
-
-// One timer serves all calls: it is set for the earliest deadline and then looks at every pending call. Calls with equal
-// timeouts, the usual case, thus cost nothing but the comparison below.
-void native_core::check_deadlines_at(deadline at) noexcept {
-  std::lock_guard lock(deadlines_mutex_);
-  if (next_check_ <= at || closing_.load()) return;
-  try {
-    auto item = std::make_unique<deadline_check>();
-    item->core = shared_from_this();
-    item->run = [](work* self) noexcept {
-      std::unique_ptr<deadline_check> owned(static_cast<deadline_check*>(self));
-      owned->core->run_deadline_check(owned.get());
-    };
-    const timer_id timer = reactor_->start_timer(at, item.get());
-    cancel_deadline_check();
-    check_timer_ = timer;
-    check_item_ = item.release();
-    next_check_ = at;
-  } catch (const std::exception& e) {
-    log(log_level::error, fmt::format("{}: no timer for the deadlines of calls: {}", self_.name(), e.what()));
-  }
-}
-
-// With deadlines_mutex_ held. A check that has already been handed to a thread finds that it is not check_item_.
-void native_core::cancel_deadline_check() noexcept {
-  deadline_check* item = std::exchange(check_item_, nullptr);
-  if (item && reactor_->cancel_timer(check_timer_)) delete item;
-}
-
-void native_core::run_deadline_check(const deadline_check* item) noexcept {
-  {
-    std::lock_guard lock(deadlines_mutex_);
-    if (item != check_item_) return;
-    check_item_ = nullptr;
-    next_check_ = {};
-  }
-  std::vector<std::shared_ptr<outgoing_link>> links;
-  {
-    std::lock_guard lock(links_mutex_);
-    for (auto& [key, link] : outgoing_) links.push_back(link);
-  }
-  const auto now = clock::now();
-  deadline earliest;
-  for (const auto& link : links) earliest = std::min(earliest, link->expire(now));
-  if (!earliest.is_never()) check_deadlines_at(std::max(earliest, deadline(now + deadline_resolution)));
-}
-
 // ---------------------------------------------------------------- accepting
 
 hello_reply native_core::on_hello(const hello& from) {
@@ -391,12 +338,8 @@ void native_core::close() noexcept {
     std::lock_guard lock(links_mutex_);
     if (closing_.exchange(true)) return;
   }
-  {
-    std::lock_guard lock(deadlines_mutex_);
-    cancel_deadline_check();
-  }
+  stop_timers();
   wake_waiting();
-  stop_ticking();
   if (log_ && !leave_written_.load()) tell_log_of_end();  // soon: the others shall not take it for dead
   const auto reason = make_error(errc::shutting_down, fmt::format("{} was shut down", to_string(self_)));
   const auto until = clock::now() + close_limit;

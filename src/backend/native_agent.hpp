@@ -21,6 +21,7 @@
 #include <ferry/store/store.hpp>
 
 #include "connect_attempt.hpp"
+#include "core_timer.hpp"
 #include "links.hpp"
 #include "member_log.hpp"
 #include "peers.hpp"
@@ -90,6 +91,7 @@ class native_core final : public link_owner,
   void count_handled(std::int64_t change) noexcept override { handled_.fetch_add(static_cast<std::uint64_t>(change)); }
   [[nodiscard]] bool takes_tensors_on(device where) const noexcept override;
   void run_later(work* item) noexcept override { reactor_->post(item); }
+  void look_again_soon() noexcept override;
   void on_link_open(const remote_worker& peer, const connection& opened, bool by_us) noexcept override;
   void on_link_lost(const remote_worker& peer, const connection& lost) noexcept override;
   void on_control(const remote_worker& from, inbound_message&& message) noexcept override;
@@ -103,8 +105,6 @@ class native_core final : public link_owner,
 
  private:
   [[nodiscard]] std::uint64_t served_bytes() const noexcept;
-  struct deadline_check;
-  void cancel_deadline_check() noexcept;
   void keep_traffic(const outgoing_link& closed) noexcept;
   void keep_traffic(const incoming_link& closed) noexcept;
   template <class Link>
@@ -119,13 +119,15 @@ class native_core final : public link_owner,
                                                                   std::function<void(connect_outcome)> done);
 
   // Of the life and death of workers (failure.cpp).
-  struct heartbeat;
+  /// Whether what it says of others counts. In a dynamic group its entry must be in the log first, and it must know that.
+  [[nodiscard]] bool is_member() const noexcept { return !log_ || joined_.load() != 0; }
+  /// Whether others may know of it: also while its entry is being written.
+  [[nodiscard]] bool is_announced() const noexcept { return !log_ || announced_.load() != 0; }
   /// Sees to it that there is a tick to come, at `at` if there is none yet.
   void keep_ticking(clock::time_point at) noexcept;
   void keep_ticking() noexcept { keep_ticking(clock::now() + options_.heartbeat_interval.duration()); }
-  void tick() noexcept;
+  void tick(const work* fired) noexcept;
   bool tend(peer& whom, clock::time_point now, const lease_rules& rules, bool late, bool beat, clock::time_point& next);
-  void stop_ticking() noexcept;
   void open_control(peer& to) noexcept;
   void cancel_served(const remote_worker& from, std::uint64_t call_id) noexcept;
   void add_control(peer& to, std::shared_ptr<connection> opened, incarnation life, bool by_us);
@@ -236,7 +238,9 @@ class native_core final : public link_owner,
   void wait_until_quiet(deadline until, int impatience);
   void check_still_leaving(int impatience) const;
   [[nodiscard]] bool quiet() const noexcept;
-  void run_deadline_check(const deadline_check* item) noexcept;
+  void check_deadlines(const work* fired) noexcept;
+  void look_again(const work* fired) noexcept;
+  void stop_timers() noexcept;
   [[nodiscard]] hello greeting(const worker_info& target, std::uint64_t features) const;
   [[nodiscard]] std::string missing_workers(std::string_view prefix) const;
 
@@ -320,8 +324,10 @@ class native_core final : public link_owner,
 
   std::mutex deadlines_mutex_;  // guards what follows
   deadline next_check_;
-  timer_id check_timer_ = timer_id::none;
-  deadline_check* check_item_ = nullptr;  // owned by the timer
+  core_timer check_timer_;
+
+  std::mutex looks_mutex_;  // guards the next one
+  core_timer look_timer_;
 
   std::mutex listener_mutex_;  // guards the next one, and is held while it is told
   request_handler* event_listener_ = nullptr;
@@ -334,8 +340,7 @@ class native_core final : public link_owner,
   bool ticking_ = false;
   bool watch_changed_ = false;
   clock::time_point next_tick_{};
-  timer_id tick_timer_ = timer_id::none;
-  heartbeat* tick_item_ = nullptr;  // owned by the timer
+  core_timer tick_timer_;
 };
 
 }  // namespace ferry::inline v0::detail

@@ -34,6 +34,8 @@ struct owner final : detail::link_owner {
   void count_sent(std::int64_t change) noexcept override { sent += change; }
   void count_handled(std::int64_t) noexcept override {}
   void run_later(work* item) noexcept override { item->run(item); }
+  bool look_again = false;
+  void look_again_soon() noexcept override { look_again = true; }
   void check_deadlines_at(deadline) noexcept override {}
 };
 
@@ -495,6 +497,37 @@ TEST_CASE("what others are served pauses a caller only beyond its share") {
   from.link->handled(100);
   CHECK(from.owns->bounds.served.calls == 1);
   CHECK(from.owns->bounds.served.bytes == 0);
+}
+
+TEST_CASE("who waits for what others have given free asks to look again, until there is room") {
+  constexpr std::uint64_t share = flow_limits::fair_calls;
+  accepted from({.served_calls_per_worker = share + 4});
+  from.owns->bounds.served.calls = 2 * share;  // of others
+  for (std::uint64_t i = 0; i != share + 1; ++i) from.request(100);
+  CHECK(from.wire->paused);
+  CHECK(std::exchange(from.owns->look_again, false));
+  from.link->look_again();
+  CHECK(from.wire->paused);
+  CHECK(std::exchange(from.owns->look_again, false));
+  from.owns->bounds.served.calls = 0;
+  from.link->look_again();
+  CHECK_FALSE(from.wire->paused);
+  CHECK_FALSE(from.owns->look_again);
+
+  connecting to({.calls_per_worker = share + 1});
+  to.link->opened(to.wire);
+  to.owns->bounds.active_calls = share + 2;  // and others to somebody else
+  std::vector<waiting_call> calls(share + 1);
+  for (auto& each : calls) to.call(each, 0s);
+  CHECK(to.wire->frames.size() == share);
+  CHECK(std::exchange(to.owns->look_again, false));
+  to.link->look_again();
+  CHECK(to.wire->frames.size() == share);
+  CHECK(std::exchange(to.owns->look_again, false));
+  to.owns->bounds.active_calls = share;
+  to.link->look_again();
+  CHECK(to.wire->frames.size() == share + 1);
+  CHECK_FALSE(to.owns->look_again);
 }
 
 TEST_CASE("handlers wait while answers are unwritten, and begin when these are written or nobody wants them") {

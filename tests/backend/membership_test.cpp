@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -17,6 +16,7 @@
 
 #include "../../src/backend/member_log.hpp"
 #include "expect_error.hpp"
+#include "forwarding_store.hpp"
 #include "watchdog.hpp"
 
 using namespace std::chrono_literals;
@@ -331,10 +331,11 @@ TEST_CASE("a long log is trimmed; who joins late or was away for long misses not
   CHECK(names(late.log.members()) == std::vector<std::string>{"stays", "last"});
   CHECK(late.log.seen() == writer.log.seen());
 
-  SUBCASE("it reads") {
-    CHECK(away.log.wait());  // learns where the end is
+  SUBCASE("it hears of the end, and reads") {
+    CHECK(away.log.wait());
     away.log.catch_up();
   }
+  SUBCASE("it reads, and has not heard of anything new") { away.log.catch_up(); }
   SUBCASE("it writes, at an index that is long gone") { away.log.append(member_entry::leave(incarnation{99})); }
   CHECK(names(away.log.members()) == std::vector<std::string>{"stays", "last"});
   CHECK(away.told.front() == "+stays");
@@ -354,49 +355,31 @@ TEST_CASE("a log that somebody has cut is an error, not an endless wait") {
 }
 
 // A store some of whose functions fail, or are preceded by something else.
-class troubled_store final : public ferry::store {
+class troubled_store final : public ferry_test::forwarding_store {
  public:
-  explicit troubled_store(std::shared_ptr<hash_store> inner) : inner_(std::move(inner)) {}
+  using forwarding_store::forwarding_store;
   std::string refused;                                        ///< writes of this key fail
   std::function<void(std::string_view key)> before_get = {};  ///< of one key
 
-  void close() noexcept override { inner_->close(); }
-  [[nodiscard]] std::string describe() const override { return "troubled store"; }
-
  protected:
-  void do_set(std::string_view key, std::string_view value, ferry::deadline) override {
+  void do_set(std::string_view key, std::string_view value, ferry::deadline until) override {
     check(key);
-    inner_->set(key, value);
+    forwarding_store::do_set(key, value, until);
   }
-  std::vector<std::string> do_get(std::span<const std::string> keys, bool, ferry::deadline) override {
-    return inner_->get(keys);
-  }
-  std::optional<std::string> do_try_get(std::string_view key, ferry::deadline) override {
+  std::optional<std::string> do_try_get(std::string_view key, ferry::deadline until) override {
     if (before_get) before_get(key);
-    return inner_->try_get(key);
-  }
-  std::int64_t do_add(std::string_view key, std::int64_t delta, ferry::deadline) override {
-    return inner_->add(key, delta);
+    return forwarding_store::do_try_get(key, until);
   }
   std::string do_compare_set(std::string_view key, std::string_view expected, std::string_view desired,
-                             ferry::deadline) override {
+                             ferry::deadline until) override {
     check(key);
-    return inner_->compare_set(key, expected, desired);
-  }
-  bool do_erase(std::string_view key, ferry::deadline) override { return inner_->erase(key); }
-  std::vector<ferry::store_entry> do_list(std::string_view prefix, ferry::deadline) override {
-    return inner_->list(prefix);
-  }
-  std::size_t do_count(std::string_view prefix, ferry::deadline) override { return inner_->count(prefix); }
-  ferry::store_change do_wait_change(std::string_view key, std::uint64_t last, ferry::deadline) override {
-    return inner_->wait_change(key, last);
+    return forwarding_store::do_compare_set(key, expected, desired, until);
   }
 
  private:
   void check(std::string_view key) const {
     if (key == refused) throw ferry::error(errc::limit_exceeded, "the value is too long");
   }
-  const std::shared_ptr<hash_store> inner_;
 };
 
 TEST_CASE("a log whose list of members cannot be written goes on, untrimmed, and is trimmed once it can") {

@@ -14,6 +14,7 @@
 #include <ferry/transport/transport.hpp>
 
 #include "cluster.hpp"
+#include "forwarding_transport.hpp"
 #include "gate.hpp"
 
 namespace {
@@ -22,21 +23,14 @@ using namespace ferry;
 using namespace std::chrono_literals;
 
 // Unix sockets, between workers that take each other for ones of other processes, without control connections.
-class without_control final : public transport {
+class without_control final : public ferry_test::forwarding_transport {
  public:
-  explicit without_control(reactor& loop) : loop_(loop), below_(transport_traits<unix_domain>::open(loop)) {}
-  std::vector<std::string> listen(const std::string& group, const std::string& target, const std::string& host,
-                                  const transport_options& options,
-                                  std::shared_ptr<connection_acceptor> acceptor) override {
-    return below_->listen(group, target, host, options, std::move(acceptor));
-  }
-  void unlisten(const std::string& group, const std::string& target) noexcept override {
-    below_->unlisten(group, target);
-  }
+  explicit without_control(reactor& loop)
+      : forwarding_transport(transport_traits<unix_domain>::open(loop)), loop_(loop) {}
   void connect(const std::string& address, const hello& self, const transport_options& options, deadline until,
                connect_callback callback) override {
     if ((self.features & feature_control) == 0) {
-      return below_->connect(address, self, options, until, std::move(callback));
+      return forwarding_transport::connect(address, self, options, until, std::move(callback));
     }
     struct refusal : work {
       connect_callback callback;
@@ -51,13 +45,9 @@ class without_control final : public transport {
     };
     loop_.post(item);
   }
-  [[nodiscard]] bool understands(std::string_view address) const noexcept override {
-    return below_->understands(address);
-  }
 
  private:
   reactor& loop_;
-  const std::shared_ptr<transport> below_;
 };
 
 struct no_control {};

@@ -29,6 +29,7 @@ struct owner final : detail::link_owner {
   void count_sent(std::int64_t change) noexcept override { sent += change; }
   void count_handled(std::int64_t change) noexcept override { handled += change; }
   void run_later(work* item) noexcept override { item->run(item); }
+  void look_again_soon() noexcept override {}
   void check_deadlines_at(deadline) noexcept override {}
 };
 

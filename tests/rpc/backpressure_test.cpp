@@ -45,6 +45,12 @@ std::size_t pass_door_with(const std::string& text) {
   return text.size();
 }
 void pass_door_one_way(int) { door.pass(); }
+void open_door() { door.open(); }
+ferry_test::gate other_door;
+int pass_other_door() {
+  other_door.pass();
+  return 0;
+}
 ferry_test::gate cancelled;
 void wait_for_cancel(int) {
   door.arrive();
@@ -198,6 +204,30 @@ TEST_CASE("the bound of a worker leaves each peer its share") {
   door.open();
   for (const auto& each : results) each.wait();
   CHECK(door.arrived() == share + 4);
+}
+
+TEST_CASE("a call that waits for what other peers use is sent once they do not, though nothing else happens") {
+  constexpr auto share = static_cast<int>(ferry::flow_limits::fair_calls);
+  cluster_options options = bounded({.calls_per_worker = share + 1});
+  options.configure = [bounds = options.configure](ferry::worker_config& config) {
+    bounds(config);
+    config.num_worker_threads = share + 1;
+  };
+  cluster group(3, options);
+  ferry::worker& self = group[0];
+  const closed_door closed;
+  other_door.reset();
+  std::vector<ferry::future<int>> results;
+  for (int i = 0; i != share; ++i) results.push_back(self.rpc_async<pass_door>("worker1", i));
+  const auto other = self.rpc_async<pass_other_door>("worker2");
+  door.await_arrivals(share);
+  other_door.await_arrivals(1);
+  const auto signal = self.rpc_async<open_door>("worker1");  // without which none of the others there ends
+  CHECK(self.debug_info("agent.queued_calls") == "1");
+  other_door.open();
+  other.get();
+  signal.get();
+  for (const auto& each : results) each.wait();
 }
 
 TEST_CASE("a process that does not read costs what the bounds allow, and holds up no other peer") {

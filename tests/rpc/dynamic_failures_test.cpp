@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -11,10 +14,12 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <ferry/store/file_store.hpp>
 #include <ferry/store/tcp_store.hpp>
 
+#include "../../src/backend/membership.hpp"
 #include "captured_log.hpp"
 #include "dynamic_group.hpp"
 #include "expect_error.hpp"
@@ -96,6 +101,16 @@ std::size_t count(const std::vector<std::string>& entries, std::string_view verb
       std::count_if(entries.begin(), entries.end(), [&](const auto& each) { return each.starts_with(verb); }));
 }
 
+bool other_threads_sleep() {
+  for (const auto& each : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (each.path().filename() == std::to_string(::gettid())) continue;
+    std::ifstream file(each.path() / "stat");
+    const std::string stat(std::istreambuf_iterator<char>(file), {});
+    if (!stat.empty() && stat.at(stat.rfind(')') + 2) != 'S') return false;
+  }
+  return true;
+}
+
 // How long an action takes that is to end with an error.
 template <class Action>
 std::chrono::nanoseconds time_to_fail(errc kind, const Action& action) {
@@ -105,6 +120,18 @@ std::chrono::nanoseconds time_to_fail(errc kind, const Action& action) {
 }
 
 }  // namespace
+
+TEST_CASE("what a member wrote and could not tell the others of is read all the same") {
+  using ferry::detail::member_entry;
+  meeting_place at;
+  ferry::worker self = ferry::init_rpc(member(at.method, "self"));
+  ferry::file_store store(at.directory.file("store"));
+  const auto own = member_entry::decode(entries_of(store).at(0)).record.life;
+  while (!other_threads_sleep()) std::this_thread::yield();  // until it waits: else it would read the entry anyway
+  store.set("ferry/dynamic/log/2", member_entry::suspect(own, own).encode());  // and "tail" says nothing of it
+  CHECK(member_entry::decode(store.get("ferry/dynamic/log/3", 100s)).what == member_entry::kind::alive);
+  self.leave();
+}
 
 TEST_CASE("who leaves keeps its name and its id for as long as it ends its calls") {
   meeting_place at;

@@ -108,7 +108,8 @@ TEST_CASE("a killed process is dead to the whole group at once, and the others g
     CHECK_MESSAGE(contains(why, "it is gone"), why);
     expect_error(errc::peer_lost, "is dead", [&] { (void)all.self.rpc_sync<plus_one>("worker1", 1); });
     expect_error(errc::peer_lost, "is dead", [&] { (void)all.self.rpc_async<plus_one>("worker1", 1).get(); });
-    expect_error(errc::peer_lost, "is dead", [&] { all.self.notify<plus_one>("worker1", 1); });
+    expect_error(errc::peer_lost, "name=worker1) was not sent: it is dead",
+                 [&] { all.self.notify<plus_one>("worker1", 1); });
     // worker2 has never had to do with it.
     all.child(2).write_line("losses");
     CHECK(all.child(2).read_line() == "worker1");

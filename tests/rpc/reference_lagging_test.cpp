@@ -7,7 +7,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -17,9 +16,9 @@
 #include <doctest/doctest.h>
 
 #include <ferry/backend/backend.hpp>
-#include <ferry/store/store.hpp>
 
 #include "captured_log.hpp"
+#include "forwarding_store.hpp"
 #include "processes.hpp"
 #include "references.hpp"
 
@@ -55,39 +54,15 @@ class read_gate {
 read_gate reads;
 
 // A store that can be read only while the gate is open.
-class gated_store final : public ferry::store {
+class gated_store final : public ferry_test::forwarding_store {
  public:
-  explicit gated_store(std::shared_ptr<store> inner) : inner_(std::move(inner)) {}
-  void close() noexcept override { inner_->close(); }
-  [[nodiscard]] std::string describe() const override { return inner_->describe(); }
+  using forwarding_store::forwarding_store;
 
  protected:
-  void do_set(std::string_view key, std::string_view value, ferry::deadline) override { inner_->set(key, value); }
-  std::vector<std::string> do_get(std::span<const std::string> keys, bool, ferry::deadline) override {
-    return inner_->get(keys);
-  }
-  std::optional<std::string> do_try_get(std::string_view key, ferry::deadline) override {
+  std::optional<std::string> do_try_get(std::string_view key, ferry::deadline until) override {
     reads.pass();
-    return inner_->try_get(key);
+    return forwarding_store::do_try_get(key, until);
   }
-  std::int64_t do_add(std::string_view key, std::int64_t delta, ferry::deadline) override {
-    return inner_->add(key, delta);
-  }
-  std::string do_compare_set(std::string_view key, std::string_view expected, std::string_view desired,
-                             ferry::deadline) override {
-    return inner_->compare_set(key, expected, desired);
-  }
-  bool do_erase(std::string_view key, ferry::deadline) override { return inner_->erase(key); }
-  std::vector<ferry::store_entry> do_list(std::string_view prefix, ferry::deadline) override {
-    return inner_->list(prefix);
-  }
-  std::size_t do_count(std::string_view prefix, ferry::deadline) override { return inner_->count(prefix); }
-  ferry::store_change do_wait_change(std::string_view key, std::uint64_t last, ferry::deadline) override {
-    return inner_->wait_change(key, last);
-  }
-
- private:
-  const std::shared_ptr<store> inner_;
 };
 
 struct behind {};
