@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -253,6 +254,16 @@ TEST_CASE("references to the objects of a killed process end with peer_lost, whe
       expect_error(errc::peer_lost, "worker1", [&] { (void)waiting.get(); });
       CHECK(ferry::clock::now() - begun < 20s);
       await_figure(all.self, "num_users", "0");
+      // Until the reference itself knows, it is the call that fails.
+      const auto ended = [&] {
+        try {
+          (void)made.rpc_sync<&tracked::value>();
+        } catch (const ferry::error& e) {
+          return std::string_view(e.what()).find("the owner of the object") != std::string_view::npos;
+        }
+        return false;
+      };
+      while (!ended()) std::this_thread::yield();
       expect_error(errc::peer_lost, "worker1", [&] { (void)made.rpc_sync<&tracked::value>(); });
       expect_error(errc::peer_lost, "worker1", [&] { made.notify<&tracked::value>(); });
       expect_error(errc::peer_lost, "worker1", [&] { (void)made.remote<&tracked::value>(); });
