@@ -32,30 +32,42 @@ namespace device_references_test {
 tensor of_value(int device, int value) { return ferry::full({50}, value, ferry::dtype::f32, gpu(device)); }
 float value_at(const tensor& t) { return t.to(host).at<float>(49); }
 
-// Neither sent nor copied, and with members that nobody looks into.
+// Neither sent nor copied, and with members that nobody looks into. Its calls may overlap: the lock orders those who queue, and
+// each stream waits for what the one before was given.
 class model {
  public:
   model(int device, int weight) : weight_(of_value(device, 0)) {
     for (int i = 0; i != weight; ++i) weight_ = weight_ + 1;  // some work
   }
   tensor forward(const tensor& x) {
-    const std::lock_guard lock(mutex_);
-    return (x * 1.0) * weight_ + bias_;
+    return in_turn([&] { return (x * 1.0) * weight_ + bias_; });
   }
   tensor forward_of(const rref<tensor>& x) { return forward(x.to_here()); }
   // On its own device, whatever device the tensor is on for others.
   tensor forward_of_own(const rref<tensor>& x) { return forward(x.local_value()); }
   void grow(int by) {
-    const std::lock_guard lock(mutex_);
-    ferry::add_(weight_, by);
+    (void)in_turn([&] { return ferry::add_(weight_, by); });
   }
-  tensor weight() const { return weight_; }
+  tensor weight() {
+    return in_turn([&] { return weight_ * 1.0; });
+  }
 
  private:
+  template <class F>
+  tensor in_turn(const F& queue) {
+    const std::lock_guard lock(mutex_);
+    const stream own = ferry::current_stream(weight_.device());
+    own.wait(last_);
+    tensor result = queue();
+    last_.record(own);
+    return result;
+  }
+
   std::mutex mutex_;
   std::condition_variable nobody_;
   std::thread none_;
   tensor weight_;
+  ferry::event last_;
   int bias_ = 1;
 };
 
