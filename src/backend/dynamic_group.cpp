@@ -177,9 +177,9 @@ void native_core::take_own(const membership_change& change) {
         each->live.allow_for_delay(clock::now());
       }
       joined_.store(record.joined);
+      if (record.suspected != 0) say_that_it_lives();  // and the question is not among the entries that are left
       return tell({member_event::kind::joined, record.who, record.life, {}});
-    case membership_change::kind::suspected:
-      return write_down([this] { (void)log_->append(member_entry::alive(life_)); }, "it lives", true);
+    case membership_change::kind::suspected: return say_that_it_lives();
     case membership_change::kind::gone:
       if (gone_written_.load()) return;
       [[fallthrough]];
@@ -189,6 +189,10 @@ void native_core::take_own(const membership_change& change) {
     case membership_change::kind::left:
     case membership_change::kind::answered: return;
   }
+}
+
+void native_core::say_that_it_lives() noexcept {
+  write_down([this] { (void)log_->append(member_entry::alive(life_)); }, "it lives", true);
 }
 
 void native_core::take_others(const membership_change& change) {
@@ -392,9 +396,9 @@ void native_core::tell_log_of_leaving(deadline until, int impatience) {
   }
 }
 
-// Its name and its id are free from now on.
+// Its name and its id are free from now on. Its entry may stand, though it has not heard that it does.
 void native_core::tell_log_of_end() noexcept {
-  if (joined_.load() == 0 || fenced_.load() || gone_written_.exchange(true)) return;
+  if (!is_announced() || fenced_.load() || gone_written_.exchange(true)) return;
   deadline limit;
   {
     std::lock_guard lock(quiet_mutex_);

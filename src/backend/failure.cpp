@@ -38,7 +38,7 @@ double seconds(std::chrono::nanoseconds value) { return std::chrono::duration<do
 // ---------------------------------------------------------------- ticks
 
 void native_core::keep_ticking(clock::time_point at) noexcept {
-  if (options_.heartbeat_interval.is_never() || !is_member()) return;
+  if (options_.heartbeat_interval.is_never() || !is_announced()) return;
   std::lock_guard lock(ticks_mutex_);
   watch_changed_ = true;
   if (ticking_ || closing_.load() || fenced_.load()) return;
@@ -70,13 +70,15 @@ void native_core::tick(const work* fired) noexcept {
   bool wanted = false;
   auto next = now + rules.interval;
   try {
-    if (slept > rules.lease) {
+    // What it is called is settled when it is a member.
+    const bool member = is_member();
+    if (member && slept > rules.lease) {
       log(log_level::warning,
           fmt::format("{} was stopped, or starved of its processor, for {:.1f} s", to_string(self_), seconds(slept)));
       look_for_own_fence();
     }
     for (peer* each : peers_.all()) {
-      if (each->id != self_.id()) wanted = tend(*each, now, rules, late, beat, next) || wanted;
+      if (!member || each->id != self_.id()) wanted = tend(*each, now, rules, late, beat, next) || wanted;
     }
   } catch (const std::exception& e) {
     log(log_level::error, e.what());
@@ -344,10 +346,8 @@ void native_core::on_control(const remote_worker& from, inbound_message&& messag
       std::lock_guard lock(sender.mutex);
       if (!sender.present(from.life)) return;  // the dead do not bear witness
     }
-    if (notice.who.id() == self_.id()) {
-      if (notice.life == life_) become_fenced(fmt::format("{} says: {}", to_string(from.who), notice.reason));
-      return;
-    }
+    if (notice.life == life_) return become_fenced(fmt::format("{} says: {}", to_string(from.who), notice.reason));
+    if (!is_member() || notice.who.id() == self_.id()) return;
     if (peer* whom = peers_.at(notice.who.id())) lose(*whom, notice.life, notice.reason, evidence::hearsay);
   } catch (const std::exception& e) {
     log(log_level::warning,

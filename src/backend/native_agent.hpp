@@ -210,6 +210,7 @@ class native_core final : public link_owner,
   void record_loss(const fence_notice& notice, bool contested);
   /// What the log says of this worker itself, and of others.
   void take_own(const membership_change& change);
+  void say_that_it_lives() noexcept;
   void take_others(const membership_change& change);
   /// Asks in the log whether a member lives that this worker has never reached; reads its answer.
   void ask_log(peer& whom, incarnation life) noexcept;

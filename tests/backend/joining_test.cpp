@@ -22,6 +22,7 @@
 #include <ferry/store/hash_store.hpp>
 #include <ferry/transport/transport.hpp>
 
+#include "expect_error.hpp"
 #include "forwarding_store.hpp"
 #include "forwarding_transport.hpp"
 #include "gate.hpp"
@@ -98,6 +99,24 @@ class listener final : public request_handler {
   [[nodiscard]] bool busy() const noexcept override { return false; }
   std::atomic<bool> fenced = false;
   std::atomic<int> lost = 0;
+};
+
+// Writes an entry of the log, and cannot say that it did.
+class confirms_nothing final : public ferry_test::forwarding_store {
+ public:
+  using forwarding_store::forwarding_store;
+
+ protected:
+  std::string do_compare_set(std::string_view key, std::string_view expected, std::string_view desired,
+                             deadline until) override {
+    auto there = forwarding_store::do_compare_set(key, expected, desired, until);
+    if (key.starts_with("log/") && !std::exchange(written_, true))
+      throw error(errc::store_failed, "the connection broke");
+    return there;
+  }
+
+ private:
+  bool written_ = false;
 };
 
 // Once an entry is written, and before the writer can know that it stands.
@@ -246,10 +265,19 @@ TEST_CASE("whose store is slow to say that it has joined is heard all the same")
 }
 
 TEST_CASE("whose entry was read and removed before it knew of it has joined") {
+  bool asked = false;
   group_of group({"member"});
+  SUBCASE("") {}
+  SUBCASE("with a question") { asked = true; }
+  detail::member_log others(group.store->share(), [](const detail::membership_change&) {});
+  others.load();
   const auto much_else = [&] {
-    detail::member_log others(group.store->share(), [](const detail::membership_change&) {});
-    others.load();
+    if (asked) {
+      others.catch_up();
+      const auto there = others.members();
+      (void)others.append(detail::member_entry::suspect(there.find("member")->life, there.find("newcomer")->life));
+      CHECK(others.members().find("newcomer")->suspected != 0);
+    }
     for (std::uint64_t i = 0; i != 2 * detail::member_log::kept_entries; ++i) {
       (void)others.append(detail::member_entry::gone(incarnation{1}));  // of nobody
     }
@@ -258,5 +286,22 @@ TEST_CASE("whose entry was read and removed before it knew of it has joined") {
   CHECK(group.store->try_get("trimmed").has_value());
   CHECK(newcomer.agent->workers().size() == 2);
   CHECK(group.members[0]->agent->find("newcomer").id() == newcomer.agent->self().id());
+  const auto is_asked = [&] {
+    others.catch_up();
+    return others.members().find("newcomer")->suspected != 0;
+  };
+  while (is_asked()) std::this_thread::yield();
+  CHECK(group.well());
+}
+
+TEST_CASE("whose entry stands though its store failed to say so is no member once it has given up") {
+  group_of group({"member"});
+  expect_error(errc::store_failed, "the connection broke",
+               [&] { group.join("newcomer", std::make_shared<confirms_nothing>(group.store->share())); });
+  group.members.pop_back();
+  detail::member_log others(group.store->share(), [](const detail::membership_change&) {});
+  others.load();
+  CHECK(others.members().members().size() == 1);
+  CHECK(others.seen() >= 3);  // it came, and went
   CHECK(group.well());
 }

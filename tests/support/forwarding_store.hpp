@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -22,8 +24,10 @@ class forwarding_store : public ferry::store {
 
  protected:
   void do_set(std::string_view key, std::string_view value, ferry::deadline) override { inner_->set(key, value); }
-  std::vector<std::string> do_get(std::span<const std::string> keys, bool, ferry::deadline) override {
-    return inner_->get(keys);
+  std::vector<std::string> do_get(std::span<const std::string> keys, bool values, ferry::deadline until) override {
+    if (values) return inner_->get(keys, left(until));
+    inner_->wait(keys, left(until));
+    return {};
   }
   std::optional<std::string> do_try_get(std::string_view key, ferry::deadline) override { return inner_->try_get(key); }
   std::int64_t do_add(std::string_view key, std::int64_t delta, ferry::deadline) override {
@@ -38,11 +42,15 @@ class forwarding_store : public ferry::store {
     return inner_->list(prefix);
   }
   std::size_t do_count(std::string_view prefix, ferry::deadline) override { return inner_->count(prefix); }
-  ferry::store_change do_wait_change(std::string_view key, std::uint64_t last, ferry::deadline) override {
-    return inner_->wait_change(key, last);
+  ferry::store_change do_wait_change(std::string_view key, std::uint64_t last, ferry::deadline until) override {
+    return inner_->wait_change(key, last, left(until));
   }
 
  private:
+  static ferry::timeout left(ferry::deadline until) {
+    if (until.is_never()) return ferry::no_timeout;
+    return std::max(until.remaining(), std::chrono::nanoseconds(1));
+  }
   const std::shared_ptr<ferry::store> inner_;
 };
 
