@@ -65,6 +65,7 @@ TEST_CASE("options reach the worker: its default timeout is reported and can be 
   ferry_test::cluster_options options;
   options.configure = [](ferry::worker_config& config) {
     config.rpc_timeout = config.rank == 0 ? ferry::timeout(500ms) : ferry::timeout(100s);
+    config.init_timeout = 60s;
   };
   ferry_test::cluster group(2, options);
   CHECK(group[0].rpc_timeout() == ferry::timeout(500ms));

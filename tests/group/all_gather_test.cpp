@@ -162,20 +162,19 @@ TEST_CASE("a member that never comes ends the wait of all, and is named; the nex
   captured_log log;
   cluster group(3);
   group.each([](ferry::worker& self) { self.barrier(); });
+  const auto rounds = ferry::detail::gather_rounds::of(*group[0].core());
   for (const int absent : {0, 2}) {
     const std::string name = worker_name(absent);
     CAPTURE(name);
-    std::vector<std::function<void()>> members;
-    for (int rank = 0; rank != 3; ++rank) {
-      if (rank == absent) continue;
-      members.emplace_back([&, rank] {
-        // One has little time; it ends for the other one, too.
-        const auto limit = rank == 1 ? ferry::timeout(1500ms) : ferry::timeout(100s);
-        expect_error(errc::rpc_timeout, "after 1.50 seconds (the limit of worker1); missing: " + name,
-                     [&] { (void)group[rank].all_gather(rank, ferry::all_workers, limit); });
-      });
-    }
-    run_together(members);
+    const auto gather = [&](int rank, ferry::timeout limit) {
+      expect_error(errc::rpc_timeout, "after 1.50 seconds (the limit of worker1); missing: " + name,
+                   [&] { (void)group[rank].all_gather(rank, ferry::all_workers, limit); });
+    };
+    // One has little time; it ends for the other one, too.
+    std::jthread patient(gather, 2 - absent, 100s);
+    while (rounds->waiting_members() != 1) std::this_thread::yield();
+    gather(1, 1500ms);
+    patient.join();
     // It comes late: told so at once, and from then on in step.
     expect_error(errc::group_mismatch, "has ended without it",
                  [&] { (void)group[absent].all_gather(absent, ferry::all_workers, 100s); });
@@ -205,6 +204,15 @@ TEST_CASE("who gathers inside a handler ends with the handler's deadline") {
   expect_error(errc::rpc_timeout, "", [&] {
     (void)group[0].rpc_sync<gather_with>({"worker1", {.timeout = 100ms}}, both);
   });
+  // Until it has ended at both ends: the handler, and what that has told the collector.
+  const auto end_of_calls = [&](int from, int to) {
+    CHECK(group[from].rpc_sync<plus_one>(worker_name(to), 1) == 2);
+    while (!group[to].served_calls().empty()) std::this_thread::yield();
+  };
+  end_of_calls(0, 1);
+  end_of_calls(1, 0);
+  const auto rounds = ferry::detail::gather_rounds::of(*group[0].core());
+  while (rounds->waiting_members() != 0) std::this_thread::yield();
   // Nothing of it is left: worker0 gathers with worker1 again.
   run_together({[&] { CHECK(group[0].all_gather(1, both, 100s).size() == 2); },
                 [&] { CHECK(group[1].all_gather(1, both, 100s).size() == 2); }});

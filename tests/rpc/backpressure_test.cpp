@@ -141,11 +141,8 @@ TEST_CASE("a queued call that times out or is cancelled leaves the queue at once
     const auto first = self.rpc_async<pass_door>("worker1", 0);
     door.await_arrivals(1);
     auto given_up = self.rpc_async<pass_door>("worker1", 1);
-    const auto late = self.rpc_async<pass_door>({"worker1", {.timeout = 200ms}}, 2);
-    expect_error(errc::rpc_timeout, "while queued", [&] { (void)late.get(); });
-    expect_error(errc::rpc_timeout, "while queued", [&] {
-      (void)self.rpc_sync<pass_door>({"worker1", {.timeout = 200ms}}, 3);
-    });
+    expect_timeout("while queued", [&] { (void)self.rpc_async<pass_door>({"worker1", {.timeout = 200ms}}, 2).get(); });
+    expect_timeout("while queued", [&] { (void)self.rpc_sync<pass_door>({"worker1", {.timeout = 200ms}}, 3); });
     CHECK(self.debug_info("agent.queued_calls") == "1");
     given_up.cancel();
     expect_error(errc::call_cancelled, "while queued", [&] { (void)given_up.get(); });

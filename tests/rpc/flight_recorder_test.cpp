@@ -369,7 +369,7 @@ TEST_CASE("timeouts, cancellations, losses and what hangs are in the record") {
   process_group all(2, {.role = "member", .lease = 100s});
   CHECK(all.self.rpc_sync<plus_one>("worker1", 1) == 2);
   expect_error(errc::rpc_timeout, "while waiting for the reply", [&] {
-    all.self.rpc_sync<say_running_and_wait>({"worker1", {.timeout = 1s}});
+    all.self.rpc_sync<say_running_and_wait>({"worker1", {.timeout = 4s}});
   });
   // One after the other: each reads the line that is meant for it.
   CHECK(all.child(1).read_line() == "running");
@@ -419,8 +419,9 @@ TEST_CASE("a timeout writes the record where it was asked to, and not again at o
       expect_error(errc::rpc_timeout, "wait_at_gate", [&] {
         group[0].rpc_sync<wait_at_gate>({"worker1", {.timeout = 200ms}});
       });
-      auto late = group[0].rpc_async<wait_at_gate>({"worker1", {.timeout = 200ms}});
-      expect_error(errc::rpc_timeout, "wait_at_gate", [&] { late.get(); });
+      expect_error(errc::rpc_timeout, "wait_at_gate", [&] {
+        group[0].rpc_async<wait_at_gate>({"worker1", {.timeout = 200ms}}).get();
+      });
     }
     hold.open();
   }

@@ -67,6 +67,12 @@ inline bool nobody_else_has(const ferry::tensor& t) {
   return t.storage().use_count() == static_cast<std::size_t>(own);
 }
 
+// Who served the calls lets go of their tensors in its own time, and that would be counted, too.
+inline void let_go_of_kept() {
+  references_test::await([] { return std::all_of(kept().begin(), kept().end(), nobody_else_has); });
+  kept().clear();
+}
+
 // Does something with calls and devices; whether all that was read is what it should be.
 using scenario = std::function<bool(left_out&, unsigned char value)>;
 
@@ -101,9 +107,7 @@ inline void every_one_counts(const scenario& run, const std::vector<expected_cal
     left_out one(what, nth);
     const bool as_expected = run(one, value);
     made = one.made();
-    // Who served the calls lets go of their tensors in its own time, and that would be counted, too.
-    references_test::await([] { return std::all_of(kept().begin(), kept().end(), nobody_else_has); });
-    kept().clear();
+    let_go_of_kept();
     fake_cuda::drain();
     return as_expected;
   };

@@ -379,9 +379,15 @@ TEST_CASE("a call that waits for its turn tells so, and its timeout says where t
   const auto d = group[0].remote<ferry::make<desk>>("worker1");
   auto first = d.rpc_async<&desk::take_at_door>(1);
   door.await_arrivals(1);
-  auto second = d.rpc_async<&desk::take>({.timeout = 300ms}, 1);
-  await([&] { return second.ready() || waits(group[1], "desk::take'") == 1; });
-  expect_error(errc::rpc_timeout, "may wait there for its turn", [&] { (void)second.get(); });
+  // Unless the machine is so busy that its time is up before it got there.
+  bool waited = false;
+  for (auto limit = 300ms; !waited; limit *= 2) {
+    REQUIRE(limit < 100s);
+    auto second = d.rpc_async<&desk::take>({.timeout = limit}, 1);
+    await([&] { return second.ready() || waits(group[1], "desk::take'") == 1; });
+    waited = !second.ready();
+    expect_error(errc::rpc_timeout, waited ? "may wait there for its turn" : "", [&] { (void)second.get(); });
+  }
   await([&] { return logged.has("worker1", "desk::take'", "its turn at object", "desk::take_at_door"); });
   door.open();
   CHECK(first.get() == 1);

@@ -55,7 +55,7 @@ TEST_CASE("an unreachable store is named with the time waited and the reason") {
   std::string text;
   CHECK(kind_of([&] { client_of(port, 500ms); }, &text) == ferry::errc::store_unreachable);
   CHECK(contains(text, "127.0.0.1:" + std::to_string(port)));
-  CHECK(contains(text, "waited 0."));
+  CHECK(contains(text, "waited "));
   CHECK(contains(text, "refused"));
   CHECK(kind_of([&] { tcp_store({.host = "no-such-host.invalid", .port = 1, .limit = 30ms}); }, &text) ==
         ferry::errc::store_unreachable);
@@ -233,7 +233,7 @@ TEST_CASE("replies that no server sends are errors") {
     ferry::errc kind{};
     {
       tcp_store client = client_of(listener.port());
-      client.set_default_timeout(1s);
+      client.set_default_timeout(plenty);
       kind = kind_of([&] { return client.try_get("key"); });
     }
     liar.join();

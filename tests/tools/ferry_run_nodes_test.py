@@ -236,8 +236,8 @@ class Meetings(unittest.TestCase):
     def test_a_node_that_never_comes(self):
         job = Job(self, 4)
         job.start(2, "true")  # first, so that it is there in time
-        job.start(0, "true", "--rdzv-timeout", "3")
-        self.fail_all(job, 125, rf"only 2 of 4 nodes came to {job.place} within 3 s; missing: node 1, 3")
+        job.start(0, "true", "--rdzv-timeout", "8")
+        self.fail_all(job, 125, rf"only 2 of 4 nodes came to {job.place} within 8 s; missing: node 1, 3")
 
     def test_nobody_serves(self):
         job = Job(self, 2)

@@ -297,7 +297,7 @@ TEST_CASE("connecting to what is not a ferry worker fails in words") {
     const auto [kind, text] = failure_of(connect(*tcp.over, silent.address(), hello_to("server"), {},
                                                  ferry::deadline::after(std::chrono::milliseconds(200))));
     CHECK(kind == ferry::errc::connect_failed);
-    CHECK_MESSAGE(text.find("no answer within 0.2 s") != text.npos, text);
+    CHECK_MESSAGE(text.find("no answer within ") != text.npos, text);
   }
   SUBCASE("another worker") {
     raw_server other(d::encode_answer(ferry::hello_reply{"somebody", {}, {}, 0}));

@@ -165,11 +165,17 @@ inline void check_store(store_fixture& fixture) {
     a->set("there", "1");
     std::string text;
     const std::vector<std::string> keys = {"there", "names/3", "names/4"};
-    CHECK(kind_of([&] { b->wait(keys, 20ms); }, &text) == ferry::errc::store_timeout);
+    // A server that was not there in time to say which ones cannot name them.
+    const auto time_out = [&](const auto& wait) {
+      do {
+        CHECK(kind_of(wait, &text) == ferry::errc::store_timeout);
+      } while (contains(text, "for the answer of"));
+    };
+    time_out([&] { b->wait(keys, 20ms); });
     CHECK(contains(text, "names/3'"));
     CHECK(contains(text, "names/4'"));
     CHECK_FALSE(contains(text, "there'"));
-    CHECK(kind_of([&] { return b->get("names/9", 1ms); }, &text) == ferry::errc::store_timeout);
+    time_out([&] { return b->get("names/9", 1ms); });
     CHECK(contains(text, "names/9"));
     b->set_default_timeout(5ms);
     CHECK(kind_of([&] { return b->get("names/9"); }) == ferry::errc::store_timeout);
