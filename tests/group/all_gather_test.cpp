@@ -25,7 +25,6 @@ using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::captured_log;
 using ferry_test::cluster;
-using ferry_test::cluster_options;
 using ferry_test::run_cluster;
 using ferry_test::run_together;
 using ferry_test::worker_name;

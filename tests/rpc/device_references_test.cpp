@@ -21,7 +21,6 @@
 #include "references.hpp"
 
 using namespace device_calls;
-using ferry::device_map;
 using ferry::errc;
 using ferry::rref;
 using ferry::stream;
