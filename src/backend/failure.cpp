@@ -70,16 +70,12 @@ void native_core::tick(const work* fired) noexcept {
   bool wanted = false;
   auto next = now + rules.interval;
   try {
-    // What it is called is settled when it is a member.
-    const bool member = is_member();
-    if (member && slept > rules.lease) {
+    if (is_member() && slept > rules.lease) {
       log(log_level::warning,
           fmt::format("{} was stopped, or starved of its processor, for {:.1f} s", to_string(self_), seconds(slept)));
       look_for_own_fence();
     }
-    for (peer* each : peers_.all()) {
-      if (!member || each->id != self_.id()) wanted = tend(*each, now, rules, late, beat, next) || wanted;
-    }
+    for (peer* each : peers_.all()) wanted = tend(*each, now, rules, late, beat, next) || wanted;
   } catch (const std::exception& e) {
     log(log_level::error, e.what());
     wanted = true;
@@ -103,12 +99,13 @@ bool native_core::tend(peer& whom, clock::time_point now, const lease_rules& rul
   bool wanted = false;
   {
     std::lock_guard lock(whom.mutex);
+    life = whom.record.life;
+    if (life == life_) return false;
     // Messages of calls came some time since the last tick.
     if (whom.heard.exchange(false, std::memory_order_relaxed)) whom.live.renew(now - rules.interval);
     if (late) whom.live.allow_for_delay(now);
     // Its heartbeats wait where nothing is read, if it has no connection of their own for them.
     if (!whom.control && !whom.live.suspect && whom.incoming && whom.incoming->paused()) whom.live.renew(now);
-    life = whom.record.life;
     if (!is_member()) {
       wanted = actions.send_heartbeat = whom.live.connected();
     } else if (whom.present()) {

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -317,11 +316,9 @@ TEST_CASE(
       CAPTURE(where);
       all.push_back(group[0].remote<slow>({where, {.timeout = 200ms}}, 1));
       const rref<int>& late = all.back();
-      std::optional<ferry::future<int>> waiting;
-      try {
-        waiting = late.to_here_async({.timeout = 20s});  // long enough, but for the creation
-      } catch (const ferry::rpc_timeout&) {              // NOLINT(bugprone-empty-catch): that has failed already
-      }
+      // Long enough, but for the creation.
+      const auto waiting = if_in_time([&] { return late.to_here_async({.timeout = 20s}); }, "creation");
+      (void)waiting;
       expect_error(errc::rpc_timeout, "creation", [&] { late.created().get(); });
       expect_error(errc::rpc_timeout, "creation", [&] { (void)late.to_here(); });
       expect_error(errc::rpc_timeout, "creation", [&] { (void)late.to_here_async(); });

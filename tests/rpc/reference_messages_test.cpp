@@ -1,7 +1,6 @@
 // References while messages are lost, late, doubled and out of order.
 
 #include <chrono>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -100,11 +99,7 @@ TEST_CASE("[row 164] a creation whose message is lost, at a peer and at oneself,
       CAPTURE(where);
       all.push_back(group[0].remote<add_up>({where, {.timeout = 50ms}}, 1, 2));
       const rref<int>& lost = all.back();
-      std::optional<ferry::future<int>> waiting;
-      try {
-        waiting = lost.rpc_async<plus>({.timeout = 300ms}, 1);
-      } catch (const ferry::rpc_timeout&) {  // NOLINT(bugprone-empty-catch): it is known already
-      }
+      auto waiting = if_in_time([&] { return lost.rpc_async<plus>({.timeout = 300ms}, 1); }, "creation");
       expect_error(errc::rpc_timeout, "creation", [&] { lost.created().get(); });
       expect_error(errc::rpc_timeout, "creation", [&] { (void)lost.to_here(); });
       expect_error(errc::rpc_timeout, "creation", [&] { (void)lost.rpc_sync<plus>(1); });

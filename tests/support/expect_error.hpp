@@ -23,19 +23,21 @@ void expect_error(ferry::errc kind, std::string_view text, Action&& action) {
   FAIL_CHECK("nothing was thrown; expected: " << std::string(text));
 }
 
-/// Whether a call failed at once since a busy machine had taken longer to get to it than its whole timeout.
-inline bool was_never_sent(const ferry::error& failure) {
+/// Of a call that a busy machine took longer to get to than its whole timeout.
+constexpr std::string_view never_sent = "over before it was sent";
+
+inline bool timed_out(const ferry::error& failure, std::string_view text) {
   return failure.kind() == ferry::errc::rpc_timeout &&
-         std::string_view(failure.what()).find("over before it was sent") != std::string_view::npos;
+         std::string_view(failure.what()).find(text) != std::string_view::npos;
 }
 
-/// What `start` returns, a future; or nothing, if its timeout was over before it was sent.
+/// What `start` returns, a future; or nothing, if it was too late and threw errc::rpc_timeout, whose text contains `why`.
 template <class Start>
-auto if_sent(Start&& start) -> std::optional<decltype(start())> {
+auto if_in_time(Start&& start, std::string_view why = never_sent) -> std::optional<decltype(start())> {
   try {
     return start();
   } catch (const ferry::error& failure) {
-    if (!was_never_sent(failure)) throw;
+    if (!timed_out(failure, why)) throw;
     return std::nullopt;
   }
 }
@@ -47,7 +49,7 @@ void expect_timeout(std::string_view text, Action&& action) {
     try {
       action();
     } catch (const ferry::error& failure) {
-      if (was_never_sent(failure)) continue;
+      if (timed_out(failure, never_sent)) continue;
       return expect_error(ferry::errc::rpc_timeout, text, [] { throw; });
     }
     FAIL_CHECK("nothing was thrown; expected: " << std::string(text));

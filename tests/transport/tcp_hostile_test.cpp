@@ -13,6 +13,7 @@
 
 #include <ferry/test_kit/transport_kit.hpp>
 #include "handshake.hpp"
+#include "printed_time.hpp"
 #include "raw_socket.hpp"
 
 namespace {
@@ -294,10 +295,14 @@ TEST_CASE("connecting to what is not a ferry worker fails in words") {
   }
   SUBCASE("a server that says nothing") {
     raw_server silent({});
+    const auto began = std::chrono::steady_clock::now();
     const auto [kind, text] = failure_of(connect(*tcp.over, silent.address(), hello_to("server"), {},
                                                  ferry::deadline::after(std::chrono::milliseconds(200))));
     CHECK(kind == ferry::errc::connect_failed);
-    CHECK_MESSAGE(text.find("no answer within ") != text.npos, text);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    const double told = ferry_test::seconds_behind("no answer within ", text);
+    CHECK_MESSAGE(told >= 0.2, text);
+    CHECK_MESSAGE(told <= took.count() + 0.05, text);  // rounded
   }
   SUBCASE("another worker") {
     raw_server other(d::encode_answer(ferry::hello_reply{"somebody", {}, {}, 0}));

@@ -226,7 +226,7 @@ void check_abandoned() {
       }
     }
   }
-  // Others may have had something yet when it began.
+  // Others may have had a piece yet when it began; what is left behind here is left by several rounds.
   const auto no_more_than_before = [&] {
     const auto now = in_use<Under>();
     return std::equal(now.begin(), now.end(), before.begin(), std::less_equal<>());
