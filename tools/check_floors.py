@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Checks the floors: a file includes only files of its own floor or of earlier ones, and no includes form a circle.
+"""Checks floors and rooms: a file includes only files of its own floor or of earlier ones, within a floor only rooms that come
+before its own, and no includes form a circle.
 
-A floor is a folder below include/ferry/ or src/; FLOORS is their order. Headers directly in include/ferry/ are umbrellas:
-they may include floors, but no floor may include them. A violation names both files.
+A floor is a folder below include/ferry/ or src/, a room a folder of a floor; tools/house.py lists both in order. Headers directly
+in include/ferry/ are umbrellas: they may include floors, but no floor may include them, except config.hpp, which is below all.
+src/ferry.cpp includes every source. A private header is named relative to the file that includes it, so that src/ferry.cpp
+compiles without an include path for src/. A violation names both files.
 Exit status: 0 if all is well, 1 with the violations on stdout otherwise.
 """
 
@@ -11,22 +14,9 @@ import pathlib
 import re
 import sys
 
-# Floors of one entry are siblings and do not include each other.
-FLOORS = [
-    ["base"],
-    ["device"],
-    ["tensor"],
-    ["wire"],
-    ["transport"],
-    ["store"],
-    ["backend"],
-    ["rpc"],
-    ["group"],
-    ["autograd"],
-    ["nn", "optim"],
-    ["profiler", "adapters"],
-]
-LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
+from house import AGAINST_THE_ORDER, FLOORS, HUB, ROOMS
+
+LEVEL = {name: level for level, entries in enumerate(FLOORS) for name, _ in entries}
 # The highest floor that an umbrella header may reach; the others are open.
 UMBRELLA_LIMIT = {"ferry.hpp": LEVEL["group"]}
 SUFFIXES = {".hpp", ".cpp", ".h", ".cu", ".cuh", ".ipp"}
@@ -53,7 +43,7 @@ def includes_of(root, path):
     text = COMMENT.sub(lambda found: "\n" * found.group().count("\n"), path.read_text(encoding="utf-8"))
     for found in INCLUDE.finditer(text):
         quote, name = found.groups()
-        places = [root / "include" / name, root / "src" / name]
+        places = [root / "include" / name]
         if quote == '"':
             places.insert(0, path.parent / name)
         for place in places:
@@ -64,15 +54,45 @@ def includes_of(root, path):
                 break
 
 
+def room_of(root, path):
+    """The room of a file below src/, "" for one that lies in its floor's own folder, None for other files."""
+    if (root / "src") not in path.parents:
+        return None
+    parts = path.relative_to(root / "src").parts
+    return "/".join(parts[1:-1]) if len(parts) > 1 else None
+
+
+def check_rooms(root, path, line, target, problems, used):
+    """Within a floor, rooms include those before them; what goes against the order is listed."""
+    floor, here, there = floor_of(root, path), room_of(root, path), room_of(root, target)
+    if floor != floor_of(root, target) or here is None or there is None or not there or here == there:
+        return
+    order = [name for name, _ in ROOMS.get(floor, [])]
+    if there not in order or (here and here not in order):
+        return  # reported as unknown
+    if here and order.index(there) < order.index(here):
+        return
+    file, header = path.relative_to(root).as_posix(), target.relative_to(root).as_posix()
+    if path.suffix != ".hpp" and header == HUB.get(floor):
+        return
+    if header in AGAINST_THE_ORDER.get(file, ()):
+        used.add((file, header))
+        return
+    relation = f"room '{there}' comes after room '{here}'" if here else f"a room is included by the floor's own folder '{floor}'"
+    problems.append(f"{file}:{line} includes {header}: {relation}")
+
+
 def check_order(root, path, line, target, problems):
     here, there = floor_of(root, path), floor_of(root, target)
     names = f"{path.relative_to(root)}:{line} includes {target.relative_to(root)}"
+    if target.name == "config.hpp" and there is None:
+        return
     if there is None and here is not None:
         problems.append(f"{names}: a floor must not include an umbrella header")
     elif here is None:
         limit = UMBRELLA_LIMIT.get(path.name, len(FLOORS))
         if there is not None and LEVEL.get(there, 0) > limit:
-            problems.append(f"{names}: {path.name} ends with floor '{FLOORS[limit][0]}', '{there}' is above it")
+            problems.append(f"{names}: {path.name} ends with floor '{FLOORS[limit][0][0]}', '{there}' is above it")
     elif here in LEVEL and there in LEVEL and here != there and LEVEL[there] >= LEVEL[here]:
         relation = "stands beside" if LEVEL[there] == LEVEL[here] else "comes after"
         problems.append(f"{names}: floor '{there}' {relation} floor '{here}'")
@@ -102,15 +122,23 @@ def circles(graph):
 def check(root):
     """The list of problems of the tree at `root`, and the number of files read."""
     root = root.resolve()
-    problems, graph = [], {}
+    problems, graph, used = [], {}, set()
     for path in project_files(root):
         floor = floor_of(root, path)
         if floor is not None and floor not in LEVEL:
             problems.append(f"{path.relative_to(root)}: '{floor}' is not a floor; known: {' '.join(LEVEL)}")
+        room = room_of(root, path)
+        if floor in LEVEL and room and room not in [name for name, _ in ROOMS.get(floor, [])]:
+            problems.append(f"{path.relative_to(root)}: '{room}' is not a room of floor '{floor}' (tools/house.py)")
         graph[path] = set()
         for line, target in includes_of(root, path):
             check_order(root, path, line, target, problems)
+            check_rooms(root, path, line, target, problems, used)
             graph[path].add(target)
+    for file, headers in AGAINST_THE_ORDER.items():
+        for header in headers:
+            if (root / file).is_file() and (file, header) not in used:
+                problems.append(f"{file} does not include {header} any more: take it out of tools/house.py")
     for circle in circles(graph):
         problems.append("circle: " + " -> ".join(str(path.relative_to(root)) for path in circle))
     return problems, len(graph)

@@ -2,9 +2,7 @@
 
 // Everything but autograd, modules, optimizers and the profiler.
 
-#if __cplusplus < 202002L
-  #error "ferry needs C++20 or newer: compile with -std=c++20"
-#endif
+#include <ferry/config.hpp>
 
 #include <ferry/backend/backend.hpp>
 #include <ferry/base/error.hpp>

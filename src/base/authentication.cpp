@@ -6,8 +6,9 @@
 #include <sys/random.h>
 
 #include <ferry/base/error.hpp>
+#include <ferry/config.hpp>
 
-#ifdef FERRY_WITH_AUTHENTICATION
+#if FERRY_WITH_AUTHENTICATION
   #include <openssl/crypto.h>
   #include <openssl/err.h>
   #include <openssl/evp.h>
@@ -17,7 +18,7 @@
 namespace ferry::inline v0 {
 
 bool authentication_available() noexcept {
-#ifdef FERRY_WITH_AUTHENTICATION
+#if FERRY_WITH_AUTHENTICATION
   return true;
 #else
   return false;
@@ -59,10 +60,11 @@ void check_secret_usable(std::string_view secret) {
   if (secret.empty() || authentication_available()) return;
   throw_error(errc::invalid_argument,
               "a secret was given (an option, FERRY_SECRET or FERRY_SECRET_FILE), but this ferry was built without "
-              "authentication; build it with libcrypto (-Dauthentication=enabled), or take the secret away");
+              "authentication; build it with libcrypto (Meson: -Dauthentication=enabled; src/ferry.cpp: "
+              "-DFERRY_WITH_AUTHENTICATION=1 and -lcrypto), or take the secret away");
 }
 
-#ifdef FERRY_WITH_AUTHENTICATION
+#if FERRY_WITH_AUTHENTICATION
 
 namespace {
 

@@ -7,6 +7,7 @@
 #include <new>
 
 namespace ferry::inline v0 {
+namespace detail {
 namespace {
 
 // Blocks of one size, kept by each thread. A block may be freed on another thread than it was taken on: each cache is
@@ -34,7 +35,7 @@ class block_cache {
 constexpr std::size_t small_block = 1024;
 constexpr std::size_t receive_block = std::size_t{64} * 1024 + 64;
 
-thread_local block_cache<small_block, 256> small_blocks;
+thread_local block_cache<small_block, 256> small_receive_blocks;
 thread_local block_cache<receive_block, 8> receive_blocks;
 
 void* checked(void* memory) {
@@ -43,24 +44,25 @@ void* checked(void* memory) {
 }
 
 }  // namespace
+}  // namespace detail
 
 void byte_buffer::grow(std::size_t more) {
   if (more > SIZE_MAX / 4 - size_) throw std::bad_alloc();
   const std::size_t wanted = size_ + more;
-  if (!data_ && wanted <= small_block) {
-    void* block = small_blocks.take();
-    data_ = static_cast<std::byte*>(block ? block : checked(std::malloc(small_block)));
-    capacity_ = small_block;
+  if (!data_ && wanted <= detail::small_block) {
+    void* block = detail::small_receive_blocks.take();
+    data_ = static_cast<std::byte*>(block ? block : detail::checked(std::malloc(detail::small_block)));
+    capacity_ = detail::small_block;
     return;
   }
-  const std::size_t capacity = std::max({wanted, capacity_ * 2, small_block});
-  data_ = static_cast<std::byte*>(checked(std::realloc(data_, capacity)));
+  const std::size_t capacity = std::max({wanted, capacity_ * 2, detail::small_block});
+  data_ = static_cast<std::byte*>(detail::checked(std::realloc(data_, capacity)));
   capacity_ = capacity;
 }
 
 void byte_buffer::release() noexcept {
   if (!data_) return;
-  if (capacity_ != small_block || !small_blocks.put(data_)) std::free(data_);
+  if (capacity_ != detail::small_block || !detail::small_receive_blocks.put(data_)) std::free(data_);
   data_ = nullptr;
   size_ = capacity_ = 0;
 }
@@ -72,8 +74,8 @@ struct shared_block::header {
 };
 static constexpr std::size_t block_header = 64;  // keeps the bytes on a cache line of their own
 
-static constexpr std::size_t small_capacity = small_block - block_header;
-static constexpr std::size_t receive_capacity = receive_block - block_header;
+static constexpr std::size_t small_capacity = detail::small_block - block_header;
+static constexpr std::size_t receive_capacity = detail::receive_block - block_header;
 
 shared_block shared_block::allocate(std::size_t capacity) {
   static_assert(sizeof(header) <= block_header);
@@ -81,12 +83,12 @@ shared_block shared_block::allocate(std::size_t capacity) {
   void* memory = nullptr;
   if (capacity <= small_capacity) {
     capacity = small_capacity;
-    memory = small_blocks.take();
+    memory = detail::small_receive_blocks.take();
   } else if (capacity <= receive_capacity && capacity > receive_capacity / 2) {
     capacity = receive_capacity;
-    memory = receive_blocks.take();
+    memory = detail::receive_blocks.take();
   }
-  if (!memory) memory = checked(std::malloc(capacity + block_header));
+  if (!memory) memory = detail::checked(std::malloc(capacity + block_header));
   shared_block result;
   result.block_ = new (memory) header{1, capacity, {}};
   return result;
@@ -100,7 +102,7 @@ shared_block shared_block::adopt(byte_buffer&& buffer) {
     return result;
   }
   shared_block result;
-  result.block_ = new (checked(std::malloc(block_header))) header{1, buffer.size(), std::move(buffer)};
+  result.block_ = new (detail::checked(std::malloc(block_header))) header{1, buffer.size(), std::move(buffer)};
   return result;
 }
 
@@ -113,8 +115,8 @@ void shared_block::reset() noexcept {
   if (!block || block->references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   const std::size_t capacity = block->adopted.empty() ? block->capacity : 0;
   block->~header();
-  if (capacity == receive_capacity && receive_blocks.put(block)) return;
-  if (capacity == small_capacity && small_blocks.put(block)) return;
+  if (capacity == receive_capacity && detail::receive_blocks.put(block)) return;
+  if (capacity == small_capacity && detail::small_receive_blocks.put(block)) return;
   std::free(block);
 }
 

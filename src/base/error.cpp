@@ -4,6 +4,7 @@
 #include <utility>
 
 namespace ferry::inline v0 {
+namespace detail {
 namespace {
 
 class ferry_category final : public std::error_category {
@@ -15,9 +16,10 @@ class ferry_category final : public std::error_category {
 };
 
 }  // namespace
+}  // namespace detail
 
 const std::error_category& error_category() noexcept {
-  static const ferry_category category;
+  static const detail::ferry_category category;
   return category;
 }
 

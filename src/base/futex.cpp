@@ -1,4 +1,4 @@
-#include <ferry/base/futex.hpp>
+#include <ferry/base/detail/futex.hpp>
 
 #include <linux/futex.h>
 #include <sys/syscall.h>

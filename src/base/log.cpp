@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 namespace ferry::inline v0 {
+namespace detail {
 namespace {
 
 log_level level_from_environment() noexcept {
@@ -54,26 +55,29 @@ hook<trace_sink>& trace_hook() {
 }
 
 }  // namespace
+}  // namespace detail
 
 void set_log_sink(log_sink sink, void* user) noexcept {
-  auto& hook = log_hook();
+  auto& hook = detail::log_hook();
   std::unique_lock lock(hook.mutex);
-  hook.sink = sink ? sink : write_to_stderr;
+  hook.sink = sink ? sink : detail::write_to_stderr;
   hook.user = user;
 }
 
-void set_log_level(log_level level) noexcept { current_level().store(static_cast<int>(level)); }
-log_level get_log_level() noexcept { return static_cast<log_level>(current_level().load(std::memory_order_relaxed)); }
+void set_log_level(log_level level) noexcept { detail::current_level().store(static_cast<int>(level)); }
+log_level get_log_level() noexcept {
+  return static_cast<log_level>(detail::current_level().load(std::memory_order_relaxed));
+}
 
 void log(log_level level, std::string_view text) noexcept {
   if (!log_enabled(level)) return;
-  auto& hook = log_hook();
+  auto& hook = detail::log_hook();
   std::shared_lock lock(hook.mutex);
   hook.sink(level, text, hook.user);
 }
 
 void set_trace_sink(trace_sink sink, void* user) noexcept {
-  auto& hook = trace_hook();
+  auto& hook = detail::trace_hook();
   std::unique_lock lock(hook.mutex);
   hook.sink = sink;
   hook.user = user;

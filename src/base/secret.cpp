@@ -17,9 +17,10 @@ namespace ferry::inline v0 {
 
 using detail::longest_secret;
 
+namespace detail {
 namespace {
 
-std::string_view variable(const char* name) {
+std::string_view environment_text(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
 }
@@ -68,15 +69,19 @@ std::string read_secret(const std::string& path) {
 }
 
 }  // namespace
+}  // namespace detail
 
 std::string secret_from_environment() {
-  if (const auto secret = variable("FERRY_SECRET"); !secret.empty()) return std::string(secret);
-  if (const auto path = variable("FERRY_SECRET_FILE"); !path.empty()) return read_secret(std::string(path));
+  // The secret that ferry-run makes for a run on one machine is not a demand: that machine is safe without one, too.
+  if (!authentication_available() && detail::environment_text("FERRY_SECRET_OPTIONAL") == "1") return {};
+  if (const auto secret = detail::environment_text("FERRY_SECRET"); !secret.empty()) return std::string(secret);
+  if (const auto path = detail::environment_text("FERRY_SECRET_FILE"); !path.empty())
+    return detail::read_secret(std::string(path));
   return {};
 }
 
 bool unauthenticated_allowed_by_environment() {
-  const auto value = variable("FERRY_ALLOW_UNAUTHENTICATED");
+  const auto value = detail::environment_text("FERRY_ALLOW_UNAUTHENTICATED");
   if (value.empty() || value == "0" || value == "false") return false;
   if (value == "1" || value == "true") return true;
   throw_error(errc::missing_environment, fmt::format("FERRY_ALLOW_UNAUTHENTICATED is '{}'; it must be 1 or 0", value));

@@ -12,6 +12,7 @@
 #include "device_state.hpp"
 
 namespace ferry::inline v0 {
+namespace detail {
 namespace {
 
 // Of the streams that are not the default ones. Trivial: thread-local objects destroyed late may still ask.
@@ -36,6 +37,7 @@ void* current_handle(const detail::device_state& state) {
 }
 
 }  // namespace
+}  // namespace detail
 
 device current_device(device_kind kind) {
   const device_operations& operations = operations_of(kind);
@@ -61,24 +63,24 @@ device_guard::~device_guard() {
 
 stream current_stream(device where) {
   const detail::device_state& state = detail::state_of(where);
-  return detail::stream_of(where, current_handle(state));
+  return detail::stream_of(where, detail::current_handle(state));
 }
 
 stream set_current_stream(const stream& now) {
   const detail::device_state& state = detail::state_of(now.device());
-  const stream former = detail::stream_of(state.where, current_handle(state));
-  if (chosen_stream* found = find_chosen(state.where)) {
+  const stream former = detail::stream_of(state.where, detail::current_handle(state));
+  if (detail::chosen_stream* found = detail::find_chosen(state.where)) {
     if (now.handle() != state.operations->default_stream(state.where)) {
       found->handle = now.handle();
     } else {
-      *found = chosen[--chosen_count];
+      *found = detail::chosen[--detail::chosen_count];
     }
   } else if (now.handle() != state.operations->default_stream(state.where)) {
-    if (chosen_count == most_devices) {
+    if (detail::chosen_count == detail::most_devices) {
       throw_error(errc::resource_exhausted,
-                  fmt::format("a thread has current streams on at most {} devices", most_devices));
+                  fmt::format("a thread has current streams on at most {} devices", detail::most_devices));
     }
-    chosen[chosen_count++] = {state.where, now.handle()};
+    detail::chosen[detail::chosen_count++] = {state.where, now.handle()};
   }
   return former;
 }

@@ -14,10 +14,11 @@
 #include <ferry/device/traits.hpp>
 
 namespace ferry::inline v0 {
+namespace detail {
 namespace {
 
 // The kinds of this process by number. Kinds come, and never go.
-constinit std::array<std::atomic<const device_operations*>, 256> registered{};
+constinit std::array<std::atomic<const device_operations*>, 256> registered_kinds{};
 constinit std::mutex registering{};
 
 const device_operations* find_operations(device_kind kind) noexcept {
@@ -25,11 +26,11 @@ const device_operations* find_operations(device_kind kind) noexcept {
     case device_kind::cpu: return &detail::operations_for<cpu>;
     case device_kind::cuda: return &detail::operations_for<cuda>;
   }
-  return registered[static_cast<std::size_t>(kind)].load(std::memory_order_acquire);
+  return registered_kinds[static_cast<std::size_t>(kind)].load(std::memory_order_acquire);
 }
 
 const device_operations* find_operations(std::string_view name) noexcept {
-  for (std::size_t number = 0; number != registered.size(); ++number) {
+  for (std::size_t number = 0; number != registered_kinds.size(); ++number) {
     const device_operations* found = find_operations(static_cast<device_kind>(number));
     if (found && found->name == name) return found;
   }
@@ -39,7 +40,7 @@ const device_operations* find_operations(std::string_view name) noexcept {
 // "cpu, cuda, npu"
 std::string known_kinds() {
   std::string names;
-  for (std::size_t number = 0; number != registered.size(); ++number) {
+  for (std::size_t number = 0; number != registered_kinds.size(); ++number) {
     const device_operations* found = find_operations(static_cast<device_kind>(number));
     if (found) names += fmt::format("{}{}", names.empty() ? "" : ", ", found->name);
   }
@@ -47,8 +48,6 @@ std::string known_kinds() {
 }
 
 }  // namespace
-
-namespace detail {
 
 void register_device(const device_operations& operations) {
   const auto usable = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; };
@@ -68,13 +67,13 @@ void register_device(const device_operations& operations) {
                     static_cast<int>(operations.kind), (namesake ? namesake : same_number)->name,
                     static_cast<int>((namesake ? namesake : same_number)->kind)));
   }
-  registered[static_cast<std::size_t>(operations.kind)].store(&operations, std::memory_order_release);
+  registered_kinds[static_cast<std::size_t>(operations.kind)].store(&operations, std::memory_order_release);
 }
 
 }  // namespace detail
 
 std::string_view device_kind_name(device_kind kind) noexcept {
-  const device_operations* found = find_operations(kind);
+  const device_operations* found = detail::find_operations(kind);
   return found ? found->name : "unknown";
 }
 
@@ -91,8 +90,9 @@ device parse_device(std::string_view text) {
   const std::size_t colon = text.find(':');
   const std::string_view kind = text.substr(0, colon);
   device where;
-  const device_operations* operations = find_operations(kind);
-  if (!operations) refuse(fmt::format("'{}' is no kind of device that this program knows ({})", kind, known_kinds()));
+  const device_operations* operations = detail::find_operations(kind);
+  if (!operations)
+    refuse(fmt::format("'{}' is no kind of device that this program knows ({})", kind, detail::known_kinds()));
   where.kind = operations->kind;
   if (colon != std::string_view::npos) {
     const std::string_view number = text.substr(colon + 1);
@@ -120,10 +120,10 @@ void deallocate_plain_staging(device, void* memory, std::size_t bytes) noexcept 
 }  // namespace detail
 
 const device_operations& operations_of(device_kind kind) {
-  const device_operations* found = find_operations(kind);
+  const device_operations* found = detail::find_operations(kind);
   if (found) return *found;
   throw_error(errc::bad_device, fmt::format("this program has no support for devices of the kind '{}' ({}); it has: {}",
-                                            device_kind_name(kind), static_cast<int>(kind), known_kinds()));
+                                            device_kind_name(kind), static_cast<int>(kind), detail::known_kinds()));
 }
 
 void check_device(device where) {

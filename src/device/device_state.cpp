@@ -17,14 +17,14 @@ struct kind_state {
   std::vector<std::atomic<device_state*>> devices;
 };
 
-constinit std::array<std::atomic<kind_state*>, kinds> known_kinds{};
+constinit std::array<std::atomic<kind_state*>, kinds> states_of_kinds{};
 constinit std::mutex making{};
 
 device_state& make_state(device where) {
   const device_operations& operations = operations_of(where.kind);
   check_device(where);
   const std::lock_guard lock(making);
-  std::atomic<kind_state*>& kind = known_kinds[static_cast<std::size_t>(where.kind)];
+  std::atomic<kind_state*>& kind = states_of_kinds[static_cast<std::size_t>(where.kind)];
   if (!kind.load(std::memory_order_relaxed)) {
     kind.store(new kind_state(operations.count()), std::memory_order_release);
   }
@@ -49,7 +49,7 @@ device_state& make_state(device where) {
 constinit std::atomic<bool> streams_in_use{false};
 
 device_state& state_of(device where) {
-  const kind_state* kind = known_kinds[static_cast<std::size_t>(where.kind)].load(std::memory_order_acquire);
+  const kind_state* kind = states_of_kinds[static_cast<std::size_t>(where.kind)].load(std::memory_order_acquire);
   if (kind && where.index >= 0 && static_cast<std::size_t>(where.index) < kind->devices.size()) {
     device_state* state = kind->devices[static_cast<std::size_t>(where.index)].load(std::memory_order_acquire);
     if (state) return *state;

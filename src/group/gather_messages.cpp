@@ -6,7 +6,7 @@
 #include <ferry/rpc/named.hpp>
 #include <ferry/rpc/worker.hpp>
 
-#include "../rpc/worker_core.hpp"
+#include "../rpc/worker/worker_core.hpp"
 #include "gather_rounds.hpp"
 
 namespace ferry::inline v0::detail {

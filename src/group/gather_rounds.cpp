@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "../rpc/worker_core.hpp"
+#include "../rpc/worker/worker_core.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <ferry/rpc/named.hpp>
 
-#include "../rpc/worker_core.hpp"
+#include "../rpc/worker/worker_core.hpp"
 #include "gather_messages.hpp"
 #include "gather_rounds.hpp"
 
@@ -61,7 +61,7 @@ const wire_limits& gathering::limits() const noexcept { return worker_->limits()
 std::string gathering::describe() const { return fmt::format("{} of {}", operation_, list_names(names_)); }
 
 void gathering::throw_timed_out(const std::string& why) const {
-  const double seconds = limit_.is_never() ? 0 : std::chrono::duration<double>(limit_.duration()).count();
+  const double seconds = limit_.is_never() ? 0 : in_seconds(limit_.duration());
   throw_error(errc::rpc_timeout,
               fmt::format("{}: timed out in {} after {:.2f} seconds: {}", describe(), operation_, seconds, why));
 }

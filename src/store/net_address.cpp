@@ -85,7 +85,7 @@ bool spells_loopback(const std::string& host) {
   return address && address->is_loopback();
 }
 
-resolution resolve(const std::string& host, std::uint16_t port, const interrupt& stop, deadline until) {
+resolution resolve_host(const std::string& host, std::uint16_t port, const interrupt& stop, deadline until) {
   if (const auto literal = parse_address(host, port)) return {{*literal}, {}};
   // getaddrinfo has no deadline of its own, and may take half a minute when a name server does not answer.
   struct shared {

@@ -39,7 +39,7 @@ struct resolution {
 };
 /// Looks a name up, no longer than `until`; a lookup that takes longer is left to end by itself. Empty addresses with a
 /// problem if it failed, expired or was interrupted.
-resolution resolve(const std::string& host, std::uint16_t port, const interrupt& stop, deadline until);
+resolution resolve_host(const std::string& host, std::uint16_t port, const interrupt& stop, deadline until);
 
 /// The address from which this machine would send to the outside, in `family`; nothing if it has no route.
 std::optional<net_address> routed_address(int family);

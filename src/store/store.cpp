@@ -101,7 +101,7 @@ void store::set_default_timeout(timeout value) {
 namespace detail {
 
 std::string seconds_since(clock::time_point since) {
-  return fmt::format("{:.3f} s", std::chrono::duration<double>(clock::now() - since).count());
+  return fmt::format("{:.3f} s", detail::in_seconds(clock::now() - since));
 }
 
 void throw_keys_missing(const store& where, std::span<const std::string> missing, std::size_t how_many,

@@ -1,25 +1,27 @@
 #include "device_kernels.hpp"
 
 #include <algorithm>
-#include <atomic>
 
 #include <fmt/format.h>
 
 #include <ferry/base/error.hpp>
+#include <ferry/config.hpp>
 #include <ferry/device/cuda.hpp>
 #include <ferry/device/current.hpp>
 
-#include "../device/cuda_scope.hpp"
+#include "../base/replaceable_table.hpp"
+#include "../device/cuda/cuda_scope.hpp"
 
 namespace ferry::inline v0::detail {
+
+#if !FERRY_WITH_CUDA_KERNELS
+// Without kernels.cu: strided copies and conversions on CUDA devices go through the host.
+const tensor_kernels* linked_tensor_kernels() noexcept { return nullptr; }
+#endif
+
 namespace {
 
-constinit std::atomic<const tensor_kernels*> replacement{nullptr};
-
-const tensor_kernels* kernels_in_use() noexcept {
-  const tensor_kernels* other = replacement.load(std::memory_order_acquire);
-  return other ? other : linked_tensor_kernels();
-}
+constinit replaceable_table<tensor_kernels, &linked_tensor_kernels> kernel_table;
 
 // Starts a kernel: start(table, stream) on the device of the tensors, which use its current stream from here on.
 template <class Start>
@@ -28,16 +30,14 @@ void launch(std::initializer_list<const tensor*> tensors, Start start) {
   const stream on = current_stream(where);
   for (const tensor* each : tensors) each->storage().record_use(on);
   const cuda_scope scope(where);
-  check_cuda(start(*kernels_in_use(), on.native<cuda>()), where, "start a kernel");
+  check_cuda(start(*kernel_table.in_use(), on.native<cuda>()), where, "start a kernel");
 }
 
 }  // namespace
 
-void use_tensor_kernels(const tensor_kernels* kernels) noexcept {
-  replacement.store(kernels, std::memory_order_release);
-}
+void use_tensor_kernels(const tensor_kernels* kernels) noexcept { kernel_table.replace(kernels); }
 
-bool has_kernels(device where) noexcept { return where.is_cuda() && kernels_in_use() != nullptr; }
+bool has_kernels(device where) noexcept { return where.is_cuda() && kernel_table.in_use() != nullptr; }
 
 void need_arithmetic(const tensor& t, std::string_view operation) {
   if (t.device().is_cpu() || has_kernels(t.device())) return;

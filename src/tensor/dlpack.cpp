@@ -12,6 +12,7 @@
 #include <ferry/tensor/factories.hpp>
 
 namespace ferry::inline v0 {
+namespace detail {
 namespace {
 
 // ---------------------------------------------------------------- element types
@@ -204,8 +205,6 @@ void need_managed(const void* managed) {
 }
 
 }  // namespace
-
-namespace detail {
 
 void give_to(const tensor& t, const stream& consumer) {
   if (t.device().is_cpu()) return;

@@ -14,6 +14,7 @@
 #include "layout.hpp"
 
 namespace ferry::inline v0 {
+namespace detail {
 namespace {
 
 __extension__ using int128 = __int128;
@@ -26,13 +27,14 @@ std::size_t bytes_of(const dims& shape, const dims& strides, dtype type) {
 }
 
 }  // namespace
+}  // namespace detail
 
 tensor empty(const dims& shape, dtype type, device where) {
   return empty_strided(shape, contiguous_strides(shape), type, where);
 }
 
 tensor empty_strided(const dims& shape, const dims& strides, dtype type, device where) {
-  return detail::make_tensor(storage::allocate(bytes_of(shape, strides, type), where), type, shape, strides, 0);
+  return detail::make_tensor(storage::allocate(detail::bytes_of(shape, strides, type), where), type, shape, strides, 0);
 }
 
 tensor zeros(const dims& shape, dtype type, device where) {
@@ -67,8 +69,8 @@ tensor arange(const scalar& start, const scalar& stop, const scalar& step, dtype
   std::int64_t count = 0;
   if (exact) {
     // In 128 bits: the distance of two i64 does not fit into one.
-    const auto distance = static_cast<int128>(stop.integer()) - start.integer();
-    const auto stride = static_cast<int128>(step.integer());
+    const auto distance = static_cast<detail::int128>(stop.integer()) - start.integer();
+    const auto stride = static_cast<detail::int128>(step.integer());
     const auto steps = (distance + stride - (stride > 0 ? 1 : -1)) / stride;
     if (steps > std::numeric_limits<std::int64_t>::max()) refuse("too many elements");
     count = steps > 0 ? static_cast<std::int64_t>(steps) : 0;
@@ -105,7 +107,7 @@ tensor from_blob(void* data, const dims& shape, dtype type, std::shared_ptr<cons
 
 tensor from_blob(void* data, const dims& shape, const dims& strides, dtype type, std::shared_ptr<const void> owner,
                  device where) {
-  const std::size_t bytes = bytes_of(shape, strides, type);
+  const std::size_t bytes = detail::bytes_of(shape, strides, type);
   check_device(where);
   if (!data && bytes != 0) {
     throw_error(errc::invalid_argument, fmt::format("from_blob: a null pointer for shape {}", to_string(shape)));

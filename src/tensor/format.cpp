@@ -16,6 +16,7 @@
 #include "layout.hpp"
 
 namespace ferry::inline v0 {
+namespace detail {
 namespace {
 
 constexpr std::int64_t summarised_above = 1000;  // elements
@@ -165,16 +166,17 @@ class printer {
 };
 
 }  // namespace
+}  // namespace detail
 
 std::string to_string(const tensor& t) {
   if (!t.defined()) return "tensor(undefined)";
-  std::string out(opening);
+  std::string out(detail::opening);
   bool with_shape = true;
   if (t.numel() == 0) {
     out += "[]";
     with_shape = t.rank() != 1;
   } else if (t.device().is_cpu()) {
-    printer print(t);
+    detail::printer print(t);
     if (print.collect()) {
       print.write(out);
       with_shape = false;

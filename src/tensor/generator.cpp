@@ -11,6 +11,7 @@
 #include <ferry/tensor/factories.hpp>
 
 namespace ferry::inline v0 {
+namespace detail {
 namespace {
 
 // The natural logarithm of a positive normal number. Fused operations are written out and all others stand alone, so no
@@ -51,6 +52,7 @@ void fill_normal(const tensor& t, generator& source) {
 }
 
 }  // namespace
+}  // namespace detail
 
 void generator::reseed(std::uint64_t seed) noexcept {
   for (std::uint64_t& word : state_) {  // SplitMix64
@@ -85,7 +87,7 @@ double generator::normal() noexcept {
     const double v = 2 * uniform() - 1;
     const double s = std::fma(u, u, v * v);
     if (s >= 1 || s < std::numeric_limits<double>::min()) continue;
-    const double factor = std::sqrt(-2 * exact_log(s) / s);
+    const double factor = std::sqrt(-2 * detail::exact_log(s) / s);
     spare_ = v * factor;
     has_spare_ = true;
     return u * factor;
@@ -103,25 +105,27 @@ generator& default_generator() {
 void manual_seed(std::uint64_t seed) { default_generator().reseed(seed); }
 
 tensor rand(const dims& shape, generator& source, dtype type) {
-  if (type != dtype::f16 && type != dtype::bf16 && type != dtype::f32 && type != dtype::f64) refuse("rand", type);
+  if (type != dtype::f16 && type != dtype::bf16 && type != dtype::f32 && type != dtype::f64)
+    detail::refuse("rand", type);
   tensor result = empty(shape, type);
   switch (type) {
-    case dtype::f16: fill_uniform<float16>(result, source, 11); break;
-    case dtype::bf16: fill_uniform<bfloat16>(result, source, 8); break;
-    case dtype::f32: fill_uniform<float>(result, source, 24); break;
-    default: fill_uniform<double>(result, source, 53); break;
+    case dtype::f16: detail::fill_uniform<float16>(result, source, 11); break;
+    case dtype::bf16: detail::fill_uniform<bfloat16>(result, source, 8); break;
+    case dtype::f32: detail::fill_uniform<float>(result, source, 24); break;
+    default: detail::fill_uniform<double>(result, source, 53); break;
   }
   return result;
 }
 
 tensor randn(const dims& shape, generator& source, dtype type) {
-  if (type != dtype::f16 && type != dtype::bf16 && type != dtype::f32 && type != dtype::f64) refuse("randn", type);
+  if (type != dtype::f16 && type != dtype::bf16 && type != dtype::f32 && type != dtype::f64)
+    detail::refuse("randn", type);
   tensor result = empty(shape, type);
   switch (type) {
-    case dtype::f16: fill_normal<float16>(result, source); break;
-    case dtype::bf16: fill_normal<bfloat16>(result, source); break;
-    case dtype::f32: fill_normal<float>(result, source); break;
-    default: fill_normal<double>(result, source); break;
+    case dtype::f16: detail::fill_normal<float16>(result, source); break;
+    case dtype::bf16: detail::fill_normal<bfloat16>(result, source); break;
+    case dtype::f32: detail::fill_normal<float>(result, source); break;
+    default: detail::fill_normal<double>(result, source); break;
   }
   return result;
 }

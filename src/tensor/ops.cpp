@@ -12,6 +12,7 @@
 #include "layout.hpp"
 
 namespace ferry::inline v0 {
+namespace detail {
 namespace {
 
 template <class F>
@@ -197,6 +198,7 @@ const tensor& scaled_update(const tensor& a, const tensor& b, const scalar& alph
 }
 
 }  // namespace
+}  // namespace detail
 
 dims broadcast_shapes(const dims& a, const dims& b) {
   const dims& longer = a.size() >= b.size() ? a : b;
@@ -214,71 +216,76 @@ dims broadcast_shapes(const dims& a, const dims& b) {
   return result;
 }
 
-tensor add(const tensor& a, const tensor& b, const scalar& alpha) { return scaled_sum(a, b, alpha, "add"); }
-tensor sub(const tensor& a, const tensor& b, const scalar& alpha) { return scaled_sum(a, b, negated(alpha), "sub"); }
-const tensor& add_(const tensor& a, const tensor& b, const scalar& alpha) { return scaled_update(a, b, alpha, "add_"); }
+tensor add(const tensor& a, const tensor& b, const scalar& alpha) { return detail::scaled_sum(a, b, alpha, "add"); }
+tensor sub(const tensor& a, const tensor& b, const scalar& alpha) {
+  return detail::scaled_sum(a, b, detail::negated(alpha), "sub");
+}
+const tensor& add_(const tensor& a, const tensor& b, const scalar& alpha) {
+  return detail::scaled_update(a, b, alpha, "add_");
+}
 const tensor& sub_(const tensor& a, const tensor& b, const scalar& alpha) {
-  return scaled_update(a, b, negated(alpha), "sub_");
+  return detail::scaled_update(a, b, detail::negated(alpha), "sub_");
 }
 
 tensor add(const tensor& a, const scalar& b) {
   detail::need_arithmetic(a, "add");
   tensor result = empty_like(a);
-  with_scalar<false>(a, result, b, "add");
+  detail::with_scalar<false>(a, result, b, "add");
   return result;
 }
 
-tensor sub(const tensor& a, const scalar& b) { return add(a, negated(b)); }
+tensor sub(const tensor& a, const scalar& b) { return add(a, detail::negated(b)); }
 
 tensor mul(const tensor& a, const scalar& b) {
   detail::need_arithmetic(a, "mul");
   tensor result = empty_like(a);
-  with_scalar<true>(a, result, b, "mul");
+  detail::with_scalar<true>(a, result, b, "mul");
   return result;
 }
 
 tensor mul(const tensor& a, const tensor& b) {
-  need_alike(a, b, "mul");
-  return visit_arithmetic(a.dtype(), "mul", [&](auto tag) {
+  detail::need_alike(a, b, "mul");
+  return detail::visit_arithmetic(a.dtype(), "mul", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    if (!a.device().is_cpu()) return binary_on_device<T>(a, b, kernel_operation::multiply, T{1});
-    return binary<T>(a, b, [](T x, T y) { return times(x, y); });
+    if (!a.device().is_cpu()) return detail::binary_on_device<T>(a, b, detail::kernel_operation::multiply, T{1});
+    return detail::binary<T>(a, b, [](T x, T y) { return detail::times(x, y); });
   });
 }
 
 const tensor& add_(const tensor& a, const scalar& b) {
   detail::need_arithmetic(a, "add_");
   detail::need_distinct(a, "add_");
-  with_scalar<false>(a, a, b, "add_");
+  detail::with_scalar<false>(a, a, b, "add_");
   return a;
 }
 
 const tensor& mul_(const tensor& a, const scalar& b) {
   detail::need_arithmetic(a, "mul_");
   detail::need_distinct(a, "mul_");
-  with_scalar<true>(a, a, b, "mul_");
+  detail::with_scalar<true>(a, a, b, "mul_");
   return a;
 }
 
 const tensor& mul_(const tensor& a, const tensor& b) {
-  need_alike(a, b, "mul_");
-  visit_arithmetic(a.dtype(), "mul_", [&](auto tag) {
+  detail::need_alike(a, b, "mul_");
+  detail::visit_arithmetic(a.dtype(), "mul_", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    if (!a.device().is_cpu()) return update_on_device<T>(a, b, "mul_", kernel_operation::multiply, T{1});
-    update<T>(a, b, "mul_", [](T x, T y) { return times(x, y); });
+    if (!a.device().is_cpu())
+      return detail::update_on_device<T>(a, b, "mul_", detail::kernel_operation::multiply, T{1});
+    detail::update<T>(a, b, "mul_", [](T x, T y) { return detail::times(x, y); });
   });
   return a;
 }
 
 tensor sum(const tensor& t) {
   detail::need_cpu(t, "sum");
-  return visit_arithmetic(t.dtype(), "sum", [&](auto tag) {
+  return detail::visit_arithmetic(t.dtype(), "sum", [&](auto tag) {
     using T = typename decltype(tag)::type;
     using total_type = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
     total_type total = 0;
     detail::run_walk(detail::plan_walk<1>({&t}), [&](const auto& at, const auto& step, std::int64_t count) {
       for (std::int64_t i = 0; i != count; ++i) {
-        total = plus(total, static_cast<total_type>(element_at<T>(at[0] + i * step[0])));
+        total = detail::plus(total, static_cast<total_type>(detail::element_at<T>(at[0] + i * step[0])));
       }
     });
     using result_type = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;
@@ -288,14 +295,14 @@ tensor sum(const tensor& t) {
 
 tensor matmul(const tensor& a, const tensor& b) {
   detail::need_cpu(a, "matmul");
-  need_alike(a, b, "matmul");
+  detail::need_alike(a, b, "matmul");
   if (a.rank() != 2 || b.rank() != 2 || a.size(1) != b.size(0)) {
     throw_error(errc::bad_shape, fmt::format("matmul needs [n, k] and [k, m]; the shapes are {} and {}",
                                              to_string(a.shape()), to_string(b.shape())));
   }
   const tensor left = a.contiguous();
   const tensor right = b.contiguous();
-  return visit_arithmetic(a.dtype(), "matmul", [&](auto tag) {
+  return detail::visit_arithmetic(a.dtype(), "matmul", [&](auto tag) {
     using T = typename decltype(tag)::type;
     const std::int64_t rows = a.size(0);
     const std::int64_t inner = a.size(1);
@@ -312,7 +319,7 @@ tensor matmul(const tensor& a, const tensor& b) {
         for (std::int64_t k = from; k != to; ++k) {
           const T factor = x[i * inner + k];
           const T* other = y + k * columns;
-          for (std::int64_t j = 0; j != columns; ++j) row[j] = plus(row[j], times(factor, other[j]));
+          for (std::int64_t j = 0; j != columns; ++j) row[j] = detail::plus(row[j], detail::times(factor, other[j]));
         }
       }
     }

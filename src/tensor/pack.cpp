@@ -13,6 +13,7 @@
 #include "layout.hpp"
 
 namespace ferry::inline v0 {
+namespace detail {
 namespace {
 
 // The axes that carry distinct elements, smallest stride first; of equal strides the later axis, as in row-major order.
@@ -69,15 +70,16 @@ dims canonical(std::span<const std::int64_t> shape, std::span<const std::int64_t
 }
 
 }  // namespace
+}  // namespace detail
 
-bool is_packed(const tensor& t) { return block_elements(t.shape(), t.strides()) >= 0; }
+bool is_packed(const tensor& t) { return detail::block_elements(t.shape(), t.strides()) >= 0; }
 
 tensor pack(const tensor& t) {
   if (t.storage().owns_memory() && is_packed(t)) return t;
   dims shape = t.shape();  // of the distinct elements
   dims strides = contiguous_strides(shape);
   std::int64_t expected = 1;
-  const carrying_axes axes = axes_by_stride(t.shape(), t.strides());
+  const detail::carrying_axes axes = detail::axes_by_stride(t.shape(), t.strides());
   for (std::size_t axis = 0; axis != shape.size(); ++axis) {
     if (shape[axis] > 1) strides[axis] = 0;
   }
@@ -94,8 +96,8 @@ tensor pack(const tensor& t) {
   return result;
 }
 
-std::span<const std::byte> packed_bytes(const tensor& t) { return block_of(t); }
-std::span<std::byte> writable_packed_bytes(const tensor& t) { return block_of(t); }
+std::span<const std::byte> packed_bytes(const tensor& t) { return detail::block_of(t); }
+std::span<std::byte> writable_packed_bytes(const tensor& t) { return detail::block_of(t); }
 
 std::uint64_t packed_size(dtype type, std::span<const std::int64_t> shape, std::span<const std::int64_t> strides) {
   if (dtype_size(type) == 0) {
@@ -112,7 +114,7 @@ std::uint64_t packed_size(dtype type, std::span<const std::int64_t> shape, std::
                                              fmt::join(shape, ", "), dtype_name(type)));
   }
   const bool negative = std::any_of(strides.begin(), strides.end(), [](std::int64_t stride) { return stride < 0; });
-  const std::int64_t count = negative ? -1 : block_elements(shape, strides);
+  const std::int64_t count = negative ? -1 : detail::block_elements(shape, strides);
   if (count < 0) {
     throw_error(errc::bad_shape, fmt::format("strides [{}] of shape [{}] do not make one dense block",
                                              fmt::join(strides, ", "), fmt::join(shape, ", ")));
@@ -123,7 +125,7 @@ std::uint64_t packed_size(dtype type, std::span<const std::int64_t> shape, std::
 tensor empty_packed(dtype type, std::span<const std::int64_t> shape, std::span<const std::int64_t> strides,
                     device where) {
   const std::uint64_t bytes = packed_size(type, shape, strides);
-  return detail::make_tensor(storage::allocate(bytes, where), type, dims(shape), canonical(shape, strides), 0);
+  return detail::make_tensor(storage::allocate(bytes, where), type, dims(shape), detail::canonical(shape, strides), 0);
 }
 
 }  // namespace ferry::inline v0

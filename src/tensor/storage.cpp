@@ -8,6 +8,7 @@
 #include <ferry/device/traits.hpp>
 
 namespace ferry::inline v0 {
+namespace detail {
 namespace {
 
 // Small CPU blocks share one pool block with their storage_body: one allocation instead of two.
@@ -20,23 +21,24 @@ constexpr bool joined(ferry::device where, std::size_t bytes) {
 }
 
 }  // namespace
+}  // namespace detail
 
 storage storage::allocate(std::size_t bytes, ferry::device where) {
   check_device(where);
   storage result;
-  if (joined(where, bytes)) {
-    auto* memory = static_cast<std::byte*>(cpu_allocate(head + bytes));
+  if (detail::joined(where, bytes)) {
+    auto* memory = static_cast<std::byte*>(cpu_allocate(detail::head + bytes));
     result.body_ = new (memory) detail::storage_body;
-    result.body_->data = memory + head;
+    result.body_->data = memory + detail::head;
     result.body_->allocated = true;
   } else if (where.is_cpu()) {
     void* memory = cpu_allocate(bytes);
-    result.body_ = new (cpu_allocate(head)) detail::storage_body;
+    result.body_ = new (cpu_allocate(detail::head)) detail::storage_body;
     result.body_->data = memory;
     result.body_->allocated = true;
   } else {
     auto block = std::make_shared<device_memory>(current_stream(where), bytes);
-    result.body_ = new (cpu_allocate(head)) detail::storage_body;
+    result.body_ = new (cpu_allocate(detail::head)) detail::storage_body;
     result.body_->data = block->data();
     result.body_->owner = std::move(block);
     result.body_->in_stream_order = true;
@@ -48,7 +50,7 @@ storage storage::allocate(std::size_t bytes, ferry::device where) {
 
 storage storage::foreign(void* data, std::size_t bytes, ferry::device where, std::shared_ptr<const void> owner) {
   storage result;
-  result.body_ = new (cpu_allocate(head)) detail::storage_body;
+  result.body_ = new (cpu_allocate(detail::head)) detail::storage_body;
   result.body_->where = where;
   result.body_->data = data;
   result.body_->size = bytes;
@@ -64,10 +66,10 @@ void storage::record_use(const stream& by) const {
 
 void storage::destroy(detail::storage_body* body) noexcept {
   const std::size_t bytes = body->size;
-  const bool in_head = body->allocated && joined(body->where, bytes);
+  const bool in_head = body->allocated && detail::joined(body->where, bytes);
   if (body->allocated && !in_head) cpu_deallocate(body->data, bytes);
   body->~storage_body();
-  cpu_deallocate(body, in_head ? head + bytes : head);
+  cpu_deallocate(body, in_head ? detail::head + bytes : detail::head);
 }
 
 }  // namespace ferry::inline v0

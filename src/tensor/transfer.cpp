@@ -8,7 +8,7 @@
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/pack.hpp>
 
-#include "../device/staging.hpp"
+#include "../device/memory/staging.hpp"
 #include "device_kernels.hpp"
 #include "layout.hpp"
 

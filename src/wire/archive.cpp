@@ -8,31 +8,27 @@
 #include <ferry/wire/serialize.hpp>
 
 namespace ferry::inline v0 {
+namespace detail {
 namespace {
 
 constexpr std::uint32_t new_object = 0x8000'0000U;  // cereal's mark of an object that follows
 constexpr std::uint32_t no_tensor = 0xffff'ffffU;
 constexpr std::size_t searched_tensors = 32;  // up to here a linear search is as fast as anything
 
-struct address_hash {
-  std::size_t operator()(const std::pair<const void*, const std::type_info*>& key) const noexcept {
-    return std::hash<const void*>{}(key.first);
-  }
-};
-struct same_object {
-  bool operator()(const std::pair<const void*, const std::type_info*>& a,
-                  const std::pair<const void*, const std::type_info*>& b) const noexcept {
-    return a.first == b.first && *a.second == *b.second;
-  }
-};
-
-std::string text(std::uint64_t value) { return std::to_string(value); }
-
 }  // namespace
 
-namespace detail {
-
 struct saved_pointers {
+  struct address_hash {
+    std::size_t operator()(const std::pair<const void*, const std::type_info*>& key) const noexcept {
+      return std::hash<const void*>{}(key.first);
+    }
+  };
+  struct same_object {
+    bool operator()(const std::pair<const void*, const std::type_info*>& a,
+                    const std::pair<const void*, const std::type_info*>& b) const noexcept {
+      return a.first == b.first && *a.second == *b.second;
+    }
+  };
   std::unordered_map<std::pair<const void*, const std::type_info*>, std::uint32_t, address_hash, same_object> numbers;
   std::vector<std::shared_ptr<const void>> alive;  // so that no address is used twice during one encoding
 };
@@ -65,8 +61,8 @@ wire_output_archive::wire_output_archive(byte_buffer& bytes, std::vector<tensor>
 wire_output_archive::~wire_output_archive() noexcept = default;
 
 void wire_output_archive::write_tensor(const tensor& value) {
-  if (!value.defined()) return write_number(no_tensor);
-  if (tensors_.size() <= searched_tensors) {
+  if (!value.defined()) return write_number(detail::no_tensor);
+  if (tensors_.size() <= detail::searched_tensors) {
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
       if (tensors_[i].same_as(value)) return write_number(static_cast<std::uint32_t>(i));
     }
@@ -90,16 +86,17 @@ void wire_output_archive::write_tensor(const tensor& value) {
 std::uint32_t wire_output_archive::register_pointer(std::shared_ptr<const void> pointer, const std::type_info& type) {
   if (!pointers_) pointers_ = std::make_unique<detail::saved_pointers>();
   const auto number = static_cast<std::uint32_t>(pointers_->numbers.size() + 1);
-  if (number >= new_object) throw_error(errc::not_serialisable, "more than 2^31 objects behind shared pointers");
+  if (number >= detail::new_object)
+    throw_error(errc::not_serialisable, "more than 2^31 objects behind shared pointers");
   const auto [at, fresh] = pointers_->numbers.try_emplace({pointer.get(), &type}, number);
   if (!fresh) return at->second;
   pointers_->alive.push_back(std::move(pointer));
-  return number | new_object;
+  return number | detail::new_object;
 }
 
 void wire_output_archive::too_deep() const {
-  throw_error(errc::limit_exceeded,
-              "the value to encode is nested more than " + text(max_depth_) + " levels deep (wire_limits::max_depth)");
+  throw_error(errc::limit_exceeded, "the value to encode is nested more than " + std::to_string(max_depth_) +
+                                        " levels deep (wire_limits::max_depth)");
 }
 
 wire_input_archive::wire_input_archive(std::span<const std::byte> bytes, std::span<const tensor> tensors,
@@ -117,10 +114,11 @@ wire_input_archive::~wire_input_archive() noexcept = default;
 
 tensor wire_input_archive::read_tensor() {
   const auto index = read_number<std::uint32_t>();
-  if (index == no_tensor) return {};
+  if (index == detail::no_tensor) return {};
   if (index > tensors_used_ || index >= tensors_.size()) {
-    throw_error(errc::malformed, where() + "tensor " + text(index) + " is referred to out of order; " +
-                                     text(tensors_used_) + " of " + text(tensors_.size()) + " were used before");
+    throw_error(errc::malformed, where() + "tensor " + std::to_string(index) + " is referred to out of order; " +
+                                     std::to_string(tensors_used_) + " of " + std::to_string(tensors_.size()) +
+                                     " were used before");
   }
   if (index == tensors_used_) ++tensors_used_;
   return tensors_[index];
@@ -157,9 +155,10 @@ void wire_input_archive::leave_shared_pointer(bool constructed) noexcept {
 
 void wire_input_archive::registerSharedPointer(std::uint32_t id, const std::shared_ptr<void>& pointer) {
   if (!pointers_) pointers_ = std::make_unique<detail::loaded_pointers>();
-  const std::uint32_t number = id & ~new_object;
+  const std::uint32_t number = id & ~detail::new_object;
   if (number != pointers_->objects.size() + 1 || expected_ == nullptr) {
-    throw_error(errc::malformed, where() + "object " + text(number) + " behind a shared pointer is out of order");
+    throw_error(errc::malformed,
+                where() + "object " + std::to_string(number) + " behind a shared pointer is out of order");
   }
   pointers_->objects.push_back({pointer, expected_, constructed_});
   if (!constructed_) pointers_->unfinished.back() = number;
@@ -169,7 +168,7 @@ std::shared_ptr<void> wire_input_archive::getSharedPointer(std::uint32_t id) {
   if (id == 0) return nullptr;
   if (!pointers_ || id > pointers_->objects.size()) {
     throw_error(errc::malformed,
-                where() + "a shared pointer refers to object " + text(id) + ", which did not come yet");
+                where() + "a shared pointer refers to object " + std::to_string(id) + ", which did not come yet");
   }
   const auto& object = pointers_->objects[id - 1];
   if (expected_ == nullptr || *object.type != *expected_) {
@@ -186,42 +185,45 @@ std::shared_ptr<void> wire_input_archive::getSharedPointer(std::uint32_t id) {
 }
 
 std::string wire_input_archive::where() const {
-  return "byte " + text(static_cast<std::uint64_t>(next_ - begin_)) + " of " +
-         text(static_cast<std::uint64_t>(end_ - begin_)) + ": ";
+  return "byte " + std::to_string(static_cast<std::uint64_t>(next_ - begin_)) + " of " +
+         std::to_string(static_cast<std::uint64_t>(end_ - begin_)) + ": ";
 }
 
 void wire_input_archive::ran_out(std::size_t wanted) const {
-  throw_error(errc::truncated, where() + text(wanted) + " more bytes are needed, " + text(left()) +
+  throw_error(errc::truncated, where() + std::to_string(wanted) + " more bytes are needed, " + std::to_string(left()) +
                                    " are left; were the types of both sides the same?");
 }
 
 void wire_input_archive::bad_bool(std::uint8_t value) const {
-  throw_error(errc::malformed, where() + "a bool is " + text(value) + ", not 0 or 1");
+  throw_error(errc::malformed, where() + "a bool is " + std::to_string(value) + ", not 0 or 1");
 }
 
 void wire_input_archive::count_beyond_end(std::uint64_t count, std::size_t bytes) const {
-  throw_error(errc::truncated, where() + "a count of " + text(count) + " elements of at least " + text(bytes) +
-                                   " bytes each, with " + text(left()) + " bytes left");
+  throw_error(errc::truncated, where() + "a count of " + std::to_string(count) + " elements of at least " +
+                                   std::to_string(bytes) + " bytes each, with " + std::to_string(left()) +
+                                   " bytes left");
 }
 
 void wire_input_archive::over_budget(std::uint64_t count, std::uint64_t bytes) const {
-  throw_error(errc::limit_exceeded, where() + text(count) + " elements of " + text(bytes) +
-                                        " bytes in memory exceed what is left of the budget, " + text(budget_) +
+  throw_error(errc::limit_exceeded, where() + std::to_string(count) + " elements of " + std::to_string(bytes) +
+                                        " bytes in memory exceed what is left of the budget, " +
+                                        std::to_string(budget_) +
                                         " bytes (wire_limits::max_decoded_bytes, max_expansion)");
 }
 
 void wire_input_archive::too_deep() const {
-  throw_error(errc::limit_exceeded,
-              where() + "values are nested more than " + text(max_depth_) + " levels deep (wire_limits::max_depth)");
+  throw_error(errc::limit_exceeded, where() + "values are nested more than " + std::to_string(max_depth_) +
+                                        " levels deep (wire_limits::max_depth)");
 }
 
 void wire_input_archive::left_over() const {
-  throw_error(errc::malformed,
-              where() + text(left()) + " bytes follow the last value; were the types of both sides the same?");
+  throw_error(errc::malformed, where() + std::to_string(left()) +
+                                   " bytes follow the last value; were the types of both sides the same?");
 }
 
 void wire_input_archive::tensors_left_over() const {
-  throw_error(errc::malformed, text(tensors_.size() - tensors_used_) + " of " + text(tensors_.size()) +
+  throw_error(errc::malformed, std::to_string(tensors_.size() - tensors_used_) + " of " +
+                                   std::to_string(tensors_.size()) +
                                    " tensors belong to no value; were the types of both sides the same?");
 }
 

@@ -7,12 +7,13 @@
 
 #include <ferry/base/error.hpp>
 #include <ferry/tensor/pack.hpp>
-#include <ferry/wire/little_endian.hpp>
+#include <ferry/wire/detail/little_endian.hpp>
 
 #include "device_marks.hpp"
 #include "tensor_table.hpp"
 
 namespace ferry::inline v0 {
+namespace detail {
 namespace {
 
 using detail::load_le;
@@ -30,8 +31,6 @@ constexpr std::size_t padded(std::size_t bytes) noexcept {
 // docs/protocol.md, "Tensor table".
 constexpr std::size_t entry_header = 8;
 constexpr std::size_t entry_per_axis = 16;
-
-std::string text(std::uint64_t value) { return std::to_string(value); }
 
 std::size_t entry_size(std::size_t rank) noexcept { return entry_header + entry_per_axis * rank; }
 
@@ -61,7 +60,7 @@ struct table_entry {
 };
 
 [[noreturn]] void refuse_entry(errc code, std::size_t index, const std::string& why) {
-  throw_error(code, "tensor " + text(index) + " of the message: " + why);
+  throw_error(code, "tensor " + std::to_string(index) + " of the message: " + why);
 }
 
 table_entry next_entry(std::span<const std::byte>& table, std::size_t index, const wire_limits& limits) {
@@ -70,7 +69,7 @@ table_entry next_entry(std::span<const std::byte>& table, std::size_t index, con
   table_entry entry;
   entry.type = static_cast<dtype>(load_le<std::uint8_t>(at));
   if (dtype_size(entry.type) == 0) {
-    refuse_entry(errc::malformed, index, "unknown dtype " + text(load_le<std::uint8_t>(at)));
+    refuse_entry(errc::malformed, index, "unknown dtype " + std::to_string(load_le<std::uint8_t>(at)));
   }
   entry.where = {static_cast<device_kind>(load_le<std::uint8_t>(at + 1)), load_le<std::int16_t>(at + 2)};
   entry.rank = load_le<std::uint8_t>(at + 4);
@@ -79,8 +78,8 @@ table_entry next_entry(std::span<const std::byte>& table, std::size_t index, con
   }
   if (entry.rank > limits.max_rank || entry.rank > max_rank) {
     refuse_entry(errc::limit_exceeded, index,
-                 "it has " + text(entry.rank) + " dimensions, the limit is " +
-                     text(std::min<std::size_t>(limits.max_rank, max_rank)) + " (wire_limits::max_rank)");
+                 "it has " + std::to_string(entry.rank) + " dimensions, the limit is " +
+                     std::to_string(std::min<std::size_t>(limits.max_rank, max_rank)) + " (wire_limits::max_rank)");
   }
   if (table.size() < entry_size(entry.rank)) {
     refuse_entry(errc::truncated, index, "the tensor table ends within its entry");
@@ -89,7 +88,7 @@ table_entry next_entry(std::span<const std::byte>& table, std::size_t index, con
   for (std::size_t axis = 0; axis < entry.rank; ++axis, at += 8) {
     const auto size = load_le<std::uint64_t>(at);
     if (size > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-      refuse_entry(errc::malformed, index, "the size of axis " + text(axis) + " is " + text(size));
+      refuse_entry(errc::malformed, index, "the size of axis " + std::to_string(axis) + " is " + std::to_string(size));
     }
     entry.shape[axis] = static_cast<std::int64_t>(size);
   }
@@ -107,21 +106,23 @@ std::uint64_t size_of(const table_entry& entry, std::size_t index) {
 }
 
 }  // namespace
+}  // namespace detail
 
 void outgoing_message::add_extension(std::uint16_t type, bool critical, std::span<const std::byte> content) {
   if (bytes.size() != payload_start_) {
     throw_error(errc::invalid_argument, "an extension record must be added before the payload is begun");
   }
-  if (content.size() > std::numeric_limits<std::uint32_t>::max() - record_header - record_alignment) {
-    throw_error(errc::limit_exceeded, "an extension record of " + text(content.size()) + " bytes; at most 2^32 - 17");
+  if (content.size() > std::numeric_limits<std::uint32_t>::max() - detail::record_header - detail::record_alignment) {
+    throw_error(errc::limit_exceeded,
+                "an extension record of " + std::to_string(content.size()) + " bytes; at most 2^32 - 17");
   }
-  const std::size_t body = padded(content.size());
-  std::byte* at = bytes.extend(record_header + body);
-  store_le(at, type);
-  store_le(at + 2, critical ? record_critical : std::uint16_t{0});
-  store_le(at + 4, static_cast<std::uint32_t>(content.size()));
-  if (!content.empty()) std::memcpy(at + record_header, content.data(), content.size());
-  if (body != content.size()) std::memset(at + record_header + content.size(), 0, body - content.size());
+  const std::size_t body = detail::padded(content.size());
+  std::byte* at = bytes.extend(detail::record_header + body);
+  detail::store_le(at, type);
+  detail::store_le(at + 2, critical ? detail::record_critical : std::uint16_t{0});
+  detail::store_le(at + 4, static_cast<std::uint32_t>(content.size()));
+  if (!content.empty()) std::memcpy(at + detail::record_header, content.data(), content.size());
+  if (body != content.size()) std::memset(at + detail::record_header + content.size(), 0, body - content.size());
   payload_start_ = bytes.size();
 }
 
@@ -175,12 +176,12 @@ void outgoing_message::finish() {
   constexpr wire_limits format;  // what a receiver with default limits takes
   const std::size_t extension_bytes = payload_start_ - frame_header::encoded_size;
   if (extension_bytes > format.max_extension_bytes) {
-    throw_error(errc::limit_exceeded, "the extension records of a message take " + text(extension_bytes) +
-                                          " bytes, the limit is " + text(format.max_extension_bytes));
+    throw_error(errc::limit_exceeded, "the extension records of a message take " + std::to_string(extension_bytes) +
+                                          " bytes, the limit is " + std::to_string(format.max_extension_bytes));
   }
   if (tensors.size() > format.max_tensors) {
-    throw_error(errc::limit_exceeded, "a message with " + text(tensors.size()) + " tensors, the limit is " +
-                                          text(format.max_tensors) + "; stack them into fewer");
+    throw_error(errc::limit_exceeded, "a message with " + std::to_string(tensors.size()) + " tensors, the limit is " +
+                                          std::to_string(format.max_tensors) + "; stack them into fewer");
   }
   if (table_start_ != 0) bytes.truncate(table_start_);
   table_start_ = bytes.size();
@@ -193,15 +194,16 @@ void outgoing_message::finish() {
     const device target = targets.empty() ? device() : targets.at(i);
     if (!tensors[i].device().is_cpu() || !target.is_cpu()) on_devices_ = true;
     tensors[i] = pack(tensors[i]);
-    append_entry(bytes, tensors[i], target);
+    detail::append_entry(bytes, tensors[i], target);
     header.tensor_bytes += packed_bytes(tensors[i]).size();
   }
   header.table_bytes = static_cast<std::uint32_t>(bytes.size() - table_start_);
   if (header.tensor_bytes > format.max_message_bytes - std::min(header.payload_bytes, format.max_message_bytes) ||
       header.payload_bytes > format.max_message_bytes) {
-    throw_error(errc::limit_exceeded, "a message with " + text(header.payload_bytes) + " bytes of payload and " +
-                                          text(header.tensor_bytes) + " bytes of tensors, the limit is " +
-                                          text(format.max_message_bytes) + " together");
+    throw_error(errc::limit_exceeded, "a message with " + std::to_string(header.payload_bytes) +
+                                          " bytes of payload and " + std::to_string(header.tensor_bytes) +
+                                          " bytes of tensors, the limit is " +
+                                          std::to_string(format.max_message_bytes) + " together");
   }
   if (on_devices_ && !marks_) marks_ = detail::mark_devices(tensors);
   header.encode(bytes.data());
@@ -209,28 +211,30 @@ void outgoing_message::finish() {
 
 bool next_extension(std::span<const std::byte>& records, extension_record& record) {
   if (records.empty()) return false;
-  if (records.size() < record_header) {
+  if (records.size() < detail::record_header) {
     throw_error(errc::truncated, "the extension records end within the header of one");
   }
-  const auto flags = load_le<std::uint16_t>(records.data() + 2);
-  const std::size_t length = load_le<std::uint32_t>(records.data() + 4);
-  record.type = load_le<std::uint16_t>(records.data());
-  record.critical = (flags & record_critical) != 0;
-  if ((flags & ~record_critical) != 0) {
-    throw_error(errc::malformed, "extension record of type " + text(record.type) + " has unknown flags " + text(flags));
+  const auto flags = detail::load_le<std::uint16_t>(records.data() + 2);
+  const std::size_t length = detail::load_le<std::uint32_t>(records.data() + 4);
+  record.type = detail::load_le<std::uint16_t>(records.data());
+  record.critical = (flags & detail::record_critical) != 0;
+  if ((flags & ~detail::record_critical) != 0) {
+    throw_error(errc::malformed, "extension record of type " + std::to_string(record.type) + " has unknown flags " +
+                                     std::to_string(flags));
   }
-  if (padded(length) > records.size() - record_header) {
-    throw_error(errc::truncated, "extension record of type " + text(record.type) + " says " + text(length) +
-                                     " bytes, " + text(records.size() - record_header) + " are left");
+  if (detail::padded(length) > records.size() - detail::record_header) {
+    throw_error(errc::truncated, "extension record of type " + std::to_string(record.type) + " says " +
+                                     std::to_string(length) + " bytes, " +
+                                     std::to_string(records.size() - detail::record_header) + " are left");
   }
-  record.content = records.subspan(record_header, length);
-  for (std::size_t i = length; i < padded(length); ++i) {
-    if (records[record_header + i] != std::byte{0}) {
+  record.content = records.subspan(detail::record_header, length);
+  for (std::size_t i = length; i < detail::padded(length); ++i) {
+    if (records[detail::record_header + i] != std::byte{0}) {
       throw_error(errc::malformed,
-                  "extension record of type " + text(record.type) + " is padded with other than zeros");
+                  "extension record of type " + std::to_string(record.type) + " is padded with other than zeros");
     }
   }
-  records = records.subspan(record_header + padded(length));
+  records = records.subspan(detail::record_header + detail::padded(length));
   return true;
 }
 
@@ -239,12 +243,13 @@ void check_extensions(std::span<const std::byte> records) {
   while (next_extension(records, record)) {
     if (record.critical) {
       throw_error(errc::unknown_extension,
-                  "the message has a critical extension record of type " + text(record.type) +
+                  "the message has a critical extension record of type " + std::to_string(record.type) +
                       ", which this version of ferry does not know; build both programs with the same one");
     }
   }
 }
 
+namespace detail {
 namespace {
 
 // Shows all entries, each checked, and checks their sum: before anybody allocates the first tensor.
@@ -257,30 +262,33 @@ void visit_entries(const frame_header& header, std::span<const std::byte> table,
     const table_entry entry = next_entry(rest, i, limits);
     const std::uint64_t size = size_of(entry, i);
     if (size > header.tensor_bytes - total) {
-      refuse_entry(errc::malformed, i,
-                   "the tensors are larger than the " + text(header.tensor_bytes) + " bytes that the header promises");
+      refuse_entry(
+          errc::malformed, i,
+          "the tensors are larger than the " + std::to_string(header.tensor_bytes) + " bytes that the header promises");
     }
     total += size;
     visit(entry, i, size);
   }
   if (!rest.empty())
-    throw_error(errc::malformed, text(rest.size()) + " bytes follow the last entry of the tensor table");
+    throw_error(errc::malformed, std::to_string(rest.size()) + " bytes follow the last entry of the tensor table");
   if (total != header.tensor_bytes) {
-    throw_error(errc::malformed, "the tensors of the message have " + text(total) + " bytes, the header says " +
-                                     text(header.tensor_bytes));
+    throw_error(errc::malformed, "the tensors of the message have " + std::to_string(total) +
+                                     " bytes, the header says " + std::to_string(header.tensor_bytes));
   }
   if (total > limits.max_message_bytes) {
-    throw_error(errc::limit_exceeded, "the tensors of the message have " + text(total) + " bytes, the limit is " +
-                                          text(limits.max_message_bytes) + " (wire_limits::max_message_bytes)");
+    throw_error(errc::limit_exceeded, "the tensors of the message have " + std::to_string(total) +
+                                          " bytes, the limit is " + std::to_string(limits.max_message_bytes) +
+                                          " (wire_limits::max_message_bytes)");
   }
 }
 
 }  // namespace
+}  // namespace detail
 
 std::vector<tensor_description> describe_tensors(const frame_header& header, std::span<const std::byte> table,
                                                  const wire_limits& limits) {
   std::vector<tensor_description> all;
-  visit_entries(header, table, limits, [&](const table_entry& entry, std::size_t, std::uint64_t size) {
+  detail::visit_entries(header, table, limits, [&](const detail::table_entry& entry, std::size_t, std::uint64_t size) {
     all.push_back({entry.type, entry.where, dims(entry.shape_span()), dims(entry.strides_span()), size});
   });
   return all;
@@ -288,27 +296,28 @@ std::vector<tensor_description> describe_tensors(const frame_header& header, std
 
 std::vector<tensor> decode_tensor_table(const frame_header& header, std::span<const std::byte> table,
                                         const wire_limits& limits) {
-  visit_entries(header, table, limits, [&](const table_entry& entry, std::size_t i, std::uint64_t) {
+  detail::visit_entries(header, table, limits, [&](const detail::table_entry& entry, std::size_t i, std::uint64_t) {
     if (entry.where == device()) return;
-    refuse_entry(errc::bad_device, i,
-                 "it is for device " + text(static_cast<std::uint8_t>(entry.where.kind)) + ":" +
-                     std::to_string(entry.where.index) + ", but this connection receives tensors on the CPU only");
+    detail::refuse_entry(errc::bad_device, i,
+                         "it is for device " + std::to_string(static_cast<std::uint8_t>(entry.where.kind)) + ":" +
+                             std::to_string(entry.where.index) +
+                             ", but this connection receives tensors on the CPU only");
   });
   std::vector<tensor> tensors;
   tensors.reserve(header.tensor_count);
   std::span<const std::byte> rest = table;
   for (std::size_t i = 0; i < header.tensor_count; ++i) {
-    const table_entry entry = next_entry(rest, i, limits);
+    const detail::table_entry entry = detail::next_entry(rest, i, limits);
     tensors.push_back(empty_packed(entry.type, entry.shape_span(), entry.strides_span()));
   }
   return tensors;
 }
 
 bool detail::names_devices(const frame_header& header, std::span<const std::byte> table) noexcept {
-  for (std::size_t i = 0; i < header.tensor_count && table.size() >= entry_header; ++i) {
+  for (std::size_t i = 0; i < header.tensor_count && table.size() >= detail::entry_header; ++i) {
     const std::byte* at = table.data();
-    if (load_le<std::uint8_t>(at + 1) != 0 || load_le<std::int16_t>(at + 2) != 0) return true;
-    const std::size_t size = entry_size(load_le<std::uint8_t>(at + 4));
+    if (detail::load_le<std::uint8_t>(at + 1) != 0 || detail::load_le<std::int16_t>(at + 2) != 0) return true;
+    const std::size_t size = detail::entry_size(detail::load_le<std::uint8_t>(at + 4));
     table = table.subspan(std::min(size, table.size()));
   }
   return false;
@@ -317,15 +326,15 @@ bool detail::names_devices(const frame_header& header, std::span<const std::byte
 void outcome_record::encode(std::byte* out) const noexcept {
   const std::size_t length = std::min(text.size(), longest_text);
   std::memset(out, 0, encoded_size);
-  store_le(out, static_cast<std::uint32_t>(code));
-  store_le(out + 4, static_cast<std::uint32_t>(length));
+  detail::store_le(out, static_cast<std::uint32_t>(code));
+  detail::store_le(out + 4, static_cast<std::uint32_t>(length));
   if (length != 0) std::memcpy(out + 8, text.data(), length);
 }
 
 outcome_record outcome_record::decode(const std::byte* in) {
   outcome_record result;
-  const auto code = static_cast<std::int32_t>(load_le<std::uint32_t>(in));
-  const std::size_t length = load_le<std::uint32_t>(in + 4);
+  const auto code = static_cast<std::int32_t>(detail::load_le<std::uint32_t>(in));
+  const std::size_t length = detail::load_le<std::uint32_t>(in + 4);
   if (length > longest_text || (code == 0 && length != 0)) {
     throw_error(errc::malformed, "an outcome record with code " + std::to_string(code) + " and a text of " +
                                      std::to_string(length) + " bytes");
@@ -341,7 +350,8 @@ void check_received(std::span<const tensor> tensors) {
     if (tensors[i].dtype() != dtype::bool_ || !tensors[i].device().is_cpu()) continue;
     std::byte other{0};
     for (const std::byte each : packed_bytes(tensors[i])) other |= each;
-    if (other > std::byte{1}) refuse_entry(errc::malformed, i, "an element of a bool tensor is neither 0 nor 1");
+    if (other > std::byte{1})
+      detail::refuse_entry(errc::malformed, i, "an element of a bool tensor is neither 0 nor 1");
   }
 }
 

@@ -23,8 +23,8 @@
 
 #include <doctest/doctest.h>
 
-#include <ferry/backend/faulty.hpp>
 #include <ferry/ferry.hpp>
+#include <ferry/test_kit/faulty.hpp>
 
 #include "processes.hpp"
 #include "temporary_directory.hpp"

@@ -10,7 +10,7 @@
 
 #include <ferry/rpc/exceptions.hpp>
 
-#include "../../src/rpc/worker_core.hpp"
+#include "rpc/worker/worker_core.hpp"
 #include "targets.hpp"
 
 namespace fuzz {

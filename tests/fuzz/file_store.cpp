@@ -7,8 +7,8 @@
 
 #include <unistd.h>
 
-#include "../../src/store/codec.hpp"
-#include "../../src/store/file_log.hpp"
+#include "store/codec.hpp"
+#include "store/file/file_log.hpp"
 #include "targets.hpp"
 
 namespace fuzz {

@@ -11,8 +11,8 @@
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/pack.hpp>
 
-#include "../../src/transport/frame_reader.hpp"
 #include "targets.hpp"
+#include "transport/streams/frame_reader.hpp"
 
 namespace fuzz {
 namespace {

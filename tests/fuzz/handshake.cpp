@@ -1,6 +1,6 @@
 // The hello and its answer or challenge, prefix and body. Input: u8 (odd: an answer), then the bytes as they come off the stream.
 
-#include "../../src/transport/handshake.hpp"
+#include "transport/sockets/handshake.hpp"
 #include "targets.hpp"
 
 namespace fuzz {

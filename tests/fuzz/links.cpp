@@ -9,7 +9,7 @@
 #include <deque>
 #include <memory>
 
-#include "../../src/backend/links.hpp"
+#include "backend/links/links.hpp"
 #include "targets.hpp"
 
 namespace fuzz {

@@ -6,8 +6,8 @@
 
 #include <ferry/wire/serialize.hpp>
 
-#include "../../src/rpc/reference_messages.hpp"
-#include "../../src/rpc/reference_records.hpp"
+#include "rpc/references/protocol/reference_messages.hpp"
+#include "rpc/references/protocol/reference_records.hpp"
 #include "targets.hpp"
 
 namespace fuzz {

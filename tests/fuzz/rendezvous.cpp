@@ -10,8 +10,8 @@
 #include <ferry/store/launch.hpp>
 #include <ferry/store/rendezvous.hpp>
 
-#include "../../src/store/init_method.hpp"
-#include "../../src/store/slurm_lists.hpp"
+#include "store/launch/init_method.hpp"
+#include "store/launch/slurm_lists.hpp"
 #include "targets.hpp"
 
 namespace fuzz {

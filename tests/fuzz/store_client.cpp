@@ -8,8 +8,8 @@
 
 #include <ferry/base/secret.hpp>
 
-#include "../../src/store/tcp_connection.hpp"
-#include "../../src/store/tcp_replies.hpp"
+#include "store/tcp/tcp_connection.hpp"
+#include "store/tcp/tcp_replies.hpp"
 #include "targets.hpp"
 
 namespace fuzz {

@@ -10,9 +10,9 @@
 
 #include <ferry/base/secret.hpp>
 
-#include "../../src/store/tcp_protocol.hpp"
-#include "../../src/store/tcp_server_core.hpp"
-#include "../../src/store/tcp_server_session.hpp"
+#include "store/tcp/tcp_protocol.hpp"
+#include "store/tcp/tcp_server_core.hpp"
+#include "store/tcp/tcp_server_session.hpp"
 #include "targets.hpp"
 
 namespace fuzz {

@@ -1,7 +1,7 @@
 // What workers write into the store: the record of one, an entry of a dynamic group's log, the list of its members. Input: the
 // value of the key.
 
-#include "../../src/backend/membership.hpp"
+#include "backend/membership/membership.hpp"
 #include "targets.hpp"
 
 namespace fuzz {

@@ -19,7 +19,7 @@
 #include "captured_log.hpp"
 #include "cluster.hpp"
 #include "expect_error.hpp"
-#include "gather_rounds.hpp"
+#include "group/gather_rounds.hpp"
 
 using namespace std::chrono_literals;
 using ferry::errc;

@@ -9,7 +9,7 @@
 
 #include "cluster.hpp"
 #include "expect_error.hpp"
-#include "gather_rounds.hpp"
+#include "group/gather_rounds.hpp"
 
 using namespace std::chrono_literals;
 using ferry::errc;

@@ -12,7 +12,7 @@
 
 #include "captured_log.hpp"
 #include "cluster.hpp"
-#include "gather_rounds.hpp"
+#include "group/gather_rounds.hpp"
 #include "processes.hpp"
 
 using namespace std::chrono_literals;

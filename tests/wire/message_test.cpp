@@ -9,7 +9,7 @@
 
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/pack.hpp>
-#include <ferry/wire/little_endian.hpp>
+#include <ferry/wire/detail/little_endian.hpp>
 #include <ferry/wire/serialize.hpp>
 
 #include "errors.hpp"

@@ -25,7 +25,7 @@ constexpr std::array other_signals{SIGUSR1, SIGUSR2};
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
-#ifdef FERRY_WITH_AUTHENTICATION
+#if FERRY_WITH_AUTHENTICATION
 constexpr bool workers_can_prove = true;
 #else
 constexpr bool workers_can_prove = false;
@@ -75,7 +75,10 @@ std::vector<std::string> environment(const options& chosen, const placement& pla
       {"MASTER_PORT", std::to_string(place.port)},
       // Left by a torchrun that started ferry-run: its store is not at this MASTER_PORT.
       {"TORCHELASTIC_USE_AGENT_STORE", ""}};
-  if (!secret.empty()) set.emplace_back("FERRY_SECRET", secret);
+  if (!secret.empty()) {
+    set.emplace_back("FERRY_SECRET", secret);
+    set.emplace_back("FERRY_SECRET_OPTIONAL", "1");  // programs built without authentication do without it
+  }
   std::vector<std::string> result;
   for (char** entry = environ; *entry; ++entry) {
     const std::string text = *entry;

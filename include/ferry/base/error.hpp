@@ -7,6 +7,8 @@
   #error "ferry needs C++20 or newer: compile with -std=c++20"
 #endif
 
+#include <ferry/config.hpp>
+
 #include <exception>
 #include <stdexcept>
 #include <string>

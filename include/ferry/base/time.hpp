@@ -71,4 +71,12 @@ class deadline {
   clock::time_point at_ = clock::time_point::max();
 };
 
+namespace detail {
+
+/// For texts and reports.
+[[nodiscard]] constexpr double in_seconds(std::chrono::nanoseconds value) noexcept {
+  return std::chrono::duration<double>(value).count();
+}
+
+}  // namespace detail
 }  // namespace ferry::inline v0

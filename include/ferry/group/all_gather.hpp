@@ -11,7 +11,7 @@
 
 #include <ferry/base/type_name.hpp>
 #include <ferry/group/gathered.hpp>
-#include <ferry/rpc/members.hpp>
+#include <ferry/rpc/detail/members.hpp>
 #include <ferry/rpc/worker.hpp>
 #include <ferry/wire/serialize.hpp>
 

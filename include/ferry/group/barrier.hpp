@@ -2,7 +2,7 @@
 
 // barrier: wait for each other.
 
-#include <ferry/rpc/members.hpp>
+#include <ferry/rpc/detail/members.hpp>
 #include <ferry/rpc/worker.hpp>
 
 namespace ferry::inline v0 {

@@ -12,11 +12,11 @@
 #include <utility>
 
 #include <ferry/backend/agent.hpp>
+#include <ferry/rpc/detail/reference_handle.hpp>
+#include <ferry/rpc/detail/served_call.hpp>
 #include <ferry/rpc/future.hpp>
 #include <ferry/rpc/method.hpp>
 #include <ferry/rpc/named.hpp>
-#include <ferry/rpc/reference_handle.hpp>
-#include <ferry/rpc/served_call.hpp>
 #include <ferry/rpc/to.hpp>
 
 namespace ferry::inline v0 {

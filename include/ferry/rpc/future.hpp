@@ -6,8 +6,8 @@
 #include <coroutine>
 #include <optional>
 
-#include <ferry/rpc/async_traits.hpp>
-#include <ferry/rpc/future_state.hpp>
+#include <ferry/rpc/detail/async_traits.hpp>
+#include <ferry/rpc/detail/future_state.hpp>
 
 namespace ferry::inline v0 {
 

@@ -10,8 +10,8 @@
 
 #include <ferry/base/method_name.hpp>
 #include <ferry/base/type_name.hpp>
-#include <ferry/rpc/async_traits.hpp>
-#include <ferry/rpc/method_entry.hpp>
+#include <ferry/rpc/detail/async_traits.hpp>
+#include <ferry/rpc/detail/method_entry.hpp>
 #include <ferry/wire/serialize.hpp>
 
 namespace ferry::inline v0 {

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include <ferry/rpc/call.hpp>
+#include <ferry/rpc/detail/reference_handle.hpp>
 #include <ferry/rpc/object_traits.hpp>
-#include <ferry/rpc/reference_handle.hpp>
 
 namespace ferry::inline v0 {
 

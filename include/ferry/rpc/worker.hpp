@@ -13,7 +13,7 @@
 #include <ferry/backend/backend.hpp>
 #include <ferry/rpc/call.hpp>
 #include <ferry/rpc/debug.hpp>
-#include <ferry/rpc/members.hpp>
+#include <ferry/rpc/detail/members.hpp>
 #include <ferry/rpc/rref.hpp>
 
 namespace ferry::inline v0 {

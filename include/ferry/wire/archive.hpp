@@ -6,6 +6,8 @@
 // Every type with a cereal serialiser works. Of cereal's own, those for string, vector, array, pair, tuple and optional
 // are included with <ferry/wire/serialize.hpp>; for others include <cereal/types/map.hpp> and so on.
 
+#include <ferry/config.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -19,9 +21,9 @@
 
 #include <ferry/base/bytes.hpp>
 #include <ferry/tensor/tensor.hpp>
-#include <ferry/wire/element_cost.hpp>
+#include <ferry/wire/detail/element_cost.hpp>
+#include <ferry/wire/detail/little_endian.hpp>
 #include <ferry/wire/limits.hpp>
-#include <ferry/wire/little_endian.hpp>
 
 namespace ferry::inline v0 {
 namespace detail {

@@ -2,6 +2,8 @@
 
 // cereal's serialisers for the most common standard types, and block copies for sequences of numbers in their format.
 
+#include <ferry/config.hpp>
+
 #include <array>
 #include <cstddef>
 #include <cstring>

@@ -2,6 +2,8 @@
 
 // Tensors in archives: out of band on ferry's own, whole on any other archive of cereal (checkpoints).
 
+#include <ferry/config.hpp>
+
 #include <concepts>
 #include <cstddef>
 #include <cstdint>

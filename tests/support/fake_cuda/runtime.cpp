@@ -10,7 +10,7 @@
 #include <set>
 #include <utility>
 
-#include <device/cuda_runtime.hpp>
+#include <device/cuda/cuda_runtime.hpp>
 #include <tensor/kernels.hpp>
 
 #include "executor.hpp"

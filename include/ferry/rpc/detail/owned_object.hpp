@@ -1,0 +1,175 @@
+#pragma once
+
+// An object that references lead to, at its owner. Users see it through rref<T>.
+
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include <ferry/base/type_name.hpp>
+#include <ferry/rpc/detail/future_state.hpp>
+#include <ferry/rpc/detail/method_entry.hpp>
+#include <ferry/rpc/object_traits.hpp>
+
+namespace ferry::inline v0::detail {
+
+class object_order;
+class object_turns;
+
+/// The value alone, without its type.
+class owned_value {
+ public:
+  virtual ~owned_value() = default;
+  owned_value(const owned_value&) = delete;
+  owned_value& operator=(const owned_value&) = delete;
+
+  [[nodiscard]] void* address() const noexcept { return address_; }
+  [[nodiscard]] const std::type_info& type() const noexcept { return type_; }
+  [[nodiscard]] execution_policy policy() const noexcept { return policy_; }
+  /// Whether it may hold tensors on devices.
+  [[nodiscard]] virtual bool may_use_devices() const noexcept { return true; }
+  /// The device that it is on, if it is a tensor; else the CPU.
+  [[nodiscard]] virtual device where() const { return {}; }
+  [[nodiscard]] virtual std::string type_name() const = 0;
+  /// Throws the address as a pointer to the value's type: whoever catches pointers to one of its bases gets one. The same of
+  /// what a smart pointer points to, if the value is one.
+  virtual void throw_address() const = 0;
+  virtual void throw_pointee() const {}
+  /// What a smart pointer points to, and its static type, without exceptions; no type if the value is none, or points to
+  /// something const.
+  struct pointee {
+    const std::type_info* type = nullptr;
+    void* address = nullptr;
+  };
+  [[nodiscard]] virtual pointee points_to() const noexcept { return {}; }
+
+ protected:
+  owned_value(const std::type_info& type, execution_policy policy) noexcept : type_(type), policy_(policy) {}
+  void* address_ = nullptr;
+
+ private:
+  const std::type_info& type_;
+  execution_policy policy_;
+};
+
+template <class T>
+concept pointer_like = requires(const T& pointer) {
+  typename T::element_type;
+  { pointer.get() } -> std::same_as<typename T::element_type*>;
+};
+
+template <class T>
+class owned_value_of final : public owned_value {
+ public:
+  template <class Make>
+  explicit owned_value_of(Make&& make) : owned_value(typeid(T), policy_of<T>()), value_(std::forward<Make>(make)()) {
+    address_ = const_cast<void*>(static_cast<const void*>(std::addressof(value_)));
+  }
+  [[nodiscard]] std::string type_name() const override { return ferry::type_name<T>(); }
+  [[nodiscard]] bool may_use_devices() const noexcept override { return !free_of_tensors<T>; }
+  [[nodiscard]] device where() const override {
+    if constexpr (std::is_same_v<T, tensor>) return value_.defined() ? value_.device() : device();
+    return {};
+  }
+  void throw_address() const override { throw static_cast<T*>(address_); }
+  void throw_pointee() const override {
+    if constexpr (pointer_like<T>) throw value_.get();
+  }
+  [[nodiscard]] pointee points_to() const noexcept override {
+    if constexpr (pointer_like<T>) {
+      using element = typename T::element_type;
+      if constexpr (std::is_object_v<element> && !std::is_const_v<element>) return {&typeid(element), value_.get()};
+    }
+    return {};
+  }
+
+ private:
+  T value_;
+};
+/// Of functions that return nothing.
+template <>
+class owned_value_of<void> final : public owned_value {
+ public:
+  template <class Make>
+  explicit owned_value_of(Make&& make) : owned_value(typeid(void), {}) {
+    std::forward<Make>(make)();
+  }
+  [[nodiscard]] std::string type_name() const override { return "void"; }
+  [[nodiscard]] bool may_use_devices() const noexcept override { return false; }
+  void throw_address() const override {}
+};
+
+/// An object from when somebody refers to it until nobody does. Complete once it has been made, or its making has failed.
+/// Thread-safe; the value guards itself, or object_traits say how.
+class owned_object final : public future_state<void> {
+ public:
+  owned_object();
+
+  /// The value, which has been made on the streams of the calling thread's context, and on its current ones of `devices`. Call
+  /// once. Throws errc::bad_device, errc::device_failure: then it has yet to be made.
+  void finish(std::unique_ptr<owned_value> value, std::span<const device> devices = {});
+  /// Its making has failed.
+  void fail(std::exception_ptr error) noexcept;
+
+  /// The value, which must have been made, as a C. Throws what its making threw, and errc::reference_mismatch.
+  template <class C>
+  C& as() {
+    const owned_value& own = value_made();
+    if (own.type() == typeid(C)) return *static_cast<C*>(own.address());
+    return *static_cast<C*>(as_other(typeid(C), &ferry::type_name<C>, [](const owned_value& from) -> other {
+      try {
+        from.throw_address();
+      } catch (C* found) {
+        return {found, true};
+      } catch (...) {  // NOLINT(bugprone-empty-catch): it is no C
+      }
+      try {
+        from.throw_pointee();
+      } catch (C* found) {
+        return {found, false};
+      } catch (...) {  // NOLINT(bugprone-empty-catch): the same
+      }
+      return {};
+    }));
+  }
+  [[nodiscard]] const owned_value& value_made() const;
+
+  /// Of the code that made the value: it is not unloaded before the value has gone.
+  void keep_code(const method_entry& entry) noexcept { code_ = method_hold(entry); }
+
+  [[nodiscard]] object_turns& turns() const noexcept { return *turns_; }
+  [[nodiscard]] object_order& order() const noexcept { return *order_; }
+  /// The calling thread is about to use the value itself: its current streams wait for all work on it, and what they are given
+  /// is work on it until the call that the thread works in is answered. Throws errc::device_failure.
+  void use_here();
+  /// Whether it may have had to do with devices so far.
+  [[nodiscard]] bool on_devices() const noexcept;
+
+  /// For a list of objects that nobody refers to any more.
+  ref_ptr<owned_object> next_released;
+
+ private:
+  ~owned_object() override;
+  void on_cancel() override {}  // nobody's handle
+  // Where the value is of another type. A part of the value stays where it is; a smart pointer may point elsewhere next time.
+  struct other {
+    void* address = nullptr;
+    bool stays = false;
+  };
+  void* as_other(const std::type_info& type, std::string (*name)(), other (*find)(const owned_value& from));
+
+  method_hold code_;  // goes last
+  const std::unique_ptr<object_turns> turns_;
+  const std::unique_ptr<object_order> order_;
+  std::unique_ptr<owned_value> value_;
+  std::mutex mutex_;                                             // guards the next one
+  std::vector<std::pair<const std::type_info*, void*>> others_;  // as which types it was asked for
+};
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,347 @@
+#pragma once
+
+// The agent of the native backend. The core is shared with its links; the agent is the handle that closes it.
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include <ferry/backend/agent.hpp>
+#include <ferry/backend/backend.hpp>
+#include <ferry/store/store.hpp>
+
+#include "../links/connect_attempt.hpp"
+#include "../links/links.hpp"
+#include "../links/peers.hpp"
+#include "../membership/member_log.hpp"
+#include "core_timer.hpp"
+
+namespace ferry::inline v0::detail {
+
+class native_core final : public link_owner,
+                          public connection_acceptor,
+                          public std::enable_shared_from_this<native_core> {
+ public:
+  native_core(std::shared_ptr<store> group_store, const worker_config& config, const rpc_options& options,
+              const std::vector<transport_factory>& transports, device_counts counts);
+
+  /// Agrees with the others, publishes this worker, opens the doors; waits for all of a static group.
+  void join();
+  void leave_together(deadline until);
+  void leave(deadline until);
+  void stop_leaving(bool entirely) noexcept;
+  void close() noexcept;
+
+  [[nodiscard]] const worker_info& self() const noexcept { return self_; }
+  [[nodiscard]] incarnation life() const noexcept { return life_; }
+  [[nodiscard]] bool dynamic() const noexcept { return world_size_ == 0; }
+  [[nodiscard]] std::vector<worker_info> workers() const;
+  [[nodiscard]] worker_info find(std::string_view name) const;
+  [[nodiscard]] worker_info find(worker_id id) const;
+  [[nodiscard]] located_worker locate(std::string_view name, deadline until) const;
+  [[nodiscard]] located_worker locate(worker_id id, deadline until) const;
+  [[nodiscard]] located_worker locate(const call_target& whom, deadline until) const;
+  [[nodiscard]] bool is_over(const call_target& whom, std::uint64_t& question) const;
+  [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) const;
+  [[nodiscard]] std::string metadata(worker_id id) const;
+  [[nodiscard]] std::vector<device> devices() const;
+  [[nodiscard]] bool uses_devices() const noexcept {
+    return maps_known_.load(std::memory_order_acquire) || !devices_->devices.empty();
+  }
+  [[nodiscard]] std::shared_ptr<const device_maps_between> maps_to(worker_id id) const;
+  [[nodiscard]] route_info route(worker_id id) const;
+  void place_tensors(const call_target& to, outgoing_message& message, bool response,
+                     const device_map* placement) const;
+
+  call_ticket call(const call_target& to, outgoing_message&& request, pending_call& call, deadline until, bool driven);
+  void notify(const call_target& to, outgoing_message&& request);
+  void finished_calls(std::uint64_t count) noexcept;
+  void activity_changed() noexcept;
+  void set_request_handler(request_handler* handler) noexcept {
+    handler_.store(handler);
+    const std::lock_guard lock(listener_mutex_);
+    event_listener_ = handler;
+  }
+  [[nodiscard]] const std::shared_ptr<ferry::reactor>& reactor() const noexcept { return reactor_; }
+  [[nodiscard]] const rpc_options& options() const noexcept { return options_; }
+  [[nodiscard]] agent_counters counters() const noexcept;
+  [[nodiscard]] std::vector<open_call> open_calls() const;
+  void visit_requests(const agent::request_visitor& visit) const;
+  [[nodiscard]] std::vector<peer_traffic> traffic() const;
+  [[nodiscard]] std::optional<std::chrono::nanoseconds> silence(worker_id of) const noexcept;
+  void seek(const call_target& whom) noexcept;
+
+  // link_owner
+  void on_link_closed(void* link) noexcept override;
+  void count_late_reply() noexcept override { late_replies_.fetch_add(1, std::memory_order_relaxed); }
+  [[nodiscard]] bool closing() const noexcept override { return closing_.load(); }
+  [[nodiscard]] worker_flow& flow() noexcept override { return flow_; }
+  void check_deadlines_at(deadline at) noexcept override;
+  void count_sent(std::int64_t change) noexcept override { sent_.fetch_add(static_cast<std::uint64_t>(change)); }
+  void count_handled(std::int64_t change) noexcept override { handled_.fetch_add(static_cast<std::uint64_t>(change)); }
+  [[nodiscard]] bool takes_tensors_on(device where) const noexcept override;
+  void run_later(work* item) noexcept override { reactor_->post(item); }
+  void look_again_soon() noexcept override;
+  void on_link_open(const remote_worker& peer, const connection& opened, bool by_us) noexcept override;
+  void on_link_lost(const remote_worker& peer, const connection& lost) noexcept override;
+  void on_control(const remote_worker& from, inbound_message&& message) noexcept override;
+  void on_control_closed(control_link& which) noexcept override;
+  void on_cancel(const remote_worker& peer, std::uint64_t call_id) noexcept override;
+  void on_link_event(const link_event& event) noexcept override;
+
+  // connection_acceptor
+  hello_reply on_hello(const hello& from) override;
+  void on_accepted(std::shared_ptr<connection> accepted, const hello& from) noexcept override;
+
+ private:
+  [[nodiscard]] std::uint64_t served_bytes() const noexcept;
+  void keep_traffic(const outgoing_link& closed) noexcept;
+  void keep_traffic(const incoming_link& closed) noexcept;
+  template <class Link>
+  void keep_traffic_of(const Link& closed) noexcept;
+
+  /// The connection for urgent calls, or that for others. One that leaves is no member any more, but may be reached.
+  std::shared_ptr<outgoing_link> link_to(const call_target& to, bool urgent, bool reaches_leaving);
+  void start_connecting(const std::shared_ptr<outgoing_link>& link, const worker_record& to, std::uint64_t features);
+  [[nodiscard]] std::shared_ptr<connect_attempt> attempt_to_reach(const worker_record& to, std::uint64_t features,
+                                                                  std::chrono::nanoseconds limit_each,
+                                                                  std::function<bool()> wanted,
+                                                                  std::function<void(connect_outcome)> done);
+
+  // Of the life and death of workers (failure.cpp).
+  /// Whether what it says of others counts. In a dynamic group its entry must be in the log first, and it must know that.
+  [[nodiscard]] bool is_member() const noexcept { return !log_ || joined_.load() != 0; }
+  /// Whether others may know of it: also while its entry is being written.
+  [[nodiscard]] bool is_announced() const noexcept { return !log_ || announced_.load() != 0; }
+  /// Sees to it that there is a tick to come, at `at` if there is none yet.
+  void keep_ticking(clock::time_point at) noexcept;
+  void keep_ticking() noexcept { keep_ticking(clock::now() + options_.heartbeat_interval.duration()); }
+  void tick(const work* fired) noexcept;
+  bool tend(peer& whom, clock::time_point now, const lease_rules& rules, bool late, bool beat, clock::time_point& next);
+  void open_control(peer& to) noexcept;
+  void cancel_served(const remote_worker& from, std::uint64_t call_id) noexcept;
+  void add_control(peer& to, std::shared_ptr<connection> opened, incarnation life, bool by_us);
+  /// Somebody waits for it without calling it: it is watched from now on.
+  void await(peer& whom) noexcept;
+  /// Why that life of it is lost, if it is.
+  [[nodiscard]] std::optional<std::string> end_of(const peer& whom, incarnation life) const;
+  /// What an attempt to connect to it has told.
+  void heed(peer& whom, incarnation life, const connect_outcome& outcome) noexcept;
+  enum class evidence : std::uint8_t { gone, silence, hearsay, record };
+  void lose(peer& whom, incarnation life, const std::string& reason, evidence from) noexcept;
+  void end_links(const peer* whom, incarnation life, errc code, const std::exception_ptr& why) noexcept;
+  void spread(const fence_notice& notice) noexcept;
+  enum class departure : std::uint8_t {
+    heard_of,  ///< it is over, and the log does not say so yet
+    in_log,    ///< it is over, and the log says so
+    begun,     ///< the log says that it leaves; it still ends its calls
+  };
+  void depart(peer& whom, incarnation life, std::string reason, departure how = departure::heard_of) noexcept;
+  void tell_end(worker_id id, incarnation life) noexcept;
+  void tie_up(deadline until);
+  void become_fenced(const std::string& reason) noexcept;
+  void publish_fence(const fence_notice& notice, bool contested) noexcept;
+  void write_fence(const fence_notice& notice, bool contested);
+  void look_for_own_fence() noexcept;
+  void tell(const member_event& event) noexcept;
+  [[nodiscard]] std::shared_ptr<store> group_store() const;
+  [[nodiscard]] bool is_gone(int rank) const;
+  [[nodiscard]] int gone_count() const;
+
+  static constexpr std::chrono::seconds store_limit{5};  // for what a member asks the store
+  template <class Find>
+  [[nodiscard]] peer* look_up(deadline until, const Find& find, bool& read) const;
+  void check_hello(const hello& from) const;
+
+  // Of static groups (static_group.cpp).
+  void form_static(deadline until);
+  void choose_attempt();
+  void leave_static(deadline until);
+  void agree_on_group();
+  void agree_on_names(deadline until);
+  [[nodiscard]] std::vector<std::string> all_ranks(std::string_view prefix) const;
+  [[nodiscard]] std::vector<std::string> get_all(const std::vector<std::string>& keys, std::string_view prefix,
+                                                 deadline until);
+  void publish_peers(const std::vector<std::string>& records);
+  void wait_for_ready(deadline until);
+  void check_for_failed_start();
+  [[nodiscard]] std::string sum_of_round(int round, deadline until);
+  /// Of what the members wrote under `prefix`; without those that are gone and wrote nothing.
+  [[nodiscard]] std::string add_up_round(const std::string& prefix, timeout limit);
+
+  // What is asked of the store, and written there, without waiting for it longer than one wants (store_access.cpp).
+  /// Begins to read the log, unless that has begun since somebody asked.
+  std::uint64_t request_read() const noexcept;
+  void read_for_all() const noexcept;
+  /// Reads the log, until `enough` is true if it is given. False: it could not be read by then.
+  [[nodiscard]] bool read_log(deadline until, const std::function<bool()>& enough = nullptr) const;
+  /// Runs `action` on another thread, and waits for it: rethrows what it throws. False: it still runs at the deadline, or now
+  /// that `unwanted` is true.
+  bool run_in_time(std::function<void()> action, deadline until, const std::function<bool()>& unwanted = nullptr);
+  /// Writes something, soon, again and again until the store takes it; `what` is for people.
+  void write_down(std::function<void()> write, std::string what, bool urgent = false) noexcept;
+  void write_all_down() noexcept;
+
+  // Of dynamic groups (dynamic_group.cpp).
+  void form_dynamic(deadline until);
+  void leave_dynamic(deadline until, int impatience);
+  /// Throws errc::duplicate_name or duplicate_id, if a member that lives has this worker's name or id; buries one that is dead.
+  void make_room(deadline until);
+  void choose_id();
+  [[noreturn]] void throw_still_leaving(const worker_record& holder, bool by_name) const;
+  [[nodiscard]] connect_outcome probe(const worker_record& holder, deadline until);
+  void take(const membership_change& change) noexcept;
+  void follow() noexcept;
+  /// Reads the log; errors are logged. False: it could not be read.
+  bool catch_up() const noexcept;
+  /// Every member of a dynamic group has one to watch it, so that no death remains unknown.
+  void watch_next() noexcept;
+  void lose_unless_left(peer& whom, incarnation life, const std::string& reason) noexcept;
+  void record_loss(const fence_notice& notice, bool contested);
+  /// What the log says of this worker itself, and of others.
+  void take_own(const membership_change& change);
+  void say_that_it_lives() noexcept;
+  void take_others(const membership_change& change);
+  /// Asks in the log whether a member lives that this worker has never reached; reads its answer.
+  void ask_log(peer& whom, incarnation life) noexcept;
+  void read_answer(peer& whom, incarnation life) noexcept;
+  void tell_log_of_leaving(deadline until, int impatience);
+  void tell_log_of_end() noexcept;
+  void stop_following() noexcept;
+  void wake_waiting() const noexcept;
+  void write_gone(incarnation life);
+
+  void log_route(const worker_info& to) const noexcept;
+
+  // Of devices (placement.cpp).
+  [[nodiscard]] worker_record own_record() const;
+  [[nodiscard]] worker_devices own_devices() const noexcept { return {self_.name(), devices_.get()}; }
+  /// Takes a member into the table of peers, with the maps between it and this worker.
+  peer& admit(worker_record record);
+  /// Throws errc::invalid_argument: the same in every worker.
+  void check_devices_of(const std::vector<worker_record>& group) const;
+  void check_devices_fit() const;
+
+  void listen();
+  void stop_listening() noexcept;
+  void read_peers(deadline until);
+  /// Ends with errc::shutting_down if somebody has become so impatient: 1: not to wait for others, 2: for nothing.
+  void wait_until_quiet(deadline until, int impatience);
+  void check_still_leaving(int impatience) const;
+  [[nodiscard]] bool quiet() const noexcept;
+  void check_deadlines(const work* fired) noexcept;
+  void look_again(const work* fired) noexcept;
+  void stop_timers() noexcept;
+  [[nodiscard]] hello greeting(const worker_info& target, std::uint64_t features) const;
+  [[nodiscard]] std::string missing_workers(std::string_view prefix) const;
+
+  std::shared_ptr<store> store_;  // for joining, leaving and fences; none once closed; guarded by links_mutex_
+  const rpc_options options_;
+  const std::shared_ptr<ferry::reactor> reactor_;
+  worker_info self_;
+  const incarnation life_ = incarnation::random();
+  const int world_size_;  // 0: dynamic
+  const int wanted_id_;   // any_rank: whichever is free
+  const std::string metadata_;
+  const std::shared_ptr<const device_record> devices_;
+  const std::vector<device> declared_devices_ = devices_in_use(*devices_, {});
+  std::atomic<std::uint64_t> group_changes_{0};  // rises whenever one comes or goes
+  mutable std::mutex used_mutex_;                // guards the next two
+  mutable std::vector<device> used_devices_;     // what devices() gives, unless they are declared
+  mutable std::optional<std::uint64_t> used_as_of_;
+  const std::string host_ = this_host();
+  const timeout init_timeout_;
+  std::string group_;
+
+  struct open_transport {
+    std::string name;
+    std::shared_ptr<ferry::transport> transport;
+    bool listening = false;
+  };
+  std::vector<open_transport> transports_;
+  std::vector<skipped_way> unusable_;  // the others that were wanted
+
+  std::vector<std::string> advertised_;
+
+  std::atomic<bool> peers_known_{false};  // the table is complete
+  peer_table peers_;
+  std::atomic<bool> maps_known_{false};  // there is a map from or to this worker
+  std::atomic<request_handler*> handler_{nullptr};
+
+  std::atomic<bool> closing_{false};
+  worker_flow flow_;
+  std::atomic<std::uint64_t> sent_{0};     // requests, on links that are open
+  std::atomic<std::uint64_t> handled_{0};  // the same
+  std::atomic<std::uint64_t> late_replies_{0};
+  std::atomic<std::uint64_t> lost_workers_{0};
+
+  mutable std::mutex links_mutex_;  // guards what follows
+  std::condition_variable links_changed_;
+  std::unordered_map<void*, std::shared_ptr<outgoing_link>> outgoing_;
+  std::unordered_map<void*, std::shared_ptr<incoming_link>> incoming_;
+  std::unordered_map<void*, std::shared_ptr<control_link>> controls_;
+  std::map<std::int32_t, peer_traffic> past_traffic_;  // of links that are closed, by the peer's id
+
+  std::unique_ptr<member_log> log_;          // of a dynamic group, once it begins to join; then for good
+  std::thread follower_;                     // reads it
+  std::atomic<std::uint64_t> joined_{0};     // the index of its own entry
+  std::atomic<std::uint64_t> announced_{0};  // what hellos say: the same, or the last one while it is being written
+  std::atomic<bool> leave_written_{false};   // or about to be, as the next one
+  std::atomic<bool> gone_written_{false};
+  mutable std::mutex members_mutex_;  // guards what follows
+  mutable std::condition_variable members_changed_;
+  mutable std::uint64_t member_changes_ = 0;
+  mutable std::uint64_t reads_wanted_ = 0;  // of the log
+  mutable std::uint64_t reads_done_ = 0;
+  mutable std::uint64_t reads_good_ = 0;  // the last one that succeeded
+  mutable bool reading_ = false;
+  mutable bool log_readable_ = true;  // the last time
+  struct pending_write {
+    std::function<void()> write;
+    std::string what;
+  };
+  std::deque<pending_write> to_write_;
+  bool writing_ = false;
+  bool write_added_ = false;
+  std::mutex watched_mutex_;  // guards the next one
+  peer* watched_ = nullptr;   // the next member of a dynamic group
+
+  std::mutex quiet_mutex_;
+  std::condition_variable quiet_changed_;
+  deadline parting_until_{clock::time_point::min()};  // of the last leave; guarded by quiet_mutex_
+  std::atomic<int> quiet_waiters_{0};
+  std::atomic<int> leaving_stopped_{0};  // stop_leaving(): 1: of leave_together(), 2: of leave(), too
+  std::uint64_t activity_ = 0;           // guarded by quiet_mutex_
+
+  std::mutex deadlines_mutex_;  // guards what follows
+  deadline next_check_;
+  core_timer check_timer_;
+
+  std::mutex looks_mutex_;  // guards the next one
+  core_timer look_timer_;
+
+  std::mutex listener_mutex_;  // guards the next one, and is held while it is told
+  request_handler* event_listener_ = nullptr;
+
+  std::atomic<bool> fenced_{false};
+  std::string fence_reason_;  // set before fenced_
+
+  std::mutex ticks_mutex_;  // guards what follows
+  clock::time_point next_beat_{};
+  bool ticking_ = false;
+  bool watch_changed_ = false;
+  clock::time_point next_tick_{};
+  core_timer tick_timer_;
+};
+
+}  // namespace ferry::inline v0::detail

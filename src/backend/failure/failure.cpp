@@ -1,0 +1,380 @@
+// How a worker learns that another one is dead, and what follows from it. Two events are told apart:
+//
+//   loss of a connection   fails the calls on it at once. The peer is suspect until a control connection to it is open again.
+//   death of a worker      nobody listens where it did, another incarnation answers there, or its lease has run out: it was
+//                          silent for too long. Its incarnation is fenced: every member is told, and it too, should it live.
+//
+// Heartbeats go over a control connection of their own, one for each pair of workers, opened at the first tick at which calls
+// have a connection: a group that is over sooner has none. A worker that nothing connects to this one is not watched,
+// but for the next member of a dynamic group (dynamic_group.cpp).
+//
+// What follows is in fencing.cpp.
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ferry/base/log.hpp>
+
+#include "../agent/native_agent.hpp"
+#include "../links/control_route.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::chrono::milliseconds timer_resolution{1};  // of timers
+constexpr std::chrono::seconds farewell_limit{5};         // between a farewell and the end of the connections
+
+lease_rules rules_of(const rpc_options& options) {
+  return {options.heartbeat_interval.duration(), options.lease.duration()};
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- ticks
+
+void native_core::keep_ticking(clock::time_point at) noexcept {
+  if (options_.heartbeat_interval.is_never() || !is_announced()) return;
+  std::lock_guard lock(ticks_mutex_);
+  watch_changed_ = true;
+  if (ticking_ || closing_.load() || fenced_.load()) return;
+  try {
+    tick_timer_.set(*reactor_, deadline(at), shared_from_this(), &native_core::tick);
+    next_tick_ = at;
+    ticking_ = true;
+  } catch (const std::exception& e) {
+    log(log_level::error, fmt::format("{}: no timer for heartbeats: {}", self_.name(), e.what()));
+  }
+}
+
+// Ticks come every interval, at which heartbeats go out, and when a lease may have run out.
+void native_core::tick(const work* fired) noexcept {
+  const lease_rules rules = rules_of(options_);
+  const auto now = clock::now();
+  bool late = false;
+  bool beat = false;
+  std::chrono::nanoseconds slept{};
+  {
+    std::lock_guard lock(ticks_mutex_);
+    if (!tick_timer_.claim(fired)) return;
+    watch_changed_ = false;
+    late = overslept(next_tick_, now, rules);
+    slept = now - next_tick_;
+    beat = now + timer_resolution >= next_beat_;
+    if (beat) next_beat_ = now + rules.interval;
+  }
+  bool wanted = false;
+  auto next = now + rules.interval;
+  try {
+    if (is_member() && slept > rules.lease) {
+      log(log_level::warning, fmt::format("{} was stopped, or starved of its processor, for {:.1f} s", to_string(self_),
+                                          in_seconds(slept)));
+      look_for_own_fence();
+    }
+    for (peer* each : peers_.all()) wanted = tend(*each, now, rules, late, beat, next) || wanted;
+  } catch (const std::exception& e) {
+    log(log_level::error, e.what());
+    wanted = true;
+  }
+  {
+    std::lock_guard lock(ticks_mutex_);
+    ticking_ = false;
+    wanted = wanted || watch_changed_;
+  }
+  if (wanted) keep_ticking(std::max(next, now + timer_resolution));
+}
+
+// What a tick does about one peer; true if it needs another tick.
+bool native_core::tend(peer& whom, clock::time_point now, const lease_rules& rules, bool late, bool beat,
+                       clock::time_point& next) {
+  liveness_actions actions;
+  std::optional<control_route> route;
+  incarnation life;
+  double silence = 0;
+  bool overdue = false;
+  bool wanted = false;
+  {
+    std::lock_guard lock(whom.mutex);
+    life = whom.record.life;
+    if (life == life_) return false;
+    // Messages of calls came some time since the last tick.
+    if (whom.heard.exchange(false, std::memory_order_relaxed)) whom.live.renew(now - rules.interval);
+    if (late) whom.live.allow_for_delay(now);
+    // Its heartbeats wait where nothing is read, if it has no connection of their own for them.
+    if (!whom.control && !whom.live.suspect && whom.incoming && whom.incoming->paused()) whom.live.renew(now);
+    if (!is_member()) {
+      wanted = actions.send_heartbeat = whom.live.connected();
+    } else if (whom.present()) {
+      actions = assess(whom.live, now, rules, self_.id() < whom.id);
+      wanted = whom.live.minded() || whom.live.connected();
+      if (whom.live.watched() && !actions.declare_lost) {
+        next = std::min(next, whom.live.heard + rules.lease + timer_resolution);
+      }
+      if (actions.ask_log || actions.read_log) whom.live.log_is_asked = true;
+    } else {
+      wanted = whom.live.links > 0;
+      actions.send_heartbeat = whom.live.connected();  // it watches this worker as long as it has calls to end
+      overdue = whom.state == peer_state::left && wanted && now - whom.live.heard > farewell_limit;
+    }
+    route.emplace(whom);
+    silence = in_seconds(now - whom.live.heard);
+  }
+  if (actions.open_control) open_control(whom);
+  if (actions.send_heartbeat && beat) route->send([] { return control_message(control_code::heartbeat); });
+  if (actions.ask_log) ask_log(whom, life);
+  if (actions.read_log) read_answer(whom, life);
+  if (actions.declare_lost) {
+    lose(whom, life, fmt::format("it was silent for {:.1f} s; its lease is {:.1f} s", silence, in_seconds(rules.lease)),
+         evidence::silence);
+  }
+  if (overdue) {
+    end_links(&whom, life, errc::peer_lost,
+              make_error(errc::peer_lost, "it has left the group, and its end was not heard of"));
+  }
+  return wanted;
+}
+
+// ---------------------------------------------------------------- connections
+
+void native_core::on_link_open(const remote_worker& peer, const connection& opened, bool by_us) noexcept {
+  auto& place = *peers_.at(peer.who.id());  // made before any link to it
+  {
+    std::lock_guard lock(place.mutex);
+    if (!place.counts(peer.life)) return;
+    place.live.suspect = false;
+    place.live.reached = place.live.reached || by_us;
+    if (opened.same_process()) return;
+    ++place.live.links;
+    place.live.renew(clock::now());
+  }
+  keep_ticking();
+}
+
+void native_core::on_link_lost(const remote_worker& peer, const connection& lost) noexcept {
+  auto& place = *peers_.at(peer.who.id());
+  bool ask = false;
+  std::shared_ptr<incoming_link> in;  // released without the lock
+  {
+    std::lock_guard lock(place.mutex);
+    if (place.record.life != peer.life && place.state != peer_state::unknown) return;
+    if (!place.live.watched()) place.live.renew(clock::now());
+    if (!lost.same_process()) --place.live.links;
+    if (place.live.links == 0) place.incoming.swap(in);
+    if (place.state != peer_state::member || closing_.load() || fenced_.load()) return;
+    if (!place.live.control) {
+      place.live.suspect = true;
+      ask = !place.live.opening;
+    }
+  }
+  if (ask) open_control(place);
+  keep_ticking();
+}
+
+void native_core::on_control_closed(control_link& which) noexcept {
+  auto& place = *peers_.at(which.peer().who.id());
+  bool ask = false;
+  std::shared_ptr<control_link> released;
+  {
+    std::lock_guard lock(place.mutex);
+    if (place.control.get() == &which) {
+      place.control.swap(released);
+      place.live.control = false;
+      if (place.is(which.peer().life) && !closing_.load() && !fenced_.load()) {
+        if (!place.live.watched()) place.live.renew(clock::now());
+        place.live.suspect = true;
+        ask = !place.live.opening;
+      }
+    }
+  }
+  if (ask) open_control(place);
+  keep_ticking();
+  std::shared_ptr<control_link> registered;
+  std::lock_guard lock(links_mutex_);
+  if (const auto found = controls_.find(&which); found != controls_.end()) {
+    registered = std::move(found->second);
+    controls_.erase(found);
+  }
+  links_changed_.notify_all();
+}
+
+void native_core::await(peer& whom) noexcept {
+  if (whom.id == self_.id()) return;
+  bool ask = false;
+  {
+    std::lock_guard lock(whom.mutex);
+    if (!whom.present()) return;
+    if (!whom.live.watched()) whom.live.renew(clock::now());
+    if (!log_) {
+      whom.live.awaited = true;
+    } else if (!whom.live.guarded) {
+      whom.live.begin_guarding(clock::now());
+    }
+    ask = !whom.live.control && !whom.live.opening;
+  }
+  if (ask) open_control(whom);
+  keep_ticking();
+}
+
+// In a static group nobody passes a farewell on, nor hears of a death who has no connection to somebody that knows. Members of a
+// dynamic one learn of every end in the log.
+void native_core::seek(const call_target& whom) noexcept {
+  peer* place = log_ ? nullptr : peers_.at(whom.id);
+  if (!place) return;
+  std::lock_guard lock(place->mutex);
+  if (place->present(whom.life)) place->live.sought = true;  // the next attempt to reach it tells
+}
+
+void native_core::open_control(peer& to) noexcept {
+  // To the others it is nobody yet, and would be taken for an incarnation that has ended.
+  if (!is_member()) return;
+  worker_record record;
+  try {
+    {
+      std::lock_guard lock(to.mutex);
+      if (!to.present() || to.live.opening || to.live.control || to.id == self_.id()) return;
+      record = to.record;
+      to.live.opening = true;
+    }
+    // Without leases a silent host is asked again only by the next call.
+    const auto limit = options_.heartbeat_interval.is_never() ? std::chrono::nanoseconds(std::chrono::seconds(30))
+                                                              : options_.lease.duration();
+    attempt_to_reach(
+        record, feature_control, limit,
+        [self = shared_from_this()] { return !self->closing_.load() && !self->fenced_.load(); },
+        [self = shared_from_this(), &to, life = record.life](connect_outcome outcome) {
+          {
+            std::lock_guard lock(to.mutex);
+            to.live.opening = false;
+          }
+          if (outcome.verdict == connect_verdict::opened)
+            return self->add_control(to, std::move(outcome.opened), life, true);
+          if (outcome.verdict == connect_verdict::hung_up) return;  // the next tick asks again
+          self->heed(to, life, outcome);
+        })
+        ->start(*reactor_);
+  } catch (const std::exception& e) {
+    log(log_level::warning,
+        fmt::format("{}: no control connection to {}: {}", self_.name(), to_string(record.who), e.what()));
+    std::lock_guard lock(to.mutex);
+    to.live.opening = false;
+  }
+}
+
+void native_core::add_control(peer& to, std::shared_ptr<connection> opened, incarnation life, bool by_us) {
+  std::shared_ptr<control_link> link;
+  std::shared_ptr<control_link> before;  // both ends may have opened one at once: that one goes on unused
+  {
+    std::lock_guard lock(to.mutex);
+    std::lock_guard links(links_mutex_);
+    if (!closing_.load() && !fenced_.load() && to.counts(life)) {
+      link = std::make_shared<control_link>(shared_from_this(), remote_worker(to.record.who, life, &to.heard), opened);
+      controls_.emplace(link.get(), link);
+      before = std::exchange(to.control, link);
+      to.live.control = true;
+      to.live.suspect = false;
+      to.live.reached = to.live.reached || by_us;
+      to.live.renew(clock::now());
+    }
+  }
+  if (!link) {
+    if (closing_.load()) say_farewell(*opened);
+    return opened->close(make_error(errc::shutting_down, "the worker takes no connections any more"));
+  }
+  try {
+    link->start();
+  } catch (...) {
+    opened->close(std::current_exception());
+    on_control_closed(*link);
+    throw;
+  }
+  link->send(control_message(control_code::heartbeat));
+  keep_ticking();
+}
+
+void native_core::heed(peer& whom, incarnation life, const connect_outcome& outcome) noexcept {
+  switch (outcome.verdict) {
+    case connect_verdict::opened:
+    case connect_verdict::unknown: return;                     // its lease will tell
+    case connect_verdict::hung_up: return open_control(whom);  // which tells, once it is dead, that nobody listens
+    case connect_verdict::leaving: return depart(whom, life, "it has left the group");
+    case connect_verdict::fenced: return become_fenced(outcome.why);
+    case connect_verdict::gone: break;
+  }
+  bool reached = false;
+  bool in_vain = false;
+  {
+    std::lock_guard lock(whom.mutex);
+    // A member has announced itself when it listened; where this worker runs, too, a refusal is that of its machine.
+    const bool same_machine = !host_.empty() && whom.record.host == host_;
+    reached = whom.live.reached || (log_ && same_machine);
+    in_vain = whom.live.awaited || (whom.live.sought && same_machine);
+  }
+  // Where this worker has never been it may be at the wrong address: that is no evidence for others. To wait there is in vain.
+  if (reached) {
+    lose_unless_left(whom, life, "it is gone: " + outcome.why);
+  } else if (in_vain) {
+    depart(whom, life, "nobody answers for it: " + outcome.why);
+  }
+}
+
+// ---------------------------------------------------------------- control frames
+
+void native_core::on_control(const remote_worker& from, inbound_message&& message) noexcept {
+  switch (static_cast<control_code>(message.header.code)) {
+    case control_code::heartbeat: {
+      peer& place = *peers_.at(from.who.id());
+      std::lock_guard lock(place.mutex);
+      if (place.counts(from.life)) place.live.renew(clock::now());
+      return;
+    }
+    case control_code::cancel: return cancel_served(from, message.header.call_id);
+    case control_code::farewell: return depart(*peers_.at(from.who.id()), from.life, "it has left the group");
+    case control_code::fence: break;
+    default: return;  // of a later version
+  }
+  try {
+    const auto notice = fence_notice::decode(message, options_.transport.limits);
+    {
+      const peer& sender = *peers_.at(from.who.id());
+      std::lock_guard lock(sender.mutex);
+      if (!sender.present(from.life)) return;  // the dead do not bear witness
+    }
+    if (notice.life == life_) return become_fenced(fmt::format("{} says: {}", to_string(from.who), notice.reason));
+    if (!is_member() || notice.who.id() == self_.id()) return;
+    if (peer* whom = peers_.at(notice.who.id())) lose(*whom, notice.life, notice.reason, evidence::hearsay);
+  } catch (const std::exception& e) {
+    log(log_level::warning,
+        fmt::format("{} sent a control frame that cannot be read: {}", to_string(from.who), e.what()));
+  }
+}
+
+// Where the peer reads nothing from this worker's calls, it hears of a cancellation here. It may overtake the call itself, and is
+// then of no use; the one behind the call is.
+void native_core::on_cancel(const remote_worker& peer, std::uint64_t call_id) noexcept {
+  const auto& place = *peers_.at(peer.who.id());
+  std::shared_ptr<control_link> control;
+  {
+    std::lock_guard lock(place.mutex);
+    if (place.record.life == peer.life) control = place.control;
+  }
+  if (!control) return;
+  try {
+    control->send(control_message(control_code::cancel, call_id));
+  } catch (const std::bad_alloc&) {
+    log(log_level::warning, "no memory to tell a worker at once that a call was given up");
+  }
+}
+
+void native_core::cancel_served(const remote_worker& from, std::uint64_t call_id) noexcept {
+  const auto& place = *peers_.at(from.who.id());
+  std::shared_ptr<incoming_link> calls;
+  {
+    std::lock_guard lock(place.mutex);
+    if (place.counts(from.life)) calls = place.incoming;
+  }
+  if (calls && calls->peer().life == from.life) calls->cancel(call_id);
+}
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,273 @@
+// What follows from the end of another worker: its connections end, whoever asked to be told is told, and, if it died, its
+// incarnation is fenced: every member hears of it, and it too, should it live. How an end is noticed is in failure.cpp.
+//
+// Fences are told to the members that a connection leads to, each of which passes them on once, and left in the store: in the
+// log of a dynamic group, where whoever comes first is believed; in a static one as
+//
+//   fence/<id>         "<incarnation>\n<reason>"
+//   silence/<a>/<b>    of two incarnations the one that was first to say that the other one is silent; the other one is dead
+//
+// where a worker that has been stopped for long looks before it says anything about others.
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <ferry/base/log.hpp>
+
+#include "../agent/native_agent.hpp"
+#include "../detached.hpp"
+#include "../links/control_route.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::chrono::seconds patience_with_log{1};  // before a worker that is gone is taken for lost
+
+std::string fence_key(worker_id id) { return fmt::format("fence/{}", id.value); }
+std::string fence_value(incarnation life, const std::string& reason) {
+  return fmt::format("{:016x}\n{}", life.value, reason);
+}
+
+}  // namespace
+
+bool native_core::is_gone(int rank) const {
+  const peer* place = peers_.at(worker_id{rank});
+  std::lock_guard lock(place->mutex);
+  return place->state == peer_state::lost || place->state == peer_state::left;
+}
+
+int native_core::gone_count() const {
+  int result = 0;
+  for (int rank = 0; rank != world_size_; ++rank) result += is_gone(rank) ? 1 : 0;
+  return result;
+}
+
+void native_core::tell(const member_event& event) noexcept {
+  std::lock_guard lock(listener_mutex_);
+  if (event_listener_) event_listener_->on_member_event(event);
+}
+
+void native_core::tell_end(worker_id id, incarnation life) noexcept {
+  std::lock_guard lock(listener_mutex_);
+  if (event_listener_) event_listener_->on_member_end(id, life);
+}
+
+void native_core::depart(peer& whom, incarnation life, std::string reason, departure how) noexcept {
+  try {
+    member_event event{member_event::kind::left, {}, life, std::move(reason)};
+    {
+      std::lock_guard lock(whom.mutex);
+      if (!whom.is(life)) return;
+      whom.state = peer_state::left;
+      group_changes_.fetch_add(1, std::memory_order_release);
+      whom.end = event.reason;
+      whom.live.renew(clock::now());
+      event.who = whom.record.who;
+    }
+    if (!closing_.load()) {
+      tell(event);
+      if (how != departure::begun) tell_end(event.who.id(), life);
+    }
+    activity_changed();
+    keep_ticking();
+    if (log_ && how == departure::heard_of && is_member() && !closing_.load() && !fenced_.load()) {
+      wake_waiting();
+      watch_next();
+      write_down([this, life] { write_gone(life); }, fmt::format("{} has left", to_string(event.who)));
+    }
+  } catch (const std::exception& e) {
+    log(log_level::error, fmt::format("{}: the leave of a worker got lost: {}", self_.name(), e.what()));
+  }
+}
+
+// Called with no lock held.
+void native_core::lose(peer& whom, incarnation life, const std::string& reason, evidence from) noexcept {
+  if (closing_.load() || fenced_.load() || whom.id == self_.id()) return;
+  try {
+    member_event event{member_event::kind::lost, {}, life, reason};
+    bool left = false;
+    {
+      std::lock_guard lock(whom.mutex);
+      if (!whom.present(life)) return;
+      left = whom.state == peer_state::leaving;
+      whom.state = left ? peer_state::left : peer_state::lost;
+      group_changes_.fetch_add(1, std::memory_order_release);
+      whom.end = reason;
+      event.who = whom.record.who;
+    }
+    if (left) {  // which was told
+      tell_end(event.who.id(), life);
+      end_links(
+          &whom, life, errc::peer_lost,
+          make_error(errc::peer_lost, fmt::format("{} has left the group, and died before it had ended its calls: {}",
+                                                  to_string(event.who), reason)));
+      activity_changed();
+      if (from == evidence::gone || from == evidence::silence) {
+        write_down([this, life, reason] { (void)log_->append(member_entry::lost(life_, life, reason)); },
+                   fmt::format("{} is gone", to_string(event.who)));
+      }
+      return;
+    }
+    lost_workers_.fetch_add(1);
+    log(log_level::warning, fmt::format("{}: {} is lost: {}", to_string(self_), to_string(event.who), reason));
+    end_links(&whom, life, errc::peer_lost,
+              make_error(errc::peer_lost, fmt::format("{} is dead: {}", to_string(event.who), reason)));
+    tell(event);
+    activity_changed();
+    const fence_notice notice{event.who, life, reason};
+    switch (from) {
+      case evidence::record: return;
+      case evidence::hearsay: return spread(notice);
+      case evidence::gone: spread(notice); return publish_fence(notice, false);
+      case evidence::silence: return publish_fence(notice, true);  // which spreads it
+    }
+  } catch (const std::exception& e) {
+    log(log_level::error, e.what());
+  }
+}
+
+// Those of one life of a worker, or (null) all there are. They are closed twice: what they still have queued nobody will read.
+void native_core::end_links(const peer* whom, incarnation life, errc code, const std::exception_ptr& why) noexcept {
+  try {
+    std::vector<std::shared_ptr<outgoing_link>> out;
+    std::vector<std::shared_ptr<incoming_link>> in;
+    std::vector<std::shared_ptr<control_link>> control;
+    {
+      std::lock_guard lock(links_mutex_);
+      const auto its = [&](const remote_worker& far) {
+        return whom == nullptr || (far.who.id() == whom->id && far.life == life);
+      };
+      for (auto& [key, link] : outgoing_) {
+        if (its(link->peer())) out.push_back(link);
+      }
+      for (auto& [key, link] : incoming_) {
+        if (its(link->peer())) in.push_back(link);
+      }
+      for (auto& [key, link] : controls_) {
+        if (its(link->peer())) control.push_back(link);
+      }
+    }
+    for (int once = 0; once != 2; ++once) {
+      for (auto& link : out) link->close(code, why, false);
+      for (auto& link : in) link->close(why, false);
+      for (auto& link : control) link->close(why, false);
+    }
+  } catch (const std::bad_alloc&) {
+    log(log_level::error, "no memory to close connections to workers that are lost");
+  }
+}
+
+// Tells everybody that a connection leads to, or is about to.
+void native_core::spread(const fence_notice& notice) noexcept {
+  try {
+    for (peer* each : peers_.all()) {
+      std::optional<control_route> route;
+      {
+        std::lock_guard lock(each->mutex);
+        if (each->present()) route.emplace(*each);
+      }
+      if (route) route->send([&] { return notice.encode(); }, true);
+    }
+  } catch (const std::exception& e) {
+    log(log_level::error, e.what());
+  }
+}
+
+std::shared_ptr<store> native_core::group_store() const {
+  std::lock_guard lock(links_mutex_);
+  return store_;
+}
+
+// A member of a dynamic group may have said that it leaves in the log alone.
+void native_core::lose_unless_left(peer& whom, incarnation life, const std::string& reason) noexcept {
+  if (!log_) return lose(whom, life, reason, evidence::gone);
+  try {
+    run_detached(*reactor_, [self = shared_from_this(), &whom, life, reason] {
+      if (self->closing_.load()) return;
+      (void)self->read_log(deadline::after(patience_with_log));
+      self->lose(whom, life, reason, evidence::gone);
+    });
+  } catch (const std::bad_alloc&) {
+    lose(whom, life, reason, evidence::gone);
+  }
+}
+
+// The log tells all the others; of two that take each other for dead, it is the first one that is believed.
+void native_core::record_loss(const fence_notice& notice, bool contested) {
+  (void)log_->append(member_entry::lost(life_, notice.life, notice.reason));
+  if (contested && !fenced_.load()) spread(notice);
+}
+
+// Two workers whose link is cut take each other for dead: of the two, the store believes the first one.
+void native_core::write_fence(const fence_notice& notice, bool contested) {
+  if (log_) return record_loss(notice, contested);
+  const auto where = group_store();
+  if (!where) return;
+  if (contested) {
+    const std::string own = fmt::format("{:016x}", life_.value);
+    const auto [less, more] = std::minmax(life_.value, notice.life.value);
+    const std::string first = where->compare_set(fmt::format("silence/{:016x}/{:016x}", less, more), "", own);
+    if (first != own) {
+      return become_fenced(fmt::format("{} was silent to it, and was quicker to say so", to_string(notice.who)));
+    }
+    spread(notice);
+  }
+  where->set(fence_key(notice.who.id()), fence_value(notice.life, notice.reason));
+}
+
+void native_core::publish_fence(const fence_notice& notice, bool contested) noexcept {
+  write_down(
+      [this, notice, contested, first = true]() mutable {
+        try {
+          write_fence(notice, contested);
+        } catch (const error&) {
+          if (contested && std::exchange(first, false)) spread(notice);
+          throw;
+        }
+      },
+      fmt::format("{} is lost", to_string(notice.who)));
+}
+
+void native_core::look_for_own_fence() noexcept {
+  if (log_) {
+    (void)request_read();
+    return;
+  }
+  try {
+    run_detached(*reactor_, [self = shared_from_this()] {
+      const auto where = self->group_store();
+      if (!where) return;
+      const auto fence = where->try_get(fence_key(self->self_.id()));
+      if (fence && fence->starts_with(fence_value(self->life_, {}))) {
+        self->become_fenced(fmt::format("the store says: {}", fence->substr(fence->find('\n') + 1)));
+      }
+    });
+  } catch (const std::bad_alloc&) {
+    log(log_level::warning, "no memory to look for a fence");
+  }
+}
+
+void native_core::become_fenced(const std::string& reason) noexcept {
+  try {
+    {
+      std::lock_guard lock(links_mutex_);
+      if (closing_.load() || fenced_.load()) return;
+      fence_reason_ = fmt::format(
+          "{} was declared dead by its group, and takes no part in it any more ({}); a new worker may "
+          "be started in its place",
+          to_string(self_), reason);
+      fenced_.store(true, std::memory_order_release);
+    }
+    log(log_level::error, fence_reason_);
+    end_links(nullptr, {}, errc::fenced, make_error(errc::fenced, fence_reason_));
+    tell({member_event::kind::fenced, self_, life_, fence_reason_});
+    activity_changed();
+    wake_waiting();
+  } catch (const std::exception& e) {
+    log(log_level::error, fmt::format("{}: the fence was not dealt with: {}", self_.name(), e.what()));
+  }
+}
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,133 @@
+#pragma once
+
+// The other workers, as one worker knows them.
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ferry/backend/worker_info.hpp>
+#include <ferry/base/ids.hpp>
+
+#include "../devices/device_checks.hpp"
+#include "control.hpp"
+#include "liveness.hpp"
+
+namespace ferry::inline v0::detail {
+
+class incoming_link;
+class outgoing_link;
+
+/// What a worker tells the others through the store.
+struct worker_record {
+  worker_info who;
+  incarnation life;
+  std::string host;                    ///< the machine and network namespace it runs in, for those in the same one
+  std::vector<std::string> addresses;  ///< best first
+  std::string metadata;                ///< whatever its user wants the others to know
+  /// Its devices and its maps; null: it is of a version that does not tell.
+  std::shared_ptr<const device_record> devices = nullptr;
+  // Of a dynamic group; not encoded.
+  std::uint64_t joined = 0;     ///< its place in the order of joins, from 1
+  bool leaving = false;         ///< it has said that it leaves, and not yet that it is gone
+  std::uint64_t suspected = 0;  ///< the entry of the log that asks whether it lives; 0: none
+  // Of whoever keeps the record; not encoded.
+  std::shared_ptr<const device_maps_between> maps = nullptr;  ///< between this worker and it; null: there are none
+
+  [[nodiscard]] std::string encode() const;
+  /// Throws errc::malformed.
+  static worker_record decode(const std::string& text, int id);
+
+  [[nodiscard]] worker_devices for_checks() const noexcept { return {who.name(), devices.get()}; }
+};
+
+/// Of this process, as in worker_record::host; empty if it cannot be told.
+std::string this_host();
+
+enum class peer_state : std::uint8_t {
+  unknown,  ///< no record yet
+  member,
+  leaving,  ///< it has left a dynamic group, and ends its calls
+  left,     ///< it said so, or is gone after it did
+  lost,     ///< it died, or was declared dead
+};
+
+/// One place of the group: the worker of an id, or whoever had it last. Lives as long as the table.
+struct peer {
+  explicit peer(worker_id number) noexcept : id(number) {}
+
+  const worker_id id;
+  /// Set by every message that comes from it; taken back by the tick. Apart from what calls lock.
+  alignas(64) std::atomic<bool> heard{false};
+
+  alignas(64) mutable std::mutex mutex;  // guards what follows
+  peer_state state = peer_state::unknown;
+  worker_record record;
+  std::string end;  ///< why it left or was lost
+  std::shared_ptr<outgoing_link> link;
+  std::shared_ptr<outgoing_link> urgent;    ///< for calls that must not wait behind others; opened when first needed
+  std::shared_ptr<incoming_link> incoming;  ///< the latest one that is not for urgent calls
+  std::shared_ptr<control_link> control;
+  liveness live;
+
+  // The next ones with `mutex` held.
+  [[nodiscard]] bool is(incarnation life) const noexcept { return state == peer_state::member && record.life == life; }
+  /// It runs, as far as this worker knows.
+  [[nodiscard]] bool present() const noexcept { return state == peer_state::member || state == peer_state::leaving; }
+  [[nodiscard]] bool present(incarnation life) const noexcept { return present() && record.life == life; }
+  /// Its connections count: those of a peer that is ahead of this worker's own table, too, and of one that is leaving.
+  [[nodiscard]] bool counts(incarnation life) const noexcept {
+    return state == peer_state::unknown || (record.life == life && state != peer_state::lost);
+  }
+  [[nodiscard]] std::string why_lost() const { return "it is dead: " + end; }
+  [[nodiscard]] remote_worker remote() { return {record.who, record.life, &heard}; }
+};
+
+/// Thread-safe. Lookups by id take no lock.
+class peer_table {
+ public:
+  peer_table() = default;
+  ~peer_table();
+  peer_table(const peer_table&) = delete;
+  peer_table& operator=(const peer_table&) = delete;
+
+  /// The place of `id`, made if need be. `id` must be valid: 0..worker_id::max.
+  peer& place(worker_id id);
+  /// Null if there is none yet.
+  [[nodiscard]] peer* at(worker_id id) const noexcept;
+  /// The member of that name; null if there is none.
+  [[nodiscard]] peer* find(std::string_view name) const;
+  /// Makes the place of the record's id that of this member.
+  peer& admit(worker_record record);
+  /// The first place after `id`, in a ring of all ids there are, for which `wanted` is true; null if there is none but its own.
+  template <class Wanted>
+  [[nodiscard]] peer* next_after(worker_id id, Wanted wanted) const {
+    const int end = std::max(highest_.load(std::memory_order_acquire), id.value) + 1;
+    for (int step = 1; step < end; ++step) {
+      peer* each = at(worker_id{(id.value + step) % end});
+      if (each && wanted(*each)) return each;
+    }
+    return nullptr;
+  }
+  /// Every place, by id.
+  [[nodiscard]] std::vector<peer*> all() const;
+
+ private:
+  static constexpr int block_size = 256;
+  using block = std::array<std::atomic<peer*>, block_size>;
+  std::array<std::atomic<block*>, (worker_id::max + block_size) / block_size> blocks_{};
+  std::atomic<int> highest_{-1};     // id of a place
+  mutable std::shared_mutex mutex_;  // guards the names, and writing
+  std::map<std::string, peer*, std::less<>> names_;
+  std::vector<std::unique_ptr<peer>> owned_;
+  std::vector<std::unique_ptr<block>> owned_blocks_;
+};
+
+}  // namespace ferry::inline v0::detail

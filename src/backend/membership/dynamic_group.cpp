@@ -1,0 +1,449 @@
+// How workers join and leave a dynamic group: entries of its log (member_log.hpp), which every member reads. Nobody waits for
+// anybody, but for those whose name or id is wanted and who do not answer.
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ferry/base/log.hpp>
+
+#include "../agent/native_agent.hpp"
+#include "../detached.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::chrono::milliseconds entry_poll_pause{50};
+constexpr std::chrono::milliseconds pause_for_leaving{500};
+constexpr std::chrono::milliseconds least_for_end{1000};  // to tell the store of it, however impatient the user is
+
+// Whoever writes an entry tells those who wait, unless it ends in between, or the store does not take it. They look for
+// themselves then; a sign of life is asked for there, and is to be given within the lease.
+std::chrono::nanoseconds longest_wait_for_news(timeout lease) noexcept {
+  return lease.is_never() ? 10s : std::clamp<std::chrono::nanoseconds>(lease.duration() / 2, entry_poll_pause, 10s);
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- joining
+
+void native_core::form_dynamic(deadline until) {
+  agree_on_group();
+  log_ = std::make_unique<member_log>(store_, [this](const membership_change& change) { take(change); });
+  log_->load();
+  choose_id();
+  for (;;) {
+    make_room(until);
+    choose_id();
+    check_devices_fit();
+    // Others may hear of this worker, and it of them, before it knows its place in the order; and who looks for a predecessor may
+    // find it as soon as it listens.
+    announced_.store(~std::uint64_t{0});
+    listen();
+    const auto change = log_->append(member_entry::join(own_record()));
+    // Others may have read the entry, and removed it, before this worker saw that it stands.
+    if (change.what == membership_change::kind::joined || joined_.load() != 0) break;
+    announced_.store(0);
+    stop_listening();  // another one was quicker to take the name or the id, or has come with maps that do not fit
+  }
+  store_->set_default_timeout(store_limit);
+  follower_ = std::thread([this] { follow(); });
+  watch_next();
+}
+
+void native_core::choose_id() {
+  if (wanted_id_ == any_rank) self_ = worker_info(self_.name(), log_->members().lowest_free_id());
+}
+
+void native_core::make_room(deadline until) {
+  // A lease, as among members; without leases as long as it may take to start.
+  const auto a_lease = [&] { return options_.heartbeat_interval.is_never() ? until : deadline::after(options_.lease); };
+  auto patience = a_lease();
+  for (;;) {
+    const membership there = log_->members();
+    const worker_record* same_name = there.find(self_.name());
+    const worker_record* holder = same_name;
+    if (!holder && wanted_id_ != any_rank) holder = there.find(worker_id{wanted_id_});
+    if (!holder) return;
+    const connect_outcome outcome = probe(*holder, std::min(patience, until));
+    const bool on_this_machine = !host_.empty() && host_ == holder->host;
+    const bool patient = !patience.expired() && !until.expired();
+    switch (outcome.verdict) {
+      case connect_verdict::gone:  // elsewhere it may be the wrong place that says so
+      case connect_verdict::unknown:
+        if (outcome.verdict == connect_verdict::unknown && outcome.answered) break;
+        if (patient && !(outcome.verdict == connect_verdict::gone && on_this_machine)) {
+          (void)log_->wait(deadline::after(entry_poll_pause));
+          log_->catch_up();
+        } else {
+          (void)log_->append(
+              member_entry::lost({}, holder->life, fmt::format("'{}' takes its place: {}", self_.name(), outcome.why)));
+        }
+        continue;
+      case connect_verdict::leaving:
+      case connect_verdict::hung_up:  // soon the answer will be clear
+        if (!patient || holder->leaving) break;
+        (void)log_->wait(deadline::after(entry_poll_pause));
+        log_->catch_up();
+        continue;
+      case connect_verdict::opened:
+      case connect_verdict::fenced: break;
+    }
+    // Who leaves lives for a while, and keeps its name and its id for so long.
+    if (holder->leaving && !until.expired()) {
+      (void)log_->wait(std::min(until, deadline::after(pause_for_leaving)));
+      log_->catch_up();
+      patience = a_lease();
+      continue;
+    }
+    if (holder->leaving) throw_still_leaving(*holder, same_name != nullptr);
+    const std::string why = outcome.why.empty() ? std::string() : fmt::format(" ({})", outcome.why);
+    if (same_name) {
+      throw_error(errc::duplicate_name, fmt::format("worker name '{}' is not unique: {} has it, and lives{}",
+                                                    self_.name(), to_string(holder->who), why));
+    }
+    throw_error(errc::duplicate_id, fmt::format("worker id {} is not unique: {} has it, and lives{}", wanted_id_,
+                                                to_string(holder->who), why));
+  }
+}
+
+void native_core::throw_still_leaving(const worker_record& holder, bool by_name) const {
+  throw_error(by_name ? errc::duplicate_name : errc::duplicate_id,
+              fmt::format("worker {} is not free yet: {} is leaving the group, and has calls to end; it was waited for "
+                          "until init_timeout. Take another one, or wait longer",
+                          by_name ? fmt::format("name '{}'", self_.name()) : fmt::format("id {}", wanted_id_),
+                          to_string(holder.who)));
+}
+
+// Whether a member lives, found out by one that is none: it is refused, which is an answer. Blocks.
+connect_outcome native_core::probe(const worker_record& holder, deadline until) {
+  struct answer {
+    std::mutex mutex;
+    std::condition_variable there;
+    std::optional<connect_outcome> outcome;
+  };
+  auto state = std::make_shared<answer>();
+  const auto limit = until.is_never() ? std::chrono::nanoseconds(std::chrono::hours(1))
+                                      : std::max<std::chrono::nanoseconds>(until.remaining(), entry_poll_pause);
+  attempt_to_reach(
+      holder, feature_control, limit, [] { return true; },
+      [state](connect_outcome outcome) {
+        if (outcome.opened)
+          outcome.opened->close(make_error(errc::shutting_down, "it was only asked whether it lives"));
+        const std::lock_guard lock(state->mutex);
+        state->outcome = std::move(outcome);
+        state->there.notify_all();
+      })
+      ->start(*reactor_);
+  const blocking_scope blocking;
+  std::unique_lock lock(state->mutex);
+  state->there.wait(lock, [&] { return state->outcome.has_value(); });
+  return *std::move(state->outcome);
+}
+
+// ---------------------------------------------------------------- being told
+
+// Called by the log, in the order of its entries.
+void native_core::take(const membership_change& change) noexcept {
+  if (change.what == membership_change::kind::none) return;
+  try {
+    if (change.record.life == life_) {
+      take_own(change);
+    } else {
+      take_others(change);
+    }
+    wake_waiting();
+    if (is_member()) watch_next();
+  } catch (const std::exception& e) {
+    log(log_level::error, fmt::format("{}: a change of the group got lost: {}", self_.name(), e.what()));
+  }
+}
+
+void native_core::take_own(const membership_change& change) {
+  const worker_record& record = change.record;
+  switch (change.what) {
+    case membership_change::kind::joined:
+      admit(record);
+      announced_.store(record.joined);
+      for (peer* each : peers_.all()) {  // however long that took, nobody was asked for a sign of life
+        const std::lock_guard lock(each->mutex);
+        each->live.allow_for_delay(clock::now());
+      }
+      joined_.store(record.joined);
+      if (record.suspected != 0) say_that_it_lives();  // and the question is not among the entries that are left
+      return tell({member_event::kind::joined, record.who, record.life, {}});
+    case membership_change::kind::suspected: return say_that_it_lives();
+    case membership_change::kind::gone:
+      if (gone_written_.load()) return;
+      [[fallthrough]];
+    case membership_change::kind::lost:
+      return become_fenced(change.reason.empty() ? "the group's log says that it is no member" : change.reason);
+    case membership_change::kind::none:
+    case membership_change::kind::left:
+    case membership_change::kind::answered: return;
+  }
+}
+
+void native_core::say_that_it_lives() noexcept {
+  write_down([this] { (void)log_->append(member_entry::alive(life_)); }, "it lives", true);
+}
+
+void native_core::take_others(const membership_change& change) {
+  const worker_record& record = change.record;
+  peer& place = peers_.place(record.who.id());
+  switch (change.what) {
+    case membership_change::kind::joined:
+      admit(record);
+      if (!record.leaving) return tell({member_event::kind::joined, record.who, record.life, {}});
+      [[fallthrough]];
+    case membership_change::kind::left: {
+      if (!record.leaving || change.what == membership_change::kind::left) {
+        depart(place, record.life, "it has left the group", departure::begun);
+      }
+      std::lock_guard lock(place.mutex);
+      if (place.record.life == record.life && place.state != peer_state::lost) place.state = peer_state::leaving;
+      group_changes_.fetch_add(1, std::memory_order_release);
+      return;
+    }
+    case membership_change::kind::gone: {
+      if (!record.leaving) return depart(place, record.life, "it has left the group", departure::in_log);
+      {
+        std::lock_guard lock(place.mutex);
+        if (place.record.life != record.life || !place.present()) return;
+        place.state = peer_state::left;
+        group_changes_.fetch_add(1, std::memory_order_release);
+        place.live.renew(clock::now());
+      }
+      return tell_end(record.who.id(), record.life);
+    }
+    case membership_change::kind::lost:
+      // What was before this worker joined is no loss of its own.
+      if (!is_member()) return depart(place, record.life, change.reason, departure::in_log);
+      return lose(place, record.life, change.reason, evidence::record);
+    case membership_change::kind::answered: {
+      std::lock_guard lock(place.mutex);
+      if (place.record.life == record.life && place.live.question != 0) place.live.take_answer(clock::now());
+      return;
+    }
+    case membership_change::kind::none:
+    case membership_change::kind::suspected: return;
+  }
+}
+
+void native_core::follow() noexcept {
+  auto pause = entry_poll_pause;
+  bool told = false;
+  while (!closing_.load()) {
+    try {
+      log_->catch_up();
+      (void)log_->wait(deadline::after(longest_wait_for_news(options_.lease)));
+      pause = entry_poll_pause;
+      told = false;
+      continue;
+    } catch (const std::exception& e) {
+      if (closing_.load()) return;
+      if (!std::exchange(told, true)) {
+        log(log_level::warning,
+            fmt::format("{} does not hear of workers that join or leave, until the store can be reached: {}",
+                        to_string(self_), e.what()));
+      }
+    }
+    std::unique_lock lock(members_mutex_);
+    (void)members_changed_.wait_for(lock, pause, [&] { return closing_.load(); });
+    // It may be asked for a sign of life there.
+    const auto longest = std::max(entry_poll_pause,
+                                  std::chrono::duration_cast<std::chrono::milliseconds>(options_.lease.duration() / 4));
+    pause = std::min<std::chrono::milliseconds>(2 * pause, std::min<std::chrono::milliseconds>(longest, 2s));
+  }
+}
+
+bool native_core::catch_up() const noexcept {
+  try {
+    log_->catch_up();
+    return true;
+  } catch (const std::exception& e) {
+    log(log_level::info, fmt::format("{}: the group's log cannot be read: {}", to_string(self_), e.what()));
+    return false;
+  }
+}
+
+// In a ring by id, so that a member has one watcher, and one that it watches. A worker that wakes after its death was told is
+// not watched any more.
+void native_core::watch_next() noexcept {
+  if (options_.heartbeat_interval.is_never()) return;
+  try {
+    std::lock_guard watching(watched_mutex_);
+    // Found within a few steps: this is asked at every change of the group.
+    peer* next = peers_.next_after(self_.id(), [](const peer& each) {
+      std::lock_guard lock(each.mutex);
+      return each.present();
+    });
+    peer* before = std::exchange(watched_, next);
+    if (before && before != next) {
+      std::lock_guard lock(before->mutex);
+      before->live.guarded = false;
+      before->live.question = 0;
+    }
+    if (next) await(*next);
+  } catch (const std::exception& e) {
+    log(log_level::error, fmt::format("{} watches nobody: {}", to_string(self_), e.what()));
+  }
+}
+
+// ---------------------------------------------------------------- those that cannot be reached
+
+void native_core::ask_log(peer& whom, incarnation life) noexcept {
+  const auto asked = [this, &whom, life](std::uint64_t question) {
+    {
+      std::lock_guard lock(whom.mutex);
+      whom.live.log_is_asked = false;
+      if (!whom.present(life) || !whom.live.guarded) return;
+      whom.live.question = question;
+      whom.live.asked_at = whom.live.unreached_since = clock::now();
+    }
+    keep_ticking();
+  };
+  try {
+    run_detached(*reactor_, [self = shared_from_this(), asked, life] {
+      std::uint64_t question = 0;
+      try {
+        (void)self->log_->append(member_entry::suspect(self->life_, life));
+        // Another one may have asked before, and died since.
+        const membership there = self->log_->members();
+        if (const worker_record* record = there.find(life)) question = record->suspected;
+      } catch (const error& e) {
+        log(log_level::info,
+            fmt::format("{}: the group's log cannot be asked for a worker: {}", to_string(self->self_), e.what()));
+      }
+      asked(question);
+    });
+  } catch (const std::exception&) {
+    asked(0);
+  }
+}
+
+void native_core::read_answer(peer& whom, incarnation life) noexcept {
+  std::uint64_t question = 0;
+  {
+    std::lock_guard lock(whom.mutex);
+    question = whom.live.question;
+  }
+  const auto decided = [this, &whom, life](bool answered) {
+    {
+      std::lock_guard lock(whom.mutex);
+      whom.live.log_is_asked = false;
+      if (whom.record.life != life) return;
+      if (answered && whom.live.question != 0) whom.live.take_answer(clock::now());
+      whom.live.asked_at = clock::now();
+    }
+    keep_ticking();
+  };
+  try {
+    run_detached(*reactor_, [self = shared_from_this(), decided, life, question] {
+      bool answered = false;
+      try {
+        const auto began = clock::now();
+        self->log_->catch_up();
+        // A store that is slow, or could not be reached, may have kept the answer back: another lease, then.
+        const bool prompt = clock::now() - began < self->options_.heartbeat_interval.duration();
+        const membership there = self->log_->members();
+        const worker_record* record = there.find(life);
+        answered = !record || record->suspected != question;
+        if (!answered && prompt) {
+          (void)self->log_->append(member_entry::lost(
+              self->life_, life, "nobody reaches it, and it did not answer in the group's log", question));
+        }
+      } catch (const error& e) {
+        log(log_level::info, fmt::format("{}: the group's log cannot be read: {}", to_string(self->self_), e.what()));
+      }
+      decided(answered);
+    });
+  } catch (const std::exception&) {
+    decided(false);
+  }
+}
+
+// ---------------------------------------------------------------- parting
+
+void native_core::leave_dynamic(deadline until, int impatience) {
+  if (fenced_.load(std::memory_order_acquire)) throw_error(errc::fenced, fence_reason_);
+  {
+    std::lock_guard lock(quiet_mutex_);
+    parting_until_ = until;
+  }
+  tell_log_of_leaving(std::min(until, deadline::after(store_limit)), impatience);
+  wait_until_quiet(until, impatience);
+  tie_up(until);
+}
+
+void native_core::tell_log_of_leaving(deadline until, int impatience) {
+  try {
+    leave_written_.store(true);
+    const bool written = run_in_time([this] { (void)log_->append(member_entry::leave(life_)); }, until,
+                                     [&] { return leaving_stopped_.load() >= impatience; });
+    if (!written && leaving_stopped_.load() < impatience) {
+      log(log_level::info, fmt::format("{}: the store does not know yet that it leaves", to_string(self_)));
+    }
+  } catch (const error& e) {
+    log(log_level::info, fmt::format("{}: the store does not know that it leaves: {}", to_string(self_), e.what()));
+  }
+}
+
+// Its name and its id are free from now on. Its entry may stand, though it has not heard that it does.
+void native_core::tell_log_of_end() noexcept {
+  if (!is_announced() || fenced_.load() || gone_written_.exchange(true)) return;
+  deadline limit;
+  {
+    std::lock_guard lock(quiet_mutex_);
+    limit = std::min(deadline::after(store_limit), std::max(parting_until_, deadline::after(least_for_end)));
+  }
+  try {
+    const bool written = run_in_time(
+        [this] {
+          (void)log_->append(member_entry::gone(life_));
+          // The next group here may have other leases.
+          if (!log_->members().members().empty()) return;
+          if (const auto where = group_store()) where->erase("kind");
+        },
+        limit);
+    if (!written)
+      log(log_level::info, fmt::format("{}: the store does not know yet that it has left", to_string(self_)));
+  } catch (const std::exception& e) {
+    log(log_level::info, fmt::format("{}: the store does not know that it has left: {}", to_string(self_), e.what()));
+  }
+}
+
+void native_core::wake_waiting() const noexcept {
+  {
+    std::lock_guard lock(members_mutex_);
+    ++member_changes_;
+  }
+  members_changed_.notify_all();
+}
+
+// Whoever leaves without a word in the log has said farewell to those it was connected to, if to anybody.
+void native_core::write_gone(incarnation life) {
+  log_->catch_up();
+  const membership there = log_->members();
+  const worker_record* record = there.find(life);
+  if (record && !record->leaving) (void)log_->append(member_entry::gone(life));
+}
+
+void native_core::stop_following() noexcept {
+  if (!log_) return;
+  tell_log_of_end();
+  if (follower_.joinable()) {
+    if (const auto where = group_store()) where->close();
+    follower_.join();
+  }
+  log_->release();
+}
+
+}  // namespace ferry::inline v0::detail

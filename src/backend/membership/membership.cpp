@@ -1,0 +1,200 @@
+#include "membership.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include <ferry/base/error.hpp>
+
+namespace ferry::inline v0::detail {
+namespace {
+
+[[noreturn]] void throw_bad_worker_record(std::string_view what) {
+  throw_error(errc::malformed, fmt::format("the store holds something that is no {} of a dynamic group; is another "
+                                           "program using these keys?",
+                                           what));
+}
+
+// Takes the text up to the next separator off the front.
+std::string_view next_part(std::string_view& text, char separator) {
+  const std::size_t end = text.find(separator);
+  const auto part = text.substr(0, end);
+  text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  return part;
+}
+
+template <class Number>
+Number parse(std::string_view text, int base, std::string_view what) {
+  Number value = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  if (failure != std::errc() || end != text.data() + text.size()) throw_bad_worker_record(what);
+  return value;
+}
+
+worker_id parse_id(std::string_view text, std::string_view what) {
+  const worker_id id{parse<std::int32_t>(text, 10, what)};
+  if (id.value < 0 || id.value > worker_id::max) throw_bad_worker_record(what);
+  return id;
+}
+
+}  // namespace
+
+std::string member_entry::encode() const {
+  switch (what) {
+    case kind::join: return fmt::format("join {}\n{}", record.who.id().value, record.encode());
+    case kind::leave: return fmt::format("leave {:016x}\n", whom.value);
+    case kind::gone: return fmt::format("gone {:016x}\n", whom.value);
+    case kind::suspect: return fmt::format("suspect {:016x} {:016x}\n", witness.value, whom.value);
+    case kind::alive: return fmt::format("alive {:016x}\n", whom.value);
+    case kind::lost: break;
+  }
+  return fmt::format("lost {:016x} {:016x} {}\n{}", witness.value, whom.value, unanswered, reason);
+}
+
+member_entry member_entry::decode(const std::string& text) {
+  constexpr std::string_view what = "entry";
+  std::string_view rest = text;
+  std::string_view head = next_part(rest, '\n');
+  const auto verb = next_part(head, ' ');
+  member_entry result;
+  if (verb == "join") {
+    result.what = kind::join;
+    result.record = worker_record::decode(std::string(rest), parse_id(head, what).value);
+  } else if (verb == "leave" || verb == "gone" || verb == "alive") {
+    result.what = verb == "leave" ? kind::leave : verb == "gone" ? kind::gone : kind::alive;
+    result.whom.value = parse<std::uint64_t>(head, 16, what);
+  } else if (verb == "suspect") {
+    result.what = kind::suspect;
+    result.witness.value = parse<std::uint64_t>(next_part(head, ' '), 16, what);
+    result.whom.value = parse<std::uint64_t>(head, 16, what);
+  } else if (verb == "lost") {
+    result.what = kind::lost;
+    result.witness.value = parse<std::uint64_t>(next_part(head, ' '), 16, what);
+    result.whom.value = parse<std::uint64_t>(next_part(head, ' '), 16, what);
+    result.unanswered = parse<std::uint64_t>(head, 10, what);
+    result.reason = rest;
+  } else {
+    throw_bad_worker_record(what);
+  }
+  return result;
+}
+
+membership_change membership::apply(std::uint64_t index, const member_entry& entry) {
+  index_ = index;
+  if (entry.what == member_entry::kind::join) {
+    const worker_info& who = entry.record.who;
+    if (find(who.name()) || find(who.id()) || find(entry.record.life)) return {};
+    if (!device_conflict(entry.record).empty()) return {};
+    worker_record record = entry.record;
+    record.joined = index;
+    members_[who.id().value] = record;
+    return {membership_change::kind::joined, std::move(record), {}};
+  }
+  const worker_record* known = find(entry.whom);
+  if (!known) return {};
+  worker_record& whom = members_.at(known->who.id().value);
+  using what = membership_change::kind;
+  switch (entry.what) {
+    case member_entry::kind::join: break;
+    case member_entry::kind::leave:
+      if (std::exchange(whom.leaving, true)) return {};
+      whom.suspected = 0;
+      return {what::left, whom, {}};
+    case member_entry::kind::suspect:
+      // Who has been asked has to answer once, whoever asks again.
+      if (whom.suspected != 0 || !find(entry.witness)) return {};
+      whom.suspected = index;
+      return {what::suspected, whom, {}};
+    case member_entry::kind::alive:
+      if (std::exchange(whom.suspected, 0) == 0) return {};
+      return {what::answered, whom, {}};
+    case member_entry::kind::gone: return remove(whom, what::gone, {});
+    case member_entry::kind::lost:
+      // The dead do not bear witness: of two that take each other for dead, the first one is believed.
+      if (entry.witness.value != 0 && !find(entry.witness)) return {};
+      if (entry.unanswered != 0 && entry.unanswered != whom.suspected) return {};  // it has answered
+      return remove(whom, whom.leaving ? what::gone : what::lost, entry.reason);
+  }
+  return {};
+}
+
+membership_change membership::remove(const worker_record& whom, membership_change::kind what, std::string reason) {
+  membership_change change{what, whom, std::move(reason)};
+  members_.erase(whom.who.id().value);
+  return change;
+}
+
+const worker_record* membership::find(std::string_view name) const noexcept {
+  const auto found =
+      std::find_if(members_.begin(), members_.end(), [&](const auto& each) { return each.second.who.name() == name; });
+  return found == members_.end() ? nullptr : &found->second;
+}
+
+const worker_record* membership::find(worker_id id) const noexcept {
+  const auto found = members_.find(id.value);
+  return found == members_.end() ? nullptr : &found->second;
+}
+
+const worker_record* membership::find(incarnation life) const noexcept {
+  const auto found =
+      std::find_if(members_.begin(), members_.end(), [&](const auto& each) { return each.second.life == life; });
+  return found == members_.end() ? nullptr : &found->second;
+}
+
+worker_id membership::lowest_free_id() const noexcept {
+  int id = 0;
+  for (const auto& [taken, record] : members_) {
+    if (taken != id) break;
+    ++id;
+  }
+  return worker_id{id};
+}
+
+std::string membership::device_conflict(const worker_record& newcomer) const {
+  if (!newcomer.devices) return {};
+  std::vector<worker_devices> others;
+  std::size_t place = 0;
+  for (const auto& [id, record] : members_) {
+    if (record.leaving) continue;
+    if (id < newcomer.who.id().value) ++place;
+    others.push_back(record.for_checks());
+  }
+  return broken_device_rule(newcomer.for_checks(), place, others);
+}
+
+std::string membership::encode() const {
+  std::string result = fmt::format("{} {}\n", index_, members_.size());
+  for (const auto& [id, record] : members_) {
+    const std::string text = record.encode();
+    result += fmt::format("{} {} {} {} {}\n{}", id, record.joined, record.leaving ? 1 : 0, record.suspected,
+                          text.size(), text);
+  }
+  return result;
+}
+
+membership membership::decode(const std::string& text) {
+  constexpr std::string_view what = "list of the members";
+  membership result;
+  std::string_view rest = text;
+  std::string_view head = next_part(rest, '\n');
+  result.index_ = parse<std::uint64_t>(next_part(head, ' '), 10, what);
+  for (auto left = parse<std::size_t>(head, 10, what); left != 0; --left) {
+    std::string_view line = next_part(rest, '\n');
+    const worker_id id = parse_id(next_part(line, ' '), what);
+    const auto joined = parse<std::uint64_t>(next_part(line, ' '), 10, what);
+    const bool leaving = parse<int>(next_part(line, ' '), 10, what) != 0;
+    const auto suspected = parse<std::uint64_t>(next_part(line, ' '), 10, what);
+    const auto size = parse<std::size_t>(line, 10, what);
+    if (size > rest.size()) throw_bad_worker_record(what);
+    auto record = worker_record::decode(std::string(rest.substr(0, size)), id.value);
+    record.joined = joined;
+    record.leaving = leaving;
+    record.suspected = suspected;
+    rest.remove_prefix(size);
+    result.members_[id.value] = std::move(record);
+  }
+  return result;
+}
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,94 @@
+#pragma once
+
+// Who is in a dynamic group. The members agree on it through a log in the store: every join, leave and death is an entry, and
+// everybody who reads the entries in their order comes to the same result. An entry that does not fit where it stands (a name
+// that is taken, a witness who is no member) changes nothing, for nobody: so no lock is needed, and none can be left behind.
+//
+// A worker that leaves says so twice: `leave`, after which nobody calls it any more, and `gone`, when it has ended what it was
+// at. In between it keeps its name and its id, so that what is sent to either of them still reaches it. One that nobody can
+// reach is asked in the log whether it lives (`suspect`), and says so there (`alive`).
+//
+// The reading alone; member_log has the store.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "../links/peers.hpp"
+
+namespace ferry::inline v0::detail {
+
+struct member_entry {
+  enum class kind : std::uint8_t { join, leave, gone, suspect, alive, lost };
+  kind what{};
+  worker_record record;  ///< of join
+  incarnation witness;   ///< of suspect and lost: a member who says so; of lost, none: somebody who wants its place
+  incarnation whom;      ///< of all but join
+  std::uint64_t unanswered = 0;  ///< of lost: the `suspect` that it did not answer; 0: it is known otherwise
+  std::string reason;            ///< of lost
+
+  static member_entry join(worker_record who) { return {kind::join, std::move(who), {}, {}, 0, {}}; }
+  static member_entry leave(incarnation who) { return {kind::leave, {}, {}, who, 0, {}}; }
+  static member_entry gone(incarnation who) { return {kind::gone, {}, {}, who, 0, {}}; }
+  static member_entry suspect(incarnation witness, incarnation who) { return {kind::suspect, {}, witness, who, 0, {}}; }
+  static member_entry alive(incarnation who) { return {kind::alive, {}, {}, who, 0, {}}; }
+  static member_entry lost(incarnation witness, incarnation who, std::string reason, std::uint64_t unanswered = 0) {
+    return {kind::lost, {}, witness, who, unanswered, std::move(reason)};
+  }
+
+  [[nodiscard]] std::string encode() const;
+  /// Throws errc::malformed.
+  static member_entry decode(const std::string& text);
+};
+
+/// What one entry has changed.
+struct membership_change {
+  enum class kind : std::uint8_t {
+    none,
+    joined,     ///< with record.leaving: some time ago, and is leaving by now
+    left,       ///< it is leaving: its name and id are its own until it is gone
+    gone,       ///< its name and id are free; without record.leaving nobody knew that it leaves
+    lost,       ///< the same, of one that was a member
+    suspected,  ///< it is asked whether it lives: by the entry record.suspected
+    answered,   ///< it does
+  };
+  kind what = kind::none;
+  worker_record record;
+  std::string reason;
+};
+
+/// Value type; not thread-safe.
+class membership {
+ public:
+  /// `index` must be the next one.
+  membership_change apply(std::uint64_t index, const member_entry& entry);
+  /// An entry that cannot be read: nothing changes.
+  void skip(std::uint64_t index) noexcept { index_ = index; }
+
+  /// The last entry that was applied; they count from 1.
+  [[nodiscard]] std::uint64_t index() const noexcept { return index_; }
+  /// Those that are leaving included.
+  [[nodiscard]] const std::map<int, worker_record>& members() const noexcept { return members_; }
+  /// Null if there is none.
+  [[nodiscard]] const worker_record* find(std::string_view name) const noexcept;
+  [[nodiscard]] const worker_record* find(worker_id id) const noexcept;
+  [[nodiscard]] const worker_record* find(incarnation life) const noexcept;
+  [[nodiscard]] worker_id lowest_free_id() const noexcept;
+  /// Why the devices and device maps of `newcomer` do not fit those of the members; empty: they do. Whoever leaves does not count.
+  [[nodiscard]] std::string device_conflict(const worker_record& newcomer) const;
+
+  /// What a worker that joins late reads in place of the entries up to index().
+  [[nodiscard]] std::string encode() const;
+  /// Throws errc::malformed.
+  static membership decode(const std::string& text);
+
+ private:
+  membership_change remove(const worker_record& whom, membership_change::kind what, std::string reason);
+
+  std::uint64_t index_ = 0;
+  std::map<int, worker_record> members_;
+};
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,170 @@
+// The table of the CUDA runtime, filled from the toolkit's functions: the only source that includes a header of CUDA.
+
+#include <ferry/config.hpp>
+
+#if FERRY_WITH_CUDA
+  #include <cuda_runtime_api.h>
+#endif
+
+#include "cuda_runtime.hpp"
+
+#if FERRY_WITH_CUDA
+
+namespace ferry::inline v0::detail {
+namespace {
+
+static_assert(cuda_error::success == cudaSuccess);
+static_assert(cuda_error::invalid_value == cudaErrorInvalidValue);
+static_assert(cuda_error::memory_allocation == cudaErrorMemoryAllocation);
+static_assert(cuda_error::runtime_unloading == cudaErrorCudartUnloading);
+static_assert(cuda_error::no_device == cudaErrorNoDevice);
+static_assert(cuda_error::invalid_device == cudaErrorInvalidDevice);
+static_assert(cuda_error::invalid_resource_handle == cudaErrorInvalidResourceHandle);
+static_assert(cuda_error::not_ready == cudaErrorNotReady);
+static_assert(cuda_error::context_is_destroyed == cudaErrorContextIsDestroyed);
+static_assert(cuda_error::launch_failure == cudaErrorLaunchFailure);
+static_assert(cuda_error::not_permitted == cudaErrorNotPermitted);
+static_assert(cuda_error::not_supported == cudaErrorNotSupported);
+static_assert(static_cast<int>(cuda_memory::unregistered) == cudaMemoryTypeUnregistered);
+static_assert(static_cast<int>(cuda_memory::host) == cudaMemoryTypeHost);
+static_assert(static_cast<int>(cuda_memory::device) == cudaMemoryTypeDevice);
+static_assert(static_cast<int>(cuda_memory::managed) == cudaMemoryTypeManaged);
+
+using primary_context_state = int (*)(int device, unsigned* flags, int* active);
+
+// A function of the driver, which no library is linked against: a machine may have none.
+primary_context_state driver_primary_context_state() noexcept {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  #if CUDART_VERSION >= 12050
+  const cudaError_t status =
+      cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &function, 7000, cudaEnableDefault, &found);
+  #elif CUDART_VERSION >= 12000
+  const cudaError_t status =
+      cudaGetDriverEntryPoint("cuDevicePrimaryCtxGetState", &function, cudaEnableDefault, &found);
+  #else
+  const cudaError_t status = cudaGetDriverEntryPoint("cuDevicePrimaryCtxGetState", &function, cudaEnableDefault);
+  found = cudaDriverEntryPointSuccess;
+  #endif
+  if (status != cudaSuccess || found != cudaDriverEntryPointSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return nullptr;
+  }
+  return reinterpret_cast<primary_context_state>(function);
+}
+
+cuda_status device_has_context(int* has, int device) {
+  static const primary_context_state state = driver_primary_context_state();
+  if (!state) return cudaErrorNotSupported;
+  unsigned flags = 0;
+  return state(device, &flags, has);  // the numbers of a device are the same to driver and runtime
+}
+
+cuda_status mem_pool_create(cudaMemPool_t* pool, int device, bool exportable) {
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.handleTypes = exportable ? cudaMemHandleTypePosixFileDescriptor : cudaMemHandleTypeNone;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = device;
+  return cudaMemPoolCreate(pool, &properties);
+}
+
+cuda_status mem_pool_usage(cudaMemPool_t pool, std::uint64_t* reserved, std::uint64_t* used) {
+  const cudaError_t status = cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, reserved);
+  return status == cudaSuccess ? cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, used) : status;
+}
+
+cuda_status mem_pool_set_access(cudaMemPool_t pool, int device) {
+  cudaMemAccessDesc access{};
+  access.location.type = cudaMemLocationTypeDevice;
+  access.location.id = device;
+  access.flags = cudaMemAccessFlagsProtReadWrite;
+  return cudaMemPoolSetAccess(pool, &access, 1);
+}
+
+cuda_status pointer_get_attributes(const void* memory, cuda_memory* type, int* device) {
+  cudaPointerAttributes attributes{};
+  const cudaError_t status = cudaPointerGetAttributes(&attributes, memory);
+  *type = static_cast<cuda_memory>(attributes.type);
+  *device = attributes.device;
+  return status;
+}
+
+// Wrapped one by one: a cudaError_t is not an int, and pointers to functions do not convert.
+constexpr cuda_runtime linked{
+    .get_device_count = [](int* count) -> cuda_status { return cudaGetDeviceCount(count); },
+    .get_device = [](int* device) -> cuda_status { return cudaGetDevice(device); },
+    .set_device = [](int device) -> cuda_status { return cudaSetDevice(device); },
+    .device_has_context = &device_has_context,
+    .device_can_access_peer = [](int* can, int device, int peer) -> cuda_status {
+      return cudaDeviceCanAccessPeer(can, device, peer);
+    },
+    .get_last_error = []() -> cuda_status { return cudaGetLastError(); },
+    .get_error_string = [](cuda_status status) { return cudaGetErrorString(static_cast<cudaError_t>(status)); },
+    .stream_create = [](cudaStream_t* stream) -> cuda_status {
+      return cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking);
+    },
+    .stream_destroy = [](cudaStream_t stream) -> cuda_status { return cudaStreamDestroy(stream); },
+    .stream_query = [](cudaStream_t stream) -> cuda_status { return cudaStreamQuery(stream); },
+    .stream_synchronize = [](cudaStream_t stream) -> cuda_status { return cudaStreamSynchronize(stream); },
+    .stream_wait_event = [](cudaStream_t stream, cudaEvent_t event) -> cuda_status {
+      return cudaStreamWaitEvent(stream, event, 0);
+    },
+    .launch_host_func = [](cudaStream_t stream, void (*function)(void*), void* argument) -> cuda_status {
+      return cudaLaunchHostFunc(stream, function, argument);
+    },
+    .event_create = [](cudaEvent_t* event) -> cuda_status {
+      return cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+    },
+    .event_destroy = [](cudaEvent_t event) -> cuda_status { return cudaEventDestroy(event); },
+    .event_record = [](cudaEvent_t event, cudaStream_t stream) -> cuda_status {
+      return cudaEventRecord(event, stream);
+    },
+    .event_query = [](cudaEvent_t event) -> cuda_status { return cudaEventQuery(event); },
+    .event_synchronize = [](cudaEvent_t event) -> cuda_status { return cudaEventSynchronize(event); },
+    .mem_pool_create = &mem_pool_create,
+    .mem_pool_destroy = [](cudaMemPool_t pool) -> cuda_status { return cudaMemPoolDestroy(pool); },
+    .mem_pool_set_release_threshold = [](cudaMemPool_t pool, std::uint64_t bytes) -> cuda_status {
+      return cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &bytes);
+    },
+    .mem_pool_usage = &mem_pool_usage,
+    .mem_pool_trim_to = [](cudaMemPool_t pool, std::size_t bytes) -> cuda_status {
+      return cudaMemPoolTrimTo(pool, bytes);
+    },
+    .mem_pool_set_access = &mem_pool_set_access,
+    .malloc_from_pool_async = [](void** memory, std::size_t bytes, cudaMemPool_t pool, cudaStream_t stream)
+        -> cuda_status { return cudaMallocFromPoolAsync(memory, bytes, pool, stream); },
+    .free_async = [](void* memory, cudaStream_t stream) -> cuda_status { return cudaFreeAsync(memory, stream); },
+    .mem_get_info = [](std::size_t* free, std::size_t* total) -> cuda_status { return cudaMemGetInfo(free, total); },
+    .host_alloc = [](void** memory, std::size_t bytes) -> cuda_status {
+      return cudaHostAlloc(memory, bytes, cudaHostAllocPortable);
+    },
+    .free_host = [](void* memory) -> cuda_status { return cudaFreeHost(memory); },
+    .memcpy_async = [](void* to, const void* from, std::size_t bytes, cudaStream_t stream) -> cuda_status {
+      return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream);
+    },
+    .memcpy_peer_async = [](void* to, int to_device, const void* from, int from_device, std::size_t bytes,
+                            cudaStream_t stream) -> cuda_status {
+      return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
+    },
+    .memset_async = [](void* memory, int value, std::size_t bytes, cudaStream_t stream) -> cuda_status {
+      return cudaMemsetAsync(memory, value, bytes, stream);
+    },
+    .pointer_get_attributes = &pointer_get_attributes,
+};
+
+}  // namespace
+
+const cuda_runtime* linked_cuda_runtime() noexcept { return &linked; }
+
+}  // namespace ferry::inline v0::detail
+
+#else  // a build without the CUDA Toolkit
+
+namespace ferry::inline v0::detail {
+
+const cuda_runtime* linked_cuda_runtime() noexcept { return nullptr; }
+
+}  // namespace ferry::inline v0::detail
+
+#endif

@@ -1,0 +1,128 @@
+#include "landing_memory.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
+#include <ferry/device/memory.hpp>
+#include <ferry/device/traits.hpp>
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::size_t smallest_class = std::countr_zero(landing_block::smallest_size);
+constexpr std::size_t classes = 48;
+
+struct waiting_block {
+  void* memory = nullptr;
+  event last_use;
+};
+
+// What is page-locked for one CUDA device is so for all. Never destroyed, as the
+// devices' own state.
+struct landing_pool {
+  std::mutex mutex;
+  std::array<std::vector<void*>, classes> free;
+  std::array<std::vector<waiting_block>, classes> waiting;
+  std::atomic<std::uint64_t> in_use{0};
+  std::atomic<std::uint64_t> lost{0};
+  std::atomic<std::uint64_t> reserved_bytes{0};
+};
+
+// One for each kind of devices.
+landing_pool& landing_pool_of(device where) {
+  static auto* const pools = new std::array<landing_pool, 256>;
+  return (*pools)[static_cast<std::size_t>(where.kind)];
+}
+
+std::size_t landing_class_of(std::size_t bytes) {
+  const auto wanted = static_cast<std::size_t>(std::bit_width(bytes == 0 ? 0 : bytes - 1));
+  if (wanted >= smallest_class + classes) {
+    throw_error(errc::out_of_memory, fmt::format("no {} bytes of host memory for a copy", bytes));
+  }
+  return wanted < smallest_class ? 0 : wanted - smallest_class;
+}
+
+}  // namespace
+
+landing_block::landing_block(device where, std::size_t bytes) : where_(where), size_class_(landing_class_of(bytes)) {
+  landing_pool& pool = landing_pool_of(where);
+  {
+    const std::lock_guard lock(pool.mutex);
+    std::vector<void*>& free = pool.free.at(size_class_);
+    std::vector<waiting_block>& waiting = pool.waiting.at(size_class_);
+    for (std::size_t i = waiting.size(); i-- != 0;) {
+      try {
+        if (!waiting[i].last_use.done()) continue;
+        free.push_back(waiting[i].memory);
+      } catch (const error& problem) {  // the device has failed, and may yet write to the block
+        pool.lost.fetch_add(1);
+        log(log_level::info, fmt::format("a block of host memory for copies is lost: {}", problem.what()));
+      }
+      std::swap(waiting[i], waiting.back());
+      waiting.pop_back();
+    }
+    if (!free.empty()) {
+      memory_ = free.back();
+      free.pop_back();
+    }
+  }
+  if (!memory_) {
+    const std::size_t size = std::size_t{1} << (size_class_ + smallest_class);
+    memory_ = operations_of(where.kind).allocate_staging(where, size);
+    pool.reserved_bytes.fetch_add(size);
+  }
+  pool.in_use.fetch_add(1);
+}
+
+landing_block::~landing_block() {
+  landing_pool& pool = landing_pool_of(where_);
+  pool.in_use.fetch_sub(1);
+  if (in_doubt_) {
+    pool.lost.fetch_add(1);
+    log(log_level::info, "a block of host memory for copies is lost: its device has failed");
+    return;
+  }
+  try {
+    const std::lock_guard lock(pool.mutex);
+    pool.waiting.at(size_class_).push_back({memory_, std::move(last_use_)});
+  } catch (const std::bad_alloc&) {
+    pool.lost.fetch_add(1);
+    log(log_level::info, "a block of host memory for copies is lost: there is no memory to note it down");
+  }
+}
+
+void landing_block::release_after(const stream& on) {
+  last_use_.record(on);
+  in_doubt_ = false;
+}
+
+}  // namespace ferry::inline v0::detail
+
+namespace ferry::inline v0 {
+
+staging_memory_stats get_staging_memory_stats(device_kind kind) {
+  detail::landing_pool& pool = detail::landing_pool_of({kind, 0});
+  staging_memory_stats stats;
+  {
+    const std::lock_guard lock(pool.mutex);
+    for (const auto& size : pool.waiting) {
+      stats.blocks_awaited += static_cast<std::uint64_t>(std::count_if(
+          size.begin(), size.end(), [](const detail::waiting_block& each) { return !each.last_use.done(); }));
+    }
+  }
+  stats.blocks_in_use = pool.in_use.load();
+  stats.blocks_lost = pool.lost.load();
+  stats.reserved_bytes = pool.reserved_bytes.load();
+  return stats;
+}
+
+}  // namespace ferry::inline v0

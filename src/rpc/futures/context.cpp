@@ -1,0 +1,109 @@
+#include <ferry/rpc/context.hpp>
+
+#include <memory>
+
+#include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
+#include <ferry/device/current.hpp>
+
+#include "../../device/memory/release_order.hpp"
+
+namespace ferry::inline v0 {
+namespace detail {
+namespace {
+
+thread_local call_context* entered_context = nullptr;
+
+std::mutex root_mutex;
+context_ptr& root_context() {
+  static auto* instance = new context_ptr;  // outlives static destruction on purpose
+  return *instance;
+}
+
+}  // namespace
+}  // namespace detail
+
+std::stop_token call_context::stop_token() {
+  std::lock_guard lock(mutex_);
+  if (!stop_source_) {
+    stop_source_ = std::make_unique<std::stop_source>();
+    if (stopped_.load(std::memory_order_acquire)) stop_source_->request_stop();
+  }
+  return stop_source_->get_token();
+}
+
+void call_context::request_stop() noexcept {
+  stopped_.store(true, std::memory_order_release);
+  std::stop_source source(std::nostopstate);
+  {
+    std::lock_guard lock(mutex_);
+    if (!stop_source_) return;
+    source = *stop_source_;
+  }
+  source.request_stop();  // callbacks run outside the lock
+}
+
+std::shared_ptr<void> call_context::get_slot(slot which) const {
+  std::lock_guard lock(mutex_);
+  return slots_ ? (*slots_)[which] : nullptr;
+}
+
+void call_context::set_slot(slot which, std::shared_ptr<void> value) {
+  std::lock_guard lock(mutex_);
+  if (!slots_) slots_ = std::make_unique<std::array<std::shared_ptr<void>, slot_count>>();
+  (*slots_)[which].swap(value);
+}
+
+context_ptr current_context() {
+  if (detail::entered_context) {
+    return context_ptr::share(detail::entered_context);
+  }
+  std::lock_guard lock(detail::root_mutex);
+  return detail::root_context();
+}
+
+call_context* thread_context() noexcept { return detail::entered_context; }
+
+context_scope::context_scope(call_context* context) noexcept
+    : previous_(std::exchange(detail::entered_context, context)),
+      streams_(context && context != previous_ ? std::span<const stream>(context->streams())
+                                               : std::span<const stream>()) {}
+context_scope::~context_scope() { detail::entered_context = previous_; }
+
+namespace detail {
+
+struct streams_scope::former_streams {
+  std::vector<stream> streams;
+  release_in_current_order order;
+};
+
+void streams_scope::enter(std::span<const stream> now) noexcept {
+  try {
+    auto former = std::make_unique<former_streams>();
+    former->streams.reserve(now.size());
+    former_ = former.release();
+    for (const stream& each : now) former_->streams.push_back(set_current_stream(each));
+  } catch (const std::exception& problem) {
+    log(log_level::error, problem.what());
+  }
+}
+
+void streams_scope::leave() noexcept {
+  const std::unique_ptr<former_streams> former(former_);
+  while (!former->streams.empty()) {
+    try {
+      set_current_stream(former->streams.back());
+    } catch (const error& problem) {
+      log(log_level::error, problem.what());
+    }
+    former->streams.pop_back();
+  }
+}
+
+void set_root_context(context_ptr context) {
+  std::lock_guard lock(root_mutex);
+  root_context() = std::move(context);
+}
+}  // namespace detail
+
+}  // namespace ferry::inline v0

@@ -1,0 +1,194 @@
+#include <ferry/rpc/exceptions.hpp>
+
+#include <array>
+#include <charconv>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <shared_mutex>
+#include <stdexcept>
+#include <system_error>
+#include <typeinfo>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <cxxabi.h>
+
+#include <fmt/format.h>
+#include <ferry/base/error.hpp>
+#include <ferry/base/type_name.hpp>
+#include <ferry/rpc/future.hpp>
+
+#include "../worker/worker_core.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+const std::type_info* type_of(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (...) {
+    return abi::__cxa_current_exception_type();
+  }
+}
+
+std::string thrown_text(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (const std::string& text) {
+    return text;
+  } catch (const char* text) {
+    return text;
+  } catch (...) {
+    return "not a std::exception";
+  }
+}
+
+template <class T>
+exception_codec text_only(std::string_view name) {
+  return {name, &typeid(T), [](const std::exception_ptr&) { return std::string(); },
+          [](std::string_view what, std::string_view) { return std::make_exception_ptr(T(std::string(what))); }};
+}
+template <class T>
+exception_codec nothing(std::string_view name) {
+  return {name, &typeid(T), [](const std::exception_ptr&) { return std::string(); },
+          [](std::string_view, std::string_view) { return std::make_exception_ptr(T()); }};
+}
+
+int parse_code(std::string_view text) {
+  int value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+// "<category> <value>"; what() of a system_error ends with ": <message of the code>", which the constructor adds again.
+std::string encode_system_error(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::system_error& e) {
+    return fmt::format("{} {}", e.code().category().name(), e.code().value());
+  }
+}
+std::exception_ptr decode_system_error(std::string_view what, std::string_view bytes) {
+  const std::size_t space = bytes.find(' ');
+  if (space == std::string_view::npos) return std::make_exception_ptr(std::runtime_error(std::string(what)));
+  const int value = parse_code(bytes.substr(space + 1));
+  const auto& category = bytes.substr(0, space) == "system" ? std::system_category() : std::generic_category();
+  const std::string suffix = ": " + category.message(value);
+  if (what.ends_with(suffix)) what.remove_suffix(suffix.size());
+  return std::make_exception_ptr(std::system_error(value, category, std::string(what)));
+}
+
+struct codec_table {
+  std::shared_mutex mutex;
+  std::vector<exception_codec> codecs{
+      text_only<std::invalid_argument>("std::invalid_argument"),
+      text_only<std::domain_error>("std::domain_error"),
+      text_only<std::length_error>("std::length_error"),
+      text_only<std::out_of_range>("std::out_of_range"),
+      text_only<std::logic_error>("std::logic_error"),
+      text_only<std::range_error>("std::range_error"),
+      text_only<std::overflow_error>("std::overflow_error"),
+      text_only<std::underflow_error>("std::underflow_error"),
+      text_only<std::runtime_error>("std::runtime_error"),
+      {"std::system_error", &typeid(std::system_error), &encode_system_error, &decode_system_error},
+      nothing<std::bad_alloc>("std::bad_alloc"),
+      nothing<std::bad_array_new_length>("std::bad_array_new_length"),
+      nothing<std::bad_cast>("std::bad_cast"),
+      nothing<std::bad_typeid>("std::bad_typeid"),
+      nothing<std::bad_exception>("std::bad_exception"),
+      nothing<std::bad_weak_ptr>("std::bad_weak_ptr"),
+      nothing<std::bad_function_call>("std::bad_function_call"),
+      nothing<std::bad_optional_access>("std::bad_optional_access"),
+      nothing<std::bad_variant_access>("std::bad_variant_access"),
+  };
+};
+codec_table& codecs_of_process() {
+  static auto* instance = new codec_table;  // outlives static destruction on purpose
+  return *instance;
+}
+
+std::optional<exception_codec> codec_for(const std::type_info& type) {
+  std::shared_lock lock(codecs_of_process().mutex);
+  for (const exception_codec& codec : codecs_of_process().codecs) {
+    if (*codec.type == type) return codec;
+  }
+  return std::nullopt;
+}
+std::optional<exception_codec> codec_for(std::string_view name) {
+  std::shared_lock lock(codecs_of_process().mutex);
+  for (const exception_codec& codec : codecs_of_process().codecs) {
+    if (codec.name == name) return codec;
+  }
+  return std::nullopt;
+}
+
+constexpr std::string_view ferry_error_name = "ferry::error";
+constexpr std::string_view remote_error_name = "ferry::remote_error";
+
+}  // namespace
+
+void register_exception(const exception_codec& codec) {
+  std::unique_lock lock(codecs_of_process().mutex);
+  for (const exception_codec& known : codecs_of_process().codecs) {
+    if (known.name != codec.name) continue;
+    if (*known.type == *codec.type) return;
+    throw_error(errc::invalid_argument,
+                fmt::format("register_exceptions: the name '{}' is taken by {}; {} needs another", codec.name,
+                            readable_type(*known.type), readable_type(*codec.type)));
+  }
+  codecs_of_process().codecs.push_back(codec);
+}
+
+std::string describe_exception(const std::exception_ptr& thrown) {
+  const std::type_info* type = type_of(thrown);
+  if (type && *type == typeid(error)) return thrown_text(thrown);  // it begins with the name of the errc
+  return fmt::format("{}: {}", type ? readable_type(*type) : "unknown", thrown_text(thrown));
+}
+
+void encode_exception(const std::exception_ptr& thrown, outgoing_message& message) {
+  const std::type_info* type = type_of(thrown);
+  std::string name = type ? readable_type(*type) : "unknown";
+  std::string what = thrown_text(thrown);
+  std::string bytes;
+  if (const auto codec = type ? codec_for(*type) : std::nullopt) {
+    name = codec->name;
+    bytes = codec->encode(thrown);
+  } else {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const remote_error& e) {  // passes through unchanged
+      bytes = e.type_name();
+      name = remote_error_name;
+      what = e.message();
+    } catch (const error& e) {
+      bytes = std::to_string(e.code().value());
+      name = ferry_error_name;
+      what = e.message();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): travels by the name of its type
+    }
+  }
+  encode_values<std::string, std::string, std::string>(message.bytes, message.tensors, name, what, bytes);
+}
+
+void rethrow_exception(const inbound_message& reply, const wire_limits& limits) {
+  std::string name;
+  std::string what;
+  std::string bytes;
+  decode_values(reply.payload, reply.tensors, limits, name, what, bytes);
+  // A number that is none here (of a later build, or 0) goes the way of unknown types.
+  if (const auto code = static_cast<errc>(parse_code(bytes));
+      name == ferry_error_name && errc_name(code) != "unknown") {
+    throw_error(code, what);
+  }
+  if (name == remote_error_name) throw remote_error(bytes, what);
+  if (const auto codec = codec_for(std::string_view(name))) std::rethrow_exception(codec->decode(what, bytes));
+  throw remote_error(name, name + ": " + what);
+}
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,35 @@
+#pragma once
+
+// What loading and unloading plug-ins needs of the table of methods. All functions are thread-safe.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ferry/rpc/detail/method_entry.hpp>
+
+namespace ferry::inline v0::detail {
+
+/// Every copy of libferry in a process has one of its own, which the loader finds by its name.
+extern const char library_mark;
+
+/// The shared object (its link_map) that an entry lies in; null if nobody knows.
+const void* library_of(const void* address) noexcept;
+
+/// The entries in that shared object.
+std::vector<const method_entry*> entries_in(const void* library);
+
+/// Throws errc::duplicate_method if one of them has the id of another function.
+void check_entries(const std::vector<const method_entry*>& entries);
+
+/// No call finds them any more; where another object has the method, too, that one serves it from now on.
+void withdraw(const std::vector<const method_entry*>& entries);
+/// Undoes withdraw().
+void publish(const std::vector<const method_entry*>& entries);
+/// The name, for people, of the method with that id, or of its stub; "method 0123456789abcdef" if the program has neither.
+std::string readable_name(std::uint64_t id);
+
+/// Waits until nobody uses a withdrawn entry; false if the deadline passed. Logs now and then whom it waits for.
+bool wait_unused(const method_entry& entry, deadline until);
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,416 @@
+#include "object_turns.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <ferry/base/error.hpp>
+#include <ferry/rpc/detail/served_call.hpp>
+
+#include "../worker/worker_core.hpp"
+#include "call_references.hpp"
+#include "turn_waits.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr peer_life lane_of_all{worker_id{-1}, {}};
+
+bool needs_turn(const execution_policy& policy) noexcept { return policy.how != execution::concurrent; }
+
+}  // namespace
+
+// ---------------------------------------------------------------- lists, with the mutex held
+
+void object_turns::add(call_queue& to, served_call& call) noexcept {
+  place& own = call.references_->turn;
+  own.previous = to.last;
+  own.next = nullptr;
+  (to.last ? to.last->references_->turn.next : to.first) = &call;
+  to.last = &call;
+}
+
+void object_turns::remove(call_queue& from, served_call& call) noexcept {
+  place& own = call.references_->turn;
+  (own.previous ? own.previous->references_->turn.next : from.first) = own.next;
+  (own.next ? own.next->references_->turn.previous : from.last) = own.previous;
+  own.previous = own.next = nullptr;
+}
+
+void object_turns::begun::add(served_call& call) noexcept {
+  call.references_->turn.next_launched = nullptr;
+  (last_ ? last_->references_->turn.next_launched : first_) = &call;
+  last_ = &call;
+}
+
+// Without the mutex. What is launched may be over, and gone, at once.
+void object_turns::begun::launch() noexcept {
+  while (served_call* call = first_) {
+    place& own = call->references_->turn;
+    first_ = own.next_launched;
+    if (!own.step) {
+      call->launch();
+      continue;
+    }
+    // There is one at a time: the next step gets the turn once this one has run, or waits.
+    own.item.call = call;
+    own.item.run = [](work* self) noexcept {
+      served_call& of = *static_cast<place::step_item*>(self)->call;
+      const context_ptr keep = context_ptr::share(&of);  // the step, which keeps it, is over soon
+      work* const step = std::exchange(of.references_->turn.step, nullptr);
+      of.resume_use();
+      step->run(step);
+      of.pause_use();
+      of.references_->target->turns().pause(of);
+    };
+    call->worker_->post(&own.item);
+  }
+}
+
+// ---------------------------------------------------------------- places
+
+// With the mutex held, once the object has been made. Throws only where enter() calls it.
+void object_turns::take_place(served_call& call) {
+  call_references& own = *call.references_;
+  place& at = own.turn;
+  if (!needs_turn(policy_) || own.takes_no_turn) {
+    at.passes = true;
+    return;
+  }
+  const bool ordered = policy_.how == execution::ordered;
+  at.lane_key = ordered ? peer_life{call.caller(), call.sender_life()} : lane_of_all;
+  lane* in = &all_;
+  if (ordered) {
+    auto found = lanes_.find(at.lane_key);
+    if (found == lanes_.end()) {
+      if (!at.spare) {
+        found = lanes_.try_emplace(at.lane_key).first;
+      } else {
+        at.spare.key() = at.lane_key;
+        found = lanes_.insert(std::move(at.spare)).position;
+      }
+    }
+    in = &found->second;
+  }
+  if (!policy_.reentrant) {
+    // Who calls without waiting cannot wait for ever.
+    const auto holds = [&](const held_turn& turn) {
+      return in->running && turn.object == own.target_id && turn.lane == at.lane_key.id &&
+             turn.number == in->running->references_->turn.number;
+    };
+    if (std::any_of(own.chain.turns.begin(), own.chain.turns.end(), holds)) {
+      at.passes = true;
+      own.refusal =
+          make_error(errc::would_deadlock,
+                     fmt::format("it would wait for its turn at {}, which {} has, and that one waits for this call; {}",
+                                 call.describe_target(), in->running->describe_plainly(), way_out_of_deadlock));
+      return;
+    }
+    at.number = ++numbers_;
+    own.chain.own = {own.target_id, at.lane_key.id, at.number, true};
+  }
+  at.in_lane = true;
+  ++in->calls;
+  add(in->waiting, call);
+}
+
+void object_turns::enter(served_call& call) {
+  place& own = call.references_->turn;
+  const std::lock_guard lock(mutex_);
+  if (made_) return take_place(call);
+  lane_map one;
+  one.try_emplace(lane_of_all);
+  own.spare = one.extract(one.begin());
+  own.early = true;
+  add(early_, call);
+}
+
+void object_turns::ready(served_call& call) noexcept {
+  begun now;
+  {
+    const std::lock_guard lock(mutex_);
+    place& own = call.references_->turn;
+    own.ready = true;
+    if (own.passes) {
+      now.add(call);
+    } else if (lane* in = find(own)) {
+      advance(*in, now);
+    }
+  }
+  now.launch();
+}
+
+// With the mutex held: of one that has not begun. Those behind it may be ready where it was not.
+void object_turns::stand_aside(served_call& call, begun& now) noexcept {
+  place& own = call.references_->turn;
+  if (own.early) {
+    remove(early_, call);
+    own.early = false;
+  } else if (lane* in = find(own)) {
+    remove(in->waiting, call);
+    own.in_lane = false;
+    advance(*in, now);
+    leave_lane(own);
+  }
+  own.passes = true;
+}
+
+bool object_turns::refuse(served_call& call, std::exception_ptr why) noexcept {
+  begun now;
+  {
+    const std::lock_guard lock(mutex_);
+    place& own = call.references_->turn;
+    if (own.running || own.left || own.passes) return false;
+    stand_aside(call, now);
+    call.references_->refusal = std::move(why);
+    if (own.ready) now.add(call);
+  }
+  now.launch();
+  return true;
+}
+
+void object_turns::made(execution_policy policy) noexcept {
+  begun now;
+  {
+    const std::lock_guard lock(mutex_);
+    made_ = true;
+    policy_ = policy;
+    while (served_call* call = early_.first) {
+      remove(early_, *call);
+      place& own = call->references_->turn;
+      own.early = false;
+      take_place(*call);  // nobody has the turn yet, so it refuses none
+      if (own.ready && own.passes) now.add(*call);
+    }
+    advance(all_, now);
+    for (auto& [key, each] : lanes_) advance(each, now);
+  }
+  now.launch();
+}
+
+// With the mutex held. Null: in none.
+object_turns::lane* object_turns::find(const place& of) noexcept {
+  if (!of.in_lane) return nullptr;
+  if (of.lane_key == lane_of_all) return &all_;
+  const auto found = lanes_.find(of.lane_key);
+  return found == lanes_.end() ? nullptr : &found->second;
+}
+
+// With the mutex held: who has the turn that a place in a lane is for; null: nobody.
+const served_call* object_turns::running_in(const place& of) const noexcept {
+  if (of.lane_key == lane_of_all) return all_.running;
+  const auto found = lanes_.find(of.lane_key);
+  return found == lanes_.end() ? nullptr : found->second.running;
+}
+
+void object_turns::leave_lane(const place& of) noexcept {
+  if (of.lane_key == lane_of_all) {
+    --all_.calls;
+    return;
+  }
+  const auto found = lanes_.find(of.lane_key);
+  if (--found->second.calls == 0) lanes_.erase(found);
+}
+
+// With the mutex held: gives the turn to the next one, if nobody has it.
+void object_turns::advance(lane& of, begun& now) noexcept {
+  if (of.running) return;
+  if (returning_call* next = of.first_returning) {
+    of.first_returning = next->next;
+    if (!of.first_returning) of.last_returning = nullptr;
+    of.running = next->call;
+    next->admitted = true;
+    admitted_.notify_all();
+    return;
+  }
+  // Steps go before calls that have yet to begin.
+  if (served_call* next = of.first_stepping) {
+    of.running = next;
+    take_step(of, *next);
+    now.add(*next);
+    return;
+  }
+  served_call* next = of.waiting.first;
+  if (policy_.how == execution::exclusive) {
+    while (next && !next->references_->turn.ready) next = next->references_->turn.next;
+  }
+  if (!next || !next->references_->turn.ready) return;
+  remove(of.waiting, *next);
+  of.running = next;
+  place& own = next->references_->turn;
+  own.running = true;
+  if (policy_.reentrant) next->set_executor(std::shared_ptr<executor>(next->worker_, &own.threads));
+  now.add(*next);
+}
+
+// With the mutex held: the oldest step of the first call that has one; if it has more, it queues again.
+void object_turns::take_step(lane& of, served_call& call) noexcept {
+  place& own = call.references_->turn;
+  of.first_stepping = std::exchange(own.next_stepping, nullptr);
+  if (!of.first_stepping) of.last_stepping = nullptr;
+  own.step = own.first_step;
+  own.first_step = own.step->next;
+  own.step->next = nullptr;
+  if (!own.first_step) {
+    own.last_step = nullptr;
+    own.stepping = false;
+    return;
+  }
+  (of.last_stepping ? of.last_stepping->references_->turn.next_stepping : of.first_stepping) = &call;
+  of.last_stepping = &call;
+}
+
+// With the mutex held: threads of a call that has answered go on without a turn.
+void object_turns::let_return(lane& of, const served_call& call) noexcept {
+  returning_call** link = &of.first_returning;
+  of.last_returning = nullptr;
+  while (returning_call* each = *link) {
+    if (each->call == &call) {
+      *link = each->next;
+      each->admitted = true;
+      admitted_.notify_all();
+    } else {
+      of.last_returning = each;
+      link = &each->next;
+    }
+  }
+}
+
+void object_turns::leave(served_call& call) noexcept {
+  begun now;
+  work* steps = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    place& own = call.references_->turn;
+    if (own.left) return;
+    own.left = true;
+    if (own.early) {
+      stand_aside(call, now);
+    } else if (lane* in = find(own)) {
+      if (in->running == &call) {
+        in->running = nullptr;
+      } else if (!own.running) {
+        remove(in->waiting, call);  // its turn has not come: it was dropped
+      }
+      if (own.stepping) {  // what still runs of it takes no turn
+        served_call** link = &in->first_stepping;
+        served_call* before = nullptr;
+        while (*link != &call) {
+          before = *link;
+          link = &before->references_->turn.next_stepping;
+        }
+        *link = own.next_stepping;
+        if (in->last_stepping == &call) in->last_stepping = before;
+        own.stepping = false;
+        steps = std::exchange(own.first_step, nullptr);
+        own.last_step = nullptr;
+      }
+      let_return(*in, call);
+      advance(*in, now);
+      leave_lane(own);
+    }
+  }
+  now.launch();
+  while (steps) {
+    work* const step = steps;
+    steps = step->next;
+    step->next = nullptr;
+    call.worker_->post(step);
+  }
+}
+
+void object_turns::pause(served_call& call) noexcept {
+  begun now;
+  {
+    const std::lock_guard lock(mutex_);
+    const place& own = call.references_->turn;
+    lane* in = own.left ? nullptr : find(own);
+    if (!in || in->running != &call) return;
+    in->running = nullptr;
+    advance(*in, now);
+  }
+  now.launch();
+}
+
+void object_turns::resume(served_call& call) noexcept {
+  std::unique_lock lock(mutex_);
+  const place& own = call.references_->turn;
+  lane* in = own.left ? nullptr : find(own);
+  if (!in) return;
+  if (!in->running) {
+    in->running = &call;
+    return;
+  }
+  returning_call self{&call};
+  (in->last_returning ? in->last_returning->next : in->first_returning) = &self;
+  in->last_returning = &self;
+  admitted_.wait(lock, [&] { return self.admitted; });
+}
+
+void object_turns::post(served_call& call, work* step) noexcept {
+  begun now;
+  {
+    std::unique_lock lock(mutex_);
+    place& own = call.references_->turn;
+    lane* in = own.left ? nullptr : find(own);
+    if (!in) {
+      lock.unlock();
+      return call.worker_->post(step);
+    }
+    step->next = nullptr;
+    (own.last_step ? own.last_step->next : own.first_step) = step;
+    own.last_step = step;
+    if (!own.stepping) {
+      own.stepping = true;
+      own.next_stepping = nullptr;
+      (in->last_stepping ? in->last_stepping->references_->turn.next_stepping : in->first_stepping) = &call;
+      in->last_stepping = &call;
+    }
+    advance(*in, now);
+  }
+  now.launch();
+}
+
+// ---------------------------------------------------------------- who waits for whom
+
+void object_turns::set_maker(served_call* call) noexcept {
+  const std::lock_guard lock(mutex_);
+  maker_ = call;
+}
+
+object_turns::obstacle object_turns::obstacle_of(const served_call& call) const {
+  const std::lock_guard lock(mutex_);
+  const place& own = call.references_->turn;
+  if (own.early) return {maker_, {}};
+  if (own.left || !own.in_lane) return {};
+  // Of a reentrant object nobody keeps the turn.
+  if (own.running) return {nullptr, {call.references_->target_id, own.lane_key.id, own.number}, true};
+  const served_call* running = running_in(own);
+  if (!running) return {};
+  return {nullptr, {call.references_->target_id, own.lane_key.id, running->references_->turn.number}};
+}
+
+std::string object_turns::describe_wait(const served_call& call) const {
+  const std::lock_guard lock(mutex_);
+  const place& own = call.references_->turn;
+  if (own.left || own.passes || own.running) return {};
+  if (own.early) return fmt::format("{}, which has yet to be made", call.describe_target());
+  if (!own.in_lane) return {};
+  const served_call* running = running_in(own);
+  if (!running) return own.ready ? "" : "the owners of references among its arguments";
+  return fmt::format("its turn at {}, which {} has", call.describe_target(), running->describe_plainly());
+}
+
+// ---------------------------------------------------------------- executors
+
+void turn_executor::post(work* item) noexcept { call_.references_->target->turns().post(call_, item); }
+
+const std::shared_ptr<worker_core>& turn_executor::worker() const noexcept { return call_.worker_; }
+
+std::shared_ptr<worker_core> worker_behind(executor* threads) noexcept {
+  if (auto* worker = dynamic_cast<worker_core*>(threads)) return worker->shared_from_this();
+  if (auto* turns = dynamic_cast<turn_executor*>(threads)) return turns->worker();
+  return nullptr;
+}
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,208 @@
+#include "reference_records.hpp"
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <ferry/base/bytes.hpp>
+#include <ferry/base/error.hpp>
+#include <ferry/wire/detail/little_endian.hpp>
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::uint8_t has_object = 1;
+constexpr std::uint8_t has_creation = 2;
+constexpr std::size_t life_size = 16;
+constexpr std::size_t object_size = 2 * life_size + 8;
+constexpr std::size_t reference_size = object_size + 8;
+constexpr std::size_t turn_size = object_size + 24;
+constexpr std::uint64_t certainly_waits = 1;
+constexpr std::size_t placement_entry_size = 16;
+
+class record_writer {
+ public:
+  void number(std::uint64_t value) { store_le(bytes_.extend(8), value); }
+  void life(const peer_life& value) {
+    number(static_cast<std::uint32_t>(value.id.value));
+    number(value.life.value);
+  }
+  void object(const object_id& value) {
+    life(value.owner);
+    life(value.creator);
+    number(value.number);
+  }
+  [[nodiscard]] std::span<const std::byte> content() const noexcept { return {bytes_.data(), bytes_.size()}; }
+
+ private:
+  byte_buffer bytes_;
+};
+
+constexpr std::uint64_t device_kind_count = 256;
+
+std::uint64_t number_of(device where) {
+  return static_cast<std::uint64_t>(where.kind) << 32U | static_cast<std::uint32_t>(where.index);
+}
+
+device device_of(std::uint64_t number) {
+  const std::uint64_t kind = number >> 32U;
+  const auto index = static_cast<std::uint32_t>(number);
+  if (kind >= device_kind_count || index > static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max()))
+    throw_error(errc::malformed, "a placement names device " + std::to_string(number));
+  return {static_cast<device_kind>(kind), static_cast<int>(index)};
+}
+
+// Of a record whose length has been checked.
+class record_reader {
+ public:
+  explicit record_reader(std::span<const std::byte> content) : content_(content) {}
+  std::uint64_t number() {
+    if (content_.size() < 8) throw_error(errc::truncated, "a record of references ends early");
+    const auto value = load_le<std::uint64_t>(content_.data());
+    content_ = content_.subspan(8);
+    return value;
+  }
+  worker_id id() {
+    const std::uint64_t value = number();
+    if (value > static_cast<std::uint64_t>(worker_id::max)) {
+      throw_error(errc::malformed, "a record of references names worker " + std::to_string(value));
+    }
+    return worker_id{static_cast<std::int32_t>(value)};
+  }
+  peer_life life() {
+    const worker_id who = id();
+    return {who, incarnation{number()}};
+  }
+  object_id object() {
+    object_id value;
+    value.owner = life();
+    value.creator = life();
+    value.number = number();
+    return value;
+  }
+  /// How many elements of that size are left; none but whole ones.
+  std::size_t count(std::size_t size) {
+    if (content_.size() % size != 0) throw_error(errc::malformed, "a record of references has a broken length");
+    return content_.size() / size;
+  }
+  void finish() const {
+    if (!content_.empty()) throw_error(errc::malformed, "a record of references is too long");
+  }
+
+ private:
+  std::span<const std::byte> content_;
+};
+
+// Gives the way back of it.
+device_map read_placement(record_reader& reader) {
+  std::vector<device_pair> entries;
+  for (std::size_t left = reader.count(placement_entry_size); left != 0; --left) {
+    const device from = device_of(reader.number());
+    entries.emplace_back(from, device_of(reader.number()));
+  }
+  try {
+    return device_map(entries).inverse();
+  } catch (const error& e) {
+    throw_error(errc::malformed, "a placement: " + std::string(e.message()));
+  }
+}
+
+}  // namespace
+
+void add_object_record(outgoing_message& message, const object_id* object, const object_id* creation) {
+  record_writer writer;
+  writer.number((object ? has_object : 0U) | (creation ? has_creation : 0U));
+  if (object) writer.object(*object);
+  if (creation) writer.object(*creation);
+  message.add_extension(static_cast<std::uint16_t>(extension_type::object), true, writer.content());
+}
+
+void add_chain_record(outgoing_message& message, const call_chain& chain, bool waits) {
+  record_writer writer;
+  const auto write = [&](const held_turn& turn) {
+    writer.object(turn.object);
+    writer.number(static_cast<std::uint64_t>(turn.lane.value + 1));
+    writer.number(turn.number);
+    writer.number(waits && turn.certain ? certainly_waits : 0);
+  };
+  for (const held_turn& turn : chain.turns) write(turn);
+  if (chain.own.number != 0) write(chain.own);
+  message.add_extension(static_cast<std::uint16_t>(extension_type::call_chain), false, writer.content());
+}
+
+void add_placement_record(outgoing_message& message, const device_map& placement) {
+  record_writer writer;
+  for (const device_pair& each : placement) {
+    writer.number(number_of(each.from));
+    writer.number(number_of(each.to));
+  }
+  message.add_extension(static_cast<std::uint16_t>(extension_type::placement), true, writer.content());
+}
+
+void insert_references_record(outgoing_message& message, incarnation from,
+                              std::span<const handed_reference> references) {
+  record_writer writer;
+  writer.number(from.value);
+  for (const handed_reference& each : references) {
+    writer.object(each.object);
+    writer.number(each.hand_over);
+  }
+  message.insert_extension(static_cast<std::uint16_t>(extension_type::references), true, writer.content());
+}
+
+reference_records read_records(std::span<const std::byte> extensions) {
+  reference_records found;
+  extension_record record;
+  while (next_extension(extensions, record)) {
+    record_reader reader(record.content);
+    switch (static_cast<extension_type>(record.type)) {
+      case extension_type::object: {
+        const std::uint64_t flags = reader.number();
+        if (flags == 0 || flags > (has_object | has_creation)) {
+          throw_error(errc::malformed, "an object record has flags " + std::to_string(flags));
+        }
+        if (found.object || found.creation) throw_error(errc::malformed, "a message has two object records");
+        if ((flags & has_object) != 0) found.object = reader.object();
+        if ((flags & has_creation) != 0) found.creation = reader.object();
+        reader.finish();
+        continue;
+      }
+      case extension_type::references:
+        if (!found.references.empty()) throw_error(errc::malformed, "a message has two records of references");
+        found.from = incarnation{reader.number()};
+        for (std::size_t left = reader.count(reference_size); left != 0; --left) {
+          const object_id object = reader.object();
+          found.references.push_back({object, reader.number()});
+        }
+        continue;
+      case extension_type::call_chain:
+        for (std::size_t left = reader.count(turn_size); left != 0; --left) {
+          const object_id object = reader.object();
+          const std::uint64_t lane = reader.number();
+          if (lane > static_cast<std::uint64_t>(worker_id::max) + 1) {
+            throw_error(errc::malformed, "a call chain names worker " + std::to_string(lane - 1));
+          }
+          const std::uint64_t number = reader.number();
+          const std::uint64_t flags = reader.number();
+          if (flags > certainly_waits) {
+            throw_error(errc::malformed, "a turn in a call chain has flags " + std::to_string(flags));
+          }
+          found.chain.turns.push_back(
+              {object, worker_id{static_cast<std::int32_t>(lane) - 1}, number, flags == certainly_waits});
+        }
+        continue;
+      case extension_type::placement:
+        if (found.way_back) throw_error(errc::malformed, "a message has two placements");
+        found.way_back = read_placement(reader);
+        continue;
+    }
+    if (record.critical) {
+      throw_error(errc::unknown_extension,
+                  "the message has a critical extension record of type " + std::to_string(record.type) +
+                      ", which this version of ferry does not know; build both programs with the same one");
+    }
+  }
+  return found;
+}
+
+}  // namespace ferry::inline v0::detail

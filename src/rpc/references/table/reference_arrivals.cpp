@@ -1,0 +1,300 @@
+// What comes to reference_table in messages: references, and calls that are for objects, make them, or bring references.
+
+#include <utility>
+
+#include <fmt/format.h>
+#include <ferry/base/error.hpp>
+#include <ferry/rpc/detail/served_call.hpp>
+
+#include "../../worker/worker_core.hpp"
+#include "reference_table.hpp"
+
+namespace ferry::inline v0::detail {
+
+struct reference_table::received_references final : handle_reader {
+  std::vector<std::shared_ptr<reference_state>> states;
+
+  [[nodiscard]] void* get(std::uint32_t index) const override {
+    if (index >= states.size()) {
+      throw_error(errc::malformed,
+                  fmt::format("the message has {} references, and its payload names number {}", states.size(), index));
+    }
+    return const_cast<std::shared_ptr<reference_state>*>(&states[index]);
+  }
+};
+
+// The reference that the handles of that fork, or of that object here, share; a new one if there is none. It is made last: with
+// the mutex held, none may go.
+std::shared_ptr<reference_state> reference_table::state_of(const handed_reference& reference,
+                                                           const reference_protocol::receipt& receipt,
+                                                           consequences& to_do) {
+  const object_id& object = reference.object;
+  if (receipt.refused) {
+    auto why = make_error(errc::reference_deleted, "the reference came in a message that had been given up");
+    auto state = make_state(object);
+    state->fork.emplace();  // of nobody
+    state->end(std::move(why));
+    return state;
+  }
+  if (receipt.own) {
+    auto& hold = holds_[object];
+    if (auto state = hold.lock()) return state;
+    const bool expected = protocol_.look_up(object) != reference_protocol::knowledge::deleted;
+    auto local = object_at(object);
+    if (!local) {
+      local = expected_object(object);
+      if (!expected) to_do.never_made.emplace_back(local, object);
+    }
+    auto state = make_state(object);
+    state->local = std::move(local);
+    hold = state;
+    return state;
+  }
+  auto& known = forks_[receipt.fork];
+  if (auto state = known.lock()) return state;
+  const bool owner_leaves = leaving_.contains(object.owner);
+  if (owner_leaves) to_do.failed.reserve(to_do.failed.size() + 1);
+  auto confirmation = receipt.confirmed ? ref_ptr<fork_known>() : ref_ptr<fork_known>::adopt(new fork_known);
+  auto state = make_state(object);
+  state->fork = receipt.fork;
+  state->known = std::move(confirmation);
+  known = state;
+  if (owner_leaves) to_do.failed.emplace_back(state, errc::peer_lost);
+  return state;
+}
+
+std::shared_ptr<const handle_reader> reference_table::receive(const reference_records& records, const call_target& from,
+                                                              std::vector<reference_handle>* unconfirmed) {
+  auto received = std::make_shared<received_references>();
+  received->states.reserve(records.references.size());
+  if (unconfirmed) unconfirmed->reserve(records.references.size());
+  const peer_life sender = sender_of(from, records.from);
+  bool closed = false;
+  change([&](reference_effects& effects, consequences& to_do) {
+    closed = closed_;
+    for (const handed_reference& each : records.references) {
+      const auto receipt = protocol_.receive(each, sender, effects);
+      try {
+        auto state = state_of(each, receipt, to_do);
+        if (unconfirmed && !receipt.refused && !receipt.own && state->known && !state->known->ready()) {
+          unconfirmed->emplace_back(state);
+        }
+        received->states.push_back(std::move(state));
+      } catch (...) {  // no memory: what has arrived without a handle ends
+        if (receipt.refused) throw;
+        if (receipt.own) {
+          if (const auto hold = holds_.find(each.object); hold == holds_.end() || hold->second.expired()) {
+            if (hold != holds_.end()) holds_.erase(hold);
+            protocol_.drop_locally(each.object, effects);
+          }
+        } else if (const auto fork = forks_.find(receipt.fork); fork == forks_.end() || fork->second.expired()) {
+          if (fork != forks_.end()) forks_.erase(fork);
+          protocol_.drop(receipt.fork, effects);
+        }
+        throw;
+      }
+    }
+  });
+  if (closed) {
+    const auto why = make_error(errc::reference_deleted, "the reference came when its worker had been shut down");
+    for (const auto& state : received->states) state->end(why);
+  }
+  return received;
+}
+
+// ---------------------------------------------------------------- calls that are served
+
+// A call that waits for the owner of one of its arguments.
+struct reference_table::resume_call : continuation {
+  context_ptr keep;
+  // What it waits for, which outlives the call if that ends at its limit.
+  reference_handle reference;
+  ref_ptr<owned_object> object;
+  served_call* call = nullptr;
+};
+
+// The same call, when its caller waits no longer.
+struct reference_table::parked_limit : work {
+  std::shared_ptr<reference_table> table;
+  context_ptr keep;
+  served_call* call = nullptr;
+};
+
+// Once all that it waits for is there (`late` is null), or for want of it: whatever comes first.
+void reference_table::begin(served_call& call, const std::exception_ptr& late) noexcept {
+  call_references& own = *call.references_;
+  if (own.begun.exchange(true)) return;
+  if (late) {
+    own.late = late;
+  } else if (own.at_limit && timers_->cancel_timer(own.limit)) {
+    delete static_cast<parked_limit*>(own.at_limit);
+  }
+  if (own.target) {
+    own.target->turns().ready(call);
+  } else {
+    call.launch();
+  }
+}
+
+void reference_table::admit(served_call* call) noexcept {
+  const context_ptr keep = context_ptr::share(call);  // it may have been served when this returns
+  try {
+    call->references_ = std::make_unique<call_references>(*call);
+  } catch (const std::bad_alloc&) {
+    call->fail(std::current_exception());
+    return call->drop_reference();
+  }
+  call_references& own = *call->references_;
+  std::vector<reference_handle> unconfirmed;
+  std::vector<std::pair<std::unique_ptr<resume_call>, future_state_base*>> waits;
+  std::unique_ptr<parked_limit> limit;
+  const auto refuse = [&](const std::exception_ptr& why) {
+    waits.clear();
+    if (own.target && own.target->turns().refuse(*call, why)) return;
+    if (!own.refusal) own.refusal = why;
+  };
+  const auto wait_for = [&](future_state_base& what, reference_handle reference, ref_ptr<owned_object> object) {
+    auto waiting = std::make_unique<resume_call>();
+    waiting->keep = keep;
+    waiting->reference = std::move(reference);
+    waiting->object = std::move(object);
+    waiting->call = call;
+    waiting->invoke = [](continuation* self) noexcept {
+      const std::unique_ptr<resume_call> owned(static_cast<resume_call*>(self));
+      served_call& own_call = *owned->call;
+      if (own_call.references_->missing.fetch_sub(1) == 1) own_call.worker_->references().begin(own_call, nullptr);
+    };
+    waits.emplace_back(std::move(waiting), &what);
+  };
+  const deadline until = static_cast<call_context*>(call)->deadline();
+  // Everything that needs memory comes first. What is refused for want of it waits for nothing.
+  try {
+    read_call(*call, unconfirmed);
+    if (own.made_before) {
+      wait_for(*own.made_before, {}, own.made_before);  // it needs no references
+    } else {
+      for (const reference_handle& each : unconfirmed) wait_for(*each.get()->known, each, {});
+    }
+    if (!waits.empty() && !own.made_before && !until.is_never()) {
+      limit = std::make_unique<parked_limit>();
+      limit->table = shared_from_this();
+      limit->keep = keep;
+      limit->call = call;
+      limit->run = [](work* self) noexcept {
+        const std::unique_ptr<parked_limit> owned(static_cast<parked_limit*>(self));
+        owned->table->begin(*owned->call,
+                            make_error(errc::rpc_timeout,
+                                       "its time was over while waiting for the owners of references among its "
+                                       "arguments to know of them"));
+      };
+    }
+    if (own.target) own.target->turns().enter(*call);
+  } catch (...) {
+    refuse(std::current_exception());
+  }
+  if (own.target && !own.refusal) {
+    if (own.creation) waits_.add_maker(*call);
+    waits_.add(*call);
+  }
+  call->hold();  // from here on others look at what it waits for
+  if (limit && !waits.empty()) {
+    own.at_limit = limit.get();
+    try {
+      own.limit = timers_->start_timer(until, limit.get());
+      (void)limit.release();
+    } catch (...) {
+      own.at_limit = nullptr;
+      refuse(std::current_exception());
+    }
+  }
+  own.missing.fetch_add(static_cast<int>(waits.size()));
+  for (auto& [waiting, what] : waits) what->attach(waiting.release());
+  if (own.missing.fetch_sub(1) == 1) begin(*call, nullptr);
+}
+
+void reference_table::check_own(const object_id& object) const {
+  if (object.owner == self_) return;
+  throw_error(errc::reference_deleted, fmt::format("the request is for an object of worker {} in another life than "
+                                                   "this one's",
+                                                   object.owner.id.value));
+}
+
+void reference_table::find_target(call_references& own, const object_id& object) {
+  check_own(object);
+  own.target_id = object;
+  const std::lock_guard lock(mutex_);
+  own.target = object_at(object);
+  if (own.target) return protocol_.await(object);  // whoever refers to it may let go of it before it is made
+  if (closed_ || protocol_.look_up(object) == reference_protocol::knowledge::deleted) {
+    throw_error(errc::reference_deleted, "the object is gone: nobody referred to it any more");
+  }
+  auto expected = expected_object(object);
+  try {
+    protocol_.await(object);
+  } catch (...) {
+    objects_.erase(object);
+    throw;
+  }
+  own.target = std::move(expected);
+}
+
+void reference_table::begin_creation(served_call& call, const object_id& object) {
+  call_references& own = *call.references_;
+  check_own(object);
+  const bool by_caller = object.creator == sender_of({call.caller(), call.sender_life()}, object.creator.life);
+  const std::lock_guard lock(mutex_);
+  auto known = object_at(object);
+  const bool fresh = !known;
+  bool begun = false;
+  if (!closed_ && by_caller) {
+    if (fresh) known = expected_object(object);
+    try {
+      reference_effects effects;
+      begun = protocol_.begin_creation(object, effects);
+    } catch (...) {
+      if (fresh) objects_.erase(object);
+      throw;
+    }
+    if (!begun && fresh) objects_.erase(object);
+  }
+  if (begun) {
+    own.creation_id = object;
+    own.creation = std::move(known);
+    if (call.method()) own.creation->keep_code(*call.method());
+    return;
+  }
+  if (by_caller && protocol_.look_up(object) == reference_protocol::knowledge::here) {
+    own.made_before = object_at(object);
+    own.target = {};
+  }
+  if (own.made_before) return;
+  own.given_up = by_caller;
+  throw_error(errc::reference_deleted, "the call that makes the object has been given up, or came twice");
+}
+
+void reference_table::read_call(served_call& call, std::vector<reference_handle>& unconfirmed) {
+  inbound_message& request = call.request_;
+  call_references& own = *call.references_;
+  reference_records records = read_records(request.extensions);
+  own.chain.turns = std::move(records.chain.turns);
+  own.takes_no_turn = only_asks_for_object(request.header.method);
+  own.way_back = std::move(records.way_back);
+  if (!records.references.empty())
+    request.handles = receive(records, {call.caller(), call.sender_life()}, &unconfirmed);
+  if (records.object) find_target(own, *records.object);
+  if (records.creation) begin_creation(call, *records.creation);
+}
+
+void reference_table::done(served_call& call) noexcept {
+  call_references& own = *call.references_;
+  own.answered.store(true);
+  waits_.remove(call);
+  if (own.creation) {
+    own.creation->fail(make_error(errc::reference_deleted, "the call that was to make the object ended without it"));
+    end([&](reference_effects& effects, consequences&) { protocol_.end_creation(own.creation_id, effects); });
+    own.creation = {};
+  }
+  if (own.target) own.target->turns().leave(call);
+}
+
+}  // namespace ferry::inline v0::detail

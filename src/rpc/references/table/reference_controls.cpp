@@ -1,0 +1,236 @@
+// The messages of reference_table: controls in batches, again and again until they are answered, and the timer for that.
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
+#include <ferry/rpc/detail/served_call.hpp>
+#include <ferry/rpc/named.hpp>
+#include <ferry/rpc/worker.hpp>
+
+#include "../../worker/worker_core.hpp"
+#include "reference_table.hpp"
+
+namespace ferry::inline v0 {
+
+// Short, and before whatever comes behind it on the connection.
+template <>
+struct method_traits<&detail::serve_references> {
+  static constexpr bool inline_handler = true;
+};
+
+namespace detail {
+namespace {
+
+// Of one batch. Where the first takes longer it may be that nothing is read on that connection.
+constexpr std::chrono::seconds first_limit{1};
+constexpr std::chrono::seconds answer_limit{3};
+constexpr int patience = 6;  // failures in a row, before the group is asked whether that life is over
+
+const bool references_served_by_all = [] {
+  add_library_methods({usable_method<named<"ferry/references", serve_references>>().id});
+  return true;
+}();
+
+}  // namespace
+
+reference_answers serve_references(const reference_batch& batch) {
+  const auto* call = dynamic_cast<const served_call*>(thread_context());
+  return current_worker()->references().serve({this_call().caller(), call ? call->sender_life() : incarnation{}},
+                                              batch);
+}
+
+reference_answers reference_table::serve(const call_target& from, const reference_batch& batch) {
+  reference_answers result;
+  if (lives_known_ && batch.to != self_.life) return result;
+  const peer_life sender = sender_of(from, batch.from);
+  change([&](reference_effects& effects, consequences&) {
+    for (const reference_control& each : batch.controls) {
+      result.answers.push_back(protocol_.on_control(sender, each, effects));
+    }
+  });
+  return result;
+}
+
+// One batch on its way.
+struct reference_table::control_call final : pending_call {
+  std::shared_ptr<reference_table> table;
+  std::shared_ptr<worker_core> worker;
+  peer_life to;
+  std::vector<reference_control> controls;
+
+  void on_reply(inbound_message&& reply) noexcept override {
+    const std::unique_ptr<control_call> owned(this);
+    try {
+      if (reply.header.kind != frame_kind::reply) {
+        throw_error(errc::bad_result, "it answered controls of references with an error");
+      }
+      reference_answers answers;
+      decode_payload(reply, worker->limits(), answers);
+      table->answered(to, controls, answers);
+    } catch (const std::exception& e) {
+      log(log_level::warning,
+          fmt::format("{}: of {}: {}", to_string(worker->agent_unchecked().self()), table->name_of(to), e.what()));
+      table->unanswered(to);
+    }
+    worker->agent_unchecked().finished_calls(1);
+  }
+  void on_failure(errc, call_phase, const std::string&) noexcept override {
+    const std::unique_ptr<control_call> owned(this);
+    table->unanswered(to);
+    worker->agent_unchecked().finished_calls(1);
+  }
+};
+
+void reference_table::send_controls() noexcept {
+  const auto own = worker_.lock();
+  if (!own) return;
+  for (;;) {
+    std::unique_ptr<control_call> call;
+    reference_batch batch;
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_) return;
+      const auto now = clock::now();
+      const auto due =
+          std::find_if(outboxes_.begin(), outboxes_.end(), [&](const auto& each) { return each.second.due(now); });
+      if (due == outboxes_.end()) return;
+      try {
+        call = std::make_unique<control_call>();
+        call->table = shared_from_this();
+        call->worker = own;
+        call->to = due->first;
+        call->urgency = due->second.failures() == 0 ? call_urgency::high : call_urgency::apart;
+        call->reaches_leaving = true;  // it may wait for the answer before it can end
+        call->controls = due->second.begin();
+        batch = {self_.life, due->first.life, call->controls};
+      } catch (const std::bad_alloc&) {
+        due->second.failed(now);
+        arm(due->second.due_at());
+        return;
+      }
+    }
+    const peer_life to = call->to;
+    try {
+      const method_entry& method = usable_method<named<"ferry/references", serve_references>>();
+      const timeout limit = call->urgency == call_urgency::high ? first_limit : answer_limit;
+      outgoing_message message;
+      message.header.kind = frame_kind::request;
+      message.header.method = method.id;
+      message.header.signature = method.signature;
+      message.header.timeout_us =
+          static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(limit.duration()).count());
+      message.begin_payload();
+      encode_payload<reference_batch>(message, batch);
+      call->began = clock::now();
+      (void)own->agent_unchecked().call({to.id, to.life}, std::move(message), *call, deadline::after(limit), false);
+      (void)call.release();
+    } catch (const std::exception&) {  // no memory, no such worker any more, ...: it is tried again
+      unanswered(to);
+    }
+  }
+}
+
+// Of one that does not answer. It may have ended before this worker joined, and then nobody tells.
+bool reference_table::is_over(const peer_life& peer, std::uint64_t& question) const noexcept {
+  const auto own = worker_.lock();
+  if (!own || !lives_known_) return false;
+  try {
+    return own->agent_unchecked().is_over({peer.id, peer.life}, question);
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+void reference_table::answered(const peer_life& by, const std::vector<reference_control>& controls,
+                               const reference_answers& answers) {
+  if (answers.answers.empty() && !controls.empty()) return gone(by.id, by.life);  // that life is over
+  if (answers.answers.size() != controls.size()) {
+    throw_error(errc::bad_result,
+                fmt::format("{} answers to {} controls of references", answers.answers.size(), controls.size()));
+  }
+  change([&](reference_effects& effects, consequences&) {
+    const auto outbox = outboxes_.find(by);
+    if (outbox == outboxes_.end()) return;
+    outbox->second.answered();
+    for (std::size_t i = 0; i != controls.size(); ++i) {
+      protocol_.on_answer(by, controls[i], answers.answers[i], effects);
+    }
+    if (outbox->second.empty()) {
+      outboxes_.erase(outbox);
+    } else if (outbox->second.waits() && outbox->second.due_at() > clock::now()) {
+      arm(outbox->second.due_at());
+    }
+  });
+  send_controls();
+}
+
+void reference_table::unanswered(const peer_life& by) noexcept {
+  int failures = 0;
+  std::uint64_t question = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto outbox = outboxes_.find(by); outbox != outboxes_.end()) {
+      failures = outbox->second.failures();
+      question = outbox->second.question();
+    }
+  }
+  if (failures >= patience) {
+    if (is_over(by, question)) return gone(by.id, by.life);
+    if (const auto own = worker_.lock()) own->agent_unchecked().seek({by.id, by.life});
+  }
+  const std::lock_guard lock(mutex_);
+  const auto outbox = outboxes_.find(by);
+  if (outbox == outboxes_.end()) return;
+  outbox->second.ask(question);
+  outbox->second.failed(clock::now());
+  arm(outbox->second.due_at());
+}
+
+// ---------------------------------------------------------------- the timer
+
+struct reference_table::timer_item : work {
+  std::shared_ptr<reference_table> table;
+};
+
+// With the mutex held: on_timer() is called then, or before.
+void reference_table::arm(clock::time_point at) {
+  if (closed_ || (timer_work_ && timer_at_ <= at)) return;
+  disarm();
+  auto item = std::make_unique<timer_item>();
+  item->table = shared_from_this();
+  item->run = [](work* self) noexcept {
+    const std::unique_ptr<timer_item> owned(static_cast<timer_item*>(self));
+    owned->table->on_timer(owned.get());
+  };
+  timer_ = timers_->start_timer(deadline(at), item.get());
+  timer_at_ = at;
+  timer_work_ = item.release();
+}
+
+// With the mutex held.
+void reference_table::disarm() noexcept {
+  if (timer_work_ && timers_->cancel_timer(timer_)) delete timer_work_;
+  timer_work_ = nullptr;
+}
+
+void reference_table::on_timer(const timer_item* item) noexcept {
+  change([&](reference_effects& effects, consequences&) {
+    if (timer_work_ == item) timer_work_ = nullptr;
+    const auto now = clock::now();
+    while (!watched_.empty() && watched_.front().since + watch_time <= now) {
+      protocol_.doubt(watched_.front().to, watched_.front().hand_over, effects);
+      watched_.pop_front();
+    }
+    if (!watched_.empty()) arm(watched_.front().since + watch_time);
+    for (const auto& [peer, outbox] : outboxes_) {
+      if (outbox.waits() && outbox.due_at() > now) arm(outbox.due_at());
+    }
+  });
+  send_controls();
+}
+
+}  // namespace detail
+}  // namespace ferry::inline v0

@@ -1,0 +1,141 @@
+// How references end that nobody drops: with workers that die, leave or are declared dead, and with their own worker.
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
+
+#include "../../worker/worker_core.hpp"
+#include "reference_table.hpp"
+
+namespace ferry::inline v0::detail {
+
+// Those whose last handle has not gone.
+void reference_table::add_held_forks(std::vector<std::shared_ptr<reference_state>>& to) const {
+  for (const auto& [fork, state] : forks_) {
+    if (auto held = state.lock()) to.push_back(std::move(held));
+  }
+}
+
+void reference_table::gone(worker_id id, incarnation life) noexcept {
+  change([&](reference_effects& effects, consequences&) {
+    const peer_life who{id, lives_known_ ? life : incarnation{}};
+    protocol_.gone(who, effects);
+    leaving_.erase(who);
+    outboxes_.erase(who);
+    std::erase_if(watched_, [&](const watched& each) { return each.to == who; });
+  });
+}
+
+void reference_table::leaving(worker_id id, incarnation life) noexcept {
+  std::vector<std::shared_ptr<reference_state>> ended;
+  {
+    const peer_life who{id, lives_known_ ? life : incarnation{}};
+    const std::lock_guard lock(mutex_);
+    if (protocol_.is_gone(who)) return;
+    leaving_.insert(who);
+    for (auto each = forks_.lower_bound(held_fork{who, {}}); each != forks_.end() && each->first.owner == who; ++each) {
+      if (auto held = each->second.lock()) ended.push_back(std::move(held));
+    }
+  }
+  for (const auto& each : ended) each->end(lost(*each, errc::peer_lost));
+}
+
+void reference_table::fence(const std::string& reason) noexcept {
+  std::vector<std::shared_ptr<reference_state>> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    add_held_forks(ended);
+  }
+  const auto why = make_error(errc::fenced, "the group has declared this worker dead: " + reason);
+  for (const auto& each : ended) each->end(why);
+}
+
+void reference_table::clean_up(deadline until, bool alone) {
+  const auto wait = [&](auto&& over) {
+    std::unique_lock lock(mutex_);
+    if (until.is_never()) {
+      changed_.wait(lock, over);
+      return true;
+    }
+    return changed_.wait_until(lock, until.at(), over);
+  };
+  const auto stopped = [&] { return closed_ || (alone ? not_at_all_ : not_with_others_); };
+  const auto quiet = [&] {
+    return stopped() || (protocol_.figures().pending_users == 0 && protocol_.figures().pending_children == 0);
+  };
+  // What nobody has asked about yet is asked now, and what waits for others goes.
+  change([&](reference_effects& effects, consequences&) {
+    hurried_ = true;
+    for (auto& [peer, outbox] : outboxes_) outbox.hurry();
+    for (const watched& each : std::exchange(watched_, {})) protocol_.doubt(each.to, each.hand_over, effects);
+  });
+  send_controls();
+  if (!wait(quiet)) {
+    log(log_level::warning,
+        fmt::format("{}: references were on their way when it was to shut down; it goes on", name_of(self_)));
+  }
+  std::vector<std::shared_ptr<reference_state>> ended;
+  change([&](reference_effects& effects, consequences&) {
+    add_held_forks(ended);
+    protocol_.drop_all(effects);
+  });
+  const auto why = make_error(errc::reference_deleted, "the reference ended with the shutdown of its worker");
+  for (const auto& each : ended) each->end(why);
+  ended.clear();
+  const auto told = [&] {
+    return stopped() ||
+           std::all_of(outboxes_.begin(), outboxes_.end(), [](const auto& each) { return each.second.empty(); });
+  };
+  const auto free = [&] { return stopped() || alone || protocol_.figures().owners == 0; };
+  if (!wait(told) || !wait(free)) {
+    // As it is now: holders that go while this worker ends take their references with them.
+    auto left = alone ? std::vector<std::string>() : leaks();
+    log(log_level::warning,
+        fmt::format("{}: references to its objects are left at the end of its shutdown", name_of(self_)));
+    const std::lock_guard lock(mutex_);
+    left_ = std::move(left);
+  }
+}
+
+void reference_table::stop_clean_up(bool entirely) noexcept {
+  const std::lock_guard lock(mutex_);
+  not_with_others_ = true;
+  not_at_all_ = not_at_all_ || entirely;
+  changed_.notify_all();
+}
+
+void reference_table::close() noexcept {
+  std::vector<std::shared_ptr<reference_state>> ended;
+  std::vector<ref_ptr<owned_object>> unmade;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    outboxes_.clear();
+    watched_.clear();
+    disarm();
+    add_held_forks(ended);
+    for (const auto& [object, state] : holds_) {
+      if (auto held = state.lock()) ended.push_back(std::move(held));
+    }
+    for (const auto& [object, entry] : objects_) {
+      if (!entry->ready()) unmade.push_back(entry);
+    }
+    changed_.notify_all();
+  }
+  const auto why = make_error(errc::reference_deleted, "the worker that had this reference has been shut down");
+  for (const auto& each : ended) each->end(why);
+  for (const auto& each : unmade) each->fail(why);
+}
+
+void reference_table::clear() noexcept {
+  std::unordered_map<object_id, ref_ptr<owned_object>, object_hash> objects;
+  object_list kept;
+  const std::lock_guard lock(mutex_);
+  objects.swap(objects_);
+  while (auto each = kept_.pop()) kept.push(std::move(each));
+}
+
+}  // namespace ferry::inline v0::detail

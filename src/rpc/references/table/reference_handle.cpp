@@ -1,0 +1,255 @@
+#include <ferry/rpc/detail/reference_handle.hpp>
+
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <ferry/base/error.hpp>
+#include <ferry/rpc/promise.hpp>
+#include <ferry/rpc/rref.hpp>
+
+#include "../../calls/call_report.hpp"
+#include "../../worker/worker_core.hpp"
+#include "reference_table.hpp"
+
+namespace ferry::inline v0::detail {
+
+// ---------------------------------------------------------------- handles
+
+reference_state& reference_handle::state() const {
+  if (!state_) throw_error(errc::invalid_argument, "the reference is empty: it was default-constructed or moved from");
+  return *state_;
+}
+
+reference_state& reference_handle::usable() const {
+  state().check();
+  return *state_;
+}
+
+bool operator==(const reference_handle& a, const reference_handle& b) noexcept {
+  return a.state_ == b.state_ || (a.state_ && b.state_ && a.state_->object == b.state_->object);
+}
+
+std::size_t reference_handle::hash() const noexcept { return state_ ? object_hash()(state_->object) : 0; }
+
+reference_handle reference_handle::own(std::unique_ptr<owned_value> value) {
+  return own(*current_worker(), std::move(value));
+}
+reference_handle reference_handle::own(worker_core& worker, std::unique_ptr<owned_value> value) {
+  return worker.references().own(std::move(value));
+}
+
+bool reference_handle::is_owner() const { return !state().fork; }
+
+bool reference_handle::confirmed() const {
+  const reference_state& own = state();
+  return !own.fork || (own.confirmed() && !own.ended());
+}
+
+worker_info reference_handle::owner() const {
+  const reference_state& own = state();
+  (void)own.table->worker();
+  return own.owner({}).who;
+}
+
+std::string reference_handle::describe(const std::string& type) const {
+  if (!state_) return fmt::format("rref<{}>()", type);
+  const object_id& object = state_->object;
+  std::string text = fmt::format("rref<{}>(owner={}, object={}@{}", type, object.owner.id.value, object.number,
+                                 object.creator.id.value);
+  if (state_->fork) {
+    text += fmt::format(", fork={}{}", state_->fork->key.by == fork_key::numbered_by::owner ? "g" : "",
+                        state_->fork->key.number);
+  }
+  return text + ")";
+}
+
+namespace {
+// A handler that has objects to itself waits for another one, which may wait for that handler: a call finds out.
+void ask_before_waiting(const reference_handle& object, timeout limit) {
+  const call_context* context = thread_context();
+  if (!context || !context->chain()) return;
+  try {
+    constexpr auto flavour = method_flavour::object_call;
+    outgoing_call call(object, {.timeout = limit}, usable_method<&await_object, flavour>(), answer_for::waiting);
+    finish_sync<&await_object, flavour>(call);
+  } catch (const error& e) {
+    if (e.kind() == errc::would_deadlock) throw;
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the wait tells
+  }
+}
+
+// Until the object has been made, or the deadline; in a handler until its caller waits no longer.
+void wait_until_made(const reference_handle& object, timeout limit) {
+  const reference_state& own = *object.get();
+  if (own.local->ready()) return;
+  const call_context* context = thread_context();
+  const deadline until = std::min(deadline::after(limit), context ? context->deadline() : deadline());
+  ask_before_waiting(object, limit);
+  if (own.local->wait(until)) return;
+  throw_error(errc::rpc_timeout, fmt::format("object {} of {} was not made within {}", own.object.number,
+                                             to_string(own.table->worker()->agent().self()), in_milliseconds(limit)));
+}
+}  // namespace
+
+bool fork_known::help_wait(deadline until) {
+  if (!until.is_never()) return false;  // who waits for some time only will go on
+  if (auto state = of.lock()) ask_before_waiting(reference_handle(std::move(state)), no_timeout);
+  return ready();
+}
+
+owned_object& reference_handle::local() const {
+  const reference_state& own = usable();
+  if (own.fork) {
+    const auto worker = own.table->worker();
+    throw_error(
+        errc::not_owner,
+        fmt::format("{}: local_value of {} was called on {}, which does not own the object; use to_here(), or call "
+                    "a function on the reference",
+                    to_string(worker->agent().self()), describe("..."), to_string(owner())));
+  }
+  wait_until_made(*this, no_timeout);
+  own.local->use_here();
+  return *own.local;
+}
+
+owned_object* reference_handle::local_unguarded(const call_options& options) const {
+  const reference_state& own = usable();
+  if (own.fork) return nullptr;
+  if (options.stop.get() && !own.local->ready()) return nullptr;  // a call knows how to stop
+  const auto worker = own.table->worker();
+  wait_until_made(*this, options.timeout.value_or(worker->default_timeout()));
+  if (own.local->value_made().policy().how != execution::concurrent) return nullptr;
+  own.local->use_here();
+  return own.local.get();
+}
+
+future<void> reference_handle::created() const {
+  const reference_state& own = state();
+  if (own.known) return future<void>(ref_ptr<future_state<void>>(ref_ptr<fork_known>(own.known)));
+  if (own.ended()) {
+    try {
+      own.check();
+    } catch (...) {
+      return make_failed_future<void>(std::current_exception());
+    }
+  }
+  return make_ready_future();
+}
+
+namespace {
+std::string type_of_object(owned_object& object) { return object.value_made().type_name(); }
+const method_entry& asking_for_type() {
+  return usable_method<named<"ferry/type_of_object", &type_of_object>, method_flavour::object_call>();
+}
+const method_entry& asking_for_object() { return usable_method<&await_object, method_flavour::object_call>(); }
+}  // namespace
+
+bool only_asks_for_object(std::uint64_t method) noexcept {
+  static const std::uint64_t type = asking_for_type().id;
+  static const std::uint64_t object = asking_for_object().id;
+  return method == type || method == object;
+}
+
+future<std::string> reference_handle::type() const {
+  return usable().type([&] {
+    outgoing_call call(*this, {}, asking_for_type(), answer_for::later);
+    return finish_async<named<"ferry/type_of_object", &type_of_object>, method_flavour::object_call>(call);
+  });
+}
+
+void await_object(owned_object& object) { (void)object.value_made(); }
+
+namespace {
+const bool objects_served_by_all = [] {
+  add_library_methods({asking_for_type().id, asking_for_object().id});
+  return true;
+}();
+}  // namespace
+
+// ---------------------------------------------------------------- references in messages
+
+struct handed_references::list {
+  std::shared_ptr<reference_table> table;
+  peer_life to;
+  std::vector<std::shared_ptr<const reference_state>> states;  // kept: an address may be used again
+  std::vector<handed_reference> references;
+  bool sent = false;
+};
+
+// Runs for lists that are dropped by an assignment, too.
+void handed_references::drop_list::operator()(list* dropped) const noexcept {
+  const std::unique_ptr<list> owned(dropped);
+  if (owned->references.empty()) return;
+  if (owned->sent) {
+    owned->table->watch(owned->to, owned->references);
+  } else {
+    owned->table->not_sent(owned->to, owned->references);
+  }
+}
+
+handed_references::~handed_references() = default;
+
+std::uint32_t handed_references::put(const void* handle) {
+  const auto& state = *static_cast<const reference_state*>(handle);
+  state.check();
+  if (!list_) {
+    std::unique_ptr<list, drop_list> fresh(new list);
+    fresh->table = worker_->references_shared();
+    fresh->to = fresh->table->peer(to_);
+    list_ = std::move(fresh);
+  }
+  if (state.table != list_->table) {
+    throw_error(errc::invalid_argument,
+                fmt::format("{} cannot send a reference that another worker of this process has (id {}); let that "
+                            "worker make the call",
+                            to_string(worker_->agent().self()), state.table->self().id.value));
+  }
+  for (std::size_t i = 0; i != list_->states.size() && i != 16; ++i) {  // most messages have few
+    if (list_->states[i].get() == &state) return static_cast<std::uint32_t>(i);
+  }
+  list_->references.push_back(list_->table->hand_over(state, list_->to));
+  list_->states.push_back(state.shared_from_this());
+  return static_cast<std::uint32_t>(list_->references.size() - 1);
+}
+
+void handed_references::write(outgoing_message& message) {
+  insert_references_record(message, list_->table->self().life, list_->references);
+}
+
+void handed_references::sent() noexcept {
+  if (list_) list_->sent = true;
+}
+
+void handed_references::settle(bool answered) noexcept {
+  if (answered) {
+    list_->table->arrived(list_->to, list_->references);
+  } else {
+    list_->table->doubt(list_->to, list_->references);
+  }
+  list_->references.clear();
+  list_.reset();
+}
+
+namespace {
+constexpr std::uint32_t empty_reference = 0xffffffff;
+}
+
+void write_reference(wire_output_archive& archive, const reference_handle& handle) {
+  if (!handle) return archive.write_number(empty_reference);
+  if (!archive.handles()) {
+    throw_error(errc::not_serialisable,
+                "a reference travels only as an argument or result of a call, or inside one: elsewhere it would not "
+                "count. Serialise what to_here() returns");
+  }
+  archive.write_number(archive.handles()->put(handle.get()));
+}
+
+reference_handle read_reference(wire_input_archive& archive) {
+  const auto index = archive.read_number<std::uint32_t>();
+  if (index == empty_reference) return {};
+  if (!archive.handles()) throw_error(errc::malformed, "a reference outside a message between workers");
+  return reference_handle(*static_cast<const std::shared_ptr<reference_state>*>(archive.handles()->get(index)));
+}
+
+}  // namespace ferry::inline v0::detail

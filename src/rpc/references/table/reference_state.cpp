@@ -1,0 +1,49 @@
+#include "reference_state.hpp"
+
+#include <utility>
+
+#include <fmt/format.h>
+#include <ferry/base/error.hpp>
+
+#include "../../worker/worker_core.hpp"
+#include "reference_table.hpp"
+
+namespace ferry::inline v0::detail {
+
+reference_state::~reference_state() { table->dropped(*this); }
+
+located_worker reference_state::owner(deadline until) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (owner_.id().value >= 0) return {owner_, object.owner.life};
+  }
+  if (table->is_gone(object.owner)) {
+    throw_error(errc::peer_lost, fmt::format("the owner of the object, worker {}, is dead or has left the group",
+                                             object.owner.id.value));
+  }
+  const located_worker there = table->worker()->agent().locate({object.owner.id, object.owner.life}, until);
+  const std::lock_guard lock(mutex_);
+  owner_ = there.who;
+  return there;
+}
+
+void reference_state::end(std::exception_ptr why) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (end_) return;
+    end_ = why;
+  }
+  ended_.store(true, std::memory_order_release);
+  if (known) known->try_set_error(std::move(why));
+}
+
+void reference_state::throw_ended() const {
+  std::exception_ptr why;
+  {
+    const std::lock_guard lock(mutex_);
+    why = end_;
+  }
+  std::rethrow_exception(why);
+}
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,356 @@
+#include "reference_table.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
+#include <ferry/rpc/detail/served_call.hpp>
+
+#include "../../../transport/reactor/io_threads.hpp"
+#include "../../worker/worker_core.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+peer_life own_life(const agent& agent, bool lives_known) {
+  return {agent.self().id(), lives_known ? agent.life() : incarnation{}};
+}
+
+}  // namespace
+
+reference_table::reference_table(worker_core& worker)
+    : worker_(worker.weak_from_this()),
+      timers_(worker.agent_unchecked().reactor()),
+      lives_known_(worker.agent_unchecked().locate(worker.agent_unchecked().self().id(), {}).life != incarnation{}),
+      self_(own_life(worker.agent_unchecked(), lives_known_)),
+      protocol_(self_) {}
+
+reference_table::~reference_table() = default;
+
+std::shared_ptr<worker_core> reference_table::worker() const {
+  auto own = worker_.lock();
+  if (!own || own->is_shut_down()) {
+    throw_error(errc::reference_deleted,
+                fmt::format("the worker that had this reference (id {}) has been shut down, and its references with it",
+                            self_.id.value));
+  }
+  return own;
+}
+
+peer_life reference_table::peer(const call_target& to) const {
+  if (to.id == self_.id) return self_;
+  if (!lives_known_) return {to.id, {}};
+  if (to.life != incarnation{}) return {to.id, to.life};
+  return {to.id, worker()->agent().locate(to.id, {}).life};
+}
+
+// Whoever has the id now may be another one: a message may be late. What a worker says of its own life counts only where the
+// backend does not tell of whose connection it is.
+peer_life reference_table::sender_of(const call_target& from, incarnation claimed) const {
+  if (from.id == self_.id) return self_;
+  if (!lives_known_) return {from.id, {}};
+  return {from.id, from.life == incarnation{} ? claimed : from.life};
+}
+
+bool reference_table::is_gone(const peer_life& peer) const {
+  const std::lock_guard lock(mutex_);
+  return protocol_.is_gone(peer);
+}
+
+std::string reference_table::name_of(const peer_life& peer) const {
+  try {
+    if (const auto own = worker_.lock()) {
+      const agent& agent = own->agent_unchecked();
+      if (peer == self_) return agent.self().name();
+      // At once or not at all.
+      const located_worker there = agent.locate(peer.id, deadline(clock::now()));
+      if (there.life == peer.life) return there.who.name();
+    }
+  } catch (const error&) {  // NOLINT(bugprone-empty-catch): it has gone; the number will do
+  }
+  return fmt::format("worker {}", peer.id.value);
+}
+
+// ---------------------------------------------------------------- events and what follows from them
+
+bool reference_table::take(reference_effects& effects, consequences& to_do) {
+  bool due = false;
+  clock::time_point now{};
+  // What this worker tells itself needs no message; it may lead to more of the kind.
+  std::size_t taken = 0;
+  try {
+    for (; taken != effects.controls.size(); ++taken) {
+      const reference_effects::control each = effects.controls[taken];
+      if (each.to == self_) {
+        const reference_answer answer = protocol_.on_control(self_, each.what, effects);
+        protocol_.on_answer(self_, each.what, answer, effects);
+      } else if (!closed_) {
+        if (now == clock::time_point()) now = clock::now();
+        reference_outbox& outbox = outboxes_[each.to];
+        outbox.add(each.what, now, hurried_);
+        if (outbox.due(now)) {
+          due = true;
+        } else if (outbox.waits()) {
+          arm(outbox.due_at());
+        }
+      }
+    }
+    to_do.never_made.reserve(to_do.never_made.size() + effects.never_made.size());
+    to_do.confirmed.reserve(to_do.confirmed.size() + effects.confirmed.size());
+    to_do.failed.reserve(to_do.failed.size() + effects.failed.size());
+  } catch (...) {
+    effects.controls.erase(effects.controls.begin(), effects.controls.begin() + static_cast<std::ptrdiff_t>(taken));
+    throw;
+  }
+  // From here on nothing is allocated.
+  // One that is never made may be released with that; calls wait for it.
+  for (const object_id& each : effects.never_made) {
+    if (const auto found = objects_.find(each); found != objects_.end())
+      to_do.never_made.emplace_back(found->second, each);
+  }
+  for (const object_id& each : effects.released) {
+    if (auto found = objects_.extract(each)) to_do.released.push(std::move(found.mapped()));
+  }
+  for (const held_fork& each : effects.confirmed) {
+    if (const auto found = forks_.find(each); found != forks_.end()) {
+      if (auto state = found->second.lock()) to_do.confirmed.push_back(std::move(state));
+    }
+  }
+  for (const auto& each : effects.failed) {
+    if (const auto found = forks_.find(each.fork); found != forks_.end()) {
+      if (auto state = found->second.lock()) to_do.failed.emplace_back(std::move(state), each.why);
+    }
+  }
+  changed_.notify_all();
+  return due;
+}
+
+void reference_table::carry_out(consequences&& to_do) noexcept {
+  for (const auto& state : to_do.confirmed) {
+    if (state->known) state->known->try_set_value();
+  }
+  for (const auto& [state, why] : to_do.failed) state->end(lost(*state, why));
+  for (const auto& [object, id] : to_do.never_made) {
+    object->fail(
+        make_error(errc::reference_deleted,
+                   fmt::format("the call of {} that was to make object {}@{} has not arrived at {}, and will not",
+                               name_of(id.creator), id.number, id.creator.id.value, name_of(self_))));
+  }
+  if (!to_do.released.empty()) let_go(std::move(to_do.released));
+}
+
+struct reference_table::letting_go : work {
+  context_ptr context;  // of the owner: what destructors call, it calls
+  object_list objects;
+};
+
+// The destructors of users do not run on a thread that reads. If there is no memory to tell another one, the objects go with
+// those that are released next, or with the worker.
+void reference_table::let_go(object_list&& objects) noexcept {
+  const auto own = worker_.lock();
+  if (!own) return;
+  std::unique_ptr<letting_go> item;
+  try {
+    item = std::make_unique<letting_go>();
+    item->context = context_ptr(new call_context(own));
+  } catch (const std::bad_alloc&) {
+    const std::lock_guard lock(mutex_);
+    while (auto each = objects.pop()) kept_.push(std::move(each));
+    return;
+  }
+  while (auto each = objects.pop()) item->objects.push(std::move(each));
+  {
+    const std::lock_guard lock(mutex_);
+    while (auto each = kept_.pop()) item->objects.push(std::move(each));
+  }
+  item->run = [](work* self) noexcept {
+    const std::unique_ptr<letting_go> owned(static_cast<letting_go*>(self));
+    const context_scope scope(owned->context);
+    while (owned->objects.pop()) {
+    }
+  };
+  own->post(item.release());
+}
+
+std::exception_ptr reference_table::lost(const reference_state& state, errc why) const noexcept {
+  try {
+    const std::string owner = name_of(state.object.owner);
+    return make_error(why, why == errc::peer_lost
+                               ? fmt::format("the owner of the object, {}, is dead or has left the group, and the "
+                                             "object with it{}",
+                                             owner, state.known && !state.known->ready() ? ", while it was made" : "")
+                               : fmt::format("the object of {} that the reference led to is gone", owner));
+  } catch (const std::exception&) {
+    return std::current_exception();
+  }
+}
+
+// ---------------------------------------------------------------- handles
+
+ref_ptr<owned_object> reference_table::object_at(const object_id& object) {
+  const auto found = objects_.find(object);
+  return found == objects_.end() ? ref_ptr<owned_object>() : found->second;
+}
+
+// Of an object that is here, or may come.
+ref_ptr<owned_object> reference_table::expected_object(const object_id& object) {
+  if (auto known = object_at(object)) return known;
+  auto fresh = ref_ptr<owned_object>::adopt(new owned_object);
+  objects_.emplace(object, fresh);
+  return fresh;
+}
+
+std::shared_ptr<reference_state> reference_table::make_state(const object_id& object) {
+  return std::make_shared<reference_state>(shared_from_this(), object);
+}
+
+reference_handle reference_table::own(std::unique_ptr<owned_value> value) {
+  const auto owner = worker();
+  const ferry::agent& agent = owner->agent_unchecked();
+  auto made = ref_ptr<owned_object>::adopt(new owned_object);
+  made->finish(std::move(value), agent.uses_devices() ? agent.devices() : std::vector<device>());
+  const std::lock_guard lock(mutex_);
+  const object_id object = protocol_.own();
+  auto state = make_state(object);
+  state->local = made;
+  holds_[object] = state;
+  objects_.emplace(object, std::move(made));
+  return reference_handle(std::move(state));
+}
+
+reference_handle reference_table::create(const call_target& owner, const worker_info& name) {
+  const peer_life where = peer(owner);
+  const std::lock_guard lock(mutex_);
+  const object_id object = protocol_.create(where);
+  auto state = std::make_shared<reference_state>(shared_from_this(), object, name);
+  state->known = ref_ptr<fork_known>::adopt(new fork_known);
+  state->known->of = state;
+  if (where == self_) {
+    state->local = expected_object(object);
+    holds_[object] = state;
+  } else {
+    state->fork = protocol_.creating_fork(object);
+    forks_[*state->fork] = state;
+  }
+  return reference_handle(std::move(state));
+}
+
+void reference_table::not_created(const reference_handle& made) noexcept {
+  change([&](reference_effects& effects, consequences&) { protocol_.not_created(made.get()->object, effects); });
+}
+
+void reference_table::created(const reference_handle& made) noexcept {
+  change([&](reference_effects& effects, consequences&) { protocol_.confirm_creation(made.get()->object, effects); });
+  made.get()->known->try_set_value();  // at once, for the owner; others have it already
+}
+
+void reference_table::creation_refused(const reference_handle& made, const std::exception_ptr& why) noexcept {
+  made.get()->end(why);
+  change([&](reference_effects& effects, consequences&) {
+    protocol_.confirm_creation(made.get()->object, effects);
+    // Nobody shall wait for the object until the last handle goes.
+    if (made.get()->fork) protocol_.drop(*made.get()->fork, effects);
+  });
+}
+
+void reference_table::creation_lost(const reference_handle& made, const std::exception_ptr& why) noexcept {
+  made.get()->end(why);
+  change([&](reference_effects& effects, consequences&) { protocol_.doubt_creation(made.get()->object, effects); });
+}
+
+void reference_table::dropped(reference_state& state) noexcept {
+  if (is_forked_child()) return;  // it is the parent's, and the parent's threads may have held the mutex
+  end([&](reference_effects& effects, consequences&) {
+    // Another state may have taken its place, as the last handle went.
+    if (state.fork) {
+      const auto found = forks_.find(*state.fork);
+      if (found == forks_.end() || !found->second.expired()) return;
+      forks_.erase(found);
+      protocol_.drop(*state.fork, effects);
+    } else {
+      const auto found = holds_.find(state.object);
+      if (found == holds_.end() || !found->second.expired()) return;
+      holds_.erase(found);
+      protocol_.drop_locally(state.object, effects);
+    }
+  });
+}
+
+// ---------------------------------------------------------------- references in messages
+
+handed_reference reference_table::hand_over(const reference_state& state, const peer_life& to) {
+  handed_reference handed;
+  errc why{};
+  {
+    const std::lock_guard lock(mutex_);
+    handed = state.fork ? protocol_.hand_over(*state.fork, to) : protocol_.hand_over(state.object, to);
+    why = protocol_.is_gone(state.object.owner) ? errc::peer_lost : errc::reference_deleted;
+  }
+  if (handed.hand_over == 0) std::rethrow_exception(lost(state, why));  // it has ended this moment
+  return handed;
+}
+
+void reference_table::not_sent(const peer_life& to, const std::vector<handed_reference>& references) noexcept {
+  change([&](reference_effects& effects, consequences&) {
+    for (const auto& each : references) protocol_.not_sent(to, each.hand_over, effects);
+  });
+}
+
+void reference_table::arrived(const peer_life& to, const std::vector<handed_reference>& references) noexcept {
+  change([&](reference_effects& effects, consequences&) {
+    for (const auto& each : references) protocol_.arrived(to, each.hand_over, effects);
+  });
+}
+
+void reference_table::doubt(const peer_life& to, const std::vector<handed_reference>& references) noexcept {
+  change([&](reference_effects& effects, consequences&) {
+    for (const auto& each : references) protocol_.doubt(to, each.hand_over, effects);
+  });
+}
+
+void reference_table::watch(const peer_life& to, const std::vector<handed_reference>& references) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (closed_) return;
+  const auto now = clock::now();
+  for (const auto& each : references) watched_.push_back({now, to, each.hand_over});
+  arm(now + watch_time);
+}
+
+// ---------------------------------------------------------------- figures
+
+reference_protocol::counts reference_table::figures() const {
+  const std::lock_guard lock(mutex_);
+  return protocol_.figures();
+}
+
+std::size_t reference_table::unanswered_controls() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t sum = 0;
+  for (const auto& [peer, outbox] : outboxes_) sum += outbox.size();
+  return sum;
+}
+
+std::uint64_t reference_table::loose_ends() const noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto now = protocol_.figures();
+  return now.owners + now.users + now.pending_children + watched_.size() + outboxes_.size();
+}
+
+std::vector<std::string> reference_table::leaks() const {
+  std::vector<reference_protocol::fork_here> forks;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!left_.empty()) return left_;
+    forks = protocol_.forks();
+  }
+  std::vector<std::string> texts;
+  for (const auto& each : forks) {
+    texts.push_back(fmt::format("object {} made by {}, held by {} as fork {}", each.object.number,
+                                name_of(each.object.creator), name_of(each.holder), each.key.number));
+  }
+  return texts;
+}
+
+}  // namespace ferry::inline v0::detail

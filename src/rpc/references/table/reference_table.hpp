@@ -1,0 +1,253 @@
+#pragma once
+
+// The references of one worker: reference_protocol with what it leaves out, that is the objects, the handles, the messages, and
+// the calls that wait.
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <ferry/backend/agent.hpp>
+#include <ferry/rpc/detail/reference_handle.hpp>
+#include <ferry/transport/reactor.hpp>
+
+#include "../../objects/call_references.hpp"
+#include "../../objects/turn_waits.hpp"
+#include "../protocol/reference_messages.hpp"
+#include "../protocol/reference_outbox.hpp"
+#include "../protocol/reference_protocol.hpp"
+#include "reference_state.hpp"
+
+namespace ferry::inline v0::detail {
+
+class worker_core;
+class served_call;
+
+struct object_hash {
+  std::size_t operator()(const object_id& object) const noexcept {
+    return static_cast<std::size_t>((object.creator.life.value ^ object.owner.life.value) * 0x9e3779b97f4a7c15U +
+                                    object.number * 0xd6e8feb86659fd93U) ^
+           static_cast<std::size_t>(object.creator.id.value);
+  }
+};
+
+/// Thread-safe. Outlives its worker as long as there are handles, which are of no use then.
+class reference_table : public std::enable_shared_from_this<reference_table> {
+ public:
+  explicit reference_table(worker_core& worker);
+  ~reference_table();
+
+  [[nodiscard]] const peer_life& self() const noexcept { return self_; }
+  /// That life is over, and its end has been taken note of here.
+  [[nodiscard]] bool is_gone(const peer_life& peer) const;
+  /// Throws errc::reference_deleted once the worker has been shut down.
+  [[nodiscard]] std::shared_ptr<worker_core> worker() const;
+  [[nodiscard]] peer_life peer(const call_target& to) const;
+
+  // ---- handles
+  reference_handle own(std::unique_ptr<owned_value> value);
+  /// Of an object that a call is to make at `owner`. To be followed by one of the four below.
+  reference_handle create(const call_target& owner, const worker_info& name);
+  void not_created(const reference_handle& made) noexcept;
+  void created(const reference_handle& made) noexcept;
+  /// The owner has answered that it could not make it.
+  void creation_refused(const reference_handle& made, const std::exception_ptr& why) noexcept;
+  /// The owner has not answered.
+  void creation_lost(const reference_handle& made, const std::exception_ptr& why) noexcept;
+  void dropped(reference_state& state) noexcept;
+
+  // ---- references in messages
+  handed_reference hand_over(const reference_state& state, const peer_life& to);
+  void not_sent(const peer_life& to, const std::vector<handed_reference>& references) noexcept;
+  void arrived(const peer_life& to, const std::vector<handed_reference>& references) noexcept;
+  void doubt(const peer_life& to, const std::vector<handed_reference>& references) noexcept;
+  /// Asks the receiver in a while, unless they are settled by then.
+  void watch(const peer_life& to, const std::vector<handed_reference>& references) noexcept;
+  /// The references of a message from `from`, of the life that its connection is of. Throws errc::malformed.
+  std::shared_ptr<const handle_reader> receive(const reference_records& records, const call_target& from,
+                                               std::vector<reference_handle>* unconfirmed);
+
+  // ---- calls that are served
+  /// Takes over a request with extension records; its handler begins once all that it needs is there.
+  void admit(served_call* call) noexcept;
+  /// It has been answered.
+  void done(served_call& call) noexcept;
+
+  // ---- controls
+  reference_answers serve(const call_target& from, const reference_batch& batch);
+  void answered(const peer_life& by, const std::vector<reference_control>& controls, const reference_answers& answers);
+  void unanswered(const peer_life& by) noexcept;
+
+  // ---- the group
+  void gone(worker_id id, incarnation life) noexcept;
+  /// The group has declared this worker dead: references are of no use any more.
+  void fence(const std::string& reason) noexcept;
+  /// That one leaves, and takes no calls any more: references to its objects are of no use, nor are those that come from now
+  /// on. What it holds it may still use, and until it is gone it is told what becomes of references.
+  void leaving(worker_id id, incarnation life) noexcept;
+  /// Nobody calls anybody any more, or (alone) this worker does not: forks end, at the latest at the deadline.
+  void clean_up(deadline until, bool alone);
+  /// Ends the waiting of a clean_up, also of one that has yet to begin: of one that is not alone, or (entirely) of any.
+  void stop_clean_up(bool entirely) noexcept;
+  /// All references end, everything that waits goes on, and nothing is sent any more.
+  void close() noexcept;
+  /// The objects go, once nothing runs any more.
+  void clear() noexcept;
+
+  [[nodiscard]] reference_protocol::counts figures() const;
+  [[nodiscard]] std::size_t unanswered_controls() const;
+  /// Whether clean_up would have to do something, as a number that others add up.
+  [[nodiscard]] std::uint64_t loose_ends() const noexcept;
+  /// What others still refer to, in words.
+  [[nodiscard]] std::vector<std::string> leaks() const;
+
+ private:
+  /// A reference in a message that nobody answers (a reply, a one-way call) has arrived or been lost by then.
+  static constexpr std::chrono::seconds watch_time{2};
+
+  struct control_call;
+  struct received_references;
+  struct timer_item;
+  struct resume_call;
+  struct parked_limit;
+  struct letting_go;
+  /// Of objects, by next_released.
+  class object_list {
+   public:
+    object_list() noexcept = default;
+    object_list(object_list&& other) noexcept = default;
+    object_list& operator=(object_list&&) = delete;
+    ~object_list() {
+      while (pop()) {
+      }
+    }
+    [[nodiscard]] bool empty() const noexcept { return !first_; }
+    void push(ref_ptr<owned_object> object) noexcept {
+      object->next_released = std::move(first_);
+      first_ = std::move(object);
+    }
+    ref_ptr<owned_object> pop() noexcept {
+      ref_ptr<owned_object> object = std::move(first_);
+      if (object) first_ = std::move(object->next_released);
+      return object;
+    }
+
+   private:
+    ref_ptr<owned_object> first_;
+  };
+  // What an event has brought about, to be done without the mutex.
+  struct consequences {
+    object_list released;
+    std::vector<std::pair<ref_ptr<owned_object>, object_id>> never_made;
+    std::vector<std::shared_ptr<reference_state>> confirmed;
+    std::vector<std::pair<std::shared_ptr<reference_state>, errc>> failed;
+  };
+  struct watched {
+    clock::time_point since;
+    peer_life to;
+    std::uint64_t hand_over = 0;
+  };
+
+  // With the mutex held.
+  /// Whether there are controls to be sent at once. If it throws, what has not been taken is left.
+  bool take(reference_effects& effects, consequences& to_do);
+  ref_ptr<owned_object> object_at(const object_id& object);
+  ref_ptr<owned_object> expected_object(const object_id& object);
+  std::shared_ptr<reference_state> make_state(const object_id& object);
+  void arm(clock::time_point at);
+  void disarm() noexcept;
+  void add_held_forks(std::vector<std::shared_ptr<reference_state>>& to) const;
+  // Without it.
+  void carry_out(consequences&& to_do) noexcept;
+  /// One event: `change` tells the protocol, and what comes of it is done without the mutex. If it throws, that is so of what
+  /// it has done before.
+  template <class Change>
+  void change(Change&& change) {
+    consequences to_do;
+    bool controls = false;
+    std::exception_ptr failure;
+    {
+      const std::lock_guard lock(mutex_);
+      reference_effects effects = std::exchange(stranded_, {});
+      try {
+        if (unfinished_) protocol_.end_what_is_free(effects);
+        unfinished_ = false;
+        change(effects, to_do);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      try {
+        controls = take(effects, to_do);
+      } catch (...) {
+        stranded_ = std::move(effects);
+        failure = std::current_exception();
+      }
+    }
+    carry_out(std::move(to_do));
+    if (controls) send_controls();
+    if (failure) std::rethrow_exception(failure);
+  }
+  /// The same of an event after which something may go. If there is no memory for that, it goes with the next event.
+  template <class Change>
+  void end(Change&& ending) noexcept {
+    try {
+      change(std::forward<Change>(ending));
+    } catch (const std::bad_alloc&) {
+      const std::lock_guard lock(mutex_);
+      unfinished_ = true;
+    }
+  }
+  void send_controls() noexcept;
+  void on_timer(const timer_item* item) noexcept;
+  void let_go(object_list&& objects) noexcept;
+  void begin(served_call& call, const std::exception_ptr& late) noexcept;
+  [[nodiscard]] bool is_over(const peer_life& peer, std::uint64_t& question) const noexcept;
+  void read_call(served_call& call, std::vector<reference_handle>& unconfirmed);
+  void find_target(call_references& own, const object_id& object);
+  void begin_creation(served_call& call, const object_id& object);
+  std::shared_ptr<reference_state> state_of(const handed_reference& reference,
+                                            const reference_protocol::receipt& receipt, consequences& to_do);
+  void check_own(const object_id& object) const;
+  [[nodiscard]] std::exception_ptr lost(const reference_state& state, errc why) const noexcept;
+  [[nodiscard]] peer_life sender_of(const call_target& from, incarnation claimed) const;
+  [[nodiscard]] std::string name_of(const peer_life& peer) const;
+
+  const std::weak_ptr<worker_core> worker_;
+  const std::shared_ptr<reactor> timers_;
+  const bool lives_known_;
+  const peer_life self_;
+  turn_waits waits_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  bool closed_ = false;
+  bool hurried_ = false;           // controls do not wait for others
+  bool not_with_others_ = false;   // stop_clean_up() was called
+  bool not_at_all_ = false;        // the same, entirely
+  std::vector<std::string> left_;  // leaks() when clean_up gave up
+  reference_protocol protocol_;
+  std::unordered_map<object_id, ref_ptr<owned_object>, object_hash> objects_;
+  reference_effects stranded_;  // of events that came when there was no memory for what follows from them
+  bool unfinished_ = false;     // something has ended that the protocol has not let go of, as there was no memory
+  object_list kept_;            // released, but there was no memory to let them go
+  std::map<object_id, std::weak_ptr<reference_state>> holds_;  // of the owner
+  std::map<held_fork, std::weak_ptr<reference_state>> forks_;
+  std::map<peer_life, reference_outbox> outboxes_;
+  std::set<peer_life> leaving_;  // and not gone
+  std::deque<watched> watched_;
+  timer_id timer_ = timer_id::none;
+  timer_item* timer_work_ = nullptr;
+  clock::time_point timer_at_{};
+};
+
+}  // namespace ferry::inline v0::detail

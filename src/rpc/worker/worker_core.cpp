@@ -1,0 +1,537 @@
+#include "worker_core.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <ferry/base/log.hpp>
+#include <ferry/rpc/call.hpp>
+
+#include "../../transport/reactor/io_threads.hpp"
+#include "../references/table/reference_table.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::chrono::seconds handler_end_limit{5};     // for handlers that still run when the worker has closed
+constexpr std::chrono::seconds reference_limit{30};      // for references that others have yet to let go of
+constexpr std::chrono::seconds lone_reference_limit{2};  // for owners to hear that this worker's references end
+constexpr std::chrono::seconds store_end_limit{5};       // for other workers that still use a store served here
+
+// The workers of the process in the order of their start; the last one is current.
+struct worker_list {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<worker_core>> workers;
+};
+worker_list& all_workers() {
+  static auto* instance = new worker_list;  // outlives static destruction on purpose
+  return *instance;
+}
+
+}  // namespace
+
+worker_core::worker_core(std::shared_ptr<store> group_store, std::unique_ptr<ferry::agent> agent, timeout exit_timeout,
+                         served_methods served, bool ignore_rref_leaks, std::function<void()> on_left)
+    : store_(std::move(group_store)),
+      agent_(std::move(agent)),
+      recorder_(static_cast<std::size_t>(agent_->options().flight_events)),
+      exit_timeout_(exit_timeout),
+      served_(served.everything() ? served_by_default() : std::move(served)),
+      library_methods_(library_methods()),
+      ignore_rref_leaks_(ignore_rref_leaks),
+      on_left_(std::move(on_left)),
+      pool_(std::make_shared<handler_pool>(
+          agent_->reactor(), agent_->options().num_worker_threads, agent_->options().max_blocked_handlers,
+          [](void* self) noexcept { static_cast<worker_core*>(self)->agent_->activity_changed(); }, this)),
+      default_timeout_(agent_->options().rpc_timeout) {
+  add_own_figures();
+}
+
+void worker_core::start() {
+  check_methods();
+  try {
+    agent_->join(*this);
+  } catch (...) {
+    shut_down_.store(true);
+    agent_->close();
+    pool_->forget_owner();
+    throw;
+  }
+  auto& list = all_workers();
+  std::lock_guard lock(list.mutex);
+  list.workers.push_back(shared_from_this());
+  set_root_context(context_ptr(new call_context(shared_from_this())));
+}
+
+ferry::agent& worker_core::agent() const {
+  check_not_forked();
+  if (shut_down_.load(std::memory_order_acquire)) {
+    throw_error(errc::not_initialized, to_string(agent_->self()) + " has been shut down; call init_rpc again");
+  }
+  return *agent_;
+}
+
+bool worker_core::runs_here() const noexcept {
+  const call_context* context = thread_context();
+  return context && worker_behind(context->executor().get()).get() == this;
+}
+
+void worker_core::shutdown(parting how, timeout limit) {
+  if (runs_here()) {
+    throw_error(errc::invalid_argument,
+                to_string(agent_->self()) +
+                    ": shutdown was called by one of the worker's own handlers or continuations, "
+                    "which it would wait for; call it on another thread");
+  }
+  const blocking_scope blocking;
+  std::unique_lock lock(shutdown_mutex_);
+  if (progress_ == progress::running) {
+    progress_ = progress::ending;
+    if (wish_ > how) limit = wish_limit_;  // a handler has asked for it before
+    how = std::max(how, wish_);
+    lock.unlock();
+    return end_and_tell(how, limit);
+  }
+  // In a dynamic group there is nobody to wait for.
+  if (progress_ == progress::serving) how = std::max(how, parting::alone);
+  if (how > wish_) {
+    wish_ = how;
+    wish_limit_ = limit;
+    shutdown_changed_.notify_all();
+    if (progress_ == progress::ending) {
+      const auto group_store = store_;
+      lock.unlock();
+      stop_waiting(how);
+      if (how == parting::at_once && group_store) group_store->close();
+      lock.lock();
+    }
+  }
+  shutdown_changed_.wait(lock, [&] { return progress_ == progress::ended; });
+}
+
+void worker_core::ask_to_leave(timeout limit) {
+  std::unique_lock lock(shutdown_mutex_);
+  if (wish_ >= parting::alone) return;
+  wish_ = parting::alone;
+  wish_limit_ = limit;
+  shutdown_changed_.notify_all();
+  const bool ending = progress_ == progress::ending;
+  lock.unlock();
+  if (ending) stop_waiting(parting::alone);
+}
+
+// Ends what a shutdown that is under way waits for, as far as `how` wants nothing of it.
+void worker_core::stop_waiting(parting how) noexcept {
+  agent_->stop_leaving(how == parting::at_once);
+  if (has_references_.load()) references_->stop_clean_up(how == parting::at_once);
+}
+
+void worker_core::serve_forever() {
+  if (runs_here()) {
+    throw_error(errc::invalid_argument, to_string(agent_->self()) +
+                                            ": serve_forever was called by one of the worker's own handlers or "
+                                            "continuations, which it would wait for; call it on another thread");
+  }
+  const blocking_scope blocking;
+  std::unique_lock lock(shutdown_mutex_);
+  if (progress_ != progress::running) {
+    shutdown_changed_.wait(lock, [&] { return progress_ == progress::ended; });
+    return;
+  }
+  const bool dynamic = agent_->dynamic();
+  if (dynamic) {
+    progress_ = progress::serving;
+    shutdown_changed_.wait(lock, [&] { return wish_ != parting::together || fenced_.load(); });
+  }
+  progress_ = progress::ending;
+  const auto how = dynamic ? std::max(wish_, parting::alone) : wish_;
+  const timeout limit = how == parting::together ? timeout(no_timeout) : wish_limit_;
+  lock.unlock();
+  end_and_tell(how, limit);
+}
+
+void worker_core::end_and_tell(parting how, timeout limit) {
+  const auto tell = [&] {
+    std::shared_ptr<store> closed;
+    std::lock_guard lock(shutdown_mutex_);
+    closed.swap(store_);
+    progress_ = progress::ended;
+    shutdown_changed_.notify_all();
+  };
+  try {
+    end(how, limit);
+  } catch (...) {
+    tell();
+    throw;
+  }
+  tell();
+}
+
+worker_core::parting worker_core::wish(parting how) const {
+  std::lock_guard lock(shutdown_mutex_);
+  return std::max(how, wish_);
+}
+
+// Somebody may become impatient meanwhile.
+void worker_core::part(parting how, timeout limit) {
+  if (how == parting::together) {
+    try {
+      return agent_->leave_together(deadline::after(limit));
+    } catch (const error& e) {
+      if (e.kind() != errc::shutting_down || wish(how) != parting::alone) throw;
+    }
+    std::lock_guard lock(shutdown_mutex_);
+    limit = wish_limit_;
+  }
+  agent_->leave(deadline::after(limit.value_or(exit_timeout_)));
+}
+
+void worker_core::end(parting how, timeout limit) {
+  const bool graceful = how != parting::at_once;
+  std::exception_ptr failure;
+  if (graceful) {
+    try {
+      part(how, limit);
+      // Who has become impatient meanwhile has given the others no time to let go.
+      if (wish(how) == parting::together && !agent_->dynamic()) check_leaks();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  on_left_();
+  shut_down_.store(true, std::memory_order_release);
+  {
+    auto& list = all_workers();
+    std::lock_guard lock(list.mutex);
+    std::erase_if(list.workers, [&](const auto& worker) { return worker.get() == this; });
+    set_root_context(list.workers.empty() ? context_ptr() : context_ptr(new call_context(list.workers.back())));
+  }
+  agent_->close();
+  drop_attached();
+  references().close();
+  if (!pool_->wait_idle(deadline::after(handler_end_limit))) {
+    log(log_level::warning, fmt::format("{} was shut down while handlers or continuations still run; they go on, but "
+                                        "their calls fail",
+                                        to_string(agent_->self())));
+  }
+  references().clear();
+  drop_observers();
+  await_records();
+  drop_figures();
+  pool_->forget_owner();
+  if (graceful && !failure) {
+    try {
+      store_->drain(store_end_limit);
+    } catch (const std::exception& e) {
+      log(log_level::info, fmt::format("{}: while the others left the store: {}", to_string(agent_->self()), e.what()));
+    }
+  }
+  store_->close();
+  if (failure) std::rethrow_exception(failure);
+}
+
+void worker_core::on_request(const std::shared_ptr<reply_channel>& channel, const worker_info& from,
+                             inbound_message&& request) noexcept {
+  requests_.fetch_add(1, std::memory_order_relaxed);
+  const std::uint64_t bytes = request.header.message_bytes();
+  const std::uint64_t id = request.header.call_id;
+  const bool one_way = (request.header.flags & frame_one_way) != 0;
+  served_call* call = nullptr;
+  try {
+    call = new served_call(shared_from_this(), channel, from.id(), std::move(request), clock::now());
+  } catch (const std::exception& e) {
+    drop_request(*channel, from, one_way ? std::nullopt : std::optional(id), e);
+    channel->handled(bytes);
+    return request_done();
+  }
+  if (call->has_extensions()) {
+    try {
+      (void)references();
+    } catch (const std::exception&) {
+      call->fail(std::current_exception());
+      return call->drop_reference();
+    }
+    references_->admit(call);
+  } else if (const method_entry* method = call->method(); method && method->inline_handler) {
+    call->run(call);
+  } else {
+    pool_->submit(call);
+  }
+}
+
+// One that could not even be begun: its caller is told, if that can be done.
+void worker_core::drop_request(reply_channel& channel, const worker_info& from, std::optional<std::uint64_t> id,
+                               const std::exception& why) noexcept {
+  try {
+    log(log_level::error,
+        fmt::format("{} dropped a request of {}: {}", to_string(agent_->self()), to_string(from), why.what()));
+    if (!id) return;
+    outgoing_message answer;
+    answer.header.kind = frame_kind::failure;
+    answer.header.code = static_cast<std::uint32_t>(errc::out_of_memory);
+    answer.begin_payload();
+    encode_values<std::string>(answer.bytes, answer.tensors, fmt::format("the callee dropped it: {}", why.what()));
+    channel.reply(*id, std::move(answer));
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the caller's time will be over
+  }
+}
+
+const std::shared_ptr<reference_table>& worker_core::references_shared() {
+  std::call_once(references_made_, [&] {
+    references_ = std::make_shared<reference_table>(*this);
+    std::vector<std::pair<worker_id, incarnation>> leaving;
+    std::deque<std::pair<worker_id, incarnation>> gone;
+    {
+      const std::lock_guard lock(events_mutex_);
+      has_references_.store(true);
+      leaving.swap(leaving_before_);
+      gone.swap(gone_before_);
+    }
+    for (const auto& [id, life] : leaving) references_->leaving(id, life);
+    for (const auto& [id, life] : gone) references_->gone(id, life);
+  });
+  return references_;
+}
+
+void worker_core::on_member_end(worker_id id, incarnation life) noexcept {
+  {
+    const std::lock_guard lock(events_mutex_);
+    if (!has_references_.load()) {
+      std::erase(leaving_before_, std::pair(id, life));
+      try {
+        gone_before_.emplace_back(id, life);
+        if (gone_before_.size() > reference_protocol::most_gone) gone_before_.pop_front();  // as references would
+      } catch (const std::bad_alloc&) {
+        log(log_level::error, "no memory to keep in mind that a worker is gone");
+      }
+      return;
+    }
+  }
+  references_->gone(id, life);
+}
+
+void worker_core::on_member_leaving(worker_id id, incarnation life) {
+  {
+    const std::lock_guard lock(events_mutex_);
+    if (!has_references_.load()) {
+      leaving_before_.emplace_back(id, life);
+      return;
+    }
+  }
+  references_->leaving(id, life);
+}
+
+// Who never lets go must not take all the time: half of it is for the rest of the shutdown, which tells what was left.
+void worker_core::on_group_quiet(deadline until, bool alone) {
+  deadline limit = deadline::after(alone ? lone_reference_limit : reference_limit);
+  if (!until.is_never()) limit = std::min(limit, deadline::after(until.remaining() / 2));
+  reference_table& own = references();
+  if (const parting now = wish(parting::together); now != parting::together) own.stop_clean_up(now == parting::at_once);
+  own.clean_up(limit, alone);
+}
+
+std::uint64_t worker_core::loose_ends() const noexcept {
+  return has_references_.load() ? references_->loose_ends() : 0;
+}
+
+// After everybody has let go of everything.
+void worker_core::check_leaks() const {
+  if (!has_references_.load()) return;
+  const std::vector<std::string> leaks = references_->leaks();
+  if (leaks.empty()) return;
+  for (const std::string& each : leaks) {
+    log(log_level::warning, fmt::format("{}: leaking reference: {}", to_string(agent_->self()), each));
+  }
+  if (ignore_rref_leaks_) return;
+  throw_error(errc::reference_leaked, fmt::format("{} is leaking {} references to its objects: {}",
+                                                  to_string(agent_->self()), leaks.size(), fmt::join(leaks, "; ")));
+}
+
+std::shared_ptr<void> worker_core::attach(const void* key, std::shared_ptr<void> (*make)()) {
+  std::lock_guard lock(attached_mutex_);
+  if (attached_dropped_) {
+    throw_error(errc::not_initialized, to_string(agent_->self()) + " has been shut down; call init_rpc again");
+  }
+  for (const auto& [known, what] : attached_) {
+    if (known == key) return what;
+  }
+  return attached_.emplace_back(key, make()).second;
+}
+
+void worker_core::drop_attached() noexcept {
+  std::vector<std::pair<const void*, std::shared_ptr<void>>> dropped;  // outside the lock: their ends may run code
+  std::lock_guard lock(attached_mutex_);
+  attached_dropped_ = true;
+  dropped.swap(attached_);
+}
+
+// One that is told of one event after the other, on the handler threads.
+struct worker_core::observer {
+  member_observer function;
+  std::deque<member_event> to_tell;  // guarded by events_mutex_, as the next one
+  bool telling = false;
+};
+
+// With the context of a call that nobody made.
+struct worker_core::event_report : work {
+  std::shared_ptr<worker_core> worker;
+  std::shared_ptr<observer> whom;
+
+  void tell() noexcept {
+    const context_ptr context(new call_context(worker));
+    const context_scope scope(context);
+    for (;;) {
+      member_event event;
+      {
+        const std::lock_guard lock(worker->events_mutex_);
+        if (whom->to_tell.empty() || worker->observers_dropped_) {
+          whom->telling = false;
+          return;
+        }
+        event = std::move(whom->to_tell.front());
+        whom->to_tell.pop_front();
+      }
+      try {
+        whom->function(event);
+      } catch (...) {
+        log(log_level::warning,
+            fmt::format("{}: an observer of the group's workers threw {}", to_string(worker->agent_->self()),
+                        describe_exception(std::current_exception())));
+      }
+    }
+  }
+};
+
+// With events_mutex_ held.
+void worker_core::report(const std::shared_ptr<observer>& whom, const member_event& event) {
+  whom->to_tell.push_back(event);
+  if (whom->telling) return;
+  auto item = std::make_unique<event_report>();
+  item->worker = shared_from_this();
+  item->whom = whom;
+  item->run = [](work* self) noexcept {
+    const std::unique_ptr<event_report> owned(static_cast<event_report*>(self));
+    owned->tell();
+  };
+  pool_->submit(item.release());
+  whom->telling = true;
+}
+
+void worker_core::add_observer(member_observer function, bool of_members, bool of_departed) {
+  auto whom = std::make_shared<observer>();
+  whom->function = std::move(function);
+  const std::lock_guard lock(events_mutex_);
+  if (observers_dropped_) return;
+  for (const auto& [id, event] : losses_) report(whom, event);
+  if (of_departed) {
+    for (const auto& [id, event] : departures_) report(whom, event);
+  }
+  if (of_members) {
+    for (const auto& [id, event] : members_) report(whom, event);
+  }
+  observers_.push_back(std::move(whom));
+}
+
+void worker_core::observe_members(member_observer function, bool and_departed) {
+  add_observer(std::move(function), true, and_departed);
+}
+
+void worker_core::on_peer_lost(std::function<void(const worker_info& who, const std::string& reason)> function) {
+  add_observer(
+      [function = std::move(function)](const member_event& event) {
+        if (event.what == member_event::kind::lost) function(event.who, event.reason);
+      },
+      false, false);
+}
+
+// An observer may own the worker.
+void worker_core::drop_observers() noexcept {
+  std::vector<std::shared_ptr<observer>> dropped;  // outlives the lock
+  const std::lock_guard lock(events_mutex_);
+  observers_dropped_ = true;
+  dropped.swap(observers_);
+}
+
+void worker_core::on_link_event(const link_event& event) noexcept {
+  const auto what = event.what == link_event::kind::opened     ? flight_event::connection_opened
+                    : event.what == link_event::kind::accepted ? flight_event::connection_accepted
+                    : event.what == link_event::kind::sent     ? flight_event::call_sent
+                                                               : flight_event::connection_lost;
+  recorder_.add(what, flight_time::now(), event.who.id(), event.call_id, 0, 0, {}, event.text);
+}
+
+void worker_core::on_member_event(const member_event& event) noexcept {
+  try {
+    recorder_.add(flight_event::member, flight_time::now(), event.who.id(), 0, 0, 0, {},
+                  event.reason.empty() ? std::string(to_string(event.what))
+                                       : fmt::format("{}: {}", to_string(event.what), event.reason));
+    if (event.what == member_event::kind::fenced) {
+      const std::lock_guard lock(shutdown_mutex_);
+      fenced_.store(true);
+      shutdown_changed_.notify_all();
+    }
+    if (event.what == member_event::kind::lost) on_member_end(event.who.id(), event.life);
+    if (event.what == member_event::kind::left) on_member_leaving(event.who.id(), event.life);
+    if (event.what == member_event::kind::fenced && has_references_.load()) references_->fence(event.reason);
+    const std::lock_guard lock(events_mutex_);
+    if (observers_dropped_) return;
+    for (const auto& each : observers_) report(each, event);
+    // Of a predecessor, told late: whoever has taken its place is known already, and stays.
+    const auto known = members_.find(event.who.id());
+    if (event.what != member_event::kind::joined && known != members_.end() && known->second.life != event.life) return;
+    switch (event.what) {
+      case member_event::kind::joined:
+        losses_.erase(event.who.id());
+        departures_.erase(event.who.id());
+        members_[event.who.id()] = event;
+        break;
+      case member_event::kind::lost:
+        losses_[event.who.id()] = event;
+        members_.erase(event.who.id());
+        break;
+      case member_event::kind::left:
+        departures_[event.who.id()] = event;
+        members_.erase(event.who.id());
+        break;
+      case member_event::kind::fenced: break;
+    }
+  } catch (const std::exception& e) {
+    log(log_level::error, fmt::format("{}: what happened to {} was not reported: {}", to_string(agent_->self()),
+                                      to_string(event.who), e.what()));
+  }
+}
+
+void worker_core::request_done() noexcept {
+  if (requests_.fetch_sub(1) == 1) agent_->activity_changed();
+}
+
+const method_entry* running_method() noexcept {
+  const auto* call = dynamic_cast<const served_call*>(thread_context());
+  return call ? call->method() : nullptr;
+}
+
+std::vector<std::shared_ptr<worker_core>> running_workers() {
+  auto& list = all_workers();
+  std::lock_guard lock(list.mutex);
+  return list.workers;
+}
+
+std::shared_ptr<worker_core> current_worker() {
+  check_not_forked();
+  if (call_context* context = thread_context()) {
+    if (auto core = worker_behind(context->executor().get())) return core;
+  }
+  auto& list = all_workers();
+  std::lock_guard lock(list.mutex);
+  if (list.workers.empty()) {
+    throw_error(errc::not_initialized,
+                "RPC has not been initialised in this process, or has been shut down; call init_rpc first");
+  }
+  return list.workers.back();
+}
+
+}  // namespace ferry::inline v0::detail

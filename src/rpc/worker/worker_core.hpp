@@ -1,0 +1,200 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ferry/backend/agent.hpp>
+#include <ferry/backend/served_methods.hpp>
+#include <ferry/rpc/context.hpp>
+#include <ferry/rpc/debug.hpp>
+#include <ferry/rpc/detail/served_call.hpp>
+#include <ferry/store/store.hpp>
+
+#include "../diagnostics/flight_recorder.hpp"
+#include "../serving/handler_pool.hpp"
+
+namespace ferry::inline v0::detail {
+
+class reference_table;
+
+/// What the handle `worker` and the contexts of its calls share. Inert once shut down.
+class worker_core final : public executor, public request_handler, public std::enable_shared_from_this<worker_core> {
+ public:
+  /// `on_left` is called once the worker leaves its group.
+  worker_core(std::shared_ptr<store> group_store, std::unique_ptr<ferry::agent> agent, timeout exit_timeout,
+              served_methods served, bool ignore_rref_leaks, std::function<void()> on_left);
+
+  /// Joins the group and becomes the process's current worker.
+  void start();
+  enum class parting : std::uint8_t { together, alone, at_once };  ///< each more impatient than the one before
+  /// A second call waits for the first; if it is more impatient it also ends the first one's waiting for others.
+  void shutdown(parting how, timeout limit);
+  void serve_forever();
+  /// Makes serve_forever() end, or the waiting of a shutdown for others; does not wait for anything.
+  void ask_to_leave(timeout limit);
+  /// Whether the current thread runs a handler or continuation of this worker, for which shutdown() would wait.
+  [[nodiscard]] bool runs_here() const noexcept;
+
+  /// Throws errc::not_initialized once shut down.
+  [[nodiscard]] ferry::agent& agent() const;
+  [[nodiscard]] ferry::agent& agent_unchecked() const noexcept { return *agent_; }
+  [[nodiscard]] timeout default_timeout() const noexcept { return default_timeout_.load(std::memory_order_relaxed); }
+  void set_default_timeout(timeout value) { default_timeout_.store(value, std::memory_order_relaxed); }
+  [[nodiscard]] timeout exit_timeout() const noexcept { return exit_timeout_; }
+  [[nodiscard]] const wire_limits& limits() const noexcept { return agent_->options().transport.limits; }
+  [[nodiscard]] bool serves(std::uint64_t method) const noexcept {
+    return served_.contains(method) ||
+           std::find(library_methods_.begin(), library_methods_.end(), method) != library_methods_.end();
+  }
+  [[nodiscard]] bool is_shut_down() const noexcept { return shut_down_.load(); }
+
+  void request_done() noexcept;
+  /// The handler of a request has returned, and its answer comes later; or (-1) has come.
+  void count_later(int change) noexcept { later_.fetch_add(change, std::memory_order_relaxed); }
+  void enlist_one_way(served_call& call) noexcept;
+  void delist_one_way(served_call& call) noexcept;
+
+  // For people who look for a fault (inspection.cpp).
+  [[nodiscard]] std::vector<pending_call_info> pending_calls() const;
+  [[nodiscard]] std::vector<served_call_info> served_calls() const;
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> debug_info() const;
+  void add_debug_info(std::string_view provider, std::vector<debug_figure> figures);
+  [[nodiscard]] flight_recorder& recorder() noexcept { return recorder_; }
+  [[nodiscard]] std::string flight_record(std::string_view reason) const;
+  /// A call has timed out: writes the flight record if that is wanted, and was not done just now.
+  void record_timeout() noexcept;
+
+  /// What a higher floor keeps for this worker, under a key of its own (an address of that floor); made on first use.
+  /// Dropped when the worker ends, before it waits for its handlers. Throws errc::not_initialized from then on.
+  template <class T>
+  std::shared_ptr<T> attached(const void* key) {
+    return std::static_pointer_cast<T>(attach(key, []() -> std::shared_ptr<void> { return std::make_shared<T>(); }));
+  }
+  /// The references of this worker. Made on first use, after it has joined its group.
+  [[nodiscard]] reference_table& references() { return *references_shared(); }
+  [[nodiscard]] const std::shared_ptr<reference_table>& references_shared();
+
+  using member_observer = std::function<void(const member_event& event)>;
+  /// Of everything from now on, of those that are members now as having joined, and of those that were lost before; if wanted of
+  /// those that left, too. Of each id the one that had it last is known.
+  void observe_members(member_observer function, bool and_departed = false);
+  void on_peer_lost(std::function<void(const worker_info& who, const std::string& reason)> function);
+  [[nodiscard]] bool fenced() const noexcept { return fenced_.load(); }
+
+  // executor
+  void post(work* item) noexcept override { pool_->submit(item); }
+
+  // request_handler
+  void on_request(const std::shared_ptr<reply_channel>& channel, const worker_info& from,
+                  inbound_message&& request) noexcept override;
+  void on_member_event(const member_event& event) noexcept override;
+  void on_link_event(const link_event& event) noexcept override;
+  void on_member_end(worker_id id, incarnation life) noexcept override;
+  void on_group_quiet(deadline until, bool alone) override;
+  [[nodiscard]] std::uint64_t loose_ends() const noexcept override;
+  [[nodiscard]] bool busy() const noexcept override { return requests_.load() != 0 || pool_->busy(); }
+
+ private:
+  void end(parting how, timeout limit);
+  void end_and_tell(parting how, timeout limit);
+  void part(parting how, timeout limit);
+  [[nodiscard]] parting wish(parting how) const;
+  void stop_waiting(parting how) noexcept;
+  void check_leaks() const;
+  std::shared_ptr<void> attach(const void* key, std::shared_ptr<void> (*make)());
+  void drop_attached() noexcept;
+  void drop_observers() noexcept;
+  void add_own_figures();
+  void drop_figures() noexcept;
+  void await_records() noexcept;
+  struct observer;
+  struct event_report;
+  void report(const std::shared_ptr<observer>& whom, const member_event& event);
+  void on_member_leaving(worker_id id, incarnation life);
+  void drop_request(reply_channel& channel, const worker_info& from, std::optional<std::uint64_t> id,
+                    const std::exception& why) noexcept;
+  void add_observer(member_observer function, bool of_members, bool of_departed);
+
+  std::shared_ptr<store> store_;  // none once ended; guarded by shutdown_mutex_ while another thread may use it
+  const std::unique_ptr<ferry::agent> agent_;
+  flight_recorder recorder_;
+  const timeout exit_timeout_;
+  const served_methods served_;
+  const std::vector<std::uint64_t> library_methods_;
+  const bool ignore_rref_leaks_;
+  const std::function<void()> on_left_;
+  const std::shared_ptr<handler_pool> pool_;
+  std::atomic<timeout> default_timeout_;
+  std::atomic<bool> shut_down_{false};
+  mutable std::mutex shutdown_mutex_;  // guards the next four
+  enum class progress : std::uint8_t { running, serving, ending, ended } progress_ = progress::running;
+  std::condition_variable shutdown_changed_;
+  parting wish_ = parting::together;
+  timeout wish_limit_;
+  std::atomic<bool> fenced_{false};
+  std::mutex events_mutex_;                                        // guards the next seven
+  std::vector<std::pair<worker_id, incarnation>> leaving_before_;  // there were references, and not gone
+  std::deque<std::pair<worker_id, incarnation>> gone_before_;      // the same, and gone: the last ones
+  bool observers_dropped_ = false;
+  std::map<worker_id, member_event> members_;     // as joined
+  std::map<worker_id, member_event> losses_;      // of ids that nobody has taken again
+  std::map<worker_id, member_event> departures_;  // the same, of those that left
+  std::vector<std::shared_ptr<observer>> observers_;
+  std::atomic<std::uint64_t> requests_{0};  // being served, answers to come included
+  std::atomic<int> later_{0};               // of these, whose handlers have returned
+  // One-way requests, which no channel keeps; several lists, so that threads seldom meet.
+  struct alignas(64) one_way_list {
+    mutable std::mutex mutex;
+    served_call* first = nullptr;
+  };
+  std::array<one_way_list, 8> one_way_;
+  struct figures_of {
+    std::string provider;
+    std::vector<debug_figure> figures;
+  };
+  std::mutex records_mutex_;  // guards the next three
+  clock::time_point next_record_{};
+  int records_under_way_ = 0;
+  bool no_more_records_ = false;
+  std::condition_variable records_changed_;
+  mutable std::mutex figures_mutex_;  // guards the next two
+  bool figures_dropped_ = false;
+  std::vector<std::shared_ptr<const figures_of>> figures_;
+  std::once_flag references_made_;
+  std::shared_ptr<reference_table> references_;
+  std::atomic<bool> has_references_{false};
+  std::mutex attached_mutex_;  // guards the next two
+  std::vector<std::pair<const void*, std::shared_ptr<void>>> attached_;
+  bool attached_dropped_ = false;
+};
+
+/// What ferry::serve<...>() listed, or everything if it was never called.
+served_methods served_by_default();
+std::vector<std::uint64_t> library_methods();
+/// The workers of this process, the current one last.
+std::vector<std::shared_ptr<worker_core>> running_workers();
+/// The method whose handler, or a continuation or coroutine of it, runs on this thread; null if none does.
+const method_entry* running_method() noexcept;
+
+/// Encodes what a method threw: its type's name, its text and further bytes.
+void encode_exception(const std::exception_ptr& thrown, outgoing_message& message);
+/// Throws it again. `where` goes in front of the text of ferry's own errors.
+[[noreturn]] void rethrow_exception(const inbound_message& reply, const wire_limits& limits);
+/// "std::runtime_error: text", for logs.
+std::string describe_exception(const std::exception_ptr& thrown);
+
+}  // namespace ferry::inline v0::detail

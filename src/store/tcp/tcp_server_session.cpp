@@ -1,0 +1,468 @@
+#include "tcp_server_session.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+#include <asio/buffer.hpp>
+
+#include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
+
+#include "../../base/authentication.hpp"
+#include "tcp_server_core.hpp"
+
+namespace ferry::inline v0::detail {
+
+namespace wire = store_wire;
+
+namespace {
+std::span<const std::byte> as_bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
+}  // namespace
+
+store_session::store_session(store_server_core& server, asio::ip::tcp::socket socket)
+    : server_(server), socket_(std::move(socket)), timer_(server.context()) {}
+
+void store_session::start() {
+  limit_time(true);
+  want_readable();
+}
+
+void store_session::close() {
+  if (phase_ == phase::closed) return;
+  phase_ = phase::closed;
+  const auto self = shared_from_this();  // the server forgets it
+  server_.unpark(*this);
+  server_.discharge(in_.size());
+  in_ = std::string();
+  asio::error_code ignored;  // closing: there is nobody to tell
+  socket_.close(ignored);
+  timer_.cancel();
+  server_.closed(*this);
+}
+
+// Runs the timer while the peer owes something; started anew only when it was not running, so a peer cannot extend it
+// by sending a byte at a time.
+void store_session::limit_time(bool needed) {
+  if (needed == timer_runs_) return;
+  timer_runs_ = needed;
+  if (!needed) {
+    timer_.cancel();
+    return;
+  }
+  timer_.expires_after(client_ ? server_.limits().message_timeout : server_.limits().handshake_timeout);
+  timer_.async_wait([self = shared_from_this()](const asio::error_code& problem) {
+    if (problem || !self->timer_runs_ || self->timer_.expiry() > asio::steady_timer::clock_type::now()) return;
+    log(log_level::debug, "store server: dropped a connection that took too long over a message");
+    self->close();
+  });
+}
+
+void store_session::want_readable() {
+  if (reading_ || phase_ == phase::closed || phase_ == phase::replying) return;
+  reading_ = true;
+  socket_.async_wait(asio::ip::tcp::socket::wait_read, [self = shared_from_this()](const asio::error_code& problem) {
+    self->reading_ = false;
+    self->readable(problem);
+  });
+}
+
+// Whatever goes wrong costs this one connection, never the server.
+template <class Action>
+void store_session::guarded(Action action) {
+  try {
+    action();
+  } catch (const std::exception& trouble) {
+    log(log_level::warning, fmt::format("store server: dropped a connection: {}", trouble.what()));
+    close();
+  }
+}
+
+void store_session::readable(const asio::error_code& problem) {
+  if (phase_ == phase::closed) return;
+  if (problem) return close();
+  if (phase_ == phase::replying) return;  // read on when the reply is out
+  guarded([&] {
+    asio::error_code failed;
+    const std::size_t got = socket_.read_some(asio::buffer(server_.scratch()), failed);
+    if (failed == asio::error::would_block || failed == asio::error::try_again) return want_readable();
+    if (failed) return close();
+    in_.append(server_.scratch().data(), got);
+    server_.charge(got);
+    process();
+  });
+}
+
+void store_session::process() {
+  try {
+    while ((phase_ == phase::hello && take_hello()) || (phase_ == phase::proof && take_proof()) ||
+           ((phase_ == phase::idle || phase_ == phase::parked) && take_frame())) {
+    }
+  } catch (const error& problem) {
+    if (phase_ == phase::closed) return;
+    if (greeting() || phase_ == phase::parked || phase_ == phase::replying) {
+      log(log_level::debug, fmt::format("store server: dropped a connection: {}", problem.what()));
+      return close();
+    }
+    // The stream is out of step: say why, then close.
+    close_after_reply_ = true;
+    reply_error(errc::protocol_error, problem.message());
+  }
+  if (phase_ == phase::closed) return;
+  server_.discharge(in_used_);
+  in_.erase(0, in_used_);
+  in_used_ = 0;
+  if (in_.empty() && in_.capacity() > sizeof(server_.scratch())) in_.shrink_to_fit();
+  limit_time(greeting() || phase_ == phase::replying || !in_.empty());
+  want_readable();
+}
+
+bool store_session::take_hello() {
+  const std::string_view bytes = std::string_view(in_).substr(in_used_);
+  const std::size_t first = std::min(bytes.size(), wire::magic.size());
+  if (bytes.substr(0, first) != wire::magic.substr(0, first))
+    throw_error(errc::malformed, "its hello is not a store's");
+  // Magic and version come first in every version.
+  if (bytes.size() < wire::magic.size() + 2) return false;
+  field_reader fields(bytes.substr(wire::magic.size()));
+  const bool known = fields.get<std::uint16_t>() == wire::version;
+  if (known && bytes.size() < wire::client_hello_bytes) return false;
+
+  if (!known) return answer_hello(wire::hello_status::other_version);
+  fields.take(2);  // reserved
+  const bool offers = (fields.get<std::uint64_t>() & wire::feature_authentication) != 0;
+  const std::size_t size = wire::client_hello_bytes + (offers ? sizeof(nonce) : 0);
+  if (bytes.size() < size) return false;
+  announced_client_ = fields.get<std::uint64_t>();
+  if (offers && server_.secret().empty()) return answer_hello(wire::hello_status::no_secret);
+  if (!offers && !server_.secret().empty()) return answer_hello(wire::hello_status::secret_required);
+  if (offers) hello_ = bytes.substr(0, size);
+  in_used_ += size;
+  return answer_hello(offers               ? wire::hello_status::challenge
+                      : server_.has_room() ? wire::hello_status::welcome
+                                           : wire::hello_status::too_many_connections);
+}
+
+bool store_session::take_proof() {
+  const std::string_view bytes = std::string_view(in_).substr(in_used_);
+  if (bytes.size() < sizeof(proof)) return false;
+  const proof expected = prove(server_.secret(), wire::client_role, {as_bytes(hello_), as_bytes(challenge_)});
+  const bool proved = same_proof(expected, as_bytes(bytes.substr(0, sizeof(proof))));
+  in_used_ += sizeof(proof);
+  if (!proved) {
+    server_.warn("refused a client: its secret is another one");
+    return answer_hello(wire::hello_status::other_secret);
+  }
+  return answer_hello(server_.has_room() ? wire::hello_status::welcome : wire::hello_status::too_many_connections);
+}
+
+bool store_session::answer_hello(wire::hello_status status) {
+  // Who has not proved a secret that is wanted learns nothing of the server.
+  const bool secured = !server_.secret().empty();
+  const bool proved = phase_ == phase::proof && status != wire::hello_status::other_secret;
+  const bool tells = !secured || proved;
+  std::string answer(wire::magic);
+  put(answer, wire::version);
+  put(answer, static_cast<std::uint16_t>(status));
+  put(answer, secured ? wire::feature_authentication : std::uint64_t{0});
+  put(answer, tells ? server_.id() : std::uint64_t{0});
+  put(answer, static_cast<std::uint32_t>(tells ? store::max_key_bytes : 0));
+  put(answer, static_cast<std::uint32_t>(tells ? server_.limits().max_value_bytes : 0));
+  if (proved) {
+    const proof own =
+        prove(server_.secret(), wire::server_role, {as_bytes(hello_), as_bytes(challenge_), as_bytes(answer)});
+    answer.append(reinterpret_cast<const char*>(own.data()), own.size());
+  }
+  if (status == wire::hello_status::challenge) {
+    const nonce once = fresh_nonce();
+    answer.append(reinterpret_cast<const char*>(once.data()), once.size());
+    challenge_ = answer;
+    after_reply_ = phase::proof;
+  } else if (status == wire::hello_status::welcome) {
+    client_ = announced_client_;
+    hello_ = challenge_ = std::string();
+    after_reply_ = phase::idle;
+    server_.greeted(*this);
+  } else {
+    if (status == wire::hello_status::secret_required) server_.warn("refused a client: it gave no secret");
+    if (status == wire::hello_status::no_secret)
+      server_.warn("refused a client: it has a secret, and the server has none");
+    in_used_ = in_.size();
+    close_after_reply_ = true;
+  }
+  send(std::move(answer));
+  return phase_ == phase::idle || phase_ == phase::proof;
+}
+
+bool store_session::take_frame() {
+  const std::string_view bytes = std::string_view(in_).substr(in_used_);
+  if (bytes.size() < wire::frame_header_bytes) return false;
+  const wire::frame_header header = wire::read_header(bytes);
+  const auto what = static_cast<wire::operation>(header.kind);
+  if (header.kind == 0 || what > wire::operation::cancel) {
+    throw_error(errc::malformed, fmt::format("there is no store operation {}", header.kind));
+  }
+  const std::size_t most = wire::max_body_bytes(server_.limits().max_value_bytes);
+  if (header.length > most) {
+    throw_error(errc::malformed, fmt::format("a request of {} bytes; at most {} are possible", header.length, most));
+  }
+  if (what == wire::operation::cancel) {
+    if (header.length != 0) throw_error(errc::malformed, "a cancel has no body");
+    in_used_ += wire::frame_header_bytes;
+    if (phase_ == phase::parked) cancel();
+    return true;  // otherwise the reply was faster
+  }
+  if (phase_ == phase::parked) throw_error(errc::malformed, "a request while another one waits");
+  if (bytes.size() - wire::frame_header_bytes < header.length) return false;
+  const std::string body(bytes.substr(wire::frame_header_bytes, header.length));
+  in_used_ += wire::frame_header_bytes + header.length;
+  execute(what, body);
+  return phase_ == phase::idle || phase_ == phase::parked;
+}
+
+namespace {
+
+std::string_view take_key(field_reader& fields) {
+  const std::string_view key = fields.get_string();
+  if (key.empty() || key.size() > store::max_key_bytes) {
+    throw_error(errc::malformed,
+                fmt::format("a key of {} bytes; 1 to {} are allowed", key.size(), store::max_key_bytes));
+  }
+  return key;
+}
+
+std::string_view take_prefix(field_reader& fields) {
+  const std::string_view prefix = fields.get_string();
+  if (prefix.size() > store::max_key_bytes) throw_error(errc::malformed, "a prefix longer than any key");
+  return prefix;
+}
+
+}  // namespace
+
+void store_session::execute(wire::operation what, std::string_view body) {
+  field_reader fields(body);
+  const key_table& table = server_.table();
+  const auto take_value = [&] {
+    const std::string_view value = fields.get_string();
+    const std::size_t most = server_.limits().max_value_bytes;
+    if (value.size() > most) {
+      throw_error(errc::malformed, fmt::format("a value of {} bytes; at most {} are allowed", value.size(), most));
+    }
+    return value;
+  };
+  // What the operation itself refuses is an answer; bytes that make no request (thrown outside of this) end the
+  // connection.
+  const auto answer = [&](auto&& operate) {
+    std::string frame = wire::begin(wire::status::ok);
+    try {
+      operate(frame);
+    } catch (const error& problem) {
+      return reply_error(problem.kind(), problem.message());
+    }
+    reply(std::move(frame));
+  };
+  switch (what) {
+    case wire::operation::set: {
+      const std::string_view key = take_key(fields);
+      const std::string_view value = take_value();
+      fields.expect_end();
+      return answer([&](std::string&) { server_.set(key, std::string(value)); });
+    }
+    case wire::operation::get: {
+      pending_get wanted{{}, fields.get<std::uint8_t>(), 0};
+      if ((wanted.flags & ~wire::get_known_flags) != 0) throw_error(errc::malformed, "an unknown flag of get");
+      const auto count = fields.get<std::uint32_t>();
+      if (count > wire::max_keys_per_get || count > fields.left() / 5) {
+        throw_error(errc::malformed, fmt::format("a get of {} keys in {} bytes", count, fields.left()));
+      }
+      wanted.keys.reserve(count);
+      for (std::uint32_t i = 0; i < count; ++i) wanted.keys.emplace_back(take_key(fields));
+      fields.expect_end();
+      get_ = std::move(wanted);
+      return try_get();
+    }
+    case wire::operation::add: {
+      const std::string_view key = take_key(fields);
+      const auto delta = fields.get<std::int64_t>();
+      fields.expect_end();
+      return answer([&](std::string& frame) {
+        const std::int64_t sum = sum_of(table.find(key), key, delta);
+        server_.set(key, std::to_string(sum));
+        put(frame, sum);
+      });
+    }
+    case wire::operation::compare_set: {
+      const std::string_view key = take_key(fields);
+      const std::string_view expected = take_value();
+      const std::string_view desired = take_value();
+      fields.expect_end();
+      return answer([&](std::string& frame) {
+        const auto* held = table.find(key);
+        if (expectation_holds(held, expected)) {
+          server_.set(key, std::string(desired));
+          frame += desired;
+        } else if (held) {
+          frame += held->value;
+        }
+      });
+    }
+    case wire::operation::erase: {
+      const std::string_view key = take_key(fields);
+      fields.expect_end();
+      return answer([&](std::string& frame) { put(frame, static_cast<std::uint8_t>(server_.erase(key))); });
+    }
+    case wire::operation::list: {
+      const std::string_view prefix = take_prefix(fields);
+      const std::string_view after = take_prefix(fields);
+      fields.expect_end();
+      return answer([&](std::string& frame) {
+        auto at = table.first(prefix, after);
+        const std::size_t more_at = frame.size();
+        put(frame, std::uint8_t{0});
+        for (; at != table.end() && at->first.starts_with(prefix); ++at) {
+          if (frame.size() >= wire::page_bytes) {
+            frame[more_at] = 1;
+            break;
+          }
+          put_string(frame, at->first);
+          put_string(frame, at->second.value);
+        }
+      });
+    }
+    case wire::operation::count: {
+      const std::string_view prefix = take_prefix(fields);
+      fields.expect_end();
+      return answer([&](std::string& frame) { put(frame, static_cast<std::uint64_t>(table.count(prefix))); });
+    }
+    case wire::operation::wait_change: {
+      const std::string_view key = take_key(fields);
+      const auto last_version = fields.get<std::uint64_t>();
+      fields.expect_end();
+      change_ = pending_change{std::string(key), last_version};
+      return try_change();
+    }
+    case wire::operation::cancel: break;  // handled by take_frame
+  }
+}
+
+// Answers get_ if all keys exist, else waits for the first that does not.
+void store_session::try_get() {
+  const key_table& table = server_.table();
+  const bool values = (get_->flags & wire::get_values) != 0;
+  for (std::size_t checked = 0; checked < get_->keys.size(); ++checked) {
+    const std::string& key = get_->keys[get_->next % get_->keys.size()];
+    if (table.find(key)) {
+      ++get_->next;
+      continue;
+    }
+    if ((get_->flags & wire::get_wait) == 0) {
+      get_.reset();
+      return reply(wire::begin(wire::status::absent));
+    }
+    phase_ = phase::parked;
+    return server_.park(*this, key);
+  }
+  // As many values as fit; the client asks again for the others.
+  std::string frame = wire::begin(wire::status::ok);
+  const std::size_t most = wire::max_body_bytes(server_.limits().max_value_bytes);
+  if (values) {
+    for (const std::string& key : get_->keys) {
+      const std::string& value = table.find(key)->value;
+      if (frame.size() + 4 + value.size() > most) break;
+      put_string(frame, value);
+    }
+  }
+  get_.reset();
+  reply(std::move(frame));
+}
+
+void store_session::try_change() {
+  const auto* held = server_.table().find(change_->key);
+  if ((held ? held->version : 0) == change_->last_version) {
+    phase_ = phase::parked;
+    return server_.park(*this, change_->key);
+  }
+  change_.reset();
+  std::string frame = wire::begin(wire::status::ok);
+  put(frame, held ? held->version : 0);
+  put(frame, static_cast<std::uint8_t>(held ? 1 : 0));
+  if (held) frame += held->value;
+  reply(std::move(frame));
+}
+
+void store_session::wake() {
+  guarded([&] {
+    if (get_) {
+      try_get();
+    } else {
+      try_change();
+    }
+    process();
+  });
+}
+
+void store_session::cancel() {
+  server_.unpark(*this);
+  std::string frame = wire::begin(wire::status::cancelled);
+  std::vector<std::string_view> named;
+  std::uint32_t missing = 0;
+  if (get_) {
+    for (const std::string& key : get_->keys) {
+      if (server_.table().find(key)) continue;
+      ++missing;
+      if (named.size() < wire::max_missing_named) named.push_back(key);
+    }
+  }
+  put(frame, missing);
+  put(frame, static_cast<std::uint32_t>(named.size()));
+  for (const std::string_view key : named) put_string(frame, key);
+  get_.reset();
+  change_.reset();
+  reply(std::move(frame));
+}
+
+void store_session::reply_error(errc code, std::string_view text) {
+  std::string frame = wire::begin(wire::status::error);
+  put(frame, static_cast<std::uint16_t>(code));
+  frame += text;
+  reply(std::move(frame));
+}
+
+void store_session::reply(std::string frame) {
+  wire::end_frame(frame);
+  send(std::move(frame));
+}
+
+void store_session::send(std::string bytes) {
+  out_ = std::move(bytes);
+  out_sent_ = 0;
+  phase_ = phase::replying;
+  flush();
+}
+
+// Sends what the socket takes; the rest when it takes more.
+void store_session::flush() {
+  while (out_sent_ != out_.size()) {
+    asio::error_code failed;
+    out_sent_ += socket_.write_some(asio::buffer(out_.data() + out_sent_, out_.size() - out_sent_), failed);
+    if (!failed) continue;
+    if (failed != asio::error::would_block && failed != asio::error::try_again) return close();
+    limit_time(true);
+    socket_.async_wait(asio::ip::tcp::socket::wait_write, [self = shared_from_this()](const asio::error_code& problem) {
+      if (self->phase_ == phase::closed) return;
+      if (problem) return self->close();
+      self->guarded([&] {
+        self->flush();
+        if (self->phase_ == phase::idle || self->phase_ == phase::proof) self->process();
+      });
+    });
+    return;
+  }
+  out_ = std::string();
+  if (close_after_reply_) return close();
+  phase_ = after_reply_;
+}
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,140 @@
+#include "device_transfer.hpp"
+
+#include <algorithm>
+
+#include <new>
+
+#include <fmt/format.h>
+
+#include <ferry/base/error.hpp>
+#include <ferry/device/traits.hpp>
+#include <ferry/transport/channel.hpp>
+
+#include "../../wire/device_marks.hpp"
+#include "../../wire/read_marks.hpp"
+#include "../reactor/landing.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+void add(std::vector<stream>& streams, const stream& one) {
+  if (std::find(streams.begin(), streams.end(), one) == streams.end()) streams.push_back(one);
+}
+
+// The streams of one message: one for each device that copies are made on.
+class arrival_streams {
+ public:
+  explicit arrival_streams(const outgoing_message& message) : marks_(message.marks()) {}
+
+  // A stream of `where` on which tensors of `source` may be read.
+  const stream& on(device where, device source) {
+    auto found = std::find_if(streams_.begin(), streams_.end(), [&](const entry& each) { return each.to == where; });
+    if (found == streams_.end()) found = streams_.insert(found, {where, pool_stream(where), {}, {}});
+    if (std::find(found->ready.begin(), found->ready.end(), source) == found->ready.end()) {
+      if (marks_) marks_->wait_for(source, found->queue);
+      found->ready.push_back(source);
+    }
+    return found->queue;
+  }
+
+  // That a copy of a tensor on `source` has been queued on on(where, source).
+  void reads(device where, device source) {
+    const auto found =
+        std::find_if(streams_.begin(), streams_.end(), [&](const entry& each) { return each.to == where; });
+    if (std::find(found->read.begin(), found->read.end(), source) == found->read.end()) found->read.push_back(source);
+  }
+  // Marks when that is done.
+  void mark_reads(read_marks& marks) const {
+    for (const entry& each : streams_) {
+      if (!each.read.empty()) marks.add(each.read, each.queue);
+    }
+  }
+
+ private:
+  struct entry {
+    device to;
+    stream queue;
+    std::vector<device> ready;
+    std::vector<device> read;
+  };
+  const device_marks* marks_;
+  std::vector<entry> streams_;
+};
+
+// Foreign memory is nobody's business but its owner's: it must not go before the copies that are queued have been made.
+class borrowed_tensors {
+ public:
+  explicit borrowed_tensors(const std::shared_ptr<reactor>& loop) : loop_(loop) {}
+  borrowed_tensors(const borrowed_tensors&) = delete;
+  borrowed_tensors& operator=(const borrowed_tensors&) = delete;
+  ~borrowed_tensors() {
+    if (!kept_) return;
+    // Each one by itself: where one device has failed, no thread waits for another one.
+    for (const stream& each : kept_->readers) {
+      try {
+        landing::watch(loop_, {each}, [kept = kept_, reader = &each](const std::exception_ptr& failure) {
+          if (failure) wait_for(*reader);
+        });
+      } catch (const std::bad_alloc&) {
+        wait_for(each);
+      }
+    }
+  }
+
+  /// `by` is about to be told to read it.
+  void add(const tensor& read, const stream& by) {
+    if (!kept_) kept_ = std::make_shared<kept>();
+    kept_->tensors.push_back(read);
+    detail::add(kept_->readers, by);
+  }
+
+ private:
+  struct kept {
+    std::vector<tensor> tensors;
+    std::vector<stream> readers;
+  };
+  // As nobody tells: a device that has failed reads no more.
+  static void wait_for(const stream& reader) noexcept {
+    try {
+      reader.synchronize();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for that error is no more
+    }
+  }
+  const std::shared_ptr<reactor>& loop_;
+  std::shared_ptr<kept> kept_;
+};
+
+}  // namespace
+
+device_transfer transfer_tensors(const outgoing_message& message, const std::shared_ptr<reactor>& loop) {
+  device_transfer result;
+  borrowed_tensors borrowed(loop);
+  arrival_streams streams(message);
+  result.tensors.reserve(message.tensors.size());
+  for (std::size_t i = 0; i != message.tensors.size(); ++i) {
+    const tensor& sent = message.tensors[i];
+    const device source = sent.device();
+    const device target = message.targets.empty() ? device() : message.targets.at(i);
+    const std::string reason = channel_traits<inproc_tensors>::unusable({source, target, true, true});
+    if (!reason.empty()) {
+      throw_error(errc::bad_device, fmt::format("tensor {} of the message is on {} and is to arrive on {}: {}", i,
+                                                to_string(source), to_string(target), reason));
+    }
+    stream on;
+    if (const device where = target.is_cpu() ? source : target; !where.is_cpu()) {
+      on = streams.on(where, source);
+      if (!operations_of(where.kind).immediate) {
+        add(target.is_cpu() ? result.landing : result.streams, on);
+        if (!source.is_cpu()) {
+          streams.reads(where, source);
+          if (!sent.storage().in_stream_order()) borrowed.add(sent, on);
+        }
+      }
+    }
+    result.tensors.push_back(channel_traits<inproc_tensors>::copy(sent, target, on));
+  }
+  if (message.reads) streams.mark_reads(*message.reads);
+  return result;
+}
+
+}  // namespace ferry::inline v0::detail

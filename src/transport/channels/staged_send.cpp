@@ -1,0 +1,150 @@
+#include "staged_send.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <ferry/base/error.hpp>
+#include <ferry/device/traits.hpp>
+#include <ferry/tensor/pack.hpp>
+
+#include "../../device/memory/landing_memory.hpp"
+#include "../../wire/device_marks.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::array<std::byte, std::size_t{64} << 10> zeros{};
+
+outcome_record record_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const error& e) {
+    return {e.kind(), std::string(e.message())};
+  } catch (const std::exception& e) {
+    return {errc::out_of_memory, e.what()};
+  }
+}
+
+}  // namespace
+
+staged_send::staged_send(const outgoing_message& message, channel_context context, prefetch_count prefetched)
+    : marks_(message.shared_marks()), prefetched_(std::move(prefetched)) {
+  entries_.reserve(message.tensors.size());
+  for (std::size_t i = 0; i != message.tensors.size(); ++i) {
+    const tensor& each = message.tensors[i];
+    const device from = each.device();
+    stream on;
+    if (!from.is_cpu()) {
+      auto known = std::find_if(streams_.begin(), streams_.end(), [&](const stream& s) { return s.device() == from; });
+      if (known == streams_.end()) {
+        known = streams_.insert(known, pool_stream(from));
+        if (marks_) marks_->wait_for(from, *known);
+      }
+      on = *known;
+    }
+    const device to = message.targets.empty() ? device() : message.targets[i];
+    const channel_factory* channel = find_channel({from, to, false, true});
+    if (!channel || !channel->open_source) {
+      throw_error(errc::bad_device, "there is no way from " + to_string(from) + " into a byte stream");
+    }
+    const std::size_t bytes = packed_bytes(each).size();
+    entries_.push_back({channel->open_source(each, on, context), bytes, !from.is_cpu()});
+    left_ += bytes;
+  }
+  const std::size_t before = prefetched_->fetch_add(staging_piece);
+  try {
+    if (before + staging_piece <= staging_window) fetch(staging_piece);
+  } catch (...) {
+    prefetched_->fetch_sub(staging_piece);
+    throw;
+  }
+  prefetched_here_ = fetched_;
+  prefetched_->fetch_sub(staging_piece - prefetched_here_);
+}
+
+staged_send::~staged_send() { prefetched_->fetch_sub(prefetched_here_); }
+
+bool staged_send::begun() const { return !marks_ || marks_->done(); }
+
+// What a source holds already is part of the window. Of tensors that are smaller than a block, as many are fetched as there are
+// blocks in the window.
+void staged_send::fetch(std::size_t window) {
+  fetch_at_ = std::max(fetch_at_, at_);
+  for (; fetch_at_ != entries_.size(); ++fetch_at_) {
+    entry& next = entries_[fetch_at_];
+    if (!next.on_device) continue;
+    if (fetch_at_ - at_ >= window / landing_block::smallest_size) return;
+    const std::size_t held = next.source->fetched();
+    next.source->fetch(window - std::min(window, fetched_ - held));
+    fetched_ += next.source->fetched() - held;
+    if (next.source->fetched() != next.left) return;
+  }
+}
+
+std::size_t staged_send::collect(std::span<iovec> vectors) noexcept {
+  std::size_t count = 0;
+  const auto add = [&](std::span<const std::byte> bytes) {
+    if (!bytes.empty()) vectors[count++] = {const_cast<std::byte*>(bytes.data()), bytes.size()};
+    return count != vectors.size();
+  };
+  if (!failure_) {
+    try {
+      fetch(staging_window);
+      for (std::size_t i = at_; i != entries_.size(); ++i) {
+        const std::span<const std::byte> bytes = entries_[i].source->ready();
+        if (!add(bytes) || bytes.size() != entries_[i].left) return count;
+      }
+    } catch (...) {
+      failure_ = std::current_exception();
+      if (count != 0) return count;  // which is still there; what comes instead of the rest is written next
+    }
+  }
+  if (failure_) {
+    for (std::size_t left = left_; left != 0;) {
+      const std::size_t part = std::min(left, zeros.size());
+      if (!add(std::span(zeros).first(part))) return count;
+      left -= part;
+    }
+  }
+  finish_record();
+  add(std::span<const std::byte>(record_).subspan(record_written_));
+  return count;
+}
+
+bool staged_send::ready() const noexcept {
+  if (failure_) return true;
+  const auto next = std::find_if(entries_.begin() + static_cast<std::ptrdiff_t>(at_), entries_.end(),
+                                 [](const entry& each) { return each.left != 0; });
+  try {
+    return next == entries_.end() || !next->source->ready().empty();
+  } catch (const std::exception&) {
+    return true;  // zeros, that is
+  }
+}
+
+void staged_send::finish_record() noexcept {
+  if (std::exchange(record_made_, true) || !failure_) return;
+  try {
+    record_of(failure_).encode(record_.data());
+  } catch (const std::exception&) {  // no memory for a text
+    outcome_record{errc::out_of_memory, {}}.encode(record_.data());
+  }
+}
+
+void staged_send::consume(std::size_t bytes) noexcept {
+  while (bytes != 0 && left_ != 0) {
+    entry& next = entries_[at_];
+    const std::size_t part = std::min(bytes, next.left);
+    if (!failure_ && part != 0) {
+      next.source->consume(part);
+      if (next.on_device) fetched_ -= part;
+    }
+    next.left -= part;
+    left_ -= part;
+    bytes -= part;
+    if (next.left == 0) ++at_;
+  }
+  record_written_ += bytes;
+}
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,258 @@
+#include "inproc_connection.hpp"
+
+#include <ferry/base/error.hpp>
+
+#include <algorithm>
+
+#include <ferry/transport/channel.hpp>
+
+#include "../channels/device_transfer.hpp"
+#include "../reactor/landing.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+inbound_message hand_over(outgoing_message&& message, std::vector<tensor> tensors) {
+  inbound_message result;
+  result.header = message.header;
+  result.tensors = std::move(tensors);
+  result.storage = shared_block::adopt(std::move(message.bytes));
+  const std::byte* at = result.storage.data() + frame_header::encoded_size;
+  result.extensions = {at, result.header.extension_bytes};
+  result.payload = {at + result.header.extension_bytes, result.header.payload_bytes};
+  return result;
+}
+
+}  // namespace
+
+std::pair<std::shared_ptr<inproc_connection>, std::shared_ptr<inproc_connection>> inproc_connection::make_pair(
+    reactor& loop, std::string first_sees, std::string second_sees) {
+  const auto threads = static_cast<io_threads&>(loop).shared_from_this();
+  auto first = std::make_shared<inproc_connection>(threads, std::move(first_sees));
+  auto second = std::make_shared<inproc_connection>(threads, std::move(second_sees));
+  first->peer_ = second;
+  second->peer_ = first;
+  first->sent_ = second->received_;
+  second->sent_ = first->received_;
+  return {std::move(first), std::move(second)};
+}
+
+inproc_connection::inproc_connection(std::shared_ptr<io_threads> loop, std::string description)
+    : loop_(std::move(loop)), description_(std::move(description)) {
+  work_.end = this;
+  work_.run = [](work* item) noexcept {
+    inproc_connection& end = *static_cast<delivery*>(item)->end;
+    const auto keep = std::move(end.posted_);  // nobody else touches posted_ while the work is queued
+    std::unique_lock lock(end.mutex_);
+    end.deliver(lock, nullptr);
+    end.serving_ = serving::nobody;
+  };
+}
+
+inproc_connection::~inproc_connection() {
+  if (closed_) return;
+  if (const auto peer = peer_.lock()) peer->peer_closed();
+}
+
+void inproc_connection::start(std::shared_ptr<connection_receiver> receiver) {
+  const std::lock_guard lock(mutex_);
+  receiver_ = std::move(receiver);
+  self_ = shared_from_this();
+  wake();
+}
+
+void inproc_connection::send(outgoing_message&& message) noexcept {
+  const auto peer = peer_.lock();
+  if (!peer) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+  }
+  try {
+    if (message.on_devices()) return send_from_devices(std::move(message), *peer);
+    std::vector<tensor> tensors;
+    tensors.reserve(message.tensors.size());
+    for (const tensor& each : message.tensors) tensors.push_back(channel_traits<inproc_tensors>::copy(each, {}, {}));
+    peer->receive(hand_over(std::move(message), std::move(tensors)));
+  } catch (...) {  // no memory: what was promised to arrive in order cannot
+    close(std::current_exception());
+  }
+}
+
+// What a device says no to is the end of this call, not of the connection.
+void inproc_connection::send_from_devices(outgoing_message&& message, inproc_connection& peer) {
+  device_transfer transfer;
+  std::exception_ptr failure;
+  try {
+    transfer = transfer_tensors(message, peer.loop_);
+  } catch (const error&) {
+    failure = std::current_exception();
+  }
+  inbound_message arriving = hand_over(std::move(message), std::move(transfer.tensors));
+  arriving.streams = std::move(transfer.streams);
+  arriving.failure = std::move(failure);
+  if (transfer.landing.empty()) {
+    peer.receive(std::move(arriving));
+  } else {
+    peer.receive_later(std::move(arriving), transfer.landing);
+  }
+}
+
+void inproc_connection::receive(inbound_message&& message) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) return;
+  received_->bytes.fetch_add(message.header.message_bytes(), std::memory_order_relaxed);
+  if (message.header.kind == frame_kind::cancel && !landing_.empty()) {
+    const auto given_up = std::find_if(landing_.begin(), landing_.end(), [&](const auto& each) {
+      return each->message.header.kind == frame_kind::request && each->message.header.call_id == message.header.call_id;
+    });
+    if (given_up != landing_.end()) return (*given_up)->behind.push_back(std::move(message));
+  }
+  inbox_.push_back(std::move(message));
+  wake();
+}
+
+void inproc_connection::receive_later(inbound_message&& message, const std::vector<stream>& streams) {
+  auto waiting = std::make_shared<landing_message>();
+  waiting->message = std::move(message);
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    landing_.push_back(waiting);
+    received_->bytes.fetch_add(waiting->message.header.message_bytes(), std::memory_order_relaxed);
+  }
+  landing::watch(loop_, streams, [self = shared_from_this(), waiting](const std::exception_ptr& failure) {
+    self->landed(waiting, failure);
+  });
+}
+
+void inproc_connection::landed(const std::shared_ptr<landing_message>& which,
+                               const std::exception_ptr& failure) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find(landing_.begin(), landing_.end(), which);
+  if (found == landing_.end()) return;  // closed meanwhile
+  landing_.erase(found);
+  which->message.failure = failure;
+  if (failure) which->message.tensors.clear();
+  inbox_.push_back(std::move(which->message));
+  for (inbound_message& each : which->behind) inbox_.push_back(std::move(each));
+  wake();
+}
+
+bool inproc_connection::tell_when_written(std::uint64_t bytes) noexcept {
+  if (given_up_.load()) return false;
+  sent_->tell_at.store(bytes);
+  return !sent_->reached();  // else the other end has seen, or sees, the question
+}
+
+void inproc_connection::tell_written() noexcept {
+  std::shared_ptr<connection_receiver> receiver;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!given_up_.load()) receiver = receiver_;
+  }
+  if (receiver) receiver->on_written(*this);
+}
+
+void inproc_connection::pause_reading() noexcept {
+  const std::lock_guard lock(mutex_);
+  paused_ = true;
+}
+
+void inproc_connection::resume_reading() noexcept {
+  const std::lock_guard lock(mutex_);
+  paused_ = false;
+  wake();
+}
+
+void inproc_connection::close(std::exception_ptr reason) noexcept {
+  std::deque<inbound_message> unwanted;
+  std::vector<std::shared_ptr<landing_message>> unwanted_too;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    closed_ = true;
+    reason_ = std::move(reason);
+    unwanted.swap(inbox_);
+    unwanted_too.swap(landing_);
+    received_->bytes.store(0);
+    given_up_.store(true);
+    wake();
+  }
+  if (const auto peer = peer_.lock()) peer->peer_closed();
+}
+
+void inproc_connection::peer_closed() noexcept {
+  auto reason = make_error(errc::connection_lost, "the connection to " + description_ + " was closed by the peer");
+  const std::lock_guard lock(mutex_);
+  if (closed_) return;
+  closed_ = true;  // what is in the inbox was sent before, and is still delivered
+  reason_ = std::move(reason);
+  wake();
+}
+
+void inproc_connection::wake() noexcept {
+  if (!receiver_ || nothing_to_do()) return;
+  if (serving_ == serving::driver) news_.notify_all();
+  if (serving_ != serving::nobody) return;
+  serving_ = serving::reactor_thread;
+  posted_ = shared_from_this();
+  loop_->post(&work_);
+}
+
+void inproc_connection::deliver(std::unique_lock<std::mutex>& lock, const drive_condition* stop) noexcept {
+  while (!nothing_to_do()) {
+    if (stop && stop->done()) return;
+    auto receiver = receiver_;
+    if (!inbox_.empty()) {
+      auto message = std::move(inbox_.front());
+      inbox_.pop_front();
+      received_->bytes.fetch_sub(message.header.message_bytes());
+      lock.unlock();
+      if (received_->reached()) {
+        if (const auto peer = peer_.lock()) peer->tell_written();
+      }
+      receiver->on_message(*this, std::move(message));
+      receiver.reset();
+    } else {
+      told_ = true;
+      receiver_ = nullptr;
+      auto self = std::move(self_);  // the caller keeps this alive
+      const auto reason = reason_;
+      lock.unlock();
+      receiver->on_closed(*this, reason);
+      receiver.reset();  // its destructor may do anything, so not under the lock
+      self.reset();
+    }
+    lock.lock();
+  }
+}
+
+bool inproc_connection::drive(const drive_condition& condition, deadline until) noexcept {
+  const auto keep = shared_from_this();
+  std::unique_lock lock(mutex_);
+  if (serving_ != serving::nobody || !receiver_) return false;
+  serving_ = serving::driver;
+  while (true) {
+    deliver(lock, &condition);
+    if (condition.done() || told_) break;
+    const auto ready = [this] { return !nothing_to_do() || std::exchange(interrupted_, false); };
+    if (until.is_never()) {
+      news_.wait(lock, ready);
+    } else if (!news_.wait_until(lock, until.at(), ready)) {
+      break;
+    }
+  }
+  serving_ = serving::nobody;
+  interrupted_ = false;
+  wake();
+  return true;
+}
+
+void inproc_connection::interrupt_drive() noexcept {
+  const std::lock_guard lock(mutex_);
+  interrupted_ = serving_ == serving::driver;
+  news_.notify_all();
+}
+
+}  // namespace ferry::inline v0::detail

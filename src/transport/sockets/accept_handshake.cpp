@@ -1,0 +1,195 @@
+#include "accept_handshake.hpp"
+
+#include <ferry/base/log.hpp>
+
+#include <utility>
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <asio/buffer.hpp>
+#include <asio/read.hpp>
+#include <asio/write.hpp>
+
+#include "../streams/stream_connection.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+std::string describe(int descriptor) {
+  const auto remote = socket_address::remote_end(descriptor);
+  if (remote.family() != AF_UNIX) return remote.text();
+  ucred who{};
+  socklen_t size = sizeof who;
+  if (::getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0) return "unknown process";
+  return fmt::format("process {}", who.pid);
+}
+
+}  // namespace
+
+accept_handshake::accept_handshake(std::shared_ptr<socket_core> core, std::shared_ptr<listener> owner,
+                                   descriptor accepted)
+    : core_(std::move(core)),
+      owner_(std::move(owner)),
+      socket_(core_->context),
+      timer_(core_->context),
+      peer_(describe(accepted.get())) {
+  const int family = owner_->where().family();
+  tune_connection(accepted.get(), family);
+  socket_.assign(asio::generic::stream_protocol(family, 0), accepted.get());
+  (void)accepted.release();
+}
+
+auto accept_handshake::then(void (accept_handshake::*next)()) {
+  return [self = shared_from_this(), next](const asio::error_code& error, std::size_t) {
+    if (self->done_) return;
+    if (error) {
+      // Port scans and health checks look like this: nothing to warn about.
+      if (log_enabled(log_level::debug)) {
+        log(log_level::debug, fmt::format("{}: the peer at {} left during the handshake: {}",
+                                          self->core_->transport_name, self->peer_, error.message()));
+      }
+      return self->finish();
+    }
+    try {
+      ((*self).*next)();
+    } catch (const std::exception& failure) {
+      self->core_->warnings.warn(
+          fmt::format("{}: refused a connection: {}", self->core_->transport_name, failure.what()));
+      self->finish();
+    }
+  };
+}
+
+void accept_handshake::start() {
+  core_->live.emplace(this, shared_from_this());
+  timer_.expires_after(owner_->handshake_timeout());
+  timer_.async_wait([self = shared_from_this()](const asio::error_code& error) {
+    if (!error && !self->done_) self->give_up();
+  });
+  asio::async_read(socket_, asio::buffer(prefix_bytes_), then(&accept_handshake::read_body));
+}
+
+void accept_handshake::give_up() {
+  core_->warnings.warn(
+      fmt::format("{}: dropped the peer at {}: its handshake did not end in time", core_->transport_name, peer_));
+  finish();
+}
+
+void accept_handshake::read_body() {
+  prefix_ = handshake_prefix::decode(prefix_bytes_.data(), hello_magic, peer_);
+  prefix_.check_size(peer_);
+  // Read even if the version will be refused: closing a socket with unread bytes would discard the answer.
+  body_.resize(prefix_.body_bytes);
+  asio::async_read(socket_, asio::buffer(body_), then(&accept_handshake::take_hello));
+}
+
+void accept_handshake::take_hello() {
+  if (!prefix_.compatible()) return refuse({errc::version_mismatch, prefix_.version_text(peer_)});
+  std::optional<nonce> offered;
+  try {
+    hello_ = decode_hello(body_, &offered);
+  } catch (const error& why) {
+    return refuse({why.kind(), std::string(why.message())});
+  }
+  auto demanded = core_->workers.demanded(hello_.group, hello_.target);
+  if (offered && !demanded.secrets.empty()) return challenge_peer(std::move(demanded.secrets));
+  if (demanded.open && !offered) return admit();
+  if (!offered) {
+    return refuse(
+        {errc::authentication_failed,
+         "a secret is required here, and the other end gave none; give all workers the same one "
+         "(worker_config::secret, FERRY_SECRET or FERRY_SECRET_FILE), and run the same ferry release on both"});
+  }
+  hello_.features &= ~feature_authenticated;
+  // Where nobody has a secret, who is here is no secret either.
+  if (!demanded.known) return admit();
+  refuse({errc::authentication_failed,
+          "the other end has a secret, and this worker was started without one; give all workers the same one"});
+}
+
+void accept_handshake::challenge_peer(std::vector<std::string> secrets) {
+  secrets_ = std::move(secrets);
+  hello_.features &= ~feature_authenticated;
+  hello_bytes_.assign(prefix_bytes_.begin(), prefix_bytes_.end());
+  hello_bytes_.insert(hello_bytes_.end(), body_.begin(), body_.end());
+  challenge_ = encode_challenge(fresh_nonce());
+  asio::async_write(socket_, asio::buffer(challenge_), then(&accept_handshake::read_proof));
+}
+
+void accept_handshake::read_proof() {
+  asio::async_read(socket_, asio::buffer(prefix_bytes_), then(&accept_handshake::read_proof_body));
+}
+
+void accept_handshake::read_proof_body() {
+  prefix_ = handshake_prefix::decode(prefix_bytes_.data(), hello_magic, peer_);
+  prefix_.check_size(peer_);
+  body_.resize(prefix_.body_bytes);
+  asio::async_read(socket_, asio::buffer(body_), then(&accept_handshake::take_proof));
+}
+
+void accept_handshake::take_proof() {
+  // All are tried, so that the time does not tell which one it is.
+  for (const std::string& secret : secrets_) {
+    if (check_proof(secret, hello_bytes_, challenge_, body_)) secret_ = secret;
+  }
+  if (secret_.empty()) return refuse({errc::authentication_failed, "the secret of the other end is another one"});
+  hello_.features |= feature_authenticated;
+  admit();
+}
+
+void accept_handshake::admit() {
+  try {
+    greeting_ = core_->workers.greet(hello_, secret_);
+    if (!secret_.empty()) greeting_.reply.features |= feature_authenticated;
+    answer_ = encode_answer(greeting_.reply);
+  } catch (const error& why) {
+    return refuse({why.kind(), std::string(why.message())});
+  } catch (const std::exception& why) {
+    return refuse({errc::handshake_failed, why.what()});
+  }
+  send_answer(&accept_handshake::hand_over);
+}
+
+void accept_handshake::refuse(const refusal& why) {
+  const std::string text =
+      fmt::format("{}: refused {} at {}: {}: {}", core_->transport_name,
+                  why.code == errc::authentication_failed ? "the peer" : "worker '" + hello_.name + "'", peer_,
+                  errc_name(why.code), why.text);
+  // These are in the nature of groups that workers join and leave; who connects is told.
+  if (why.code == errc::join_pending || why.code == errc::shutting_down || why.code == errc::unknown_worker) {
+    log(log_level::info, text);
+  } else {
+    core_->warnings.warn(text);
+  }
+  answer_ = encode_answer(why);
+  send_answer(&accept_handshake::finish);
+}
+
+// A peer that has proved the secret gets a proof, too, also of a refusal.
+void accept_handshake::send_answer(void (accept_handshake::*next)()) {
+  if (!secret_.empty()) sign_answer(answer_, secret_, hello_bytes_, challenge_);
+  asio::async_write(socket_, asio::buffer(answer_), then(next));
+}
+
+void accept_handshake::hand_over() {
+  std::string description = fmt::format("{} {}", core_->transport_name, peer_);  // may throw: before release()
+  auto opened = make_stream_connection(core_->loop, socket_.release(), core_->transport_name, std::move(description),
+                                       greeting_.options, std::move(greeting_.seat),
+                                       (hello_.features & feature_device_tensors) != 0);
+  if (!core_->workers.deliver(opened, hello_, greeting_.worker)) {
+    opened->close(make_error(errc::shutting_down, fmt::format("the worker '{}' has gone", hello_.target)));
+  }
+  finish();
+}
+
+void accept_handshake::finish() noexcept {
+  if (std::exchange(done_, true)) return;
+  const auto keep = shared_from_this();
+  asio::error_code ignored;
+  socket_.close(ignored);
+  timer_.cancel();
+  owner_->handshake_ended(*this);
+  core_->live.erase(this);
+}
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,297 @@
+#include "connect_operation.hpp"
+
+#include <ferry/base/log.hpp>
+#include <ferry/transport/address.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <asio/buffer.hpp>
+#include <asio/error.hpp>
+#include <asio/read.hpp>
+#include <asio/write.hpp>
+
+#include "../streams/stream_connection.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+std::string reason_of(const asio::error_code& error) {
+  if (error == asio::error::eof) return "it closed the connection during the handshake";
+  return error.message();
+}
+
+bool nobody_listens(const asio::error_code& error) {
+  return error == asio::error::connection_refused ||
+         error == asio::error_code(ENOENT, asio::error::get_system_category());
+}
+
+constexpr auto no_step_limit = std::chrono::steady_clock::duration::max();
+
+}  // namespace
+
+connect_operation::connect_operation(std::shared_ptr<socket_core> core, connect_request request,
+                                     listener::peer_check check)
+    : core_(std::move(core)),
+      request_(std::move(request)),
+      check_(check),
+      socket_(core_->context),
+      timer_(core_->context) {}
+
+auto connect_operation::then(void (connect_operation::*next)()) {
+  return [self = shared_from_this(), next, attempt = attempt_](const asio::error_code& error, std::size_t = 0) {
+    if (self->done_ || attempt != self->attempt_) return;
+    try {
+      if (error) {
+        if (nobody_listens(error)) ++self->refused_;
+        if (error == asio::error::eof || error == asio::error::connection_reset || error == asio::error::broken_pipe) {
+          self->hung_up_ = true;
+        }
+        return self->attempt_failed(errc::connect_failed, reason_of(error));
+      }
+      ((*self).*next)();
+    } catch (const ferry::error& failure) {
+      self->attempt_failed(failure.kind(), std::string(failure.message()));
+    } catch (const std::exception& failure) {
+      self->fail(errc::system_failure, failure.what());
+    }
+  };
+}
+
+void connect_operation::start() {
+  try {
+    core_->live.emplace(this, shared_from_this());
+    if (core_->closed) return fail(errc::connect_failed, "the transport has been shut down");
+    (void)encode_hello(request_.self);  // throws if it cannot be said
+    const auto where = address::parse(request_.address);
+    if (where.scheme != core_->transport_name) {
+      return fail(errc::bad_address, fmt::format("it is not an address of the transport {}", core_->transport_name));
+    }
+    if (where.scheme == "tcp") return resolve(where.host, where.port);
+    candidates_.push_back(socket_address::from_unix(where.host));
+    try_next();
+  } catch (const error& failure) {
+    fail(failure.kind(), std::string(failure.message()));
+  } catch (const std::exception& failure) {
+    fail(errc::system_failure, failure.what());
+  }
+}
+
+void connect_operation::abort() noexcept { fail(errc::connect_failed, "the transport has been shut down"); }
+
+void connect_operation::resolve(const std::string& host, std::uint16_t port) {
+  if (auto literal = socket_address::from_literal(host, port)) {
+    candidates_.push_back(*literal);
+    return try_next();
+  }
+  resolver_.emplace(core_->context);
+  arm_timer(no_step_limit);
+  resolver_->async_resolve(
+      host, std::to_string(port), asio::ip::tcp::resolver::numeric_service,
+      [self = shared_from_this(), host](const asio::error_code& error,
+                                        const asio::ip::tcp::resolver::results_type& found) {
+        if (self->done_) return;
+        if (error) {
+          return self->fail(errc::bad_address, fmt::format("cannot resolve the host '{}': {}", host, error.message()));
+        }
+        try {
+          for (const auto& entry : found) {
+            const auto endpoint = entry.endpoint();
+            self->candidates_.push_back(socket_address::copy(endpoint.data(), static_cast<socklen_t>(endpoint.size())));
+          }
+          self->try_next();
+        } catch (const std::exception& failure) {
+          self->fail(errc::system_failure, failure.what());
+        }
+      });
+}
+
+void connect_operation::try_next() {
+  while (next_ < candidates_.size()) {
+    ++attempt_;
+    asio::error_code ignored;
+    socket_.close(ignored);
+    const auto& where = candidates_[next_++];
+    try {
+      auto opened = open_stream_socket(where.family());
+      tune_connection(opened.get(), where.family());
+      const asio::generic::stream_protocol protocol(where.family(), 0);
+      socket_.assign(protocol, opened.get());
+      (void)opened.release();
+      ++tried_;
+    } catch (const std::exception& failure) {  // no IPv6 on this machine, no descriptor left
+      reasons_ += fmt::format("{}{}: {}", reasons_.empty() ? "" : "; ", current_text(), failure.what());
+      continue;
+    }
+    // An address that swallows packets must not use up the time of the others.
+    auto share = no_step_limit;
+    if (const auto others = candidates_.size() - next_; others != 0) {
+      share =
+          request_.until.is_never() ? request_.options.handshake_timeout : request_.until.remaining() / (others + 1);
+    }
+    arm_timer(share);
+    return socket_.async_connect(asio::generic::stream_protocol::endpoint(where.get(), where.size),
+                                 then(&connect_operation::send_hello));
+  }
+  fail(worst_, reasons_);
+}
+
+void connect_operation::send_hello() {
+  const auto& where = candidates_[next_ - 1];
+  const int socket = socket_.native_handle();
+  // A port of the ephemeral range without listener can be connected to itself.
+  if (where.family() != AF_UNIX && socket_address::local_end(socket).same_as(socket_address::remote_end(socket))) {
+    ++refused_;
+    return attempt_failed(errc::connect_failed, "Connection refused");
+  }
+  if (auto why = check_ ? check_(socket) : std::string(); !why.empty()) {
+    return attempt_failed(errc::handshake_failed, why);
+  }
+  challenge_.clear();
+  const nonce once = wants_proof() ? fresh_nonce() : nonce{};
+  hello_ = encode_hello(request_.self, wants_proof() ? &once : nullptr);
+  arm_timer(request_.options.handshake_timeout);
+  asio::async_write(socket_, asio::buffer(hello_), then(&connect_operation::read_prefix));
+}
+
+void connect_operation::read_prefix() {
+  asio::async_read(socket_, asio::buffer(prefix_bytes_), then(&connect_operation::read_body));
+}
+
+void connect_operation::read_body() {
+  const auto prefix = handshake_prefix::decode(prefix_bytes_.data(), answer_magic, current_text());
+  if (!prefix.compatible()) return attempt_failed(errc::version_mismatch, prefix.version_text(current_text()));
+  prefix.check_size(current_text());
+  body_.resize(prefix.body_bytes);
+  asio::async_read(socket_, asio::buffer(body_), then(&connect_operation::take_answer));
+}
+
+void connect_operation::take_answer() {
+  auto answer = decode_answer(body_);
+  if (wants_proof()) {
+    std::vector<std::byte> whole(prefix_bytes_.begin(), prefix_bytes_.end());
+    whole.insert(whole.end(), body_.begin(), body_.end());
+    if (challenge_.empty() && std::holds_alternative<challenge>(answer)) {
+      challenge_ = std::move(whole);
+      return prove_secret();
+    }
+    if (challenge_.empty() || !answer_signed(whole, request_.options.secret, hello_, challenge_)) {
+      return take_unproved(answer);
+    }
+  }
+  if (std::holds_alternative<challenge>(answer)) {
+    return attempt_failed(errc::handshake_failed, "it asked for a proof that was not offered");
+  }
+  if (const auto* why = std::get_if<refusal>(&answer)) return fail(why->code, why->text);
+  connect_result result;
+  result.peer = std::get<hello_reply>(std::move(answer));
+  result.peer.features &= ~feature_authenticated;
+  if (wants_proof()) result.peer.features |= feature_authenticated;
+  if (result.peer.name != request_.self.target) {
+    return attempt_failed(errc::handshake_failed, fmt::format("worker '{}' answered", result.peer.name));
+  }
+  try {
+    std::string description =
+        fmt::format("{} {}", core_->transport_name, current_text());  // may throw: before release()
+    result.opened =
+        make_stream_connection(core_->loop, socket_.release(), core_->transport_name, std::move(description),
+                               request_.options, {}, (result.peer.features & feature_device_tensors) != 0);
+  } catch (const error& failure) {
+    return fail(failure.kind(), std::string(failure.message()));
+  }
+  finish(std::move(result));
+}
+
+void connect_operation::prove_secret() {
+  proof_ = encode_proof(request_.options.secret, hello_, challenge_);
+  asio::async_write(socket_, asio::buffer(proof_), then(&connect_operation::read_prefix));
+}
+
+void connect_operation::take_unproved(const std::variant<hello_reply, refusal, challenge>& answer) {
+  // A refusal may come before any proof, or be the answer to a wrong one; anybody could have made it up.
+  if (const auto* why = std::get_if<refusal>(&answer)) {
+    const bool told = why->code == errc::authentication_failed || why->code == errc::version_mismatch;
+    return attempt_failed(
+        told ? why->code : errc::authentication_failed,
+        told ? why->text
+             : fmt::format("it refused without a proof of the secret: {}: {}", errc_name(why->code), why->text));
+  }
+  attempt_failed(
+      errc::authentication_failed,
+      challenge_.empty()
+          ? "it asked for no proof of the secret: it was started without one, is of an older ferry release, or "
+            "is not who it should be; give all workers the same secret"
+          : "it gave no proof of the secret");
+}
+
+void connect_operation::attempt_failed(errc code, const std::string& reason) noexcept {
+  // What a ferry peer says tells more than that another address did not answer.
+  if (code != errc::connect_failed) worst_ = code;
+  try {
+    const bool several = candidates_.size() > 1;
+    reasons_ += (reasons_.empty() ? "" : "; ") + (several ? current_text() + ": " : std::string()) + reason;
+    try_next();
+  } catch (const std::bad_alloc&) {
+    fail(errc::system_failure, "no memory");
+  } catch (const std::exception& failure) {
+    fail(errc::system_failure, failure.what());
+  }
+}
+
+void connect_operation::fail(errc code, const std::string& reason) noexcept {
+  if (done_) return;
+  connect_result result;
+  result.hung_up = hung_up_;
+  result.gone = code == errc::unknown_worker || (refused_ != 0 && refused_ == tried_);
+  try {
+    result.error = make_error(
+        code, fmt::format("cannot connect to worker '{}' at {}: {}", request_.self.target, request_.address, reason));
+  } catch (...) {
+    result.error = std::current_exception();
+  }
+  finish(std::move(result));
+}
+
+void connect_operation::finish(connect_result result) noexcept {
+  if (std::exchange(done_, true)) return;
+  const auto keep = shared_from_this();
+  asio::error_code ignored;
+  socket_.close(ignored);
+  timer_.cancel();
+  if (resolver_) resolver_->cancel();
+  core_->live.erase(this);
+  const auto callback = std::move(request_.callback);
+  try {
+    callback(std::move(result));
+  } catch (const std::exception& failure) {
+    log(log_level::error, std::string("the callback of a connect threw: ") + failure.what());
+  } catch (...) {
+    log(log_level::error, "the callback of a connect threw");
+  }
+}
+
+void connect_operation::arm_timer(std::chrono::steady_clock::duration step_limit) {
+  timer_.cancel();
+  const auto now = std::chrono::steady_clock::now();
+  auto at = request_.until.at();
+  if (step_limit != no_step_limit) at = std::min(at, now + step_limit);
+  if (at == std::chrono::steady_clock::time_point::max()) return;
+  timer_.expires_at(at);
+  timer_.async_wait([self = shared_from_this(), attempt = attempt_, at](const asio::error_code& error) {
+    // A timer that was set anew may have its old handler under way: `at` tells.
+    if (error || self->done_ || attempt != self->attempt_ || at != self->timer_.expiry()) return;
+    try {
+      const auto reason =
+          fmt::format("no answer within {:.1f} s", in_seconds(std::chrono::steady_clock::now() - self->began_));
+      if (self->request_.until.expired()) return self->fail(errc::connect_failed, reason);
+      self->attempt_failed(errc::connect_failed, reason);
+    } catch (const std::bad_alloc&) {
+      self->fail(errc::connect_failed, "no answer");
+    }
+  });
+}
+
+std::string connect_operation::current_text() const { return next_ == 0 ? "" : candidates_[next_ - 1].text(); }
+
+}  // namespace ferry::inline v0::detail

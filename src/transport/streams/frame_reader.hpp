@@ -1,0 +1,98 @@
+#pragma once
+
+// Cuts a byte stream into messages, receiving large parts straight into their final place.
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include <sys/uio.h>
+
+#include <ferry/base/bytes.hpp>
+#include <ferry/wire/limits.hpp>
+#include <ferry/wire/message.hpp>
+
+#include "../channels/staged_receive.hpp"
+
+namespace ferry::inline v0::detail {
+
+/// Takes the messages that are complete.
+class message_sink {
+ public:
+  virtual void on_frame(inbound_message&& message) = 0;
+  /// No further message is to be begun: its memory is not to be taken.
+  [[nodiscard]] virtual bool paused() const noexcept { return false; }
+  /// What tensors arrive with on devices; null: they do not.
+  [[nodiscard]] virtual const channel_context* channels() const noexcept { return nullptr; }
+  /// Asked only then: connection_receiver::takes_tensors_on().
+  [[nodiscard]] virtual bool takes_tensors_on(device where) const noexcept {
+    (void)where;
+    return false;
+  }
+
+ protected:
+  ~message_sink() = default;
+};
+
+/// Not thread-safe. Between prepare() and commit() the caller fills the given memory, front to back.
+class frame_reader {
+ public:
+  static constexpr std::size_t max_vectors = 10;
+
+  explicit frame_reader(const wire_limits& limits) : limits_(limits) {}
+
+  /// Where the next bytes go. Returns the number of vectors filled in; `total` is their size. None if it is stalled.
+  std::size_t prepare(std::array<iovec, max_vectors>& vectors, std::size_t& total);
+  /// `count` bytes have arrived there. Throws what the checks of the wire floor throw, or std::bad_alloc: then the stream
+  /// is unusable.
+  void commit(std::size_t count, message_sink& sink);
+  /// The sink was paused, and messages may be there that came with earlier ones, or there is no room for tensors until a
+  /// device has got further (channel_context::news): go_on(), before anything is received.
+  [[nodiscard]] bool stalled() const noexcept { return stalled_; }
+  /// Throws as commit() does.
+  void go_on(message_sink& sink);
+  /// Nothing more comes: lets go of the message that has begun, and of its tensors.
+  void abandon() noexcept {
+    message_ = {};
+    staged_.reset();
+    block_ = {};
+    begin_ = end_ = 0;
+    phase_ = phase::header;
+  }
+  /// True in the middle of a message: the end of the stream now means that it was cut short.
+  [[nodiscard]] bool mid_message() const noexcept { return phase_ != phase::header || begin_ != end_; }
+
+ private:
+  enum class phase { header, body, tensors, staged };
+  static constexpr std::size_t block_bytes = std::size_t{64} * 1024;
+  static constexpr std::size_t large_tensors = std::size_t{16} * 1024;  // of a message: another like it is expected
+  static constexpr std::size_t look_ahead = 1024;                       // bytes read then before the header is known
+  static constexpr std::size_t body_step = std::size_t{64} * 1024 * 1024;
+
+  void parse(message_sink& sink);
+  bool take_small_frame(message_sink& sink);
+  void start_large_body();
+  void finish_body(std::byte* body, const message_sink& sink);
+  bool take_tensor_bytes();
+  bool take_staged_bytes();
+  void make_room(std::size_t needed);
+  std::byte* block_at(std::size_t offset) noexcept { return block_.data() + offset; }
+
+  wire_limits limits_;
+  phase phase_ = phase::header;
+  shared_block block_;  // bytes [begin_, end_) are not parsed yet
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
+
+  inbound_message message_;
+  std::size_t body_filled_ = 0;
+  std::size_t tensor_ = 0;  // being received
+  bool after_large_tensors_ = false;
+  bool stalled_ = false;
+  std::size_t tensor_filled_ = 0;           // of it
+  std::unique_ptr<staged_receive> staged_;  // of a message that has to do with devices
+  bool straight_ = false;                   // its bytes are being received where they belong, not into the block
+};
+
+}  // namespace ferry::inline v0::detail

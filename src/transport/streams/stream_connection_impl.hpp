@@ -1,0 +1,222 @@
+#pragma once
+
+// A connected stream socket: the class. How it writes is in stream_writing.cpp, how it reads in stream_reading.cpp.
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+#include <ferry/tensor/tensor.hpp>
+#include <ferry/transport/connection.hpp>
+#include <ferry/transport/transport.hpp>
+
+#include "../channels/staged_send.hpp"
+#include "../reactor/adaptive_spin.hpp"
+#include "../reactor/io_threads.hpp"
+#include "frame_reader.hpp"
+
+namespace ferry::inline v0::detail {
+
+/// A thread that reads a connection itself sleeps in recv() this long, which is one system call where poll() and recv() are two,
+/// before it waits in a way that can be interrupted.
+inline constexpr std::chrono::milliseconds plain_wait{4};
+
+/// Messages that are written together: bytes, then tensors, or what devices fetch.
+struct segment {
+  byte_buffer bytes;
+  std::vector<tensor> tensors;
+  std::shared_ptr<staged_send> staged = {};
+};
+
+/// A message whose tensors are not there yet on their devices.
+struct awaited_message {
+  outgoing_message message;
+  std::shared_ptr<staged_send> staged;
+};
+
+// Reading is done by one thread at a time, whoever holds `reader_`:
+//   a reactor thread after an event (the descriptor is "armed": watched by the epoll),
+//   a thread inside drive() that waits for its own reply, or
+//   a reactor thread that lingers after it served a message;
+// and by nobody before start(), which is the first to hold it.
+// The latter two disarm the descriptor, once for a whole series of messages: it is armed again when messages are expected
+// that nobody drives, or by the monitor when it was left alone for a tick.
+class stream_connection final : public connection,
+                                public lingering_handler,
+                                private message_sink,
+                                public std::enable_shared_from_this<stream_connection> {
+ public:
+  stream_connection(std::shared_ptr<io_threads> loop, int descriptor, std::string_view name, std::string description,
+                    const transport_options& options, std::shared_ptr<void> kept, bool device_tensors)
+      : loop_(std::move(loop)),
+        kept_(std::move(kept)),
+        descriptor_(descriptor),
+        name_(name),
+        description_(std::move(description)),
+        device_tensors_(device_tensors),
+        reader_state_(options.limits),
+        spin_(options.max_spin) {}
+
+  ~stream_connection() override {
+    if (!released_) ::close(descriptor_);
+    if (interrupt_ >= 0) ::close(interrupt_);
+  }
+
+  // ---- connection
+  void start(std::shared_ptr<connection_receiver> receiver) override;
+  void send(outgoing_message&& message) noexcept override { send_message(std::move(message), false); }
+  void send_soon(outgoing_message&& message) noexcept override { send_message(std::move(message), true); }
+  bool drive(const drive_condition& condition, deadline until) noexcept override;
+  void keep_watched() noexcept override {
+    if (!armed_.load() && reader_.load() == not_read) set_armed(true);
+  }
+  void interrupt_drive() noexcept override {
+    std::lock_guard lock(interrupt_mutex_);
+    if (interrupt_ >= 0) {
+      std::uint64_t one = 1;
+      (void)!::write(interrupt_, &one, sizeof one);
+    }
+  }
+  void close(std::exception_ptr reason) noexcept override;
+  [[nodiscard]] std::uint64_t unwritten_bytes() const noexcept override {
+    if (closed_.load(std::memory_order_relaxed)) return 0;
+    const std::uint64_t written = written_.load(std::memory_order_acquire);
+    return taken_.load(std::memory_order_relaxed) - written;
+  }
+  bool tell_when_written(std::uint64_t bytes) noexcept override;
+  void pause_reading() noexcept override { paused_.store(true); }
+  void resume_reading() noexcept override {
+    if (paused_.exchange(false)) read_later();
+  }
+  [[nodiscard]] bool carries_device_tensors() const noexcept override { return device_tensors_; }
+  [[nodiscard]] std::string_view why_no_device_tensors() const noexcept override {
+    return "the ferry release of the other end moves tensors from CPU to CPU only";
+  }
+  [[nodiscard]] std::string_view transport_name() const noexcept override { return name_; }
+  [[nodiscard]] std::string description() const override { return description_; }
+
+  // ---- reactor
+  void on_ready(readiness ready) noexcept override;
+  bool linger() noexcept override;
+  void flush() noexcept override;
+  bool resume_watching(bool now) noexcept override;
+
+ private:
+  static constexpr int no_descriptor = -1;
+  static constexpr int never_again = -2;
+  static constexpr std::uint64_t never_told = ~std::uint64_t{0};
+  enum reader_value : int { not_read = 0, being_read = 1, read_again = 2 };
+  enum class outcome { drained, more, ended, awaiting_device };
+
+  void on_frame(inbound_message&& message) override { receiver_->on_message(*this, std::move(message)); }
+  [[nodiscard]] bool paused() const noexcept override { return paused_.load(std::memory_order_relaxed); }
+  [[nodiscard]] const channel_context* channels() const noexcept override { return &arriving_; }
+  [[nodiscard]] bool takes_tensors_on(device where) const noexcept override {
+    return receiver_->takes_tensors_on(where);
+  }
+
+  outcome receive(std::size_t& received, bool sleep = false) noexcept;
+  bool take_reader() noexcept;
+  void leave_reader() noexcept;
+  void read_later() noexcept;
+  void go_on_reading() noexcept;
+  void tell_closed() noexcept;
+  void read_all(bool to_the_end) noexcept;
+  void note_unwatched() noexcept;
+  void set_armed(bool armed) noexcept;
+
+  void send_message(outgoing_message&& message, bool soon) noexcept;
+  [[nodiscard]] bool may_hold_back(bool one_way) noexcept;
+  void flush_held_back() noexcept {
+    if (held_back_.load(std::memory_order_relaxed) != 0) flush();
+  }
+  void send_from_devices(outgoing_message&& message);
+  void tensors_there(const std::shared_ptr<awaited_message>& which, std::exception_ptr failure) noexcept;
+  void queue_void(awaited_message& which, std::vector<tensor>& unread, const std::exception_ptr& why);
+  void go_on_writing() noexcept;
+  void write_or_leave(std::unique_lock<std::mutex>& lock) noexcept;
+  void enqueue(outgoing_message&& message);
+  void took(std::uint64_t bytes) noexcept {  // with out_mutex_ held
+    taken_.store(taken_.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+  }
+  void write_queued(std::unique_lock<std::mutex>& lock) noexcept;
+  outcome write_active(int& reason) noexcept;
+  void end_writing() noexcept;
+  bool tell_written(std::unique_lock<std::mutex>& lock) noexcept;
+  void release_descriptor() noexcept;
+  void fail(std::exception_ptr reason) noexcept;
+  int interrupt_descriptor() noexcept;
+
+  const std::shared_ptr<io_threads> loop_;
+  std::shared_ptr<void> kept_;  // until the descriptor is closed
+  const int descriptor_;
+  const std::string_view name_;
+  const std::string description_;
+  const bool device_tensors_;  // the other end knows them
+  channel_context arriving_;   // set by start()
+  std::shared_ptr<connection_receiver> receiver_;
+
+  std::mutex arm_mutex_;  // guards watch_ and changes of what is watched
+  watch_id watch_ = watch_id::none;
+  std::atomic<bool> armed_{false};
+  std::atomic<bool> want_writable_{false};
+
+  std::atomic<int> reader_{being_read};  // until start() has ended
+  frame_reader reader_state_;            // this and the next belong to the thread that reads
+  adaptive_spin spin_;
+  bool told_ = false;
+  struct turn : work {
+    std::shared_ptr<stream_connection> of;  // while it is posted
+  };
+  turn later_;
+  std::atomic<bool> later_posted_{false};
+  std::atomic<bool> paused_{false};  // the reader leaves everything where it is
+  std::mutex interrupt_mutex_;       // guards the next
+  int interrupt_ = no_descriptor;
+  std::atomic<bool> driven_{false};                 // drive() was called before
+  std::atomic<clock::rep> driver_asleep_since_{0};  // zero: no thread sleeps inside drive()
+  std::atomic<bool> give_way_{false};               // it shall leave
+  std::atomic<std::uint32_t> touched_{0};           // counts drives and lingers
+  std::uint32_t seen_touched_ = 0;                  // of the monitor
+  std::atomic<bool> noted_{false};                  // the monitor has it
+  std::atomic<clock::rep> last_read_{0};            // when the last bytes came
+
+  std::mutex out_mutex_;      // guards what follows, except that active_ and active_at_ belong to the writer
+  bool writing_ = false;      // some thread writes, or waits for the descriptor to become writable
+  bool blocked_ = false;      // the latter
+  bool parked_ = false;       // or for a device
+  bool corked_ = false;       // some thread will call flush()
+  bool closing_ = false;      // close once everything is written
+  bool failed_ = false;       // fail() needs the descriptor no more
+  bool reader_gone_ = false;  // nobody reads any more
+  bool released_ = false;     // the descriptor is closed
+  std::atomic<bool> closed_{false};
+  std::exception_ptr reason_;
+  std::deque<segment> queue_;
+  std::size_t queued_bytes_ = 0;
+  std::vector<std::shared_ptr<awaited_message>> awaited_;
+  const staged_send::prefetch_count prefetched_ = std::make_shared<std::atomic<std::size_t>>(0);
+  std::uint64_t tell_at_ = never_told;  // the receiver wants to know when no more is unwritten
+  // Bytes of the messages that were not written at once; differ by what queue_ and active_ hold.
+  std::atomic<std::uint64_t> taken_{0};    // changed under the mutex
+  std::atomic<std::uint64_t> written_{0};  // changed by the writer
+  std::atomic<std::size_t> held_back_{0};  // messages queued by send_soon; written under the mutex
+  clock::time_point last_one_way_;
+  int burst_ = 0;  // one-way messages in quick succession
+  std::deque<segment> active_;
+  std::size_t active_at_ = 0;  // bytes of the first segment that are written
+};
+
+}  // namespace ferry::inline v0::detail

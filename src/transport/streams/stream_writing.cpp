@@ -1,0 +1,422 @@
+#include "stream_connection_impl.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <span>
+#include <system_error>
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <ferry/base/error.hpp>
+#include <ferry/tensor/pack.hpp>
+
+#include "../reactor/landing.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::size_t small_message = 8 * 1024;      // smaller ones are copied behind each other into one write
+constexpr std::size_t accumulate_until = 64 * 1024;  // bytes of one such write
+constexpr std::size_t flush_at = 16 * 1024;  // held-back bytes that are written without waiting for a batch's end
+constexpr std::size_t vectors_per_write = 64;
+constexpr std::chrono::microseconds burst_gap{30};       // one-way messages sent closer than this are a burst
+constexpr int burst_from = 8;                            // of which so many are written at once
+constexpr std::size_t hold_back_from = 4;                // messages expected, apart from answers to held-back ones
+constexpr std::chrono::microseconds high_rate_gap{100};  // messages that arrive closer than this do so at a high rate
+
+// What is said of a message without tensors, which could not be read.
+outgoing_message void_message(outgoing_message&& message, const std::exception_ptr& failure) {
+  message.become_void();
+  outcome_record outcome{errc::device_failure, {}};
+  try {
+    std::rethrow_exception(failure);
+  } catch (const error& e) {
+    outcome = {e.kind(), std::string(e.message())};
+  } catch (const std::exception& e) {
+    outcome.text = e.what();
+  }
+  outcome.encode(message.bytes.extend(outcome_record::encoded_size));
+  return std::move(message);
+}
+
+}  // namespace
+
+void stream_connection::send_message(outgoing_message&& message, bool soon) noexcept {
+  try {
+    if (message.on_devices()) {
+      const bool from_device = std::any_of(message.tensors.begin(), message.tensors.end(),
+                                           [](const tensor& each) { return !each.device().is_cpu(); });
+      if (from_device) return send_from_devices(std::move(message));
+    }
+  } catch (const std::exception& e) {
+    return fail(make_error(errc::resource_exhausted, "sending over " + description_ + ": " + e.what()));
+  }
+  std::shared_ptr<awaited_message> unsent;
+  std::vector<tensor> unread;
+  std::unique_lock lock(out_mutex_);
+  if (closed_.load(std::memory_order_relaxed) || closing_) return;
+  try {
+    if (!awaited_.empty() && message.header.kind == frame_kind::cancel) {
+      const auto given_up = std::find_if(awaited_.begin(), awaited_.end(), [&](const auto& each) {
+        return each->message.header.kind == frame_kind::request &&
+               each->message.header.call_id == message.header.call_id;
+      });
+      if (given_up != awaited_.end()) {
+        unsent = *given_up;
+        awaited_.erase(given_up);
+        queue_void(*unsent, unread,
+                   make_error(errc::call_cancelled, "the caller gave it up before its tensors were read"));
+      }
+    }
+    if (writing_) return enqueue(std::move(message));
+    if (queued_bytes_ < flush_at && io_threads::has_more_work()) {
+      enqueue(std::move(message));
+      if (!corked_) corked_ = loop_->flush_later(shared_from_this());
+      if (corked_) return;
+    } else if (soon && may_hold_back((message.header.flags & frame_one_way) != 0)) {
+      enqueue(std::move(message));
+      held_back_.store(held_back_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+      lock.unlock();
+      return note_unwatched();
+    } else if (queue_.empty() && message.tensors.empty()) {
+      writing_ = true;
+      lock.unlock();
+      const ssize_t count =
+          ::send(descriptor_, message.bytes.data(), message.bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      lock.lock();
+      const bool whole = count == static_cast<ssize_t>(message.bytes.size());
+      if (!whole) {
+        active_at_ = count > 0 ? static_cast<std::size_t>(count) : 0;  // an error shows again at the next write
+        took(message.bytes.size() - active_at_);
+        active_.push_back({std::move(message.bytes), {}});
+      } else if (queue_.empty() && !closing_) {
+        return end_writing();
+      }
+      return write_queued(lock);
+    } else {
+      enqueue(std::move(message));
+    }
+    writing_ = true;
+    write_queued(lock);
+  } catch (const std::exception& e) {
+    if (lock.owns_lock()) lock.unlock();
+    fail(make_error(errc::resource_exhausted, "sending over " + description_ + ": " + e.what()));
+  }
+}
+
+// A message waits for its turn only once its tensors are there: what the sender's device still has to do must not keep other
+// messages waiting. What a device says no to is the end of this call, not of the connection.
+void stream_connection::send_from_devices(outgoing_message&& message) {
+  const auto next = std::make_shared<awaited_message>();  // before the lock: tensors may run deleters of users
+  bool there = true;
+  try {
+    channel_context context{loop_,
+                            [weak = weak_from_this()] {
+                              if (const auto self = weak.lock()) self->go_on_writing();
+                            },
+                            nullptr};
+    next->staged = std::make_shared<staged_send>(message, std::move(context), prefetched_);
+    there = next->staged->begun();
+    message.header.flags |= frame_outcome;
+    message.header.encode(message.bytes.data());
+  } catch (const error&) {
+    next->staged.reset();
+    message = void_message(std::move(message), std::current_exception());
+  }
+  next->message = std::move(message);
+  {
+    std::unique_lock lock(out_mutex_);
+    if (closed_.load(std::memory_order_relaxed) || closing_) return;
+    const std::uint64_t record = next->staged ? outcome_record::encoded_size : 0;
+    took(next->message.bytes.size() + next->message.header.tensor_bytes + record);
+    if (there) {
+      queue_.push_back({std::move(next->message.bytes), {}, std::move(next->staged)});
+      return write_or_leave(lock);
+    }
+    awaited_.push_back(next);
+  }
+  landing::watch(loop_, next->staged->streams(),
+                 [self = shared_from_this(), next](std::exception_ptr failure) { self->tensors_there(next, failure); });
+}
+
+void stream_connection::tensors_there(const std::shared_ptr<awaited_message>& which,
+                                      std::exception_ptr failure) noexcept {
+  std::vector<tensor> unread;
+  std::unique_lock lock(out_mutex_);
+  const auto found = std::find(awaited_.begin(), awaited_.end(), which);
+  if (found == awaited_.end()) return;  // closed meanwhile
+  awaited_.erase(found);
+  try {
+    if (failure) {
+      queue_void(*which, unread, failure);
+    } else {
+      queue_.push_back({std::move(which->message.bytes), {}, std::move(which->staged)});
+    }
+    write_or_leave(lock);
+  } catch (const std::exception& e) {
+    if (lock.owns_lock()) lock.unlock();
+    fail(make_error(errc::resource_exhausted, "sending over " + description_ + ": " + e.what()));
+  }
+}
+
+// With out_mutex_ held: instead of its tensors goes the reason why they do not. The caller destroys them, and `which`, later.
+void stream_connection::queue_void(awaited_message& which, std::vector<tensor>& unread, const std::exception_ptr& why) {
+  outgoing_message& message = which.message;
+  const std::uint64_t before =
+      message.bytes.size() + message.header.tensor_bytes + std::uint64_t{outcome_record::encoded_size};
+  unread = message.tensors;
+  message = void_message(std::move(message), why);
+  taken_.store(taken_.load(std::memory_order_relaxed) + message.bytes.size() - before, std::memory_order_relaxed);
+  queue_.push_back({std::move(message.bytes), {}, {}});
+}
+
+// With out_mutex_ held: something was queued.
+void stream_connection::write_or_leave(std::unique_lock<std::mutex>& lock) noexcept {
+  if (std::exchange(writing_, true)) return;
+  write_queued(lock);
+}
+
+// A device has fetched more.
+void stream_connection::go_on_writing() noexcept {
+  std::unique_lock lock(out_mutex_);
+  if (std::exchange(parked_, false)) write_queued(lock);
+}
+
+// With out_mutex_ held. A message that is answered is held back only while at least one is expected that does not answer a
+// held-back one: whoever reads that one flushes afterwards, under the same mutex, and so finds what is queued now.
+bool stream_connection::may_hold_back(bool one_way) noexcept {
+  if (queued_bytes_ >= flush_at) return false;
+  if (one_way) {
+    // No answer will come after which it would be written: the next messages or the monitor see to that.
+    const auto now = clock::now();
+    burst_ = now - std::exchange(last_one_way_, now) < burst_gap ? std::min(burst_ + 1, burst_from) : 0;
+    return burst_ == burst_from;
+  }
+  const std::size_t held =
+      held_back_.load(std::memory_order_relaxed) + 1;  // the new one is expected to be answered, too
+  if (receiver_->expected_messages() < held + hold_back_from) return false;
+  const auto since = clock::now().time_since_epoch().count() - last_read_.load(std::memory_order_relaxed);
+  return std::chrono::nanoseconds(since) < high_rate_gap;
+}
+
+void stream_connection::enqueue(outgoing_message&& message) {
+  queued_bytes_ += message.bytes.size();
+  took(message.bytes.size() + message.header.tensor_bytes);
+  if (message.tensors.empty() && message.bytes.size() <= small_message && !queue_.empty()) {
+    segment& last = queue_.back();
+    if (last.tensors.empty() && !last.staged && last.bytes.size() + message.bytes.size() <= accumulate_until) {
+      last.bytes.append(message.bytes.data(), message.bytes.size());
+      return;
+    }
+  }
+  queue_.push_back({std::move(message.bytes), std::move(message.tensors)});
+}
+
+void stream_connection::flush() noexcept {
+  std::unique_lock lock(out_mutex_);
+  corked_ = false;
+  held_back_.store(0, std::memory_order_relaxed);
+  if (writing_ || queue_.empty() || closed_.load(std::memory_order_relaxed)) return;
+  writing_ = true;
+  write_queued(lock);
+}
+
+// With out_mutex_ held.
+void stream_connection::end_writing() noexcept {
+  writing_ = false;
+  release_descriptor();
+}
+
+// Whoever keeps a handle on a connection that has ended, in a future for example, keeps no descriptor. With out_mutex_ held.
+void stream_connection::release_descriptor() noexcept {
+  if (!failed_ || !reader_gone_ || writing_ || std::exchange(released_, true)) return;
+  ::close(descriptor_);
+  kept_.reset();
+}
+
+bool stream_connection::tell_when_written(std::uint64_t bytes) noexcept {
+  std::lock_guard lock(out_mutex_);
+  tell_at_ = never_told;
+  if (closed_.load(std::memory_order_relaxed) || unwritten_bytes() <= bytes) return false;
+  tell_at_ = bytes;  // something is written, held back or corked: whoever writes it looks here afterwards
+  return true;
+}
+
+// The writer does this whenever it comes to an end, with the lock held; true if the receiver was told, without it.
+bool stream_connection::tell_written(std::unique_lock<std::mutex>& lock) noexcept {
+  if (tell_at_ == never_told || unwritten_bytes() > tell_at_) return false;
+  tell_at_ = never_told;
+  const auto receiver = receiver_;
+  lock.unlock();
+  if (receiver) receiver->on_written(*this);
+  lock.lock();
+  return true;
+}
+
+// The caller has set writing_ and holds the lock. What is dropped is destroyed without it: tensors may run deleters of users.
+void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcept {
+  const auto drop_active = [&] {
+    std::deque<segment> dropped;
+    dropped.swap(active_);
+    end_writing();
+    lock.unlock();
+  };
+  for (;;) {
+    if (active_.empty()) {
+      if (queue_.empty()) {
+        if (tell_written(lock)) continue;
+        end_writing();
+        if (!closing_ || !awaited_.empty()) return;
+        std::exception_ptr reason = reason_;
+        lock.unlock();
+        return fail(reason);
+      }
+      active_.swap(queue_);
+      active_at_ = 0;
+      queued_bytes_ = 0;
+      held_back_.store(0, std::memory_order_relaxed);
+    }
+    if (closed_.load(std::memory_order_relaxed)) return drop_active();
+    lock.unlock();
+    int reason = 0;
+    const outcome result = write_active(reason);
+    if (result == outcome::more) {
+      lock.lock();
+      (void)tell_written(lock);
+      want_writable_ = true;  // before blocked_, which on_ready() ends together with it
+      if (closed_.load(std::memory_order_relaxed)) return drop_active();
+      blocked_ = true;
+      lock.unlock();
+      {
+        std::lock_guard arm(arm_mutex_);
+        loop_->rewatch(watch_, armed_.load(), true);
+      }
+      return;  // writing_ stays set: on_ready goes on
+    }
+    if (result == outcome::awaiting_device) {
+      lock.lock();
+      (void)tell_written(lock);
+      if (closed_.load(std::memory_order_relaxed)) return drop_active();
+      if (active_.front().staged->ready()) continue;  // meanwhile
+      parked_ = true;
+      return;  // writing_ stays set: go_on_writing() goes on
+    }
+    if (result == outcome::ended) {
+      fail(make_error(errc::connection_lost,
+                      "writing to " + description_ + ": " + std::generic_category().message(reason)));
+      lock.lock();
+      return drop_active();
+    }
+    lock.lock();
+  }
+}
+
+// Writes active_ until it is empty (drained), the socket is full (more) or broken (ended), or what comes next is still on a
+// device.
+stream_connection::outcome stream_connection::write_active(int& reason) noexcept {
+  while (!active_.empty()) {
+    std::array<iovec, vectors_per_write> vectors;
+    std::size_t count = 0;
+    std::size_t skip = active_at_;
+    const auto add = [&](const std::byte* at, std::size_t size) {
+      if (skip >= size) {
+        skip -= size;
+      } else {
+        vectors[count++] = {const_cast<std::byte*>(at) + skip, size - skip};
+        skip = 0;
+      }
+      return count != vectors_per_write;
+    };
+    for (const segment& part : active_) {
+      bool room = add(part.bytes.data(), part.bytes.size());
+      for (std::size_t i = 0; room && i != part.tensors.size(); ++i) {
+        const auto bytes = packed_bytes(part.tensors[i]);
+        room = add(bytes.data(), bytes.size());
+      }
+      if (room && part.staged) {  // of which active_at_ does not count what was consumed; what follows it has to wait
+        count += part.staged->collect(std::span(vectors).subspan(count));
+        room = false;
+      }
+      if (!room) break;
+    }
+    if (count == 0) return outcome::awaiting_device;
+    msghdr header{};
+    header.msg_iov = vectors.data();
+    header.msg_iovlen = count;
+    const ssize_t written = ::sendmsg(descriptor_, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) return outcome::more;
+      reason = errno;
+      return outcome::ended;
+    }
+    active_at_ += static_cast<std::size_t>(written);
+    written_.store(written_.load(std::memory_order_relaxed) + static_cast<std::uint64_t>(written),
+                   std::memory_order_release);
+    while (!active_.empty()) {
+      std::size_t size = active_.front().bytes.size();
+      if (staged_send* const staged = active_.front().staged.get()) {
+        if (active_at_ > size) staged->consume(std::exchange(active_at_, size) - size);
+        if (!staged->finished()) break;
+      }
+      for (const tensor& t : active_.front().tensors) size += packed_bytes(t).size();
+      if (active_at_ < size) break;
+      active_at_ -= size;
+      active_.pop_front();
+    }
+  }
+  return outcome::drained;
+}
+
+void stream_connection::close(std::exception_ptr reason) noexcept {
+  {
+    std::unique_lock lock(out_mutex_);
+    if (closed_.load()) return;
+    if (!closing_) {
+      closing_ = true;
+      reason_ = reason;
+      if (writing_) return;                             // the writer closes
+      if (!awaited_.empty() && queue_.empty()) return;  // or who writes these
+      if (!queue_.empty()) {
+        writing_ = true;
+        return write_queued(lock);
+      }
+    }
+  }
+  fail(std::move(reason));
+}
+
+// Marks the connection closed and sees to it that the receiver is told, once nobody reads.
+void stream_connection::fail(std::exception_ptr reason) noexcept {
+  std::deque<segment> dropped;
+  std::deque<segment> half_written;
+  std::vector<std::shared_ptr<awaited_message>> unwanted;
+  {
+    std::lock_guard lock(out_mutex_);
+    if (closed_.load()) return;
+    reason_ = std::move(reason);
+    closed_.store(true);
+    dropped.swap(queue_);
+    unwanted.swap(awaited_);
+    if (std::exchange(blocked_, false) || std::exchange(parked_, false)) {  // no thread is inside the writer
+      half_written.swap(active_);
+      writing_ = false;
+    }
+  }
+  {
+    std::lock_guard lock(arm_mutex_);
+    armed_.store(false);
+    loop_->unwatch(std::exchange(watch_, watch_id::none));
+  }
+  {
+    std::lock_guard lock(out_mutex_);
+    ::shutdown(descriptor_, SHUT_RDWR);
+    failed_ = true;
+    release_descriptor();
+  }
+  interrupt_drive();
+  if (take_reader()) leave_reader();
+}
+
+}  // namespace ferry::inline v0::detail

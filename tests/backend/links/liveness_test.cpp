@@ -1,0 +1,121 @@
+// When a worker is taken for dead, at given moments.
+
+#include <chrono>
+
+#include <doctest/doctest.h>
+
+#include "backend/links/liveness.hpp"
+
+using namespace std::chrono_literals;
+using namespace ferry::detail;
+
+namespace {
+constexpr lease_rules rules{500ms, 5s};
+const ferry::clock::time_point start{100s};
+constexpr liveness_actions nothing{};
+}  // namespace
+
+TEST_CASE("nobody is watched for whom nothing is at stake") {
+  liveness peer;
+  CHECK(assess(peer, start, rules, true) == nothing);
+  for (const auto stake : {0, 1, 2}) {
+    liveness watched{.heard = start};
+    if (stake == 0) watched.links = 1;
+    if (stake == 1) watched.suspect = true;
+    if (stake == 2) watched.awaited = true;
+    CHECK(assess(watched, start, rules, true).open_control);
+  }
+}
+
+TEST_CASE("who is guarded and was never reached is asked in the log, less and less often") {
+  liveness peer;
+  peer.begin_guarding(start);
+  const auto at = [&](std::chrono::nanoseconds later) {
+    auto actions = assess(peer, start + later, rules, true);
+    actions.open_control = false;
+    return actions;
+  };
+  CHECK(at(5s) == nothing);
+  CHECK(at(5001ms) == liveness_actions{.ask_log = true});
+  SUBCASE("it does not answer") {
+    peer.question = 17;
+    peer.asked_at = start + 6s;
+    CHECK(at(11s) == nothing);
+    CHECK(at(11001ms) == liveness_actions{.read_log = true});
+    peer.log_is_asked = true;
+    CHECK(at(12s) == nothing);
+  }
+  SUBCASE("it answers") {
+    peer.question = 17;
+    peer.take_answer(start + 7s);
+    CHECK(at(17s) == nothing);
+    CHECK(at(17001ms) == liveness_actions{.ask_log = true});
+    for (int i = 0; i != 100; ++i) peer.take_answer(start);
+    CHECK(at(639s) == nothing);
+    CHECK(at(641s) == liveness_actions{.ask_log = true});
+  }
+  SUBCASE("this process was stopped") {
+    peer.allow_for_delay(start + 1h);
+    CHECK(at(1h + 5s) == nothing);
+    CHECK(at(1h + 6s) == liveness_actions{.ask_log = true});
+  }
+  SUBCASE("it is reached, from whichever side") {
+    peer.question = 17;
+    peer.control = true;
+    peer.renew(start + 6s);
+    CHECK(at(7s) == liveness_actions{.send_heartbeat = true});
+    CHECK(peer.question == 0);
+    CHECK(at(12s) == liveness_actions{.declare_lost = true});
+  }
+}
+
+TEST_CASE("who is connected hears of this worker, whether or not this worker cares for it") {
+  liveness idle{.heard = start, .control = true};
+  CHECK(assess(idle, start + 1h, rules, true) == liveness_actions{.send_heartbeat = true});
+  // Without a control connection it hears where the calls go.
+  liveness linked{.heard = start, .links = 1, .opening = true};
+  CHECK(assess(linked, start, rules, true) == liveness_actions{.send_heartbeat = true});
+}
+
+TEST_CASE("one of the two opens the control connection, the other one only if it must") {
+  liveness first{.heard = start, .links = 1};
+  CHECK(assess(first, start, rules, true).open_control);
+  first.opening = true;
+  CHECK_FALSE(assess(first, start, rules, true).open_control);
+
+  // A third of the lease of 5 s is over at the fourth tick.
+  liveness second{.heard = start, .links = 1};
+  for (int tick = 0; tick != 3; ++tick) CHECK_FALSE(assess(second, start, rules, false).open_control);
+  CHECK(assess(second, start, rules, false).open_control);
+  // A connection that is there, and then breaks, begins a new count.
+  second.control = true;
+  CHECK(assess(second, start, rules, false) == liveness_actions{.send_heartbeat = true});
+  second.control = false;
+  CHECK_FALSE(assess(second, start, rules, false).open_control);
+  second.suspect = true;
+  CHECK(assess(second, start, rules, false).open_control);
+  // Also with the shortest lease there is time for it.
+  constexpr lease_rules shortest{100ms, 500ms};
+  liveness hurried{.heard = start, .links = 1};
+  CHECK_FALSE(assess(hurried, start + 100ms, shortest, false).open_control);
+  CHECK(assess(hurried, start + 200ms, shortest, false).open_control);
+}
+
+TEST_CASE("a lease runs from the last sign of life") {
+  liveness peer{.heard = start, .links = 1, .control = true};
+  CHECK_FALSE(assess(peer, start + 5s, rules, true).declare_lost);
+  CHECK(assess(peer, start + 5s + 1ns, rules, true) == liveness_actions{.declare_lost = true});
+  peer.renew(start + 3s);
+  CHECK_FALSE(assess(peer, start + 8s, rules, true).declare_lost);
+  peer.renew(start + 1s);  // does not go back
+  CHECK(peer.heard == start + 3s);
+  CHECK(assess(peer, start + 8s + 1ns, rules, true).declare_lost);
+  // Also while a connection is being opened: whoever does not answer is silent.
+  liveness opening{.heard = start, .suspect = true, .opening = true};
+  CHECK(assess(opening, start + 6s, rules, true).declare_lost);
+}
+
+TEST_CASE("a tick that comes late by more than an interval says that this process slept") {
+  CHECK_FALSE(overslept(start, start + 500ms, rules));
+  CHECK(overslept(start, start + 501ms, rules));
+}

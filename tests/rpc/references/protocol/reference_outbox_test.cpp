@@ -1,0 +1,100 @@
+// When controls of references are sent, and when again.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include <doctest/doctest.h>
+
+#include "rpc/references/protocol/reference_outbox.hpp"
+
+using namespace ferry::detail;
+using namespace std::chrono_literals;
+using kind = reference_control::kind;
+
+namespace {
+
+reference_control control(kind what, std::uint64_t number = 1) { return {what, {}, {}, number}; }
+
+}  // namespace
+
+TEST_CASE("the ends of references wait a moment for others, what somebody waits for does not") {
+  const ferry::clock::time_point now{1h};
+  reference_outbox outbox;
+  CHECK(outbox.empty());
+  outbox.add(control(kind::user_delete), now, false);
+  CHECK_FALSE(outbox.due(now));
+  CHECK(outbox.waits());
+  CHECK(outbox.due_at() == now + reference_outbox::patience);
+  outbox.add(control(kind::child_accept), now + 500us, false);
+  CHECK(outbox.due_at() == now + reference_outbox::patience);  // of the first one
+  CHECK(outbox.due(now + reference_outbox::patience));
+  outbox.add(control(kind::fork_request), now, false);
+  REQUIRE(outbox.due(now));
+  CHECK(outbox.begin().size() == 3);
+  CHECK_FALSE(outbox.waits());
+
+  // One batch is under way at a time; what comes meanwhile waits its own time.
+  outbox.add(control(kind::user_delete), now + 1ms, false);
+  CHECK_FALSE(outbox.due(now + 1h));
+  outbox.answered();
+  CHECK_FALSE(outbox.due(now + 1ms));
+  CHECK(outbox.due(now + 2ms));
+  CHECK(outbox.begin().size() == 1);
+  outbox.answered();
+  CHECK(outbox.empty());
+}
+
+TEST_CASE("many ends of references do not wait, nor do those of a worker that leaves") {
+  const ferry::clock::time_point now{1h};
+  reference_outbox outbox;
+  for (std::size_t i = 1; i != reference_outbox::enough; ++i) outbox.add(control(kind::user_delete, i), now, false);
+  CHECK_FALSE(outbox.due(now));
+  outbox.add(control(kind::user_delete), now, false);
+  CHECK(outbox.due(now));
+
+  reference_outbox leaving;
+  leaving.add(control(kind::user_delete), now, false);
+  leaving.hurry();
+  CHECK(leaving.due(now));
+  reference_outbox hurried;
+  hurried.add(control(kind::user_delete), now, true);
+  CHECK(hurried.due(now));
+}
+
+TEST_CASE("what does not fit into one message goes with the next, at once") {
+  const ferry::clock::time_point now{1h};
+  reference_outbox outbox;
+  for (std::size_t i = 0; i != reference_outbox::most_at_once + 1; ++i) {
+    outbox.add(control(kind::user_delete, i), now, false);
+  }
+  CHECK(outbox.begin().size() == reference_outbox::most_at_once);
+  outbox.answered();
+  CHECK(outbox.due(now));
+  const auto rest = outbox.begin();
+  REQUIRE(rest.size() == 1);
+  CHECK(rest.front().number == reference_outbox::most_at_once);
+}
+
+TEST_CASE("what was not answered goes again after longer and longer pauses, until it is") {
+  ferry::clock::time_point now{1h};
+  reference_outbox outbox;
+  outbox.add(control(kind::user_delete, 1), now, true);
+  auto pause = reference_outbox::first_pause;
+  for (int i = 0; i != 10; ++i) {
+    CHECK(outbox.begin().front().number == 1);
+    outbox.failed(now);
+    outbox.add(control(kind::fork_request, 2), now, false);  // waits for the pause, too
+    CHECK_FALSE(outbox.due(now + pause - 1ms));
+    CHECK(outbox.due(now + pause));
+    CHECK(outbox.due_at() == now + pause);
+    now += pause;
+    pause = std::min(pause * 2, reference_outbox::longest_pause);
+  }
+  CHECK(pause == reference_outbox::longest_pause);
+  CHECK(outbox.begin().size() == 11);
+  outbox.answered();
+  CHECK(outbox.empty());
+  CHECK(outbox.failures() == 0);
+}

@@ -1,0 +1,290 @@
+// Requests that come when there is no memory: each allocation in turn fails while a request is taken over.
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include <doctest/doctest.h>
+
+#include "allocation_count.hpp"
+#include "captured_log.hpp"
+#include "cluster.hpp"
+#include "gate.hpp"
+#include "references.hpp"
+#include "rpc/references/table/reference_table.hpp"
+#include "rpc/worker/worker_core.hpp"
+
+using ferry::call_target;
+using ferry::errc;
+using ferry::rref;
+using ferry::detail::handed_reference;
+using ferry::detail::held_turn;
+using ferry::detail::method_entry;
+using ferry::detail::method_flavour;
+using ferry::detail::object_id;
+using ferry::detail::peer_life;
+using ferry::detail::reference_handle;
+using ferry::detail::reference_table;
+using ferry_test::cluster;
+using namespace references_test;
+
+namespace reference_memory_test {
+
+ferry_test::gate door;
+
+class shelf {
+ public:
+  int put(const rref<tracked>& what) { return count_ += what ? 1 : 0; }
+  rref<int> put_and_leave(const rref<tracked>&) { return {}; }
+  [[nodiscard]] int count() const { return count_; }
+
+ private:
+  int count_ = 0;
+};
+class line : public shelf {};
+class late_shelf : public shelf {
+ public:
+  late_shelf() { door.pass(); }
+};
+int make_of(const rref<tracked>& what) { return what ? 1 : 0; }
+
+}  // namespace reference_memory_test
+
+template <>
+struct ferry::object_traits<reference_memory_test::shelf> {
+  static constexpr auto execution = ferry::execution::exclusive;
+};
+template <>
+struct ferry::object_traits<reference_memory_test::late_shelf> {
+  static constexpr auto execution = ferry::execution::ordered;
+};
+template <>
+struct ferry::object_traits<reference_memory_test::line> {
+  static constexpr auto execution = ferry::execution::ordered;
+};
+
+using namespace reference_memory_test;
+
+namespace {
+
+// The caller's end of one request that a test hands to a worker itself.
+class lone_channel final : public ferry::reply_channel {
+ public:
+  void reply(std::uint64_t, ferry::outgoing_message&& answer) override {
+    const std::lock_guard lock(mutex_);
+    ++answers_;
+    kind_ = answer.header.kind;
+    code_ = static_cast<errc>(answer.header.code);
+    changed_.notify_all();
+  }
+  void begin_call(std::uint64_t, ferry::stoppable&) override {}
+  void end_call(std::uint64_t, const ferry::stoppable&) noexcept override {}
+  void handled(std::uint64_t) noexcept override {
+    const std::lock_guard lock(mutex_);
+    ++handled_;
+    changed_.notify_all();
+  }
+  // Nothing: it was a value.
+  std::optional<errc> await_answer() {
+    std::unique_lock lock(mutex_);
+    REQUIRE(changed_.wait_for(lock, std::chrono::seconds(60), [&] { return answers_ != 0 && handled_ != 0; }));
+    CHECK(answers_ == 1);
+    CHECK(handled_ == 1);
+    if (kind_ == ferry::frame_kind::reply) return std::nullopt;
+    CHECK(kind_ == ferry::frame_kind::failure);
+    return code_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int answers_ = 0;
+  int handled_ = 0;
+  ferry::frame_kind kind_{};
+  errc code_{};
+};
+
+// A request of worker0 to worker1 with a reference as its argument.
+class lone_request {
+ public:
+  lone_request(ferry::worker& caller, ferry::worker& callee, const method_entry& method, const reference_handle* object,
+               bool makes, const rref<tracked>& argument)
+      : callee_(callee.core()), from_(caller.info()), table_(caller.core()->references_shared()) {
+    ferry::frame_header& header = message_.header;
+    header.kind = ferry::frame_kind::request;
+    header.method = method.id;
+    header.signature = method.signature;
+    header.timeout_us = 60'000'000;
+    header.call_id = 1;
+    if (makes) made_ = table_->create(call_target(callee.id()), callee.info());
+    if (object || makes) {
+      ferry::detail::add_object_record(message_, object ? &object->get()->object : nullptr,
+                                       makes ? &made_.get()->object : nullptr);
+    }
+    // Of somebody who is blocked elsewhere.
+    ferry::detail::add_chain_record(message_, {{held_turn{{table_->self(), table_->self(), 9999}, {-1}, 1, true}}, {}},
+                                    true);
+    message_.begin_payload();
+    to_ = table_->peer(call_target(callee.id()));
+    handed_ = table_->hand_over(*argument.handle().get(), to_);
+    ferry::encode_values<std::uint32_t>(message_.bytes, message_.tensors, 0);  // the first reference of the list
+    ferry::detail::insert_references_record(message_, table_->self().life, std::span(&handed_, 1));
+    message_.finish();
+  }
+
+  // Whether the allocation failed.
+  bool arrive(std::size_t failing) {
+    ferry::inbound_message request;
+    request.header = message_.header;
+    request.payload = message_.payload();
+    const std::byte* begin = message_.bytes.data() + ferry::frame_header::encoded_size;
+    request.extensions = {begin, request.payload.data()};
+    ferry_test::fail_allocation(failing);
+    callee_->on_request(channel_, from_, std::move(request));
+    return ferry_test::allocation_failed();
+  }
+  // The caller waits no longer.
+  void give_up() {
+    table_->doubt(to_, {handed_});
+    table_->creation_lost(made_, ferry::make_error(errc::rpc_timeout, "it took too long"));
+  }
+  // What the caller does when it has its answer.
+  std::optional<errc> settle() {
+    const std::optional<errc> failure = channel_->await_answer();
+    if (failure) {
+      table_->doubt(to_, {handed_});
+      if (made_) table_->creation_lost(made_, ferry::make_error(*failure, "refused"));
+    } else {
+      table_->arrived(to_, {handed_});
+      if (made_) table_->created(made_);
+    }
+    return failure;
+  }
+
+ private:
+  std::shared_ptr<ferry::detail::worker_core> callee_;
+  ferry::worker_info from_;
+  std::shared_ptr<reference_table> table_;
+  std::shared_ptr<lone_channel> channel_ = std::make_shared<lone_channel>();
+  ferry::outgoing_message message_;
+  peer_life to_;
+  handed_reference handed_;
+  reference_handle made_;
+};
+
+template <auto F, method_flavour Flavour>
+void fail_each(cluster& group, const reference_handle* object, bool makes, const std::function<void()>& between) {
+  int refused = 0;
+  for (std::size_t failing = 1;; ++failing) {
+    CAPTURE(failing);
+    REQUIRE(failing < 1000);
+    // Its owner need not be asked: what it takes to connect and send is not meant here.
+    const auto argument = group[0].make_rref<tracked>(std::in_place, 1);
+    lone_request request(group[0], group[1], ferry::detail::usable_method<F, Flavour>(), object, makes, argument);
+    const bool failed = request.arrive(failing);
+    between();
+    const std::optional<errc> end = request.settle();
+    if (!failed) {
+      CHECK_FALSE(end.has_value());
+      break;
+    }
+    // One that could be done without is no failure.
+    if (end) {
+      CHECK(*end == errc::out_of_memory);
+      ++refused;
+    }
+  }
+  CHECK(refused > 5);
+}
+
+}  // namespace
+
+TEST_CASE("a request that comes when there is no memory is answered so, and loses nothing" *
+          doctest::skip(!ferry_test::counts_allocations)) {
+  cluster group(3);
+  constexpr auto call = method_flavour::object_call;
+  constexpr auto creation = method_flavour::object_creation;
+  const auto nothing = [] {};
+  {
+    SUBCASE("of an exclusive object") {
+      const auto s = group[0].remote<ferry::make<shelf>>("worker1");
+      s.created().get();
+      fail_each<&shelf::put, call>(group, &s.handle(), false, nothing);
+      CHECK(s.rpc_sync<&shelf::count>() >= 1);
+    }
+    SUBCASE("of an object whose calls are ordered") {
+      const auto s = group[0].remote<ferry::make<line>>("worker1");
+      s.created().get();
+      fail_each<&shelf::put, call>(group, &s.handle(), false, nothing);
+      CHECK(s.rpc_sync<&shelf::count>() >= 1);
+    }
+    SUBCASE("of an object that has yet to be made") {
+      // Each request finds one that its maker keeps back.
+      int refused = 0;
+      for (std::size_t failing = 1;; ++failing) {
+        REQUIRE(failing < 1000);
+        door.reset();
+        const auto s = group[0].remote<ferry::make<late_shelf>>("worker1");
+        door.await_arrivals(1);
+        const auto argument = group[0].make_rref<tracked>(std::in_place, 1);
+        lone_request request(group[0], group[1], ferry::detail::usable_method<&shelf::put, call>(), &s.handle(), false,
+                             argument);
+        const bool failed = request.arrive(failing);
+        door.open();
+        const std::optional<errc> end = request.settle();
+        CHECK(s.rpc_sync<&shelf::count>() == (end ? 0 : 1));
+        if (!failed) break;
+        if (end) ++refused;
+      }
+      CHECK(refused > 5);
+    }
+    SUBCASE("that makes an object") { fail_each<make_of, method_flavour::creation>(group, nullptr, true, nothing); }
+    SUBCASE("of an object, whose result stays as another one") {
+      const auto s = group[0].remote<ferry::make<shelf>>("worker1");
+      s.created().get();
+      fail_each<&shelf::put_and_leave, creation>(group, &s.handle(), true, nothing);
+    }
+  }
+  await_no_references(group);
+  await([] { return tracked::alive() == 0; });
+}
+
+TEST_CASE("a call that makes an object and comes when its caller has given it up is refused, and nobody's fault") {
+  const ferry_test::captured_log logged(ferry::log_level::info);
+  cluster group(3);
+  {
+    const rref<tracked> argument = group[0].remote<ferry::make<tracked>>("worker2", 1);
+    argument.created().get();
+    lone_request request(group[0], group[1], ferry::detail::usable_method<make_of, method_flavour::creation>(), nullptr,
+                         true, argument);
+    request.give_up();
+    await_figure(group[0], "num_pending_futures", "0");  // the owner has been asked, and will refuse it
+    (void)request.arrive(0);                             // no allocation fails
+    CHECK(request.settle() == errc::reference_deleted);
+    await([&] { return logged.has("make_of", "was not run", "given up"); });
+    CHECK(logged.level_of("make_of", "was not run", "given up") == ferry::log_level::info);
+  }
+  await_no_references(group);
+}
+
+TEST_CASE("objects that are released when there is no memory go later" *
+          doctest::skip(!ferry_test::counts_allocations)) {
+  cluster group(1);
+  for (const std::size_t failing : {2, 3}) {
+    {
+      rref<tracked> own = group[0].make_rref<tracked>(std::in_place, 1);
+      // The first allocation is for what follows from the end of the last handle; the next ones are those to let it go.
+      ferry_test::fail_allocation(failing);
+      own = {};
+      (void)ferry_test::allocation_failed();
+    }
+    const rref<tracked> next = group[0].make_rref<tracked>(std::in_place, 2);
+    CHECK(tracked::alive() >= 1);
+  }
+  await([] { return tracked::alive() == 0; });
+}

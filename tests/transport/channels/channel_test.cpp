@@ -1,0 +1,112 @@
+// Which channel serves which devices, and the suite that all of them pass.
+
+#include <ferry/test_kit/channel_conformance.hpp>
+
+#include "fake_cuda.hpp"
+#include "tests/device/queue_device.hpp"
+
+namespace {
+
+using ferry::device;
+
+constexpr device gpu(int index) { return {ferry::device_kind::cuda, index}; }
+
+struct inline_under_test {
+  using tag = ferry::inline_tensors;
+  static device from() { return {}; }
+  static device to() { return {}; }
+  static std::string missing() { return {}; }
+};
+
+template <class Tag, int From, int To>
+struct cuda_under_test {
+  using tag = Tag;
+  static device from() { return From < 0 ? device() : gpu(From); }
+  static device to() { return To < 0 ? device() : gpu(To); }
+  static std::string missing() { return {}; }
+};
+
+// Between devices of a kind that is not ferry's.
+template <class Tag>
+struct queue_under_test {
+  using tag = Tag;
+  static device from() { return {ferry::device_traits<queue_device>::kind, 0}; }
+  static device to() { return {ferry::device_traits<queue_device>::kind, 1}; }
+  static std::string missing() { return {}; }
+};
+
+// A channel of one's own, which says that it is better.
+struct fast_lane {};
+
+}  // namespace
+
+template <>
+struct ferry::channel_traits<fast_lane> {
+  static constexpr std::string_view name = "fast_lane";
+  static constexpr int priority = 1000;
+  static std::string unusable(const channel_path& path) {
+    return path.from == path.to ? std::string() : "it leads from a device to its namesake only";
+  }
+  static tensor copy(const tensor& packed, device, const stream&) { return packed; }
+};
+
+TEST_CASE("inline conforms") { ferry::test_kit::channel_conformance<inline_under_test>(); }
+TEST_CASE("inproc conforms: from CPU to CPU") {
+  ferry::test_kit::channel_conformance<cuda_under_test<ferry::inproc_tensors, -1, -1>>();
+}
+TEST_CASE("inproc conforms: from a device to another") {
+  ferry::test_kit::channel_conformance<cuda_under_test<ferry::inproc_tensors, 0, 1>>();
+}
+TEST_CASE("inproc conforms: from a device to the CPU") {
+  ferry::test_kit::channel_conformance<cuda_under_test<ferry::inproc_tensors, 0, -1>>();
+}
+TEST_CASE("cuda_staged conforms: from a device to another") {
+  ferry::test_kit::channel_conformance<cuda_under_test<ferry::cuda_staged, 0, 1>>();
+}
+TEST_CASE("cuda_staged conforms: from a device to the CPU") {
+  ferry::test_kit::channel_conformance<cuda_under_test<ferry::cuda_staged, 2, -1>>();
+}
+TEST_CASE("cuda_staged conforms: from the CPU to a device") {
+  ferry::test_kit::channel_conformance<cuda_under_test<ferry::cuda_staged, -1, 5>>();
+}
+
+TEST_CASE("inproc conforms: between devices of a kind of one's own") {
+  ferry::register_devices<queue_device>();
+  ferry::test_kit::channel_conformance<queue_under_test<ferry::inproc_tensors>>();
+}
+TEST_CASE("cuda_staged conforms: between devices of a kind of one's own") {
+  ferry::register_devices<queue_device>();
+  ferry::test_kit::channel_conformance<queue_under_test<ferry::cuda_staged>>();
+}
+
+TEST_CASE("the best channel that can is chosen, and those before it say why they cannot") {
+  const auto name_of = [](const ferry::channel_path& path) {
+    const ferry::channel_factory* found = ferry::find_channel(path);
+    return found ? std::string(found->name) : "none";
+  };
+  CHECK(name_of({{}, {}, false, false, "not here"}) == "inline");
+  CHECK(name_of({{}, {}, true, true, ""}) == "inproc");
+  CHECK(name_of({gpu(0), gpu(1), true, true, ""}) == "inproc");
+  CHECK(name_of({gpu(0), gpu(1), false, true, ""}) == "cuda_staged");
+  CHECK(name_of({gpu(0), {}, false, true, ""}) == "cuda_staged");
+  CHECK(name_of({{}, gpu(3), false, true, ""}) == "cuda_staged");
+  CHECK(name_of({{}, gpu(3), false, false, "not here"}) == "none");
+
+  const auto none = ferry::choose_channel(ferry::known_channels(), {gpu(0), {}, false, false, "the peer is too old"});
+  CHECK(none.used == nullptr);
+  REQUIRE(none.skipped.size() == 3);
+  CHECK(none.skipped[0].name == "inproc");
+  CHECK(none.skipped[2].name == "cuda_staged");
+  CHECK(none.skipped[2].reason == "the peer is too old");
+
+  const auto more = ferry::channel_list<ferry::cuda_staged, fast_lane, ferry::inproc_tensors>::factories();
+  const auto own = ferry::choose_channel(more, {gpu(0), gpu(0), false, true, ""});
+  REQUIRE(own.used);
+  CHECK(own.used->name == "fast_lane");
+  const auto staged = ferry::choose_channel(more, {gpu(0), gpu(1), false, true, ""});
+  REQUIRE(staged.used);
+  CHECK(staged.used->name == "cuda_staged");
+  REQUIRE(staged.skipped.size() == 2);
+  CHECK(staged.skipped[0].name == "fast_lane");
+  CHECK(staged.skipped[0].reason == "it leads from a device to its namesake only");
+}

@@ -1,0 +1,274 @@
+// Byte streams with tensors for devices: what a message says, and what becomes of it.
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <sys/socket.h>
+
+#include <ferry/device/current.hpp>
+#include <ferry/tensor/factories.hpp>
+#include <ferry/tensor/ops.hpp>
+#include <ferry/tensor/pack.hpp>
+#include <ferry/test_kit/transport_kit.hpp>
+
+#include "fake_cuda.hpp"
+#include "transport/streams/frame_reader.hpp"
+#include "transport/streams/stream_connection.hpp"
+
+namespace {
+
+using namespace ferry;
+using test_kit::make_message;
+using test_kit::make_tensor;
+
+constexpr device gpu(int index) { return {device_kind::cuda, index}; }
+
+struct picky_recorder : test_kit::recorder {
+  std::atomic<int> refused{-1};  // the device that is not taken
+  [[nodiscard]] bool takes_tensors_on(device where) const noexcept override { return where.index != refused.load(); }
+};
+
+struct stream_pair {
+  std::shared_ptr<reactor> loop = shared_reactor();
+  std::shared_ptr<connection> near_end, far_end;
+  std::shared_ptr<picky_recorder> near_log = std::make_shared<picky_recorder>();
+  std::shared_ptr<picky_recorder> far_log = std::make_shared<picky_recorder>();
+  explicit stream_pair(bool device_tensors = true) {
+    int ends[2];
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+    near_end = detail::make_stream_connection(*loop, ends[0], "test", "test near", {}, {}, device_tensors);
+    far_end = detail::make_stream_connection(*loop, ends[1], "test", "test far", {}, {}, device_tensors);
+    near_end->start(near_log);
+    far_end->start(far_log);
+  }
+  ~stream_pair() {
+    near_end->close(make_error(errc::shutting_down, "the test is over"));
+    near_log->wait_closed();
+    far_log->wait_closed();
+  }
+};
+
+outgoing_message message_for(std::uint64_t id, std::vector<tensor> tensors, std::vector<device> targets) {
+  outgoing_message message = make_message(id, 100, std::move(tensors));
+  message.targets = std::move(targets);
+  message.finish();
+  return message;
+}
+
+std::pair<errc, std::string> failure_of(const inbound_message& message) {
+  try {
+    if (message.failure) std::rethrow_exception(message.failure);
+  } catch (const error& problem) {
+    return {problem.kind(), problem.what()};
+  }
+  return {errc{}, ""};
+}
+
+// In the order of the streams on which it has arrived.
+bool holds(const inbound_message& message, std::uint64_t seed, std::int64_t bytes) {
+  if (message.failure || message.tensors.size() != 1) return false;
+  for (const stream& each : message.streams) current_stream(each.device()).wait(each);
+  return test_kit::is_tensor(message.tensors[0].to(device()), seed, bytes);
+}
+
+}  // namespace
+
+TEST_CASE("a tensor for a device that there is not, or is not taken, fails its message alone") {
+  stream_pair pair;
+  pair.far_log->refused = 2;
+  const auto blocks = fake_cuda::blocks_in_use(1);
+  const tensor cpu = make_tensor(1, 100'000);
+  struct {
+    device where;
+    const char* text;
+  } const bad[]{{gpu(8), "cuda:8"},
+                {gpu(2), "not among the devices"},
+                {{static_cast<device_kind>(77), 0}, "77"},
+                {{device_kind::cpu, 3}, "cpu"}};
+  std::uint64_t id = 0;
+  for (const auto& each : bad) {
+    pair.near_end->send(message_for(++id, {cpu, make_tensor(2, 5'000'000)}, {gpu(1), each.where}));
+    pair.near_end->send(message_for(++id, {cpu}, {gpu(1)}));
+  }
+  const auto got = pair.far_log->take(id);
+  REQUIRE(got.size() == id);
+  for (std::size_t i = 0; i != got.size(); ++i) {
+    CHECK(test_kit::is_message(got[i], i + 1, 100));
+    if (i % 2 == 0) {
+      const auto [kind, text] = failure_of(got[i]);
+      CHECK(kind == errc::bad_device);
+      CHECK_MESSAGE(text.find(bad[i / 2].text) != text.npos, text);
+      CHECK(got[i].tensors.empty());
+    } else {
+      CHECK(got[i].failure == nullptr);
+      REQUIRE(got[i].tensors.size() == 1);
+      CHECK(got[i].tensors[0].device() == gpu(1));
+      REQUIRE(got[i].streams.size() == 1);
+      CHECK(got[i].streams[0].device() == gpu(1));
+    }
+  }
+  fake_cuda::drain();
+  CHECK(fake_cuda::blocks_in_use(1) == blocks + 4);  // of the messages that are here
+  CHECK(pair.far_log->times_closed() == 0);
+}
+
+TEST_CASE("a device that fails while its tensor is being written ends this message, and no other") {
+  stream_pair pair;
+  const std::int64_t bytes = 12 * static_cast<std::int64_t>(staging_piece);
+  const tensor t = make_tensor(3, bytes).to(gpu(3));
+  const tensor small = make_tensor(4, 1000).to(gpu(4));
+  // Nobody reads until the device has failed.
+  pair.far_end->pause_reading();
+  pair.near_end->send(message_for(1, {t}, {gpu(5)}));
+  pair.near_end->send(message_for(2, {small}, {gpu(5)}));
+  while (pair.near_end->unwritten_bytes() > static_cast<std::uint64_t>(bytes)) std::this_thread::yield();
+  fake_cuda::break_device(3, 719);
+  pair.far_end->resume_reading();
+  auto got = pair.far_log->take(2);
+  fake_cuda::mend();
+  REQUIRE(got.size() == 2);
+  if (got[0].header.call_id != 1) std::swap(got[0], got[1]);  // the small one may have been there first
+  const auto [kind, text] = failure_of(got[0]);
+  CHECK(kind == errc::device_failure);
+  CHECK_MESSAGE(text.find("cuda:3") != text.npos, text);
+  CHECK(got[0].tensors.empty());
+  CHECK(holds(got[1], 4, 1000));
+  CHECK(pair.near_end->unwritten_bytes() == 0);
+}
+
+TEST_CASE("a device that has failed before its tensors are written: the message arrives without them") {
+  stream_pair pair;
+  const tensor t = make_tensor(3, 8 * static_cast<std::int64_t>(staging_piece)).to(gpu(6));
+  fake_cuda::break_device(6, 719);
+  outgoing_message message = make_message(1, 100);
+  message.tensors = {t};
+  CHECK_THROWS_AS(message.finish(), error);  // it cannot even be marked
+  fake_cuda::mend();
+  fake_cuda::drain();
+  fake_cuda::fail(fake_cuda::call::stream_wait_event, 719);
+  pair.near_end->send(message_for(1, {t}, {}));
+  fake_cuda::fail_nothing();
+  pair.near_end->send(message_for(2, {t}, {}));
+  auto got = pair.far_log->take(2);
+  REQUIRE(got.size() == 2);
+  if (got[0].header.call_id != 1) std::swap(got[0], got[1]);
+  CHECK(failure_of(got[0]).first == errc::device_failure);
+  CHECK(got[0].header.tensor_bytes == 0);
+  CHECK(test_kit::is_message(got[0], 1, 100));
+  CHECK(test_kit::is_message(got[1], 2, 100));
+  CHECK(holds(got[1], 3, 8 * static_cast<std::int64_t>(staging_piece)));
+}
+
+TEST_CASE("who sends does not wait for a tensor behind one without elements") {
+  stream_pair pair;
+  outgoing_message message = message_for(1, {empty({0}, dtype::u8, gpu(5)), make_tensor(1, 3000).to(gpu(5))}, {});
+  fake_cuda::drain();  // the tensors are there; the message begins to be written at once
+  {
+    const fake_cuda::pause nothing_runs;
+    pair.near_end->send(std::move(message));
+  }
+  const auto got = pair.far_log->take(1);
+  REQUIRE(got.size() == 1);
+  REQUIRE(got[0].tensors.size() == 2);
+  CHECK(got[0].tensors[0].numel() == 0);
+  CHECK(test_kit::is_tensor(got[0].tensors[1], 1, 3000));
+}
+
+TEST_CASE("a connection that is closed writes what its devices have yet to bring; closed again it does not") {
+  for (const bool twice : {false, true}) {
+    stream_pair pair;
+    const tensor t = make_tensor(7, 100'000).to(gpu(0));
+    fake_cuda::drain();
+    {
+      const fake_cuda::pause nothing_runs;
+      const tensor late = t.clone();
+      pair.near_end->send(message_for(1, {late}, {}));
+      pair.near_end->close(make_error(errc::shutting_down, "enough"));
+      if (twice) pair.near_end->close(make_error(errc::shutting_down, "at once"));
+      if (!twice) CHECK(pair.near_log->times_closed() == 0);
+    }
+    CHECK(pair.far_log->wait_closed());
+    CHECK(pair.far_log->count() == (twice ? 0 : 1));
+  }
+}
+
+TEST_CASE("a peer that does not know device tensors is sent none, and the connection says why") {
+  stream_pair pair(false);
+  CHECK_FALSE(pair.near_end->carries_device_tensors());
+  CHECK(pair.near_end->why_no_device_tensors() ==
+        "the ferry release of the other end moves tensors from CPU to CPU only");
+  CHECK(stream_pair().near_end->carries_device_tensors());
+}
+
+TEST_CASE(
+    "bytes that came along into the block stay before those that are received later, however full the devices are") {
+  const channel_context context = make_channel_context(shared_reactor(), [] {});
+  struct sink final : detail::message_sink {
+    const channel_context* with = nullptr;
+    std::vector<inbound_message> got;
+    void on_frame(inbound_message&& message) override { got.push_back(std::move(message)); }
+    [[nodiscard]] const channel_context* channels() const noexcept override { return with; }
+    [[nodiscard]] bool takes_tensors_on(device) const noexcept override { return true; }
+  } into;
+  into.with = &context;
+  const std::int64_t bytes = 6 * static_cast<std::int64_t>(staging_piece);
+  const outgoing_message message = message_for(1, {make_tensor(9, bytes)}, {gpu(1)});
+  std::vector<std::byte> stream(message.bytes.data(), message.bytes.data() + message.bytes.size());
+  const auto data = packed_bytes(message.tensors[0]);
+  stream.insert(stream.end(), data.begin(), data.end());
+  detail::frame_reader reader({});
+  std::size_t done = 0;
+  // Steps that leave some room in each block, so that the next bytes come through the reader's own.
+  const auto feed = [&](bool go_on_first = true) {
+    std::array<iovec, detail::frame_reader::max_vectors> vectors;
+    std::size_t total = 0;
+    if (reader.stalled() && go_on_first) reader.go_on(into);
+    if (!into.got.empty() || reader.prepare(vectors, total) == 0) return false;
+    const std::size_t part = std::min({vectors[0].iov_len, stream.size() - done, std::size_t{104'000}});
+    std::memcpy(vectors[0].iov_base, stream.data() + done, part);
+    done += part;
+    reader.commit(part, into);
+    return true;
+  };
+  {
+    const fake_cuda::pause nothing_runs;
+    while (feed()) {
+    }
+    CHECK(done < stream.size());
+    CHECK(done <= staging_window + 200'000);
+    CHECK(reader.stalled());
+  }
+  fake_cuda::drain();
+  feed(false);  // between a look and the next bytes the device has got further
+  while (into.got.empty()) {
+    if (!feed()) fake_cuda::drain();
+  }
+  CHECK(holds(into.got[0], 9, bytes));
+}
+
+TEST_CASE("page-locked memory is not used again before the device has read it: without its mark it is") {
+  for (const bool marked : {true, false}) {
+    stream_pair pair;
+    pair.near_end->send(message_for(1, {make_tensor(1, 1000)}, {gpu(1)}));
+    CHECK(holds(pair.far_log->take(1).at(0), 1, 1000));
+    fake_cuda::drain();
+    std::vector<inbound_message> got;
+    {
+      const fake_cuda::pause nothing_runs;
+      if (!marked) fake_cuda::skip(fake_cuda::call::event_record, 1);
+      for (const std::uint64_t id : {2U, 3U}) {
+        pair.near_end->send(message_for(id, {make_tensor(id, 1000)}, {gpu(1)}));
+        got.push_back(std::move(pair.far_log->take(1).at(0)));
+      }
+      fake_cuda::fail_nothing();
+    }
+    CHECK(holds(got[0], 2, 1000) == marked);
+    CHECK(holds(got[1], 3, 1000));
+  }
+}

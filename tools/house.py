@@ -1,0 +1,75 @@
+"""The layout of the source tree: floors, rooms, and a sentence for each. The floor check and the picture of docs/architecture.md
+read it from here."""
+
+# (folder, what it holds, library). Floors of one entry stand beside each other and do not include each other.
+FLOORS = [
+    [("base", "errors, ids, bytes, time, log and trace hooks, type and method names, addresses and descriptors")],
+    [("device", "devices, streams and events, `device_traits` for `cpu` and `cuda`, memory of the host and of devices")],
+    [("tensor", "element types, storage, the tensor handle, views, factories, operations, `tensor_traits` for foreign tensor types")],
+    [("wire", "frames, archives over contiguous memory, messages: header, extension records, payload, tensors beside it; limits")],
+    [("transport", "connections that move messages: `tcp`, `unix`, `inproc`; channels that move the bytes of tensors: `inline`, `inproc`, "
+                   "`cuda_staged`; the reactor")],
+    [("store", "key-value stores for the rendezvous of workers: `tcp`, `file`, `hash`, prefixes")],
+    [("backend", "`backend_traits`, options, device maps and their checks, the abstract agent, the native backend, static and dynamic "
+                 "groups, failure detection")],
+    [("rpc", "methods, futures, tasks, calls, the call context, references, workers")],
+    [("group", "collectives over workers")],
+    [("autograd", "gradients, local and distributed")],
+    [("nn", "modules"), ("optim", "optimizers")],
+    [("profiler", "spans of calls"), ("adapters", "bridges to other libraries: Asio, Eigen, mdspan, spans")],
+]
+
+# The rooms (sub-folders) of a floor below src/, from the inside out. A file includes headers of its own room, of the floor's own
+# folder and of the rooms before its own in this list.
+ROOMS = {
+    "base": [("net", "sockets' options")],
+    "device": [
+        ("memory", "pools of host memory, page-locked memory, staging of copies"),
+        ("cuda", "the table of CUDA runtime functions, contexts, memory pools"),
+    ],
+    "transport": [
+        ("reactor", "the threads that wait for descriptors, timers and devices"),
+        ("channels", "how the bytes of tensors travel: staged through page-locked memory, copied within a process"),
+        ("streams", "connections over byte streams: reading, writing, the framing of messages"),
+        ("sockets", "addresses, listeners, handshakes; tcp and unix"),
+        ("inproc", "connections within a process"),
+    ],
+    "store": [
+        ("memory", "the key table; stores within a process, and prefixes"),
+        ("file", "the file store and its log"),
+        ("tcp", "the TCP store: client, server, protocol"),
+        ("launch", "init methods, launchers' environments, rendezvous"),
+    ],
+    "backend": [
+        ("devices", "device maps: checks, records, placement"),
+        ("links", "what a worker keeps of each peer: outgoing and incoming links, control connections, flow limits, leases"),
+        ("membership", "who is in the group: static groups, the log of dynamic ones, records in the store"),
+        ("failure", "declaring workers dead, fencing"),
+        ("agent", "the native agent, its options, routes and lookups"),
+    ],
+    "rpc": [
+        ("futures", "futures, promises, tasks and the call context"),
+        ("methods", "the method table, exceptions that keep their type, plug-ins"),
+        ("references/protocol", "the counting of references as a value type without I/O, its records and messages"),
+        ("calls", "outgoing calls: synchronous, asynchronous, one-way, and what they report"),
+        ("objects", "objects at their owner: turns, order on devices"),
+        ("serving", "incoming calls and the threads that run handlers"),
+        ("references/table", "the table of references of a worker, handles, the exchange with other workers"),
+        ("diagnostics", "open calls, the flight recorder and its records"),
+        ("worker", "the worker: start, shutdown, what its parts share"),
+    ],
+}
+
+# The class whose member functions fill several rooms of a floor: sources may include its header wherever they stand.
+HUB = {
+    "backend": "src/backend/agent/native_agent.hpp",
+    "rpc": "src/rpc/worker/worker_core.hpp",
+}
+
+# Includes against the order of rooms that stand until calls have one seam that references attach to.
+AGAINST_THE_ORDER = {
+    "src/rpc/calls/async_call.cpp": ["src/rpc/references/table/reference_table.hpp"],
+    "src/rpc/calls/call.cpp": ["src/rpc/references/table/reference_table.hpp"],
+    "src/rpc/calls/call_report.cpp": ["src/rpc/references/table/reference_table.hpp"],
+    "src/rpc/serving/served_call.cpp": ["src/rpc/references/table/reference_table.hpp"],
+}
