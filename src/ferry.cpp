@@ -44,8 +44,8 @@
 #include "device/device.cpp"
 #include "device/device_state.cpp"
 #include "device/memory/cpu_pool.cpp"
-#include "device/memory/landing_memory.cpp"
 #include "device/memory/memory.cpp"
+#include "device/memory/pinned_memory.cpp"
 #include "device/memory/staging.cpp"
 #include "device/stream.cpp"
 
@@ -85,7 +85,7 @@
 #include "transport/inproc/inproc_connection.cpp"
 #include "transport/reactor/control_thread.cpp"
 #include "transport/reactor/io_threads.cpp"
-#include "transport/reactor/landing.cpp"
+#include "transport/reactor/pending_copy.cpp"
 #include "transport/sockets/accept_handshake.cpp"
 #include "transport/sockets/acceptor_registry.cpp"
 #include "transport/sockets/address.cpp"
@@ -188,7 +188,7 @@
 #include "rpc/references/table/reference_state.cpp"
 #include "rpc/references/table/reference_table.cpp"
 #include "rpc/serving/handler_pool.cpp"
-#include "rpc/serving/served_call.cpp"
+#include "rpc/serving/incoming_call.cpp"
 #include "rpc/worker/worker.cpp"
 #include "rpc/worker/worker_core.cpp"
 

@@ -71,5 +71,5 @@ AGAINST_THE_ORDER = {
     "src/rpc/calls/async_call.cpp": ["src/rpc/references/table/reference_table.hpp"],
     "src/rpc/calls/call.cpp": ["src/rpc/references/table/reference_table.hpp"],
     "src/rpc/calls/call_report.cpp": ["src/rpc/references/table/reference_table.hpp"],
-    "src/rpc/serving/served_call.cpp": ["src/rpc/references/table/reference_table.hpp"],
+    "src/rpc/serving/incoming_call.cpp": ["src/rpc/references/table/reference_table.hpp"],
 }

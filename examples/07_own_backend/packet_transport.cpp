@@ -72,25 +72,25 @@ bool is_of_this_user(int socket) {
 // ---- the handshake: a packet each way. The answer is the reply, or an error's number and text.
 
 ferry::serialized encode(const ferry::hello& from) {
-  return ferry::serialize(from.group, from.name, from.id.value, from.life.value, from.target, from.features,
+  return ferry::serialize(from.group, from.name, from.id.value, from.incarnation.value, from.target, from.features,
                           from.joined);
 }
 ferry::hello decode_hello(const std::vector<std::byte>& packet) {
-  auto [group, name, id, life, target, features, joined] =
+  auto [group, name, id, incarnation, target, features, joined] =
       ferry::deserialize<std::string, std::string, std::int32_t, std::uint64_t, std::string, std::uint64_t,
                          std::uint64_t>(packet, {});
   features |= ferry::feature_authenticated;
-  return {std::move(group), std::move(name), {id}, {life}, std::move(target), features, joined};
+  return {std::move(group), std::move(name), {id}, {incarnation}, std::move(target), features, joined};
 }
 ferry::serialized encode(const ferry::hello_reply& reply, int error, const std::string& text) {
-  return ferry::serialize(error, text, reply.name, reply.id.value, reply.life.value, reply.features);
+  return ferry::serialize(error, text, reply.name, reply.id.value, reply.incarnation.value, reply.features);
 }
 ferry::hello_reply decode_answer(const std::vector<std::byte>& packet) {
-  auto [error, text, name, id, life, features] =
+  auto [error, text, name, id, incarnation, features] =
       ferry::deserialize<int, std::string, std::string, std::int32_t, std::uint64_t, std::uint64_t>(packet, {});
   if (error != 0) ferry::throw_error(static_cast<errc>(error), text);
   features |= ferry::feature_authenticated;
-  return {std::move(name), {id}, {life}, features};
+  return {std::move(name), {id}, {incarnation}, features};
 }
 
 constexpr std::chrono::seconds handshake_limit{10};

@@ -7,8 +7,8 @@
 
 namespace ferry::inline v0 {
 
-incarnation incarnation::random() {
-  incarnation result;
+incarnation_id incarnation_id::random() {
+  incarnation_id result;
   while (result.value == 0) {
     if (::getrandom(&result.value, sizeof result.value, 0) != static_cast<ssize_t>(sizeof result.value) &&
         errno != EINTR) {

@@ -23,7 +23,7 @@ future<gather_answer> serve_gather(const gather_arrival& arrival) {
   const std::shared_ptr<worker_core> here = current_worker();
   const ferry::agent& agent = here->agent();
   // Not by its id: that may be another worker's by now.
-  const auto* call = dynamic_cast<const served_call*>(thread_context());
+  const auto* call = dynamic_cast<const incoming_call*>(thread_context());
   const worker_info* sender = call ? call->sender() : nullptr;
   const std::string from = sender ? sender->name() : agent.find(this_call().caller()).name();
   const auto& members = arrival.members;

@@ -323,7 +323,7 @@ bool detail::names_devices(const frame_header& header, std::span<const std::byte
   return false;
 }
 
-void outcome_record::encode(std::byte* out) const noexcept {
+void transfer_status::encode(std::byte* out) const noexcept {
   const std::size_t length = std::min(text.size(), longest_text);
   std::memset(out, 0, encoded_size);
   detail::store_le(out, static_cast<std::uint32_t>(code));
@@ -331,8 +331,8 @@ void outcome_record::encode(std::byte* out) const noexcept {
   if (length != 0) std::memcpy(out + 8, text.data(), length);
 }
 
-outcome_record outcome_record::decode(const std::byte* in) {
-  outcome_record result;
+transfer_status transfer_status::decode(const std::byte* in) {
+  transfer_status result;
   const auto code = static_cast<std::int32_t>(detail::load_le<std::uint32_t>(in));
   const std::size_t length = detail::load_le<std::uint32_t>(in + 4);
   if (length > longest_text || (code == 0 && length != 0)) {

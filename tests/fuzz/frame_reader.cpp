@@ -118,13 +118,13 @@ outcome read_at_once(bytes left) {
         rest = rest.subspan(to.size());
       }
       if ((message.header.flags & ferry::frame_outcome) != 0) {
-        if (rest.size() < ferry::outcome_record::encoded_size) break;
-        const auto how = ferry::outcome_record::decode(rest.data());
+        if (rest.size() < ferry::transfer_status::encoded_size) break;
+        const auto how = ferry::transfer_status::decode(rest.data());
         if (how.code != ferry::errc{}) {
           message.failure = ferry::make_error(how.code, how.text);
           message.tensors.clear();
         }
-        rest = rest.subspan(ferry::outcome_record::encoded_size);
+        rest = rest.subspan(ferry::transfer_status::encoded_size);
       }
       ferry::check_received(message.tensors);
       left = rest;
@@ -194,7 +194,7 @@ void run(bytes input) {
   if (!whole.refused) require(pieces.mid_message == whole.mid_message, "the end of a message is noticed");
 }
 
-void append(std::vector<std::byte>& to, ferry::outgoing_message& message, const ferry::outcome_record* how = nullptr) {
+void append(std::vector<std::byte>& to, ferry::outgoing_message& message, const ferry::transfer_status* how = nullptr) {
   message.finish();
   const bytes flat = message.bytes.bytes();
   to.insert(to.end(), flat.begin(), flat.end());
@@ -203,8 +203,8 @@ void append(std::vector<std::byte>& to, ferry::outgoing_message& message, const 
     to.insert(to.end(), data.begin(), data.end());
   }
   if (how) {
-    to.resize(to.size() + ferry::outcome_record::encoded_size);
-    how->encode(to.data() + to.size() - ferry::outcome_record::encoded_size);
+    to.resize(to.size() + ferry::transfer_status::encoded_size);
+    how->encode(to.data() + to.size() - ferry::transfer_status::encoded_size);
   }
 }
 
@@ -238,7 +238,7 @@ void seeds(const seed_sink& sink) {
     message.header.flags = ferry::frame_outcome;
     message.begin_payload();
     message.tensors = {ferry::zeros({3, 5}), ferry::zeros({70})};
-    const ferry::outcome_record how{*text == 0 ? ferry::errc{} : ferry::errc::device_failure, text};
+    const ferry::transfer_status how{*text == 0 ? ferry::errc{} : ferry::errc::device_failure, text};
     stream.clear();
     append(stream, message, &how);
     append(stream, message, &how);

@@ -80,7 +80,7 @@ void seeds(const seed_sink& sink) {
   hello.name = "worker0";
   hello.target = "worker1";
   hello.id = ferry::worker_id{3};
-  hello.life = ferry::incarnation{4};
+  hello.incarnation = ferry::incarnation_id{4};
   const d::nonce once{std::byte{1}, std::byte{2}};
   sink("hello-offer", seed().number(std::uint8_t{0}).add(d::encode_hello(hello, &once)));
   sink("challenge", seed().number(std::uint8_t{1}).add(d::encode_challenge(once)));

@@ -16,8 +16,8 @@ namespace {
 using namespace ferry::detail;
 using kind = reference_control::kind;
 
-constexpr peer_life self{{ferry::worker_id{1}}, {0x11}};
-constexpr peer_life sender{{ferry::worker_id{2}}, {0x22}};
+constexpr peer_incarnation self{{ferry::worker_id{1}}, {0x11}};
+constexpr peer_incarnation sender{{ferry::worker_id{2}}, {0x22}};
 
 ferry::outgoing_message written(const reference_records& records) {
   ferry::outgoing_message message;
@@ -60,7 +60,7 @@ void carry_out(bytes input) {
   reference_effects effects;
   // An object of its own, in a reply to the sender: what it says must end no more than its own part in that.
   const object_id own = worker.own();
-  (void)worker.hand_over(own, sender);
+  (void)worker.transfer(own, sender);
   std::vector<reference_answer> first;
   for (const reference_control& each : batch.controls) first.push_back(worker.on_control(sender, each, effects));
   require(worker.look_up(own) == reference_protocol::knowledge::here, "an object with a handle stays");
@@ -95,12 +95,12 @@ void seeds(const seed_sink& sink) {
   ferry::outgoing_message request = written(records);
   sink("request", records_of(request));
   records = {};
-  records.from = sender.life;
+  records.from = sender.incarnation;
   records.references = {{object, 1}, {{sender, sender, 7}, 2}};
   ferry::outgoing_message reply = written(records);
   sink("references", records_of(reply));
 
-  reference_batch batch{sender.life, self.life, {}};
+  reference_batch batch{sender.incarnation, self.incarnation, {}};
   const auto add = [&](kind what, fork_key key, std::uint64_t number) {
     batch.controls.push_back({what, object, key, number});
   };
@@ -109,7 +109,7 @@ void seeds(const seed_sink& sink) {
   add(kind::user_delete, {fork_key::numbered_by::holder, 2}, 0);
   add(kind::user_delete, {fork_key::numbered_by::owner, 1}, 0);
   add(kind::child_accept, {}, 1);
-  add(kind::hand_over_query, {}, 5);
+  add(kind::transfer_query, {}, 5);
   ferry::byte_buffer payload;
   std::vector<ferry::tensor> tensors;
   encode_values<reference_batch>(payload, tensors, batch);

@@ -13,7 +13,8 @@ void run(bytes input) {
     require(record.who.id().value == 3 && !record.who.name().empty(), "a record names its worker");
     const std::string again = record.encode();
     const auto twice = ferry::detail::worker_record::decode(again, 3);
-    require(twice.who.name() == record.who.name() && twice.life == record.life && twice.addresses == record.addresses,
+    require(twice.who.name() == record.who.name() && twice.incarnation == record.incarnation &&
+                twice.addresses == record.addresses,
             "a record survives its encoding");
     require(twice.metadata == record.metadata, "so do metadata");
     require(!record.devices == !twice.devices && (!record.devices || *twice.devices == *record.devices), "and devices");

@@ -76,15 +76,15 @@ struct device_route {
   device from = {};
   device to = {};
   std::string channel = {};  ///< its name; empty: there is none
-  std::vector<skipped_way> skipped =
+  std::vector<rejected_route> skipped =
       {};  ///< channels that are better, or all if there is none, and why they are not used
 };
 
 /// How messages reach a worker, at one moment.
 struct route_info {
-  std::string transport = {};             ///< of the connection for calls to it; empty: none is open
-  std::string description = {};           ///< where it leads
-  std::vector<skipped_way> skipped = {};  ///< transports that are better, and why they are not used
+  std::string transport = {};                ///< of the connection for calls to it; empty: none is open
+  std::string description = {};              ///< where it leads
+  std::vector<rejected_route> skipped = {};  ///< transports that are better, and why they are not used
   std::vector<device_route> devices =
       {};  ///< from CPU to CPU, and for each entry of the device maps; none without a connection
 };
@@ -108,7 +108,7 @@ class reply_channel {
   /// Who sent the request: another worker may have its id by now. Null: of a backend that does not say.
   [[nodiscard]] virtual const worker_info* sender() const noexcept { return nullptr; }
   /// In which life. None: of a backend that does not say.
-  [[nodiscard]] virtual incarnation sender_life() const noexcept { return {}; }
+  [[nodiscard]] virtual incarnation_id sender_incarnation() const noexcept { return {}; }
   /// Sends the answer to `call_id`: reply, exception or failure. The header's call_id is set here. Never blocks; if the
   /// caller is gone the answer is dropped. Throws what outgoing_message::finish throws; then nothing was sent.
   virtual void reply(std::uint64_t call_id, outgoing_message&& answer) = 0;
@@ -136,7 +136,7 @@ struct member_event {
   };
   kind what{};
   worker_info who;
-  incarnation life;
+  incarnation_id incarnation;
   std::string reason;
 };
 
@@ -166,7 +166,7 @@ class request_handler {
   /// In order for each worker. Must not run user code.
   virtual void on_member_event(const member_event& event) noexcept { (void)event; }
   /// A member that has left has ended its calls and handlers by now, too: nothing more comes from it. After its event.
-  virtual void on_member_end(worker_id id, incarnation life) noexcept { (void)id, (void)life; }
+  virtual void on_member_end(worker_id id, incarnation_id incarnation) noexcept { (void)id, (void)incarnation; }
   /// The same.
   virtual void on_link_event(const link_event& event) noexcept { (void)event; }
   /// This worker is about to leave its group: no call is running or under way, and whoever it leaves with has come as far.
@@ -204,15 +204,15 @@ struct agent_counters {
 /// Who has a name or an id, and since when: another one may take either later.
 struct located_worker {
   worker_info who;
-  incarnation life = {};  ///< none: of a backend that does not say
+  incarnation_id incarnation = {};  ///< none: of a backend that does not say
 };
 
 /// Whom a call is for.
 struct call_target {
   // NOLINTNEXTLINE(google-explicit-constructor): most do not care for more
-  call_target(worker_id to, incarnation its = {}) noexcept : id(to), life(its) {}
+  call_target(worker_id to, incarnation_id its = {}) noexcept : id(to), incarnation(its) {}
   worker_id id;
-  incarnation life;  ///< none: whoever has the id
+  incarnation_id incarnation;  ///< none: whoever has the id
 };
 
 /// All members are thread-safe.
@@ -221,7 +221,7 @@ class agent {
   virtual ~agent() = default;
 
   [[nodiscard]] virtual const worker_info& self() const noexcept = 0;
-  [[nodiscard]] virtual incarnation life() const noexcept = 0;
+  [[nodiscard]] virtual incarnation_id incarnation() const noexcept = 0;
   /// Workers join and leave the group while it runs.
   [[nodiscard]] virtual bool dynamic() const noexcept { return false; }
   /// Everybody in the group, this worker included, by id.

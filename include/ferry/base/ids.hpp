@@ -19,11 +19,11 @@ struct worker_id {
 };
 
 /// One life of a worker: drawn at random when it starts, so that a restarted worker is told from its predecessor.
-struct incarnation {
+struct incarnation_id {
   std::uint64_t value = 0;
-  friend constexpr auto operator<=>(incarnation, incarnation) noexcept = default;
+  friend constexpr auto operator<=>(incarnation_id, incarnation_id) noexcept = default;
   /// A fresh random one (never zero), from the operating system's generator.
-  static incarnation random();
+  static incarnation_id random();
 };
 
 /// An identity unique in a group: the creating worker and a counter there.

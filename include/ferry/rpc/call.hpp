@@ -12,8 +12,8 @@
 #include <utility>
 
 #include <ferry/backend/agent.hpp>
+#include <ferry/rpc/detail/incoming_call.hpp>
 #include <ferry/rpc/detail/reference_handle.hpp>
-#include <ferry/rpc/detail/served_call.hpp>
 #include <ferry/rpc/future.hpp>
 #include <ferry/rpc/method.hpp>
 #include <ferry/rpc/named.hpp>
@@ -34,12 +34,12 @@ struct call_facts {
   const method_entry* method = nullptr;
   worker_info peer;
   timeout limit;
-  bool inherited = false;  ///< the limit is what was left of the running handler's deadline
-  incarnation life = {};   ///< of the peer
+  bool inherited = false;           ///< the limit is what was left of the running handler's deadline
+  incarnation_id incarnation = {};  ///< of the peer
 };
 
 /// Who wants the answer of a call.
-enum class answer_for : std::uint8_t {
+enum class call_mode : std::uint8_t {
   waiting,  ///< the thread that makes it waits for it
   later,    ///< a future, or the reference to what it makes
   nobody,   ///< one-way
@@ -50,12 +50,11 @@ class outgoing_call {
  public:
   /// Throws errc::unknown_worker, errc::not_initialized, errc::rpc_timeout if the deadline of the running handler has
   /// passed, or passes while the destination is looked for, errc::call_cancelled if the stop token is stopped.
-  outgoing_call(std::shared_ptr<worker_core> worker, const to& destination, const method_entry& method,
-                answer_for whom);
+  outgoing_call(std::shared_ptr<worker_core> worker, const to& destination, const method_entry& method, call_mode whom);
   /// The same for an object, at its owner. Throws what the reference has failed with, too: its creation, or
   /// errc::reference_deleted, peer_lost.
   outgoing_call(const reference_handle& object, const call_options& options, const method_entry& method,
-                answer_for whom);
+                call_mode whom);
   ~outgoing_call();
   outgoing_call(const outgoing_call&) = delete;
   outgoing_call& operator=(const outgoing_call&) = delete;
@@ -97,7 +96,7 @@ class outgoing_call {
 
  private:
   void bound();
-  void begin(answer_for whom);
+  void begin(call_mode whom);
   void place_tensors();
 
   void take_over_streams();
@@ -297,19 +296,19 @@ reference_handle finish_creation(outgoing_call& call, const A&... args) {
 
 template <auto F, class... A>
 auto call_sync(std::shared_ptr<worker_core> worker, const to& destination, const A&... args) -> result_of<F> {
-  outgoing_call call(std::move(worker), destination, usable_method<F>(), answer_for::waiting);
+  outgoing_call call(std::move(worker), destination, usable_method<F>(), call_mode::waiting);
   return finish_sync<F, method_flavour::call>(call, args...);
 }
 
 template <auto F, class... A>
 auto call_async(std::shared_ptr<worker_core> worker, const to& destination, const A&... args) -> future<result_of<F>> {
-  outgoing_call call(std::move(worker), destination, usable_method<F>(), answer_for::later);
+  outgoing_call call(std::move(worker), destination, usable_method<F>(), call_mode::later);
   return finish_async<F, method_flavour::call>(call, args...);
 }
 
 template <auto F, class... A>
 void call_one_way(std::shared_ptr<worker_core> worker, const to& destination, const A&... args) {
-  outgoing_call call(std::move(worker), destination, usable_method<F>(), answer_for::nobody);
+  outgoing_call call(std::move(worker), destination, usable_method<F>(), call_mode::nobody);
   finish_one_way<F, method_flavour::call>(call, args...);
 }
 

@@ -165,7 +165,7 @@ consteval bool runs_inline() {
 // unique in the process and keep their library from being unloaded.
 
 template <auto F, method_flavour Flavour>
-[[gnu::visibility("hidden")]] void serve_method(served_call& call);
+[[gnu::visibility("hidden")]] void serve_method(incoming_call& call);
 
 template <auto F, method_flavour Flavour = method_flavour::call>
 [[gnu::visibility("hidden")]] const method_entry& method_of() {

@@ -166,7 +166,7 @@ class rref : public detail::reference_base {
   }
   template <auto F, class... A>
   auto rpc_sync(const call_options& options, const A&... args) const {
-    auto call = begin<F, detail::method_flavour::object_call>(options, detail::answer_for::waiting);
+    auto call = begin<F, detail::method_flavour::object_call>(options, detail::call_mode::waiting);
     return detail::finish_sync<F, detail::method_flavour::object_call>(call, args...);
   }
   /// The same without waiting. The object stays until the call has ended.
@@ -176,7 +176,7 @@ class rref : public detail::reference_base {
   }
   template <auto F, class... A>
   [[nodiscard]] auto rpc_async(const call_options& options, const A&... args) const {
-    auto call = begin<F, detail::method_flavour::object_call>(options, detail::answer_for::later);
+    auto call = begin<F, detail::method_flavour::object_call>(options, detail::call_mode::later);
     return detail::finish_async<F, detail::method_flavour::object_call>(call, args...);
   }
   /// The same without a reply. A one-way call that is overtaken by the end of the last reference is dropped.
@@ -186,7 +186,7 @@ class rref : public detail::reference_base {
   }
   template <auto F, class... A>
   void notify(const call_options& options, const A&... args) const {
-    auto call = begin<F, detail::method_flavour::object_call>(options, detail::answer_for::nobody);
+    auto call = begin<F, detail::method_flavour::object_call>(options, detail::call_mode::nobody);
     detail::finish_one_way<F, detail::method_flavour::object_call>(call, args...);
   }
   /// The result stays at the owner, as a new object: chains of calls need no round trip between their steps.
@@ -196,7 +196,7 @@ class rref : public detail::reference_base {
   }
   template <auto F, class... A>
   [[nodiscard]] auto remote(const call_options& options, const A&... args) const {
-    auto call = begin<F, detail::method_flavour::object_creation>(options, detail::answer_for::later);
+    auto call = begin<F, detail::method_flavour::object_creation>(options, detail::call_mode::later);
     return rref<detail::result_of<F, detail::method_flavour::object_creation>>(
         detail::finish_creation<F, detail::method_flavour::object_creation>(call, args...));
   }
@@ -214,7 +214,7 @@ class rref : public detail::reference_base {
 
  private:
   template <auto F, detail::method_flavour Flavour>
-  detail::outgoing_call begin(const call_options& options, detail::answer_for whom) const {
+  detail::outgoing_call begin(const call_options& options, detail::call_mode whom) const {
     detail::check_object<F, T, Flavour>();
     return detail::outgoing_call(handle_, options, detail::usable_method<F, Flavour>(), whom);
   }
@@ -254,7 +254,7 @@ namespace detail {
 template <auto F, class... A>
 auto create(std::shared_ptr<worker_core> worker, const to& destination, const A&... args)
     -> rref<result_of<F, method_flavour::creation>> {
-  outgoing_call call(std::move(worker), destination, usable_method<F, method_flavour::creation>(), answer_for::later);
+  outgoing_call call(std::move(worker), destination, usable_method<F, method_flavour::creation>(), call_mode::later);
   return rref<result_of<F, method_flavour::creation>>(finish_creation<F, method_flavour::creation>(call, args...));
 }
 

@@ -231,14 +231,14 @@ struct channel_list {
 using default_channels = channel_list<inproc_tensors, inline_tensors, cuda_staged>;
 
 /// Something that was not used, and why.
-struct skipped_way {
+struct rejected_route {
   std::string name;
   std::string reason;
 };
 
 struct channel_choice {
-  const channel_factory* used = nullptr;  ///< of the list; null: none of them can
-  std::vector<skipped_way> skipped = {};  ///< those before it
+  const channel_factory* used = nullptr;     ///< of the list; null: none of them can
+  std::vector<rejected_route> skipped = {};  ///< those before it
 };
 /// Tries the channels for a path, best first.
 [[nodiscard]] channel_choice choose_channel(std::span<const channel_factory> channels, const channel_path& path);

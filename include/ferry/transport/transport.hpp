@@ -35,7 +35,7 @@ struct hello {
   std::string group;  ///< the group's key; workers of two groups never talk
   std::string name;   ///< of the sender
   worker_id id;
-  incarnation life;
+  incarnation_id incarnation;
   std::string target;  ///< name of the worker that is meant
   std::uint64_t features = 0;
   /// Of a dynamic group: the place of the sender in the order of joins, from 1.
@@ -46,7 +46,7 @@ struct hello {
 struct hello_reply {
   std::string name;
   worker_id id;
-  incarnation life;
+  incarnation_id incarnation;
   std::uint64_t features = 0;
 };
 

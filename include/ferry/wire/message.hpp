@@ -148,7 +148,7 @@ std::vector<tensor_description> describe_tensors(const frame_header& header, std
 
 /// What follows the data of a message's tensors where they come from devices (frame_outcome): whether the data are what the
 /// sender's devices had. If not, they mean nothing, and the message is as good as none.
-struct outcome_record {
+struct transfer_status {
   static constexpr std::size_t encoded_size = 128;
   static constexpr std::size_t longest_text = encoded_size - 8;
   errc code{};       ///< 0: all is well
@@ -156,7 +156,7 @@ struct outcome_record {
 
   void encode(std::byte* out) const noexcept;
   /// A code that is unknown is errc::device_failure. Throws errc::malformed.
-  static outcome_record decode(const std::byte* in);
+  static transfer_status decode(const std::byte* in);
 };
 
 /// Checks a tensor table against `limits` and the header's tensor_count and tensor_bytes, and allocates the tensors it

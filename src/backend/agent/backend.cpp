@@ -25,7 +25,7 @@ namespace ferry::inline v0 {
 
 located_worker agent::locate(const call_target& whom, deadline until) const {
   located_worker there = locate(whom.id, until);
-  if (whom.life != incarnation{} && there.life != whom.life) {
+  if (whom.incarnation != incarnation_id{} && there.incarnation != whom.incarnation) {
     throw_error(errc::peer_lost, "worker " + std::to_string(whom.id.value) +
                                      " is no member of the group any more; its id is that of " + to_string(there.who) +
                                      " now");
@@ -35,7 +35,7 @@ located_worker agent::locate(const call_target& whom, deadline until) const {
 
 bool agent::is_over(const call_target& whom, std::uint64_t& /*question*/) const {
   try {
-    return locate(whom.id, deadline(clock::now())).life != whom.life;
+    return locate(whom.id, deadline(clock::now())).incarnation != whom.incarnation;
   } catch (const error& e) {
     return e.kind() == errc::unknown_worker;
   }

@@ -60,7 +60,7 @@ located_worker native_core::locate(std::string_view name, deadline until) const 
   }
   {
     std::lock_guard lock(found->mutex);
-    if (found->record.who.name() == name) return {found->record.who, found->record.life};
+    if (found->record.who.name() == name) return {found->record.who, found->record.incarnation};
   }
   // A newcomer has just taken the place, and is about to take this name off the list.
   std::this_thread::yield();
@@ -78,7 +78,7 @@ located_worker native_core::locate(worker_id id, deadline until) const {
                                                   read ? "" : no_answer));
   }
   std::lock_guard lock(found->mutex);
-  return {found->record.who, found->record.life};
+  return {found->record.who, found->record.incarnation};
 }
 
 located_worker native_core::locate(const call_target& whom, deadline until) const {
@@ -86,8 +86,8 @@ located_worker native_core::locate(const call_target& whom, deadline until) cons
     const peer* place = peers_.at(whom.id);
     if (!place) return {};
     std::lock_guard lock(place->mutex);
-    if (place->record.life != whom.life) return {};
-    return located_worker{place->record.who, place->record.life};
+    if (place->record.incarnation != whom.incarnation) return {};
+    return located_worker{place->record.who, place->record.incarnation};
   };
   if (const auto there = look()) return *there;
   if (log_ && !closing_.load() && !fenced_.load()) {
@@ -110,7 +110,7 @@ bool native_core::is_over(const call_target& whom, std::uint64_t& question) cons
   }
   if (const peer* place = peers_.at(whom.id)) {
     std::lock_guard lock(place->mutex);
-    if (place->record.life == whom.life) return !place->present();
+    if (place->record.incarnation == whom.incarnation) return !place->present();
   }
   if (!log_) return true;
   if (question != 0 && read >= question) return true;

@@ -90,7 +90,7 @@ call_ticket native_core::call(const call_target& to, outgoing_message&& request,
   try {
     for (;;) {
       auto link = link_to(to, call.urgency == call_urgency::apart, call.reaches_leaving);
-      if (call.urgency == call_urgency::high && link->crowded(request.bytes.size()))
+      if (call.urgency == call_urgency::high && link->over_limit(request.bytes.size()))
         link = link_to(to, true, call.reaches_leaving);
       std::uint64_t id = 0;
       if (link->call(request, call, until, driven, id)) return {std::move(link), id};
@@ -110,7 +110,7 @@ std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool 
   peer* place = peers_.at(to.id);
   if (!place) {
     // Whoever names a life has it from elsewhere, and may be a thread that must not wait for the store.
-    if (to.life.value != 0) {
+    if (to.incarnation.value != 0) {
       throw_error(errc::unknown_worker,
                   fmt::format("{} does not know of a worker {} yet", to_string(self_), to.id.value));
     }
@@ -119,14 +119,14 @@ std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool 
   }
   peer& target = *place;
   std::lock_guard lock(target.mutex);
-  if (to.life.value != 0 && target.record.life != to.life) {
+  if (to.incarnation.value != 0 && target.record.incarnation != to.incarnation) {
     return std::make_shared<outgoing_link>(
         shared_from_this(), target.remote(), errc::peer_lost,
         fmt::format("it is no member of the group any more; its id is that of {} now", to_string(target.record.who)));
   }
   auto& current = urgent ? target.urgent : target.link;
-  const bool parting = target.state == peer_state::leaving;
-  if (current && !current->closed() && (target.state == peer_state::member || (parting && reaches_leaving)))
+  const bool shutdown_mode = target.state == peer_state::leaving;
+  if (current && !current->closed() && (target.state == peer_state::member || (shutdown_mode && reaches_leaving)))
     return current;
   const remote_worker remote = target.remote();
   const auto refusing = [&](errc code, std::string why) {
@@ -134,7 +134,7 @@ std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool 
   };
   if (fenced_.load(std::memory_order_acquire)) return refusing(errc::fenced, fence_reason_);
   if (target.state == peer_state::lost) return refusing(errc::peer_lost, target.why_lost());
-  if (target.state == peer_state::left || (parting && !reaches_leaving))
+  if (target.state == peer_state::left || (shutdown_mode && !reaches_leaving))
     return refusing(errc::peer_lost, "it has left the group");
   auto link = std::make_shared<outgoing_link>(shared_from_this(), remote);
   {
@@ -156,9 +156,9 @@ std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool 
   return link;
 }
 
-std::optional<std::string> native_core::end_of(const peer& whom, incarnation life) const {
+std::optional<std::string> native_core::end_of(const peer& whom, incarnation_id incarnation) const {
   const std::lock_guard lock(whom.mutex);
-  if (whom.state == peer_state::lost && whom.record.life == life) return whom.why_lost();
+  if (whom.state == peer_state::lost && whom.record.incarnation == incarnation) return whom.why_lost();
   return {};
 }
 
@@ -166,7 +166,7 @@ hello native_core::greeting(const worker_info& target, std::uint64_t features) c
   return {.group = group_,
           .name = self_.name(),
           .id = self_.id(),
-          .life = life_,
+          .incarnation = incarnation_,
           .target = target.name(),
           .features = features | feature_device_tensors,
           .joined = announced_.load()};
@@ -182,8 +182,8 @@ std::shared_ptr<connect_attempt> native_core::attempt_to_reach(const worker_reco
       if (own.transport->understands(address)) routes.emplace_back(own.transport, address);
     }
   }
-  return std::make_shared<connect_attempt>(std::move(routes), greeting(to.who, features), to.life, options_.transport,
-                                           limit_each, std::move(wanted), std::move(done));
+  return std::make_shared<connect_attempt>(std::move(routes), greeting(to.who, features), to.incarnation,
+                                           options_.transport, limit_each, std::move(wanted), std::move(done));
 }
 
 // The attempt does not begin here: a failure would end the call that has yet to be registered on the link.
@@ -204,11 +204,11 @@ void native_core::start_connecting(const std::shared_ptr<outgoing_link>& link, c
         }
         const remote_worker& far = link->peer();
         peer& whom = self->peers_.place(far.who.id());
-        self->heed(whom, far.life, outcome);
+        self->on_connect_outcome(whom, far.incarnation, outcome);
         // heed() may have ended the link's calls already, or another thread may be about to: by that time it is known why.
         if (self->closing_.load()) return link->fail(errc::shutting_down, outcome.why);
         if (outcome.verdict == connect_verdict::leaving) return link->fail(errc::peer_lost, outcome.why);
-        if (const auto end = self->end_of(whom, far.life)) return link->fail(errc::peer_lost, *end);
+        if (const auto end = self->end_of(whom, far.incarnation)) return link->fail(errc::peer_lost, *end);
         link->fail(outcome.code, outcome.why);
       })
       ->start(*reactor_);
@@ -267,7 +267,7 @@ hello_reply native_core::on_hello(const hello& from) {
   if (closing_.load()) throw_error(errc::shutting_down, fmt::format("{} is shutting down", to_string(self_)));
   if (fenced_.load()) throw_error(errc::unknown_worker, to_string(self_) + " is dead to its group");
   check_hello(from);
-  return {.name = self_.name(), .id = self_.id(), .life = life_, .features = feature_device_tensors};
+  return {.name = self_.name(), .id = self_.id(), .incarnation = incarnation_, .features = feature_device_tensors};
 }
 
 void native_core::check_hello(const hello& from) const {
@@ -282,10 +282,10 @@ void native_core::check_hello(const hello& from) const {
   if (known) {
     std::lock_guard lock(known->mutex);
     const worker_info& who = known->record.who;
-    if (known->record.life == from.life && known->state == peer_state::lost) {
+    if (known->record.incarnation == from.incarnation && known->state == peer_state::lost) {
       throw_error(errc::fenced, fmt::format("{} was declared dead by its group: {}", to_string(who), known->end));
     }
-    if (known->record.life == from.life && who.name() == from.name) return;
+    if (known->record.incarnation == from.incarnation && who.name() == from.name) return;
     if (!log_ && who.name() != from.name) {
       throw_error(errc::handshake_failed, fmt::format("{} knows worker {} as '{}', not as '{}'", to_string(self_),
                                                       from.id.value, who.name(), from.name));
@@ -302,14 +302,14 @@ void native_core::check_hello(const hello& from) const {
 void native_core::on_accepted(std::shared_ptr<connection> accepted, const hello& from) noexcept {
   try {
     peer& place = peers_.place(from.id);
-    if ((from.features & feature_control) != 0) return add_control(place, std::move(accepted), from.life, false);
-    auto link = std::make_shared<incoming_link>(shared_from_this(),
-                                                remote_worker(worker_info(from.name, from.id), from.life, &place.heard),
-                                                *handler_.load(), accepted);
+    if ((from.features & feature_control) != 0) return add_control(place, std::move(accepted), from.incarnation, false);
+    auto link = std::make_shared<incoming_link>(
+        shared_from_this(), remote_worker(worker_info(from.name, from.id), from.incarnation, &place.heard),
+        *handler_.load(), accepted);
     {
       std::lock_guard lock(place.mutex);
       std::lock_guard links(links_mutex_);
-      if (closing_.load() || fenced_.load() || !place.counts(from.life)) {
+      if (closing_.load() || fenced_.load() || !place.counts(from.incarnation)) {
         link = nullptr;
       } else {
         incoming_.emplace(link.get(), link);
@@ -317,7 +317,7 @@ void native_core::on_accepted(std::shared_ptr<connection> accepted, const hello&
       }
     }
     if (!link) {
-      if (closing_.load()) say_farewell(*accepted);
+      if (closing_.load()) send_goodbye(*accepted);
       return accepted->close(make_error(errc::shutting_down, "the worker takes no connections any more"));
     }
     try {
@@ -405,7 +405,7 @@ class native_agent final : public agent {
   ~native_agent() override { core_->close(); }
 
   [[nodiscard]] const worker_info& self() const noexcept override { return core_->self(); }
-  [[nodiscard]] incarnation life() const noexcept override { return core_->life(); }
+  [[nodiscard]] incarnation_id incarnation() const noexcept override { return core_->incarnation(); }
   [[nodiscard]] bool dynamic() const noexcept override { return core_->dynamic(); }
   [[nodiscard]] std::vector<worker_info> workers() const override { return core_->workers(); }
   [[nodiscard]] worker_info find(std::string_view name) const override { return core_->find(name); }

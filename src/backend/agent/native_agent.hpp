@@ -43,7 +43,7 @@ class native_core final : public link_owner,
   void close() noexcept;
 
   [[nodiscard]] const worker_info& self() const noexcept { return self_; }
-  [[nodiscard]] incarnation life() const noexcept { return life_; }
+  [[nodiscard]] incarnation_id incarnation() const noexcept { return incarnation_; }
   [[nodiscard]] bool dynamic() const noexcept { return world_size_ == 0; }
   [[nodiscard]] std::vector<worker_info> workers() const;
   [[nodiscard]] worker_info find(std::string_view name) const;
@@ -127,28 +127,29 @@ class native_core final : public link_owner,
   void keep_ticking(clock::time_point at) noexcept;
   void keep_ticking() noexcept { keep_ticking(clock::now() + options_.heartbeat_interval.duration()); }
   void tick(const work* fired) noexcept;
-  bool tend(peer& whom, clock::time_point now, const lease_rules& rules, bool late, bool beat, clock::time_point& next);
+  bool check_peer(peer& whom, clock::time_point now, const lease_rules& rules, bool late, bool beat,
+                  clock::time_point& next);
   void open_control(peer& to) noexcept;
   void cancel_served(const remote_worker& from, std::uint64_t call_id) noexcept;
-  void add_control(peer& to, std::shared_ptr<connection> opened, incarnation life, bool by_us);
+  void add_control(peer& to, std::shared_ptr<connection> opened, incarnation_id incarnation, bool by_us);
   /// Somebody waits for it without calling it: it is watched from now on.
   void await(peer& whom) noexcept;
   /// Why that life of it is lost, if it is.
-  [[nodiscard]] std::optional<std::string> end_of(const peer& whom, incarnation life) const;
+  [[nodiscard]] std::optional<std::string> end_of(const peer& whom, incarnation_id incarnation) const;
   /// What an attempt to connect to it has told.
-  void heed(peer& whom, incarnation life, const connect_outcome& outcome) noexcept;
+  void on_connect_outcome(peer& whom, incarnation_id incarnation, const connect_outcome& outcome) noexcept;
   enum class evidence : std::uint8_t { gone, silence, hearsay, record };
-  void lose(peer& whom, incarnation life, const std::string& reason, evidence from) noexcept;
-  void end_links(const peer* whom, incarnation life, errc code, const std::exception_ptr& why) noexcept;
+  void lose(peer& whom, incarnation_id incarnation, const std::string& reason, evidence from) noexcept;
+  void end_links(const peer* whom, incarnation_id incarnation, errc code, const std::exception_ptr& why) noexcept;
   void spread(const fence_notice& notice) noexcept;
   enum class departure : std::uint8_t {
     heard_of,  ///< it is over, and the log does not say so yet
     in_log,    ///< it is over, and the log says so
     begun,     ///< the log says that it leaves; it still ends its calls
   };
-  void depart(peer& whom, incarnation life, std::string reason, departure how = departure::heard_of) noexcept;
-  void tell_end(worker_id id, incarnation life) noexcept;
-  void tie_up(deadline until);
+  void depart(peer& whom, incarnation_id incarnation, std::string reason, departure how = departure::heard_of) noexcept;
+  void tell_end(worker_id id, incarnation_id incarnation) noexcept;
+  void settle_loose_ends(deadline until);
   void become_fenced(const std::string& reason) noexcept;
   void publish_fence(const fence_notice& notice, bool contested) noexcept;
   void write_fence(const fence_notice& notice, bool contested);
@@ -194,7 +195,7 @@ class native_core final : public link_owner,
 
   // Of dynamic groups (dynamic_group.cpp).
   void form_dynamic(deadline until);
-  void leave_dynamic(deadline until, int impatience);
+  void leave_dynamic(deadline until, int stop_level);
   /// Throws errc::duplicate_name or duplicate_id, if a member that lives has this worker's name or id; buries one that is dead.
   void make_room(deadline until);
   void choose_id();
@@ -206,20 +207,20 @@ class native_core final : public link_owner,
   bool catch_up() const noexcept;
   /// Every member of a dynamic group has one to watch it, so that no death remains unknown.
   void watch_next() noexcept;
-  void lose_unless_left(peer& whom, incarnation life, const std::string& reason) noexcept;
+  void lose_unless_left(peer& whom, incarnation_id incarnation, const std::string& reason) noexcept;
   void record_loss(const fence_notice& notice, bool contested);
   /// What the log says of this worker itself, and of others.
   void take_own(const membership_change& change);
-  void say_that_it_lives() noexcept;
+  void answer_suspicion() noexcept;
   void take_others(const membership_change& change);
   /// Asks in the log whether a member lives that this worker has never reached; reads its answer.
-  void ask_log(peer& whom, incarnation life) noexcept;
-  void read_answer(peer& whom, incarnation life) noexcept;
-  void tell_log_of_leaving(deadline until, int impatience);
+  void ask_log(peer& whom, incarnation_id incarnation) noexcept;
+  void read_answer(peer& whom, incarnation_id incarnation) noexcept;
+  void tell_log_of_leaving(deadline until, int stop_level);
   void tell_log_of_end() noexcept;
   void stop_following() noexcept;
   void wake_waiting() const noexcept;
-  void write_gone(incarnation life);
+  void write_gone(incarnation_id incarnation);
 
   void log_route(const worker_info& to) const noexcept;
 
@@ -236,8 +237,8 @@ class native_core final : public link_owner,
   void stop_listening() noexcept;
   void read_peers(deadline until);
   /// Ends with errc::shutting_down if somebody has become so impatient: 1: not to wait for others, 2: for nothing.
-  void wait_until_quiet(deadline until, int impatience);
-  void check_still_leaving(int impatience) const;
+  void wait_until_quiet(deadline until, int stop_level);
+  void check_still_leaving(int stop_level) const;
   [[nodiscard]] bool quiet() const noexcept;
   void check_deadlines(const work* fired) noexcept;
   void look_again(const work* fired) noexcept;
@@ -249,7 +250,7 @@ class native_core final : public link_owner,
   const rpc_options options_;
   const std::shared_ptr<ferry::reactor> reactor_;
   worker_info self_;
-  const incarnation life_ = incarnation::random();
+  const incarnation_id incarnation_ = incarnation_id::random();
   const int world_size_;  // 0: dynamic
   const int wanted_id_;   // any_rank: whichever is free
   const std::string metadata_;
@@ -269,7 +270,7 @@ class native_core final : public link_owner,
     bool listening = false;
   };
   std::vector<open_transport> transports_;
-  std::vector<skipped_way> unusable_;  // the others that were wanted
+  std::vector<rejected_route> unusable_;  // the others that were wanted
 
   std::vector<std::string> advertised_;
 
@@ -318,7 +319,7 @@ class native_core final : public link_owner,
 
   std::mutex quiet_mutex_;
   std::condition_variable quiet_changed_;
-  deadline parting_until_{clock::time_point::min()};  // of the last leave; guarded by quiet_mutex_
+  deadline shutdown_until_{clock::time_point::min()};  // of the last leave; guarded by quiet_mutex_
   std::atomic<int> quiet_waiters_{0};
   std::atomic<int> leaving_stopped_{0};  // stop_leaving(): 1: of leave_together(), 2: of leave(), too
   std::uint64_t activity_ = 0;           // guarded by quiet_mutex_

@@ -46,7 +46,7 @@ route_info native_core::route(worker_id id) const {
     const bool known = std::any_of(addresses.begin(), addresses.end(),
                                    [&](const std::string& address) { return each.transport->understands(address); });
     if (!known) result.skipped.push_back({each.name, "the other worker has no address of it"});
-    for (const skipped_way& attempt : failed) {
+    for (const rejected_route& attempt : failed) {
       if (each.transport->understands(attempt.name)) {
         result.skipped.push_back({each.name, fmt::format("{}: {}", attempt.name, attempt.reason)});
       }
@@ -74,9 +74,9 @@ void native_core::log_route(const worker_info& to) const noexcept {
 
 std::string to_string(const route_info& route) {
   if (route.transport.empty()) return "no connection is open";
-  const auto reasons = [](const std::vector<skipped_way>& skipped) {
+  const auto reasons = [](const std::vector<rejected_route>& skipped) {
     std::string text;
-    for (const skipped_way& each : skipped) {
+    for (const rejected_route& each : skipped) {
       text += fmt::format("{}not {}: {}", text.empty() ? " (" : "; ", each.name, each.reason);
     }
     return text.empty() ? text : text + ")";

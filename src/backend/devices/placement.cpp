@@ -38,7 +38,7 @@ void place_by(const agent& own, const call_target& to, outgoing_message& message
 worker_record native_core::own_record() const {
   worker_record record;
   record.who = self_;
-  record.life = life_;
+  record.incarnation = incarnation_;
   record.host = host_;
   record.addresses = advertised_;
   record.metadata = metadata_;
@@ -107,7 +107,8 @@ void native_core::place_tensors(const call_target& to, outgoing_message& message
   if (!there) return (void)find(to.id);  // throws
   std::unique_lock lock(there->mutex);
   // What is for a predecessor is sent nowhere, and the maps are not its.
-  if (to.life.value != 0 && there->state != peer_state::unknown && there->record.life != to.life) return;
+  if (to.incarnation.value != 0 && there->state != peer_state::unknown && there->record.incarnation != to.incarnation)
+    return;
   const worker_info who = there->record.who;
   const std::shared_ptr<const device_record> devices = there->record.devices;
   const std::shared_ptr<const device_maps_between> maps = there->record.maps;

@@ -25,7 +25,7 @@ namespace ferry::inline v0::detail {
 namespace {
 
 constexpr std::chrono::milliseconds timer_resolution{1};  // of timers
-constexpr std::chrono::seconds farewell_limit{5};         // between a farewell and the end of the connections
+constexpr std::chrono::seconds goodbye_limit{5};          // between a farewell and the end of the connections
 
 lease_rules rules_of(const rpc_options& options) {
   return {options.heartbeat_interval.duration(), options.lease.duration()};
@@ -73,7 +73,7 @@ void native_core::tick(const work* fired) noexcept {
                                           in_seconds(slept)));
       look_for_own_fence();
     }
-    for (peer* each : peers_.all()) wanted = tend(*each, now, rules, late, beat, next) || wanted;
+    for (peer* each : peers_.all()) wanted = check_peer(*each, now, rules, late, beat, next) || wanted;
   } catch (const std::exception& e) {
     log(log_level::error, e.what());
     wanted = true;
@@ -87,18 +87,18 @@ void native_core::tick(const work* fired) noexcept {
 }
 
 // What a tick does about one peer; true if it needs another tick.
-bool native_core::tend(peer& whom, clock::time_point now, const lease_rules& rules, bool late, bool beat,
-                       clock::time_point& next) {
+bool native_core::check_peer(peer& whom, clock::time_point now, const lease_rules& rules, bool late, bool beat,
+                             clock::time_point& next) {
   liveness_actions actions;
   std::optional<control_route> route;
-  incarnation life;
+  incarnation_id incarnation;
   double silence = 0;
   bool overdue = false;
   bool wanted = false;
   {
     std::lock_guard lock(whom.mutex);
-    life = whom.record.life;
-    if (life == life_) return false;
+    incarnation = whom.record.incarnation;
+    if (incarnation == incarnation_) return false;
     // Messages of calls came some time since the last tick.
     if (whom.heard.exchange(false, std::memory_order_relaxed)) whom.live.renew(now - rules.interval);
     if (late) whom.live.allow_for_delay(now);
@@ -116,21 +116,22 @@ bool native_core::tend(peer& whom, clock::time_point now, const lease_rules& rul
     } else {
       wanted = whom.live.links > 0;
       actions.send_heartbeat = whom.live.connected();  // it watches this worker as long as it has calls to end
-      overdue = whom.state == peer_state::left && wanted && now - whom.live.heard > farewell_limit;
+      overdue = whom.state == peer_state::left && wanted && now - whom.live.heard > goodbye_limit;
     }
     route.emplace(whom);
     silence = in_seconds(now - whom.live.heard);
   }
   if (actions.open_control) open_control(whom);
   if (actions.send_heartbeat && beat) route->send([] { return control_message(control_code::heartbeat); });
-  if (actions.ask_log) ask_log(whom, life);
-  if (actions.read_log) read_answer(whom, life);
+  if (actions.ask_log) ask_log(whom, incarnation);
+  if (actions.read_log) read_answer(whom, incarnation);
   if (actions.declare_lost) {
-    lose(whom, life, fmt::format("it was silent for {:.1f} s; its lease is {:.1f} s", silence, in_seconds(rules.lease)),
+    lose(whom, incarnation,
+         fmt::format("it was silent for {:.1f} s; its lease is {:.1f} s", silence, in_seconds(rules.lease)),
          evidence::silence);
   }
   if (overdue) {
-    end_links(&whom, life, errc::peer_lost,
+    end_links(&whom, incarnation, errc::peer_lost,
               make_error(errc::peer_lost, "it has left the group, and its end was not heard of"));
   }
   return wanted;
@@ -142,7 +143,7 @@ void native_core::on_link_open(const remote_worker& peer, const connection& open
   auto& place = *peers_.at(peer.who.id());  // made before any link to it
   {
     std::lock_guard lock(place.mutex);
-    if (!place.counts(peer.life)) return;
+    if (!place.counts(peer.incarnation)) return;
     place.live.suspect = false;
     place.live.reached = place.live.reached || by_us;
     if (opened.same_process()) return;
@@ -158,7 +159,7 @@ void native_core::on_link_lost(const remote_worker& peer, const connection& lost
   std::shared_ptr<incoming_link> in;  // released without the lock
   {
     std::lock_guard lock(place.mutex);
-    if (place.record.life != peer.life && place.state != peer_state::unknown) return;
+    if (place.record.incarnation != peer.incarnation && place.state != peer_state::unknown) return;
     if (!place.live.watched()) place.live.renew(clock::now());
     if (!lost.same_process()) --place.live.links;
     if (place.live.links == 0) place.incoming.swap(in);
@@ -181,7 +182,7 @@ void native_core::on_control_closed(control_link& which) noexcept {
     if (place.control.get() == &which) {
       place.control.swap(released);
       place.live.control = false;
-      if (place.is(which.peer().life) && !closing_.load() && !fenced_.load()) {
+      if (place.is(which.peer().incarnation) && !closing_.load() && !fenced_.load()) {
         if (!place.live.watched()) place.live.renew(clock::now());
         place.live.suspect = true;
         ask = !place.live.opening;
@@ -223,7 +224,7 @@ void native_core::seek(const call_target& whom) noexcept {
   peer* place = log_ ? nullptr : peers_.at(whom.id);
   if (!place) return;
   std::lock_guard lock(place->mutex);
-  if (place->present(whom.life)) place->live.sought = true;  // the next attempt to reach it tells
+  if (place->present(whom.incarnation)) place->live.sought = true;  // the next attempt to reach it tells
 }
 
 void native_core::open_control(peer& to) noexcept {
@@ -243,15 +244,15 @@ void native_core::open_control(peer& to) noexcept {
     attempt_to_reach(
         record, feature_control, limit,
         [self = shared_from_this()] { return !self->closing_.load() && !self->fenced_.load(); },
-        [self = shared_from_this(), &to, life = record.life](connect_outcome outcome) {
+        [self = shared_from_this(), &to, incarnation = record.incarnation](connect_outcome outcome) {
           {
             std::lock_guard lock(to.mutex);
             to.live.opening = false;
           }
           if (outcome.verdict == connect_verdict::opened)
-            return self->add_control(to, std::move(outcome.opened), life, true);
+            return self->add_control(to, std::move(outcome.opened), incarnation, true);
           if (outcome.verdict == connect_verdict::hung_up) return;  // the next tick asks again
-          self->heed(to, life, outcome);
+          self->on_connect_outcome(to, incarnation, outcome);
         })
         ->start(*reactor_);
   } catch (const std::exception& e) {
@@ -262,14 +263,15 @@ void native_core::open_control(peer& to) noexcept {
   }
 }
 
-void native_core::add_control(peer& to, std::shared_ptr<connection> opened, incarnation life, bool by_us) {
+void native_core::add_control(peer& to, std::shared_ptr<connection> opened, incarnation_id incarnation, bool by_us) {
   std::shared_ptr<control_link> link;
   std::shared_ptr<control_link> before;  // both ends may have opened one at once: that one goes on unused
   {
     std::lock_guard lock(to.mutex);
     std::lock_guard links(links_mutex_);
-    if (!closing_.load() && !fenced_.load() && to.counts(life)) {
-      link = std::make_shared<control_link>(shared_from_this(), remote_worker(to.record.who, life, &to.heard), opened);
+    if (!closing_.load() && !fenced_.load() && to.counts(incarnation)) {
+      link = std::make_shared<control_link>(shared_from_this(), remote_worker(to.record.who, incarnation, &to.heard),
+                                            opened);
       controls_.emplace(link.get(), link);
       before = std::exchange(to.control, link);
       to.live.control = true;
@@ -279,7 +281,7 @@ void native_core::add_control(peer& to, std::shared_ptr<connection> opened, inca
     }
   }
   if (!link) {
-    if (closing_.load()) say_farewell(*opened);
+    if (closing_.load()) send_goodbye(*opened);
     return opened->close(make_error(errc::shutting_down, "the worker takes no connections any more"));
   }
   try {
@@ -293,12 +295,12 @@ void native_core::add_control(peer& to, std::shared_ptr<connection> opened, inca
   keep_ticking();
 }
 
-void native_core::heed(peer& whom, incarnation life, const connect_outcome& outcome) noexcept {
+void native_core::on_connect_outcome(peer& whom, incarnation_id incarnation, const connect_outcome& outcome) noexcept {
   switch (outcome.verdict) {
     case connect_verdict::opened:
     case connect_verdict::unknown: return;                     // its lease will tell
     case connect_verdict::hung_up: return open_control(whom);  // which tells, once it is dead, that nobody listens
-    case connect_verdict::leaving: return depart(whom, life, "it has left the group");
+    case connect_verdict::leaving: return depart(whom, incarnation, "it has left the group");
     case connect_verdict::fenced: return become_fenced(outcome.why);
     case connect_verdict::gone: break;
   }
@@ -313,9 +315,9 @@ void native_core::heed(peer& whom, incarnation life, const connect_outcome& outc
   }
   // Where this worker has never been it may be at the wrong address: that is no evidence for others. To wait there is in vain.
   if (reached) {
-    lose_unless_left(whom, life, "it is gone: " + outcome.why);
+    lose_unless_left(whom, incarnation, "it is gone: " + outcome.why);
   } else if (in_vain) {
-    depart(whom, life, "nobody answers for it: " + outcome.why);
+    depart(whom, incarnation, "nobody answers for it: " + outcome.why);
   }
 }
 
@@ -326,11 +328,11 @@ void native_core::on_control(const remote_worker& from, inbound_message&& messag
     case control_code::heartbeat: {
       peer& place = *peers_.at(from.who.id());
       std::lock_guard lock(place.mutex);
-      if (place.counts(from.life)) place.live.renew(clock::now());
+      if (place.counts(from.incarnation)) place.live.renew(clock::now());
       return;
     }
     case control_code::cancel: return cancel_served(from, message.header.call_id);
-    case control_code::farewell: return depart(*peers_.at(from.who.id()), from.life, "it has left the group");
+    case control_code::goodbye: return depart(*peers_.at(from.who.id()), from.incarnation, "it has left the group");
     case control_code::fence: break;
     default: return;  // of a later version
   }
@@ -339,11 +341,12 @@ void native_core::on_control(const remote_worker& from, inbound_message&& messag
     {
       const peer& sender = *peers_.at(from.who.id());
       std::lock_guard lock(sender.mutex);
-      if (!sender.present(from.life)) return;  // the dead do not bear witness
+      if (!sender.present(from.incarnation)) return;  // the dead do not bear witness
     }
-    if (notice.life == life_) return become_fenced(fmt::format("{} says: {}", to_string(from.who), notice.reason));
+    if (notice.incarnation == incarnation_)
+      return become_fenced(fmt::format("{} says: {}", to_string(from.who), notice.reason));
     if (!is_member() || notice.who.id() == self_.id()) return;
-    if (peer* whom = peers_.at(notice.who.id())) lose(*whom, notice.life, notice.reason, evidence::hearsay);
+    if (peer* whom = peers_.at(notice.who.id())) lose(*whom, notice.incarnation, notice.reason, evidence::hearsay);
   } catch (const std::exception& e) {
     log(log_level::warning,
         fmt::format("{} sent a control frame that cannot be read: {}", to_string(from.who), e.what()));
@@ -357,7 +360,7 @@ void native_core::on_cancel(const remote_worker& peer, std::uint64_t call_id) no
   std::shared_ptr<control_link> control;
   {
     std::lock_guard lock(place.mutex);
-    if (place.record.life == peer.life) control = place.control;
+    if (place.record.incarnation == peer.incarnation) control = place.control;
   }
   if (!control) return;
   try {
@@ -372,9 +375,9 @@ void native_core::cancel_served(const remote_worker& from, std::uint64_t call_id
   std::shared_ptr<incoming_link> calls;
   {
     std::lock_guard lock(place.mutex);
-    if (place.counts(from.life)) calls = place.incoming;
+    if (place.counts(from.incarnation)) calls = place.incoming;
   }
-  if (calls && calls->peer().life == from.life) calls->cancel(call_id);
+  if (calls && calls->peer().incarnation == from.incarnation) calls->cancel(call_id);
 }
 
 }  // namespace ferry::inline v0::detail

@@ -26,8 +26,8 @@ namespace {
 constexpr std::chrono::seconds patience_with_log{1};  // before a worker that is gone is taken for lost
 
 std::string fence_key(worker_id id) { return fmt::format("fence/{}", id.value); }
-std::string fence_value(incarnation life, const std::string& reason) {
-  return fmt::format("{:016x}\n{}", life.value, reason);
+std::string fence_value(incarnation_id incarnation, const std::string& reason) {
+  return fmt::format("{:016x}\n{}", incarnation.value, reason);
 }
 
 }  // namespace
@@ -49,17 +49,17 @@ void native_core::tell(const member_event& event) noexcept {
   if (event_listener_) event_listener_->on_member_event(event);
 }
 
-void native_core::tell_end(worker_id id, incarnation life) noexcept {
+void native_core::tell_end(worker_id id, incarnation_id incarnation) noexcept {
   std::lock_guard lock(listener_mutex_);
-  if (event_listener_) event_listener_->on_member_end(id, life);
+  if (event_listener_) event_listener_->on_member_end(id, incarnation);
 }
 
-void native_core::depart(peer& whom, incarnation life, std::string reason, departure how) noexcept {
+void native_core::depart(peer& whom, incarnation_id incarnation, std::string reason, departure how) noexcept {
   try {
-    member_event event{member_event::kind::left, {}, life, std::move(reason)};
+    member_event event{member_event::kind::left, {}, incarnation, std::move(reason)};
     {
       std::lock_guard lock(whom.mutex);
-      if (!whom.is(life)) return;
+      if (!whom.is(incarnation)) return;
       whom.state = peer_state::left;
       group_changes_.fetch_add(1, std::memory_order_release);
       whom.end = event.reason;
@@ -68,14 +68,14 @@ void native_core::depart(peer& whom, incarnation life, std::string reason, depar
     }
     if (!closing_.load()) {
       tell(event);
-      if (how != departure::begun) tell_end(event.who.id(), life);
+      if (how != departure::begun) tell_end(event.who.id(), incarnation);
     }
     activity_changed();
     keep_ticking();
     if (log_ && how == departure::heard_of && is_member() && !closing_.load() && !fenced_.load()) {
       wake_waiting();
       watch_next();
-      write_down([this, life] { write_gone(life); }, fmt::format("{} has left", to_string(event.who)));
+      write_down([this, incarnation] { write_gone(incarnation); }, fmt::format("{} has left", to_string(event.who)));
     }
   } catch (const std::exception& e) {
     log(log_level::error, fmt::format("{}: the leave of a worker got lost: {}", self_.name(), e.what()));
@@ -83,14 +83,14 @@ void native_core::depart(peer& whom, incarnation life, std::string reason, depar
 }
 
 // Called with no lock held.
-void native_core::lose(peer& whom, incarnation life, const std::string& reason, evidence from) noexcept {
+void native_core::lose(peer& whom, incarnation_id incarnation, const std::string& reason, evidence from) noexcept {
   if (closing_.load() || fenced_.load() || whom.id == self_.id()) return;
   try {
-    member_event event{member_event::kind::lost, {}, life, reason};
+    member_event event{member_event::kind::lost, {}, incarnation, reason};
     bool left = false;
     {
       std::lock_guard lock(whom.mutex);
-      if (!whom.present(life)) return;
+      if (!whom.present(incarnation)) return;
       left = whom.state == peer_state::leaving;
       whom.state = left ? peer_state::left : peer_state::lost;
       group_changes_.fetch_add(1, std::memory_order_release);
@@ -98,25 +98,26 @@ void native_core::lose(peer& whom, incarnation life, const std::string& reason, 
       event.who = whom.record.who;
     }
     if (left) {  // which was told
-      tell_end(event.who.id(), life);
+      tell_end(event.who.id(), incarnation);
       end_links(
-          &whom, life, errc::peer_lost,
+          &whom, incarnation, errc::peer_lost,
           make_error(errc::peer_lost, fmt::format("{} has left the group, and died before it had ended its calls: {}",
                                                   to_string(event.who), reason)));
       activity_changed();
       if (from == evidence::gone || from == evidence::silence) {
-        write_down([this, life, reason] { (void)log_->append(member_entry::lost(life_, life, reason)); },
-                   fmt::format("{} is gone", to_string(event.who)));
+        write_down(
+            [this, incarnation, reason] { (void)log_->append(member_entry::lost(incarnation_, incarnation, reason)); },
+            fmt::format("{} is gone", to_string(event.who)));
       }
       return;
     }
     lost_workers_.fetch_add(1);
     log(log_level::warning, fmt::format("{}: {} is lost: {}", to_string(self_), to_string(event.who), reason));
-    end_links(&whom, life, errc::peer_lost,
+    end_links(&whom, incarnation, errc::peer_lost,
               make_error(errc::peer_lost, fmt::format("{} is dead: {}", to_string(event.who), reason)));
     tell(event);
     activity_changed();
-    const fence_notice notice{event.who, life, reason};
+    const fence_notice notice{event.who, incarnation, reason};
     switch (from) {
       case evidence::record: return;
       case evidence::hearsay: return spread(notice);
@@ -129,7 +130,8 @@ void native_core::lose(peer& whom, incarnation life, const std::string& reason, 
 }
 
 // Those of one life of a worker, or (null) all there are. They are closed twice: what they still have queued nobody will read.
-void native_core::end_links(const peer* whom, incarnation life, errc code, const std::exception_ptr& why) noexcept {
+void native_core::end_links(const peer* whom, incarnation_id incarnation, errc code,
+                            const std::exception_ptr& why) noexcept {
   try {
     std::vector<std::shared_ptr<outgoing_link>> out;
     std::vector<std::shared_ptr<incoming_link>> in;
@@ -137,7 +139,7 @@ void native_core::end_links(const peer* whom, incarnation life, errc code, const
     {
       std::lock_guard lock(links_mutex_);
       const auto its = [&](const remote_worker& far) {
-        return whom == nullptr || (far.who.id() == whom->id && far.life == life);
+        return whom == nullptr || (far.who.id() == whom->id && far.incarnation == incarnation);
       };
       for (auto& [key, link] : outgoing_) {
         if (its(link->peer())) out.push_back(link);
@@ -181,22 +183,22 @@ std::shared_ptr<store> native_core::group_store() const {
 }
 
 // A member of a dynamic group may have said that it leaves in the log alone.
-void native_core::lose_unless_left(peer& whom, incarnation life, const std::string& reason) noexcept {
-  if (!log_) return lose(whom, life, reason, evidence::gone);
+void native_core::lose_unless_left(peer& whom, incarnation_id incarnation, const std::string& reason) noexcept {
+  if (!log_) return lose(whom, incarnation, reason, evidence::gone);
   try {
-    run_detached(*reactor_, [self = shared_from_this(), &whom, life, reason] {
+    run_detached(*reactor_, [self = shared_from_this(), &whom, incarnation, reason] {
       if (self->closing_.load()) return;
       (void)self->read_log(deadline::after(patience_with_log));
-      self->lose(whom, life, reason, evidence::gone);
+      self->lose(whom, incarnation, reason, evidence::gone);
     });
   } catch (const std::bad_alloc&) {
-    lose(whom, life, reason, evidence::gone);
+    lose(whom, incarnation, reason, evidence::gone);
   }
 }
 
 // The log tells all the others; of two that take each other for dead, it is the first one that is believed.
 void native_core::record_loss(const fence_notice& notice, bool contested) {
-  (void)log_->append(member_entry::lost(life_, notice.life, notice.reason));
+  (void)log_->append(member_entry::lost(incarnation_, notice.incarnation, notice.reason));
   if (contested && !fenced_.load()) spread(notice);
 }
 
@@ -206,15 +208,15 @@ void native_core::write_fence(const fence_notice& notice, bool contested) {
   const auto where = group_store();
   if (!where) return;
   if (contested) {
-    const std::string own = fmt::format("{:016x}", life_.value);
-    const auto [less, more] = std::minmax(life_.value, notice.life.value);
+    const std::string own = fmt::format("{:016x}", incarnation_.value);
+    const auto [less, more] = std::minmax(incarnation_.value, notice.incarnation.value);
     const std::string first = where->compare_set(fmt::format("silence/{:016x}/{:016x}", less, more), "", own);
     if (first != own) {
       return become_fenced(fmt::format("{} was silent to it, and was quicker to say so", to_string(notice.who)));
     }
     spread(notice);
   }
-  where->set(fence_key(notice.who.id()), fence_value(notice.life, notice.reason));
+  where->set(fence_key(notice.who.id()), fence_value(notice.incarnation, notice.reason));
 }
 
 void native_core::publish_fence(const fence_notice& notice, bool contested) noexcept {
@@ -240,7 +242,7 @@ void native_core::look_for_own_fence() noexcept {
       const auto where = self->group_store();
       if (!where) return;
       const auto fence = where->try_get(fence_key(self->self_.id()));
-      if (fence && fence->starts_with(fence_value(self->life_, {}))) {
+      if (fence && fence->starts_with(fence_value(self->incarnation_, {}))) {
         self->become_fenced(fmt::format("the store says: {}", fence->substr(fence->find('\n') + 1)));
       }
     });
@@ -262,7 +264,7 @@ void native_core::become_fenced(const std::string& reason) noexcept {
     }
     log(log_level::error, fence_reason_);
     end_links(nullptr, {}, errc::fenced, make_error(errc::fenced, fence_reason_));
-    tell({member_event::kind::fenced, self_, life_, fence_reason_});
+    tell({member_event::kind::fenced, self_, incarnation_, fence_reason_});
     activity_changed();
     wake_waiting();
   } catch (const std::exception& e) {

@@ -27,9 +27,9 @@ std::pair<errc, std::string> taken_apart(const std::exception_ptr& reason) {
 
 }  // namespace
 
-connect_attempt::connect_attempt(std::vector<route> routes, hello self, incarnation expected, transport_options options,
-                                 std::chrono::nanoseconds limit_each, std::function<bool()> wanted,
-                                 std::function<void(connect_outcome)> done)
+connect_attempt::connect_attempt(std::vector<route> routes, hello self, incarnation_id expected,
+                                 transport_options options, std::chrono::nanoseconds limit_each,
+                                 std::function<bool()> wanted, std::function<void(connect_outcome)> done)
     : routes_(std::move(routes)),
       self_(std::move(self)),
       expected_(expected),
@@ -107,7 +107,7 @@ void connect_attempt::take(connect_result result) {
     unproved_ = true;
     failures_.push_back({routes_[next_].second, "the transport did not make the peer prove the secret"});
   } else if (result.opened) {
-    if (result.peer.life == expected_) {
+    if (result.peer.incarnation == expected_) {
       connect_outcome outcome{std::move(result.opened), connect_verdict::opened, {}};
       outcome.failed = std::move(failures_);
       return finish(std::move(outcome));

@@ -20,10 +20,10 @@ namespace ferry::inline v0::detail {
 struct connect_outcome {
   std::shared_ptr<connection> opened;  ///< null unless the verdict is `opened`
   connect_verdict verdict = connect_verdict::unknown;
-  std::string why;                       ///< for people, unless it was opened
-  bool answered = false;                 ///< some process answered, whatever it said, or there is no way to ask
-  std::vector<skipped_way> failed = {};  ///< addresses that were tried before, and what came of it
-  errc code = errc::connect_failed;      ///< of the calls that waited; authentication_failed where that kept them apart
+  std::string why;                          ///< for people, unless it was opened
+  bool answered = false;                    ///< some process answered, whatever it said, or there is no way to ask
+  std::vector<rejected_route> failed = {};  ///< addresses that were tried before, and what came of it
+  errc code = errc::connect_failed;  ///< of the calls that waited; authentication_failed where that kept them apart
 };
 
 /// Tries one address after the other, best first, until one answers. Keeps itself until it has called `done`, once, on a
@@ -32,7 +32,7 @@ class connect_attempt : public std::enable_shared_from_this<connect_attempt> {
  public:
   using route = std::pair<std::shared_ptr<transport>, std::string>;
 
-  connect_attempt(std::vector<route> routes, hello self, incarnation expected, transport_options options,
+  connect_attempt(std::vector<route> routes, hello self, incarnation_id expected, transport_options options,
                   std::chrono::nanoseconds limit_each, std::function<bool()> wanted,
                   std::function<void(connect_outcome)> done);
 
@@ -49,7 +49,7 @@ class connect_attempt : public std::enable_shared_from_this<connect_attempt> {
 
   const std::vector<route> routes_;
   const hello self_;
-  const incarnation expected_;
+  const incarnation_id expected_;
   const transport_options options_;
   const std::chrono::nanoseconds limit_each_;
   const std::function<bool()> wanted_;  // asked before each address
@@ -63,7 +63,7 @@ class connect_attempt : public std::enable_shared_from_this<connect_attempt> {
   bool answered_ = false;
   reactor* loop_ = nullptr;
   int times_put_off_ = 0;
-  std::vector<skipped_way> failures_;
+  std::vector<rejected_route> failures_;
 };
 
 }  // namespace ferry::inline v0::detail

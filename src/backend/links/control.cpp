@@ -23,9 +23,9 @@ outgoing_message control_message(control_code code, std::uint64_t call_id) {
   return message;
 }
 
-void say_farewell(connection& to) noexcept {
+void send_goodbye(connection& to) noexcept {
   try {
-    to.send(control_message(control_code::farewell));
+    to.send(control_message(control_code::goodbye));
   } catch (const std::bad_alloc&) {
     log(log_level::warning, "no memory to say that this worker leaves: others will take it for lost");
   }
@@ -36,14 +36,15 @@ outgoing_message fence_notice::encode() const {
   message.header.kind = frame_kind::control;
   message.header.code = static_cast<std::uint32_t>(control_code::fence);
   message.begin_payload();
-  encode_values<worker_info, std::uint64_t, std::string>(message.bytes, message.tensors, who, life.value, reason);
+  encode_values<worker_info, std::uint64_t, std::string>(message.bytes, message.tensors, who, incarnation.value,
+                                                         reason);
   message.finish();
   return message;
 }
 
 fence_notice fence_notice::decode(const inbound_message& message, const wire_limits& limits) {
   fence_notice result;
-  decode_values(message.payload, message.tensors, limits, result.who, result.life.value, result.reason);
+  decode_values(message.payload, message.tensors, limits, result.who, result.incarnation.value, result.reason);
   return result;
 }
 
@@ -51,8 +52,8 @@ control_link::control_link(std::shared_ptr<link_owner> owner, remote_worker peer
                            std::shared_ptr<connection> connection)
     : owner_(std::move(owner)), peer_(std::move(peer)), connection_(std::move(connection)) {}
 
-void control_link::close(const std::exception_ptr& reason, bool take_leave) noexcept {
-  if (take_leave) say_farewell(*connection_);
+void control_link::close(const std::exception_ptr& reason, bool graceful) noexcept {
+  if (graceful) send_goodbye(*connection_);
   connection_->close(reason);
 }
 

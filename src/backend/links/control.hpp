@@ -18,7 +18,7 @@ namespace ferry::inline v0::detail {
 /// frame_header::code of a control frame. The numbers are part of the protocol.
 enum class control_code : std::uint32_t {
   heartbeat = 1,  ///< the sender lives; no payload
-  farewell = 2,   ///< the sender leaves the group by its own will; no payload
+  goodbye = 2,    ///< the sender leaves the group by its own will; no payload
   fence = 3,      ///< the group takes an incarnation for dead; payload: worker_info, u64 incarnation, text
   cancel =
       4,  ///< as a frame of kind cancel, which follows it behind the call itself: the caller gave up the call of this id
@@ -27,7 +27,7 @@ enum class control_code : std::uint32_t {
 /// Whom the group takes for dead.
 struct fence_notice {
   worker_info who;
-  incarnation life;
+  incarnation_id incarnation;
   std::string reason;
 
   [[nodiscard]] outgoing_message encode() const;
@@ -38,20 +38,20 @@ struct fence_notice {
 /// A heartbeat, a farewell, or the cancellation of a call.
 outgoing_message control_message(control_code code, std::uint64_t call_id = 0);
 /// Sends a farewell.
-void say_farewell(connection& to) noexcept;
+void send_goodbye(connection& to) noexcept;
 
 /// The far end of a connection.
 struct remote_worker {
   // NOLINTNEXTLINE(google-explicit-constructor): most do not care for more
-  remote_worker(worker_info info, incarnation its_life = {}, std::atomic<bool>* heard = nullptr)
-      : who(std::move(info)), life(its_life), sign_of_life(heard) {}
+  remote_worker(worker_info info, incarnation_id its_incarnation = {}, std::atomic<bool>* heard = nullptr)
+      : who(std::move(info)), incarnation(its_incarnation), message_seen(heard) {}
   worker_info who;
-  incarnation life;
-  std::atomic<bool>* sign_of_life;  ///< set by every message from it; may be null
+  incarnation_id incarnation;
+  std::atomic<bool>* message_seen;  ///< set by every message from it; may be null
 
   void heard() const noexcept {
-    if (sign_of_life && !sign_of_life->load(std::memory_order_relaxed))
-      sign_of_life->store(true, std::memory_order_relaxed);
+    if (message_seen && !message_seen->load(std::memory_order_relaxed))
+      message_seen->store(true, std::memory_order_relaxed);
   }
 };
 
@@ -64,7 +64,7 @@ class control_link final : public connection_receiver, public std::enable_shared
 
   void start() { connection_->start(shared_from_this()); }
   void send(outgoing_message&& message) noexcept { connection_->send(std::move(message)); }
-  void close(const std::exception_ptr& reason, bool take_leave) noexcept;
+  void close(const std::exception_ptr& reason, bool graceful) noexcept;
   [[nodiscard]] const remote_worker& peer() const noexcept { return peer_; }
 
   // connection_receiver

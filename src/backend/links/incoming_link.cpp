@@ -50,8 +50,8 @@ void incoming_link::start() {
   owner_->note(link_event::kind::accepted, peer_, *connection_);
 }
 
-void incoming_link::close(const std::exception_ptr& reason, bool take_leave) noexcept {
-  if (take_leave) say_farewell(*connection_);
+void incoming_link::close(const std::exception_ptr& reason, bool graceful) noexcept {
+  if (graceful) send_goodbye(*connection_);
   connection_->close(reason);
 }
 

@@ -99,7 +99,7 @@ void outgoing_link::opened(std::shared_ptr<connection> connection) {
   pump();
   connection->keep_watched();
   if (closed()) {
-    if (owner_->closing()) say_farewell(*connection);
+    if (owner_->closing()) send_goodbye(*connection);
     connection->close(make_error(errc::shutting_down, "the worker was closed while it connected"));
   }
 }
@@ -157,7 +157,7 @@ void outgoing_link::begin_sending(send_queue::entry& next) noexcept {
   request.encode(next.message.bytes.data());
 }
 
-void outgoing_link::hand_over(outgoing_message&& message, bool soon) noexcept {
+void outgoing_link::send_on_connection(outgoing_message&& message, bool soon) noexcept {
   if (soon) {
     connection_->send_soon(std::move(message));
   } else {
@@ -191,7 +191,7 @@ void outgoing_link::pump() noexcept {
       if (!each.one_way()) {
         owner_->on_link_event({link_event::kind::sent, peer_.who, {}, each.message.header.call_id});
       }
-      hand_over(std::move(each.message), each.soon);
+      send_on_connection(std::move(each.message), each.soon);
     }
     sent = true;
   }
@@ -283,7 +283,7 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
     owner_->count_sent(1);  // before it can be handled
   }
   if (direct) {
-    hand_over(std::move(request), !driven);
+    send_on_connection(std::move(request), !driven);
   } else if (room) {
     pump();
   }
@@ -294,7 +294,7 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
   return true;
 }
 
-bool outgoing_link::crowded(std::uint64_t bytes) const noexcept {
+bool outgoing_link::over_limit(std::uint64_t bytes) const noexcept {
   const std::lock_guard lock(mutex_);
   if (!open_.load(std::memory_order_relaxed)) return queue_.size() >= flow_.limits.calls_per_peer;
   return !(queue_.empty() && !pumping_ && may_send(bytes, true, true));
@@ -324,7 +324,7 @@ bool outgoing_link::notify(outgoing_message& request) {
     owner_->count_sent(1);
   }
   if (direct) {
-    hand_over(std::move(request), true);
+    send_on_connection(std::move(request), true);
   } else if (room) {
     pump();
   }
@@ -450,10 +450,10 @@ void outgoing_link::fail(errc code, const std::string& detail) noexcept {
   if (!current_connection()) owner_->on_link_closed(this);
 }
 
-void outgoing_link::close(errc code, const std::exception_ptr& reason, bool take_leave) noexcept {
+void outgoing_link::close(errc code, const std::exception_ptr& reason, bool graceful) noexcept {
   end_all(code, close_reason(reason));
   if (auto connection = current_connection()) {
-    if (take_leave) say_farewell(*connection);
+    if (graceful) send_goodbye(*connection);
     connection->close(reason);
   } else {
     owner_->on_link_closed(this);  // should the attempt to connect succeed later, opened() closes the connection

@@ -86,11 +86,11 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   /// Connecting has succeeded: sends what was waiting.
   void opened(std::shared_ptr<connection> connection);
   /// The addresses that were tried before one worked, and why they did not; for failed_routes().
-  void note_failed_routes(std::vector<skipped_way> failed) {
+  void note_failed_routes(std::vector<rejected_route> failed) {
     const std::lock_guard lock(mutex_);
     failed_routes_ = std::move(failed);
   }
-  [[nodiscard]] std::vector<skipped_way> failed_routes() const {
+  [[nodiscard]] std::vector<rejected_route> failed_routes() const {
     const std::lock_guard lock(mutex_);
     return failed_routes_;
   }
@@ -102,7 +102,7 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   bool call(outgoing_message& request, pending_call& call, deadline until, bool driven, std::uint64_t& id);
   bool notify(outgoing_message& request);
   /// Whether a call of so many bytes would have to wait for others to end.
-  [[nodiscard]] bool crowded(std::uint64_t bytes) const noexcept;
+  [[nodiscard]] bool over_limit(std::uint64_t bytes) const noexcept;
   bool abandon(std::uint64_t id, call_phase& phase, bool tell_peer) noexcept;
   bool wait(const drive_condition& condition, deadline until) noexcept;
   void interrupt() noexcept;
@@ -113,7 +113,7 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   /// The open connection, or null.
   [[nodiscard]] std::shared_ptr<connection> current_connection() const;
   /// Ends all calls with `code`. What is queued may still be written; a farewell if `take_leave`.
-  void close(errc code, const std::exception_ptr& reason, bool take_leave) noexcept;
+  void close(errc code, const std::exception_ptr& reason, bool graceful) noexcept;
   /// A control frame, if the connection is open; with `later` also once it is.
   void send_control(outgoing_message&& message, bool later = false) noexcept;
   /// Appends the calls that have not ended.
@@ -152,7 +152,7 @@ class outgoing_link final : public connection_receiver, public std::enable_share
     return open_.load(std::memory_order_relaxed) ? call_phase::queued : call_phase::connecting;
   }
 
-  void hand_over(outgoing_message&& message, bool soon) noexcept;
+  void send_on_connection(outgoing_message&& message, bool soon) noexcept;
   bool refuse_unsendable(send_queue::entries& next) noexcept;
   void send_cancel(std::uint64_t id) noexcept;
   void pump() noexcept;
@@ -166,11 +166,11 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   worker_flow& flow_;
   mutable std::mutex mutex_;
   std::shared_ptr<connection> connection_;  // set once, before open_
-  std::vector<skipped_way> failed_routes_;
+  std::vector<rejected_route> failed_routes_;
   std::atomic<bool> open_{false};
   std::atomic<bool> closed_{false};
   // Where `use` begins: a cancellation that comes late, and on another connection, must not meet a call of the next link.
-  const std::uint32_t first_use_ = static_cast<std::uint32_t>(incarnation::random().value) | 1U;
+  const std::uint32_t first_use_ = static_cast<std::uint32_t>(incarnation_id::random().value) | 1U;
   send_queue queue_{flow_};  // until the connection is open, and beyond the bounds
   bool pumping_ = false;     // some thread sends what was queued: nothing may overtake it
   std::atomic<bool> waits_for_others_{false};
@@ -202,7 +202,7 @@ class incoming_link final : public connection_receiver,
   /// Begins to receive.
   void start();
   /// What is queued may still be written; a farewell if `take_leave`.
-  void close(const std::exception_ptr& reason, bool take_leave) noexcept;
+  void close(const std::exception_ptr& reason, bool graceful) noexcept;
   void send_control(outgoing_message&& message) noexcept { connection_->send(std::move(message)); }
   [[nodiscard]] const remote_worker& peer() const noexcept { return peer_; }
   struct load {
@@ -224,7 +224,7 @@ class incoming_link final : public connection_receiver,
 
   // reply_channel
   [[nodiscard]] const worker_info* sender() const noexcept override { return &peer_.who; }
-  [[nodiscard]] incarnation sender_life() const noexcept override { return peer_.life; }
+  [[nodiscard]] incarnation_id sender_incarnation() const noexcept override { return peer_.incarnation; }
   void reply(std::uint64_t call_id, outgoing_message&& answer) override;
   void begin_call(std::uint64_t call_id, stoppable& running) override;
   void end_call(std::uint64_t call_id, const stoppable& ended) noexcept override;

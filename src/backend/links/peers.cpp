@@ -25,7 +25,7 @@ std::string this_host() {
 // Lines: the name, the incarnation, the host, the devices, one address each, an empty one; then the metadata, whatever they
 // hold. Who knows of no devices takes theirs for an address that nobody understands.
 std::string worker_record::encode() const {
-  return fmt::format("{}\n{:016x}\n@{}\n{}{}\n\n{}", who.name(), life.value, host,
+  return fmt::format("{}\n{:016x}\n@{}\n{}{}\n\n{}", who.name(), incarnation.value, host,
                      devices ? fmt::format("#{}\n", devices->encode()) : "", fmt::join(addresses, "\n"), metadata);
 }
 
@@ -56,7 +56,7 @@ worker_record worker_record::decode(const std::string& text, int id) {
   result.addresses.assign(addresses, lines.end());
   result.metadata = text.substr(at + 1);
   const char* const last = lines[1].data() + lines[1].size();
-  const auto [end, failure] = std::from_chars(lines[1].data(), last, result.life.value, 16);
+  const auto [end, failure] = std::from_chars(lines[1].data(), last, result.incarnation.value, 16);
   if (failure != std::errc() || end != last) std::rethrow_exception(malformed("has no incarnation"));
   return result;
 }

@@ -28,7 +28,7 @@ class outgoing_link;
 /// What a worker tells the others through the store.
 struct worker_record {
   worker_info who;
-  incarnation life;
+  incarnation_id incarnation;
   std::string host;                    ///< the machine and network namespace it runs in, for those in the same one
   std::vector<std::string> addresses;  ///< best first
   std::string metadata;                ///< whatever its user wants the others to know
@@ -78,16 +78,20 @@ struct peer {
   liveness live;
 
   // The next ones with `mutex` held.
-  [[nodiscard]] bool is(incarnation life) const noexcept { return state == peer_state::member && record.life == life; }
+  [[nodiscard]] bool is(incarnation_id incarnation) const noexcept {
+    return state == peer_state::member && record.incarnation == incarnation;
+  }
   /// It runs, as far as this worker knows.
   [[nodiscard]] bool present() const noexcept { return state == peer_state::member || state == peer_state::leaving; }
-  [[nodiscard]] bool present(incarnation life) const noexcept { return present() && record.life == life; }
+  [[nodiscard]] bool present(incarnation_id incarnation) const noexcept {
+    return present() && record.incarnation == incarnation;
+  }
   /// Its connections count: those of a peer that is ahead of this worker's own table, too, and of one that is leaving.
-  [[nodiscard]] bool counts(incarnation life) const noexcept {
-    return state == peer_state::unknown || (record.life == life && state != peer_state::lost);
+  [[nodiscard]] bool counts(incarnation_id incarnation) const noexcept {
+    return state == peer_state::unknown || (record.incarnation == incarnation && state != peer_state::lost);
   }
   [[nodiscard]] std::string why_lost() const { return "it is dead: " + end; }
-  [[nodiscard]] remote_worker remote() { return {record.who, record.life, &heard}; }
+  [[nodiscard]] remote_worker remote() { return {record.who, record.incarnation, &heard}; }
 };
 
 /// Thread-safe. Lookups by id take no lock.

@@ -83,8 +83,8 @@ void native_core::make_room(deadline until) {
           (void)log_->wait(deadline::after(entry_poll_pause));
           log_->catch_up();
         } else {
-          (void)log_->append(
-              member_entry::lost({}, holder->life, fmt::format("'{}' takes its place: {}", self_.name(), outcome.why)));
+          (void)log_->append(member_entry::lost({}, holder->incarnation,
+                                                fmt::format("'{}' takes its place: {}", self_.name(), outcome.why)));
         }
         continue;
       case connect_verdict::leaving:
@@ -154,7 +154,7 @@ connect_outcome native_core::probe(const worker_record& holder, deadline until) 
 void native_core::take(const membership_change& change) noexcept {
   if (change.what == membership_change::kind::none) return;
   try {
-    if (change.record.life == life_) {
+    if (change.record.incarnation == incarnation_) {
       take_own(change);
     } else {
       take_others(change);
@@ -177,9 +177,9 @@ void native_core::take_own(const membership_change& change) {
         each->live.allow_for_delay(clock::now());
       }
       joined_.store(record.joined);
-      if (record.suspected != 0) say_that_it_lives();  // and the question is not among the entries that are left
-      return tell({member_event::kind::joined, record.who, record.life, {}});
-    case membership_change::kind::suspected: return say_that_it_lives();
+      if (record.suspected != 0) answer_suspicion();  // and the question is not among the entries that are left
+      return tell({member_event::kind::joined, record.who, record.incarnation, {}});
+    case membership_change::kind::suspected: return answer_suspicion();
     case membership_change::kind::gone:
       if (gone_written_.load()) return;
       [[fallthrough]];
@@ -191,8 +191,8 @@ void native_core::take_own(const membership_change& change) {
   }
 }
 
-void native_core::say_that_it_lives() noexcept {
-  write_down([this] { (void)log_->append(member_entry::alive(life_)); }, "it lives", true);
+void native_core::answer_suspicion() noexcept {
+  write_down([this] { (void)log_->append(member_entry::alive(incarnation_)); }, "it lives", true);
 }
 
 void native_core::take_others(const membership_change& change) {
@@ -201,35 +201,37 @@ void native_core::take_others(const membership_change& change) {
   switch (change.what) {
     case membership_change::kind::joined:
       admit(record);
-      if (!record.leaving) return tell({member_event::kind::joined, record.who, record.life, {}});
+      if (!record.leaving) return tell({member_event::kind::joined, record.who, record.incarnation, {}});
       [[fallthrough]];
     case membership_change::kind::left: {
       if (!record.leaving || change.what == membership_change::kind::left) {
-        depart(place, record.life, "it has left the group", departure::begun);
+        depart(place, record.incarnation, "it has left the group", departure::begun);
       }
       std::lock_guard lock(place.mutex);
-      if (place.record.life == record.life && place.state != peer_state::lost) place.state = peer_state::leaving;
+      if (place.record.incarnation == record.incarnation && place.state != peer_state::lost)
+        place.state = peer_state::leaving;
       group_changes_.fetch_add(1, std::memory_order_release);
       return;
     }
     case membership_change::kind::gone: {
-      if (!record.leaving) return depart(place, record.life, "it has left the group", departure::in_log);
+      if (!record.leaving) return depart(place, record.incarnation, "it has left the group", departure::in_log);
       {
         std::lock_guard lock(place.mutex);
-        if (place.record.life != record.life || !place.present()) return;
+        if (place.record.incarnation != record.incarnation || !place.present()) return;
         place.state = peer_state::left;
         group_changes_.fetch_add(1, std::memory_order_release);
         place.live.renew(clock::now());
       }
-      return tell_end(record.who.id(), record.life);
+      return tell_end(record.who.id(), record.incarnation);
     }
     case membership_change::kind::lost:
       // What was before this worker joined is no loss of its own.
-      if (!is_member()) return depart(place, record.life, change.reason, departure::in_log);
-      return lose(place, record.life, change.reason, evidence::record);
+      if (!is_member()) return depart(place, record.incarnation, change.reason, departure::in_log);
+      return lose(place, record.incarnation, change.reason, evidence::record);
     case membership_change::kind::answered: {
       std::lock_guard lock(place.mutex);
-      if (place.record.life == record.life && place.live.question != 0) place.live.take_answer(clock::now());
+      if (place.record.incarnation == record.incarnation && place.live.question != 0)
+        place.live.take_answer(clock::now());
       return;
     }
     case membership_change::kind::none:
@@ -299,25 +301,25 @@ void native_core::watch_next() noexcept {
 
 // ---------------------------------------------------------------- those that cannot be reached
 
-void native_core::ask_log(peer& whom, incarnation life) noexcept {
-  const auto asked = [this, &whom, life](std::uint64_t question) {
+void native_core::ask_log(peer& whom, incarnation_id incarnation) noexcept {
+  const auto asked = [this, &whom, incarnation](std::uint64_t question) {
     {
       std::lock_guard lock(whom.mutex);
       whom.live.log_is_asked = false;
-      if (!whom.present(life) || !whom.live.guarded) return;
+      if (!whom.present(incarnation) || !whom.live.guarded) return;
       whom.live.question = question;
       whom.live.asked_at = whom.live.unreached_since = clock::now();
     }
     keep_ticking();
   };
   try {
-    run_detached(*reactor_, [self = shared_from_this(), asked, life] {
+    run_detached(*reactor_, [self = shared_from_this(), asked, incarnation] {
       std::uint64_t question = 0;
       try {
-        (void)self->log_->append(member_entry::suspect(self->life_, life));
+        (void)self->log_->append(member_entry::suspect(self->incarnation_, incarnation));
         // Another one may have asked before, and died since.
         const membership there = self->log_->members();
-        if (const worker_record* record = there.find(life)) question = record->suspected;
+        if (const worker_record* record = there.find(incarnation)) question = record->suspected;
       } catch (const error& e) {
         log(log_level::info,
             fmt::format("{}: the group's log cannot be asked for a worker: {}", to_string(self->self_), e.what()));
@@ -329,24 +331,24 @@ void native_core::ask_log(peer& whom, incarnation life) noexcept {
   }
 }
 
-void native_core::read_answer(peer& whom, incarnation life) noexcept {
+void native_core::read_answer(peer& whom, incarnation_id incarnation) noexcept {
   std::uint64_t question = 0;
   {
     std::lock_guard lock(whom.mutex);
     question = whom.live.question;
   }
-  const auto decided = [this, &whom, life](bool answered) {
+  const auto decided = [this, &whom, incarnation](bool answered) {
     {
       std::lock_guard lock(whom.mutex);
       whom.live.log_is_asked = false;
-      if (whom.record.life != life) return;
+      if (whom.record.incarnation != incarnation) return;
       if (answered && whom.live.question != 0) whom.live.take_answer(clock::now());
       whom.live.asked_at = clock::now();
     }
     keep_ticking();
   };
   try {
-    run_detached(*reactor_, [self = shared_from_this(), decided, life, question] {
+    run_detached(*reactor_, [self = shared_from_this(), decided, incarnation, question] {
       bool answered = false;
       try {
         const auto began = clock::now();
@@ -354,11 +356,12 @@ void native_core::read_answer(peer& whom, incarnation life) noexcept {
         // A store that is slow, or could not be reached, may have kept the answer back: another lease, then.
         const bool prompt = clock::now() - began < self->options_.heartbeat_interval.duration();
         const membership there = self->log_->members();
-        const worker_record* record = there.find(life);
+        const worker_record* record = there.find(incarnation);
         answered = !record || record->suspected != question;
         if (!answered && prompt) {
-          (void)self->log_->append(member_entry::lost(
-              self->life_, life, "nobody reaches it, and it did not answer in the group's log", question));
+          (void)self->log_->append(member_entry::lost(self->incarnation_, incarnation,
+                                                      "nobody reaches it, and it did not answer in the group's log",
+                                                      question));
         }
       } catch (const error& e) {
         log(log_level::info, fmt::format("{}: the group's log cannot be read: {}", to_string(self->self_), e.what()));
@@ -372,23 +375,23 @@ void native_core::read_answer(peer& whom, incarnation life) noexcept {
 
 // ---------------------------------------------------------------- parting
 
-void native_core::leave_dynamic(deadline until, int impatience) {
+void native_core::leave_dynamic(deadline until, int stop_level) {
   if (fenced_.load(std::memory_order_acquire)) throw_error(errc::fenced, fence_reason_);
   {
     std::lock_guard lock(quiet_mutex_);
-    parting_until_ = until;
+    shutdown_until_ = until;
   }
-  tell_log_of_leaving(std::min(until, deadline::after(store_limit)), impatience);
-  wait_until_quiet(until, impatience);
-  tie_up(until);
+  tell_log_of_leaving(std::min(until, deadline::after(store_limit)), stop_level);
+  wait_until_quiet(until, stop_level);
+  settle_loose_ends(until);
 }
 
-void native_core::tell_log_of_leaving(deadline until, int impatience) {
+void native_core::tell_log_of_leaving(deadline until, int stop_level) {
   try {
     leave_written_.store(true);
-    const bool written = run_in_time([this] { (void)log_->append(member_entry::leave(life_)); }, until,
-                                     [&] { return leaving_stopped_.load() >= impatience; });
-    if (!written && leaving_stopped_.load() < impatience) {
+    const bool written = run_in_time([this] { (void)log_->append(member_entry::leave(incarnation_)); }, until,
+                                     [&] { return leaving_stopped_.load() >= stop_level; });
+    if (!written && leaving_stopped_.load() < stop_level) {
       log(log_level::info, fmt::format("{}: the store does not know yet that it leaves", to_string(self_)));
     }
   } catch (const error& e) {
@@ -402,12 +405,12 @@ void native_core::tell_log_of_end() noexcept {
   deadline limit;
   {
     std::lock_guard lock(quiet_mutex_);
-    limit = std::min(deadline::after(store_limit), std::max(parting_until_, deadline::after(least_for_end)));
+    limit = std::min(deadline::after(store_limit), std::max(shutdown_until_, deadline::after(least_for_end)));
   }
   try {
     const bool written = run_in_time(
         [this] {
-          (void)log_->append(member_entry::gone(life_));
+          (void)log_->append(member_entry::gone(incarnation_));
           // The next group here may have other leases.
           if (!log_->members().members().empty()) return;
           if (const auto where = group_store()) where->erase("kind");
@@ -429,11 +432,11 @@ void native_core::wake_waiting() const noexcept {
 }
 
 // Whoever leaves without a word in the log has said farewell to those it was connected to, if to anybody.
-void native_core::write_gone(incarnation life) {
+void native_core::write_gone(incarnation_id incarnation) {
   log_->catch_up();
   const membership there = log_->members();
-  const worker_record* record = there.find(life);
-  if (record && !record->leaving) (void)log_->append(member_entry::gone(life));
+  const worker_record* record = there.find(incarnation);
+  if (record && !record->leaving) (void)log_->append(member_entry::gone(incarnation));
 }
 
 void native_core::stop_following() noexcept {

@@ -36,10 +36,10 @@ void native_core::leave(deadline until) {
   if (world_size_ == 0) return leave_dynamic(until, 2);
   // The others learn of it from the farewells on its connections, or find nobody where it was.
   wait_until_quiet(until, 2);
-  tie_up(until);
+  settle_loose_ends(until);
 }
 
-void native_core::tie_up(deadline until) {
+void native_core::settle_loose_ends(deadline until) {
   request_handler& above = *handler_.load();
   if (above.loose_ends() != 0) above.on_group_quiet(until, true);
 }
@@ -61,7 +61,7 @@ void native_core::agree_on_group() {
             "meet elsewhere: at another path or port, or in a store that was started afresh",
             to_string(self_), kind, there));
   }
-  const std::string proposal = fmt::format("{:016x}", incarnation::random().value);
+  const std::string proposal = fmt::format("{:016x}", incarnation_id::random().value);
   group_ = store_->compare_set("group", "", proposal);
 }
 
@@ -106,9 +106,9 @@ void native_core::activity_changed() noexcept {
 
 // Whoever wants less than this one has his wish for good: it may come before the leave that it is to end has begun.
 void native_core::stop_leaving(bool entirely) noexcept {
-  const int impatience = entirely ? 2 : 1;
+  const int stop_level = entirely ? 2 : 1;
   int before = leaving_stopped_.load();
-  while (before < impatience && !leaving_stopped_.compare_exchange_weak(before, impatience)) {
+  while (before < stop_level && !leaving_stopped_.compare_exchange_weak(before, stop_level)) {
   }
   {
     std::lock_guard lock(quiet_mutex_);
@@ -118,13 +118,13 @@ void native_core::stop_leaving(bool entirely) noexcept {
   wake_waiting();
 }
 
-void native_core::check_still_leaving(int impatience) const {
-  if (leaving_stopped_.load() >= impatience) {
+void native_core::check_still_leaving(int stop_level) const {
+  if (leaving_stopped_.load() >= stop_level) {
     throw_error(errc::shutting_down, to_string(self_) + ": the graceful shutdown was ended by one that is not");
   }
 }
 
-void native_core::wait_until_quiet(deadline until, int impatience) {
+void native_core::wait_until_quiet(deadline until, int stop_level) {
   quiet_waiters_.fetch_add(1);
   bool in_time = true;
   for (;;) {
@@ -133,9 +133,9 @@ void native_core::wait_until_quiet(deadline until, int impatience) {
       std::lock_guard lock(quiet_mutex_);
       seen = activity_;
     }
-    if (leaving_stopped_.load() >= impatience) {
+    if (leaving_stopped_.load() >= stop_level) {
       quiet_waiters_.fetch_sub(1);
-      check_still_leaving(impatience);
+      check_still_leaving(stop_level);
     }
     if (quiet()) break;
     if (!in_time) {

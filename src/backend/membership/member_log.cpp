@@ -101,7 +101,7 @@ void member_log::start_again() {
 void member_log::tell_difference(const membership& known) {
   using what = membership_change::kind;
   for (const auto& [id, record] : known.members()) {
-    const worker_record* now = members_.find(record.life);
+    const worker_record* now = members_.find(record.incarnation);
     if (!now) {
       tell({what::gone, record, {}});
       continue;
@@ -110,7 +110,7 @@ void member_log::tell_difference(const membership& known) {
     if (now->suspected != 0 && now->suspected != record.suspected) tell({what::suspected, *now, {}});
   }
   for (const auto& [id, record] : members_.members()) {
-    if (!known.find(record.life)) tell({what::joined, record, {}});
+    if (!known.find(record.incarnation)) tell({what::joined, record, {}});
   }
   seen_.store(members_.index(), std::memory_order_release);
 }

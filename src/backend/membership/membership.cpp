@@ -84,7 +84,7 @@ membership_change membership::apply(std::uint64_t index, const member_entry& ent
   index_ = index;
   if (entry.what == member_entry::kind::join) {
     const worker_info& who = entry.record.who;
-    if (find(who.name()) || find(who.id()) || find(entry.record.life)) return {};
+    if (find(who.name()) || find(who.id()) || find(entry.record.incarnation)) return {};
     if (!device_conflict(entry.record).empty()) return {};
     worker_record record = entry.record;
     record.joined = index;
@@ -136,9 +136,9 @@ const worker_record* membership::find(worker_id id) const noexcept {
   return found == members_.end() ? nullptr : &found->second;
 }
 
-const worker_record* membership::find(incarnation life) const noexcept {
-  const auto found =
-      std::find_if(members_.begin(), members_.end(), [&](const auto& each) { return each.second.life == life; });
+const worker_record* membership::find(incarnation_id incarnation) const noexcept {
+  const auto found = std::find_if(members_.begin(), members_.end(),
+                                  [&](const auto& each) { return each.second.incarnation == incarnation; });
   return found == members_.end() ? nullptr : &found->second;
 }
 

@@ -23,18 +23,21 @@ namespace ferry::inline v0::detail {
 struct member_entry {
   enum class kind : std::uint8_t { join, leave, gone, suspect, alive, lost };
   kind what{};
-  worker_record record;  ///< of join
-  incarnation witness;   ///< of suspect and lost: a member who says so; of lost, none: somebody who wants its place
-  incarnation whom;      ///< of all but join
+  worker_record record;    ///< of join
+  incarnation_id witness;  ///< of suspect and lost: a member who says so; of lost, none: somebody who wants its place
+  incarnation_id whom;     ///< of all but join
   std::uint64_t unanswered = 0;  ///< of lost: the `suspect` that it did not answer; 0: it is known otherwise
   std::string reason;            ///< of lost
 
   static member_entry join(worker_record who) { return {kind::join, std::move(who), {}, {}, 0, {}}; }
-  static member_entry leave(incarnation who) { return {kind::leave, {}, {}, who, 0, {}}; }
-  static member_entry gone(incarnation who) { return {kind::gone, {}, {}, who, 0, {}}; }
-  static member_entry suspect(incarnation witness, incarnation who) { return {kind::suspect, {}, witness, who, 0, {}}; }
-  static member_entry alive(incarnation who) { return {kind::alive, {}, {}, who, 0, {}}; }
-  static member_entry lost(incarnation witness, incarnation who, std::string reason, std::uint64_t unanswered = 0) {
+  static member_entry leave(incarnation_id who) { return {kind::leave, {}, {}, who, 0, {}}; }
+  static member_entry gone(incarnation_id who) { return {kind::gone, {}, {}, who, 0, {}}; }
+  static member_entry suspect(incarnation_id witness, incarnation_id who) {
+    return {kind::suspect, {}, witness, who, 0, {}};
+  }
+  static member_entry alive(incarnation_id who) { return {kind::alive, {}, {}, who, 0, {}}; }
+  static member_entry lost(incarnation_id witness, incarnation_id who, std::string reason,
+                           std::uint64_t unanswered = 0) {
     return {kind::lost, {}, witness, who, unanswered, std::move(reason)};
   }
 
@@ -74,7 +77,7 @@ class membership {
   /// Null if there is none.
   [[nodiscard]] const worker_record* find(std::string_view name) const noexcept;
   [[nodiscard]] const worker_record* find(worker_id id) const noexcept;
-  [[nodiscard]] const worker_record* find(incarnation life) const noexcept;
+  [[nodiscard]] const worker_record* find(incarnation_id incarnation) const noexcept;
   [[nodiscard]] worker_id lowest_free_id() const noexcept;
   /// Why the devices and device maps of `newcomer` do not fit those of the members; empty: they do. Whoever leaves does not count.
   [[nodiscard]] std::string device_conflict(const worker_record& newcomer) const;

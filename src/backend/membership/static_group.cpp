@@ -200,7 +200,7 @@ void native_core::check_for_failed_start() {
 
 // Before anybody listens: workers of one process share a listener, which cannot tell two of one name apart.
 void native_core::agree_on_names(deadline until) {
-  const std::string own = fmt::format("{}\n{:016x}", self_.name(), life_.value);
+  const std::string own = fmt::format("{}\n{:016x}", self_.name(), incarnation_.value);
   const int id = self_.id().value;
   if (const std::string there = store_->compare_set(rank_key("name/", id), "", own); there != own) {
     throw_error(
@@ -278,7 +278,7 @@ void native_core::read_peers(deadline until) {
   check_devices_of(records);
   for (worker_record& each : records) {
     const peer& admitted = admit(std::move(each));
-    tell({member_event::kind::joined, admitted.record.who, admitted.record.life, {}});
+    tell({member_event::kind::joined, admitted.record.who, admitted.record.incarnation, {}});
   }
   peers_known_.store(true, std::memory_order_release);
 }

@@ -18,7 +18,8 @@ namespace ferry::inline v0::detail {
 async_call::~async_call() = default;
 
 void async_call::start(outgoing_call& call) {
-  facts_ = {call.worker(), &call.method(), call.to_whom().who, call.limit(), call.inherited(), call.to_whom().life};
+  facts_ = {call.worker(), &call.method(),   call.to_whom().who,
+            call.limit(),  call.inherited(), call.to_whom().incarnation};
   code_ = method_hold(call.method());
   began = call.began();
   keep();  // until finish()
@@ -27,7 +28,7 @@ void async_call::start(outgoing_call& call) {
     // Before it can be complete, which it may be when this returns.
     object_ = call.object();
     if (!call.references().empty()) references_.emplace(std::move(call.references()));
-    ticket_ = call.worker()->agent().call({call.peer(), call.to_whom().life}, std::move(call.message), *this,
+    ticket_ = call.worker()->agent().call({call.peer(), call.to_whom().incarnation}, std::move(call.message), *this,
                                           call.until(), false);
   } catch (...) {
     references_.reset();
@@ -81,7 +82,7 @@ void async_call::give_up() noexcept {
   call_phase phase{};
   if (!facts_.worker->agent_unchecked().abandon(ticket_, phase)) return;
   record_failure(facts_, *this, errc::call_cancelled, phase, "");
-  if (references_) references_->doubt();
+  if (references_) references_->query();
   set_cancelled(failure_of(facts_, errc::call_cancelled, phase, ""));
   wake_helper();
   finish();
@@ -115,7 +116,7 @@ void async_call::on_reply(inbound_message&& reply) noexcept {
 
 void async_call::on_failure(errc code, call_phase phase, const std::string& detail) noexcept {
   record_failure(facts_, *this, code, phase, detail);
-  if (references_) references_->doubt();
+  if (references_) references_->query();
   set_error(failure_of(facts_, code, phase, detail));
   wake_helper();
   finish();

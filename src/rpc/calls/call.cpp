@@ -108,7 +108,7 @@ std::span<const stream> streams_of(const call_options& options) noexcept {
 }  // namespace
 
 outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, const to& destination, const method_entry& method,
-                             answer_for whom)
+                             call_mode whom)
     : streams_(streams_of(destination.options())),
       worker_(std::move(worker)),
       method_(method),
@@ -132,7 +132,7 @@ outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, const to& dest
 }
 
 outgoing_call::outgoing_call(const reference_handle& object, const call_options& options, const method_entry& method,
-                             answer_for whom)
+                             call_mode whom)
     : streams_(streams_of(options)),
       worker_(object.usable().table->worker()),
       method_(method),
@@ -160,9 +160,9 @@ void outgoing_call::bound() {
 }
 
 // The destination is known.
-void outgoing_call::begin(answer_for whom) {
-  const bool one_way = whom == answer_for::nobody;
-  references_ = handed_references(*worker_, {peer_.who.id(), peer_.life});
+void outgoing_call::begin(call_mode whom) {
+  const bool one_way = whom == call_mode::nobody;
+  references_ = handed_references(*worker_, {peer_.who.id(), peer_.incarnation});
   if (stop_ && stop_->stop_requested()) {
     throw call_cancelled(describe({worker_, &method_, peer_.who, limit_}) +
                          ": its stop token was stopped before it was sent");
@@ -189,7 +189,7 @@ void outgoing_call::begin(answer_for whom) {
   if (const call_context* context = thread_context(); context && !one_way && !makes) {
     if (const call_chain* chain = context->chain()) {
       // A thread of the handler itself: what it waits for, its answer waits for.
-      add_chain_record(message, *chain, whom == answer_for::waiting && served_call::on_this_thread() == context);
+      add_chain_record(message, *chain, whom == call_mode::waiting && incoming_call::on_this_thread() == context);
     }
   }
   if (placement_ && !one_way && !makes) add_placement_record(message, *placement_);
@@ -198,7 +198,7 @@ void outgoing_call::begin(answer_for whom) {
 }
 
 void outgoing_call::place_tensors() {
-  worker_->agent().place_request({peer_.who.id(), peer_.life}, message, placement_);
+  worker_->agent().place_request({peer_.who.id(), peer_.incarnation}, message, placement_);
   const bool reads = (message.header.flags & frame_one_way) == 0 && !creates(method_.flavour) &&
                      std::any_of(message.tensors.begin(), message.tensors.end(),
                                  [](const tensor& each) { return !operations_of(each.device().kind).immediate; });
@@ -206,7 +206,7 @@ void outgoing_call::place_tensors() {
 }
 
 reference_handle outgoing_call::make_object() {
-  const reference_handle made = worker_->references().create({peer_.who.id(), peer_.life}, peer_.who);
+  const reference_handle made = worker_->references().create({peer_.who.id(), peer_.incarnation}, peer_.who);
   message.begin_extensions();
   add_object_record(message, object_ ? &object_.get()->object : nullptr, &made.get()->object);
   message.begin_payload();
@@ -217,7 +217,7 @@ void outgoing_call::drop_object(const reference_handle& made) noexcept { made.ge
 
 void outgoing_call::send_one_way() {
   const std::uint64_t bytes = message.size();
-  worker_->agent().notify({peer_.who.id(), peer_.life}, std::move(message));
+  worker_->agent().notify({peer_.who.id(), peer_.incarnation}, std::move(message));
   references_.sent();
   worker_->recorder().add(flight_event::one_way_sent, flight_time(began_), peer_.who.id(), 0, method_.id, bytes);
 }
@@ -229,9 +229,9 @@ void outgoing_call::run() {
   call.began = began_;
   std::atomic<bool> stopped{false};
   const argument_order arguments(message.reads);
-  const call_ticket ticket = agent.call({peer_.who.id(), peer_.life}, std::move(message), call, until_, true);
+  const call_ticket ticket = agent.call({peer_.who.id(), peer_.incarnation}, std::move(message), call, until_, true);
   references_.sent();
-  facts_ = {worker_, &method_, peer_.who, limit_, inherited_, peer_.life};
+  facts_ = {worker_, &method_, peer_.who, limit_, inherited_, peer_.incarnation};
   const call_facts& facts = facts_;
   record_start(facts, call);
   trace_call(trace_event::kind::call_begin, facts, call.call_id);
@@ -261,7 +261,7 @@ void outgoing_call::run() {
           record_failure(facts, call, code, phase, "");
           trace_call(trace_event::kind::call_end, facts, call.call_id);
           agent.finished_calls(1);
-          references_.doubt();
+          references_.query();
           std::rethrow_exception(failure_of(facts, code, phase, ""));
         }
         call.sleep_until_done();  // it is being completed by another thread
@@ -278,7 +278,7 @@ void outgoing_call::run() {
   trace_call(trace_event::kind::call_end, facts, call.call_id);
   agent.finished_calls(1);
   if (call.failed_) {
-    references_.doubt();
+    references_.query();
     std::rethrow_exception(failure_of(facts, call.code_, call.phase_, call.detail_));
   }
   settle(references_, call.reply_);

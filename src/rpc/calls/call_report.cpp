@@ -95,7 +95,7 @@ void record_failure(const call_facts& facts, const pending_call& call, errc code
 
 void settle(handed_references& references, const inbound_message& reply) noexcept {
   if (reply.header.kind == frame_kind::failure) {
-    references.doubt();
+    references.query();
   } else {
     references.arrived();
   }
@@ -110,7 +110,7 @@ void check_reply(const call_facts& facts, inbound_message& reply) {
     try {
       const reference_records records = read_records(reply.extensions);
       if (!records.references.empty()) {
-        reply.handles = facts.worker->references().receive(records, {facts.peer.id(), facts.life}, nullptr);
+        reply.handles = facts.worker->references().receive(records, {facts.peer.id(), facts.incarnation}, nullptr);
       }
     } catch (const error& e) {
       throw_error(e.kind(), fmt::format("{}: in the reply: {}", describe(facts), e.message()));

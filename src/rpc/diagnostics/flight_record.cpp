@@ -130,7 +130,7 @@ std::string worker_core::flight_record(std::string_view reason) const {
   const std::vector<flight_entry> events = recorder_.entries();
   std::string out = fmt::format(
       R"({{"ferry_flight_record": 1, "reason": {}, "worker": {}, "incarnation": "{:016x}", "process": {}, "time": "{}", "steady_ns": {})",
-      json_text(reason), json_worker(agent_->self()), agent_->life().value, ::getpid(), moment(wall),
+      json_text(reason), json_worker(agent_->self()), agent_->incarnation().value, ::getpid(), moment(wall),
       nanoseconds_of(steady));
   append_list(out, "pending_calls", pending_calls());
   append_list(out, "served_calls", served_calls());

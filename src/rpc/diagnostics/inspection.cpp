@@ -78,12 +78,12 @@ std::vector<served_call_info> worker_core::served_calls() const {
   std::vector<served_call_info> result;
   agent_->visit_requests([&](const worker_info& from, std::uint64_t id, stoppable& running) {
     // No other kind is given to a channel.
-    result.push_back(static_cast<const served_call&>(running).describe_now(from, id, now));
+    result.push_back(static_cast<const incoming_call&>(running).describe_now(from, id, now));
   });
   std::vector<std::pair<std::size_t, worker_id>> unnamed;  // of a backend that does not say who sends
   for (const one_way_list& list : one_way_) {
     std::lock_guard lock(list.mutex);
-    for (const served_call* each = list.first; each; each = each->following_) {
+    for (const incoming_call* each = list.first; each; each = each->following_) {
       const worker_info* from = each->sender();  // those in the list have their channels
       if (!from) unnamed.emplace_back(result.size(), each->caller());
       result.push_back(each->describe_now(from ? *from : worker_info(), 0, now));
@@ -101,12 +101,12 @@ std::vector<served_call_info> worker_core::served_calls() const {
 }
 
 namespace {
-std::size_t list_of(const served_call& call, std::size_t lists) noexcept {
-  return (reinterpret_cast<std::uintptr_t>(&call) / sizeof(served_call)) % lists;
+std::size_t list_of(const incoming_call& call, std::size_t lists) noexcept {
+  return (reinterpret_cast<std::uintptr_t>(&call) / sizeof(incoming_call)) % lists;
 }
 }  // namespace
 
-void worker_core::enlist_one_way(served_call& call) noexcept {
+void worker_core::enlist_one_way(incoming_call& call) noexcept {
   one_way_list& list = one_way_[list_of(call, one_way_.size())];
   std::lock_guard lock(list.mutex);
   call.following_ = list.first;
@@ -114,7 +114,7 @@ void worker_core::enlist_one_way(served_call& call) noexcept {
   list.first = &call;
 }
 
-void worker_core::delist_one_way(served_call& call) noexcept {
+void worker_core::delist_one_way(incoming_call& call) noexcept {
   one_way_list& list = one_way_[list_of(call, one_way_.size())];
   std::lock_guard lock(list.mutex);
   (call.previous_ ? call.previous_->following_ : list.first) = call.following_;

@@ -18,7 +18,7 @@ namespace ferry::inline v0::detail {
 /// What a request that is being served has to do with references: which object it is for, which it makes, what it waits for
 /// before its handler may begin.
 struct call_references {
-  explicit call_references(served_call& call) : turn(call) {}
+  explicit call_references(incoming_call& call) : turn(call) {}
 
   ref_ptr<owned_object> target;  ///< that the request is for
   object_id target_id;
@@ -45,8 +45,8 @@ struct call_references {
   // Of turn_waits.
   bool makes_behind_turn = false;
   bool in_waits = false;
-  served_call* previous_wait = nullptr;
-  served_call* next_wait = nullptr;
+  incoming_call* previous_wait = nullptr;
+  incoming_call* next_wait = nullptr;
 };
 
 }  // namespace ferry::inline v0::detail

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 #include <ferry/base/error.hpp>
-#include <ferry/rpc/detail/served_call.hpp>
+#include <ferry/rpc/detail/incoming_call.hpp>
 
 #include "../worker/worker_core.hpp"
 #include "call_references.hpp"
@@ -14,7 +14,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr peer_life lane_of_all{worker_id{-1}, {}};
+constexpr peer_incarnation lane_of_all{worker_id{-1}, {}};
 
 bool needs_turn(const execution_policy& policy) noexcept { return policy.how != execution::concurrent; }
 
@@ -22,7 +22,7 @@ bool needs_turn(const execution_policy& policy) noexcept { return policy.how != 
 
 // ---------------------------------------------------------------- lists, with the mutex held
 
-void object_turns::add(call_queue& to, served_call& call) noexcept {
+void object_turns::add(call_queue& to, incoming_call& call) noexcept {
   place& own = call.references_->turn;
   own.previous = to.last;
   own.next = nullptr;
@@ -30,14 +30,14 @@ void object_turns::add(call_queue& to, served_call& call) noexcept {
   to.last = &call;
 }
 
-void object_turns::remove(call_queue& from, served_call& call) noexcept {
+void object_turns::remove(call_queue& from, incoming_call& call) noexcept {
   place& own = call.references_->turn;
   (own.previous ? own.previous->references_->turn.next : from.first) = own.next;
   (own.next ? own.next->references_->turn.previous : from.last) = own.previous;
   own.previous = own.next = nullptr;
 }
 
-void object_turns::begun::add(served_call& call) noexcept {
+void object_turns::begun::add(incoming_call& call) noexcept {
   call.references_->turn.next_launched = nullptr;
   (last_ ? last_->references_->turn.next_launched : first_) = &call;
   last_ = &call;
@@ -45,7 +45,7 @@ void object_turns::begun::add(served_call& call) noexcept {
 
 // Without the mutex. What is launched may be over, and gone, at once.
 void object_turns::begun::launch() noexcept {
-  while (served_call* call = first_) {
+  while (incoming_call* call = first_) {
     place& own = call->references_->turn;
     first_ = own.next_launched;
     if (!own.step) {
@@ -55,7 +55,7 @@ void object_turns::begun::launch() noexcept {
     // There is one at a time: the next step gets the turn once this one has run, or waits.
     own.item.call = call;
     own.item.run = [](work* self) noexcept {
-      served_call& of = *static_cast<place::step_item*>(self)->call;
+      incoming_call& of = *static_cast<place::step_item*>(self)->call;
       const context_ptr keep = context_ptr::share(&of);  // the step, which keeps it, is over soon
       work* const step = std::exchange(of.references_->turn.step, nullptr);
       of.resume_use();
@@ -70,7 +70,7 @@ void object_turns::begun::launch() noexcept {
 // ---------------------------------------------------------------- places
 
 // With the mutex held, once the object has been made. Throws only where enter() calls it.
-void object_turns::take_place(served_call& call) {
+void object_turns::take_place(incoming_call& call) {
   call_references& own = *call.references_;
   place& at = own.turn;
   if (!needs_turn(policy_) || own.takes_no_turn) {
@@ -78,7 +78,7 @@ void object_turns::take_place(served_call& call) {
     return;
   }
   const bool ordered = policy_.how == execution::ordered;
-  at.lane_key = ordered ? peer_life{call.caller(), call.sender_life()} : lane_of_all;
+  at.lane_key = ordered ? peer_incarnation{call.caller(), call.sender_incarnation()} : lane_of_all;
   lane* in = &all_;
   if (ordered) {
     auto found = lanes_.find(at.lane_key);
@@ -114,7 +114,7 @@ void object_turns::take_place(served_call& call) {
   add(in->waiting, call);
 }
 
-void object_turns::enter(served_call& call) {
+void object_turns::enter(incoming_call& call) {
   place& own = call.references_->turn;
   const std::lock_guard lock(mutex_);
   if (made_) return take_place(call);
@@ -125,7 +125,7 @@ void object_turns::enter(served_call& call) {
   add(early_, call);
 }
 
-void object_turns::ready(served_call& call) noexcept {
+void object_turns::ready(incoming_call& call) noexcept {
   begun now;
   {
     const std::lock_guard lock(mutex_);
@@ -141,7 +141,7 @@ void object_turns::ready(served_call& call) noexcept {
 }
 
 // With the mutex held: of one that has not begun. Those behind it may be ready where it was not.
-void object_turns::stand_aside(served_call& call, begun& now) noexcept {
+void object_turns::stand_aside(incoming_call& call, begun& now) noexcept {
   place& own = call.references_->turn;
   if (own.early) {
     remove(early_, call);
@@ -155,7 +155,7 @@ void object_turns::stand_aside(served_call& call, begun& now) noexcept {
   own.passes = true;
 }
 
-bool object_turns::refuse(served_call& call, std::exception_ptr why) noexcept {
+bool object_turns::refuse(incoming_call& call, std::exception_ptr why) noexcept {
   begun now;
   {
     const std::lock_guard lock(mutex_);
@@ -175,7 +175,7 @@ void object_turns::made(execution_policy policy) noexcept {
     const std::lock_guard lock(mutex_);
     made_ = true;
     policy_ = policy;
-    while (served_call* call = early_.first) {
+    while (incoming_call* call = early_.first) {
       remove(early_, *call);
       place& own = call->references_->turn;
       own.early = false;
@@ -197,7 +197,7 @@ object_turns::lane* object_turns::find(const place& of) noexcept {
 }
 
 // With the mutex held: who has the turn that a place in a lane is for; null: nobody.
-const served_call* object_turns::running_in(const place& of) const noexcept {
+const incoming_call* object_turns::running_in(const place& of) const noexcept {
   if (of.lane_key == lane_of_all) return all_.running;
   const auto found = lanes_.find(of.lane_key);
   return found == lanes_.end() ? nullptr : found->second.running;
@@ -224,13 +224,13 @@ void object_turns::advance(lane& of, begun& now) noexcept {
     return;
   }
   // Steps go before calls that have yet to begin.
-  if (served_call* next = of.first_stepping) {
+  if (incoming_call* next = of.first_stepping) {
     of.running = next;
     take_step(of, *next);
     now.add(*next);
     return;
   }
-  served_call* next = of.waiting.first;
+  incoming_call* next = of.waiting.first;
   if (policy_.how == execution::exclusive) {
     while (next && !next->references_->turn.ready) next = next->references_->turn.next;
   }
@@ -244,7 +244,7 @@ void object_turns::advance(lane& of, begun& now) noexcept {
 }
 
 // With the mutex held: the oldest step of the first call that has one; if it has more, it queues again.
-void object_turns::take_step(lane& of, served_call& call) noexcept {
+void object_turns::take_step(lane& of, incoming_call& call) noexcept {
   place& own = call.references_->turn;
   of.first_stepping = std::exchange(own.next_stepping, nullptr);
   if (!of.first_stepping) of.last_stepping = nullptr;
@@ -261,7 +261,7 @@ void object_turns::take_step(lane& of, served_call& call) noexcept {
 }
 
 // With the mutex held: threads of a call that has answered go on without a turn.
-void object_turns::let_return(lane& of, const served_call& call) noexcept {
+void object_turns::let_return(lane& of, const incoming_call& call) noexcept {
   returning_call** link = &of.first_returning;
   of.last_returning = nullptr;
   while (returning_call* each = *link) {
@@ -276,7 +276,7 @@ void object_turns::let_return(lane& of, const served_call& call) noexcept {
   }
 }
 
-void object_turns::leave(served_call& call) noexcept {
+void object_turns::leave(incoming_call& call) noexcept {
   begun now;
   work* steps = nullptr;
   {
@@ -293,8 +293,8 @@ void object_turns::leave(served_call& call) noexcept {
         remove(in->waiting, call);  // its turn has not come: it was dropped
       }
       if (own.stepping) {  // what still runs of it takes no turn
-        served_call** link = &in->first_stepping;
-        served_call* before = nullptr;
+        incoming_call** link = &in->first_stepping;
+        incoming_call* before = nullptr;
         while (*link != &call) {
           before = *link;
           link = &before->references_->turn.next_stepping;
@@ -319,7 +319,7 @@ void object_turns::leave(served_call& call) noexcept {
   }
 }
 
-void object_turns::pause(served_call& call) noexcept {
+void object_turns::pause(incoming_call& call) noexcept {
   begun now;
   {
     const std::lock_guard lock(mutex_);
@@ -332,7 +332,7 @@ void object_turns::pause(served_call& call) noexcept {
   now.launch();
 }
 
-void object_turns::resume(served_call& call) noexcept {
+void object_turns::resume(incoming_call& call) noexcept {
   std::unique_lock lock(mutex_);
   const place& own = call.references_->turn;
   lane* in = own.left ? nullptr : find(own);
@@ -347,7 +347,7 @@ void object_turns::resume(served_call& call) noexcept {
   admitted_.wait(lock, [&] { return self.admitted; });
 }
 
-void object_turns::post(served_call& call, work* step) noexcept {
+void object_turns::post(incoming_call& call, work* step) noexcept {
   begun now;
   {
     std::unique_lock lock(mutex_);
@@ -373,30 +373,30 @@ void object_turns::post(served_call& call, work* step) noexcept {
 
 // ---------------------------------------------------------------- who waits for whom
 
-void object_turns::set_maker(served_call* call) noexcept {
+void object_turns::set_maker(incoming_call* call) noexcept {
   const std::lock_guard lock(mutex_);
   maker_ = call;
 }
 
-object_turns::obstacle object_turns::obstacle_of(const served_call& call) const {
+object_turns::obstacle object_turns::obstacle_of(const incoming_call& call) const {
   const std::lock_guard lock(mutex_);
   const place& own = call.references_->turn;
   if (own.early) return {maker_, {}};
   if (own.left || !own.in_lane) return {};
   // Of a reentrant object nobody keeps the turn.
   if (own.running) return {nullptr, {call.references_->target_id, own.lane_key.id, own.number}, true};
-  const served_call* running = running_in(own);
+  const incoming_call* running = running_in(own);
   if (!running) return {};
   return {nullptr, {call.references_->target_id, own.lane_key.id, running->references_->turn.number}};
 }
 
-std::string object_turns::describe_wait(const served_call& call) const {
+std::string object_turns::describe_wait(const incoming_call& call) const {
   const std::lock_guard lock(mutex_);
   const place& own = call.references_->turn;
   if (own.left || own.passes || own.running) return {};
   if (own.early) return fmt::format("{}, which has yet to be made", call.describe_target());
   if (!own.in_lane) return {};
-  const served_call* running = running_in(own);
+  const incoming_call* running = running_in(own);
   if (!running) return own.ready ? "" : "the owners of references among its arguments";
   return fmt::format("its turn at {}, which {} has", call.describe_target(), running->describe_plainly());
 }

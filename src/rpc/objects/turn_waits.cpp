@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
-#include <ferry/rpc/detail/served_call.hpp>
+#include <ferry/rpc/detail/incoming_call.hpp>
 
 #include "call_references.hpp"
 
@@ -24,7 +24,7 @@ bool awaited_by(const call_references& call, const held_turn& turn) {
 
 }  // namespace
 
-void turn_waits::add(served_call& call) noexcept {
+void turn_waits::add(incoming_call& call) noexcept {
   call_references& own = *call.references_;
   const std::vector<held_turn>& turns = own.chain.turns;
   if (std::none_of(turns.begin(), turns.end(), [](const held_turn& each) { return each.certain; })) return;
@@ -39,17 +39,17 @@ void turn_waits::add(served_call& call) noexcept {
   }
 }
 
-void turn_waits::add_maker(served_call& call) noexcept {
+void turn_waits::add_maker(incoming_call& call) noexcept {
   const std::lock_guard lock(mutex_);
   call.references_->makes_behind_turn = true;
   call.references_->creation->turns().set_maker(&call);
   try {
-    for (served_call* each = first_; each; each = each->references_->next_wait) (void)refuse_if_in_circle(*each);
+    for (incoming_call* each = first_; each; each = each->references_->next_wait) (void)refuse_if_in_circle(*each);
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the same
   }
 }
 
-void turn_waits::remove(served_call& call) noexcept {
+void turn_waits::remove(incoming_call& call) noexcept {
   call_references& own = *call.references_;
   if (!own.in_waits && !own.makes_behind_turn) return;
   const std::lock_guard lock(mutex_);
@@ -62,8 +62,8 @@ void turn_waits::remove(served_call& call) noexcept {
 }
 
 // The turn that has to end before the call can: past objects that have yet to be made.
-object_turns::obstacle turn_waits::obstacle_of(const served_call& call, std::string* in_words) const {
-  const served_call* at = &call;
+object_turns::obstacle turn_waits::obstacle_of(const incoming_call& call, std::string* in_words) const {
+  const incoming_call* at = &call;
   for (;;) {
     const object_turns& turns = at->references_->target->turns();
     const object_turns::obstacle found = turns.obstacle_of(*at);
@@ -75,9 +75,9 @@ object_turns::obstacle turn_waits::obstacle_of(const served_call& call, std::str
 }
 
 // With the mutex held.
-bool turn_waits::refuse_if_in_circle(served_call& call) const {
+bool turn_waits::refuse_if_in_circle(incoming_call& call) const {
   struct step {
-    served_call* call;
+    incoming_call* call;
     std::size_t from;
   };
   std::vector<step> steps{{&call, 0}};
@@ -86,7 +86,7 @@ bool turn_waits::refuse_if_in_circle(served_call& call) const {
     if (i == 0 && found.begun) return false;
     if (found.turn.number == 0) continue;
     if (!awaited_by(*call.references_, found.turn)) {
-      for (served_call* each = first_; each; each = each->references_->next_wait) {
+      for (incoming_call* each = first_; each; each = each->references_->next_wait) {
         const auto is_it = [&](const step& known) { return known.call == each; };
         if (awaited_by(*each->references_, found.turn) && !each->stop_requested() &&
             std::none_of(steps.begin(), steps.end(), is_it)) {
@@ -95,7 +95,7 @@ bool turn_waits::refuse_if_in_circle(served_call& call) const {
       }
       continue;
     }
-    std::vector<const served_call*> way;
+    std::vector<const incoming_call*> way;
     for (std::size_t at = i; at != 0; at = steps[at].from) way.push_back(steps[at].call);
     std::string text = "it would wait for ";
     (void)obstacle_of(call, &text);

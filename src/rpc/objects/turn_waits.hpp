@@ -24,18 +24,18 @@ inline constexpr const char* way_out_of_deadlock =
 class turn_waits {
  public:
   /// It has taken its place. It stays here until remove().
-  void add(served_call& call) noexcept;
+  void add(incoming_call& call) noexcept;
   /// The same of one that makes an object and has taken a place at another: calls may wait for what it is to make.
-  void add_maker(served_call& call) noexcept;
+  void add_maker(incoming_call& call) noexcept;
   /// It has been answered, if it was here.
-  void remove(served_call& call) noexcept;
+  void remove(incoming_call& call) noexcept;
 
  private:
-  [[nodiscard]] bool refuse_if_in_circle(served_call& call) const;
-  [[nodiscard]] object_turns::obstacle obstacle_of(const served_call& call, std::string* in_words) const;
+  [[nodiscard]] bool refuse_if_in_circle(incoming_call& call) const;
+  [[nodiscard]] object_turns::obstacle obstacle_of(const incoming_call& call, std::string* in_words) const;
 
   std::mutex mutex_;  // guards what follows, and keeps those who are here; taken before that of an object's turns
-  served_call* first_ = nullptr;
+  incoming_call* first_ = nullptr;
 };
 
 }  // namespace ferry::inline v0::detail

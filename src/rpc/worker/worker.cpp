@@ -34,7 +34,7 @@ class turn {
   turn(store& where, const worker_config& config) : dynamic_(config.world_size == 0) {
     const std::string_view kind = dynamic_ ? "dynamic" : "static";
     const std::string there =
-        where.compare_set("ferry/store", "", fmt::format("{} {:016x}", kind, incarnation::random().value));
+        where.compare_set("ferry/store", "", fmt::format("{} {:016x}", kind, incarnation_id::random().value));
     if (!there.starts_with(kind)) {
       throw_error(
           errc::group_mismatch,
@@ -96,7 +96,7 @@ std::shared_ptr<store> find_store(worker_config& config) {
                 "any_rank is for dynamic groups; in a static one every worker has its own rank");
   }
   if (config.name.empty()) {
-    config.name = config.rank == any_rank ? fmt::format("worker-{:016x}", incarnation::random().value)
+    config.name = config.rank == any_rank ? fmt::format("worker-{:016x}", incarnation_id::random().value)
                                           : fmt::format("worker{}", config.rank);
   }
   check_worker_name(config.name);
@@ -156,11 +156,11 @@ worker init_rpc() { return init_rpc(worker_config{}); }
 
 namespace detail {
 namespace {
-using parting = detail::worker_core::parting;
+using shutdown_mode = detail::worker_core::shutdown_mode;
 
 void leave_with(detail::worker_core& core, timeout limit) {
   if (core.runs_here()) return core.ask_to_leave(limit);
-  core.shutdown(parting::alone, limit);
+  core.shutdown(shutdown_mode::alone, limit);
 }
 }  // namespace
 }  // namespace detail
@@ -184,10 +184,10 @@ worker::~worker() {
     if (core_->runs_here()) {  // shutdown would wait for this very handler
       log(log_level::warning, fmt::format("the last handle of {} went in one of its own handlers: it leaves at once",
                                           to_string(core_->agent_unchecked().self())));
-      std::thread([core = core_] { core->shutdown(detail::parting::at_once, no_timeout); }).detach();
+      std::thread([core = core_] { core->shutdown(detail::shutdown_mode::at_once, no_timeout); }).detach();
       return;
     }
-    core_->shutdown(std::uncaught_exceptions() == 0 ? detail::parting::together : detail::parting::at_once,
+    core_->shutdown(std::uncaught_exceptions() == 0 ? detail::shutdown_mode::together : detail::shutdown_mode::at_once,
                     core_->exit_timeout());
   } catch (const std::exception& e) {
     log(log_level::warning, fmt::format("{} was not shut down together with its group: {}",
@@ -261,7 +261,7 @@ device_map worker::device_map_back_to(std::string_view name) const {
 }
 
 void worker::shutdown(bool graceful, timeout limit) {
-  core()->shutdown(graceful ? detail::parting::together : detail::parting::at_once, limit);
+  core()->shutdown(graceful ? detail::shutdown_mode::together : detail::shutdown_mode::at_once, limit);
 }
 void worker::leave(timeout limit) { detail::leave_with(*core(), limit); }
 void worker::serve_forever() { core()->serve_forever(); }
@@ -280,7 +280,8 @@ bool is_initialized() noexcept {
 }
 
 void shutdown(bool graceful, timeout limit) {
-  detail::current_worker()->shutdown(graceful ? detail::parting::together : detail::parting::at_once, limit);
+  detail::current_worker()->shutdown(graceful ? detail::shutdown_mode::together : detail::shutdown_mode::at_once,
+                                     limit);
 }
 void leave(timeout limit) { detail::leave_with(*detail::current_worker(), limit); }
 void serve_forever() { detail::current_worker()->serve_forever(); }

@@ -80,7 +80,7 @@ bool worker_core::runs_here() const noexcept {
   return context && worker_behind(context->executor().get()).get() == this;
 }
 
-void worker_core::shutdown(parting how, timeout limit) {
+void worker_core::shutdown(shutdown_mode how, timeout limit) {
   if (runs_here()) {
     throw_error(errc::invalid_argument,
                 to_string(agent_->self()) +
@@ -91,22 +91,22 @@ void worker_core::shutdown(parting how, timeout limit) {
   std::unique_lock lock(shutdown_mutex_);
   if (progress_ == progress::running) {
     progress_ = progress::ending;
-    if (wish_ > how) limit = wish_limit_;  // a handler has asked for it before
-    how = std::max(how, wish_);
+    if (requested_mode_ > how) limit = requested_limit_;  // a handler has asked for it before
+    how = std::max(how, requested_mode_);
     lock.unlock();
     return end_and_tell(how, limit);
   }
   // In a dynamic group there is nobody to wait for.
-  if (progress_ == progress::serving) how = std::max(how, parting::alone);
-  if (how > wish_) {
-    wish_ = how;
-    wish_limit_ = limit;
+  if (progress_ == progress::serving) how = std::max(how, shutdown_mode::alone);
+  if (how > requested_mode_) {
+    requested_mode_ = how;
+    requested_limit_ = limit;
     shutdown_changed_.notify_all();
     if (progress_ == progress::ending) {
       const auto group_store = store_;
       lock.unlock();
       stop_waiting(how);
-      if (how == parting::at_once && group_store) group_store->close();
+      if (how == shutdown_mode::at_once && group_store) group_store->close();
       lock.lock();
     }
   }
@@ -115,19 +115,19 @@ void worker_core::shutdown(parting how, timeout limit) {
 
 void worker_core::ask_to_leave(timeout limit) {
   std::unique_lock lock(shutdown_mutex_);
-  if (wish_ >= parting::alone) return;
-  wish_ = parting::alone;
-  wish_limit_ = limit;
+  if (requested_mode_ >= shutdown_mode::alone) return;
+  requested_mode_ = shutdown_mode::alone;
+  requested_limit_ = limit;
   shutdown_changed_.notify_all();
   const bool ending = progress_ == progress::ending;
   lock.unlock();
-  if (ending) stop_waiting(parting::alone);
+  if (ending) stop_waiting(shutdown_mode::alone);
 }
 
 // Ends what a shutdown that is under way waits for, as far as `how` wants nothing of it.
-void worker_core::stop_waiting(parting how) noexcept {
-  agent_->stop_leaving(how == parting::at_once);
-  if (has_references_.load()) references_->stop_clean_up(how == parting::at_once);
+void worker_core::stop_waiting(shutdown_mode how) noexcept {
+  agent_->stop_leaving(how == shutdown_mode::at_once);
+  if (has_references_.load()) references_->stop_clean_up(how == shutdown_mode::at_once);
 }
 
 void worker_core::serve_forever() {
@@ -145,16 +145,16 @@ void worker_core::serve_forever() {
   const bool dynamic = agent_->dynamic();
   if (dynamic) {
     progress_ = progress::serving;
-    shutdown_changed_.wait(lock, [&] { return wish_ != parting::together || fenced_.load(); });
+    shutdown_changed_.wait(lock, [&] { return requested_mode_ != shutdown_mode::together || fenced_.load(); });
   }
   progress_ = progress::ending;
-  const auto how = dynamic ? std::max(wish_, parting::alone) : wish_;
-  const timeout limit = how == parting::together ? timeout(no_timeout) : wish_limit_;
+  const auto how = dynamic ? std::max(requested_mode_, shutdown_mode::alone) : requested_mode_;
+  const timeout limit = how == shutdown_mode::together ? timeout(no_timeout) : requested_limit_;
   lock.unlock();
   end_and_tell(how, limit);
 }
 
-void worker_core::end_and_tell(parting how, timeout limit) {
+void worker_core::end_and_tell(shutdown_mode how, timeout limit) {
   const auto tell = [&] {
     std::shared_ptr<store> closed;
     std::lock_guard lock(shutdown_mutex_);
@@ -171,33 +171,33 @@ void worker_core::end_and_tell(parting how, timeout limit) {
   tell();
 }
 
-worker_core::parting worker_core::wish(parting how) const {
+worker_core::shutdown_mode worker_core::effective_mode(shutdown_mode how) const {
   std::lock_guard lock(shutdown_mutex_);
-  return std::max(how, wish_);
+  return std::max(how, requested_mode_);
 }
 
 // Somebody may become impatient meanwhile.
-void worker_core::part(parting how, timeout limit) {
-  if (how == parting::together) {
+void worker_core::part(shutdown_mode how, timeout limit) {
+  if (how == shutdown_mode::together) {
     try {
       return agent_->leave_together(deadline::after(limit));
     } catch (const error& e) {
-      if (e.kind() != errc::shutting_down || wish(how) != parting::alone) throw;
+      if (e.kind() != errc::shutting_down || effective_mode(how) != shutdown_mode::alone) throw;
     }
     std::lock_guard lock(shutdown_mutex_);
-    limit = wish_limit_;
+    limit = requested_limit_;
   }
   agent_->leave(deadline::after(limit.value_or(exit_timeout_)));
 }
 
-void worker_core::end(parting how, timeout limit) {
-  const bool graceful = how != parting::at_once;
+void worker_core::end(shutdown_mode how, timeout limit) {
+  const bool graceful = how != shutdown_mode::at_once;
   std::exception_ptr failure;
   if (graceful) {
     try {
       part(how, limit);
       // Who has become impatient meanwhile has given the others no time to let go.
-      if (wish(how) == parting::together && !agent_->dynamic()) check_leaks();
+      if (effective_mode(how) == shutdown_mode::together && !agent_->dynamic()) check_leaks();
     } catch (...) {
       failure = std::current_exception();
     }
@@ -240,9 +240,9 @@ void worker_core::on_request(const std::shared_ptr<reply_channel>& channel, cons
   const std::uint64_t bytes = request.header.message_bytes();
   const std::uint64_t id = request.header.call_id;
   const bool one_way = (request.header.flags & frame_one_way) != 0;
-  served_call* call = nullptr;
+  incoming_call* call = nullptr;
   try {
-    call = new served_call(shared_from_this(), channel, from.id(), std::move(request), clock::now());
+    call = new incoming_call(shared_from_this(), channel, from.id(), std::move(request), clock::now());
   } catch (const std::exception& e) {
     drop_request(*channel, from, one_way ? std::nullopt : std::optional(id), e);
     channel->handled(bytes);
@@ -283,27 +283,27 @@ void worker_core::drop_request(reply_channel& channel, const worker_info& from, 
 const std::shared_ptr<reference_table>& worker_core::references_shared() {
   std::call_once(references_made_, [&] {
     references_ = std::make_shared<reference_table>(*this);
-    std::vector<std::pair<worker_id, incarnation>> leaving;
-    std::deque<std::pair<worker_id, incarnation>> gone;
+    std::vector<std::pair<worker_id, incarnation_id>> leaving;
+    std::deque<std::pair<worker_id, incarnation_id>> gone;
     {
       const std::lock_guard lock(events_mutex_);
       has_references_.store(true);
       leaving.swap(leaving_before_);
       gone.swap(gone_before_);
     }
-    for (const auto& [id, life] : leaving) references_->leaving(id, life);
-    for (const auto& [id, life] : gone) references_->gone(id, life);
+    for (const auto& [id, incarnation] : leaving) references_->leaving(id, incarnation);
+    for (const auto& [id, incarnation] : gone) references_->gone(id, incarnation);
   });
   return references_;
 }
 
-void worker_core::on_member_end(worker_id id, incarnation life) noexcept {
+void worker_core::on_member_end(worker_id id, incarnation_id incarnation) noexcept {
   {
     const std::lock_guard lock(events_mutex_);
     if (!has_references_.load()) {
-      std::erase(leaving_before_, std::pair(id, life));
+      std::erase(leaving_before_, std::pair(id, incarnation));
       try {
-        gone_before_.emplace_back(id, life);
+        gone_before_.emplace_back(id, incarnation);
         if (gone_before_.size() > reference_protocol::most_gone) gone_before_.pop_front();  // as references would
       } catch (const std::bad_alloc&) {
         log(log_level::error, "no memory to keep in mind that a worker is gone");
@@ -311,18 +311,18 @@ void worker_core::on_member_end(worker_id id, incarnation life) noexcept {
       return;
     }
   }
-  references_->gone(id, life);
+  references_->gone(id, incarnation);
 }
 
-void worker_core::on_member_leaving(worker_id id, incarnation life) {
+void worker_core::on_member_leaving(worker_id id, incarnation_id incarnation) {
   {
     const std::lock_guard lock(events_mutex_);
     if (!has_references_.load()) {
-      leaving_before_.emplace_back(id, life);
+      leaving_before_.emplace_back(id, incarnation);
       return;
     }
   }
-  references_->leaving(id, life);
+  references_->leaving(id, incarnation);
 }
 
 // Who never lets go must not take all the time: half of it is for the rest of the shutdown, which tells what was left.
@@ -330,7 +330,8 @@ void worker_core::on_group_quiet(deadline until, bool alone) {
   deadline limit = deadline::after(alone ? lone_reference_limit : reference_limit);
   if (!until.is_never()) limit = std::min(limit, deadline::after(until.remaining() / 2));
   reference_table& own = references();
-  if (const parting now = wish(parting::together); now != parting::together) own.stop_clean_up(now == parting::at_once);
+  if (const shutdown_mode now = effective_mode(shutdown_mode::together); now != shutdown_mode::together)
+    own.stop_clean_up(now == shutdown_mode::at_once);
   own.clean_up(limit, alone);
 }
 
@@ -474,15 +475,17 @@ void worker_core::on_member_event(const member_event& event) noexcept {
       fenced_.store(true);
       shutdown_changed_.notify_all();
     }
-    if (event.what == member_event::kind::lost) on_member_end(event.who.id(), event.life);
-    if (event.what == member_event::kind::left) on_member_leaving(event.who.id(), event.life);
+    if (event.what == member_event::kind::lost) on_member_end(event.who.id(), event.incarnation);
+    if (event.what == member_event::kind::left) on_member_leaving(event.who.id(), event.incarnation);
     if (event.what == member_event::kind::fenced && has_references_.load()) references_->fence(event.reason);
     const std::lock_guard lock(events_mutex_);
     if (observers_dropped_) return;
     for (const auto& each : observers_) report(each, event);
     // Of a predecessor, told late: whoever has taken its place is known already, and stays.
     const auto known = members_.find(event.who.id());
-    if (event.what != member_event::kind::joined && known != members_.end() && known->second.life != event.life) return;
+    if (event.what != member_event::kind::joined && known != members_.end() &&
+        known->second.incarnation != event.incarnation)
+      return;
     switch (event.what) {
       case member_event::kind::joined:
         losses_.erase(event.who.id());
@@ -510,7 +513,7 @@ void worker_core::request_done() noexcept {
 }
 
 const method_entry* running_method() noexcept {
-  const auto* call = dynamic_cast<const served_call*>(thread_context());
+  const auto* call = dynamic_cast<const incoming_call*>(thread_context());
   return call ? call->method() : nullptr;
 }
 

@@ -21,7 +21,7 @@
 #include <ferry/backend/served_methods.hpp>
 #include <ferry/rpc/context.hpp>
 #include <ferry/rpc/debug.hpp>
-#include <ferry/rpc/detail/served_call.hpp>
+#include <ferry/rpc/detail/incoming_call.hpp>
 #include <ferry/store/store.hpp>
 
 #include "../diagnostics/flight_recorder.hpp"
@@ -40,9 +40,9 @@ class worker_core final : public executor, public request_handler, public std::e
 
   /// Joins the group and becomes the process's current worker.
   void start();
-  enum class parting : std::uint8_t { together, alone, at_once };  ///< each more impatient than the one before
+  enum class shutdown_mode : std::uint8_t { together, alone, at_once };  ///< each more impatient than the one before
   /// A second call waits for the first; if it is more impatient it also ends the first one's waiting for others.
-  void shutdown(parting how, timeout limit);
+  void shutdown(shutdown_mode how, timeout limit);
   void serve_forever();
   /// Makes serve_forever() end, or the waiting of a shutdown for others; does not wait for anything.
   void ask_to_leave(timeout limit);
@@ -65,8 +65,8 @@ class worker_core final : public executor, public request_handler, public std::e
   void request_done() noexcept;
   /// The handler of a request has returned, and its answer comes later; or (-1) has come.
   void count_later(int change) noexcept { later_.fetch_add(change, std::memory_order_relaxed); }
-  void enlist_one_way(served_call& call) noexcept;
-  void delist_one_way(served_call& call) noexcept;
+  void enlist_one_way(incoming_call& call) noexcept;
+  void delist_one_way(incoming_call& call) noexcept;
 
   // For people who look for a fault (inspection.cpp).
   [[nodiscard]] std::vector<pending_call_info> pending_calls() const;
@@ -103,17 +103,17 @@ class worker_core final : public executor, public request_handler, public std::e
                   inbound_message&& request) noexcept override;
   void on_member_event(const member_event& event) noexcept override;
   void on_link_event(const link_event& event) noexcept override;
-  void on_member_end(worker_id id, incarnation life) noexcept override;
+  void on_member_end(worker_id id, incarnation_id incarnation) noexcept override;
   void on_group_quiet(deadline until, bool alone) override;
   [[nodiscard]] std::uint64_t loose_ends() const noexcept override;
   [[nodiscard]] bool busy() const noexcept override { return requests_.load() != 0 || pool_->busy(); }
 
  private:
-  void end(parting how, timeout limit);
-  void end_and_tell(parting how, timeout limit);
-  void part(parting how, timeout limit);
-  [[nodiscard]] parting wish(parting how) const;
-  void stop_waiting(parting how) noexcept;
+  void end(shutdown_mode how, timeout limit);
+  void end_and_tell(shutdown_mode how, timeout limit);
+  void part(shutdown_mode how, timeout limit);
+  [[nodiscard]] shutdown_mode effective_mode(shutdown_mode how) const;
+  void stop_waiting(shutdown_mode how) noexcept;
   void check_leaks() const;
   std::shared_ptr<void> attach(const void* key, std::shared_ptr<void> (*make)());
   void drop_attached() noexcept;
@@ -124,7 +124,7 @@ class worker_core final : public executor, public request_handler, public std::e
   struct observer;
   struct event_report;
   void report(const std::shared_ptr<observer>& whom, const member_event& event);
-  void on_member_leaving(worker_id id, incarnation life);
+  void on_member_leaving(worker_id id, incarnation_id incarnation);
   void drop_request(reply_channel& channel, const worker_info& from, std::optional<std::uint64_t> id,
                     const std::exception& why) noexcept;
   void add_observer(member_observer function, bool of_members, bool of_departed);
@@ -143,12 +143,12 @@ class worker_core final : public executor, public request_handler, public std::e
   mutable std::mutex shutdown_mutex_;  // guards the next four
   enum class progress : std::uint8_t { running, serving, ending, ended } progress_ = progress::running;
   std::condition_variable shutdown_changed_;
-  parting wish_ = parting::together;
-  timeout wish_limit_;
+  shutdown_mode requested_mode_ = shutdown_mode::together;
+  timeout requested_limit_;
   std::atomic<bool> fenced_{false};
-  std::mutex events_mutex_;                                        // guards the next seven
-  std::vector<std::pair<worker_id, incarnation>> leaving_before_;  // there were references, and not gone
-  std::deque<std::pair<worker_id, incarnation>> gone_before_;      // the same, and gone: the last ones
+  std::mutex events_mutex_;                                           // guards the next seven
+  std::vector<std::pair<worker_id, incarnation_id>> leaving_before_;  // there were references, and not gone
+  std::deque<std::pair<worker_id, incarnation_id>> gone_before_;      // the same, and gone: the last ones
   bool observers_dropped_ = false;
   std::map<worker_id, member_event> members_;     // as joined
   std::map<worker_id, member_event> losses_;      // of ids that nobody has taken again
@@ -159,7 +159,7 @@ class worker_core final : public executor, public request_handler, public std::e
   // One-way requests, which no channel keeps; several lists, so that threads seldom meet.
   struct alignas(64) one_way_list {
     mutable std::mutex mutex;
-    served_call* first = nullptr;
+    incoming_call* first = nullptr;
   };
   std::array<one_way_list, 8> one_way_;
   struct figures_of {

@@ -205,10 +205,10 @@ constexpr std::string_view how_to_start =
                           although.spelled(), how_to_start));
 }
 
-launch_info read(detail::launch_wishes wished, bool demanded) {
+launch_info read(detail::launch_request requested, bool demanded) {
   const testimony named = by_name();
   testimony launcher = by_launcher();
-  const bool lacking = (wished.rank && !named.rank) || (wished.world_size && !named.world_size);
+  const bool lacking = (requested.rank && !named.rank) || (requested.world_size && !named.world_size);
   if (named && launcher && !agree(named, launcher)) {
     if (lacking) {
       const bool ranks = named.rank && launcher.rank;
@@ -223,8 +223,8 @@ launch_info read(detail::launch_wishes wished, bool demanded) {
 
   const variable& rank = named.rank ? named.rank : launcher.rank;
   const variable& world_size = named.world_size ? named.world_size : launcher.world_size;
-  if (demanded && wished.rank && !rank) missing("RANK", world_size);
-  if (demanded && wished.world_size && !world_size) missing("WORLD_SIZE", rank);
+  if (demanded && requested.rank && !rank) missing("RANK", world_size);
+  if (demanded && requested.world_size && !world_size) missing("WORLD_SIZE", rank);
 
   launch_info info;
   if (launcher && !(named.rank && named.world_size)) {
@@ -232,8 +232,8 @@ launch_info read(detail::launch_wishes wished, bool demanded) {
   } else if (named) {
     info.launcher = named.launcher;
   }
-  if (wished.rank) info.rank = number(rank, 0, worker_id::max);
-  if (wished.world_size) info.world_size = number(world_size, 1, worker_id::max + 1);
+  if (requested.rank) info.rank = number(rank, 0, worker_id::max);
+  if (requested.world_size) info.world_size = number(world_size, 1, worker_id::max + 1);
   if (info.rank && info.world_size && *info.rank >= *info.world_size) {
     throw_error(errc::missing_environment,
                 fmt::format("{} contradicts {}: ranks start at 0", rank.spelled(), world_size.spelled()));
@@ -259,7 +259,7 @@ launch_info read(detail::launch_wishes wished, bool demanded) {
 
 }  // namespace
 
-launch_info required_launch(launch_wishes wished) { return read(wished, true); }
+launch_info required_launch(launch_request requested) { return read(requested, true); }
 
 launch_meeting meeting_of(const launch_info& info) {
   const char* lacking = !info.master_address ? "MASTER_ADDR" : !info.master_port ? "MASTER_PORT" : nullptr;

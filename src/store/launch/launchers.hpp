@@ -10,14 +10,14 @@
 namespace ferry::inline v0::detail {
 
 /// What a rendezvous needs from the environment.
-struct launch_wishes {
+struct launch_request {
   bool rank = false;
   bool world_size = false;
 };
 
 /// this_launch(), in which contradictions matter only as far as they touch what is wished for. What is wished for and not
 /// said is an error, errc::missing_environment.
-launch_info required_launch(launch_wishes wished);
+launch_info required_launch(launch_request requested);
 
 /// The meeting point of `info`; errc::missing_environment if it lacks a part.
 struct launch_meeting {

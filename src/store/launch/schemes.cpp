@@ -70,11 +70,11 @@ void store_traits<env_scheme>::resolve(rendezvous_request& request) {
                                                    request.location, request.init_method));
   }
   detail::refuse_query(request);
-  const detail::launch_wishes wished{.rank = !request.rank && !request.any_rank,
-                                     .world_size = !request.world_size && !request.dynamic};
-  const launch_info info = detail::required_launch(wished);
-  if (wished.rank) request.rank = info.rank;
-  if (wished.world_size) request.world_size = info.world_size;
+  const detail::launch_request requested{.rank = !request.rank && !request.any_rank,
+                                         .world_size = !request.world_size && !request.dynamic};
+  const launch_info info = detail::required_launch(requested);
+  if (requested.rank) request.rank = info.rank;
+  if (requested.world_size) request.world_size = info.world_size;
   const detail::launch_meeting at = detail::meeting_of(info);
   request.location = detail::host_and_port(at.host, at.port);
   log(log_level::info, fmt::format("env:// of {}: rank 0 serves the store at {}",

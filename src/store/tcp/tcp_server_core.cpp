@@ -73,7 +73,7 @@ bool no_such_address(const asio::error_code& problem) {
 }  // namespace
 
 store_server_core::store_server_core(const tcp_store_limits& limits, std::string secret)
-    : limits_(limits), secret_(std::move(secret)), id_(incarnation::random().value) {}
+    : limits_(limits), secret_(std::move(secret)), id_(incarnation_id::random().value) {}
 
 store_server_core::store_server_core(const std::string& host, const net_address& at, const tcp_store_limits& limits,
                                      const tcp_store_access& access)

@@ -38,7 +38,7 @@ constexpr std::size_t most_idle_connections = 8;
 
 struct tcp_store::state {
   detail::interrupt closing;
-  const std::uint64_t client = incarnation::random().value;
+  const std::uint64_t client = incarnation_id::random().value;
   bool host_is_loopback = false;
 
   std::mutex mutex;  // guards what follows

@@ -12,7 +12,7 @@
 
 #include "../../wire/device_marks.hpp"
 #include "../../wire/read_marks.hpp"
-#include "../reactor/landing.hpp"
+#include "../reactor/pending_copy.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -72,7 +72,7 @@ class borrowed_tensors {
     // Each one by itself: where one device has failed, no thread waits for another one.
     for (const stream& each : kept_->readers) {
       try {
-        landing::watch(loop_, {each}, [kept = kept_, reader = &each](const std::exception_ptr& failure) {
+        pending_copy::watch(loop_, {each}, [kept = kept_, reader = &each](const std::exception_ptr& failure) {
           if (failure) wait_for(*reader);
         });
       } catch (const std::bad_alloc&) {
@@ -124,7 +124,7 @@ device_transfer transfer_tensors(const outgoing_message& message, const std::sha
     if (const device where = target.is_cpu() ? source : target; !where.is_cpu()) {
       on = streams.on(where, source);
       if (!operations_of(where.kind).immediate) {
-        add(target.is_cpu() ? result.landing : result.streams, on);
+        add(target.is_cpu() ? result.pending_copy : result.streams, on);
         if (!source.is_cpu()) {
           streams.reads(where, source);
           if (!sent.storage().in_stream_order()) borrowed.add(sent, on);

@@ -14,9 +14,9 @@ namespace ferry::inline v0::detail {
 
 /// What has been queued for one message.
 struct device_transfer {
-  std::vector<tensor> tensors;  ///< uninitialised until the streams get there
-  std::vector<stream> streams;  ///< in whose order those on devices are there
-  std::vector<stream> landing;  ///< when these are done, those on the CPU are there, and not before
+  std::vector<tensor> tensors;       ///< uninitialised until the streams get there
+  std::vector<stream> streams;       ///< in whose order those on devices are there
+  std::vector<stream> pending_copy;  ///< when these are done, those on the CPU are there, and not before
 };
 
 /// Queues the copies of all tensors of a finished message. The host waits for nothing: tensors that go from the CPU to a device

@@ -12,7 +12,7 @@
 #include <ferry/tensor/pack.hpp>
 #include <ferry/transport/channel.hpp>
 
-#include "../reactor/landing.hpp"
+#include "../reactor/pending_copy.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
@@ -23,7 +23,7 @@ struct outgoing_piece {
   outgoing_piece(const tensor& whole, std::size_t size) : of(whole), block(whole.device(), size), bytes(size) {}
 
   const tensor of;  // foreign memory is nobody's business but its owner's: it must not go before it has been read
-  landing_block block;
+  pinned_block block;
   const std::size_t bytes;
   std::exception_ptr failure;  // set before `there`
   std::atomic<bool> there{false};
@@ -48,7 +48,7 @@ class staged_source final : public tensor_source {
       piece->block.release_after(on_);
       pieces_.push_back(piece);
       queued_ += size;
-      landing::watch(context_.loop, {on_}, [piece, news = context_.news](std::exception_ptr failure) {
+      pending_copy::watch(context_.loop, {on_}, [piece, news = context_.news](std::exception_ptr failure) {
         piece->failure = std::move(failure);
         piece->there.store(true, std::memory_order_release);
         news();
@@ -111,10 +111,11 @@ class staged_sink final : public tensor_sink {
     queued_ += size_;
     block_.reset();
     if (context_.ring->give_back(on_, size_)) {
-      landing::watch(context_.loop, {on_}, [news = context_.news, watch = watch_](const std::exception_ptr& failure) {
-        if (failure) watch->fail(failure);
-        news();
-      });
+      pending_copy::watch(context_.loop, {on_},
+                          [news = context_.news, watch = watch_](const std::exception_ptr& failure) {
+                            if (failure) watch->fail(failure);
+                            news();
+                          });
     }
   }
 
@@ -140,22 +141,22 @@ class staged_sink final : public tensor_sink {
     std::exception_ptr failure_;
   };
   const std::shared_ptr<watch_result> watch_ = std::make_shared<watch_result>();
-  std::unique_ptr<landing_block> block_;  // being filled
-  std::size_t size_ = 0;                  // of the piece in it
+  std::unique_ptr<pinned_block> block_;  // being filled
+  std::size_t size_ = 0;                 // of the piece in it
   std::size_t filled_ = 0;
   std::size_t queued_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<landing_block> staging_ring::take(device where, std::size_t bytes) {
+std::unique_ptr<pinned_block> staging_ring::take(device where, std::size_t bytes) {
   reap();
-  if (bytes_ != 0 && bytes_ + std::max(bytes, landing_block::smallest_size) > staging_window) return nullptr;
-  return std::make_unique<landing_block>(where, bytes);
+  if (bytes_ != 0 && bytes_ + std::max(bytes, pinned_block::smallest_size) > staging_window) return nullptr;
+  return std::make_unique<pinned_block>(where, bytes);
 }
 
 bool staging_ring::give_back(const stream& on, std::size_t bytes) {
-  under_way_.push_back({on.record(), std::max(bytes, landing_block::smallest_size)});
+  under_way_.push_back({on.record(), std::max(bytes, pinned_block::smallest_size)});
   bytes_ += under_way_.back().bytes;
   // Blocks below that are looked at when the next one is wanted. So when one is refused, at least one is being watched.
   return bytes_ > staging_window / 2;

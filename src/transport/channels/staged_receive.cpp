@@ -114,7 +114,7 @@ void staged_receive::commit(std::size_t bytes) {
 
 void staged_receive::finish(inbound_message& message) {
   if (has_record_) {
-    const outcome_record outcome = outcome_record::decode(record_.data());
+    const transfer_status outcome = transfer_status::decode(record_.data());
     if (outcome.code != errc{} && !failure_) {
       failure_ =
           make_error(outcome.code, "the sender's devices failed while its tensors were on their way: " + outcome.text);

@@ -62,7 +62,7 @@ class staged_receive {
   std::size_t at_ = 0;
   std::vector<std::byte> unwanted_;
   std::exception_ptr failure_;
-  std::array<std::byte, outcome_record::encoded_size> record_{};
+  std::array<std::byte, transfer_status::encoded_size> record_{};
   std::size_t record_left_ = 0;
 };
 

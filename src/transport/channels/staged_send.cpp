@@ -7,7 +7,7 @@
 #include <ferry/device/traits.hpp>
 #include <ferry/tensor/pack.hpp>
 
-#include "../../device/memory/landing_memory.hpp"
+#include "../../device/memory/pinned_memory.hpp"
 #include "../../wire/device_marks.hpp"
 
 namespace ferry::inline v0::detail {
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::array<std::byte, std::size_t{64} << 10> zeros{};
 
-outcome_record record_of(const std::exception_ptr& failure) {
+transfer_status record_of(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
   } catch (const error& e) {
@@ -73,7 +73,7 @@ void staged_send::fetch(std::size_t window) {
   for (; fetch_at_ != entries_.size(); ++fetch_at_) {
     entry& next = entries_[fetch_at_];
     if (!next.on_device) continue;
-    if (fetch_at_ - at_ >= window / landing_block::smallest_size) return;
+    if (fetch_at_ - at_ >= window / pinned_block::smallest_size) return;
     const std::size_t held = next.source->fetched();
     next.source->fetch(window - std::min(window, fetched_ - held));
     fetched_ += next.source->fetched() - held;
@@ -127,7 +127,7 @@ void staged_send::finish_record() noexcept {
   try {
     record_of(failure_).encode(record_.data());
   } catch (const std::exception&) {  // no memory for a text
-    outcome_record{errc::out_of_memory, {}}.encode(record_.data());
+    transfer_status{errc::out_of_memory, {}}.encode(record_.data());
   }
 }
 

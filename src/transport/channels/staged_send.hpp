@@ -46,7 +46,7 @@ class staged_send {
   [[nodiscard]] bool ready() const noexcept;
   /// So many bytes have been written.
   void consume(std::size_t bytes) noexcept;
-  [[nodiscard]] bool finished() const noexcept { return record_written_ == outcome_record::encoded_size; }
+  [[nodiscard]] bool finished() const noexcept { return record_written_ == transfer_status::encoded_size; }
 
  private:
   struct entry {
@@ -67,7 +67,7 @@ class staged_send {
   prefetch_count prefetched_;
   std::size_t prefetched_here_ = 0;
   std::exception_ptr failure_;
-  std::array<std::byte, outcome_record::encoded_size> record_{};
+  std::array<std::byte, transfer_status::encoded_size> record_{};
   bool record_made_ = false;
   std::size_t record_written_ = 0;
 };

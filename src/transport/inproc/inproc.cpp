@@ -18,7 +18,7 @@ namespace {
 // All workers of the process that may be reached in memory.
 struct inproc_workers {
   acceptor_registry registry;
-  const std::string token = fmt::format("{}-{:016x}", ::getpid(), incarnation::random().value);
+  const std::string token = fmt::format("{}-{:016x}", ::getpid(), incarnation_id::random().value);
 
   static std::shared_ptr<inproc_workers> shared() {
     static std::mutex mutex;

@@ -11,14 +11,14 @@
 #include <ferry/tensor/pack.hpp>
 #include <ferry/transport/channel.hpp>
 
-#include "../../device/memory/landing_memory.hpp"
+#include "../../device/memory/pinned_memory.hpp"
 #include "../../device/memory/staging.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
-using detail::landing_block;
+using detail::pinned_block;
 using detail::upload;
 
 tensor empty_like_packed(const tensor& packed, device where) {
@@ -36,7 +36,7 @@ tensor copy_to_cpu(const tensor& from, const stream& on) {
   const auto bytes = packed_bytes(from);
   tensor result = empty_like_packed(from, {});  // for its shape and strides
   if (bytes.empty()) return result;
-  auto block = std::make_shared<landing_block>(from.device(), bytes.size());
+  auto block = std::make_shared<pinned_block>(from.device(), bytes.size());
   block->begin_use();
   from.storage().record_use(on);
   copy_bytes({}, block->data(), from.device(), bytes.data(), bytes.size(), on);

@@ -7,12 +7,12 @@
 #include <ferry/transport/channel.hpp>
 
 #include "../channels/device_transfer.hpp"
-#include "../reactor/landing.hpp"
+#include "../reactor/pending_copy.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
 
-inbound_message hand_over(outgoing_message&& message, std::vector<tensor> tensors) {
+inbound_message as_inbound(outgoing_message&& message, std::vector<tensor> tensors) {
   inbound_message result;
   result.header = message.header;
   result.tensors = std::move(tensors);
@@ -73,7 +73,7 @@ void inproc_connection::send(outgoing_message&& message) noexcept {
     std::vector<tensor> tensors;
     tensors.reserve(message.tensors.size());
     for (const tensor& each : message.tensors) tensors.push_back(channel_traits<inproc_tensors>::copy(each, {}, {}));
-    peer->receive(hand_over(std::move(message), std::move(tensors)));
+    peer->receive(as_inbound(std::move(message), std::move(tensors)));
   } catch (...) {  // no memory: what was promised to arrive in order cannot
     close(std::current_exception());
   }
@@ -88,13 +88,13 @@ void inproc_connection::send_from_devices(outgoing_message&& message, inproc_con
   } catch (const error&) {
     failure = std::current_exception();
   }
-  inbound_message arriving = hand_over(std::move(message), std::move(transfer.tensors));
+  inbound_message arriving = as_inbound(std::move(message), std::move(transfer.tensors));
   arriving.streams = std::move(transfer.streams);
   arriving.failure = std::move(failure);
-  if (transfer.landing.empty()) {
+  if (transfer.pending_copy.empty()) {
     peer.receive(std::move(arriving));
   } else {
-    peer.receive_later(std::move(arriving), transfer.landing);
+    peer.receive_later(std::move(arriving), transfer.pending_copy);
   }
 }
 
@@ -102,36 +102,36 @@ void inproc_connection::receive(inbound_message&& message) {
   const std::lock_guard lock(mutex_);
   if (closed_) return;
   received_->bytes.fetch_add(message.header.message_bytes(), std::memory_order_relaxed);
-  if (message.header.kind == frame_kind::cancel && !landing_.empty()) {
-    const auto given_up = std::find_if(landing_.begin(), landing_.end(), [&](const auto& each) {
+  if (message.header.kind == frame_kind::cancel && !pending_.empty()) {
+    const auto given_up = std::find_if(pending_.begin(), pending_.end(), [&](const auto& each) {
       return each->message.header.kind == frame_kind::request && each->message.header.call_id == message.header.call_id;
     });
-    if (given_up != landing_.end()) return (*given_up)->behind.push_back(std::move(message));
+    if (given_up != pending_.end()) return (*given_up)->behind.push_back(std::move(message));
   }
   inbox_.push_back(std::move(message));
   wake();
 }
 
 void inproc_connection::receive_later(inbound_message&& message, const std::vector<stream>& streams) {
-  auto waiting = std::make_shared<landing_message>();
+  auto waiting = std::make_shared<pending_message>();
   waiting->message = std::move(message);
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return;
-    landing_.push_back(waiting);
+    pending_.push_back(waiting);
     received_->bytes.fetch_add(waiting->message.header.message_bytes(), std::memory_order_relaxed);
   }
-  landing::watch(loop_, streams, [self = shared_from_this(), waiting](const std::exception_ptr& failure) {
+  pending_copy::watch(loop_, streams, [self = shared_from_this(), waiting](const std::exception_ptr& failure) {
     self->landed(waiting, failure);
   });
 }
 
-void inproc_connection::landed(const std::shared_ptr<landing_message>& which,
+void inproc_connection::landed(const std::shared_ptr<pending_message>& which,
                                const std::exception_ptr& failure) noexcept {
   const std::lock_guard lock(mutex_);
-  const auto found = std::find(landing_.begin(), landing_.end(), which);
-  if (found == landing_.end()) return;  // closed meanwhile
-  landing_.erase(found);
+  const auto found = std::find(pending_.begin(), pending_.end(), which);
+  if (found == pending_.end()) return;  // closed meanwhile
+  pending_.erase(found);
   which->message.failure = failure;
   if (failure) which->message.tensors.clear();
   inbox_.push_back(std::move(which->message));
@@ -167,14 +167,14 @@ void inproc_connection::resume_reading() noexcept {
 
 void inproc_connection::close(std::exception_ptr reason) noexcept {
   std::deque<inbound_message> unwanted;
-  std::vector<std::shared_ptr<landing_message>> unwanted_too;
+  std::vector<std::shared_ptr<pending_message>> unwanted_too;
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return;
     closed_ = true;
     reason_ = std::move(reason);
     unwanted.swap(inbox_);
-    unwanted_too.swap(landing_);
+    unwanted_too.swap(pending_);
     received_->bytes.store(0);
     given_up_.store(true);
     wake();

@@ -66,7 +66,7 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   };
 
   /// What follows a message that waits for its tensors.
-  struct landing_message {
+  struct pending_message {
     inbound_message message;
     std::vector<inbound_message> behind;
   };
@@ -75,7 +75,7 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   void receive(inbound_message&& message);
   /// The same once the streams are done.
   void receive_later(inbound_message&& message, const std::vector<stream>& streams);
-  void landed(const std::shared_ptr<landing_message>& which, const std::exception_ptr& failure) noexcept;
+  void landed(const std::shared_ptr<pending_message>& which, const std::exception_ptr& failure) noexcept;
   void peer_closed() noexcept;
   void tell_written() noexcept;
   /// Sees to it that somebody delivers what is there. Called with mutex_ held.
@@ -84,7 +84,7 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   void deliver(std::unique_lock<std::mutex>& lock, const drive_condition* stop) noexcept;
   [[nodiscard]] bool nothing_to_do() const noexcept {
     // The end is told after what came before it.
-    return inbox_.empty() ? !closed_ || told_ || !landing_.empty() : paused_;
+    return inbox_.empty() ? !closed_ || told_ || !pending_.empty() : paused_;
   }
 
   const std::shared_ptr<io_threads> loop_;
@@ -96,7 +96,7 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   std::mutex mutex_;
   std::condition_variable news_;  // for the driver
   std::deque<inbound_message> inbox_;
-  std::vector<std::shared_ptr<landing_message>> landing_;
+  std::vector<std::shared_ptr<pending_message>> pending_;
   std::shared_ptr<connection_receiver> receiver_;
   std::shared_ptr<inproc_connection> self_;  // from start() until the receiver has been told of the end
   std::exception_ptr reason_;

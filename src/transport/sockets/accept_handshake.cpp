@@ -147,7 +147,7 @@ void accept_handshake::admit() {
   } catch (const std::exception& why) {
     return refuse({errc::handshake_failed, why.what()});
   }
-  send_answer(&accept_handshake::hand_over);
+  send_answer(&accept_handshake::complete_handshake);
 }
 
 void accept_handshake::refuse(const refusal& why) {
@@ -171,7 +171,7 @@ void accept_handshake::send_answer(void (accept_handshake::*next)()) {
   asio::async_write(socket_, asio::buffer(answer_), then(next));
 }
 
-void accept_handshake::hand_over() {
+void accept_handshake::complete_handshake() {
   std::string description = fmt::format("{} {}", core_->transport_name, peer_);  // may throw: before release()
   auto opened = make_stream_connection(core_->loop, socket_.release(), core_->transport_name, std::move(description),
                                        greeting_.options, std::move(greeting_.seat),

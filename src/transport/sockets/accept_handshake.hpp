@@ -41,7 +41,7 @@ class accept_handshake final : public control_operation, public std::enable_shar
   void admit();
   void refuse(const refusal& why);
   void send_answer(void (accept_handshake::*next)());
-  void hand_over();
+  void complete_handshake();
   void finish() noexcept;
   /// A completion handler that does nothing once the handshake is over, ends it when the peer has left, and lets no
   /// exception out.

@@ -124,7 +124,7 @@ std::string handshake_prefix::version_text(std::string_view peer) const {
 std::vector<std::byte> encode_hello(const hello& self, const nonce* once) {
   writer out(hello_magic);
   out.number((self.features & ~feature_authenticated) | (once ? feature_authenticated : 0), 8);
-  out.number(self.life.value, 8);
+  out.number(self.incarnation.value, 8);
   out.number(static_cast<std::uint32_t>(self.id.value), 4);
   out.number(self.joined, 8);
   out.text("group", self.group, longest_group);
@@ -138,7 +138,7 @@ std::vector<std::byte> encode_answer(const hello_reply& reply) {
   writer out(answer_magic);
   out.number(0, 4);
   out.number(reply.features, 8);
-  out.number(reply.life.value, 8);
+  out.number(reply.incarnation.value, 8);
   out.number(static_cast<std::uint32_t>(reply.id.value), 4);
   out.text("worker name", reply.name, longest_name);
   return out.finish();
@@ -190,7 +190,7 @@ hello decode_hello(std::span<const std::byte> body, std::optional<nonce>* once) 
   reader in(body);
   hello result;
   result.features = in.number("features", 8);
-  result.life.value = in.number("incarnation", 8);
+  result.incarnation.value = in.number("incarnation", 8);
   result.id.value = static_cast<std::int32_t>(static_cast<std::uint32_t>(in.number("worker id", 4)));
   result.joined = in.number("place in the order of joins", 8);
   result.group = in.text("group", longest_group);
@@ -214,7 +214,7 @@ std::variant<hello_reply, refusal, challenge> decode_answer(std::span<const std:
   }
   hello_reply result;
   result.features = in.number("features", 8);
-  result.life.value = in.number("incarnation", 8);
+  result.incarnation.value = in.number("incarnation", 8);
   result.id.value = static_cast<std::int32_t>(static_cast<std::uint32_t>(in.number("worker id", 4)));
   result.name = in.text("worker name", longest_name);
   return result;

@@ -49,7 +49,7 @@ void listener::accept_some() {
   constexpr int at_once = 16;  // then the handshakes that have begun get their turn
   for (int i = 0; i < at_once; ++i) {
     if (handshakes_.size() >= max_handshakes_) {
-      crowded_ = true;
+      over_limit_ = true;
       return make_room();
     }
     descriptor accepted(::accept4(socket_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -95,17 +95,17 @@ void listener::begin_handshake(descriptor accepted) {
 
 void listener::handshake_ended(accept_handshake& which) noexcept {
   handshakes_.remove(&which);
-  if (!std::exchange(crowded_, false) || closed_) return;
+  if (!std::exchange(over_limit_, false) || closed_) return;
   timer_.cancel();
   wait_for_peers();
 }
 
 void listener::make_room() {
-  const auto until = handshakes_.front()->began() + crowded_handshake_time;
+  const auto until = handshakes_.front()->began() + busy_handshake_time;
   if (until <= std::chrono::steady_clock::now()) return handshakes_.front()->give_up();
   timer_.expires_at(until);
   timer_.async_wait([self = shared_from_this()](const asio::error_code& error) {
-    if (!error && !self->closed_ && self->crowded_) self->make_room();
+    if (!error && !self->closed_ && self->over_limit_) self->make_room();
   });
 }
 

@@ -55,7 +55,7 @@ class listener final : public control_operation, public std::enable_shared_from_
   asio::posix::stream_descriptor socket_;
   asio::steady_timer timer_;
   std::list<accept_handshake*> handshakes_;  // oldest first
-  bool crowded_ = false;                     // not accepting until a handshake ends
+  bool over_limit_ = false;                  // not accepting until a handshake ends
   bool complained_ = false;                  // about accept failing, since it last worked
   bool closed_ = false;
 };

@@ -18,7 +18,7 @@
 namespace ferry::inline v0::detail {
 
 /// While others wait, a handshake that has taken longer than this is given up for them.
-inline constexpr std::chrono::seconds crowded_handshake_time{2};
+inline constexpr std::chrono::seconds busy_handshake_time{2};
 
 using stream_socket = asio::generic::stream_protocol::socket;
 

@@ -29,8 +29,8 @@ std::string check_user(int descriptor) {
 
 // Unguessable, so that nobody can take it before us or listen in its place after us.
 descriptor open_unbound() {
-  const auto name =
-      fmt::format("@ferry-{}-{:016x}{:016x}", ::getpid(), incarnation::random().value, incarnation::random().value);
+  const auto name = fmt::format("@ferry-{}-{:016x}{:016x}", ::getpid(), incarnation_id::random().value,
+                                incarnation_id::random().value);
   int failure = 0;
   auto socket = listen_on(socket_address::from_unix(name), failure);
   if (socket.get() < 0) throw_errno(errc::system_failure, fmt::format("cannot listen on unix:{}", name), failure);

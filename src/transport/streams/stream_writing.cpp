@@ -11,7 +11,7 @@
 #include <ferry/base/error.hpp>
 #include <ferry/tensor/pack.hpp>
 
-#include "../reactor/landing.hpp"
+#include "../reactor/pending_copy.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -28,7 +28,7 @@ constexpr std::chrono::microseconds high_rate_gap{100};  // messages that arrive
 // What is said of a message without tensors, which could not be read.
 outgoing_message void_message(outgoing_message&& message, const std::exception_ptr& failure) {
   message.become_void();
-  outcome_record outcome{errc::device_failure, {}};
+  transfer_status outcome{errc::device_failure, {}};
   try {
     std::rethrow_exception(failure);
   } catch (const error& e) {
@@ -36,7 +36,7 @@ outgoing_message void_message(outgoing_message&& message, const std::exception_p
   } catch (const std::exception& e) {
     outcome.text = e.what();
   }
-  outcome.encode(message.bytes.extend(outcome_record::encoded_size));
+  outcome.encode(message.bytes.extend(transfer_status::encoded_size));
   return std::move(message);
 }
 
@@ -128,7 +128,7 @@ void stream_connection::send_from_devices(outgoing_message&& message) {
   {
     std::unique_lock lock(out_mutex_);
     if (closed_.load(std::memory_order_relaxed) || closing_) return;
-    const std::uint64_t record = next->staged ? outcome_record::encoded_size : 0;
+    const std::uint64_t record = next->staged ? transfer_status::encoded_size : 0;
     took(next->message.bytes.size() + next->message.header.tensor_bytes + record);
     if (there) {
       queue_.push_back({std::move(next->message.bytes), {}, std::move(next->staged)});
@@ -136,8 +136,9 @@ void stream_connection::send_from_devices(outgoing_message&& message) {
     }
     awaited_.push_back(next);
   }
-  landing::watch(loop_, next->staged->streams(),
-                 [self = shared_from_this(), next](std::exception_ptr failure) { self->tensors_there(next, failure); });
+  pending_copy::watch(loop_, next->staged->streams(), [self = shared_from_this(), next](std::exception_ptr failure) {
+    self->tensors_there(next, failure);
+  });
 }
 
 void stream_connection::tensors_there(const std::shared_ptr<awaited_message>& which,
@@ -164,7 +165,7 @@ void stream_connection::tensors_there(const std::shared_ptr<awaited_message>& wh
 void stream_connection::queue_void(awaited_message& which, std::vector<tensor>& unread, const std::exception_ptr& why) {
   outgoing_message& message = which.message;
   const std::uint64_t before =
-      message.bytes.size() + message.header.tensor_bytes + std::uint64_t{outcome_record::encoded_size};
+      message.bytes.size() + message.header.tensor_bytes + std::uint64_t{transfer_status::encoded_size};
   unread = message.tensors;
   message = void_message(std::move(message), why);
   taken_.store(taken_.load(std::memory_order_relaxed) + message.bytes.size() - before, std::memory_order_relaxed);

@@ -53,12 +53,13 @@ void next(int value) {
 }
 // Who has called, as the channel says.
 std::mutex senders_mutex;
-std::vector<std::pair<ferry::worker_info, ferry::incarnation>> senders;  // guarded by senders_mutex
+std::vector<std::pair<ferry::worker_info, ferry::incarnation_id>> senders;  // guarded by senders_mutex
 void note_sender() {
-  const auto* call = dynamic_cast<const ferry::detail::served_call*>(ferry::thread_context());
+  const auto* call = dynamic_cast<const ferry::detail::incoming_call*>(ferry::thread_context());
   const ferry::worker_info* from = call ? call->sender() : nullptr;
   const std::lock_guard lock(senders_mutex);
-  senders.emplace_back(from ? *from : ferry::worker_info(), call ? call->sender_life() : ferry::incarnation());
+  senders.emplace_back(from ? *from : ferry::worker_info(),
+                       call ? call->sender_incarnation() : ferry::incarnation_id());
 }
 std::atomic<int> stopped{0};
 ferry::task<int> until_stopped() {
@@ -159,9 +160,9 @@ TEST_CASE("both of two requests that came as one say who sent them") {
     const std::lock_guard lock(senders_mutex);
     all_there = senders.size() == 4;
   }
-  for (const auto& [from, life] : senders) {
+  for (const auto& [from, incarnation] : senders) {
     CHECK(from == group[0].info());
-    CHECK(life == group[0].core()->agent().life());
+    CHECK(incarnation == group[0].core()->agent().incarnation());
   }
   faults.clear();
   group.leave();

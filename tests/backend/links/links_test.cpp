@@ -153,11 +153,11 @@ TEST_CASE("a control that must not get lost waits for the connection; others are
   to.link->send_control(detail::control_message(detail::control_code::heartbeat));
   to.link->send_control(detail::control_message(detail::control_code::fence), true);
   to.link->opened(to.wire);
-  to.link->send_control(detail::control_message(detail::control_code::farewell), true);
+  to.link->send_control(detail::control_message(detail::control_code::goodbye), true);
   REQUIRE(to.wire->frames.size() == 3);
   CHECK(to.wire->frames[0].code == static_cast<std::uint32_t>(detail::control_code::fence));
   CHECK(to.wire->frames[1].kind == frame_kind::request);
-  CHECK(to.wire->frames[2].code == static_cast<std::uint32_t>(detail::control_code::farewell));
+  CHECK(to.wire->frames[2].code == static_cast<std::uint32_t>(detail::control_code::goodbye));
 }
 
 TEST_CASE("a call that is given up before the connection is open is never sent") {

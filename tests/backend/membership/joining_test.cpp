@@ -189,7 +189,7 @@ struct group_of {
     const hello greeting{.group = {},
                          .name = record.who.name(),
                          .id = record.who.id(),
-                         .life = record.life,
+                         .incarnation = record.incarnation,
                          .target = "newcomer",
                          .features = feature_control,
                          .joined = static_cast<std::uint64_t>(index) + 1};
@@ -275,11 +275,12 @@ TEST_CASE("whose entry was read and removed before it knew of it has joined") {
     if (asked) {
       others.catch_up();
       const auto there = others.members();
-      (void)others.append(detail::member_entry::suspect(there.find("member")->life, there.find("newcomer")->life));
+      (void)others.append(
+          detail::member_entry::suspect(there.find("member")->incarnation, there.find("newcomer")->incarnation));
       CHECK(others.members().find("newcomer")->suspected != 0);
     }
     for (std::uint64_t i = 0; i != 2 * detail::member_log::kept_entries; ++i) {
-      (void)others.append(detail::member_entry::gone(incarnation{1}));  // of nobody
+      (void)others.append(detail::member_entry::gone(incarnation_id{1}));  // of nobody
     }
   };
   const auto& newcomer = group.join("newcomer", std::make_shared<slow_to_confirm>(group.store->share(), much_else));

@@ -22,7 +22,7 @@
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry::hash_store;
-using ferry::incarnation;
+using ferry::incarnation_id;
 using ferry::worker_id;
 using ferry::worker_info;
 using ferry::detail::device_record;
@@ -35,8 +35,8 @@ using kind = membership_change::kind;
 
 namespace {
 
-worker_record record(const std::string& name, int id, std::uint64_t life) {
-  return {worker_info(name, id), incarnation{life}, "a/b", {"tcp://127.0.0.1:1"}, {}};
+worker_record record(const std::string& name, int id, std::uint64_t incarnation) {
+  return {worker_info(name, id), incarnation_id{incarnation}, "a/b", {"tcp://127.0.0.1:1"}, {}};
 }
 
 std::vector<std::string> names(const membership& group) {
@@ -74,15 +74,15 @@ TEST_CASE("entries survive the round trip") {
   with_metadata.devices = std::make_shared<const device_record>(
       device_record{{{ferry::device_kind::cuda, 2}}, {{ferry::device_kind::cuda, 1}}, {{"b", {{"cuda:1", "cpu"}}}}});
   with_metadata.metadata = std::string("\n\n\0\xff", 4);
-  for (const auto& entry :
-       {member_entry::join(with_metadata), member_entry::leave(incarnation{7}), member_entry::gone(incarnation{8}),
-        member_entry::alive(incarnation{9}), member_entry::suspect(incarnation{3}, incarnation{4}),
-        member_entry::lost(incarnation{1}, incarnation{2}, "two\nlines"),
-        member_entry::lost(incarnation{1}, incarnation{2}, "", 77)}) {
+  for (const auto& entry : {member_entry::join(with_metadata), member_entry::leave(incarnation_id{7}),
+                            member_entry::gone(incarnation_id{8}), member_entry::alive(incarnation_id{9}),
+                            member_entry::suspect(incarnation_id{3}, incarnation_id{4}),
+                            member_entry::lost(incarnation_id{1}, incarnation_id{2}, "two\nlines"),
+                            member_entry::lost(incarnation_id{1}, incarnation_id{2}, "", 77)}) {
     const auto got = member_entry::decode(entry.encode());
     CHECK(got.what == entry.what);
     CHECK(got.record.who == entry.record.who);
-    CHECK(got.record.life == entry.record.life);
+    CHECK(got.record.incarnation == entry.record.incarnation);
     CHECK(got.record.host == entry.record.host);
     CHECK(got.record.addresses == entry.record.addresses);
     CHECK(got.record.metadata == entry.record.metadata);
@@ -127,20 +127,20 @@ TEST_CASE("an entry that does not fit changes nothing") {
   CHECK(apply(member_entry::join(record("a", 1, 11))) == kind::none);
   CHECK(apply(member_entry::join(record("b", 0, 11))) == kind::none);
   CHECK(apply(member_entry::join(record("b", 1, 11))) == kind::joined);
-  CHECK(apply(member_entry::leave(incarnation{99})) == kind::none);
-  CHECK(apply(member_entry::lost(incarnation{99}, incarnation{11}, "")) == kind::none);  // a stranger says so
+  CHECK(apply(member_entry::leave(incarnation_id{99})) == kind::none);
+  CHECK(apply(member_entry::lost(incarnation_id{99}, incarnation_id{11}, "")) == kind::none);  // a stranger says so
   CHECK(group.find("b")->joined == 4);
   CHECK(group.lowest_free_id() == 2);
   // Each takes the other for dead: the first one is believed.
-  CHECK(apply(member_entry::lost(incarnation{10}, incarnation{11}, "silent")) == kind::lost);
-  CHECK(apply(member_entry::lost(incarnation{11}, incarnation{10}, "silent")) == kind::none);
-  CHECK(apply(member_entry::lost(incarnation{10}, incarnation{11}, "again")) == kind::none);
+  CHECK(apply(member_entry::lost(incarnation_id{10}, incarnation_id{11}, "silent")) == kind::lost);
+  CHECK(apply(member_entry::lost(incarnation_id{11}, incarnation_id{10}, "silent")) == kind::none);
+  CHECK(apply(member_entry::lost(incarnation_id{10}, incarnation_id{11}, "again")) == kind::none);
   CHECK(names(group) == std::vector<std::string>{"a"});
   // Its place is free.
   CHECK(apply(member_entry::join(record("b", 1, 12))) == kind::joined);
-  CHECK(apply(member_entry::lost({}, incarnation{12}, "found gone by one that joins")) == kind::lost);
-  CHECK(apply(member_entry::leave(incarnation{10})) == kind::left);
-  CHECK(apply(member_entry::gone(incarnation{10})) == kind::gone);
+  CHECK(apply(member_entry::lost({}, incarnation_id{12}, "found gone by one that joins")) == kind::lost);
+  CHECK(apply(member_entry::leave(incarnation_id{10})) == kind::left);
+  CHECK(apply(member_entry::gone(incarnation_id{10})) == kind::gone);
   CHECK(group.members().empty());
   CHECK(group.lowest_free_id() == 0);
 }
@@ -151,8 +151,8 @@ TEST_CASE("who leaves keeps its name and its id until it is gone") {
   const auto apply = [&](const member_entry& entry) { return group.apply(++index, entry); };
   apply(member_entry::join(record("a", 0, 10)));
   apply(member_entry::join(record("b", 1, 11)));
-  CHECK(apply(member_entry::leave(incarnation{11})).what == kind::left);
-  CHECK(apply(member_entry::leave(incarnation{11})).what == kind::none);
+  CHECK(apply(member_entry::leave(incarnation_id{11})).what == kind::left);
+  CHECK(apply(member_entry::leave(incarnation_id{11})).what == kind::none);
   CHECK(group.find("b")->leaving);
   CHECK(apply(member_entry::join(record("b", 2, 12))).what == kind::none);
   CHECK(apply(member_entry::join(record("c", 1, 12))).what == kind::none);
@@ -160,20 +160,20 @@ TEST_CASE("who leaves keeps its name and its id until it is gone") {
   const auto got = membership::decode(group.encode());
   CHECK(got.find("b")->leaving);
   CHECK_FALSE(got.find("a")->leaving);
-  SUBCASE("by its own word") { CHECK(apply(member_entry::gone(incarnation{11})).what == kind::gone); }
+  SUBCASE("by its own word") { CHECK(apply(member_entry::gone(incarnation_id{11})).what == kind::gone); }
   SUBCASE("by that of one that found it dead: it had left, and was not lost") {
-    const auto change = apply(member_entry::lost(incarnation{10}, incarnation{11}, "silent"));
+    const auto change = apply(member_entry::lost(incarnation_id{10}, incarnation_id{11}, "silent"));
     CHECK(change.what == kind::gone);
     CHECK(change.record.leaving);
   }
   SUBCASE("while it leaves it may say that another one is dead") {
-    CHECK(apply(member_entry::lost(incarnation{11}, incarnation{10}, "silent")).what == kind::lost);
-    CHECK(apply(member_entry::gone(incarnation{11})).what == kind::gone);
+    CHECK(apply(member_entry::lost(incarnation_id{11}, incarnation_id{10}, "silent")).what == kind::lost);
+    CHECK(apply(member_entry::gone(incarnation_id{11})).what == kind::gone);
   }
-  CHECK(apply(member_entry::gone(incarnation{11})).what == kind::none);
+  CHECK(apply(member_entry::gone(incarnation_id{11})).what == kind::none);
   CHECK(apply(member_entry::join(record("b", 1, 12))).what == kind::joined);
   // Without having said before that it leaves.
-  const auto change = apply(member_entry::gone(incarnation{12}));
+  const auto change = apply(member_entry::gone(incarnation_id{12}));
   CHECK(change.what == kind::gone);
   CHECK_FALSE(change.record.leaving);
 }
@@ -184,27 +184,27 @@ TEST_CASE("who is asked whether it lives, and says so in time, is not lost") {
   const auto apply = [&](const member_entry& entry) { return group.apply(++index, entry).what; };
   apply(member_entry::join(record("a", 0, 10)));
   apply(member_entry::join(record("b", 1, 11)));
-  CHECK(apply(member_entry::suspect(incarnation{99}, incarnation{11})) == kind::none);  // a stranger asks
-  CHECK(apply(member_entry::alive(incarnation{11})) == kind::none);                     // nobody has asked
-  CHECK(apply(member_entry::suspect(incarnation{10}, incarnation{11})) == kind::suspected);
+  CHECK(apply(member_entry::suspect(incarnation_id{99}, incarnation_id{11})) == kind::none);  // a stranger asks
+  CHECK(apply(member_entry::alive(incarnation_id{11})) == kind::none);                        // nobody has asked
+  CHECK(apply(member_entry::suspect(incarnation_id{10}, incarnation_id{11})) == kind::suspected);
   const std::uint64_t asked = index;
   CHECK(group.find("b")->suspected == asked);
   CHECK(membership::decode(group.encode()).find("b")->suspected == asked);
-  CHECK(apply(member_entry::suspect(incarnation{10}, incarnation{11})) == kind::none);
+  CHECK(apply(member_entry::suspect(incarnation_id{10}, incarnation_id{11})) == kind::none);
   SUBCASE("it answers first") {
-    CHECK(apply(member_entry::alive(incarnation{11})) == kind::answered);
-    CHECK(apply(member_entry::lost(incarnation{10}, incarnation{11}, "", asked)) == kind::none);
+    CHECK(apply(member_entry::alive(incarnation_id{11})) == kind::answered);
+    CHECK(apply(member_entry::lost(incarnation_id{10}, incarnation_id{11}, "", asked)) == kind::none);
     // Of an earlier question that it did answer.
-    CHECK(apply(member_entry::suspect(incarnation{10}, incarnation{11})) == kind::suspected);
-    CHECK(apply(member_entry::lost(incarnation{10}, incarnation{11}, "", asked)) == kind::none);
+    CHECK(apply(member_entry::suspect(incarnation_id{10}, incarnation_id{11})) == kind::suspected);
+    CHECK(apply(member_entry::lost(incarnation_id{10}, incarnation_id{11}, "", asked)) == kind::none);
   }
   SUBCASE("it leaves, which is an answer") {
-    CHECK(apply(member_entry::leave(incarnation{11})) == kind::left);
-    CHECK(apply(member_entry::lost(incarnation{10}, incarnation{11}, "", asked)) == kind::none);
+    CHECK(apply(member_entry::leave(incarnation_id{11})) == kind::left);
+    CHECK(apply(member_entry::lost(incarnation_id{10}, incarnation_id{11}, "", asked)) == kind::none);
   }
   SUBCASE("it does not answer") {
-    CHECK(apply(member_entry::lost(incarnation{10}, incarnation{11}, "", asked)) == kind::lost);
-    CHECK(apply(member_entry::alive(incarnation{11})) == kind::none);
+    CHECK(apply(member_entry::lost(incarnation_id{10}, incarnation_id{11}, "", asked)) == kind::lost);
+    CHECK(apply(member_entry::alive(incarnation_id{11})) == kind::none);
   }
 }
 
@@ -214,8 +214,9 @@ std::shared_ptr<const device_record> devices(int count, ferry::device_map_table 
   return std::make_shared<const device_record>(device_record{{{ferry::device_kind::cuda, count}}, {}, std::move(maps)});
 }
 
-worker_record record(const std::string& name, int id, std::uint64_t life, std::shared_ptr<const device_record> has) {
-  worker_record result = record(name, id, life);
+worker_record record(const std::string& name, int id, std::uint64_t incarnation,
+                     std::shared_ptr<const device_record> has) {
+  worker_record result = record(name, id, incarnation);
   result.devices = std::move(has);
   return result;
 }
@@ -239,8 +240,8 @@ TEST_CASE("who joins with device maps that do not fit those of the members does 
   // What is told first is the fault of the lowest id, whatever the order of the joins.
   worker_record bad = record("c", 2, 12, devices(1, {{"d", {{0, 5}}}}));
   CHECK(group.device_conflict(bad).find("worker a has") == 0);
-  SUBCASE("it has gone, and its maps with it") { CHECK(apply(member_entry::gone(incarnation{10})) == kind::gone); }
-  SUBCASE("it leaves, and makes no more calls") { CHECK(apply(member_entry::leave(incarnation{10})) == kind::left); }
+  SUBCASE("it has gone, and its maps with it") { CHECK(apply(member_entry::gone(incarnation_id{10})) == kind::gone); }
+  SUBCASE("it leaves, and makes no more calls") { CHECK(apply(member_entry::leave(incarnation_id{10})) == kind::left); }
   CHECK(group.device_conflict(bad).find("worker c has target devices") == 0);
   CHECK(apply(member_entry::join(poor)) == kind::joined);
   const auto got = membership::decode(group.encode());
@@ -276,8 +277,8 @@ TEST_CASE("everybody who reads a log comes to the same result") {
   CHECK(one.log.append(member_entry::join(record("a", 0, 1))).what == kind::joined);
   CHECK(two.log.append(member_entry::join(record("a", 0, 2))).what == kind::none);
   CHECK(two.log.append(member_entry::join(record("b", 1, 2))).what == kind::joined);
-  CHECK(one.log.append(member_entry::leave(incarnation{2})).what == kind::left);
-  CHECK(two.log.append(member_entry::gone(incarnation{2})).what == kind::gone);
+  CHECK(one.log.append(member_entry::leave(incarnation_id{2})).what == kind::left);
+  CHECK(two.log.append(member_entry::gone(incarnation_id{2})).what == kind::gone);
   one.log.catch_up();
   CHECK(one.told == std::vector<std::string>{"+a", "+b", "-b", "0b"});
   two.log.catch_up();
@@ -314,12 +315,12 @@ TEST_CASE("a long log is trimmed; who joins late or was away for long misses not
   writer.log.append(member_entry::join(record("stays", 0, 1)));
   writer.log.append(member_entry::join(record("goes", 1, 2)));
   away.log.catch_up();
-  writer.log.append(member_entry::leave(incarnation{2}));
-  writer.log.append(member_entry::gone(incarnation{2}));
+  writer.log.append(member_entry::leave(incarnation_id{2}));
+  writer.log.append(member_entry::gone(incarnation_id{2}));
   const std::uint64_t churn = 2 * member_log::kept_entries;
   for (std::uint64_t i = 0; i != churn; ++i) {
     writer.log.append(member_entry::join(record("w", 5, 100 + i)));
-    writer.log.append(member_entry::gone(incarnation{100 + i}));
+    writer.log.append(member_entry::gone(incarnation_id{100 + i}));
   }
   writer.log.append(member_entry::join(record("last", 7, 3)));
   const std::size_t kept = where->count("log/");
@@ -336,7 +337,7 @@ TEST_CASE("a long log is trimmed; who joins late or was away for long misses not
     away.log.catch_up();
   }
   SUBCASE("it reads, and has not heard of anything new") { away.log.catch_up(); }
-  SUBCASE("it writes, at an index that is long gone") { away.log.append(member_entry::leave(incarnation{99})); }
+  SUBCASE("it writes, at an index that is long gone") { away.log.append(member_entry::leave(incarnation_id{99})); }
   CHECK(names(away.log.members()) == std::vector<std::string>{"stays", "last"});
   CHECK(away.told.front() == "+stays");
   CHECK(away.told[1] == "+goes");
@@ -388,13 +389,13 @@ TEST_CASE("a log whose list of members cannot be written goes on, untrimmed, and
   reader writer(where);
   writer.log.load();
   writer.log.append(member_entry::join(record("stays", 0, 1)));
-  std::uint64_t life = 100;
+  std::uint64_t incarnation = 100;
   const auto append_up_to = [&](std::uint64_t index) {
     while (writer.log.seen() < index) {
       const bool join = writer.log.members().find("w") == nullptr;
-      if (join) ++life;
-      const auto change =
-          writer.log.append(join ? member_entry::join(record("w", 5, life)) : member_entry::gone(incarnation{life}));
+      if (join) ++incarnation;
+      const auto change = writer.log.append(join ? member_entry::join(record("w", 5, incarnation))
+                                                 : member_entry::gone(incarnation_id{incarnation}));
       CHECK(change.what == (join ? kind::joined : kind::gone));
     }
   };
@@ -434,7 +435,7 @@ TEST_CASE("what a writer that was away for long puts where entries were removed 
   const std::uint64_t next = away.log.seen() + 1;
   for (std::uint64_t i = 0; i != member_log::kept_entries; ++i) {
     writer.log.append(member_entry::join(record("w", 5, 100 + i)));
-    writer.log.append(member_entry::gone(incarnation{100 + i}));
+    writer.log.append(member_entry::gone(incarnation_id{100 + i}));
   }
   REQUIRE_FALSE(inner->try_get("log/" + std::to_string(next)));
   // Another one, as far behind, has just written here.
@@ -471,9 +472,10 @@ TEST_CASE("many writers at once") {
       own.log.load();
       for (int i = 0; i != each; ++i) {
         const int id = t * each + i;
-        const auto life = static_cast<std::uint64_t>(id) + 1;
-        CHECK(own.log.append(member_entry::join(record("w" + std::to_string(id), id, life))).what == kind::joined);
-        if (i % 2 == 0) CHECK(own.log.append(member_entry::gone(incarnation{life})).what == kind::gone);
+        const auto incarnation = static_cast<std::uint64_t>(id) + 1;
+        CHECK(own.log.append(member_entry::join(record("w" + std::to_string(id), id, incarnation))).what ==
+              kind::joined);
+        if (i % 2 == 0) CHECK(own.log.append(member_entry::gone(incarnation_id{incarnation})).what == kind::gone);
       }
     });
   }

@@ -149,20 +149,20 @@ TEST_CASE("[row 6] when two of several workers share a name, every one of them f
 }
 
 TEST_CASE("[row 8] a process initialises, shuts down and initialises again") {
-  for (int life = 0; life != 3; ++life) {
+  for (int incarnation = 0; incarnation != 3; ++incarnation) {
     cluster group(2);
-    CHECK(group[0].rpc_sync<plus_one>("worker1", life) == life + 1);
+    CHECK(group[0].rpc_sync<plus_one>("worker1", incarnation) == incarnation + 1);
     group.shutdown();
     CHECK_FALSE(ferry::is_initialized());
   }
   SUBCASE("also over the same file, which the last one to leave has emptied") {
     temporary_directory directory;
     const std::string file = "file://" + directory.file("store");
-    for (int life = 0; life != 2; ++life) {
+    for (int incarnation = 0; incarnation != 2; ++incarnation) {
       auto workers = start_workers({member(file, 0, 2), member(file, 1, 2)});
       REQUIRE(!workers[0].error);
       REQUIRE(!workers[1].error);
-      CHECK(workers[1].worker.rpc_sync<plus_one>("worker0", life) == life + 1);
+      CHECK(workers[1].worker.rpc_sync<plus_one>("worker0", incarnation) == incarnation + 1);
       ferry_test::run_together({[&] { workers[0].worker.shutdown(); }, [&] { workers[1].worker.shutdown(); }});
     }
   }

@@ -109,10 +109,10 @@ TEST_CASE("[row 197] a map from CPU to CPU takes tensors and results where they 
 TEST_CASE("what is for a life that is over is given no place, and no error of the maps of whoever has the id") {
   pair_of_workers group([](auto& o) { o.set_device_map("worker1", {{1, 0}}); });
   const ferry::agent& agent = group[0].core()->agent();
-  const ferry::incarnation life = group[1].core()->agent().life();
+  const ferry::incarnation_id incarnation = group[1].core()->agent().incarnation();
   const ferry::worker_id there{1};
   for (const bool response : {false, true}) {
-    const auto place = [&](device tensor_is_on, ferry::incarnation of) {
+    const auto place = [&](device tensor_is_on, ferry::incarnation_id of) {
       ferry::outgoing_message message;
       message.tensors.push_back(tensor_on(tensor_is_on));
       if (response) {
@@ -122,10 +122,10 @@ TEST_CASE("what is for a life that is over is given no place, and no error of th
       }
       return message.targets;
     };
-    expect_error(errc::bad_device, "", [&] { (void)place(gpu(2), life); });
-    CHECK(place(gpu(2), {life.value + 1}).empty());
-    CHECK(place(gpu(1), {life.value + 1}).empty());
-    if (!response) CHECK(place(gpu(1), life).size() == 1);
+    expect_error(errc::bad_device, "", [&] { (void)place(gpu(2), incarnation); });
+    CHECK(place(gpu(2), {incarnation.value + 1}).empty());
+    CHECK(place(gpu(1), {incarnation.value + 1}).empty());
+    if (!response) CHECK(place(gpu(1), incarnation).size() == 1);
   }
 }
 

@@ -126,7 +126,7 @@ TEST_CASE("what a member wrote and could not tell the others of is read all the 
   meeting_place at;
   ferry::worker self = ferry::init_rpc(member(at.method, "self"));
   ferry::file_store store(at.directory.file("store"));
-  const auto own = member_entry::decode(entries_of(store).at(0)).record.life;
+  const auto own = member_entry::decode(entries_of(store).at(0)).record.incarnation;
   while (!other_threads_sleep()) std::this_thread::yield();  // until it waits: else it would read the entry anyway
   store.set("ferry/dynamic/log/2", member_entry::suspect(own, own).encode());  // and "tail" says nothing of it
   CHECK(member_entry::decode(store.get("ferry/dynamic/log/3", 100s)).what == member_entry::kind::alive);
@@ -334,7 +334,7 @@ TEST_CASE("a call whose callee was replaced after it was looked up does not reac
   CHECK(caller.rpc_sync<twice>("server", 1) == 2);
   for (const bool same_name : {false, true}) {
     ferry::detail::outgoing_call call(core, "server", ferry::detail::usable_method<twice>(),
-                                      ferry::detail::answer_for::waiting);
+                                      ferry::detail::call_mode::waiting);
     ferry::detail::write_arguments<twice, ferry::detail::method_flavour::call>(call, 1);
     server->leave();
     const std::string name = same_name ? "server" : "heir";

@@ -122,9 +122,9 @@ void set_memory(std::size_t bytes_per_device);
 
 // ---------------------------------------------------------------- memory
 
-inline constexpr unsigned char fresh_poison = 0xcb;    ///< had, and not written yet
-inline constexpr unsigned char freed_poison = 0xdb;    ///< given back
-inline constexpr unsigned char landing_poison = 0xeb;  ///< a copy is about to be written here
+inline constexpr unsigned char fresh_poison = 0xcb;   ///< had, and not written yet
+inline constexpr unsigned char freed_poison = 0xdb;   ///< given back
+inline constexpr unsigned char pinned_poison = 0xeb;  ///< a copy is about to be written here
 
 /// What lies in device memory at this moment, in whatever state: waits for nothing.
 std::vector<unsigned char> peek(const void* memory, std::size_t bytes);

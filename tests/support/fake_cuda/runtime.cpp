@@ -375,7 +375,7 @@ marker_ptr enqueue_copy(CUstream_st* stream, void* to, const void* from, std::si
   executor& all = executor::instance();
   const auto* first = static_cast<const std::byte*>(from);
   const bool apart = first + bytes <= static_cast<std::byte*>(to) || static_cast<std::byte*>(to) + bytes <= first;
-  if (apart) all.enqueue(stream, [=] { poison(to, landing_poison, bytes); });
+  if (apart) all.enqueue(stream, [=] { poison(to, pinned_poison, bytes); });
   return all.enqueue(stream, [=] { std::memmove(to, from, bytes); });
 }
 

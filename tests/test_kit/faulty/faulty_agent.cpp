@@ -66,7 +66,7 @@ class faulty_channel final : public reply_channel {
   bool may_begin(work& item, executor& on) noexcept override { return inner_->may_begin(item, on); }
   void handled(std::uint64_t bytes) noexcept override { inner_->handled(bytes); }
   [[nodiscard]] const worker_info* sender() const noexcept override { return inner_->sender(); }
-  [[nodiscard]] incarnation sender_life() const noexcept override { return inner_->sender_life(); }
+  [[nodiscard]] incarnation_id sender_incarnation() const noexcept override { return inner_->sender_incarnation(); }
 
  private:
   const std::shared_ptr<fault_engine> engine_;
@@ -79,17 +79,18 @@ class faulty_channel final : public reply_channel {
 class no_channel final : public reply_channel {
  public:
   explicit no_channel(const reply_channel& first)
-      : sender_(first.sender() ? std::optional(*first.sender()) : std::nullopt), life_(first.sender_life()) {}
+      : sender_(first.sender() ? std::optional(*first.sender()) : std::nullopt),
+        incarnation_(first.sender_incarnation()) {}
   void reply(std::uint64_t, outgoing_message&& answer) override { answer.finish(); }
   void begin_call(std::uint64_t, stoppable&) override {}
   void end_call(std::uint64_t, const stoppable&) noexcept override {}
   void handled(std::uint64_t) noexcept override {}
   [[nodiscard]] const worker_info* sender() const noexcept override { return sender_ ? &*sender_ : nullptr; }
-  [[nodiscard]] incarnation sender_life() const noexcept override { return life_; }
+  [[nodiscard]] incarnation_id sender_incarnation() const noexcept override { return incarnation_; }
 
  private:
   const std::optional<worker_info> sender_;
-  const incarnation life_;
+  const incarnation_id incarnation_;
 };
 
 class faulty_agent final : public agent, public request_handler {
@@ -103,7 +104,7 @@ class faulty_agent final : public agent, public request_handler {
   faulty_agent& operator=(const faulty_agent&) = delete;
 
   [[nodiscard]] const worker_info& self() const noexcept override { return inner_->self(); }
-  [[nodiscard]] incarnation life() const noexcept override { return inner_->life(); }
+  [[nodiscard]] incarnation_id incarnation() const noexcept override { return inner_->incarnation(); }
   [[nodiscard]] bool dynamic() const noexcept override { return inner_->dynamic(); }
   [[nodiscard]] std::vector<worker_info> workers() const override { return inner_->workers(); }
   [[nodiscard]] worker_info find(std::string_view name) const override { return inner_->find(name); }
@@ -153,7 +154,7 @@ class faulty_agent final : public agent, public request_handler {
                                                               .began = call.began,
                                                               .until = until,
                                                               .bytes = call.bytes},
-                                                    to.life);
+                                                    to.incarnation);
     active_.fetch_add(1);
     try {
       engine_->enlist(made);
@@ -275,7 +276,9 @@ class faulty_agent final : public agent, public request_handler {
   }
   void on_member_event(const member_event& event) noexcept override { above_->on_member_event(event); }
   void on_link_event(const link_event& event) noexcept override { above_->on_link_event(event); }
-  void on_member_end(worker_id id, incarnation life) noexcept override { above_->on_member_end(id, life); }
+  void on_member_end(worker_id id, incarnation_id incarnation) noexcept override {
+    above_->on_member_end(id, incarnation);
+  }
   void on_group_quiet(deadline until, bool alone) override { above_->on_group_quiet(until, alone); }
   [[nodiscard]] std::uint64_t loose_ends() const noexcept override { return above_->loose_ends(); }
   [[nodiscard]] bool busy() const noexcept override { return above_->busy() || active_.load() != 0 || engine_->busy(); }

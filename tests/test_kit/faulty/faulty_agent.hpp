@@ -86,7 +86,7 @@ class fault_engine final : public fault_listener, public std::enable_shared_from
 class faulty_call final : public pending_call, public std::enable_shared_from_this<faulty_call> {
  public:
   /// `facts`: of the rpc floor's end. `life`: of the peer, as in call_target.
-  faulty_call(std::shared_ptr<fault_engine> engine, pending_call* user, open_call facts, incarnation life);
+  faulty_call(std::shared_ptr<fault_engine> engine, pending_call* user, open_call facts, incarnation_id incarnation);
 
   /// Through the rules. Throws what agent::call throws.
   void begin(outgoing_message&& request, bool driven);

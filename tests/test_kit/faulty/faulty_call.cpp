@@ -26,11 +26,12 @@ message_kinds kind_of_reply(const frame_header& header) {
 
 }  // namespace
 
-faulty_call::faulty_call(std::shared_ptr<fault_engine> engine, pending_call* user, open_call facts, incarnation life)
+faulty_call::faulty_call(std::shared_ptr<fault_engine> engine, pending_call* user, open_call facts,
+                         incarnation_id incarnation)
     : engine_(std::move(engine)),
       user_(user),
       facts_(std::move(facts)),
-      to_(facts_.peer.id(), life),
+      to_(facts_.peer.id(), incarnation),
       peer_(facts_.peer.name()),
       method_(facts_.method),
       until_(facts_.until) {

@@ -269,7 +269,8 @@ TEST_CASE("proofs of another connection are worth nothing") {
 TEST_CASE("an accepting end that does not know the secret is not believed") {
   NEEDS_AUTHENTICATION();
   guarded<ferry::tcp> worker(with_secret(right));
-  const ferry::hello_reply reply{"server", ferry::worker_id{7}, ferry::incarnation{99}, ferry::feature_authenticated};
+  const ferry::hello_reply reply{"server", ferry::worker_id{7}, ferry::incarnation_id{99},
+                                 ferry::feature_authenticated};
   const auto expect_failure = [&](const raw_server& server, std::string_view reason) {
     const auto result = connect_to(worker, server, right);
     const auto [kind, text] = failure_of(result);
@@ -399,7 +400,7 @@ TEST_CASE("a handshake that was changed on its way fails") {
     d::nonce once{};
     const auto hello = d::encode_hello(hello_to("server"), &once);
     const auto challenge = d::encode_challenge(once);
-    auto answer = d::encode_answer(ferry::hello_reply{"server", ferry::worker_id{7}, ferry::incarnation{99}, 2});
+    auto answer = d::encode_answer(ferry::hello_reply{"server", ferry::worker_id{7}, ferry::incarnation_id{99}, 2});
     d::sign_answer(answer, right, hello, challenge);
     CHECK(d::answer_signed(answer, right, hello, challenge));
     CHECK_FALSE(d::answer_signed(answer, wrong, hello, challenge));

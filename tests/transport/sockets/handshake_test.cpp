@@ -20,7 +20,7 @@ ferry::hello some_hello() {
   result.group = std::string(512, 'g');
   result.name = std::string(127, 'n');
   result.id = ferry::worker_id{32767};
-  result.life = ferry::incarnation{0x0123456789abcdef};
+  result.incarnation = ferry::incarnation_id{0x0123456789abcdef};
   result.target = "t";
   result.features = 0xfedcba9876543210;
   result.joined = 0x1122334455667788;
@@ -41,7 +41,7 @@ TEST_CASE("hellos and answers survive the round trip") {
   CHECK(got.joined == sent.joined);
   CHECK(got.name == sent.name);
   CHECK((got.id == sent.id));
-  CHECK((got.life == sent.life));
+  CHECK((got.incarnation == sent.incarnation));
   CHECK(got.target == sent.target);
   CHECK(got.features == sent.features);
 
@@ -50,7 +50,7 @@ TEST_CASE("hellos and answers survive the round trip") {
   const auto& reply = std::get<ferry::hello_reply>(accepted);
   CHECK(reply.name == "w");
   CHECK((reply.id == ferry::worker_id{-1}));
-  CHECK(reply.life.value == 5);
+  CHECK(reply.incarnation.value == 5);
   CHECK(reply.features == 6);
   const auto refused =
       d::decode_answer(body_of(d::encode_answer(d::refusal{ferry::errc::fenced, std::string(5000, 'x')})));
@@ -64,7 +64,7 @@ TEST_CASE("the first bytes of a hello are fixed") {
   hello.name = "a";
   hello.target = "b";
   hello.id = ferry::worker_id{2};
-  hello.life = ferry::incarnation{3};
+  hello.incarnation = ferry::incarnation_id{3};
   hello.features = 4;
   hello.joined = 5;
   const std::vector<unsigned char> expected{

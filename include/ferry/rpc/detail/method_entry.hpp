@@ -14,7 +14,7 @@
 
 namespace ferry::inline v0::detail {
 
-class served_call;
+class incoming_call;
 struct method_entry;
 
 /// Counts who uses one entry at the moment. Outlives the entry (the table keeps and reuses it), so that a request may
@@ -47,7 +47,7 @@ struct method_source {
   const std::type_info* type = nullptr;  ///< of the function
   std::string_view public_name = {};     ///< of named<> and stub<>; empty: the function's own name counts
   std::string (*signature)() = nullptr;
-  void (*serve)(served_call& call) = nullptr;  ///< null: a stub
+  void (*serve)(incoming_call& call) = nullptr;  ///< null: a stub
   bool inline_handler = false;
 };
 
@@ -61,7 +61,7 @@ struct method_entry {
   std::string function;         ///< the function behind it, mangled; empty for a stub
   std::string function_name;    ///< the same for people
   std::string signature_text;
-  void (*serve)(served_call& call) = nullptr;  ///< null: a stub
+  void (*serve)(incoming_call& call) = nullptr;  ///< null: a stub
   bool inline_handler = false;
   method_flavour flavour{};
   method_use* use = nullptr;

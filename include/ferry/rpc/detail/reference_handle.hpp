@@ -88,7 +88,7 @@ class handed_references final : public handle_writer {
     if (list_) settle(true);
   }
   /// It was not, and will not be: whether it has arrived is unknown.
-  void doubt() noexcept {
+  void query() noexcept {
     if (list_) settle(false);
   }
 

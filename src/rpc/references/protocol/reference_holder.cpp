@@ -9,7 +9,7 @@ namespace ferry::inline v0::detail {
 
 void reference_protocol::forget(users::iterator fork) {
   if (fork->second.origin) received_.erase(*fork->second.origin);
-  for (const hand_over_id& pin : fork->second.pins) hand_overs_.erase(pin);
+  for (const transfer_id& pin : fork->second.pins) transfers_.erase(pin);
   users_.erase(fork);
 }
 
@@ -25,7 +25,7 @@ void reference_protocol::accept(users::iterator fork, reference_effects& effects
   if (!entry.accept_owed) return;
   entry.accept_owed = false;
   effects.controls.push_back(
-      {entry.origin->peer, about_hand_over(reference_control::kind::child_accept, entry.origin->number)});
+      {entry.origin->peer, about_transfer(reference_control::kind::child_accept, entry.origin->number)});
 }
 
 void reference_protocol::confirm(users::iterator fork, reference_effects& effects) {
@@ -42,7 +42,7 @@ void reference_protocol::fail(users::iterator fork, errc why, reference_effects&
   forget(fork);
 }
 
-object_id reference_protocol::create(peer_life owner) {
+object_id reference_protocol::create(peer_incarnation owner) {
   const object_id object{owner, self_, draw_claim(owner)};
   if (owner == self_) {
     owned_object& entry = objects_[object];
@@ -76,18 +76,18 @@ void reference_protocol::confirm_creation(const object_id& object, reference_eff
   if (fork != users_.end() && fork->second.known == user_fork::standing::creating) confirm(fork, effects);
 }
 
-void reference_protocol::doubt_creation(const object_id& object, reference_effects& effects) {
+void reference_protocol::query_creation(const object_id& object, reference_effects& effects) {
   if (object.owner == self_) {
     const auto entry = objects_.find(object);
-    if (entry == objects_.end() || entry->second.doubted ||
+    if (entry == objects_.end() || entry->second.queried ||
         !entry->second.forks.contains({self_, by_holder(object.number)})) {
       return;
     }
-    entry->second.doubted = true;
+    entry->second.queried = true;
   } else {
     const auto fork = users_.find(creating_fork(object));
-    if (fork == users_.end() || fork->second.doubted || fork->second.known != user_fork::standing::creating) return;
-    fork->second.doubted = true;
+    if (fork == users_.end() || fork->second.queried || fork->second.known != user_fork::standing::creating) return;
+    fork->second.queried = true;
   }
   effects.controls.push_back(
       {object.owner, about_claim(reference_control::kind::creation_query, object, object.number)});
@@ -107,103 +107,103 @@ bool reference_protocol::confirmed(const held_fork& fork) const {
 
 // ---- references in messages
 
-handed_reference reference_protocol::hand_over(const object_id& own_object, peer_life to) {
+handed_reference reference_protocol::transfer(const object_id& own_object, peer_incarnation to) {
   if (is_gone(to)) return {own_object, ++vain_claims_};
-  const handed_reference reference{own_object, ++peers_[to].hand_overs};
+  const handed_reference reference{own_object, ++peers_[to].transfers};
   const auto entry = objects_.find(own_object);
   if (entry == objects_.end()) return reference;
-  entry->second.forks.insert({to, by_owner(reference.hand_over)});
-  hand_overs_[{to, reference.hand_over}].object = own_object;
+  entry->second.forks.insert({to, by_owner(reference.transfer)});
+  transfers_[{to, reference.transfer}].object = own_object;
   return reference;
 }
 
-handed_reference reference_protocol::hand_over(const held_fork& fork, peer_life to) {
+handed_reference reference_protocol::transfer(const held_fork& fork, peer_incarnation to) {
   const auto entry = users_.find(fork);
   if (entry == users_.end()) return {};
   if (is_gone(to)) return {entry->second.object, ++vain_claims_};
-  const handed_reference reference{entry->second.object, ++peers_[to].hand_overs};
-  const hand_over_id id{to, reference.hand_over};
+  const handed_reference reference{entry->second.object, ++peers_[to].transfers};
+  const transfer_id id{to, reference.transfer};
   entry->second.pins.insert(id);
-  hand_over_state& state = hand_overs_[id];
+  transfer_state& state = transfers_[id];
   state.object = reference.object;
   state.pinned = fork;
   return reference;
 }
 
-void reference_protocol::unpin(const held_fork& fork, const hand_over_id& hand_over, reference_effects& effects) {
+void reference_protocol::unpin(const held_fork& fork, const transfer_id& transfer, reference_effects& effects) {
   const auto entry = users_.find(fork);
   if (entry == users_.end()) return;
-  entry->second.pins.erase(hand_over);
+  entry->second.pins.erase(transfer);
   end_if_free(entry, effects);
 }
 
-void reference_protocol::undo(const hand_over_id& hand_over, reference_effects& effects) {
-  const auto found = hand_overs_.find(hand_over);
-  if (found == hand_overs_.end()) return;
-  const hand_over_state state = found->second;
-  hand_overs_.erase(found);
+void reference_protocol::undo(const transfer_id& transfer, reference_effects& effects) {
+  const auto found = transfers_.find(transfer);
+  if (found == transfers_.end()) return;
+  const transfer_state state = found->second;
+  transfers_.erase(found);
   if (state.pinned) {
-    unpin(*state.pinned, hand_over, effects);
+    unpin(*state.pinned, transfer, effects);
   } else {
-    end_fork(state.object, hand_over.peer, by_owner(hand_over.number), effects);
+    end_fork(state.object, transfer.peer, by_owner(transfer.number), effects);
   }
 }
 
 // A number that the other end will not see, or need not remember.
-void reference_protocol::leave_out(const peer_life& peer, reference_effects& effects) {
+void reference_protocol::leave_out(const peer_incarnation& peer, reference_effects& effects) {
   if (is_gone(peer)) return;
   peer_record& record = peers_[peer];
   if (++record.left_out < most_left_out_) return;
-  const auto open = hand_overs_.lower_bound({peer, 0});
+  const auto open = transfers_.lower_bound({peer, 0});
   const std::uint64_t first =
-      open == hand_overs_.end() || open->first.peer != peer ? record.hand_overs + 1 : open->first.number;
+      open == transfers_.end() || open->first.peer != peer ? record.transfers + 1 : open->first.number;
   if (first == record.told_below) return;
   record.left_out = 0;
   record.told_below = first;
-  effects.controls.push_back({peer, about_hand_over(reference_control::kind::settled_below, first)});
+  effects.controls.push_back({peer, about_transfer(reference_control::kind::watermark, first)});
 }
 
-void reference_protocol::settle_arrived(const hand_over_id& hand_over) {
-  const auto found = hand_overs_.find(hand_over);
-  if (found == hand_overs_.end()) return;
+void reference_protocol::settle_arrived(const transfer_id& transfer) {
+  const auto found = transfers_.find(transfer);
+  if (found == transfers_.end()) return;
   // A fork that the owner gave is the child's own affair from here on. A pinned one waits for what the child will say.
   if (found->second.pinned) {
     found->second.arrived = true;
   } else {
-    hand_overs_.erase(found);
+    transfers_.erase(found);
   }
 }
 
-void reference_protocol::settle_accepted(const hand_over_id& hand_over, reference_effects& effects) {
-  const auto found = hand_overs_.find(hand_over);
-  if (found == hand_overs_.end()) return;
+void reference_protocol::settle_accepted(const transfer_id& transfer, reference_effects& effects) {
+  const auto found = transfers_.find(transfer);
+  if (found == transfers_.end()) return;
   const std::optional<held_fork> pinned = found->second.pinned;
-  hand_overs_.erase(found);
-  if (pinned) unpin(*pinned, hand_over, effects);
+  transfers_.erase(found);
+  if (pinned) unpin(*pinned, transfer, effects);
 }
 
-void reference_protocol::not_sent(peer_life to, std::uint64_t hand_over, reference_effects& effects) {
-  if (settled(to, hand_over)) return;
-  undo({to, hand_over}, effects);
+void reference_protocol::not_sent(peer_incarnation to, std::uint64_t transfer, reference_effects& effects) {
+  if (settled(to, transfer)) return;
+  undo({to, transfer}, effects);
   leave_out(to, effects);
 }
 
-void reference_protocol::arrived(peer_life to, std::uint64_t hand_over, reference_effects& /*effects*/) {
-  settle_arrived({to, hand_over});
+void reference_protocol::arrived(peer_incarnation to, std::uint64_t transfer, reference_effects& /*effects*/) {
+  settle_arrived({to, transfer});
 }
 
-void reference_protocol::doubt(peer_life to, std::uint64_t hand_over, reference_effects& effects) {
-  const auto found = hand_overs_.find({to, hand_over});
-  if (found == hand_overs_.end() || found->second.arrived || found->second.doubted) return;
-  found->second.doubted = true;
-  effects.controls.push_back({to, about_hand_over(reference_control::kind::hand_over_query, hand_over)});
+void reference_protocol::query(peer_incarnation to, std::uint64_t transfer, reference_effects& effects) {
+  const auto found = transfers_.find({to, transfer});
+  if (found == transfers_.end() || found->second.arrived || found->second.queried) return;
+  found->second.queried = true;
+  effects.controls.push_back({to, about_transfer(reference_control::kind::transfer_query, transfer)});
 }
 
-bool reference_protocol::settled(peer_life to, std::uint64_t hand_over) const {
-  return !hand_overs_.contains({to, hand_over});
+bool reference_protocol::settled(peer_incarnation to, std::uint64_t transfer) const {
+  return !transfers_.contains({to, transfer});
 }
 
-reference_answer reference_protocol::on_hand_over_query(peer_life from, std::uint64_t number) {
+reference_answer reference_protocol::on_transfer_query(peer_incarnation from, std::uint64_t number) {
   peer_record& peer = peers_[from];
   if (peer.withdrawn.contains(number)) return reference_answer::too_late;
   if (!peer.seen.insert(number)) return reference_answer::done;
@@ -211,11 +211,11 @@ reference_answer reference_protocol::on_hand_over_query(peer_life from, std::uin
   return reference_answer::too_late;
 }
 
-reference_protocol::receipt reference_protocol::receive_own(const handed_reference& reference, peer_life from,
+reference_protocol::receipt reference_protocol::receive_own(const handed_reference& reference, peer_incarnation from,
                                                             number_set& seen, reference_effects& effects) {
   receipt result;
   result.own = true;
-  if (seen.contains(reference.hand_over)) {
+  if (seen.contains(reference.transfer)) {
     const auto entry = objects_.find(reference.object);
     result.refused = entry == objects_.end() || !entry->second.held;
     return result;
@@ -225,7 +225,7 @@ reference_protocol::receipt reference_protocol::receive_own(const handed_referen
   const bool known = objects_.contains(reference.object);
   const auto entry = find_or_expect(reference.object, effects);
   try {
-    seen.insert(reference.hand_over);
+    seen.insert(reference.transfer);
   } catch (...) {
     if (!known) {
       std::erase(effects.never_made, reference.object);
@@ -235,33 +235,33 @@ reference_protocol::receipt reference_protocol::receive_own(const handed_referen
   }
   entry->second.held = true;
   if (from == self_) {
-    end_fork(reference.object, self_, by_owner(reference.hand_over),
+    end_fork(reference.object, self_, by_owner(reference.transfer),
              effects);  // it was registered for the message alone
   } else {
-    effects.controls.push_back({from, about_hand_over(reference_control::kind::child_accept, reference.hand_over)});
+    effects.controls.push_back({from, about_transfer(reference_control::kind::child_accept, reference.transfer)});
   }
   return result;
 }
 
-reference_protocol::receipt reference_protocol::receive(const handed_reference& reference, peer_life from,
+reference_protocol::receipt reference_protocol::receive(const handed_reference& reference, peer_incarnation from,
                                                         reference_effects& effects) {
   receipt result;
   const object_id& object = reference.object;
-  const hand_over_id id{from, reference.hand_over};
-  if (is_gone(from) || reference.hand_over == 0) {
+  const transfer_id id{from, reference.transfer};
+  if (is_gone(from) || reference.transfer == 0) {
     result.refused = true;
     return result;
   }
   peer_record& peer = peers_[from];
-  if (peer.withdrawn.contains(reference.hand_over)) {
+  if (peer.withdrawn.contains(reference.transfer)) {
     result.refused = true;
     return result;
   }
   if (object.owner == self_) return receive_own(reference, from, peer.seen, effects);
   const bool granted = from == object.owner;
-  if (peer.seen.contains(reference.hand_over)) {
+  if (peer.seen.contains(reference.transfer)) {
     const auto known = received_.find(id);
-    const auto fork = granted                    ? users_.find({from, by_owner(reference.hand_over)})
+    const auto fork = granted                    ? users_.find({from, by_owner(reference.transfer)})
                       : known == received_.end() ? users_.end()
                                                  : users_.find(known->second);
     result.refused = fork == users_.end() || fork->second.dropped;
@@ -272,14 +272,14 @@ reference_protocol::receipt reference_protocol::receive(const handed_reference& 
   }
   result.confirmed = granted;
   // A claim that is drawn and then not used is a gap that nobody misses.
-  result.fork = granted ? held_fork{from, by_owner(reference.hand_over)}
+  result.fork = granted ? held_fork{from, by_owner(reference.transfer)}
                         : held_fork{object.owner, by_holder(draw_claim(object.owner))};
   effects.controls.reserve(effects.controls.size() + 2);
   effects.failed.reserve(effects.failed.size() + 1);
   const auto fork = users_.try_emplace(result.fork).first;
   try {
     if (!granted) received_.emplace(id, result.fork);
-    peer.seen.insert(reference.hand_over);
+    peer.seen.insert(reference.transfer);
   } catch (...) {
     received_.erase(id);
     users_.erase(fork);

@@ -13,8 +13,8 @@
 namespace ferry::inline v0::detail {
 
 template <class Archive>
-void serialize(Archive& archive, peer_life& peer) {
-  archive(peer.id.value, peer.life.value);
+void serialize(Archive& archive, peer_incarnation& peer) {
+  archive(peer.id.value, peer.incarnation.value);
 }
 template <class Archive>
 void serialize(Archive& archive, object_id& object) {
@@ -30,8 +30,8 @@ void serialize(Archive& archive, reference_control& control) {
 }
 
 struct reference_batch {
-  incarnation from;  ///< the sender's life
-  incarnation to;    ///< the life that is meant
+  incarnation_id from;  ///< the sender's life
+  incarnation_id to;    ///< the life that is meant
   std::vector<reference_control> controls;
 
   template <class Archive>

@@ -4,15 +4,15 @@
 
 namespace ferry::inline v0::detail {
 
-bool reference_protocol::is_gone(const peer_life& peer) const { return gone_.contains(peer); }
+bool reference_protocol::is_gone(const peer_incarnation& peer) const { return gone_.contains(peer); }
 
-std::uint64_t reference_protocol::draw_claim(const peer_life& owner) {
+std::uint64_t reference_protocol::draw_claim(const peer_incarnation& owner) {
   return is_gone(owner) ? ++vain_claims_ : ++peers_[owner].claims;
 }
 
 // ---- at the owner
 
-bool reference_protocol::claim_ended(const peer_life& holder, std::uint64_t claim) const {
+bool reference_protocol::claim_ended(const peer_incarnation& holder, std::uint64_t claim) const {
   const auto found = peers_.find(holder);
   return found != peers_.end() && found->second.ended_claims.contains(claim);
 }
@@ -43,13 +43,13 @@ void reference_protocol::release_if_free(objects::iterator object, reference_eff
   objects_.erase(object);
 }
 
-void reference_protocol::end_fork(const object_id& object, peer_life holder, const fork_key& key,
+void reference_protocol::end_fork(const object_id& object, peer_incarnation holder, const fork_key& key,
                                   reference_effects& effects) {
   if (key.by == fork_key::numbered_by::holder) {
     if (!is_gone(holder)) peers_[holder].ended_claims.insert(key.number);
   } else {
-    const auto granted = hand_overs_.find({holder, key.number});
-    if (granted != hand_overs_.end() && !granted->second.pinned) hand_overs_.erase(granted);
+    const auto granted = transfers_.find({holder, key.number});
+    if (granted != transfers_.end() && !granted->second.pinned) transfers_.erase(granted);
   }
   const auto entry = objects_.find(object);
   if (entry == objects_.end()) return;
@@ -123,8 +123,8 @@ void reference_protocol::await(const object_id& object) {
   if (look_up(object) == knowledge::awaited) objects_[object].awaited = true;
 }
 
-reference_answer reference_protocol::on_fork_request(peer_life from, const object_id& object, std::uint64_t claim,
-                                                     reference_effects& effects) {
+reference_answer reference_protocol::on_fork_request(peer_incarnation from, const object_id& object,
+                                                     std::uint64_t claim, reference_effects& effects) {
   // A late duplicate: what it asks for has been given and has ended.
   if (claim_ended(from, claim)) return reference_answer::too_late;
   const auto entry = objects_.find(object);
@@ -141,7 +141,7 @@ reference_answer reference_protocol::on_fork_request(peer_life from, const objec
   return reference_answer::done;
 }
 
-reference_answer reference_protocol::on_creation_query(peer_life from, const object_id& object,
+reference_answer reference_protocol::on_creation_query(peer_incarnation from, const object_id& object,
                                                        reference_effects& effects) {
   const auto entry = objects_.find(object);
   if (entry != objects_.end() &&
@@ -154,13 +154,13 @@ reference_answer reference_protocol::on_creation_query(peer_life from, const obj
 
 // ---- controls
 
-reference_answer reference_protocol::on_control(peer_life from, const reference_control& control,
+reference_answer reference_protocol::on_control(peer_incarnation from, const reference_control& control,
                                                 reference_effects& effects) {
   using kind = reference_control::kind;
   if (is_gone(from)) return reference_answer::too_late;
-  const bool about_hand_over = control.what == kind::child_accept || control.what == kind::hand_over_query ||
-                               control.what == kind::settled_below;
-  if (!about_hand_over && control.object.owner != self_) {
+  const bool about_transfer =
+      control.what == kind::child_accept || control.what == kind::transfer_query || control.what == kind::watermark;
+  if (!about_transfer && control.object.owner != self_) {
     // For an earlier life of this worker, whose claims were other claims.
     return control.what == kind::user_delete ? reference_answer::done : reference_answer::too_late;
   }
@@ -168,9 +168,9 @@ reference_answer reference_protocol::on_control(peer_life from, const reference_
     case kind::fork_request: return on_fork_request(from, control.object, control.number, effects);
     case kind::child_accept: settle_accepted({from, control.number}, effects); return reference_answer::done;
     case kind::user_delete: end_fork(control.object, from, control.key, effects); return reference_answer::done;
-    case kind::hand_over_query: return on_hand_over_query(from, control.number);
+    case kind::transfer_query: return on_transfer_query(from, control.number);
     case kind::creation_query: return on_creation_query(from, control.object, effects);
-    case kind::settled_below: {
+    case kind::watermark: {
       peer_record& peer = peers_[from];
       peer.seen.insert_below(control.number);
       peer.withdrawn.erase_below(control.number);  // nobody asks any more
@@ -180,12 +180,12 @@ reference_answer reference_protocol::on_control(peer_life from, const reference_
   return reference_answer::too_late;
 }
 
-void reference_protocol::on_answer(peer_life from, const reference_control& control, reference_answer answer,
+void reference_protocol::on_answer(peer_incarnation from, const reference_control& control, reference_answer answer,
                                    reference_effects& effects) {
   const bool done = answer == reference_answer::done;
   switch (control.what) {
     case reference_control::kind::child_accept:
-    case reference_control::kind::settled_below:
+    case reference_control::kind::watermark:
     case reference_control::kind::user_delete: return;
     case reference_control::kind::fork_request: {
       const auto fork = users_.find({from, by_holder(control.number)});
@@ -197,7 +197,7 @@ void reference_protocol::on_answer(peer_life from, const reference_control& cont
       }
       return;
     }
-    case reference_control::kind::hand_over_query:
+    case reference_control::kind::transfer_query:
       if (done) {
         settle_arrived({from, control.number});
       } else {
@@ -221,7 +221,7 @@ void reference_protocol::on_answer(peer_life from, const reference_control& cont
 
 // ---- workers that go
 
-void reference_protocol::gone(peer_life who, reference_effects& effects) {
+void reference_protocol::gone(peer_incarnation who, reference_effects& effects) {
   if (who == self_ || !gone_.insert(who).second) return;
   order_of_gone_.push_back(who);
   if (order_of_gone_.size() > most_gone) {
@@ -251,10 +251,10 @@ void reference_protocol::gone(peer_life who, reference_effects& effects) {
       fork->second.origin.reset();
       fork->second.accept_owed = false;
     }
-    std::erase_if(fork->second.pins, [&](const hand_over_id& pin) { return pin.peer == who; });
+    std::erase_if(fork->second.pins, [&](const transfer_id& pin) { return pin.peer == who; });
     end_if_free(fork, effects);
   }
-  std::erase_if(hand_overs_, [&](const auto& hand_over) { return hand_over.first.peer == who; });
+  std::erase_if(transfers_, [&](const auto& transfer) { return transfer.first.peer == who; });
 }
 
 void reference_protocol::end_what_is_free(reference_effects& effects) {
@@ -295,7 +295,7 @@ reference_protocol::counts reference_protocol::figures() const {
   for (const auto& [fork, entry] : users_) {
     if (entry.known != user_fork::standing::confirmed) ++result.pending_users;
   }
-  result.pending_children = hand_overs_.size();
+  result.pending_children = transfers_.size();
   return result;
 }
 

@@ -47,16 +47,16 @@
 namespace ferry::inline v0::detail {
 
 /// One life of one worker. `life` is zero where a backend does not tell it.
-struct peer_life {
+struct peer_incarnation {
   worker_id id;
-  incarnation life;
-  friend constexpr auto operator<=>(const peer_life&, const peer_life&) noexcept = default;
+  incarnation_id incarnation;
+  friend constexpr auto operator<=>(const peer_incarnation&, const peer_incarnation&) noexcept = default;
 };
 
 /// One object that can be referred to, in the whole group and for ever.
 struct object_id {
-  peer_life owner;
-  peer_life creator;
+  peer_incarnation owner;
+  peer_incarnation creator;
   std::uint64_t number = 0;  ///< the creator's claim at the owner
   friend constexpr auto operator<=>(const object_id&, const object_id&) noexcept = default;
 };
@@ -74,7 +74,7 @@ struct fork_key {
 
 /// A fork that this worker holds.
 struct held_fork {
-  peer_life owner;
+  peer_incarnation owner;
   fork_key key;
   friend constexpr auto operator<=>(const held_fork&, const held_fork&) noexcept = default;
 };
@@ -82,7 +82,7 @@ struct held_fork {
 /// A reference in a message, as it travels.
 struct handed_reference {
   object_id object;
-  std::uint64_t hand_over = 0;
+  std::uint64_t transfer = 0;
   friend constexpr auto operator<=>(const handed_reference&, const handed_reference&) noexcept = default;
 };
 
@@ -90,12 +90,12 @@ struct handed_reference {
 /// is told twice while it waits for its answer.
 struct reference_control {
   enum class kind : std::uint8_t {
-    fork_request = 1,     ///< holder to owner: I hold `object` as claim `number`
-    child_accept = 2,     ///< child to parent: the owner knows the fork from your hand-over `number`, or needs not
-    user_delete = 3,      ///< holder to owner: my fork `key` of `object` has ended
-    hand_over_query = 4,  ///< parent to child: has hand-over `number` arrived? If not, it must not any more
-    creation_query = 5,   ///< creator to owner: has the call that makes `object` arrived? If not, it must not any more
-    settled_below = 6,    ///< parent to child: of my hand-overs below `number` none will arrive that has not
+    fork_request = 1,    ///< holder to owner: I hold `object` as claim `number`
+    child_accept = 2,    ///< child to parent: the owner knows the fork from your hand-over `number`, or needs not
+    user_delete = 3,     ///< holder to owner: my fork `key` of `object` has ended
+    transfer_query = 4,  ///< parent to child: has hand-over `number` arrived? If not, it must not any more
+    creation_query = 5,  ///< creator to owner: has the call that makes `object` arrived? If not, it must not any more
+    watermark = 6,       ///< parent to child: of my hand-overs below `number` none will arrive that has not
   };
   kind what{};
   object_id object;  ///< not of child_accept, hand_over_query and settled_below
@@ -112,7 +112,7 @@ enum class reference_answer : std::uint8_t {
 /// What one event has brought about. Appended to.
 struct reference_effects {
   struct control {
-    peer_life to;
+    peer_incarnation to;
     reference_control what;
     friend auto operator<=>(const control&, const control&) noexcept = default;
   };
@@ -137,9 +137,9 @@ class reference_protocol {
   static constexpr std::uint64_t most_left_out = 64;
 
   /// `left_out`: of so many hand-overs that did not arrive their receiver is told at once.
-  explicit reference_protocol(peer_life self, std::uint64_t left_out = most_left_out)
+  explicit reference_protocol(peer_incarnation self, std::uint64_t left_out = most_left_out)
       : self_(self), most_left_out_(left_out) {}
-  [[nodiscard]] peer_life self() const noexcept { return self_; }
+  [[nodiscard]] peer_incarnation self() const noexcept { return self_; }
 
   // ---- at the owner
 
@@ -169,7 +169,7 @@ class reference_protocol {
   /// A call that makes an object at `owner` is about to be sent. For an owner other than this worker the fork is pending; for
   /// this worker itself the object is known from now on and held locally, as by own(). Its creation counts as a fork of its own
   /// until confirm_creation, not_created or an answer to doubt_creation. Nothing is noted for an owner that is gone.
-  object_id create(peer_life owner);
+  object_id create(peer_incarnation owner);
   /// The fork of an object that this worker creates.
   [[nodiscard]] held_fork creating_fork(const object_id& object) const noexcept {
     return {object.owner, {fork_key::numbered_by::holder, object.number}};
@@ -180,7 +180,7 @@ class reference_protocol {
   /// The owner has answered that call: whatever it said, the call has arrived.
   void confirm_creation(const object_id& object, reference_effects& effects);
   /// That call ended without an answer: the owner is asked. The handles have failed already; the fork stays until they go.
-  void doubt_creation(const object_id& object, reference_effects& effects);
+  void query_creation(const object_id& object, reference_effects& effects);
   /// The last handle of a fork is gone. The fork ends as soon as its owner knows it and no hand-over keeps it.
   void drop(const held_fork& fork, reference_effects& effects);
   [[nodiscard]] bool confirmed(const held_fork& fork) const;
@@ -190,17 +190,17 @@ class reference_protocol {
   /// A reference of this worker (to its own object, held locally, or through `fork`, which has handles and has not failed) goes
   /// into a message to `to`. Ends by not_sent, arrived or doubt; what keeps the fork may end before, by what the child says.
   /// Of a fork that has ended: number 0, which must not be sent.
-  handed_reference hand_over(const object_id& own_object, peer_life to);
-  handed_reference hand_over(const held_fork& fork, peer_life to);
+  handed_reference transfer(const object_id& own_object, peer_incarnation to);
+  handed_reference transfer(const held_fork& fork, peer_incarnation to);
   /// That message was not sent, and never will be. (Its number stays a gap in what the child remembers.)
-  void not_sent(peer_life to, std::uint64_t hand_over, reference_effects& effects);
+  void not_sent(peer_incarnation to, std::uint64_t transfer, reference_effects& effects);
   /// That message was answered: it has arrived, and receive() was called for each reference in it. If that is not certain
   /// (the child could not decode it), doubt it instead.
-  void arrived(peer_life to, std::uint64_t hand_over, reference_effects& effects);
+  void arrived(peer_incarnation to, std::uint64_t transfer, reference_effects& effects);
   /// Nobody knows whether that message has arrived: the child is asked, unless the hand-over is settled.
-  void doubt(peer_life to, std::uint64_t hand_over, reference_effects& effects);
+  void query(peer_incarnation to, std::uint64_t transfer, reference_effects& effects);
   /// Nothing is kept for that hand-over any more.
-  [[nodiscard]] bool settled(peer_life to, std::uint64_t hand_over) const;
+  [[nodiscard]] bool settled(peer_incarnation to, std::uint64_t transfer) const;
 
   struct receipt {
     bool refused = false;    ///< it is late: withdrawn, or a duplicate of what has gone already
@@ -210,20 +210,21 @@ class reference_protocol {
   };
   /// A reference in a message has arrived from `from`. The second arrival of one message gives the same fork again, as long as
   /// that one has handles.
-  receipt receive(const handed_reference& reference, peer_life from, reference_effects& effects);
+  receipt receive(const handed_reference& reference, peer_incarnation from, reference_effects& effects);
 
   // ---- controls: from and for exactly these lives, which the carrier has to see to. Whom an answer is late for, ignores it.
 
-  reference_answer on_control(peer_life from, const reference_control& control, reference_effects& effects);
-  void on_answer(peer_life from, const reference_control& control, reference_answer answer, reference_effects& effects);
+  reference_answer on_control(peer_incarnation from, const reference_control& control, reference_effects& effects);
+  void on_answer(peer_incarnation from, const reference_control& control, reference_answer answer,
+                 reference_effects& effects);
 
   // ---- workers that go
 
   /// That life is over, by death or by leaving: its forks are released, references to its objects fail, nobody waits for it.
   /// Controls that wait to be sent to it, or for its answer, are to be thrown away.
-  void gone(peer_life who, reference_effects& effects);
+  void gone(peer_incarnation who, reference_effects& effects);
 
-  [[nodiscard]] bool is_gone(const peer_life& peer) const;
+  [[nodiscard]] bool is_gone(const peer_incarnation& peer) const;
 
   /// drop(), drop_locally() and end_creation() may have thrown std::bad_alloc when something was to go: now it goes.
   void end_what_is_free(reference_effects& effects);
@@ -247,7 +248,7 @@ class reference_protocol {
   [[nodiscard]] counts figures() const;
   struct fork_here {
     object_id object;
-    peer_life holder;
+    peer_incarnation holder;
     fork_key key;
   };
   /// The forks of others, of objects here.
@@ -264,40 +265,40 @@ class reference_protocol {
     creation made = creation::to_come;
     bool held = false;     ///< by handles here
     bool awaited = false;  ///< by calls here
-    bool doubted = false;  ///< this worker, its creator, has asked itself
-    std::set<std::pair<peer_life, fork_key>> forks;
+    bool queried = false;  ///< this worker, its creator, has asked itself
+    std::set<std::pair<peer_incarnation, fork_key>> forks;
     friend bool operator==(const owned_object&, const owned_object&) = default;
   };
   /// A hand-over, with its other end.
-  struct hand_over_id {
-    peer_life peer;
+  struct transfer_id {
+    peer_incarnation peer;
     std::uint64_t number = 0;
-    friend constexpr auto operator<=>(const hand_over_id&, const hand_over_id&) noexcept = default;
+    friend constexpr auto operator<=>(const transfer_id&, const transfer_id&) noexcept = default;
   };
   /// A fork of this worker.
   struct user_fork {
     enum class standing : std::uint8_t { creating, requested, confirmed };
     object_id object;
     standing known = standing::requested;
-    bool dropped = false;                ///< no handles
-    bool doubted = false;                ///< the owner is asked whether the creating call has arrived
-    std::optional<hand_over_id> origin;  ///< in which it came, unless the owner gave it
-    bool accept_owed = false;            ///< to the origin
-    std::set<hand_over_id> pins;         ///< hand-overs that need it
+    bool dropped = false;               ///< no handles
+    bool queried = false;               ///< the owner is asked whether the creating call has arrived
+    std::optional<transfer_id> origin;  ///< in which it came, unless the owner gave it
+    bool accept_owed = false;           ///< to the origin
+    std::set<transfer_id> pins;         ///< hand-overs that need it
     friend bool operator==(const user_fork&, const user_fork&) = default;
   };
   /// A reference of this worker on its way.
-  struct hand_over_state {
+  struct transfer_state {
     object_id object;
     std::optional<held_fork> pinned;  ///< none: of an own object, which has a fork for the child
     bool arrived = false;
-    bool doubted = false;
-    friend bool operator==(const hand_over_state&, const hand_over_state&) = default;
+    bool queried = false;
+    friend bool operator==(const transfer_state&, const transfer_state&) = default;
   };
   /// What is remembered of another worker, or of this one as its own peer.
   struct peer_record {
     std::uint64_t claims = 0;      ///< the last that was drawn for it
-    std::uint64_t hand_overs = 0;  ///< the last that was drawn for it
+    std::uint64_t transfers = 0;   ///< the last that was drawn for it
     std::uint64_t left_out = 0;    ///< of these, those that were not sent, or withdrawn, since it was told of such
     std::uint64_t told_below = 1;  ///< the number that it was told then
     number_set ended_claims;       ///< of its claims here
@@ -308,42 +309,43 @@ class reference_protocol {
   using objects = std::map<object_id, owned_object>;
   using users = std::map<held_fork, user_fork>;
 
-  [[nodiscard]] bool claim_ended(const peer_life& holder, std::uint64_t claim) const;
+  [[nodiscard]] bool claim_ended(const peer_incarnation& holder, std::uint64_t claim) const;
   [[nodiscard]] bool may_come(const object_id& object) const;
   objects::iterator find_or_expect(const object_id& object, reference_effects& effects);
   void release_if_free(objects::iterator object, reference_effects& effects);
   void never_comes(owned_object& entry, const object_id& object, reference_effects& effects);
-  void end_fork(const object_id& object, peer_life holder, const fork_key& key, reference_effects& effects);
-  reference_answer on_fork_request(peer_life from, const object_id& object, std::uint64_t claim,
+  void end_fork(const object_id& object, peer_incarnation holder, const fork_key& key, reference_effects& effects);
+  reference_answer on_fork_request(peer_incarnation from, const object_id& object, std::uint64_t claim,
                                    reference_effects& effects);
-  reference_answer on_hand_over_query(peer_life from, std::uint64_t number);
-  reference_answer on_creation_query(peer_life from, const object_id& object, reference_effects& effects);
+  reference_answer on_transfer_query(peer_incarnation from, std::uint64_t number);
+  reference_answer on_creation_query(peer_incarnation from, const object_id& object, reference_effects& effects);
 
-  receipt receive_own(const handed_reference& reference, peer_life from, number_set& seen, reference_effects& effects);
+  receipt receive_own(const handed_reference& reference, peer_incarnation from, number_set& seen,
+                      reference_effects& effects);
   void end_if_free(users::iterator fork, reference_effects& effects);
   void forget(users::iterator fork);
   void confirm(users::iterator fork, reference_effects& effects);
   void fail(users::iterator fork, errc why, reference_effects& effects);
   void accept(users::iterator fork, reference_effects& effects);
-  void unpin(const held_fork& fork, const hand_over_id& hand_over, reference_effects& effects);
-  void undo(const hand_over_id& hand_over, reference_effects& effects);
-  void leave_out(const peer_life& peer, reference_effects& effects);
-  void settle_arrived(const hand_over_id& hand_over);
-  void settle_accepted(const hand_over_id& hand_over, reference_effects& effects);
+  void unpin(const held_fork& fork, const transfer_id& transfer, reference_effects& effects);
+  void undo(const transfer_id& transfer, reference_effects& effects);
+  void leave_out(const peer_incarnation& peer, reference_effects& effects);
+  void settle_arrived(const transfer_id& transfer);
+  void settle_accepted(const transfer_id& transfer, reference_effects& effects);
 
-  std::uint64_t draw_claim(const peer_life& owner);
+  std::uint64_t draw_claim(const peer_incarnation& owner);
 
-  peer_life self_;
+  peer_incarnation self_;
   std::uint64_t most_left_out_;
-  std::map<peer_life, peer_record> peers_;  // of those that are not gone
-  std::set<peer_life> gone_;                // the last ones
-  std::deque<peer_life> order_of_gone_;
+  std::map<peer_incarnation, peer_record> peers_;  // of those that are not gone
+  std::set<peer_incarnation> gone_;                // the last ones
+  std::deque<peer_incarnation> order_of_gone_;
   // Claims at owners that are gone name nothing there, and no claim that was drawn before.
   std::uint64_t vain_claims_ = std::uint64_t{1} << 63U;
   objects objects_;
   users users_;
-  std::map<hand_over_id, hand_over_state> hand_overs_;  // of this worker, not settled
-  std::map<hand_over_id, held_fork> received_;          // from others: the forks that came in them and still are
+  std::map<transfer_id, transfer_state> transfers_;  // of this worker, not settled
+  std::map<transfer_id, held_fork> received_;        // from others: the forks that came in them and still are
 };
 
 }  // namespace ferry::inline v0::detail

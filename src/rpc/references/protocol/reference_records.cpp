@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::uint8_t has_object = 1;
 constexpr std::uint8_t has_creation = 2;
-constexpr std::size_t life_size = 16;
-constexpr std::size_t object_size = 2 * life_size + 8;
+constexpr std::size_t incarnation_size = 16;
+constexpr std::size_t object_size = 2 * incarnation_size + 8;
 constexpr std::size_t reference_size = object_size + 8;
 constexpr std::size_t turn_size = object_size + 24;
 constexpr std::uint64_t certainly_waits = 1;
@@ -23,13 +23,13 @@ constexpr std::size_t placement_entry_size = 16;
 class record_writer {
  public:
   void number(std::uint64_t value) { store_le(bytes_.extend(8), value); }
-  void life(const peer_life& value) {
+  void incarnation(const peer_incarnation& value) {
     number(static_cast<std::uint32_t>(value.id.value));
-    number(value.life.value);
+    number(value.incarnation.value);
   }
   void object(const object_id& value) {
-    life(value.owner);
-    life(value.creator);
+    incarnation(value.owner);
+    incarnation(value.creator);
     number(value.number);
   }
   [[nodiscard]] std::span<const std::byte> content() const noexcept { return {bytes_.data(), bytes_.size()}; }
@@ -69,14 +69,14 @@ class record_reader {
     }
     return worker_id{static_cast<std::int32_t>(value)};
   }
-  peer_life life() {
+  peer_incarnation incarnation() {
     const worker_id who = id();
-    return {who, incarnation{number()}};
+    return {who, incarnation_id{number()}};
   }
   object_id object() {
     object_id value;
-    value.owner = life();
-    value.creator = life();
+    value.owner = incarnation();
+    value.creator = incarnation();
     value.number = number();
     return value;
   }
@@ -139,13 +139,13 @@ void add_placement_record(outgoing_message& message, const device_map& placement
   message.add_extension(static_cast<std::uint16_t>(extension_type::placement), true, writer.content());
 }
 
-void insert_references_record(outgoing_message& message, incarnation from,
+void insert_references_record(outgoing_message& message, incarnation_id from,
                               std::span<const handed_reference> references) {
   record_writer writer;
   writer.number(from.value);
   for (const handed_reference& each : references) {
     writer.object(each.object);
-    writer.number(each.hand_over);
+    writer.number(each.transfer);
   }
   message.insert_extension(static_cast<std::uint16_t>(extension_type::references), true, writer.content());
 }
@@ -169,7 +169,7 @@ reference_records read_records(std::span<const std::byte> extensions) {
       }
       case extension_type::references:
         if (!found.references.empty()) throw_error(errc::malformed, "a message has two records of references");
-        found.from = incarnation{reader.number()};
+        found.from = incarnation_id{reader.number()};
         for (std::size_t left = reader.count(reference_size); left != 0; --left) {
           const object_id object = reader.object();
           found.references.push_back({object, reader.number()});

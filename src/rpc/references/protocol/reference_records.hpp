@@ -37,7 +37,7 @@ struct call_chain {
 struct reference_records {
   std::optional<object_id> object;    ///< that the request is for
   std::optional<object_id> creation;  ///< that it makes
-  incarnation from;                   ///< the sender's life, of `references`
+  incarnation_id from;                ///< the sender's life, of `references`
   std::vector<handed_reference> references;
   call_chain chain;
   std::optional<device_map> way_back;  ///< of the tensors of the answer, where the request has its own placement
@@ -49,7 +49,7 @@ void add_chain_record(outgoing_message& message, const call_chain& chain, bool w
 /// `placement`: of the request.
 void add_placement_record(outgoing_message& message, const device_map& placement);
 /// After the payload.
-void insert_references_record(outgoing_message& message, incarnation from,
+void insert_references_record(outgoing_message& message, incarnation_id from,
                               std::span<const handed_reference> references);
 
 /// Reads all records of a message. Throws errc::truncated, errc::malformed, and errc::unknown_extension for one that is

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 #include <ferry/base/error.hpp>
-#include <ferry/rpc/detail/served_call.hpp>
+#include <ferry/rpc/detail/incoming_call.hpp>
 
 #include "../../worker/worker_core.hpp"
 #include "reference_table.hpp"
@@ -68,7 +68,7 @@ std::shared_ptr<const handle_reader> reference_table::receive(const reference_re
   auto received = std::make_shared<received_references>();
   received->states.reserve(records.references.size());
   if (unconfirmed) unconfirmed->reserve(records.references.size());
-  const peer_life sender = sender_of(from, records.from);
+  const peer_incarnation sender = sender_of(from, records.from);
   bool closed = false;
   change([&](reference_effects& effects, consequences& to_do) {
     closed = closed_;
@@ -110,18 +110,18 @@ struct reference_table::resume_call : continuation {
   // What it waits for, which outlives the call if that ends at its limit.
   reference_handle reference;
   ref_ptr<owned_object> object;
-  served_call* call = nullptr;
+  incoming_call* call = nullptr;
 };
 
 // The same call, when its caller waits no longer.
 struct reference_table::parked_limit : work {
   std::shared_ptr<reference_table> table;
   context_ptr keep;
-  served_call* call = nullptr;
+  incoming_call* call = nullptr;
 };
 
 // Once all that it waits for is there (`late` is null), or for want of it: whatever comes first.
-void reference_table::begin(served_call& call, const std::exception_ptr& late) noexcept {
+void reference_table::begin(incoming_call& call, const std::exception_ptr& late) noexcept {
   call_references& own = *call.references_;
   if (own.begun.exchange(true)) return;
   if (late) {
@@ -136,7 +136,7 @@ void reference_table::begin(served_call& call, const std::exception_ptr& late) n
   }
 }
 
-void reference_table::admit(served_call* call) noexcept {
+void reference_table::admit(incoming_call* call) noexcept {
   const context_ptr keep = context_ptr::share(call);  // it may have been served when this returns
   try {
     call->references_ = std::make_unique<call_references>(*call);
@@ -161,7 +161,7 @@ void reference_table::admit(served_call* call) noexcept {
     waiting->call = call;
     waiting->invoke = [](continuation* self) noexcept {
       const std::unique_ptr<resume_call> owned(static_cast<resume_call*>(self));
-      served_call& own_call = *owned->call;
+      incoming_call& own_call = *owned->call;
       if (own_call.references_->missing.fetch_sub(1) == 1) own_call.worker_->references().begin(own_call, nullptr);
     };
     waits.emplace_back(std::move(waiting), &what);
@@ -238,10 +238,11 @@ void reference_table::find_target(call_references& own, const object_id& object)
   own.target = std::move(expected);
 }
 
-void reference_table::begin_creation(served_call& call, const object_id& object) {
+void reference_table::begin_creation(incoming_call& call, const object_id& object) {
   call_references& own = *call.references_;
   check_own(object);
-  const bool by_caller = object.creator == sender_of({call.caller(), call.sender_life()}, object.creator.life);
+  const bool by_caller =
+      object.creator == sender_of({call.caller(), call.sender_incarnation()}, object.creator.incarnation);
   const std::lock_guard lock(mutex_);
   auto known = object_at(object);
   const bool fresh = !known;
@@ -272,7 +273,7 @@ void reference_table::begin_creation(served_call& call, const object_id& object)
   throw_error(errc::reference_deleted, "the call that makes the object has been given up, or came twice");
 }
 
-void reference_table::read_call(served_call& call, std::vector<reference_handle>& unconfirmed) {
+void reference_table::read_call(incoming_call& call, std::vector<reference_handle>& unconfirmed) {
   inbound_message& request = call.request_;
   call_references& own = *call.references_;
   reference_records records = read_records(request.extensions);
@@ -280,12 +281,12 @@ void reference_table::read_call(served_call& call, std::vector<reference_handle>
   own.takes_no_turn = only_asks_for_object(request.header.method);
   own.way_back = std::move(records.way_back);
   if (!records.references.empty())
-    request.handles = receive(records, {call.caller(), call.sender_life()}, &unconfirmed);
+    request.handles = receive(records, {call.caller(), call.sender_incarnation()}, &unconfirmed);
   if (records.object) find_target(own, *records.object);
   if (records.creation) begin_creation(call, *records.creation);
 }
 
-void reference_table::done(served_call& call) noexcept {
+void reference_table::done(incoming_call& call) noexcept {
   call_references& own = *call.references_;
   own.answered.store(true);
   waits_.remove(call);

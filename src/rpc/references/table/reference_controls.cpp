@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
-#include <ferry/rpc/detail/served_call.hpp>
+#include <ferry/rpc/detail/incoming_call.hpp>
 #include <ferry/rpc/named.hpp>
 #include <ferry/rpc/worker.hpp>
 
@@ -37,15 +37,15 @@ const bool references_served_by_all = [] {
 }  // namespace
 
 reference_answers serve_references(const reference_batch& batch) {
-  const auto* call = dynamic_cast<const served_call*>(thread_context());
-  return current_worker()->references().serve({this_call().caller(), call ? call->sender_life() : incarnation{}},
-                                              batch);
+  const auto* call = dynamic_cast<const incoming_call*>(thread_context());
+  return current_worker()->references().serve(
+      {this_call().caller(), call ? call->sender_incarnation() : incarnation_id{}}, batch);
 }
 
 reference_answers reference_table::serve(const call_target& from, const reference_batch& batch) {
   reference_answers result;
-  if (lives_known_ && batch.to != self_.life) return result;
-  const peer_life sender = sender_of(from, batch.from);
+  if (incarnations_known_ && batch.to != self_.incarnation) return result;
+  const peer_incarnation sender = sender_of(from, batch.from);
   change([&](reference_effects& effects, consequences&) {
     for (const reference_control& each : batch.controls) {
       result.answers.push_back(protocol_.on_control(sender, each, effects));
@@ -58,7 +58,7 @@ reference_answers reference_table::serve(const call_target& from, const referenc
 struct reference_table::control_call final : pending_call {
   std::shared_ptr<reference_table> table;
   std::shared_ptr<worker_core> worker;
-  peer_life to;
+  peer_incarnation to;
   std::vector<reference_control> controls;
 
   void on_reply(inbound_message&& reply) noexcept override {
@@ -105,14 +105,14 @@ void reference_table::send_controls() noexcept {
         call->urgency = due->second.failures() == 0 ? call_urgency::high : call_urgency::apart;
         call->reaches_leaving = true;  // it may wait for the answer before it can end
         call->controls = due->second.begin();
-        batch = {self_.life, due->first.life, call->controls};
+        batch = {self_.incarnation, due->first.incarnation, call->controls};
       } catch (const std::bad_alloc&) {
         due->second.failed(now);
         arm(due->second.due_at());
         return;
       }
     }
-    const peer_life to = call->to;
+    const peer_incarnation to = call->to;
     try {
       const method_entry& method = usable_method<named<"ferry/references", serve_references>>();
       const timeout limit = call->urgency == call_urgency::high ? first_limit : answer_limit;
@@ -125,7 +125,8 @@ void reference_table::send_controls() noexcept {
       message.begin_payload();
       encode_payload<reference_batch>(message, batch);
       call->began = clock::now();
-      (void)own->agent_unchecked().call({to.id, to.life}, std::move(message), *call, deadline::after(limit), false);
+      (void)own->agent_unchecked().call({to.id, to.incarnation}, std::move(message), *call, deadline::after(limit),
+                                        false);
       (void)call.release();
     } catch (const std::exception&) {  // no memory, no such worker any more, ...: it is tried again
       unanswered(to);
@@ -134,19 +135,19 @@ void reference_table::send_controls() noexcept {
 }
 
 // Of one that does not answer. It may have ended before this worker joined, and then nobody tells.
-bool reference_table::is_over(const peer_life& peer, std::uint64_t& question) const noexcept {
+bool reference_table::is_over(const peer_incarnation& peer, std::uint64_t& question) const noexcept {
   const auto own = worker_.lock();
-  if (!own || !lives_known_) return false;
+  if (!own || !incarnations_known_) return false;
   try {
-    return own->agent_unchecked().is_over({peer.id, peer.life}, question);
+    return own->agent_unchecked().is_over({peer.id, peer.incarnation}, question);
   } catch (const std::exception&) {
     return false;
   }
 }
 
-void reference_table::answered(const peer_life& by, const std::vector<reference_control>& controls,
+void reference_table::answered(const peer_incarnation& by, const std::vector<reference_control>& controls,
                                const reference_answers& answers) {
-  if (answers.answers.empty() && !controls.empty()) return gone(by.id, by.life);  // that life is over
+  if (answers.answers.empty() && !controls.empty()) return gone(by.id, by.incarnation);  // that life is over
   if (answers.answers.size() != controls.size()) {
     throw_error(errc::bad_result,
                 fmt::format("{} answers to {} controls of references", answers.answers.size(), controls.size()));
@@ -167,7 +168,7 @@ void reference_table::answered(const peer_life& by, const std::vector<reference_
   send_controls();
 }
 
-void reference_table::unanswered(const peer_life& by) noexcept {
+void reference_table::unanswered(const peer_incarnation& by) noexcept {
   int failures = 0;
   std::uint64_t question = 0;
   {
@@ -178,8 +179,8 @@ void reference_table::unanswered(const peer_life& by) noexcept {
     }
   }
   if (failures >= patience) {
-    if (is_over(by, question)) return gone(by.id, by.life);
-    if (const auto own = worker_.lock()) own->agent_unchecked().seek({by.id, by.life});
+    if (is_over(by, question)) return gone(by.id, by.incarnation);
+    if (const auto own = worker_.lock()) own->agent_unchecked().seek({by.id, by.incarnation});
   }
   const std::lock_guard lock(mutex_);
   const auto outbox = outboxes_.find(by);
@@ -221,7 +222,7 @@ void reference_table::on_timer(const timer_item* item) noexcept {
     if (timer_work_ == item) timer_work_ = nullptr;
     const auto now = clock::now();
     while (!watched_.empty() && watched_.front().since + watch_time <= now) {
-      protocol_.doubt(watched_.front().to, watched_.front().hand_over, effects);
+      protocol_.query(watched_.front().to, watched_.front().transfer, effects);
       watched_.pop_front();
     }
     if (!watched_.empty()) arm(watched_.front().since + watch_time);

@@ -19,9 +19,9 @@ void reference_table::add_held_forks(std::vector<std::shared_ptr<reference_state
   }
 }
 
-void reference_table::gone(worker_id id, incarnation life) noexcept {
+void reference_table::gone(worker_id id, incarnation_id incarnation) noexcept {
   change([&](reference_effects& effects, consequences&) {
-    const peer_life who{id, lives_known_ ? life : incarnation{}};
+    const peer_incarnation who{id, incarnations_known_ ? incarnation : incarnation_id{}};
     protocol_.gone(who, effects);
     leaving_.erase(who);
     outboxes_.erase(who);
@@ -29,10 +29,10 @@ void reference_table::gone(worker_id id, incarnation life) noexcept {
   });
 }
 
-void reference_table::leaving(worker_id id, incarnation life) noexcept {
+void reference_table::leaving(worker_id id, incarnation_id incarnation) noexcept {
   std::vector<std::shared_ptr<reference_state>> ended;
   {
-    const peer_life who{id, lives_known_ ? life : incarnation{}};
+    const peer_incarnation who{id, incarnations_known_ ? incarnation : incarnation_id{}};
     const std::lock_guard lock(mutex_);
     if (protocol_.is_gone(who)) return;
     leaving_.insert(who);
@@ -70,7 +70,7 @@ void reference_table::clean_up(deadline until, bool alone) {
   change([&](reference_effects& effects, consequences&) {
     hurried_ = true;
     for (auto& [peer, outbox] : outboxes_) outbox.hurry();
-    for (const watched& each : std::exchange(watched_, {})) protocol_.doubt(each.to, each.hand_over, effects);
+    for (const watched& each : std::exchange(watched_, {})) protocol_.query(each.to, each.transfer, effects);
   });
   send_controls();
   if (!wait(quiet)) {

@@ -71,7 +71,7 @@ void ask_before_waiting(const reference_handle& object, timeout limit) {
   if (!context || !context->chain()) return;
   try {
     constexpr auto flavour = method_flavour::object_call;
-    outgoing_call call(object, {.timeout = limit}, usable_method<&await_object, flavour>(), answer_for::waiting);
+    outgoing_call call(object, {.timeout = limit}, usable_method<&await_object, flavour>(), call_mode::waiting);
     finish_sync<&await_object, flavour>(call);
   } catch (const error& e) {
     if (e.kind() == errc::would_deadlock) throw;
@@ -153,7 +153,7 @@ bool only_asks_for_object(std::uint64_t method) noexcept {
 
 future<std::string> reference_handle::type() const {
   return usable().type([&] {
-    outgoing_call call(*this, {}, asking_for_type(), answer_for::later);
+    outgoing_call call(*this, {}, asking_for_type(), call_mode::later);
     return finish_async<named<"ferry/type_of_object", &type_of_object>, method_flavour::object_call>(call);
   });
 }
@@ -171,7 +171,7 @@ const bool objects_served_by_all = [] {
 
 struct handed_references::list {
   std::shared_ptr<reference_table> table;
-  peer_life to;
+  peer_incarnation to;
   std::vector<std::shared_ptr<const reference_state>> states;  // kept: an address may be used again
   std::vector<handed_reference> references;
   bool sent = false;
@@ -208,13 +208,13 @@ std::uint32_t handed_references::put(const void* handle) {
   for (std::size_t i = 0; i != list_->states.size() && i != 16; ++i) {  // most messages have few
     if (list_->states[i].get() == &state) return static_cast<std::uint32_t>(i);
   }
-  list_->references.push_back(list_->table->hand_over(state, list_->to));
+  list_->references.push_back(list_->table->transfer(state, list_->to));
   list_->states.push_back(state.shared_from_this());
   return static_cast<std::uint32_t>(list_->references.size() - 1);
 }
 
 void handed_references::write(outgoing_message& message) {
-  insert_references_record(message, list_->table->self().life, list_->references);
+  insert_references_record(message, list_->table->self().incarnation, list_->references);
 }
 
 void handed_references::sent() noexcept {
@@ -225,7 +225,7 @@ void handed_references::settle(bool answered) noexcept {
   if (answered) {
     list_->table->arrived(list_->to, list_->references);
   } else {
-    list_->table->doubt(list_->to, list_->references);
+    list_->table->query(list_->to, list_->references);
   }
   list_->references.clear();
   list_.reset();

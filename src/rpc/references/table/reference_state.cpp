@@ -15,13 +15,13 @@ reference_state::~reference_state() { table->dropped(*this); }
 located_worker reference_state::owner(deadline until) const {
   {
     const std::lock_guard lock(mutex_);
-    if (owner_.id().value >= 0) return {owner_, object.owner.life};
+    if (owner_.id().value >= 0) return {owner_, object.owner.incarnation};
   }
   if (table->is_gone(object.owner)) {
     throw_error(errc::peer_lost, fmt::format("the owner of the object, worker {}, is dead or has left the group",
                                              object.owner.id.value));
   }
-  const located_worker there = table->worker()->agent().locate({object.owner.id, object.owner.life}, until);
+  const located_worker there = table->worker()->agent().locate({object.owner.id, object.owner.incarnation}, until);
   const std::lock_guard lock(mutex_);
   owner_ = there.who;
   return there;

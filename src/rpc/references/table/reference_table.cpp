@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
-#include <ferry/rpc/detail/served_call.hpp>
+#include <ferry/rpc/detail/incoming_call.hpp>
 
 #include "../../../transport/reactor/io_threads.hpp"
 #include "../../worker/worker_core.hpp"
@@ -14,8 +14,8 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-peer_life own_life(const agent& agent, bool lives_known) {
-  return {agent.self().id(), lives_known ? agent.life() : incarnation{}};
+peer_incarnation own_incarnation(const agent& agent, bool lives_known) {
+  return {agent.self().id(), lives_known ? agent.incarnation() : incarnation_id{}};
 }
 
 }  // namespace
@@ -23,8 +23,9 @@ peer_life own_life(const agent& agent, bool lives_known) {
 reference_table::reference_table(worker_core& worker)
     : worker_(worker.weak_from_this()),
       timers_(worker.agent_unchecked().reactor()),
-      lives_known_(worker.agent_unchecked().locate(worker.agent_unchecked().self().id(), {}).life != incarnation{}),
-      self_(own_life(worker.agent_unchecked(), lives_known_)),
+      incarnations_known_(worker.agent_unchecked().locate(worker.agent_unchecked().self().id(), {}).incarnation !=
+                          incarnation_id{}),
+      self_(own_incarnation(worker.agent_unchecked(), incarnations_known_)),
       protocol_(self_) {}
 
 reference_table::~reference_table() = default;
@@ -39,34 +40,34 @@ std::shared_ptr<worker_core> reference_table::worker() const {
   return own;
 }
 
-peer_life reference_table::peer(const call_target& to) const {
+peer_incarnation reference_table::peer(const call_target& to) const {
   if (to.id == self_.id) return self_;
-  if (!lives_known_) return {to.id, {}};
-  if (to.life != incarnation{}) return {to.id, to.life};
-  return {to.id, worker()->agent().locate(to.id, {}).life};
+  if (!incarnations_known_) return {to.id, {}};
+  if (to.incarnation != incarnation_id{}) return {to.id, to.incarnation};
+  return {to.id, worker()->agent().locate(to.id, {}).incarnation};
 }
 
 // Whoever has the id now may be another one: a message may be late. What a worker says of its own life counts only where the
 // backend does not tell of whose connection it is.
-peer_life reference_table::sender_of(const call_target& from, incarnation claimed) const {
+peer_incarnation reference_table::sender_of(const call_target& from, incarnation_id claimed) const {
   if (from.id == self_.id) return self_;
-  if (!lives_known_) return {from.id, {}};
-  return {from.id, from.life == incarnation{} ? claimed : from.life};
+  if (!incarnations_known_) return {from.id, {}};
+  return {from.id, from.incarnation == incarnation_id{} ? claimed : from.incarnation};
 }
 
-bool reference_table::is_gone(const peer_life& peer) const {
+bool reference_table::is_gone(const peer_incarnation& peer) const {
   const std::lock_guard lock(mutex_);
   return protocol_.is_gone(peer);
 }
 
-std::string reference_table::name_of(const peer_life& peer) const {
+std::string reference_table::name_of(const peer_incarnation& peer) const {
   try {
     if (const auto own = worker_.lock()) {
       const agent& agent = own->agent_unchecked();
       if (peer == self_) return agent.self().name();
       // At once or not at all.
       const located_worker there = agent.locate(peer.id, deadline(clock::now()));
-      if (there.life == peer.life) return there.who.name();
+      if (there.incarnation == peer.incarnation) return there.who.name();
     }
   } catch (const error&) {  // NOLINT(bugprone-empty-catch): it has gone; the number will do
   }
@@ -221,7 +222,7 @@ reference_handle reference_table::own(std::unique_ptr<owned_value> value) {
 }
 
 reference_handle reference_table::create(const call_target& owner, const worker_info& name) {
-  const peer_life where = peer(owner);
+  const peer_incarnation where = peer(owner);
   const std::lock_guard lock(mutex_);
   const object_id object = protocol_.create(where);
   auto state = std::make_shared<reference_state>(shared_from_this(), object, name);
@@ -257,7 +258,7 @@ void reference_table::creation_refused(const reference_handle& made, const std::
 
 void reference_table::creation_lost(const reference_handle& made, const std::exception_ptr& why) noexcept {
   made.get()->end(why);
-  change([&](reference_effects& effects, consequences&) { protocol_.doubt_creation(made.get()->object, effects); });
+  change([&](reference_effects& effects, consequences&) { protocol_.query_creation(made.get()->object, effects); });
 }
 
 void reference_table::dropped(reference_state& state) noexcept {
@@ -280,41 +281,41 @@ void reference_table::dropped(reference_state& state) noexcept {
 
 // ---------------------------------------------------------------- references in messages
 
-handed_reference reference_table::hand_over(const reference_state& state, const peer_life& to) {
+handed_reference reference_table::transfer(const reference_state& state, const peer_incarnation& to) {
   handed_reference handed;
   errc why{};
   {
     const std::lock_guard lock(mutex_);
-    handed = state.fork ? protocol_.hand_over(*state.fork, to) : protocol_.hand_over(state.object, to);
+    handed = state.fork ? protocol_.transfer(*state.fork, to) : protocol_.transfer(state.object, to);
     why = protocol_.is_gone(state.object.owner) ? errc::peer_lost : errc::reference_deleted;
   }
-  if (handed.hand_over == 0) std::rethrow_exception(lost(state, why));  // it has ended this moment
+  if (handed.transfer == 0) std::rethrow_exception(lost(state, why));  // it has ended this moment
   return handed;
 }
 
-void reference_table::not_sent(const peer_life& to, const std::vector<handed_reference>& references) noexcept {
+void reference_table::not_sent(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept {
   change([&](reference_effects& effects, consequences&) {
-    for (const auto& each : references) protocol_.not_sent(to, each.hand_over, effects);
+    for (const auto& each : references) protocol_.not_sent(to, each.transfer, effects);
   });
 }
 
-void reference_table::arrived(const peer_life& to, const std::vector<handed_reference>& references) noexcept {
+void reference_table::arrived(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept {
   change([&](reference_effects& effects, consequences&) {
-    for (const auto& each : references) protocol_.arrived(to, each.hand_over, effects);
+    for (const auto& each : references) protocol_.arrived(to, each.transfer, effects);
   });
 }
 
-void reference_table::doubt(const peer_life& to, const std::vector<handed_reference>& references) noexcept {
+void reference_table::query(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept {
   change([&](reference_effects& effects, consequences&) {
-    for (const auto& each : references) protocol_.doubt(to, each.hand_over, effects);
+    for (const auto& each : references) protocol_.query(to, each.transfer, effects);
   });
 }
 
-void reference_table::watch(const peer_life& to, const std::vector<handed_reference>& references) noexcept {
+void reference_table::watch(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept {
   const std::lock_guard lock(mutex_);
   if (closed_) return;
   const auto now = clock::now();
-  for (const auto& each : references) watched_.push_back({now, to, each.hand_over});
+  for (const auto& each : references) watched_.push_back({now, to, each.transfer});
   arm(now + watch_time);
 }
 

@@ -31,11 +31,12 @@
 namespace ferry::inline v0::detail {
 
 class worker_core;
-class served_call;
+class incoming_call;
 
 struct object_hash {
   std::size_t operator()(const object_id& object) const noexcept {
-    return static_cast<std::size_t>((object.creator.life.value ^ object.owner.life.value) * 0x9e3779b97f4a7c15U +
+    return static_cast<std::size_t>((object.creator.incarnation.value ^ object.owner.incarnation.value) *
+                                        0x9e3779b97f4a7c15U +
                                     object.number * 0xd6e8feb86659fd93U) ^
            static_cast<std::size_t>(object.creator.id.value);
   }
@@ -47,12 +48,12 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   explicit reference_table(worker_core& worker);
   ~reference_table();
 
-  [[nodiscard]] const peer_life& self() const noexcept { return self_; }
+  [[nodiscard]] const peer_incarnation& self() const noexcept { return self_; }
   /// That life is over, and its end has been taken note of here.
-  [[nodiscard]] bool is_gone(const peer_life& peer) const;
+  [[nodiscard]] bool is_gone(const peer_incarnation& peer) const;
   /// Throws errc::reference_deleted once the worker has been shut down.
   [[nodiscard]] std::shared_ptr<worker_core> worker() const;
-  [[nodiscard]] peer_life peer(const call_target& to) const;
+  [[nodiscard]] peer_incarnation peer(const call_target& to) const;
 
   // ---- handles
   reference_handle own(std::unique_ptr<owned_value> value);
@@ -67,34 +68,35 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   void dropped(reference_state& state) noexcept;
 
   // ---- references in messages
-  handed_reference hand_over(const reference_state& state, const peer_life& to);
-  void not_sent(const peer_life& to, const std::vector<handed_reference>& references) noexcept;
-  void arrived(const peer_life& to, const std::vector<handed_reference>& references) noexcept;
-  void doubt(const peer_life& to, const std::vector<handed_reference>& references) noexcept;
+  handed_reference transfer(const reference_state& state, const peer_incarnation& to);
+  void not_sent(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept;
+  void arrived(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept;
+  void query(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept;
   /// Asks the receiver in a while, unless they are settled by then.
-  void watch(const peer_life& to, const std::vector<handed_reference>& references) noexcept;
+  void watch(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept;
   /// The references of a message from `from`, of the life that its connection is of. Throws errc::malformed.
   std::shared_ptr<const handle_reader> receive(const reference_records& records, const call_target& from,
                                                std::vector<reference_handle>* unconfirmed);
 
   // ---- calls that are served
   /// Takes over a request with extension records; its handler begins once all that it needs is there.
-  void admit(served_call* call) noexcept;
+  void admit(incoming_call* call) noexcept;
   /// It has been answered.
-  void done(served_call& call) noexcept;
+  void done(incoming_call& call) noexcept;
 
   // ---- controls
   reference_answers serve(const call_target& from, const reference_batch& batch);
-  void answered(const peer_life& by, const std::vector<reference_control>& controls, const reference_answers& answers);
-  void unanswered(const peer_life& by) noexcept;
+  void answered(const peer_incarnation& by, const std::vector<reference_control>& controls,
+                const reference_answers& answers);
+  void unanswered(const peer_incarnation& by) noexcept;
 
   // ---- the group
-  void gone(worker_id id, incarnation life) noexcept;
+  void gone(worker_id id, incarnation_id incarnation) noexcept;
   /// The group has declared this worker dead: references are of no use any more.
   void fence(const std::string& reason) noexcept;
   /// That one leaves, and takes no calls any more: references to its objects are of no use, nor are those that come from now
   /// on. What it holds it may still use, and until it is gone it is told what becomes of references.
-  void leaving(worker_id id, incarnation life) noexcept;
+  void leaving(worker_id id, incarnation_id incarnation) noexcept;
   /// Nobody calls anybody any more, or (alone) this worker does not: forks end, at the latest at the deadline.
   void clean_up(deadline until, bool alone);
   /// Ends the waiting of a clean_up, also of one that has yet to begin: of one that is not alone, or (entirely) of any.
@@ -154,8 +156,8 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   };
   struct watched {
     clock::time_point since;
-    peer_life to;
-    std::uint64_t hand_over = 0;
+    peer_incarnation to;
+    std::uint64_t transfer = 0;
   };
 
   // With the mutex held.
@@ -210,22 +212,22 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   void send_controls() noexcept;
   void on_timer(const timer_item* item) noexcept;
   void let_go(object_list&& objects) noexcept;
-  void begin(served_call& call, const std::exception_ptr& late) noexcept;
-  [[nodiscard]] bool is_over(const peer_life& peer, std::uint64_t& question) const noexcept;
-  void read_call(served_call& call, std::vector<reference_handle>& unconfirmed);
+  void begin(incoming_call& call, const std::exception_ptr& late) noexcept;
+  [[nodiscard]] bool is_over(const peer_incarnation& peer, std::uint64_t& question) const noexcept;
+  void read_call(incoming_call& call, std::vector<reference_handle>& unconfirmed);
   void find_target(call_references& own, const object_id& object);
-  void begin_creation(served_call& call, const object_id& object);
+  void begin_creation(incoming_call& call, const object_id& object);
   std::shared_ptr<reference_state> state_of(const handed_reference& reference,
                                             const reference_protocol::receipt& receipt, consequences& to_do);
   void check_own(const object_id& object) const;
   [[nodiscard]] std::exception_ptr lost(const reference_state& state, errc why) const noexcept;
-  [[nodiscard]] peer_life sender_of(const call_target& from, incarnation claimed) const;
-  [[nodiscard]] std::string name_of(const peer_life& peer) const;
+  [[nodiscard]] peer_incarnation sender_of(const call_target& from, incarnation_id claimed) const;
+  [[nodiscard]] std::string name_of(const peer_incarnation& peer) const;
 
   const std::weak_ptr<worker_core> worker_;
   const std::shared_ptr<reactor> timers_;
-  const bool lives_known_;
-  const peer_life self_;
+  const bool incarnations_known_;
+  const peer_incarnation self_;
   turn_waits waits_;
 
   mutable std::mutex mutex_;  // guards what follows
@@ -242,8 +244,8 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   object_list kept_;            // released, but there was no memory to let them go
   std::map<object_id, std::weak_ptr<reference_state>> holds_;  // of the owner
   std::map<held_fork, std::weak_ptr<reference_state>> forks_;
-  std::map<peer_life, reference_outbox> outboxes_;
-  std::set<peer_life> leaving_;  // and not gone
+  std::map<peer_incarnation, reference_outbox> outboxes_;
+  std::set<peer_incarnation> leaving_;  // and not gone
   std::deque<watched> watched_;
   timer_id timer_ = timer_id::none;
   timer_item* timer_work_ = nullptr;

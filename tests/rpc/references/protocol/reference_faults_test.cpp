@@ -24,8 +24,8 @@ TEST_CASE("a creation that was given up does not happen later") {
   parties w;
   const object_id object = w.a.protocol.create(w.b.self());
   const held_fork fork = w.a.protocol.creating_fork(object);
-  w.a.protocol.doubt_creation(object, w.a.effects);
-  w.a.protocol.doubt_creation(object, w.a.effects);
+  w.a.protocol.query_creation(object, w.a.effects);
+  w.a.protocol.query_creation(object, w.a.effects);
   REQUIRE(w.a.effects.controls.size() == 1);
   const auto query = w.take(w.a);
   SUBCASE("the call is late") {
@@ -65,24 +65,24 @@ TEST_CASE("a hand-over that was withdrawn is refused when it comes late") {
   party* parent = nullptr;
   SUBCASE("from a holder") {
     parent = &w.a;
-    handed = w.a.protocol.hand_over(fork, w.c.self());
+    handed = w.a.protocol.transfer(fork, w.c.self());
     w.a.protocol.drop(fork, w.a.effects);
   }
   SUBCASE("from the owner") {
     parent = &w.b;
-    handed = w.b.protocol.hand_over(object, w.c.self());
+    handed = w.b.protocol.transfer(object, w.c.self());
     w.a.protocol.drop(fork, w.a.effects);
     w.settle();
   }
   if (parent == nullptr) return;
   CHECK(w.b.effects.released.empty());
-  parent->protocol.doubt(w.c.self(), handed.hand_over, parent->effects);
-  parent->protocol.doubt(w.c.self(), handed.hand_over, parent->effects);
+  parent->protocol.query(w.c.self(), handed.transfer, parent->effects);
+  parent->protocol.query(w.c.self(), handed.transfer, parent->effects);
   REQUIRE(parent->effects.controls.size() == 1);
   const auto query = w.take(*parent);
   CHECK(w.deliver(*parent, query) == reference_answer::too_late);
   CHECK(w.deliver(*parent, query) == reference_answer::too_late);  // repeated, as the first answer was lost
-  CHECK(parent->protocol.settled(w.c.self(), handed.hand_over));
+  CHECK(parent->protocol.settled(w.c.self(), handed.transfer));
   CHECK(w.c.protocol.receive(handed, parent->self(), w.c.effects).refused);
   w.settle();
   CHECK(w.b.effects.released == std::vector{object});
@@ -93,22 +93,22 @@ TEST_CASE("a hand-over that is doubted but has arrived stays") {
   parties w;
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);
-  const handed_reference handed = w.a.protocol.hand_over(fork, w.c.self());
+  const handed_reference handed = w.a.protocol.transfer(fork, w.c.self());
   w.a.protocol.drop(fork, w.a.effects);
   const auto receipt = w.c.protocol.receive(handed, w.a.self(), w.c.effects);
-  w.a.protocol.doubt(w.c.self(), handed.hand_over, w.a.effects);
+  w.a.protocol.query(w.c.self(), handed.transfer, w.a.effects);
   CHECK(w.deliver(w.a, w.take(w.a)) == reference_answer::done);
   CHECK(w.a.effects.controls.empty());
-  CHECK_FALSE(w.a.protocol.settled(w.c.self(), handed.hand_over));
+  CHECK_FALSE(w.a.protocol.settled(w.c.self(), handed.transfer));
   w.settle();
-  CHECK(w.a.protocol.settled(w.c.self(), handed.hand_over));
+  CHECK(w.a.protocol.settled(w.c.self(), handed.transfer));
   CHECK(w.b.effects.released.empty());
   CHECK(w.c.protocol.confirmed(receipt.fork));
-  const handed_reference given = w.b.protocol.hand_over(object, w.c.self());
+  const handed_reference given = w.b.protocol.transfer(object, w.c.self());
   const auto second = w.c.protocol.receive(given, w.b.self(), w.c.effects);
-  w.b.protocol.doubt(w.c.self(), given.hand_over, w.b.effects);
+  w.b.protocol.query(w.c.self(), given.transfer, w.b.effects);
   w.settle();
-  CHECK(w.b.protocol.settled(w.c.self(), given.hand_over));
+  CHECK(w.b.protocol.settled(w.c.self(), given.transfer));
   CHECK(w.b.protocol.figures().forks == 2);
   w.c.protocol.drop(receipt.fork, w.c.effects);
   w.c.protocol.drop(second.fork, w.c.effects);
@@ -121,17 +121,17 @@ TEST_CASE("a message that could not be sent is undone") {
   parties w;
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);
-  const handed_reference first = w.a.protocol.hand_over(fork, w.c.self());
-  const handed_reference second = w.a.protocol.hand_over(fork, w.c.self());
+  const handed_reference first = w.a.protocol.transfer(fork, w.c.self());
+  const handed_reference second = w.a.protocol.transfer(fork, w.c.self());
   w.a.protocol.drop(fork, w.a.effects);
-  w.a.protocol.not_sent(w.c.self(), first.hand_over, w.a.effects);
+  w.a.protocol.not_sent(w.c.self(), first.transfer, w.a.effects);
   CHECK(w.a.effects.controls.empty());
-  w.a.protocol.not_sent(w.c.self(), second.hand_over, w.a.effects);
+  w.a.protocol.not_sent(w.c.self(), second.transfer, w.a.effects);
   CHECK(w.a.effects.controls.size() == 1);
-  const handed_reference given = w.b.protocol.hand_over(object, w.c.self());
+  const handed_reference given = w.b.protocol.transfer(object, w.c.self());
   w.settle();
   CHECK(w.b.effects.released.empty());
-  w.b.protocol.not_sent(w.c.self(), given.hand_over, w.b.effects);
+  w.b.protocol.not_sent(w.c.self(), given.transfer, w.b.effects);
   CHECK(w.b.effects.released == std::vector{object});
   CHECK(w.all_forgot());
 }
@@ -147,7 +147,7 @@ TEST_CASE("a holder that dies releases its forks, and its late words change noth
   CHECK(w.b.protocol.look_up(late) == knowledge::deleted);
   const reference_protocol before = w.b.protocol;
   for (const kind what :
-       {kind::fork_request, kind::child_accept, kind::user_delete, kind::hand_over_query, kind::creation_query}) {
+       {kind::fork_request, kind::child_accept, kind::user_delete, kind::transfer_query, kind::creation_query}) {
     reference_control control;
     control.what = what;
     control.object = late;
@@ -156,7 +156,7 @@ TEST_CASE("a holder that dies releases its forks, and its late words change noth
   }
   CHECK(w.b.protocol.receive({object, 1}, w.a.self(), w.b.effects).refused);
   CHECK(w.b.protocol == before);
-  CHECK(w.b.protocol.hand_over(object, w.a.self()).hand_over != 0);
+  CHECK(w.b.protocol.transfer(object, w.a.self()).transfer != 0);
   CHECK(w.b.forgot_everything());
 }
 
@@ -165,7 +165,7 @@ TEST_CASE("what is meant for an earlier life of a worker changes nothing") {
   const object_id object = create(w.a, w.b);
   const reference_protocol before = w.b.protocol;
   object_id earlier = object;
-  earlier.owner.life = {7};
+  earlier.owner.incarnation = {7};
   reference_control control;
   control.object = earlier;
   control.number = 2;
@@ -195,16 +195,16 @@ TEST_CASE("an owner that dies makes its references fail") {
   parties w;
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);
-  const handed_reference handed = w.a.protocol.hand_over(fork, w.c.self());
+  const handed_reference handed = w.a.protocol.transfer(fork, w.c.self());
   const object_id unfinished = w.a.protocol.create(w.b.self());
   w.a.protocol.gone(w.b.self(), w.a.effects);
   CHECK(w.a.effects.failed.size() == 2);
   CHECK(w.a.effects.failed.front() == reference_effects::failure{fork, ferry::errc::peer_lost});
-  CHECK(w.a.protocol.settled(w.c.self(), handed.hand_over));
+  CHECK(w.a.protocol.settled(w.c.self(), handed.transfer));
   CHECK(w.a.forgot_everything());
   w.a.protocol.confirm_creation(unfinished, w.a.effects);
   w.a.protocol.drop(fork, w.a.effects);
-  CHECK(w.a.protocol.hand_over(fork, w.c.self()).hand_over == 0);
+  CHECK(w.a.protocol.transfer(fork, w.c.self()).transfer == 0);
   CHECK(w.c.protocol.receive({}, w.a.self(), w.c.effects).refused);
   SUBCASE("while a child asks it") {
     const auto receipt = w.c.protocol.receive(handed, w.a.self(), w.c.effects);
@@ -231,9 +231,9 @@ TEST_CASE("a child that dies frees its parent") {
   parties w;
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);
-  const handed_reference handed = w.a.protocol.hand_over(fork, w.c.self());
+  const handed_reference handed = w.a.protocol.transfer(fork, w.c.self());
   w.c.protocol.receive(handed, w.a.self(), w.c.effects);
-  w.b.protocol.hand_over(object, w.c.self());
+  w.b.protocol.transfer(object, w.c.self());
   w.deliver(w.c, w.take(w.c));
   CHECK(w.b.protocol.figures().forks == 3);
   w.a.protocol.drop(fork, w.a.effects);
@@ -250,7 +250,7 @@ TEST_CASE("a parent that dies does not keep its child from holding what the owne
   parties w;
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);
-  const auto receipt = w.c.protocol.receive(w.a.protocol.hand_over(fork, w.c.self()), w.a.self(), w.c.effects);
+  const auto receipt = w.c.protocol.receive(w.a.protocol.transfer(fork, w.c.self()), w.a.self(), w.c.effects);
   w.c.protocol.gone(w.a.self(), w.c.effects);
   SUBCASE("the child is in time") {
     w.deliver(w.c, w.take(w.c));
@@ -275,11 +275,11 @@ TEST_CASE("references of an object that was never made end like others") {
   parties w;
   const object_id object = w.a.protocol.create(w.b.self());
   const held_fork fork = w.a.protocol.creating_fork(object);
-  const handed_reference to_child = w.a.protocol.hand_over(fork, w.c.self());
-  const handed_reference to_owner = w.a.protocol.hand_over(fork, w.b.self());
-  w.a.protocol.doubt_creation(object, w.a.effects);
+  const handed_reference to_child = w.a.protocol.transfer(fork, w.c.self());
+  const handed_reference to_owner = w.a.protocol.transfer(fork, w.b.self());
+  w.a.protocol.query_creation(object, w.a.effects);
   w.settle();
-  CHECK(w.a.protocol.settled(w.c.self(), to_child.hand_over));
+  CHECK(w.a.protocol.settled(w.c.self(), to_child.transfer));
   const auto child = w.c.protocol.receive(to_child, w.a.self(), w.c.effects);
   const auto own = w.b.protocol.receive(to_owner, w.a.self(), w.b.effects);
   CHECK(own.own);
@@ -296,7 +296,7 @@ TEST_CASE("at the end all forks go, those that are still needed when they can") 
   const object_id object = create(w.a, w.b);
   const object_id pending = w.a.protocol.create(w.b.self());
   const object_id given = create(w.a, w.b);
-  const handed_reference handed = w.a.protocol.hand_over(w.a.protocol.creating_fork(given), w.c.self());
+  const handed_reference handed = w.a.protocol.transfer(w.a.protocol.creating_fork(given), w.c.self());
   w.a.protocol.drop_all(w.a.effects);
   CHECK(w.a.protocol.pending() == 2);
   w.settle();
@@ -317,15 +317,15 @@ TEST_CASE("hand-overs that were never sent, and withdrawn ones, are not remember
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);
   const auto& memory = [&]() -> auto& { return reference_probe::peer(w.c.protocol, w.a.self()); };
-  const handed_reference open = w.a.protocol.hand_over(fork, w.c.self());  // on its way all the time
+  const handed_reference open = w.a.protocol.transfer(fork, w.c.self());  // on its way all the time
   handed_reference last_withdrawn;
   for (int round = 0; round != 1000; ++round) {
     // One that arrives, between one that is not sent and one that is withdrawn.
-    w.a.protocol.not_sent(w.c.self(), w.a.protocol.hand_over(fork, w.c.self()).hand_over, w.a.effects);
-    const handed_reference handed = w.a.protocol.hand_over(fork, w.c.self());
+    w.a.protocol.not_sent(w.c.self(), w.a.protocol.transfer(fork, w.c.self()).transfer, w.a.effects);
+    const handed_reference handed = w.a.protocol.transfer(fork, w.c.self());
     w.c.protocol.drop(w.c.protocol.receive(handed, w.a.self(), w.c.effects).fork, w.c.effects);
-    last_withdrawn = w.a.protocol.hand_over(fork, w.c.self());
-    w.a.protocol.doubt(w.c.self(), last_withdrawn.hand_over, w.a.effects);
+    last_withdrawn = w.a.protocol.transfer(fork, w.c.self());
+    w.a.protocol.query(w.c.self(), last_withdrawn.transfer, w.a.effects);
     w.settle();
     if (round == 500) {
       // From then on nothing holds the others up.
@@ -339,7 +339,7 @@ TEST_CASE("hand-overs that were never sent, and withdrawn ones, are not remember
   CHECK(memory().withdrawn.intervals() <= reference_protocol::most_left_out);
   // The late ones are refused all the same.
   CHECK(w.c.protocol.receive(last_withdrawn, w.a.self(), w.c.effects).refused);
-  CHECK(w.c.protocol.receive({object, open.hand_over + 1}, w.a.self(), w.c.effects).refused);
+  CHECK(w.c.protocol.receive({object, open.transfer + 1}, w.a.self(), w.c.effects).refused);
   w.a.protocol.drop(fork, w.a.effects);
   w.settle();
   CHECK(w.all_forgot());
@@ -348,17 +348,17 @@ TEST_CASE("hand-overs that were never sent, and withdrawn ones, are not remember
 TEST_CASE("of workers that are gone little is remembered, and of very many only the last ones") {
   using ferry::detail::reference_protocol;
   party own(0);
-  const peer_life other{{7}, {1}};
-  for (std::uint64_t life = 1; life <= 2 * reference_protocol::most_gone; ++life) {
-    const peer_life mortal{{1}, {life}};
+  const peer_incarnation other{{7}, {1}};
+  for (std::uint64_t incarnation = 1; incarnation <= 2 * reference_protocol::most_gone; ++incarnation) {
+    const peer_incarnation mortal{{1}, {incarnation}};
     const object_id object = own.protocol.create(mortal);
     own.protocol.confirm_creation(object, own.effects);
-    const handed_reference handed = own.protocol.hand_over(own.protocol.creating_fork(object), other);
-    (void)own.protocol.receive({{own.self(), mortal, life}, 1}, mortal, own.effects);
+    const handed_reference handed = own.protocol.transfer(own.protocol.creating_fork(object), other);
+    (void)own.protocol.receive({{own.self(), mortal, incarnation}, 1}, mortal, own.effects);
     own.protocol.gone(mortal, own.effects);
-    own.protocol.not_sent(other, handed.hand_over, own.effects);
+    own.protocol.not_sent(other, handed.transfer, own.effects);
     // Nothing is begun with the dead, and what is handed to them has numbers of its own.
-    CHECK(own.protocol.receive({{own.self(), mortal, life}, 2}, mortal, own.effects).refused);
+    CHECK(own.protocol.receive({{own.self(), mortal, incarnation}, 2}, mortal, own.effects).refused);
     const object_id vain = own.protocol.create(mortal);
     CHECK(vain.number > object.number);
     CHECK(own.protocol.settled(mortal, 1));
@@ -376,7 +376,7 @@ TEST_CASE("the memory of what has ended stays small") {
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);
   for (int round = 0; round < 100; ++round) {
-    const handed_reference handed = w.a.protocol.hand_over(fork, w.c.self());
+    const handed_reference handed = w.a.protocol.transfer(fork, w.c.self());
     const auto receipt = w.c.protocol.receive(handed, w.a.self(), w.c.effects);
     w.c.protocol.drop(receipt.fork, w.c.effects);
     w.settle();

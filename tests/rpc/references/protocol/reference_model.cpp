@@ -18,7 +18,7 @@ void reply_with(turn& callee, world& now, const rules& with, int from, std::pair
   answer.number = to.second;
   const std::size_t forks = callee->handles.size();
   answer = callee.with_reference(answer, handle < forks ? handle : handle - forks, handle >= forks);
-  callee->in_replies.emplace(to.first, answer.handed->hand_over);
+  callee->in_replies.emplace(to.first, answer.handed->transfer);
   --now.replies;
   fly(now, answer, with);
 }
@@ -85,8 +85,8 @@ void deliver_reply(world& now, const rules& with, const message& carried, std::s
   const auto call = now.nodes[carried.to]->calls.find(carried.number);
   if (call == now.nodes[carried.to]->calls.end()) return;  // nobody waits for it, nobody looks into it
   turn caller(now, with, problem, carried.to);
-  if (call->second.hand_over != 0) {
-    caller.protocol().arrived(worker(carried.from), call->second.hand_over, caller.effects);
+  if (call->second.transfer != 0) {
+    caller.protocol().arrived(worker(carried.from), call->second.transfer, caller.effects);
   }
   if (call->second.makes) caller.protocol().confirm_creation(*call->second.makes, caller.effects);
   caller->calls.erase(carried.number);
@@ -167,7 +167,7 @@ void take_back(world& now, const rules& with, std::size_t which, std::string& pr
   turn caller(now, with, problem, carried.from);
   caller->calls.erase(carried.number);
   if (carried.handed) {
-    caller.protocol().not_sent(worker(carried.to), carried.handed->hand_over, caller.effects);
+    caller.protocol().not_sent(worker(carried.to), carried.handed->transfer, caller.effects);
   }
   if (carried.makes) {
     now.given_up.insert(*carried.makes);
@@ -207,7 +207,7 @@ world begin(const rules& with) {
   now.replies = with.replies;
   now.losses = with.losses;
   now.duplicates = with.duplicates;
-  now.impatience = with.impatience;
+  now.stop_level = with.stop_level;
   now.unsent = with.unsent;
   now.crashes = with.crashes;
   std::string ignored;
@@ -275,13 +275,13 @@ world apply(const world& before, const action& step, const rules& with, std::str
       }
       break;
     }
-    case event::lose_patience: --now.impatience; [[fallthrough]];
+    case event::lose_patience: --now.stop_level; [[fallthrough]];
     case event::give_up: at.give_up(step.which); break;
-    case event::doubt_early: --now.impatience; [[fallthrough]];
-    case event::doubt: {
-      const auto [to, hand_over] = *nth(at->in_replies, step.which);
-      at->in_replies.erase({to, hand_over});
-      at.protocol().doubt(worker(to), hand_over, at.effects);
+    case event::query_early: --now.stop_level; [[fallthrough]];
+    case event::query: {
+      const auto [to, transfer] = *nth(at->in_replies, step.which);
+      at->in_replies.erase({to, transfer});
+      at.protocol().query(worker(to), transfer, at.effects);
       break;
     }
     case event::hear: {

@@ -43,7 +43,7 @@ enum class spoiled : std::uint8_t {
   forgets_withdrawals,  ///< a child takes one that it has withdrawn for one that has arrived
   grants_unregistered,  ///< the owner does not note the forks that it gives away
   never_repeats,        ///< a control that was lost stays lost
-  no_doubt,             ///< nobody asks for a message that may be lost
+  no_query,             ///< nobody asks for a message that may be lost
   keeps_awaiting,       ///< the owner still expects what a dead creator was to make
   settles_early,        ///< a parent calls hand-overs settled that are under way
 };
@@ -63,7 +63,7 @@ struct rules {
   int replies = 0;         ///< how many replies carry a reference, any that the callee has
   int losses = 0;          ///< how many messages are lost
   int duplicates = 0;      ///< how many arrive twice
-  int impatience = 0;      ///< how many calls and replies are given up although they are still on their way
+  int stop_level = 0;      ///< how many calls and replies are given up although they are still on their way
   int unsent = 0;          ///< how many calls are found not to have been sent
   int crashes = 0;
   bool ghosts = false;      ///< messages of a dead worker may arrive even after its death is known
@@ -95,7 +95,7 @@ struct handle {
 
 struct open_call {
   int to = 0;
-  std::uint64_t hand_over = 0;  ///< none: 0
+  std::uint64_t transfer = 0;  ///< none: 0
   std::optional<object_id> makes;
   std::optional<held_fork> uses;
 };
@@ -125,7 +125,7 @@ struct world {
   unsigned created = 0;  ///< bits: which of rules::creates
   unsigned handed = 0;
   unsigned used = 0;
-  int replies = 0, losses = 0, duplicates = 0, impatience = 0, unsent = 0, crashes = 0;  ///< left
+  int replies = 0, losses = 0, duplicates = 0, stop_level = 0, unsent = 0, crashes = 0;  ///< left
   std::set<object_id> given_up;                                                          ///< their creators did
 };
 
@@ -143,8 +143,8 @@ struct action {
     reply,
     give_up,        ///< a call that is lost
     lose_patience,  ///< with one that is not
-    doubt,          ///< a reply
-    doubt_early,
+    query,          ///< a reply
+    query_early,
     hear,  ///< of a death
     crash,
     // The application.

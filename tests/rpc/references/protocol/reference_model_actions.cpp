@@ -73,18 +73,18 @@ class lister {
       if (dead(call.to)) continue;  // it will hear
       if (!under_way(who, number, call)) {
         must(event::give_up, who, number);
-      } else if (now_.impatience > 0) {
+      } else if (now_.stop_level > 0) {
         may(event::lose_patience, who, number);
       }
     }
     place = 0;
-    for (const auto& [to, hand_over] : here.in_replies) {
+    for (const auto& [to, transfer] : here.in_replies) {
       if (dead(to)) {
         // it will hear
-      } else if (!under_way(who, to, hand_over)) {
-        if (with_.by != spoiled::no_doubt) must(event::doubt, who, place);
-      } else if (now_.impatience > 0) {
-        may(event::doubt_early, who, place);
+      } else if (!under_way(who, to, transfer)) {
+        if (with_.by != spoiled::no_query) must(event::query, who, place);
+      } else if (now_.stop_level > 0) {
+        may(event::query_early, who, place);
       }
       ++place;
     }
@@ -148,10 +148,10 @@ class lister {
                        [&](const auto& each) { return each.second == here; });
   }
   /// A reply with a reference.
-  [[nodiscard]] bool under_way(int who, int to, std::uint64_t hand_over) const {
+  [[nodiscard]] bool under_way(int who, int to, std::uint64_t transfer) const {
     return std::any_of(now_.flying.begin(), now_.flying.end(), [&](const message& each) {
       return each.what == message::kind::reply && each.from == who && each.to == to && each.handed &&
-             each.handed->hand_over == hand_over;
+             each.handed->transfer == transfer;
     });
   }
 

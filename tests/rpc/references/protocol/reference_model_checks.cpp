@@ -75,14 +75,14 @@ class inspector {
     if (deeply_) fault(what);
   }
   [[nodiscard]] bool alive(int id) const { return (now_.crashed & bit(id)) == 0; }
-  [[nodiscard]] bool alive(const peer_life& who) const { return alive(who.id.value); }
-  [[nodiscard]] const node& of(const peer_life& who) const {
+  [[nodiscard]] bool alive(const peer_incarnation& who) const { return alive(who.id.value); }
+  [[nodiscard]] const node& of(const peer_incarnation& who) const {
     return *now_.nodes[static_cast<std::size_t>(who.id.value)];
   }
   [[nodiscard]] bool may_fail(const object_id& object, unsigned lineage) const {
     return model::may_fail(now_, object, lineage);
   }
-  [[nodiscard]] bool knows_fork(const object_id& object, const peer_life& holder, const fork_key& key) const {
+  [[nodiscard]] bool knows_fork(const object_id& object, const peer_incarnation& holder, const fork_key& key) const {
     const auto& objects = reference_probe::objects(probed(of(object.owner)));
     const auto entry = objects.find(object);
     return entry != objects.end() && entry->second.forks.contains({holder, key});
@@ -104,16 +104,16 @@ class inspector {
     return false;
   }
   /// G2: whoever handed it on keeps it.
-  [[nodiscard]] bool kept(const peer_life& parent, const peer_life& child, std::uint64_t hand_over) const {
+  [[nodiscard]] bool kept(const peer_incarnation& parent, const peer_incarnation& child, std::uint64_t transfer) const {
     reference_protocol& protocol = probed(of(parent));
-    const auto& hand_overs = reference_probe::hand_overs(protocol);
-    const auto state = hand_overs.find({child, hand_over});
-    if (state == hand_overs.end()) return false;
+    const auto& transfers = reference_probe::transfers(protocol);
+    const auto state = transfers.find({child, transfer});
+    if (state == transfers.end()) return false;
     if (!state->second.pinned) {
-      return knows_fork(state->second.object, child, {fork_key::numbered_by::owner, hand_over});
+      return knows_fork(state->second.object, child, {fork_key::numbered_by::owner, transfer});
     }
     const auto fork = reference_probe::users(protocol).find(*state->second.pinned);
-    return fork != reference_probe::users(protocol).end() && fork->second.pins.contains({child, hand_over});
+    return fork != reference_probe::users(protocol).end() && fork->second.pins.contains({child, transfer});
   }
 
   void look_at(int id) {
@@ -163,9 +163,9 @@ class inspector {
     const node& child = *now_.nodes[static_cast<std::size_t>(carrier.to)];
     const object_id& object = carrier.handed->object;
     if ((child.heard & bit(carrier.from)) != 0 || !alive(object.owner) || may_fail(object, carrier.lineage)) return;
-    if (reference_probe::peer(probed(child), worker(carrier.from)).seen.contains(carrier.handed->hand_over)) return;
+    if (reference_probe::peer(probed(child), worker(carrier.from)).seen.contains(carrier.handed->transfer)) return;
     who_ = carrier.from;
-    if (!kept(worker(carrier.from), worker(carrier.to), carrier.handed->hand_over)) {
+    if (!kept(worker(carrier.from), worker(carrier.to), carrier.handed->transfer)) {
       deep_fault("does not keep what it has handed on");
     }
     if (!usable(object)) fault("has handed on an object that is gone");
@@ -217,18 +217,18 @@ class digester {
     word(of.size());
     for (const auto& each : of) add(each);
   }
-  void fields(const peer_life& of) { add(of.id.value); }
+  void fields(const peer_incarnation& of) { add(of.id.value); }
   void fields(const object_id& of) { all(of.owner, of.creator, of.number); }
   void fields(const fork_key& of) { all(of.by, of.number); }
   void fields(const held_fork& of) { all(of.owner, of.key); }
-  void fields(const handed_reference& of) { all(of.object, of.hand_over); }
+  void fields(const handed_reference& of) { all(of.object, of.transfer); }
   void fields(const reference_control& of) { all(of.what, of.object, of.key, of.number); }
   void fields(const reference_effects::control& of) { all(of.to, of.what); }
   void fields(const handle& of) { all(of.object, of.lineage); }
   void fields(const message& of) {
     all(of.what, of.from, of.to, of.number, of.handed, of.lineage, of.makes, of.uses, of.control, of.answer);
   }
-  void fields(const open_call& of) { all(of.to, of.hand_over, of.makes, of.uses); }
+  void fields(const open_call& of) { all(of.to, of.transfer, of.makes, of.uses); }
   void fields(const ferry::detail::number_set& of) {
     // The numbers in a model are small.
     std::uint64_t bits = 0;
@@ -236,14 +236,14 @@ class digester {
     word(bits);
   }
   void fields(const reference_probe::peer_record& of) {
-    all(of.claims, of.hand_overs, of.left_out, of.told_below, of.ended_claims, of.seen, of.withdrawn);
+    all(of.claims, of.transfers, of.left_out, of.told_below, of.ended_claims, of.seen, of.withdrawn);
   }
-  void fields(const reference_probe::owned_object& of) { all(of.made, of.held, of.awaited, of.doubted, of.forks); }
+  void fields(const reference_probe::owned_object& of) { all(of.made, of.held, of.awaited, of.queried, of.forks); }
   void fields(const reference_probe::user_fork& of) {
-    all(of.object, of.known, of.dropped, of.doubted, of.origin, of.accept_owed, of.pins);
+    all(of.object, of.known, of.dropped, of.queried, of.origin, of.accept_owed, of.pins);
   }
-  void fields(const reference_probe::hand_over_state& of) { all(of.object, of.pinned, of.arrived, of.doubted); }
-  void fields(const reference_probe::hand_over_id& of) { all(of.peer, of.number); }
+  void fields(const reference_probe::transfer_state& of) { all(of.object, of.pinned, of.arrived, of.queried); }
+  void fields(const reference_probe::transfer_id& of) { all(of.peer, of.number); }
 
   std::uint64_t low_ = 0x243f6a8885a308d3U;
   std::uint64_t high_ = 0x13198a2e03707344U;
@@ -252,7 +252,7 @@ class digester {
 std::array<std::uint64_t, 2> digest(const node& at) {
   digester sum;
   reference_protocol& protocol = probed(at);
-  sum.all(reference_probe::objects(protocol), reference_probe::users(protocol), reference_probe::hand_overs(protocol),
+  sum.all(reference_probe::objects(protocol), reference_probe::users(protocol), reference_probe::transfers(protocol),
           reference_probe::received(protocol), reference_probe::gone(protocol));
   for (const auto& [who, record] : reference_probe::peers(protocol)) {
     if (!(record == reference_probe::peer_record{})) sum.all(who, record);
@@ -275,7 +275,7 @@ std::string name_of(const message& each) {
   std::string text = kinds.at(static_cast<std::size_t>(each.what));
   text += " " + std::to_string(each.from) + ">" + std::to_string(each.to);
   if (!about_control) text += " #" + std::to_string(each.number);
-  if (each.handed) text += " with " + name_of(each.handed->object) + " as " + std::to_string(each.handed->hand_over);
+  if (each.handed) text += " with " + name_of(each.handed->object) + " as " + std::to_string(each.handed->transfer);
   if (each.uses) text += " of " + name_of(*each.uses);
   if (each.makes) text += " making " + name_of(*each.makes);
   if (about_control) {
@@ -298,7 +298,7 @@ std::array<std::uint64_t, 2> digest(const world& of) {
     if (at->digest == std::array<std::uint64_t, 2>{}) at->digest = digest(*at);
     sum.all(at->digest);
   }
-  sum.all(of.flying, of.crashed, of.created, of.handed, of.used, of.replies, of.losses, of.duplicates, of.impatience,
+  sum.all(of.flying, of.crashed, of.created, of.handed, of.used, of.replies, of.losses, of.duplicates, of.stop_level,
           of.unsent, of.crashes, of.given_up);
   return sum.result();
 }

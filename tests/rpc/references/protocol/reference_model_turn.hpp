@@ -10,7 +10,7 @@
 namespace ferry_test::model {
 
 constexpr unsigned bit(int id) { return 1U << static_cast<unsigned>(id); }
-inline int id_of(const peer_life& who) { return who.id.value; }
+inline int id_of(const peer_incarnation& who) { return who.id.value; }
 
 template <class Container>
 auto nth(Container& of, std::size_t place) {
@@ -54,8 +54,8 @@ class turn {
   void finish() {
     spoil();
     for (auto& control : effects.controls) {
-      if (with_.by == spoiled::settles_early && control.what.what == reference_control::kind::settled_below) {
-        control.what.number = ferry::detail::reference_probe::peer(protocol(), control.to).hand_overs + 1;
+      if (with_.by == spoiled::settles_early && control.what.what == reference_control::kind::watermark) {
+        control.what.number = ferry::detail::reference_probe::peer(protocol(), control.to).transfers + 1;
       }
       if (copy_->heard & bit(id_of(control.to))) fault("has something to tell a worker that it knows to be dead");
       if (!copy_->outbox.insert(control).second) fault("tells twice what is not answered yet");
@@ -113,18 +113,18 @@ class turn {
 
   /// A call, or a reply with number `call`, that carries one of the references here.
   message with_reference(message carrier, std::size_t handle, bool own) {
-    const peer_life to = worker(carrier.to);
+    const peer_incarnation to = worker(carrier.to);
     if (own) {
       const object_id object = *nth(copy_->own_handles, handle);
-      carrier.handed = protocol().hand_over(object, to);
+      carrier.handed = protocol().transfer(object, to);
       if (with_.by == spoiled::grants_unregistered) {
         ferry::detail::reference_probe::objects(protocol())
             .at(object)
-            .forks.erase({to, {ferry::detail::fork_key::numbered_by::owner, carrier.handed->hand_over}});
+            .forks.erase({to, {ferry::detail::fork_key::numbered_by::owner, carrier.handed->transfer}});
       }
     } else {
       const auto& [fork, held] = *nth(copy_->handles, handle);
-      carrier.handed = protocol().hand_over(fork, to);
+      carrier.handed = protocol().transfer(fork, to);
       carrier.lineage = bit(who_) | held.lineage;
     }
     return carrier;
@@ -134,7 +134,7 @@ class turn {
     request.what = message::kind::call;
     request.from = who_;
     request.number = ++copy_->last_call;
-    copy_->calls[request.number] = {request.to, request.handed ? request.handed->hand_over : 0, request.makes, uses};
+    copy_->calls[request.number] = {request.to, request.handed ? request.handed->transfer : 0, request.makes, uses};
     fly(now_, request, with_);
   }
 
@@ -142,16 +142,16 @@ class turn {
     const open_call call = copy_->calls.at(number);
     copy_->calls.erase(number);
     if (call.makes) now_.given_up.insert(*call.makes);
-    if (with_.by == spoiled::no_doubt) return;
-    if (call.hand_over != 0) protocol().doubt(worker(call.to), call.hand_over, effects);
-    if (call.makes) protocol().doubt_creation(*call.makes, effects);
+    if (with_.by == spoiled::no_query) return;
+    if (call.transfer != 0) protocol().query(worker(call.to), call.transfer, effects);
+    if (call.makes) protocol().query_creation(*call.makes, effects);
   }
 
   /// False: it was refused, or has been here before.
   bool receive(const message& carrier) {
     if (!carrier.handed) return true;
     const auto& parent = ferry::detail::reference_probe::peer(protocol(), worker(carrier.from));
-    const std::uint64_t number = carrier.handed->hand_over;
+    const std::uint64_t number = carrier.handed->transfer;
     const bool again = parent.seen.contains(number) || parent.withdrawn.contains(number);
     const auto receipt = protocol().receive(*carrier.handed, worker(carrier.from), effects);
     if (receipt.refused) {
@@ -202,7 +202,7 @@ class turn {
     entry.accept_owed = false;
     reference_control accept;
     accept.what = reference_control::kind::child_accept;
-    accept.number = carrier.handed->hand_over;
+    accept.number = carrier.handed->transfer;
     effects.controls.push_back({worker(carrier.from), accept});
   }
 

@@ -16,33 +16,33 @@ namespace ferry::inline v0::detail {
 /// What a test may see and spoil of the state of a protocol.
 struct reference_probe {
   using owned_object = reference_protocol::owned_object;
-  using hand_over_id = reference_protocol::hand_over_id;
-  using hand_over_state = reference_protocol::hand_over_state;
+  using transfer_id = reference_protocol::transfer_id;
+  using transfer_state = reference_protocol::transfer_state;
   using user_fork = reference_protocol::user_fork;
   using peer_record = reference_protocol::peer_record;
   static auto& peers(reference_protocol& of) { return of.peers_; }
   static auto& objects(reference_protocol& of) { return of.objects_; }
   static auto& users(reference_protocol& of) { return of.users_; }
-  static auto& hand_overs(reference_protocol& of) { return of.hand_overs_; }
+  static auto& transfers(reference_protocol& of) { return of.transfers_; }
   static auto& received(reference_protocol& of) { return of.received_; }
   static auto& gone(reference_protocol& of) { return of.gone_; }
-  static peer_record& peer(reference_protocol& of, const peer_life& who) { return of.peers_[who]; }
+  static peer_record& peer(reference_protocol& of, const peer_incarnation& who) { return of.peers_[who]; }
 };
 
 }  // namespace ferry::inline v0::detail
 
 namespace ferry_test {
 
-using ferry::detail::peer_life;
+using ferry::detail::peer_incarnation;
 using ferry::detail::reference_control;
 
-inline peer_life worker(int id) { return {{id}, {static_cast<std::uint64_t>(id) + 100}}; }
+inline peer_incarnation worker(int id) { return {{id}, {static_cast<std::uint64_t>(id) + 100}}; }
 
 struct party {
   explicit party(int id) : protocol(worker(id)) {}
   ferry::detail::reference_protocol protocol;
   ferry::detail::reference_effects effects;  ///< so far; a test clears what it has seen
-  [[nodiscard]] peer_life self() const { return protocol.self(); }
+  [[nodiscard]] peer_incarnation self() const { return protocol.self(); }
   [[nodiscard]] bool forgot_everything() const {
     const auto now = protocol.figures();
     return now.owners == 0 && now.forks == 0 && now.users == 0 && protocol.pending() == 0;
@@ -51,7 +51,7 @@ struct party {
 
 struct parties {
   party a{0}, b{1}, c{2};
-  [[nodiscard]] party* at(const peer_life& who) {
+  [[nodiscard]] party* at(const peer_incarnation& who) {
     for (party* each : {&a, &b, &c}) {
       if (each->self() == who) return each;
     }

@@ -70,7 +70,7 @@ TEST_CASE("(b) a reference that comes back to its owner is held there, and its p
   parties w;
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);
-  const handed_reference handed = w.a.protocol.hand_over(fork, w.b.self());
+  const handed_reference handed = w.a.protocol.transfer(fork, w.b.self());
   w.a.protocol.drop(fork, w.a.effects);
   CHECK(w.a.effects.controls.empty());  // kept for the child
   const auto receipt = w.b.protocol.receive(handed, w.a.self(), w.b.effects);
@@ -89,15 +89,15 @@ TEST_CASE("(b) a reference that comes back to its owner is held there, and its p
 TEST_CASE("(c) what the owner gives away is known to it before, and needs no message") {
   parties w;
   const object_id object = w.a.protocol.own();
-  const handed_reference handed = w.a.protocol.hand_over(object, w.b.self());
+  const handed_reference handed = w.a.protocol.transfer(object, w.b.self());
   w.a.protocol.drop_locally(object, w.a.effects);
   CHECK(w.a.effects.released.empty());
   const auto receipt = w.b.protocol.receive(handed, w.a.self(), w.b.effects);
   CHECK(receipt.confirmed);
   CHECK(w.b.effects.controls.empty());
-  CHECK_FALSE(w.a.protocol.settled(w.b.self(), handed.hand_over));
-  w.a.protocol.arrived(w.b.self(), handed.hand_over, w.a.effects);
-  CHECK(w.a.protocol.settled(w.b.self(), handed.hand_over));
+  CHECK_FALSE(w.a.protocol.settled(w.b.self(), handed.transfer));
+  w.a.protocol.arrived(w.b.self(), handed.transfer, w.a.effects);
+  CHECK(w.a.protocol.settled(w.b.self(), handed.transfer));
   CHECK(w.b.protocol.receive(handed, w.a.self(), w.b.effects).fork == receipt.fork);
   w.b.protocol.drop(receipt.fork, w.b.effects);
   CHECK(w.b.protocol.receive(handed, w.a.self(), w.b.effects).refused);  // a duplicate, after that
@@ -109,12 +109,12 @@ TEST_CASE("(c) what the owner gives away is known to it before, and needs no mes
 TEST_CASE("(c) a fork that has ended settles the hand-over that made it") {
   parties w;
   const object_id object = w.a.protocol.own();
-  const handed_reference handed = w.a.protocol.hand_over(object, w.b.self());
+  const handed_reference handed = w.a.protocol.transfer(object, w.b.self());
   const auto receipt = w.b.protocol.receive(handed, w.a.self(), w.b.effects);
   w.b.protocol.drop(receipt.fork, w.b.effects);
   w.settle();
-  CHECK(w.a.protocol.settled(w.b.self(), handed.hand_over));  // in a reply, say, which nobody answers
-  w.a.protocol.doubt(w.b.self(), handed.hand_over, w.a.effects);
+  CHECK(w.a.protocol.settled(w.b.self(), handed.transfer));  // in a reply, say, which nobody answers
+  w.a.protocol.query(w.b.self(), handed.transfer, w.a.effects);
   CHECK(w.a.effects.controls.empty());
 }
 
@@ -122,11 +122,11 @@ TEST_CASE("(d) a holder keeps what it hands on until the owner knows the child")
   parties w;
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);
-  const handed_reference handed = w.a.protocol.hand_over(fork, w.c.self());
+  const handed_reference handed = w.a.protocol.transfer(fork, w.c.self());
   w.a.protocol.drop(fork, w.a.effects);
   const auto receipt = w.c.protocol.receive(handed, w.a.self(), w.c.effects);
   CHECK_FALSE(receipt.confirmed);
-  w.a.protocol.arrived(w.c.self(), handed.hand_over, w.a.effects);
+  w.a.protocol.arrived(w.c.self(), handed.transfer, w.a.effects);
   CHECK(w.a.effects.controls.empty());  // that the message has arrived is not enough
   CHECK(w.a.protocol.pending() == 1);
   const auto request = w.take(w.c);
@@ -161,7 +161,7 @@ TEST_CASE("(d) a child that drops before it is confirmed frees everybody in the 
   parties w;
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);
-  const auto receipt = w.c.protocol.receive(w.a.protocol.hand_over(fork, w.c.self()), w.a.self(), w.c.effects);
+  const auto receipt = w.c.protocol.receive(w.a.protocol.transfer(fork, w.c.self()), w.a.self(), w.c.effects);
   w.a.protocol.drop(fork, w.a.effects);
   w.c.protocol.drop(receipt.fork, w.c.effects);
   CHECK(w.c.effects.controls.size() == 1);  // the request alone
@@ -174,19 +174,19 @@ TEST_CASE("(d) a child that drops before it is confirmed frees everybody in the 
 TEST_CASE("(e) the owner's reference that it passes to itself leaves nothing behind") {
   parties w;
   const object_id object = w.a.protocol.own();
-  const handed_reference handed = w.a.protocol.hand_over(object, w.a.self());
+  const handed_reference handed = w.a.protocol.transfer(object, w.a.self());
   w.a.protocol.drop_locally(object, w.a.effects);
   CHECK(w.a.effects.released.empty());  // kept by the message
   SUBCASE("it arrives") {
     CHECK(w.a.protocol.receive(handed, w.a.self(), w.a.effects).own);
     CHECK(w.a.protocol.figures().forks == 0);
-    w.a.protocol.arrived(w.a.self(), handed.hand_over, w.a.effects);
+    w.a.protocol.arrived(w.a.self(), handed.transfer, w.a.effects);
     CHECK(w.a.effects.released.empty());
     w.a.protocol.drop_locally(object, w.a.effects);
   }
-  SUBCASE("it is not sent") { w.a.protocol.not_sent(w.a.self(), handed.hand_over, w.a.effects); }
+  SUBCASE("it is not sent") { w.a.protocol.not_sent(w.a.self(), handed.transfer, w.a.effects); }
   SUBCASE("it is lost") {
-    w.a.protocol.doubt(w.a.self(), handed.hand_over, w.a.effects);
+    w.a.protocol.query(w.a.self(), handed.transfer, w.a.effects);
     w.settle();
     CHECK(w.a.protocol.receive(handed, w.a.self(), w.a.effects).refused);
   }
@@ -198,7 +198,7 @@ TEST_CASE("a holder's reference that it passes to itself is a fork of its own") 
   parties w;
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);
-  const handed_reference handed = w.a.protocol.hand_over(fork, w.a.self());
+  const handed_reference handed = w.a.protocol.transfer(fork, w.a.self());
   w.a.protocol.drop(fork, w.a.effects);
   const auto receipt = w.a.protocol.receive(handed, w.a.self(), w.a.effects);
   CHECK(receipt.fork != fork);
@@ -240,8 +240,8 @@ TEST_CASE("a worker that makes an object at itself") {
     w.a.protocol.drop_locally(object, w.a.effects);
   }
   SUBCASE("has lost the call") {
-    w.a.protocol.doubt_creation(object, w.a.effects);
-    w.a.protocol.doubt_creation(object, w.a.effects);
+    w.a.protocol.query_creation(object, w.a.effects);
+    w.a.protocol.query_creation(object, w.a.effects);
     CHECK(w.a.effects.controls.size() == 1);
     w.settle();
     CHECK(w.a.effects.never_made == std::vector{object});
@@ -250,7 +250,7 @@ TEST_CASE("a worker that makes an object at itself") {
   }
   SUBCASE("has lost the answer alone") {
     REQUIRE(w.a.protocol.begin_creation(object, w.a.effects));
-    w.a.protocol.doubt_creation(object, w.a.effects);
+    w.a.protocol.query_creation(object, w.a.effects);
     w.settle();
     w.a.protocol.end_creation(object, w.a.effects);
     CHECK(w.a.effects.released.empty());
@@ -265,7 +265,7 @@ TEST_CASE("a reference may arrive before the call that makes its object") {
   parties w;
   const object_id object = w.a.protocol.create(w.b.self());
   const held_fork fork = w.a.protocol.creating_fork(object);
-  const auto receipt = w.c.protocol.receive(w.a.protocol.hand_over(fork, w.c.self()), w.a.self(), w.c.effects);
+  const auto receipt = w.c.protocol.receive(w.a.protocol.transfer(fork, w.c.self()), w.a.self(), w.c.effects);
   const auto request = w.take(w.c);
   CHECK(w.deliver(w.c, request) == reference_answer::done);
   CHECK(w.b.protocol.look_up(object) == knowledge::awaited);
@@ -280,7 +280,7 @@ TEST_CASE("a reference may arrive before the call that makes its object") {
     CHECK(w.b.effects.never_made.empty());
   }
   SUBCASE("which is lost") {
-    w.a.protocol.doubt_creation(object, w.a.effects);
+    w.a.protocol.query_creation(object, w.a.effects);
     w.settle();
     CHECK(w.a.effects.failed.size() == 1);
     CHECK(w.b.effects.never_made == std::vector{object});

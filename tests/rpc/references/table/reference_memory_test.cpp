@@ -27,7 +27,7 @@ using ferry::detail::held_turn;
 using ferry::detail::method_entry;
 using ferry::detail::method_flavour;
 using ferry::detail::object_id;
-using ferry::detail::peer_life;
+using ferry::detail::peer_incarnation;
 using ferry::detail::reference_handle;
 using ferry::detail::reference_table;
 using ferry_test::cluster;
@@ -131,9 +131,9 @@ class lone_request {
                                     true);
     message_.begin_payload();
     to_ = table_->peer(call_target(callee.id()));
-    handed_ = table_->hand_over(*argument.handle().get(), to_);
+    handed_ = table_->transfer(*argument.handle().get(), to_);
     ferry::encode_values<std::uint32_t>(message_.bytes, message_.tensors, 0);  // the first reference of the list
-    ferry::detail::insert_references_record(message_, table_->self().life, std::span(&handed_, 1));
+    ferry::detail::insert_references_record(message_, table_->self().incarnation, std::span(&handed_, 1));
     message_.finish();
   }
 
@@ -150,14 +150,14 @@ class lone_request {
   }
   // The caller waits no longer.
   void give_up() {
-    table_->doubt(to_, {handed_});
+    table_->query(to_, {handed_});
     table_->creation_lost(made_, ferry::make_error(errc::rpc_timeout, "it took too long"));
   }
   // What the caller does when it has its answer.
   std::optional<errc> settle() {
     const std::optional<errc> failure = channel_->await_answer();
     if (failure) {
-      table_->doubt(to_, {handed_});
+      table_->query(to_, {handed_});
       if (made_) table_->creation_lost(made_, ferry::make_error(*failure, "refused"));
     } else {
       table_->arrived(to_, {handed_});
@@ -172,7 +172,7 @@ class lone_request {
   std::shared_ptr<reference_table> table_;
   std::shared_ptr<lone_channel> channel_ = std::make_shared<lone_channel>();
   ferry::outgoing_message message_;
-  peer_life to_;
+  peer_incarnation to_;
   handed_reference handed_;
   reference_handle made_;
 };

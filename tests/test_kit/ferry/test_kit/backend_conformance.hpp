@@ -184,13 +184,13 @@ void check_joining() {
           }) == ferry::errc::store_timeout);
   }
   SUBCASE("a process may have several groups, one after the other and at once") {
-    for (int life = 0; life != 2; ++life) {
+    for (int incarnation = 0; incarnation != 2; ++incarnation) {
       backend_group<Under> one(2);
       backend_group<Under> other(2);
       REQUIRE(one.started());
       REQUIRE(other.started());
-      CHECK(one[0].template rpc_sync<add>("worker1", 1, life) == 1 + life);
-      CHECK(other[1].template rpc_sync<add>("worker0", 2, life) == 2 + life);
+      CHECK(one[0].template rpc_sync<add>("worker1", 1, incarnation) == 1 + incarnation);
+      CHECK(other[1].template rpc_sync<add>("worker0", 2, incarnation) == 2 + incarnation);
     }
   }
 }

@@ -77,13 +77,13 @@ void check_handshake() {
     REQUIRE(result.opened);
     CHECK(result.peer.name == "server");
     CHECK((result.peer.id == ferry::worker_id{7}));
-    CHECK((result.peer.life == ferry::incarnation{99}));
+    CHECK((result.peer.incarnation == ferry::incarnation_id{99}));
     CHECK((result.peer.features & ~feature_authenticated) == 0x34);
     const auto [far_end, far_log] = pair.server->accepted();
     const auto seen = pair.server->greeting();
     CHECK(seen.name == "caller");
     CHECK((seen.id == ferry::worker_id{3}));
-    CHECK((seen.life == ferry::incarnation{12345}));
+    CHECK((seen.incarnation == ferry::incarnation_id{12345}));
     CHECK((seen.features & ~feature_authenticated) == 0x1234);
     CHECK(seen.group == "group");
     CHECK(result.opened->transport_name() == ferry::transport_traits<typename Under::tag>::name);

@@ -127,7 +127,7 @@ class accepting_worker : public ferry::connection_acceptor {
 
   ferry::hello_reply on_hello(const ferry::hello& from) override {
     if (on_greeting) on_greeting(from);
-    return {name_, ferry::worker_id{7}, ferry::incarnation{99}, from.features & 0xff};
+    return {name_, ferry::worker_id{7}, ferry::incarnation_id{99}, from.features & 0xff};
   }
   void on_accepted(std::shared_ptr<ferry::connection> accepted, const ferry::hello& from) noexcept override {
     auto log = std::make_shared<recorder>();
@@ -191,7 +191,7 @@ inline ferry::hello hello_to(std::string target, std::string group = "group") {
   result.group = std::move(group);
   result.name = "caller";
   result.id = ferry::worker_id{3};
-  result.life = ferry::incarnation{12345};
+  result.incarnation = ferry::incarnation_id{12345};
   result.target = std::move(target);
   result.features = 0x1234;
   return result;

@@ -1,4 +1,4 @@
-#include "landing_memory.hpp"
+#include "pinned_memory.hpp"
 
 #include <algorithm>
 #include <array>
@@ -18,7 +18,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr std::size_t smallest_class = std::countr_zero(landing_block::smallest_size);
+constexpr std::size_t smallest_class = std::countr_zero(pinned_block::smallest_size);
 constexpr std::size_t classes = 48;
 
 struct waiting_block {
@@ -28,7 +28,7 @@ struct waiting_block {
 
 // What is page-locked for one CUDA device is so for all. Never destroyed, as the
 // devices' own state.
-struct landing_pool {
+struct pinned_pool {
   std::mutex mutex;
   std::array<std::vector<void*>, classes> free;
   std::array<std::vector<waiting_block>, classes> waiting;
@@ -38,12 +38,12 @@ struct landing_pool {
 };
 
 // One for each kind of devices.
-landing_pool& landing_pool_of(device where) {
-  static auto* const pools = new std::array<landing_pool, 256>;
+pinned_pool& pinned_pool_of(device where) {
+  static auto* const pools = new std::array<pinned_pool, 256>;
   return (*pools)[static_cast<std::size_t>(where.kind)];
 }
 
-std::size_t landing_class_of(std::size_t bytes) {
+std::size_t pinned_class_of(std::size_t bytes) {
   const auto wanted = static_cast<std::size_t>(std::bit_width(bytes == 0 ? 0 : bytes - 1));
   if (wanted >= smallest_class + classes) {
     throw_error(errc::out_of_memory, fmt::format("no {} bytes of host memory for a copy", bytes));
@@ -53,8 +53,8 @@ std::size_t landing_class_of(std::size_t bytes) {
 
 }  // namespace
 
-landing_block::landing_block(device where, std::size_t bytes) : where_(where), size_class_(landing_class_of(bytes)) {
-  landing_pool& pool = landing_pool_of(where);
+pinned_block::pinned_block(device where, std::size_t bytes) : where_(where), size_class_(pinned_class_of(bytes)) {
+  pinned_pool& pool = pinned_pool_of(where);
   {
     const std::lock_guard lock(pool.mutex);
     std::vector<void*>& free = pool.free.at(size_class_);
@@ -83,8 +83,8 @@ landing_block::landing_block(device where, std::size_t bytes) : where_(where), s
   pool.in_use.fetch_add(1);
 }
 
-landing_block::~landing_block() {
-  landing_pool& pool = landing_pool_of(where_);
+pinned_block::~pinned_block() {
+  pinned_pool& pool = pinned_pool_of(where_);
   pool.in_use.fetch_sub(1);
   if (in_doubt_) {
     pool.lost.fetch_add(1);
@@ -100,7 +100,7 @@ landing_block::~landing_block() {
   }
 }
 
-void landing_block::release_after(const stream& on) {
+void pinned_block::release_after(const stream& on) {
   last_use_.record(on);
   in_doubt_ = false;
 }
@@ -110,7 +110,7 @@ void landing_block::release_after(const stream& on) {
 namespace ferry::inline v0 {
 
 staging_memory_stats get_staging_memory_stats(device_kind kind) {
-  detail::landing_pool& pool = detail::landing_pool_of({kind, 0});
+  detail::pinned_pool& pool = detail::pinned_pool_of({kind, 0});
   staging_memory_stats stats;
   {
     const std::lock_guard lock(pool.mutex);

@@ -1,4 +1,4 @@
-#include "landing.hpp"
+#include "pending_copy.hpp"
 
 #include <chrono>
 #include <new>
@@ -10,14 +10,14 @@ namespace {
 
 // A stream knows a landing by its number only: that of a device that has failed never says that it is done, and would else
 // keep the message for ever.
-struct landing_table {
+struct pending_copy_table {
   std::mutex mutex;
-  std::unordered_map<std::size_t, std::shared_ptr<landing>> entries;
+  std::unordered_map<std::size_t, std::shared_ptr<pending_copy>> entries;
   std::size_t next = 1;
 };
 
-landing_table& landings() {
-  static auto* const table = new landing_table;  // a device's runtime may still call when the process ends
+pending_copy_table& pending_copies() {
+  static auto* const table = new pending_copy_table;  // a device's runtime may still call when the process ends
   return *table;
 }
 
@@ -26,11 +26,12 @@ constexpr std::chrono::milliseconds look_interval{50};
 
 }  // namespace
 
-void landing::watch(std::shared_ptr<reactor> threads, const std::vector<stream>& streams, callback landed) noexcept {
-  std::shared_ptr<landing> self;
+void pending_copy::watch(std::shared_ptr<reactor> threads, const std::vector<stream>& streams,
+                         callback landed) noexcept {
+  std::shared_ptr<pending_copy> self;
   if (auto why = [&]() noexcept -> std::exception_ptr {
         try {
-          self = std::make_shared<landing>(std::move(threads));
+          self = std::make_shared<pending_copy>(std::move(threads));
           self->landed_ = std::move(landed);
           self->begin(streams);
           return nullptr;
@@ -43,10 +44,10 @@ void landing::watch(std::shared_ptr<reactor> threads, const std::vector<stream>&
   }
 }
 
-void landing::begin(const std::vector<stream>& streams) {
+void pending_copy::begin(const std::vector<stream>& streams) {
   for (const stream& each : streams) events_.push_back(each.record());
   missing_.store(streams.size());
-  landing_table& table = landings();
+  pending_copy_table& table = pending_copies();
   {
     const std::lock_guard lock(table.mutex);
     id_ = table.next++;
@@ -61,12 +62,12 @@ void landing::begin(const std::vector<stream>& streams) {
 }
 
 // On a thread of the device's runtime, which must not be held up: nothing is destroyed here.
-void landing::on_stream_done(void* id) noexcept {
-  landing_table& table = landings();
+void pending_copy::on_stream_done(void* id) noexcept {
+  pending_copy_table& table = pending_copies();
   const std::lock_guard lock(table.mutex);
   const auto found = table.entries.find(reinterpret_cast<std::size_t>(id));
   if (found == table.entries.end()) return;
-  landing& self = *found->second;
+  pending_copy& self = *found->second;
   if (self.missing_.fetch_sub(1) != 1) return;
   self.arrival_.self = std::move(found->second);
   table.entries.erase(found);
@@ -78,7 +79,7 @@ void landing::on_stream_done(void* id) noexcept {
 }
 
 // With mutex_ held.
-void landing::start_timer() {
+void pending_copy::start_timer() {
   tick_.self = shared_from_this();
   tick_.run = [](work* item) noexcept {
     const auto owner = std::move(static_cast<task*>(item)->self);
@@ -92,7 +93,7 @@ void landing::start_timer() {
   }
 }
 
-void landing::look() noexcept {
+void pending_copy::look() noexcept {
   std::exception_ptr failure;
   try {
     const std::lock_guard lock(mutex_);
@@ -110,16 +111,16 @@ void landing::look() noexcept {
   finish(std::move(failure));
 }
 
-void landing::finish(std::exception_ptr failure) noexcept {
-  std::shared_ptr<landing> waiting;
-  std::shared_ptr<landing> listed;
+void pending_copy::finish(std::exception_ptr failure) noexcept {
+  std::shared_ptr<pending_copy> waiting;
+  std::shared_ptr<pending_copy> listed;
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(finished_, true)) return;
     if (timer_ != timer_id::none && threads_->cancel_timer(timer_)) waiting = std::move(tick_.self);
   }
   {
-    landing_table& table = landings();
+    pending_copy_table& table = pending_copies();
     const std::lock_guard lock(table.mutex);
     if (const auto found = table.entries.find(id_); found != table.entries.end()) {
       listed = std::move(found->second);

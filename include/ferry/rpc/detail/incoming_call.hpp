@@ -41,16 +41,16 @@ struct held_method {
 /// Also the context of the call, so that a request is one object. Lives until the reply has been sent and nobody holds
 /// the context any more; until then the method's code stays, too. Whoever runs code of the method (a handler, its
 /// continuations and coroutines) holds the context from outside, in the library's own code.
-class served_call final : public work, private held_method, public call_context {
+class incoming_call final : public work, private held_method, public call_context {
  public:
-  served_call(std::shared_ptr<worker_core> worker, std::shared_ptr<reply_channel> channel, worker_id from,
-              inbound_message&& request, clock::time_point now);
-  ~served_call() override;
+  incoming_call(std::shared_ptr<worker_core> worker, std::shared_ptr<reply_channel> channel, worker_id from,
+                inbound_message&& request, clock::time_point now);
+  ~incoming_call() override;
 
   /// Who made the call; another worker may have its id by now. Null: the backend does not say. Until it is answered.
   [[nodiscard]] const worker_info* sender() const noexcept;
   /// The same, in which life. None: the backend does not say.
-  [[nodiscard]] incarnation sender_life() const noexcept;
+  [[nodiscard]] incarnation_id sender_incarnation() const noexcept;
   /// Null: this worker serves no such method.
   [[nodiscard]] const method_entry* method() const noexcept { return held_method::method.get(); }
 
@@ -139,7 +139,7 @@ class served_call final : public work, private held_method, public call_context 
   // The answer with its references, which are taken back if it is not sent.
   class answer_message {
    public:
-    explicit answer_message(served_call& call);
+    explicit answer_message(incoming_call& call);
     ~answer_message();
     answer_message(const answer_message&) = delete;
     answer_message& operator=(const answer_message&) = delete;
@@ -148,7 +148,7 @@ class served_call final : public work, private held_method, public call_context 
     outgoing_message message;
 
    private:
-    served_call& call_;
+    incoming_call& call_;
     handed_references references_;
   };
 
@@ -191,15 +191,15 @@ class served_call final : public work, private held_method, public call_context 
   enum class progress : std::uint8_t { queued, held, running, later, done };
   std::atomic<progress> progress_{progress::queued};
   std::atomic<int> waits_{0};  // threads of it that wait in ferry
-  served_call* previous_ = nullptr;
-  served_call* following_ = nullptr;
+  incoming_call* previous_ = nullptr;
+  incoming_call* following_ = nullptr;
 };
 
 /// Keeps a call and its arguments until the future that it returned is ready.
 template <method_flavour Flavour, class Arguments, class T>
 struct answering {
   context_ptr keep;
-  served_call& call;
+  incoming_call& call;
   Arguments arguments;
 
   void operator()(const future<T>& result) noexcept {
@@ -233,7 +233,7 @@ decltype(auto) pass(Holder& holder) {
 }
 
 template <auto F, method_flavour Flavour, class Arguments, std::size_t... I>
-decltype(auto) invoke_method([[maybe_unused]] served_call& call, Arguments& arguments, std::index_sequence<I...>) {
+decltype(auto) invoke_method([[maybe_unused]] incoming_call& call, Arguments& arguments, std::index_sequence<I...>) {
   using parameters = typename parts_of<F, Flavour>::parameters;
   if constexpr (on_object(Flavour)) {
     auto& object = call.object<typename parts_of<F, Flavour>::object>();
@@ -264,7 +264,7 @@ struct holders<std::tuple<P...>> {
 };
 
 template <auto F, method_flavour Flavour>
-void serve_method(served_call& call) {
+void serve_method(incoming_call& call) {
   using parts = parts_of<F, Flavour>;
   using parameters = typename parts::parameters;
   using arguments = typename holders<parameters>::type;

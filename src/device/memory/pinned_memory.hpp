@@ -13,15 +13,15 @@ namespace ferry::inline v0::detail {
 /// come from a pool of the process, in sizes that are powers of two, and return there; the pool only grows, to what was
 /// in use at one time, since to give page-locked memory back waits for every device. Owns the block. The destructor may
 /// run on any thread.
-class landing_block {
+class pinned_block {
  public:
   static constexpr std::size_t smallest_size = 4096;  ///< page-locked memory comes in pages
 
   /// Throws errc::out_of_memory, errc::bad_device, errc::device_failure.
-  landing_block(device where, std::size_t bytes);
-  landing_block(const landing_block&) = delete;
-  landing_block& operator=(const landing_block&) = delete;
-  ~landing_block();
+  pinned_block(device where, std::size_t bytes);
+  pinned_block(const pinned_block&) = delete;
+  pinned_block& operator=(const pinned_block&) = delete;
+  ~pinned_block();
 
   [[nodiscard]] void* data() const noexcept { return memory_; }
   /// A copy to the block is about to be queued: until release_after() says that it has been, the block is

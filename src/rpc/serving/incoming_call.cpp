@@ -1,4 +1,4 @@
-#include <ferry/rpc/detail/served_call.hpp>
+#include <ferry/rpc/detail/incoming_call.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -42,8 +42,8 @@ void trace_handler(trace_event::kind what, const method_entry& method, const wor
 
 }  // namespace
 
-served_call::served_call(std::shared_ptr<worker_core> worker, std::shared_ptr<reply_channel> channel, worker_id from,
-                         inbound_message&& request, clock::time_point now)
+incoming_call::incoming_call(std::shared_ptr<worker_core> worker, std::shared_ptr<reply_channel> channel,
+                             worker_id from, inbound_message&& request, clock::time_point now)
     : held_method{worker->serves(request.header.method) ? method_hold::find(request.header.method) : method_hold()},
       call_context(worker, deadline_of(request.header, now), from),
       worker_(std::move(worker)),
@@ -53,7 +53,7 @@ served_call::served_call(std::shared_ptr<worker_core> worker, std::shared_ptr<re
       bytes_(request_.header.message_bytes()),
       is_one_way_((request_.header.flags & frame_one_way) != 0) {
   run = [](work* self) noexcept {
-    auto* call = static_cast<served_call*>(self);
+    auto* call = static_cast<incoming_call*>(self);
     // Again, if it was held back.
     call->had_to_wait_ = call->tried_ || handler_pool::runs_what_was_queued();
     call->tried_ = true;
@@ -71,43 +71,45 @@ served_call::served_call(std::shared_ptr<worker_core> worker, std::shared_ptr<re
   }
 }
 
-served_call::~served_call() {
+incoming_call::~incoming_call() {
   if (stage_ != stage::done) done();  // never begun: the worker could not queue it
 }
 
-const worker_info* served_call::sender() const noexcept { return channel_ ? channel_->sender() : nullptr; }
+const worker_info* incoming_call::sender() const noexcept { return channel_ ? channel_->sender() : nullptr; }
 
-incarnation served_call::sender_life() const noexcept { return channel_ ? channel_->sender_life() : incarnation{}; }
+incarnation_id incoming_call::sender_incarnation() const noexcept {
+  return channel_ ? channel_->sender_incarnation() : incarnation_id{};
+}
 
-const wire_limits& served_call::limits() const noexcept { return worker_->limits(); }
+const wire_limits& incoming_call::limits() const noexcept { return worker_->limits(); }
 
-std::string served_call::describe() const {
+std::string incoming_call::describe() const {
   return fmt::format("{}: '{}' called by worker {}", to_string(worker_->agent_unchecked().self()),
                      method() ? method()->name : fmt::format("method {:016x}", request_.header.method), caller().value);
 }
 
-std::string served_call::describe_plainly() const {
+std::string incoming_call::describe_plainly() const {
   return fmt::format("'{}' called by worker {}", method() ? method()->name : "a method that it does not serve",
                      caller().value);
 }
 
 // Of a call on an object.
-std::string served_call::describe_target() const {
+std::string incoming_call::describe_target() const {
   const object_id& object = references_->target_id;
   std::string text = fmt::format("object {}@{}", object.number, object.creator.id.value);
   if (references_->target->has_value()) text += fmt::format(" ({})", references_->target->value_made().type_name());
   return text;
 }
 
-const call_context* served_call::on_this_thread() noexcept { return serving; }
+const call_context* incoming_call::on_this_thread() noexcept { return serving; }
 
-void served_call::launch() noexcept {
+void incoming_call::launch() noexcept {
   progress_.store(progress::queued, std::memory_order_relaxed);
   worker_->post(this);
 }
 
 // The caller has its error, which cannot tell what happens here.
-void served_call::request_stop() noexcept {
+void incoming_call::request_stop() noexcept {
   call_context::request_stop();
   if (progress_.load(std::memory_order_acquire) != progress::held) return;
   try {
@@ -125,13 +127,13 @@ void served_call::request_stop() noexcept {
 }
 
 // While the request is there: until done().
-void served_call::record(flight_event what, std::uint64_t bytes, errc code) noexcept {
+void incoming_call::record(flight_event what, std::uint64_t bytes, errc code) noexcept {
   flight_recorder& recorder = worker_->recorder();
   if (!recorder.on()) return;
   recorder.add(what, flight_time::now(), caller(), request_.header.call_id, request_.header.method, bytes, code);
 }
 
-void served_call::take_streams() {
+void incoming_call::take_streams() {
   std::vector<stream> streams = std::move(request_.streams);
   for (const device& each : worker_->agent_unchecked().devices()) {
     const bool has_one =
@@ -146,7 +148,7 @@ void served_call::take_streams() {
   set_streams(std::move(streams));
 }
 
-void served_call::serve() noexcept {
+void incoming_call::serve() noexcept {
   progress_.store(progress::running, std::memory_order_relaxed);
   std::exception_ptr no_streams;
   if (!request_.streams.empty() || worker_->agent_unchecked().uses_devices())
@@ -187,7 +189,7 @@ void served_call::serve() noexcept {
 }
 
 // The answer may be there already.
-void served_call::answer_later() noexcept {
+void incoming_call::answer_later() noexcept {
   later_ = true;
   if (gives_turn_away()) {
     pause_use();
@@ -200,7 +202,7 @@ void served_call::answer_later() noexcept {
   }
 }
 
-served_call_info served_call::describe_now(const worker_info& from, std::uint64_t id, clock::time_point now) const {
+served_call_info incoming_call::describe_now(const worker_info& from, std::uint64_t id, clock::time_point now) const {
   const progress reached = progress_.load(std::memory_order_relaxed);
   return {.id = id,
           .method = method() ? method()->name : "a method that it does not serve",
@@ -217,21 +219,21 @@ served_call_info served_call::describe_now(const worker_info& from, std::uint64_
           .unwanted = stop_requested()};
 }
 
-served_call::answer_message::answer_message(served_call& call)
-    : call_(call), references_(*call.worker_, {call.caller(), call.sender_life()}) {
+incoming_call::answer_message::answer_message(incoming_call& call)
+    : call_(call), references_(*call.worker_, {call.caller(), call.sender_incarnation()}) {
   message.begin_payload();
   message.handles = &references_;
 }
 
-served_call::answer_message::~answer_message() = default;
+incoming_call::answer_message::~answer_message() = default;
 
-void served_call::place(outgoing_message& answer) const {
+void incoming_call::place(outgoing_message& answer) const {
   if (answer.tensors.empty()) return;
   const device_map* placed = references_ && references_->way_back ? &*references_->way_back : nullptr;
-  worker_->agent_unchecked().place_response({caller(), sender_life()}, answer, placed);
+  worker_->agent_unchecked().place_response({caller(), sender_incarnation()}, answer, placed);
 }
 
-void served_call::answer_message::send() {
+void incoming_call::answer_message::send() {
   call_.place(message);
   const bool reads = std::any_of(message.tensors.begin(), message.tensors.end(),
                                  [](const tensor& each) { return !operations_of(each.device().kind).immediate; });
@@ -242,28 +244,28 @@ void served_call::answer_message::send() {
   references_.sent();
 }
 
-owned_object& served_call::target() const {
+owned_object& incoming_call::target() const {
   if (!references_ || !references_->target) {
     throw_error(errc::bad_arguments, "the request names no object for a function of objects");
   }
   return *references_->target;
 }
 
-owned_object& served_call::creation() const {
+owned_object& incoming_call::creation() const {
   if (!references_ || !references_->creation) {
     throw_error(errc::bad_arguments, "the request names no object that it is to make");
   }
   return *references_->creation;
 }
 
-const call_chain* served_call::chain() const noexcept {
+const call_chain* incoming_call::chain() const noexcept {
   // Once it has answered nobody waits for it.
   if (!references_ || references_->answered.load()) return nullptr;
   return references_->chain.empty() ? nullptr : &references_->chain;
 }
 
 // A handler that waits lets others at its object, if the object allows it.
-void served_call::count_wait(int change) noexcept {
+void incoming_call::count_wait(int change) noexcept {
   waits_.fetch_add(change, std::memory_order_relaxed);
   if (!gives_turn_away()) return;
   if (change > 0) {
@@ -275,7 +277,7 @@ void served_call::count_wait(int change) noexcept {
   }
 }
 
-bool served_call::gives_turn_away() const noexcept {
+bool incoming_call::gives_turn_away() const noexcept {
   return references_ && references_->turn.running && references_->turn.in_lane &&
          references_->target->value_made().policy().reentrant;
 }
@@ -295,7 +297,7 @@ void tell_quietly(const Describe& describe, std::string_view what, const std::ex
 
 }  // namespace
 
-bool served_call::uses_object(owned_object& object) {
+bool incoming_call::uses_object(owned_object& object) {
   if (streams().empty() && object.order().idle()) return true;
   const std::lock_guard lock(uses_mutex_);
   if (uses_ended_) return false;
@@ -306,12 +308,12 @@ bool served_call::uses_object(owned_object& object) {
   return true;
 }
 
-bool served_call::works_on_objects() {
+bool incoming_call::works_on_objects() {
   const std::lock_guard lock(uses_mutex_);
   return !uses_.empty();
 }
 
-void served_call::end_uses(const std::shared_ptr<read_marks>& reads) {
+void incoming_call::end_uses(const std::shared_ptr<read_marks>& reads) {
   std::vector<object_use> ended;  // whose destructors are users' affair: without the mutex
   const std::lock_guard lock(uses_mutex_);
   ended.reserve(uses_.size());
@@ -323,7 +325,7 @@ void served_call::end_uses(const std::shared_ptr<read_marks>& reads) {
   uses_ended_ = true;
 }
 
-void served_call::end_uses_quietly() noexcept {
+void incoming_call::end_uses_quietly() noexcept {
   try {
     end_uses(nullptr);
   } catch (const std::exception& problem) {
@@ -338,7 +340,7 @@ void served_call::end_uses_quietly() noexcept {
   }
 }
 
-void served_call::pause_use() noexcept {
+void incoming_call::pause_use() noexcept {
   try {
     const std::lock_guard lock(uses_mutex_);
     for (object_use& each : uses_) {
@@ -351,7 +353,7 @@ void served_call::pause_use() noexcept {
   }
 }
 
-void served_call::resume_use() noexcept {
+void incoming_call::resume_use() noexcept {
   try {
     const std::lock_guard lock(uses_mutex_);
     for (object_use& each : uses_) {
@@ -364,21 +366,21 @@ void served_call::resume_use() noexcept {
   }
 }
 
-void served_call::keep_value(std::unique_ptr<owned_value> made) {
+void incoming_call::keep_value(std::unique_ptr<owned_value> made) {
   stage_ = stage::encoding;
   end_uses(nullptr);
   creation().finish(std::move(made));
   answer();
 }
 
-void served_call::send(outgoing_message&& reply) {
+void incoming_call::send(outgoing_message&& reply) {
   reply.header.kind = frame_kind::reply;
   record(flight_event::request_answered, reply.size());
   channel_->reply(request_.header.call_id, std::move(reply));
   done();
 }
 
-void served_call::done() noexcept {
+void incoming_call::done() noexcept {
   end_uses_quietly();
   stage_ = stage::done;
   if (late_ && progress_.exchange(progress::done, std::memory_order_relaxed) == progress::later) {
@@ -397,7 +399,7 @@ void served_call::done() noexcept {
   worker_->request_done();
 }
 
-void served_call::fail(const std::exception_ptr& reason) noexcept {
+void incoming_call::fail(const std::exception_ptr& reason) noexcept {
   if (stage_ == stage::done) return;  // the answer has gone out; nothing is left to tell
   end_uses_quietly();
   try {
@@ -465,7 +467,7 @@ void served_call::fail(const std::exception_ptr& reason) noexcept {
   }
 }
 
-void served_call::fail_plainly() noexcept {
+void incoming_call::fail_plainly() noexcept {
   try {
     log(log_level::error,
         describe() + ": the error could not be encoded: " + describe_exception(std::current_exception()));

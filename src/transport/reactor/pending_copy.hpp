@@ -17,7 +17,7 @@
 namespace ferry::inline v0::detail {
 
 /// Waits, with nobody's thread, until streams are done with what they were given. Thread-safe.
-class landing : public std::enable_shared_from_this<landing> {
+class pending_copy : public std::enable_shared_from_this<pending_copy> {
  public:
   /// Called on a thread of the reactor, once: with null when all is done, else with what the device failed with.
   using callback = std::function<void(std::exception_ptr failure)>;
@@ -25,11 +25,11 @@ class landing : public std::enable_shared_from_this<landing> {
   static void watch(std::shared_ptr<reactor> threads, const std::vector<stream>& streams, callback landed) noexcept;
 
   /// For watch().
-  explicit landing(std::shared_ptr<reactor> threads) : threads_(std::move(threads)) {}
+  explicit pending_copy(std::shared_ptr<reactor> threads) : threads_(std::move(threads)) {}
 
  private:
   struct task : work {
-    std::shared_ptr<landing> self;
+    std::shared_ptr<pending_copy> self;
   };
   static void on_stream_done(void* id) noexcept;
   void begin(const std::vector<stream>& streams);
