@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 """Builds and runs small projects that use ferry in the ways that users take it.
 
+onefile           the program of the README with src/ferry.cpp: a Makefile; CMake's target_sources (compiles the library)
 pkgconfig, cmake  the program of the README; the installed test kit
 cxx23             the same program as C++23, with every compiler that is here
 parts             a library, static or shared, and a program that both use ferry
-static            a static libferry without CUDA devices, and a plug-in of a program that has it (compiles the library)
-meson             the program of the README, with ferry as a subproject (compiles the library)
+static            a static libferry without CUDA devices, and a plug-in of a program that has it
+meson             the program of the README, with ferry as a subproject (static, which also serves the kind static)
 
-All but the last two use what `meson install` installs from the build directory, moved to a temporary prefix.
+The kinds onefile, static and meson compile the library; the others use what `meson install` installs from the build directory, moved to a temporary prefix.
 With --prefix DIR (and --static-prefix) trees that are installed already are used; then meson is left out.
 If that is possible (root), CMake's projects are built where no CUDA Toolkit can be seen.
 Kinds whose tool is missing are skipped and said so.
 """
 
 import argparse
+import concurrent.futures
 import os
 import pathlib
 import re
@@ -26,8 +28,8 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-KINDS = ["pkgconfig", "cmake", "cxx23", "parts", "static", "meson"]
-OWN_BUILD = {"static", "meson"}
+KINDS = ["onefile", "pkgconfig", "cmake", "cxx23", "parts", "static", "meson"]
+OWN_BUILD = {"onefile", "static", "meson"}
 OPTIONS = None
 
 
@@ -205,20 +207,60 @@ class Consumers(unittest.TestCase):
                 build = self.installed.cmake(folder / name, *options)
                 self.run_program(build / "program", expected="[0] tripled 6, added 13, both 203\n")
 
-    def static_library(self, folder):
-        build = folder / "library"
-        parts = [f"-D{part}=false" for part in ("tests", "examples", "benchmarks", "tools")]
-        environment = {**os.environ, "CXX": " ".join(OPTIONS.cxx)}
-        command(
-            "meson", "setup", build, ROOT, "-Ddefault_library=static", "-Dcuda=disabled", "-Doptimization=0", "-Ddebug=false",
-            *parts, env=environment
-        )
-        command("ninja", "-C", build)
-        return Installed.of_build(build, folder / "root")
+    def onefile_project(self, name):
+        """A project with a copy of ferry's headers and sources, and nothing else of it."""
+        folder = self.work / f"onefile_{name}"
+        shutil.copytree(HERE / "onefile", folder)
+        (folder / "consumer.cpp").write_text(readme_program(), encoding="utf-8")
+        for part in ("include", "src"):
+            shutil.copytree(ROOT / part, folder / "ferry" / part)
+        return folder
+
+    def test_onefile(self):
+        self.wanted("onefile", "make", "cmake")
+        plain, proven = self.onefile_project("make"), self.onefile_project("cmake")
+        environment = {**os.environ, "CXX": shlex.join(OPTIONS.cxx)}
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            builds = [
+                pool.submit(command, "make", "-C", plain, env=environment),
+                pool.submit(lambda: [
+                    command("cmake", "-S", proven, "-B", proven / "build", env=environment),
+                    command("cmake", "--build", proven / "build"),
+                ]),
+            ]
+            for build in builds:
+                build.result()
+        # ferry-run makes a secret for its workers. A program without authentication does without it, but refuses one that
+        # the user demands, and says how to get authentication.
+        self.run_program(plain / "consumer")
+        self.run_program(proven / "build" / "consumer")
+        demanded = {**os.environ, "FERRY_SECRET": "of this test"}
+        self.assertEqual(command(self.launcher, "-n", 2, proven / "build" / "consumer", env=demanded, timeout=60),
+                         "[0] dot = 11, sum = 12\n")
+        with self.assertRaisesRegex(AssertionError, "-DFERRY_WITH_AUTHENTICATION=1 and -lcrypto"):
+            command(self.launcher, "-n", 2, plain / "consumer", env=demanded, timeout=60)
+
+    def test_macros_of_config(self):
+        """Wrong combinations of the macros are errors in words."""
+        self.wanted("onefile")
+        for flags, text in {
+            ("-DFERRY_WITH_CUDA=2",): "FERRY_WITH_CUDA must be 0 or 1",
+            ("-DFERRY_WITH_AUTHENTICATION=",): "FERRY_WITH_AUTHENTICATION must be 0 or 1",
+            ("-DFERRY_WITH_CUDA_KERNELS",): "FERRY_WITH_CUDA_KERNELS=1 needs FERRY_WITH_CUDA=1",
+            ("-DCEREAL_THREAD_SAFE=0",): "ferry needs CEREAL_THREAD_SAFE=1",
+            ("-include", "cereal/cereal.hpp"): "include ferry before cereal",
+            ("-std=c++17",): "ferry needs C\\+\\+20",
+        }.items():
+            with self.subTest(text), self.assertRaisesRegex(AssertionError, text):
+                command(*OPTIONS.cxx, "-std=c++20", *flags, "-I", ROOT / "include", "-fsyntax-only", "-x", "c++",
+                        ROOT / "include" / "ferry" / "config.hpp")
 
     def test_static(self):
         folder = self.wanted("static", "cmake", "pkg-config", project="plug_in")
-        installed = Installed(OPTIONS.static_prefix) if OPTIONS.static_prefix else self.static_library(folder)
+        if OPTIONS.static_prefix:
+            installed = Installed(OPTIONS.static_prefix)
+        else:
+            installed = Installed.of_build(self.subproject_build(), self.work / "static_root")
         self.assertEqual(list(installed.libraries.glob("libferry.so*")), [])
         program = folder / "consumer"
         command(*OPTIONS.cxx, "-std=c++20", folder / "consumer.cpp", "-o", program, *installed.flags("--static"))
@@ -240,8 +282,14 @@ class Consumers(unittest.TestCase):
                 with self.assertRaisesRegex(AssertionError, complaint):
                     command(projects / program, library)
 
-    def test_meson(self):
-        folder = self.wanted("meson", "meson", "git", project="meson")
+    @classmethod
+    def subproject_build(cls):
+        """A build of the README's program with ferry as a subproject, static and without CUDA; made once."""
+        folder = cls.work / "subproject"
+        if (folder / "build" / "done").exists():
+            return folder / "build"
+        shutil.copytree(HERE / "meson", folder)
+        (folder / "consumer.cpp").write_text(readme_program(), encoding="utf-8")
         copy = folder / "subprojects" / "ferry"
         for name in command("git", "-C", ROOT, "ls-files", "-co", "--exclude-standard").splitlines():
             if (ROOT / name).is_file():
@@ -250,9 +298,15 @@ class Consumers(unittest.TestCase):
         build = folder / "build"
         environment = {**os.environ, "CXX": " ".join(OPTIONS.cxx)}
         parts = [f"-Dferry:{part}=false" for part in ("tests", "examples", "benchmarks", "tools")]
-        command("meson", "setup", build, folder, "-Doptimization=0", "-Ddebug=false", *parts, env=environment)
+        command("meson", "setup", build, folder, "-Doptimization=0", "-Ddebug=false", "-Ddefault_library=static",
+                "-Dferry:cuda=disabled", *parts, env=environment)
         command("ninja", "-C", build)
-        self.run_program(build / "consumer")
+        (build / "done").touch()
+        return build
+
+    def test_meson(self):
+        self.wanted("meson", "meson", "git")
+        self.run_program(self.subproject_build() / "consumer")
 
 
 if __name__ == "__main__":
