@@ -52,6 +52,9 @@ def includes_of(root, path):
                 if (root / "include" / "ferry") in target.parents or (root / "src") in target.parents:
                     yield text.count("\n", 0, found.start()) + 1, target
                 break
+        else:
+            if quote == '"' and (root / "src") in path.parents:
+                yield text.count("\n", 0, found.start()) + 1, name
 
 
 def room_of(root, path):
@@ -132,6 +135,10 @@ def check(root):
             problems.append(f"{path.relative_to(root)}: '{room}' is not a room of floor '{floor}' (tools/house.py)")
         graph[path] = set()
         for line, target in includes_of(root, path):
+            if isinstance(target, str):
+                problems.append(f'{path.relative_to(root)}:{line} includes "{target}", which is not there; a private header is '
+                                "named relative to the file that includes it")
+                continue
             check_order(root, path, line, target, problems)
             check_rooms(root, path, line, target, problems, used)
             graph[path].add(target)

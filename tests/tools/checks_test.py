@@ -95,6 +95,72 @@ class Floors(Tree):
     def test_an_empty_tree_is_a_problem(self):
         self.check(1, "no source file")
 
+    def test_a_room_does_not_include_one_that_comes_after_it(self):
+        self.put("src/rpc/futures/task.cpp", '#include "../calls/call_report.hpp"\n')
+        self.put("src/rpc/calls/call_report.hpp", '#include "../methods/method_table.hpp"\n')
+        self.put("src/rpc/methods/method_table.hpp", "")
+        problems = self.check(1, "src/rpc/futures/task.cpp:1 includes src/rpc/calls/call_report.hpp: room 'calls' comes after room 'futures'")
+        self.assertIn("floors: 3 files, 1 problems", problems)
+
+    def test_sources_may_include_the_class_that_their_room_is_part_of_and_headers_may_not(self):
+        self.put("src/rpc/worker/worker_core.hpp", "")
+        self.put("src/rpc/calls/call.cpp", '#include "../worker/worker_core.hpp"\n')
+        self.check(0)
+        self.put("src/rpc/calls/call_report.hpp", '#include "../worker/worker_core.hpp"\n')
+        self.check(1, "src/rpc/calls/call_report.hpp:1 includes src/rpc/worker/worker_core.hpp")
+
+    def test_an_unknown_room_is_a_problem(self):
+        self.put("src/rpc/misc/things.cpp", "")
+        self.check(1, "'misc' is not a room of floor 'rpc'")
+
+    def test_an_exception_that_is_not_needed_is_a_problem(self):
+        self.put("src/rpc/calls/call.cpp", "")
+        self.check(1, "src/rpc/calls/call.cpp does not include src/rpc/references/table/reference_table.hpp any more")
+
+    def test_private_headers_are_named_relative_to_the_file(self):
+        self.put("src/rpc/worker/worker_core.hpp", "")
+        self.put("src/rpc/worker/worker.cpp", '#include "rpc/worker/worker_core.hpp"\n')
+        self.check(1, "src/rpc/worker/worker.cpp:1 includes \"rpc/worker/worker_core.hpp\", which is not there")
+
+
+class OneFile(Tree):
+    def check(self, status, *expected):
+        result = self.tool("check_one_file.py", "--cxx", COMPILER)
+        self.assertEqual(result.returncode, status, result.stdout + result.stderr)
+        for text in expected:
+            self.assertIn(text, result.stdout)
+
+    def setUp(self):
+        super().setUp()
+        self.put("include/ferry/base/name.hpp", "#pragma once\nnamespace ferry { int name(); }\n")
+        self.put("src/ferry.cpp", '#include "base/name.cpp"\n#include "base/other.cpp"\n')
+        self.put("src/base/name.cpp", "#include <ferry/base/name.hpp>\nint ferry::name() { return 1; }\n")
+        self.put("src/base/other.cpp", "")
+
+    def test_a_right_tree_passes(self):
+        self.check(0, "2 compilations, 0 problems")
+
+    def test_a_source_that_is_not_listed_or_listed_twice_is_a_problem(self):
+        self.put("src/base/forgotten.cpp", "")
+        self.check(1, "src/base/forgotten.cpp is not listed in src/ferry.cpp")
+        self.put("src/ferry.cpp", '#include "base/forgotten.cpp"\n#include "base/gone.cpp"\n#include "base/name.cpp"\n'
+                 '#include "base/other.cpp"\n#include "base/other.cpp"\n')
+        self.check(1, "lists base/gone.cpp, which does not exist", "lists base/other.cpp twice")
+
+    def test_an_unnamed_namespace_directly_in_ferry_is_a_problem(self):
+        inner = "namespace {\nint hidden() { return 1; }\n}  // namespace\n"
+        use = "int used() { return hidden(); }\n"
+        self.put("src/base/other.cpp", f"namespace ferry {{\n{inner}{use}}}  // namespace ferry\n")
+        self.check(1, "src/base/other.cpp:2: an unnamed namespace outside of ferry::detail")
+        self.put("src/base/other.cpp", f"namespace ferry::detail {{\n{inner}{use}}}  // namespace ferry::detail\n")
+        self.check(0)
+
+    def test_names_that_clash_are_a_problem(self):
+        for name in ("name", "other"):
+            self.put(f"src/base/{name}.cpp", "namespace ferry::detail {\nnamespace {\n[[maybe_unused]] int twice() { return 2; }\n"
+                     "}  // namespace\n}  // namespace ferry::detail\n")
+        self.check(1, "src/ferry.cpp after all public headers", "redefinition")
+
 
 class Headers(Tree):
     def check(self, status, *expected):
