@@ -62,7 +62,7 @@ class reference_handle {
 };
 
 /// Whether calls of this method ask for the object only, and so need no turn at it.
-bool only_asks_for_object(std::uint64_t method) noexcept;
+bool only_queries_object(std::uint64_t method) noexcept;
 
 /// The references that go into one message, which they leave with or are taken back from.
 class handed_references final : public handle_writer {
