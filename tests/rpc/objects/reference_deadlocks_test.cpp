@@ -234,7 +234,7 @@ TEST_CASE("two handlers that wait for each other's objects: one of them is told 
       const std::vector<std::string> ends{outcome(first), outcome(second)};
       CHECK(((ends[0].empty() && ends[1] == "would_deadlock") || (ends[1].empty() && ends[0] == "would_deadlock")));
       const auto& refused = ends[0].empty() ? second : first;
-      for (const char* text : {"desk::ask", "desk::take", "that one waits for this call", "object_traits"}) {
+      for (const char* text : {"desk::ask", "desk::take", "which waits for this call", "object_traits"}) {
         expect_error(errc::would_deadlock, text, [&] { (void)refused.get(); });
       }
       CHECK(a.rpc_sync<&desk::take>(0) + b.rpc_sync<&desk::take>(0) == 1);
