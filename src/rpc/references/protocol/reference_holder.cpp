@@ -157,9 +157,9 @@ void reference_protocol::leave_out(const peer_incarnation& peer, reference_effec
   const auto open = transfers_.lower_bound({peer, 0});
   const std::uint64_t first =
       open == transfers_.end() || open->first.peer != peer ? record.transfers + 1 : open->first.number;
-  if (first == record.told_below) return;
+  if (first == record.watermark_sent) return;
   record.left_out = 0;
-  record.told_below = first;
+  record.watermark_sent = first;
   effects.controls.push_back({peer, about_transfer(reference_control::kind::watermark, first)});
 }
 
