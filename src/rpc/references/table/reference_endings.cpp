@@ -22,22 +22,23 @@ void reference_table::add_held_forks(std::vector<std::shared_ptr<reference_state
 
 void reference_table::gone(worker_id id, incarnation_id incarnation) noexcept {
   change([&](reference_effects& effects, consequences&) {
-    const peer_incarnation who{id, incarnations_known_ ? incarnation : incarnation_id{}};
-    protocol_.gone(who, effects);
-    leaving_.erase(who);
-    outboxes_.erase(who);
-    std::erase_if(watched_, [&](const watched& each) { return each.to == who; });
+    const peer_incarnation peer{id, incarnations_known_ ? incarnation : incarnation_id{}};
+    protocol_.gone(peer, effects);
+    leaving_.erase(peer);
+    outboxes_.erase(peer);
+    std::erase_if(watched_, [&](const watched& each) { return each.to == peer; });
   });
 }
 
 void reference_table::leaving(worker_id id, incarnation_id incarnation) noexcept {
   std::vector<std::shared_ptr<reference_state>> ended;
   {
-    const peer_incarnation who{id, incarnations_known_ ? incarnation : incarnation_id{}};
+    const peer_incarnation peer{id, incarnations_known_ ? incarnation : incarnation_id{}};
     const std::lock_guard lock(mutex_);
-    if (protocol_.is_gone(who)) return;
-    leaving_.insert(who);
-    for (auto each = forks_.lower_bound(held_fork{who, {}}); each != forks_.end() && each->first.owner == who; ++each) {
+    if (protocol_.is_gone(peer)) return;
+    leaving_.insert(peer);
+    for (auto each = forks_.lower_bound(held_fork{peer, {}}); each != forks_.end() && each->first.owner == peer;
+         ++each) {
       if (auto held = each->second.lock()) ended.push_back(std::move(held));
     }
   }
@@ -76,7 +77,8 @@ void reference_table::clean_up(deadline until, bool alone) {
   send_controls();
   if (!wait(quiet)) {
     log(log_level::warning,
-        fmt::format("{}: references are still in flight at the shutdown's deadline; it goes on", name_of(self_)));
+        fmt::format("{}: references are still in flight at the shutdown's deadline; the shutdown continues",
+                    name_of(self_)));
   }
   std::vector<std::shared_ptr<reference_state>> ended;
   change([&](reference_effects& effects, consequences&) {
