@@ -280,8 +280,7 @@ template <class Archive, class T>
 void save(Archive& archive, const rref<T>& ref) {
   static_assert(std::is_same_v<Archive, wire_output_archive>,
                 "ferry: an rref cannot be saved: it is valid only in its group, and a saved copy would not keep the "
-                "object alive. Save what "
-                "to_here() returns");
+                "object alive. Save what to_here() returns");
   if constexpr (std::is_same_v<Archive, wire_output_archive>) detail::write_reference(archive, ref.handle());
 }
 template <class Archive, class T>

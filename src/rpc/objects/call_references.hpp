@@ -24,8 +24,7 @@ struct call_references {
   object_id target_id;
   ref_ptr<owned_object> creation;  ///< the object that it makes
   object_id creation_id;
-  ref_ptr<owned_object>
-      made_before;  ///< the object, if an earlier copy of this call makes it: this one is only answered
+  ref_ptr<owned_object> made_before;  ///< made by an earlier copy of this call: this copy is only answered
   call_chain chain;
   std::optional<device_map> way_back;  ///< inverse of the request's own placement, for the answer
   std::exception_ptr refusal;          ///< why the handler must not run
