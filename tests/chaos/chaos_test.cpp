@@ -1,7 +1,7 @@
-// Eight workers that call each other without pause, while they are killed, restarted, stopped, resumed, cut off, and made to leave
-// and come back. Every call ends, what comes back is right, and nothing is left behind.
+// Eight workers that call each other without pause while they are killed, restarted, suspended, resumed, disconnected,
+// and made to leave and rejoin. Every call ends, results are correct, and no resources leak.
 //
-// FERRY_CHAOS_SECONDS (10) says how long, FERRY_CHAOS_SEED what happens; the seed of a run is printed.
+// FERRY_CHAOS_SECONDS (10) sets the duration, FERRY_CHAOS_SEED the sequence of events; the seed of a run is printed.
 
 #include <array>
 #include <atomic>
@@ -42,10 +42,10 @@ constexpr auto lease = 1000ms;
 
 std::string name_of(int slot) { return "w-" + std::to_string(slot); }
 
-// ---- what they call
+// ---- the functions that they call
 
 int add(int a, int b) { return a + b; }
-// One more for each worker on the way.
+// Adds one for each worker on the route.
 int relay(const std::vector<std::string>& way, int value) {
   if (way.empty()) return value + 1;
   return ferry::rpc_sync<relay>(way.front(), std::vector<std::string>(way.begin() + 1, way.end()), value + 1);
@@ -60,7 +60,7 @@ ferry::tensor twice(ferry::tensor t) {
   for (std::int64_t i = 0; i != t.numel(); ++i) values[i] *= 2;
   return t;
 }
-// Ends when its caller gives up, at the latest.
+// Ends at the latest when its caller gives up.
 int dawdle() {
   std::mutex mutex;
   std::condition_variable_any never;
@@ -68,8 +68,8 @@ int dawdle() {
   (void)never.wait_for(lock, ferry::this_call().stop_token(), 200ms, [] { return false; });
   return 3;
 }
-std::atomic<int> told{0};
-void tell(int) { ++told; }
+std::atomic<int> received{0};
+void count_one_way(int) { ++received; }
 
 // ---- a worker
 
@@ -99,7 +99,7 @@ class member {
       : meeting_(std::move(meeting)), name_(std::move(name)), seed_(seed) {}
 
   void join() {
-    // A predecessor that is dead, or that this process was itself, may take a lease to be known as such.
+    // The death of a predecessor, or of this process's earlier incarnation, may take a lease to be detected.
     self_ = ferry::init_rpc({.name = name_,
                              .rank = ferry::any_rank,
                              .init_method = meeting_,
@@ -109,10 +109,10 @@ class member {
                              .init_timeout = 60s,
                              .exit_timeout = 5s});
     stop_ = false;
-    for (unsigned i = 0; i != 2; ++i) threads_.emplace_back([this, i] { call_everybody(seed_ + i); });
+    for (unsigned i = 0; i != 2; ++i) threads_.emplace_back([this, i] { call_all(seed_ + i); });
   }
-  /// Ends all calls first.
-  void part(bool graceful) {
+  /// Ends all calls, then leaves or shuts down.
+  void stop_worker(bool graceful) {
     stop_ = true;
     for (auto& each : threads_) each.join();
     threads_.clear();
@@ -144,8 +144,8 @@ class member {
     ++calls_;
     const auto begin = ferry::clock::now();
     make(call);
-    // Two seconds, a nap of this process in between, and a busy machine.
-    if (ferry::clock::now() - begin > 20s) count_unexpected("a call that took more than 20 s");
+    // Two seconds of timeout, a suspension of this process, and a busy machine.
+    if (ferry::clock::now() - begin > 20s) count_unexpected("a call took more than 20 s");
   }
   template <class Call>
   void make(const Call& call) {
@@ -162,15 +162,15 @@ class member {
     }
   }
 
-  void call_everybody(unsigned seed) {
+  void call_all(unsigned seed) {
     std::mt19937 random(seed);
     const auto below = [&](int limit) { return std::uniform_int_distribution<int>(0, limit - 1)(random); };
-    const auto somebody = [&] { return name_of(below(workers)); };
+    const auto any_worker = [&] { return name_of(below(workers)); };
     constexpr std::array<std::chrono::milliseconds, 3> limits{20ms, 200ms, 2000ms};
     while (!stop_ && !self_.fenced()) {
-      const std::string whom = somebody();
+      const std::string callee = any_worker();
       const ferry::timeout limit = limits[static_cast<std::size_t>(below(3))];
-      const ferry::to there{whom, {.timeout = limit}};
+      const ferry::to there{callee, {.timeout = limit}};
       switch (below(7)) {
         case 0: {
           const int a = below(1000);
@@ -179,7 +179,7 @@ class member {
         }
         case 1: {
           std::vector<std::string> way;
-          for (int i = below(4); i != 0; --i) way.push_back(somebody());
+          for (int i = below(4); i != 0; --i) way.push_back(any_worker());
           const int expected = static_cast<int>(way.size()) + 1;
           attempt([&] { return self_.rpc_sync<relay>(there, way, 0) == expected; });
           attempt([&] { return self_.rpc_sync<relay_later>(there, way, 0) == expected; });
@@ -219,7 +219,7 @@ class member {
         }
         default:
           attempt([&] {
-            self_.notify<tell>(there, 1);
+            self_.notify<count_one_way>(there, 1);
             return true;
           });
       }
@@ -238,13 +238,13 @@ class member {
   std::atomic<long> unexpected_{0};
 };
 
-// What must be as before once a worker has left: the library keeps its threads for the next one, but no more of them.
+// Resources that must not grow once a worker has left: the library keeps its threads for the next one, but adds none.
 struct leftovers {
   std::size_t threads = entries_of("/proc/self/task");
   std::size_t descriptors = entries_of("/proc/self/fd");
 };
 
-void tell_what_is_left(const std::string& name) {
+void print_leftovers(const std::string& name) {
   std::string text = name + " still has";
   for (const auto& each : std::filesystem::directory_iterator("/proc/self/task")) {
     std::string about;
@@ -258,12 +258,12 @@ void tell_what_is_left(const std::string& name) {
   std::fprintf(stderr, "%s\n", text.c_str());
 }
 
-// Arguments: init method, name, seed. Obeys "leave" (and comes back), "break", "stop"; comes back when it was fenced.
+// Arguments: init method, name, seed. Commands: "leave" (and rejoin), "break", "stop"; rejoins after it was fenced.
 const ferry_test::role chaos_member("chaos member", [](const std::vector<std::string>& arguments) {
   ferry::set_log_level(ferry::log_level::error);
   member self(arguments.at(0), arguments.at(1), static_cast<unsigned>(std::stoul(arguments.at(2))));
   self.join();
-  self.part(true);
+  self.stop_worker(true);
   const leftovers before;
   self.join();
   std::mutex mutex;
@@ -282,14 +282,14 @@ const ferry_test::role chaos_member("chaos member", [](const std::vector<std::st
     std::string what;
     {
       std::unique_lock lock(mutex);
-      // Polls for a fence: nothing tells of it but calls that fail.
+      // Polls for a fence: only failing calls report it.
       (void)changed.wait_for(lock, 20ms, [&] { return !order.empty(); });
       what = order;
     }
     done = what == "stop";
     if (what == "break") ferry_test::break_connections();
     if (done || what == "leave" || self.fenced()) {
-      self.part(!self.fenced());
+      self.stop_worker(!self.fenced());
       if (!done) self.join();
     }
     if (!what.empty()) {
@@ -299,13 +299,13 @@ const ferry_test::role chaos_member("chaos member", [](const std::vector<std::st
     }
   }
   reader.join();
-  // Threads that took the place of handlers that waited go by themselves.
+  // Threads that replaced waiting handlers end by themselves.
   leftovers after;
   for (const auto until = ferry::clock::now() + 30s; ferry::clock::now() < until; after = {}) {
     if (after.threads <= before.threads && after.descriptors <= before.descriptors) break;
     std::this_thread::yield();
   }
-  if (after.threads > before.threads || after.descriptors > before.descriptors) tell_what_is_left(arguments.at(1));
+  if (after.threads > before.threads || after.descriptors > before.descriptors) print_leftovers(arguments.at(1));
   std::ostringstream text;
   text << self.report() << ' ' << before.threads << ' ' << after.threads << ' ' << before.descriptors << ' '
        << after.descriptors;
@@ -322,7 +322,9 @@ long setting(const char* variable, long usual) {
 
 using namespace chaos_test;
 
-TEST_CASE("workers that are killed, stopped, cut off and restarted: every call ends, and is right") {
+TEST_CASE(
+    "workers that are killed, suspended, disconnected and restarted: every call ends with a correct result or an "
+    "error") {
   const auto length = std::chrono::seconds(setting("FERRY_CHAOS_SECONDS", 10));
   const auto seed =
       static_cast<unsigned>(setting("FERRY_CHAOS_SEED", static_cast<long>(std::random_device()() % 100000)));
@@ -341,11 +343,11 @@ TEST_CASE("workers that are killed, stopped, cut off and restarted: every call e
   };
   std::vector<std::unique_ptr<child_process>> group;
   for (int slot = 0; slot != workers; ++slot) group.push_back(start(slot));
-  std::vector<ferry::clock::time_point> asleep(workers);  // until then; zero: awake
+  std::vector<ferry::clock::time_point> suspended(workers);  // suspended until then; zero: running
   std::array<int, 4> happened{};
-  const auto wake = [&](bool all) {
+  const auto resume = [&](bool all) {
     for (int slot = 0; slot != workers; ++slot) {
-      auto& until = asleep[static_cast<std::size_t>(slot)];
+      auto& until = suspended[static_cast<std::size_t>(slot)];
       if (until == ferry::clock::time_point() || (!all && ferry::clock::now() < until)) continue;
       group[static_cast<std::size_t>(slot)]->kill(SIGCONT);
       until = {};
@@ -353,10 +355,10 @@ TEST_CASE("workers that are killed, stopped, cut off and restarted: every call e
   };
   for (const auto end = ferry::clock::now() + length; ferry::clock::now() < end;) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50 + below(300)));  // the pace of events
-    wake(false);
+    resume(false);
     const int slot = below(workers);
     auto& child = group[static_cast<std::size_t>(slot)];
-    if (asleep[static_cast<std::size_t>(slot)] != ferry::clock::time_point()) continue;
+    if (suspended[static_cast<std::size_t>(slot)] != ferry::clock::time_point()) continue;
     const int what = below(4);
     ++happened[static_cast<std::size_t>(what)];
     switch (what) {
@@ -367,13 +369,13 @@ TEST_CASE("workers that are killed, stopped, cut off and restarted: every call e
         break;
       case 1:
         child->kill(SIGSTOP);
-        asleep[static_cast<std::size_t>(slot)] = ferry::clock::now() + std::chrono::milliseconds(100 + below(2500));
+        suspended[static_cast<std::size_t>(slot)] = ferry::clock::now() + std::chrono::milliseconds(100 + below(2500));
         break;
       case 2: child->write_line("leave"); break;
       default: child->write_line("break");
     }
   }
-  wake(true);
+  resume(true);
   for (const auto& each : group) each->write_line("stop");
   long calls = 0;
   long good = 0;
@@ -388,18 +390,18 @@ TEST_CASE("workers that are killed, stopped, cut off and restarted: every call e
     CHECK(word == "done");
     CHECK(static_cast<bool>(answer));
     CHECK(figures[2] == 0);           // wrong results
-    CHECK(figures[3] == 0);           // errors that nothing explains
+    CHECK(figures[3] == 0);           // unexplained errors
     CHECK(figures[5] <= figures[4]);  // threads
     CHECK(figures[7] <= figures[6]);  // descriptors
     CHECK(child.wait() == 0);
     calls += figures[0];
     good += figures[1];
   }
-  MESSAGE(calls << " calls by those that lived to tell, " << good << " of them answered; killed " << happened[0]
-                << ", stopped " << happened[1] << ", left and came back " << happened[2] << ", cut off "
+  MESSAGE(calls << " calls by surviving workers, " << good << " of them answered; killed " << happened[0]
+                << ", suspended " << happened[1] << ", left and rejoined " << happened[2] << ", disconnected "
                 << happened[3]);
   CHECK(good > 0);
-  // Nobody is left in the group, not even as a name.
+  // The group has no other members left, not even a name.
   ferry::worker last = ferry::init_rpc({.name = "last",
                                         .rank = ferry::any_rank,
                                         .init_method = meeting,

@@ -1,8 +1,9 @@
-// Eight workers that make objects, share references to them in every way, call them and let go of them, while messages are
-// lost, late, doubled and overtaken, and some of the workers are killed. At the end everybody lets go of everything: then
-// nobody counts anything any more, and no object is alive.
+// Eight workers that make objects, share references to them in every way, call them and release them, while messages
+// are lost, late, duplicated and reordered, and some of the workers are killed. At the end all workers release all
+// references: then all figures are zero and no object is alive.
 //
-// FERRY_SOAK_SECONDS (2) says how long each group lives, FERRY_SOAK_SEED what happens; the seed of a run is printed.
+// FERRY_SOAK_SECONDS (2) sets the duration of each group, FERRY_SOAK_SEED the sequence of events; the seed of a run is
+// printed.
 
 #include <array>
 #include <atomic>
@@ -40,7 +41,7 @@ namespace references_soak {
 constexpr int workers = 8;
 constexpr auto heartbeat = 200ms;
 constexpr auto lease = 8s;
-constexpr std::size_t most_kept = 64;  // references by one worker
+constexpr std::size_t most_kept = 64;  // references per worker
 
 std::string name_of(int slot) { return "worker" + std::to_string(slot); }
 
@@ -49,7 +50,7 @@ std::string name_of(int slot) { return "worker" + std::to_string(slot); }
 class thing;
 using things = std::vector<rref<thing>>;
 
-/// An object refers only to older ones: who refers to itself in a circle lives for ever.
+/// An object refers only to older ones: a cycle of references would keep its objects alive for ever.
 class thing {
  public:
   thing(int value, things kids) : value_(value), kids_(std::move(kids)) { ++alive; }
@@ -60,15 +61,15 @@ class thing {
     mark_ = 0;
   }
   [[nodiscard]] int value() const {
-    if (mark_ != intact) std::abort();  // it is used after its end
+    if (mark_ != intact) std::abort();  // used after destruction
     return value_;
   }
   void touch(int) { (void)value(); }
   [[nodiscard]] things kids() const { return kids_; }
   [[nodiscard]] std::vector<things> family() const { return {kids_, {}, kids_}; }
-  /// A new object, which has this one's kids.
+  /// A new object with this one's kids.
   [[nodiscard]] std::shared_ptr<thing> derive() const { return std::make_shared<thing>(value_ + 1, kids_); }
-  /// Calls the others one through the other.
+  /// Calls the others in a chain, each from the previous one.
   [[nodiscard]] int meet(const things& others) const {
     if (others.empty()) return 1;
     return 1 + others.front().rpc_sync<&thing::meet>(things(others.begin() + 1, others.end()));
@@ -115,16 +116,16 @@ struct ferry::object_traits<references_soak::reentrant_thing> {
 
 namespace references_soak {
 
-// ---- what a worker keeps
+// ---- the references that a worker keeps
 
 struct kept {
   rref<thing> ref;
-  bool proved = false;  // it has been used when its owner knew of it: from then on the object must not go
+  bool proved = false;  // used after its owner confirmed it: from then on the object must stay alive
 };
 
 std::mutex bag_mutex;
-std::vector<kept> bag;    // guarded by bag_mutex, as the next one
-bool bag_closed = false;  // nothing is kept any more
+std::vector<kept> bag;    // guarded by bag_mutex, like the next one
+bool bag_closed = false;  // keep() discards references from now on
 std::atomic<long> uses{0};
 
 using dice = std::mt19937;
@@ -159,7 +160,7 @@ void drop_one(dice& random) {
 }
 void prove(const rref<thing>& ref, bool known) {
   ++uses;
-  if (!known) return;  // it goes with whoever sent it, if that one is killed
+  if (!known) return;  // it is lost if its sender is killed
   const std::lock_guard lock(bag_mutex);
   for (kept& each : bag) {
     if (each.ref.handle().get() == ref.handle().get()) each.proved = true;
@@ -179,7 +180,7 @@ things some_kept(dice& random, int most) {
   return result;
 }
 
-// ---- what they call
+// ---- the functions that they call
 
 int one() { return 1; }
 std::unique_ptr<thing> make_on_heap(int value, things kids) { return std::make_unique<thing>(value, std::move(kids)); }
@@ -191,7 +192,7 @@ std::unique_ptr<thing> fail_to_make(int value, const things&) {
   throw std::invalid_argument("no thing of value " + std::to_string(value));
 }
 
-/// Keeps some, calls one, sends all on, and returns others.
+/// Keeps some references, calls one, sends all on, and returns others.
 std::vector<things> share(const std::vector<things>& groups, const std::vector<std::string>& way) {
   dice& random = thread_dice();
   things all;
@@ -204,7 +205,7 @@ std::vector<things> share(const std::vector<things>& groups, const std::vector<s
   const std::vector<std::string> rest(way.begin() + 1, way.end());
   if (below(random, 3) == 0) {
     auto sent = ferry::rpc_async<share>(way.front(), std::vector<things>{all}, rest);
-    return {some_kept(random, 2), all};  // its own call goes on
+    return {some_kept(random, 2), all};  // the call that it made continues
   }
   return ferry::rpc_sync<share>(way.front(), std::vector<things>{all}, rest);
 }
@@ -228,7 +229,7 @@ int fetch_and_add(const things& all) {
 
 // ---- a worker
 
-/// What calls end with where messages get lost and workers die.
+/// Errors of calls that are expected where messages are lost and workers die.
 bool may_happen(errc kind) {
   switch (kind) {
     case errc::rpc_timeout:
@@ -242,7 +243,7 @@ bool may_happen(errc kind) {
     default: return false;
   }
 }
-/// What else there is if the objects may not exist.
+/// Also the errors that are expected if the objects may not exist.
 bool may_happen_without_object(errc kind) {
   return may_happen(kind) || kind == errc::reference_deleted || kind == errc::bad_result || kind == errc::bad_arguments;
 }
@@ -276,14 +277,14 @@ class member {
   void begin() {
     for (unsigned i = 0; i != 3; ++i) threads_.emplace_back([this, i] { play(seed_ * 10 + i); });
   }
-  /// Ends all calls, and lets go of everything.
+  /// Ends all calls, and releases all references.
   void stop() {
     stop_ = true;
     for (auto& each : threads_) each.join();
     threads_.clear();
     close_bag();
   }
-  /// What is left, in words; empty: nothing.
+  /// What is left, as text; empty: nothing.
   [[nodiscard]] std::string leftovers() const {
     std::string text;
     for (const auto& [figure, value] : self_.debug_info()) {
@@ -340,7 +341,7 @@ class member {
     } catch (const std::exception& e) {
       unexpected(what, e.what());
     }
-    if (ferry::clock::now() - begin > 60s) unexpected(what, "it took more than a minute");
+    if (ferry::clock::now() - begin > 60s) unexpected(what, "took more than a minute");
   }
   void unexpected(const char* what, const char* why) {
     ++unexpected_;
@@ -422,8 +423,8 @@ class member {
     constexpr std::array<std::chrono::milliseconds, 3> limits{20ms, 200ms, 2000ms};
     while (!stop_ && !self_.fenced()) {
       const ferry::timeout limit = limits[static_cast<std::size_t>(below(random, 3))];
-      const std::string whom = name_of(below(random, workers));
-      const ferry::to there{whom, {.timeout = limit}};
+      const std::string callee = name_of(below(random, workers));
+      const ferry::to there{callee, {.timeout = limit}};
       switch (below(random, 10)) {
         case 0:
         case 1: create(random, there); break;
@@ -451,7 +452,8 @@ class member {
   std::atomic<long> unexpected_{0};
 };
 
-// "break"; "calm": no more faults; "stop": answers "stopped" or "fenced"; "left": answers with what is left; "leave": answers with its report.
+// Commands: "break"; "calm" ends the faults; "stop" is answered with "stopped" or "fenced", "left" with what is left,
+// "leave" with the report.
 const ferry_test::role soak_member("soak member", [](const std::vector<std::string>& arguments) {
   ferry::set_log_level(ferry::log_level::off);
   member self(arguments);
@@ -508,7 +510,7 @@ void run(const soak& how) {
   for (int slot = 0; slot != workers; ++slot) group.push_back(start(slot));
   for (const auto& each : group) REQUIRE(each->read_line() == "joined");
 
-  // Two kills, and connections that break all the time.
+  // A few kills, and connections that break all the time.
   const auto begin = ferry::clock::now();
   int killed = 0;
   while (ferry::clock::now() < begin + length) {
@@ -541,11 +543,11 @@ void run(const soak& how) {
   std::string left;
   bool calm = false;
   do {
-    if (!calm && ferry::clock::now() > stopped + 5s) {  // they may take for ever
+    if (!calm && ferry::clock::now() > stopped + 5s) {  // with faults it may never settle
       calm = true;
       all([](int, child_process& child) { child.write_line("calm"); });
     }
-    std::this_thread::sleep_for(50ms);  // the pace of questions
+    std::this_thread::sleep_for(50ms);  // the polling interval
     left.clear();
     all([](int, child_process& child) { child.write_line("left"); });
     all([&](int slot, child_process& child) {
@@ -568,13 +570,13 @@ void run(const soak& how) {
     for (long& each : figures) answer >> each;
     CHECK(word == "done");
     CHECK(static_cast<bool>(answer));
-    CHECK(figures[3] == 0);  // errors that nothing explains
+    CHECK(figures[3] == 0);  // unexplained errors
     CHECK(child.wait() == 0);
     actions += figures[0];
     good += figures[1];
     used += figures[2];
   });
-  MESSAGE(actions << " actions by those that lived to tell, " << good << " with success, " << used
+  MESSAGE(actions << " actions by surviving workers, " << good << " with success, " << used
                   << " uses of objects; killed " << killed << ", nothing was left after " << settled.count() << " ms");
   CHECK(used > 0);
 }
@@ -592,6 +594,7 @@ TEST_CASE("a soak of references ends with nothing left, while messages are lost 
 TEST_CASE("a soak of references ends with nothing left, while workers are killed and started again") {
   run({"dynamic", true, false});
 }
-TEST_CASE("a soak of references ends with nothing left, in spite of everything") {
+TEST_CASE(
+    "a soak of references ends with nothing left, with lost messages and workers that are killed and started again") {
   run({"dynamic, faulty", true, true});
 }

@@ -1,31 +1,31 @@
 #pragma once
 
-// How the calls on one object that references lead to are run.
+// How calls on an object that references refer to are scheduled.
 
 #include <cstdint>
 
 namespace ferry::inline v0 {
 
-/// Which calls on one object may run at a time. Calls that wait for their turn hold no thread.
+/// Which calls on one object may run concurrently. Calls that wait for their turn hold no thread.
 enum class execution : std::uint8_t {
-  concurrent,  ///< as many as come: the object guards itself
-  ordered,  ///< those of one caller one after the other, in the order in which it made them; callers do not wait for each other
-  exclusive,  ///< one at a time, in the order in which they arrive, but for those whose references are yet to be confirmed
+  concurrent,  ///< no limit: the object synchronises itself
+  ordered,     ///< one at a time per caller, in the order in which it made them; callers do not wait for each other
+  exclusive,   ///< one at a time, in order of arrival, except that a call with unconfirmed references can be overtaken
 };
 
 /// Customisation point: specialise it for the type of an object that remote() makes or rref<T>(value) holds.
 ///
 ///     template <> struct ferry::object_traits<counter> {
 ///       static constexpr auto execution = ferry::execution::exclusive;
-///       static constexpr bool reentrant = true;   // optional; false if it is not there
+///       static constexpr bool reentrant = true;   // optional; default: false
 ///     };
 ///
-/// A call has its turn from when its handler begins until it has answered: one that waits, or awaits, for others lets nobody
-/// else in. If `reentrant`, it gives its turn away for as long as it waits, so that others may see, and change, the object
-/// between two steps of it. A call that would wait for a handler which itself waits for that call (a handler calls its own
-/// object, directly or through others, or the result that remote() is to have there) fails with errc::would_deadlock, unless
-/// the object is reentrant. One-way calls and remote() wait for nobody, and are never refused. docs/references.md says which
-/// circles are found.
+/// A call has its turn from the start of its handler until it has answered, including while it waits for or awaits
+/// others. If `reentrant`, it releases its turn while it waits, so other calls may read and change the object between
+/// two of its steps. A call that would wait for a handler which itself waits for that call (a handler calls its own
+/// object, directly or through others, or the result that remote() is to have there) fails with errc::would_deadlock,
+/// unless the object is reentrant. One-way calls and remote() do not wait, and are never refused. docs/references.md
+/// says which cycles are detected.
 template <class T>
 struct object_traits;
 

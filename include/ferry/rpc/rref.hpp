@@ -1,7 +1,7 @@
 #pragma once
 
-// References to objects of other workers: remote<f>(worker, args...) leaves the result of f where it is made, and rref<T>
-// leads to it. docs/references.md has the protocol.
+// References to objects of other workers: remote<f>(worker, args...) leaves the result of f where it is made, and
+// rref<T> refers to it. docs/references.md has the protocol.
 
 #include <concepts>
 #include <cstddef>
@@ -30,18 +30,19 @@ inline constexpr bool is_rref = false;
 template <class T>
 inline constexpr bool is_rref<rref<T>> = true;
 
-/// What every reference is asked, whatever its type.
+/// Queries common to all references, whatever their type.
 class reference_base {
  public:
   [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(handle_); }
   [[nodiscard]] bool is_owner() const { return handle_.is_owner(); }
   [[nodiscard]] worker_info owner() const { return handle_.owner(); }
   [[nodiscard]] std::string owner_name() const { return handle_.owner().name(); }
-  /// The owner knows of this reference. Always so at the owner, and in a handler for those among its arguments.
+  /// The owner has registered this reference. Always true at the owner, and in a handler for references among its
+  /// arguments.
   [[nodiscard]] bool confirmed_by_owner() const { return handle_.confirmed(); }
-  /// Complete once the owner has made the object, or for a reference that was received: knows of it. Has the error of the call
-  /// that was to make the object, but not that of the function, which is the object's. A handler that waits for it while the
-  /// object waits for that handler gets errc::would_deadlock.
+  /// Complete once the owner has made the object, or, for a received reference, has registered it. Fails with the error
+  /// of the call that was to make the object; an exception of the called function is the object's error instead. A
+  /// handler that waits for it while the object waits for that handler gets errc::would_deadlock.
   [[nodiscard]] future<void> created() const { return handle_.created(); }
 
   // For the library.
@@ -54,7 +55,7 @@ class reference_base {
   reference_handle handle_;
 };
 
-/// What to_here() runs at the owner.
+/// The function that to_here() runs at the owner.
 template <class T>
 const T& value_of(const T& object) {
   return object;
@@ -76,26 +77,28 @@ consteval bool leads_to() {
 
 template <auto F, class T, method_flavour Flavour>
 consteval void check_object() {
-  static_assert(
-      leads_to<T, typename parts_of<F, Flavour>::object>(),
-      "ferry: this function works on objects of another type than the reference leads to, which is no base of it");
+  static_assert(leads_to<T, typename parts_of<F, Flavour>::object>(),
+                "ferry: this function works on objects of another type, which is not a base of the type that the "
+                "reference refers to");
 }
 
 }  // namespace detail
 
-/// A reference to an object that one worker, its owner, has; nothing moves until it is fetched. Copies share one reference, and
-/// an rref that is sent, as argument, result, or anywhere inside them, is a further one at its receiver. The object lives as
-/// long as anybody in the group has a reference to it, and while calls on it run. T needs a serialiser only where values are
-/// fetched, and need not be movable.
+/// A reference to an object of one worker, its owner; nothing is transferred until the object is fetched. Copies share
+/// one reference. Sending an rref, as argument, result, or anywhere inside them, creates another reference at the
+/// receiver. The object lives as long as any worker in the group has a reference to it, and while calls on it run. T
+/// needs a serialiser only where values are fetched, and need not be movable.
 ///
-/// When the owner dies or leaves, every use ends with errc::peer_lost. A reference held by a worker that dies counts no more.
-/// Thread-safe as std::shared_ptr is: different handles may be used at once.
+/// When the owner dies or leaves, every use fails with errc::peer_lost. References held by a worker that dies are
+/// released. Thread-safe as std::shared_ptr is: different handles may be used at once.
 ///
-/// Calls on an object whose tensors are on devices come after what was queued on it before (docs/references.md).
+/// Calls on an object whose tensors are on devices are ordered after work that was queued on it before
+/// (docs/references.md).
 ///
-/// Every member but the constructors, bool and comparisons throws errc::invalid_argument on an empty one, and, but for the
-/// questions (is_owner, owner, ...), what the reference has failed with: the error of the call that was to make the object
-/// if that call itself failed (timeout, lost peer), errc::reference_deleted after shutdown, errc::peer_lost.
+/// Every member but the constructors, bool and comparisons throws errc::invalid_argument on an empty one, and, except
+/// for the queries (is_owner, owner, ...), the error the reference has failed with: the error of the call that was to
+/// make the object if that call itself failed (timeout, lost peer), errc::reference_deleted after shutdown,
+/// errc::peer_lost.
 template <class T>
 class rref : public detail::reference_base {
  public:
@@ -103,7 +106,8 @@ class rref : public detail::reference_base {
 
   /// Empty.
   rref() noexcept = default;
-  /// An object of the current worker, made from the value, or in place. No message is sent. Throw errc::not_initialized.
+  /// An object of the current worker, made from the value, or in place. No message is sent. Throws
+  /// errc::not_initialized.
   template <class U>
     requires(!detail::is_rref<std::remove_cvref_t<U>> && !std::same_as<std::remove_cvref_t<U>, std::in_place_t> &&
              !std::same_as<std::remove_cvref_t<U>, detail::reference_handle> && std::is_constructible_v<T, U>)
@@ -113,15 +117,15 @@ class rref : public detail::reference_base {
   explicit rref(std::in_place_t, A&&... args)
       : reference_base(detail::reference_handle::own(
             std::make_unique<detail::owned_value_of<T>>([&] { return T(std::forward<A>(args)...); }))) {}
-  /// A reference to a base: calls find it in the object.
+  /// Converts to a reference to a base: calls use the base part of the object.
   template <class Derived>
     requires(!std::same_as<Derived, T> && std::is_base_of_v<T, Derived> && std::is_convertible_v<Derived*, T*>)
   rref(const rref<Derived>& other) noexcept : reference_base(other.handle()) {}  // NOLINT(google-explicit-constructor)
 
-  /// At the owner: the object itself. Waits until it has been made, as created() does. Lives as long as a reference does. The
-  /// current streams of the thread wait for all that devices were given to do on it; what a handler goes on to queue is waited
-  /// for by whoever uses the object next. Throws what the function that was to make it threw, errc::device_failure, and
-  /// errc::not_owner elsewhere.
+  /// At the owner: the object itself. Waits until it has been made, as created() does. Valid as long as a reference
+  /// exists. The thread's current streams wait for all device work queued on the object; the object's next user waits
+  /// for work that the handler queues after this. Throws what the function that was to make it threw,
+  /// errc::device_failure, and errc::not_owner elsewhere.
   [[nodiscard]] std::add_lvalue_reference_t<T> local_value() const {
     if constexpr (std::is_void_v<T>) {
       (void)handle_.local().value_made();
@@ -129,8 +133,9 @@ class rref : public detail::reference_base {
       return handle_.local().template as<T>();
     }
   }
-  /// A copy of the object, fetched at each call; at the owner made from the object itself. Waits until it has been made. The
-  /// current streams of the thread wait for its tensors that are on devices. Throws what the function that was to make it threw.
+  /// A copy of the object, fetched at each call; at the owner copied from the object itself. Waits until it has been
+  /// made. The current streams of the thread wait for its tensors that are on devices. Throws what the function that
+  /// was to make it threw.
   T to_here(const call_options& options = {}) const {
     if constexpr (std::is_void_v<T>) {
       rpc_sync<&detail::await_object>(options);
@@ -169,7 +174,7 @@ class rref : public detail::reference_base {
     auto call = begin<F, detail::method_flavour::object_call>(options, detail::call_mode::waiting);
     return detail::finish_sync<F, detail::method_flavour::object_call>(call, args...);
   }
-  /// The same without waiting. The object stays until the call has ended.
+  /// The same without waiting. The object is kept alive until the call has ended.
   template <auto F, class... A>
   [[nodiscard]] auto rpc_async(const A&... args) const {
     return rpc_async<F>(call_options{}, args...);
@@ -179,7 +184,7 @@ class rref : public detail::reference_base {
     auto call = begin<F, detail::method_flavour::object_call>(options, detail::call_mode::later);
     return detail::finish_async<F, detail::method_flavour::object_call>(call, args...);
   }
-  /// The same without a reply. A one-way call that is overtaken by the end of the last reference is dropped.
+  /// The same without a reply. A one-way call that arrives after the last reference has ended is dropped.
   template <auto F, class... A>
   void notify(const A&... args) const {
     notify<F>(call_options{}, args...);
@@ -201,7 +206,7 @@ class rref : public detail::reference_base {
         detail::finish_creation<F, detail::method_flavour::object_creation>(call, args...));
   }
 
-  /// Whether both lead to one object.
+  /// Whether both refer to the same object.
   friend bool operator==(const rref& a, const rref& b) noexcept { return a.handle_ == b.handle_; }
   friend std::string to_string(const rref& ref) { return ref.handle_.describe(type_name<T>()); }
   template <class Traits>
@@ -214,9 +219,9 @@ class rref : public detail::reference_base {
 
  private:
   template <auto F, detail::method_flavour Flavour>
-  detail::outgoing_call begin(const call_options& options, detail::call_mode whom) const {
+  detail::outgoing_call begin(const call_options& options, detail::call_mode mode) const {
     detail::check_object<F, T, Flavour>();
-    return detail::outgoing_call(handle_, options, detail::usable_method<F, Flavour>(), whom);
+    return detail::outgoing_call(handle_, options, detail::usable_method<F, Flavour>(), mode);
   }
 };
 
@@ -231,14 +236,14 @@ class any_rref : public detail::reference_base {
   template <class T>
   any_rref(const rref<T>& ref) noexcept : reference_base(ref.handle()) {}  // NOLINT(google-explicit-constructor)
 
-  /// The object as a T (or a base of what it is): a use of it throws errc::reference_mismatch if it is none.
+  /// The object as a T (or a base of what it is): uses throw errc::reference_mismatch if it is not a T.
   template <class T>
   [[nodiscard]] rref<T> as() const {
     return rref<T>(handle_);
   }
-  /// The name of the object's type (ferry::type_name), once it has been made; asked for by the first of all handles that share
-  /// this reference, and again after a failure: later calls return the same future. Fails with what the function that was to
-  /// make it threw, and as any call does.
+  /// The name of the object's type (ferry::type_name), once it has been made; requested once for all handles that share
+  /// this reference, and again after a failure: later calls return the same future. Fails with what the function that
+  /// was to make it threw, and like any call.
   [[nodiscard]] future<std::string> type() const { return handle_.type(); }
 
   friend bool operator==(const any_rref& a, const any_rref& b) noexcept { return a.handle_ == b.handle_; }
@@ -260,23 +265,22 @@ auto create(std::shared_ptr<worker_core> worker, const to& destination, const A&
 
 }  // namespace detail
 
-/// Calls F on another worker (or this one), where its result stays as an object, and returns a reference to it at once. All
-/// that rpc_sync takes: functions, member functions, tasks, and make<T>, whose object is made in place. What F throws
-/// becomes the object's error, which whoever uses it gets. Errors known before anything is sent are thrown here; when the call
-/// itself fails (timeout, lost peer), the reference fails, for good. Thread-safe.
+/// Calls F on another worker (or this one), where its result stays as an object, and returns a reference to it at once.
+/// Takes everything that rpc_sync takes: functions, member functions, tasks, and make<T>, whose object is made in
+/// place. What F throws becomes the object's error, which every use of it throws. Errors known before anything is sent
+/// are thrown here; when the call itself fails (timeout, lost peer), the reference fails permanently. Thread-safe.
 template <auto F, class... A>
 [[nodiscard]] auto remote(const to& destination, const A&... args) {
   return detail::create<detail::resolve<F, A...>::function>(detail::current_worker(), destination, args...);
 }
 
-// References travel between workers, and nowhere else: a file or a text would not keep the object alive.
+// References can be sent between workers only: a file or a text would not keep the object alive.
 
 template <class Archive, class T>
 void save(Archive& archive, const rref<T>& ref) {
-  static_assert(
-      std::is_same_v<Archive, wire_output_archive>,
-      "ferry: an rref cannot be saved: it means something only in its group, and only while it counts. Save what "
-      "to_here() returns");
+  static_assert(std::is_same_v<Archive, wire_output_archive>,
+                "ferry: an rref cannot be saved: it is valid only in its group, and a saved copy would not keep the "
+                "object alive. Save what to_here() returns");
   if constexpr (std::is_same_v<Archive, wire_output_archive>) detail::write_reference(archive, ref.handle());
 }
 template <class Archive, class T>

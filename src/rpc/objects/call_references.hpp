@@ -15,34 +15,35 @@
 
 namespace ferry::inline v0::detail {
 
-/// What a request that is being served has to do with references: which object it is for, which it makes, what it waits for
-/// before its handler may begin.
+/// Reference state of a request that is being served: the object that it is for, the object that it makes, and what
+/// must arrive before its handler may begin.
 struct call_references {
   explicit call_references(incoming_call& call) : turn(call) {}
 
-  ref_ptr<owned_object> target;  ///< that the request is for
+  ref_ptr<owned_object> target;  ///< the object that the request is for
   object_id target_id;
-  ref_ptr<owned_object> creation;  ///< that it makes
+  ref_ptr<owned_object> creation;  ///< the object that it makes
   object_id creation_id;
-  ref_ptr<owned_object> made_before;  ///< by an earlier arrival of this call: it is only answered
+  ref_ptr<owned_object> made_before;  ///< made by an earlier copy of this call: this copy is only answered
   call_chain chain;
-  std::optional<device_map> way_back;  ///< of its own placement, for the answer
+  std::optional<device_map> way_back;  ///< inverse of the request's own placement, for the answer
   std::exception_ptr refusal;          ///< why the handler must not run
-  std::exception_ptr late;             ///< the same, because its time is over
-  object_turns::place turn;            ///< at the target
-  bool takes_no_turn = false;          ///< it only asks for the object
-  bool given_up = false;               ///< it was to make an object, but its caller has given that up, or it came twice
+  std::exception_ptr late;             ///< the same, set at its deadline
+  object_turns::place turn;            ///< in the target's turns
+  bool takes_no_turn = false;          ///< it only queries the object
+  bool given_up = false;               ///< it was to make an object, but its caller gave it up, or it is a duplicate
   std::atomic<bool> answered{false};
-  std::atomic<bool> begun{false};  ///< or told that it must not
+  std::atomic<bool> begun{false};  ///< or refused
   timer_id limit = timer_id::none;
   work* at_limit = nullptr;
-  std::atomic<int> missing{1};  ///< confirmations, and one for who counts them
+  std::atomic<int> missing{1};  ///< outstanding confirmations, plus one for admit() itself
   [[nodiscard]] std::string what_is_missing() const {
     if (begun.load()) return {};
-    return made_before ? "the call that makes its object already" : "the owners of references among its arguments";
+    return made_before ? "an earlier copy of this call, which makes its object"
+                       : "the owners of references among its arguments";
   }
 
-  // Of turn_waits.
+  // Used by turn_waits.
   bool makes_behind_turn = false;
   bool in_waits = false;
   incoming_call* previous_wait = nullptr;

@@ -15,7 +15,7 @@ namespace {
 
 bool has_streams(device where) { return !operations_of(where.kind).immediate; }
 
-void let_wait(const object_mark& mark, std::span<const stream> streams) {
+void make_wait(const object_mark& mark, std::span<const stream> streams) {
   for (const event& each : mark.events) stream_among(streams, each.device()).wait(each);
   if (mark.reads) mark.reads->let_streams_wait(streams);
 }
@@ -23,7 +23,7 @@ void let_wait(const object_mark& mark, std::span<const stream> streams) {
 }  // namespace
 
 // With the mutex held.
-void object_order::learn(std::span<const stream> streams) {
+void object_order::add_devices(std::span<const stream> streams) {
   for (const stream& each : streams) {
     const device where = each.device();
     if (!has_streams(where) || std::find(devices_.begin(), devices_.end(), where) != devices_.end()) continue;
@@ -62,7 +62,7 @@ void object_order::begin(std::span<const stream> streams, std::span<const device
 object_order::marks object_order::let_streams_wait(std::span<const stream> streams, bool current_too) const {
   marks all = now();
   for (const auto& each : all) {
-    let_wait(*each, streams);
+    make_wait(*each, streams);
     if (!current_too) continue;
     for (const event& mark : each->events) {
       const stream current = current_stream(mark.device());
@@ -82,7 +82,7 @@ void object_order::leave_mark(std::span<const stream> streams, const marks& befo
   mark->reads = std::move(reads);
   const std::lock_guard lock(mutex_);
   marks_.reserve(marks_.size() + 1);
-  learn(all);
+  add_devices(all);
   std::erase_if(marks_,
                 [&](const auto& each) { return std::find(before.begin(), before.end(), each) != before.end(); });
   if (!mark->events.empty() || mark->reads) marks_.push_back(std::move(mark));
@@ -113,12 +113,12 @@ object_order::end::end(object_order& order) noexcept {
       all = order.marks_;
       users = order.users_;
     }
-    for (const auto& each : all) let_wait(*each, fresh->own);
+    for (const auto& each : all) make_wait(*each, fresh->own);
     for (const stream& user : users) stream_among(fresh->own, user.device()).wait(user);
     fresh->scope.emplace(fresh->own);
     streams_ = std::move(fresh);
   } catch (const std::exception& problem) {
-    log_problem("an object goes without waiting for its devices", problem);
+    log_problem("an object is destroyed without waiting for the work of its devices", problem);
   }
 }
 

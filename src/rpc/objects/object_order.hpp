@@ -1,6 +1,6 @@
 #pragma once
 
-// When the tensors of an object may be used: which of the work that devices were given on it they have yet to do.
+// Orders uses of an object's tensors: tracks the device work queued on the object that may not have finished.
 
 #include <atomic>
 #include <memory>
@@ -15,37 +15,38 @@
 
 namespace ferry::inline v0::detail {
 
-/// The end of what one call, or whoever else, has queued on an object.
+/// Marks the end of the device work that one call, or other code, has queued on an object.
 struct object_mark {
   std::vector<event> events;
-  std::shared_ptr<const read_marks> reads;  ///< behind the copies of its tensors in the answer
+  std::shared_ptr<const read_marks> reads;  ///< after the copies of its tensors into the answer
 };
 
-/// One of each object. Whoever queues work on it has streams that wait for all marks there are, and leaves a mark of its own,
-/// which takes their place. Nothing is known of the object's tensors: the marks are in all streams that may have got to do
-/// with them. Thread-safe. Functions throw errc::bad_device, errc::device_failure.
+/// One per object. Code that queues work on the object first makes its streams wait for all existing marks, then leaves
+/// its own mark, which replaces them. The object's tensors are unknown here, so marks are recorded in all streams that
+/// may have used them. Thread-safe. Functions throw errc::bad_device, errc::device_failure.
 class object_order {
  public:
-  /// What somebody's streams have waited for.
+  /// The marks that a user's streams have waited for.
   using marks = std::vector<std::shared_ptr<const object_mark>>;
 
-  /// There is nothing to order: the object has had to do with no streams.
+  /// True while no stream has used the object: there is nothing to order.
   [[nodiscard]] bool idle() const noexcept { return !in_use_.load(std::memory_order_acquire); }
-  /// Besides those of `streams`, the calling thread's current streams of these devices have to do with the object.
+  /// Records `streams`, and the calling thread's current streams of `devices` that `streams` does not cover, as users
+  /// of the object.
   void begin(std::span<const stream> streams, std::span<const device> devices);
-  /// `streams`, and the calling thread's current streams of other devices, wait for all marks. If `current_too`, so do the
-  /// current ones where those of `streams` are others.
+  /// `streams`, and the calling thread's current streams of other devices, wait for all marks. If `current_too`, the
+  /// current streams also wait where they differ from those of `streams`.
   marks let_streams_wait(std::span<const stream> streams, bool current_too = false) const;
-  /// Leaves a mark behind what the same streams were given so far, instead of `before`, which they have waited for.
-  /// `reads` may be filled later. If it throws, nothing has changed.
+  /// Leaves a mark after the work queued on the same streams so far; it replaces `before`, which they have waited for.
+  /// `reads` may be filled later. Strong guarantee.
   void leave_mark(std::span<const stream> streams, const marks& before,
                   std::shared_ptr<const read_marks> reads = nullptr);
-  /// The calling thread's current streams use the object's memory: it is used again only after what they have been given by the
-  /// time the object goes.
+  /// Records the calling thread's current streams as users of the object's memory: the memory is reused only after the
+  /// work that they have been given by the time the object is destroyed.
   void add_users();
 
-  /// While one lives, what the calling thread destroys is given back after all work on the object. Never throws: what cannot
-  /// be ordered is logged.
+  /// While one exists, memory that the calling thread frees is reused only after all work on the object. Never throws:
+  /// failures to order it are logged.
   class end {
    public:
     explicit end(object_order& order) noexcept;
@@ -59,8 +60,8 @@ class object_order {
   };
 
  private:
-  void learn(std::span<const stream> streams);
-  // Those of `given`, and current ones of the devices that are not among theirs.
+  void add_devices(std::span<const stream> streams);
+  // The streams of `given`, and the current streams of recorded devices that they do not cover.
   [[nodiscard]] std::vector<stream> streams_for(std::span<const stream> given) const;
   [[nodiscard]] marks now() const;
 

@@ -43,7 +43,7 @@ void object_turns::begun::add(incoming_call& call) noexcept {
   last_ = &call;
 }
 
-// Without the mutex. What is launched may be over, and gone, at once.
+// Without the mutex. A launched call may end and be destroyed at once.
 void object_turns::begun::launch() noexcept {
   while (incoming_call* call = first_) {
     place& own = call->references_->turn;
@@ -52,11 +52,11 @@ void object_turns::begun::launch() noexcept {
       call->launch();
       continue;
     }
-    // There is one at a time: the next step gets the turn once this one has run, or waits.
+    // One at a time: the next step gets the turn once this one has run, or waits.
     own.item.call = call;
     own.item.run = [](work* self) noexcept {
       incoming_call& of = *static_cast<place::step_item*>(self)->call;
-      const context_ptr keep = context_ptr::share(&of);  // the step, which keeps it, is over soon
+      const context_ptr keep = context_ptr::share(&of);  // the step, which keeps the call alive, ends soon
       work* const step = std::exchange(of.references_->turn.step, nullptr);
       of.resume_use();
       step->run(step);
@@ -93,7 +93,7 @@ void object_turns::take_place(incoming_call& call) {
     in = &found->second;
   }
   if (!policy_.reentrant) {
-    // Who calls without waiting cannot wait for ever.
+    // A chain has only turns of calls that wait: one-way calls cannot deadlock.
     const auto holds = [&](const held_turn& turn) {
       return in->running && turn.object == own.target_id && turn.lane == at.lane_key.id &&
              turn.number == in->running->references_->turn.number;
@@ -102,8 +102,8 @@ void object_turns::take_place(incoming_call& call) {
       at.passes = true;
       own.refusal =
           make_error(errc::would_deadlock,
-                     fmt::format("it would wait for its turn at {}, which {} has, and that one waits for this call; {}",
-                                 call.describe_target(), in->running->describe_plainly(), way_out_of_deadlock));
+                     fmt::format("it would wait for its turn at {}, held by {}, which waits for this call; {}",
+                                 call.describe_target(), in->running->describe_plainly(), deadlock_advice));
       return;
     }
     at.number = ++numbers_;
@@ -140,8 +140,8 @@ void object_turns::ready(incoming_call& call) noexcept {
   now.launch();
 }
 
-// With the mutex held: of one that has not begun. Those behind it may be ready where it was not.
-void object_turns::stand_aside(incoming_call& call, begun& now) noexcept {
+// With the mutex held: withdraws a call that has not begun. Calls queued behind it may be ready although it was not.
+void object_turns::withdraw(incoming_call& call, begun& now) noexcept {
   place& own = call.references_->turn;
   if (own.early) {
     remove(early_, call);
@@ -161,7 +161,7 @@ bool object_turns::refuse(incoming_call& call, std::exception_ptr why) noexcept 
     const std::lock_guard lock(mutex_);
     place& own = call.references_->turn;
     if (own.running || own.left || own.passes) return false;
-    stand_aside(call, now);
+    withdraw(call, now);
     call.references_->refusal = std::move(why);
     if (own.ready) now.add(call);
   }
@@ -179,7 +179,7 @@ void object_turns::made(execution_policy policy) noexcept {
       remove(early_, *call);
       place& own = call->references_->turn;
       own.early = false;
-      take_place(*call);  // nobody has the turn yet, so it refuses none
+      take_place(*call);  // no call has the turn yet, so none is refused
       if (own.ready && own.passes) now.add(*call);
     }
     advance(all_, now);
@@ -188,7 +188,7 @@ void object_turns::made(execution_policy policy) noexcept {
   now.launch();
 }
 
-// With the mutex held. Null: in none.
+// With the mutex held. Null: the call is in no lane.
 object_turns::lane* object_turns::find(const place& of) noexcept {
   if (!of.in_lane) return nullptr;
   if (of.lane_key == lane_of_all) return &all_;
@@ -196,7 +196,7 @@ object_turns::lane* object_turns::find(const place& of) noexcept {
   return found == lanes_.end() ? nullptr : &found->second;
 }
 
-// With the mutex held: who has the turn that a place in a lane is for; null: nobody.
+// With the mutex held: the call that has the turn in a place's lane; null: none.
 const incoming_call* object_turns::running_in(const place& of) const noexcept {
   if (of.lane_key == lane_of_all) return all_.running;
   const auto found = lanes_.find(of.lane_key);
@@ -212,7 +212,7 @@ void object_turns::leave_lane(const place& of) noexcept {
   if (--found->second.calls == 0) lanes_.erase(found);
 }
 
-// With the mutex held: gives the turn to the next one, if nobody has it.
+// With the mutex held: gives the turn to the next call unless one has it.
 void object_turns::advance(lane& of, begun& now) noexcept {
   if (of.running) return;
   if (returning_call* next = of.first_returning) {
@@ -223,7 +223,7 @@ void object_turns::advance(lane& of, begun& now) noexcept {
     admitted_.notify_all();
     return;
   }
-  // Steps go before calls that have yet to begin.
+  // Steps take precedence over calls that have not begun.
   if (incoming_call* next = of.first_stepping) {
     of.running = next;
     take_step(of, *next);
@@ -243,7 +243,7 @@ void object_turns::advance(lane& of, begun& now) noexcept {
   now.add(*next);
 }
 
-// With the mutex held: the oldest step of the first call that has one; if it has more, it queues again.
+// With the mutex held: takes the oldest step of the first call that has one; if that call has more, it is queued again.
 void object_turns::take_step(lane& of, incoming_call& call) noexcept {
   place& own = call.references_->turn;
   of.first_stepping = std::exchange(own.next_stepping, nullptr);
@@ -260,8 +260,8 @@ void object_turns::take_step(lane& of, incoming_call& call) noexcept {
   of.last_stepping = &call;
 }
 
-// With the mutex held: threads of a call that has answered go on without a turn.
-void object_turns::let_return(lane& of, const incoming_call& call) noexcept {
+// With the mutex held: lets threads of a call that has answered continue without a turn.
+void object_turns::release_returning(lane& of, const incoming_call& call) noexcept {
   returning_call** link = &of.first_returning;
   of.last_returning = nullptr;
   while (returning_call* each = *link) {
@@ -285,14 +285,14 @@ void object_turns::leave(incoming_call& call) noexcept {
     if (own.left) return;
     own.left = true;
     if (own.early) {
-      stand_aside(call, now);
+      withdraw(call, now);
     } else if (lane* in = find(own)) {
       if (in->running == &call) {
         in->running = nullptr;
       } else if (!own.running) {
-        remove(in->waiting, call);  // its turn has not come: it was dropped
+        remove(in->waiting, call);  // it was dropped before its turn
       }
-      if (own.stepping) {  // what still runs of it takes no turn
+      if (own.stepping) {  // its remaining steps take no turn
         incoming_call** link = &in->first_stepping;
         incoming_call* before = nullptr;
         while (*link != &call) {
@@ -305,7 +305,7 @@ void object_turns::leave(incoming_call& call) noexcept {
         steps = std::exchange(own.first_step, nullptr);
         own.last_step = nullptr;
       }
-      let_return(*in, call);
+      release_returning(*in, call);
       advance(*in, now);
       leave_lane(own);
     }
@@ -371,7 +371,7 @@ void object_turns::post(incoming_call& call, work* step) noexcept {
   now.launch();
 }
 
-// ---------------------------------------------------------------- who waits for whom
+// ---------------------------------------------------------------- the wait graph
 
 void object_turns::set_maker(incoming_call* call) noexcept {
   const std::lock_guard lock(mutex_);
@@ -383,7 +383,7 @@ object_turns::obstacle object_turns::obstacle_of(const incoming_call& call) cons
   const place& own = call.references_->turn;
   if (own.early) return {maker_, {}};
   if (own.left || !own.in_lane) return {};
-  // Of a reentrant object nobody keeps the turn.
+  // On a reentrant object no call keeps the turn while it waits.
   if (own.running) return {nullptr, {call.references_->target_id, own.lane_key.id, own.number}, true};
   const incoming_call* running = running_in(own);
   if (!running) return {};
@@ -398,7 +398,7 @@ std::string object_turns::describe_wait(const incoming_call& call) const {
   if (!own.in_lane) return {};
   const incoming_call* running = running_in(own);
   if (!running) return own.ready ? "" : "the owners of references among its arguments";
-  return fmt::format("its turn at {}, which {} has", call.describe_target(), running->describe_plainly());
+  return fmt::format("its turn at {}, held by {}", call.describe_target(), running->describe_plainly());
 }
 
 // ---------------------------------------------------------------- executors

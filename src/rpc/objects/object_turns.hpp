@@ -1,6 +1,6 @@
 #pragma once
 
-// Which of the calls on one object run, and which wait for their turn.
+// Schedules the calls on one object: which run, and which wait for their turn.
 
 #include <condition_variable>
 #include <cstdint>
@@ -22,7 +22,7 @@ class incoming_call;
 class worker_core;
 class owned_object;
 
-/// Where the continuations of a call on a reentrant object run: in its turns. Part of the call.
+/// Runs the continuations of a call on a reentrant object in the call's turns. Part of the call.
 class turn_executor final : public executor {
  public:
   explicit turn_executor(incoming_call& call) : call_(call) {}
@@ -30,23 +30,23 @@ class turn_executor final : public executor {
   [[nodiscard]] const std::shared_ptr<worker_core>& worker() const noexcept;
 
  private:
-  incoming_call& call_;  // whoever has something to post holds its context
+  incoming_call& call_;  // code that posts holds the call's context
 };
 
-/// Calls that wait, by the places that they have.
+/// Waiting calls in the order of their places.
 struct call_queue {
   incoming_call* first = nullptr;
   incoming_call* last = nullptr;
 };
-/// A thread of a call that comes back from a wait.
+/// A thread of a call that waits to get the turn back.
 struct returning_call {
   incoming_call* call = nullptr;
   bool admitted = false;
   returning_call* next = nullptr;
 };
-/// Calls of which one has the turn at a time.
+/// A set of calls of which one at a time has the turn.
 struct turn_lane {
-  int calls = 0;  ///< that have entered and not left
+  int calls = 0;  ///< number that have entered and not left
   incoming_call* running = nullptr;
   returning_call* first_returning = nullptr;
   returning_call* last_returning = nullptr;
@@ -55,32 +55,32 @@ struct turn_lane {
   call_queue waiting;
 };
 
-/// The calls on one object, in the order in which they arrived. Calls that need no turn pass through. Thread-safe.
+/// The calls on one object, in order of arrival. Calls that need no turn pass through. Thread-safe.
 ///
-/// Calls wait in lanes: one for the object if they exclude each other, one for each caller if those of one caller are ordered:
-/// whoever has taken the id of a dead worker does not wait behind what that one has called.
-/// In each lane one call has the turn. It keeps it until it has answered; if the object is reentrant it gives it away while it
-/// waits, and takes it again, before newcomers, when the wait is over. Between its steps a coroutine then runs only what its
-/// turn_executor lets run. A call that could not begin yet (its references are not confirmed) holds up those behind it if they
-/// are ordered; where calls exclude each other they pass it.
+/// Calls wait in lanes: one lane per object if it is `exclusive`, one per caller incarnation if it is `ordered`, so
+/// that a worker that has taken over the id of a dead one does not wait behind the dead one's calls. In each lane one
+/// call has the turn and keeps it until it has answered. On a reentrant object a call releases the turn while it waits,
+/// and takes it again, ahead of new calls, after the wait; the steps of a coroutine then run only through its
+/// turn_executor. A call that cannot begin yet (its references are not confirmed) blocks the calls behind it if they
+/// are `ordered`; `exclusive` calls overtake it.
 ///
-/// Only enter() allocates memory: everything that follows happens in what it has got.
+/// Only enter() allocates memory; all later operations use memory allocated there.
 class object_turns {
   using lane = turn_lane;
   using lane_map = std::map<peer_incarnation, lane>;
 
  public:
-  /// Where a call stands. Belongs to the call; guarded by the object's turns.
+  /// A call's position. Part of the call; guarded by the object's mutex.
   struct place {
     explicit place(incoming_call& call) : threads(call) {}
 
     bool early = false;  ///< the object has not been made
     bool in_lane = false;
     bool passes = false;        ///< needs no turn
-    bool ready = false;         ///< it could begin but for its turn
+    bool ready = false;         ///< it can begin as soon as it has its turn
     bool running = false;       ///< it has begun
-    bool left = false;          ///< it has answered: what still runs of it needs no turn
-    peer_incarnation lane_key;  ///< the caller; of id -1: that of all
+    bool left = false;          ///< it has answered: its remaining steps need no turn
+    peer_incarnation lane_key;  ///< the caller; id -1: the lane of all callers
     std::uint64_t number = 0;   ///< of its turn
 
    private:
@@ -88,53 +88,53 @@ class object_turns {
     struct step_item : work {
       incoming_call* call = nullptr;
     };
-    incoming_call* previous = nullptr;  // in the list of those that wait
+    incoming_call* previous = nullptr;  // in the list of waiting calls
     incoming_call* next = nullptr;
     incoming_call* next_launched = nullptr;
-    // Steps of a coroutine that wait for the turn, oldest first; then the one that has got it.
+    // Steps of a coroutine that wait for the turn, oldest first; `step` is the one that has the turn.
     work* first_step = nullptr;
     work* last_step = nullptr;
-    bool stepping = false;  // in the lane's list of those that have steps
+    bool stepping = false;  // in the lane's list of calls that have steps
     incoming_call* next_stepping = nullptr;
     work* step = nullptr;
     step_item item;
-    lane_map::node_type spare;  // for a lane of its own, if it turns out to need one
+    lane_map::node_type spare;  // for a new lane, if the call needs one
     turn_executor threads;
   };
 
-  /// A call has arrived. Its place is kept from now on. Of one that would wait for a call that itself waits for it, the
-  /// refusal is set. Throws std::bad_alloc; then nothing has happened, and it has no place.
+  /// A call has arrived; it keeps its place from now on. Sets the refusal of a call that would wait for a call that
+  /// itself waits for it. Throws std::bad_alloc; then the call has no place. Strong guarantee.
   void enter(incoming_call& call);
-  /// The call could begin: does so, now or when its turn comes.
+  /// The call can begin: begins it now or when its turn comes.
   void ready(incoming_call& call) noexcept;
-  /// A call that has not begun shall be answered with that error, without waiting for its turn. False: it has begun.
+  /// Answers a call that has not begun with that error, without waiting for its turn. Returns false if it has begun.
   bool refuse(incoming_call& call, std::exception_ptr why) noexcept;
-  /// The object has been made, or its making has failed, and calls may begin.
+  /// The object has been made, or its creation has failed: calls may begin.
   void made(execution_policy policy) noexcept;
   /// The call has answered.
   void leave(incoming_call& call) noexcept;
-  /// A thread of the call waits, or no longer does: blocks until it has the turn again.
+  /// Brackets a wait of a thread of the call: pause() releases the turn, resume() blocks until the call has it again.
   void pause(incoming_call& call) noexcept;
   void resume(incoming_call& call) noexcept;
-  /// Runs a step of a call whose handler has returned, when it has the turn again.
+  /// Runs a step of a call whose handler has returned as soon as the call has the turn again.
   void post(incoming_call& call, work* step) noexcept;
 
-  // ---- for those who look for calls that wait for each other
+  // ---- for deadlock detection
 
-  /// The call that makes the object is at work, or (null) not any more. Whoever uses it sees to it that it stays.
+  /// Sets the running call that makes the object, or (null) clears it. Users of the pointer must keep the call alive.
   void set_maker(incoming_call* call) noexcept;
-  /// What keeps a call from ending, as far as that is certain.
+  /// What certainly keeps a call from ending.
   struct obstacle {
-    incoming_call* maker = nullptr;  ///< the object has yet to be made, by that call
-    held_turn turn;                  ///< a call has this turn: another one, or itself. None: its number is 0
-    bool begun = false;              ///< itself
+    incoming_call* maker = nullptr;  ///< the call that has yet to make the object
+    held_turn turn;                  ///< the turn that it waits for, or its own one once begun. None: its number is 0
+    bool begun = false;              ///< `turn` is its own
   };
   [[nodiscard]] obstacle obstacle_of(const incoming_call& call) const;
-  /// What a call that has not begun waits for: "its turn at ..., which ... has". Empty: for a thread.
+  /// What a call that has not begun waits for: "its turn at ..., held by ...". Empty: it waits for a thread.
   [[nodiscard]] std::string describe_wait(const incoming_call& call) const;
 
  private:
-  // Calls, and steps of calls, that may run, in their order.
+  // Calls, and steps of calls, that may run now, in order.
   class begun {
    public:
     void add(incoming_call& call) noexcept;
@@ -148,26 +148,26 @@ class object_turns {
   static void add(call_queue& to, incoming_call& call) noexcept;
   static void remove(call_queue& from, incoming_call& call) noexcept;
   void take_place(incoming_call& call);
-  void stand_aside(incoming_call& call, begun& now) noexcept;
+  void withdraw(incoming_call& call, begun& now) noexcept;
   lane* find(const place& of) noexcept;
   [[nodiscard]] const incoming_call* running_in(const place& of) const noexcept;
   void advance(lane& of, begun& now) noexcept;
   void leave_lane(const place& of) noexcept;
   static void take_step(lane& of, incoming_call& call) noexcept;
-  void let_return(lane& of, const incoming_call& call) noexcept;
+  void release_returning(lane& of, const incoming_call& call) noexcept;
 
   mutable std::mutex mutex_;  // guards what follows
   bool made_ = false;
   execution_policy policy_;
-  std::uint64_t numbers_ = 0;  // of turns, so far
+  std::uint64_t numbers_ = 0;  // turns numbered so far
   incoming_call* maker_ = nullptr;
-  call_queue early_;  // before it was made
+  call_queue early_;  // calls that arrived before the object was made
   lane all_;
-  lane_map lanes_;  // of callers
+  lane_map lanes_;  // by caller
   std::condition_variable admitted_;
 };
 
-/// The worker behind an executor of a call context; null if it is none of the library's.
+/// The worker of a call context's executor; null if the executor is not the library's.
 std::shared_ptr<worker_core> worker_behind(executor* threads) noexcept;
 
 }  // namespace ferry::inline v0::detail

@@ -24,7 +24,7 @@ void owned_object::finish(std::unique_ptr<owned_value> value, std::span<const de
     all.push_back(value->where());
     order_->begin(context ? std::span<const stream>(context->streams()) : std::span<const stream>(), all);
   }
-  if (!claim()) return;  // it had failed before: what was made too late goes
+  if (!claim()) return;  // it had failed before: discard the late value
   value_ = std::move(value);
   const execution_policy policy = value_->policy();
   publish(value_phase);
@@ -64,9 +64,9 @@ void* owned_object::as_other(const std::type_info& type, std::string (*name)(),
   if (!found.address) {
     if (pointee.type && !pointee.address) {
       throw_error(errc::reference_mismatch,
-                  fmt::format("the object is a null {}, and leads to no {}", value_->type_name(), name()));
+                  fmt::format("the object is a null {} and points to no {}", value_->type_name(), name()));
     }
-    throw_error(errc::reference_mismatch, fmt::format("the object is a {}, and no {}", value_->type_name(), name()));
+    throw_error(errc::reference_mismatch, fmt::format("the object is a {}, not a {}", value_->type_name(), name()));
   }
   if (!found.stays) return found.address;
   const std::lock_guard lock(mutex_);

@@ -14,7 +14,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-// Whoever has that turn certainly waits for the call.
+// Whether the call that has that turn certainly waits for `call`.
 bool awaited_by(const call_references& call, const held_turn& turn) {
   const auto is_it = [&](const held_turn& each) {
     return each.certain && each.object == turn.object && each.lane == turn.lane && each.number == turn.number;
@@ -34,8 +34,8 @@ void turn_waits::add(incoming_call& call) noexcept {
   if (first_) first_->references_->previous_wait = &call;
   first_ = &call;
   try {
-    (void)refuse_if_in_circle(call);
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it waits until its time is over
+    (void)refuse_if_in_cycle(call);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it waits until its deadline
   }
 }
 
@@ -44,8 +44,8 @@ void turn_waits::add_maker(incoming_call& call) noexcept {
   call.references_->makes_behind_turn = true;
   call.references_->creation->turns().set_maker(&call);
   try {
-    for (incoming_call* each = first_; each; each = each->references_->next_wait) (void)refuse_if_in_circle(*each);
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the same
+    for (incoming_call* each = first_; each; each = each->references_->next_wait) (void)refuse_if_in_cycle(*each);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): as above
   }
 }
 
@@ -61,7 +61,7 @@ void turn_waits::remove(incoming_call& call) noexcept {
   own.in_waits = false;
 }
 
-// The turn that has to end before the call can: past objects that have yet to be made.
+// The turn that must end before the call can end; follows calls that have yet to make the call's object.
 object_turns::obstacle turn_waits::obstacle_of(const incoming_call& call, std::string* in_words) const {
   const incoming_call* at = &call;
   for (;;) {
@@ -75,7 +75,7 @@ object_turns::obstacle turn_waits::obstacle_of(const incoming_call& call, std::s
 }
 
 // With the mutex held.
-bool turn_waits::refuse_if_in_circle(incoming_call& call) const {
+bool turn_waits::refuse_if_in_cycle(incoming_call& call) const {
   struct step {
     incoming_call* call;
     std::size_t from;
@@ -100,10 +100,10 @@ bool turn_waits::refuse_if_in_circle(incoming_call& call) const {
     std::string text = "it would wait for ";
     (void)obstacle_of(call, &text);
     for (auto each = way.rbegin(); each != way.rend(); ++each) {
-      text += fmt::format(", and that one waits for {}, which waits for ", (*each)->describe_plainly());
+      text += fmt::format(", which waits for {}, which waits for ", (*each)->describe_plainly());
       (void)obstacle_of(**each, &text);
     }
-    text += fmt::format(", and that one waits for this call; {}", way_out_of_deadlock);
+    text += fmt::format(", which waits for this call; {}", deadlock_advice);
     return call.references_->target->turns().refuse(call, make_error(errc::would_deadlock, text));
   }
   return false;

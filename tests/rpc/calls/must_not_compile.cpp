@@ -235,25 +235,25 @@ void use(const ferry::worker& self) {
   self.rpc_sync<take_frozen>("worker1", frozen{});
 #endif
 // [row 94] a function that the object's class does not have is refused in words, in all forms of calls on references
-#if CASE == 41  // expect: this function works on objects of another type than the reference leads to
+#if CASE == 41  // expect: this function works on objects of another type, which is not a base
   object.rpc_sync<&serialisable::get>();
 #endif
-#if CASE == 42  // expect: this function works on objects of another type than the reference leads to
+#if CASE == 42  // expect: this function works on objects of another type, which is not a base
   (void)object.rpc_async<&serialisable::get>();
 #endif
-#if CASE == 43  // expect: this function works on objects of another type than the reference leads to
+#if CASE == 43  // expect: this function works on objects of another type, which is not a base
   (void)object.remote<&serialisable::get>();
 #endif
-#if CASE == 44  // expect: this function works on objects of another type than the reference leads to
+#if CASE == 44  // expect: this function works on objects of another type, which is not a base
   object.notify<&serialisable::get>();
 #endif
-#if CASE == 45  // expect: this function works on objects of another type than the reference leads to
+#if CASE == 45  // expect: this function works on objects of another type, which is not a base
   as_parent.rpc_sync<&child::of_child>();
 #endif
-#if CASE == 46  // expect: this function works on objects of another type than the reference leads to
+#if CASE == 46  // expect: this function works on objects of another type, which is not a base
   as_parent.rpc_sync<look_at>(1);
 #endif
-#if CASE == 47  // expect: this function works on objects of another type than the reference leads to
+#if CASE == 47  // expect: this function works on objects of another type, which is not a base
   object.rpc_sync<add>(1);
 #endif
 #if CASE == \

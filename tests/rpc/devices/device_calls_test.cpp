@@ -1,4 +1,4 @@
-// Calls with tensors on devices, within a process: where they arrive, and in which order devices work on them.
+// Calls with tensors on devices within a process: where tensors arrive, and the order of device work on them.
 
 #include <algorithm>
 #include <array>
@@ -44,7 +44,7 @@ tensor fails_on(const tensor& t) {
   return t;
 }
 
-// On a stream of its own, and back on that of the call.
+// Works on a stream of its own, then returns to the call's stream.
 tensor on_own_stream(const tensor& t) {
   const stream of_call = ferry::current_stream(t.device());
   const stream own = ferry::pool_stream(t.device());
@@ -81,7 +81,7 @@ using namespace device_calls_test;
 
 namespace {
 
-// Every schedule that shows other mistakes.
+// Runs under each schedule of the fake CUDA runtime, since each reveals different errors.
 template <class F>
 void in_every_order(F&& run, int rounds = 4) {
   for (const auto how : {fake_cuda::schedule::newest_first, fake_cuda::schedule::random}) {
@@ -110,7 +110,7 @@ TEST_CASE("[row 196] arguments arrive on the mapped device, and results come bac
   });
 }
 
-TEST_CASE("nobody waits for a device: calls return while no device does anything") {
+TEST_CASE("no thread waits for a device: calls return while no device makes progress") {
   device_group group({map_to("worker1", swapped), nullptr});
   CHECK(value_read(group[0].rpc_sync<&second_of>("worker1", filled(gpu(0), 1))) == 1);
   const auto waits = fake_cuda::host_synchronizations();
@@ -131,7 +131,7 @@ TEST_CASE("nobody waits for a device: calls return while no device does anything
   CHECK(fake_cuda::host_synchronizations() == waits);
 }
 
-TEST_CASE("[row 198] CPU arguments land on a device and come back, and the other way round") {
+TEST_CASE("[row 198] CPU arguments arrive on a device and come back, and the other way round") {
   for (const int index : {0, 3}) {
     const device there = gpu(index);
     CAPTURE(index);
@@ -153,7 +153,7 @@ TEST_CASE("[row 198] CPU arguments land on a device and come back, and the other
         CHECK(value_read(returned) == value);
       }
     });
-    // Once there is memory to go through, nobody waits.
+    // Once staging memory is allocated, no thread waits.
     const auto waits = [] {
       return fake_cuda::host_synchronizations() - fake_cuda::calls(fake_cuda::call::host_alloc);
     };
@@ -164,7 +164,7 @@ TEST_CASE("[row 198] CPU arguments land on a device and come back, and the other
   }
 }
 
-TEST_CASE("a source on the CPU may be written again at once") {
+TEST_CASE("a CPU tensor may be overwritten as soon as it is sent") {
   device_group group({map_to("worker1", {{"cpu", "cuda:0"}}), nullptr});
   tensor t = filled(host, 5);
   tensor back;
@@ -178,7 +178,7 @@ TEST_CASE("a source on the CPU may be written again at once") {
   CHECK(value_read(coming.get()) == 5);
 }
 
-TEST_CASE("foreign memory stays until the device has read it, though nobody waits") {
+TEST_CASE("foreign memory stays until the device has read it, although no thread waits") {
   device_group group({map_to("worker1", {{"cuda:0", "cuda:1"}}), nullptr});
   std::atomic<bool> freed{false};
   ferry::future<tensor> result;
@@ -193,7 +193,7 @@ TEST_CASE("foreign memory stays until the device has read it, though nobody wait
   }
   CHECK(value_read(result.get()) == 42);
   while (!freed) std::this_thread::yield();
-  // The device fails: it reads no more.
+  // After a device failure the device no longer reads.
   const ferry_test::captured_log quiet;
   freed = false;
   fake_cuda::fail(fake_cuda::call::memcpy_peer_async, 719, 1);
@@ -207,7 +207,7 @@ TEST_CASE("foreign memory stays until the device has read it, though nobody wait
   while (!freed) std::this_thread::yield();
 }
 
-TEST_CASE("if a device has failed nobody waits for another one that reads foreign memory") {
+TEST_CASE("after a device failure no thread waits for another device that reads foreign memory") {
   const ferry_test::captured_log quiet;
   device_group group({map_to("worker1", {{"cuda:0", "cuda:1"}, {"cuda:4", "cuda:5"}}), nullptr});
   std::atomic<int> freed{0};
@@ -224,7 +224,7 @@ TEST_CASE("if a device has failed nobody waits for another one that reads foreig
     CHECK(group[0].rpc_sync<number>("worker1") == 7);  // the request has been sent by now
     fake_cuda::break_device(1, 700);
     const auto waits = fake_cuda::calls(fake_cuda::call::stream_synchronize);
-    // Until both have been looked at again, or somebody waits.
+    // Until both have been polled again, or a thread waits.
     const auto looks = fake_cuda::calls(fake_cuda::call::event_query);
     const auto looked = [&] {
       return fake_cuda::calls(fake_cuda::call::event_query) >= looks + 4 ||
@@ -240,7 +240,7 @@ TEST_CASE("if a device has failed nobody waits for another one that reads foreig
   CHECK(group[0].rpc_sync<number>("worker1") == 7);
 }
 
-TEST_CASE("what waits for a device holds nothing else up") {
+TEST_CASE("a call that waits for a device does not delay other calls") {
   device_group group({map_to("worker1", {{"cuda:0", "cpu"}}), nullptr});
   ferry::future<int> waiting;
   {
@@ -248,7 +248,7 @@ TEST_CASE("what waits for a device holds nothing else up") {
     waiting = group[0].rpc_async<device_of>("worker1", filled(gpu(0), 3));
     CHECK(group[0].rpc_sync<number>("worker1") == 7);
     CHECK_FALSE(waiting.ready());
-    // Given up before it has arrived, and neither lost nor run for nobody.
+    // Cancelled before it has arrived: it is neither lost nor run.
     ferry::future<int> unwanted = group[0].rpc_async<device_of>("worker1", filled(gpu(0), 3));
     unwanted.cancel();
     expect_error(errc::call_cancelled, "", [&] { unwanted.get(); });
@@ -306,7 +306,7 @@ TEST_CASE("[row 204] four results on four devices come back by a rotated map, fr
   }
 }
 
-TEST_CASE("[row 205] [row 206] a tensor without a map is an error at once, as often as one likes") {
+TEST_CASE("[row 205] [row 206] a tensor without a map is an error at once, any number of times") {
   device_group group({nullptr, nullptr});
   const tensor t = filled(gpu(0), 1);
   for (int i = 0; i != 12; ++i) {  // more often than there are threads
@@ -318,7 +318,7 @@ TEST_CASE("[row 205] [row 206] a tensor without a map is an error at once, as of
   CHECK(group[0].rpc_sync<number>("worker1") == 7);
 }
 
-TEST_CASE("[row 208] a result without a map is the error of the call, as often as one likes") {
+TEST_CASE("[row 208] a result without a map is the error of the call, any number of times") {
   const ferry_test::captured_log quiet;
   device_group group({nullptr, nullptr});
   for (int i = 0; i != 12; ++i) {
@@ -340,7 +340,7 @@ TEST_CASE("[row 212] what a handler throws for tensors on devices reaches the ca
   }
 }
 
-TEST_CASE("[row 213] [row 214] a handler may work on a stream of its own, also many at once") {
+TEST_CASE("[row 213] [row 214] a handler may work on a stream of its own, also many concurrently") {
   device_group group({map_to("worker1", swapped), nullptr});
   in_every_order([&](unsigned char value) {
     CHECK(value_read(group[0].rpc_sync<on_own_stream>("worker1", filled(gpu(0), value))) == value);
@@ -353,7 +353,7 @@ TEST_CASE("[row 213] [row 214] a handler may work on a stream of its own, also m
   });
 }
 
-TEST_CASE("a handler has current streams of its own on every device of its worker, and leaves none behind") {
+TEST_CASE("a handler has its own current streams on every device of its worker, which are restored afterwards") {
   device_group group({map_to("worker1", swapped), nullptr});
   const stream before = ferry::current_stream(gpu(0));
   CHECK(group[0].rpc_sync<has_streams_of_its_own>("worker1", 2));
@@ -362,7 +362,7 @@ TEST_CASE("a handler has current streams of its own on every device of its worke
   CHECK(ferry::current_stream(gpu(0)) == before);
 }
 
-TEST_CASE("arguments are read in the order of the streams of call_options, and the result is there in it") {
+TEST_CASE("arguments are read, and the result is available, in the order of the streams of call_options") {
   device_group group({map_to("worker1", swapped), nullptr});
   in_every_order([&](unsigned char value) {
     const stream side = ferry::pool_stream(gpu(0));
@@ -379,7 +379,7 @@ TEST_CASE("arguments are read in the order of the streams of call_options, and t
   });
 }
 
-TEST_CASE("[row 225] a callback has streams that wait for its value, and what it makes is waited for in turn") {
+TEST_CASE("[row 225] a callback has streams that wait for its value, and users of its result wait for these streams") {
   device_group group({map_to("worker1", identity), nullptr});
   in_every_order([&](unsigned char value) {
     const ferry::future<tensor> child =
@@ -400,7 +400,7 @@ TEST_CASE("[row 225] a callback has streams that wait for its value, and what it
   });
 }
 
-TEST_CASE("a promise remembers the streams of who sets it, in whatever value the tensors are") {
+TEST_CASE("a promise records the streams of the thread that sets it, for tensors anywhere in the value") {
   in_every_order([&](unsigned char value) {
     const stream side = ferry::pool_stream(gpu(2));
     ferry::promise<std::vector<std::pair<int, tensor>>> promise;
@@ -413,7 +413,7 @@ TEST_CASE("a promise remembers the streams of who sets it, in whatever value the
   });
 }
 
-TEST_CASE("[row 229] to change or to drop a tensor after its future is complete does no harm") {
+TEST_CASE("[row 229] changing or dropping a tensor after its future is complete is safe") {
   ferry::promise<tensor> promise;
   const ferry::future<tensor> future = promise.get_future();
   {
@@ -442,7 +442,7 @@ TEST_CASE("[row 228] handlers that are futures and coroutines, with calls of the
   });
 }
 
-TEST_CASE("what a device has no memory for, or fails with, is the error of the call, and nothing is lost") {
+TEST_CASE("a device's lack of memory or failure is the error of the call, and nothing leaks") {
   const ferry_test::captured_log quiet;
   const auto in_use = [] {
     fake_cuda::drain();
@@ -469,7 +469,7 @@ TEST_CASE("what a device has no memory for, or fails with, is the error of the c
       fake_cuda::fail_nothing();
       CHECK(value_read(call<same>(group[0], blocking, "worker1", t)) == 1);
     }
-    // A handler lets go of its arguments after its answer has gone.
+    // A handler releases its arguments after its answer was sent.
     const auto limit = std::chrono::steady_clock::now() + 60s;
     while (in_use() != before && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
     CHECK(in_use() == before);

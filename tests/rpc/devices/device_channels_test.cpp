@@ -1,4 +1,4 @@
-// Calls with tensors on devices over sockets: the workers are in one process, but do not know it.
+// Calls with tensors on devices over sockets: the workers are in one process, but only use socket transports.
 
 #include <algorithm>
 #include <array>
@@ -59,7 +59,7 @@ prepare over(const std::string& transport, const device_map& map = {}) {
   };
 }
 
-// What nobody has given back. Waits for what is given back in the order of streams.
+// The memory in use. comes_back_to() also waits for memory that is released in stream order.
 struct leases {
   std::uint64_t staging = 0;
   std::vector<std::size_t> blocks;
@@ -147,10 +147,10 @@ TEST_CASE("tensors of every size, several in a message, on several devices and o
   }
 }
 
-TEST_CASE("no host waits for a device over a socket, and the memory between them is bounded") {
+TEST_CASE("no host thread waits for a device over a socket, and the staging memory is bounded") {
   device_group group({over("tcp", swapped), over("tcp")});
   const tensor t = filled(gpu(0), 5, 12 * piece);
-  CHECK(value_read(group[0].rpc_sync<second_of>("worker1", t)) == 5);  // page-locks most of what is needed
+  CHECK(value_read(group[0].rpc_sync<second_of>("worker1", t)) == 5);  // page-locks most of the staging memory
   const auto reserved = [] { return ferry::get_staging_memory_stats(ferry::device_kind::cuda).reserved_bytes; };
   CHECK(reserved() <= 4 * ferry::staging_window);  // two connections, both ends
   const auto small = filled(gpu(0), 6);
@@ -161,13 +161,13 @@ TEST_CASE("no host waits for a device over a socket, and the memory between them
     CHECK(group[0].rpc_async<second_of>("worker1", t).get().numel() == 12 * piece);
     CHECK(group[0].rpc_sync<second_of>("worker1", small).numel() == 1000);
   }
-  // How many blocks are in use at once depends on how the devices get on; what that takes is page-locked once.
+  // The number of blocks in use depends on the progress of the devices; additional blocks are page-locked once.
   const auto more_locked = fake_cuda::calls(fake_cuda::call::host_alloc) - page_locked;
   CHECK(fake_cuda::host_synchronizations() - waits == more_locked);
   CHECK(reserved() <= 4 * ferry::staging_window + piece);  // and the small ones
 }
 
-TEST_CASE("thousands of small tensors in one message take no more memory on their way than a large one") {
+TEST_CASE("thousands of small tensors in one message use no more staging memory than a large one") {
   device_group group({over("tcp", swapped), over("tcp")});
   std::vector<tensor> all;
   for (int i = 0; i != 1500; ++i) all.push_back(filled(gpu(i % 2), static_cast<unsigned char>(i % 200 + 1), 8));
@@ -183,7 +183,7 @@ TEST_CASE("thousands of small tensors in one message take no more memory on thei
   CHECK(ferry::get_staging_memory_stats(ferry::device_kind::cuda).reserved_bytes - before <= 6 * ferry::staging_window);
 }
 
-TEST_CASE("a message whose tensors are not there yet keeps no other one waiting") {
+TEST_CASE("a message whose tensors are not ready does not delay other messages") {
   device_group group({over("tcp", swapped), over("tcp")});
   CHECK(value_read(group[0].rpc_sync<second_of>("worker1", filled(gpu(0), 1))) == 1);
   ferry::future<tensor> late;
@@ -197,10 +197,10 @@ TEST_CASE("a message whose tensors are not there yet keeps no other one waiting"
   CHECK(value_read(late.get()) == 42);
 }
 
-TEST_CASE("a call that times out, or is cancelled, gives back what it used once the device has done with it") {
+TEST_CASE("a call that times out or is cancelled releases its memory once the device has finished with it") {
   device_group group({over("tcp", swapped), over("tcp")});
   CHECK(value_read(group[0].rpc_sync<second_of>("worker1", filled(gpu(0), 1, 3 * piece))) == 1);
-  CHECK(comes_back_to({0, std::vector<std::size_t>(8, ~std::size_t{0})}));  // whoever wrote it has let go
+  CHECK(comes_back_to({0, std::vector<std::size_t>(8, ~std::size_t{0})}));  // the writer has released it
   const leases before = held();
   {
     const fake_cuda::pause nothing_runs;
@@ -209,14 +209,14 @@ TEST_CASE("a call that times out, or is cancelled, gives back what it used once 
     auto unwanted = group[0].rpc_async<second_of>("worker1", t);
     unwanted.cancel();
     expect_error(errc::call_cancelled, "", [&] { unwanted.get(); });
-    CHECK(held().staging > before.staging);  // the device may be about to write there
+    CHECK(held().staging > before.staging);  // the device may still write there
   }
   CHECK(group[0].rpc_sync<number>("worker1") == 7);
   CHECK(comes_back_to(before));
   CHECK(value_read(group[0].rpc_sync<second_of>("worker1", filled(gpu(0), 2, 3 * piece))) == 2);
 }
 
-TEST_CASE("a call that is given up before its tensors are there is not served") {
+TEST_CASE("a call that is cancelled before its tensors are ready is not served") {
   device_group group({over("tcp", swapped), over("tcp")});
   CHECK(value_read(group[0].rpc_sync<second_of>("worker1", filled(gpu(0), 1))) == 1);
   std::vector<ferry::future<tensor>> given_up;
@@ -226,12 +226,12 @@ TEST_CASE("a call that is given up before its tensors are there is not served") 
     for (auto& each : given_up) each.cancel();
     for (auto& each : given_up) expect_error(errc::call_cancelled, "", [&] { each.get(); });
   }
-  // Whatever was sent comes before this.
+  // Anything that was sent arrives before this.
   CHECK(value_read(group[0].rpc_sync<second_of>("worker1", filled(gpu(0), 2))) == 2);
   CHECK(kept().empty());
 }
 
-TEST_CASE("what a device says no to is the error of one call, whichever it is; the connection stays") {
+TEST_CASE("any failing device operation is the error of one call; the connection stays") {
   const ferry_test::captured_log quiet;
   device_group group({over("tcp", swapped), over("tcp")});
   const tensor t = filled(gpu(0), 3, 2 * piece + 100);
@@ -260,14 +260,14 @@ TEST_CASE("what a device says no to is the error of one call, whichever it is; t
       CHECK(value_of(beside.get()) == 4);
       CHECK(value_read(group[0].rpc_sync<second_of>("worker1", t)) == 3);
     }
-    // Memory whose last use could not be marked is lost rather than used again.
+    // Memory whose last use could not be marked is leaked rather than reused.
     const bool may_lose = which == call::event_record || which == call::stream_wait_event;
     CHECK(comes_back_to(before, !may_lose));
   }
   CHECK(failed > 20);
 }
 
-TEST_CASE("route() tells the transport, the channel of each pair of devices, and why nothing better is used") {
+TEST_CASE("route() reports the transport, the channel of each pair of devices, and why better ones are not used") {
   device_group group({[](native_options& options) {
                         options.transports = {"inproc", "tcp"};
                         options.set_device_map("worker1", {{"cuda:0", "cuda:1"}, {"cuda:2", "cpu"}});
@@ -293,7 +293,7 @@ TEST_CASE("route() tells the transport, the channel of each pair of devices, and
   CHECK(route.devices[1].to == gpu(1));
   const std::string text = to_string(route);
   CHECK_MESSAGE(text.find("cuda:2 -> cpu: cuda_staged (not inproc: ") != text.npos, text);
-  expect_error(errc::unknown_worker, "nobody", [&] { (void)group[0].route("nobody"); });
+  expect_error(errc::unknown_worker, "missing", [&] { (void)group[0].route("missing"); });
 
   device_group within({map_to("worker1", swapped), nullptr});
   CHECK(within[0].rpc_sync<number>("worker1") == 7);
@@ -302,7 +302,7 @@ TEST_CASE("route() tells the transport, the channel of each pair of devices, and
   CHECK(within[0].route("worker1").devices.at(1).skipped.empty());
 }
 
-TEST_CASE("with any one event unmarked, or not waited for, somebody reads what is not there yet: over a socket, too") {
+TEST_CASE("with any one event not recorded, or not waited for, stale data is read, also over a socket") {
   device_group group({over("tcp", {{"cuda:0", "cuda:1"}}), over("tcp")});
   unsigned char value = 0;
   std::uint64_t made = 0;
@@ -319,13 +319,13 @@ TEST_CASE("with any one event unmarked, or not waited for, somebody reads what i
       left_out one(what, nth);
       one.arm();
       const auto result = group[0].rpc_async<kept_twice>("worker1", sent);
-      nothing_runs.reset();  // the bytes of a tensor leave a device only once it gets there
+      nothing_runs.reset();  // the bytes of a tensor leave a device only once its stream reaches the copy
       const tensor got = keep(result.get());
       one.disarm();
       made = one.made();
       as_expected = value_read(got) == value;
     }
-    let_go_of_kept();
+    release_kept();
     fake_cuda::drain();
     return as_expected;
   };
@@ -336,7 +336,7 @@ TEST_CASE("with any one event unmarked, or not waited for, somebody reads what i
     if (which == fake_cuda::call::stream_wait_event) CHECK(made == 3);  // for the argument, the result, the caller
     if (races_are_errors) continue;
     std::set<unsigned> noticed;
-    // Devices must be slower than the host for it to show, and nobody knows how slow that is.
+    // The devices must be slower than the host to reveal it; how much slower is unknown.
     for (const unsigned delay : {2'000U, 16'000U, 64'000U}) {
       fake_cuda::set_delay(delay);
       for (unsigned nth = 1; nth <= (which == fake_cuda::call::stream_wait_event ? 3 : 16); ++nth) {

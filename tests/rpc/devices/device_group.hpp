@@ -1,6 +1,6 @@
 #pragma once
 
-// Workers of one process with CUDA devices of the double, and tensors on them.
+// Workers of one process with devices of the fake CUDA runtime, and tensors on them.
 
 #include <array>
 #include <functional>
@@ -26,7 +26,7 @@ using prepare = std::function<void(native_options&)>;
 constexpr ferry::device host;
 constexpr ferry::device gpu(int index) { return {ferry::device_kind::cuda, index}; }
 
-/// So many bytes of that value, written in the order of the current stream.
+/// A tensor of `bytes` bytes of that value, written in the order of the current stream.
 inline ferry::tensor filled(ferry::device where, unsigned char value, std::int64_t bytes = 1000) {
   const std::array<std::int64_t, 1> shape{bytes};
   const std::array<std::int64_t, 1> strides{1};
@@ -49,7 +49,7 @@ inline ferry::tensor duplicate(const ferry::tensor& from) {
   return made;
 }
 
-/// Once everything queued is done: the value of all its bytes, -1 if they differ.
+/// Drains the devices; returns the value of all its bytes, -1 if they differ.
 inline int value_of(const ferry::tensor& t) {
   const auto bytes = ferry::packed_bytes(t);
   std::vector<unsigned char> seen;
@@ -64,10 +64,10 @@ inline int value_of(const ferry::tensor& t) {
   }
   return seen.empty() ? -1 : seen.front();
 }
-/// What who reads it now, in the order of the current stream, will have read.
+/// The value that a read queued now on the current stream gets.
 inline int value_read(const ferry::tensor& t) { return value_of(t.device().is_cpu() ? t : duplicate(t)); }
 
-/// Workers 0 to n - 1, which meet in one process.
+/// Workers 0 to n - 1 in one process.
 class device_group {
  public:
   explicit device_group(const std::vector<prepare>& members) : workers_(members.size()) {
@@ -106,7 +106,7 @@ inline prepare map_to(const std::string& worker, const ferry::device_map& map) {
   return [=](native_options& options) { options.set_device_map(worker, map); };
 }
 
-/// Both ways of making a call.
+/// A blocking or an asynchronous call.
 template <auto F, class... A>
 auto call(ferry::worker& from, bool blocking, const ferry::to& destination, const A&... arguments) {
   return blocking ? from.rpc_sync<F>(destination, arguments...) : from.rpc_async<F>(destination, arguments...).get();

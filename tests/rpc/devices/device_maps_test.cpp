@@ -1,4 +1,4 @@
-// How device maps come to the members of a group, and how they are refused.
+// How device maps are exchanged between the members of a group, and how invalid ones are refused.
 
 #include <algorithm>
 #include <chrono>
@@ -43,7 +43,7 @@ member dynamic_member(const std::string& meeting, const std::string& name, prepa
   return {dynamic_group_test::config_of(meeting, name, rank), std::move(how)};
 }
 
-// What each of the workers failed with; all must have.
+// The error of each worker; all must have failed.
 std::vector<std::string> texts(const std::vector<started>& results) {
   std::vector<std::string> result;
   for (const started& each : results) {
@@ -58,7 +58,7 @@ std::vector<std::string> texts(const std::vector<started>& results) {
   return result;
 }
 
-// Three workers that cannot form a group, for the same reason in the same words at each of them.
+// Expects that three workers cannot form a group, with the same error text at each of them.
 void expect_refusal(std::string_view words, const std::vector<prepare>& options) {
   const watchdog limit("a group that must not form");
   ferry_test::temporary_directory directory;
@@ -74,7 +74,7 @@ void expect_refusal(std::string_view words, const std::vector<prepare>& options)
     for (const std::string& text : texts(start_all(members))) CHECK(text == words);
     CHECK_FALSE(ferry::is_initialized());
     if (tcp) continue;
-    // The same place serves a group whose maps fit.
+    // A group with valid maps can use the same store.
     for (member& each : members) each.prepare = nullptr;
     auto again = start_all(members);
     for (const started& each : again) REQUIRE(!each.error);
@@ -93,7 +93,7 @@ prepare devices(int count, const std::function<void(with_devices_options&)>& mor
 
 }  // namespace
 
-TEST_CASE("[row 192] a map from or to a device that there is not: no worker of the group starts, and all say so") {
+TEST_CASE("[row 192] a map from or to a device that does not exist: no worker of the group starts, and all report it") {
   SUBCASE("the source") {
     expect_refusal(
         "worker worker1 has source devices with invalid indices in its device map for worker0; device map = "
@@ -118,7 +118,7 @@ TEST_CASE("[row 192] a map from or to a device that there is not: no worker of t
   }
 }
 
-TEST_CASE("[row 193] two sources of one target, set one after the other, keep the group from forming") {
+TEST_CASE("[row 193] two sources of one target, set separately, prevent the group from forming") {
   expect_refusal(
       "worker worker2 has duplicated target devices in its device map for worker1; device map = "
       "{cuda:0: cuda:0, cuda:1: cuda:0}",
@@ -128,7 +128,7 @@ TEST_CASE("[row 193] two sources of one target, set one after the other, keep th
        })});
 }
 
-TEST_CASE("[row 210] a map from a device that is not among the declared ones keeps the group from forming") {
+TEST_CASE("[row 210] a map from an undeclared device prevents the group from forming") {
   expect_refusal(
       "worker worker0 has unexpected source devices in its device map for worker1; device map = "
       "{cuda:1: cuda:0}, devices = [cuda:0]",
@@ -140,13 +140,13 @@ TEST_CASE("[row 210] a map from a device that is not among the declared ones kee
        devices(2), devices(2)});
 }
 
-TEST_CASE("of several faults all workers tell the same one: the first by the order of the rules") {
-  SUBCASE("maps for strangers") {
-    const auto strange = devices(0, [](auto& o) { o.set_device_map("nobody", {{"cpu", "cpu"}}); });
+TEST_CASE("of several faults all workers report the same one: the first in the order of the rules") {
+  SUBCASE("maps for unknown workers") {
+    const auto unknown = devices(0, [](auto& o) { o.set_device_map("missing", {{"cpu", "cpu"}}); });
     expect_refusal(
         "worker worker1 has invalid target node names in its device maps: no worker of the group is called "
-        "nobody",
-        {devices(0), strange, strange});
+        "missing",
+        {devices(0), unknown, unknown});
   }
   SUBCASE("declarations come before maps") {
     expect_refusal("worker worker2 has duplicated devices; devices = [cuda:0, cuda:0]",
@@ -160,7 +160,7 @@ TEST_CASE("of several faults all workers tell the same one: the first by the ord
   }
 }
 
-TEST_CASE("every member of a group knows its maps to the others, and the ways back of theirs") {
+TEST_CASE("every member of a group has its maps to the others, and the inverse of theirs") {
   const watchdog limit("a group with device maps");
   ferry_test::temporary_directory directory;
   const std::string meeting = "file://" + directory.file("store");
@@ -194,14 +194,13 @@ TEST_CASE("every member of a group knows its maps to the others, and the ways ba
   CHECK(zero.devices() == std::vector{gpu(0), gpu(1), gpu(2), gpu(3)});
   CHECK(one.devices() == std::vector{gpu(0), gpu(1), gpu(2)});
   CHECK(two.devices() == std::vector{gpu(0)});
-  expect_error(errc::unknown_worker, "nobody", [&] { (void)zero.device_map_to("nobody"); });
+  expect_error(errc::unknown_worker, "missing", [&] { (void)zero.device_map_to("missing"); });
   CHECK(zero.rpc_sync<plus_one>("worker1", 1) == 2);
   ferry_test::run_together(
       {[&] { group[0].worker.shutdown(); }, [&] { group[1].worker.shutdown(); }, [&] { group[2].worker.shutdown(); }});
 }
 
-TEST_CASE(
-    "a dynamic group: maps name workers that are yet to come, and those that are there learn of newcomers' maps") {
+TEST_CASE("a dynamic group: maps can name workers that join later, and members receive the maps of newcomers") {
   meeting_place at;
   ferry::worker first = start(dynamic_member(at.method, "first", devices(2, [](auto& o) {
                                                o.set_device_map("late", {{1, 0}});
@@ -222,7 +221,7 @@ TEST_CASE(
   CHECK(second.device_map_back_to("first").empty());
   CHECK(first.rpc_sync<plus_one>("late", 1) == 2);
   CHECK(late.rpc_sync<plus_one>("first", 1) == 2);
-  // When one goes, the maps of the others stay as they are.
+  // When one leaves, the maps of the others do not change.
   second.leave();
   seen.up_to("second left");
   CHECK(first.device_map_to("late") == device_map{{1, 0}});
@@ -240,7 +239,8 @@ TEST_CASE(
   first.leave();
 }
 
-TEST_CASE("in a dynamic group the devices of a worker that declares none follow the maps of those that come and go") {
+TEST_CASE(
+    "in a dynamic group the devices of a worker that declares none follow the maps of workers that join and leave") {
   meeting_place at;
   ferry::worker first = start(dynamic_member(at.method, "first", devices(3)));
   dynamic_group_test::events seen(first);
@@ -258,7 +258,7 @@ TEST_CASE("in a dynamic group the devices of a worker that declares none follow 
   first.leave();
 }
 
-TEST_CASE("a newcomer whose maps do not fit is refused in words, and nobody else is harmed") {
+TEST_CASE("a newcomer with invalid maps is refused with an error text, and other workers are unaffected") {
   meeting_place at;
   ferry::worker first = start(dynamic_member(at.method, "first",
                                              devices(2,
@@ -283,12 +283,12 @@ TEST_CASE("a newcomer whose maps do not fit is refused in words, and nobody else
         o.set_device_map("second", {{0, 1}});
       }));
   refused(
-      "worker late has source devices with invalid indices in its device map for somebody; device map = {cuda:2: "
+      "worker late has source devices with invalid indices in its device map for absent; device map = {cuda:2: "
       "cuda:9}, device count = 2 cuda",
       devices(2, [](auto& o) {
-        o.set_device_map("somebody", {{2, 9}});
+        o.set_device_map("absent", {{2, 9}});
       }));
-  // Who is there has a map for it that it has not the devices for.
+  // A member has a map for it that needs devices it does not have.
   refused(
       "worker first has target devices with invalid indices in its device map for late; device map = {cuda:0: "
       "cuda:1}, device count = 1 cuda",
@@ -297,11 +297,11 @@ TEST_CASE("a newcomer whose maps do not fit is refused in words, and nobody else
       "worker first has unexpected target devices in its device map for late; device map = {cuda:0: cuda:1}, "
       "devices = [cuda:0]",
       devices(2, [](auto& o) { o.set_devices({0}); }));
-  // Its name is free all the while.
+  // Its name stays free.
   ferry::worker late = start(dynamic_member(at.method, "late", devices(2)));
   CHECK(late.rpc_sync<plus_one>("first", 1) == 2);
   CHECK(late.device_map_back_to("first") == device_map{{1, 0}});
-  // When the one that wants more of it has gone, it may come with less.
+  // After the member with that map has left, it can join with fewer devices.
   late.leave();
   first.leave();
   ferry::worker again = start(dynamic_member(at.method, "late", devices(1)));
@@ -310,7 +310,7 @@ TEST_CASE("a newcomer whose maps do not fit is refused in words, and nobody else
   second.leave();
 }
 
-TEST_CASE("of two that join at once and do not fit together, one does") {
+TEST_CASE("of two workers that join concurrently with incompatible maps, one joins") {
   meeting_place at;
   for (int round = 0; round != 5; ++round) {
     const std::string a = "a" + std::to_string(round);

@@ -1,4 +1,4 @@
-// Whether anybody would notice if an event of a call were not recorded, or not waited for.
+// Shows that each event of a call must be recorded and waited for: omitting it gives wrong values.
 
 #include <string>
 #include <thread>
@@ -40,11 +40,11 @@ ferry::task<tensor> in_steps(tensor t) {
 
 using namespace device_marks_test;
 
-TEST_CASE("no mark of a call can be left out: arguments and results") {
+TEST_CASE("no mark of a call can be omitted: arguments and results") {
   device_group group({map_to("worker1", there_and_back), nullptr});
   for (const bool blocking : {true, false}) {
     CAPTURE(blocking);
-    every_one_counts(
+    check_each_is_needed(
         [&](left_out& one, unsigned char value) {
           const ferry::stream_guard guard(ferry::pool_stream(gpu(0)));
           tensor last;
@@ -58,16 +58,16 @@ TEST_CASE("no mark of a call can be left out: arguments and results") {
           }
           return value_of(last) == value;
         },
-        // That the argument has been read follows from the result.
+        // The result implies that the argument has been read.
         {{records, 4, {2}}, {waits, 4, {blocking ? 4U : 3U}}});
   }
 }
 
-TEST_CASE("no mark of a call can be left out: arguments that are written to afterwards") {
+TEST_CASE("no mark of a call can be omitted: arguments that are written to afterwards") {
   device_group group({map_to("worker1", there_and_back), nullptr});
   for (const bool blocking : {true, false}) {
     CAPTURE(blocking);
-    every_one_counts(
+    check_each_is_needed(
         [&](left_out& one, unsigned char value) {
           const ferry::stream_guard guard(ferry::pool_stream(gpu(0)));
           {
@@ -84,10 +84,10 @@ TEST_CASE("no mark of a call can be left out: arguments that are written to afte
   }
 }
 
-TEST_CASE("no mark of a call can be left out: the memory of an argument that is given back") {
+TEST_CASE("no mark of a call can be omitted: the memory of an argument that is freed") {
   device_group group({map_to("worker1", there_and_back), nullptr});
   const tensor big = filled(gpu(0), 1, 4 << 20);  // which is copied before the argument
-  every_one_counts(
+  check_each_is_needed(
       [&](left_out& one, unsigned char value) {
         const ferry::stream_guard guard(ferry::pool_stream(gpu(0)));
         tensor read;
@@ -95,7 +95,7 @@ TEST_CASE("no mark of a call can be left out: the memory of an argument that is 
           const fake_cuda::pause nothing_runs;
           tensor argument = filled(gpu(0), value);
           const auto coming = group[0].rpc_async<keep_copy_of_second>("worker1", big, argument);
-          while (!coming.ready()) std::this_thread::yield();  // without the caller's stream waiting for anything
+          while (!coming.ready()) std::this_thread::yield();  // so that the caller's stream does not wait
           one.arm();
           read = duplicate(argument);
           argument = {};
@@ -106,10 +106,10 @@ TEST_CASE("no mark of a call can be left out: the memory of an argument that is 
       {{records, 2, {}}, {waits, 2, {}}});
 }
 
-TEST_CASE("no mark of a call can be left out: the memory of a result that is given back") {
+TEST_CASE("no mark of a call can be omitted: the memory of a result that is freed") {
   device_group group({map_to("worker1", there_and_back), nullptr});
   for (const bool blocking : {true, false}) {
-    every_one_counts(
+    check_each_is_needed(
         [&](left_out& one, unsigned char value) {
           const ferry::stream_guard guard(ferry::pool_stream(gpu(0)));
           tensor read;
@@ -124,16 +124,16 @@ TEST_CASE("no mark of a call can be left out: the memory of a result that is giv
           }
           return value_of(read) == value;
         },
-        // That of the stream that it arrived on, which the caller's has waited for.
+        // The first is that of the stream that it arrived on, which the caller's stream has waited for.
         {{records, 2, {1}}, {waits, 2, {1}}});
   }
 }
 
-TEST_CASE("no mark of a call can be left out: from the CPU to a device") {
+TEST_CASE("no mark of a call can be omitted: from the CPU to a device") {
   device_group group({map_to("worker1", {{"cpu", "cuda:0"}}), nullptr});
-  every_one_counts(
+  check_each_is_needed(
       [&](left_out& one, unsigned char value) {
-        ferry::device_memory_trim(gpu(0));  // so that page-locked memory is used again as soon as it seems free
+        ferry::device_memory_trim(gpu(0));  // so that page-locked memory is reused as soon as it seems free
         {
           const fake_cuda::pause nothing_runs;
           one.arm();
@@ -148,9 +148,9 @@ TEST_CASE("no mark of a call can be left out: from the CPU to a device") {
       {{records, 2, {}}, {waits, 0, {}}});
 }
 
-TEST_CASE("no mark of a call can be left out: from a device to the CPU") {
+TEST_CASE("no mark of a call can be omitted: from a device to the CPU") {
   device_group group({map_to("worker1", {{"cuda:0", "cpu"}}), nullptr});
-  every_one_counts(
+  check_each_is_needed(
       [&](left_out& one, unsigned char value) {
         const ferry::stream_guard guard(ferry::pool_stream(gpu(0)));
         ferry::future<int> coming;
@@ -166,16 +166,17 @@ TEST_CASE("no mark of a call can be left out: from a device to the CPU") {
         one.disarm();
         return as_expected;
       },
-      // The second is for the next test. The third and the last wait are for objects, and for arguments of calls that are given up:
-      // here the tensor has been read. The last is asked whether its device has failed, which it says in any case.
+      // The second is for the next test. The third and the last wait are for objects, and for arguments of calls that
+      // are given up: here the tensor has been read. The last is polled for a device failure, which it reports in any
+      // case.
       {{records, 4, {2, 3, 4}}, {waits, 2, {2}}, {host_calls, 1, {}}});
 }
 
 TEST_CASE(
-    "no mark of a call can be left out: memory of the CPU that a device may write to although its message is given "
+    "no mark of a call can be omitted: CPU memory that a device may write to after its message is given "
     "up") {
   device_group group({map_to("worker1", {{"cuda:0", "cpu"}}), nullptr});
-  every_one_counts(
+  check_each_is_needed(
       [&](left_out& one, unsigned char value) {
         const ferry::stream_guard guard(ferry::pool_stream(gpu(0)));
         ferry::future<int> coming;
@@ -199,9 +200,9 @@ TEST_CASE(
       {{records, 4, {1, 3, 4}}});
 }
 
-TEST_CASE("no mark of a call can be left out: callbacks") {
+TEST_CASE("no mark of a call can be omitted: callbacks") {
   device_group group({map_to("worker1", there_and_back), nullptr});
-  every_one_counts(
+  check_each_is_needed(
       [&](left_out& one, unsigned char value) {
         const ferry::stream_guard guard(ferry::pool_stream(gpu(0)));
         tensor last;
@@ -212,7 +213,7 @@ TEST_CASE("no mark of a call can be left out: callbacks") {
           const tensor result = keep(group[0]
                                          .rpc_async<kept_twice>("worker1", argument)
                                          .then([](const ferry::future<tensor>& first) {
-                                           return keep(duplicate(keep(first.value())));  // which does not wait
+                                           return keep(duplicate(keep(first.value())));  // no wait
                                          })
                                          .get());
           one.disarm();
@@ -220,13 +221,13 @@ TEST_CASE("no mark of a call can be left out: callbacks") {
         }
         return value_of(last) == value;
       },
-      // Of the argument, see above.
+      // For the argument, see above.
       {{records, 5, {2}}, {waits, 5, {3}}});
 }
 
-TEST_CASE("no mark of a call can be left out: callbacks that write to its argument") {
+TEST_CASE("no mark of a call can be omitted: callbacks that write to its argument") {
   device_group group({map_to("worker1", there_and_back), nullptr});
-  every_one_counts(
+  check_each_is_needed(
       [&](left_out& one, unsigned char value) {
         const ferry::stream_guard guard(ferry::pool_stream(gpu(0)));
         const tensor argument = keep(filled(gpu(0), value));
@@ -245,13 +246,13 @@ TEST_CASE("no mark of a call can be left out: callbacks that write to its argume
         }
         return value_of(kept().at(2)) == value;
       },
-      // The first is that of the argument, which is there already.
+      // The first is that of the argument, which is ready already.
       {{records, 2, {1}}, {waits, 2, {1}}});
 }
 
-TEST_CASE("no mark of a call can be left out: coroutines") {
+TEST_CASE("no mark of a call can be omitted: coroutines") {
   device_group group({map_to("worker1", there_and_back), map_to("worker0", {{"cuda:1", "cuda:0"}})});
-  every_one_counts(
+  check_each_is_needed(
       [&](left_out& one, unsigned char value) {
         const ferry::stream_guard guard(ferry::pool_stream(gpu(0)));
         tensor last;
@@ -265,6 +266,6 @@ TEST_CASE("no mark of a call can be left out: coroutines") {
         }
         return value_of(last) == value;
       },
-      // Of arguments, see above; and what a coroutine returns is sent on the stream that it was made on.
+      // For arguments, see above; the result of a coroutine is sent on the stream that it was made on.
       {{records, 9, {2, 4, 7}}, {waits, 10, {4, 6, 7, 10}}});
 }

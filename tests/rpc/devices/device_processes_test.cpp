@@ -45,7 +45,7 @@ ferry::worker joined(const std::string& meeting, int rank, const std::string& tr
       {.name = ferry_test::worker_name(rank), .rank = rank, .world_size = 2, .init_method = meeting}, options);
 }
 
-// Arguments: where to meet, the transport.
+// Arguments: init method, transport.
 const ferry_test::role serving("device worker", [](const std::vector<std::string>& arguments) {
   ferry::worker self = joined(arguments.at(0), 1, arguments.at(1), {});
   self.shutdown();
@@ -77,7 +77,7 @@ constexpr std::int64_t piece = ferry::staging_piece;
 
 }  // namespace
 
-TEST_CASE("[row 196] [row 202] tensors on devices go to another process and come back by the inverse map") {
+TEST_CASE("[row 196] [row 202] tensors on devices are sent to another process and come back by the inverse map") {
   for (const char* transport : {"tcp", "unix"}) {
     process_pair pair(transport, {{"cuda:0", "cuda:1"}, {"cuda:1", "cuda:0"}});
     for (const auto how : {fake_cuda::schedule::newest_first, fake_cuda::schedule::random}) {
@@ -99,7 +99,7 @@ TEST_CASE("[row 196] [row 202] tensors on devices go to another process and come
   }
 }
 
-TEST_CASE("[row 198] CPU arguments land on a device of another process and come back, and the other way round") {
+TEST_CASE("[row 198] CPU arguments arrive on a device of another process and come back, and the other way round") {
   for (const device_map& map : {device_map{{"cpu", "cuda:1"}}, device_map{{"cuda:1", "cpu"}}}) {
     process_pair pair("tcp", map);
     const tensor t = filled(map.begin()->from, 8, 2 * piece + 1);
@@ -113,7 +113,7 @@ TEST_CASE("[row 198] CPU arguments land on a device of another process and come 
 
 namespace {
 
-// What is in use here.
+// The memory in use in this process.
 struct in_use {
   std::uint64_t staging = ferry::get_staging_memory_stats(ferry::device_kind::cuda).blocks_in_use;
   std::uint64_t lost = ferry::get_staging_memory_stats(ferry::device_kind::cuda).blocks_lost;
@@ -145,7 +145,7 @@ TEST_CASE("a peer that dies while tensors are being written to it leaves nothing
   REQUIRE(becomes([] { return now().staging == 0; }));
   const in_use before = now();
   std::vector<ferry::future<tensor>> calls;
-  pair.child.stop();  // it reads no more
+  pair.child.stop();  // it stops reading
   for (int i = 0; i != 6; ++i) calls.push_back(pair.self.rpc_async<second_of>("worker1", filled(gpu(0), 2, piece)));
   calls.push_back(pair.self.rpc_async<second_of>("worker1", t));
   CHECK(becomes([&] { return in_use().staging > before.staging; }));
@@ -169,7 +169,7 @@ TEST_CASE("a peer that dies while its tensor arrives leaves nothing in use") {
   const in_use before = now();
   ferry::future<tensor> result;
   {
-    const fake_cuda::pause nothing_runs;  // here: what arrives does not get on
+    const fake_cuda::pause nothing_runs;  // in this process: copies to the device make no progress
     result = pair.self.rpc_async<made_on>("worker1", 1, 4, 30 * piece);
     CHECK(becomes([] { return ferry::get_staging_memory_stats(ferry::device_kind::cuda).blocks_awaited >= 3; }));
     CHECK(fake_cuda::blocks_in_use(0) > before.blocks);

@@ -1,4 +1,4 @@
-// References to objects whose tensors are on devices: who uses one comes after all that was queued on it before.
+// References to objects whose tensors are on devices: each use is ordered after all work queued on the object before.
 
 #include <atomic>
 #include <condition_variable>
@@ -31,8 +31,8 @@ namespace device_references_test {
 tensor of_value(int device, int value) { return ferry::full({50}, value, ferry::dtype::f32, gpu(device)); }
 float value_at(const tensor& t) { return t.to(host).at<float>(49); }
 
-// Neither sent nor copied, and with members that nobody looks into. Its calls may overlap: the lock orders those who queue, and
-// each stream waits for what the one before was given.
+// Neither sendable nor copyable, with opaque members. Its calls may overlap: the lock orders the queueing, and each
+// stream waits for the work that the previous call queued.
 class model {
  public:
   model(int device, int weight) : weight_(of_value(device, 0)) {
@@ -42,7 +42,7 @@ class model {
     return in_turn([&] { return (x * 1.0) * weight_ + bias_; });
   }
   tensor forward_of(const rref<tensor>& x) { return forward(x.to_here()); }
-  // On its own device, whatever device the tensor is on for others.
+  // On its own device, whatever device the tensor is mapped to for others.
   tensor forward_of_own(const rref<tensor>& x) { return forward(x.local_value()); }
   void grow(int by) {
     (void)in_turn([&] { return ferry::add_(weight_, by); });
@@ -63,14 +63,14 @@ class model {
   }
 
   std::mutex mutex_;
-  std::condition_variable nobody_;
-  std::thread none_;
+  std::condition_variable unused_condition_;
+  std::thread unused_thread_;
   tensor weight_;
   ferry::event last_;
   int bias_ = 1;
 };
 
-// A tensor that programs work on with kernels of their own, which tell the memory of no stream.
+// A tensor that programs use with their own kernels, which do not record their stream with the memory.
 class cell {
  public:
   cell(int device, int value) : memory_(filled(gpu(device), static_cast<unsigned char>(value))) {}
@@ -96,10 +96,10 @@ class cell {
     ~counted() { --alive; }
     static inline std::atomic<int> alive{0};
   };
-  counted counted_;  // goes after the memory
+  counted counted_;  // destroyed after the memory
   tensor memory_;
 };
-// Its calls come one at a time, and give their turn away while they wait.
+// Its calls run one at a time, and release their turn while they wait.
 class shared_cell : public cell {
  public:
   using cell::cell;
@@ -207,8 +207,7 @@ TEST_CASE("[row 209] a result that is left on its device is fetched by the inver
   });
 }
 
-TEST_CASE(
-    "[row 216] a model that is called through its reference, with its results left there, gives what a call gives") {
+TEST_CASE("[row 216] calling a model through its reference, with results left there, gives the same values as a call") {
   for (const auto& [here, there] : {std::pair(0, 0), std::pair(0, 1), std::pair(1, 0), std::pair(1, 1)}) {
     CAPTURE(here);
     CAPTURE(there);
@@ -254,7 +253,7 @@ TEST_CASE("[row 217] a tensor behind a reference among the arguments is fetched 
   }
 }
 
-TEST_CASE("[row 218] a third worker relays what a model makes of a tensor, both behind references") {
+TEST_CASE("[row 218] a third worker relays a model's result for a tensor, both behind references") {
   for (const auto& [here, there] : {std::pair(0, 0), std::pair(0, 1), std::pair(1, 0), std::pair(1, 1)}) {
     CAPTURE(here);
     CAPTURE(there);
@@ -270,7 +269,7 @@ TEST_CASE("[row 218] a third worker relays what a model makes of a tensor, both 
   }
 }
 
-TEST_CASE("[row 220] a view of what is still being computed is cut out in its order") {
+TEST_CASE("[row 220] a view of a tensor that is still being computed is taken in stream order") {
   device_group group({map_to("worker1", {{"cuda:0", "cuda:1"}}), nullptr});
   in_every_order([&](int value) {
     CHECK(value_at(group[0].rpc_sync<view_of_big>("worker1", 1, value)) == static_cast<float>(2 * value));
@@ -279,7 +278,7 @@ TEST_CASE("[row 220] a view of what is still being computed is cut out in its or
   });
 }
 
-TEST_CASE("[row 230] an object with locks and threads beside its tensors is in order as any other") {
+TEST_CASE("[row 230] an object with locks and threads beside its tensors is ordered like any other") {
   device_group group({map_to("worker1", {{"cuda:0", "cuda:1"}}), nullptr});
   in_every_order([&](int value) {
     const auto there = group[0].remote<ferry::make<model>>("worker1", 1, 2);
@@ -293,7 +292,7 @@ TEST_CASE("[row 230] an object with locks and threads beside its tensors is in o
   });
 }
 
-TEST_CASE("methods and whoever has the object itself come one after the other on the devices, and nobody waits") {
+TEST_CASE("methods and direct users of the object are ordered on the devices, and no thread waits") {
   device_group group({map_to("worker1", {{"cuda:0", "cuda:1"}}), nullptr});
   (void)group[0].rpc_sync<made_on>("worker1", 1, 1);
   in_every_order([&](int value) {
@@ -325,7 +324,7 @@ TEST_CASE("methods and whoever has the object itself come one after the other on
   });
 }
 
-TEST_CASE("at the owner: who takes the object, or a copy of it, on streams of its own") {
+TEST_CASE("at the owner: direct use or a copy of the object on separate streams") {
   device_group group({map_to("worker0", {{0, 0}})});
   in_every_order([&](int value) {
     const stream side = ferry::pool_stream(gpu(0));
@@ -356,7 +355,7 @@ TEST_CASE("at the owner: who takes the object, or a copy of it, on streams of it
   });
 }
 
-TEST_CASE("an object's memory stays until all that was queued on it is done, whoever knows of which streams") {
+TEST_CASE("an object's memory stays until all work queued on it is done, on any stream") {
   device_group group({map_to("worker1", {{"cuda:0", "cuda:1"}}), nullptr});
   in_every_order([&](int value) {
     tensor first;
@@ -374,7 +373,7 @@ TEST_CASE("an object's memory stays until all that was queued on it is done, who
       there = {};
       taken = {};
       references_test::await([] { return cell::alive() == 0; });
-      for (int i = 0; i != 8; ++i) (void)group[0].rpc_sync<made_on>("worker1", 1, 97);  // in what was given back
+      for (int i = 0; i != 8; ++i) (void)group[0].rpc_sync<made_on>("worker1", 1, 97);  // in the freed memory
     }
     CHECK(value_of(first) == value);
     CHECK(value_of(second) == value);
@@ -382,7 +381,8 @@ TEST_CASE("an object's memory stays until all that was queued on it is done, who
   });
 }
 
-TEST_CASE("an answer out of an object's own memory is read before it is written again, also if it goes to the CPU") {
+TEST_CASE(
+    "an answer from an object's own memory is read before the memory is overwritten, also if it is sent to the CPU") {
   device_group group({[](native_options& options) {
                         options.set_device_map("worker1", {{"cpu", "cuda:1"}});
                       },
@@ -403,7 +403,8 @@ TEST_CASE("an answer out of an object's own memory is read before it is written 
   });
 }
 
-TEST_CASE("who has the turn of a reentrant object comes behind those that have given it away") {
+TEST_CASE(
+    "work of the call with the turn of a reentrant object is ordered after work of calls that released the turn") {
   device_group group(all_to_all(2, 0, 1));
   in_every_order([&](int value) {
     const auto there = group[0].remote<ferry::make<shared_cell>>("worker1", 1, 99);
@@ -424,7 +425,7 @@ TEST_CASE("who has the turn of a reentrant object comes behind those that have g
   });
 }
 
-TEST_CASE("an argument may be overwritten once its call is over, whatever that ended with") {
+TEST_CASE("an argument may be overwritten once its call has ended, with a result or an error") {
   const ferry_test::captured_log quiet;
   device_group group({map_to("worker1", {{"cuda:0", "cuda:1"}}), nullptr});
   in_every_order([&](int value) {
@@ -459,7 +460,7 @@ TEST_CASE("the tensors of a value are found behind its references, too") {
   });
 }
 
-TEST_CASE("[row 221] devices by number, by name and as such: a future has values on any of them") {
+TEST_CASE("[row 221] devices by number, by name and by value: a future has values on any of them") {
   device_group group({[](auto& o) {
                         o.set_device_map("worker1", {{0, 0}, {"cuda:1", 1}, {gpu(2), "cuda:2"}});
                         o.set_devices({0, "cuda:1", gpu(2)});
@@ -485,15 +486,15 @@ TEST_CASE("[row 226] a result on a device that its worker has not declared is th
     std::atomic<bool> done{false};
     const auto future = group[0].rpc_async<made_on>("worker1", index, 1);
     future.add_done_callback([&](const ferry::future<tensor>& failed) { done = failed.failed(); });
-    const auto told = future.then([](const ferry::future<tensor>& failed) { return failed.failed(); });
+    const auto notified = future.then([](const ferry::future<tensor>& failed) { return failed.failed(); });
     expect_error(errc::bad_device, "Response device mapping is not available", [&] { future.get(); });
-    CHECK(told.get());
+    CHECK(notified.get());
     references_test::await([&] { return done.load(); });
   }
   CHECK(value_read(group[0].rpc_sync<made_on>("worker1", 0, 1)) == 1);
 }
 
-TEST_CASE("[row 170] maps for workers that have yet to come place their tensors when they are there") {
+TEST_CASE("[row 170] maps for workers that join later apply to them once they have joined") {
   dynamic_group_test::meeting_place at;
   const auto start = [&](const std::string& name, const prepare& how) {
     native_options options;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Tests that notice when an event is not recorded, or not waited for: one after the other is left out.
+// Tests that detect an event that is not recorded or not waited for, by omitting one after the other.
 
 #include <algorithm>
 #include <array>
@@ -18,17 +18,17 @@
 
 namespace device_calls {
 
-// What goes to memory of its own is ordered by more than the call: this keeps it.
+// Keeps tensors alive: freeing their memory would add ordering beyond the call's own.
 inline std::vector<ferry::tensor>& kept() {
   static std::vector<ferry::tensor> all;
   return all;
 }
 inline ferry::tensor keep(const ferry::tensor& t) {
-  kept().push_back(t.slice(0));  // a tensor of its own, so that the uses of the memory tell who else has one
+  kept().push_back(t.slice(0));  // a separate tensor, so that the use count of the memory shows other users
   return t;
 }
 
-/// With a kernel of a program's own, which tells the memory of no stream.
+/// Uses a kernel of the program, which does not record its stream with the memory.
 inline void overwrite(const ferry::tensor& t, unsigned char value) {
   const ferry::stream on = ferry::current_stream(t.device());
   ferry::operations_of(t.device().kind)
@@ -41,7 +41,7 @@ constexpr auto host_calls = fake_cuda::call::launch_host_func;
 
 inline const ferry::device_map there_and_back{{"cuda:0", "cuda:1"}};
 
-// Leaves the nth call of a kind out, while it is armed; 0: none. Counts them.
+// Omits the nth call of a kind while armed; 0: none. Counts the calls.
 class left_out {
  public:
   left_out(fake_cuda::call what, unsigned nth) : what_(what), nth_(nth) {}
@@ -61,28 +61,28 @@ class left_out {
   std::uint64_t made_ = 0;
 };
 
-inline bool nobody_else_has(const ferry::tensor& t) {
+inline bool has_no_other_users(const ferry::tensor& t) {
   const auto own = std::count_if(kept().begin(), kept().end(),
                                  [&](const ferry::tensor& each) { return each.storage().same_as(t.storage()); });
   return t.storage().use_count() == static_cast<std::size_t>(own);
 }
 
-// Who served the calls lets go of their tensors in its own time, and that would be counted, too.
-inline void let_go_of_kept() {
-  references_test::await([] { return std::all_of(kept().begin(), kept().end(), nobody_else_has); });
+// The serving threads release their tensors asynchronously, which would be counted, too.
+inline void release_kept() {
+  references_test::await([] { return std::all_of(kept().begin(), kept().end(), has_no_other_users); });
   kept().clear();
 }
 
-// Does something with calls and devices; whether all that was read is what it should be.
+// Does something with calls and devices; returns whether all values read were correct.
 using scenario = std::function<bool(left_out&, unsigned char value)>;
 
 struct expected_calls {
   fake_cuda::call what;
   unsigned count;
-  std::set<unsigned> implied;  // by others
+  std::set<unsigned> implied;  // redundant ones, implied by others
 };
 
-// What is not ordered are data races, too, which that sanitizer tells of: there, nothing is left out.
+// Missing order is also a data race, which the thread sanitizer reports: with it nothing is omitted.
 #if defined(__SANITIZE_THREAD__)
 constexpr bool races_are_errors = true;
 #elif defined(__has_feature)
@@ -95,7 +95,7 @@ constexpr bool races_are_errors = false;
 constexpr bool races_are_errors = false;
 #endif
 
-inline void every_one_counts(const scenario& run, const std::vector<expected_calls>& expected) {
+inline void check_each_is_needed(const scenario& run, const std::vector<expected_calls>& expected) {
   const ferry_test::captured_log quiet;
   constexpr std::array orders{fake_cuda::schedule::oldest_first, fake_cuda::schedule::newest_first,
                               fake_cuda::schedule::random};
@@ -107,7 +107,7 @@ inline void every_one_counts(const scenario& run, const std::vector<expected_cal
     left_out one(what, nth);
     const bool as_expected = run(one, value);
     made = one.made();
-    let_go_of_kept();
+    release_kept();
     fake_cuda::drain();
     return as_expected;
   };
@@ -120,7 +120,7 @@ inline void every_one_counts(const scenario& run, const std::vector<expected_cal
     for (unsigned nth = 1; nth <= count; ++nth) {
       if (implied.contains(nth)) continue;
       bool wrong = false;
-      // Devices must be slower than the host for it to show, and nobody knows how slow that is.
+      // The devices must be slower than the host to reveal it; how much slower is unknown.
       for (const unsigned delay : {200U, 2'000U, 16'000U}) {
         fake_cuda::set_delay(delay);
         for (int round = 0; round != 40 && !wrong; ++round) {

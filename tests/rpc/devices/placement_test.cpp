@@ -1,4 +1,4 @@
-// Where the tensors of calls and of their results arrive: by device maps, and by a placement of one call.
+// Where the tensors of calls and of their results arrive: by device maps, or by a call's placement.
 
 #include <functional>
 #include <string>
@@ -75,7 +75,7 @@ struct pair_of_workers {
   std::vector<ferry_test::started> workers;
 };
 
-// Where tensors on these devices arrive; empty: all stay on the CPU.
+// The target devices of tensors on these devices; empty: all stay on the CPU.
 std::vector<device> targets(ferry::worker& from, int to, bool response, const std::vector<device>& tensors,
                             const device_map* placement = nullptr) {
   const ferry::agent& agent = from.core()->agent();
@@ -95,7 +95,7 @@ std::vector<float> values(const tensor& t) { return {t.data<float>(), t.data<flo
 
 }  // namespace
 
-TEST_CASE("[row 197] a map from CPU to CPU takes tensors and results where they were anyway") {
+TEST_CASE("[row 197] a map from CPU to CPU does not change where tensors and results arrive") {
   pair_of_workers group([](auto& o) { o.set_device_map("worker1", {{"cpu", "cpu"}}); });
   const tensor t = ferry::tensor_of({1.F, 2.F});
   CHECK(group[0].rpc_sync<twice>("worker1", t).device() == host);
@@ -106,7 +106,7 @@ TEST_CASE("[row 197] a map from CPU to CPU takes tensors and results where they 
   CHECK(values(group[0].remote<twice>({"worker1", {.placement = same}}, t).to_here()) == std::vector{2.F, 4.F});
 }
 
-TEST_CASE("what is for a life that is over is given no place, and no error of the maps of whoever has the id") {
+TEST_CASE("a message for an ended incarnation gets no targets, and no error of the maps of the id's new worker") {
   pair_of_workers group([](auto& o) { o.set_device_map("worker1", {{1, 0}}); });
   const ferry::agent& agent = group[0].core()->agent();
   const ferry::incarnation_id incarnation = group[1].core()->agent().incarnation();
@@ -151,7 +151,7 @@ TEST_CASE("[row 205] a tensor on a device without a map is an error at once, in 
   CHECK(group[1].rpc_sync<twice>("worker0", ferry::ones({1})).item<float>() == 2);
 }
 
-TEST_CASE("[row 206] such errors cost no thread and no place among the calls, however many there are") {
+TEST_CASE("[row 206] such errors use up no threads and no call slots, however many there are") {
   pair_of_workers group;
   const tensor there = tensor_on(gpu(0));
   for (int round = 0; round != 20; ++round) {
@@ -212,7 +212,7 @@ TEST_CASE("a result on a device that the worker did not declare is refused") {
       [&] { (void)targets(group[1], 0, true, {gpu(0)}, &way_back); });
 }
 
-TEST_CASE("a placement takes the place of the map for one call, and is checked as maps are") {
+TEST_CASE("a placement replaces the map for one call, and is checked as maps are") {
   pair_of_workers group([](auto& o) { o.set_device_map("worker1", {{0, 0}, {1, 1}}); });
   const device_map placement{{2, 1}, {"cpu", 0}};
   CHECK(targets(group[0], 1, false, {gpu(2), host}, &placement) == std::vector{gpu(1), gpu(0)});
@@ -241,17 +241,17 @@ TEST_CASE("a placement takes the place of the map for one call, and is checked a
       {{0, 2}});
   const device_map two_to_one = device_map::merged({{gpu(0), gpu(0)}, {gpu(1), gpu(0)}});
   refused("duplicated target devices", two_to_one);
-  // Also where no argument is a tensor: the result would have no way back.
+  // Also if no argument is a tensor: the map for the result could not be inverted.
   expect_error(errc::invalid_argument, "duplicated target devices", [&] {
     (void)group[0].rpc_sync<make_on>({"worker1", {.placement = two_to_one}}, -1);
   });
-  // References, and calls through them, without one.
+  // References, and calls through them, have no placement.
   const auto object = group[0].remote<ferry::make<on_device>>("worker1", -1);
   CHECK(object.rpc_sync<&on_device::get>().device() == host);
   CHECK(group[0].rpc_sync<twice>({"worker1", {.placement = device_map()}}, t).item<float>() == 2);
 }
 
-TEST_CASE("the way back of a placement travels with the call") {
+TEST_CASE("the inverse of a placement is sent with the call") {
   using namespace ferry::detail;
   ferry::outgoing_message message;
   add_placement_record(message, {{0, 1}, {"cpu", 0}, {2, "cpu"}});
@@ -259,7 +259,7 @@ TEST_CASE("the way back of a placement travels with the call") {
   const auto records = read_records(message.bytes.bytes().subspan(ferry::frame_header::encoded_size));
   CHECK(records.way_back == device_map{{1, 0}, {0, "cpu"}, {"cpu", 2}});
 
-  // The callee has no map for the caller, and knows all the same where its result is wanted.
+  // The callee has no map for the caller, but knows the target of its result.
   pair_of_workers group;
   const device_map placement{{3, "cpu"}, {2, 1}};
   expect_error(errc::bad_device, "cuda:3", [&] {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Workers that say how many CUDA devices they have, whatever the machine has.
+// Workers that declare a number of CUDA devices independent of the machine's.
 
 #include <atomic>
 #include <exception>
@@ -24,10 +24,10 @@ struct with_devices_options : ferry::rpc_options {
   int count = 0;
 };
 
-/// A device of that number, which nobody looks at.
+/// A device with that index; it is never accessed.
 constexpr ferry::device gpu(int index) { return {ferry::device_kind::cuda, index}; }
 
-/// A tensor that says that it is on a device; its bytes are the host's.
+/// A tensor marked as being on a device; its bytes are host memory.
 inline ferry::tensor tensor_on(ferry::device where, std::int64_t elements = 3) {
   auto memory = std::make_shared<std::vector<float>>(static_cast<std::size_t>(elements), 1.F);
   const std::size_t bytes = memory->size() * sizeof(float);
@@ -42,8 +42,8 @@ struct member {
   std::function<void(with_devices_options&)> prepare = nullptr;
 };
 
-ferry::worker start(const member& who);
-/// All at once, each on a thread of its own.
+ferry::worker start(const member& one);
+/// Starts all concurrently, each on its own thread.
 std::vector<ferry_test::started> start_all(const std::vector<member>& members);
 
 }  // namespace device_maps_test
@@ -63,10 +63,10 @@ struct ferry::backend_traits<device_maps_test::with_devices> {
 
 namespace device_maps_test {
 
-inline ferry::worker start(const member& who) {
+inline ferry::worker start(const member& one) {
   with_devices_options options;
-  if (who.prepare) who.prepare(options);
-  return ferry::init_rpc(who.config, options);
+  if (one.prepare) one.prepare(options);
+  return ferry::init_rpc(one.config, options);
 }
 
 inline std::vector<ferry_test::started> start_all(const std::vector<member>& members) {

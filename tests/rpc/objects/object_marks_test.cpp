@@ -1,4 +1,4 @@
-// Whether anybody would notice if a mark of an object on devices were left out, or not waited for.
+// Shows that each mark of an object on devices, and each wait for one, is needed: omitting it gives wrong values.
 
 #include <atomic>
 #include <string>
@@ -18,7 +18,7 @@ using ferry::tensor;
 
 namespace object_marks_test {
 
-// Kernels of a program's own, which tell the memory of no stream.
+// Uses kernels of the program, which do not record their stream with the memory.
 class cell {
  public:
   cell(int device, unsigned char value) : memory_(filled(gpu(device), value)) {}
@@ -35,7 +35,7 @@ class cell {
     ~counted() { --alive; }
     static inline std::atomic<int> alive{0};
   };
-  counted counted_;  // goes after the memory
+  counted counted_;  // destroyed after the memory
   tensor memory_;
 };
 void set_at(const rref<cell>& there, unsigned char value) { there.local_value().set(value); }
@@ -50,7 +50,7 @@ void read_on_own_stream(const rref<cell>& there) {
   of_call.wait(own);
 }
 
-// Lets others at itself while it waits for them.
+// Gives its turn to other calls while it waits for them.
 class turning_cell : public cell {
  public:
   using cell::cell;
@@ -82,9 +82,9 @@ struct ferry::object_traits<object_marks_test::turning_cell> {
 
 using namespace object_marks_test;
 
-TEST_CASE("no mark of an object can be left out") {
+TEST_CASE("no mark of an object can be omitted") {
   device_group group({map_to("worker1", there_and_back), nullptr});
-  every_one_counts(
+  check_each_is_needed(
       [&](left_out& one, unsigned char value) {
         rref<cell> there;
         {
@@ -109,9 +109,9 @@ TEST_CASE("no mark of an object can be left out") {
       {{records, 6, {}}, {waits, 5, {}}});
 }
 
-TEST_CASE("no mark of an object can be left out: its own memory as a result") {
+TEST_CASE("no mark of an object can be omitted: its own memory as a result") {
   device_group group({map_to("worker1", there_and_back), nullptr});
-  every_one_counts(
+  check_each_is_needed(
       [&](left_out& one, unsigned char value) {
         const ferry::stream_guard guard(ferry::pool_stream(gpu(0)));
         auto there = group[0].remote<ferry::make<cell>>("worker1", 1, static_cast<unsigned char>(98));
@@ -130,15 +130,16 @@ TEST_CASE("no mark of an object can be left out: its own memory as a result") {
         references_test::await([] { return cell::alive() == 0; });
         return value_of(result) == value;
       },
-      // The first record, and the fourth wait, are of the handler, whose work is the answer alone. The last record is for others.
+      // The first record and the fourth wait are the handler's, whose only work is the answer. The last record is for
+      // later calls.
       {{records, 5, {1, 5}}, {waits, 5, {4}}});
 }
 
-TEST_CASE("no mark of a reentrant object can be left out") {
+TEST_CASE("no mark of a reentrant object can be omitted") {
   device_group group({map_to("worker1", there_and_back), nullptr});
   for (const bool blocking : {true, false}) {
     CAPTURE(blocking);
-    every_one_counts(
+    check_each_is_needed(
         [&](left_out& one, unsigned char value) {
           auto there = group[0].remote<ferry::make<turning_cell>>("worker1", 1, static_cast<unsigned char>(98));
           there.created().get();
@@ -158,15 +159,15 @@ TEST_CASE("no mark of a reentrant object can be left out") {
           references_test::await([] { return cell::alive() == 0; });
           return value_of(kept().at(0)) == value && value_of(kept().at(1)) == value + 1;
         },
-        // It has been made by then. The coroutine gives its turn away once more than anybody wants it, before it answers.
+        // The object has been made by then. The coroutine releases its turn once more than needed, before it answers.
         blocking ? std::vector<expected_calls>{{records, 4, {}}, {waits, 4, {1}}}
                  : std::vector<expected_calls>{{records, 5, {4}}, {waits, 5, {1, 5}}});
   }
 }
 
-TEST_CASE("no mark can be left out when an object goes") {
+TEST_CASE("no mark can be omitted when an object is destroyed") {
   device_group group({map_to("worker1", there_and_back), nullptr});
-  every_one_counts(
+  check_each_is_needed(
       [&](left_out& one, unsigned char value) {
         {
           const fake_cuda::pause nothing_runs;
@@ -179,13 +180,13 @@ TEST_CASE("no mark can be left out when an object goes") {
         }
         return value_of(kept().at(0)) == value;
       },
-      // The stream that the memory was made on has been waited for by whoever read it.
+      // The reader has waited for the stream that the memory was made on.
       {{records, 2, {1}}, {waits, 3, {2}}});
 }
 
-TEST_CASE("no mark can be left out where a handler has the object itself, on a stream of its own") {
+TEST_CASE("no mark can be omitted where a handler uses the object directly, on a stream of its own") {
   device_group group({map_to("worker1", there_and_back), nullptr});
-  every_one_counts(
+  check_each_is_needed(
       [&](left_out& one, unsigned char value) {
         auto there = group[0].remote<ferry::make<cell>>("worker1", 1, static_cast<unsigned char>(98));
         {
@@ -202,13 +203,13 @@ TEST_CASE("no mark can be left out where a handler has the object itself, on a s
         references_test::await([] { return cell::alive() == 0; });
         return value_of(kept().at(0)) == value && last == 99;
       },
-      // The stream of the call waits, too; it is also told to wait for the other one.
+      // The stream of the call waits, too, and waits explicitly for the other one.
       {{records, 2, {}}, {waits, 3, {1}}});
 }
 
-TEST_CASE("no mark can be left out where the owner has the object itself, and lets it go") {
+TEST_CASE("no mark can be omitted where the owner uses the object directly and releases it") {
   device_group group({map_to("worker0", {{0, 0}})});
-  every_one_counts(
+  check_each_is_needed(
       [&](left_out& one, unsigned char value) {
         {
           const fake_cuda::pause nothing_runs;
@@ -228,6 +229,6 @@ TEST_CASE("no mark can be left out where the owner has the object itself, and le
         }
         return value_of(kept().at(0)) == value;
       },
-      // Whoever reads it has waited for whoever made it, and the memory waits for who reads it.
+      // The reader has waited for the stream that made it, and the memory waits for the reader.
       {{records, 4, {3}}, {waits, 5, {2, 4}}});
 }

@@ -1,5 +1,5 @@
-// Handlers of objects that take turns: reentrant ones, which give the turn away while they wait, and what still runs of a handler
-// once it has answered.
+// Handlers of objects with turns: reentrant ones, which release the turn while they wait, and work of a handler after
+// its answer.
 
 #include <functional>
 #include <string>
@@ -23,9 +23,9 @@ void keep_place() { place.pass(); }
 int answer() { return 42; }
 ferry::promise<int> afterwards;
 
-struct parting_call {
+struct call_in_destructor {
   int to_make = 0;
-  ~parting_call() {
+  ~call_in_destructor() {
     if (to_make != 0 && ferry::this_call().caller().value >= 0) (void)ferry::rpc_sync<answer>("worker0");
   }
   template <class Archive>
@@ -41,21 +41,21 @@ class actor {
     return ++calls_;
   }
   int count() { return ++calls_; }
-  // Its argument goes once the answer is there, and then calls somebody.
-  int take(const parting_call& last) { return last.to_make; }
+  // Its argument is destroyed after the answer, and makes a call then.
+  int take(const call_in_destructor& last) { return last.to_make; }
 
  private:
   int calls_ = 0;
 };
 
-class jealous {
+class exclusive_actor {
  public:
   int count() { return ++calls_; }
-  // Answers at once; a continuation calls this very object, and tells how that went.
-  int count_once_more(const ferry::rref<jealous>& self) {
+  // Answers at once; a continuation calls this object and passes on the result.
+  int count_once_more(const ferry::rref<exclusive_actor>& self) {
     ferry::rpc_async<answer>("worker0").then([self](const ferry::future<int>&) {
       place.pass();
-      afterwards.set_value(self.rpc_sync<&jealous::count>());
+      afterwards.set_value(self.rpc_sync<&exclusive_actor::count>());
     });
     return ++calls_;
   }
@@ -67,7 +67,7 @@ class jealous {
 }  // namespace reentrant_turns_test
 
 template <>
-struct ferry::object_traits<reentrant_turns_test::jealous> {
+struct ferry::object_traits<reentrant_turns_test::exclusive_actor> {
   static constexpr auto execution = ferry::execution::exclusive;
 };
 
@@ -79,7 +79,9 @@ struct ferry::object_traits<reentrant_turns_test::actor> {
 
 using namespace reentrant_turns_test;
 
-TEST_CASE("who comes back from a wait waits for its turn without a place, which the one that has the turn may need") {
+TEST_CASE(
+    "a handler that returns from a wait waits for its turn without a handler slot, which the call with the turn may "
+    "need") {
   elsewhere.reset();
   place.reset();
   cluster group(2, {.configure = [](ferry::worker_config& config) {
@@ -87,11 +89,11 @@ TEST_CASE("who comes back from a wait waits for its turn without a place, which 
                 }});
   const auto object = group[0].remote<ferry::make<actor>>("worker1");
   const auto asking = object.rpc_async<&actor::ask>(std::string("worker0"));
-  elsewhere.await_arrivals(1);  // the handler waits, and has given its place and its turn away
+  elsewhere.await_arrivals(1);  // the handler waits, and has released its slot and its turn
   const auto keeping = group[0].rpc_async<keep_place>("worker1");
   place.await_arrivals(1);
-  const auto counting = object.rpc_async<&actor::count>();  // gets the turn, and no place
-  // Once the one behind it is there, it has been dealt with: the turn is its own.
+  const auto counting = object.rpc_async<&actor::count>();  // gets the turn but no slot
+  // Once the call behind it has arrived, it has been processed and has the turn.
   const auto behind = group[0].rpc_async<answer>("worker1");
   while (group[1].served_calls().size() != 4) std::this_thread::yield();
   elsewhere.open();
@@ -103,11 +105,11 @@ TEST_CASE("who comes back from a wait waits for its turn without a place, which 
   CHECK(behind.get() == 42);
 }
 
-TEST_CASE("what a handler waits for after its answer takes no turn") {
+TEST_CASE("waits of a handler after its answer need no turn") {
   cluster group(2);
   const auto object = group[0].remote<ferry::make<actor>>("worker1");
   for (int i = 1; i != 20; ++i) {
-    parting_call last;
+    call_in_destructor last;
     last.to_make = 1;
     CHECK(object.rpc_sync<&actor::take>(last) == 1);
     last.to_make = 0;
@@ -115,12 +117,12 @@ TEST_CASE("what a handler waits for after its answer takes no turn") {
   }
 }
 
-TEST_CASE("a continuation that runs after the answer may call the object, which nobody keeps it from") {
+TEST_CASE("a continuation that runs after the answer can call the object") {
   place.reset();
   afterwards = {};
   cluster group(2);
-  const auto object = group[0].remote<ferry::make<jealous>>("worker1");
-  CHECK(object.rpc_sync<&jealous::count_once_more>(object) == 1);
+  const auto object = group[0].remote<ferry::make<exclusive_actor>>("worker1");
+  CHECK(object.rpc_sync<&exclusive_actor::count_once_more>(object) == 1);
   place.open();
   CHECK(afterwards.get_future().get() == 2);
 }

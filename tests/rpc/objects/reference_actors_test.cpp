@@ -19,7 +19,7 @@ constexpr int observers = 3;
 constexpr int states = 4;
 constexpr int episode_steps = 12;
 constexpr int most_episodes = 50;
-constexpr double threshold = 0.95;  // of the rewards that were possible
+constexpr double threshold = 0.95;  // fraction of the maximum reward
 
 class agent;
 
@@ -27,13 +27,13 @@ class agent;
 class observer {
  public:
   explicit observer(int number) : number_(number) {}
-  int run_episode(const rref<agent>& whose);
+  int run_episode(const rref<agent>& policy);
 
  private:
   int number_;
 };
 
-// Has the policy. What it does to its tables needs no lock: its calls take turns.
+// Has the policy. Its tables need no lock: its calls take turns.
 class agent {
  public:
   int choose(int /*observer*/, int state) {
@@ -51,7 +51,7 @@ class agent {
   void reward(int observer, int state, int action, double value) {
     worth_.at(static_cast<std::size_t>(state)).at(static_cast<std::size_t>(action)) = value;
     rewards_.at(static_cast<std::size_t>(observer)) += value > 0 ? value : 0;
-    ++told_;
+    ++rewarded_;
   }
   // All observers at once; they call this agent while it waits for them.
   ferry::task<double> run_episode(const rref<agent>& self, const std::vector<rref<observer>>& of) {
@@ -64,20 +64,21 @@ class agent {
     for (const double one : rewards_) sum += one;
     co_return sum / steps;
   }
-  int told() const { return told_; }
+  int rewarded() const { return rewarded_; }
 
  private:
   std::array<std::array<double, 3>, states> worth_{};
   std::array<double, observers> rewards_{};
-  int told_ = 0;
+  int rewarded_ = 0;
 };
 
-int observer::run_episode(const rref<agent>& whose) {
-  if (!whose.confirmed_by_owner()) throw std::logic_error("the agent does not know of this observer's reference");
+int observer::run_episode(const rref<agent>& policy) {
+  if (!policy.confirmed_by_owner())
+    throw std::logic_error("the agent's worker has not confirmed this observer's reference");
   for (int step = 0; step != episode_steps; ++step) {
     const int state = (step + number_) % states;
-    const int action = whose.rpc_sync<&agent::choose>(number_, state);
-    whose.rpc_sync<&agent::reward>(number_, state, action, action == (state * state) % 3 ? 1.0 : -1.0);
+    const int action = policy.rpc_sync<&agent::choose>(number_, state);
+    policy.rpc_sync<&agent::reward>(number_, state, action, action == (state * state) % 3 ? 1.0 : -1.0);
   }
   return episode_steps;
 }
@@ -95,10 +96,10 @@ using namespace reference_actors_test;
 TEST_CASE("[row 46] an agent and three observers call each other through references until the reward is high enough") {
   ferry_test::cluster group(observers + 1);
   {
-    // The one who asks for episodes is the owner of the agent, and then another worker.
+    // Episodes are requested by the owner of the agent first, then by another worker.
     const rref<agent> here = group[0].remote<ferry::make<agent>>("worker0");
     const rref<agent> elsewhere = group[0].remote<ferry::make<agent>>("worker1");
-    for (const rref<agent>& who : {here, elsewhere}) {
+    for (const rref<agent>& policy : {here, elsewhere}) {
       std::vector<rref<observer>> watching;
       for (int i = 0; i != observers; ++i) {
         watching.push_back(group[0].remote<ferry::make<observer>>("worker" + std::to_string(i + 1), i));
@@ -106,12 +107,12 @@ TEST_CASE("[row 46] an agent and three observers call each other through referen
       int episodes = 0;
       double reached = 0;
       while (reached < threshold && episodes != most_episodes) {
-        reached = who.rpc_sync<&agent::run_episode>(who, watching);
+        reached = policy.rpc_sync<&agent::run_episode>(policy, watching);
         ++episodes;
       }
       CHECK(reached >= threshold);
       CHECK(episodes > 1);
-      CHECK(who.rpc_sync<&agent::told>() == episodes * observers * episode_steps);
+      CHECK(policy.rpc_sync<&agent::rewarded>() == episodes * observers * episode_steps);
     }
   }
   for (int rank = 0; rank != group.size(); ++rank) {

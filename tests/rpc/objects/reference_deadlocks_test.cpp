@@ -1,4 +1,4 @@
-// Handlers of exclusive objects that wait for each other: what is certain is reported at once, what is not goes on.
+// Handlers of exclusive objects that wait for each other: certain deadlocks are reported at once, other waits continue.
 
 #include <atomic>
 #include <chrono>
@@ -45,7 +45,7 @@ class desk {
     return count_ += value;
   }
 
-  // Leaves a result at itself, and waits for it.
+  // Makes a result at its own object, and waits for it.
   int leave_and_wait(const rref<desk>& self, way how) {
     const rref<int> result = self.remote<&desk::take>(1);
     return take_result(result, how);
@@ -58,7 +58,7 @@ class desk {
   rref<int> leave(const rref<desk>& self) { return self.remote<&desk::take>(1); }
   ferry::future<int> leave_and_ask_later(const rref<desk>& self);
 
-  // Waits for the door with its turn, then calls the other one.
+  // Waits for the door while it has its turn, then calls the other object.
   int ask(const rref<desk>& other, int value) {
     door.pass();
     return other.rpc_sync<&desk::take>(value);
@@ -73,7 +73,7 @@ class desk {
     door.pass();
     return ferry::rpc_sync<&ask_at>(where, other, value);
   }
-  // Gives up soon, and goes on behind the other door.
+  // Times out soon, and then waits at the other door.
   int ask_with_limit(const rref<desk>& other, int value) {
     try {
       return other.rpc_sync<&desk::take>({.timeout = 10ms}, value);
@@ -86,7 +86,7 @@ class desk {
     door.pass();
     other.notify<&desk::take>(value);
   }
-  // Asks, and has answered before the answer comes.
+  // Calls the other object, and answers before that call is answered.
   void ask_and_leave(const rref<desk>& other, int value) {
     door.pass();
     (void)other.rpc_async<&desk::take>(value);
@@ -123,7 +123,7 @@ int take_result(const rref<int>& result, way how) {
 }
 
 ferry::future<int> desk::leave_and_ask_later(const rref<desk>& self) {
-  // Nobody waits for it: not even the answer of this call.
+  // Nothing waits for it, not even the answer of this call.
   const auto later = self.remote<&desk::take>(1).to_here_async();
   later.add_done_callback([](const ferry::future<int>&) { door.arrive(); });
   return ferry::make_ready_future(7);
@@ -158,7 +158,7 @@ using namespace reference_deadlocks_test;
 
 namespace {
 
-// How many requests of that function are held back, and still wanted.
+// Number of requests of that function that are blocked and not cancelled.
 int waits(const ferry::worker& at, const std::string& method) {
   int count = 0;
   for (const auto& each : at.served_calls()) {
@@ -169,7 +169,7 @@ int waits(const ferry::worker& at, const std::string& method) {
   return count;
 }
 
-// The kind of its error; nothing: none.
+// The kind of its error; empty: none.
 std::string outcome(const ferry::future<int>& of) {
   try {
     (void)of.get();
@@ -181,7 +181,7 @@ std::string outcome(const ferry::future<int>& of) {
 
 }  // namespace
 
-TEST_CASE("a handler that waits for a result which waits for the handler is told at once") {
+TEST_CASE("a handler that waits for a result which waits for the handler gets would_deadlock at once") {
   cluster group(3, {.configure = [](ferry::worker_config& config) { config.rpc_timeout = ferry::no_timeout; }});
   for (const char* where : {"worker1", "worker0"}) {
     CAPTURE(where);
@@ -195,15 +195,15 @@ TEST_CASE("a handler that waits for a result which waits for the handler is told
     for (const char* through : {"worker0", "worker1", "worker2"}) {
       refused([&] { (void)d.rpc_sync<&desk::leave_and_have_it_taken>(d, through); });
     }
-    // It says who waits for whom, and what to do.
+    // The text names the waiting calls and the remedy.
     for (const char* text : {"desk::take", "desk::leave_and_wait", "desk)", "object_traits", "has yet to be made"}) {
       expect_error(errc::would_deadlock, text, [&] { (void)d.rpc_sync<&desk::leave_and_wait>(d, way::to_here); });
     }
-    CHECK(d.rpc_sync<&desk::take>(0) > 0);  // what was left there was taken, once each handler had ended
+    CHECK(d.rpc_sync<&desk::take>(0) > 0);  // the results were made once each handler had ended
   }
 }
 
-TEST_CASE("a handler that leaves a result at its own object, and does not wait for it, is not disturbed") {
+TEST_CASE("a handler that makes a result at its own object and does not wait for it succeeds") {
   door.reset();
   cluster group(2);
   const auto d = group[0].remote<ferry::make<desk>>("worker1");
@@ -218,7 +218,7 @@ TEST_CASE("a handler that leaves a result at its own object, and does not wait f
   CHECK(d.rpc_sync<&desk::leave_and_wait>(other, way::to_here) == 1);
 }
 
-TEST_CASE("two handlers that wait for each other's objects: one of them is told at once, and the other goes on") {
+TEST_CASE("two handlers that wait for each other's objects: one of them fails at once, and the other continues") {
   cluster group(3, {.configure = [](ferry::worker_config& config) { config.rpc_timeout = ferry::no_timeout; }});
   for (const char* where : {"worker1", "worker0"}) {
     CAPTURE(where);
@@ -234,7 +234,7 @@ TEST_CASE("two handlers that wait for each other's objects: one of them is told 
       const std::vector<std::string> ends{outcome(first), outcome(second)};
       CHECK(((ends[0].empty() && ends[1] == "would_deadlock") || (ends[1].empty() && ends[0] == "would_deadlock")));
       const auto& refused = ends[0].empty() ? second : first;
-      for (const char* text : {"desk::ask", "desk::take", "that one waits for this call", "object_traits"}) {
+      for (const char* text : {"desk::ask", "desk::take", "which waits for this call", "object_traits"}) {
         expect_error(errc::would_deadlock, text, [&] { (void)refused.get(); });
       }
       CHECK(a.rpc_sync<&desk::take>(0) + b.rpc_sync<&desk::take>(0) == 1);
@@ -242,7 +242,7 @@ TEST_CASE("two handlers that wait for each other's objects: one of them is told 
   }
 }
 
-TEST_CASE("a circle of several handlers is broken once") {
+TEST_CASE("a cycle of several handlers is broken once") {
   cluster group(2, {.configure = [](ferry::worker_config& config) { config.rpc_timeout = ferry::no_timeout; }});
   const shut_door shut;
   constexpr int size = 5;
@@ -263,7 +263,7 @@ TEST_CASE("a circle of several handlers is broken once") {
   CHECK(refused == 1);
 }
 
-TEST_CASE("calls across each other that nobody waits for, or not for ever, or that take turns, all go well") {
+TEST_CASE("crossing calls that are one-way, have timeouts, or are reentrant all succeed") {
   cluster group(2);
   const shut_door shut;
   const auto a = group[0].remote<ferry::make<desk>>("worker1");
@@ -287,7 +287,7 @@ TEST_CASE("calls across each other that nobody waits for, or not for ever, or th
     await([&] { return b.rpc_sync<&desk::take>(0) == 1; });
   }
   SUBCASE("one in a row behind the other") {
-    // b waits for a, which waits for nobody.
+    // b waits for a, which waits for no other call.
     auto first = a.rpc_async<&desk::take_at_door>(1);
     auto second = b.rpc_async<&desk::ask>(a, 1);
     door.await_arrivals(2);
@@ -308,7 +308,7 @@ TEST_CASE("calls across each other that nobody waits for, or not for ever, or th
     CHECK(first.get() == 1);
     CHECK(second.get() == 1);
   }
-  SUBCASE("with a caller that has given up before") {
+  SUBCASE("with a caller that has timed out before") {
     auto second = b.rpc_async<&desk::ask>(a, 1);
     door.await_arrivals(1);
     auto first = a.rpc_async<&desk::ask_with_limit>(b, 1);
@@ -322,7 +322,7 @@ TEST_CASE("calls across each other that nobody waits for, or not for ever, or th
   }
 }
 
-TEST_CASE("many handlers across each other, in an order that is never a circle, are never refused") {
+TEST_CASE("many crossing handlers in an order without cycles are never refused") {
   cluster group(3, {.configure = [](ferry::worker_config& config) { config.max_blocked_handlers = 1024; }});
   door.reset();
   door.open();
@@ -340,14 +340,14 @@ TEST_CASE("many handlers across each other, in an order that is never a circle, 
   for (const auto& each : calls) CHECK(outcome(each).empty());
 }
 
-TEST_CASE("objects of two owners whose handlers wait for each other end by their deadline, and the owners say why") {
+TEST_CASE("handlers at two owners that wait for each other end at their deadline, and the owners log the reason") {
   const captured_log logged(ferry::log_level::info);
   const shut_door shut;
   cluster group(3);
   const auto a = group[0].remote<ferry::make<desk>>("worker1");
   const auto b = group[0].remote<ferry::make<desk>>("worker2");
-  // The one whose time is up first gives up while the other one still waits for it: unless the machine is so busy that its
-  // time is up before the two have met.
+  // The handler with the shorter timeout gives up while the other one still waits for it; retry with a longer timeout
+  // if a busy machine lets it expire before both wait.
   bool met = false;
   for (auto limit = 3s; !met; limit *= 2) {
     REQUIRE(limit < 100s);
@@ -372,14 +372,14 @@ TEST_CASE("objects of two owners whose handlers wait for each other end by their
   CHECK(b.rpc_sync<&desk::take>(0) >= 0);
 }
 
-TEST_CASE("a call that waits for its turn tells so, and its timeout says where to look") {
+TEST_CASE("a call that waits for its turn is logged, and its timeout error says where to look") {
   const captured_log logged(ferry::log_level::info);  // as a warning, unless it was read late
   cluster group(2);
   const shut_door shut;
   const auto d = group[0].remote<ferry::make<desk>>("worker1");
   auto first = d.rpc_async<&desk::take_at_door>(1);
   door.await_arrivals(1);
-  // Unless the machine is so busy that its time is up before it got there.
+  // Retry with a longer timeout if a busy machine lets it expire before the call waits.
   bool waited = false;
   for (auto limit = 300ms; !waited; limit *= 2) {
     REQUIRE(limit < 100s);

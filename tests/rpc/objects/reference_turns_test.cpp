@@ -1,4 +1,4 @@
-// Calls on one object: all at once, those of a caller in order, or one at a time (object_traits).
+// Calls on one object: concurrent, ordered per caller, or exclusive (object_traits).
 
 #include <algorithm>
 #include <atomic>
@@ -32,7 +32,7 @@ namespace reference_turns_test {
 ferry_test::gate door;
 ferry_test::gate other_door;
 
-// Counts who is inside at once, unguarded but for the counters: what the policy promises is checked.
+// Counts the concurrent calls; only the counters are synchronised, to check the policy's guarantees.
 class room {
  public:
   explicit room(int name) : name_(name) {}
@@ -57,7 +57,7 @@ class room {
   [[nodiscard]] int most() const { return most_; }
   [[nodiscard]] int name() const { return name_; }
 
-  // Calls whatever it is given, and waits for it.
+  // Calls the given object, and waits for it.
   template <class Room>
   int call(const rref<Room>& other, int value) {
     const in inside(*this);
@@ -225,7 +225,7 @@ int open_room::blocking_steps(int number) {
   return number;
 }
 
-// The doors are shut at the beginning and open at the end, so that nothing hangs when a check fails.
+// Shuts the doors at the beginning and opens them at the end, so that nothing hangs when a check fails.
 struct doors {
   doors() {
     door.reset();
@@ -242,7 +242,7 @@ struct doors {
 }  // namespace reference_turns_test
 using namespace reference_turns_test;
 
-TEST_CASE("calls on an object without traits run at once") {
+TEST_CASE("calls on an object without traits run concurrently") {
   cluster group(2);
   const auto r = group[0].remote<ferry::make<free_room>>("worker1", 0);
   auto a = r.rpc_async<&free_room::meet>();
@@ -251,7 +251,7 @@ TEST_CASE("calls on an object without traits run at once") {
   CHECK(b.get() == 2);
 }
 
-TEST_CASE("exclusive: one call at a time, in the order of arrival, on whatever thread they come") {
+TEST_CASE("exclusive: one call at a time, in order of arrival, on any thread") {
   cluster group(3);
   const auto r = group[0].remote<ferry::make<single_room>>("worker1", 0);
   std::vector<ferry::future<int>> calls;
@@ -263,7 +263,7 @@ TEST_CASE("exclusive: one call at a time, in the order of arrival, on whatever t
   CHECK(r.rpc_sync<&room::most>() == 1);
 }
 
-TEST_CASE("exclusive: callers do not wait for each other's threads, and those of an only thread neither") {
+TEST_CASE("exclusive: waiting calls hold no threads, even with a single thread") {
   for (const int threads : {1, 4}) {
     CAPTURE(threads);
     const doors guard;
@@ -274,7 +274,7 @@ TEST_CASE("exclusive: callers do not wait for each other's threads, and those of
     door.await_arrivals(1);
     std::vector<ferry::future<int>> calls;
     for (int i = 0; i != 50; ++i) calls.push_back(r.rpc_async<&room::note>(i));
-    // With a thread left, another object answers although fifty calls wait for this one.
+    // With a free thread, another object answers although fifty calls wait for this one.
     if (threads > 1) CHECK(other.rpc_sync<&room::note>(7) == 7);
     for (const auto& each : calls) CHECK_FALSE(each.ready());
     door.open();
@@ -297,7 +297,7 @@ TEST_CASE("exclusive objects of a worker with one thread, and calls between them
   CHECK(b.rpc_sync<&room::values>().size() == 20);
 }
 
-TEST_CASE("ordered: the calls of one caller one after the other, and callers at once") {
+TEST_CASE("ordered: the calls of one caller run one at a time, different callers concurrently") {
   const doors guard;
   cluster group(3);
   const auto r = group[0].remote<ferry::make<ordered_room>>("worker2", 0);
@@ -338,7 +338,7 @@ TEST_CASE("a call of a handler to its own exclusive object is refused, direct an
     }
     refused([&] { (void)a.rpc_sync<&single_room::call_back>(b, a); });
     refused([&] { (void)a.rpc_sync<&single_room::fetch_name>(a); });
-    // What waits for nobody is allowed, and so is another object.
+    // Calls without waits are allowed, and so are calls to another object.
     a.rpc_sync<&single_room::tell>(a, 100);
     CHECK(a.rpc_sync<&single_room::leave_there>(a, 200).to_here() == 201);
     CHECK(a.rpc_sync<&single_room::call_single>(b, 1) == 3);
@@ -350,7 +350,8 @@ TEST_CASE("a call of a handler to its own exclusive object is refused, direct an
   }
 }
 
-TEST_CASE("an ordered object may call itself once: the inner call is one of its worker's; the next one is refused") {
+TEST_CASE(
+    "an ordered object may call itself once: the inner call's caller is its own worker; the next one is refused") {
   cluster group(2);
   const auto r = group[0].remote<ferry::make<ordered_room>>("worker1", 0);
   CHECK(r.rpc_sync<&ordered_room::descend>(r, 0) == 0);
@@ -359,7 +360,7 @@ TEST_CASE("an ordered object may call itself once: the inner call is one of its 
   CHECK(r.rpc_sync<&ordered_room::descend>(r, 1) == 1);
 }
 
-TEST_CASE("exclusive: a coroutine that awaits lets nobody in") {
+TEST_CASE("exclusive: no other call runs while a coroutine awaits") {
   const doors guard;
   cluster group(2);
   const auto r = group[0].remote<ferry::make<single_room>>("worker1", 0);
@@ -374,7 +375,7 @@ TEST_CASE("exclusive: a coroutine that awaits lets nobody in") {
   CHECK(r.rpc_sync<&room::values>() == std::vector<int>{1, 2, 5});
 }
 
-TEST_CASE("reentrant: a coroutine that awaits, and a handler that waits, let others in; and may call themselves") {
+TEST_CASE("reentrant: other calls run while a coroutine awaits or a handler waits, including calls from itself") {
   const doors guard;
   cluster group(2);
   const auto r = group[0].remote<ferry::make<open_room>>("worker1", 0);
@@ -389,7 +390,7 @@ TEST_CASE("reentrant: a coroutine that awaits, and a handler that waits, let oth
   CHECK(r.rpc_sync<&room::values>() == std::vector<int>{1, 5, 2, 10, 11, 20, 21, 22});
 }
 
-TEST_CASE("reentrant: between two waits a call has the object to itself") {
+TEST_CASE("reentrant: between two waits a call has exclusive access to the object") {
   for (const int threads : {1, 8}) {
     CAPTURE(threads);
     cluster group(2, {.configure = [&](ferry::worker_config& config) { config.num_worker_threads = threads; }});
@@ -406,7 +407,8 @@ TEST_CASE("reentrant: between two waits a call has the object to itself") {
   }
 }
 
-TEST_CASE("a call that times out, or is cancelled, while it waits for its turn ends then, and the turn goes on") {
+TEST_CASE(
+    "a call that times out or is cancelled while it waits for its turn ends then, and the next one gets the turn") {
   const doors guard;
   cluster group(2);
   const auto r = group[0].remote<ferry::make<single_room>>("worker1", 0);
@@ -423,7 +425,7 @@ TEST_CASE("a call that times out, or is cancelled, while it waits for its turn e
   CHECK(r.rpc_sync<&room::most>() == 1);
 }
 
-TEST_CASE("calls that were there before their object are taken in the order of arrival, too") {
+TEST_CASE("calls that arrive before their object is made also run in order of arrival") {
   const doors guard;
   cluster group(2);
   const auto r = group[0].remote<make_room_slowly>("worker1");
@@ -439,7 +441,7 @@ TEST_CASE("calls that were there before their object are taken in the order of a
   CHECK(r.rpc_sync<&room::most>() == 1);
 }
 
-TEST_CASE("handlers that throw, and arguments that cannot be decoded, give their turn away") {
+TEST_CASE("handlers that throw, and calls whose arguments cannot be decoded, release their turn") {
   cluster group(2);
   const auto r = group[0].remote<ferry::make<single_room>>("worker1", 0);
   for (int i = 0; i != 5; ++i) {
@@ -450,7 +452,7 @@ TEST_CASE("handlers that throw, and arguments that cannot be decoded, give their
   }
 }
 
-TEST_CASE("the object of a reference of one's own keeps its rules, too") {
+TEST_CASE("the policy also applies to calls through the owner's reference") {
   const doors guard;
   cluster group(2);
   const auto r = group[0].remote<ferry::make<single_room>>("worker0", 0);

@@ -1,6 +1,6 @@
 #pragma once
 
-// An object that references lead to, at its owner. Users see it through rref<T>.
+// An object that references refer to, at its owner. Users access it through rref<T>.
 
 #include <exception>
 #include <memory>
@@ -22,7 +22,7 @@ namespace ferry::inline v0::detail {
 class object_order;
 class object_turns;
 
-/// The value alone, without its type.
+/// The type-erased value.
 class owned_value {
  public:
   virtual ~owned_value() = default;
@@ -34,15 +34,15 @@ class owned_value {
   [[nodiscard]] execution_policy policy() const noexcept { return policy_; }
   /// Whether it may hold tensors on devices.
   [[nodiscard]] virtual bool may_use_devices() const noexcept { return true; }
-  /// The device that it is on, if it is a tensor; else the CPU.
+  /// Its device if it is a tensor; else the CPU.
   [[nodiscard]] virtual device where() const { return {}; }
   [[nodiscard]] virtual std::string type_name() const = 0;
-  /// Throws the address as a pointer to the value's type: whoever catches pointers to one of its bases gets one. The same of
-  /// what a smart pointer points to, if the value is one.
+  /// Throws the address as a pointer to the value's type, so that a catch of a pointer to a base converts it.
+  /// throw_pointee: the same for the pointee, if the value is a smart pointer.
   virtual void throw_address() const = 0;
   virtual void throw_pointee() const {}
-  /// What a smart pointer points to, and its static type, without exceptions; no type if the value is none, or points to
-  /// something const.
+  /// A smart pointer's pointee and its static type, without exceptions; no type if the value is not a smart pointer, or
+  /// its pointee is const.
   struct pointee {
     const std::type_info* type = nullptr;
     void* address = nullptr;
@@ -92,7 +92,7 @@ class owned_value_of final : public owned_value {
  private:
   T value_;
 };
-/// Of functions that return nothing.
+/// For functions that return void.
 template <>
 class owned_value_of<void> final : public owned_value {
  public:
@@ -105,19 +105,19 @@ class owned_value_of<void> final : public owned_value {
   void throw_address() const override {}
 };
 
-/// An object from when somebody refers to it until nobody does. Complete once it has been made, or its making has failed.
-/// Thread-safe; the value guards itself, or object_traits say how.
+/// An object, from its first reference until its last. Complete once it has been made, or its creation has failed.
+/// Thread-safe; the value synchronises itself, or object_traits says how.
 class owned_object final : public future_state<void> {
  public:
   owned_object();
 
-  /// The value, which has been made on the streams of the calling thread's context, and on its current ones of `devices`. Call
-  /// once. Throws errc::bad_device, errc::device_failure: then it has yet to be made.
+  /// Sets the value, which was made on the streams of the calling thread's context and on its current streams of
+  /// `devices`. Call once. Throws errc::bad_device, errc::device_failure; then the object is still incomplete.
   void finish(std::unique_ptr<owned_value> value, std::span<const device> devices = {});
-  /// Its making has failed.
+  /// Its creation has failed.
   void fail(std::exception_ptr error) noexcept;
 
-  /// The value, which must have been made, as a C. Throws what its making threw, and errc::reference_mismatch.
+  /// The value, which must have been made, as a C. Throws what its creation threw, and errc::reference_mismatch.
   template <class C>
   C& as() {
     const owned_value& own = value_made();
@@ -127,49 +127,50 @@ class owned_object final : public future_state<void> {
         from.throw_address();
       } catch (C* found) {
         return {found, true};
-      } catch (...) {  // NOLINT(bugprone-empty-catch): it is no C
+      } catch (...) {  // NOLINT(bugprone-empty-catch): it is not a C
       }
       try {
         from.throw_pointee();
       } catch (C* found) {
         return {found, false};
-      } catch (...) {  // NOLINT(bugprone-empty-catch): the same
+      } catch (...) {  // NOLINT(bugprone-empty-catch): as above
       }
       return {};
     }));
   }
   [[nodiscard]] const owned_value& value_made() const;
 
-  /// Of the code that made the value: it is not unloaded before the value has gone.
+  /// Keeps the library that made the value loaded until the value has been destroyed.
   void keep_code(const method_entry& entry) noexcept { code_ = method_hold(entry); }
 
   [[nodiscard]] object_turns& turns() const noexcept { return *turns_; }
   [[nodiscard]] object_order& order() const noexcept { return *order_; }
-  /// The calling thread is about to use the value itself: its current streams wait for all work on it, and what they are given
-  /// is work on it until the call that the thread works in is answered. Throws errc::device_failure.
+  /// The calling thread is about to use the value directly: its current streams wait for all work on it, and work
+  /// queued on them counts as work on it until the thread's current call is answered. Throws errc::device_failure.
   void use_here();
-  /// Whether it may have had to do with devices so far.
+  /// Whether devices may have been used on it so far.
   [[nodiscard]] bool on_devices() const noexcept;
 
-  /// For a list of objects that nobody refers to any more.
+  /// Link in a list of objects without references.
   ref_ptr<owned_object> next_released;
 
  private:
   ~owned_object() override;
-  void on_cancel() override {}  // nobody's handle
-  // Where the value is of another type. A part of the value stays where it is; a smart pointer may point elsewhere next time.
+  void on_cancel() override {}  // no handle can cancel it
+  // The value's address as another type. A base subobject's address stays; a smart pointer may point elsewhere next
+  // time.
   struct other {
     void* address = nullptr;
     bool stays = false;
   };
   void* as_other(const std::type_info& type, std::string (*name)(), other (*find)(const owned_value& from));
 
-  method_hold code_;  // goes last
+  method_hold code_;  // destroyed last
   const std::unique_ptr<object_turns> turns_;
   const std::unique_ptr<object_order> order_;
   std::unique_ptr<owned_value> value_;
   std::mutex mutex_;                                             // guards the next one
-  std::vector<std::pair<const std::type_info*, void*>> others_;  // as which types it was asked for
+  std::vector<std::pair<const std::type_info*, void*>> others_;  // addresses by requested type
 };
 
 }  // namespace ferry::inline v0::detail

@@ -1,6 +1,6 @@
 #pragma once
 
-// rref<T> without its type, and the references that go into a message.
+// The untyped part of rref<T>, and the references that go into a message.
 
 #include <compare>
 #include <cstddef>
@@ -24,8 +24,8 @@ namespace ferry::inline v0::detail {
 class worker_core;
 class reference_state;
 
-/// Shares one fork, or one hold of the owner. Copies are cheap and stay in this process. Distinct handles may be used on any
-/// thread at once. Those that ask for anything throw errc::invalid_argument on an empty one.
+/// Shares one fork, or one local hold at the owner. Copies are cheap and stay in this process. Distinct handles may be
+/// used concurrently. Accessors throw errc::invalid_argument on an empty handle.
 class reference_handle {
  public:
   reference_handle() noexcept = default;
@@ -42,17 +42,17 @@ class reference_handle {
   [[nodiscard]] bool is_owner() const;
   [[nodiscard]] bool confirmed() const;
   [[nodiscard]] worker_info owner() const;
-  /// "rref<T>(...)" of the given T, for people.
+  /// "rref<T>(...)" with the given T, for logs and error texts.
   [[nodiscard]] std::string describe(const std::string& type) const;
-  /// At the owner: the object, once it has been made; blocks. Throws errc::not_owner, and what its making threw.
+  /// At the owner: the object, once it has been made; blocks. Throws errc::not_owner, and what its creation threw.
   [[nodiscard]] owned_object& local() const;
-  /// At the owner, of an object whose calls run concurrently, the same with a limit; null for others.
+  /// At the owner, for an object whose calls run concurrently: the same with a timeout; otherwise null.
   [[nodiscard]] owned_object* local_unguarded(const call_options& options) const;
-  /// The reference, if it is of any use. Throws what it has failed with.
+  /// The reference's state. Throws the error it has failed with.
   [[nodiscard]] reference_state& usable() const;
-  /// Complete once the owner has made the object, or knows this reference; fails if that fails.
+  /// Complete once the owner has made the object, or has registered this reference; fails if that fails.
   [[nodiscard]] future<void> created() const;
-  /// The name of the object's type, asked for until it is known.
+  /// The name of the object's type; requested again after a failure.
   [[nodiscard]] future<std::string> type() const;
 
  private:
@@ -61,18 +61,18 @@ class reference_handle {
   std::shared_ptr<reference_state> state_;
 };
 
-/// Whether calls of this method ask for the object only, and so need no turn at it.
-bool only_asks_for_object(std::uint64_t method) noexcept;
+/// Whether calls of this method only query the object, and so need no turn at it.
+bool only_queries_object(std::uint64_t method) noexcept;
 
-/// The references that go into one message, which they leave with or are taken back from.
+/// The references that go into one message: sent with it, or released if it is not sent.
 class handed_references final : public handle_writer {
  public:
   handed_references() noexcept = default;
-  /// Whose life is none has the one that the group knows.
+  /// If `to` has no incarnation, the group's current one is used.
   handed_references(worker_core& worker, const call_target& to) noexcept : worker_(&worker), to_(to) {}
   handed_references(handed_references&& other) noexcept = default;
   handed_references& operator=(handed_references&& other) noexcept = default;
-  /// Takes back what was not sent; has the others looked after.
+  /// Releases references that were not sent, and watches those that were.
   ~handed_references();
 
   std::uint32_t put(const void* handle) override;
@@ -81,13 +81,13 @@ class handed_references final : public handle_writer {
     if (list_) write(message);
   }
   [[nodiscard]] bool empty() const noexcept { return !list_; }
-  /// The message is on its way.
+  /// The message has been sent.
   void sent() noexcept;
-  /// It was answered.
+  /// It has been answered.
   void arrived() noexcept {
     if (list_) settle(true);
   }
-  /// It was not, and will not be: whether it has arrived is unknown.
+  /// It will not be answered: whether it has arrived is unknown.
   void query() noexcept {
     if (list_) settle(false);
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-// When the tensors of a value may be read that is complete although devices are still at work on it: what a future knows of
+// When the tensors of a complete value may be read, although devices may still be working on them: a future's record of
 // the streams that its value was made on.
 
 #include <atomic>
@@ -24,24 +24,24 @@ namespace ferry::inline v0::detail {
 
 class read_marks;
 
-/// Marks in the streams that were current when the value was made: one for each device that its tensors are on. Keeps their
-/// memory, so that it does not matter what becomes of the tensors. Of the result of a call also the marks behind the reading of
-/// its arguments. Once its future is complete nothing changes it: read by any thread.
+/// Marks in the streams that were current when the value was made: one for each device that its tensors are on. Keeps
+/// their memory alive independently of the tensors. For the result of a call it also has the marks after the reading of
+/// its arguments. Immutable once its future is complete: any thread may read it.
 class value_order {
  public:
   /// Null if none of the tensors is on a device with streams. Throws errc::bad_device, errc::device_failure.
   static std::unique_ptr<value_order> of(std::span<const tensor> tensors);
-  /// Of a value that has yet to be made, by a call whose arguments are read where `reads` says.
+  /// For a value that is yet to be made, by a call whose arguments are read at the marks of `reads`.
   static std::unique_ptr<value_order> behind(std::shared_ptr<const read_marks> reads);
-  /// Of the call whose value this is the order of, too.
+  /// Takes over the read marks of the call that made the value.
   void add_reads_of(value_order& call) noexcept { reads_ = std::move(call.reads_); }
 
   /// The calling thread's current streams wait for the value, and count as users of its memory; the host does not wait.
   /// Throws errc::device_failure.
   void let_current_streams_wait() const;
-  /// Whose streams wait.
+  /// The devices whose streams wait.
   [[nodiscard]] std::vector<device> devices() const;
-  /// That was current for who made the value; none: it has no tensors on devices.
+  /// The device that was current when the value was made; none: it has no tensors on devices.
   [[nodiscard]] const std::optional<device>& current_device() const noexcept { return current_; }
 
  private:
@@ -51,11 +51,11 @@ class value_order {
   std::shared_ptr<const read_marks> reads_;
 };
 
-/// Where a callback runs: with streams of their own for the devices of the value, which wait for it, unless its context has
-/// streams for them, and on the device that was current when the value was made.
+/// Streams and current device of a callback: separate streams for the devices of the value, which wait for it, unless
+/// the callback's context has streams for them; and the device that was current when the value was made.
 class callback_streams {
  public:
-  /// Null: nothing changes. If the streams cannot be had, those that are current stay, which is slower and as right.
+  /// Null: no effect. If streams cannot be obtained, the current ones stay in use, which is slower but equally correct.
   explicit callback_streams(const value_order* order) noexcept {
     if (order) enter(*order);
   }
@@ -78,14 +78,14 @@ inline constexpr bool free_of_tensors<std::vector<T, Allocator>> = free_of_tenso
 template <>
 inline constexpr bool free_of_tensors<std::exception_ptr> = true;
 
-/// For a value that is searched: what it refers to elsewhere has nothing to find.
+/// Ignores references while a value is searched for tensors: referenced objects are not searched.
 class passed_handles final : public handle_writer {
  public:
   std::uint32_t put(const void*) override { return 0; }
 };
 
-/// The tensors in a value, found by writing it as to a message, without sending it: in types that could be sent. Others are not
-/// searched. Not what lies behind references to objects.
+/// The tensors in a value, found by serialising it as for a message, without sending it. Types that cannot be sent, and
+/// objects behind references, are not searched.
 template <class T>
 std::vector<tensor> tensors_in(const T& value) {
   std::vector<tensor> found;
@@ -97,7 +97,7 @@ std::vector<tensor> tensors_in(const T& value) {
     try {
       wire_output_archive archive(unused, found, &elsewhere);
       archive(value);
-    } catch (...) {  // NOLINT(bugprone-empty-catch): a value that cannot be sent; those before that point are found
+    } catch (...) {  // NOLINT(bugprone-empty-catch): a value that cannot be sent: keep what was found so far
     }
   }
   return found;

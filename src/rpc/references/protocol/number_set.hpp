@@ -1,6 +1,6 @@
 #pragma once
 
-// A set of numbers that were drawn from a counter, so that it soon holds almost all of them: kept as intervals.
+// A set of numbers drawn from a counter, stored as intervals: it soon contains almost all numbers below its maximum.
 
 #include <algorithm>
 #include <cstddef>
@@ -11,14 +11,14 @@
 
 namespace ferry::inline v0::detail {
 
-/// Value type. Costs one node for each gap between its numbers.
+/// Value type. Memory: one node per gap between its numbers.
 class number_set {
  public:
   [[nodiscard]] bool contains(std::uint64_t number) const noexcept {
     const auto after = intervals_.upper_bound(number);
     return after != intervals_.begin() && std::prev(after)->second >= number;
   }
-  /// False if it was there. Nothing has changed if it throws std::bad_alloc.
+  /// Returns false if the number was already present. Strong guarantee on std::bad_alloc.
   bool insert(std::uint64_t number) {
     auto after = intervals_.upper_bound(number);
     if (after != intervals_.begin()) {
@@ -42,7 +42,7 @@ class number_set {
     intervals_.emplace_hint(after, number, number);
     return true;
   }
-  /// All numbers from 1 on that are below that one are in it from now on; or none of them.
+  /// Inserts all numbers in [1, number). If it throws std::bad_alloc, none of them is in the set.
   void insert_below(std::uint64_t number) {
     if (number <= 1) return;
     std::uint64_t last = number - 1;

@@ -1,4 +1,4 @@
-// The holder's side of reference_protocol: forks of this worker, and references that it hands on.
+// The holder's side of reference_protocol: forks of this worker, and references that it sends to other workers.
 
 #include "reference_names.hpp"
 #include "reference_protocol.hpp"
@@ -37,7 +37,7 @@ void reference_protocol::confirm(users::iterator fork, reference_effects& effect
 
 void reference_protocol::fail(users::iterator fork, errc why, reference_effects& effects) {
   if (!fork->second.dropped) effects.failed.push_back({fork->first, why});
-  // Hand-overs of it need nothing more: their children hear of the owner, or of its end, for themselves.
+  // Its transfers need no further action: each child gets the owner's answer, or the owner's end, by itself.
   accept(fork, effects);
   forget(fork);
 }
@@ -108,7 +108,7 @@ bool reference_protocol::confirmed(const held_fork& fork) const {
 // ---- references in messages
 
 handed_reference reference_protocol::transfer(const object_id& own_object, peer_incarnation to) {
-  if (is_gone(to)) return {own_object, ++vain_claims_};
+  if (is_gone(to)) return {own_object, ++unusable_claims_};
   const handed_reference reference{own_object, ++peers_[to].transfers};
   const auto entry = objects_.find(own_object);
   if (entry == objects_.end()) return reference;
@@ -120,7 +120,7 @@ handed_reference reference_protocol::transfer(const object_id& own_object, peer_
 handed_reference reference_protocol::transfer(const held_fork& fork, peer_incarnation to) {
   const auto entry = users_.find(fork);
   if (entry == users_.end()) return {};
-  if (is_gone(to)) return {entry->second.object, ++vain_claims_};
+  if (is_gone(to)) return {entry->second.object, ++unusable_claims_};
   const handed_reference reference{entry->second.object, ++peers_[to].transfers};
   const transfer_id id{to, reference.transfer};
   entry->second.pins.insert(id);
@@ -149,7 +149,7 @@ void reference_protocol::undo(const transfer_id& transfer, reference_effects& ef
   }
 }
 
-// A number that the other end will not see, or need not remember.
+// Counts a number that the receiver will not see or need not remember; sends a watermark once there are enough of them.
 void reference_protocol::leave_out(const peer_incarnation& peer, reference_effects& effects) {
   if (is_gone(peer)) return;
   peer_record& record = peers_[peer];
@@ -157,16 +157,16 @@ void reference_protocol::leave_out(const peer_incarnation& peer, reference_effec
   const auto open = transfers_.lower_bound({peer, 0});
   const std::uint64_t first =
       open == transfers_.end() || open->first.peer != peer ? record.transfers + 1 : open->first.number;
-  if (first == record.told_below) return;
+  if (first == record.watermark_sent) return;
   record.left_out = 0;
-  record.told_below = first;
+  record.watermark_sent = first;
   effects.controls.push_back({peer, about_transfer(reference_control::kind::watermark, first)});
 }
 
 void reference_protocol::settle_arrived(const transfer_id& transfer) {
   const auto found = transfers_.find(transfer);
   if (found == transfers_.end()) return;
-  // A fork that the owner gave is the child's own affair from here on. A pinned one waits for what the child will say.
+  // From here on the child alone maintains a fork that the owner granted. A pinned one waits for child_accept.
   if (found->second.pinned) {
     found->second.arrived = true;
   } else {
@@ -271,7 +271,7 @@ reference_protocol::receipt reference_protocol::receive(const handed_reference& 
     return result;
   }
   result.confirmed = granted;
-  // A claim that is drawn and then not used is a gap that nobody misses.
+  // A claim that is drawn and then not used leaves a harmless gap.
   result.fork = granted ? held_fork{from, by_owner(reference.transfer)}
                         : held_fork{object.owner, by_holder(draw_claim(object.owner))};
   effects.controls.reserve(effects.controls.size() + 2);

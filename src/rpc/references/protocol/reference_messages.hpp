@@ -1,6 +1,6 @@
 #pragma once
 
-// What workers tell each other about references: the controls of reference_protocol, many at once, as a call that every
+// Reference control messages between workers: batches of the controls of reference_protocol, sent as a call that every
 // worker serves.
 
 #include <cstdint>
@@ -30,8 +30,8 @@ void serialize(Archive& archive, reference_control& control) {
 }
 
 struct reference_batch {
-  incarnation_id from;  ///< the sender's life
-  incarnation_id to;    ///< the life that is meant
+  incarnation_id from;  ///< the sender's incarnation
+  incarnation_id to;    ///< the incarnation that the batch is for
   std::vector<reference_control> controls;
 
   template <class Archive>
@@ -40,7 +40,7 @@ struct reference_batch {
   }
 };
 
-/// One answer for each control. None at all: the life that is meant is over.
+/// One answer per control. Empty if the addressed incarnation has ended.
 struct reference_answers {
   std::vector<reference_answer> answers;
 
@@ -50,7 +50,7 @@ struct reference_answers {
   }
 };
 
-/// The method "ferry/references". Runs on the thread that reads, and never blocks.
+/// The method "ferry/references". Runs on the reading thread and never blocks.
 reference_answers serve_references(const reference_batch& batch);
 
 }  // namespace ferry::inline v0::detail

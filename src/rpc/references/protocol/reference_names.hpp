@@ -1,6 +1,6 @@
 #pragma once
 
-// Short ways to write down forks and controls.
+// Shorthand constructors for forks and controls.
 
 #include "reference_protocol.hpp"
 
@@ -13,7 +13,7 @@ constexpr fork_key by_owner(std::uint64_t transfer) { return {fork_key::numbered
 inline reference_control about_claim(reference_control::kind what, const object_id& object, std::uint64_t claim) {
   return {what, object, {}, claim};
 }
-/// child_accept and hand_over_query.
+/// child_accept, transfer_query and watermark.
 inline reference_control about_transfer(reference_control::kind what, std::uint64_t number) {
   return {what, {}, {}, number};
 }

@@ -14,17 +14,17 @@
 
 namespace ferry::inline v0::detail {
 
-/// The controls for one worker that it has not answered, in batches: one is under way at a time, and stays until it has been
-/// answered. Those that nobody waits for are kept back for a moment, so that many of them go together, or with others. Not
-/// thread-safe.
+/// Controls for one worker that it has not answered yet. They are sent in batches, one batch in flight at a time, and
+/// stay queued until answered. Acknowledgements and deletions, which nothing waits for, are delayed briefly
+/// (`batch_delay`) so that they can be batched. Not thread-safe.
 class reference_outbox {
  public:
   static constexpr std::size_t most_at_once = 1024;
   static constexpr std::chrono::milliseconds first_pause{20};
   static constexpr std::chrono::milliseconds longest_pause{2000};
 
-  /// So long a control waits for others, unless there are enough of them.
-  static constexpr std::chrono::milliseconds patience{1};
+  /// A control waits this long for others to share its batch, unless there are `enough` of them.
+  static constexpr std::chrono::milliseconds batch_delay{1};
   static constexpr std::size_t enough = 256;
 
   void add(const reference_control& control, clock::time_point now, bool at_once) {
@@ -32,13 +32,13 @@ class reference_outbox {
     const bool waits =
         control.what == reference_control::kind::child_accept || control.what == reference_control::kind::user_delete;
     if (at_once || !waits || waiting_.size() >= enough) {
-      hurry();
+      flush();
     } else {
-      send_at_ = std::min(send_at_, now + patience);
+      send_at_ = std::min(send_at_, now + batch_delay);
     }
   }
-  /// What waits is due.
-  void hurry() noexcept { send_at_ = {}; }
+  /// Makes all waiting controls due now.
+  void flush() noexcept { send_at_ = {}; }
   [[nodiscard]] bool empty() const noexcept { return waiting_.empty() && !under_way_; }
   [[nodiscard]] std::size_t size() const noexcept { return waiting_.size(); }
   /// Whether a batch should be sent now.
@@ -46,7 +46,7 @@ class reference_outbox {
   /// Whether a batch is to be sent, now or later, and when.
   [[nodiscard]] bool waits() const noexcept { return !waiting_.empty() && !under_way_; }
   [[nodiscard]] clock::time_point due_at() const noexcept { return std::max(send_at_, retry_at_); }
-  /// What is to be sent; they stay until answered().
+  /// Returns the next batch to send. Its controls stay queued until answered().
   std::vector<reference_control> begin() {
     const std::size_t count = std::min(waiting_.size(), most_at_once);
     std::vector<reference_control> batch(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(count));
@@ -55,10 +55,10 @@ class reference_outbox {
     send_at_ = in_batch_ == waiting_.size() ? clock::time_point::max() : clock::time_point();
     return batch;
   }
-  /// Whether its life is over, as agent::is_over has it.
+  /// The pending question of agent::is_over: whether the peer's incarnation has ended.
   [[nodiscard]] std::uint64_t question() const noexcept { return question_; }
   void ask(std::uint64_t question) noexcept { question_ = question; }
-  /// In a row.
+  /// Consecutive failures.
   [[nodiscard]] int failures() const noexcept { return failures_; }
   void answered() {
     failures_ = 0;
@@ -73,7 +73,7 @@ class reference_outbox {
     ++failures_;
     under_way_ = false;
     in_batch_ = 0;
-    hurry();
+    flush();
     retry_at_ = now + pause_;
     pause_ = std::min(pause_ * 2, longest_pause);
   }

@@ -7,7 +7,7 @@ namespace ferry::inline v0::detail {
 bool reference_protocol::is_gone(const peer_incarnation& peer) const { return gone_.contains(peer); }
 
 std::uint64_t reference_protocol::draw_claim(const peer_incarnation& owner) {
-  return is_gone(owner) ? ++vain_claims_ : ++peers_[owner].claims;
+  return is_gone(owner) ? ++unusable_claims_ : ++peers_[owner].claims;
 }
 
 // ---- at the owner
@@ -18,7 +18,7 @@ bool reference_protocol::claim_ended(const peer_incarnation& holder, std::uint64
 }
 
 bool reference_protocol::may_come(const object_id& object) const {
-  // What this worker makes itself is known from the beginning.
+  // Objects that this worker creates are in objects_ from the beginning.
   return object.owner == self_ && object.creator != self_ && !is_gone(object.creator) &&
          !claim_ended(object.creator, object.number);
 }
@@ -26,11 +26,11 @@ bool reference_protocol::may_come(const object_id& object) const {
 reference_protocol::objects::iterator reference_protocol::find_or_expect(const object_id& object,
                                                                          reference_effects& effects) {
   const auto [entry, fresh] = objects_.try_emplace(object);
-  if (fresh && !may_come(object)) never_comes(entry->second, object, effects);
+  if (fresh && !may_come(object)) mark_never_made(entry->second, object, effects);
   return entry;
 }
 
-void reference_protocol::never_comes(owned_object& entry, const object_id& object, reference_effects& effects) {
+void reference_protocol::mark_never_made(owned_object& entry, const object_id& object, reference_effects& effects) {
   entry.made = owned_object::creation::never;
   entry.awaited = false;
   effects.never_made.push_back(object);
@@ -57,7 +57,7 @@ void reference_protocol::end_fork(const object_id& object, peer_incarnation hold
   const bool its_creation =
       key.by == fork_key::numbered_by::holder && object.creator == holder && object.number == key.number;
   if (its_creation && entry->second.made == owned_object::creation::to_come) {
-    never_comes(entry->second, object, effects);
+    mark_never_made(entry->second, object, effects);
   }
   release_if_free(entry, effects);
 }
@@ -125,18 +125,18 @@ void reference_protocol::await(const object_id& object) {
 
 reference_answer reference_protocol::on_fork_request(peer_incarnation from, const object_id& object,
                                                      std::uint64_t claim, reference_effects& effects) {
-  // A late duplicate: what it asks for has been given and has ended.
+  // A late duplicate: the fork that it requests was registered and has ended.
   if (claim_ended(from, claim)) return reference_answer::too_late;
   const auto entry = objects_.find(object);
   const std::pair fork{from, by_holder(claim)};
-  // A duplicate of a request that came before it was clear that the object will never be made: the holder may know already
-  // that its fork is registered.
+  // A duplicate whose original was registered before the object turned out never to be made: the holder may already
+  // have that answer.
   if (entry != objects_.end() && entry->second.forks.contains(fork)) return reference_answer::done;
   if (look_up(object) == knowledge::deleted) {
     end_fork(object, from, fork.second, effects);
     return reference_answer::too_late;
   }
-  // It may be here before the call that makes it: then the fork keeps its place.
+  // The request may arrive before the call that makes the object: then the fork reserves the entry.
   objects_[object].forks.insert(fork);
   return reference_answer::done;
 }
@@ -161,7 +161,7 @@ reference_answer reference_protocol::on_control(peer_incarnation from, const ref
   const bool about_transfer =
       control.what == kind::child_accept || control.what == kind::transfer_query || control.what == kind::watermark;
   if (!about_transfer && control.object.owner != self_) {
-    // For an earlier life of this worker, whose claims were other claims.
+    // For an earlier incarnation of this worker, whose claims were numbered separately.
     return control.what == kind::user_delete ? reference_answer::done : reference_answer::too_late;
   }
   switch (control.what) {
@@ -173,7 +173,7 @@ reference_answer reference_protocol::on_control(peer_incarnation from, const ref
     case kind::watermark: {
       peer_record& peer = peers_[from];
       peer.seen.insert_below(control.number);
-      peer.withdrawn.erase_below(control.number);  // nobody asks any more
+      peer.withdrawn.erase_below(control.number);  // no query for these can follow
       return reference_answer::done;
     }
   }
@@ -219,42 +219,42 @@ void reference_protocol::on_answer(peer_incarnation from, const reference_contro
   }
 }
 
-// ---- workers that go
+// ---- workers that terminate
 
-void reference_protocol::gone(peer_incarnation who, reference_effects& effects) {
-  if (who == self_ || !gone_.insert(who).second) return;
-  order_of_gone_.push_back(who);
+void reference_protocol::gone(peer_incarnation peer, reference_effects& effects) {
+  if (peer == self_ || !gone_.insert(peer).second) return;
+  order_of_gone_.push_back(peer);
   if (order_of_gone_.size() > most_gone) {
     gone_.erase(order_of_gone_.front());
     order_of_gone_.pop_front();
   }
-  peers_.erase(who);
+  peers_.erase(peer);
 
   for (auto next = objects_.begin(); next != objects_.end();) {
     const auto object = next++;
     owned_object& entry = object->second;
-    std::erase_if(entry.forks, [&](const auto& fork) { return fork.first == who; });
-    if (object->first.creator == who && entry.made == owned_object::creation::to_come) {
-      never_comes(entry, object->first, effects);
+    std::erase_if(entry.forks, [&](const auto& fork) { return fork.first == peer; });
+    if (object->first.creator == peer && entry.made == owned_object::creation::to_come) {
+      mark_never_made(entry, object->first, effects);
     }
     release_if_free(object, effects);
   }
   for (auto next = users_.begin(); next != users_.end();) {
     const auto fork = next++;
-    if (fork->first.owner == who) {
-      if (fork->second.origin && fork->second.origin->peer == who) fork->second.accept_owed = false;
+    if (fork->first.owner == peer) {
+      if (fork->second.origin && fork->second.origin->peer == peer) fork->second.accept_owed = false;
       fail(fork, errc::peer_lost, effects);
       continue;
     }
-    if (fork->second.origin && fork->second.origin->peer == who) {
+    if (fork->second.origin && fork->second.origin->peer == peer) {
       received_.erase(*fork->second.origin);
       fork->second.origin.reset();
       fork->second.accept_owed = false;
     }
-    std::erase_if(fork->second.pins, [&](const transfer_id& pin) { return pin.peer == who; });
+    std::erase_if(fork->second.pins, [&](const transfer_id& pin) { return pin.peer == peer; });
     end_if_free(fork, effects);
   }
-  std::erase_if(transfers_, [&](const auto& transfer) { return transfer.first.peer == who; });
+  std::erase_if(transfers_, [&](const auto& transfer) { return transfer.first.peer == peer; });
 }
 
 void reference_protocol::end_what_is_free(reference_effects& effects) {

@@ -52,12 +52,12 @@ device device_of(std::uint64_t number) {
   return {static_cast<device_kind>(kind), static_cast<int>(index)};
 }
 
-// Of a record whose length has been checked.
+// Reads the content of a record whose length has been checked.
 class record_reader {
  public:
   explicit record_reader(std::span<const std::byte> content) : content_(content) {}
   std::uint64_t number() {
-    if (content_.size() < 8) throw_error(errc::truncated, "a record of references ends early");
+    if (content_.size() < 8) throw_error(errc::truncated, "a references record is truncated");
     const auto value = load_le<std::uint64_t>(content_.data());
     content_ = content_.subspan(8);
     return value;
@@ -65,13 +65,13 @@ class record_reader {
   worker_id id() {
     const std::uint64_t value = number();
     if (value > static_cast<std::uint64_t>(worker_id::max)) {
-      throw_error(errc::malformed, "a record of references names worker " + std::to_string(value));
+      throw_error(errc::malformed, "a references record names worker " + std::to_string(value));
     }
     return worker_id{static_cast<std::int32_t>(value)};
   }
   peer_incarnation incarnation() {
-    const worker_id who = id();
-    return {who, incarnation_id{number()}};
+    const worker_id worker = id();
+    return {worker, incarnation_id{number()}};
   }
   object_id object() {
     object_id value;
@@ -80,20 +80,21 @@ class record_reader {
     value.number = number();
     return value;
   }
-  /// How many elements of that size are left; none but whole ones.
+  /// Number of elements of that size that are left. Throws if the last one is incomplete.
   std::size_t count(std::size_t size) {
-    if (content_.size() % size != 0) throw_error(errc::malformed, "a record of references has a broken length");
+    if (content_.size() % size != 0)
+      throw_error(errc::malformed, "the length of a references record is not a multiple of its element size");
     return content_.size() / size;
   }
   void finish() const {
-    if (!content_.empty()) throw_error(errc::malformed, "a record of references is too long");
+    if (!content_.empty()) throw_error(errc::malformed, "a references record is too long");
   }
 
  private:
   std::span<const std::byte> content_;
 };
 
-// Gives the way back of it.
+// Returns the inverse map, for the answer.
 device_map read_placement(record_reader& reader) {
   std::vector<device_pair> entries;
   for (std::size_t left = reader.count(placement_entry_size); left != 0; --left) {

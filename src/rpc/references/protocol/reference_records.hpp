@@ -1,6 +1,6 @@
 #pragma once
 
-// The extension records of messages that calls and references add, as docs/protocol.md specifies them.
+// The extension records that calls and references add to messages, as docs/protocol.md specifies them.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,45 +15,46 @@
 
 namespace ferry::inline v0::detail {
 
-/// An object that a call has to itself, and, where only the calls of one worker wait for each other, whose.
+/// An object on which a call holds the turn; `lane` is the caller whose calls alone are serialised, if the object is
+/// `ordered`.
 struct held_turn {
   object_id object;
   worker_id lane;
-  std::uint64_t number = 0;  ///< tells the turns at one object apart; counts from 1
-  /// The call that has it waits for the request that says so, directly or through others, and does nothing else meanwhile:
-  /// each of them blocks the thread of its handler. Otherwise it may wait.
+  std::uint64_t number = 0;  ///< distinguishes the turns on one object; counts from 1
+  /// True: the call that holds it certainly waits for the request that carries this record, directly or through others,
+  /// because each of them blocks its handler's thread. False: it may wait.
   bool certain = false;
   friend constexpr bool operator==(const held_turn&, const held_turn&) noexcept = default;
 };
 
-/// What a call and those that wait for it have to themselves.
+/// The turns that a call and the calls waiting for it hold.
 struct call_chain {
-  std::vector<held_turn> turns;  ///< of those who wait for it, the outermost first
+  std::vector<held_turn> turns;  ///< of the calls that wait for it, the outermost first
   held_turn own;                 ///< none: its number is 0
   [[nodiscard]] bool empty() const noexcept { return turns.empty() && own.number == 0; }
 };
 
-/// What the records of one message say.
+/// The decoded records of one message.
 struct reference_records {
-  std::optional<object_id> object;    ///< that the request is for
-  std::optional<object_id> creation;  ///< that it makes
-  incarnation_id from;                ///< the sender's life, of `references`
+  std::optional<object_id> object;    ///< the object that the request is for
+  std::optional<object_id> creation;  ///< the object that it makes
+  incarnation_id from;                ///< the sender's incarnation, from the references record
   std::vector<handed_reference> references;
   call_chain chain;
-  std::optional<device_map> way_back;  ///< of the tensors of the answer, where the request has its own placement
+  std::optional<device_map> way_back;  ///< placement of the answer's tensors, where the request has its own placement
 };
 
 void add_object_record(outgoing_message& message, const object_id* object, const object_id* creation);
-/// `waits`: whoever has the turns waits for this request, as far as that is certain.
+/// `waits`: the calls that hold the turns wait for this request, where `certain` is set.
 void add_chain_record(outgoing_message& message, const call_chain& chain, bool waits);
-/// `placement`: of the request.
+/// `placement`: the request's own one.
 void add_placement_record(outgoing_message& message, const device_map& placement);
 /// After the payload.
 void insert_references_record(outgoing_message& message, incarnation_id from,
                               std::span<const handed_reference> references);
 
-/// Reads all records of a message. Throws errc::truncated, errc::malformed, and errc::unknown_extension for one that is
-/// critical and of another type.
+/// Reads all records of a message. Throws errc::truncated, errc::malformed, and errc::unknown_extension for a critical
+/// record of an unknown type.
 reference_records read_records(std::span<const std::byte> extensions);
 
 }  // namespace ferry::inline v0::detail

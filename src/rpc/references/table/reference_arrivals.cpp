@@ -1,4 +1,4 @@
-// What comes to reference_table in messages: references, and calls that are for objects, make them, or bring references.
+// Incoming messages of reference_table: references, and calls that are for objects, make them, or carry references.
 
 #include <utility>
 
@@ -17,22 +17,22 @@ struct reference_table::received_references final : handle_reader {
   [[nodiscard]] void* get(std::uint32_t index) const override {
     if (index >= states.size()) {
       throw_error(errc::malformed,
-                  fmt::format("the message has {} references, and its payload names number {}", states.size(), index));
+                  fmt::format("the message has {} references, but its payload names number {}", states.size(), index));
     }
     return const_cast<std::shared_ptr<reference_state>*>(&states[index]);
   }
 };
 
-// The reference that the handles of that fork, or of that object here, share; a new one if there is none. It is made last: with
-// the mutex held, none may go.
+// Returns the state that the handles of that fork, or of that local object, share; makes one if there is none. The
+// state is constructed last: none may be destroyed while the mutex is held, since its destructor locks the mutex.
 std::shared_ptr<reference_state> reference_table::state_of(const handed_reference& reference,
                                                            const reference_protocol::receipt& receipt,
                                                            consequences& to_do) {
   const object_id& object = reference.object;
   if (receipt.refused) {
-    auto why = make_error(errc::reference_deleted, "the reference came in a message that had been given up");
+    auto why = make_error(errc::reference_deleted, "the reference arrived in a message that its sender had given up");
     auto state = make_state(object);
-    state->fork.emplace();  // of nobody
+    state->fork.emplace();  // not registered anywhere
     state->end(std::move(why));
     return state;
   }
@@ -80,7 +80,7 @@ std::shared_ptr<const handle_reader> reference_table::receive(const reference_re
           unconfirmed->emplace_back(state);
         }
         received->states.push_back(std::move(state));
-      } catch (...) {  // no memory: what has arrived without a handle ends
+      } catch (...) {  // no memory: a fork or hold that got no handle ends
         if (receipt.refused) throw;
         if (receipt.own) {
           if (const auto hold = holds_.find(each.object); hold == holds_.end() || hold->second.expired()) {
@@ -96,7 +96,7 @@ std::shared_ptr<const handle_reader> reference_table::receive(const reference_re
     }
   });
   if (closed) {
-    const auto why = make_error(errc::reference_deleted, "the reference came when its worker had been shut down");
+    const auto why = make_error(errc::reference_deleted, "the reference arrived after its worker was shut down");
     for (const auto& state : received->states) state->end(why);
   }
   return received;
@@ -104,23 +104,24 @@ std::shared_ptr<const handle_reader> reference_table::receive(const reference_re
 
 // ---------------------------------------------------------------- calls that are served
 
-// A call that waits for the owner of one of its arguments.
+// Continuation of a call that waits for the owner of one of its arguments.
 struct reference_table::resume_call : continuation {
   context_ptr keep;
-  // What it waits for, which outlives the call if that ends at its limit.
+  // What it waits for; may outlive the call if that ends at its deadline.
   reference_handle reference;
   ref_ptr<owned_object> object;
   incoming_call* call = nullptr;
 };
 
-// The same call, when its caller waits no longer.
+// Timer item for the same call's deadline.
 struct reference_table::parked_limit : work {
   std::shared_ptr<reference_table> table;
   context_ptr keep;
   incoming_call* call = nullptr;
 };
 
-// Once all that it waits for is there (`late` is null), or for want of it: whatever comes first.
+// Called when everything that the call waits for is there (`late` is null), and at its deadline (`late` is the error).
+// The first call counts.
 void reference_table::begin(incoming_call& call, const std::exception_ptr& late) noexcept {
   call_references& own = *call.references_;
   if (own.begun.exchange(true)) return;
@@ -137,7 +138,7 @@ void reference_table::begin(incoming_call& call, const std::exception_ptr& late)
 }
 
 void reference_table::admit(incoming_call* call) noexcept {
-  const context_ptr keep = context_ptr::share(call);  // it may have been served when this returns
+  const context_ptr keep = context_ptr::share(call);  // the call may already have been served when this returns
   try {
     call->references_ = std::make_unique<call_references>(*call);
   } catch (const std::bad_alloc&) {
@@ -167,7 +168,7 @@ void reference_table::admit(incoming_call* call) noexcept {
     waits.emplace_back(std::move(waiting), &what);
   };
   const deadline until = static_cast<call_context*>(call)->deadline();
-  // Everything that needs memory comes first. What is refused for want of it waits for nothing.
+  // All allocations come first. A call that is refused for lack of memory waits for nothing.
   try {
     read_call(*call, unconfirmed);
     if (own.made_before) {
@@ -184,8 +185,8 @@ void reference_table::admit(incoming_call* call) noexcept {
         const std::unique_ptr<parked_limit> owned(static_cast<parked_limit*>(self));
         owned->table->begin(*owned->call,
                             make_error(errc::rpc_timeout,
-                                       "its time was over while waiting for the owners of references among its "
-                                       "arguments to know of them"));
+                                       "the deadline passed while waiting for the owners of references among its "
+                                       "arguments to confirm them"));
       };
     }
     if (own.target) own.target->turns().enter(*call);
@@ -196,7 +197,7 @@ void reference_table::admit(incoming_call* call) noexcept {
     if (own.creation) waits_.add_maker(*call);
     waits_.add(*call);
   }
-  call->hold();  // from here on others look at what it waits for
+  call->hold();  // from here on other threads read what it waits for
   if (limit && !waits.empty()) {
     own.at_limit = limit.get();
     try {
@@ -214,9 +215,8 @@ void reference_table::admit(incoming_call* call) noexcept {
 
 void reference_table::check_own(const object_id& object) const {
   if (object.owner == self_) return;
-  throw_error(errc::reference_deleted, fmt::format("the request is for an object of worker {} in another life than "
-                                                   "this one's",
-                                                   object.owner.id.value));
+  throw_error(errc::reference_deleted,
+              fmt::format("the request is for an object of another incarnation of worker {}", object.owner.id.value));
 }
 
 void reference_table::find_target(call_references& own, const object_id& object) {
@@ -224,9 +224,9 @@ void reference_table::find_target(call_references& own, const object_id& object)
   own.target_id = object;
   const std::lock_guard lock(mutex_);
   own.target = object_at(object);
-  if (own.target) return protocol_.await(object);  // whoever refers to it may let go of it before it is made
+  if (own.target) return protocol_.await(object);  // its references may end before it is made
   if (closed_ || protocol_.look_up(object) == reference_protocol::knowledge::deleted) {
-    throw_error(errc::reference_deleted, "the object is gone: nobody referred to it any more");
+    throw_error(errc::reference_deleted, "the object has been deleted: no reference to it was left");
   }
   auto expected = expected_object(object);
   try {
@@ -270,7 +270,7 @@ void reference_table::begin_creation(incoming_call& call, const object_id& objec
   }
   if (own.made_before) return;
   own.given_up = by_caller;
-  throw_error(errc::reference_deleted, "the call that makes the object has been given up, or came twice");
+  throw_error(errc::reference_deleted, "the call that makes the object was given up by its caller, or is a duplicate");
 }
 
 void reference_table::read_call(incoming_call& call, std::vector<reference_handle>& unconfirmed) {
@@ -278,7 +278,7 @@ void reference_table::read_call(incoming_call& call, std::vector<reference_handl
   call_references& own = *call.references_;
   reference_records records = read_records(request.extensions);
   own.chain.turns = std::move(records.chain.turns);
-  own.takes_no_turn = only_asks_for_object(request.header.method);
+  own.takes_no_turn = only_queries_object(request.header.method);
   own.way_back = std::move(records.way_back);
   if (!records.references.empty())
     request.handles = receive(records, {call.caller(), call.sender_incarnation()}, &unconfirmed);
@@ -291,7 +291,8 @@ void reference_table::done(incoming_call& call) noexcept {
   own.answered.store(true);
   waits_.remove(call);
   if (own.creation) {
-    own.creation->fail(make_error(errc::reference_deleted, "the call that was to make the object ended without it"));
+    own.creation->fail(
+        make_error(errc::reference_deleted, "the call that was to make the object ended without making it"));
     end([&](reference_effects& effects, consequences&) { protocol_.end_creation(own.creation_id, effects); });
     own.creation = {};
   }

@@ -1,4 +1,4 @@
-// The messages of reference_table: controls in batches, again and again until they are answered, and the timer for that.
+// Control messages of reference_table: sent in batches, resent until they are answered, and the timer for that.
 
 #include <algorithm>
 #include <utility>
@@ -15,7 +15,7 @@
 
 namespace ferry::inline v0 {
 
-// Short, and before whatever comes behind it on the connection.
+// The handler is short, and must run before any later message of the connection.
 template <>
 struct method_traits<&detail::serve_references> {
   static constexpr bool inline_handler = true;
@@ -24,10 +24,11 @@ struct method_traits<&detail::serve_references> {
 namespace detail {
 namespace {
 
-// Of one batch. Where the first takes longer it may be that nothing is read on that connection.
+// Timeouts of one batch. If the first attempt takes longer, the peer may not be reading that connection.
 constexpr std::chrono::seconds first_limit{1};
 constexpr std::chrono::seconds answer_limit{3};
-constexpr int patience = 6;  // failures in a row, before the group is asked whether that life is over
+// Consecutive failures before the group is asked whether that incarnation has ended.
+constexpr int failures_before_query = 6;
 
 const bool references_served_by_all = [] {
   add_library_methods({usable_method<named<"ferry/references", serve_references>>().id});
@@ -54,7 +55,7 @@ reference_answers reference_table::serve(const call_target& from, const referenc
   return result;
 }
 
-// One batch on its way.
+// One batch in flight.
 struct reference_table::control_call final : pending_call {
   std::shared_ptr<reference_table> table;
   std::shared_ptr<worker_core> worker;
@@ -65,14 +66,14 @@ struct reference_table::control_call final : pending_call {
     const std::unique_ptr<control_call> owned(this);
     try {
       if (reply.header.kind != frame_kind::reply) {
-        throw_error(errc::bad_result, "it answered controls of references with an error");
+        throw_error(errc::bad_result, "it answered reference controls with an error");
       }
       reference_answers answers;
       decode_payload(reply, worker->limits(), answers);
       table->answered(to, controls, answers);
     } catch (const std::exception& e) {
-      log(log_level::warning,
-          fmt::format("{}: of {}: {}", to_string(worker->agent_unchecked().self()), table->name_of(to), e.what()));
+      log(log_level::warning, fmt::format("{}: reference controls for {} are sent again: {}",
+                                          to_string(worker->agent_unchecked().self()), table->name_of(to), e.what()));
       table->unanswered(to);
     }
     worker->agent_unchecked().finished_calls(1);
@@ -103,7 +104,7 @@ void reference_table::send_controls() noexcept {
         call->worker = own;
         call->to = due->first;
         call->urgency = due->second.failures() == 0 ? call_urgency::high : call_urgency::apart;
-        call->reaches_leaving = true;  // it may wait for the answer before it can end
+        call->reaches_leaving = true;  // a leaving worker may need these controls before it can terminate
         call->controls = due->second.begin();
         batch = {self_.incarnation, due->first.incarnation, call->controls};
       } catch (const std::bad_alloc&) {
@@ -128,13 +129,14 @@ void reference_table::send_controls() noexcept {
       (void)own->agent_unchecked().call({to.id, to.incarnation}, std::move(message), *call, deadline::after(limit),
                                         false);
       (void)call.release();
-    } catch (const std::exception&) {  // no memory, no such worker any more, ...: it is tried again
+    } catch (const std::exception&) {  // no memory, worker no longer in the group, ...: retried later
       unanswered(to);
     }
   }
 }
 
-// Of one that does not answer. It may have ended before this worker joined, and then nobody tells.
+// Asks the group about a peer that does not answer. If it terminated before this worker joined, no notification
+// follows.
 bool reference_table::is_over(const peer_incarnation& peer, std::uint64_t& question) const noexcept {
   const auto own = worker_.lock();
   if (!own || !incarnations_known_) return false;
@@ -147,10 +149,10 @@ bool reference_table::is_over(const peer_incarnation& peer, std::uint64_t& quest
 
 void reference_table::answered(const peer_incarnation& by, const std::vector<reference_control>& controls,
                                const reference_answers& answers) {
-  if (answers.answers.empty() && !controls.empty()) return gone(by.id, by.incarnation);  // that life is over
+  if (answers.answers.empty() && !controls.empty()) return gone(by.id, by.incarnation);  // that incarnation has ended
   if (answers.answers.size() != controls.size()) {
     throw_error(errc::bad_result,
-                fmt::format("{} answers to {} controls of references", answers.answers.size(), controls.size()));
+                fmt::format("{} answers to {} reference controls", answers.answers.size(), controls.size()));
   }
   change([&](reference_effects& effects, consequences&) {
     const auto outbox = outboxes_.find(by);
@@ -178,7 +180,7 @@ void reference_table::unanswered(const peer_incarnation& by) noexcept {
       question = outbox->second.question();
     }
   }
-  if (failures >= patience) {
+  if (failures >= failures_before_query) {
     if (is_over(by, question)) return gone(by.id, by.incarnation);
     if (const auto own = worker_.lock()) own->agent_unchecked().seek({by.id, by.incarnation});
   }
@@ -196,7 +198,7 @@ struct reference_table::timer_item : work {
   std::shared_ptr<reference_table> table;
 };
 
-// With the mutex held: on_timer() is called then, or before.
+// With the mutex held. on_timer() runs at that time or earlier.
 void reference_table::arm(clock::time_point at) {
   if (closed_ || (timer_work_ && timer_at_ <= at)) return;
   disarm();

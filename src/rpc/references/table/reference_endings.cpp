@@ -1,4 +1,5 @@
-// How references end that nobody drops: with workers that die, leave or are declared dead, and with their own worker.
+// How references end without being dropped: when workers die, leave or are declared dead, and when their own worker
+// shuts down.
 
 #include <algorithm>
 #include <utility>
@@ -12,7 +13,7 @@
 
 namespace ferry::inline v0::detail {
 
-// Those whose last handle has not gone.
+// Collects the forks that still have handles.
 void reference_table::add_held_forks(std::vector<std::shared_ptr<reference_state>>& to) const {
   for (const auto& [fork, state] : forks_) {
     if (auto held = state.lock()) to.push_back(std::move(held));
@@ -21,22 +22,23 @@ void reference_table::add_held_forks(std::vector<std::shared_ptr<reference_state
 
 void reference_table::gone(worker_id id, incarnation_id incarnation) noexcept {
   change([&](reference_effects& effects, consequences&) {
-    const peer_incarnation who{id, incarnations_known_ ? incarnation : incarnation_id{}};
-    protocol_.gone(who, effects);
-    leaving_.erase(who);
-    outboxes_.erase(who);
-    std::erase_if(watched_, [&](const watched& each) { return each.to == who; });
+    const peer_incarnation peer{id, incarnations_known_ ? incarnation : incarnation_id{}};
+    protocol_.gone(peer, effects);
+    leaving_.erase(peer);
+    outboxes_.erase(peer);
+    std::erase_if(watched_, [&](const watched& each) { return each.to == peer; });
   });
 }
 
 void reference_table::leaving(worker_id id, incarnation_id incarnation) noexcept {
   std::vector<std::shared_ptr<reference_state>> ended;
   {
-    const peer_incarnation who{id, incarnations_known_ ? incarnation : incarnation_id{}};
+    const peer_incarnation peer{id, incarnations_known_ ? incarnation : incarnation_id{}};
     const std::lock_guard lock(mutex_);
-    if (protocol_.is_gone(who)) return;
-    leaving_.insert(who);
-    for (auto each = forks_.lower_bound(held_fork{who, {}}); each != forks_.end() && each->first.owner == who; ++each) {
+    if (protocol_.is_gone(peer)) return;
+    leaving_.insert(peer);
+    for (auto each = forks_.lower_bound(held_fork{peer, {}}); each != forks_.end() && each->first.owner == peer;
+         ++each) {
       if (auto held = each->second.lock()) ended.push_back(std::move(held));
     }
   }
@@ -62,20 +64,21 @@ void reference_table::clean_up(deadline until, bool alone) {
     }
     return changed_.wait_until(lock, until.at(), over);
   };
-  const auto stopped = [&] { return closed_ || (alone ? not_at_all_ : not_with_others_); };
+  const auto stopped = [&] { return closed_ || (alone ? stopped_always_ : stopped_unless_alone_); };
   const auto quiet = [&] {
     return stopped() || (protocol_.figures().pending_users == 0 && protocol_.figures().pending_children == 0);
   };
-  // What nobody has asked about yet is asked now, and what waits for others goes.
+  // Send outstanding queries now, and flush controls that wait to be batched.
   change([&](reference_effects& effects, consequences&) {
-    hurried_ = true;
-    for (auto& [peer, outbox] : outboxes_) outbox.hurry();
+    flush_controls_ = true;
+    for (auto& [peer, outbox] : outboxes_) outbox.flush();
     for (const watched& each : std::exchange(watched_, {})) protocol_.query(each.to, each.transfer, effects);
   });
   send_controls();
   if (!wait(quiet)) {
     log(log_level::warning,
-        fmt::format("{}: references were on their way when it was to shut down; it goes on", name_of(self_)));
+        fmt::format("{}: references are still in flight at the shutdown's deadline; the shutdown continues",
+                    name_of(self_)));
   }
   std::vector<std::shared_ptr<reference_state>> ended;
   change([&](reference_effects& effects, consequences&) {
@@ -85,16 +88,17 @@ void reference_table::clean_up(deadline until, bool alone) {
   const auto why = make_error(errc::reference_deleted, "the reference ended with the shutdown of its worker");
   for (const auto& each : ended) each->end(why);
   ended.clear();
-  const auto told = [&] {
+  const auto acknowledged = [&] {
     return stopped() ||
            std::all_of(outboxes_.begin(), outboxes_.end(), [](const auto& each) { return each.second.empty(); });
   };
   const auto free = [&] { return stopped() || alone || protocol_.figures().owners == 0; };
-  if (!wait(told) || !wait(free)) {
-    // As it is now: holders that go while this worker ends take their references with them.
+  if (!wait(acknowledged) || !wait(free)) {
+    // A snapshot: holders that terminate while this worker shuts down remove their references.
     auto left = alone ? std::vector<std::string>() : leaks();
     log(log_level::warning,
-        fmt::format("{}: references to its objects are left at the end of its shutdown", name_of(self_)));
+        fmt::format("{}: other workers still have references to its objects at the end of its shutdown",
+                    name_of(self_)));
     const std::lock_guard lock(mutex_);
     left_ = std::move(left);
   }
@@ -102,8 +106,8 @@ void reference_table::clean_up(deadline until, bool alone) {
 
 void reference_table::stop_clean_up(bool entirely) noexcept {
   const std::lock_guard lock(mutex_);
-  not_with_others_ = true;
-  not_at_all_ = not_at_all_ || entirely;
+  stopped_unless_alone_ = true;
+  stopped_always_ = stopped_always_ || entirely;
   changed_.notify_all();
 }
 

@@ -65,8 +65,9 @@ std::string reference_handle::describe(const std::string& type) const {
 }
 
 namespace {
-// A handler that has objects to itself waits for another one, which may wait for that handler: a call finds out.
-void ask_before_waiting(const reference_handle& object, timeout limit) {
+// A handler that holds turns is about to wait for an object whose creating call may wait for that handler. A call to
+// the object detects the deadlock.
+void check_for_deadlock(const reference_handle& object, timeout limit) {
   const call_context* context = thread_context();
   if (!context || !context->chain()) return;
   try {
@@ -75,17 +76,17 @@ void ask_before_waiting(const reference_handle& object, timeout limit) {
     finish_sync<&await_object, flavour>(call);
   } catch (const error& e) {
     if (e.kind() == errc::would_deadlock) throw;
-  } catch (...) {  // NOLINT(bugprone-empty-catch): the wait tells
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the wait that follows reports other errors
   }
 }
 
-// Until the object has been made, or the deadline; in a handler until its caller waits no longer.
+// Waits until the object has been made, or the deadline; in a handler at most until its call's deadline.
 void wait_until_made(const reference_handle& object, timeout limit) {
   const reference_state& own = *object.get();
   if (own.local->ready()) return;
   const call_context* context = thread_context();
   const deadline until = std::min(deadline::after(limit), context ? context->deadline() : deadline());
-  ask_before_waiting(object, limit);
+  check_for_deadlock(object, limit);
   if (own.local->wait(until)) return;
   throw_error(errc::rpc_timeout, fmt::format("object {} of {} was not made within {}", own.object.number,
                                              to_string(own.table->worker()->agent().self()), in_milliseconds(limit)));
@@ -93,8 +94,8 @@ void wait_until_made(const reference_handle& object, timeout limit) {
 }  // namespace
 
 bool fork_known::help_wait(deadline until) {
-  if (!until.is_never()) return false;  // who waits for some time only will go on
-  if (auto state = of.lock()) ask_before_waiting(reference_handle(std::move(state)), no_timeout);
+  if (!until.is_never()) return false;  // a wait with a deadline ends by itself
+  if (auto state = of.lock()) check_for_deadlock(reference_handle(std::move(state)), no_timeout);
   return ready();
 }
 
@@ -116,7 +117,7 @@ owned_object& reference_handle::local() const {
 owned_object* reference_handle::local_unguarded(const call_options& options) const {
   const reference_state& own = usable();
   if (own.fork) return nullptr;
-  if (options.stop.get() && !own.local->ready()) return nullptr;  // a call knows how to stop
+  if (options.stop.get() && !own.local->ready()) return nullptr;  // a call can be stopped
   const auto worker = own.table->worker();
   wait_until_made(*this, options.timeout.value_or(worker->default_timeout()));
   if (own.local->value_made().policy().how != execution::concurrent) return nullptr;
@@ -139,21 +140,21 @@ future<void> reference_handle::created() const {
 
 namespace {
 std::string type_of_object(owned_object& object) { return object.value_made().type_name(); }
-const method_entry& asking_for_type() {
+const method_entry& type_method() {
   return usable_method<named<"ferry/type_of_object", &type_of_object>, method_flavour::object_call>();
 }
-const method_entry& asking_for_object() { return usable_method<&await_object, method_flavour::object_call>(); }
+const method_entry& await_method() { return usable_method<&await_object, method_flavour::object_call>(); }
 }  // namespace
 
-bool only_asks_for_object(std::uint64_t method) noexcept {
-  static const std::uint64_t type = asking_for_type().id;
-  static const std::uint64_t object = asking_for_object().id;
+bool only_queries_object(std::uint64_t method) noexcept {
+  static const std::uint64_t type = type_method().id;
+  static const std::uint64_t object = await_method().id;
   return method == type || method == object;
 }
 
 future<std::string> reference_handle::type() const {
   return usable().type([&] {
-    outgoing_call call(*this, {}, asking_for_type(), call_mode::later);
+    outgoing_call call(*this, {}, type_method(), call_mode::later);
     return finish_async<named<"ferry/type_of_object", &type_of_object>, method_flavour::object_call>(call);
   });
 }
@@ -162,7 +163,7 @@ void await_object(owned_object& object) { (void)object.value_made(); }
 
 namespace {
 const bool objects_served_by_all = [] {
-  add_library_methods({asking_for_type().id, asking_for_object().id});
+  add_library_methods({type_method().id, await_method().id});
   return true;
 }();
 }  // namespace
@@ -172,12 +173,12 @@ const bool objects_served_by_all = [] {
 struct handed_references::list {
   std::shared_ptr<reference_table> table;
   peer_incarnation to;
-  std::vector<std::shared_ptr<const reference_state>> states;  // kept: an address may be used again
+  std::vector<std::shared_ptr<const reference_state>> states;  // kept alive, so that their addresses are not reused
   std::vector<handed_reference> references;
   bool sent = false;
 };
 
-// Runs for lists that are dropped by an assignment, too.
+// A deleter, so that it also runs for lists that an assignment drops.
 void handed_references::drop_list::operator()(list* dropped) const noexcept {
   const std::unique_ptr<list> owned(dropped);
   if (owned->references.empty()) return;
@@ -200,10 +201,11 @@ std::uint32_t handed_references::put(const void* handle) {
     list_ = std::move(fresh);
   }
   if (state.table != list_->table) {
-    throw_error(errc::invalid_argument,
-                fmt::format("{} cannot send a reference that another worker of this process has (id {}); let that "
-                            "worker make the call",
-                            to_string(worker_->agent().self()), state.table->self().id.value));
+    throw_error(
+        errc::invalid_argument,
+        fmt::format("{} cannot send a reference that belongs to another worker of this process (id {}); let that "
+                    "worker make the call",
+                    to_string(worker_->agent().self()), state.table->self().id.value));
   }
   for (std::size_t i = 0; i != list_->states.size() && i != 16; ++i) {  // most messages have few
     if (list_->states[i].get() == &state) return static_cast<std::uint32_t>(i);
@@ -238,9 +240,10 @@ constexpr std::uint32_t empty_reference = 0xffffffff;
 void write_reference(wire_output_archive& archive, const reference_handle& handle) {
   if (!handle) return archive.write_number(empty_reference);
   if (!archive.handles()) {
-    throw_error(errc::not_serialisable,
-                "a reference travels only as an argument or result of a call, or inside one: elsewhere it would not "
-                "count. Serialise what to_here() returns");
+    throw_error(
+        errc::not_serialisable,
+        "a reference can be sent only as an argument or result of a call, or inside one: elsewhere it would not keep "
+        "the object alive. Serialise what to_here() returns");
   }
   archive.write_number(archive.handles()->put(handle.get()));
 }

@@ -18,10 +18,10 @@ namespace ferry::inline v0::detail {
 class reference_state;
 class reference_table;
 
-/// Completes once the owner knows a fork; nobody but the table completes it.
+/// Completes once the owner has registered a fork. Only the table completes it.
 class fork_known final : public future_state<void> {
  public:
-  /// Of an object that a call of this worker is to make.
+  /// Set for an object that a call of this worker is to make.
   std::weak_ptr<reference_state> of;
 
  private:
@@ -29,14 +29,14 @@ class fork_known final : public future_state<void> {
   bool help_wait(deadline until) override;
 };
 
-/// One fork of this worker, or one hold of the owner: what the copies of an rref share. Thread-safe.
+/// One fork of this worker, or one local hold at the owner: the state that copies of an rref share. Thread-safe.
 class reference_state : public std::enable_shared_from_this<reference_state> {
  public:
   reference_state(std::shared_ptr<reference_table> references, const object_id& what)
       : table(std::move(references)), object(what) {}
   reference_state(std::shared_ptr<reference_table> references, const object_id& what, worker_info owner)
       : table(std::move(references)), object(what), owner_(std::move(owner)) {}
-  /// Tells the table.
+  /// Notifies the table.
   ~reference_state();
   reference_state(const reference_state&) = delete;
   reference_state& operator=(const reference_state&) = delete;
@@ -45,22 +45,23 @@ class reference_state : public std::enable_shared_from_this<reference_state> {
   const object_id object;
   std::optional<held_fork> fork;  ///< none: at the owner
   ref_ptr<owned_object> local;    ///< at the owner
-  /// Of a fork that the owner did not know when it was made, and of an object that this worker makes here. Null: it did.
+  /// Set for a fork that the owner had not registered when it was created, and for an object that this worker makes
+  /// locally. Otherwise null.
   ref_ptr<fork_known> known;
 
-  /// Throws errc::peer_lost if the group has no such worker any more. Where this worker's list of members is behind, it waits
-  /// for the store, until then at the longest; errc::rpc_timeout.
+  /// Throws errc::peer_lost if the worker is no longer in the group. If this worker's member list is out of date, it
+  /// waits for the store, at most until `until`; then throws errc::rpc_timeout.
   [[nodiscard]] located_worker owner(deadline until) const;
   [[nodiscard]] bool confirmed() const noexcept { return !known || known->has_value(); }
-  /// It is of no use any more. The first reason stays.
+  /// The reference fails from now on. The first error is kept.
   void end(std::exception_ptr why) noexcept;
   [[nodiscard]] bool ended() const noexcept { return ended_.load(std::memory_order_acquire); }
-  /// Throws what it has ended with.
+  /// Throws the error it has ended with.
   void check() const {
     if (ended()) throw_ended();
   }
 
-  /// The future of the object's type, made by `ask`, again if it has failed.
+  /// The future of the object's type, made by `ask`; made anew if it has failed.
   template <class Ask>
   future<std::string> type(Ask&& ask) {
     const std::lock_guard lock(type_mutex_);
@@ -74,7 +75,7 @@ class reference_state : public std::enable_shared_from_this<reference_state> {
   mutable std::mutex mutex_;  // guards the next two
   mutable worker_info owner_;
   std::exception_ptr end_;
-  std::mutex type_mutex_;  // guards the next one; who asks takes the other one, too
+  std::mutex type_mutex_;  // guards the next one; `ask` also locks mutex_
   future<std::string> type_;
   std::atomic<bool> ended_{false};
 };

@@ -47,8 +47,8 @@ peer_incarnation reference_table::peer(const call_target& to) const {
   return {to.id, worker()->agent().locate(to.id, {}).incarnation};
 }
 
-// Whoever has the id now may be another one: a message may be late. What a worker says of its own life counts only where the
-// backend does not tell of whose connection it is.
+// The id may belong to another incarnation by now: a message may be late. The incarnation that a message claims is used
+// only where the backend does not provide the connection's one.
 peer_incarnation reference_table::sender_of(const call_target& from, incarnation_id claimed) const {
   if (from.id == self_.id) return self_;
   if (!incarnations_known_) return {from.id, {}};
@@ -65,11 +65,11 @@ std::string reference_table::name_of(const peer_incarnation& peer) const {
     if (const auto own = worker_.lock()) {
       const agent& agent = own->agent_unchecked();
       if (peer == self_) return agent.self().name();
-      // At once or not at all.
+      // Without waiting.
       const located_worker there = agent.locate(peer.id, deadline(clock::now()));
       if (there.incarnation == peer.incarnation) return there.who.name();
     }
-  } catch (const error&) {  // NOLINT(bugprone-empty-catch): it has gone; the number will do
+  } catch (const error&) {  // NOLINT(bugprone-empty-catch): it has left; use its id
   }
   return fmt::format("worker {}", peer.id.value);
 }
@@ -79,7 +79,7 @@ std::string reference_table::name_of(const peer_incarnation& peer) const {
 bool reference_table::take(reference_effects& effects, consequences& to_do) {
   bool due = false;
   clock::time_point now{};
-  // What this worker tells itself needs no message; it may lead to more of the kind.
+  // Controls for this worker itself need no message; handling one may append more.
   std::size_t taken = 0;
   try {
     for (; taken != effects.controls.size(); ++taken) {
@@ -90,7 +90,7 @@ bool reference_table::take(reference_effects& effects, consequences& to_do) {
       } else if (!closed_) {
         if (now == clock::time_point()) now = clock::now();
         reference_outbox& outbox = outboxes_[each.to];
-        outbox.add(each.what, now, hurried_);
+        outbox.add(each.what, now, flush_controls_);
         if (outbox.due(now)) {
           due = true;
         } else if (outbox.waits()) {
@@ -105,8 +105,8 @@ bool reference_table::take(reference_effects& effects, consequences& to_do) {
     effects.controls.erase(effects.controls.begin(), effects.controls.begin() + static_cast<std::ptrdiff_t>(taken));
     throw;
   }
-  // From here on nothing is allocated.
-  // One that is never made may be released with that; calls wait for it.
+  // From here on nothing is allocated. One that is never made may be released by the same event, but calls wait for it:
+  // collect these first.
   for (const object_id& each : effects.never_made) {
     if (const auto found = objects_.find(each); found != objects_.end())
       to_do.never_made.emplace_back(found->second, each);
@@ -136,25 +136,25 @@ void reference_table::carry_out(consequences&& to_do) noexcept {
   for (const auto& [object, id] : to_do.never_made) {
     object->fail(
         make_error(errc::reference_deleted,
-                   fmt::format("the call of {} that was to make object {}@{} has not arrived at {}, and will not",
+                   fmt::format("the call of {} that was to make object {}@{} has not arrived at {} and will be refused",
                                name_of(id.creator), id.number, id.creator.id.value, name_of(self_))));
   }
-  if (!to_do.released.empty()) let_go(std::move(to_do.released));
+  if (!to_do.released.empty()) release_later(std::move(to_do.released));
 }
 
-struct reference_table::letting_go : work {
-  context_ptr context;  // of the owner: what destructors call, it calls
+struct reference_table::release_work : work {
+  context_ptr context;  // the owner's: destructors may make calls
   object_list objects;
 };
 
-// The destructors of users do not run on a thread that reads. If there is no memory to tell another one, the objects go with
-// those that are released next, or with the worker.
-void reference_table::let_go(object_list&& objects) noexcept {
+// User destructors must not run on a reading thread. If there is no memory to post them to another thread, the objects
+// are destroyed with those that are released next, or with the worker.
+void reference_table::release_later(object_list&& objects) noexcept {
   const auto own = worker_.lock();
   if (!own) return;
-  std::unique_ptr<letting_go> item;
+  std::unique_ptr<release_work> item;
   try {
-    item = std::make_unique<letting_go>();
+    item = std::make_unique<release_work>();
     item->context = context_ptr(new call_context(own));
   } catch (const std::bad_alloc&) {
     const std::lock_guard lock(mutex_);
@@ -167,7 +167,7 @@ void reference_table::let_go(object_list&& objects) noexcept {
     while (auto each = kept_.pop()) item->objects.push(std::move(each));
   }
   item->run = [](work* self) noexcept {
-    const std::unique_ptr<letting_go> owned(static_cast<letting_go*>(self));
+    const std::unique_ptr<release_work> owned(static_cast<release_work*>(self));
     const context_scope scope(owned->context);
     while (owned->objects.pop()) {
     }
@@ -178,11 +178,14 @@ void reference_table::let_go(object_list&& objects) noexcept {
 std::exception_ptr reference_table::lost(const reference_state& state, errc why) const noexcept {
   try {
     const std::string owner = name_of(state.object.owner);
-    return make_error(why, why == errc::peer_lost
-                               ? fmt::format("the owner of the object, {}, is dead or has left the group, and the "
-                                             "object with it{}",
-                                             owner, state.known && !state.known->ready() ? ", while it was made" : "")
-                               : fmt::format("the object of {} that the reference led to is gone", owner));
+    return make_error(
+        why,
+        why == errc::peer_lost
+            ? fmt::format("the owner of the object, {}, is dead or has left the group: the "
+                          "object is lost{}",
+                          owner,
+                          state.known && !state.known->ready() ? ", before the owner had confirmed the reference" : "")
+            : fmt::format("the object of {} that the reference refers to has been deleted", owner));
   } catch (const std::exception&) {
     return std::current_exception();
   }
@@ -195,7 +198,7 @@ ref_ptr<owned_object> reference_table::object_at(const object_id& object) {
   return found == objects_.end() ? ref_ptr<owned_object>() : found->second;
 }
 
-// Of an object that is here, or may come.
+// For an object that is here or may still be created.
 ref_ptr<owned_object> reference_table::expected_object(const object_id& object) {
   if (auto known = object_at(object)) return known;
   auto fresh = ref_ptr<owned_object>::adopt(new owned_object);
@@ -244,14 +247,14 @@ void reference_table::not_created(const reference_handle& made) noexcept {
 
 void reference_table::created(const reference_handle& made) noexcept {
   change([&](reference_effects& effects, consequences&) { protocol_.confirm_creation(made.get()->object, effects); });
-  made.get()->known->try_set_value();  // at once, for the owner; others have it already
+  made.get()->known->try_set_value();  // needed at the owner; for other workers confirm_creation has done it
 }
 
 void reference_table::creation_refused(const reference_handle& made, const std::exception_ptr& why) noexcept {
   made.get()->end(why);
   change([&](reference_effects& effects, consequences&) {
     protocol_.confirm_creation(made.get()->object, effects);
-    // Nobody shall wait for the object until the last handle goes.
+    // Release the fork now instead of when the last handle is destroyed.
     if (made.get()->fork) protocol_.drop(*made.get()->fork, effects);
   });
 }
@@ -262,9 +265,9 @@ void reference_table::creation_lost(const reference_handle& made, const std::exc
 }
 
 void reference_table::dropped(reference_state& state) noexcept {
-  if (is_forked_child()) return;  // it is the parent's, and the parent's threads may have held the mutex
+  if (is_forked_child()) return;  // it belongs to the parent process, whose threads may have held the mutex
   end([&](reference_effects& effects, consequences&) {
-    // Another state may have taken its place, as the last handle went.
+    // Another state may have replaced this one after its last handle was destroyed.
     if (state.fork) {
       const auto found = forks_.find(*state.fork);
       if (found == forks_.end() || !found->second.expired()) return;
@@ -289,7 +292,7 @@ handed_reference reference_table::transfer(const reference_state& state, const p
     handed = state.fork ? protocol_.transfer(*state.fork, to) : protocol_.transfer(state.object, to);
     why = protocol_.is_gone(state.object.owner) ? errc::peer_lost : errc::reference_deleted;
   }
-  if (handed.transfer == 0) std::rethrow_exception(lost(state, why));  // it has ended this moment
+  if (handed.transfer == 0) std::rethrow_exception(lost(state, why));  // it has just ended
   return handed;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// The references of one worker: reference_protocol with what it leaves out, that is the objects, the handles, the messages, and
-// the calls that wait.
+// The references of one worker: adds to reference_protocol the objects, the handles, the messages, and the calls that
+// wait.
 
 #include <condition_variable>
 #include <cstdint>
@@ -42,14 +42,14 @@ struct object_hash {
   }
 };
 
-/// Thread-safe. Outlives its worker as long as there are handles, which are of no use then.
+/// Thread-safe. Kept alive by handles; after the worker's shutdown they fail with reference_deleted.
 class reference_table : public std::enable_shared_from_this<reference_table> {
  public:
   explicit reference_table(worker_core& worker);
   ~reference_table();
 
   [[nodiscard]] const peer_incarnation& self() const noexcept { return self_; }
-  /// That life is over, and its end has been taken note of here.
+  /// That incarnation has ended, and this worker has processed its end.
   [[nodiscard]] bool is_gone(const peer_incarnation& peer) const;
   /// Throws errc::reference_deleted once the worker has been shut down.
   [[nodiscard]] std::shared_ptr<worker_core> worker() const;
@@ -57,7 +57,7 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
 
   // ---- handles
   reference_handle own(std::unique_ptr<owned_value> value);
-  /// Of an object that a call is to make at `owner`. To be followed by one of the four below.
+  /// A handle of an object that a call is to make at `owner`. Must be followed by one of the four below.
   reference_handle create(const call_target& owner, const worker_info& name);
   void not_created(const reference_handle& made) noexcept;
   void created(const reference_handle& made) noexcept;
@@ -72,16 +72,16 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   void not_sent(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept;
   void arrived(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept;
   void query(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept;
-  /// Asks the receiver in a while, unless they are settled by then.
+  /// Queries the receiver after `watch_time` unless they are settled by then.
   void watch(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept;
-  /// The references of a message from `from`, of the life that its connection is of. Throws errc::malformed.
+  /// The references of a message from `from`, in the incarnation of its connection. Throws errc::malformed.
   std::shared_ptr<const handle_reader> receive(const reference_records& records, const call_target& from,
                                                std::vector<reference_handle>* unconfirmed);
 
   // ---- calls that are served
-  /// Takes over a request with extension records; its handler begins once all that it needs is there.
+  /// Takes ownership of a request with extension records; its handler begins once everything that it needs is there.
   void admit(incoming_call* call) noexcept;
-  /// It has been answered.
+  /// The call has been answered.
   void done(incoming_call& call) noexcept;
 
   // ---- controls
@@ -92,29 +92,30 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
 
   // ---- the group
   void gone(worker_id id, incarnation_id incarnation) noexcept;
-  /// The group has declared this worker dead: references are of no use any more.
+  /// The group has declared this worker dead: all its references fail.
   void fence(const std::string& reason) noexcept;
-  /// That one leaves, and takes no calls any more: references to its objects are of no use, nor are those that come from now
-  /// on. What it holds it may still use, and until it is gone it is told what becomes of references.
+  /// That worker is leaving and takes no more calls: references to its objects fail, including those that arrive from
+  /// now on. It may still use the references that it holds, and gets controls until it has terminated.
   void leaving(worker_id id, incarnation_id incarnation) noexcept;
-  /// Nobody calls anybody any more, or (alone) this worker does not: forks end, at the latest at the deadline.
+  /// For shutdown, when no worker makes calls any more, or (alone) this worker does not: ends all forks, at the latest
+  /// at the deadline.
   void clean_up(deadline until, bool alone);
-  /// Ends the waiting of a clean_up, also of one that has yet to begin: of one that is not alone, or (entirely) of any.
+  /// Interrupts the waits of a clean_up, including a later one: of one that is not alone, or (entirely) of any.
   void stop_clean_up(bool entirely) noexcept;
-  /// All references end, everything that waits goes on, and nothing is sent any more.
+  /// Ends all references, resumes everything that waits, and stops sending.
   void close() noexcept;
-  /// The objects go, once nothing runs any more.
+  /// Destroys the objects. Call once no handler runs any more.
   void clear() noexcept;
 
   [[nodiscard]] reference_protocol::counts figures() const;
   [[nodiscard]] std::size_t unanswered_controls() const;
-  /// Whether clean_up would have to do something, as a number that others add up.
+  /// Amount of work left for clean_up, as a number that is summed over the group; 0: none.
   [[nodiscard]] std::uint64_t loose_ends() const noexcept;
-  /// What others still refer to, in words.
+  /// The references that other workers still have, as text.
   [[nodiscard]] std::vector<std::string> leaks() const;
 
  private:
-  /// A reference in a message that nobody answers (a reply, a one-way call) has arrived or been lost by then.
+  /// By then a reference in a message without an answer (a reply, a one-way call) has arrived or been lost.
   static constexpr std::chrono::seconds watch_time{2};
 
   struct control_call;
@@ -122,8 +123,8 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   struct timer_item;
   struct resume_call;
   struct parked_limit;
-  struct letting_go;
-  /// Of objects, by next_released.
+  struct release_work;
+  /// Intrusive list of objects, linked by next_released.
   class object_list {
    public:
     object_list() noexcept = default;
@@ -147,7 +148,7 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
    private:
     ref_ptr<owned_object> first_;
   };
-  // What an event has brought about, to be done without the mutex.
+  // Actions that an event has caused, to be carried out without the mutex.
   struct consequences {
     object_list released;
     std::vector<std::pair<ref_ptr<owned_object>, object_id>> never_made;
@@ -161,7 +162,7 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   };
 
   // With the mutex held.
-  /// Whether there are controls to be sent at once. If it throws, what has not been taken is left.
+  /// Returns whether there are controls to be sent at once. If it throws, `effects` keeps what has not been taken.
   bool take(reference_effects& effects, consequences& to_do);
   ref_ptr<owned_object> object_at(const object_id& object);
   ref_ptr<owned_object> expected_object(const object_id& object);
@@ -171,8 +172,8 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   void add_held_forks(std::vector<std::shared_ptr<reference_state>>& to) const;
   // Without it.
   void carry_out(consequences&& to_do) noexcept;
-  /// One event: `change` tells the protocol, and what comes of it is done without the mutex. If it throws, that is so of what
-  /// it has done before.
+  /// Processes one event: `change` updates the protocol, then its effects are carried out without the mutex. If
+  /// `change` throws, the effects up to that point are still carried out.
   template <class Change>
   void change(Change&& change) {
     consequences to_do;
@@ -199,7 +200,7 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
     if (controls) send_controls();
     if (failure) std::rethrow_exception(failure);
   }
-  /// The same of an event after which something may go. If there is no memory for that, it goes with the next event.
+  /// The same for an event that may release something. If there is no memory for that, the next event releases it.
   template <class Change>
   void end(Change&& ending) noexcept {
     try {
@@ -211,7 +212,7 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   }
   void send_controls() noexcept;
   void on_timer(const timer_item* item) noexcept;
-  void let_go(object_list&& objects) noexcept;
+  void release_later(object_list&& objects) noexcept;
   void begin(incoming_call& call, const std::exception_ptr& late) noexcept;
   [[nodiscard]] bool is_over(const peer_incarnation& peer, std::uint64_t& question) const noexcept;
   void read_call(incoming_call& call, std::vector<reference_handle>& unconfirmed);
@@ -233,19 +234,19 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   bool closed_ = false;
-  bool hurried_ = false;           // controls do not wait for others
-  bool not_with_others_ = false;   // stop_clean_up() was called
-  bool not_at_all_ = false;        // the same, entirely
-  std::vector<std::string> left_;  // leaks() when clean_up gave up
+  bool flush_controls_ = false;        // controls are not delayed for batching
+  bool stopped_unless_alone_ = false;  // stop_clean_up() was called
+  bool stopped_always_ = false;        // the same, entirely
+  std::vector<std::string> left_;      // leaks() when clean_up gave up
   reference_protocol protocol_;
   std::unordered_map<object_id, ref_ptr<owned_object>, object_hash> objects_;
-  reference_effects stranded_;  // of events that came when there was no memory for what follows from them
-  bool unfinished_ = false;     // something has ended that the protocol has not let go of, as there was no memory
-  object_list kept_;            // released, but there was no memory to let them go
-  std::map<object_id, std::weak_ptr<reference_state>> holds_;  // of the owner
+  reference_effects stranded_;  // of events whose processing ran out of memory
+  bool unfinished_ = false;     // the protocol could not release something for lack of memory
+  object_list kept_;            // released, but there was no memory to post their destruction
+  std::map<object_id, std::weak_ptr<reference_state>> holds_;  // local handles of own objects
   std::map<held_fork, std::weak_ptr<reference_state>> forks_;
   std::map<peer_incarnation, reference_outbox> outboxes_;
-  std::set<peer_incarnation> leaving_;  // and not gone
+  std::set<peer_incarnation> leaving_;  // and not terminated
   std::deque<watched> watched_;
   timer_id timer_ = timer_id::none;
   timer_item* timer_work_ = nullptr;

@@ -1,4 +1,4 @@
-// The counting of references when calls are given up, messages do not arrive and workers die.
+// Reference counting when calls are given up, messages are lost and workers die.
 
 #include <algorithm>
 #include <vector>
@@ -20,7 +20,7 @@ bool contains(const std::vector<object_id>& list, const object_id& object) {
 
 }  // namespace
 
-TEST_CASE("a creation that was given up does not happen later") {
+TEST_CASE("a creation that was given up is not carried out later") {
   parties w;
   const object_id object = w.a.protocol.create(w.b.self());
   const held_fork fork = w.a.protocol.creating_fork(object);
@@ -33,7 +33,7 @@ TEST_CASE("a creation that was given up does not happen later") {
     CHECK(w.a.effects.failed == std::vector{reference_effects::failure{fork, ferry::errc::reference_deleted}});
     CHECK_FALSE(w.b.protocol.begin_creation(object, w.b.effects));
     CHECK(w.deliver(w.a, query) == reference_answer::too_late);  // and once more
-    CHECK(w.b.effects.never_made.empty());                       // nobody had asked
+    CHECK(w.b.effects.never_made.empty());                       // no query or call had asked for it
   }
   SUBCASE("the call has arrived") {
     REQUIRE(w.b.protocol.begin_creation(object, w.b.effects));
@@ -46,7 +46,7 @@ TEST_CASE("a creation that was given up does not happen later") {
     CHECK(w.b.effects.released == std::vector{object});
     w.deliver(w.a, query);
   }
-  SUBCASE("the answer comes after all, before that of the owner") {
+  SUBCASE("the call's answer arrives before the owner's answer to the query") {
     REQUIRE(w.b.protocol.begin_creation(object, w.b.effects));
     w.b.protocol.end_creation(object, w.b.effects);
     w.a.protocol.confirm_creation(object, w.a.effects);
@@ -54,10 +54,10 @@ TEST_CASE("a creation that was given up does not happen later") {
     w.settle();
     w.deliver(w.a, query);
   }
-  CHECK(w.all_forgot());
+  CHECK(w.no_records_left());
 }
 
-TEST_CASE("a hand-over that was withdrawn is refused when it comes late") {
+TEST_CASE("a withdrawn transfer is refused when it arrives late") {
   parties w;
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);
@@ -86,10 +86,10 @@ TEST_CASE("a hand-over that was withdrawn is refused when it comes late") {
   CHECK(w.c.protocol.receive(handed, parent->self(), w.c.effects).refused);
   w.settle();
   CHECK(w.b.effects.released == std::vector{object});
-  CHECK(w.all_forgot());
+  CHECK(w.no_records_left());
 }
 
-TEST_CASE("a hand-over that is doubted but has arrived stays") {
+TEST_CASE("a transfer that is queried but has arrived stays valid") {
   parties w;
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);
@@ -114,7 +114,7 @@ TEST_CASE("a hand-over that is doubted but has arrived stays") {
   w.c.protocol.drop(second.fork, w.c.effects);
   w.settle();
   CHECK(w.b.effects.released == std::vector{object});
-  CHECK(w.all_forgot());
+  CHECK(w.no_records_left());
 }
 
 TEST_CASE("a message that could not be sent is undone") {
@@ -133,10 +133,10 @@ TEST_CASE("a message that could not be sent is undone") {
   CHECK(w.b.effects.released.empty());
   w.b.protocol.not_sent(w.c.self(), given.transfer, w.b.effects);
   CHECK(w.b.effects.released == std::vector{object});
-  CHECK(w.all_forgot());
+  CHECK(w.no_records_left());
 }
 
-TEST_CASE("a holder that dies releases its forks, and its late words change nothing") {
+TEST_CASE("the forks of a holder that dies are released, and its late messages change nothing") {
   parties w;
   const object_id object = create(w.a, w.b);
   const object_id late = w.a.protocol.create(w.b.self());
@@ -157,10 +157,10 @@ TEST_CASE("a holder that dies releases its forks, and its late words change noth
   CHECK(w.b.protocol.receive({object, 1}, w.a.self(), w.b.effects).refused);
   CHECK(w.b.protocol == before);
   CHECK(w.b.protocol.transfer(object, w.a.self()).transfer != 0);
-  CHECK(w.b.forgot_everything());
+  CHECK(w.b.has_no_records());
 }
 
-TEST_CASE("what is meant for an earlier life of a worker changes nothing") {
+TEST_CASE("messages for an earlier incarnation of a worker change nothing") {
   parties w;
   const object_id object = create(w.a, w.b);
   const reference_protocol before = w.b.protocol;
@@ -188,7 +188,7 @@ TEST_CASE("a creator that dies while its object is being made") {
   CHECK(w.b.effects.released.empty());
   w.b.protocol.end_creation(object, w.b.effects);
   CHECK(w.b.effects.released == std::vector{object});
-  CHECK(w.b.forgot_everything());
+  CHECK(w.b.has_no_records());
 }
 
 TEST_CASE("an owner that dies makes its references fail") {
@@ -201,12 +201,12 @@ TEST_CASE("an owner that dies makes its references fail") {
   CHECK(w.a.effects.failed.size() == 2);
   CHECK(w.a.effects.failed.front() == reference_effects::failure{fork, ferry::errc::peer_lost});
   CHECK(w.a.protocol.settled(w.c.self(), handed.transfer));
-  CHECK(w.a.forgot_everything());
+  CHECK(w.a.has_no_records());
   w.a.protocol.confirm_creation(unfinished, w.a.effects);
   w.a.protocol.drop(fork, w.a.effects);
   CHECK(w.a.protocol.transfer(fork, w.c.self()).transfer == 0);
   CHECK(w.c.protocol.receive({}, w.a.self(), w.c.effects).refused);
-  SUBCASE("while a child asks it") {
+  SUBCASE("while a child's request is in flight") {
     const auto receipt = w.c.protocol.receive(handed, w.a.self(), w.c.effects);
     w.take(w.c);
     w.c.protocol.gone(w.b.self(), w.c.effects);
@@ -218,13 +218,13 @@ TEST_CASE("an owner that dies makes its references fail") {
     CHECK_FALSE(receipt.refused);
     CHECK(w.c.effects.failed == std::vector{reference_effects::failure{receipt.fork, ferry::errc::peer_lost}});
   }
-  REQUIRE(w.c.effects.controls.size() == 1);  // the parent is told either way
+  REQUIRE(w.c.effects.controls.size() == 1);  // the parent is notified either way
   w.settle();
-  CHECK(w.a.forgot_everything());
-  CHECK(w.c.forgot_everything());
-  const object_id next = w.c.protocol.create(w.b.self());  // noted nowhere
+  CHECK(w.a.has_no_records());
+  CHECK(w.c.has_no_records());
+  const object_id next = w.c.protocol.create(w.b.self());  // leaves no record
   w.c.protocol.not_created(next, w.c.effects);
-  CHECK(w.c.forgot_everything());
+  CHECK(w.c.has_no_records());
 }
 
 TEST_CASE("a child that dies frees its parent") {
@@ -243,23 +243,23 @@ TEST_CASE("a child that dies frees its parent") {
   w.b.protocol.gone(w.c.self(), w.b.effects);
   w.settle();
   CHECK(w.b.effects.released == std::vector{object});
-  CHECK(w.all_forgot());
+  CHECK(w.no_records_left());
 }
 
-TEST_CASE("a parent that dies does not keep its child from holding what the owner still has") {
+TEST_CASE("a child can hold an object that the owner still has although its parent died") {
   parties w;
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);
   const auto receipt = w.c.protocol.receive(w.a.protocol.transfer(fork, w.c.self()), w.a.self(), w.c.effects);
   w.c.protocol.gone(w.a.self(), w.c.effects);
-  SUBCASE("the child is in time") {
+  SUBCASE("the child's request arrives first") {
     w.deliver(w.c, w.take(w.c));
     w.b.protocol.gone(w.a.self(), w.b.effects);
     CHECK(w.b.effects.released.empty());
     CHECK(w.c.protocol.confirmed(receipt.fork));
     w.c.protocol.drop(receipt.fork, w.c.effects);
   }
-  SUBCASE("the owner hears of the death first") {
+  SUBCASE("the owner learns of the death first") {
     w.b.protocol.gone(w.a.self(), w.b.effects);
     CHECK(w.b.effects.released == std::vector{object});
     CHECK(w.deliver(w.c, w.take(w.c)) == reference_answer::too_late);
@@ -268,7 +268,7 @@ TEST_CASE("a parent that dies does not keep its child from holding what the owne
   w.a = party{0};
   w.settle();
   CHECK(w.b.effects.released == std::vector{object});
-  CHECK(w.all_forgot());
+  CHECK(w.no_records_left());
 }
 
 TEST_CASE("references of an object that was never made end like others") {
@@ -288,10 +288,10 @@ TEST_CASE("references of an object that was never made end like others") {
   w.settle();
   CHECK(w.c.effects.failed == std::vector{reference_effects::failure{child.fork, ferry::errc::reference_deleted}});
   w.b.protocol.drop_locally(object, w.b.effects);
-  CHECK(w.all_forgot());
+  CHECK(w.no_records_left());
 }
 
-TEST_CASE("at the end all forks go, those that are still needed when they can") {
+TEST_CASE("drop_all ends all forks, pending and pinned ones as soon as they can end") {
   parties w;
   const object_id object = create(w.a, w.b);
   const object_id pending = w.a.protocol.create(w.b.self());
@@ -308,16 +308,16 @@ TEST_CASE("at the end all forks go, those that are still needed when they can") 
   w.c.protocol.drop_all(w.c.effects);
   w.settle();
   CHECK(w.b.effects.released.size() == 3);
-  CHECK(w.all_forgot());
+  CHECK(w.no_records_left());
 }
 
-TEST_CASE("hand-overs that were never sent, and withdrawn ones, are not remembered for ever") {
+TEST_CASE("the records of unsent and withdrawn transfers are discarded eventually") {
   using ferry::detail::reference_protocol;
   parties w;
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);
   const auto& memory = [&]() -> auto& { return reference_probe::peer(w.c.protocol, w.a.self()); };
-  const handed_reference open = w.a.protocol.transfer(fork, w.c.self());  // on its way all the time
+  const handed_reference open = w.a.protocol.transfer(fork, w.c.self());  // in flight all the time
   handed_reference last_withdrawn;
   for (int round = 0; round != 1000; ++round) {
     // One that arrives, between one that is not sent and one that is withdrawn.
@@ -328,7 +328,7 @@ TEST_CASE("hand-overs that were never sent, and withdrawn ones, are not remember
     w.a.protocol.query(w.c.self(), last_withdrawn.transfer, w.a.effects);
     w.settle();
     if (round == 500) {
-      // From then on nothing holds the others up.
+      // From then on nothing holds the watermark back.
       CHECK(memory().seen.intervals() > 400);
       CHECK(w.c.protocol.receive(open, w.a.self(), w.c.effects).refused == false);
       w.c.protocol.drop(w.c.protocol.receive(open, w.a.self(), w.c.effects).fork, w.c.effects);
@@ -337,31 +337,31 @@ TEST_CASE("hand-overs that were never sent, and withdrawn ones, are not remember
   }
   CHECK(memory().seen.intervals() <= reference_protocol::most_left_out + 1);
   CHECK(memory().withdrawn.intervals() <= reference_protocol::most_left_out);
-  // The late ones are refused all the same.
+  // Late ones are refused nevertheless.
   CHECK(w.c.protocol.receive(last_withdrawn, w.a.self(), w.c.effects).refused);
   CHECK(w.c.protocol.receive({object, open.transfer + 1}, w.a.self(), w.c.effects).refused);
   w.a.protocol.drop(fork, w.a.effects);
   w.settle();
-  CHECK(w.all_forgot());
+  CHECK(w.no_records_left());
 }
 
-TEST_CASE("of workers that are gone little is remembered, and of very many only the last ones") {
+TEST_CASE("little is recorded of terminated workers, and only of the most recent ones") {
   using ferry::detail::reference_protocol;
   party own(0);
   const peer_incarnation other{{7}, {1}};
   for (std::uint64_t incarnation = 1; incarnation <= 2 * reference_protocol::most_gone; ++incarnation) {
-    const peer_incarnation mortal{{1}, {incarnation}};
-    const object_id object = own.protocol.create(mortal);
+    const peer_incarnation peer{{1}, {incarnation}};
+    const object_id object = own.protocol.create(peer);
     own.protocol.confirm_creation(object, own.effects);
     const handed_reference handed = own.protocol.transfer(own.protocol.creating_fork(object), other);
-    (void)own.protocol.receive({{own.self(), mortal, incarnation}, 1}, mortal, own.effects);
-    own.protocol.gone(mortal, own.effects);
+    (void)own.protocol.receive({{own.self(), peer, incarnation}, 1}, peer, own.effects);
+    own.protocol.gone(peer, own.effects);
     own.protocol.not_sent(other, handed.transfer, own.effects);
-    // Nothing is begun with the dead, and what is handed to them has numbers of its own.
-    CHECK(own.protocol.receive({{own.self(), mortal, incarnation}, 2}, mortal, own.effects).refused);
-    const object_id vain = own.protocol.create(mortal);
-    CHECK(vain.number > object.number);
-    CHECK(own.protocol.settled(mortal, 1));
+    // No transfer or creation with a dead peer is registered; their numbers come from a separate range.
+    CHECK(own.protocol.receive({{own.self(), peer, incarnation}, 2}, peer, own.effects).refused);
+    const object_id unused = own.protocol.create(peer);
+    CHECK(unused.number > object.number);
+    CHECK(own.protocol.settled(peer, 1));
     own.effects = {};
   }
   CHECK(reference_probe::peers(own.protocol).size() <= 2);
@@ -371,7 +371,7 @@ TEST_CASE("of workers that are gone little is remembered, and of very many only 
   CHECK(own.protocol.figures().users == 0);
 }
 
-TEST_CASE("the memory of what has ended stays small") {
+TEST_CASE("the records of ended forks and transfers stay small") {
   parties w;
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);

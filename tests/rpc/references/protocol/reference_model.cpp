@@ -1,4 +1,4 @@
-// What the events of a model world lead to.
+// Applies events to a model world.
 
 #include "reference_model_turn.hpp"
 
@@ -20,12 +20,12 @@ void reply_with(turn& callee, world& now, const rules& with, int from, std::pair
   answer = callee.with_reference(answer, handle < forks ? handle : handle - forks, handle >= forks);
   callee->in_replies.emplace(to.first, answer.handed->transfer);
   --now.replies;
-  fly(now, answer, with);
+  transmit(now, answer, with);
 }
 
-// The caller is answered, at once where nobody may put a reference into the reply.
+// Answers the caller: at once unless the reply may carry a reference.
 void owe_reply(turn& callee, const world& now, std::pair<int, std::uint64_t> to) {
-  if (callee->heard & bit(to.first)) return;
+  if (callee->deaths_known & bit(to.first)) return;
   if (now.replies > 0) {
     callee->owed.insert(to);
   } else {
@@ -36,7 +36,7 @@ void owe_reply(turn& callee, const world& now, std::pair<int, std::uint64_t> to)
 void deliver_use(turn& owner, const world& now, const message& carried) {
   const object_id& object = *carried.uses;
   const std::pair caller{carried.from, carried.number};
-  if (owner->heard & bit(carried.from)) return;
+  if (owner->deaths_known & bit(carried.from)) return;
   switch (owner.protocol().look_up(object)) {
     case reference_protocol::knowledge::here:
       if (!owner->values.contains(object)) owner.fault("has lost the value of an object that is used");
@@ -83,7 +83,7 @@ void deliver_call(world& now, const rules& with, const message& carried, std::st
 
 void deliver_reply(world& now, const rules& with, const message& carried, std::string& problem) {
   const auto call = now.nodes[carried.to]->calls.find(carried.number);
-  if (call == now.nodes[carried.to]->calls.end()) return;  // nobody waits for it, nobody looks into it
+  if (call == now.nodes[carried.to]->calls.end()) return;  // the call has ended: the reply is discarded unread
   turn caller(now, with, problem, carried.to);
   if (call->second.transfer != 0) {
     caller.protocol().arrived(worker(carried.from), call->second.transfer, caller.effects);
@@ -103,7 +103,7 @@ void deliver_control(world& now, const rules& with, const message& carried, bool
   }
   if (!answered) return;
   if (carried.control.what == control_kind::child_accept || carried.control.what == control_kind::user_delete) {
-    // Its answer changes nothing but that it is not repeated any more, so it may as well arrive at once.
+    // Its answer only stops the resending, so deliver it at once.
     if ((now.crashed & bit(carried.from)) && !with.zombies) return;
     turn sender(now, with, problem, carried.from);
     sender->outbox.erase({worker(carried.to), carried.control});
@@ -117,7 +117,7 @@ void deliver_control(world& now, const rules& with, const message& carried, bool
   back.to = carried.from;
   back.control = carried.control;
   back.answer = answer;
-  fly(now, back, with);
+  transmit(now, back, with);
 }
 
 void deliver_answer(world& now, const rules& with, const message& carried, std::string& problem) {
@@ -128,8 +128,8 @@ void deliver_answer(world& now, const rules& with, const message& carried, std::
 }
 
 void deliver(world& now, const rules& with, std::size_t which, bool answered, std::string& problem) {
-  const message carried = now.flying[which];
-  now.flying.erase(nth(now.flying, which));
+  const message carried = now.in_flight[which];
+  now.in_flight.erase(nth(now.in_flight, which));
   switch (carried.what) {
     case message::kind::call: return deliver_call(now, with, carried, problem);
     case message::kind::reply: return deliver_reply(now, with, carried, problem);
@@ -139,9 +139,9 @@ void deliver(world& now, const rules& with, std::size_t which, bool answered, st
 }
 
 void create(world& now, const rules& with, std::size_t which, std::size_t argument, std::string& problem) {
-  const auto [who, owner] = with.creates[which];
+  const auto [actor, owner] = with.creates[which];
   now.created |= bit(static_cast<int>(which));
-  turn creator(now, with, problem, who);
+  turn creator(now, with, problem, actor);
   message request;
   request.to = owner;
   if (argument != 0) {
@@ -150,19 +150,19 @@ void create(world& now, const rules& with, std::size_t which, std::size_t argume
         creator.with_reference(request, argument <= forks ? argument - 1 : argument - 1 - forks, argument > forks);
   }
   request.makes = creator.protocol().create(worker(owner));
-  if (who == owner) {
+  if (actor == owner) {
     creator->own_handles.insert(*request.makes);
   } else {
-    creator->handles[creator.protocol().creating_fork(*request.makes)] = {*request.makes, bit(who)};
+    creator->handles[creator.protocol().creating_fork(*request.makes)] = {*request.makes, bit(actor)};
   }
   creator.call(request);
   creator.finish();
 }
 
-// A call turns out not to have been sent.
-void take_back(world& now, const rules& with, std::size_t which, std::string& problem) {
-  const message carried = now.flying[which];
-  now.flying.erase(nth(now.flying, which));
+// The sender learns that a call was not sent.
+void report_unsent(world& now, const rules& with, std::size_t which, std::string& problem) {
+  const message carried = now.in_flight[which];
+  now.in_flight.erase(nth(now.in_flight, which));
   --now.unsent;
   turn caller(now, with, problem, carried.from);
   caller->calls.erase(carried.number);
@@ -189,14 +189,14 @@ void use(world& now, const rules& with, std::size_t which, std::size_t handle, s
   caller.finish();
 }
 
-std::uint64_t left_out(const rules& with) { return with.tells_gaps ? 1 : reference_protocol::most_left_out; }
+std::uint64_t left_out(const rules& with) { return with.sends_watermarks ? 1 : reference_protocol::most_left_out; }
 
-void crash(world& now, const rules& with, int who) {
+void crash(world& now, const rules& with, int actor) {
   --now.crashes;
-  now.crashed |= bit(who);
+  now.crashed |= bit(actor);
   if (with.zombies) return;
-  now.nodes[who] = std::make_shared<node>(who, left_out(with));
-  std::erase_if(now.flying, [&](const message& each) { return each.to == who; });
+  now.nodes[actor] = std::make_shared<node>(actor, left_out(with));
+  std::erase_if(now.in_flight, [&](const message& each) { return each.to == actor; });
 }
 
 }  // namespace
@@ -241,19 +241,19 @@ world apply(const world& before, const action& step, const rules& with, std::str
       return now;
     case event::lose:
       --now.losses;
-      now.flying.erase(nth(now.flying, step.which));
+      now.in_flight.erase(nth(now.in_flight, step.which));
       return now;
     case event::duplicate:
       --now.duplicates;
-      fly(now, message(now.flying[step.which]), with);
+      transmit(now, message(now.in_flight[step.which]), with);
       return now;
-    case event::lose_unsent: take_back(now, with, step.which, problem); return now;
-    case event::crash: crash(now, with, step.who); return now;
+    case event::lose_unsent: report_unsent(now, with, step.which, problem); return now;
+    case event::crash: crash(now, with, step.actor); return now;
     case event::create: create(now, with, step.which, step.how, problem); return now;
     case event::use: use(now, with, step.which, step.how, problem); return now;
     default: break;
   }
-  turn at(now, with, problem, step.who);
+  turn at(now, with, problem, step.actor);
   switch (step.what) {
     case event::resend: at.send(*nth(at->outbox, step.which)); break;
     case event::end_creation: {
@@ -271,11 +271,11 @@ world apply(const world& before, const action& step, const rules& with, std::str
       if (step.how == 0) {
         at.answer(caller);
       } else {
-        reply_with(at, now, with, step.who, caller, step.how - 1);
+        reply_with(at, now, with, step.actor, caller, step.how - 1);
       }
       break;
     }
-    case event::lose_patience: --now.stop_level; [[fallthrough]];
+    case event::give_up_early: --now.stop_level; [[fallthrough]];
     case event::give_up: at.give_up(step.which); break;
     case event::query_early: --now.stop_level; [[fallthrough]];
     case event::query: {
@@ -284,11 +284,11 @@ world apply(const world& before, const action& step, const rules& with, std::str
       at.protocol().query(worker(to), transfer, at.effects);
       break;
     }
-    case event::hear: {
+    case event::learn_death: {
       const int dead = static_cast<int>(step.which);
-      at.hear(dead);
+      at.learn_death(dead);
       if (!with.ghosts) {
-        std::erase_if(now.flying, [&](const message& each) { return each.from == dead && each.to == step.who; });
+        std::erase_if(now.in_flight, [&](const message& each) { return each.from == dead && each.to == step.actor; });
       }
       break;
     }

@@ -1,11 +1,11 @@
 #pragma once
 
-// A model of workers that share references, for walking through everything that can happen to them.
+// A model of workers that share references, for exploring all possible event orders.
 //
-// The protocol is the real one. Around it the model plays what reference_table does (it sends controls and repeats them until
-// they are answered), the application (it makes objects, hands references on in calls and replies, drops its handles, gives
-// calls up), and a network that delivers what it carries in any order, sometimes twice, sometimes never. One worker may crash:
-// the others hear of it sooner or later, each at its own time.
+// The protocol is the real one. Around it the model simulates reference_table (it sends controls and resends them until
+// they are answered), the application (it makes objects, sends references on in calls and replies, drops its handles,
+// gives up calls), and a network that delivers messages in any order, sometimes twice, sometimes never. One worker may
+// crash; each of the others learns of it at a time of its own.
 
 #include <array>
 #include <cstddef>
@@ -32,44 +32,45 @@ using ferry::detail::reference_protocol;
 
 inline constexpr int workers = 3;
 
-/// Ways to spoil the protocol, each of which the model must find out.
-enum class spoiled : std::uint8_t {
+/// Injected protocol defects; the model must detect each of them.
+enum class defect : std::uint8_t {
   nothing,
-  accepts_early,        ///< a child frees its parent before the owner knows it
-  forgets_claims,       ///< the owner does not remember claims that have ended
-  ignores_pins,         ///< a fork ends although a hand-over needs it
-  keeps_the_dead,       ///< the forks of the dead are not released
-  forgets_seen,         ///< a child does not remember which hand-overs it has seen
-  forgets_withdrawals,  ///< a child takes one that it has withdrawn for one that has arrived
-  grants_unregistered,  ///< the owner does not note the forks that it gives away
+  accepts_early,        ///< a child releases its parent before the owner has registered the child
+  forgets_claims,       ///< the owner does not record claims that have ended
+  ignores_pins,         ///< a fork ends although a transfer pins it
+  keeps_dead_forks,     ///< the forks of dead workers are not released
+  forgets_seen,         ///< a child does not record which transfers it has seen
+  forgets_withdrawals,  ///< a child treats a withdrawn transfer as one that has arrived
+  grants_unregistered,  ///< the owner does not register the forks that it sends
   never_repeats,        ///< a control that was lost stays lost
-  no_query,             ///< nobody asks for a message that may be lost
-  keeps_awaiting,       ///< the owner still expects what a dead creator was to make
-  settles_early,        ///< a parent calls hand-overs settled that are under way
+  no_query,             ///< no query follows a message that may be lost
+  keeps_awaiting,       ///< the owner still expects the creating call of a dead creator
+  settles_early,        ///< a parent's watermark covers transfers that are in flight
 };
 
-/// What may happen in one world.
+/// The events that are allowed in one world.
 struct rules {
   std::string_view name = {};
-  /// Objects that exist in the beginning: who made them, and where. An owner's own have a handle there.
+  /// Objects that exist initially: (creator, owner). An owner's own objects have a handle there.
   std::vector<std::pair<int, int>> there = {};
-  /// Each at most once, at any time: who makes an object, and where.
+  /// Creations, each at most once, at any time: (creator, owner).
   std::vector<std::pair<int, int>> creates = {};
-  /// Each at most once, at any time: who hands any of its references on in a call, and to whom.
+  /// Calls that carry one of the caller's references, each at most once, at any time: (caller, callee).
   std::vector<std::pair<int, int>> hands = {};
-  /// Each at most once, at any time: who calls the owner of any of its references, which it keeps until that is answered.
+  /// Callers that call the owner of one of their references, each at most once, at any time; the reference is kept
+  /// until the answer.
   std::vector<int> uses = {};
   bool arguments = false;  ///< calls that make an object may carry a reference
-  int replies = 0;         ///< how many replies carry a reference, any that the callee has
-  int losses = 0;          ///< how many messages are lost
-  int duplicates = 0;      ///< how many arrive twice
-  int stop_level = 0;      ///< how many calls and replies are given up although they are still on their way
-  int unsent = 0;          ///< how many calls are found not to have been sent
+  int replies = 0;         ///< number of replies that carry a reference, any that the callee has
+  int losses = 0;          ///< number of lost messages
+  int duplicates = 0;      ///< number of duplicated messages
+  int stop_level = 0;      ///< number of calls and replies that are given up while still in flight
+  int unsent = 0;          ///< number of calls that turn out not to have been sent
   int crashes = 0;
-  bool ghosts = false;      ///< messages of a dead worker may arrive even after its death is known
-  bool zombies = false;     ///< who is said to be dead goes on
-  bool tells_gaps = false;  ///< of hand-overs that did not arrive each is told at once; otherwise none ever is
-  spoiled by = spoiled::nothing;
+  bool ghosts = false;            ///< messages of a dead worker may arrive even after its death is known
+  bool zombies = false;           ///< a worker declared dead continues to run
+  bool sends_watermarks = false;  ///< a watermark follows each transfer that did not arrive; otherwise there are none
+  defect by = defect::nothing;
   bool deeply = true;  ///< see check()
 };
 
@@ -80,7 +81,7 @@ struct message {
   int to = 0;
   std::uint64_t number = 0;  ///< of the call
   std::optional<handed_reference> handed;
-  unsigned lineage = 0;  ///< the workers whose forks keep the object until the owner knows the new one
+  unsigned lineage = 0;  ///< the workers whose forks keep the object until the owner has registered the new one
   std::optional<object_id> makes;
   std::optional<object_id> uses;
   reference_control control;
@@ -90,7 +91,7 @@ struct message {
 
 struct handle {
   object_id object;
-  unsigned lineage = 0;  ///< as of a message; none if the owner knows the fork
+  unsigned lineage = 0;  ///< as in a message; none once the owner has registered the fork
 };
 
 struct open_call {
@@ -100,7 +101,7 @@ struct open_call {
   std::optional<held_fork> uses;
 };
 
-/// One worker: the protocol, and what table and application know beside it.
+/// One worker: the protocol, and the state of its reference_table and application.
 struct node {
   explicit node(int id, std::uint64_t left_out = reference_protocol::most_left_out) : protocol(worker(id), left_out) {}
   reference_protocol protocol;
@@ -108,25 +109,25 @@ struct node {
   std::map<held_fork, handle> handles;          ///< that have not failed
   std::set<object_id> own_handles;
   std::set<object_id> values;
-  std::map<object_id, std::pair<int, std::uint64_t>> making;              ///< for which caller, in which call
+  std::map<object_id, std::pair<int, std::uint64_t>> making;              ///< object -> (caller, call)
   std::set<std::pair<int, std::uint64_t>> owed;                           ///< replies: caller, call
   std::set<std::pair<object_id, std::pair<int, std::uint64_t>>> waiting;  ///< for objects: caller, call
   std::map<std::uint64_t, open_call> calls;
   std::uint64_t last_call = 0;
-  std::set<std::pair<int, std::uint64_t>> in_replies;  ///< hand-overs whose fate is not known
-  unsigned heard = 0;                                  ///< of these deaths
-  mutable std::array<std::uint64_t, 2> digest{};       ///< of everything above, once somebody has asked
+  std::set<std::pair<int, std::uint64_t>> in_replies;  ///< (receiver, transfer) of replies whose arrival is unknown
+  unsigned deaths_known = 0;                           ///< the deaths that this worker has learned of
+  mutable std::array<std::uint64_t, 2> digest{};       ///< of everything above, computed on demand
 };
 
 struct world {
   std::array<std::shared_ptr<const node>, workers> nodes;
-  std::vector<message> flying;  ///< in order of their content
+  std::vector<message> in_flight;  ///< in order of their content
   unsigned crashed = 0;
   unsigned created = 0;  ///< bits: which of rules::creates
   unsigned handed = 0;
   unsigned used = 0;
   int replies = 0, losses = 0, duplicates = 0, stop_level = 0, unsent = 0, crashes = 0;  ///< left
-  std::set<object_id> given_up;                                                          ///< their creators did
+  std::set<object_id> given_up;  ///< objects whose creators gave up the call
 };
 
 struct action {
@@ -135,17 +136,17 @@ struct action {
     deliver,
     deliver_unanswered,  ///< the answer is lost
     lose,
-    lose_unsent,  ///< and its sender knows
+    lose_unsent,  ///< and the sender is informed
     duplicate,
     // A worker.
     resend,
     end_creation,
     reply,
-    give_up,        ///< a call that is lost
-    lose_patience,  ///< with one that is not
+    give_up,        ///< end a call that is lost
+    give_up_early,  ///< end a call that is still in flight
     query,          ///< a reply
     query_early,
-    hear,  ///< of a death
+    learn_death,  ///< learn of a death
     crash,
     // The application.
     drop,
@@ -156,22 +157,22 @@ struct action {
     use,
   };
   kind what{};
-  bool must = false;  ///< happens at last
-  int who = 0;
+  bool must = false;  ///< happens eventually
+  int actor = 0;
   std::size_t which = 0;  ///< of its calls, handles, ...
   std::size_t how = 0;
 };
 
-/// The beginning of a world, its events, and what is wrong with it.
+/// The initial world, and the possible events of a world.
 [[nodiscard]] world begin(const rules& with);
 [[nodiscard]] std::vector<action> actions(const world& now, const rules& with);
-/// What is wrong with the step itself is written to `problem`.
+/// Applies one event. Writes what is wrong with the step itself to `problem`.
 [[nodiscard]] world apply(const world& before, const action& step, const rules& with, std::string& problem);
 [[nodiscard]] std::string describe(const world& before, const action& step);
-/// What is wrong with a world at any time; empty if nothing is. `deeply`: not only what an application would notice, but also
-/// what must be true inside for that never to happen.
+/// Checks the invariants that hold at any time; returns the violation, or empty. `deeply`: checks internal invariants
+/// as well as those that an application can observe.
 [[nodiscard]] std::string check(const world& now, bool deeply);
-/// What is wrong with a world in which nothing must happen any more.
+/// Checks a world without pending events.
 [[nodiscard]] std::string check_at_rest(const world& now);
 [[nodiscard]] std::array<std::uint64_t, 2> digest(const world& of);
 
@@ -180,9 +181,9 @@ struct outcome {
   std::size_t steps = 0;
   std::size_t at_rest = 0;
   std::string problem;             ///< empty: none
-  std::vector<std::string> story;  ///< the shortest way there
+  std::vector<std::string> trace;  ///< the shortest sequence of steps to it
 };
-/// Walks through everything that may happen.
+/// Explores all reachable states.
 [[nodiscard]] outcome explore(const rules& with);
 
 }  // namespace ferry_test::model

@@ -1,4 +1,4 @@
-// What must be true of a model world, and how worlds are told apart.
+// Invariants of a model world, and digests that identify worlds.
 
 #include <bit>
 #include <type_traits>
@@ -14,10 +14,10 @@ using ferry::detail::reference_probe;
 using creation = reference_probe::owned_object::creation;
 using knowledge = reference_protocol::knowledge;
 
-// The probe wants to be able to write; here nobody does.
+// The probe takes mutable references; nothing here writes through them.
 reference_protocol& probed(const node& at) { return const_cast<reference_protocol&>(at.protocol); }
 
-/// Looks at one world.
+/// Checks one world.
 class inspector {
  public:
   inspector(const world& now, bool deeply) : now_(now), deeply_(deeply) {}
@@ -26,26 +26,26 @@ class inspector {
     for (int id = 0; id < workers; ++id) {
       if (alive(id)) look_at(id);
     }
-    for (const message& each : now_.flying) {
+    for (const message& each : now_.in_flight) {
       if (each.handed && alive(each.from) && alive(each.to)) look_at(each);
     }
     return problem_;
   }
 
   std::string at_rest() {
-    for (const message& each : now_.flying) {
-      if (alive(each.from) && alive(each.to)) fault("has something on its way");
+    for (const message& each : now_.in_flight) {
+      if (alive(each.from) && alive(each.to)) fault("still has messages in flight");
     }
     std::size_t forks_known = 0;
     std::size_t forks_held = 0;
     for (int id = 0; id < workers; ++id) {
       if (!alive(id)) continue;
       const node& at = *now_.nodes[id];
-      who_ = id;
-      if (!at.outbox.empty()) fault("still has something to tell");
+      actor_ = id;
+      if (!at.outbox.empty()) fault("still has controls to send");
       if (!at.calls.empty() || !at.making.empty() || !at.owed.empty() || !at.waiting.empty())
         fault("still waits for a call");
-      if (at.protocol.pending() != 0) fault("waits for something that does not come");
+      if (at.protocol.pending() != 0) fault("waits for forks or transfers that never settle");
       forks_known += at.protocol.figures().forks;
       forks_held += at.handles.size();
       if (at.protocol.figures().users != at.handles.size()) fault("keeps a fork without handles");
@@ -53,31 +53,31 @@ class inspector {
         if (entry.made == creation::to_come || entry.made == creation::running) fault("awaits an object for ever");
         if (entry.awaited) fault("holds an object for calls that have ended");
         if (entry.held != at.own_handles.contains(object)) fault("holds an object without handles");
-        if (entry.forks.empty() && !entry.held) fault("keeps an object that nobody refers to");
+        if (entry.forks.empty() && !entry.held) fault("keeps an object without references");
         if (entry.made == creation::ended && !at.values.contains(object)) fault("lost the value of an object");
       }
       for (const object_id& object : at.values) {
-        if (!reference_probe::objects(probed(at)).contains(object)) fault("keeps a value that nobody refers to");
+        if (!reference_probe::objects(probed(at)).contains(object)) fault("keeps a value without references");
       }
-      if (reference_probe::received(probed(at)).size() > at.handles.size()) fault("keeps the memory of a message");
+      if (reference_probe::received(probed(at)).size() > at.handles.size()) fault("keeps the record of a message");
     }
-    who_ = -1;
-    if (forks_known != forks_held) fault("knows other forks at the owners than at the holders");
+    actor_ = -1;
+    if (forks_known != forks_held) fault("has different forks at the owners than at the holders");
     return problem_;
   }
 
  private:
   void fault(std::string_view what) {
     if (problem_.empty())
-      problem_ = (who_ < 0 ? "the group " : "worker " + std::to_string(who_) + " ") + std::string(what);
+      problem_ = (actor_ < 0 ? "the group " : "worker " + std::to_string(actor_) + " ") + std::string(what);
   }
   void deep_fault(std::string_view what) {
     if (deeply_) fault(what);
   }
   [[nodiscard]] bool alive(int id) const { return (now_.crashed & bit(id)) == 0; }
-  [[nodiscard]] bool alive(const peer_incarnation& who) const { return alive(who.id.value); }
-  [[nodiscard]] const node& of(const peer_incarnation& who) const {
-    return *now_.nodes[static_cast<std::size_t>(who.id.value)];
+  [[nodiscard]] bool alive(const peer_incarnation& peer) const { return alive(peer.id.value); }
+  [[nodiscard]] const node& of(const peer_incarnation& peer) const {
+    return *now_.nodes[static_cast<std::size_t>(peer.id.value)];
   }
   [[nodiscard]] bool may_fail(const object_id& object, unsigned lineage) const {
     return model::may_fail(now_, object, lineage);
@@ -103,7 +103,7 @@ class inspector {
     }
     return false;
   }
-  /// G2: whoever handed it on keeps it.
+  /// G2: the parent keeps its fork.
   [[nodiscard]] bool kept(const peer_incarnation& parent, const peer_incarnation& child, std::uint64_t transfer) const {
     reference_protocol& protocol = probed(of(parent));
     const auto& transfers = reference_probe::transfers(protocol);
@@ -117,7 +117,7 @@ class inspector {
   }
 
   void look_at(int id) {
-    who_ = id;
+    actor_ = id;
     const node& at = *now_.nodes[static_cast<std::size_t>(id)];
     for (const auto& [fork, entry] : reference_probe::users(probed(at))) {
       if (!alive(fork.owner)) continue;
@@ -127,26 +127,27 @@ class inspector {
       const bool hopeless = may_fail(entry.object, lineage);
       switch (entry.known) {
         case standing::confirmed:
-          if (!knows_fork(entry.object, worker(id), fork.key)) deep_fault("holds a fork that its owner does not know");
+          if (!knows_fork(entry.object, worker(id), fork.key))
+            deep_fault("holds a fork that its owner has not registered");
           break;
         case standing::requested:
           if (entry.origin && alive(entry.origin->peer) && !hopeless && handle != at.handles.end() &&
               !kept(entry.origin->peer, worker(id), entry.origin->number) &&
               !knows_fork(entry.object, worker(id), fork.key)) {
-            deep_fault("waits for its owner while nobody keeps the object");
+            deep_fault("waits for its owner while no fork keeps the object");
           }
           break;
         case standing::creating:
           if (was_begun(entry.object) && !knows_fork(entry.object, worker(id), fork.key)) {
-            deep_fault("makes an object that its owner does not make for it");
+            deep_fault("creates an object whose owner has not registered the creator's fork");
           }
           break;
       }
-      if (handle != at.handles.end() && !hopeless && !usable(entry.object)) fault("refers to an object that is gone");
+      if (handle != at.handles.end() && !hopeless && !usable(entry.object)) fault("refers to a deleted object");
     }
     for (const auto& [fork, held] : at.handles) {
       if (!reference_probe::users(probed(at)).contains(fork))
-        fault("has a handle of a fork that the protocol has forgotten");
+        fault("has a handle of a fork that the protocol has no record of");
     }
     for (const object_id& object : at.own_handles) {
       const auto& objects = reference_probe::objects(probed(at));
@@ -154,7 +155,7 @@ class inspector {
       if (entry == objects.end() || !entry->second.held) {
         fault("has a handle of an object that it has released");
       } else if (!may_fail(object, 0) && !usable(object)) {
-        fault("has a handle of an object that is gone");
+        fault("has a handle of a deleted object");
       }
     }
   }
@@ -162,22 +163,23 @@ class inspector {
   void look_at(const message& carrier) {
     const node& child = *now_.nodes[static_cast<std::size_t>(carrier.to)];
     const object_id& object = carrier.handed->object;
-    if ((child.heard & bit(carrier.from)) != 0 || !alive(object.owner) || may_fail(object, carrier.lineage)) return;
+    if ((child.deaths_known & bit(carrier.from)) != 0 || !alive(object.owner) || may_fail(object, carrier.lineage))
+      return;
     if (reference_probe::peer(probed(child), worker(carrier.from)).seen.contains(carrier.handed->transfer)) return;
-    who_ = carrier.from;
+    actor_ = carrier.from;
     if (!kept(worker(carrier.from), worker(carrier.to), carrier.handed->transfer)) {
-      deep_fault("does not keep what it has handed on");
+      deep_fault("does not keep a reference that it has sent on");
     }
-    if (!usable(object)) fault("has handed on an object that is gone");
+    if (!usable(object)) fault("has sent a reference to a deleted object");
   }
 
   const world& now_;
   bool deeply_;
-  int who_ = -1;
+  int actor_ = -1;
   std::string problem_;
 };
 
-// ---- a digest of 128 bits: two worlds of the same digest are taken for one
+// ---- a digest of 128 bits: worlds with equal digests are treated as the same
 
 class digester {
  public:
@@ -236,7 +238,7 @@ class digester {
     word(bits);
   }
   void fields(const reference_probe::peer_record& of) {
-    all(of.claims, of.transfers, of.left_out, of.told_below, of.ended_claims, of.seen, of.withdrawn);
+    all(of.claims, of.transfers, of.left_out, of.watermark_sent, of.ended_claims, of.seen, of.withdrawn);
   }
   void fields(const reference_probe::owned_object& of) { all(of.made, of.held, of.awaited, of.queried, of.forks); }
   void fields(const reference_probe::user_fork& of) {
@@ -254,11 +256,11 @@ std::array<std::uint64_t, 2> digest(const node& at) {
   reference_protocol& protocol = probed(at);
   sum.all(reference_probe::objects(protocol), reference_probe::users(protocol), reference_probe::transfers(protocol),
           reference_probe::received(protocol), reference_probe::gone(protocol));
-  for (const auto& [who, record] : reference_probe::peers(protocol)) {
-    if (!(record == reference_probe::peer_record{})) sum.all(who, record);
+  for (const auto& [peer, record] : reference_probe::peers(protocol)) {
+    if (!(record == reference_probe::peer_record{})) sum.all(peer, record);
   }
   sum.all(at.outbox, at.handles, at.own_handles, at.values, at.making, at.owed, at.waiting, at.calls, at.last_call,
-          at.in_replies, at.heard);
+          at.in_replies, at.deaths_known);
   return sum.result();
 }
 
@@ -270,7 +272,7 @@ std::string name_of(const object_id& object) {
 std::string name_of(const message& each) {
   static constexpr std::array<const char*, 4> kinds{"call", "reply", "control", "answer"};
   static constexpr std::array<const char*, 7> controls{
-      "", "fork_request", "child_accept", "user_delete", "hand_over_query", "creation_query", "settled_below"};
+      "", "fork_request", "child_accept", "user_delete", "transfer_query", "creation_query", "watermark"};
   const bool about_control = each.what == message::kind::control || each.what == message::kind::answer;
   std::string text = kinds.at(static_cast<std::size_t>(each.what));
   text += " " + std::to_string(each.from) + ">" + std::to_string(each.to);
@@ -294,11 +296,11 @@ std::string check_at_rest(const world& now) { return inspector(now, true).at_res
 std::array<std::uint64_t, 2> digest(const world& of) {
   digester sum;
   for (const auto& at : of.nodes) {
-    // Nodes are shared by many worlds, and each is looked at once.
+    // Nodes are shared by many worlds; each is digested once.
     if (at->digest == std::array<std::uint64_t, 2>{}) at->digest = digest(*at);
     sum.all(at->digest);
   }
-  sum.all(of.flying, of.crashed, of.created, of.handed, of.used, of.replies, of.losses, of.duplicates, of.stop_level,
+  sum.all(of.in_flight, of.crashed, of.created, of.handed, of.used, of.replies, of.losses, of.duplicates, of.stop_level,
           of.unsent, of.crashes, of.given_up);
   return sum.result();
 }
@@ -308,21 +310,21 @@ std::string describe(const world& before, const action& step) {
                                                      "arrives, its answer is lost",
                                                      "is lost",
                                                      "was not sent",
-                                                     "is doubled",
-                                                     "repeats",
+                                                     "is duplicated",
+                                                     "resends",
                                                      "has made an object",
                                                      "replies",
                                                      "gives up call",
-                                                     "loses patience with call",
-                                                     "doubts a reply",
-                                                     "doubts a reply on its way",
-                                                     "hears of the death of",
+                                                     "gives up early call",
+                                                     "queries a reply",
+                                                     "queries a reply in flight",
+                                                     "learns of the death of",
                                                      "crashes",
                                                      "drops handle",
                                                      "drops its own object",
                                                      "makes an object",
-                                                     "hands on a handle",
-                                                     "hands on its own object",
+                                                     "sends a handle",
+                                                     "sends its own object",
                                                      "calls an object"};
   using event = action::kind;
   const std::string name = names.at(static_cast<std::size_t>(step.what));
@@ -331,10 +333,10 @@ std::string describe(const world& before, const action& step) {
     case event::deliver_unanswered:
     case event::lose:
     case event::duplicate:
-    case event::lose_unsent: return name_of(before.flying[step.which]) + " " + name;
+    case event::lose_unsent: return name_of(before.in_flight[step.which]) + " " + name;
     default: break;
   }
-  return "worker " + std::to_string(step.who) + " " + name + " " + std::to_string(step.which) +
+  return "worker " + std::to_string(step.actor) + " " + name + " " + std::to_string(step.which) +
          (step.how != 0 ? " (" + std::to_string(step.how) + ")" : "");
 }
 

@@ -1,4 +1,4 @@
-// Walks through all states of a model world, shortest ways first.
+// Breadth-first search over all states of a model world.
 
 #include <algorithm>
 #include <deque>
@@ -19,23 +19,23 @@ struct visited {
   std::uint32_t step = 0;  // the index of the action that led here
 };
 
-std::vector<std::string> story_of(std::uint32_t state, const std::vector<visited>& states, const rules& with) {
+std::vector<std::string> trace_of(std::uint32_t state, const std::vector<visited>& states, const rules& with) {
   std::vector<std::uint32_t> steps;
   for (; state != 0; state = states[state].from) steps.push_back(states[state].step);
   std::reverse(steps.begin(), steps.end());
-  std::vector<std::string> story;
+  std::vector<std::string> trace;
   world now = begin(with);
   for (const std::uint32_t step : steps) {
     const action next = actions(now, with)[step];
-    story.push_back(describe(now, next));
+    trace.push_back(describe(now, next));
     std::string ignored;
     now = apply(now, next, with, ignored);
   }
-  return story;
+  return trace;
 }
 
-// Whether the graph has a circle: then something may go on for ever.
-bool has_circle(std::size_t states, const std::vector<std::pair<std::uint32_t, std::uint32_t>>& edges) {
+// Whether the graph has a cycle: then some events may repeat for ever.
+bool has_cycle(std::size_t states, const std::vector<std::pair<std::uint32_t, std::uint32_t>>& edges) {
   std::vector<std::uint32_t> first(states + 1);
   std::vector<std::uint32_t> incoming(states);
   for (const auto& [from, to] : edges) {
@@ -78,7 +78,7 @@ outcome explore(const rules& with) {
       ++result.at_rest;
       result.problem = check_at_rest(now);
       if (!result.problem.empty()) {
-        result.story = story_of(index, states, with);
+        result.trace = trace_of(index, states, with);
         break;
       }
     }
@@ -93,14 +93,14 @@ outcome explore(const rules& with) {
         if (result.problem.empty()) open.emplace_back(place->second, std::move(after));
       }
       if (!result.problem.empty()) {
-        result.story = story_of(index, states, with);
-        result.story.push_back(describe(now, possible[step]));
+        result.trace = trace_of(index, states, with);
+        result.trace.push_back(describe(now, possible[step]));
         break;
       }
     }
   }
   result.states = states.size();
-  if (result.problem.empty() && has_circle(states.size(), edges)) result.problem = "something may go on for ever";
+  if (result.problem.empty() && has_cycle(states.size(), edges)) result.problem = "the events may repeat for ever";
   return result;
 }
 

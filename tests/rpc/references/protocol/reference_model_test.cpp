@@ -1,4 +1,4 @@
-// All that can happen to references in small worlds (reference_model.hpp).
+// Exhaustive exploration of references in small worlds (reference_model.hpp).
 
 #include <algorithm>
 #include <chrono>
@@ -22,7 +22,7 @@ int extra_depth() {
 
 std::string report(const outcome& found) {
   std::string text = found.problem;
-  for (const std::string& step : found.story) text += "\n  " + step;
+  for (const std::string& step : found.trace) text += "\n  " + step;
   return text;
 }
 
@@ -41,7 +41,7 @@ const std::vector<rules>& worlds() {
        .duplicates = 1,
        .stop_level = 1,
        .unsent = 1},
-      {.name = "an object is handed on before it is made",
+      {.name = "a reference is sent on before its object is made",
        .creates = {{0, 1}},
        .hands = {{0, 2}},
        .losses = 1,
@@ -53,35 +53,42 @@ const std::vector<rules>& worlds() {
        .losses = 1,
        .duplicates = 1,
        .stop_level = 1},
-      {.name = "a holder hands on",
+      {.name = "a holder sends a reference",
        .there = {{0, 1}},
        .hands = {{0, 2}},
        .losses = 1,
        .duplicates = 1,
        .stop_level = 1,
        .unsent = 1},
-      {.name = "a holder tells which of its hand-overs will not arrive",
+      {.name = "a holder sends watermarks for transfers that will not arrive",
        .there = {{0, 1}},
        .hands = {{0, 2}, {0, 2}},
        .duplicates = 1,
        .stop_level = 1,
        .unsent = 1,
-       .tells_gaps = true},
-      {.name = "the owner tells which of its hand-overs will not arrive",
+       .sends_watermarks = true},
+      {.name = "the owner sends watermarks for transfers that will not arrive",
        .there = {{1, 1}},
        .hands = {{1, 0}, {1, 0}},
        .losses = 1,
        .stop_level = 1,
        .unsent = 1,
-       .tells_gaps = true},
-      {.name = "a holder hands on what it is handed", .there = {{0, 1}}, .hands = {{0, 2}, {2, 0}}, .duplicates = 1},
+       .sends_watermarks = true},
+      {.name = "a holder sends on a reference that it received",
+       .there = {{0, 1}},
+       .hands = {{0, 2}, {2, 0}},
+       .duplicates = 1},
       {.name = "a reference goes to its owner and back",
        .there = {{0, 1}},
        .hands = {{0, 1}, {1, 2}},
        .losses = 1,
        .duplicates = 1},
-      {.name = "the owner hands on", .there = {{1, 1}}, .hands = {{1, 0}, {0, 2}}, .losses = 1, .duplicates = 1},
-      {.name = "references come in replies",
+      {.name = "the owner sends a reference",
+       .there = {{1, 1}},
+       .hands = {{1, 0}, {0, 2}},
+       .losses = 1,
+       .duplicates = 1},
+      {.name = "references arrive in replies",
        .there = {{1, 1}},
        .hands = {{1, 0}},
        .replies = 1,
@@ -94,32 +101,32 @@ const std::vector<rules>& worlds() {
        .replies = 1,
        .losses = 1,
        .duplicates = 1},
-      {.name = "a holder passes to itself",
+      {.name = "a holder sends a reference to itself",
        .there = {{0, 1}},
        .hands = {{0, 0}},
        .losses = 1,
        .duplicates = 1,
        .stop_level = 1},
-      {.name = "somebody dies while an object is made",
+      {.name = "a worker dies while an object is made",
        .creates = {{0, 1}},
        .hands = {{0, 2}},
        .losses = 1,
        .duplicates = 1,
        .crashes = 1,
        .ghosts = true},
-      {.name = "somebody dies while a holder hands on",
+      {.name = "a worker dies while a holder sends a reference",
        .there = {{0, 1}},
        .hands = {{0, 2}},
        .losses = 1,
        .duplicates = 1,
        .crashes = 1,
        .ghosts = true},
-      {.name = "somebody dies while the owner hands on",
+      {.name = "a worker dies while the owner sends a reference",
        .there = {{1, 1}},
        .hands = {{1, 0}, {0, 2}},
        .duplicates = 1,
        .crashes = 1},
-      {.name = "somebody dies while a reference comes in a reply",
+      {.name = "a worker dies while a reference arrives in a reply",
        .there = {{1, 1}},
        .hands = {{0, 1}, {1, 0}},
        .replies = 1,
@@ -129,20 +136,20 @@ const std::vector<rules>& worlds() {
   return all;
 }
 
-/// With FERRY_MODEL_DEPTH alone.
+/// Only with FERRY_MODEL_DEPTH.
 const std::vector<rules>& large_worlds() {
   static const std::vector<rules> all{
       {.name = "two objects are made at once", .creates = {{0, 1}, {2, 1}}, .hands = {{0, 2}}, .stop_level = 1},
-      {.name = "an object is made, handed on in a circle",
+      {.name = "an object is made and its reference sent in a cycle",
        .creates = {{0, 1}},
        .hands = {{0, 2}, {2, 1}, {1, 0}},
        .stop_level = 1},
-      {.name = "the owner and a holder give to one worker",
+      {.name = "the owner and a holder send to one worker",
        .there = {{0, 1}, {1, 1}},
        .hands = {{0, 2}, {1, 2}},
        .losses = 1,
        .crashes = 1},
-      {.name = "a dying worker hands on what it made",
+      {.name = "a dying worker sends a reference to its object",
        .creates = {{0, 1}},
        .hands = {{0, 2}, {2, 0}},
        .stop_level = 1,
@@ -155,7 +162,7 @@ const std::vector<rules>& large_worlds() {
        .losses = 1,
        .stop_level = 1,
        .crashes = 1},
-      {.name = "made at the owner itself and given away",
+      {.name = "made at the owner itself and sent on",
        .creates = {{1, 1}},
        .hands = {{1, 0}, {0, 2}},
        .stop_level = 1,
@@ -174,7 +181,7 @@ const std::vector<rules>& large_worlds() {
        .losses = 1,
        .duplicates = 1,
        .stop_level = 1},
-      {.name = "used by a child while somebody dies",
+      {.name = "used by a child while a worker dies",
        .creates = {{0, 1}},
        .hands = {{0, 2}},
        .uses = {2},
@@ -207,13 +214,13 @@ const std::vector<rules>& large_worlds() {
        .duplicates = 1,
        .crashes = 1,
        .zombies = true},
-      {.name = "a dead worker hands on",
+      {.name = "a dead worker sends a reference",
        .there = {{0, 1}},
        .hands = {{0, 2}, {2, 0}},
        .losses = 1,
        .crashes = 1,
        .zombies = true},
-      {.name = "a dead owner hands on",
+      {.name = "a dead owner sends a reference",
        .there = {{1, 1}},
        .hands = {{1, 0}, {0, 2}},
        .losses = 1,
@@ -221,7 +228,7 @@ const std::vector<rules>& large_worlds() {
        .crashes = 1,
        .ghosts = true,
        .zombies = true},
-      {.name = "replies of the dead",
+      {.name = "replies of dead workers",
        .there = {{1, 1}},
        .hands = {{0, 1}, {1, 0}},
        .replies = 1,
@@ -232,28 +239,31 @@ const std::vector<rules>& large_worlds() {
 }
 
 struct broken {
-  spoiled by;
+  defect by;
   std::string_view what;
-  std::string_view world;  ///< in which it shows
+  std::string_view world;  ///< the world in which it is detected
 };
 constexpr broken faults[] = {
-    {spoiled::accepts_early, "a child frees its parent before the owner knows it", "a holder hands on"},
-    {spoiled::forgets_claims, "the owner forgets which claims have ended", "a holder hands on"},
-    {spoiled::ignores_pins, "a fork ends although a hand-over needs it", "a holder hands on"},
-    {spoiled::keeps_the_dead, "the forks of the dead are not released", "somebody dies while a holder hands on"},
-    {spoiled::forgets_seen, "a child forgets which hand-overs it has seen", "the owner hands on"},
-    {spoiled::forgets_withdrawals, "a child forgets what it has withdrawn", "references come in replies"},
-    {spoiled::grants_unregistered, "the owner does not note what it gives away", "the owner hands on"},
-    {spoiled::never_repeats, "what is lost is not repeated", "a holder hands on"},
-    {spoiled::no_query, "nobody asks for what may be lost", "a holder hands on"},
-    {spoiled::keeps_awaiting, "the owner expects what the dead were to make", "somebody dies while an object is made"},
-    {spoiled::settles_early, "a parent calls settled what is under way",
-     "a holder tells which of its hand-overs will not arrive"},
+    {defect::accepts_early, "a child releases its parent before the owner has registered it",
+     "a holder sends a reference"},
+    {defect::forgets_claims, "the owner does not record which claims have ended", "a holder sends a reference"},
+    {defect::ignores_pins, "a fork ends although a transfer pins it", "a holder sends a reference"},
+    {defect::keeps_dead_forks, "the forks of dead workers are not released",
+     "a worker dies while a holder sends a reference"},
+    {defect::forgets_seen, "a child does not record which transfers it has seen", "the owner sends a reference"},
+    {defect::forgets_withdrawals, "a child does not record withdrawn transfers", "references arrive in replies"},
+    {defect::grants_unregistered, "the owner does not register the forks that it sends", "the owner sends a reference"},
+    {defect::never_repeats, "lost controls are not resent", "a holder sends a reference"},
+    {defect::no_query, "no query follows a message that may be lost", "a holder sends a reference"},
+    {defect::keeps_awaiting, "the owner expects creating calls of dead workers",
+     "a worker dies while an object is made"},
+    {defect::settles_early, "a parent's watermark covers transfers in flight",
+     "a holder sends watermarks for transfers that will not arrive"},
 };
 
 }  // namespace
 
-TEST_CASE("whatever happens, no reference is deleted early, none leaks and none waits for ever") {
+TEST_CASE("in all event orders no object is deleted early, no reference leaks and none waits for ever") {
   std::size_t states = 0;
   std::size_t steps = 0;
   std::vector<rules> all = worlds();
@@ -277,17 +287,17 @@ TEST_CASE("whatever happens, no reference is deleted early, none leaks and none 
   MESSAGE("together " << states << " states, " << steps << " steps");
 }
 
-TEST_CASE("the model finds out what is wrong with a spoiled protocol") {
+TEST_CASE("the model detects each injected protocol defect") {
   for (const broken& fault : faults) {
     const auto place =
         std::find_if(worlds().begin(), worlds().end(), [&](const rules& each) { return each.name == fault.world; });
     REQUIRE(place != worlds().end());
     rules world = *place;
     world.by = fault.by;
-    world.deeply = false;  // by what it leads to, not by what is behind
+    world.deeply = false;  // by its observable effect, not by internal invariants
     const outcome found = explore(world);
     CHECK_FALSE_MESSAGE(found.problem.empty(), fault.what << " is not found");
-    MESSAGE(fault.what << ": " << found.problem << ", after " << found.story.size() << " steps, in '" << world.name
+    MESSAGE(fault.what << ": " << found.problem << ", after " << found.trace.size() << " steps, in '" << world.name
                        << "', " << found.states << " states");
   }
 }

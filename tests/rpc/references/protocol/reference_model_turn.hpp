@@ -1,6 +1,6 @@
 #pragma once
 
-// One worker of a model world at work: its protocol, and around it what reference_table does.
+// One step of one worker of a model world: its protocol, and the part of reference_table around it.
 
 #include <algorithm>
 #include <iterator>
@@ -10,21 +10,21 @@
 namespace ferry_test::model {
 
 constexpr unsigned bit(int id) { return 1U << static_cast<unsigned>(id); }
-inline int id_of(const peer_incarnation& who) { return who.id.value; }
+inline int id_of(const peer_incarnation& peer) { return peer.id.value; }
 
 template <class Container>
 auto nth(Container& of, std::size_t place) {
   return std::next(of.begin(), static_cast<std::ptrdiff_t>(place));
 }
 
-/// Onto the network.
-inline void fly(world& now, message what, const rules& with) {
+/// Puts a message on the network.
+inline void transmit(world& now, message what, const rules& with) {
   if ((now.crashed & bit(what.to)) && !with.zombies) return;
-  if ((now.nodes[static_cast<std::size_t>(what.to)]->heard & bit(what.from)) && !with.ghosts) return;
-  now.flying.insert(std::upper_bound(now.flying.begin(), now.flying.end(), what), std::move(what));
+  if ((now.nodes[static_cast<std::size_t>(what.to)]->deaths_known & bit(what.from)) && !with.ghosts) return;
+  now.in_flight.insert(std::upper_bound(now.in_flight.begin(), now.in_flight.end(), what), std::move(what));
 }
 
-/// Of an object that nobody will make, or that went with a worker: then its references may fail.
+/// Whether the references of an object may fail: it will not be made, or a worker that kept it died.
 inline bool may_fail(const world& now, const object_id& object, unsigned lineage) {
   return now.given_up.contains(object) || ((bit(id_of(object.creator)) | lineage) & now.crashed) != 0;
 }
@@ -32,9 +32,9 @@ inline bool may_fail(const world& now, const object_id& object, unsigned lineage
 /// One step of one worker.
 class turn {
  public:
-  turn(world& now, const rules& with, std::string& problem, int who)
-      : now_(now), with_(with), problem_(problem), who_(who), copy_(std::make_shared<node>(*now.nodes[who])) {
-    now.nodes[who] = copy_;
+  turn(world& now, const rules& with, std::string& problem, int actor)
+      : now_(now), with_(with), problem_(problem), actor_(actor), copy_(std::make_shared<node>(*now.nodes[actor])) {
+    now.nodes[actor] = copy_;
   }
   turn(const turn&) = delete;
   turn& operator=(const turn&) = delete;
@@ -46,24 +46,24 @@ class turn {
   reference_effects effects;
 
   void fault(std::string_view what) {
-    if (now_.crashed & bit(who_)) return;  // what it thinks does not matter
-    if (problem_.empty()) problem_ = "worker " + std::to_string(who_) + " " + std::string(what);
+    if (now_.crashed & bit(actor_)) return;  // the state of a dead worker does not matter
+    if (problem_.empty()) problem_ = "worker " + std::to_string(actor_) + " " + std::string(what);
   }
 
-  /// Does what the protocol has asked for.
+  /// Carries out the protocol's effects.
   void finish() {
-    spoil();
+    inject_defect();
     for (auto& control : effects.controls) {
-      if (with_.by == spoiled::settles_early && control.what.what == reference_control::kind::watermark) {
+      if (with_.by == defect::settles_early && control.what.what == reference_control::kind::watermark) {
         control.what.number = ferry::detail::reference_probe::peer(protocol(), control.to).transfers + 1;
       }
-      if (copy_->heard & bit(id_of(control.to))) fault("has something to tell a worker that it knows to be dead");
-      if (!copy_->outbox.insert(control).second) fault("tells twice what is not answered yet");
+      if (copy_->deaths_known & bit(id_of(control.to))) fault("has a control for a worker that it knows to be dead");
+      if (!copy_->outbox.insert(control).second) fault("issues a control again that is not answered yet");
       send(control);
     }
     for (const object_id& object : effects.released) copy_->values.erase(object);
     for (const object_id& object : effects.never_made) {
-      if (!may_fail(now_, object, 0)) fault("gives up an object that may come");
+      if (!may_fail(now_, object, 0)) fault("gives up an object that may still be made");
       answer_waiting(object);
     }
     for (const held_fork& fork : effects.confirmed) {
@@ -72,12 +72,12 @@ class turn {
     for (const auto& failure : effects.failed) {
       const auto handle = copy_->handles.find(failure.fork);
       if (handle == copy_->handles.end()) {
-        fault("hears of the failure of a reference that it does not have");
+        fault("gets the failure of a reference that it does not have");
         continue;
       }
       const bool owner_died = (bit(id_of(failure.fork.owner)) & now_.crashed) != 0;
       if (!owner_died && !may_fail(now_, handle->second.object, handle->second.lineage)) {
-        fault("sees a reference fail for no reason");
+        fault("has a reference that fails without a reason");
       }
       copy_->handles.erase(handle);
     }
@@ -85,16 +85,16 @@ class turn {
   }
 
   void answer(std::pair<int, std::uint64_t> to) {
-    if (copy_->heard & bit(to.first)) return;
+    if (copy_->deaths_known & bit(to.first)) return;
     message back;
     back.what = message::kind::reply;
-    back.from = who_;
+    back.from = actor_;
     back.to = to.first;
     back.number = to.second;
-    fly(now_, back, with_);
+    transmit(now_, back, with_);
   }
 
-  /// Whoever waits for the object hears how it is.
+  /// Answers the calls that wait for the object.
   void answer_waiting(const object_id& object) {
     std::erase_if(copy_->waiting, [&](const auto& each) {
       if (each.first == object) answer(each.second);
@@ -105,10 +105,10 @@ class turn {
   void send(const reference_effects::control& control) {
     message carried;
     carried.what = message::kind::control;
-    carried.from = who_;
+    carried.from = actor_;
     carried.to = id_of(control.to);
     carried.control = control.what;
-    fly(now_, carried, with_);
+    transmit(now_, carried, with_);
   }
 
   /// A call, or a reply with number `call`, that carries one of the references here.
@@ -117,7 +117,7 @@ class turn {
     if (own) {
       const object_id object = *nth(copy_->own_handles, handle);
       carrier.handed = protocol().transfer(object, to);
-      if (with_.by == spoiled::grants_unregistered) {
+      if (with_.by == defect::grants_unregistered) {
         ferry::detail::reference_probe::objects(protocol())
             .at(object)
             .forks.erase({to, {ferry::detail::fork_key::numbered_by::owner, carrier.handed->transfer}});
@@ -125,29 +125,29 @@ class turn {
     } else {
       const auto& [fork, held] = *nth(copy_->handles, handle);
       carrier.handed = protocol().transfer(fork, to);
-      carrier.lineage = bit(who_) | held.lineage;
+      carrier.lineage = bit(actor_) | held.lineage;
     }
     return carrier;
   }
 
   void call(message request, std::optional<held_fork> uses = {}) {
     request.what = message::kind::call;
-    request.from = who_;
+    request.from = actor_;
     request.number = ++copy_->last_call;
     copy_->calls[request.number] = {request.to, request.handed ? request.handed->transfer : 0, request.makes, uses};
-    fly(now_, request, with_);
+    transmit(now_, request, with_);
   }
 
   void give_up(std::uint64_t number) {
     const open_call call = copy_->calls.at(number);
     copy_->calls.erase(number);
     if (call.makes) now_.given_up.insert(*call.makes);
-    if (with_.by == spoiled::no_query) return;
+    if (with_.by == defect::no_query) return;
     if (call.transfer != 0) protocol().query(worker(call.to), call.transfer, effects);
     if (call.makes) protocol().query_creation(*call.makes, effects);
   }
 
-  /// False: it was refused, or has been here before.
+  /// Returns false if it was refused or is a duplicate.
   bool receive(const message& carrier) {
     if (!carrier.handed) return true;
     const auto& parent = ferry::detail::reference_probe::peer(protocol(), worker(carrier.from));
@@ -155,7 +155,7 @@ class turn {
     const bool again = parent.seen.contains(number) || parent.withdrawn.contains(number);
     const auto receipt = protocol().receive(*carrier.handed, worker(carrier.from), effects);
     if (receipt.refused) {
-      if (!again && (copy_->heard & bit(carrier.from)) == 0) fault("refuses a reference that is not late");
+      if (!again && (copy_->deaths_known & bit(carrier.from)) == 0) fault("refuses a reference that is not late");
       return false;
     }
     if (receipt.own) {
@@ -163,25 +163,25 @@ class turn {
     } else {
       const unsigned lineage = receipt.confirmed ? 0 : carrier.lineage;
       copy_->handles.emplace(receipt.fork, model::handle{carrier.handed->object, lineage});
-      if (with_.by == spoiled::accepts_early && !receipt.confirmed && !again) accept_early(receipt.fork, carrier);
+      if (with_.by == defect::accepts_early && !receipt.confirmed && !again) accept_early(receipt.fork, carrier);
     }
     return !again;
   }
 
-  void drop(held_fork fork) {  // by value: it may be the key that goes
+  void drop(held_fork fork) {  // by value: the reference may be to the erased key
     copy_->handles.erase(fork);
-    if (with_.by == spoiled::ignores_pins) ferry::detail::reference_probe::users(protocol())[fork].pins.clear();
+    if (with_.by == defect::ignores_pins) ferry::detail::reference_probe::users(protocol())[fork].pins.clear();
     protocol().drop(fork, effects);
   }
 
-  void hear(int dead) {
+  void learn_death(int dead) {
     auto objects = ferry::detail::reference_probe::objects(protocol());
     protocol().gone(worker(dead), effects);
-    if (with_.by == spoiled::keeps_the_dead) {
+    if (with_.by == defect::keeps_dead_forks) {
       ferry::detail::reference_probe::objects(protocol()) = std::move(objects);
       effects.released.clear();
     }
-    if (with_.by == spoiled::keeps_awaiting) {
+    if (with_.by == defect::keeps_awaiting) {
       for (auto& [object, entry] : objects) {
         const auto left = ferry::detail::reference_probe::objects(protocol()).find(object);
         if (left != ferry::detail::reference_probe::objects(protocol()).end()) left->second.made = entry.made;
@@ -192,7 +192,7 @@ class turn {
     std::erase_if(copy_->in_replies, [&](const auto& each) { return each.first == dead; });
     std::erase_if(copy_->owed, [&](const auto& each) { return each.first == dead; });
     std::erase_if(copy_->waiting, [&](const auto& each) { return each.second.first == dead; });
-    copy_->heard |= bit(dead);
+    copy_->deaths_known |= bit(dead);
   }
 
  private:
@@ -206,18 +206,18 @@ class turn {
     effects.controls.push_back({worker(carrier.from), accept});
   }
 
-  void spoil() {
+  void inject_defect() {
     for (auto& [id, peer] : ferry::detail::reference_probe::peers(protocol())) {
-      if (with_.by == spoiled::forgets_claims) peer.ended_claims = {};
-      if (with_.by == spoiled::forgets_seen) peer.seen = {};
-      if (with_.by == spoiled::forgets_withdrawals) peer.withdrawn = {};
+      if (with_.by == defect::forgets_claims) peer.ended_claims = {};
+      if (with_.by == defect::forgets_seen) peer.seen = {};
+      if (with_.by == defect::forgets_withdrawals) peer.withdrawn = {};
     }
   }
 
   world& now_;
   const rules& with_;
   std::string& problem_;
-  int who_;
+  int actor_;
   std::shared_ptr<node> copy_;
 };
 

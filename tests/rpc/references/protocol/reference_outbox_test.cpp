@@ -1,4 +1,4 @@
-// When controls of references are sent, and when again.
+// When reference controls are sent and resent.
 
 #include <algorithm>
 #include <chrono>
@@ -19,23 +19,23 @@ reference_control control(kind what, std::uint64_t number = 1) { return {what, {
 
 }  // namespace
 
-TEST_CASE("the ends of references wait a moment for others, what somebody waits for does not") {
+TEST_CASE("deletions and acknowledgements are delayed for batching, other controls are not") {
   const ferry::clock::time_point now{1h};
   reference_outbox outbox;
   CHECK(outbox.empty());
   outbox.add(control(kind::user_delete), now, false);
   CHECK_FALSE(outbox.due(now));
   CHECK(outbox.waits());
-  CHECK(outbox.due_at() == now + reference_outbox::patience);
+  CHECK(outbox.due_at() == now + reference_outbox::batch_delay);
   outbox.add(control(kind::child_accept), now + 500us, false);
-  CHECK(outbox.due_at() == now + reference_outbox::patience);  // of the first one
-  CHECK(outbox.due(now + reference_outbox::patience));
+  CHECK(outbox.due_at() == now + reference_outbox::batch_delay);  // of the first one
+  CHECK(outbox.due(now + reference_outbox::batch_delay));
   outbox.add(control(kind::fork_request), now, false);
   REQUIRE(outbox.due(now));
   CHECK(outbox.begin().size() == 3);
   CHECK_FALSE(outbox.waits());
 
-  // One batch is under way at a time; what comes meanwhile waits its own time.
+  // One batch is in flight at a time; controls added meanwhile have their own delay.
   outbox.add(control(kind::user_delete), now + 1ms, false);
   CHECK_FALSE(outbox.due(now + 1h));
   outbox.answered();
@@ -46,7 +46,7 @@ TEST_CASE("the ends of references wait a moment for others, what somebody waits 
   CHECK(outbox.empty());
 }
 
-TEST_CASE("many ends of references do not wait, nor do those of a worker that leaves") {
+TEST_CASE("many deletions are not delayed, nor are those of a leaving worker") {
   const ferry::clock::time_point now{1h};
   reference_outbox outbox;
   for (std::size_t i = 1; i != reference_outbox::enough; ++i) outbox.add(control(kind::user_delete, i), now, false);
@@ -56,14 +56,14 @@ TEST_CASE("many ends of references do not wait, nor do those of a worker that le
 
   reference_outbox leaving;
   leaving.add(control(kind::user_delete), now, false);
-  leaving.hurry();
+  leaving.flush();
   CHECK(leaving.due(now));
-  reference_outbox hurried;
-  hurried.add(control(kind::user_delete), now, true);
-  CHECK(hurried.due(now));
+  reference_outbox flushed;
+  flushed.add(control(kind::user_delete), now, true);
+  CHECK(flushed.due(now));
 }
 
-TEST_CASE("what does not fit into one message goes with the next, at once") {
+TEST_CASE("controls that do not fit into one batch follow at once in the next") {
   const ferry::clock::time_point now{1h};
   reference_outbox outbox;
   for (std::size_t i = 0; i != reference_outbox::most_at_once + 1; ++i) {
@@ -77,7 +77,7 @@ TEST_CASE("what does not fit into one message goes with the next, at once") {
   CHECK(rest.front().number == reference_outbox::most_at_once);
 }
 
-TEST_CASE("what was not answered goes again after longer and longer pauses, until it is") {
+TEST_CASE("unanswered controls are resent with growing pauses until they are answered") {
   ferry::clock::time_point now{1h};
   reference_outbox outbox;
   outbox.add(control(kind::user_delete, 1), now, true);
@@ -85,7 +85,7 @@ TEST_CASE("what was not answered goes again after longer and longer pauses, unti
   for (int i = 0; i != 10; ++i) {
     CHECK(outbox.begin().front().number == 1);
     outbox.failed(now);
-    outbox.add(control(kind::fork_request, 2), now, false);  // waits for the pause, too
+    outbox.add(control(kind::fork_request, 2), now, false);  // delayed by the pause, too
     CHECK_FALSE(outbox.due(now + pause - 1ms));
     CHECK(outbox.due(now + pause));
     CHECK(outbox.due_at() == now + pause);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Workers that exchange controls by hand, in whatever order a test wants.
+// Workers whose controls a test delivers manually, in any order.
 
 #include <cstddef>
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace ferry::inline v0::detail {
 
-/// What a test may see and spoil of the state of a protocol.
+/// Gives tests access to the private state of a protocol.
 struct reference_probe {
   using owned_object = reference_protocol::owned_object;
   using transfer_id = reference_protocol::transfer_id;
@@ -26,7 +26,7 @@ struct reference_probe {
   static auto& transfers(reference_protocol& of) { return of.transfers_; }
   static auto& received(reference_protocol& of) { return of.received_; }
   static auto& gone(reference_protocol& of) { return of.gone_; }
-  static peer_record& peer(reference_protocol& of, const peer_incarnation& who) { return of.peers_[who]; }
+  static peer_record& peer(reference_protocol& of, const peer_incarnation& peer) { return of.peers_[peer]; }
 };
 
 }  // namespace ferry::inline v0::detail
@@ -41,9 +41,9 @@ inline peer_incarnation worker(int id) { return {{id}, {static_cast<std::uint64_
 struct party {
   explicit party(int id) : protocol(worker(id)) {}
   ferry::detail::reference_protocol protocol;
-  ferry::detail::reference_effects effects;  ///< so far; a test clears what it has seen
+  ferry::detail::reference_effects effects;  ///< accumulated; tests clear them
   [[nodiscard]] peer_incarnation self() const { return protocol.self(); }
-  [[nodiscard]] bool forgot_everything() const {
+  [[nodiscard]] bool has_no_records() const {
     const auto now = protocol.figures();
     return now.owners == 0 && now.forks == 0 && now.users == 0 && protocol.pending() == 0;
   }
@@ -51,14 +51,14 @@ struct party {
 
 struct parties {
   party a{0}, b{1}, c{2};
-  [[nodiscard]] party* at(const peer_incarnation& who) {
+  [[nodiscard]] party* at(const peer_incarnation& peer) {
     for (party* each : {&a, &b, &c}) {
-      if (each->self() == who) return each;
+      if (each->self() == peer) return each;
     }
     return nullptr;
   }
 
-  /// The first control of `from` that waits to be sent, taken away.
+  /// Removes and returns the first control that `from` has to send.
   ferry::detail::reference_effects::control take(party& from) {
     auto& waiting = from.effects.controls;
     if (waiting.empty()) return {};
@@ -66,7 +66,7 @@ struct parties {
     waiting.erase(waiting.begin());
     return first;
   }
-  /// Delivers a control, and its answer.
+  /// Delivers a control and its answer.
   ferry::detail::reference_answer deliver(party& from, const ferry::detail::reference_effects::control& control) {
     party& receiver = *at(control.to);
     const auto answer = receiver.protocol.on_control(from.self(), control.what, receiver.effects);
@@ -89,9 +89,7 @@ struct parties {
     }
     for (const auto& [from, control] : done) deliver(*from, control);
   }
-  [[nodiscard]] bool all_forgot() const {
-    return a.forgot_everything() && b.forgot_everything() && c.forgot_everything();
-  }
+  [[nodiscard]] bool no_records_left() const { return a.has_no_records() && b.has_no_records() && c.has_no_records(); }
 };
 
 /// `creator` makes an object at `owner`; the call has been answered.

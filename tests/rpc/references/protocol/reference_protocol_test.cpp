@@ -1,4 +1,4 @@
-// The counting of references, scenario by scenario. reference_model_test.cpp walks through all orders of events.
+// Reference counting, scenario by scenario. reference_model_test.cpp explores all orders of events.
 
 #include <doctest/doctest.h>
 
@@ -49,10 +49,10 @@ TEST_CASE("(a) an object made by a call lives until its creator drops it") {
   CHECK(w.b.effects.released == std::vector{object});
   CHECK(w.b.protocol.look_up(object) == knowledge::deleted);
   CHECK_FALSE(w.b.protocol.begin_creation(object, w.b.effects));  // a late duplicate
-  CHECK(w.all_forgot());
+  CHECK(w.no_records_left());
 }
 
-TEST_CASE("(a) a creator that drops at once waits for the answer, and tells the owner then") {
+TEST_CASE("(a) a creator that drops at once notifies the owner after the answer") {
   parties w;
   const object_id object = w.a.protocol.create(w.b.self());
   w.a.protocol.drop(w.a.protocol.creating_fork(object), w.a.effects);
@@ -63,10 +63,10 @@ TEST_CASE("(a) a creator that drops at once waits for the answer, and tells the 
   CHECK(w.a.effects.controls.size() == 1);
   w.settle();
   CHECK(w.b.effects.released == std::vector{object});
-  CHECK(w.all_forgot());
+  CHECK(w.no_records_left());
 }
 
-TEST_CASE("(b) a reference that comes back to its owner is held there, and its parent is freed") {
+TEST_CASE("(b) a reference sent back to its owner is held there, and its parent is released") {
   parties w;
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);
@@ -77,16 +77,16 @@ TEST_CASE("(b) a reference that comes back to its owner is held there, and its p
   CHECK(receipt.own);
   CHECK_FALSE(receipt.refused);
   w.settle();
-  CHECK(w.a.forgot_everything());
+  CHECK(w.a.has_no_records());
   CHECK(w.b.effects.released.empty());                                         // held by the call
   CHECK_FALSE(w.b.protocol.receive(handed, w.a.self(), w.b.effects).refused);  // again, while it is held
   w.b.protocol.drop_locally(object, w.b.effects);
   CHECK(w.b.effects.released == std::vector{object});
   CHECK(w.b.protocol.receive(handed, w.a.self(), w.b.effects).refused);
-  CHECK(w.all_forgot());
+  CHECK(w.no_records_left());
 }
 
-TEST_CASE("(c) what the owner gives away is known to it before, and needs no message") {
+TEST_CASE("(c) a fork that the owner sends is registered beforehand and needs no control") {
   parties w;
   const object_id object = w.a.protocol.own();
   const handed_reference handed = w.a.protocol.transfer(object, w.b.self());
@@ -103,22 +103,22 @@ TEST_CASE("(c) what the owner gives away is known to it before, and needs no mes
   CHECK(w.b.protocol.receive(handed, w.a.self(), w.b.effects).refused);  // a duplicate, after that
   w.settle();
   CHECK(w.a.effects.released == std::vector{object});
-  CHECK(w.all_forgot());
+  CHECK(w.no_records_left());
 }
 
-TEST_CASE("(c) a fork that has ended settles the hand-over that made it") {
+TEST_CASE("(c) a fork that has ended settles the transfer that created it") {
   parties w;
   const object_id object = w.a.protocol.own();
   const handed_reference handed = w.a.protocol.transfer(object, w.b.self());
   const auto receipt = w.b.protocol.receive(handed, w.a.self(), w.b.effects);
   w.b.protocol.drop(receipt.fork, w.b.effects);
   w.settle();
-  CHECK(w.a.protocol.settled(w.b.self(), handed.transfer));  // in a reply, say, which nobody answers
+  CHECK(w.a.protocol.settled(w.b.self(), handed.transfer));  // as for a reply, which has no answer
   w.a.protocol.query(w.b.self(), handed.transfer, w.a.effects);
   CHECK(w.a.effects.controls.empty());
 }
 
-TEST_CASE("(d) a holder keeps what it hands on until the owner knows the child") {
+TEST_CASE("(d) a holder keeps a fork that it sends on until the owner has registered the child") {
   parties w;
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);
@@ -127,7 +127,7 @@ TEST_CASE("(d) a holder keeps what it hands on until the owner knows the child")
   const auto receipt = w.c.protocol.receive(handed, w.a.self(), w.c.effects);
   CHECK_FALSE(receipt.confirmed);
   w.a.protocol.arrived(w.c.self(), handed.transfer, w.a.effects);
-  CHECK(w.a.effects.controls.empty());  // that the message has arrived is not enough
+  CHECK(w.a.effects.controls.empty());  // the arrival of the message is not sufficient
   CHECK(w.a.protocol.pending() == 1);
   const auto request = w.take(w.c);
   CHECK(request.what.what == kind::fork_request);
@@ -154,10 +154,10 @@ TEST_CASE("(d) a holder keeps what it hands on until the owner knows the child")
   }
   SUBCASE("a duplicate of the message") { CHECK(w.c.protocol.receive(handed, w.a.self(), w.c.effects).refused); }
   w.settle();
-  CHECK(w.all_forgot());
+  CHECK(w.no_records_left());
 }
 
-TEST_CASE("(d) a child that drops before it is confirmed frees everybody in the end") {
+TEST_CASE("(d) a child that drops before it is confirmed still releases parent and owner") {
   parties w;
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);
@@ -168,10 +168,10 @@ TEST_CASE("(d) a child that drops before it is confirmed frees everybody in the 
   w.settle();
   CHECK(w.b.effects.released == std::vector{object});
   CHECK(w.c.effects.failed.empty());
-  CHECK(w.all_forgot());
+  CHECK(w.no_records_left());
 }
 
-TEST_CASE("(e) the owner's reference that it passes to itself leaves nothing behind") {
+TEST_CASE("(e) a reference that the owner sends to itself leaves no record") {
   parties w;
   const object_id object = w.a.protocol.own();
   const handed_reference handed = w.a.protocol.transfer(object, w.a.self());
@@ -191,10 +191,10 @@ TEST_CASE("(e) the owner's reference that it passes to itself leaves nothing beh
     CHECK(w.a.protocol.receive(handed, w.a.self(), w.a.effects).refused);
   }
   CHECK(w.a.effects.released == std::vector{object});
-  CHECK(w.all_forgot());
+  CHECK(w.no_records_left());
 }
 
-TEST_CASE("a holder's reference that it passes to itself is a fork of its own") {
+TEST_CASE("a reference that a holder sends to itself is a separate fork") {
   parties w;
   const object_id object = create(w.a, w.b);
   const held_fork fork = w.a.protocol.creating_fork(object);
@@ -209,7 +209,7 @@ TEST_CASE("a holder's reference that it passes to itself is a fork of its own") 
   w.a.protocol.drop(receipt.fork, w.a.effects);
   w.settle();
   CHECK(w.b.effects.released == std::vector{object});
-  CHECK(w.all_forgot());
+  CHECK(w.no_records_left());
 }
 
 TEST_CASE("a worker that makes an object at itself") {
@@ -258,7 +258,7 @@ TEST_CASE("a worker that makes an object at itself") {
   }
   CHECK(w.a.effects.released == std::vector{object});
   CHECK(w.a.protocol.look_up(object) == knowledge::deleted);
-  CHECK(w.all_forgot());
+  CHECK(w.no_records_left());
 }
 
 TEST_CASE("a reference may arrive before the call that makes its object") {
@@ -270,7 +270,7 @@ TEST_CASE("a reference may arrive before the call that makes its object") {
   CHECK(w.deliver(w.c, request) == reference_answer::done);
   CHECK(w.b.protocol.look_up(object) == knowledge::awaited);
   w.b.protocol.await(object);  // a call of c
-  SUBCASE("which comes") {
+  SUBCASE("which arrives") {
     REQUIRE(w.b.protocol.begin_creation(object, w.b.effects));
     w.b.protocol.end_creation(object, w.b.effects);
     w.a.protocol.confirm_creation(object, w.a.effects);
@@ -298,13 +298,13 @@ TEST_CASE("a reference may arrive before the call that makes its object") {
     CHECK(w.b.effects.never_made == std::vector{object});
     CHECK_FALSE(w.b.protocol.begin_creation(object, w.b.effects));
     w.a = party{0};
-    w.c.effects.controls.clear();  // those for the dead
+    w.c.effects.controls.clear();  // those for the dead worker
   }
   CHECK(w.c.protocol.confirmed(receipt.fork));
-  CHECK(w.deliver(w.c, request) == reference_answer::done);  // a late duplicate: what is confirmed stays so
+  CHECK(w.deliver(w.c, request) == reference_answer::done);  // a late duplicate: a confirmed fork stays confirmed
   CHECK(w.b.effects.released.empty());
   w.c.protocol.drop(receipt.fork, w.c.effects);
   w.settle();
   CHECK(w.b.effects.released == std::vector{object});
-  CHECK(w.all_forgot());
+  CHECK(w.no_records_left());
 }

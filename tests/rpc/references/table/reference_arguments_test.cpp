@@ -93,10 +93,10 @@ holdings echo(const holdings& all) { return all; }
 bool same(const rref<int>& a, const rref<int>& b) {
   return a == b && std::hash<rref<int>>()(a) == std::hash<rref<int>>()(b);
 }
-bool leads_nowhere(const rref<int>& ref) { return !ref; }
-rref<int> nowhere() { return {}; }
+bool is_empty(const rref<int>& ref) { return !ref; }
+rref<int> empty_result() { return {}; }
 rref<int> back(const rref<int>& ref) { return ref; }
-// Keeps what it is given.
+// A reference that a handler stores.
 rref<int>& kept() {
   static rref<int> ref;
   return ref;
@@ -117,7 +117,7 @@ ferry::task<int> fetch_in_a_task(rref<int> ref) {
 }  // namespace reference_arguments_test
 using namespace reference_arguments_test;
 
-TEST_CASE("[row 22] remote to an id outside the group is an error at once, and leaves nothing behind") {
+TEST_CASE("[row 22] remote to an id outside the group fails at once and leaves no references") {
   cluster group(2);
   CHECK(group[0].remote<add>(1, 1, 2).to_here() == 3);
   CHECK(group[0].remote<add>(group[0].get_worker_info("worker1"), 1, 2).to_here() == 3);
@@ -125,7 +125,7 @@ TEST_CASE("[row 22] remote to an id outside the group is an error at once, and l
     CAPTURE(id);
     expect_error(errc::unknown_worker, "", [&] { (void)group[0].remote<add>(id, 1, 2); });
   }
-  expect_error(errc::unknown_worker, "nobody", [&] { (void)group[0].remote<add>("nobody", 1, 2); });
+  expect_error(errc::unknown_worker, "missing", [&] { (void)group[0].remote<add>("missing", 1, 2); });
   await_no_references(group);
 }
 
@@ -141,7 +141,7 @@ TEST_CASE("[row 93] a reference made at oneself is an argument of calls to a pee
   }
 }
 
-TEST_CASE("[row 96] one reference serves many calls") {
+TEST_CASE("[row 96] one reference is used for many calls") {
   cluster group(2);
   const auto c = group[0].remote<ferry::make<counter>>("worker1", 0);
   std::vector<ferry::future<int>> sums;
@@ -169,7 +169,7 @@ TEST_CASE("[row 98] remote of a function of tensors, to a peer and to oneself") 
   CHECK(here.to_here().data<float>() == here.local_value().data<float>());
 }
 
-TEST_CASE("[row 101] references passed to their owner lead to the object there") {
+TEST_CASE("[row 101] references passed to their owner refer to the object there") {
   cluster group(2);
   const rref<int> a = group[0].remote<add>("worker1", 1, 2);
   const rref<int> b = group[0].remote<add>("worker1", 3, 4);
@@ -222,7 +222,7 @@ TEST_CASE("[row 109] a reference is forwarded over eight workers, each with a re
   await_no_references(group);
 }
 
-TEST_CASE("[row 110] a reference to a local object costs no message, and others have nothing of it") {
+TEST_CASE("[row 110] a reference to a local object sends no message and has no effect on other workers") {
   cluster group(2);
   const std::uint64_t before = calls_to(group[1], 0) + calls_to(group[1], 1);
   // The current worker is the one that started last: worker0 or worker1.
@@ -362,12 +362,12 @@ TEST_CASE("references inside user classes, containers and optionals, in both dir
   await_no_references(group);
 }
 
-TEST_CASE("an empty reference travels, and says what it is when it is used") {
+TEST_CASE("an empty reference can be sent, and its use is an error that says so") {
   cluster group(2);
   const rref<int> empty;
   CHECK_FALSE(empty);
-  CHECK(group[0].rpc_sync<leads_nowhere>("worker1", empty));
-  CHECK_FALSE(group[0].rpc_sync<nowhere>("worker1"));
+  CHECK(group[0].rpc_sync<is_empty>("worker1", empty));
+  CHECK_FALSE(group[0].rpc_sync<empty_result>("worker1"));
   const auto refused = [&](auto&& use) { expect_error(errc::invalid_argument, "the reference is empty", use); };
   refused([&] { (void)empty.is_owner(); });
   refused([&] { (void)empty.owner(); });
@@ -401,7 +401,7 @@ TEST_CASE("the same reference twice in one message is one") {
   await_no_references(group);
 }
 
-TEST_CASE("a reference that a handler keeps outlives that of the caller") {
+TEST_CASE("a reference that a handler stores outlives the caller's") {
   cluster group(3);
   {
     const rref<int> a = group[0].remote<add>("worker1", 20, 22);
@@ -437,12 +437,12 @@ TEST_CASE("wait_all waits for calls on references") {
   CHECK_THROWS_AS(ferry::wait_all([&] { (void)broken.rpc_async<plus>(1); }), std::invalid_argument);
 }
 
-TEST_CASE("a reference of another worker of this process is refused in a message, in words") {
+TEST_CASE("sending a reference of another worker of this process is an error") {
   cluster group(2);
   const rref<int> of_first = group[0].remote<add>("worker0", 1, 1);
   expect_error(errc::invalid_argument, "another worker of this process",
                [&] { (void)group[1].rpc_sync<fetch>("worker0", of_first); });
-  // Calls on it are made by the worker that has it.
+  // Calls on it are made by the worker that the reference belongs to.
   CHECK(of_first.rpc_sync<plus>(1) == 3);
   await_figure(group[1], "num_users", "0");
 }

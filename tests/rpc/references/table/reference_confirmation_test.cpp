@@ -1,4 +1,4 @@
-// Calls that wait until the owners of references among their arguments know of them.
+// Calls that wait until the owners of references among their arguments have confirmed them.
 
 #include <chrono>
 #include <string>
@@ -36,7 +36,7 @@ class tally {
 struct exclusive_tally : tally {};
 struct ordered_tally : tally {};
 
-// Worker 1 cannot tell worker 2 of its references, nor hear of it.
+// Drops reference controls from worker 1 to worker 2.
 void keep_unconfirmed(faulty_cluster& group) {
   group.faults(1).add(
       {.action = fault_action::fail, .kinds = message_kinds::request, .method = "ferry/references", .peer = "worker2"});
@@ -62,7 +62,7 @@ struct ferry::object_traits<reference_confirmation_test::ordered_tally> {
 
 using namespace reference_confirmation_test;
 
-TEST_CASE("exclusive: a call whose references are yet to be confirmed lets those behind it pass") {
+TEST_CASE("exclusive: calls overtake a call with unconfirmed references") {
   faulty_cluster group(3);
   {
     const auto object = group[0].remote<ferry::make<exclusive_tally>>("worker1");
@@ -82,7 +82,8 @@ TEST_CASE("exclusive: a call whose references are yet to be confirmed lets those
   await_no_references(group);
 }
 
-TEST_CASE("ordered: a call whose references are yet to be confirmed holds up those of its caller, and no others") {
+TEST_CASE(
+    "ordered: a call with unconfirmed references blocks later calls of its caller, but not those of other callers") {
   faulty_cluster group(3);
   {
     const auto object = group[0].remote<ferry::make<ordered_tally>>("worker1");
@@ -106,7 +107,7 @@ TEST_CASE("ordered: a call whose references are yet to be confirmed holds up tho
   await_no_references(group);
 }
 
-TEST_CASE("a call whose references are never confirmed ends by its deadline, and is forgotten at both ends") {
+TEST_CASE("a call whose references are never confirmed ends at its deadline, without remains at either end") {
   const captured_log logged(ferry::log_level::info);
   faulty_cluster group(3);
   {

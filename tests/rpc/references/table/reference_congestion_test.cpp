@@ -1,4 +1,4 @@
-// What workers tell each other about references passes the calls of users, of which as many as may be are under way.
+// Reference controls overtake user calls, even while these are at their flow limit.
 
 #include <chrono>
 #include <functional>
@@ -25,16 +25,16 @@ int stop_at_door(int value) {
   door.pass();
   return value;
 }
-// Begins once the owner has confirmed the worker that is called as a holder.
+// Its handler begins once the owner has confirmed the callee as a holder.
 bool look_at(const rref<counter>& which) { return which.confirmed_by_owner(); }
 bool pass_to_worker0(const rref<counter>& which) { return ferry::rpc_sync<look_at>("worker0", which); }
-// Hands a reference to an object of its own to worker0, by way of worker2.
-bool hand_around(int value) {
+// Sends a reference to an object of its own to worker0 through worker2.
+bool send_around(int value) {
   other_door.pass();
   return ferry::rpc_sync<pass_to_worker0>("worker2", rref<counter>(value));
 }
 
-// Opened at the latest when the test ends: a handler behind one would keep its worker from shutting down.
+// Opens the doors at the end of the test at the latest: a handler that waits at one would block its worker's shutdown.
 struct closed_doors {
   closed_doors() {
     door.reset();
@@ -48,7 +48,7 @@ struct closed_doors {
   closed_doors& operator=(const closed_doors&) = delete;
 };
 
-// worker0 has `calls` calls at worker1, which take up all that `flow` lets through in one direction.
+// worker0 has `calls` calls at worker1, which exhaust the limits of `flow` in one direction.
 void check_passing(const ferry::flow_limits& flow, int calls, const std::string& transport,
                    const std::function<void(cluster&)>& congested) {
   const closed_doors doors;
@@ -58,7 +58,7 @@ void check_passing(const ferry::flow_limits& flow, int calls, const std::string&
                   config.rpc_timeout = 30s;
                   if (!transport.empty()) config.transports = {transport};
                 }});
-  const auto around = group[0].rpc_async<hand_around>("worker1", 5);
+  const auto around = group[0].rpc_async<send_around>("worker1", 5);
   other_door.await_arrivals(1);
   std::vector<ferry::future<int>> others;
   for (int i = 0; i != calls; ++i) others.push_back(group[0].rpc_async<stop_at_door>("worker1", i));
@@ -74,7 +74,7 @@ void check_passing(const ferry::flow_limits& flow, int calls, const std::string&
 
 using namespace reference_congestion_test;
 
-TEST_CASE("a holder is confirmed although as many calls to the owner are under way as may be") {
+TEST_CASE("a holder is confirmed while the calls to the owner are at their limit") {
   ferry::flow_limits flow;
   flow.calls_per_peer = 4;
   for (const std::string transport : {"", "unix"}) {
@@ -83,7 +83,7 @@ TEST_CASE("a holder is confirmed although as many calls to the owner are under w
   }
 }
 
-TEST_CASE("a holder is confirmed although the owner reads nothing more of its calls") {
+TEST_CASE("a holder is confirmed while the owner has paused reading its calls") {
   ferry::flow_limits flow;
   flow.served_calls_per_peer = 3;
   for (const std::string transport : {"", "unix"}) {

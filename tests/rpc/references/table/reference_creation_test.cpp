@@ -1,4 +1,4 @@
-// Objects that are made late, not at all, or too late; and what is done with references to them meanwhile.
+// Objects that are made late, never, or too late, and uses of references to them meanwhile.
 
 #include <chrono>
 #include <memory>
@@ -104,7 +104,7 @@ TEST_CASE("[row 70] remote of a function that throws before it has a future, and
   for (const char* where : {"worker1", "worker0"}) {
     CAPTURE(where);
     const auto check = [](const rref<int>& broken) {
-      broken.created().get();  // the call itself went well
+      broken.created().get();  // the call itself succeeded
       CHECK_THROWS_WITH_AS((void)broken.to_here(), "the reason", std::domain_error);
       CHECK_THROWS_WITH_AS((void)broken.to_here_async().get(), "the reason", std::domain_error);
       CHECK_THROWS_WITH_AS((void)broken.rpc_sync<plus>(1), "the reason", std::domain_error);
@@ -115,7 +115,7 @@ TEST_CASE("[row 70] remote of a function that throws before it has a future, and
   }
 }
 
-TEST_CASE("[row 122] the future of a creation is there for functions, tasks, futures and constructors") {
+TEST_CASE("[row 122] created() works for functions, tasks, futures and constructors") {
   cluster group(2);
   for (const char* where : {"worker1", "worker0"}) {
     CAPTURE(where);
@@ -163,7 +163,7 @@ TEST_CASE("calls on an object that is still being made wait for it at its owner,
   await_no_references(group);
 }
 
-TEST_CASE("chains of calls on results that nobody has fetched") {
+TEST_CASE("chains of calls on results that have not been fetched") {
   cluster group(2);
   for (const char* where : {"worker1", "worker0"}) {
     CAPTURE(where);
@@ -186,7 +186,7 @@ TEST_CASE("chains of calls on results that nobody has fetched") {
   await_no_references(group);
 }
 
-TEST_CASE("the error of the first object of a chain is that of all its results") {
+TEST_CASE("the error of the first object of a chain propagates to all its results") {
   cluster group(2);
   for (const char* where : {"worker1", "worker0"}) {
     CAPTURE(where);
@@ -196,7 +196,7 @@ TEST_CASE("the error of the first object of a chain is that of all its results")
   }
 }
 
-TEST_CASE("a reference to an object that is still being made is handed on") {
+TEST_CASE("a reference to an object that is still being made can be sent on") {
   cluster group(3);
   {
     const shut_door shut;
@@ -210,7 +210,7 @@ TEST_CASE("a reference to an object that is still being made is handed on") {
   await_no_references(group);
 }
 
-TEST_CASE("a creation whose arguments cannot be written is an error at once, and leaves nothing behind") {
+TEST_CASE("a creation whose arguments cannot be encoded fails at once and leaves no references") {
   cluster group(2);
   for (const char* where : {"worker1", "worker0"}) {
     CAPTURE(where);
@@ -230,7 +230,7 @@ TEST_CASE("a creation whose arguments cannot be decoded fails, and so does every
     for (const rref<int>& broken : {group[0].remote<takes>(where, unreadable()),
                                     group[0].remote<with_reference_unreadable>(where, t, unreadable())}) {
       const auto fails = [](auto&& use) { expect_error(errc::bad_arguments, "", use); };
-      fails([&] { (void)broken.rpc_async<plus>(1).get(); });  // before anybody knows, or afterwards
+      fails([&] { (void)broken.rpc_async<plus>(1).get(); });  // before the error is known here, or afterwards
       fails([&] { broken.created().get(); });
       fails([&] { (void)broken.to_here(); });
       fails([&] { (void)broken.rpc_sync<plus>(1); });
@@ -244,7 +244,7 @@ TEST_CASE("a creation whose arguments cannot be decoded fails, and so does every
   await([] { return tracked::alive() == 0; });
 }
 
-TEST_CASE("an object that cannot be encoded is an error where it is fetched, and good for calls") {
+TEST_CASE("fetching an object that cannot be encoded is an error, but calls on it work") {
   cluster group(2);
   const auto u = group[0].remote<gives_unwritable>("worker1");
   expect_error(errc::bad_result, "cannot be written", [&] { (void)u.to_here(); });
@@ -257,7 +257,7 @@ TEST_CASE("[row 150] a creation that takes longer than its timeout: it fails, an
     CHECK(group[0].rpc_sync<references_test::add>("worker1", 1, 2) == 3);  // so that there is a connection
     const shut_door shut;
     const rref<int> late = group[0].remote<slow>({"worker1", {.timeout = 100ms}}, 1);
-    // Which call, between whom, and what it was doing.
+    // The text names the call, both workers and the phase.
     for (const char* text : {"creation", "reference_creation_test::slow'", "name=worker0", "name=worker1", "while "}) {
       expect_error(errc::rpc_timeout, text, [&] { late.created().get(); });
     }
@@ -270,7 +270,7 @@ TEST_CASE("[row 150] a creation that takes longer than its timeout: it fails, an
     CHECK_FALSE(late.confirmed_by_owner());
     CHECK(late.owner_name() == "worker1");
     door.open();
-    // The function ends; its object is there for as long as the reference is.
+    // The function ends; its object exists as long as the reference does.
     await_figure(group[1], "num_owner_rrefs", "1");
     await_figure(group[1], "num_forks", "1");
     expect_error(errc::rpc_timeout, "creation", [&] { (void)late.to_here(); });
@@ -305,8 +305,8 @@ TEST_CASE("[row 152] calls on a reference time out: the function is too slow, or
 }
 
 TEST_CASE(
-    "[row 153] a creation slower than its timeout, at a peer and at oneself; a fetch waits no longer than it was "
-    "told") {
+    "[row 153] a creation slower than its timeout, at a peer and at oneself; a fetch waits no longer than its "
+    "own timeout") {
   cluster group(2);
   {
     CHECK(group[0].rpc_sync<references_test::add>("worker1", 1, 2) == 3);  // so that there is a connection
@@ -316,7 +316,7 @@ TEST_CASE(
       CAPTURE(where);
       all.push_back(group[0].remote<slow>({where, {.timeout = 200ms}}, 1));
       const rref<int>& late = all.back();
-      // Long enough, but for the creation.
+      // Its own timeout is long enough, but not the creation's.
       const auto waiting = if_in_time([&] { return late.to_here_async({.timeout = 20s}); }, "creation");
       (void)waiting;
       expect_error(errc::rpc_timeout, "creation", [&] { late.created().get(); });
@@ -324,7 +324,7 @@ TEST_CASE(
       expect_error(errc::rpc_timeout, "creation", [&] { (void)late.to_here_async(); });
       if (late.is_owner()) expect_error(errc::rpc_timeout, "creation", [&] { (void)late.local_value(); });
     }
-    // One that was there before runs into its own.
+    // A fetch of an object whose creation has time runs into its own timeout.
     for (const char* where : {"worker1", "worker0"}) {
       CAPTURE(where);
       const rref<int> slow_one = group[0].remote<slow>({where, {.timeout = 20s}}, 1);
@@ -357,7 +357,7 @@ TEST_CASE("fetching with timeouts and stop tokens") {
   CHECK(late.to_here(ferry::no_timeout) == "text");
 }
 
-TEST_CASE("a creation that is cancelled fails, and its object goes") {
+TEST_CASE("a creation that is cancelled fails, and its object is destroyed") {
   cluster group(2);
   {
     const shut_door shut;

@@ -1,4 +1,4 @@
-// References to objects of workers that leave, or have left: heard of early, late, or not at all.
+// References to objects of workers that leave or have left, where others learn of it early, late, or never.
 
 #include <chrono>
 #include <csignal>
@@ -34,7 +34,7 @@ ferry_test::gate door;
 void stay() { door.pass(); }
 void nothing() {}
 
-// What a handler finds that was given it.
+// The result of using the reference in a handler.
 std::string use(const rref<tracked>& ref) {
   const std::string confirmed = ref.confirmed_by_owner() ? "confirmed, " : "";
   try {
@@ -53,7 +53,7 @@ void hold(const rref<tracked>& ref) {
   const std::lock_guard lock(held_mutex);
   held.push_back(ref);
 }
-void let_go() {
+void drop_held() {
   std::vector<rref<tracked>> dropped;
   const std::lock_guard lock(held_mutex);
   dropped.swap(held);
@@ -67,7 +67,7 @@ ferry::worker start(const ferry::worker_config& config, const ferry::fault_injec
   return ferry::init_rpc<faulty_native>(config, options);
 }
 
-// The next call of `use` that comes from there waits behind whatever comes, or goes there, next.
+// The next call of `use` from that worker is delivered after the next message from or to it.
 void hold_back_use(ferry::fault_injector& faults, const std::string& from) {
   faults.add({.action = fault_action::reorder,
               .kinds = ferry::message_kinds::request,
@@ -78,7 +78,7 @@ void hold_back_use(ferry::fault_injector& faults, const std::string& from) {
               .limit = 1});
 }
 
-// "other" is the one that leaves, but only once the door is open. "first" meets faults.
+// "other" leaves, but only once the door is open. "first" gets injected faults.
 struct departing_group {
   ferry_test::watchdog dog{"references of a worker that leaves"};
   ferry_test::temporary_directory directory;
@@ -86,7 +86,7 @@ struct departing_group {
   ferry::worker first = start(config("first"), faults);
   ferry::worker second = ferry::init_rpc(config("second"));
   ferry::worker other = ferry::init_rpc(config("other"));
-  dynamic_group_test::events heard{first};
+  dynamic_group_test::events events{first};
   ferry::future<void> staying;
 
   departing_group() {
@@ -113,7 +113,7 @@ struct departing_group {
 
 using namespace reference_departures_test;
 
-TEST_CASE("a reference that comes when its owner is known to leave has failed, and holds no handler up") {
+TEST_CASE("a reference that arrives when its owner is known to be leaving has failed, and blocks no handler") {
   for (const bool had_references : {false, true}) {
     CAPTURE(had_references);
     captured_log log;
@@ -126,10 +126,10 @@ TEST_CASE("a reference that comes when its owner is known to leave has failed, a
       const auto used = all.other.rpc_async<use_at>({"second", {.timeout = ferry::no_timeout}}, "first", object);
       while (all.faults.counters().reordered == 0) std::this_thread::yield();
       auto leaving = all.begin_to_leave();
-      (void)all.heard.up_to("other left");
+      (void)all.events.up_to("other left");
       all.first.rpc_sync<nothing>("second");
       CHECK(used.get() == "peer_lost");
-      await_figure(all.first, "num_users", "0");  // the owner has heard of it, and of its end
+      await_figure(all.first, "num_users", "0");  // the owner has registered the fork, and its end
       door.open();
       leaving.get();
     }
@@ -137,7 +137,7 @@ TEST_CASE("a reference that comes when its owner is known to leave has failed, a
   }
 }
 
-TEST_CASE("a worker that leaves hears that references which it handed on have arrived") {
+TEST_CASE("a leaving worker learns that references it sent on have arrived") {
   captured_log log;
   departing_group all;
   {
@@ -148,7 +148,7 @@ TEST_CASE("a worker that leaves hears that references which it handed on have ar
                     .peer = "other"});
     all.other.rpc_sync<hold>("first", object);
     auto leaving = all.begin_to_leave();
-    (void)all.heard.up_to("other left");
+    (void)all.events.up_to("other left");
     CHECK(all.other.debug_info("num_pending_children") == "1");
     all.faults.clear();
     await_figure(all.other, "num_pending_children", "0");
@@ -157,13 +157,14 @@ TEST_CASE("a worker that leaves hears that references which it handed on have ar
   }
   CHECK(log.size() == 0);
   CHECK(tracked::alive() == 1);
-  let_go();
+  drop_held();
   await([] { return tracked::alive() == 0; });
 }
 
 namespace {
 
-// A static group. worker0, which meets faults, and worker2 are here; worker1, a process, obeys.
+// A static group. worker0, with injected faults, and worker2 are in this process; worker1 is a process that takes
+// commands.
 struct static_group {
   ferry_test::watchdog dog{"references to an owner that was never reached"};
   ferry_test::temporary_directory directory;
@@ -183,7 +184,7 @@ struct static_group {
     if (owner) owner->write_line("shutdown");
     ferry_test::run_together({[&] { self.shutdown(); }, [&] { parent.shutdown(); }});
   }
-  /// The reference of worker2 in a call of worker0, which is held back there.
+  /// worker2 sends the reference in a call to worker0, which is held back there.
   ferry::future<std::string> send_to_self(const rref<tracked>& object) {
     hold_back_use(faults, "worker2");
     auto used = parent.rpc_async<use>({"worker0", {.timeout = ferry::no_timeout}}, object);
@@ -215,7 +216,7 @@ struct static_group {
 
 }  // namespace
 
-TEST_CASE("a reference to an object of a worker that left before it was ever reached fails, and holds no handler up") {
+TEST_CASE("a reference to an object of a worker that left before it was ever reached fails, and blocks no handler") {
   for (const char* transport : {"unix", "tcp"}) {
     CAPTURE(transport);
     captured_log log;
@@ -233,7 +234,7 @@ TEST_CASE("a reference to an object of a worker that left before it was ever rea
   }
 }
 
-TEST_CASE("a reference to an object of a worker that is only stopped waits for it") {
+TEST_CASE("a reference to an object of a worker that is only suspended waits for that worker") {
   captured_log log;
   static_group all("tcp");
   {
@@ -249,7 +250,7 @@ TEST_CASE("a reference to an object of a worker that is only stopped waits for i
     while (all.faults.counters().failed < many) std::this_thread::yield();
     all.owner->stop();
     all.faults.clear();
-    while (calls_to(all.self, 1) < 2) std::this_thread::yield();  // one of them was in vain
+    while (calls_to(all.self, 1) < 2) std::this_thread::yield();  // the suspended worker did not answer one of them
     all.owner->kill(SIGCONT);
     CHECK(used.get() == "confirmed, 5");
   }

@@ -1,4 +1,5 @@
-// References where a worker's list of members is behind, as its store is slow: who is not in it may be new, or have been there.
+// References where a slow store leaves a worker's member list out of date: an unlisted worker may be new, or may have
+// left.
 
 #include <chrono>
 #include <condition_variable>
@@ -29,7 +30,7 @@ using ferry_test::child_process;
 
 namespace reference_lagging_test {
 
-// What reads stop at.
+// Blocks reads while it is closed.
 class read_gate {
  public:
   void close() {
@@ -94,7 +95,7 @@ ferry::worker_config config_of(const std::string& meeting, const std::string& na
           .rpc_timeout = 100s};
 }
 
-// Arguments: init method, name. Ends when it is told to.
+// Arguments: init method, name. Leaves on request of the parent.
 const ferry_test::role member("member of a group that lags", [](const std::vector<std::string>& arguments) {
   ferry::worker self = ferry::init_rpc(config_of(arguments.at(0), arguments.at(1)));
   ferry_test::tell_parent("joined");
@@ -121,9 +122,9 @@ struct ferry::backend_traits<reference_lagging_test::behind> {
 
 using namespace reference_lagging_test;
 
-TEST_CASE("a reference to a worker that took the id of a dead one works where the list of members is behind") {
+TEST_CASE("a reference to a worker that took the id of a dead one works where the member list is out of date") {
   const ferry_test::captured_log quiet;
-  const ferry_test::watchdog dog("a list of members that is behind");
+  const ferry_test::watchdog dog("a member list that is out of date");
   const ferry_test::temporary_directory directory;
   const std::string meeting = "file://" + directory.file("store");
   const auto start = [&] {
@@ -143,7 +144,7 @@ TEST_CASE("a reference to a worker that took the id of a dead one works where th
   child->kill(SIGKILL);
   CHECK(child->wait() == 128 + SIGKILL);
   child = start();
-  const auto by_second = [&](const auto& act) {  // it may hear of the new one a little later
+  const auto by_second = [&](const auto& act) {  // it may learn of the new worker a little later
     for (;;) {
       try {
         return act();
@@ -161,7 +162,7 @@ TEST_CASE("a reference to a worker that took the id of a dead one works where th
   CHECK(held.owner().id().value == id);
   rref<tracked> got = self.rpc_sync<give>("second");
   SUBCASE("for a moment") {}
-  SUBCASE("for so long that its owner has been asked many times") { std::this_thread::sleep_for(2500ms); }
+  SUBCASE("for so long that its owner has been queried many times") { std::this_thread::sleep_for(2500ms); }
   auto used = std::async(std::launch::async, [&] { return use(got); });
   CHECK(used.wait_for(100ms) == std::future_status::timeout);  // it asks the store first
   reads.open();

@@ -1,4 +1,4 @@
-// Requests that come when there is no memory: each allocation in turn fails while a request is taken over.
+// Requests that arrive when memory is exhausted: each allocation in turn fails while a request is admitted.
 
 #include <chrono>
 #include <condition_variable>
@@ -72,7 +72,7 @@ using namespace reference_memory_test;
 
 namespace {
 
-// The caller's end of one request that a test hands to a worker itself.
+// The reply channel of one request that a test delivers directly to a worker.
 class lone_channel final : public ferry::reply_channel {
  public:
   void reply(std::uint64_t, ferry::outgoing_message&& answer) override {
@@ -89,7 +89,7 @@ class lone_channel final : public ferry::reply_channel {
     ++handled_;
     changed_.notify_all();
   }
-  // Nothing: it was a value.
+  // No error code: the answer was a value.
   std::optional<errc> await_answer() {
     std::unique_lock lock(mutex_);
     REQUIRE(changed_.wait_for(lock, std::chrono::seconds(60), [&] { return answers_ != 0 && handled_ != 0; }));
@@ -126,7 +126,7 @@ class lone_request {
       ferry::detail::add_object_record(message_, object ? &object->get()->object : nullptr,
                                        makes ? &made_.get()->object : nullptr);
     }
-    // Of somebody who is blocked elsewhere.
+    // The turn of a call that is blocked elsewhere.
     ferry::detail::add_chain_record(message_, {{held_turn{{table_->self(), table_->self(), 9999}, {-1}, 1, true}}, {}},
                                     true);
     message_.begin_payload();
@@ -148,12 +148,12 @@ class lone_request {
     callee_->on_request(channel_, from_, std::move(request));
     return ferry_test::allocation_failed();
   }
-  // The caller waits no longer.
+  // The caller's timeout has expired.
   void give_up() {
     table_->query(to_, {handed_});
     table_->creation_lost(made_, ferry::make_error(errc::rpc_timeout, "it took too long"));
   }
-  // What the caller does when it has its answer.
+  // The caller's actions on the answer.
   std::optional<errc> settle() {
     const std::optional<errc> failure = channel_->await_answer();
     if (failure) {
@@ -183,7 +183,7 @@ void fail_each(cluster& group, const reference_handle* object, bool makes, const
   for (std::size_t failing = 1;; ++failing) {
     CAPTURE(failing);
     REQUIRE(failing < 1000);
-    // Its owner need not be asked: what it takes to connect and send is not meant here.
+    // The caller owns it, so its owner need not be queried: allocations for connecting and sending are not tested here.
     const auto argument = group[0].make_rref<tracked>(std::in_place, 1);
     lone_request request(group[0], group[1], ferry::detail::usable_method<F, Flavour>(), object, makes, argument);
     const bool failed = request.arrive(failing);
@@ -193,7 +193,7 @@ void fail_each(cluster& group, const reference_handle* object, bool makes, const
       CHECK_FALSE(end.has_value());
       break;
     }
-    // One that could be done without is no failure.
+    // A failed allocation that was not essential is not an error.
     if (end) {
       CHECK(*end == errc::out_of_memory);
       ++refused;
@@ -204,7 +204,7 @@ void fail_each(cluster& group, const reference_handle* object, bool makes, const
 
 }  // namespace
 
-TEST_CASE("a request that comes when there is no memory is answered so, and loses nothing" *
+TEST_CASE("a request that arrives when memory is exhausted is answered with an error and leaks nothing" *
           doctest::skip(!ferry_test::counts_allocations)) {
   cluster group(3);
   constexpr auto call = method_flavour::object_call;
@@ -224,7 +224,7 @@ TEST_CASE("a request that comes when there is no memory is answered so, and lose
       CHECK(s.rpc_sync<&shelf::count>() >= 1);
     }
     SUBCASE("of an object that has yet to be made") {
-      // Each request finds one that its maker keeps back.
+      // Each request finds an object whose creating call is blocked.
       int refused = 0;
       for (std::size_t failing = 1;; ++failing) {
         REQUIRE(failing < 1000);
@@ -254,7 +254,7 @@ TEST_CASE("a request that comes when there is no memory is answered so, and lose
   await([] { return tracked::alive() == 0; });
 }
 
-TEST_CASE("a call that makes an object and comes when its caller has given it up is refused, and nobody's fault") {
+TEST_CASE("a creating call that arrives after its caller gave it up is refused, and logged as information only") {
   const ferry_test::captured_log logged(ferry::log_level::info);
   cluster group(3);
   {
@@ -263,7 +263,7 @@ TEST_CASE("a call that makes an object and comes when its caller has given it up
     lone_request request(group[0], group[1], ferry::detail::usable_method<make_of, method_flavour::creation>(), nullptr,
                          true, argument);
     request.give_up();
-    await_figure(group[0], "num_pending_futures", "0");  // the owner has been asked, and will refuse it
+    await_figure(group[0], "num_pending_futures", "0");  // the owner has been queried and will refuse it
     (void)request.arrive(0);                             // no allocation fails
     CHECK(request.settle() == errc::reference_deleted);
     await([&] { return logged.has("make_of", "was not run", "given up"); });
@@ -272,13 +272,13 @@ TEST_CASE("a call that makes an object and comes when its caller has given it up
   await_no_references(group);
 }
 
-TEST_CASE("objects that are released when there is no memory go later" *
+TEST_CASE("objects that are released when memory is exhausted are destroyed later" *
           doctest::skip(!ferry_test::counts_allocations)) {
   cluster group(1);
   for (const std::size_t failing : {2, 3}) {
     {
       rref<tracked> own = group[0].make_rref<tracked>(std::in_place, 1);
-      // The first allocation is for what follows from the end of the last handle; the next ones are those to let it go.
+      // The first allocation processes the end of the last handle; the next ones post the destruction of the object.
       ferry_test::fail_allocation(failing);
       own = {};
       (void)ferry_test::allocation_failed();

@@ -1,4 +1,4 @@
-// References while messages are lost, late, doubled and out of order.
+// References while messages are lost, late, duplicated and out of order.
 
 #include <chrono>
 #include <stdexcept>
@@ -35,7 +35,7 @@ void add_to_all(faulty_cluster& group, const fault_rule& rule) {
   for (int rank = 0; rank != group.size(); ++rank) group.faults(rank).add(rule);
 }
 
-// Objects of each, shared with each, by each.
+// Every worker shares objects of every worker with every worker.
 void share(faulty_cluster& group, int rounds) {
   for (int round = 0; round != rounds; ++round) {
     for (int from = 0; from != group.size(); ++from) {
@@ -54,7 +54,7 @@ void share(faulty_cluster& group, int rounds) {
   }
 }
 
-void nothing_is_left(faulty_cluster& group) {
+void check_no_references(faulty_cluster& group) {
   await_no_references(group);
   await([] { return tracked::alive() == 0; });
 }
@@ -62,23 +62,23 @@ void nothing_is_left(faulty_cluster& group) {
 }  // namespace reference_messages_test
 using namespace reference_messages_test;
 
-TEST_CASE("[row 160] the messages that count references fail three times each: all ends well") {
+TEST_CASE("[row 160] each reference control fails three times: all references still end") {
   faulty_cluster group(3);
   add_to_all(
       group,
       {.action = fault_action::fail, .kinds = message_kinds::request, .method = "ferry/references", .of_each = 3});
   share(group, 1);
-  nothing_is_left(group);
+  check_no_references(group);
   std::uint64_t failed = 0;
   for (int rank = 0; rank != 3; ++rank) failed += group.faults(rank).counters().failed;
-  CHECK(failed >= 9);  // each has had something to tell
+  CHECK(failed >= 9);  // each worker had controls to send
 }
 
-TEST_CASE("messages that come twice count once") {
+TEST_CASE("duplicated messages count once") {
   faulty_cluster group(3);
   add_to_all(group, {.action = fault_action::duplicate});
   share(group, 3);
-  nothing_is_left(group);
+  check_no_references(group);
 }
 
 TEST_CASE("messages that are late and out of order") {
@@ -87,7 +87,7 @@ TEST_CASE("messages that are late and out of order") {
   add_to_all(group, {.action = fault_action::delay, .delay = 3ms, .probability = 0.3});
   add_to_all(group, {.action = fault_action::duplicate, .probability = 0.3});
   share(group, 5);
-  nothing_is_left(group);
+  check_no_references(group);
 }
 
 TEST_CASE("[row 164] a creation whose message is lost, at a peer and at oneself, fails, and so does every use") {
@@ -105,7 +105,7 @@ TEST_CASE("[row 164] a creation whose message is lost, at a peer and at oneself,
       expect_error(errc::rpc_timeout, "creation", [&] { (void)lost.rpc_sync<plus>(1); });
       expect_error(errc::rpc_timeout, "creation", [&] { (void)group[0].rpc_sync<fetch>("worker1", lost); });
       if (lost.is_owner()) expect_error(errc::rpc_timeout, "creation", [&] { (void)lost.local_value(); });
-      // What waited for the object learns that it will not come, or runs into its own timeout.
+      // A call that waited for the object gets reference_deleted or runs into its own timeout.
       if (waiting) CHECK_THROWS_AS((void)waiting->get(), ferry::error);
     }
   }
@@ -114,7 +114,7 @@ TEST_CASE("[row 164] a creation whose message is lost, at a peer and at oneself,
   CHECK(group[0].remote<add_up>("worker1", 1, 2).to_here() == 3);
 }
 
-TEST_CASE("the type of an object is asked for again after a failure") {
+TEST_CASE("the type of an object is requested again after a failure") {
   faulty_cluster group(2);
   group.faults(0).add(
       {.action = fault_action::fail, .kinds = message_kinds::request, .method = "ferry/type_of_object", .limit = 1});
@@ -124,7 +124,7 @@ TEST_CASE("the type of an object is asked for again after a failure") {
   CHECK(some.type().get() == ferry::type_name<int>());
 }
 
-TEST_CASE("a creation whose answer is lost: the object goes with the reference") {
+TEST_CASE("a creation whose answer is lost: the object is destroyed with the reference") {
   faulty_cluster group(2);
   CHECK(group[0].rpc_sync<add_up>("worker1", 1, 2) == 3);  // so that there is a connection
   for (int rank = 0; rank != 2; ++rank) {
@@ -136,10 +136,10 @@ TEST_CASE("a creation whose answer is lost: the object goes with the reference")
     expect_error(errc::rpc_timeout, "creation", [&] { t.created().get(); });
     await([] { return tracked::alive() == 1; });
   }
-  nothing_is_left(group);
+  check_no_references(group);
 }
 
-TEST_CASE("references in messages that are lost count no more") {
+TEST_CASE("references in lost messages are released") {
   faulty_cluster group(3);
   SUBCASE("requests") {
     group.faults(0).add({.action = fault_action::drop, .kinds = message_kinds::request, .method = "*touch"});
@@ -175,10 +175,10 @@ TEST_CASE("references in messages that are lost count no more") {
       expect_error(errc::call_cancelled, "", [&] { (void)call.get(); });
     }
   }
-  nothing_is_left(group);
+  check_no_references(group);
 }
 
-TEST_CASE("a peer that cannot be reached for a while keeps what it holds, and lets go of it afterwards") {
+TEST_CASE("references held by a temporarily unreachable peer stay valid, and are released afterwards") {
   faulty_cluster group(3);
   {
     const auto t = group[0].remote<ferry::make<tracked>>("worker1", 1);
@@ -193,5 +193,5 @@ TEST_CASE("a peer that cannot be reached for a while keeps what it holds, and le
   await_figure(group[0], "num_pending_futures", "1");
   CHECK(tracked::alive() == 1);
   group.faults(0).heal("worker1");
-  nothing_is_left(group);
+  check_no_references(group);
 }

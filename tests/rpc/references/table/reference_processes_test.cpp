@@ -1,4 +1,4 @@
-// References between processes: as long as all live, and when owners, holders and those in between die, stop, or leave.
+// References between processes: while all are alive, and when owners, holders or intermediaries die, stop, or leave.
 
 #include <atomic>
 #include <chrono>
@@ -31,7 +31,7 @@ using rpc_test::process_group;
 
 namespace reference_processes_test {
 
-// ---- what a worker holds
+// ---- the references that a worker holds
 
 std::mutex held_mutex;
 std::vector<rref<tracked>> held;  // guarded by held_mutex
@@ -44,12 +44,12 @@ void hold(const rref<tracked>& ref) {
   const std::lock_guard lock(held_mutex);
   held.push_back(ref);
 }
-void let_go() {
+void drop_held() {
   std::vector<rref<tracked>> dropped;
   const std::lock_guard lock(held_mutex);
   dropped.swap(held);
 }
-// What comes of using it.
+// The result of using it.
 std::string use(const rref<tracked>& ref) {
   try {
     return std::to_string(ref.rpc_sync<&tracked::value>());
@@ -68,7 +68,7 @@ int never_ends(const tracked&) {
   return 0;
 }
 
-// Of it the calls of each worker run one after the other.
+// The calls of each caller on it run one at a time.
 std::atomic<bool> stopped_at_door{false};
 std::atomic<bool> door_open{false};
 struct ordered_tracked : tracked {
@@ -90,26 +90,27 @@ void meet() { ferry::barrier({"first", "other"}, 100s); }
 
 const char* const figures[] = {"num_owner_rrefs",      "num_forks",          "num_users", "num_pending_users",
                                "num_pending_children", "num_pending_futures"};
-/// Waits until a worker counts nothing any more.
+/// Waits until all reference figures of a worker are zero.
 void await_nothing(const ferry::worker& worker) {
   for (const char* figure : figures) await_figure(worker, figure, "0");
 }
-/// Objects go a little later than what is counted of them.
+/// Objects are destroyed a little after the figures change.
 void await_no_object() {
-  const ferry_test::watchdog dog("objects that go");
+  const ferry_test::watchdog dog("objects that are destroyed");
   while (tracked::alive() != 0) std::this_thread::yield();
 }
 
-// For workers that may not be called any more: "use": uses what it holds; "nothing": once it counts nothing.
+// Commands for workers that can no longer be called: "use" uses the held reference; "nothing" returns once all figures
+// are zero.
 const bool also_obeys = [] {
   rpc_test::obey_also = [](const ferry::worker& self, const std::string& line) -> std::string {
     if (line == "use") return use_held();
-    if (line == "let go") let_go();
+    if (line == "drop held") drop_held();
     if (line == "nothing") {
-      // What was on its way may still have arrived.
+      // A reference in flight may still have arrived.
       const ferry_test::watchdog dog("references that end");
       for (bool done = false; !done;) {
-        let_go();
+        drop_held();
         done = true;
         for (const char* figure : figures) done = done && self.debug_info(figure) == "0";
         std::this_thread::yield();
@@ -121,7 +122,7 @@ const bool also_obeys = [] {
   return true;
 }();
 
-// Of a dynamic group. Arguments: init method, name. Ends without a word when it is told "leave".
+// A member of a dynamic group. Arguments: init method, name. Leaves on the command "leave".
 const ferry_test::role newcomer("newcomer with references", [](const std::vector<std::string>& arguments) {
   ferry::worker self = ferry::init_rpc({.name = arguments.at(1),
                                         .rank = ferry::any_rank,
@@ -152,7 +153,7 @@ std::string ask(child_process& child, const std::string& line) {
   return child.read_line();
 }
 
-// How many objects that worker has, or why it cannot be asked.
+// The number of objects at that worker, or the name of the call's error.
 std::string objects_at(const ferry::worker& self, const std::string& name) {
   try {
     return std::to_string(self.rpc_sync<alive_here>(name));
@@ -161,7 +162,7 @@ std::string objects_at(const ferry::worker& self, const std::string& name) {
   }
 }
 
-// What comes of it if that worker uses it.
+// The result of that worker using it.
 std::string used_by(const ferry::worker& self, const std::string& name, const rref<tracked>& ref) {
   try {
     return self.rpc_sync<use>(name, ref);
@@ -170,9 +171,9 @@ std::string used_by(const ferry::worker& self, const std::string& name, const rr
   }
 }
 
-// worker0 is this process, the others obey.
-struct obedient_group : process_group {
-  explicit obedient_group(int size, const std::string& transport = {}, ferry::timeout lease = 100s)
+// worker0 is this process; the others take commands.
+struct command_group : process_group {
+  explicit command_group(int size, const std::string& transport = {}, ferry::timeout lease = 100s)
       : process_group(
             size, {.role = "member that obeys", .transport = transport, .heartbeat_interval = 100ms, .lease = lease}) {
     for (const auto& each : children) REQUIRE(each->read_line() == "joined");
@@ -181,7 +182,7 @@ struct obedient_group : process_group {
     child(rank).kill(SIGKILL);
     CHECK(child(rank).wait() == 128 + SIGKILL);
   }
-  /// Nothing is left at this worker and those; then all of them leave.
+  /// Checks that no references are left at this worker and those; then all of them leave.
   void end(const std::vector<int>& ranks) {
     for (const int rank : ranks) CHECK(ask(child(rank), "nothing") == "done");
     await_nothing(self);
@@ -194,10 +195,10 @@ struct obedient_group : process_group {
 
 }  // namespace
 
-TEST_CASE("[row 102] [row 108] references between processes are made, fetched, shared, returned and let go of") {
+TEST_CASE("[row 102] [row 108] references between processes are made, fetched, shared, returned and released") {
   for (const char* transport : {"unix", "tcp"}) {
     CAPTURE(transport);
-    obedient_group all(3, transport);
+    command_group all(3, transport);
     {
       const rref<int> sum = all.self.remote<add>("worker1", 3, 4);
       CHECK(sum.to_here() == 7);
@@ -214,14 +215,14 @@ TEST_CASE("[row 102] [row 108] references between processes are made, fetched, s
     }
     CHECK(all.self.rpc_sync<use_held>("worker2") == "8");
     CHECK(all.self.rpc_sync<use_held>("worker1") == "8");
-    for (const int rank : {1, 2}) CHECK(ask(all.child(rank), "let go") == "done");
+    for (const int rank : {1, 2}) CHECK(ask(all.child(rank), "drop held") == "done");
     all.end({1, 2});
   }
 }
 
-TEST_CASE("what a killed process referred to is released by its owner") {
+TEST_CASE("the owner releases objects that a killed process referred to") {
   captured_log log;
-  obedient_group all(3);
+  command_group all(3);
   {
     const rref<tracked> own(std::in_place, 1);
     all.self.rpc_sync<hold>("worker1", own);
@@ -233,15 +234,15 @@ TEST_CASE("what a killed process referred to is released by its owner") {
   while (all.self.rpc_sync<alive_here>("worker2") != 0) std::this_thread::yield();
   CHECK(tracked::alive() == 1);
   CHECK(all.self.rpc_sync<use_held>("worker2") == "1");
-  CHECK(ask(all.child(2), "let go") == "done");
+  CHECK(ask(all.child(2), "drop held") == "done");
   all.end({2});
 }
 
-TEST_CASE("references to the objects of a killed process end with peer_lost, wherever they are") {
+TEST_CASE("references to the objects of a killed process fail with peer_lost, wherever they are held") {
   captured_log log;
   for (const char* transport : {"unix", "tcp"}) {
     CAPTURE(transport);
-    obedient_group all(3, transport);
+    command_group all(3, transport);
     {
       const auto made = all.self.remote<ferry::make<tracked>>("worker1", 3);
       const rref<tracked> owned = all.self.rpc_sync<give_held>("worker2");
@@ -254,7 +255,7 @@ TEST_CASE("references to the objects of a killed process end with peer_lost, whe
       expect_error(errc::peer_lost, "worker1", [&] { (void)waiting.get(); });
       CHECK(ferry::clock::now() - begun < 20s);
       await_figure(all.self, "num_users", "0");
-      // Until the reference itself knows, it is the call that fails.
+      // Until the reference itself has failed, the call fails.
       const auto ended = [&] {
         try {
           (void)made.rpc_sync<&tracked::value>();
@@ -267,7 +268,7 @@ TEST_CASE("references to the objects of a killed process end with peer_lost, whe
       expect_error(errc::peer_lost, "worker1", [&] { (void)made.rpc_sync<&tracked::value>(); });
       expect_error(errc::peer_lost, "worker1", [&] { made.notify<&tracked::value>(); });
       expect_error(errc::peer_lost, "worker1", [&] { (void)made.remote<&tracked::value>(); });
-      // It cannot be handed on, and such a call leaves nothing behind.
+      // It cannot be sent on, and such a call leaves no references.
       expect_error(errc::peer_lost, "worker1", [&] { all.self.rpc_sync<hold>("worker2", made); });
       expect_error(errc::peer_lost, "worker1", [&] { (void)all.self.remote<touch>("worker2", made); });
       expect_error(errc::peer_lost, "worker1", [&] { (void)all.self.remote<touch>("worker0", made); });
@@ -275,14 +276,14 @@ TEST_CASE("references to the objects of a killed process end with peer_lost, whe
       while ((used = all.self.rpc_sync<use_held>("worker2")) == "3") std::this_thread::yield();
       CHECK(used == "peer_lost");
     }
-    all.end({2});  // it still has its handle, which counts no more
+    all.end({2});  // it still has its handle, which no longer counts
   }
 }
 
-TEST_CASE("a reference outlives the process that handed it on") {
+TEST_CASE("a reference outlives the process that sent it on") {
   captured_log log;
   for (int i = 0; i != 5; ++i) {
-    obedient_group all(3);
+    command_group all(3);
     {
       const rref<tracked> own(std::in_place, 4);
       all.self.rpc_sync<hold>("worker1", own);
@@ -301,9 +302,9 @@ TEST_CASE("a reference outlives the process that handed it on") {
   }
 }
 
-TEST_CASE("who handed a reference to a process that is killed before it is confirmed waits for nothing") {
+TEST_CASE("sending a reference to a process that is killed before the fork is confirmed leaves no pending transfer") {
   captured_log log;
-  obedient_group all(3);
+  command_group all(3);
   {
     const auto made = all.self.remote<ferry::make<tracked>>("worker1", 5);
     made.created().get();
@@ -320,9 +321,9 @@ TEST_CASE("who handed a reference to a process that is killed before it is confi
   all.end({1});
 }
 
-TEST_CASE("a handler that waits for the owner of an argument begins when the owner dies, and finds out then") {
+TEST_CASE("a handler that waits for the owner of an argument begins when the owner dies, and its use fails") {
   captured_log log;
-  obedient_group all(3);
+  command_group all(3);
   {
     const auto made = all.self.remote<ferry::make<tracked>>("worker1", 6);
     made.created().get();
@@ -335,7 +336,7 @@ TEST_CASE("a handler that waits for the owner of an argument begins when the own
   all.end({2});
 }
 
-// Whether the call was answered; that a connection broke under it is no fault.
+// Whether the call was answered. A broken connection is allowed.
 template <class T>
 bool settle(const ferry::future<T>& of) {
   try {
@@ -347,11 +348,11 @@ bool settle(const ferry::future<T>& of) {
   }
 }
 
-TEST_CASE("connections that break release nothing, and what was under way settles") {
+TEST_CASE("broken connections release no references, and calls and controls in flight settle") {
   captured_log log(ferry::log_level::off);
   for (const char* transport : {"unix", "tcp"}) {
     CAPTURE(transport);
-    obedient_group all(3, transport);
+    command_group all(3, transport);
     {
       const rref<tracked> own(std::in_place, 7);
       const auto made = all.self.remote<ferry::make<tracked>>("worker1", 7);
@@ -376,7 +377,7 @@ TEST_CASE("connections that break release nothing, and what was under way settle
             CHECK_MESSAGE((e.kind() == errc::peer_lost || e.kind() == errc::connect_failed), e.what());
           }
         }
-        if (cutting.valid()) settle(cutting);  // by then all that it cuts is, or is about to be
+        if (cutting.valid()) settle(cutting);  // by then it has cut, or is about to cut, all its connections
       }
       CHECK(made.rpc_sync<&tracked::value>() == 7);
       CHECK(tracked::alive() == 1);
@@ -394,7 +395,7 @@ TEST_CASE("connections that break release nothing, and what was under way settle
 
 TEST_CASE("a process that sleeps for longer than its lease loses its objects, and its references") {
   captured_log log;
-  obedient_group all(3, "tcp", 5s);
+  command_group all(3, "tcp", 5s);
   {
     const rref<tracked> own(std::in_place, 9);
     all.self.rpc_sync<hold>("worker1", own);
@@ -414,7 +415,7 @@ TEST_CASE("a process that sleeps for longer than its lease loses its objects, an
   all.end({2});
 }
 
-TEST_CASE("references to a worker that was killed do not lead to the one that took its name") {
+TEST_CASE("references to a killed worker do not refer to the one that took its name") {
   captured_log log;
   const ferry_test::watchdog dog("references in a dynamic group");
   const ferry_test::temporary_directory directory;
@@ -439,13 +440,13 @@ TEST_CASE("references to a worker that was killed do not lead to the one that to
     child = start();
     await_figure(self, "num_forks", "0");
     expect_error(errc::peer_lost, "", [&] { (void)old.rpc_sync<&tracked::value>(); });
-    while (objects_at(self, "other") != "0") std::this_thread::yield();  // it has to hear of the new one first
+    while (objects_at(self, "other") != "0") std::this_thread::yield();  // it must learn of the new one first
     auto made = self.remote<ferry::make<tracked>>("other", 2);
     CHECK(made.rpc_sync<&tracked::value>() == 2);
     CHECK(self.rpc_sync<alive_here>("other") == 1);
     expect_error(errc::peer_lost, "", [&] { (void)old.rpc_sync<&tracked::value>(); });
 
-    // And of one that leaves by its own will.
+    // The same for a worker that leaves gracefully.
     self.rpc_sync<hold>("other", own);
     await_figure(self, "num_forks", "1");
     const std::size_t logged = log.size();
@@ -460,8 +461,8 @@ TEST_CASE("references to a worker that was killed do not lead to the one that to
   self.leave();
 }
 
-TEST_CASE("what a killed worker said last does not count for the one that took its name") {
-  const ferry_test::watchdog dog("late words of a killed worker");
+TEST_CASE("late controls of a killed worker do not count for the one that took its name") {
+  const ferry_test::watchdog dog("late controls of a killed worker");
   const ferry_test::temporary_directory directory;
   const std::string meeting = "file://" + directory.file("store");
   const auto start = [&] {
@@ -482,7 +483,8 @@ TEST_CASE("what a killed worker said last does not count for the one that took i
     auto child = start();
     const rref<tracked> own = self.make_rref<tracked>(std::in_place, 1);
     self.rpc_sync<hold>("second", own);
-    // That the other one holds the object, too, its owner is to hear after its death, behind three words of its successor.
+    // The owner gets the other worker's control as a holder after that worker's death, behind three messages of its
+    // successor.
     constexpr int behind = 3;
     options.faults.add({.action = ferry::fault_action::reorder,
                         .method = "ferry/references",
@@ -497,9 +499,9 @@ TEST_CASE("what a killed worker said last does not count for the one that took i
     CHECK(child->wait() == 128 + SIGKILL);
     child = start();
     for (int i = 0; i != behind; ++i) {
-      while (used_by(self, "other", own) != "1") std::this_thread::yield();  // it has to hear of the new one first
+      while (used_by(self, "other", own) != "1") std::this_thread::yield();  // it must learn of the new one first
     }
-    self.rpc_sync<let_go>("second");
+    self.rpc_sync<drop_held>("second");
     await_figure(self, "num_forks", "0");
     CHECK(ask(*child, "leave") == "done");
     CHECK(child->wait() == 0);
@@ -509,9 +511,9 @@ TEST_CASE("what a killed worker said last does not count for the one that took i
   self.leave();
 }
 
-// A dynamic group of "first", which is this process, and "other", which is killed and takes its place again.
-struct group_with_heirs {
-  ferry_test::watchdog dog{"heirs in a dynamic group"};
+// A dynamic group of "first", which is this process, and "other", which is killed and replaced by a successor.
+struct group_with_successors {
+  ferry_test::watchdog dog{"successors in a dynamic group"};
   ferry_test::temporary_directory directory;
   std::string meeting = "file://" + directory.file("store");
   ferry::fault_injector faults;
@@ -519,7 +521,7 @@ struct group_with_heirs {
   std::unique_ptr<child_process> other;
   std::atomic<bool> lost{false};
 
-  group_with_heirs() {
+  group_with_successors() {
     using backend = ferry::faulty<ferry::native>;
     auto options = ferry::construct_rpc_backend_options<backend>();
     options.faults = faults;
@@ -529,11 +531,11 @@ struct group_with_heirs {
     self.on_peer_lost([this](const ferry::worker_info&, const std::string&) { lost = true; });
     start();
   }
-  ~group_with_heirs() { self.shutdown(false); }
-  group_with_heirs(const group_with_heirs&) = delete;
-  group_with_heirs& operator=(const group_with_heirs&) = delete;
+  ~group_with_successors() { self.shutdown(false); }
+  group_with_successors(const group_with_successors&) = delete;
+  group_with_successors& operator=(const group_with_successors&) = delete;
 
-  /// Returns once this process knows of the new one. Nothing goes to that one before the old one is known to be dead.
+  /// Returns once this process knows the new one. Nothing is sent to it before the old one is known to be dead.
   void replace_other() {
     const ferry::worker_info before = self.get_worker_info("other");
     other->kill(SIGKILL);
@@ -559,9 +561,9 @@ struct group_with_heirs {
   }
 };
 
-TEST_CASE("at an ordered object nobody waits behind what a killed worker of the same id has called") {
+TEST_CASE("at an ordered object a worker does not wait behind the calls of a killed one with the same id") {
   captured_log log;
-  group_with_heirs group;
+  group_with_successors group;
   {
     const rref<ordered_tracked> own = group.self.make_rref<ordered_tracked>(std::in_place, 5);
     const auto stopped = group.self.rpc_async<stop_there>({"other", {.timeout = ferry::no_timeout}}, own);
@@ -574,16 +576,16 @@ TEST_CASE("at an ordered object nobody waits behind what a killed worker of the 
   group.end();
 }
 
-TEST_CASE("the arrival of a killed worker that is looked at late spoils no round of the one that took its name") {
+TEST_CASE("a killed worker's late gather message does not disturb the rounds of the one that took its name") {
   captured_log log;
-  group_with_heirs group;
+  group_with_successors group;
   const auto together = [&] {
     const auto there = group.self.rpc_async<meet>("other");
     group.self.barrier({"first", "other"}, 100s);
     there.get();
   };
   together();
-  group.replace_other();  // of a first gather nobody knows which round it is to be
+  group.replace_other();  // the round of a first gather is not known to others
   group.faults.add({.action = ferry::fault_action::reorder,
                     .method = "ferry/gather",
                     .peer = "other",
@@ -599,9 +601,9 @@ TEST_CASE("the arrival of a killed worker that is looked at late spoils no round
   group.end();
 }
 
-TEST_CASE("a process that shuts down at once takes its references along") {
+TEST_CASE("the references of a process that shuts down at once are released, and its objects are lost") {
   captured_log log;
-  obedient_group all(3);
+  command_group all(3);
   {
     const rref<tracked> own(std::in_place, 1);
     all.self.rpc_sync<hold>("worker1", own);
@@ -620,7 +622,7 @@ TEST_CASE("a process that shuts down at once takes its references along") {
   all.end({2});
 }
 
-// ---- what such worlds have shown, with one process
+// ---- regressions found by such groups, in one process
 
 namespace {
 
@@ -655,7 +657,7 @@ struct faulty_pair {
 
 }  // namespace
 
-TEST_CASE("calls on an object whose creation is lost end, although nobody refers to it any more") {
+TEST_CASE("calls on an object whose creation is lost end, although no reference to it is left") {
   captured_log log;
   faulty_pair both;
   for (const char* where : {"worker1", "worker0"}) {

@@ -1,4 +1,4 @@
-// References at workers that serve a list of functions.
+// References at workers that serve only a list of functions.
 
 #include <string>
 #include <vector>
@@ -27,7 +27,7 @@ void nothing() {}
 }  // namespace reference_serving_test
 using namespace reference_serving_test;
 
-TEST_CASE("a worker with a list: remote, calls on references and fetching work for what is listed, nothing else does") {
+TEST_CASE("a worker with a list: remote, calls on references and fetching work for listed functions only") {
   cluster group(3, {.configure = [](ferry::worker_config& config) {
                   if (config.rank != 1) return;
                   config.serve = ferry::serve_list<add, plus, nothing, fetch, twice, refuse, ferry::make<counter, int>,
@@ -65,7 +65,7 @@ TEST_CASE("a worker with a list: remote, calls on references and fetching work f
     unknown([&] { (void)refused.to_here(); });
     unknown([&] { (void)group[0].remote<ferry::make<tracked>>("worker1", 1).created().get(); });
 
-    // References travel through it, and are counted there.
+    // References can be sent through it, and are counted there.
     CHECK(group[0].rpc_sync<fetch>("worker1", sum) == 3);
     const rref<int> elsewhere = group[0].remote<unlisted>("worker2", 6);
     CHECK(group[0].rpc_sync<fetch>("worker1", elsewhere) == 6);
@@ -74,7 +74,7 @@ TEST_CASE("a worker with a list: remote, calls on references and fetching work f
   await_no_references(group);
 }
 
-TEST_CASE("a worker that serves nothing takes part in the counting of references") {
+TEST_CASE("a worker that serves no functions takes part in reference counting") {
   cluster group(3, {.configure = [](ferry::worker_config& config) {
                   if (config.rank == 1) config.serve = ferry::serve_list<>;
                 }});

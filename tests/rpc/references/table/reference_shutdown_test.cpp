@@ -1,4 +1,4 @@
-// What becomes of references and objects when workers shut down, and afterwards.
+// References and objects during and after shutdown.
 
 #include <chrono>
 #include <memory>
@@ -31,18 +31,18 @@ using namespace std::chrono_literals;
 
 namespace reference_shutdown_test {
 
-// Nobody ever lets go of it.
-rref<tracked>& of_ever() {
+// Never released.
+rref<tracked>& static_reference() {
   static auto* ref = new rref<tracked>;
   return *ref;
 }
-void keep_for_ever(const rref<tracked>& ref) { of_ever() = ref; }
+void keep_in_static(const rref<tracked>& ref) { static_reference() = ref; }
 
 // Objects that refer to each other.
 class node {
  public:
   explicit node(int value) : tracked_(value) {}
-  void lead_to(const rref<node>& next) { next_ = next; }
+  void refer_to(const rref<node>& next) { next_ = next; }
   [[nodiscard]] int value() const { return tracked_.value(); }
   [[nodiscard]] int value_of_next() const { return next_.rpc_sync<&node::value>(); }
 
@@ -51,7 +51,7 @@ class node {
   rref<node> next_;
 };
 
-// Messages that count references get nowhere.
+// Drops reference controls.
 void lose_controls(ferry::fault_injector& faults) {
   faults.add({.action = fault_action::fail, .kinds = message_kinds::request, .method = "ferry/references"});
 }
@@ -59,8 +59,7 @@ void lose_controls(ferry::fault_injector& faults) {
 }  // namespace reference_shutdown_test
 using namespace reference_shutdown_test;
 
-TEST_CASE(
-    "[row 124] references that others do not let go of are named at shutdown, and an error if that is asked for") {
+TEST_CASE("[row 124] references that other workers still hold are reported at shutdown, as an error if so configured") {
   for (const bool ignored : {true, false}) {
     CAPTURE(ignored);
     const captured_log logged;
@@ -82,37 +81,39 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("[row 125] references that the program never lets go of end with the graceful shutdown") {
+TEST_CASE("[row 125] references that the program never releases end with the graceful shutdown") {
   {
     cluster group(3, {.configure = [](ferry::worker_config& config) { config.ignore_rref_leaks = false; }});
     SUBCASE("in a static variable") {
-      of_ever() = group[0].remote<ferry::make<tracked>>("worker1", 1);
-      CHECK(of_ever().rpc_sync<&tracked::value>() == 1);
+      static_reference() = group[0].remote<ferry::make<tracked>>("worker1", 1);
+      CHECK(static_reference().rpc_sync<&tracked::value>() == 1);
     }
     SUBCASE("in a static variable, of a handler") {
       const auto t = group[0].remote<ferry::make<tracked>>("worker1", 1);
-      group[0].rpc_sync<keep_for_ever>("worker2", t);
+      group[0].rpc_sync<keep_in_static>("worker2", t);
     }
     SUBCASE("at the owner") {
       const auto t = group[0].remote<ferry::make<tracked>>("worker1", 1);
-      group[0].rpc_sync<keep_for_ever>("worker1", t);
+      group[0].rpc_sync<keep_in_static>("worker1", t);
     }
     SUBCASE("of an own object that others know") {
-      of_ever() = group[0].remote<ferry::make<tracked>>("worker0", 1);
-      CHECK(group[0].rpc_sync<touch>("worker1", of_ever()) == 1);
+      static_reference() = group[0].remote<ferry::make<tracked>>("worker0", 1);
+      CHECK(group[0].rpc_sync<touch>("worker1", static_reference()) == 1);
     }
-    SUBCASE("of an object that is made on the way") { of_ever() = group[0].remote<ferry::make<tracked>>("worker1", 1); }
-    SUBCASE("in a circle of objects") {
+    SUBCASE("of an object that is still being made") {
+      static_reference() = group[0].remote<ferry::make<tracked>>("worker1", 1);
+    }
+    SUBCASE("in a cycle of objects") {
       const auto a = group[0].remote<ferry::make<node>>("worker1", 1);
       const auto b = group[0].remote<ferry::make<node>>("worker2", 2);
-      a.rpc_sync<&node::lead_to>(b);
-      b.rpc_sync<&node::lead_to>(a);
+      a.rpc_sync<&node::refer_to>(b);
+      b.rpc_sync<&node::refer_to>(a);
       CHECK(a.rpc_sync<&node::value_of_next>() == 2);
       CHECK(b.rpc_sync<&node::value_of_next>() == 1);
     }
     group.shutdown(true, 20s);
   }
-  of_ever() = {};
+  static_reference() = {};
   CHECK(tracked::alive() == 0);
 }
 
@@ -123,11 +124,11 @@ TEST_CASE("[row 126] after shutdown fetching, calling and sending through a refe
     std::vector<rref<int>> all{group[0].remote<add>("worker1", 1, 2), group[0].remote<add>("worker0", 1, 2)};
     for (const auto& each : all) {
       CHECK(each.to_here() == 3);
-      each.created().get();  // else its own call may be cut off, which is another error
+      each.created().get();  // else the creation itself may fail, which is another error
     }
     if (graceful) {
       group.shutdown();
-    } else {  // one after the other: the first must not hear of the other's end before its own
+    } else {  // one after the other: the first must not learn of the other's end before its own
       group[0].shutdown(false);
       group[1].shutdown(false);
     }
@@ -158,15 +159,15 @@ TEST_CASE("[row 126] after shutdown fetching, calling and sending through a refe
 TEST_CASE("[row 128] a reference cannot be saved outside calls") {
   cluster group(2);
   const rref<int> ref = group[0].remote<add>("worker1", 1, 2);
-  expect_error(errc::not_serialisable, "a reference travels only", [&] { (void)ferry::serialize(ref); });
-  expect_error(errc::not_serialisable, "a reference travels only",
+  expect_error(errc::not_serialisable, "a reference can be sent only", [&] { (void)ferry::serialize(ref); });
+  expect_error(errc::not_serialisable, "a reference can be sent only",
                [&] { (void)ferry::serialize(std::string("text"), std::vector<rref<int>>{ref}); });
-  expect_error(errc::not_serialisable, "a reference travels only", [&] { (void)ferry::serialize(any_rref(ref)); });
+  expect_error(errc::not_serialisable, "a reference can be sent only", [&] { (void)ferry::serialize(any_rref(ref)); });
   CHECK(ref.to_here() == 3);
 }
 
 TEST_CASE("[row 142] a shutdown that fails at one worker completes everywhere, with an error at each one concerned") {
-  SUBCASE("a worker does not come, and keeps references") {
+  SUBCASE("a worker does not join the shutdown, and keeps references") {
     cluster group(3, {.graceful = false});
     const auto t = group[2].remote<ferry::make<tracked>>("worker0", 1);
     CHECK(t.rpc_sync<&tracked::value>() == 1);
@@ -186,7 +187,7 @@ TEST_CASE("[row 142] a shutdown that fails at one worker completes everywhere, w
       REQUIRE(each != nullptr);
       expect_error(errc::shutdown_timeout, "worker2", [&] { std::rethrow_exception(each); });
     }
-    // The owner has gone, and its object with it; the one that is left says so, and ends.
+    // The owner and its object are gone; uses at the remaining worker fail, and it can shut down.
     await([] { return tracked::alive() == 0; });
     CHECK_THROWS_AS((void)t.rpc_sync<&tracked::value>(), ferry::error);
     group[2].shutdown(false);
@@ -212,7 +213,7 @@ TEST_CASE("[row 142] a shutdown that fails at one worker completes everywhere, w
   await([] { return tracked::alive() == 0; });
 }
 
-TEST_CASE("a graceful shutdown that waits for references ends at once when another one wants it to") {
+TEST_CASE("a graceful shutdown that waits for references ends at once when an immediate one is requested") {
   faulty_cluster group(2);
   const auto t = group[1].remote<ferry::make<tracked>>("worker0", 1);
   t.created().get();
@@ -220,13 +221,13 @@ TEST_CASE("a graceful shutdown that waits for references ends at once when anoth
   const auto before = group.faults(1).counters().failed;
   std::vector<std::jthread> graceful;
   graceful.emplace_back([&] { expect_error(errc::shutting_down, "", [&] { group[0].shutdown(true, 100s); }); });
-  graceful.emplace_back([&] {  // which may find the other one gone first, and end well
+  graceful.emplace_back([&] {  // it may find the other one gone first, and succeed
     try {
       group[1].shutdown(true, 100s);
-    } catch (const ferry::error&) {  // NOLINT(bugprone-empty-catch): or be ended
+    } catch (const ferry::error&) {  // NOLINT(bugprone-empty-catch): or be interrupted
     }
   });
-  // Until the reference has ended, which its owner never hears.
+  // Until the reference has ended; the owner never gets that control.
   await([&] { return group.faults(1).counters().failed != before; });
   const auto began = ferry::clock::now();
   for (int rank = 0; rank != 2; ++rank) group[rank].shutdown(false);
@@ -248,7 +249,7 @@ TEST_CASE("references work after a shutdown and another start, again and again")
   }
 }
 
-TEST_CASE("a graceful shutdown waits for creations, calls and chains that are under way") {
+TEST_CASE("a graceful shutdown waits for creations, calls and chains in flight") {
   std::vector<rref<int>> kept;
   cluster group(3);
   for (int i = 0; i != 20; ++i) {
@@ -260,7 +261,7 @@ TEST_CASE("a graceful shutdown waits for creations, calls and chains that are un
   for (const auto& each : kept) expect_error(errc::reference_deleted, "", [&] { (void)each.to_here(); });
 }
 
-TEST_CASE("an immediate shutdown with objects, references and creations under way leaves nothing behind") {
+TEST_CASE("an immediate shutdown with objects, references and creations in flight leaks no object") {
   {
     cluster group(3, {.graceful = false});
     std::vector<rref<tracked>> kept;

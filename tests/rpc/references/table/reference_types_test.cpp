@@ -1,4 +1,4 @@
-// What objects references lead to: types of all kinds, their bases, pointers to them, and types that are not known.
+// Types of referenced objects: types of all kinds, their bases, pointers to them, and unknown types.
 
 #include <memory>
 #include <stdexcept>
@@ -127,7 +127,7 @@ void shift(point& p, int by) { p.x += by; }
 }  // namespace reference_types_test
 using namespace reference_types_test;
 
-TEST_CASE("[row 113] the type of an object is asked for once, and later answers are the same future") {
+TEST_CASE("[row 113] the type of an object is requested once, and later queries return the same future") {
   cluster group(2);
   const any_rref any = group[0].remote<add>("worker1", 1, 2);
   any.created().get();
@@ -146,7 +146,7 @@ TEST_CASE("[row 113] the type of an object is asked for once, and later answers 
   door.reset();
 }
 
-TEST_CASE("[row 114] the type of an object whose making failed is the error of the function") {
+TEST_CASE("[row 114] the type of an object whose creation failed is the error of the function") {
   cluster group(2);
   for (const char* where : {"worker1", "worker0"}) {
     CAPTURE(where);
@@ -157,7 +157,7 @@ TEST_CASE("[row 114] the type of an object whose making failed is the error of t
   }
 }
 
-TEST_CASE("[row 116] who asks for the type of an object that is still being made waits for it") {
+TEST_CASE("[row 116] a query for the type of an object that is still being made waits for it") {
   cluster group(2);
   for (const char* where : {"worker1", "worker0"}) {
     CAPTURE(where);
@@ -173,7 +173,7 @@ TEST_CASE("[row 116] who asks for the type of an object that is still being made
   door.reset();
 }
 
-TEST_CASE("an any_rref is used as what it is, and says what it is where it is used as something else") {
+TEST_CASE("an any_rref can be used as its actual type; use as another type is an error that names both") {
   cluster group(2);
   for (const char* where : {"worker1", "worker0"}) {
     CAPTURE(where);
@@ -193,7 +193,7 @@ TEST_CASE("an any_rref is used as what it is, and says what it is where it is us
     mismatch([&] { (void)wrong.remote<&pinned::text>().to_here(); });
     if (wrong.is_owner()) mismatch([&] { (void)wrong.local_value(); });
     expect_error(errc::reference_mismatch, ferry::type_name<int>(), [&] { (void)any.as<int>().to_here(); });
-    // The reference is as good as before.
+    // The reference still works.
     CHECK(c.rpc_sync<&counter::value>() == 7);
   }
 }
@@ -220,7 +220,7 @@ TEST_CASE("references to bases: plain ones, several, abstract ones, virtual ones
     CHECK(s.rpc_sync<&square::side>() == 3.0);
     CHECK(as_shape == rref<shape>(s));
     CHECK(any_rref(as_shape).type().get() == ferry::type_name<square>());
-    // Back to what it is.
+    // Back to the actual type.
     CHECK(any_rref(as_shape).as<square>().rpc_sync<&square::side>() == 3.0);
 
     const auto b = group[0].remote<ferry::make<bottom>>(where, 42);
@@ -235,14 +235,14 @@ TEST_CASE("references to bases: plain ones, several, abstract ones, virtual ones
   }
 }
 
-TEST_CASE("functions of what a smart pointer leads to") {
+TEST_CASE("functions of a smart pointer's pointee") {
   cluster group(2);
   for (const char* where : {"worker1", "worker0"}) {
     CAPTURE(where);
     const auto s = group[0].remote<make_shape>(where, 2.0);
     CHECK(s.rpc_sync<&shape::area>() == 4.0);
     CHECK(s.rpc_sync<area_of>() == 4.0);
-    // It may lead elsewhere later.
+    // It may point elsewhere later.
     s.rpc_sync<replace>(3.0);
     CHECK(s.rpc_sync<&shape::area>() == 9.0);
     s.rpc_sync<replace>(0.0);
@@ -260,7 +260,7 @@ TEST_CASE("functions of what a smart pointer leads to") {
   }
 }
 
-TEST_CASE("a smart pointer that leads nowhere is an error, not a crash") {
+TEST_CASE("use of a null smart pointer is an error, not a crash") {
   cluster group(2);
   for (const char* where : {"worker1", "worker0"}) {
     CAPTURE(where);
@@ -284,7 +284,7 @@ TEST_CASE("objects that can only be moved, and those that cannot even be moved")
   CHECK(in_place.local_value().text() == "in place");
 }
 
-TEST_CASE("rref<void>: when a function without a result has run, and how") {
+TEST_CASE("rref<void>: completion and error of a function without a result") {
   cluster group(2);
   for (const char* where : {"worker1", "worker0"}) {
     CAPTURE(where);
@@ -320,7 +320,7 @@ TEST_CASE("functions that take the object first, by value and by reference, and 
   }
 }
 
-TEST_CASE("objects are destroyed once, when the last reference goes and no call on them runs") {
+TEST_CASE("objects are destroyed once, when the last reference has ended and no call on them runs") {
   cluster group(2);
   for (const char* where : {"worker1", "worker0"}) {
     CAPTURE(where);

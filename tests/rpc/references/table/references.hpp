@@ -1,6 +1,6 @@
 #pragma once
 
-// What the tests of references make and call.
+// Objects and functions for the tests of references.
 
 #include <atomic>
 #include <chrono>
@@ -66,18 +66,18 @@ class tracked {
 };
 int touch(const ferry::rref<tracked>& ref);
 
-/// Waits until it is so; throws after a while.
+/// Waits until the condition holds; throws after 30 s.
 template <class Condition>
 void await(Condition&& condition) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (!condition()) {
-    if (std::chrono::steady_clock::now() > limit) throw std::runtime_error("what was awaited did not happen");
+    if (std::chrono::steady_clock::now() > limit) throw std::runtime_error("the awaited condition did not become true");
     std::this_thread::yield();
   }
 }
-/// Waits until the worker's figure has that value; throws after a while.
+/// Waits until the worker's figure has that value; throws after 30 s.
 void await_figure(const ferry::worker& worker, const char* name, const std::string& value);
-/// Waits until no worker has objects, references, or anything under way between them.
+/// Waits until no worker has objects, references, or controls in flight.
 template <class Group>
 void await_no_references(Group& group) {
   for (const char* figure : {"num_owner_rrefs", "num_forks", "num_users", "num_pending_users", "num_pending_children",
@@ -88,11 +88,11 @@ void await_no_references(Group& group) {
 /// The calls that a worker has made to another (or itself), those of the library included.
 std::uint64_t calls_to(const ferry::worker& from, int to);
 
-/// A group whose messages meet faults: each worker has an injector of its own, without rules at first.
+/// A group with injected message faults: each worker has its own injector, initially without rules.
 class faulty_cluster {
  public:
   explicit faulty_cluster(int size, const std::function<void(ferry::worker_config&)>& configure = nullptr);
-  /// Heals, and shuts every worker down gracefully that still runs; an error there is a failed check.
+  /// Clears the faults and shuts down every worker that still runs gracefully; an error there is a failed check.
   ~faulty_cluster();
   faulty_cluster(const faulty_cluster&) = delete;
   faulty_cluster& operator=(const faulty_cluster&) = delete;

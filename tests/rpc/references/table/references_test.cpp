@@ -40,7 +40,7 @@ TEST_CASE("[row 92] remote to oneself") {
   CHECK(sum.to_here() == 7);
 }
 
-TEST_CASE("[row 97] functions of an object's class change it where it is") {
+TEST_CASE("[row 97] member functions change the object at its owner") {
   cluster group(2);
   for (const char* where : {"worker1", "worker0"}) {
     CAPTURE(where);
@@ -62,7 +62,7 @@ TEST_CASE("an object that can be neither moved nor sent") {
   CHECK(p.rpc_sync<&pinned::text>() == "here");
 }
 
-TEST_CASE("[row 106] what a function throws is its object's, with its type") {
+TEST_CASE("[row 106] an exception of the function becomes its object's error, with its type") {
   cluster group(2);
   for (const char* where : {"worker1", "worker0"}) {
     CAPTURE(where);
@@ -91,7 +91,7 @@ TEST_CASE("[row 108] a call returns a reference that a third worker owns") {
   CHECK(sum.to_here() == 5);
 }
 
-TEST_CASE("objects go when nobody refers to them, and figures tell") {
+TEST_CASE("objects without references are destroyed, and the figures show it") {
   cluster group(3);
   {
     const auto c = group[0].remote<ferry::make<tracked>>("worker1", 1);
@@ -106,7 +106,7 @@ TEST_CASE("objects go when nobody refers to them, and figures tell") {
 
 namespace references_test {
 
-// Writes references that nobody else holds.
+// Writes references that have no other holder.
 struct many_made {
   std::vector<rref<int>> all;
 
@@ -125,14 +125,14 @@ struct many_made {
   }
 };
 
-ferry::promise<std::string> last_words;
+ferry::promise<std::string> called_by;
 std::string last_caller() { return ferry::get_worker_info(ferry::this_call().caller()).name(); }
-class talkative {
+class calling_in_destructor {
  public:
-  talkative() = default;
-  talkative(const talkative&) = delete;
-  talkative& operator=(const talkative&) = delete;
-  ~talkative() { last_words.set_value(ferry::rpc_sync<last_caller>("worker0")); }
+  calling_in_destructor() = default;
+  calling_in_destructor(const calling_in_destructor&) = delete;
+  calling_in_destructor& operator=(const calling_in_destructor&) = delete;
+  ~calling_in_destructor() { called_by.set_value(ferry::rpc_sync<last_caller>("worker0")); }
 };
 
 std::vector<int> values_of(const many_made& made) {
@@ -142,14 +142,14 @@ std::vector<int> values_of(const many_made& made) {
 }
 }  // namespace references_test
 
-TEST_CASE("references that a serialiser makes and drops while it writes arrive each as what it is") {
-  cluster group(2);  // free functions act on worker1, which started last, or worker0: both know both
+TEST_CASE("references that a serialiser makes and drops while it writes arrive unchanged") {
+  cluster group(2);  // free functions use worker1 or worker0, whichever started last: each knows the other
   const std::vector<int> values = ferry::rpc_sync<values_of>("worker0", many_made());
   REQUIRE(values.size() == 12);
   for (int i = 0; i != 12; ++i) CHECK(values[static_cast<std::size_t>(i)] == i);
 }
 
-TEST_CASE("make_rref makes an object of the worker that is asked, and not of the current one") {
+TEST_CASE("make_rref makes an object of the worker that it is called on, not of the current one") {
   cluster group(3);
   {
     for (int rank = 0; rank != 3; ++rank) {
@@ -178,16 +178,16 @@ TEST_CASE("notify through a reference takes the options of a call") {
   CHECK(c.rpc_sync<&counter::value>() == 1);
 }
 
-TEST_CASE("what the destructor of an object calls, its owner calls") {
+TEST_CASE("calls of an object's destructor are made by its owner") {
   cluster group(3);
   for (const char* owner : {"worker1", "worker2", "worker0"}) {
-    last_words = {};
-    { const auto object = group[0].remote<ferry::make<talkative>>(owner); }
-    CHECK(last_words.get_future().get() == owner);
+    called_by = {};
+    { const auto object = group[0].remote<ferry::make<calling_in_destructor>>(owner); }
+    CHECK(called_by.get_future().get() == owner);
   }
 }
 
-TEST_CASE("who leaves alone ends its references, and its objects are lost to the others") {
+TEST_CASE("a worker that leaves alone ends its references, and its objects are lost to the others") {
   for (const bool dynamic : {true, false}) {
     CAPTURE(dynamic);
     const int before = tracked::alive();
