@@ -104,7 +104,7 @@ class Floors(Tree):
 
     def test_sources_may_include_the_class_that_their_room_is_part_of_and_headers_may_not(self):
         self.put("src/rpc/worker/worker_core.hpp", "")
-        self.put("src/rpc/calls/call.cpp", '#include "../worker/worker_core.hpp"\n')
+        self.put("src/rpc/methods/plugin.cpp", '#include "../worker/worker_core.hpp"\n')
         self.check(0)
         self.put("src/rpc/calls/call_report.hpp", '#include "../worker/worker_core.hpp"\n')
         self.check(1, "src/rpc/calls/call_report.hpp:1 includes src/rpc/worker/worker_core.hpp")
