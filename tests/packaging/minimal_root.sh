@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the consumers from installed trees inside a minimal Debian 12, as root: minimal_root.sh BUILD ROOT [KIND...]
+# Builds the consumers from installed trees inside a minimal Debian, as root: minimal_root.sh BUILD ROOT [KIND...]
 #
-# ROOT is made with debootstrap if it is not there yet, from $DEBIAN_MIRROR: a minimal system, a compiler, CMake, pkg-config,
+# ROOT is made with debootstrap if it is not there yet, of the release $DEBIAN_RELEASE (bookworm) from $DEBIAN_MIRROR: a minimal system, a compiler, CMake, pkg-config,
 # and what the documentation says that users of ferry need. It gets the tree that BUILD installs, another one with a static
 # library without CUDA devices, and the files of this checkout that the consumers are made of; nothing else of this machine
 # can be seen there. Nothing stays mounted.
@@ -13,6 +13,7 @@ shift 2
 [ "$#" -gt 0 ] || set -- pkgconfig cmake cxx23 parts static
 packages=g++,cmake,make,pkg-config,python3,libcereal-dev,libfmt-dev,doctest-dev,libssl-dev
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+release=${DEBIAN_RELEASE:-bookworm}
 
 [ "$(id -u)" -eq 0 ] || { echo "minimal_root.sh: making a root and changing into it needs root" >&2; exit 1; }
 case "$root" in / | /usr | /home | /root | /tmp) echo "minimal_root.sh: $root is no place for a root" >&2; exit 1 ;; esac
@@ -23,7 +24,7 @@ if [ ! -f "$root/.minimal-root" ]; then
   fi
   mkdir -p "$root"
   # Where the release files of a mirror are older than they may be (a snapshot), apt must be told; debootstrap does not care.
-  if ! debootstrap --variant=minbase --include="$packages" bookworm "$root" "$mirror" >"$root.log" 2>&1; then
+  if ! debootstrap --variant=minbase --include="$packages" "$release" "$root" "$mirror" >"$root.log" 2>&1; then
     tail -n 20 "$root.log" >&2
     echo "minimal_root.sh: debootstrap failed (whole output: $root.log)" >&2
     exit 1
