@@ -1,10 +1,11 @@
 // Runs fuzz targets over their seeds and the inputs of the corpus, without libFuzzer.
 //
-//   replay TARGET [FILE]...   the target's seeds, then these inputs
-//   replay TARGET FOLDER      the target's seeds, then the inputs in FOLDER/<target>, if there are any
+//   replay TARGET [FILE]...   the target's seeds, then these inputs; of FILE.tar, an archive, all that is in it
+//   replay TARGET FOLDER      the target's seeds, then the inputs of the archive FOLDER/<target>.tar
 //   replay --seeds FOLDER     writes the seeds of every target to FOLDER/<target>/<name>
 //
-// An input at which a target fails is named before the program ends.
+// An input at which a target fails is named before the program ends. An archive that is missing, damaged or empty is a
+// failure too: otherwise a corpus that was lost would pass for one in which everything is well.
 
 #include <csignal>
 #include <cstdio>
@@ -19,6 +20,7 @@
 
 #include <ferry/base/log.hpp>
 
+#include "tar.hpp"
 #include "targets.hpp"
 
 namespace {
@@ -58,27 +60,33 @@ void write_seeds(const fs::path& folder) {
 
 int run(const fuzz::target& target, std::span<const char* const> paths) {
   int seeds = 0;
-  int files = 0;
+  int inputs = 0;
   target.seeds([&](std::string_view name, fuzz::bytes content) {
     current = "seed " + std::string(name);
     target.run(content);
     ++seeds;
   });
-  const auto run_file = [&](const fs::path& path) {
-    current = path.string();
-    target.run(content_of(path));
-    ++files;
-  };
   for (const char* path : paths) {
-    if (!fs::is_directory(path)) {
-      run_file(path);
+    const fs::path file =
+        fs::is_directory(path) ? fs::path(path) / (std::string(target.name) + ".tar") : fs::path(path);
+    current = file.string();
+    const std::vector<std::byte> content = content_of(file);
+    if (file.extension() != ".tar") {
+      target.run(content);
+      ++inputs;
       continue;
     }
-    const fs::path corpus = fs::path(path) / target.name;
-    if (!fs::exists(corpus)) continue;  // nothing was found that the seeds do not reach
-    for (const auto& entry : fs::directory_iterator(corpus)) run_file(entry.path());
+    const std::vector<fuzz::tar_member> members = fuzz::read_tar(content);
+    if (members.empty()) throw std::runtime_error("there is no input in this archive");
+    for (const auto& [name, input] : members) {
+      current = file.string() + ": " + name;
+      // Without its neighbours in the archive, so that a sanitizer sees what is read beyond its end.
+      const std::vector<std::byte> alone(input.begin(), input.end());
+      target.run(alone);
+      ++inputs;
+    }
   }
-  std::printf("%s: %d seeds, %d files\n", std::string(target.name).c_str(), seeds, files);
+  std::printf("%s: %d seeds, %d inputs\n", std::string(target.name).c_str(), seeds, inputs);
   return seeds == 0 ? 1 : 0;
 }
 
@@ -100,7 +108,7 @@ int main(int count, char** arguments) {
     std::fprintf(stderr, "replay: at %s: %s\n", current.c_str(), problem.what());
     return 1;
   }
-  std::fprintf(stderr, "usage: replay TARGET [FILE|FOLDER]...\n       replay --seeds FOLDER\ntargets:");
+  std::fprintf(stderr, "usage: replay TARGET [FILE|ARCHIVE.tar|FOLDER]...\n       replay --seeds FOLDER\ntargets:");
   for (const fuzz::target* each : fuzz::all_targets()) std::fprintf(stderr, " %s", std::string(each->name).c_str());
   std::fprintf(stderr, "\n");
   return 2;

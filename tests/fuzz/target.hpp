@@ -3,7 +3,7 @@
 // What a fuzz target is. Each one decodes its input the way the library does, and checks more than that nothing breaks:
 // what was accepted must encode to the same again, and what was refused must have been refused with a ferry::error.
 //
-// A target is run by libFuzzer (entry.cpp, with clang) and, over the files of corpus/, by every compiler (replay.cpp).
+// A target is run by libFuzzer (entry.cpp, with clang) and, over the inputs of corpus/, by every compiler (replay.cpp).
 
 #include <cstddef>
 #include <cstdint>
