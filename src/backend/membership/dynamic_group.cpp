@@ -65,16 +65,16 @@ void native_core::choose_id() {
 void native_core::make_room(deadline until) {
   // A lease, as among members; without leases as long as it may take to start.
   const auto a_lease = [&] { return options_.heartbeat_interval.is_never() ? until : deadline::after(options_.lease); };
-  auto patience = a_lease();
+  auto lease_wait = a_lease();
   for (;;) {
     const membership there = log_->members();
     const worker_record* same_name = there.find(self_.name());
     const worker_record* holder = same_name;
     if (!holder && wanted_id_ != any_rank) holder = there.find(worker_id{wanted_id_});
     if (!holder) return;
-    const connect_outcome outcome = probe(*holder, std::min(patience, until));
+    const connect_outcome outcome = probe(*holder, std::min(lease_wait, until));
     const bool on_this_machine = !host_.empty() && host_ == holder->host;
-    const bool patient = !patience.expired() && !until.expired();
+    const bool patient = !lease_wait.expired() && !until.expired();
     switch (outcome.verdict) {
       case connect_verdict::gone:  // elsewhere it may be the wrong place that says so
       case connect_verdict::unknown:
@@ -100,7 +100,7 @@ void native_core::make_room(deadline until) {
     if (holder->leaving && !until.expired()) {
       (void)log_->wait(std::min(until, deadline::after(pause_for_leaving)));
       log_->catch_up();
-      patience = a_lease();
+      lease_wait = a_lease();
       continue;
     }
     if (holder->leaving) throw_still_leaving(*holder, same_name != nullptr);
@@ -178,7 +178,7 @@ void native_core::take_own(const membership_change& change) {
       }
       joined_.store(record.joined);
       if (record.suspected != 0) answer_suspicion();  // and the question is not among the entries that are left
-      return tell({member_event::kind::joined, record.who, record.incarnation, {}});
+      return report({member_event::kind::joined, record.who, record.incarnation, {}});
     case membership_change::kind::suspected: return answer_suspicion();
     case membership_change::kind::gone:
       if (gone_written_.load()) return;
@@ -192,7 +192,7 @@ void native_core::take_own(const membership_change& change) {
 }
 
 void native_core::answer_suspicion() noexcept {
-  write_down([this] { (void)log_->append(member_entry::alive(incarnation_)); }, "it lives", true);
+  write_later([this] { (void)log_->append(member_entry::alive(incarnation_)); }, "it lives", true);
 }
 
 void native_core::take_others(const membership_change& change) {
@@ -201,7 +201,7 @@ void native_core::take_others(const membership_change& change) {
   switch (change.what) {
     case membership_change::kind::joined:
       admit(record);
-      if (!record.leaving) return tell({member_event::kind::joined, record.who, record.incarnation, {}});
+      if (!record.leaving) return report({member_event::kind::joined, record.who, record.incarnation, {}});
       [[fallthrough]];
     case membership_change::kind::left: {
       if (!record.leaving || change.what == membership_change::kind::left) {
@@ -222,7 +222,7 @@ void native_core::take_others(const membership_change& change) {
         group_changes_.fetch_add(1, std::memory_order_release);
         place.live.renew(clock::now());
       }
-      return tell_end(record.who.id(), record.incarnation);
+      return report_end(record.who.id(), record.incarnation);
     }
     case membership_change::kind::lost:
       // What was before this worker joined is no loss of its own.
@@ -400,7 +400,7 @@ void native_core::tell_log_of_leaving(deadline until, int stop_level) {
 }
 
 // Its name and its id are free from now on. Its entry may stand, though it has not heard that it does.
-void native_core::tell_log_of_end() noexcept {
+void native_core::log_own_end() noexcept {
   if (!is_announced() || fenced_.load() || gone_written_.exchange(true)) return;
   deadline limit;
   {
@@ -441,7 +441,7 @@ void native_core::write_gone(incarnation_id incarnation) {
 
 void native_core::stop_following() noexcept {
   if (!log_) return;
-  tell_log_of_end();
+  log_own_end();
   if (follower_.joinable()) {
     if (const auto where = group_store()) where->close();
     follower_.join();

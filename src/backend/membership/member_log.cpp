@@ -44,7 +44,7 @@ membership member_log::members() const {
 
 std::uint64_t member_log::number_at(std::string_view key) { return to_number(where()->try_get(key).value_or("0")); }
 
-void member_log::tell(const membership_change& change) {
+void member_log::report(const membership_change& change) {
   if (change.what != membership_change::kind::none) told_(change);
 }
 
@@ -57,23 +57,23 @@ membership_change member_log::take(std::uint64_t index, const std::string& text)
         fmt::format("entry {} of the group's log in the {} was skipped: {}", index, where()->describe(), e.message()));
     members_.skip(index);
   }
-  tell(change);
+  report(change);
   seen_.store(index, std::memory_order_release);
   return change;
 }
 
 void member_log::load() {
   const std::lock_guard lock(mutex_);
-  start_again();
+  load_snapshot();
   read_new(false);  // there was no gap a moment ago
 }
 
 // From what others have put together; what differs from what was known here has changed.
-void member_log::start_again() {
+void member_log::load_snapshot() {
   for (std::optional<std::uint64_t> before;;) {
     if (const auto text = where()->try_get("members")) {
       membership there = membership::decode(*text);
-      if (there.index() > members_.index()) tell_difference(std::exchange(members_, std::move(there)));
+      if (there.index() > members_.index()) report_difference(std::exchange(members_, std::move(there)));
     }
     // All entries in one round trip.
     std::map<std::uint64_t, std::string> entries;
@@ -98,19 +98,19 @@ void member_log::start_again() {
   }
 }
 
-void member_log::tell_difference(const membership& known) {
+void member_log::report_difference(const membership& known) {
   using what = membership_change::kind;
   for (const auto& [id, record] : known.members()) {
     const worker_record* now = members_.find(record.incarnation);
     if (!now) {
-      tell({what::gone, record, {}});
+      report({what::gone, record, {}});
       continue;
     }
-    if (now->leaving && !record.leaving) tell({what::left, *now, {}});
-    if (now->suspected != 0 && now->suspected != record.suspected) tell({what::suspected, *now, {}});
+    if (now->leaving && !record.leaving) report({what::left, *now, {}});
+    if (now->suspected != 0 && now->suspected != record.suspected) report({what::suspected, *now, {}});
   }
   for (const auto& [id, record] : members_.members()) {
-    if (!known.find(record.incarnation)) tell({what::joined, record, {}});
+    if (!known.find(record.incarnation)) report({what::joined, record, {}});
   }
   seen_.store(members_.index(), std::memory_order_release);
 }
@@ -129,7 +129,7 @@ void member_log::read_new(bool look_for_gap) {
     // An entry counts if it was there before those around it were removed: a writer that was stopped for long may have
     // put one where there was one before, and may have yet to notice (append()).
     if (number_at("trimmed") >= next) {
-      start_again();
+      load_snapshot();
       continue;
     }
     for (std::size_t i = 0; i != found.size(); ++i) take(next + i, found[i]);
@@ -147,7 +147,7 @@ membership_change member_log::append(const member_entry& entry) {
     // This process may have been stopped for so long that the place is one of those that were removed.
     if (number_at("trimmed") >= next) {
       if (there == text) where()->erase(entry_key(next));
-      start_again();
+      load_snapshot();
       continue;
     }
     membership_change change = take(next, there);

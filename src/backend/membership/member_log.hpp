@@ -52,11 +52,11 @@ class member_log {
   // With mutex_ held.
   /// The next entry may be missing because there is none yet, or because it was removed, with what others made of it left.
   void read_new(bool look_for_gap);
-  void start_again();
+  void load_snapshot();
   /// Between what was `known` and the members now.
-  void tell_difference(const membership& known);
+  void report_difference(const membership& known);
   membership_change take(std::uint64_t index, const std::string& text);
-  void tell(const membership_change& change);
+  void report(const membership_change& change);
   void publish_members();
   [[nodiscard]] std::uint64_t number_at(std::string_view key);
 

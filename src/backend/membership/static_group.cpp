@@ -61,9 +61,9 @@ std::uint64_t parse_number(const std::string& text, int base, const std::string&
 constexpr std::chrono::milliseconds longest_poll_pause{50};
 
 // A long wait in the store is broken up, to look from time to time whether what it waits for can still come.
-class patience {
+class growing_wait {
  public:
-  explicit patience(deadline until) : until_(until) {}
+  explicit growing_wait(deadline until) : until_(until) {}
   /// How long to wait at once: longer and longer, up to a second, since a group may wait for a slow member for hours.
   timeout next() {
     const auto slice = std::exchange(slice_, std::min<std::chrono::nanoseconds>(2 * slice_, std::chrono::seconds(1)));
@@ -176,7 +176,7 @@ void native_core::form_static(deadline until) {
 }
 
 void native_core::wait_for_ready(deadline until) {
-  for (patience wait(until);;) {
+  for (growing_wait wait(until);;) {
     try {
       return store_->wait("all_ready", wait.next());
     } catch (const error& e) {
@@ -239,7 +239,7 @@ std::vector<std::string> native_core::all_ranks(std::string_view prefix) const {
 // Waits for `keys`, which are there once every rank has written its own under `prefix`.
 std::vector<std::string> native_core::get_all(const std::vector<std::string>& keys, std::string_view prefix,
                                               deadline until) {
-  for (patience wait(until);;) {
+  for (growing_wait wait(until);;) {
     try {
       return store_->get(keys, wait.next());
     } catch (const error& e) {
@@ -278,7 +278,7 @@ void native_core::read_peers(deadline until) {
   check_devices_of(records);
   for (worker_record& each : records) {
     const peer& admitted = admit(std::move(each));
-    tell({member_event::kind::joined, admitted.record.who, admitted.record.incarnation, {}});
+    report({member_event::kind::joined, admitted.record.who, admitted.record.incarnation, {}});
   }
   peers_known_.store(true, std::memory_order_release);
 }
@@ -317,7 +317,7 @@ std::string native_core::sum_of_round(int round, deadline until) {
   const std::string prefix = fmt::format("round/{}/", round);
   const std::string sum = prefix + "sum";
   peer* watched = nullptr;
-  for (patience wait(until);;) {
+  for (growing_wait wait(until);;) {
     if (fenced_.load(std::memory_order_acquire)) throw_error(errc::fenced, fence_reason_);
     check_still_leaving(1);
     int first = 0;

@@ -110,7 +110,7 @@ bool native_core::run_in_time(std::function<void()> action, deadline until, cons
   return true;
 }
 
-void native_core::write_down(std::function<void()> write, std::string what, bool urgent) noexcept {
+void native_core::write_later(std::function<void()> write, std::string what, bool urgent) noexcept {
   try {
     {
       std::lock_guard lock(members_mutex_);

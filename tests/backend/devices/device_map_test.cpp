@@ -93,7 +93,7 @@ TEST_CASE("two sources of one target are refused in one map, and noticed later w
   const device_map& both = config.device_maps.at("worker1");
   CHECK(both.size() == 2);
   CHECK_FALSE(both.is_one_to_one());
-  expect_error(errc::invalid_argument, "{cuda:0: cuda:1, cuda:1: cuda:1} has no way back: cuda:0 and cuda:1",
+  expect_error(errc::invalid_argument, "{cuda:0: cuda:1, cuda:1: cuda:1} has no inverse: cuda:0 and cuda:1",
                [&] { (void)both.inverse(); });
   CHECK(device_map::merged({{gpu(1), gpu(1)}, {gpu(0), gpu(1)}}) == both);
   expect_error(errc::invalid_argument, "leads to", [] {

@@ -116,6 +116,6 @@ TEST_CASE("a lease runs from the last sign of life") {
 }
 
 TEST_CASE("a tick that comes late by more than an interval says that this process slept") {
-  CHECK_FALSE(overslept(start, start + 500ms, rules));
-  CHECK(overslept(start, start + 501ms, rules));
+  CHECK_FALSE(was_stalled(start, start + 500ms, rules));
+  CHECK(was_stalled(start, start + 501ms, rules));
 }
