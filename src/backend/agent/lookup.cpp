@@ -47,16 +47,16 @@ located_worker native_core::locate(std::string_view name, deadline until) const 
   const peer* found = look_up(
       until, [&] { return peers_.find(name); }, read);
   if (!found) {
-    constexpr std::size_t told = 8;
+    constexpr std::size_t listed = 8;
     std::string known;
     const auto all = workers();
-    for (std::size_t i = 0; i != std::min(all.size(), told); ++i)
+    for (std::size_t i = 0; i != std::min(all.size(), listed); ++i)
       known += fmt::format("{}'{}'", i == 0 ? "" : ", ", all[i].name());
-    throw_error(
-        errc::unknown_worker,
-        fmt::format("{} could not find destination '{}': no worker of the group has that name; there {} {}{}{}",
-                    to_string(self_), name, all.size() == 1 ? "is only" : "are", known,
-                    all.size() > told ? fmt::format(" and {} more", all.size() - told) : "", read ? "" : no_answer));
+    throw_error(errc::unknown_worker,
+                fmt::format("{} could not find destination '{}': no worker of the group has that name; there {} {}{}{}",
+                            to_string(self_), name, all.size() == 1 ? "is only" : "are", known,
+                            all.size() > listed ? fmt::format(" and {} more", all.size() - listed) : "",
+                            read ? "" : no_answer));
   }
   {
     std::lock_guard lock(found->mutex);

@@ -192,7 +192,7 @@ class native_core final : public link_owner,
   bool run_in_time(std::function<void()> action, deadline until, const std::function<bool()>& unwanted = nullptr);
   /// Writes something in the background and retries until the store accepts it; `what` is for log messages.
   void write_later(std::function<void()> write, std::string what, bool urgent = false) noexcept;
-  void write_all_down() noexcept;
+  void write_pending() noexcept;
 
   // Dynamic groups (dynamic_group.cpp).
   void form_dynamic(deadline until);
@@ -218,7 +218,7 @@ class native_core final : public link_owner,
   /// Asks in the log whether a member lives that this worker has never reached; reads its answer.
   void ask_log(peer& whom, incarnation_id incarnation) noexcept;
   void read_answer(peer& whom, incarnation_id incarnation) noexcept;
-  void tell_log_of_leaving(deadline until, int stop_level);
+  void log_own_leave(deadline until, int stop_level);
   void log_own_end() noexcept;
   void stop_following() noexcept;
   void wake_waiting() const noexcept;

@@ -45,7 +45,7 @@ membership member_log::members() const {
 std::uint64_t member_log::number_at(std::string_view key) { return to_number(where()->try_get(key).value_or("0")); }
 
 void member_log::report(const membership_change& change) {
-  if (change.what != membership_change::kind::none) told_(change);
+  if (change.what != membership_change::kind::none) observer_(change);
 }
 
 membership_change member_log::take(std::uint64_t index, const std::string& text) {
@@ -65,10 +65,10 @@ membership_change member_log::take(std::uint64_t index, const std::string& text)
 void member_log::load() {
   const std::lock_guard lock(mutex_);
   load_snapshot();
-  read_new(false);  // there was no gap a moment ago
+  read_new(false);  // the snapshot was just loaded
 }
 
-// From what others have put together; what differs from what was known here has changed.
+// Loads the snapshot that other members have published, and reports what differs from what was known here.
 void member_log::load_snapshot() {
   for (std::optional<std::uint64_t> before;;) {
     if (const auto text = where()->try_get("members")) {
@@ -80,7 +80,7 @@ void member_log::load_snapshot() {
     for (store_entry& each : where()->list("log/")) {
       entries.emplace(to_number(std::string_view(each.key).substr(4)), std::move(each.value));
     }
-    // Where entries were removed meanwhile there may be one of a writer that has yet to notice (append()).
+    // Among removed entries there may be a new one of a writer that has yet to detect the removal (append()).
     if (number_at("trimmed") > members_.index()) {
       if (before == members_.index()) {
         throw_error(errc::malformed,
@@ -126,8 +126,8 @@ void member_log::read_new(bool look_for_gap) {
     std::vector<std::string> found;
     while (auto text = where()->try_get(entry_key(next + found.size()))) found.push_back(*std::move(text));
     if (found.empty() && !look_for_gap) return;
-    // An entry counts if it was there before those around it were removed: a writer that was stopped for long may have
-    // put one where there was one before, and may have yet to notice (append()).
+    // An entry counts only if those around it had not been removed before: a writer that was suspended for long may
+    // have written one in place of a removed entry, and has yet to detect that (append()).
     if (number_at("trimmed") >= next) {
       load_snapshot();
       continue;
@@ -141,10 +141,10 @@ membership_change member_log::append(const member_entry& entry) {
   const std::string text = entry.encode();
   const std::lock_guard lock(mutex_);
   for (;;) {
-    read_new(false);  // a gap shows below
+    read_new(false);  // a gap is detected below
     const std::uint64_t next = members_.index() + 1;
     const std::string there = where()->compare_set(entry_key(next), "", text);
-    // This process may have been stopped for so long that the place is one of those that were removed.
+    // This process may have been suspended for so long that its place in the log has already been trimmed.
     if (number_at("trimmed") >= next) {
       if (there == text) where()->erase(entry_key(next));
       load_snapshot();
@@ -152,13 +152,13 @@ membership_change member_log::append(const member_entry& entry) {
     }
     membership_change change = take(next, there);
     if (there != text) continue;
-    try {  // the entry stands, whatever becomes of these
+    try {  // the entry stands, even if these writes fail
       where()->set("tail", std::to_string(next));
       if (next % snapshot_interval == 0) publish_members();
     } catch (const error& e) {
       log(log_level::warning,
-          fmt::format("entry {} of the group's log in the {} was written, but what goes with it was not: {}", next,
-                      where()->describe(), e.message()));
+          fmt::format("entry {} of the group's log in the {} was written, but the keys that depend on it were not: {}",
+                      next, where()->describe(), e.message()));
     }
     return change;
   }
@@ -173,7 +173,7 @@ void member_log::publish_members() {
   const std::string before = where()->try_get("trimmed").value_or("");
   if (to_number(before) >= last) return;
   if (where()->compare_set("trimmed", before, std::to_string(last)) != std::to_string(last))
-    return;  // another one does it
+    return;  // another member does it
   for (std::uint64_t index = to_number(before) + 1; index <= last; ++index) where()->erase(entry_key(index));
 }
 
