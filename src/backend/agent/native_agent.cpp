@@ -378,7 +378,7 @@ void native_core::close() noexcept {
       break;
     }
   }
-  // Until here peers that connect are told that this worker is leaving, not that it has terminated.
+  // Until here peers that connect get the error that this worker is leaving, not that it has terminated.
   stop_listening();
   stop_following();
   {

@@ -42,7 +42,7 @@ tcp_store client_with(std::uint16_t port, const std::string& secret) {
 }
 errc failure(std::uint16_t port, const std::string& secret, std::string& text) {
   const auto kind = kind_of([&] { (void)client_with(port, secret); }, &text);
-  for (const auto& told : {right, wrong}) CHECK_FALSE(contains(text, told));
+  for (const auto& each : {right, wrong}) CHECK_FALSE(contains(text, each));
   return kind;
 }
 

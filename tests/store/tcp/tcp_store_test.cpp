@@ -59,9 +59,9 @@ TEST_CASE("an unreachable store is named with the time waited and the reason") {
   CHECK(kind_of([&] { client_of(port, 500ms); }, &text) == ferry::errc::store_unreachable);
   CHECK(contains(text, "127.0.0.1:" + std::to_string(port)));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-  const double told = ferry_test::seconds_behind("waited ", text);
-  CHECK_MESSAGE(told > 0, text);
-  CHECK_MESSAGE(told <= took.count() + 0.001, text);  // rounded
+  const double reported = ferry_test::seconds_behind("waited ", text);
+  CHECK_MESSAGE(reported > 0, text);
+  CHECK_MESSAGE(reported <= took.count() + 0.001, text);  // rounded
   CHECK(contains(text, "refused"));
   CHECK(kind_of([&] { tcp_store({.host = "no-such-host.invalid", .port = 1, .limit = 30ms}); }, &text) ==
         ferry::errc::store_unreachable);
