@@ -44,7 +44,7 @@ void native_core::form_dynamic(deadline until) {
     make_room(until);
     choose_id();
     check_devices_fit();
-    // Other workers may read this worker's entry, and connect, before it knows its place in the order; and one that
+    // Other workers may read this worker's entry, and connect, before it has read its place in the order; and one that
     // looks for a predecessor may find it as soon as it listens.
     announced_.store(~std::uint64_t{0});
     listen();

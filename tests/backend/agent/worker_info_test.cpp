@@ -48,7 +48,7 @@ TEST_CASE("worker_info is a value: equality, hash, text") {
   CHECK(set.size() == 2);
 }
 
-TEST_CASE("[row 1] a worker knows itself and looks up the others; an unknown destination is an error") {
+TEST_CASE("[row 1] a worker has its own info and looks up the others; an unknown destination is an error") {
   cluster group(3);
   group.each([](ferry::worker& self) {
     const int rank = self.id().value;
