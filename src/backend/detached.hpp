@@ -10,7 +10,7 @@
 
 namespace ferry::inline v0::detail {
 
-/// Runs `action` on a thread that may block. What it throws is logged.
+/// Runs `action` on a thread that may block. Logs what it throws.
 template <class Action>
 void run_detached(reactor& loop, Action action) {
   struct item : work {

@@ -24,7 +24,7 @@ inline void put_string(std::string& out, std::string_view text) {
   out += text;
 }
 
-/// Reads fields from bytes that it does not own. Throws errc::malformed when they end too early.
+/// Reads fields from bytes that it does not own. Throws errc::malformed when the bytes end too early.
 class field_reader {
  public:
   explicit field_reader(std::string_view bytes) noexcept : left_(bytes) {}

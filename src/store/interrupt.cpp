@@ -24,7 +24,7 @@ interrupt::interrupt() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
 // The counter is never read, so the descriptor stays readable for all present and future waits.
 void interrupt::raise() noexcept {
   const std::uint64_t one = 1;
-  // Fails only if the counter is at its end, and then the descriptor is readable already.
+  // Fails only if the counter is at its maximum, and then the descriptor is readable already.
   [[maybe_unused]] const auto written = ::write(event_.get(), &one, sizeof(one));
 }
 

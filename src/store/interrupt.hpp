@@ -1,6 +1,6 @@
 #pragma once
 
-// Waits on descriptors that another thread can end.
+// Waits on descriptors that another thread can interrupt.
 
 #include <ferry/base/time.hpp>
 
@@ -31,7 +31,7 @@ class unique_fd {
   int fd_ = -1;
 };
 
-/// Once raised, stays raised; every wait on it ends. Thread-safe.
+/// Once raised, stays raised; ends every wait on it. Thread-safe.
 class interrupt {
  public:
   /// Throws errc::system_failure.
@@ -43,7 +43,7 @@ class interrupt {
 
   enum class outcome { ready, expired, interrupted };
   /// Waits until `fd` (-1: none) has one of `events` (poll's), the deadline passes, or the interrupt is raised, which
-  /// wins.
+  /// takes precedence.
   [[nodiscard]] outcome wait(int fd, short events, deadline until) const;
   /// Waits for `pause`, but not beyond `until`: expired, or interrupted.
   [[nodiscard]] outcome sleep(std::chrono::nanoseconds pause, deadline until) const;

@@ -87,7 +87,7 @@ bool spells_loopback(const std::string& host) {
 
 resolution resolve_host(const std::string& host, std::uint16_t port, const interrupt& stop, deadline until) {
   if (const auto literal = parse_address(host, port)) return {{*literal}, {}};
-  // getaddrinfo has no deadline of its own, and may take half a minute when a name server does not answer.
+  // getaddrinfo has no deadline, and may take half a minute if a name server does not answer.
   struct shared {
     std::mutex mutex;
     resolution result;
@@ -111,7 +111,7 @@ resolution resolve_host(const std::string& host, std::uint16_t port, const inter
 
 std::optional<net_address> routed_address(int family) {
   // Connecting a datagram socket sends nothing; it makes the kernel choose the source address. The targets are
-  // addresses reserved for documentation, so they are routed as any far host is.
+  // addresses reserved for documentation, so they are routed like any remote host.
   const auto target = parse_address(family == AF_INET ? "192.0.2.1" : "2001:db8::1", 9);
   const unique_fd socket(::socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!target || !socket || ::connect(socket.get(), target->raw(), target->size) != 0) return std::nullopt;

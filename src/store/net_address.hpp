@@ -27,21 +27,21 @@ struct net_address {
   void set_port(std::uint16_t port) noexcept;
 };
 
-/// The address that `host` spells ("10.0.0.1", "fe80::1%eth0"), if it is not a name.
+/// Parses `host` as an address ("10.0.0.1", "fe80::1%eth0"); nothing if it is a name.
 std::optional<net_address> parse_address(const std::string& host, std::uint16_t port);
 
-/// True for "localhost" and loopback addresses: what can only be meant for this machine.
+/// True for "localhost" and loopback addresses: a host that can only be this machine.
 bool spells_loopback(const std::string& host);
 
 struct resolution {
   std::vector<net_address> addresses;
   std::string problem;  ///< why there are none
 };
-/// Looks a name up, no longer than `until`; a lookup that takes longer is left to end by itself. Empty addresses with a
+/// Resolves a name, waiting no longer than `until`; a slower lookup continues in the background. Empty addresses with a
 /// problem if it failed, expired or was interrupted.
 resolution resolve_host(const std::string& host, std::uint16_t port, const interrupt& stop, deadline until);
 
-/// The address from which this machine would send to the outside, in `family`; nothing if it has no route.
+/// The source address, in `family`, of this machine's traffic to remote hosts; nothing if it has no route.
 std::optional<net_address> routed_address(int family);
 
 /// "host:port", with brackets around an IPv6 address.

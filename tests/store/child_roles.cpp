@@ -1,4 +1,4 @@
-// What the child processes of the tests do; skipped unless asked for by name.
+// The roles of child processes in the tests; skipped unless selected by name.
 
 #include <csignal>
 #include <string>

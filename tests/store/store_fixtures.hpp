@@ -1,6 +1,6 @@
 #pragma once
 
-// The stores under test. A fixture is one store; open() gives a handle on it, as another worker would have.
+// The stores under test. A fixture is one store; open() returns a handle on it, as another worker would have.
 
 #include <atomic>
 #include <cstdlib>
@@ -26,10 +26,10 @@ using namespace ferry::test_kit;
 
 using ferry_test::temporary_directory;
 
-/// Opens what another process named by its fixture's location().
+/// Opens the store that another process named by its fixture's location().
 inline std::shared_ptr<ferry::store> open_any_location(const std::string& location);
 
-/// One that other processes can open.
+/// A store that other processes can open.
 struct shared_fixture : store_fixture {
   static std::shared_ptr<ferry::store> open_location(const std::string& location) {
     return open_any_location(location);
@@ -77,7 +77,7 @@ inline std::shared_ptr<ferry::store> open_any_location(const std::string& locati
     return std::make_shared<ferry::tcp_store>(
         ferry::tcp_store_options{.host = "127.0.0.1", .port = static_cast<std::uint16_t>(std::stoi(rest))});
   }
-  throw std::runtime_error("no store is called " + location);
+  throw std::runtime_error("unknown store location " + location);
 }
 
 }  // namespace store_test

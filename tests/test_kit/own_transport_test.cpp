@@ -1,5 +1,5 @@
-// What a transport's author writes: the conformance suites over a transport that is no part of ferry. Uses only what is
-// installed.
+// The tests that the author of a transport writes: the conformance suites over a transport that is not part of ferry.
+// Uses only installed files.
 
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
@@ -27,5 +27,5 @@ struct backend_under_test {
 
 }  // namespace
 
-TEST_CASE("a transport of one's own conforms") { ferry::test_kit::transport_conformance<packet_under_test>(); }
+TEST_CASE("a custom transport conforms") { ferry::test_kit::transport_conformance<packet_under_test>(); }
 TEST_CASE("a backend over it conforms") { ferry::test_kit::backend_conformance<backend_under_test>(); }

@@ -1,7 +1,7 @@
 #pragma once
 
-// Backends: what makes the agent of a worker. Each is a specialisation of backend_traits; the set a program is built with
-// is a type, and one of it is picked by name at run time.
+// Backends: each creates the agent of a worker and is a specialisation of backend_traits. The set that a program is
+// built with is a type; one of them is selected by name at run time.
 
 #include <array>
 #include <concepts>
@@ -24,7 +24,7 @@ namespace ferry::inline v0 {
 ///   static options_type construct_options(ferry::rpc_options base);
 ///   static std::unique_ptr<ferry::agent> init(std::shared_ptr<ferry::store>, const ferry::worker_config&,
 ///                                             const options_type&);
-/// init() makes the agent, which has not joined its group yet: agent::join does. An options_type that says
+/// init() creates the agent, which has not joined its group yet: agent::join does. An options_type with
 /// `using backend = my_backend;` lets init_rpc(config, my_options{...}) find its backend.
 template <class Tag>
 struct backend_traits;
@@ -66,7 +66,7 @@ template <class... Tags>
 struct backend_list;
 
 namespace detail {
-/// Instantiated for a tag, says in a sentence what keeps it from being a backend.
+/// Instantiated for a tag, reports why it is not a backend.
 template <class Tag>
 struct backend_diagnosis {
   static constexpr bool there = has_backend_traits<Tag>;
@@ -169,7 +169,7 @@ template <class... Tags>
   return ((backend_traits<Tags>::name == name) || ...);
 }
 
-/// The options of a backend, made from those that every backend understands; to be changed and given to init_rpc.
+/// The options of a backend, made from the common ones; change them and pass them to init_rpc.
 template <class Backend>
 [[nodiscard]] auto construct_rpc_backend_options(rpc_options base = {}) {
   static_assert(sizeof(detail::backend_diagnosis<Backend>) != 0);
@@ -186,7 +186,7 @@ struct native_options : rpc_options {
 };
 
 namespace detail {
-/// `devices`: that the worker has; the group's device maps are checked against it.
+/// `devices`: those of the worker; the group's device maps are checked against them.
 std::unique_ptr<agent> make_native_agent(std::shared_ptr<store> group_store, const worker_config& config,
                                          const rpc_options& options, std::vector<transport_factory> transports,
                                          device_counts devices = local_device_counts());

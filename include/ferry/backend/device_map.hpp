@@ -16,7 +16,8 @@
 
 namespace ferry::inline v0 {
 
-/// A device as people write it: a device, its name ("cpu", "cuda:1"), or the number of a CUDA device. Used as a parameter.
+/// A device as users write it: a device, its name ("cpu", "cuda:1"), or the number of a CUDA device. Used as a
+/// parameter.
 class device_spec {
  public:
   /// Throws errc::bad_device if its index is negative.
@@ -48,8 +49,8 @@ struct device_pair {
   friend bool operator==(const device_pair&, const device_pair&) noexcept = default;
 };
 
-/// From devices of one worker to devices of another. Value type, ordered by the source. A source has one target; a target has one
-/// source, too, unless two maps were merged that do not fit together, which is found out when the group forms.
+/// From devices of one worker to devices of another. Value type, ordered by the source. A source has one target; a
+/// target has one source, unless two maps were merged that conflict, which is detected when the group forms.
 ///
 ///     device_map{{"cuda:0", "cuda:1"}, {"cuda:1", "cuda:0"}}          device_map{{0, 1}, {1, 0}}
 class device_map {
@@ -58,16 +59,16 @@ class device_map {
   /// Throws errc::invalid_argument if a source is given two targets, or a target two sources; the same pair may come twice.
   device_map(std::initializer_list<device_pair> entries);
   explicit device_map(const std::vector<device_pair>& entries);
-  /// What comes of merging maps of one entry each: throws as merge() does.
+  /// Merges maps of one entry each: throws as merge() does.
   [[nodiscard]] static device_map merged(std::vector<device_pair> entries);
 
-  /// Adds the entries of `more`. Throws errc::invalid_argument if a source has another target already; then nothing changes. Two
-  /// sources of one target are not noticed here.
+  /// Adds the entries of `more`. Throws errc::invalid_argument if a source has another target already; then nothing
+  /// changes. Does not detect two sources of one target.
   void merge(const device_map& more);
 
-  /// Where it leads from there; null: nowhere.
+  /// The target of `from`; null: none.
   [[nodiscard]] const device* find(device from) const noexcept;
-  /// The way back. Throws errc::invalid_argument unless the map is one-to-one.
+  /// The inverse map. Throws errc::invalid_argument unless the map is one-to-one.
   [[nodiscard]] device_map inverse() const;
   [[nodiscard]] bool is_one_to_one() const;
 
@@ -84,12 +85,12 @@ class device_map {
 /// "{cpu: cpu, cuda:0: cuda:1}"
 std::string to_string(const device_map& map);
 
-/// By the name of the worker that a map leads to.
+/// By the name of the target worker.
 using device_map_table = std::map<std::string, device_map, std::less<>>;
 
 /// How many devices of each kind a process has; the CPU is not counted.
 using device_counts = std::map<device_kind, int>;
-/// Of this process: CUDA devices, and those of the kinds that it has registered. Creates nothing on a device. Thread-safe.
+/// Of this process: CUDA devices, and those of registered kinds. Creates nothing on a device. Thread-safe.
 [[nodiscard]] device_counts local_device_counts();
 
 namespace detail {
@@ -97,7 +98,7 @@ namespace detail {
 void add_device_map(device_map_table& maps, std::string_view worker, const device_map& map);
 /// Throws errc::invalid_argument if the CPU is among them.
 std::vector<device> declared_devices(std::initializer_list<device_spec> devices);
-/// Throws errc::invalid_argument for what no group takes, whoever is in it.
+/// Throws errc::invalid_argument for what is invalid in every group.
 void check_device_options(const device_map_table& maps, const std::vector<device>& devices);
 }  // namespace detail
 

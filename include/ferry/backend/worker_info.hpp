@@ -1,6 +1,6 @@
 #pragma once
 
-// Who takes part in a group.
+// The identity of a worker.
 
 #include <cstdint>
 #include <functional>
@@ -17,7 +17,7 @@ class worker_info {
  public:
   static constexpr std::size_t max_name = 127;
 
-  /// An empty one, to be assigned to.
+  /// An empty one, to be assigned to later.
   worker_info() = default;
   /// Throws errc::invalid_argument unless the name is non-empty, shorter than 128 characters and made of A-Z a-z 0-9 - _ :
   /// and the id is 0..32767.

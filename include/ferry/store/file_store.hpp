@@ -8,14 +8,14 @@
 namespace ferry::inline v0 {
 
 /// A store in one file, shared by all processes that open it: an append-only log of checksummed records
-/// (docs/protocol.md, "File store"). Writers take turns by flock, so the file must lie on a local file system or on one
+/// (docs/protocol.md, "File store"). Writers lock it with flock, so the file must be on a local file system or on one
 /// that supports flock between hosts (NFS since version 3). A process that is killed while it writes leaves a torn
-/// record, which the next writer cuts off. The file stays when the stores are gone: a group needs a fresh path, else it
-/// finds the keys of the one before.
+/// record, which the next writer truncates. The file remains after the stores are destroyed: a group needs a fresh
+/// path, else it finds the keys of the previous one.
 class file_store final : public store {
  public:
   /// Opens `path`, creating the file if it does not exist. Throws errc::store_unreachable if it cannot be opened (the
-  /// text has the path and the reason), errc::store_failed if it is no store file or is damaged,
+  /// text has the path and the reason), errc::store_failed if it is not a store file or is damaged,
   /// errc::version_mismatch, errc::store_timeout if another process keeps it locked for longer than `limit` (unset: the
   /// default timeout).
   explicit file_store(const std::string& path, timeout limit = {},

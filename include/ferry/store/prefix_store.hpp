@@ -7,15 +7,15 @@
 
 namespace ferry::inline v0 {
 
-/// Another store seen through a key prefix: what it writes under "a" lies in the wrapped store under "<prefix>/a".
-/// close(), drain(), admit_no_more() and local_address() are those of the wrapped store; the default timeout is its own.
+/// A view of another store through a key prefix: key "a" is stored in the wrapped store as "<prefix>/a". close(),
+/// drain(), admit_no_more() and local_address() are those of the wrapped store; the default timeout is its own.
 class prefix_store final : public store {
  public:
   /// errc::invalid_argument if `wrapped` is null or `prefix` empty.
   prefix_store(std::string_view prefix, std::shared_ptr<store> wrapped);
 
   [[nodiscard]] const std::shared_ptr<store>& wrapped() const noexcept { return wrapped_; }
-  /// With the slash.
+  /// Including the slash.
   [[nodiscard]] const std::string& prefix() const noexcept { return prefix_; }
 
   void close() noexcept override;

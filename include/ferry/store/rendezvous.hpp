@@ -12,18 +12,18 @@
 
 namespace ferry::inline v0 {
 
-/// What a worker knows before it meets the others.
+/// What a worker is configured with before it meets the others.
 struct rendezvous_options {
-  /// "env://" (also meant by an empty text), "tcp://host:port" with IPv6 addresses in brackets, "file:///path", each
+  /// "env://" (the default for an empty text), "tcp://host:port" with IPv6 addresses in brackets, "file:///path", each
   /// optionally with "?rank=0&world_size=2".
   std::string init_method = "env://";
   std::optional<int> rank = std::nullopt;
   std::optional<int> world_size = std::nullopt;
-  bool dynamic = false;   ///< the group has no fixed size: world_size may stay unknown, and WORLD_SIZE is not read
-  bool any_size = false;  ///< the same if nobody gives a size
-  bool any_rank = false;  ///< the group will give one: none is looked for, and this process serves no store
+  bool dynamic = false;   ///< the group has no fixed size: world_size may stay unset, and WORLD_SIZE is not read
+  bool any_size = false;  ///< the same if no size is given anywhere
+  bool any_rank = false;  ///< the group will assign a rank: none is looked up, and this process serves no store
   timeout limit = {};     ///< for reaching the store; unset: five minutes
-  /// What clients and server of a tcp store must both know; empty: as the environment says (base/secret.hpp).
+  /// The secret shared by clients and server of a tcp store; empty: as the environment says (base/secret.hpp).
   std::string secret = {};
   /// Rank 0 may serve the store to other machines without a secret; so may the environment.
   bool allow_unauthenticated = false;
@@ -31,7 +31,7 @@ struct rendezvous_options {
 
 struct rendezvous_result {
   std::shared_ptr<ferry::store> store;
-  std::optional<int> rank;        ///< set unless any will do
+  std::optional<int> rank;        ///< set unless any_rank
   std::optional<int> world_size;  ///< set unless the group is dynamic
 };
 

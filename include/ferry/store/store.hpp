@@ -98,12 +98,12 @@ class store {
   /// thread.
   virtual void close() noexcept = 0;
 
-  /// Blocks while others still need this process for the store: in the process that serves a tcp store, until every
-  /// other client has disconnected. False if that was not so in time. Other stores return true at once.
+  /// Blocks while other processes still need this one for the store: in the process that serves a tcp store, until
+  /// every other client has disconnected. False at the deadline. Other stores return true at once.
   virtual bool drain(timeout limit = {});
 
-  /// In the process that serves a tcp store: clients that are not connected yet are refused from now on, as if nobody served
-  /// it any more. Other stores, and servers with another owner, go on as before.
+  /// In the process that serves a tcp store: refuses clients that are not connected yet from now on, as if the server
+  /// had stopped. Other stores, and servers with another owner, are not affected.
   virtual void admit_no_more() noexcept {}
 
   /// The IP address, as text, under which other workers can reach this process, as learnt from the connection to the
@@ -113,12 +113,12 @@ class store {
   /// What the store is, for messages: "tcp store 10.0.0.1:29500".
   [[nodiscard]] virtual std::string describe() const = 0;
 
-  /// How long a call without a limit of its own may take; five minutes unless set.
+  /// Time limit of a call without its own; five minutes unless set.
   [[nodiscard]] timeout default_timeout() const noexcept { return default_timeout_.load(std::memory_order_relaxed); }
   /// errc::invalid_argument if `value` is not set.
   void set_default_timeout(timeout value);
 
-  /// The longest value that the store takes.
+  /// The longest value that the store accepts.
   [[nodiscard]] std::size_t max_value_bytes() const noexcept {
     return max_value_bytes_.load(std::memory_order_relaxed);
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-// How an init method's scheme becomes a store: the built-in schemes, and the seam for others.
+// Maps an init method's scheme to a store: the built-in schemes, and the extension point for others.
 
 #include <array>
 #include <concepts>
@@ -17,7 +17,7 @@
 
 namespace ferry::inline v0 {
 
-/// An init method taken apart: "<scheme>://<location>?<query>".
+/// A parsed init method: "<scheme>://<location>?<query>".
 struct rendezvous_request {
   std::string init_method;  ///< the whole text, for messages
   std::string location;
@@ -25,7 +25,7 @@ struct rendezvous_request {
   std::optional<int> rank;
   std::optional<int> world_size;
   bool dynamic = false;   ///< the group has no fixed size
-  bool any_rank = false;  ///< none is needed: the group will give one
+  bool any_rank = false;  ///< none is needed: the group will assign one
   deadline until;
   std::string secret;  ///< of the group; empty: none
   bool allow_unauthenticated = false;
@@ -91,7 +91,7 @@ constexpr bool all_differ(const std::array<store_scheme, Count>& schemes) {
 
 }  // namespace detail
 
-/// The schemes that a rendezvous knows, as a type. Two of one name do not compile.
+/// The schemes that a rendezvous supports, as a type. Two of one name do not compile.
 template <class... Tags>
 struct store_list {
   static constexpr std::array<detail::store_scheme, sizeof...(Tags)> schemes = {detail::make_store_scheme<Tags>()...};

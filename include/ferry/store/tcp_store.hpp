@@ -10,21 +10,23 @@
 
 namespace ferry::inline v0 {
 
-/// Bounds of a tcp_store_server. Each is checked before memory is taken for what it bounds.
+/// Bounds of a tcp_store_server. Each is checked before the memory is allocated.
 struct tcp_store_limits {
   std::size_t max_value_bytes = store::default_max_value_bytes;  ///< of one value; at most 1 GiB
   std::size_t max_total_bytes = std::size_t{1} << 30U;           ///< of all keys and values
-  std::size_t max_connections = 16384;                           ///< of clients; a further one is told so and closed
-  /// How long a peer may take to send its hello or the rest of a message, or to take a reply, before it is dropped.
+  std::size_t max_connections = 16384;                           ///< of clients; a further one gets an error reply and
+                                                                 ///< is closed
+  /// How long a peer may take to send its hello or the rest of a message, or to accept a reply, before it is dropped.
   std::chrono::milliseconds message_timeout = std::chrono::seconds(30);
-  /// The same for its hello, and the proof of the secret where there is one.
+  /// The same for its hello, and for the proof of the secret if there is one.
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(10);
 };
 
-/// Who may use a tcp_store_server.
+/// Access control of a tcp_store_server.
 struct tcp_store_access {
-  std::string secret = {};  ///< clients must prove that they know it; empty: they must have none
-  /// Other machines may reach it without a secret: then all who do can read and write the store.
+  std::string secret = {};  ///< clients must prove knowledge of it; empty: clients must have none
+  /// Allows access by other machines without a secret: any process that reaches the server can then read and write the
+  /// store.
   bool allow_unauthenticated = false;
 };
 
@@ -37,16 +39,17 @@ enum class status : std::uint8_t;
 }
 }  // namespace detail
 
-/// Serves a key-value store to tcp_store clients, from one thread that sleeps when there is nothing to do. The content
-/// lives as long as the server. The bytes on the wire are specified in docs/protocol.md, "Store".
+/// Serves a key-value store to tcp_store clients, from one thread that sleeps when idle. The content lives as long as
+/// the server. The wire format is specified in docs/protocol.md, "Store".
 class tcp_store_server {
  public:
   /// Listens on `port` of `host`; port 0 takes any free one. A host that is loopback ("localhost", 127.0.0.1, ::1) or
-  /// another IP address of this machine is the only address listened on; anything else (a name, an address that others
-  /// translate to this machine) means all addresses. If this process serves that host and port already, the same server
-  /// is returned and `limits` is ignored. Throws errc::address_in_use, errc::bad_address, errc::system_failure, all of
-  /// which name host and port; errc::authentication_required if that is beyond loopback and `access` gives neither secret
-  /// nor permission; errc::invalid_argument if the server is there already with another secret.
+  /// another IP address of this machine is the only address listened on; anything else (a name, an address that NAT
+  /// maps to this machine) means all addresses. If this process serves that host and port already, the same server is
+  /// returned and `limits` is ignored. Throws errc::address_in_use, errc::bad_address, errc::system_failure, all of
+  /// which name host and port; errc::authentication_required if the server would be reachable beyond loopback and
+  /// `access` gives neither secret nor permission; errc::invalid_argument if the server exists already with another
+  /// secret.
   static std::shared_ptr<tcp_store_server> listen(const std::string& host, std::uint16_t port,
                                                   const tcp_store_limits& limits = {},
                                                   const tcp_store_access& access = {});
@@ -58,7 +61,7 @@ class tcp_store_server {
   [[nodiscard]] std::uint16_t port() const noexcept;
   /// The IP address listened on, "0.0.0.0" or "::" for all.
   [[nodiscard]] const std::string& address() const noexcept;
-  /// Open connections, including those that have not said hello. Thread-safe, as the others.
+  /// Open connections, including those that have not sent a hello. Thread-safe, as the others.
   [[nodiscard]] std::size_t connections() const;
 
  private:
@@ -69,7 +72,7 @@ class tcp_store_server {
 
 /// What a tcp_store connects to.
 struct tcp_store_options {
-  std::string host;  ///< a name or an IP address; a scope id ("fe80::1%eth0") is understood
+  std::string host;  ///< a name or an IP address; a scope id ("fe80::1%eth0") is supported
   std::uint16_t port = 0;
   /// Keeps this server running as long as the store; set where the store is hosted. A port of 0 then means its port.
   std::shared_ptr<tcp_store_server> server = nullptr;
@@ -77,16 +80,16 @@ struct tcp_store_options {
   std::string secret = {};  ///< that the server and this client prove to each other; empty: none
 };
 
-/// A client of a tcp_store_server. One round trip per operation; threads that use it at the same time get a connection
-/// each. While the server cannot be reached at first, it tries again until the deadline, so the server may start later.
+/// A client of a tcp_store_server. One round trip per operation; concurrent threads use a connection each. If the
+/// server cannot be reached at first, it retries until the deadline, so the server may start later.
 ///
-/// When a connection breaks, operations that may be repeated (set, get, wait, list, count, wait_change) are, on a fresh
-/// one; add, compare_set and erase fail with errc::store_failed if it is unknown whether they were done. A server that
-/// refuses connections after it was reached once, or has lost its content, is an error at once.
+/// When a connection breaks, idempotent operations (set, get, wait, list, count, wait_change) are retried on a fresh
+/// one; add, compare_set and erase fail with errc::store_failed if it is unknown whether they were executed. A server
+/// that refuses connections after it was reached once, or has lost its content, is an error at once.
 class tcp_store final : public store {
  public:
   /// Connects. Throws errc::store_unreachable (host, port, time waited, last reason), errc::version_mismatch (both
-  /// versions), errc::handshake_failed (something else listens there), errc::authentication_failed (the server has no
+  /// versions), errc::handshake_failed (another service listens there), errc::authentication_failed (the server has no
   /// secret, or another one), errc::bad_address (no host, or port 0).
   explicit tcp_store(tcp_store_options options);
   ~tcp_store() override;
@@ -94,11 +97,11 @@ class tcp_store final : public store {
   void close() noexcept override;
   bool drain(timeout limit = {}) override;
   void admit_no_more() noexcept override;
-  /// The local end of the first connection. Where that is loopback although the host was not given as loopback (the
+  /// The local end of the first connection. If that is loopback although the host was not given as loopback (the
   /// server's own machine, or a name in /etc/hosts), the address by which this machine reaches others, if it has one.
   [[nodiscard]] std::string local_address() const override;
   [[nodiscard]] std::string describe() const override;
-  /// The server that this process holds for it; nullptr elsewhere.
+  /// The server that this process hosts for it; nullptr elsewhere.
   [[nodiscard]] const std::shared_ptr<tcp_store_server>& server() const noexcept { return options_.server; }
 
  protected:

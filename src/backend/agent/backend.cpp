@@ -27,8 +27,8 @@ located_worker agent::locate(const call_target& whom, deadline until) const {
   located_worker there = locate(whom.id, until);
   if (whom.incarnation != incarnation_id{} && there.incarnation != whom.incarnation) {
     throw_error(errc::peer_lost, "worker " + std::to_string(whom.id.value) +
-                                     " is no member of the group any more; its id is that of " + to_string(there.who) +
-                                     " now");
+                                     " is no longer a member of the group; its id was reassigned to " +
+                                     to_string(there.who));
   }
   return there;
 }

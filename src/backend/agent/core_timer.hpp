@@ -8,16 +8,16 @@ namespace ferry::inline v0::detail {
 
 class native_core;
 
-/// What a worker does after a while: one timer at a time, which keeps the worker. Guarded by a mutex of the worker's.
+/// A deferred action of a worker: one timer at a time, which keeps the worker alive. Guarded by a mutex of the worker.
 class core_timer {
  public:
-  /// Begins with claim(), under the mutex again.
+  /// The action must call claim() first, under the mutex again.
   using action = void (native_core::*)(const work* fired) noexcept;
 
-  /// Instead of the one that is set, if any. Throws what the reactor throws; then that one stays.
+  /// Replaces the timer that is set, if any. Throws what the reactor throws; then the previous one stays.
   void set(reactor& loop, deadline at, std::shared_ptr<native_core> core, action act);
   void cancel(reactor& loop) noexcept;
-  /// Whether what has fired is the one that was set last, and not cancelled while it was on its way to a thread.
+  /// Whether the fired timer is the one that was set last, and was not cancelled while it was on its way to a thread.
   [[nodiscard]] bool claim(const work* fired) noexcept;
   [[nodiscard]] bool is_set() const noexcept { return item_ != nullptr; }
 

@@ -1,4 +1,4 @@
-// What an agent shows to people who look for a fault.
+// The diagnostic views of an agent.
 
 #include <algorithm>
 #include <new>
@@ -33,7 +33,7 @@ void native_core::visit_requests(const agent::request_visitor& visit) const {
 std::vector<peer_traffic> native_core::traffic() const {
   std::map<std::int32_t, peer_traffic> sums;
   {
-    std::lock_guard lock(links_mutex_);  // a link is here until it is there
+    std::lock_guard lock(links_mutex_);  // a link stays here until it has been moved there
     sums = past_traffic_;
     const auto add = [&](const auto& link) {
       peer_traffic& sum = sums[link.peer().who.id().value];
@@ -54,12 +54,12 @@ std::optional<std::chrono::nanoseconds> native_core::silence(worker_id of) const
   std::lock_guard lock(place->mutex);
   if (!place->live.connected() && !place->live.suspect) return std::nullopt;
   const std::chrono::nanoseconds known = std::max(clock::now() - place->live.heard, clock::duration{});
-  // Something came since the last tick, which has yet to note it.
+  // A message arrived since the last tick, which has yet to record it.
   if (place->heard.load(std::memory_order_relaxed)) return std::min(known, options_.heartbeat_interval.duration());
   return known;
 }
 
-// With links_mutex_ held.
+// Call with links_mutex_ held.
 template <class Link>
 void native_core::keep_traffic_of(const Link& closed) noexcept {
   try {
@@ -67,7 +67,7 @@ void native_core::keep_traffic_of(const Link& closed) noexcept {
     sum.peer = closed.peer().who;
     closed.add_traffic(sum);
   } catch (const std::bad_alloc&) {
-    log(log_level::warning, "no memory to keep the traffic of a connection that has closed");
+    log(log_level::warning, "out of memory: the traffic of a closed connection was not recorded");
   }
 }
 

@@ -1,5 +1,5 @@
-// Who is who in the group: by name, by id, and by life. Where this worker's list of members may be behind, the log of a dynamic
-// group is read once more before somebody is said not to be there.
+// Lookup of workers by name, by id, and by incarnation. Where this worker's list of members may be behind, it reads the
+// log of a dynamic group once more before it reports a worker as unknown.
 
 #include <algorithm>
 #include <mutex>
@@ -12,7 +12,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr std::string_view no_answer = "; but the group's store, which knows of newcomers, does not answer";
+constexpr std::string_view no_answer = "; but the group's store, which records newcomers, does not answer";
 
 }  // namespace
 
@@ -20,14 +20,14 @@ std::vector<worker_info> native_core::workers() const {
   std::vector<worker_info> result;
   for (const peer* each : peers_.all()) {
     std::lock_guard lock(each->mutex);
-    // A static group is what it was when it was formed.
+    // The members of a static group never change.
     if (each->state == peer_state::member || (!log_ && each->state != peer_state::unknown))
       result.push_back(each->record.who);
   }
   return result;
 }
 
-// In a dynamic group somebody may have come since the log was read last.
+// In a dynamic group a worker may have joined since the log was last read.
 template <class Find>
 peer* native_core::look_up(deadline until, const Find& find, bool& read) const {
   peer* found = find();
@@ -47,22 +47,22 @@ located_worker native_core::locate(std::string_view name, deadline until) const 
   const peer* found = look_up(
       until, [&] { return peers_.find(name); }, read);
   if (!found) {
-    constexpr std::size_t told = 8;
+    constexpr std::size_t listed = 8;
     std::string known;
     const auto all = workers();
-    for (std::size_t i = 0; i != std::min(all.size(), told); ++i)
+    for (std::size_t i = 0; i != std::min(all.size(), listed); ++i)
       known += fmt::format("{}'{}'", i == 0 ? "" : ", ", all[i].name());
-    throw_error(
-        errc::unknown_worker,
-        fmt::format("{} could not find destination '{}': no worker of the group has that name; there {} {}{}{}",
-                    to_string(self_), name, all.size() == 1 ? "is only" : "are", known,
-                    all.size() > told ? fmt::format(" and {} more", all.size() - told) : "", read ? "" : no_answer));
+    throw_error(errc::unknown_worker,
+                fmt::format("{} could not find destination '{}': no worker of the group has that name; there {} {}{}{}",
+                            to_string(self_), name, all.size() == 1 ? "is only" : "are", known,
+                            all.size() > listed ? fmt::format(" and {} more", all.size() - listed) : "",
+                            read ? "" : no_answer));
   }
   {
     std::lock_guard lock(found->mutex);
     if (found->record.who.name() == name) return {found->record.who, found->record.incarnation};
   }
-  // A newcomer has just taken the place, and is about to take this name off the list.
+  // A newcomer has just taken the place, and is about to remove this name from the list.
   std::this_thread::yield();
   return locate(name, until);
 }
@@ -98,8 +98,8 @@ located_worker native_core::locate(const call_target& whom, deadline until) cons
                                     to_string(self_), whom.id.value));
     }
   }
-  throw_error(errc::peer_lost, fmt::format("worker {} is no member of the group any more{}", whom.id.value,
-                                           peers_.at(whom.id) ? "; another one has its id now" : ""));
+  throw_error(errc::peer_lost, fmt::format("worker {} is no longer a member of the group{}", whom.id.value,
+                                           peers_.at(whom.id) ? "; its id was reassigned" : ""));
 }
 
 bool native_core::is_over(const call_target& whom, std::uint64_t& question) const {
@@ -132,22 +132,23 @@ worker_info native_core::wait_for(std::string_view name, deadline until) const {
     }
     if (const peer* found = peers_.find(name)) {
       std::lock_guard lock(found->mutex);
-      // Not of a newcomer that has just taken the place.
+      // Skip the name of a newcomer that has just taken the place.
       if (found->state == peer_state::member && found->record.who.name() == name) return found->record.who;
     }
     if (fenced_.load(std::memory_order_acquire)) throw_error(errc::fenced, fence_reason_);
     if (closing_.load()) throw_error(errc::shutting_down, to_string(self_) + " has been shut down");
     if (!blocking) {
       blocking.emplace();
-      (void)request_read();  // what comes after that is heard of, too
+      (void)request_read();  // so that later entries are read, too
     }
     std::unique_lock lock(members_mutex_);
     const auto changed = [&] { return member_changes_ != seen; };
     if (until.is_never()) {
       members_changed_.wait(lock, changed);
     } else if (!members_changed_.wait_until(lock, until.at(), changed)) {
-      throw_error(errc::rpc_timeout, fmt::format("{} waited for a worker '{}' in vain: none of that name has joined",
-                                                 to_string(self_), name));
+      throw_error(errc::rpc_timeout,
+                  fmt::format("{} timed out waiting for worker '{}': no worker of that name has joined",
+                              to_string(self_), name));
     }
   }
 }

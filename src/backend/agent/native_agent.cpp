@@ -40,7 +40,7 @@ std::vector<transport_factory> chosen_transports(const std::vector<transport_fac
   return result;
 }
 
-// What the transports need to know of admission. A worker's own configuration has what the environment said, too.
+// The transports' admission options, completed from the worker's configuration, which already includes the environment.
 rpc_options with_admission(rpc_options options, const worker_config& config) {
   if (options.secret.empty()) options.secret = config.secret;
   if (options.transport.secret.empty()) options.transport.secret = options.secret;
@@ -56,7 +56,7 @@ native_core::native_core(std::shared_ptr<store> group_store, const worker_config
     : store_(std::move(group_store)),
       options_(with_admission(options, config)),
       reactor_(shared_reactor()),
-      // The id is found when it joins.
+      // The id is determined by join().
       self_(config.name, config.rank == any_rank ? worker_id::max : config.rank),
       world_size_(config.world_size),
       wanted_id_(config.rank),
@@ -109,12 +109,13 @@ void native_core::notify(const call_target& to, outgoing_message&& request) {
 std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool urgent, bool reaches_leaving) {
   peer* place = peers_.at(to.id);
   if (!place) {
-    // Whoever names a life has it from elsewhere, and may be a thread that must not wait for the store.
+    // A caller that names an incarnation has learned it from another worker, and may be a thread that must not wait for
+    // the store.
     if (to.incarnation.value != 0) {
       throw_error(errc::unknown_worker,
-                  fmt::format("{} does not know of a worker {} yet", to_string(self_), to.id.value));
+                  fmt::format("{} has no record of worker {} yet", to_string(self_), to.id.value));
     }
-    (void)find(to.id);  // throws, unless it has just come
+    (void)find(to.id);  // throws, unless the worker has joined just now
     place = peers_.at(to.id);
   }
   peer& target = *place;
@@ -122,11 +123,12 @@ std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool 
   if (to.incarnation.value != 0 && target.record.incarnation != to.incarnation) {
     return std::make_shared<outgoing_link>(
         shared_from_this(), target.remote(), errc::peer_lost,
-        fmt::format("it is no member of the group any more; its id is that of {} now", to_string(target.record.who)));
+        fmt::format("it is no longer a member of the group; its id was reassigned to {}",
+                    to_string(target.record.who)));
   }
   auto& current = urgent ? target.urgent : target.link;
-  const bool shutdown_mode = target.state == peer_state::leaving;
-  if (current && !current->closed() && (target.state == peer_state::member || (shutdown_mode && reaches_leaving)))
+  const bool leaving = target.state == peer_state::leaving;
+  if (current && !current->closed() && (target.state == peer_state::member || (leaving && reaches_leaving)))
     return current;
   const remote_worker remote = target.remote();
   const auto refusing = [&](errc code, std::string why) {
@@ -134,7 +136,7 @@ std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool 
   };
   if (fenced_.load(std::memory_order_acquire)) return refusing(errc::fenced, fence_reason_);
   if (target.state == peer_state::lost) return refusing(errc::peer_lost, target.why_lost());
-  if (target.state == peer_state::left || (shutdown_mode && !reaches_leaving))
+  if (target.state == peer_state::left || (leaving && !reaches_leaving))
     return refusing(errc::peer_lost, "it has left the group");
   auto link = std::make_shared<outgoing_link>(shared_from_this(), remote);
   {
@@ -186,7 +188,7 @@ std::shared_ptr<connect_attempt> native_core::attempt_to_reach(const worker_reco
                                            options_.transport, limit_each, std::move(wanted), std::move(done));
 }
 
-// The attempt does not begin here: a failure would end the call that has yet to be registered on the link.
+// The attempt does not begin inline: a failure would end the call before it is registered on the link.
 void native_core::start_connecting(const std::shared_ptr<outgoing_link>& link, const worker_record& to,
                                    std::uint64_t features) {
   attempt_to_reach(
@@ -205,7 +207,8 @@ void native_core::start_connecting(const std::shared_ptr<outgoing_link>& link, c
         const remote_worker& far = link->peer();
         peer& whom = self->peers_.place(far.who.id());
         self->on_connect_outcome(whom, far.incarnation, outcome);
-        // heed() may have ended the link's calls already, or another thread may be about to: by that time it is known why.
+        // on_connect_outcome() may have ended the link's calls already, or another thread may be about to: by then the
+        // reason is known.
         if (self->closing_.load()) return link->fail(errc::shutting_down, outcome.why);
         if (outcome.verdict == connect_verdict::leaving) return link->fail(errc::peer_lost, outcome.why);
         if (const auto end = self->end_of(whom, far.incarnation)) return link->fail(errc::peer_lost, *end);
@@ -260,22 +263,23 @@ std::uint64_t native_core::served_bytes() const noexcept {
 
 hello_reply native_core::on_hello(const hello& from) {
   if (!options_.transport.secret.empty() && (from.features & feature_authenticated) == 0) {
-    throw_error(
-        errc::authentication_failed,
-        fmt::format("{} has a secret, and the transport let in a peer that did not prove it", to_string(self_)));
+    throw_error(errc::authentication_failed,
+                fmt::format("{} requires the group's secret, but the transport accepted a peer that did not prove it",
+                            to_string(self_)));
   }
   if (closing_.load()) throw_error(errc::shutting_down, fmt::format("{} is shutting down", to_string(self_)));
-  if (fenced_.load()) throw_error(errc::unknown_worker, to_string(self_) + " is dead to its group");
+  if (fenced_.load()) throw_error(errc::unknown_worker, to_string(self_) + " was declared dead by its group");
   check_hello(from);
   return {.name = self_.name(), .id = self_.id(), .incarnation = incarnation_, .features = feature_device_tensors};
 }
 
 void native_core::check_hello(const hello& from) const {
   if (from.id.value < 0 || from.id.value > worker_id::max || (!log_ && from.id.value >= world_size_)) {
-    throw_error(errc::handshake_failed, fmt::format("{} knows no worker with id {}", to_string(self_), from.id.value));
+    throw_error(errc::handshake_failed,
+                fmt::format("{} has no record of a worker with id {}", to_string(self_), from.id.value));
   }
-  // The table of a static group is complete once every worker has published itself; a peer that is ahead of us knows so. That
-  // of a dynamic one is as new as `seen`, or newer.
+  // The table of a static group is complete once every worker has published itself; a peer that is ahead of this worker
+  // has seen that. The table of a dynamic one is at least as new as `seen`.
   if (!log_ && !peers_known_.load(std::memory_order_acquire)) return;
   const std::uint64_t seen = log_ ? log_->seen() : 0;
   const peer* known = peers_.at(from.id);
@@ -287,16 +291,17 @@ void native_core::check_hello(const hello& from) const {
     }
     if (known->record.incarnation == from.incarnation && who.name() == from.name) return;
     if (!log_ && who.name() != from.name) {
-      throw_error(errc::handshake_failed, fmt::format("{} knows worker {} as '{}', not as '{}'", to_string(self_),
-                                                      from.id.value, who.name(), from.name));
+      throw_error(errc::handshake_failed, fmt::format("{} has worker {} on record as '{}', not as '{}'",
+                                                      to_string(self_), from.id.value, who.name(), from.name));
     }
   }
   if (from.joined > seen) {
     throw_error(errc::join_pending,
-                fmt::format("{} has yet to hear that '{}' has joined", to_string(self_), from.name));
+                fmt::format("{} has not read yet that '{}' has joined", to_string(self_), from.name));
   }
-  throw_error(errc::fenced, fmt::format("{} knows another incarnation of worker_info(id={}, name={}), or none any more",
-                                        to_string(self_), from.id.value, from.name));
+  throw_error(errc::fenced,
+              fmt::format("{} has no record of this incarnation of worker_info(id={}, name={}), or it has ended",
+                          to_string(self_), from.id.value, from.name));
 }
 
 void native_core::on_accepted(std::shared_ptr<connection> accepted, const hello& from) noexcept {
@@ -318,7 +323,7 @@ void native_core::on_accepted(std::shared_ptr<connection> accepted, const hello&
     }
     if (!link) {
       if (closing_.load()) send_goodbye(*accepted);
-      return accepted->close(make_error(errc::shutting_down, "the worker takes no connections any more"));
+      return accepted->close(make_error(errc::shutting_down, "the worker no longer accepts connections"));
     }
     try {
       link->start();
@@ -332,7 +337,7 @@ void native_core::on_accepted(std::shared_ptr<connection> accepted, const hello&
   }
 }
 
-// ---------------------------------------------------------------- the end
+// ---------------------------------------------------------------- close
 
 void native_core::close() noexcept {
   {
@@ -341,7 +346,9 @@ void native_core::close() noexcept {
   }
   stop_timers();
   wake_waiting();
-  if (log_ && !leave_written_.load()) tell_log_of_end();  // soon: the others shall not take it for dead
+  if (log_ && !leave_written_.load())
+    log_own_end();  // before the others' leases run out, which would declare it
+                    // dead
   const auto reason = make_error(errc::shutting_down, fmt::format("{} was shut down", to_string(self_)));
   const auto until = clock::now() + close_limit;
   for (bool first = true;; first = false) {
@@ -355,7 +362,7 @@ void native_core::close() noexcept {
     for (auto& [key, link] : controls_) control.push_back(link);
     if (open() == 0) break;
     lock.unlock();
-    // The first time what is queued may still be written; at the end it is dropped.
+    // The first pass still lets queued messages be written; the last one drops them.
     for (auto& link : control) link->close(reason, first);
     for (auto& link : out) link->close(errc::shutting_down, reason, first);
     for (auto& link : in) link->close(reason, first);
@@ -371,7 +378,7 @@ void native_core::close() noexcept {
       break;
     }
   }
-  // Until here others were told that this worker is leaving, and not that it is gone.
+  // Until here peers that connect get the error that this worker is leaving, not that it has terminated.
   stop_listening();
   stop_following();
   {
@@ -390,7 +397,8 @@ void native_core::close() noexcept {
     control.swap(each->control);
   }
   activity_changed();
-  std::shared_ptr<store> released;  // futures that are kept keep this object, but not what a store has open
+  std::shared_ptr<store> released;  // futures that are kept keep this object alive, but must not keep the store's
+                                    // resources open
   std::lock_guard lock(links_mutex_);
   released.swap(store_);
 }

@@ -35,7 +35,7 @@ class native_core final : public link_owner,
   native_core(std::shared_ptr<store> group_store, const worker_config& config, const rpc_options& options,
               const std::vector<transport_factory>& transports, device_counts counts);
 
-  /// Agrees with the others, publishes this worker, opens the doors; waits for all of a static group.
+  /// Agrees with the others, publishes this worker, starts listening; waits for all of a static group.
   void join();
   void leave_together(deadline until);
   void leave(deadline until);
@@ -110,7 +110,7 @@ class native_core final : public link_owner,
   template <class Link>
   void keep_traffic_of(const Link& closed) noexcept;
 
-  /// The connection for urgent calls, or that for others. One that leaves is no member any more, but may be reached.
+  /// The connection for urgent calls, or the ordinary one. A leaving worker is no longer a member, but may be reached.
   std::shared_ptr<outgoing_link> link_to(const call_target& to, bool urgent, bool reaches_leaving);
   void start_connecting(const std::shared_ptr<outgoing_link>& link, const worker_record& to, std::uint64_t features);
   [[nodiscard]] std::shared_ptr<connect_attempt> attempt_to_reach(const worker_record& to, std::uint64_t features,
@@ -118,12 +118,13 @@ class native_core final : public link_owner,
                                                                   std::function<bool()> wanted,
                                                                   std::function<void(connect_outcome)> done);
 
-  // Of the life and death of workers (failure.cpp).
-  /// Whether what it says of others counts. In a dynamic group its entry must be in the log first, and it must know that.
+  // Start and end of workers (failure.cpp).
+  /// Whether its statements about others count. In a dynamic group its own entry must be in the log first, and it must
+  /// have read it.
   [[nodiscard]] bool is_member() const noexcept { return !log_ || joined_.load() != 0; }
-  /// Whether others may know of it: also while its entry is being written.
+  /// Whether others may have a record of it: also while its entry is being written.
   [[nodiscard]] bool is_announced() const noexcept { return !log_ || announced_.load() != 0; }
-  /// Sees to it that there is a tick to come, at `at` if there is none yet.
+  /// Ensures that a tick is scheduled, at `at` if there is none yet.
   void keep_ticking(clock::time_point at) noexcept;
   void keep_ticking() noexcept { keep_ticking(clock::now() + options_.heartbeat_interval.duration()); }
   void tick(const work* fired) noexcept;
@@ -132,39 +133,39 @@ class native_core final : public link_owner,
   void open_control(peer& to) noexcept;
   void cancel_served(const remote_worker& from, std::uint64_t call_id) noexcept;
   void add_control(peer& to, std::shared_ptr<connection> opened, incarnation_id incarnation, bool by_us);
-  /// Somebody waits for it without calling it: it is watched from now on.
+  /// A local operation waits for this worker without calling it: watch it from now on.
   void await(peer& whom) noexcept;
-  /// Why that life of it is lost, if it is.
+  /// Why that incarnation of it is lost, if it is.
   [[nodiscard]] std::optional<std::string> end_of(const peer& whom, incarnation_id incarnation) const;
-  /// What an attempt to connect to it has told.
+  /// Handles the result of an attempt to connect to it.
   void on_connect_outcome(peer& whom, incarnation_id incarnation, const connect_outcome& outcome) noexcept;
-  enum class evidence : std::uint8_t { gone, silence, hearsay, record };
+  enum class evidence : std::uint8_t { gone, silence, notice, record };
   void lose(peer& whom, incarnation_id incarnation, const std::string& reason, evidence from) noexcept;
   void end_links(const peer* whom, incarnation_id incarnation, errc code, const std::exception_ptr& why) noexcept;
   void spread(const fence_notice& notice) noexcept;
   enum class departure : std::uint8_t {
-    heard_of,  ///< it is over, and the log does not say so yet
-    in_log,    ///< it is over, and the log says so
+    unlogged,  ///< it has ended, and the log does not say so yet
+    in_log,    ///< it has ended, and the log says so
     begun,     ///< the log says that it leaves; it still ends its calls
   };
-  void depart(peer& whom, incarnation_id incarnation, std::string reason, departure how = departure::heard_of) noexcept;
-  void tell_end(worker_id id, incarnation_id incarnation) noexcept;
+  void depart(peer& whom, incarnation_id incarnation, std::string reason, departure how = departure::unlogged) noexcept;
+  void report_end(worker_id id, incarnation_id incarnation) noexcept;
   void settle_loose_ends(deadline until);
   void become_fenced(const std::string& reason) noexcept;
   void publish_fence(const fence_notice& notice, bool contested) noexcept;
   void write_fence(const fence_notice& notice, bool contested);
   void look_for_own_fence() noexcept;
-  void tell(const member_event& event) noexcept;
+  void report(const member_event& event) noexcept;
   [[nodiscard]] std::shared_ptr<store> group_store() const;
   [[nodiscard]] bool is_gone(int rank) const;
   [[nodiscard]] int gone_count() const;
 
-  static constexpr std::chrono::seconds store_limit{5};  // for what a member asks the store
+  static constexpr std::chrono::seconds store_limit{5};  // for a member's requests to the store
   template <class Find>
   [[nodiscard]] peer* look_up(deadline until, const Find& find, bool& read) const;
   void check_hello(const hello& from) const;
 
-  // Of static groups (static_group.cpp).
+  // Static groups (static_group.cpp).
   void form_static(deadline until);
   void choose_attempt();
   void leave_static(deadline until);
@@ -177,26 +178,27 @@ class native_core final : public link_owner,
   void wait_for_ready(deadline until);
   void check_for_failed_start();
   [[nodiscard]] std::string sum_of_round(int round, deadline until);
-  /// Of what the members wrote under `prefix`; without those that are gone and wrote nothing.
+  /// The sums of what the members wrote under `prefix`; without those that have terminated and wrote nothing.
   [[nodiscard]] std::string add_up_round(const std::string& prefix, timeout limit);
 
-  // What is asked of the store, and written there, without waiting for it longer than one wants (store_access.cpp).
-  /// Begins to read the log, unless that has begun since somebody asked.
+  // Access to the store with bounded waits (store_access.cpp).
+  /// Begins to read the log, unless a read has begun since the last request.
   std::uint64_t request_read() const noexcept;
   void read_for_all() const noexcept;
-  /// Reads the log, until `enough` is true if it is given. False: it could not be read by then.
+  /// Reads the log, until `enough` is true if it is given. False: it could not be read before the deadline.
   [[nodiscard]] bool read_log(deadline until, const std::function<bool()>& enough = nullptr) const;
-  /// Runs `action` on another thread, and waits for it: rethrows what it throws. False: it still runs at the deadline, or now
-  /// that `unwanted` is true.
+  /// Runs `action` on another thread, and waits for it: rethrows what it throws. False: it was still running at the
+  /// deadline, or when `unwanted` became true.
   bool run_in_time(std::function<void()> action, deadline until, const std::function<bool()>& unwanted = nullptr);
-  /// Writes something, soon, again and again until the store takes it; `what` is for people.
-  void write_down(std::function<void()> write, std::string what, bool urgent = false) noexcept;
-  void write_all_down() noexcept;
+  /// Writes something in the background and retries until the store accepts it; `what` is for log messages.
+  void write_later(std::function<void()> write, std::string what, bool urgent = false) noexcept;
+  void write_pending() noexcept;
 
-  // Of dynamic groups (dynamic_group.cpp).
+  // Dynamic groups (dynamic_group.cpp).
   void form_dynamic(deadline until);
   void leave_dynamic(deadline until, int stop_level);
-  /// Throws errc::duplicate_name or duplicate_id, if a member that lives has this worker's name or id; buries one that is dead.
+  /// Throws errc::duplicate_name or duplicate_id if a live member has this worker's name or id; records a dead one as
+  /// lost.
   void make_room(deadline until);
   void choose_id();
   [[noreturn]] void throw_still_leaving(const worker_record& holder, bool by_name) const;
@@ -205,29 +207,29 @@ class native_core final : public link_owner,
   void follow() noexcept;
   /// Reads the log; errors are logged. False: it could not be read.
   bool catch_up() const noexcept;
-  /// Every member of a dynamic group has one to watch it, so that no death remains unknown.
+  /// Every member of a dynamic group is watched by one other, so that every death is noticed.
   void watch_next() noexcept;
   void lose_unless_left(peer& whom, incarnation_id incarnation, const std::string& reason) noexcept;
   void record_loss(const fence_notice& notice, bool contested);
-  /// What the log says of this worker itself, and of others.
+  /// Handles entries of the log about this worker itself, and about others.
   void take_own(const membership_change& change);
   void answer_suspicion() noexcept;
   void take_others(const membership_change& change);
   /// Asks in the log whether a member lives that this worker has never reached; reads its answer.
   void ask_log(peer& whom, incarnation_id incarnation) noexcept;
   void read_answer(peer& whom, incarnation_id incarnation) noexcept;
-  void tell_log_of_leaving(deadline until, int stop_level);
-  void tell_log_of_end() noexcept;
+  void log_own_leave(deadline until, int stop_level);
+  void log_own_end() noexcept;
   void stop_following() noexcept;
   void wake_waiting() const noexcept;
   void write_gone(incarnation_id incarnation);
 
   void log_route(const worker_info& to) const noexcept;
 
-  // Of devices (placement.cpp).
+  // Devices (placement.cpp).
   [[nodiscard]] worker_record own_record() const;
   [[nodiscard]] worker_devices own_devices() const noexcept { return {self_.name(), devices_.get()}; }
-  /// Takes a member into the table of peers, with the maps between it and this worker.
+  /// Adds a member to the table of peers, with the maps between it and this worker.
   peer& admit(worker_record record);
   /// Throws errc::invalid_argument: the same in every worker.
   void check_devices_of(const std::vector<worker_record>& group) const;
@@ -236,7 +238,8 @@ class native_core final : public link_owner,
   void listen();
   void stop_listening() noexcept;
   void read_peers(deadline until);
-  /// Ends with errc::shutting_down if somebody has become so impatient: 1: not to wait for others, 2: for nothing.
+  /// Throws errc::shutting_down once leaving_stopped_ has reached `stop_level`: 1: do not wait for others, 2: do not
+  /// wait at all.
   void wait_until_quiet(deadline until, int stop_level);
   void check_still_leaving(int stop_level) const;
   [[nodiscard]] bool quiet() const noexcept;
@@ -246,19 +249,19 @@ class native_core final : public link_owner,
   [[nodiscard]] hello greeting(const worker_info& target, std::uint64_t features) const;
   [[nodiscard]] std::string missing_workers(std::string_view prefix) const;
 
-  std::shared_ptr<store> store_;  // for joining, leaving and fences; none once closed; guarded by links_mutex_
+  std::shared_ptr<store> store_;  // for joining, leaving and fences; null once closed; guarded by links_mutex_
   const rpc_options options_;
   const std::shared_ptr<ferry::reactor> reactor_;
   worker_info self_;
   const incarnation_id incarnation_ = incarnation_id::random();
   const int world_size_;  // 0: dynamic
-  const int wanted_id_;   // any_rank: whichever is free
+  const int wanted_id_;   // any_rank: the lowest free one
   const std::string metadata_;
   const std::shared_ptr<const device_record> devices_;
   const std::vector<device> declared_devices_ = devices_in_use(*devices_, {});
-  std::atomic<std::uint64_t> group_changes_{0};  // rises whenever one comes or goes
+  std::atomic<std::uint64_t> group_changes_{0};  // incremented when a worker joins or leaves
   mutable std::mutex used_mutex_;                // guards the next two
-  mutable std::vector<device> used_devices_;     // what devices() gives, unless they are declared
+  mutable std::vector<device> used_devices_;     // the result of devices(), unless they are declared
   mutable std::optional<std::uint64_t> used_as_of_;
   const std::string host_ = this_host();
   const timeout init_timeout_;
@@ -270,7 +273,7 @@ class native_core final : public link_owner,
     bool listening = false;
   };
   std::vector<open_transport> transports_;
-  std::vector<rejected_route> unusable_;  // the others that were wanted
+  std::vector<rejected_route> unusable_;  // the requested ones that cannot be used
 
   std::vector<std::string> advertised_;
 
@@ -296,7 +299,7 @@ class native_core final : public link_owner,
   std::unique_ptr<member_log> log_;          // of a dynamic group, once it begins to join; then for good
   std::thread follower_;                     // reads it
   std::atomic<std::uint64_t> joined_{0};     // the index of its own entry
-  std::atomic<std::uint64_t> announced_{0};  // what hellos say: the same, or the last one while it is being written
+  std::atomic<std::uint64_t> announced_{0};  // as in hellos: the same, or ~0 while the entry is being written
   std::atomic<bool> leave_written_{false};   // or about to be, as the next one
   std::atomic<bool> gone_written_{false};
   mutable std::mutex members_mutex_;  // guards what follows
@@ -306,7 +309,7 @@ class native_core final : public link_owner,
   mutable std::uint64_t reads_done_ = 0;
   mutable std::uint64_t reads_good_ = 0;  // the last one that succeeded
   mutable bool reading_ = false;
-  mutable bool log_readable_ = true;  // the last time
+  mutable bool log_readable_ = true;  // the result of the last read
   struct pending_write {
     std::function<void()> write;
     std::string what;
@@ -331,7 +334,7 @@ class native_core final : public link_owner,
   std::mutex looks_mutex_;  // guards the next one
   core_timer look_timer_;
 
-  std::mutex listener_mutex_;  // guards the next one, and is held while it is told
+  std::mutex listener_mutex_;  // guards the next one, and is held during its calls
   request_handler* event_listener_ = nullptr;
 
   std::atomic<bool> fenced_{false};

@@ -24,10 +24,9 @@ void rpc_options::check() const {
   }
   if (!heartbeat_interval.is_never() &&
       (!lease.is_set() || lease.is_never() || lease.duration() / 5 < heartbeat_interval.duration())) {
-    throw_error(
-        errc::invalid_argument,
-        "lease must be a duration of at least five times heartbeat_interval (without heartbeats nobody is taken "
-        "for dead for being silent: heartbeat_interval = no_timeout)");
+    throw_error(errc::invalid_argument,
+                "lease must be a duration of at least five times heartbeat_interval (to disable the detection of "
+                "silent workers, set heartbeat_interval = no_timeout)");
   }
   constexpr int most_flight_events = 1 << 24;
   if (flight_events < 0 || flight_events > most_flight_events) {
@@ -89,10 +88,11 @@ void reconcile_one(std::string_view name, T& in_config, T& in_options, const T& 
   } else if (in_config == usual) {
     in_config = in_options;
   } else {
-    throw_error(errc::invalid_argument,
-                fmt::format("{} is set in the worker_config and, differently, in the backend's options; set it in one "
-                            "of them",
-                            name));
+    throw_error(
+        errc::invalid_argument,
+        fmt::format("{} is set to different values in the worker_config and in the backend's options; set it in "
+                    "one of them",
+                    name));
   }
 }
 

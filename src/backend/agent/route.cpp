@@ -1,4 +1,4 @@
-// How a worker is reached: what is used, and why nothing better is.
+// How a worker is reached: the route in use, and why each better one is not used.
 
 #include <algorithm>
 
@@ -45,7 +45,7 @@ route_info native_core::route(worker_id id) const {
     if (each.name == result.transport) break;
     const bool known = std::any_of(addresses.begin(), addresses.end(),
                                    [&](const std::string& address) { return each.transport->understands(address); });
-    if (!known) result.skipped.push_back({each.name, "the other worker has no address of it"});
+    if (!known) result.skipped.push_back({each.name, "the peer has no address for it"});
     for (const rejected_route& attempt : failed) {
       if (each.transport->understands(attempt.name)) {
         result.skipped.push_back({each.name, fmt::format("{}: {}", attempt.name, attempt.reason)});
@@ -66,7 +66,7 @@ void native_core::log_route(const worker_info& to) const noexcept {
   try {
     log(log_level::info, fmt::format("{} reaches {} over {}", self_.name(), to.name(), to_string(route(to.id()))));
   } catch (const std::exception& e) {
-    log(log_level::info, fmt::format("{}: a route is not known: {}", self_.name(), e.what()));
+    log(log_level::info, fmt::format("{}: cannot describe a route: {}", self_.name(), e.what()));
   }
 }
 

@@ -1,5 +1,5 @@
-// What a worker looks at again after a while: deadlines of calls, and connections that wait for what others may give free.
-// Heartbeats have a timer, too (failure.cpp).
+// Deferred checks of a worker: deadlines of calls, and connections that wait for capacity that other links may release.
+// Heartbeats have a timer of their own (failure.cpp).
 
 #include <algorithm>
 #include <chrono>
@@ -24,8 +24,8 @@ constexpr std::chrono::milliseconds look_pause{10};
 
 // ---------------------------------------------------------------- deadlines
 
-// One timer serves all calls: it is set for the earliest deadline and then looks at every pending call. Calls with equal
-// timeouts, the usual case, thus cost nothing but the comparison below.
+// One timer serves all calls: it is set for the earliest deadline and then checks every pending call. Calls with equal
+// timeouts, the usual case, cost nothing but the comparison below.
 void native_core::check_deadlines_at(deadline at) noexcept {
   const std::lock_guard lock(deadlines_mutex_);
   if (next_check_ <= at || closing_.load()) return;
@@ -58,23 +58,23 @@ void native_core::check_deadlines(const work* fired) noexcept {
   if (!earliest.is_never()) check_deadlines_at(std::max(earliest, deadline(now + deadline_resolution)));
 }
 
-// ---------------------------------------------------------------- bounds that links share
+// ---------------------------------------------------------------- bounds shared by links
 
-// The end of a call would have to look at every link: it is for those that wait to ask.
+// Notifying at the end of each call would have to visit every link, so waiting links poll instead.
 void native_core::look_again_soon() noexcept {
   const std::lock_guard lock(looks_mutex_);
   if (look_timer_.is_set() || closing_.load()) return;
   try {
     look_timer_.set(*reactor_, deadline(clock::now() + look_pause), shared_from_this(), &native_core::look_again);
   } catch (const std::exception& e) {
-    log(log_level::error, fmt::format("{}: no timer to look at waiting connections: {}", self_.name(), e.what()));
+    log(log_level::error, fmt::format("{}: no timer to check waiting connections: {}", self_.name(), e.what()));
   }
 }
 
 void native_core::look_again(const work* fired) noexcept {
   {
     const std::lock_guard lock(looks_mutex_);
-    if (!look_timer_.claim(fired)) return;  // before looking: who still has to wait asks again
+    if (!look_timer_.claim(fired)) return;  // before the check: a link that still has to wait requests another one
   }
   try {
     std::vector<std::shared_ptr<outgoing_link>> out;

@@ -43,7 +43,7 @@ bool all_targets(const device_map& map, Test test) {
   return std::all_of(map.begin(), map.end(), [&](const device_pair& each) { return test(each.to); });
 }
 
-// Of the worker alone.
+// Checks of the worker alone.
 std::string broken_declaration(const worker_devices& who) {
   if (!who.record) return {};
   const auto& [counts, devices, maps] = *who.record;
@@ -69,7 +69,7 @@ std::string broken_targets(const worker_devices& source, const records_by_name& 
                      source.name, fmt::join(unknown, ", "));
 }
 
-// `name`: of a target that may be there (later) or not: then `target` is null.
+// `name`: of a target that may (later) be a member or not: then `target` is null.
 std::string broken_map(const worker_devices& source, std::string_view name, const device_map& map,
                        const device_record* target) {
   const auto& [counts, devices, maps] = *source.record;

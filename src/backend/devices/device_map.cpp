@@ -73,7 +73,7 @@ device_map device_map::inverse() const {
                                          [](const device_pair& a, const device_pair& b) { return a.from == b.from; });
   if (shared != result.end()) {
     throw_error(errc::invalid_argument,
-                fmt::format("the device map {} has no way back: {} and {} both lead to {}", to_string(*this),
+                fmt::format("the device map {} has no inverse: {} and {} both lead to {}", to_string(*this),
                             to_string(shared->to), to_string((shared + 1)->to), to_string(shared->from)));
   }
   return result;

@@ -31,10 +31,10 @@ void append_separated(std::string& out, const Items& items, Append append_one) {
 [[noreturn]] void throw_bad_device_record(std::string_view part) {
   constexpr std::size_t shown = 40;
   throw_error(errc::malformed,
-              fmt::format("'{}' is no part of a worker's record of its devices", part.substr(0, shown)));
+              fmt::format("'{}' is not a valid part of a worker's device record", part.substr(0, shown)));
 }
 
-// Takes the text up to the next separator off the front; false at the end.
+// Removes the text up to the next separator from the front; false at the end.
 bool next_part(std::string_view& text, char separator, std::string_view& part, bool& more) {
   if (!more) return false;
   const std::size_t end = text.find(separator);
@@ -89,7 +89,7 @@ std::string device_record::encode() const {
 device_record device_record::decode(std::string_view text) {
   if (text.size() > max_text) {
     throw_error(errc::limit_exceeded,
-                fmt::format("a worker's record of its devices has {} bytes, the limit is {}", text.size(), max_text));
+                fmt::format("a worker's device record has {} bytes, the limit is {}", text.size(), max_text));
   }
   device_record result;
   std::string_view part;
@@ -112,7 +112,7 @@ device_record device_record::decode(std::string_view text) {
         if (arrow == std::string_view::npos) throw_bad_device_record(each);
         entries.emplace_back(to_device(each.substr(0, arrow)), to_device(each.substr(arrow + 1)));
       });
-      map = device_map::merged(std::move(entries));  // two sources of one target are a matter of the group's checks
+      map = device_map::merged(std::move(entries));  // two sources of one target are reported by the group's checks
     } catch (const error& e) {
       if (e.kind() == errc::malformed) throw;
       throw_bad_device_record(name);

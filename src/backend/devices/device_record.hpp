@@ -1,12 +1,12 @@
 #pragma once
 
-// What a worker tells its group of its devices. Text, one line, of parts with a space in between:
+// What a worker publishes about its devices. Text, one line, of parts separated by a space:
 //
 //   counts     <kind>:<count>, with commas in between; "-": none
 //   devices    <kind>:<index>, ...; "-": none
 //   and for each map, by the name of the worker that it leads to: this name, and <kind>:<index>><kind>:<index>, ...; "-": empty
 //
-// Kinds are the numbers of device_kind; a kind that this program does not know is a number like others.
+// Kinds are the numbers of device_kind; a kind that this program does not support is kept as a number.
 
 #include <cstddef>
 #include <string>
@@ -19,7 +19,7 @@ namespace ferry::inline v0::detail {
 
 struct device_record {
   device_counts counts;         ///< of a kind that is missing there are none
-  std::vector<device> devices;  ///< declared; empty: not
+  std::vector<device> devices;  ///< declared; empty: none declared
   device_map_table maps;        ///< its own
 
   static constexpr std::size_t max_text = std::size_t{128} << 10U;

@@ -1,4 +1,4 @@
-// Device maps in an agent: what the members tell each other of their devices, and where the tensors of a message arrive.
+// Device maps in an agent: what the members publish about their devices, and where the tensors of a message arrive.
 
 #include <algorithm>
 
@@ -22,7 +22,7 @@ void place(outgoing_message& message, const message_route& route) {
     message.targets.push_back(target_of(route, message.tensors[i].device(), i));
 }
 
-// For an agent that keeps no maps.
+// For an agent without device maps.
 void place_by(const agent& own, const call_target& to, outgoing_message& message, bool response,
               const device_map* placement) {
   message.targets.clear();
@@ -67,7 +67,7 @@ void native_core::check_devices_fit() const {
     throw_error(errc::invalid_argument, broken);
 }
 
-// Asked for at every request.
+// Called for every request.
 std::vector<device> native_core::devices() const {
   if (!devices_->devices.empty()) return declared_devices_;
   const std::uint64_t changes = group_changes_.load(std::memory_order_acquire);
@@ -85,7 +85,7 @@ std::vector<device> native_core::devices() const {
   return used_devices_;
 }
 
-// Those that are declared are a complete list. Without one, a placement may lead to any that there is.
+// Declared devices are a complete list. Without a declaration, a placement may use any existing device.
 bool native_core::takes_tensors_on(device where) const noexcept {
   const auto& declared = devices_->devices;
   return declared.empty() || std::find(declared.begin(), declared.end(), where) != declared.end();
@@ -106,7 +106,7 @@ void native_core::place_tensors(const call_target& to, outgoing_message& message
   const peer* const there = peers_.at(to.id);
   if (!there) return (void)find(to.id);  // throws
   std::unique_lock lock(there->mutex);
-  // What is for a predecessor is sent nowhere, and the maps are not its.
+  // A message to a predecessor is not sent, and the maps of its successor do not apply.
   if (to.incarnation.value != 0 && there->state != peer_state::unknown && there->record.incarnation != to.incarnation)
     return;
   const worker_info who = there->record.who;

@@ -1,14 +1,16 @@
-// How a worker learns that another one is dead, and what follows from it. Two events are told apart:
+// How a worker detects that another one is dead, and the consequences. Two events are distinct:
 //
-//   loss of a connection   fails the calls on it at once. The peer is suspect until a control connection to it is open again.
-//   death of a worker      nobody listens where it did, another incarnation answers there, or its lease has run out: it was
-//                          silent for too long. Its incarnation is fenced: every member is told, and it too, should it live.
+//   loss of a connection   fails the calls on it at once. The peer is suspect until a control connection to it is open
+//                          again.
+//   death of a worker      no process listens at its address, another incarnation answers there, or its lease has run
+//                          out: it was silent for too long. Its incarnation is fenced: every member is notified, and the
+//                          worker itself, if it lives.
 //
-// Heartbeats go over a control connection of their own, one for each pair of workers, opened at the first tick at which calls
-// have a connection: a group that is over sooner has none. A worker that nothing connects to this one is not watched,
-// but for the next member of a dynamic group (dynamic_group.cpp).
+// Heartbeats use a separate control connection, one for each pair of workers, opened at the first tick at which calls
+// have a connection: a group that ends sooner has none. A worker without connections to this one is not watched, except
+// the next member of a dynamic group (dynamic_group.cpp).
 //
-// What follows is in fencing.cpp.
+// The consequences are in fencing.cpp.
 
 #include <algorithm>
 #include <optional>
@@ -25,7 +27,7 @@ namespace ferry::inline v0::detail {
 namespace {
 
 constexpr std::chrono::milliseconds timer_resolution{1};  // of timers
-constexpr std::chrono::seconds goodbye_limit{5};          // between a farewell and the end of the connections
+constexpr std::chrono::seconds goodbye_limit{5};          // between a goodbye and the end of the connections
 
 lease_rules rules_of(const rpc_options& options) {
   return {options.heartbeat_interval.duration(), options.lease.duration()};
@@ -49,7 +51,7 @@ void native_core::keep_ticking(clock::time_point at) noexcept {
   }
 }
 
-// Ticks come every interval, at which heartbeats go out, and when a lease may have run out.
+// Ticks come every interval, when heartbeats are sent, and when a lease may have run out.
 void native_core::tick(const work* fired) noexcept {
   const lease_rules rules = rules_of(options_);
   const auto now = clock::now();
@@ -60,7 +62,7 @@ void native_core::tick(const work* fired) noexcept {
     std::lock_guard lock(ticks_mutex_);
     if (!tick_timer_.claim(fired)) return;
     watch_changed_ = false;
-    late = overslept(next_tick_, now, rules);
+    late = was_stalled(next_tick_, now, rules);
     slept = now - next_tick_;
     beat = now + timer_resolution >= next_beat_;
     if (beat) next_beat_ = now + rules.interval;
@@ -69,8 +71,8 @@ void native_core::tick(const work* fired) noexcept {
   auto next = now + rules.interval;
   try {
     if (is_member() && slept > rules.lease) {
-      log(log_level::warning, fmt::format("{} was stopped, or starved of its processor, for {:.1f} s", to_string(self_),
-                                          in_seconds(slept)));
+      log(log_level::warning,
+          fmt::format("{} was suspended, or starved of CPU time, for {:.1f} s", to_string(self_), in_seconds(slept)));
       look_for_own_fence();
     }
     for (peer* each : peers_.all()) wanted = check_peer(*each, now, rules, late, beat, next) || wanted;
@@ -99,16 +101,17 @@ bool native_core::check_peer(peer& whom, clock::time_point now, const lease_rule
     std::lock_guard lock(whom.mutex);
     incarnation = whom.record.incarnation;
     if (incarnation == incarnation_) return false;
-    // Messages of calls came some time since the last tick.
+    // Call messages arrived at some time since the last tick.
     if (whom.heard.exchange(false, std::memory_order_relaxed)) whom.live.renew(now - rules.interval);
     if (late) whom.live.allow_for_delay(now);
-    // Its heartbeats wait where nothing is read, if it has no connection of their own for them.
+    // Without a control connection its heartbeats are queued behind the calls, and are not read while reading is
+    // paused.
     if (!whom.control && !whom.live.suspect && whom.incoming && whom.incoming->paused()) whom.live.renew(now);
     if (!is_member()) {
       wanted = actions.send_heartbeat = whom.live.connected();
     } else if (whom.present()) {
       actions = assess(whom.live, now, rules, self_.id() < whom.id);
-      wanted = whom.live.minded() || whom.live.connected();
+      wanted = whom.live.wants_control() || whom.live.connected();
       if (whom.live.watched() && !actions.declare_lost) {
         next = std::min(next, whom.live.heard + rules.lease + timer_resolution);
       }
@@ -132,7 +135,7 @@ bool native_core::check_peer(peer& whom, clock::time_point now, const lease_rule
   }
   if (overdue) {
     end_links(&whom, incarnation, errc::peer_lost,
-              make_error(errc::peer_lost, "it has left the group, and its end was not heard of"));
+              make_error(errc::peer_lost, "it has left the group, and did not report its end"));
   }
   return wanted;
 }
@@ -218,17 +221,18 @@ void native_core::await(peer& whom) noexcept {
   keep_ticking();
 }
 
-// In a static group nobody passes a farewell on, nor hears of a death who has no connection to somebody that knows. Members of a
-// dynamic one learn of every end in the log.
+// In a static group, goodbyes are not forwarded, and a worker is notified of a death only if it has a connection to a
+// worker that detected it. Members of a dynamic group read every end in the log.
 void native_core::seek(const call_target& whom) noexcept {
   peer* place = log_ ? nullptr : peers_.at(whom.id);
   if (!place) return;
   std::lock_guard lock(place->mutex);
-  if (place->present(whom.incarnation)) place->live.sought = true;  // the next attempt to reach it tells
+  if (place->present(whom.incarnation)) place->live.sought = true;  // the next attempt to reach it decides
 }
 
 void native_core::open_control(peer& to) noexcept {
-  // To the others it is nobody yet, and would be taken for an incarnation that has ended.
+  // Until its entry is in the log, other workers have no record of this one and would reject it as an incarnation that
+  // has ended.
   if (!is_member()) return;
   worker_record record;
   try {
@@ -238,7 +242,7 @@ void native_core::open_control(peer& to) noexcept {
       record = to.record;
       to.live.opening = true;
     }
-    // Without leases a silent host is asked again only by the next call.
+    // Without leases a silent host is probed again only by the next call.
     const auto limit = options_.heartbeat_interval.is_never() ? std::chrono::nanoseconds(std::chrono::seconds(30))
                                                               : options_.lease.duration();
     attempt_to_reach(
@@ -251,7 +255,7 @@ void native_core::open_control(peer& to) noexcept {
           }
           if (outcome.verdict == connect_verdict::opened)
             return self->add_control(to, std::move(outcome.opened), incarnation, true);
-          if (outcome.verdict == connect_verdict::hung_up) return;  // the next tick asks again
+          if (outcome.verdict == connect_verdict::hung_up) return;  // the next tick retries
           self->on_connect_outcome(to, incarnation, outcome);
         })
         ->start(*reactor_);
@@ -265,7 +269,7 @@ void native_core::open_control(peer& to) noexcept {
 
 void native_core::add_control(peer& to, std::shared_ptr<connection> opened, incarnation_id incarnation, bool by_us) {
   std::shared_ptr<control_link> link;
-  std::shared_ptr<control_link> before;  // both ends may have opened one at once: that one goes on unused
+  std::shared_ptr<control_link> before;  // both ends may have opened one at once: the replaced one stays open, unused
   {
     std::lock_guard lock(to.mutex);
     std::lock_guard links(links_mutex_);
@@ -282,7 +286,7 @@ void native_core::add_control(peer& to, std::shared_ptr<connection> opened, inca
   }
   if (!link) {
     if (closing_.load()) send_goodbye(*opened);
-    return opened->close(make_error(errc::shutting_down, "the worker takes no connections any more"));
+    return opened->close(make_error(errc::shutting_down, "the worker no longer accepts connections"));
   }
   try {
     link->start();
@@ -298,26 +302,28 @@ void native_core::add_control(peer& to, std::shared_ptr<connection> opened, inca
 void native_core::on_connect_outcome(peer& whom, incarnation_id incarnation, const connect_outcome& outcome) noexcept {
   switch (outcome.verdict) {
     case connect_verdict::opened:
-    case connect_verdict::unknown: return;                     // its lease will tell
-    case connect_verdict::hung_up: return open_control(whom);  // which tells, once it is dead, that nobody listens
+    case connect_verdict::unknown: return;                     // its lease decides
+    case connect_verdict::hung_up: return open_control(whom);  // which finds no listener, once it is dead
     case connect_verdict::leaving: return depart(whom, incarnation, "it has left the group");
     case connect_verdict::fenced: return become_fenced(outcome.why);
     case connect_verdict::gone: break;
   }
   bool reached = false;
-  bool in_vain = false;
+  bool give_up = false;
   {
     std::lock_guard lock(whom.mutex);
-    // A member has announced itself when it listened; where this worker runs, too, a refusal is that of its machine.
+    // A member announces itself once it listens; if this worker runs on the same machine, the refusal is that of the
+    // right machine.
     const bool same_machine = !host_.empty() && whom.record.host == host_;
     reached = whom.live.reached || (log_ && same_machine);
-    in_vain = whom.live.awaited || (whom.live.sought && same_machine);
+    give_up = whom.live.awaited || (whom.live.sought && same_machine);
   }
-  // Where this worker has never been it may be at the wrong address: that is no evidence for others. To wait there is in vain.
+  // If this worker has never reached it, the address may be wrong: that is no evidence for others, but waiting cannot
+  // succeed here.
   if (reached) {
-    lose_unless_left(whom, incarnation, "it is gone: " + outcome.why);
-  } else if (in_vain) {
-    depart(whom, incarnation, "nobody answers for it: " + outcome.why);
+    lose_unless_left(whom, incarnation, "it has terminated: " + outcome.why);
+  } else if (give_up) {
+    depart(whom, incarnation, "no process answers at its addresses: " + outcome.why);
   }
 }
 
@@ -341,20 +347,20 @@ void native_core::on_control(const remote_worker& from, inbound_message&& messag
     {
       const peer& sender = *peers_.at(from.who.id());
       std::lock_guard lock(sender.mutex);
-      if (!sender.present(from.incarnation)) return;  // the dead do not bear witness
+      if (!sender.present(from.incarnation)) return;  // reports of dead workers do not count
     }
     if (notice.incarnation == incarnation_)
-      return become_fenced(fmt::format("{} says: {}", to_string(from.who), notice.reason));
+      return become_fenced(fmt::format("{} reports: {}", to_string(from.who), notice.reason));
     if (!is_member() || notice.who.id() == self_.id()) return;
-    if (peer* whom = peers_.at(notice.who.id())) lose(*whom, notice.incarnation, notice.reason, evidence::hearsay);
+    if (peer* whom = peers_.at(notice.who.id())) lose(*whom, notice.incarnation, notice.reason, evidence::notice);
   } catch (const std::exception& e) {
     log(log_level::warning,
         fmt::format("{} sent a control frame that cannot be read: {}", to_string(from.who), e.what()));
   }
 }
 
-// Where the peer reads nothing from this worker's calls, it hears of a cancellation here. It may overtake the call itself, and is
-// then of no use; the one behind the call is.
+// If the peer does not read this worker's calls at present, the cancellation arrives on this connection. It may
+// overtake the call itself, and then has no effect; the one queued behind the call does.
 void native_core::on_cancel(const remote_worker& peer, std::uint64_t call_id) noexcept {
   const auto& place = *peers_.at(peer.who.id());
   std::shared_ptr<control_link> control;
@@ -366,7 +372,7 @@ void native_core::on_cancel(const remote_worker& peer, std::uint64_t call_id) no
   try {
     control->send(control_message(control_code::cancel, call_id));
   } catch (const std::bad_alloc&) {
-    log(log_level::warning, "no memory to tell a worker at once that a call was given up");
+    log(log_level::warning, "out of memory: a cancellation waits behind its call");
   }
 }
 

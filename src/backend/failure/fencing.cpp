@@ -1,13 +1,13 @@
-// What follows from the end of another worker: its connections end, whoever asked to be told is told, and, if it died, its
-// incarnation is fenced: every member hears of it, and it too, should it live. How an end is noticed is in failure.cpp.
+// The consequences of the end of another worker: its connections end, the listener is notified, and, if it died, its
+// incarnation is fenced: every member is notified, and the worker itself, if it lives. failure.cpp has the detection.
 //
-// Fences are told to the members that a connection leads to, each of which passes them on once, and left in the store: in the
-// log of a dynamic group, where whoever comes first is believed; in a static one as
+// A fence is sent to the members that a connection leads to, each of which forwards it once, and written to the store:
+// in the log of a dynamic group, where the first entry wins; in a static one as
 //
 //   fence/<id>         "<incarnation>\n<reason>"
-//   silence/<a>/<b>    of two incarnations the one that was first to say that the other one is silent; the other one is dead
+//   silence/<a>/<b>    of two incarnations, the first one that declared the other one silent; the other one is dead
 //
-// where a worker that has been stopped for long looks before it says anything about others.
+// where a worker that has been suspended for long looks before it reports anything about others.
 
 #include <algorithm>
 #include <optional>
@@ -23,7 +23,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr std::chrono::seconds patience_with_log{1};  // before a worker that is gone is taken for lost
+constexpr std::chrono::seconds log_grace{1};  // between the end of a worker and declaring it lost
 
 std::string fence_key(worker_id id) { return fmt::format("fence/{}", id.value); }
 std::string fence_value(incarnation_id incarnation, const std::string& reason) {
@@ -44,12 +44,12 @@ int native_core::gone_count() const {
   return result;
 }
 
-void native_core::tell(const member_event& event) noexcept {
+void native_core::report(const member_event& event) noexcept {
   std::lock_guard lock(listener_mutex_);
   if (event_listener_) event_listener_->on_member_event(event);
 }
 
-void native_core::tell_end(worker_id id, incarnation_id incarnation) noexcept {
+void native_core::report_end(worker_id id, incarnation_id incarnation) noexcept {
   std::lock_guard lock(listener_mutex_);
   if (event_listener_) event_listener_->on_member_end(id, incarnation);
 }
@@ -67,22 +67,22 @@ void native_core::depart(peer& whom, incarnation_id incarnation, std::string rea
       event.who = whom.record.who;
     }
     if (!closing_.load()) {
-      tell(event);
-      if (how != departure::begun) tell_end(event.who.id(), incarnation);
+      report(event);
+      if (how != departure::begun) report_end(event.who.id(), incarnation);
     }
     activity_changed();
     keep_ticking();
-    if (log_ && how == departure::heard_of && is_member() && !closing_.load() && !fenced_.load()) {
+    if (log_ && how == departure::unlogged && is_member() && !closing_.load() && !fenced_.load()) {
       wake_waiting();
       watch_next();
-      write_down([this, incarnation] { write_gone(incarnation); }, fmt::format("{} has left", to_string(event.who)));
+      write_later([this, incarnation] { write_gone(incarnation); }, fmt::format("{} has left", to_string(event.who)));
     }
   } catch (const std::exception& e) {
-    log(log_level::error, fmt::format("{}: the leave of a worker got lost: {}", self_.name(), e.what()));
+    log(log_level::error, fmt::format("{}: the leave of a worker was not recorded: {}", self_.name(), e.what()));
   }
 }
 
-// Called with no lock held.
+// Call with no lock held.
 void native_core::lose(peer& whom, incarnation_id incarnation, const std::string& reason, evidence from) noexcept {
   if (closing_.load() || fenced_.load() || whom.id == self_.id()) return;
   try {
@@ -97,17 +97,17 @@ void native_core::lose(peer& whom, incarnation_id incarnation, const std::string
       whom.end = reason;
       event.who = whom.record.who;
     }
-    if (left) {  // which was told
-      tell_end(event.who.id(), incarnation);
+    if (left) {  // its leave was reported then
+      report_end(event.who.id(), incarnation);
       end_links(
           &whom, incarnation, errc::peer_lost,
           make_error(errc::peer_lost, fmt::format("{} has left the group, and died before it had ended its calls: {}",
                                                   to_string(event.who), reason)));
       activity_changed();
       if (from == evidence::gone || from == evidence::silence) {
-        write_down(
+        write_later(
             [this, incarnation, reason] { (void)log_->append(member_entry::lost(incarnation_, incarnation, reason)); },
-            fmt::format("{} is gone", to_string(event.who)));
+            fmt::format("{} has terminated", to_string(event.who)));
       }
       return;
     }
@@ -115,21 +115,22 @@ void native_core::lose(peer& whom, incarnation_id incarnation, const std::string
     log(log_level::warning, fmt::format("{}: {} is lost: {}", to_string(self_), to_string(event.who), reason));
     end_links(&whom, incarnation, errc::peer_lost,
               make_error(errc::peer_lost, fmt::format("{} is dead: {}", to_string(event.who), reason)));
-    tell(event);
+    report(event);
     activity_changed();
     const fence_notice notice{event.who, incarnation, reason};
     switch (from) {
       case evidence::record: return;
-      case evidence::hearsay: return spread(notice);
+      case evidence::notice: return spread(notice);
       case evidence::gone: spread(notice); return publish_fence(notice, false);
-      case evidence::silence: return publish_fence(notice, true);  // which spreads it
+      case evidence::silence: return publish_fence(notice, true);  // calls spread()
     }
   } catch (const std::exception& e) {
     log(log_level::error, e.what());
   }
 }
 
-// Those of one life of a worker, or (null) all there are. They are closed twice: what they still have queued nobody will read.
+// Ends those of one incarnation of a worker, or (null) all. They are closed twice: the peer will not read what they
+// have queued.
 void native_core::end_links(const peer* whom, incarnation_id incarnation, errc code,
                             const std::exception_ptr& why) noexcept {
   try {
@@ -157,11 +158,11 @@ void native_core::end_links(const peer* whom, incarnation_id incarnation, errc c
       for (auto& link : control) link->close(why, false);
     }
   } catch (const std::bad_alloc&) {
-    log(log_level::error, "no memory to close connections to workers that are lost");
+    log(log_level::error, "out of memory: connections to lost workers were not closed");
   }
 }
 
-// Tells everybody that a connection leads to, or is about to.
+// Sends to every worker that a connection leads to, or is about to.
 void native_core::spread(const fence_notice& notice) noexcept {
   try {
     for (peer* each : peers_.all()) {
@@ -182,13 +183,13 @@ std::shared_ptr<store> native_core::group_store() const {
   return store_;
 }
 
-// A member of a dynamic group may have said that it leaves in the log alone.
+// A member of a dynamic group may have announced its leave in the log only.
 void native_core::lose_unless_left(peer& whom, incarnation_id incarnation, const std::string& reason) noexcept {
   if (!log_) return lose(whom, incarnation, reason, evidence::gone);
   try {
     run_detached(*reactor_, [self = shared_from_this(), &whom, incarnation, reason] {
       if (self->closing_.load()) return;
-      (void)self->read_log(deadline::after(patience_with_log));
+      (void)self->read_log(deadline::after(log_grace));
       self->lose(whom, incarnation, reason, evidence::gone);
     });
   } catch (const std::bad_alloc&) {
@@ -196,13 +197,13 @@ void native_core::lose_unless_left(peer& whom, incarnation_id incarnation, const
   }
 }
 
-// The log tells all the others; of two that take each other for dead, it is the first one that is believed.
+// All others read the log; of two workers that declare each other dead, the first entry wins.
 void native_core::record_loss(const fence_notice& notice, bool contested) {
   (void)log_->append(member_entry::lost(incarnation_, notice.incarnation, notice.reason));
   if (contested && !fenced_.load()) spread(notice);
 }
 
-// Two workers whose link is cut take each other for dead: of the two, the store believes the first one.
+// Two workers whose link is cut declare each other dead: of the two, the store accepts the first one.
 void native_core::write_fence(const fence_notice& notice, bool contested) {
   if (log_) return record_loss(notice, contested);
   const auto where = group_store();
@@ -212,7 +213,8 @@ void native_core::write_fence(const fence_notice& notice, bool contested) {
     const auto [less, more] = std::minmax(incarnation_.value, notice.incarnation.value);
     const std::string first = where->compare_set(fmt::format("silence/{:016x}/{:016x}", less, more), "", own);
     if (first != own) {
-      return become_fenced(fmt::format("{} was silent to it, and was quicker to say so", to_string(notice.who)));
+      return become_fenced(
+          fmt::format("{} lost contact with it, and was the first to report that", to_string(notice.who)));
     }
     spread(notice);
   }
@@ -220,7 +222,7 @@ void native_core::write_fence(const fence_notice& notice, bool contested) {
 }
 
 void native_core::publish_fence(const fence_notice& notice, bool contested) noexcept {
-  write_down(
+  write_later(
       [this, notice, contested, first = true]() mutable {
         try {
           write_fence(notice, contested);
@@ -243,11 +245,11 @@ void native_core::look_for_own_fence() noexcept {
       if (!where) return;
       const auto fence = where->try_get(fence_key(self->self_.id()));
       if (fence && fence->starts_with(fence_value(self->incarnation_, {}))) {
-        self->become_fenced(fmt::format("the store says: {}", fence->substr(fence->find('\n') + 1)));
+        self->become_fenced(fmt::format("the store reports: {}", fence->substr(fence->find('\n') + 1)));
       }
     });
   } catch (const std::bad_alloc&) {
-    log(log_level::warning, "no memory to look for a fence");
+    log(log_level::warning, "out of memory: did not look for a fence");
   }
 }
 
@@ -257,18 +259,18 @@ void native_core::become_fenced(const std::string& reason) noexcept {
       std::lock_guard lock(links_mutex_);
       if (closing_.load() || fenced_.load()) return;
       fence_reason_ = fmt::format(
-          "{} was declared dead by its group, and takes no part in it any more ({}); a new worker may "
+          "{} was declared dead by its group and excluded from it ({}); a new worker may "
           "be started in its place",
           to_string(self_), reason);
       fenced_.store(true, std::memory_order_release);
     }
     log(log_level::error, fence_reason_);
     end_links(nullptr, {}, errc::fenced, make_error(errc::fenced, fence_reason_));
-    tell({member_event::kind::fenced, self_, incarnation_, fence_reason_});
+    report({member_event::kind::fenced, self_, incarnation_, fence_reason_});
     activity_changed();
     wake_waiting();
   } catch (const std::exception& e) {
-    log(log_level::error, fmt::format("{}: the fence was not dealt with: {}", self_.name(), e.what()));
+    log(log_level::error, fmt::format("{}: the fence was not handled completely: {}", self_.name(), e.what()));
   }
 }
 

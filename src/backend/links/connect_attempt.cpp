@@ -9,7 +9,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-// How often an address is tried again, after 1, 2, 4 ... 64, 64 ms.
+// How often an address is retried, after 1, 2, 4 ... 64, 64 ms.
 constexpr int times_while_pending = 80;  // five seconds in all
 constexpr int times_after_hang_up = 7;   // 127 ms
 
@@ -59,7 +59,7 @@ void connect_attempt::start(reactor& loop) {
 }
 
 void connect_attempt::advance() {
-  if (!wanted_()) return finish({{}, connect_verdict::unknown, "nobody waits for the connection any more"});
+  if (!wanted_()) return finish({{}, connect_verdict::unknown, "the connection is no longer needed"});
   if (next_ != routes_.size()) {
     const auto& [transport, address] = routes_[next_];
     return transport->connect(address, self_, options_, deadline::after(limit_each_),
@@ -84,7 +84,7 @@ void connect_attempt::advance() {
   if (unproved_) outcome.code = errc::authentication_failed;
   outcome.answered = answered_ || unproved_ || routes_.empty();
   if (failures_.empty())
-    outcome.why = fmt::format("no transport of this worker understands an address of '{}'", self_.target);
+    outcome.why = fmt::format("no transport of this worker supports an address of '{}'", self_.target);
   for (const auto& [address, reason] : failures_) {
     outcome.why += fmt::format("{}{}: {}", outcome.why.empty() ? "" : "; ", address, reason);
   }
@@ -105,7 +105,7 @@ void connect_attempt::take(connect_result result) {
   if (result.opened && !options_.secret.empty() && (result.peer.features & feature_authenticated) == 0) {
     result.opened->close(make_error(errc::authentication_failed, "the peer did not prove the secret"));
     unproved_ = true;
-    failures_.push_back({routes_[next_].second, "the transport did not make the peer prove the secret"});
+    failures_.push_back({routes_[next_].second, "the transport did not require a proof of the secret from the peer"});
   } else if (result.opened) {
     if (result.peer.incarnation == expected_) {
       connect_outcome outcome{std::move(result.opened), connect_verdict::opened, {}};
@@ -117,7 +117,7 @@ void connect_attempt::take(connect_result result) {
     failures_.push_back({routes_[next_].second, "another incarnation of the worker answered; it was restarted"});
   } else {
     auto [code, text] = taken_apart(result.error);
-    // The peer has yet to hear that this worker has joined.
+    // The peer has not read yet that this worker has joined.
     if (code == errc::join_pending && try_later(times_while_pending)) return;
     // A process that is being killed closes its connections before the socket that it listens on, or after it.
     if (result.hung_up && try_later(times_after_hang_up)) return;
@@ -127,7 +127,7 @@ void connect_attempt::take(connect_result result) {
     unproved_ = unproved_ || code == errc::authentication_failed;
     if (code == errc::fenced) fenced_ = true;
     if (code == errc::shutting_down) leaving_ = true;
-    // The transport says to whom and where; so does the text of the call that fails.
+    // The transport's text names peer and address; so does the text of the call that fails.
     const std::string& address = routes_[next_].second;
     const std::string known = fmt::format("' at {}: ", address);
     if (const auto found = text.find(known); found != std::string::npos) text.erase(0, found + known.size());
@@ -144,8 +144,7 @@ void connect_attempt::finish(connect_outcome outcome) noexcept {
   try {
     done(std::move(outcome));
   } catch (const std::exception& e) {
-    log(log_level::error,
-        fmt::format("an attempt to connect to '{}' could not be dealt with: {}", self_.target, e.what()));
+    log(log_level::error, fmt::format("the result of connecting to '{}' was not handled: {}", self_.target, e.what()));
   }
 }
 

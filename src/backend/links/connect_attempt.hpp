@@ -1,6 +1,6 @@
 #pragma once
 
-// One attempt to reach a worker, over every transport and address that it may be reached by.
+// One attempt to reach a worker, over all its transports and addresses.
 
 #include <functional>
 #include <memory>
@@ -20,14 +20,14 @@ namespace ferry::inline v0::detail {
 struct connect_outcome {
   std::shared_ptr<connection> opened;  ///< null unless the verdict is `opened`
   connect_verdict verdict = connect_verdict::unknown;
-  std::string why;                          ///< for people, unless it was opened
-  bool answered = false;                    ///< some process answered, whatever it said, or there is no way to ask
-  std::vector<rejected_route> failed = {};  ///< addresses that were tried before, and what came of it
-  errc code = errc::connect_failed;  ///< of the calls that waited; authentication_failed where that kept them apart
+  std::string why;                          ///< for messages, unless it was opened
+  bool answered = false;                    ///< some process answered, with any reply, or there is no way to ask
+  std::vector<rejected_route> failed = {};  ///< addresses that were tried before, and the result of each
+  errc code = errc::connect_failed;         ///< for the calls that waited; authentication_failed if that was the cause
 };
 
-/// Tries one address after the other, best first, until one answers. Keeps itself until it has called `done`, once, on a
-/// library thread.
+/// Tries one address after the other, best first, until one answers. Keeps itself alive until it has called `done`,
+/// once, on a library thread.
 class connect_attempt : public std::enable_shared_from_this<connect_attempt> {
  public:
   using route = std::pair<std::shared_ptr<transport>, std::string>;
@@ -36,13 +36,13 @@ class connect_attempt : public std::enable_shared_from_this<connect_attempt> {
                   std::chrono::nanoseconds limit_each, std::function<bool()> wanted,
                   std::function<void(connect_outcome)> done);
 
-  /// Not inline: begins on a thread of the reactor.
+  /// Does not call inline: begins on a thread of the reactor.
   void start(reactor& loop);
 
  private:
   struct step;
   void advance();
-  /// Soon, the same address again. False: it has been put off `most` times.
+  /// Retries the same address soon. False: it has been retried `most` times.
   bool try_later(int most);
   void take(connect_result result);
   void finish(connect_outcome outcome) noexcept;
@@ -52,7 +52,7 @@ class connect_attempt : public std::enable_shared_from_this<connect_attempt> {
   const incarnation_id expected_;
   const transport_options options_;
   const std::chrono::nanoseconds limit_each_;
-  const std::function<bool()> wanted_;  // asked before each address
+  const std::function<bool()> wanted_;  // checked before each address
   std::function<void(connect_outcome)> done_;
   std::size_t next_ = 0;
   std::size_t gone_ = 0;

@@ -27,7 +27,7 @@ void send_goodbye(connection& to) noexcept {
   try {
     to.send(control_message(control_code::goodbye));
   } catch (const std::bad_alloc&) {
-    log(log_level::warning, "no memory to say that this worker leaves: others will take it for lost");
+    log(log_level::warning, "out of memory: a goodbye was not sent; the peer will declare this worker lost");
   }
 }
 

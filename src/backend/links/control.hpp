@@ -1,7 +1,7 @@
 #pragma once
 
-// What agents tell each other beside calls: frames of kind `control`, on a connection of their own, so that they wait behind
-// no tensor. A farewell also goes out on the connections it ends.
+// Messages between agents beside calls: frames of kind `control`, on a separate connection, so that they do not wait
+// behind tensors. A goodbye is also sent on the connections it ends.
 
 #include <atomic>
 #include <cstdint>
@@ -18,31 +18,31 @@ namespace ferry::inline v0::detail {
 /// frame_header::code of a control frame. The numbers are part of the protocol.
 enum class control_code : std::uint32_t {
   heartbeat = 1,  ///< the sender lives; no payload
-  goodbye = 2,    ///< the sender leaves the group by its own will; no payload
-  fence = 3,      ///< the group takes an incarnation for dead; payload: worker_info, u64 incarnation, text
+  goodbye = 2,    ///< the sender leaves the group voluntarily; no payload
+  fence = 3,      ///< the group declares an incarnation dead; payload: worker_info, u64 incarnation, text
   cancel =
-      4,  ///< as a frame of kind cancel, which follows it behind the call itself: the caller gave up the call of this id
+      4,  ///< as a frame of kind cancel, which follows behind the call itself: the caller gave up the call of this id
 };
 
-/// Whom the group takes for dead.
+/// The incarnation that the group declares dead.
 struct fence_notice {
   worker_info who;
   incarnation_id incarnation;
   std::string reason;
 
   [[nodiscard]] outgoing_message encode() const;
-  /// Throws errc::malformed and the like.
+  /// Throws errc::malformed and similar errors.
   static fence_notice decode(const inbound_message& message, const wire_limits& limits);
 };
 
-/// A heartbeat, a farewell, or the cancellation of a call.
+/// A heartbeat, a goodbye, or the cancellation of a call.
 outgoing_message control_message(control_code code, std::uint64_t call_id = 0);
-/// Sends a farewell.
+/// Sends a goodbye.
 void send_goodbye(connection& to) noexcept;
 
 /// The far end of a connection.
 struct remote_worker {
-  // NOLINTNEXTLINE(google-explicit-constructor): most do not care for more
+  // NOLINTNEXTLINE(google-explicit-constructor): most callers give only the worker
   remote_worker(worker_info info, incarnation_id its_incarnation = {}, std::atomic<bool>* heard = nullptr)
       : who(std::move(info)), incarnation(its_incarnation), message_seen(heard) {}
   worker_info who;

@@ -9,9 +9,9 @@ namespace ferry::inline v0::detail {
 
 // Where control frames to a worker go: over the control connection or, without one, where calls go.
 struct control_route {
-  /// With the peer's mutex held.
+  /// Call with the peer's mutex held.
   explicit control_route(const peer& to) : control(to.control), out(to.link), in(to.incoming) {}
-  /// Without it. `later`: also where a connection is yet to open.
+  /// Call without it. `later`: also on a connection that is not open yet.
   template <class Make>
   void send(Make make, bool later = false) const {
     if (control) return control->send(make());

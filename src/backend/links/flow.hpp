@@ -1,6 +1,6 @@
 #pragma once
 
-// What bounds the calls of a worker: how much is under way, and what waits for its turn.
+// Bounds on the calls of a worker: how much is under way, and what waits for its turn.
 
 #include <atomic>
 #include <cstdint>
@@ -15,10 +15,10 @@
 
 namespace ferry::inline v0::detail {
 
-/// What several connections have taken and not yet written. Thread-safe.
+/// The sum of what several connections have accepted and not yet written. Thread-safe.
 class unwritten_sum {
  public:
-  /// Until remove(), for which the connection lives.
+  /// Counts until remove(); the connection must live until then.
   void add(const connection& which);
   void remove(const connection& which) noexcept;
   [[nodiscard]] std::uint64_t bytes() const noexcept;
@@ -28,7 +28,8 @@ class unwritten_sum {
   std::vector<const connection*> all_;
 };
 
-/// What is being served to all callers. Each link adds to it in steps, so a request costs nothing here. Thread-safe.
+/// What is being served to all callers. Each link updates it in steps, so a single request costs nothing here.
+/// Thread-safe.
 struct load_sum {
   static constexpr std::uint64_t calls_step = flow_limits::fair_calls / 2;
   static constexpr std::uint64_t bytes_step = flow_limits::fair_bytes / 2;
@@ -36,7 +37,7 @@ struct load_sum {
   std::atomic<std::uint64_t> bytes{0};
 };
 
-/// What all links of a worker share. Thread-safe.
+/// State shared by all links of a worker. Thread-safe.
 struct worker_flow {
   explicit worker_flow(const flow_limits& bounds = {}) : limits(bounds) {}
 
@@ -60,14 +61,14 @@ struct worker_flow {
   }
 };
 
-/// Messages to one peer that wait for their turn, first come, first served. Not thread-safe; the figures of the worker are
-/// kept up to date.
+/// Messages to one peer that wait for their turn, in FIFO order. Not thread-safe; keeps the worker's counters up to
+/// date.
 class send_queue {
  public:
   struct entry {
     outgoing_message message;
     std::uint64_t bytes = 0;
-    bool soon = false;  // it may be held back for a moment to be written together with others
+    bool soon = false;  // it may be delayed briefly to be written together with others
 
     [[nodiscard]] bool one_way() const noexcept { return (message.header.flags & frame_one_way) != 0; }
   };
@@ -81,12 +82,12 @@ class send_queue {
   [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
   [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
   [[nodiscard]] entry& front() noexcept { return entries_.front(); }
-  /// Throws errc::resource_exhausted, naming `peer` and the bound, if no further message of so many bytes may wait. While a
-  /// thread is about to send some (`pumping`), those that can go do not count.
+  /// Throws errc::resource_exhausted, naming `peer` and the bound, if no further message of this many bytes may wait.
+  /// While a thread is sending queued messages (`pumping`), those that can be sent now do not count.
   void check_room(std::uint64_t bytes, const worker_info& peer, std::uint64_t sent_calls, bool pumping) const;
   /// Throws std::bad_alloc; then `message` is untouched.
   entries::iterator push(outgoing_message&& message, bool soon);
-  /// Takes one out, or all. To be destroyed without a lock: tensors may run deleters of users.
+  /// Removes one, or all. Destroy the result without a lock: tensors may run user deleters.
   entries take(entries::iterator which) noexcept;
   entries take_front() noexcept { return take(entries_.begin()); }
   entries take_all() noexcept;

@@ -11,12 +11,12 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-// Only the thread of the moment writes it.
+// Only one thread at a time writes it.
 void add(std::atomic<std::uint64_t>& figure, std::uint64_t more) noexcept {
   figure.store(figure.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
 }
 
-// Stops calls: marks them at once, and runs the callbacks of users on another thread; drops a reference to each.
+// Stops calls: marks them at once, and runs the callbacks of users on another thread; releases one reference to each.
 void stop_later(link_owner& owner, std::vector<stoppable*> calls) {
   struct stopping : work {
     std::vector<stoppable*> calls;
@@ -116,10 +116,10 @@ void incoming_link::on_closed(connection& which, std::exception_ptr reason) noex
   owner_->on_link_closed(this);
 }
 
-// ---------------------------------------------------------------- the bounds
+// ---------------------------------------------------------------- bounds
 
 incoming_link::load incoming_link::served_now() const noexcept {
-  // All of these only grow. What has ended is read first, so that it is never more than what has come.
+  // All of these only grow. Reads the ended ones first, so that they never exceed the received ones.
   const std::uint64_t ended = ended_.load(std::memory_order_acquire);
   const std::uint64_t ended_bytes = ended_bytes_.load(std::memory_order_acquire);
   return {served_.load(std::memory_order_relaxed) - ended, served_bytes_.load(std::memory_order_relaxed) - ended_bytes};
@@ -167,8 +167,9 @@ void incoming_link::handled(std::uint64_t bytes) noexcept {
   resume_if_less();
 }
 
-// At half of the bounds, so that reading begins and ends less often. What its own requests hold up, the next of them to end lets
-// go on; what others hold up, these may, and they do not know of it.
+// Resumes at half of the bounds, so that reading starts and stops less often. If the link's own requests exceed the
+// bounds, the end of one of them resumes it; if those of other links do, their ends do not notify this link, so it
+// polls.
 void incoming_link::resume_if_less() noexcept {
   if (!paused_) return;
   switch (excess_of(served_now(), 2)) {
@@ -192,7 +193,7 @@ void incoming_link::look_again() noexcept {
   resume_if_less();
 }
 
-// More answers are unwritten than may be: the caller does not read them.
+// More answers are unwritten than allowed: the caller does not read them.
 bool incoming_link::congested() const noexcept {
   const std::uint64_t unwritten = connection_->unwritten_bytes();
   return unwritten >= flow_.limits.bytes_per_peer ||
@@ -216,7 +217,7 @@ bool incoming_link::may_begin(work& item, executor& on) noexcept {
   return false;
 }
 
-// With mutex_ held; what comes out is posted without it.
+// Call with mutex_ held; post the result without it.
 void incoming_link::release(std::vector<held_handler>& held) noexcept {
   held.swap(held_);
   flow_.held_handlers.fetch_sub(held.size());
@@ -240,7 +241,7 @@ void incoming_link::reply(std::uint64_t call_id, outgoing_message&& answer) {
 }
 
 void incoming_link::visit_requests(const agent::request_visitor& visit) const {
-  std::lock_guard lock(mutex_);  // which keeps them: whatever ends is taken out first
+  std::lock_guard lock(mutex_);  // keeps the calls alive: each is removed before it ends
   for (const auto& [id, call] : running_) {
     if (call) visit(peer_.who, id, *call);
   }
@@ -272,7 +273,7 @@ void incoming_link::begin_call(std::uint64_t call_id, stoppable& running) {
   running.request_stop();
 }
 
-// A caller may, against the protocol, give one id to two calls at once: only what has ended is taken out.
+// A caller may, against the protocol, use one id for two calls at once: remove only the one that has ended.
 void incoming_link::end_call(std::uint64_t call_id, const stoppable& ended) noexcept {
   std::lock_guard lock(mutex_);
   const auto slot = static_cast<std::uint32_t>(call_id);

@@ -104,9 +104,9 @@ void outgoing_link::opened(std::shared_ptr<connection> connection) {
   }
 }
 
-// ---------------------------------------------------------------- the bounds
+// ---------------------------------------------------------------- bounds
 
-// Whether one more call may be under way. With `counted` the worker has counted it.
+// Whether one more call may be under way. With `counted` the worker has already counted it.
 bool outgoing_link::may_begin_call(bool counted) const noexcept {
   const flow_limits& limits = flow_.limits;
   const std::uint64_t own = under_way_.load(std::memory_order_relaxed);
@@ -114,7 +114,7 @@ bool outgoing_link::may_begin_call(bool counted) const noexcept {
   return own < flow_limits::fair_calls || flow_.sent_calls() < limits.calls_per_worker + (counted ? 1 : 0);
 }
 
-// Whether a message of so many bytes may be sent now.
+// Whether a message of this many bytes may be sent now.
 bool outgoing_link::may_send(std::uint64_t bytes, bool is_call, bool counted) const noexcept {
   if (!open_.load(std::memory_order_relaxed)) return false;
   if (is_call && !may_begin_call(counted)) return false;
@@ -125,9 +125,9 @@ bool outgoing_link::may_send(std::uint64_t bytes, bool is_call, bool counted) co
   return unwritten + bytes <= flow_limits::fair_bytes || flow_.requests.bytes() + bytes <= limits.bytes_per_worker;
 }
 
-// The first in the queue could not be sent: sees to it that pump() is called once more has been written. False if that has
-// happened meanwhile. Where calls are what there are too many of, the end of one of this link's calls pump(). Calls of other
-// links, which only count beyond fair_calls, do not when they end: it is looked at again.
+// The first message in the queue could not be sent: ensures that pump() is called once more has been written. False if
+// that has happened meanwhile. If the bound on calls is exceeded, the end of one of this link's calls runs pump(). Ends
+// of calls of other links, which only count beyond fair_calls, do not: the link polls.
 bool outgoing_link::wait_for_room() noexcept {
   const std::uint64_t unwritten = connection_->unwritten_bytes();
   if (unwritten != 0) return connection_->tell_when_written(unwritten / 2);
@@ -144,7 +144,7 @@ void outgoing_link::look_again() noexcept {
   pump();
 }
 
-// What a call has waited for its turn is not left to the callee.
+// The time that a call has waited in the queue is subtracted from the callee's timeout.
 void outgoing_link::begin_sending(send_queue::entry& next) noexcept {
   frame_header& request = next.message.header;
   if (next.one_way()) return;
@@ -165,7 +165,8 @@ void outgoing_link::send_on_connection(outgoing_message&& message, bool soon) no
   }
 }
 
-// Sends what may be sent of what is queued. Without mutex_: what was written is destroyed, which may run deleters of users.
+// Sends what may be sent of what is queued. Call without mutex_: destroys what was written, which may run user
+// deleters.
 void outgoing_link::pump() noexcept {
   bool sent = false;
   for (bool mine = false;;) {
@@ -198,7 +199,7 @@ void outgoing_link::pump() noexcept {
   if (sent) connection_->keep_watched();
 }
 
-// It was queued before anybody knew over which connection it would go.
+// It was queued before it was known over which connection it would go.
 bool outgoing_link::refuse_unsendable(send_queue::entries& next) noexcept {
   if (next.empty()) return false;
   const outgoing_message& message = next.front().message;
@@ -357,7 +358,7 @@ bool outgoing_link::abandon(std::uint64_t id, call_phase& phase, bool tell_peer)
     ++errors_;
     waiting = !queue_.empty();
     phase = unsent.empty() ? call_phase::waiting_for_reply : unsent_phase();
-    if (!unsent.empty()) {  // the peer need not learn of it at all
+    if (!unsent.empty()) {  // the peer has no record of it
       bytes_sent_ -= unsent.front().bytes;
       --sent_;
       owner_->count_sent(-1);
@@ -383,8 +384,7 @@ void outgoing_link::send_cancel(std::uint64_t id) noexcept {
     }
     connection_->send(std::move(cancel));
   } catch (const std::exception& e) {
-    log(log_level::warning,
-        fmt::format("could not tell {} that a call was given up: {}", to_string(peer_.who), e.what()));
+    log(log_level::warning, fmt::format("a cancellation to {} was not sent: {}", to_string(peer_.who), e.what()));
   }
 }
 
@@ -456,7 +456,7 @@ void outgoing_link::close(errc code, const std::exception_ptr& reason, bool grac
     if (graceful) send_goodbye(*connection);
     connection->close(reason);
   } else {
-    owner_->on_link_closed(this);  // should the attempt to connect succeed later, opened() closes the connection
+    owner_->on_link_closed(this);  // if the attempt to connect succeeds later, opened() closes the connection
   }
 }
 
@@ -467,7 +467,7 @@ void outgoing_link::send_control(outgoing_message&& message, bool later) noexcep
       try {
         if (!closed()) extras_.push_back(std::move(message));
       } catch (const std::bad_alloc&) {
-        log(log_level::warning, "no memory to keep a control until its connection is open");
+        log(log_level::warning, "out of memory: a control frame was dropped before its connection was open");
       }
       return;
     }
@@ -485,7 +485,7 @@ void outgoing_link::on_message(connection& from, inbound_message&& message) noex
     return;
   }
   pending_call* call = nullptr;
-  send_queue::entries unsent;  // of a call that a peer answers before it was asked
+  send_queue::entries unsent;  // of a call that a peer answers before it was sent
   bool waiting = false;
   {
     std::lock_guard lock(mutex_);
@@ -513,7 +513,7 @@ void outgoing_link::list_calls(std::vector<open_call>& calls) const {
   const std::string transport(open ? connection_->transport_name() : "");
   const std::string route = open ? connection_->description() : "";
   for (const slot& each : slots_) {
-    // What is in a slot has not been completed: its owner keeps it until it has been taken out.
+    // A call in a slot has not been completed: its owner keeps it alive until it is removed from the slot.
     if (!each.call) continue;
     calls.push_back({.id = each.call->call_id,
                      .method = each.call->method,

@@ -1,7 +1,7 @@
 #pragma once
 
-// The two kinds of connections of the native agent. Each direction of calling has its own: requests go out on an
-// outgoing_link and their replies come back on it; the callee holds the other end as an incoming_link.
+// The two kinds of connections of the native agent. Each direction of calls has its own: requests are sent on an
+// outgoing_link and their replies come back on it; the callee has the other end as an incoming_link.
 
 #include <atomic>
 #include <functional>
@@ -19,17 +19,17 @@
 
 namespace ferry::inline v0::detail {
 
-/// What a link needs of its agent.
+/// The interface of the agent to its links.
 class link_owner {
  public:
   /// The link is closed for good; called once.
   virtual void on_link_closed(void* link) noexcept = 0;
   virtual void count_late_reply() noexcept = 0;
   [[nodiscard]] virtual bool closing() const noexcept = 0;
-  /// What all links share; there as long as the owner is.
+  /// State shared by all links; lives as long as the owner.
   [[nodiscard]] virtual worker_flow& flow() noexcept = 0;
-  /// Requests that were sent, or handled, on links that are open. A link that closes takes its own back, at both ends: what
-  /// was under way on it will never be handled.
+  /// Requests that were sent, or handled, on links that are open. A link that closes subtracts its own, at both ends:
+  /// what was under way on it will never be handled.
   virtual void count_sent(std::int64_t change) noexcept = 0;
   virtual void count_handled(std::int64_t change) noexcept = 0;
   /// Whether tensors may arrive on this device, if it exists.
@@ -39,24 +39,25 @@ class link_owner {
   }
   /// Runs `item` on a thread that does not read connections.
   virtual void run_later(work* item) noexcept = 0;
-  /// A link has begun to wait for what others may give free: its look_again() is to be called before long.
+  /// A link has begun to wait for capacity that other links may release: call its look_again() before long.
   virtual void look_again_soon() noexcept = 0;
   /// The earliest deadline of a link's calls has become `at`.
   virtual void check_deadlines_at(deadline at) noexcept = 0;
-  /// A connection that carries calls has opened, by this worker or by the peer; every such call is followed by one of
+  /// A connection that carries calls has opened, by this worker or by the peer; each such call is followed by one of
   /// on_link_lost.
   virtual void on_link_open(const remote_worker& peer, const connection& opened, bool by_us) noexcept {
     (void)peer, (void)opened, (void)by_us;
   }
   virtual void on_link_lost(const remote_worker& peer, const connection& lost) noexcept { (void)peer, (void)lost; }
-  /// A control frame has come from `peer`, on whatever connection.
+  /// A control frame has arrived from `peer`, on any connection.
   virtual void on_control(const remote_worker& peer, inbound_message&& message) noexcept { (void)peer, (void)message; }
   virtual void on_control_closed(control_link& which) noexcept { (void)which; }
-  /// A call to `peer` was given up, of which it is told behind the call. It may learn of it on another way sooner.
+  /// A call to `peer` was given up; the cancellation is queued behind the call. The owner may send it sooner on another
+  /// connection.
   virtual void on_cancel(const remote_worker& peer, std::uint64_t call_id) noexcept { (void)peer, (void)call_id; }
-  /// For the records of those who look for a fault.
+  /// For diagnostic records.
   virtual void on_link_event(const link_event& event) noexcept { (void)event; }
-  /// The same, of a connection that opened, or (with a reason) was lost.
+  /// The same, for a connection that opened, or (with a reason) was lost.
   void note(link_event::kind what, const remote_worker& peer, const connection& which,
             const std::exception_ptr& reason = nullptr) noexcept;
 
@@ -64,9 +65,9 @@ class link_owner {
   ~link_owner() = default;
 };
 
-/// What a channel is to know of a connection.
+/// The properties of a connection that a channel needs.
 channel_path path_between(const connection& route, device from, device to) noexcept;
-/// Throws errc::bad_device if the finished message has tensors on devices, which the connection cannot carry.
+/// Throws errc::bad_device if the finished message has tensors on devices that the connection cannot carry.
 void check_carries(const connection& route, const outgoing_message& message);
 
 /// From this worker to one peer: connecting, then open, then closed. Thread-safe.
@@ -74,7 +75,7 @@ class outgoing_link final : public connection_receiver, public std::enable_share
  public:
   outgoing_link(std::shared_ptr<link_owner> owner, remote_worker peer)
       : owner_(std::move(owner)), peer_(std::move(peer)), flow_(owner_->flow()) {}
-  /// One to a peer that cannot be called any more: every call on it fails with `code` at once.
+  /// For a peer that can no longer be called: every call on it fails with `code` at once.
   outgoing_link(std::shared_ptr<link_owner> owner, remote_worker peer, errc code, std::string detail)
       : owner_(std::move(owner)),
         peer_(std::move(peer)),
@@ -85,7 +86,7 @@ class outgoing_link final : public connection_receiver, public std::enable_share
 
   /// Connecting has succeeded: sends what was waiting.
   void opened(std::shared_ptr<connection> connection);
-  /// The addresses that were tried before one worked, and why they did not; for failed_routes().
+  /// The addresses that were tried without success, and why they failed; for failed_routes().
   void note_failed_routes(std::vector<rejected_route> failed) {
     const std::lock_guard lock(mutex_);
     failed_routes_ = std::move(failed);
@@ -101,7 +102,7 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   /// notify() on a link that refuses calls throws; both throw errc::resource_exhausted if the queue is full.
   bool call(outgoing_message& request, pending_call& call, deadline until, bool driven, std::uint64_t& id);
   bool notify(outgoing_message& request);
-  /// Whether a call of so many bytes would have to wait for others to end.
+  /// Whether a call of this many bytes would have to wait for others to end.
   [[nodiscard]] bool over_limit(std::uint64_t bytes) const noexcept;
   bool abandon(std::uint64_t id, call_phase& phase, bool tell_peer) noexcept;
   bool wait(const drive_condition& condition, deadline until) noexcept;
@@ -112,30 +113,30 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   [[nodiscard]] const remote_worker& peer() const noexcept { return peer_; }
   /// The open connection, or null.
   [[nodiscard]] std::shared_ptr<connection> current_connection() const;
-  /// Ends all calls with `code`. What is queued may still be written; a farewell if `take_leave`.
+  /// Ends all calls with `code`. What is queued may still be written; followed by a goodbye if `graceful`.
   void close(errc code, const std::exception_ptr& reason, bool graceful) noexcept;
-  /// A control frame, if the connection is open; with `later` also once it is.
+  /// Sends a control frame if the connection is open; with `later` also once it is open.
   void send_control(outgoing_message&& message, bool later = false) noexcept;
   /// Appends the calls that have not ended.
   void list_calls(std::vector<open_call>& calls) const;
-  /// Adds what has gone over this link.
+  /// Adds this link's traffic.
   void add_traffic(peer_traffic& sum) const noexcept;
 
   // connection_receiver
   void on_message(connection& from, inbound_message&& message) noexcept override;
   void on_closed(connection& which, std::exception_ptr reason) noexcept override;
   void on_written(connection&) noexcept override { pump(); }
-  /// Whether it has asked to be looked at again; then there may be room that others have given free.
+  /// Whether the link has requested a look_again(): other links may have released capacity.
   [[nodiscard]] bool waits_for_others() const noexcept { return waits_for_others_.load(std::memory_order_relaxed); }
   void look_again() noexcept;
   [[nodiscard]] bool takes_tensors_on(device where) const noexcept override { return owner_->takes_tensors_on(where); }
   [[nodiscard]] std::size_t expected_messages() const noexcept override { return under_way_.load(); }
 
  private:
-  // The pending calls sit in slots; an id is a slot and how often the slot was used before.
+  // The pending calls are in slots; an id is a slot index and the slot's use count.
   struct slot {
     pending_call* call = nullptr;
-    std::uint32_t use = 0;  // 1 to the largest
+    std::uint32_t use = 0;  // 1 up to the largest value
     std::uint32_t next_free = 0;
     bool queued = false;
     deadline until;
@@ -169,12 +170,13 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   std::vector<rejected_route> failed_routes_;
   std::atomic<bool> open_{false};
   std::atomic<bool> closed_{false};
-  // Where `use` begins: a cancellation that comes late, and on another connection, must not meet a call of the next link.
+  // The first `use`: a late cancellation on another connection must not match a call of the next link.
   const std::uint32_t first_use_ = static_cast<std::uint32_t>(incarnation_id::random().value) | 1U;
   send_queue queue_{flow_};  // until the connection is open, and beyond the bounds
-  bool pumping_ = false;     // some thread sends what was queued: nothing may overtake it
+  bool pumping_ = false;     // a thread is sending what was queued: nothing may overtake it
   std::atomic<bool> waits_for_others_{false};
-  std::vector<outgoing_message> extras_;  // cancellations sent meanwhile, and controls before the connection is open
+  std::vector<outgoing_message> extras_;  // cancellations sent meanwhile, and control frames before the connection is
+                                          // open
   std::vector<slot> slots_;
   std::uint32_t free_slots_ = no_slot;
   std::int64_t sent_ = 0;                  // requests, while not closed
@@ -201,7 +203,7 @@ class incoming_link final : public connection_receiver,
 
   /// Begins to receive.
   void start();
-  /// What is queued may still be written; a farewell if `take_leave`.
+  /// What is queued may still be written; followed by a goodbye if `graceful`.
   void close(const std::exception_ptr& reason, bool graceful) noexcept;
   void send_control(outgoing_message&& message) noexcept { connection_->send(std::move(message)); }
   [[nodiscard]] const remote_worker& peer() const noexcept { return peer_; }
@@ -212,7 +214,7 @@ class incoming_link final : public connection_receiver,
   /// The requests that have arrived and are not answered.
   [[nodiscard]] load served_now() const noexcept;
   void visit_requests(const agent::request_visitor& visit) const;
-  /// Adds what has gone over this link.
+  /// Adds this link's traffic.
   void add_traffic(peer_traffic& sum) const noexcept;
 
   // connection_receiver
@@ -230,13 +232,13 @@ class incoming_link final : public connection_receiver,
   void end_call(std::uint64_t call_id, const stoppable& ended) noexcept override;
   bool may_begin(work& item, executor& on) noexcept override;
   void handled(std::uint64_t bytes) noexcept override;
-  /// Whether it has asked to be looked at again; then others may have fewer requests to answer.
+  /// Whether the link has requested a look_again(): others may have fewer requests to answer.
   [[nodiscard]] bool waits_for_others() const noexcept { return waits_for_others_.load(std::memory_order_relaxed); }
   void look_again() noexcept;
 
-  /// The caller has given up a call; it may have ended, or not have arrived.
+  /// The caller has given up a call, which may have ended, or not have arrived yet.
   void cancel(std::uint64_t call_id) noexcept;
-  /// Nothing is read, because too much is being served.
+  /// Reading is paused, because too much is being served.
   [[nodiscard]] bool paused() const noexcept {
     const std::lock_guard lock(mutex_);
     return paused_;
@@ -247,8 +249,8 @@ class incoming_link final : public connection_receiver,
     work* item;
     executor* on;
   };
-  /// Whether `own`, taken `times`, is so much that nothing more is to be read: for its own sake, or because of what all links
-  /// have together.
+  /// Whether `own`, multiplied by `times`, exceeds the bounds, so that reading must pause: on its own, or because of
+  /// the sum over all links.
   enum class excess : std::uint8_t { none, own, shared };
   [[nodiscard]] excess excess_of(const load& own, std::uint64_t times) const noexcept;
   [[nodiscard]] bool congested() const noexcept;
@@ -271,7 +273,7 @@ class incoming_link final : public connection_receiver,
   };
   stoppable** find_running(std::uint64_t call_id) noexcept;  // with mutex_ held
 
-  // A caller of this library numbers its calls by slots that it uses again, so their low halves are small and dense.
+  // A caller of this library numbers its calls by slots that it reuses, so the low halves are small and dense.
   static constexpr std::uint32_t dense_slots = 4096;
   mutable std::mutex mutex_;
   std::vector<running_call> running_;                             // by slot, those below dense_slots
@@ -285,7 +287,7 @@ class incoming_link final : public connection_receiver,
   std::vector<held_handler> held_;
   std::atomic<std::uint64_t> ended_{0};  // requests, and their bytes; written with mutex_ held
   std::atomic<std::uint64_t> ended_bytes_{0};
-  // These are written by whoever reads the connection, one thread at a time.
+  // Written by the thread that reads the connection, one at a time.
   std::atomic<std::uint64_t> served_{0};
   std::atomic<std::uint64_t> served_bytes_{0};
   std::atomic<std::uint64_t> bytes_received_{0};

@@ -5,8 +5,8 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr int most_doublings = 7;       // of the time between two questions in the log
-constexpr int most_ticks_apart = 1024;  // two attempts to reach one that cannot be reached; a power of two
+constexpr int most_doublings = 7;       // of the interval between two queries in the log
+constexpr int most_ticks_apart = 1024;  // between two attempts to reach an unreachable worker; a power of two
 
 }  // namespace
 
@@ -14,12 +14,12 @@ liveness_actions assess(liveness& peer, clock::time_point now, const lease_rules
   if (peer.watched() && now - peer.heard > rules.lease) return {.declare_lost = true};
   liveness_actions actions{.send_heartbeat = peer.connected()};
   if (peer.watched()) peer.question = 0;
-  if (peer.control || !peer.minded()) {
+  if (peer.control || !peer.wants_control()) {
     peer.ticks_without_control = 0;
     return actions;
   }
   ++peer.ticks_without_control;
-  if (!peer.watched()) {  // it cannot be reached: asked less and less often
+  if (!peer.watched()) {  // it is unreachable: increase the interval
     const int ticks = peer.ticks_without_control;
     actions.open_control = !peer.opening && ((ticks & (ticks - 1)) == 0 || ticks % most_ticks_apart == 0);
     if (peer.log_is_asked) return actions;
@@ -35,7 +35,7 @@ liveness_actions assess(liveness& peer, clock::time_point now, const lease_rules
   return actions;
 }
 
-bool overslept(clock::time_point due, clock::time_point now, const lease_rules& rules) noexcept {
+bool was_stalled(clock::time_point due, clock::time_point now, const lease_rules& rules) noexcept {
   return now - due > rules.interval;
 }
 

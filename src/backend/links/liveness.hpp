@@ -1,7 +1,7 @@
 #pragma once
 
-// When is a worker dead? The decisions alone, without clocks, threads or connections: the agent asks at every tick, and does
-// what it is told. docs/failure.md has the reasoning.
+// Decides when a worker is dead. Only the decisions, without clocks, threads or connections: the agent calls it at
+// every tick, and executes the result. docs/failure.md has the reasoning.
 
 #include <chrono>
 #include <cstdint>
@@ -13,38 +13,38 @@ namespace ferry::inline v0::detail {
 
 struct lease_rules {
   std::chrono::nanoseconds interval;  ///< between two heartbeats, and between two ticks
-  std::chrono::nanoseconds lease;     ///< silence that is taken for death
+  std::chrono::nanoseconds lease;     ///< silence that counts as death
 };
 
-/// What one worker knows of the life of another.
+/// What one worker has recorded about the liveness of another.
 struct liveness {
-  clock::time_point heard{};  ///< the last sign of life, or when watching began
+  clock::time_point heard{};  ///< the last message received, or the start of watching
   int links = 0;              ///< open connections that carry calls, of either direction
-  bool suspect = false;       ///< a connection has broken, and none has been made since
-  bool awaited = false;       ///< something waits for it without a call (a shutdown)
-  bool sought = false;        ///< calls are repeated until it answers: unlike its absence, its silence means nothing
-  bool guarded = false;       ///< this worker is the one that watches it when nobody else does
+  bool suspect = false;       ///< a connection has broken, and none has been opened since
+  bool awaited = false;       ///< a local operation waits for it without a call (a shutdown)
+  bool sought = false;        ///< calls are repeated until it answers: its absence matters, its silence does not
+  bool guarded = false;       ///< this worker watches it even when no other worker does
   bool reached = false;       ///< this worker has opened a connection to it before: its addresses are right
   bool control = false;       ///< the control connection is open
   bool opening = false;       ///< or being opened
   int ticks_without_control = 0;
 
-  // Of one that is guarded, and has never been reached: it is asked in the group's log whether it lives.
-  clock::time_point unreached_since{};  ///< when guarding began, or it answered
-  int answers = 0;                      ///< that it gave: it is asked less and less often
-  std::uint64_t question = 0;           ///< the entry that asks; 0: none
+  // For a guarded worker that was never reached: it is queried in the group's log.
+  clock::time_point unreached_since{};  ///< when guarding began, or its last answer
+  int answers = 0;                      ///< number of its answers: the interval between queries grows with it
+  std::uint64_t question = 0;           ///< the log entry that asks; 0: none
   clock::time_point asked_at{};
-  bool log_is_asked = false;  ///< this worker is about to write a question, or to read what became of it
+  bool log_is_asked = false;  ///< this worker is about to write a query, or to read its result
 
-  /// Its silence means something: nobody is declared dead for whom nothing is at stake.
+  /// Its silence counts: only a worker that something depends on is declared dead.
   [[nodiscard]] bool watched() const noexcept {
     return links > 0 || suspect || awaited || (guarded && (reached || control));
   }
   /// A control connection is wanted.
-  [[nodiscard]] bool minded() const noexcept { return watched() || guarded; }
-  /// It may be watching this worker: it must hear of it. An idle group sends nothing.
+  [[nodiscard]] bool wants_control() const noexcept { return watched() || guarded; }
+  /// It may be watching this worker, so it needs heartbeats. An idle group sends nothing.
   [[nodiscard]] bool connected() const noexcept { return control || links > 0; }
-  /// Watching begins, or begins anew: its lease starts now.
+  /// Starts or restarts watching: the lease starts now.
   void renew(clock::time_point now) noexcept {
     if (now > heard) heard = now;
   }
@@ -54,7 +54,7 @@ struct liveness {
     answers = 0;
     question = 0;
   }
-  /// It had no chance to answer up to now.
+  /// Grants a delay: it had no chance to answer until now.
   void allow_for_delay(clock::time_point now) noexcept {
     renew(now);
     unreached_since = asked_at = now;
@@ -72,27 +72,27 @@ struct liveness_actions {
   bool declare_lost = false;
   bool open_control = false;
   bool send_heartbeat = false;  ///< over the control connection, or, without one, where calls go
-  bool ask_log = false;         ///< whether it lives
-  bool read_log = false;        ///< whether it has answered: its time is over
+  bool ask_log = false;         ///< query whether it lives
+  bool read_log = false;        ///< whether it has answered: its time has run out
   friend bool operator==(const liveness_actions&, const liveness_actions&) = default;
 };
 
-/// `opens_first`: of the two workers it is this one that opens the control connection at once; the other one does if it still
-/// finds none after a third of a lease.
+/// `opens_first`: of the two workers this one opens the control connection at once; the other one does so if there
+/// still is none after a third of a lease.
 liveness_actions assess(liveness& peer, clock::time_point now, const lease_rules& rules, bool opens_first) noexcept;
 
-/// Whether a tick that was due at `due` comes so late that this process itself has been stopped, or starved: what it has
-/// not heard meanwhile says nothing about others.
-[[nodiscard]] bool overslept(clock::time_point due, clock::time_point now, const lease_rules& rules) noexcept;
+/// Whether a tick that was due at `due` is so late that this process itself must have been suspended or starved:
+/// messages missing in that time say nothing about others.
+[[nodiscard]] bool was_stalled(clock::time_point due, clock::time_point now, const lease_rules& rules) noexcept;
 
-/// What a failed attempt to connect tells about the worker that was meant.
+/// What a failed attempt to connect shows about the target worker.
 enum class connect_verdict : std::uint8_t {
   opened,   ///< it lives
-  gone,     ///< it does not exist any more
+  gone,     ///< it no longer exists
   fenced,   ///< it lives, and has declared this worker dead
   leaving,  ///< it is shutting down
-  hung_up,  ///< somebody closed the connection before saying who it was: being killed, or overwhelmed
-  unknown,  ///< no answer: only its lease will tell
+  hung_up,  ///< the connection was closed before the peer identified itself: it is being killed, or overloaded
+  unknown,  ///< no answer: only its lease decides
 };
 
 }  // namespace ferry::inline v0::detail

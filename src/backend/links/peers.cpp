@@ -22,8 +22,8 @@ std::string this_host() {
   return fmt::format("{}/{}", boot, space.st_ino);
 }
 
-// Lines: the name, the incarnation, the host, the devices, one address each, an empty one; then the metadata, whatever they
-// hold. Who knows of no devices takes theirs for an address that nobody understands.
+// Lines: the name, the incarnation, the host, the devices, one address each, an empty one; then the metadata, which may
+// contain anything. A version without devices parses that line as an address that no transport supports.
 std::string worker_record::encode() const {
   return fmt::format("{}\n{:016x}\n@{}\n{}{}\n\n{}", who.name(), incarnation.value, host,
                      devices ? fmt::format("#{}\n", devices->encode()) : "", fmt::join(addresses, "\n"), metadata);
@@ -43,7 +43,7 @@ worker_record worker_record::decode(const std::string& text, int id) {
     at = end + 1;
   }
   if (lines.size() < 4) std::rethrow_exception(malformed(fmt::format("has {} lines", lines.size())));
-  if (!lines[2].starts_with('@')) std::rethrow_exception(malformed("does not say where it runs"));
+  if (!lines[2].starts_with('@')) std::rethrow_exception(malformed("has no host"));
   worker_record result;
   result.who = worker_info(lines[0], id);
   result.host = lines[2].substr(1);

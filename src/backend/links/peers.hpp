@@ -1,6 +1,6 @@
 #pragma once
 
-// The other workers, as one worker knows them.
+// A worker's records of the other workers.
 
 #include <algorithm>
 #include <array>
@@ -25,20 +25,21 @@ namespace ferry::inline v0::detail {
 class incoming_link;
 class outgoing_link;
 
-/// What a worker tells the others through the store.
+/// What a worker publishes through the store.
 struct worker_record {
   worker_info who;
   incarnation_id incarnation;
-  std::string host;                    ///< the machine and network namespace it runs in, for those in the same one
+  std::string host;                    ///< the machine and network namespace it runs in; equal for workers that share
+                                       ///< both
   std::vector<std::string> addresses;  ///< best first
-  std::string metadata;                ///< whatever its user wants the others to know
-  /// Its devices and its maps; null: it is of a version that does not tell.
+  std::string metadata;                ///< arbitrary user data for the others
+  /// Its devices and its maps; null: its version does not publish them.
   std::shared_ptr<const device_record> devices = nullptr;
-  // Of a dynamic group; not encoded.
+  // In a dynamic group; not encoded.
   std::uint64_t joined = 0;     ///< its place in the order of joins, from 1
-  bool leaving = false;         ///< it has said that it leaves, and not yet that it is gone
+  bool leaving = false;         ///< it has announced its leave, but not yet its end
   std::uint64_t suspected = 0;  ///< the entry of the log that asks whether it lives; 0: none
-  // Of whoever keeps the record; not encoded.
+  // Set by the keeper of the record; not encoded.
   std::shared_ptr<const device_maps_between> maps = nullptr;  ///< between this worker and it; null: there are none
 
   [[nodiscard]] std::string encode() const;
@@ -48,23 +49,23 @@ struct worker_record {
   [[nodiscard]] worker_devices for_checks() const noexcept { return {who.name(), devices.get()}; }
 };
 
-/// Of this process, as in worker_record::host; empty if it cannot be told.
+/// Of this process, as in worker_record::host; empty if unknown.
 std::string this_host();
 
 enum class peer_state : std::uint8_t {
   unknown,  ///< no record yet
   member,
   leaving,  ///< it has left a dynamic group, and ends its calls
-  left,     ///< it said so, or is gone after it did
+  left,     ///< it announced that, or terminated afterwards
   lost,     ///< it died, or was declared dead
 };
 
-/// One place of the group: the worker of an id, or whoever had it last. Lives as long as the table.
+/// One place of the group: the worker of an id, or the last one that had it. Lives as long as the table.
 struct peer {
   explicit peer(worker_id number) noexcept : id(number) {}
 
   const worker_id id;
-  /// Set by every message that comes from it; taken back by the tick. Apart from what calls lock.
+  /// Set by every message from it; cleared by the tick. On a separate cache line from what calls lock.
   alignas(64) std::atomic<bool> heard{false};
 
   alignas(64) mutable std::mutex mutex;  // guards what follows
@@ -77,7 +78,7 @@ struct peer {
   std::shared_ptr<control_link> control;
   liveness live;
 
-  // The next ones with `mutex` held.
+  // Call the following with `mutex` held.
   [[nodiscard]] bool is(incarnation_id incarnation) const noexcept {
     return state == peer_state::member && record.incarnation == incarnation;
   }
@@ -86,7 +87,7 @@ struct peer {
   [[nodiscard]] bool present(incarnation_id incarnation) const noexcept {
     return present() && record.incarnation == incarnation;
   }
-  /// Its connections count: those of a peer that is ahead of this worker's own table, too, and of one that is leaving.
+  /// Its connections count: also those of a peer that this worker's table does not have yet, and of a leaving one.
   [[nodiscard]] bool counts(incarnation_id incarnation) const noexcept {
     return state == peer_state::unknown || (record.incarnation == incarnation && state != peer_state::lost);
   }
@@ -102,15 +103,16 @@ class peer_table {
   peer_table(const peer_table&) = delete;
   peer_table& operator=(const peer_table&) = delete;
 
-  /// The place of `id`, made if need be. `id` must be valid: 0..worker_id::max.
+  /// The place of `id`, created if needed. `id` must be valid: 0..worker_id::max.
   peer& place(worker_id id);
   /// Null if there is none yet.
   [[nodiscard]] peer* at(worker_id id) const noexcept;
   /// The member of that name; null if there is none.
   [[nodiscard]] peer* find(std::string_view name) const;
-  /// Makes the place of the record's id that of this member.
+  /// Assigns the place of the record's id to this member.
   peer& admit(worker_record record);
-  /// The first place after `id`, in a ring of all ids there are, for which `wanted` is true; null if there is none but its own.
+  /// The first place after `id`, in a ring of all ids in use, for which `wanted` is true; null if there is none but its
+  /// own.
   template <class Wanted>
   [[nodiscard]] peer* next_after(worker_id id, Wanted wanted) const {
     const int end = std::max(highest_.load(std::memory_order_acquire), id.value) + 1;
@@ -127,7 +129,7 @@ class peer_table {
   static constexpr int block_size = 256;
   using block = std::array<std::atomic<peer*>, block_size>;
   std::array<std::atomic<block*>, (worker_id::max + block_size) / block_size> blocks_{};
-  std::atomic<int> highest_{-1};     // id of a place
+  std::atomic<int> highest_{-1};     // id of the last place
   mutable std::shared_mutex mutex_;  // guards the names, and writing
   std::map<std::string, peer*, std::less<>> names_;
   std::vector<std::unique_ptr<peer>> owned_;

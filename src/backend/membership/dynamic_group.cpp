@@ -1,5 +1,5 @@
-// How workers join and leave a dynamic group: entries of its log (member_log.hpp), which every member reads. Nobody waits for
-// anybody, but for those whose name or id is wanted and who do not answer.
+// How workers join and leave a dynamic group: entries of its log (member_log.hpp), which every member reads. Joining
+// and leaving wait for no other member, except for one that holds the requested name or id and does not answer.
 
 #include <algorithm>
 #include <chrono>
@@ -22,10 +22,11 @@ using namespace std::chrono_literals;
 
 constexpr std::chrono::milliseconds entry_poll_pause{50};
 constexpr std::chrono::milliseconds pause_for_leaving{500};
-constexpr std::chrono::milliseconds least_for_end{1000};  // to tell the store of it, however impatient the user is
+constexpr std::chrono::milliseconds least_for_end{1000};  // minimum time for writing the end to the store, whatever the
+                                                          // deadline of the shutdown
 
-// Whoever writes an entry tells those who wait, unless it ends in between, or the store does not take it. They look for
-// themselves then; a sign of life is asked for there, and is to be given within the lease.
+// The writer of an entry wakes the waiting members, unless it ends in between, or the store rejects the write. Members
+// poll for that case: a log entry may request a sign of life, which is due within the lease.
 std::chrono::nanoseconds longest_wait_for_news(timeout lease) noexcept {
   return lease.is_never() ? 10s : std::clamp<std::chrono::nanoseconds>(lease.duration() / 2, entry_poll_pause, 10s);
 }
@@ -43,15 +44,15 @@ void native_core::form_dynamic(deadline until) {
     make_room(until);
     choose_id();
     check_devices_fit();
-    // Others may hear of this worker, and it of them, before it knows its place in the order; and who looks for a predecessor may
-    // find it as soon as it listens.
+    // Other workers may read this worker's entry, and connect, before it has read its place in the order; and one that
+    // looks for a predecessor may find it as soon as it listens.
     announced_.store(~std::uint64_t{0});
     listen();
     const auto change = log_->append(member_entry::join(own_record()));
-    // Others may have read the entry, and removed it, before this worker saw that it stands.
+    // Others may have read the entry, and removed it, before this worker saw that it was accepted.
     if (change.what == membership_change::kind::joined || joined_.load() != 0) break;
     announced_.store(0);
-    stop_listening();  // another one was quicker to take the name or the id, or has come with maps that do not fit
+    stop_listening();  // another worker took the name or the id first, or has joined with device maps that conflict
   }
   store_->set_default_timeout(store_limit);
   follower_ = std::thread([this] { follow(); });
@@ -63,20 +64,20 @@ void native_core::choose_id() {
 }
 
 void native_core::make_room(deadline until) {
-  // A lease, as among members; without leases as long as it may take to start.
+  // A lease, as among members; without leases as long as starting may take.
   const auto a_lease = [&] { return options_.heartbeat_interval.is_never() ? until : deadline::after(options_.lease); };
-  auto patience = a_lease();
+  auto lease_wait = a_lease();
   for (;;) {
     const membership there = log_->members();
     const worker_record* same_name = there.find(self_.name());
     const worker_record* holder = same_name;
     if (!holder && wanted_id_ != any_rank) holder = there.find(worker_id{wanted_id_});
     if (!holder) return;
-    const connect_outcome outcome = probe(*holder, std::min(patience, until));
+    const connect_outcome outcome = probe(*holder, std::min(lease_wait, until));
     const bool on_this_machine = !host_.empty() && host_ == holder->host;
-    const bool patient = !patience.expired() && !until.expired();
+    const bool patient = !lease_wait.expired() && !until.expired();
     switch (outcome.verdict) {
-      case connect_verdict::gone:  // elsewhere it may be the wrong place that says so
+      case connect_verdict::gone:  // on another machine the address may be the wrong one
       case connect_verdict::unknown:
         if (outcome.verdict == connect_verdict::unknown && outcome.answered) break;
         if (patient && !(outcome.verdict == connect_verdict::gone && on_this_machine)) {
@@ -88,7 +89,7 @@ void native_core::make_room(deadline until) {
         }
         continue;
       case connect_verdict::leaving:
-      case connect_verdict::hung_up:  // soon the answer will be clear
+      case connect_verdict::hung_up:  // the answer will be clear soon
         if (!patient || holder->leaving) break;
         (void)log_->wait(deadline::after(entry_poll_pause));
         log_->catch_up();
@@ -96,33 +97,33 @@ void native_core::make_room(deadline until) {
       case connect_verdict::opened:
       case connect_verdict::fenced: break;
     }
-    // Who leaves lives for a while, and keeps its name and its id for so long.
+    // A leaving worker lives for a while, and keeps its name and its id until it ends.
     if (holder->leaving && !until.expired()) {
       (void)log_->wait(std::min(until, deadline::after(pause_for_leaving)));
       log_->catch_up();
-      patience = a_lease();
+      lease_wait = a_lease();
       continue;
     }
     if (holder->leaving) throw_still_leaving(*holder, same_name != nullptr);
     const std::string why = outcome.why.empty() ? std::string() : fmt::format(" ({})", outcome.why);
     if (same_name) {
-      throw_error(errc::duplicate_name, fmt::format("worker name '{}' is not unique: {} has it, and lives{}",
+      throw_error(errc::duplicate_name, fmt::format("worker name '{}' is not unique: {} has it, and is alive{}",
                                                     self_.name(), to_string(holder->who), why));
     }
-    throw_error(errc::duplicate_id, fmt::format("worker id {} is not unique: {} has it, and lives{}", wanted_id_,
+    throw_error(errc::duplicate_id, fmt::format("worker id {} is not unique: {} has it, and is alive{}", wanted_id_,
                                                 to_string(holder->who), why));
   }
 }
 
 void native_core::throw_still_leaving(const worker_record& holder, bool by_name) const {
   throw_error(by_name ? errc::duplicate_name : errc::duplicate_id,
-              fmt::format("worker {} is not free yet: {} is leaving the group, and has calls to end; it was waited for "
-                          "until init_timeout. Take another one, or wait longer",
+              fmt::format("worker {} is not free yet: {} is leaving the group and still has calls to end at "
+                          "init_timeout. Choose another one, or raise init_timeout",
                           by_name ? fmt::format("name '{}'", self_.name()) : fmt::format("id {}", wanted_id_),
                           to_string(holder.who)));
 }
 
-// Whether a member lives, found out by one that is none: it is refused, which is an answer. Blocks.
+// Whether a member lives, probed by a non-member: it refuses the connection, which is an answer. Blocks.
 connect_outcome native_core::probe(const worker_record& holder, deadline until) {
   struct answer {
     std::mutex mutex;
@@ -136,7 +137,7 @@ connect_outcome native_core::probe(const worker_record& holder, deadline until) 
       holder, feature_control, limit, [] { return true; },
       [state](connect_outcome outcome) {
         if (outcome.opened)
-          outcome.opened->close(make_error(errc::shutting_down, "it was only asked whether it lives"));
+          outcome.opened->close(make_error(errc::shutting_down, "the connection only probed whether the worker lives"));
         const std::lock_guard lock(state->mutex);
         state->outcome = std::move(outcome);
         state->there.notify_all();
@@ -148,7 +149,7 @@ connect_outcome native_core::probe(const worker_record& holder, deadline until) 
   return *std::move(state->outcome);
 }
 
-// ---------------------------------------------------------------- being told
+// ---------------------------------------------------------------- changes from the log
 
 // Called by the log, in the order of its entries.
 void native_core::take(const membership_change& change) noexcept {
@@ -162,7 +163,7 @@ void native_core::take(const membership_change& change) noexcept {
     wake_waiting();
     if (is_member()) watch_next();
   } catch (const std::exception& e) {
-    log(log_level::error, fmt::format("{}: a change of the group got lost: {}", self_.name(), e.what()));
+    log(log_level::error, fmt::format("{}: a change of the group was not handled: {}", self_.name(), e.what()));
   }
 }
 
@@ -172,19 +173,19 @@ void native_core::take_own(const membership_change& change) {
     case membership_change::kind::joined:
       admit(record);
       announced_.store(record.joined);
-      for (peer* each : peers_.all()) {  // however long that took, nobody was asked for a sign of life
+      for (peer* each : peers_.all()) {  // the duration of the join does not count as their silence
         const std::lock_guard lock(each->mutex);
         each->live.allow_for_delay(clock::now());
       }
       joined_.store(record.joined);
-      if (record.suspected != 0) answer_suspicion();  // and the question is not among the entries that are left
-      return tell({member_event::kind::joined, record.who, record.incarnation, {}});
+      if (record.suspected != 0) answer_suspicion();  // the snapshot has the query, but its entry may be gone
+      return report({member_event::kind::joined, record.who, record.incarnation, {}});
     case membership_change::kind::suspected: return answer_suspicion();
     case membership_change::kind::gone:
       if (gone_written_.load()) return;
       [[fallthrough]];
     case membership_change::kind::lost:
-      return become_fenced(change.reason.empty() ? "the group's log says that it is no member" : change.reason);
+      return become_fenced(change.reason.empty() ? "the group's log does not list it as a member" : change.reason);
     case membership_change::kind::none:
     case membership_change::kind::left:
     case membership_change::kind::answered: return;
@@ -192,7 +193,7 @@ void native_core::take_own(const membership_change& change) {
 }
 
 void native_core::answer_suspicion() noexcept {
-  write_down([this] { (void)log_->append(member_entry::alive(incarnation_)); }, "it lives", true);
+  write_later([this] { (void)log_->append(member_entry::alive(incarnation_)); }, "it lives", true);
 }
 
 void native_core::take_others(const membership_change& change) {
@@ -201,7 +202,7 @@ void native_core::take_others(const membership_change& change) {
   switch (change.what) {
     case membership_change::kind::joined:
       admit(record);
-      if (!record.leaving) return tell({member_event::kind::joined, record.who, record.incarnation, {}});
+      if (!record.leaving) return report({member_event::kind::joined, record.who, record.incarnation, {}});
       [[fallthrough]];
     case membership_change::kind::left: {
       if (!record.leaving || change.what == membership_change::kind::left) {
@@ -222,10 +223,10 @@ void native_core::take_others(const membership_change& change) {
         group_changes_.fetch_add(1, std::memory_order_release);
         place.live.renew(clock::now());
       }
-      return tell_end(record.who.id(), record.incarnation);
+      return report_end(record.who.id(), record.incarnation);
     }
     case membership_change::kind::lost:
-      // What was before this worker joined is no loss of its own.
+      // Losses before this worker joined are not its own.
       if (!is_member()) return depart(place, record.incarnation, change.reason, departure::in_log);
       return lose(place, record.incarnation, change.reason, evidence::record);
     case membership_change::kind::answered: {
@@ -241,25 +242,25 @@ void native_core::take_others(const membership_change& change) {
 
 void native_core::follow() noexcept {
   auto pause = entry_poll_pause;
-  bool told = false;
+  bool reported = false;
   while (!closing_.load()) {
     try {
       log_->catch_up();
       (void)log_->wait(deadline::after(longest_wait_for_news(options_.lease)));
       pause = entry_poll_pause;
-      told = false;
+      reported = false;
       continue;
     } catch (const std::exception& e) {
       if (closing_.load()) return;
-      if (!std::exchange(told, true)) {
+      if (!std::exchange(reported, true)) {
         log(log_level::warning,
-            fmt::format("{} does not hear of workers that join or leave, until the store can be reached: {}",
+            fmt::format("{} cannot read which workers join or leave until the store can be reached: {}",
                         to_string(self_), e.what()));
       }
     }
     std::unique_lock lock(members_mutex_);
     (void)members_changed_.wait_for(lock, pause, [&] { return closing_.load(); });
-    // It may be asked for a sign of life there.
+    // The log may contain a query for this worker, so the pause must stay below the lease.
     const auto longest = std::max(entry_poll_pause,
                                   std::chrono::duration_cast<std::chrono::milliseconds>(options_.lease.duration() / 4));
     pause = std::min<std::chrono::milliseconds>(2 * pause, std::min<std::chrono::milliseconds>(longest, 2s));
@@ -276,13 +277,13 @@ bool native_core::catch_up() const noexcept {
   }
 }
 
-// In a ring by id, so that a member has one watcher, and one that it watches. A worker that wakes after its death was told is
-// not watched any more.
+// Members watch each other in a ring by id: each has one watcher, and watches one. A worker that resumes after its
+// death was recorded is not watched any more.
 void native_core::watch_next() noexcept {
   if (options_.heartbeat_interval.is_never()) return;
   try {
     std::lock_guard watching(watched_mutex_);
-    // Found within a few steps: this is asked at every change of the group.
+    // Found within a few steps: this runs at every change of the group.
     peer* next = peers_.next_after(self_.id(), [](const peer& each) {
       std::lock_guard lock(each.mutex);
       return each.present();
@@ -295,11 +296,11 @@ void native_core::watch_next() noexcept {
     }
     if (next) await(*next);
   } catch (const std::exception& e) {
-    log(log_level::error, fmt::format("{} watches nobody: {}", to_string(self_), e.what()));
+    log(log_level::error, fmt::format("{} cannot watch the next member: {}", to_string(self_), e.what()));
   }
 }
 
-// ---------------------------------------------------------------- those that cannot be reached
+// ---------------------------------------------------------------- unreachable members
 
 void native_core::ask_log(peer& whom, incarnation_id incarnation) noexcept {
   const auto asked = [this, &whom, incarnation](std::uint64_t question) {
@@ -317,12 +318,12 @@ void native_core::ask_log(peer& whom, incarnation_id incarnation) noexcept {
       std::uint64_t question = 0;
       try {
         (void)self->log_->append(member_entry::suspect(self->incarnation_, incarnation));
-        // Another one may have asked before, and died since.
+        // Another member may have asked before, and died since.
         const membership there = self->log_->members();
         if (const worker_record* record = there.find(incarnation)) question = record->suspected;
       } catch (const error& e) {
         log(log_level::info,
-            fmt::format("{}: the group's log cannot be asked for a worker: {}", to_string(self->self_), e.what()));
+            fmt::format("{}: the group's log cannot be queried for a worker: {}", to_string(self->self_), e.what()));
       }
       asked(question);
     });
@@ -353,15 +354,15 @@ void native_core::read_answer(peer& whom, incarnation_id incarnation) noexcept {
       try {
         const auto began = clock::now();
         self->log_->catch_up();
-        // A store that is slow, or could not be reached, may have kept the answer back: another lease, then.
+        // A slow or unreachable store may have delayed the answer: wait for another lease then.
         const bool prompt = clock::now() - began < self->options_.heartbeat_interval.duration();
         const membership there = self->log_->members();
         const worker_record* record = there.find(incarnation);
         answered = !record || record->suspected != question;
         if (!answered && prompt) {
-          (void)self->log_->append(member_entry::lost(self->incarnation_, incarnation,
-                                                      "nobody reaches it, and it did not answer in the group's log",
-                                                      question));
+          (void)self->log_->append(
+              member_entry::lost(self->incarnation_, incarnation,
+                                 "no member can reach it, and it did not answer in the group's log", question));
         }
       } catch (const error& e) {
         log(log_level::info, fmt::format("{}: the group's log cannot be read: {}", to_string(self->self_), e.what()));
@@ -373,7 +374,7 @@ void native_core::read_answer(peer& whom, incarnation_id incarnation) noexcept {
   }
 }
 
-// ---------------------------------------------------------------- parting
+// ---------------------------------------------------------------- leaving
 
 void native_core::leave_dynamic(deadline until, int stop_level) {
   if (fenced_.load(std::memory_order_acquire)) throw_error(errc::fenced, fence_reason_);
@@ -381,26 +382,26 @@ void native_core::leave_dynamic(deadline until, int stop_level) {
     std::lock_guard lock(quiet_mutex_);
     shutdown_until_ = until;
   }
-  tell_log_of_leaving(std::min(until, deadline::after(store_limit)), stop_level);
+  log_own_leave(std::min(until, deadline::after(store_limit)), stop_level);
   wait_until_quiet(until, stop_level);
   settle_loose_ends(until);
 }
 
-void native_core::tell_log_of_leaving(deadline until, int stop_level) {
+void native_core::log_own_leave(deadline until, int stop_level) {
   try {
     leave_written_.store(true);
     const bool written = run_in_time([this] { (void)log_->append(member_entry::leave(incarnation_)); }, until,
                                      [&] { return leaving_stopped_.load() >= stop_level; });
     if (!written && leaving_stopped_.load() < stop_level) {
-      log(log_level::info, fmt::format("{}: the store does not know yet that it leaves", to_string(self_)));
+      log(log_level::info, fmt::format("{}: the store has no record yet that it leaves", to_string(self_)));
     }
   } catch (const error& e) {
-    log(log_level::info, fmt::format("{}: the store does not know that it leaves: {}", to_string(self_), e.what()));
+    log(log_level::info, fmt::format("{}: the store has no record that it leaves: {}", to_string(self_), e.what()));
   }
 }
 
-// Its name and its id are free from now on. Its entry may stand, though it has not heard that it does.
-void native_core::tell_log_of_end() noexcept {
+// Releases its name and its id. Its join entry may be in the log, although it has not read that.
+void native_core::log_own_end() noexcept {
   if (!is_announced() || fenced_.load() || gone_written_.exchange(true)) return;
   deadline limit;
   {
@@ -411,15 +412,15 @@ void native_core::tell_log_of_end() noexcept {
     const bool written = run_in_time(
         [this] {
           (void)log_->append(member_entry::gone(incarnation_));
-          // The next group here may have other leases.
+          // The next group in this store may have other leases.
           if (!log_->members().members().empty()) return;
           if (const auto where = group_store()) where->erase("kind");
         },
         limit);
     if (!written)
-      log(log_level::info, fmt::format("{}: the store does not know yet that it has left", to_string(self_)));
+      log(log_level::info, fmt::format("{}: the store has no record yet that it has left", to_string(self_)));
   } catch (const std::exception& e) {
-    log(log_level::info, fmt::format("{}: the store does not know that it has left: {}", to_string(self_), e.what()));
+    log(log_level::info, fmt::format("{}: the store has no record that it has left: {}", to_string(self_), e.what()));
   }
 }
 
@@ -431,7 +432,8 @@ void native_core::wake_waiting() const noexcept {
   members_changed_.notify_all();
 }
 
-// Whoever leaves without a word in the log has said farewell to those it was connected to, if to anybody.
+// A worker that leaves without a log entry has sent a goodbye to those it was connected to, if any; they write the
+// entry for it.
 void native_core::write_gone(incarnation_id incarnation) {
   log_->catch_up();
   const membership there = log_->members();
@@ -441,7 +443,7 @@ void native_core::write_gone(incarnation_id incarnation) {
 
 void native_core::stop_following() noexcept {
   if (!log_) return;
-  tell_log_of_end();
+  log_own_end();
   if (follower_.joinable()) {
     if (const auto where = group_store()) where->close();
     follower_.join();

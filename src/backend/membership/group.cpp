@@ -1,8 +1,8 @@
-// What both kinds of groups have in common: to agree, to listen, and to come to rest before leaving. Each group has its own
-// part of the store, where its members agree through
+// What both kinds of groups have in common: agreement on the parameters, listening, and becoming idle before leaving.
+// Each group has its own part of the store, where its members agree on
 //
 //   kind     "static <world size>, heartbeats ..., lease ...", or "dynamic, ...": all must say the same
-//   group    the key that tells this group's connections from another's
+//   group    the key that identifies connections of this group
 
 #include <utility>
 
@@ -34,7 +34,7 @@ void native_core::leave_together(deadline until) {
 
 void native_core::leave(deadline until) {
   if (world_size_ == 0) return leave_dynamic(until, 2);
-  // The others learn of it from the farewells on its connections, or find nobody where it was.
+  // The others receive goodbyes on its connections, or find no listener at its address.
   wait_until_quiet(until, 2);
   settle_loose_ends(until);
 }
@@ -56,9 +56,9 @@ void native_core::agree_on_group() {
     throw_error(
         errc::group_mismatch,
         fmt::format(
-            "{} wants a group that is '{}', but another member says '{}'; every worker must give the same "
+            "{} is configured for a group that is '{}', but another member for '{}'; every worker must have the same "
             "world_size, heartbeat_interval and lease. If no worker of that group runs any more (it was killed), "
-            "meet elsewhere: at another path or port, or in a store that was started afresh",
+            "use another path or port, or a store that was started afresh",
             to_string(self_), kind, there));
   }
   const std::string proposal = fmt::format("{:016x}", incarnation_id::random().value);
@@ -74,7 +74,7 @@ void native_core::listen() {
       advertised_.insert(advertised_.end(), addresses.begin(), addresses.end());
       own.listening = true;
     } catch (const error& e) {
-      // These say that what the user asked for cannot be had.
+      // These report that the user's configuration is not possible.
       if (e.kind() == errc::address_in_use || e.kind() == errc::bad_address || e.kind() == errc::invalid_argument ||
           e.kind() == errc::duplicate_name || e.kind() == errc::authentication_required)
         throw;
@@ -92,11 +92,11 @@ void native_core::stop_listening() noexcept {
   }
 }
 
-// ---------------------------------------------------------------- rest
+// ---------------------------------------------------------------- quiescence
 
 bool native_core::quiet() const noexcept { return flow_.active_calls.load() == 0 && !handler_.load()->busy(); }
 
-// May be called with locks of the rpc floor held; quiet() takes those, so it is never called with quiet_mutex_ held.
+// May be called with locks of the rpc layer held; quiet() takes those, so it is never called with quiet_mutex_ held.
 void native_core::activity_changed() noexcept {
   if (quiet_waiters_.load() == 0) return;
   std::lock_guard lock(quiet_mutex_);
@@ -104,7 +104,7 @@ void native_core::activity_changed() noexcept {
   quiet_changed_.notify_all();
 }
 
-// Whoever wants less than this one has his wish for good: it may come before the leave that it is to end has begun.
+// The strongest request wins, and stays: it may arrive before the leave that it interrupts has begun.
 void native_core::stop_leaving(bool entirely) noexcept {
   const int stop_level = entirely ? 2 : 1;
   int before = leaving_stopped_.load();
@@ -120,7 +120,8 @@ void native_core::stop_leaving(bool entirely) noexcept {
 
 void native_core::check_still_leaving(int stop_level) const {
   if (leaving_stopped_.load() >= stop_level) {
-    throw_error(errc::shutting_down, to_string(self_) + ": the graceful shutdown was ended by one that is not");
+    throw_error(errc::shutting_down,
+                to_string(self_) + ": the graceful shutdown was interrupted by a shutdown that is not graceful");
   }
 }
 
@@ -142,8 +143,9 @@ void native_core::wait_until_quiet(deadline until, int stop_level) {
       quiet_waiters_.fetch_sub(1);
       throw_error(
           errc::shutdown_timeout,
-          fmt::format("{}: {} own calls are still pending, or handlers are still running, at the deadline of shutdown",
-                      to_string(self_), flow_.active_calls.load()));
+          fmt::format(
+              "{}: {} calls of this worker are pending, or handlers are running, at the deadline of the shutdown",
+              to_string(self_), flow_.active_calls.load()));
     }
     std::unique_lock lock(quiet_mutex_);
     const auto changed = [&] { return activity_ != seen; };

@@ -44,8 +44,8 @@ membership member_log::members() const {
 
 std::uint64_t member_log::number_at(std::string_view key) { return to_number(where()->try_get(key).value_or("0")); }
 
-void member_log::tell(const membership_change& change) {
-  if (change.what != membership_change::kind::none) told_(change);
+void member_log::report(const membership_change& change) {
+  if (change.what != membership_change::kind::none) observer_(change);
 }
 
 membership_change member_log::take(std::uint64_t index, const std::string& text) {
@@ -57,30 +57,30 @@ membership_change member_log::take(std::uint64_t index, const std::string& text)
         fmt::format("entry {} of the group's log in the {} was skipped: {}", index, where()->describe(), e.message()));
     members_.skip(index);
   }
-  tell(change);
+  report(change);
   seen_.store(index, std::memory_order_release);
   return change;
 }
 
 void member_log::load() {
   const std::lock_guard lock(mutex_);
-  start_again();
-  read_new(false);  // there was no gap a moment ago
+  load_snapshot();
+  read_new(false);  // the snapshot was just loaded
 }
 
-// From what others have put together; what differs from what was known here has changed.
-void member_log::start_again() {
+// Loads the snapshot that other members have published, and reports what differs from what was known here.
+void member_log::load_snapshot() {
   for (std::optional<std::uint64_t> before;;) {
     if (const auto text = where()->try_get("members")) {
       membership there = membership::decode(*text);
-      if (there.index() > members_.index()) tell_difference(std::exchange(members_, std::move(there)));
+      if (there.index() > members_.index()) report_difference(std::exchange(members_, std::move(there)));
     }
     // All entries in one round trip.
     std::map<std::uint64_t, std::string> entries;
     for (store_entry& each : where()->list("log/")) {
       entries.emplace(to_number(std::string_view(each.key).substr(4)), std::move(each.value));
     }
-    // Where entries were removed meanwhile there may be one of a writer that has yet to notice (append()).
+    // Among removed entries there may be a new one of a writer that has yet to detect the removal (append()).
     if (number_at("trimmed") > members_.index()) {
       if (before == members_.index()) {
         throw_error(errc::malformed,
@@ -98,19 +98,19 @@ void member_log::start_again() {
   }
 }
 
-void member_log::tell_difference(const membership& known) {
+void member_log::report_difference(const membership& known) {
   using what = membership_change::kind;
   for (const auto& [id, record] : known.members()) {
     const worker_record* now = members_.find(record.incarnation);
     if (!now) {
-      tell({what::gone, record, {}});
+      report({what::gone, record, {}});
       continue;
     }
-    if (now->leaving && !record.leaving) tell({what::left, *now, {}});
-    if (now->suspected != 0 && now->suspected != record.suspected) tell({what::suspected, *now, {}});
+    if (now->leaving && !record.leaving) report({what::left, *now, {}});
+    if (now->suspected != 0 && now->suspected != record.suspected) report({what::suspected, *now, {}});
   }
   for (const auto& [id, record] : members_.members()) {
-    if (!known.find(record.incarnation)) tell({what::joined, record, {}});
+    if (!known.find(record.incarnation)) report({what::joined, record, {}});
   }
   seen_.store(members_.index(), std::memory_order_release);
 }
@@ -126,10 +126,10 @@ void member_log::read_new(bool look_for_gap) {
     std::vector<std::string> found;
     while (auto text = where()->try_get(entry_key(next + found.size()))) found.push_back(*std::move(text));
     if (found.empty() && !look_for_gap) return;
-    // An entry counts if it was there before those around it were removed: a writer that was stopped for long may have
-    // put one where there was one before, and may have yet to notice (append()).
+    // An entry counts only if those around it had not been removed before: a writer that was suspended for long may
+    // have written one in place of a removed entry, and has yet to detect that (append()).
     if (number_at("trimmed") >= next) {
-      start_again();
+      load_snapshot();
       continue;
     }
     for (std::size_t i = 0; i != found.size(); ++i) take(next + i, found[i]);
@@ -141,24 +141,24 @@ membership_change member_log::append(const member_entry& entry) {
   const std::string text = entry.encode();
   const std::lock_guard lock(mutex_);
   for (;;) {
-    read_new(false);  // a gap shows below
+    read_new(false);  // a gap is detected below
     const std::uint64_t next = members_.index() + 1;
     const std::string there = where()->compare_set(entry_key(next), "", text);
-    // This process may have been stopped for so long that the place is one of those that were removed.
+    // This process may have been suspended for so long that its place in the log has already been trimmed.
     if (number_at("trimmed") >= next) {
       if (there == text) where()->erase(entry_key(next));
-      start_again();
+      load_snapshot();
       continue;
     }
     membership_change change = take(next, there);
     if (there != text) continue;
-    try {  // the entry stands, whatever becomes of these
+    try {  // the entry stands, even if these writes fail
       where()->set("tail", std::to_string(next));
       if (next % snapshot_interval == 0) publish_members();
     } catch (const error& e) {
       log(log_level::warning,
-          fmt::format("entry {} of the group's log in the {} was written, but what goes with it was not: {}", next,
-                      where()->describe(), e.message()));
+          fmt::format("entry {} of the group's log in the {} was written, but the keys that depend on it were not: {}",
+                      next, where()->describe(), e.message()));
     }
     return change;
   }
@@ -173,7 +173,7 @@ void member_log::publish_members() {
   const std::string before = where()->try_get("trimmed").value_or("");
   if (to_number(before) >= last) return;
   if (where()->compare_set("trimmed", before, std::to_string(last)) != std::to_string(last))
-    return;  // another one does it
+    return;  // another member does it
   for (std::uint64_t index = to_number(before) + 1; index <= last; ++index) where()->erase(entry_key(index));
 }
 

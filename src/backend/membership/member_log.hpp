@@ -1,11 +1,11 @@
 #pragma once
 
-// The log of a dynamic group in its store. Keys, below the prefix that the store was given:
+// The log of a dynamic group in its store. Keys, below the store's prefix:
 //
-//   log/<index>   one entry, written once, by whoever came first: index is decimal, counts from 1, without gaps
-//   tail          the index of a late entry; set after every one, for those who wait
-//   members       what the entries up to some index amount to, for those who join late
-//   trimmed       the entries up to this one were removed: who has not read them starts from `members`
+//   log/<index>   one entry, written once, by the first writer: index is decimal, counts from 1, without gaps
+//   tail          the index of a late entry; set after every one, to wake readers that wait
+//   members       a snapshot: the result of the entries up to some index, for workers that join late
+//   trimmed       the entries up to this one were removed: a reader that has not read them starts from `members`
 
 #include <atomic>
 #include <cstdint>
@@ -23,40 +23,42 @@ namespace ferry::inline v0::detail {
 /// Thread-safe. Throws what the store throws.
 class member_log {
  public:
-  /// Is told of every change, in order; no function of the log may be called from there.
+  /// Receives every change, in order; must not call any function of the log.
   using observer = std::function<void(const membership_change& change)>;
 
-  member_log(std::shared_ptr<store> where, observer told) : store_(std::move(where)), told_(std::move(told)) {}
+  member_log(std::shared_ptr<store> where, observer observe)
+      : store_(std::move(where)), observer_(std::move(observe)) {}
 
-  /// Reads what is there; the observer hears of the present members as joined.
+  /// Reads what is there; reports the present members to the observer as joined.
   void load();
-  /// Reads what is new.
+  /// Reads new entries.
   void catch_up();
-  /// Writes an entry at the end, and returns what it has changed there; nothing, if it does not fit.
+  /// Writes an entry at the end, and returns the change it made there; none, if it does not fit.
   membership_change append(const member_entry& entry);
-  /// Blocks until there may be something new. False at the deadline.
+  /// Blocks until there may be new entries. False at the deadline.
   bool wait(deadline until = {});
 
-  /// The store is let go: functions that use it throw errc::store_failed from now on.
+  /// Releases the store: functions that use it throw errc::store_failed from now on.
   void release() noexcept;
 
-  /// Everything up to this entry has been told.
+  /// Everything up to this entry has been reported.
   [[nodiscard]] std::uint64_t seen() const noexcept { return seen_.load(std::memory_order_acquire); }
   [[nodiscard]] membership members() const;
 
-  /// How many entries lie between two writings of `members`, and how many older ones are kept.
+  /// How many entries lie between two updates of `members`, and how many older ones are kept.
   static constexpr std::uint64_t snapshot_interval = 128;
   static constexpr std::uint64_t kept_entries = 256;
 
  private:
-  // With mutex_ held.
-  /// The next entry may be missing because there is none yet, or because it was removed, with what others made of it left.
+  // Call the following with mutex_ held.
+  /// The next entry may be missing because there is none yet, or because it was trimmed after its effect went into
+  /// `members`.
   void read_new(bool look_for_gap);
-  void start_again();
-  /// Between what was `known` and the members now.
-  void tell_difference(const membership& known);
+  void load_snapshot();
+  /// Reports what differs between `known` and the members now.
+  void report_difference(const membership& known);
   membership_change take(std::uint64_t index, const std::string& text);
-  void tell(const membership_change& change);
+  void report(const membership_change& change);
   void publish_members();
   [[nodiscard]] std::uint64_t number_at(std::string_view key);
 
@@ -64,8 +66,8 @@ class member_log {
 
   mutable std::mutex store_mutex_;  // guards the next one
   std::shared_ptr<store> store_;
-  const observer told_;
-  mutable std::mutex mutex_;  // guards the next one, and is held while the observer is told
+  const observer observer_;
+  mutable std::mutex mutex_;  // guards the next one, and is held during calls of the observer
   membership members_;
   std::atomic<std::uint64_t> seen_{0};
   std::mutex waiting_mutex_;  // guards the next one

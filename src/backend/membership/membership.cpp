@@ -11,12 +11,13 @@ namespace ferry::inline v0::detail {
 namespace {
 
 [[noreturn]] void throw_bad_worker_record(std::string_view what) {
-  throw_error(errc::malformed, fmt::format("the store holds something that is no {} of a dynamic group; is another "
-                                           "program using these keys?",
-                                           what));
+  throw_error(errc::malformed,
+              fmt::format("the store holds a value that is not a valid {} of a dynamic group; is another "
+                          "program using these keys?",
+                          what));
 }
 
-// Takes the text up to the next separator off the front.
+// Removes the text up to the next separator from the front.
 std::string_view next_part(std::string_view& text, char separator) {
   const std::size_t end = text.find(separator);
   const auto part = text.substr(0, end);
@@ -102,7 +103,7 @@ membership_change membership::apply(std::uint64_t index, const member_entry& ent
       whom.suspected = 0;
       return {what::left, whom, {}};
     case member_entry::kind::suspect:
-      // Who has been asked has to answer once, whoever asks again.
+      // A pending query must be answered once, whatever member repeats it.
       if (whom.suspected != 0 || !find(entry.witness)) return {};
       whom.suspected = index;
       return {what::suspected, whom, {}};
@@ -111,7 +112,7 @@ membership_change membership::apply(std::uint64_t index, const member_entry& ent
       return {what::answered, whom, {}};
     case member_entry::kind::gone: return remove(whom, what::gone, {});
     case member_entry::kind::lost:
-      // The dead do not bear witness: of two that take each other for dead, the first one is believed.
+      // Reports of dead workers do not count: of two that declare each other dead, the first entry wins.
       if (entry.witness.value != 0 && !find(entry.witness)) return {};
       if (entry.unanswered != 0 && entry.unanswered != whom.suspected) return {};  // it has answered
       return remove(whom, whom.leaving ? what::gone : what::lost, entry.reason);

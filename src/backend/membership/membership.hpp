@@ -1,14 +1,15 @@
 #pragma once
 
-// Who is in a dynamic group. The members agree on it through a log in the store: every join, leave and death is an entry, and
-// everybody who reads the entries in their order comes to the same result. An entry that does not fit where it stands (a name
-// that is taken, a witness who is no member) changes nothing, for nobody: so no lock is needed, and none can be left behind.
+// The members of a dynamic group. They agree through a log in the store: every join, leave and death is an entry, and
+// every reader that applies the entries in order comes to the same result. An entry that does not fit at its position
+// (its name is taken, its witness is not a member) changes nothing, for any reader: so no lock is needed, and none can
+// be left behind.
 //
-// A worker that leaves says so twice: `leave`, after which nobody calls it any more, and `gone`, when it has ended what it was
-// at. In between it keeps its name and its id, so that what is sent to either of them still reaches it. One that nobody can
-// reach is asked in the log whether it lives (`suspect`), and says so there (`alive`).
+// A worker that leaves writes two entries: `leave`, after which it gets no new calls, and `gone`, when it has ended its
+// own work. In between it keeps its name and its id, so that messages to either still reach it. A worker that no member
+// can reach is queried in the log (`suspect`), and answers there (`alive`).
 //
-// The reading alone; member_log has the store.
+// Only applies entries; member_log accesses the store.
 
 #include <cstdint>
 #include <map>
@@ -24,9 +25,10 @@ struct member_entry {
   enum class kind : std::uint8_t { join, leave, gone, suspect, alive, lost };
   kind what{};
   worker_record record;    ///< of join
-  incarnation_id witness;  ///< of suspect and lost: a member who says so; of lost, none: somebody who wants its place
+  incarnation_id witness;  ///< of suspect and lost: the member that reports it; of lost, none: a worker that claims its
+                           ///< place
   incarnation_id whom;     ///< of all but join
-  std::uint64_t unanswered = 0;  ///< of lost: the `suspect` that it did not answer; 0: it is known otherwise
+  std::uint64_t unanswered = 0;  ///< of lost: the `suspect` that it did not answer; 0: detected otherwise
   std::string reason;            ///< of lost
 
   static member_entry join(worker_record who) { return {kind::join, std::move(who), {}, {}, 0, {}}; }
@@ -50,12 +52,12 @@ struct member_entry {
 struct membership_change {
   enum class kind : std::uint8_t {
     none,
-    joined,     ///< with record.leaving: some time ago, and is leaving by now
-    left,       ///< it is leaving: its name and id are its own until it is gone
-    gone,       ///< its name and id are free; without record.leaving nobody knew that it leaves
+    joined,     ///< with record.leaving: some time ago, and it is leaving by now
+    left,       ///< it is leaving: it keeps its name and id until it ends
+    gone,       ///< its name and id are free; without record.leaving its leave was not announced
     lost,       ///< the same, of one that was a member
-    suspected,  ///< it is asked whether it lives: by the entry record.suspected
-    answered,   ///< it does
+    suspected,  ///< it is queried whether it lives: by the entry record.suspected
+    answered,   ///< it lives
   };
   kind what = kind::none;
   worker_record record;
@@ -70,19 +72,20 @@ class membership {
   /// An entry that cannot be read: nothing changes.
   void skip(std::uint64_t index) noexcept { index_ = index; }
 
-  /// The last entry that was applied; they count from 1.
+  /// The last entry that was applied; indices start at 1.
   [[nodiscard]] std::uint64_t index() const noexcept { return index_; }
-  /// Those that are leaving included.
+  /// Leaving ones included.
   [[nodiscard]] const std::map<int, worker_record>& members() const noexcept { return members_; }
   /// Null if there is none.
   [[nodiscard]] const worker_record* find(std::string_view name) const noexcept;
   [[nodiscard]] const worker_record* find(worker_id id) const noexcept;
   [[nodiscard]] const worker_record* find(incarnation_id incarnation) const noexcept;
   [[nodiscard]] worker_id lowest_free_id() const noexcept;
-  /// Why the devices and device maps of `newcomer` do not fit those of the members; empty: they do. Whoever leaves does not count.
+  /// Why the devices and device maps of `newcomer` do not fit those of the members; empty: they do. Ignores leaving
+  /// members.
   [[nodiscard]] std::string device_conflict(const worker_record& newcomer) const;
 
-  /// What a worker that joins late reads in place of the entries up to index().
+  /// The snapshot that a late worker reads instead of the entries up to index().
   [[nodiscard]] std::string encode() const;
   /// Throws errc::malformed.
   static membership decode(const std::string& text);

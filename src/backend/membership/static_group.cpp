@@ -1,24 +1,24 @@
-// How the workers of a static group find each other and how they part. Everything goes through the store, never through
-// calls. What everybody must know of everybody one worker puts together, so that the store is asked for n things and not for n
-// by each of n. Keys, below the prefix that the store was given:
+// How the workers of a static group find each other and how they leave. Everything goes through the store, never
+// through calls. Data that all workers need about all others is combined by one worker, so that the store serves n
+// requests and not n squared. Keys, below the store's prefix:
 //
-//   attempt            how many starts here have failed and were followed by another one; absent: none
+//   attempt            the number of failed starts here that were followed by another one; absent: none
 //
 // and those of one attempt below attempt/<number>/:
 //
-//   name/<rank>        name and incarnation, written once: who has the rank, and all names before anybody listens
-//   names              written by rank 0: "unique", or which are not
+//   name/<rank>        name and incarnation, written once, before any worker listens: reserves the rank
+//   names              written by rank 0: "unique", or the duplicates
 //   worker/<rank>      a worker_record
 //   workers/<k>        written by rank 0: the records of the ranks from 64 k on, each after its length and a space
-//   ready              how many workers have read all records
+//   ready              the number of workers that have read all records
 //   all_ready          written by the last of them
 //   round/<n>/<rank>   "<requests sent> <requests handled>" of a worker that was quiet, in shutdown round n
-//   round/<n>/sum      the sums of them, written by the lowest rank that is not gone; whoever is first is believed
-//   failed             "<seconds since 1970>\n<who could not start, and why>"; looked at by those that wait for it
-//   told/<rank>        written by a worker whose start has failed, too: the next one is not of this attempt
-//   fence/<id>         who was declared dead (failure.cpp)
-//   silence/<a>/<b>    which of two incarnations was first to say that the other one is silent (failure.cpp)
-//   left               how many workers have agreed to leave and need the store no more
+//   round/<n>/sum      the sums of them, written by the lowest rank that has not terminated; the first write wins
+//   failed             "<seconds since 1970>\n<which worker could not start, and why>"; checked by waiting workers
+//   told/<rank>        written by a worker whose start has failed: its next start uses another attempt
+//   fence/<id>         the incarnation that was declared dead (failure.cpp)
+//   silence/<a>/<b>    which of two incarnations first declared the other one silent (failure.cpp)
+//   left               the number of workers that have agreed to leave and no longer need the store
 
 #include <algorithm>
 #include <charconv>
@@ -60,11 +60,11 @@ std::uint64_t parse_number(const std::string& text, int base, const std::string&
 
 constexpr std::chrono::milliseconds longest_poll_pause{50};
 
-// A long wait in the store is broken up, to look from time to time whether what it waits for can still come.
-class patience {
+// Splits a long wait in the store, to check from time to time whether the awaited key can still appear.
+class growing_wait {
  public:
-  explicit patience(deadline until) : until_(until) {}
-  /// How long to wait at once: longer and longer, up to a second, since a group may wait for a slow member for hours.
+  explicit growing_wait(deadline until) : until_(until) {}
+  /// The next slice: doubles, up to a second, since a group may wait for a slow member for hours.
   timeout next() {
     const auto slice = std::exchange(slice_, std::min<std::chrono::nanoseconds>(2 * slice_, std::chrono::seconds(1)));
     if (until_.is_never()) return slice;
@@ -76,7 +76,7 @@ class patience {
   std::chrono::nanoseconds slice_ = std::chrono::milliseconds(100);
 };
 
-// For so long a failed start is one of the group that forms now: its workers may come one after the other.
+// A failed start counts for the group that forms now for this long: its workers may start one after the other.
 constexpr std::chrono::seconds failure_counts{60};
 
 std::int64_t unix_seconds() {
@@ -108,9 +108,9 @@ request_counts parse_counts(const std::string& text) {
           parse_number(parts[2], 10, "a counter")};
 }
 
-constexpr int records_together = 64;  // with the longest metadata they stay below what a store takes as one value
+constexpr int records_together = 64;  // with the longest metadata they stay below the store's limit for one value
 
-// Cuts a text after its length and a space off the front of `from`.
+// Removes a text, after its length and a space, from the front of `from`.
 std::string_view take_text(std::string_view& from) {
   const std::size_t space = from.find(' ');
   const auto length = parse_number(std::string(from.substr(0, space)), 10, "the length of a record");
@@ -125,8 +125,9 @@ std::string rank_key(std::string_view prefix, int rank) { return fmt::format("{}
 
 }  // namespace
 
-// Where the store outlives the workers (a file, a server of its own), so does what a failed start leaves there for those that
-// have yet to hear of it. Whoever took part in it, or comes so late that it does not mean him, belongs to the next attempt.
+// If the store outlives the workers (a file, a separate server), so does the record of a failed start, which workers
+// that start late have yet to read. A worker that took part in it, or starts too late to belong to it, uses the next
+// attempt.
 void native_core::choose_attempt() {
   const auto base = group_store();
   for (;;) {
@@ -135,7 +136,7 @@ void native_core::choose_attempt() {
     const auto own = std::make_shared<prefix_store>(fmt::format("attempt/{}", attempt), base);
     own->set_default_timeout(base->default_timeout());
     const auto failed = own->try_get("failed");
-    // The name in a group that had formed is that of a worker which may live: it was no part of a failed start.
+    // A name in a group that has formed belongs to a worker that may be alive and took no part in a failed start.
     const auto took_part = [&, rank = self_.id().value] {
       return own->try_get(rank_key("told/", rank)) ||
              (own->try_get(rank_key("name/", rank)) && !own->try_get("all_ready"));
@@ -159,24 +160,24 @@ void native_core::form_static(deadline until) {
     listen();
     store_->set(rank_key("worker/", self_.id().value), own_record().encode());
     read_peers(until);
-    // Whoever returns from here may call anybody: all must have their tables by then.
+    // A worker that returns from here may call any other: all must have their tables by then.
     if (store_->add("ready", 1) == world_size_) store_->set("all_ready", "1");
     wait_for_ready(until);
   } catch (const error& e) {
-    // The others would wait for this worker in vain.
+    // The others would wait for this worker until their deadline.
     try {
       store_->compare_set("failed", "", fmt::format("{}\n{}: {}", unix_seconds(), to_string(self_), e.what()));
       store_->set(rank_key("told/", self_.id().value), "");
     } catch (const error& unreachable) {
-      log(log_level::info, fmt::format("{}: the others cannot be told that the start has failed: {}", to_string(self_),
-                                       unreachable.what()));
+      log(log_level::info, fmt::format("{}: the failed start cannot be reported to the other workers: {}",
+                                       to_string(self_), unreachable.what()));
     }
     throw;
   }
 }
 
 void native_core::wait_for_ready(deadline until) {
-  for (patience wait(until);;) {
+  for (growing_wait wait(until);;) {
     try {
       return store_->wait("all_ready", wait.next());
     } catch (const error& e) {
@@ -198,16 +199,16 @@ void native_core::check_for_failed_start() {
                 fmt::format("{}: another worker could not start: {}", to_string(self_), parse_failure(*failed).text));
 }
 
-// Before anybody listens: workers of one process share a listener, which cannot tell two of one name apart.
+// Before any worker listens: workers of one process share a listener, which cannot distinguish two of the same name.
 void native_core::agree_on_names(deadline until) {
   const std::string own = fmt::format("{}\n{:016x}", self_.name(), incarnation_.value);
   const int id = self_.id().value;
   if (const std::string there = store_->compare_set(rank_key("name/", id), "", own); there != own) {
     throw_error(
         errc::duplicate_id,
-        fmt::format("worker id {} is not unique: '{}' has taken it before '{}'. Was a rank given twice, or is the {} "
+        fmt::format("worker id {} is not unique: '{}' took it before '{}'. Was a rank given twice, or is the {} "
                     "still used by an earlier group? If no worker of that one runs any more (it was killed), start all "
-                    "workers again: the next start has a place of its own",
+                    "workers again: the next start uses separate keys",
                     id, split(there, '\n').front(), self_.name(), store_->describe()));
   }
   const std::string unique = "unique";
@@ -236,17 +237,18 @@ std::vector<std::string> native_core::all_ranks(std::string_view prefix) const {
   return keys;
 }
 
-// Waits for `keys`, which are there once every rank has written its own under `prefix`.
+// Waits for `keys`, which exist once every rank has written its own under `prefix`.
 std::vector<std::string> native_core::get_all(const std::vector<std::string>& keys, std::string_view prefix,
                                               deadline until) {
-  for (patience wait(until);;) {
+  for (growing_wait wait(until);;) {
     try {
       return store_->get(keys, wait.next());
     } catch (const error& e) {
       if (e.kind() != errc::store_timeout) throw;
     }
     if (store_->try_get("failed")) {
-      // Another one may have failed over what these keys say, and they are there by now: all shall fail over the same.
+      // Another worker may have failed over the values of these keys, which exist by now: all must report the same
+      // error.
       std::vector<std::string> values;
       for (auto value = store_->try_get(keys[0]); value; value = store_->try_get(keys[values.size()])) {
         values.push_back(*std::move(value));
@@ -278,7 +280,7 @@ void native_core::read_peers(deadline until) {
   check_devices_of(records);
   for (worker_record& each : records) {
     const peer& admitted = admit(std::move(each));
-    tell({member_event::kind::joined, admitted.record.who, admitted.record.incarnation, {}});
+    report({member_event::kind::joined, admitted.record.who, admitted.record.incarnation, {}});
   }
   peers_known_.store(true, std::memory_order_release);
 }
@@ -309,15 +311,15 @@ std::string native_core::missing_workers(std::string_view prefix) const {
   return fmt::format("{}", fmt::join(missing, ", "));
 }
 
-// ---------------------------------------------------------------- parting
+// ---------------------------------------------------------------- leaving
 
-// The sums of a shutdown round, the same for everybody. The lowest rank that is not gone puts them together and watches
-// whom it waits for; the others watch that one, and take its place if it goes.
+// The sums of a shutdown round, the same for every worker. The lowest rank that has not terminated computes them and
+// watches the ranks it waits for; the others watch that one, and take over if it terminates.
 std::string native_core::sum_of_round(int round, deadline until) {
   const std::string prefix = fmt::format("round/{}/", round);
   const std::string sum = prefix + "sum";
   peer* watched = nullptr;
-  for (patience wait(until);;) {
+  for (growing_wait wait(until);;) {
     if (fenced_.load(std::memory_order_acquire)) throw_error(errc::fenced, fence_reason_);
     check_still_leaving(1);
     int first = 0;
@@ -329,15 +331,15 @@ std::string native_core::sum_of_round(int round, deadline until) {
     } catch (const error& e) {
       if (e.kind() != errc::store_timeout) throw;
     }
-    if (sums_up) {  // somebody who takes this worker for gone, or whom this worker takes for gone, may have been first
+    if (sums_up) {  // a worker that declared this one lost, or that this one declared lost, may have written them first
       if (auto there = store_->try_get(sum)) return *std::move(there);
     }
     if (until.expired()) {
       throw_error(errc::shutdown_timeout, fmt::format("{} waited for the others to shut down; missing in round {}: {}",
                                                       to_string(self_), round, missing_workers(prefix)));
     }
-    // Whom it waits for is watched: a worker that died before anybody called it would be missed for ever. Where no heartbeats
-    // ask on, this does.
+    // Watch the awaited ranks: a worker that died before it was ever called would never be detected. Without
+    // heartbeats, this loop keeps probing.
     peer& whom = peers_.place(worker_id{first});
     if (std::exchange(watched, &whom) == &whom && !options_.heartbeat_interval.is_never()) continue;
     if (!sums_up) {
@@ -363,7 +365,7 @@ std::string native_core::add_up_round(const std::string& prefix, timeout limit) 
     }
   }
   auto counts = store_->get(keys, limit);
-  // Who is gone may have taken part in this round before.
+  // A terminated worker may have taken part in this round before.
   for (const int rank : gone) {
     if (auto count = store_->try_get(rank_key(prefix, rank))) counts.push_back(*std::move(count));
   }
@@ -377,11 +379,12 @@ std::string native_core::add_up_round(const std::string& prefix, timeout limit) 
   return fmt::format("{} {} {}", sums.sent, sums.handled, sums.loose_ends);
 }
 
-// Mattern's four counters: in every round each worker, once it is quiet, says how many requests it has ever sent and
-// handled. When two rounds in a row have equal sums, sent and handled alike, nothing was under way in between. What was lost with a
-// connection is counted at neither end. If anybody then has loose ends, all see to theirs, which takes messages, and agree anew.
+// Mattern's four counters: in every round each worker, once it is quiet, publishes how many requests it has ever sent
+// and handled. When two rounds in a row have equal sums, sent and handled alike, nothing was under way in between.
+// Requests lost with a connection are counted at neither end. If any worker then has loose ends, all workers settle
+// theirs, which takes messages, and agree again.
 void native_core::leave_static(deadline until) {
-  // Who has left may start another group here at once: it must not meet this one's server.
+  // A worker that has left may start another group here at once, which must not connect to this group's server.
   store_->admit_no_more();
   const int left_before = gone_count();
   request_handler& above = *handler_.load();
@@ -410,11 +413,12 @@ void native_core::leave_static(deadline until) {
                               to_string(self_), sent, handled));
     }
     if (round >= 1) store_->erase(rank_key(fmt::format("round/{}/", round - 1), self_.id().value));
-    // The first rounds differ as a rule; later ones only while something is under way, or a connection has just been lost.
+    // The first rounds usually differ; later ones only while something is under way, or a connection has just been
+    // lost.
     if (round >= 2)
       std::this_thread::sleep_for(std::min(std::chrono::milliseconds(1 << std::min(round, 6)), longest_poll_pause));
   }
-  // The last one removes the group's keys, so that a store that outlives the group (a file) can serve another.
+  // The last worker removes the group's keys, so that a store that outlives the group (a file) can serve another.
   if (store_->add("left", 1) == world_size_ - left_before) {
     for (const store_entry& entry : store_->list()) store_->erase(entry.key);
   }

@@ -1,6 +1,7 @@
-// How a member of a group asks its store, which may hang, without hanging with it. What talks to the store runs on threads that
-// may block; each request ends by itself within seconds. Whoever wants to know the outcome waits for as long as he likes, and
-// tells the handler pool so. One thread reads the log for all who ask, and one writes what has to be written.
+// Access to the store that cannot block a member if the store hangs. Requests to the store run on threads that may
+// block; each ends by itself within seconds. A caller that needs the result waits up to its own deadline, and marks its
+// thread as blocked for the handler pool. One thread reads the log for all callers, and one performs the pending
+// writes.
 
 #include <algorithm>
 #include <memory>
@@ -19,7 +20,7 @@ namespace {
 constexpr std::chrono::milliseconds first_pause{100};
 constexpr std::chrono::milliseconds longest_retry_pause{2000};
 
-// True if `done` has become so.
+// True if `done` returned true before the deadline.
 template <class Done>
 bool wait_in_time(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, deadline until,
                   const Done& done) {
@@ -62,7 +63,7 @@ void native_core::read_for_all() const noexcept {
     const bool read = catch_up();
     std::lock_guard lock(members_mutex_);
     if (read) reads_good_ = number;
-    reads_done_ = read ? number : reads_wanted_;  // who has asked while the store hung has waited for nothing, too
+    reads_done_ = read ? number : reads_wanted_;  // requests made while the store hung have failed, too
     log_readable_ = read;
     reading_ = reads_wanted_ != reads_done_;
     members_changed_.notify_all();
@@ -110,7 +111,7 @@ bool native_core::run_in_time(std::function<void()> action, deadline until, cons
   return true;
 }
 
-void native_core::write_down(std::function<void()> write, std::string what, bool urgent) noexcept {
+void native_core::write_later(std::function<void()> write, std::string what, bool urgent) noexcept {
   try {
     {
       std::lock_guard lock(members_mutex_);
@@ -128,18 +129,18 @@ void native_core::write_down(std::function<void()> write, std::string what, bool
       }
     }
     try {
-      run_detached(*reactor_, [self = shared_from_this()] { self->write_all_down(); });
+      run_detached(*reactor_, [self = shared_from_this()] { self->write_pending(); });
     } catch (...) {
       std::lock_guard lock(members_mutex_);
       writing_ = false;
       throw;
     }
   } catch (const std::exception& e) {
-    log(log_level::warning, fmt::format("{} could not begin to tell the store something: {}", self_.name(), e.what()));
+    log(log_level::warning, fmt::format("{} could not start a write to the store: {}", self_.name(), e.what()));
   }
 }
 
-void native_core::write_all_down() noexcept {
+void native_core::write_pending() noexcept {
   auto pause = first_pause;
   std::unique_lock lock(members_mutex_);
   const auto over = [&] { return closing_.load() || fenced_.load(); };
@@ -154,11 +155,11 @@ void native_core::write_all_down() noexcept {
       written = true;
     } catch (const std::exception& e) {
       log(log_level::info,
-          fmt::format("{}: the store does not know yet that {}: {}", to_string(self_), next.what, e.what()));
+          fmt::format("{}: the store has no record yet that {}: {}", to_string(self_), next.what, e.what()));
     }
     if (written) {
       pause = first_pause;
-      next = {};  // what it holds goes without the lock
+      next = {};  // destroys what it holds without the lock
       lock.lock();
       continue;
     }

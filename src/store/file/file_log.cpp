@@ -57,7 +57,7 @@ file_log::file_log(const std::string& path, std::size_t max_value_bytes)
   if (!fd_) throw_errno(errc::store_unreachable, fmt::format("cannot open the store file '{}'", path), errno);
   struct stat status {};
   if (::fstat(fd_.get(), &status) != 0) {
-    throw_errno(errc::store_unreachable, fmt::format("cannot look at the store file '{}'", path), errno);
+    throw_errno(errc::store_unreachable, fmt::format("cannot examine the store file '{}'", path), errno);
   }
   if (!S_ISREG(status.st_mode)) {
     throw_error(errc::store_unreachable, fmt::format("'{}' is not a regular file, so it cannot be a file store", path));
@@ -77,19 +77,20 @@ void file_log::unlock() noexcept { ::flock(fd_.get(), LOCK_UN); }
 std::uint64_t file_log::file_bytes() const {
   struct stat status {};
   if (::fstat(fd_.get(), &status) != 0) {
-    throw_errno(errc::store_failed, fmt::format("cannot look at the store file '{}'", path_), errno);
+    throw_errno(errc::store_failed, fmt::format("cannot examine the store file '{}'", path_), errno);
   }
   if (status.st_nlink == 0) {
     throw_error(errc::store_failed,
-                fmt::format("the store file '{}' was removed while it was in use; processes that open it now would not "
-                            "meet this one",
+                fmt::format("the store file '{}' was removed while it was in use; processes that open it now would "
+                            "not find this one",
                             path_));
   }
   if (std::cmp_less(status.st_size, offset_)) {
     throw_error(
         errc::store_failed,
-        fmt::format("the store file '{}' was cut from outside to {} bytes while it was in use; {} had been read", path_,
-                    status.st_size, offset_));
+        fmt::format(
+            "the store file '{}' was truncated by another program to {} bytes while it was in use; {} had been read",
+            path_, status.st_size, offset_));
   }
   return static_cast<std::uint64_t>(status.st_size);
 }
@@ -100,7 +101,7 @@ void file_log::read_at(char* out, std::size_t count, std::uint64_t offset) const
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw_errno(errc::store_failed, fmt::format("cannot read the store file '{}'", path_), errno);
     if (got == 0) {
-      // Cut by a repairing writer since its size was asked. What is here cannot be a whole record any more.
+      // Truncated by a repairing writer after its size was read. The rest is no longer a complete record.
       std::fill_n(out, count, '\0');
       return;
     }
@@ -114,17 +115,16 @@ void file_log::read_header(std::uint64_t size) {
   std::string bytes(std::min<std::uint64_t>(size, header_bytes), '\0');
   read_at(bytes.data(), bytes.size(), 0);
   if (std::string_view(bytes).substr(0, magic.size()) != magic.substr(0, bytes.size())) {
-    throw_error(
-        errc::store_failed,
-        fmt::format("'{}' is not a ferry store file (it starts otherwise); nothing was changed in it. Name a path "
-                    "that does not exist yet",
-                    path_));
+    throw_error(errc::store_failed,
+                fmt::format("'{}' is not a ferry store file (it has another header); it was not changed. Choose a path "
+                            "that does not exist yet",
+                            path_));
   }
   if (size < header_bytes) return;
   field_reader fields(std::string_view(bytes).substr(magic.size()));
   const auto found_version = fields.get<std::uint32_t>();
   if (found_version != version) {
-    throw_error(errc::version_mismatch, fmt::format("the store file '{}' has format version {}; this program speaks {}",
+    throw_error(errc::version_mismatch, fmt::format("the store file '{}' has format version {}; this program uses {}",
                                                     path_, found_version, version));
   }
   offset_ = header_bytes;
@@ -144,7 +144,7 @@ file_log::found file_log::read_record(key_table& table, std::uint64_t size) {
   read_at(buffer_.data(), length, offset_ + prelude_bytes);
   if (crc32c(buffer_, crc32c({prelude.data(), 4})) != checksum) return found::damaged;
 
-  // The checksum holds, so a writer of this format made it; the checks below are against one with other limits.
+  // The checksum is correct, so a writer of this format made it; the checks below are for one with other limits.
   field_reader body(buffer_);
   const char kind = body.get<char>();
   const auto key_bytes = body.get<std::uint32_t>();
@@ -180,7 +180,7 @@ void file_log::read_new_and_repair(key_table& table) {
   const std::uint64_t size = file_bytes();
   if (offset_ == 0) {
     read_header(size);
-    if (size < header_bytes) {  // empty, or its creator died at once
+    if (size < header_bytes) {  // empty, or its creator was killed at once
       cut_to(0);
       write_all(header());
       offset_ = header_bytes;
@@ -203,7 +203,8 @@ void file_log::read_new_and_repair(key_table& table) {
 
 void file_log::cut_to(std::uint64_t size) const {
   while (::ftruncate(fd_.get(), static_cast<off_t>(size)) != 0) {
-    if (errno != EINTR) throw_errno(errc::store_failed, fmt::format("cannot cut the store file '{}'", path_), errno);
+    if (errno != EINTR)
+      throw_errno(errc::store_failed, fmt::format("cannot truncate the store file '{}'", path_), errno);
   }
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
-// The file of a file_store: what lies in it, and how it is read, appended to and repaired. docs/protocol.md, "File
-// store".
+// The file of a file_store: its format, and how it is read, appended to and repaired. docs/protocol.md, "File store".
 
 #include <cstdint>
 #include <functional>
@@ -13,7 +12,7 @@
 
 namespace ferry::inline v0::detail {
 
-/// An append-only log of set and erase records. Not thread-safe; processes take turns by try_lock()/unlock().
+/// An append-only log of set and erase records. Not thread-safe; try_lock()/unlock() serialise processes.
 class file_log {
  public:
   static constexpr std::uint32_t version = 1;
@@ -21,21 +20,24 @@ class file_log {
   /// Throws errc::store_unreachable.
   file_log(const std::string& path, std::size_t max_value_bytes);
 
-  /// The whole-file lock of this open file. False if another one holds it. Throws errc::store_failed.
+  /// Locks the whole file for this open file description. False if another one holds the lock. Throws
+  /// errc::store_failed.
   [[nodiscard]] bool try_lock();
   void unlock() noexcept;
 
-  /// Applies the records that were appended since the last time to `table`. Without the lock: false if there is
-  /// something that is no record, which may be one that somebody is writing; a half one at the end is left for later.
+  /// Applies the records that were appended since the last call to `table`. Without the lock: false if there is
+  /// something that is not a valid record, which may be one that is being written; ignores an incomplete one at the
+  /// end.
   [[nodiscard]] bool read_new(key_table& table);
-  /// The same with the lock: nobody is writing, so a half record at the end is cut off, and the header is written if
-  /// the file is empty. Throws errc::store_failed for a file that is no store or is damaged, errc::version_mismatch.
+  /// The same with the lock: there is no writer, so it truncates an incomplete record at the end, and writes the header
+  /// if the file is empty. Throws errc::store_failed for a file that is not a store or is damaged,
+  /// errc::version_mismatch.
   void read_new_and_repair(key_table& table);
 
   /// Whether a header has been read or written yet.
   [[nodiscard]] bool has_header() const noexcept { return offset_ != 0; }
 
-  /// Appends a record and applies it. Only with the lock, after read_new_and_repair(). Throws errc::store_failed.
+  /// Appends a record and applies it. Call with the lock, after read_new_and_repair(). Throws errc::store_failed.
   void set(key_table& table, std::string_view key, std::string_view value);
   void erase(key_table& table, std::string_view key);
 

@@ -33,7 +33,7 @@ struct file_store::state {
   detail::key_table table;
   std::condition_variable turn;
   clock::time_point last_write;
-  bool has_turn = false;  // a thread holds, or waits for, the lock of the file, which is one per open file
+  bool has_turn = false;  // a thread holds, or waits for, the file's lock, which is per open file description
 };
 
 file_store::~file_store() = default;
@@ -45,7 +45,7 @@ void file_store::close() noexcept {
 
 std::string file_store::describe() const { return fmt::format("file store '{}'", state_->path); }
 
-// Runs `action` with the file's lock and the table up to date.
+// Runs `action` with the file's lock held and the table up to date.
 template <class Action>
 auto file_store::exclusively(deadline until, Action action) {
   const auto since = clock::now();
@@ -59,7 +59,7 @@ auto file_store::exclusively(deadline until, Action action) {
   };
   const blocking_scope blocking;
   std::unique_lock lock(state_->mutex);
-  // Woken at times, because close() does not take the mutex.
+  // Wakes up from time to time, because close() does not take the mutex.
   while (state_->has_turn) {
     check_closed();
     if (until.expired()) too_late();
@@ -86,7 +86,7 @@ auto file_store::exclusively(deadline until, Action action) {
     lock.lock();
     if (slept == detail::interrupt::outcome::interrupted) detail::throw_store_closed(*this);
   };
-  // flock is not fair: whoever writes without end would shut the others out, so it leaves them half of the time.
+  // flock is not fair: a thread that writes continuously would starve the others, so it pauses half of the time.
   if (clock::now() - state_->last_write < 1ms) sleep(50us);
   // Short pauses: a writer holds the lock for microseconds.
   for (std::chrono::nanoseconds pause = 50us; !(turn.locked = state_->log.try_lock());
@@ -106,7 +106,7 @@ auto file_store::looking(deadline until, Look look) {
     if (state_->closing.raised()) detail::throw_store_closed(*this);
     if (state_->log.read_new(state_->table)) return look();
   }
-  // What looked damaged may have been a record in the making: look again while nobody writes.
+  // An apparently damaged record may have been incomplete: check again with the lock held.
   return exclusively(until, look);
 }
 
@@ -114,8 +114,8 @@ auto file_store::looking(deadline until, Look look) {
 template <class Done>
 bool file_store::wait_until(deadline until, Done done) {
   if (looking(until, done)) return true;
-  // inotify has a per-user limit and sees nothing that other hosts write, so there is polling as well: rarely beside
-  // it, often without it.
+  // inotify has a per-user limit and does not report writes by other hosts, so there is polling as well: rarely with
+  // inotify, often without it.
   detail::unique_fd watch(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
   if (watch && ::inotify_add_watch(watch.get(), state_->path.c_str(), IN_MODIFY | IN_ATTRIB | IN_DELETE_SELF) < 0) {
     watch.reset();
@@ -139,7 +139,7 @@ bool file_store::wait_until(deadline until, Done done) {
 
 file_store::file_store(const std::string& path, timeout limit, std::size_t max_value_bytes)
     : store(max_value_bytes), state_(std::make_unique<state>(path, max_value_bytes)) {
-  // Checks the file, or makes it one if it is empty.
+  // Checks the file, or initialises it if it is empty.
   if (!looking(deadline::after(limit.value_or(default_timeout())), [&] { return state_->log.has_header(); })) {
     exclusively(deadline::after(limit.value_or(default_timeout())), [] { return true; });
   }

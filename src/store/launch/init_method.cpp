@@ -32,7 +32,7 @@ init_method_parts parse_init_method(const std::string& text, std::string_view kn
     }
     if (!parts.query.emplace(field.substr(0, equals), field.substr(equals + 1)).second) {
       throw_error(errc::bad_init_method,
-                  fmt::format("'{}' is twice in the query of init method '{}'", field.substr(0, equals), text));
+                  fmt::format("'{}' occurs twice in the query of init method '{}'", field.substr(0, equals), text));
     }
   }
   return parts;

@@ -1,6 +1,6 @@
 #pragma once
 
-// The text of an init method.
+// Parsing of init methods.
 
 #include <cstdint>
 #include <map>
@@ -15,10 +15,10 @@ struct init_method_parts {
   std::string location;
   std::map<std::string, std::string> query;
 };
-/// Throws errc::bad_init_method; `known` lists the schemes for its text.
+/// Throws errc::bad_init_method; `known` lists the schemes for the error text.
 init_method_parts parse_init_method(const std::string& text, std::string_view known);
 
-/// A decimal number that fits an int, and nothing else.
+/// Parses a decimal number that fits an int; rejects anything else.
 std::optional<int> parse_number(std::string_view text);
 
 struct host_port {

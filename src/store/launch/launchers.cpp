@@ -16,7 +16,7 @@ namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
-/// An environment variable that has a value; launchers and scripts empty variables to unset them.
+/// An environment variable with a non-empty value; launchers and scripts empty variables to unset them.
 struct variable {
   const char* name = nullptr;
   std::string value;
@@ -26,7 +26,7 @@ struct variable {
 
 variable first_set(std::initializer_list<const char*> names) {
   for (const char* name : names) {
-    // NOLINTNEXTLINE(concurrency-mt-unsafe): the caller is told
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): documented for the caller
     if (const char* value = std::getenv(name); value != nullptr && *value != '\0') return {name, value};
   }
   return {};
@@ -44,8 +44,8 @@ std::optional<int> number(const variable& found, int least, int most) {
   return value;
 }
 
-/// What one launcher says of this process, in its own words.
-struct testimony {
+/// The variables that one launcher sets for this process.
+struct launcher_variables {
   const char* launcher = nullptr;
   variable rank;
   variable world_size;
@@ -59,13 +59,13 @@ bool same_number(const variable& one, const variable& other) {
   const auto value = detail::parse_number(one.value);
   return value && value == detail::parse_number(other.value);
 }
-/// Whether nothing that both say differs.
-bool agree(const testimony& one, const testimony& other) {
+/// Whether the two do not contradict each other.
+bool agree(const launcher_variables& one, const launcher_variables& other) {
   return (!one.rank || !other.rank || same_number(one.rank, other.rank)) &&
          (!one.world_size || !other.world_size || same_number(one.world_size, other.world_size));
 }
 
-testimony by_name() {
+launcher_variables by_name() {
   return {"environment",
           first_set({"RANK"}),
           first_set({"WORLD_SIZE"}),
@@ -73,7 +73,7 @@ testimony by_name() {
           first_set({"LOCAL_WORLD_SIZE"}),
           first_set({"GROUP_RANK", "NODE_RANK"})};
 }
-testimony by_open_mpi() {
+launcher_variables by_open_mpi() {
   return {"Open MPI",
           first_set({"OMPI_COMM_WORLD_RANK"}),
           first_set({"OMPI_COMM_WORLD_SIZE"}),
@@ -81,7 +81,7 @@ testimony by_open_mpi() {
           first_set({"OMPI_COMM_WORLD_LOCAL_SIZE"}),
           {}};
 }
-testimony by_mpich() {
+launcher_variables by_mpich() {
   return {"MPICH",
           first_set({"PMI_RANK"}),
           first_set({"PMI_SIZE"}),
@@ -89,8 +89,8 @@ testimony by_mpich() {
           first_set({"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"}),
           {}};
 }
-testimony by_pmix() { return {"PMIx", first_set({"PMIX_RANK"}), {}, {}, {}, {}}; }
-testimony by_slurm() {
+launcher_variables by_pmix() { return {"PMIx", first_set({"PMIX_RANK"}), {}, {}, {}, {}}; }
+launcher_variables by_slurm() {
   // A batch script, too, has SLURM_PROCID and SLURM_NTASKS, but is one process: only the variables of a step count.
   variable tasks = first_set({"SLURM_STEP_NUM_TASKS"});
   if (!tasks && first_set({"SLURM_STEP_ID"})) tasks = first_set({"SLURM_NTASKS"});
@@ -98,21 +98,21 @@ testimony by_slurm() {
   return {"Slurm", first_set({"SLURM_PROCID"}), tasks, first_set({"SLURM_LOCALID"}), {}, first_set({"SLURM_NODEID"})};
 }
 
-/// The launcher that started this very process. An MPI job inside a Slurm allocation runs in steps in which Slurm counts
-/// the MPI's daemons: then Slurm's numbers are not those of the workers, and differ. srun sets the variables of PMI and
-/// PMIx, too, if told to: then they are the same.
-testimony by_launcher() {
-  if (testimony open_mpi = by_open_mpi(); open_mpi.rank) return open_mpi;
-  const testimony mpich = by_mpich();
-  const testimony pmix = by_pmix();
-  const testimony slurm = by_slurm();
+/// The launcher that started this process directly. An MPI job inside a Slurm allocation runs in steps in which Slurm
+/// counts the MPI's daemons: then Slurm's numbers are not those of the workers, and differ. srun also sets the
+/// variables of PMI and PMIx if configured to: then they are the same.
+launcher_variables by_launcher() {
+  if (launcher_variables open_mpi = by_open_mpi(); open_mpi.rank) return open_mpi;
+  const launcher_variables mpich = by_mpich();
+  const launcher_variables pmix = by_pmix();
+  const launcher_variables slurm = by_slurm();
   if (slurm.rank && agree(slurm, mpich) && agree(slurm, pmix)) return slurm;
   if (mpich.rank) return mpich;
   if (pmix.rank) return pmix;
   return {};
 }
 
-bool is(const testimony& who, std::string_view launcher) { return who && who.launcher == launcher; }
+bool is(const launcher_variables& who, std::string_view launcher) { return who && who.launcher == launcher; }
 
 std::optional<int> slurm_tasks_here(const variable& node) {
   const variable list = first_set({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
@@ -122,7 +122,7 @@ std::optional<int> slurm_tasks_here(const variable& node) {
   return here;
 }
 
-/// The host of Slurm's task 0, which the usual distributions put on the first node.
+/// The host of Slurm's task 0, which the usual distributions place on the first node.
 std::optional<std::string> slurm_first_host() {
   if (const variable list = first_set({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"})) {
     const auto host = detail::first_host(list.value);
@@ -133,7 +133,7 @@ std::optional<std::string> slurm_first_host() {
   return std::nullopt;
 }
 
-// Linux hands out ports from here on by itself; those that are derived lie below.
+// Linux assigns ephemeral ports from here on; derived ports are below.
 constexpr int first_ephemeral_port = 32768;
 constexpr unsigned first_derived_port = 15000;
 constexpr unsigned derived_ports = 15000;
@@ -156,7 +156,7 @@ std::optional<std::uint16_t> pmix_port() {
   return static_cast<std::uint16_t>(first_derived_port + hash % derived_ports);
 }
 
-std::optional<std::string> master_address(const testimony& launcher, std::optional<int> local_world_size) {
+std::optional<std::string> master_address(const launcher_variables& launcher, std::optional<int> local_world_size) {
   if (variable given = first_set({"MASTER_ADDR"})) {
     if (!given.value.starts_with('[') || !given.value.ends_with(']')) return given.value;
     if (given.value.size() <= 2) refuse(given, "a host name or an IP address");
@@ -168,13 +168,13 @@ std::optional<std::string> master_address(const testimony& launcher, std::option
   return std::nullopt;
 }
 
-std::optional<std::uint16_t> master_port(const testimony& launcher) {
+std::optional<std::uint16_t> master_port(const launcher_variables& launcher) {
   if (const variable given = first_set({"MASTER_PORT"})) {
     const int port = number(given, 0, 65535).value();
-    // torchrun keeps a store of its own at MASTER_PORT, in another protocol.
+    // torchrun runs its own store at MASTER_PORT, with another protocol.
     if (first_set({"TORCHELASTIC_USE_AGENT_STORE"}).value != "True") return static_cast<std::uint16_t>(port);
     if (port < first_ephemeral_port) return static_cast<std::uint16_t>(port + 1);
-    // One that the system picked for torchrun: its neighbour may be anybody's.
+    // The system picked this port for torchrun: the next one may be in use by any program.
     return static_cast<std::uint16_t>(first_derived_port + port % derived_ports);
   }
   if (is(launcher, "Slurm")) return slurm_port();
@@ -206,8 +206,8 @@ constexpr std::string_view how_to_start =
 }
 
 launch_info read(detail::launch_request requested, bool demanded) {
-  const testimony named = by_name();
-  testimony launcher = by_launcher();
+  const launcher_variables named = by_name();
+  launcher_variables launcher = by_launcher();
   const bool lacking = (requested.rank && !named.rank) || (requested.world_size && !named.world_size);
   if (named && launcher && !agree(named, launcher)) {
     if (lacking) {
@@ -217,7 +217,7 @@ launch_info read(detail::launch_request requested, bool demanded) {
                               (ranks ? named.rank : named.world_size).spelled(),
                               (ranks ? launcher.rank : launcher.world_size).spelled(), launcher.launcher));
     }
-    launcher = {};  // started something that started this
+    launcher = {};  // it started the program that started this one
   }
   if (demanded && lacking && !named && !launcher) nothing_found();
 
@@ -238,8 +238,8 @@ launch_info read(detail::launch_request requested, bool demanded) {
     throw_error(errc::missing_environment,
                 fmt::format("{} contradicts {}: ranks start at 0", rank.spelled(), world_size.spelled()));
   }
-  const auto either = [&](variable testimony::*what) { return named.*what ? named.*what : launcher.*what; };
-  const variable local_rank = either(&testimony::local_rank);
+  const auto either = [&](variable launcher_variables::*what) { return named.*what ? named.*what : launcher.*what; };
+  const variable local_rank = either(&launcher_variables::local_rank);
   info.local_rank = number(local_rank, 0, worker_id::max);
   const auto launched_here = is(launcher, "Slurm") ? slurm_tasks_here(launcher.node_rank)
                                                    : number(launcher.local_world_size, 1, worker_id::max + 1);
@@ -251,7 +251,7 @@ launch_info read(detail::launch_request requested, bool demanded) {
                             "at 0",
                             local_rank.spelled(), *info.local_world_size));
   }
-  info.node_rank = number(either(&testimony::node_rank), 0, worker_id::max);
+  info.node_rank = number(either(&launcher_variables::node_rank), 0, worker_id::max);
   info.master_address = master_address(launcher, launched_here);
   info.master_port = master_port(launcher);
   return info;
@@ -281,7 +281,7 @@ launch_meeting meeting_of(const launch_info& info) {
               fmt::format("environment variable {} is not set, which env:// needs{}; {}", lacking,
                           info.launcher == "environment" || info.launcher.empty()
                               ? std::string()
-                              : fmt::format(" and {} does not tell", info.launcher),
+                              : fmt::format(" and {} does not provide", info.launcher),
                           how));
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Rank, world size and meeting point from the variables that launchers set.
+// Rank, world size and rendezvous address from the variables that launchers set.
 
 #include <optional>
 #include <string>
@@ -15,11 +15,11 @@ struct launch_request {
   bool world_size = false;
 };
 
-/// this_launch(), in which contradictions matter only as far as they touch what is wished for. What is wished for and not
-/// said is an error, errc::missing_environment.
+/// this_launch(), in which contradictions matter only as far as they affect what is requested. A requested value that
+/// is not set is an error, errc::missing_environment.
 launch_info required_launch(launch_request requested);
 
-/// The meeting point of `info`; errc::missing_environment if it lacks a part.
+/// The rendezvous address of `info`; errc::missing_environment if it lacks a part.
 struct launch_meeting {
   std::string host;
   std::uint16_t port;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr auto default_rendezvous_limit = std::chrono::minutes(5);
 
-// A rank or world size from the options or the query, which may hold one of them.
+// A rank or world size from the options or the query; at most one of them may give it.
 std::optional<int> one_of(std::string_view name, std::optional<int> argument, std::map<std::string, std::string>& query,
                           const std::string& init_method) {
   const auto at = query.find(std::string(name));

@@ -23,7 +23,7 @@ namespace {
 
 timeout left_of(deadline until) {
   if (until.is_never()) return no_timeout;
-  // Zero would mean never.
+  // Zero would mean no timeout.
   return std::max(until.remaining(), std::chrono::nanoseconds(1));
 }
 
@@ -41,11 +41,10 @@ void store_traits<tcp_scheme>::resolve(rendezvous_request& request) {
   const detail::host_port at = detail::parse_host_port(request.location, request.init_method);
   detail::refuse_query(request);
   if (at.port == 0 && request.world_size != 1) {
-    throw_error(
-        errc::bad_init_method,
-        fmt::format("port 0 in init method '{}': any free port is only of use to a group of one worker, since the "
-                    "others could not find it",
-                    request.init_method));
+    throw_error(errc::bad_init_method,
+                fmt::format("port 0 in init method '{}': any free port works only for a group of one worker, since the "
+                            "others could not find it",
+                            request.init_method));
   }
 }
 

@@ -19,7 +19,7 @@ std::optional<std::string> first_host(std::string_view list) {
     if (closing == std::string_view::npos) return std::nullopt;
     const std::string_view ranges = list.substr(at + 1, closing - at - 1);
     const std::string_view first = ranges.substr(0, ranges.find_first_of(",-"));
-    // The digits as they are: leading zeros belong to the name.
+    // Keep the digits: leading zeros are part of the name.
     if (first.empty() || first.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
     host += first;
     at = closing + 1;

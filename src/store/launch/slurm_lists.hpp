@@ -1,6 +1,6 @@
 #pragma once
 
-// The lists in Slurm's variables.
+// Parsing of the lists in Slurm's variables.
 
 #include <optional>
 #include <string>

@@ -14,18 +14,18 @@
 
 namespace ferry::inline v0 {
 
-// Somebody who waits for keys. It is found by one of them that is not there yet, and woken once none is missing: what others
-// wait for costs it nothing, however many they are. Guarded by the content's mutex.
+// A thread that waits for keys. It is registered under one that is missing, and woken once none is missing: waits of
+// other threads cost it nothing, however many there are. Guarded by the content's mutex.
 struct hash_store::waiter {
   using by_key = std::multimap<std::string_view, waiter*>;  // the keys are the waiters' own
 
   explicit waiter(const hash_store& through) : handle(&through) {}
-  /// A key that is still waited for, of those that come after the one returned last; null: none is.
+  /// The next missing key after the one returned last; null: none is missing.
   virtual const std::string* missing() noexcept = 0;
 
   const hash_store* const handle;
   std::condition_variable changed;
-  by_key::iterator place;  // while it waits
+  by_key::iterator place;  // valid while it waits
   bool woken = false;
 
  protected:
@@ -72,7 +72,7 @@ void hash_store::close() noexcept {
 
 std::string hash_store::describe() const { return "hash store"; }
 
-// Waits until nothing is missing for `who`, and runs `take` under the same lock; false if the deadline passed first.
+// Waits until `who` misses no key, and runs `take` under the same lock; false if the deadline passed first.
 template <class Waiter, class Take>
 bool hash_store::wait_until(deadline until, Waiter& who, Take take) {
   const auto look = [&] {
@@ -88,7 +88,7 @@ bool hash_store::wait_until(deadline until, Waiter& who, Take take) {
   }
   const blocking_scope blocking;  // outlives the lock: leaving it may block as well
   std::unique_lock lock(content_->mutex);
-  // Until its thread runs again a key may have been removed.
+  // A key may have been removed before the thread runs again.
   while (const std::string* key = look()) {
     who.woken = false;
     who.place = content_->waiting.emplace(*key, &who);
@@ -106,7 +106,7 @@ bool hash_store::wait_until(deadline until, Waiter& who, Take take) {
   return true;
 }
 
-// Runs `change` under the lock and wakes those who wait for `key` alone.
+// Runs `change` under the lock and wakes only the waiters for `key`.
 template <class Change>
 auto hash_store::update(std::string_view key, Change change) {
   const std::lock_guard lock(content_->mutex);
@@ -132,7 +132,7 @@ std::vector<std::string> hash_store::do_get(std::span<const std::string> keys, b
       return there == keys.size() ? nullptr : &keys[there];
     }
     const std::span<const std::string> keys;
-    std::size_t there = 0;  // so many of the first ones were seen
+    std::size_t there = 0;  // this many of the first ones exist
   };
   const auto since = clock::now();
   std::vector<std::string> found;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What every store keeps in memory, and the meaning of the operations on it, written once.
+// The in-memory table of all stores, with one implementation of the operations' semantics.
 
 #include <cstddef>
 #include <cstdint>
@@ -41,10 +41,10 @@ class key_table {
   std::size_t bytes_ = 0;
 };
 
-/// The value that store::add leaves when the key holds `held`. Throws errc::invalid_argument.
+/// The value after store::add if the key holds `held`. Throws errc::invalid_argument.
 std::int64_t sum_of(const key_table::entry* held, std::string_view key, std::int64_t delta);
 
-/// Whether store::compare_set writes when the key holds `held`.
+/// Whether store::compare_set writes if the key holds `held`.
 bool expectation_holds(const key_table::entry* held, std::string_view expected);
 
 }  // namespace ferry::inline v0::detail

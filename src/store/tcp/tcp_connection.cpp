@@ -25,9 +25,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// What is asked of the server after the deadline has this long to be answered.
+// How long the server may take to answer a cancel after the deadline.
 constexpr auto cancel_grace = 250ms;
-// Memory is taken for at most this much more than has arrived.
+// Allocates at most this much more than has arrived.
 constexpr std::size_t receive_step = std::size_t{1} << 20U;
 
 store_connection::outcome from(interrupt::outcome waited) {
@@ -60,8 +60,8 @@ store_connection::outcome store_connection::open(const net_address& to, deadline
     if (::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &problem, &size) != 0) problem = errno;
   }
   if (problem == 0) {
-    // Connecting to a free local port may meet itself (TCP's simultaneous open), which would then keep the server from
-    // it.
+    // Connecting to a free local port may connect to itself (TCP's simultaneous open), which would block the port for
+    // the server.
     net_address peer;
     peer.size = sizeof(peer.bytes);
     const net_address self = local();
@@ -130,13 +130,13 @@ store_connection::outcome store_connection::receive_more(std::string& bytes, std
 }
 
 store_connection::outcome store_connection::receive_hello(std::string& bytes, deadline until, server_hello& hello) {
-  // The magic alone first: a peer of another kind may say little and then wait.
+  // The magic alone first: a peer with another protocol may send less than a hello and then wait.
   for (const std::size_t want : {store_wire::magic.size(), store_wire::server_hello_bytes}) {
     const auto got = receive_more(bytes, want - bytes.size(), until);
     if (got == outcome::expired) broken("connected, but there was no answer to the hello");
     if (got != outcome::done) return got;
     if (!bytes.starts_with(store_wire::magic)) {
-      throw_error(errc::handshake_failed, "something else than a ferry store listens there");
+      throw_error(errc::handshake_failed, "the service listening there is not a ferry store");
     }
   }
   field_reader fields(std::string_view(bytes).substr(store_wire::magic.size()));
@@ -174,8 +174,8 @@ store_connection::outcome store_connection::greet(std::uint64_t client, deadline
   if (!proves) return outcome::done;
   if (hello.status != status::challenge) {
     throw_error(errc::authentication_failed,
-                "the store there asked for no proof of the secret: it was started without one, is of an older ferry "
-                "release, or is not what it should be; give all workers the same secret");
+                "the store there asked for no proof of the secret: it was started without one, is an older ferry "
+                "release, or is not genuine; give all workers the same secret");
   }
 
   if (const auto got = receive_more(theirs, sizeof(nonce), until); got != outcome::done) return got;
@@ -188,7 +188,7 @@ store_connection::outcome store_connection::greet(std::uint64_t client, deadline
   std::string answer;
   if (const auto got = receive_hello(answer, until, hello); got != outcome::done) return got;
   if (hello.status == status::other_secret) {
-    throw_error(errc::authentication_failed, "the secret of the store there is another one");
+    throw_error(errc::authentication_failed, "the store there has another secret");
   }
   if (const auto got = receive_more(answer, sizeof(proof), until); got != outcome::done) return got;
   const std::string_view text = std::string_view(answer).substr(0, store_wire::server_hello_bytes);

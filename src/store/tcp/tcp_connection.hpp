@@ -14,7 +14,7 @@
 
 namespace ferry::inline v0::detail {
 
-/// The first words of a server.
+/// The first message of a server.
 struct server_hello {
   std::uint16_t version = 0;
   store_wire::hello_status status = {};
@@ -29,24 +29,23 @@ class store_connection {
   enum class outcome { done, broken, expired, interrupted };
 
   explicit store_connection(const interrupt& stop) noexcept : stop_(stop) {}
-  /// Over a connected, non-blocking socket.
+  /// For a connected, non-blocking socket.
   store_connection(const interrupt& stop, unique_fd socket) noexcept : stop_(stop), socket_(std::move(socket)) {}
 
-  /// Opens the connection; `refused` is set if the peer's machine said that nobody listens.
+  /// Opens the connection; sets `refused` if the host refused it because no process listens on the port.
   outcome open(const net_address& to, deadline until, bool& refused);
-  /// Exchanges hellos, and proofs of the secret unless it is empty. Throws errc::handshake_failed if the peer is not a store,
-  /// errc::authentication_failed if only one of the two has a secret, or each another one.
+  /// Exchanges hellos, and proofs of the secret unless it is empty. Throws errc::handshake_failed if the peer is not a
+  /// store, errc::authentication_failed if only one side has a secret, or the secrets differ.
   outcome greet(std::uint64_t client, deadline until, server_hello& hello, const std::string& secret = {});
-  /// Sends a request and receives the reply's status and body. When the deadline passes, the request is cancelled,
-  /// which has a reply too; a server that does not answer that promptly either is `expired`. Throws
-  /// errc::protocol_error.
+  /// Sends a request and receives the reply's status and body. When the deadline passes, it cancels the request, which
+  /// has a reply too; `expired` if the server does not answer that promptly either. Throws errc::protocol_error.
   outcome exchange(std::string_view request, deadline until, store_wire::status& status, std::string& body);
 
   void set_max_body_bytes(std::size_t bytes) noexcept { max_body_bytes_ = bytes; }
   /// False if the peer has closed it meanwhile.
   [[nodiscard]] bool alive() const noexcept;
   [[nodiscard]] const std::string& problem() const noexcept { return problem_; }
-  /// Whether any byte of the last request was handed to the kernel.
+  /// Whether any byte of the last request was passed to the kernel.
   [[nodiscard]] bool sent_anything() const noexcept { return sent_anything_; }
   [[nodiscard]] net_address local() const;
 
@@ -55,7 +54,7 @@ class store_connection {
   outcome receive_hello(std::string& bytes, deadline until, server_hello& hello);
   outcome receive_more(std::string& bytes, std::size_t count, deadline until);
   outcome send_all(std::string_view bytes, deadline until);
-  /// Fills `out` from byte `have` on, and counts in `have` what has arrived.
+  /// Fills `out` from byte `have` on, and updates `have`.
   outcome receive(std::span<char> out, std::size_t& have, deadline until);
   outcome broken(std::string reason);
   outcome broken(int errno_value);

@@ -1,6 +1,6 @@
 #pragma once
 
-// The bytes between tcp_store and tcp_store_server; docs/protocol.md, "Store", is the specification.
+// The wire format between tcp_store and tcp_store_server; docs/protocol.md, "Store", is the specification.
 
 #include <cstddef>
 #include <cstdint>
@@ -44,7 +44,7 @@ enum class operation : std::uint8_t {
   list = 6,
   count = 7,
   wait_change = 8,
-  cancel = 9,  ///< ends a get or wait_change that waits
+  cancel = 9,  ///< ends a waiting get or wait_change
 };
 
 enum get_flags : std::uint8_t { get_wait = 1, get_values = 2, get_known_flags = 3 };
@@ -52,11 +52,11 @@ enum get_flags : std::uint8_t { get_wait = 1, get_values = 2, get_known_flags = 
 enum class status : std::uint8_t {
   ok = 0,
   absent = 1,     ///< a get without get_wait: a key does not exist
-  cancelled = 2,  ///< the answer to cancel: u32 how many keys are missing, u32 how many are named, their names
+  cancelled = 2,  ///< the answer to cancel: u32 number of missing keys, u32 number of names, the names
   error = 3,      ///< u16 errc, text
 };
 
-/// What a frame may hold besides values and keys.
+/// Bytes that a frame may hold besides values and keys.
 inline constexpr std::size_t frame_overhead = 64;
 inline constexpr std::size_t max_keys_per_get = 65536;
 inline constexpr std::size_t max_missing_named = 8;
@@ -75,7 +75,7 @@ inline std::string begin_frame(std::uint8_t kind) {
 inline std::string begin(operation what) { return begin_frame(static_cast<std::uint8_t>(what)); }
 inline std::string begin(status what) { return begin_frame(static_cast<std::uint8_t>(what)); }
 
-/// Fills in the length.
+/// Sets the length.
 inline void end_frame(std::string& frame) {
   const std::size_t length = frame.size() - frame_header_bytes;
   for (std::size_t i = 0; i < 4; ++i) frame[i] = static_cast<char>(length >> (8 * i));

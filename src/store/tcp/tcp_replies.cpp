@@ -23,7 +23,7 @@ Integer read_number(std::string_view body) {
 refused_request read_error(std::string_view body) {
   field_reader fields(body);
   auto code = static_cast<errc>(fields.get<std::uint16_t>());
-  if (errc_name(code) == "unknown") code = errc::store_failed;  // of a later build
+  if (errc_name(code) == "unknown") code = errc::store_failed;  // defined by a later version
   return {code, std::string(fields.take(fields.left()))};
 }
 
@@ -74,7 +74,7 @@ store_change read_change(std::string_view body) {
 bool read_page(std::string_view body, std::string_view prefix, std::vector<store_entry>& found) {
   field_reader fields(body);
   const bool more = fields.get<std::uint8_t>() != 0;
-  // Without entries the next request would be the same again, for ever.
+  // Without entries the client would repeat the same request forever.
   if (more && fields.left() == 0) throw_error(errc::protocol_error, "the store's server listed a page without keys");
   while (fields.left() != 0) {
     std::string key(fields.get_string());

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a tcp_store reads out of the bodies of its server's replies. The functions throw errc::malformed or
-// errc::protocol_error for bytes that no server writes.
+// Parses the bodies of a server's replies. The functions throw errc::malformed or errc::protocol_error for bytes that
+// no server sends.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,17 +14,17 @@
 
 namespace ferry::inline v0::detail::store_wire {
 
-/// A request that the server refused. A number that this build does not know is store_failed.
+/// A request that the server refused. An unknown error number becomes store_failed.
 struct refused_request {
   errc code;
   std::string text;
 };
 refused_request read_error(std::string_view body);
 
-/// The keys for which a cancelled get has waited.
+/// The keys that a cancelled get has waited for.
 struct missing_keys {
   std::uint32_t count = 0;
-  std::vector<std::string> names;  ///< of some: at most max_missing_named
+  std::vector<std::string> names;  ///< of some of them: at most max_missing_named
 };
 missing_keys read_missing(std::string_view body);
 
@@ -37,7 +37,7 @@ bool read_erased(std::string_view body);
 std::size_t read_count(std::string_view body);
 store_change read_change(std::string_view body);
 
-/// Appends one page of a list to `found`, whose keys come before those of the page; true if there are more pages.
+/// Appends one page of a list to `found`, whose keys precede those of the page; true if there are more pages.
 bool read_page(std::string_view body, std::string_view prefix, std::vector<store_entry>& found);
 
 }  // namespace ferry::inline v0::detail::store_wire

@@ -17,8 +17,8 @@ namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
-// The servers of this process by address and port, so that a second group at the same place shares the first's. Never
-// destroyed: servers may end during static destruction.
+// The servers of this process by address and port, so that a second group with the same address shares the first one's.
+// Never destroyed: servers may end during static destruction.
 struct server_table {
   std::mutex mutex;
   std::condition_variable gone;
@@ -29,11 +29,11 @@ server_table& servers() {
   return table;
 }
 
-// Where a server for `host` listens.
+// The address on which a server for `host` listens.
 detail::net_address address_for(const std::string& host, std::uint16_t port) {
   if (host.empty()) throw_error(errc::bad_address, fmt::format("the store needs a host to listen on (port {})", port));
   const auto literal = detail::parse_address(host == "localhost" ? "127.0.0.1" : host, port);
-  // A name may mean 127.0.1.1 here and another address elsewhere.
+  // A name may resolve to 127.0.1.1 here and to another address elsewhere.
   return literal ? *literal : *detail::parse_address("::", port);
 }
 
@@ -55,14 +55,15 @@ std::shared_ptr<tcp_store_server> tcp_store_server::listen(const std::string& ho
   if (!at.is_loopback() && access.secret.empty() && !access.allow_unauthenticated) {
     throw_error(
         errc::authentication_required,
-        fmt::format("serving the store at {} would let everybody who reaches this machine read and write it; give "
-                    "all workers one secret (worker_config::secret, FERRY_SECRET or FERRY_SECRET_FILE), or say "
-                    "that it is meant (worker_config::allow_unauthenticated or FERRY_ALLOW_UNAUTHENTICATED=1); "
-                    "workers of one machine can meet at 127.0.0.1",
+        fmt::format("serving the store at {} would let any process that reaches this machine read and write it; give "
+                    "all workers one secret (worker_config::secret, FERRY_SECRET or FERRY_SECRET_FILE), or allow "
+                    "this explicitly (worker_config::allow_unauthenticated or FERRY_ALLOW_UNAUTHENTICATED=1); "
+                    "workers on one machine can use 127.0.0.1",
                     detail::host_and_port(host, port)));
   }
   detail::server_table& table = detail::servers();
-  std::shared_ptr<tcp_store_server> server;  // before the lock: it may be the last owner, whose end takes the mutex
+  std::shared_ptr<tcp_store_server> server;  // before the lock: this may be the last owner, and its destructor takes
+                                             // the mutex
   std::unique_lock lock(table.mutex);
   for (const std::string key = detail::host_and_port(at.ip(), port); port != 0;) {
     const auto found = table.servers.find(key);
@@ -76,13 +77,14 @@ std::shared_ptr<tcp_store_server> tcp_store_server::listen(const std::string& ho
     table.gone.wait(lock);  // its last owner is closing it
   }
   auto core = std::make_unique<detail::store_server_core>(host, at, limits, access);
-  const std::string key = detail::host_and_port(at.ip(), core->port());  // with the real port where any was asked for
+  const std::string key = detail::host_and_port(at.ip(), core->port());  // with the actual port if any free one was
+                                                                         // requested
   server.reset(new tcp_store_server(std::move(core)), [key](tcp_store_server* ending) {
     delete ending;
     detail::server_table& all = detail::servers();
     {
       const std::lock_guard erasing(all.mutex);
-      // The port may belong to a new server already.
+      // The port may already belong to a new server.
       if (const auto found = all.servers.find(key); found != all.servers.end() && found->second.expired()) {
         all.servers.erase(found);
       }

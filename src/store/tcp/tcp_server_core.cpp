@@ -29,7 +29,7 @@ using asio::ip::tcp;
 
 namespace {
 
-// Connections beyond the limit that have not said hello yet.
+// Connections beyond the limit that have not sent a hello yet.
 constexpr std::size_t spare_connections = 64;
 
 tcp::endpoint to_endpoint(const net_address& address) {
@@ -38,7 +38,7 @@ tcp::endpoint to_endpoint(const net_address& address) {
   return result;
 }
 
-// Opens `acceptor` at `where`; the error, if any.
+// Opens `acceptor` at `where`; returns the error, if any.
 asio::error_code listen_at(tcp::acceptor& acceptor, const tcp::endpoint& where) {
   asio::error_code problem;
   const auto failed = [&] {
@@ -50,7 +50,7 @@ asio::error_code listen_at(tcp::acceptor& acceptor, const tcp::endpoint& where) 
   acceptor.open(where.protocol(), problem);
   if (failed()) return problem;
   ::fcntl(acceptor.native_handle(), F_SETFD, FD_CLOEXEC);
-  // A port whose last server closed its connections a moment ago is free.
+  // Allows a port whose last server closed its connections a moment ago.
   acceptor.set_option(tcp::acceptor::reuse_address(true), problem);
   if (failed()) return problem;
   if (where.protocol() == tcp::v6() && where.address().is_unspecified()) {
@@ -81,7 +81,7 @@ store_server_core::store_server_core(const std::string& host, const net_address&
   const tcp::endpoint wanted = to_endpoint(at);
   asio::error_code problem = listen_at(acceptor_, wanted);
   if (no_such_address(problem) && !at.is_loopback()) {
-    // An address that only others translate to this machine, or a machine without IPv6: listen on all there are.
+    // An address that NAT maps to this machine, or a machine without IPv6: listen on all addresses.
     problem = listen_at(acceptor_, tcp::endpoint(tcp::v6(), wanted.port()));
     if (no_such_address(problem)) problem = listen_at(acceptor_, tcp::endpoint(tcp::v4(), wanted.port()));
   }
@@ -90,7 +90,7 @@ store_server_core::store_server_core(const std::string& host, const net_address&
     if (problem.value() == EADDRINUSE) {
       throw_error(
           errc::address_in_use,
-          fmt::format("the store cannot listen on {}: another process uses the port, perhaps the last run, still "
+          fmt::format("the store cannot listen on {}: another process uses the port, perhaps the previous run, still "
                       "ending; end it or choose another port",
                       where));
     }
@@ -124,7 +124,7 @@ store_server_core::~store_server_core() {
 
 void store_server_core::close_all() {
   stopping_ = true;
-  asio::error_code ignored;  // closing: there is nobody to tell
+  asio::error_code ignored;  // closing: errors do not matter
   acceptor_.close(ignored);
   accept_again_.cancel();
   while (!sessions_.empty()) {
@@ -136,7 +136,7 @@ void store_server_core::close_all() {
 void store_server_core::stop_accepting() noexcept {
   asio::post(context_, [this] {
     accepting_ = false;
-    asio::error_code ignored;  // closing: there is nobody to tell
+    asio::error_code ignored;  // closing: errors do not matter
     acceptor_.close(ignored);
     accept_again_.cancel();
   });
@@ -146,7 +146,7 @@ void store_server_core::accept() {
   acceptor_.async_accept([this](const asio::error_code& problem, tcp::socket socket) {
     if (stopping_ || !accepting_) return;
     if (!problem) {
-      complained_ = false;
+      accept_failure_logged_ = false;
       try {
         admit(std::move(socket));
       } catch (const std::exception& trouble) {
@@ -158,11 +158,11 @@ void store_server_core::accept() {
         problem.value() != ENOMEM) {
       return accept();  // that connection broke before it was accepted
     }
-    // The connection stays in the queue, so accepting at once again would spin.
-    if (!std::exchange(complained_, true)) {
+    // The connection stays in the queue, so accepting again at once would spin.
+    if (!std::exchange(accept_failure_logged_, true)) {
       log(log_level::warning, fmt::format("store server: cannot accept connections for now: {}", problem.message()));
     }
-    if (!strangers_.empty()) strangers_.front()->close();
+    if (!unidentified_.empty()) unidentified_.front()->close();
     accept_again_.expires_after(50ms);
     accept_again_.async_wait([this](const asio::error_code& stopped) {
       if (!stopped && !stopping_ && accepting_) accept();
@@ -174,19 +174,19 @@ void store_server_core::admit(tcp::socket socket) {
   ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
   asio::error_code problem;
   socket.non_blocking(true, problem);
-  if (problem) return;  // broken already
+  if (problem) return;  // already broken
   set_tcp_defaults(socket.native_handle());
   begin_session(std::move(socket));
 }
 
 void store_server_core::begin_session(tcp::socket socket) {
-  // Beyond the limit there is room to say so to clients, not for a flood of silent peers.
-  if (sessions_.size() >= limits_.max_connections + spare_connections && !strangers_.empty()) {
-    strangers_.front()->close();  // the one that has owed its hello for longest
+  // Above the limit there is room to report it to clients, but not for a flood of silent peers.
+  if (sessions_.size() >= limits_.max_connections + spare_connections && !unidentified_.empty()) {
+    unidentified_.front()->close();  // the one that has been silent longest
   }
   const auto session = std::make_shared<store_session>(*this, std::move(socket));
   sessions_.emplace(session.get(), session);
-  session->stranger = strangers_.insert(strangers_.end(), session.get());
+  session->unidentified_place = unidentified_.insert(unidentified_.end(), session.get());
   count_connections();
   session->start();
 }
@@ -197,7 +197,7 @@ void store_server_core::count_connections() {
 }
 
 bool store_server_core::has_room() const noexcept {
-  return sessions_.size() - strangers_.size() < limits_.max_connections;
+  return sessions_.size() - unidentified_.size() < limits_.max_connections;
 }
 
 void store_server_core::warn(std::string_view text) {
@@ -210,12 +210,12 @@ void store_server_core::warn(std::string_view text) {
   if (++warnings_ > most_at_once) return;
   log(log_level::warning,
       fmt::format("store server at {}: {}{}", host_and_port(address_, port_), text,
-                  warnings_ == most_at_once ? "; more of these are left out for some seconds" : ""));
+                  warnings_ == most_at_once ? "; further warnings are suppressed for some seconds" : ""));
 }
 
 void store_server_core::greeted(store_session& session) {
-  strangers_.erase(session.stranger);
-  session.stranger = strangers_.end();
+  unidentified_.erase(session.unidentified_place);
+  session.unidentified_place = unidentified_.end();
   const std::lock_guard lock(clients_mutex_);
   ++clients_[*session.client()];
 }
@@ -229,7 +229,7 @@ void store_server_core::closed(store_session& session) {
     }
     clients_changed_.notify_all();
   } else {
-    strangers_.erase(session.stranger);
+    unidentified_.erase(session.unidentified_place);
   }
   sessions_.erase(&session);
   count_connections();
@@ -241,7 +241,10 @@ std::size_t store_server_core::connections() const {
 }
 
 void store_server_core::kick() {
-  { const std::lock_guard lock(clients_mutex_); }  // whoever looks now sees the reason; whoever waits is notified
+  {
+    const std::lock_guard lock(clients_mutex_);
+  }  // a thread that checks now sees the reason; waiting threads are
+     // notified
   clients_changed_.notify_all();
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The listening side of the tcp store: sockets, the thread, the table, who waits for which key.
+// The server side of the tcp store: sockets, the thread, the table, and which session waits for which key.
 
 #include <array>
 #include <chrono>
@@ -34,7 +34,7 @@ class store_server_core {
   /// Listens. Throws errc::address_in_use, errc::system_failure.
   store_server_core(const std::string& host, const net_address& at, const tcp_store_limits& limits,
                     const tcp_store_access& access);
-  /// Without listener and thread: whoever makes it begins the sessions and runs context().
+  /// Without listener and thread: the creator begins the sessions and runs context().
   explicit store_server_core(const tcp_store_limits& limits, std::string secret = {});
   /// Closes everything and joins the thread.
   ~store_server_core();
@@ -58,7 +58,7 @@ class store_server_core {
     return clients_changed_.wait_until(lock, until.at(), done);
   }
   void kick();
-  /// New clients find nobody; those that are connected are served on. Thread-safe.
+  /// Closes the listener, so new clients cannot connect; connected ones are still served. Thread-safe.
   void stop_accepting() noexcept;
 
   // For the sessions, on the server's thread.
@@ -74,18 +74,18 @@ class store_server_core {
   bool erase(std::string_view key);
   void park(store_session& session, const std::string& key);
   void unpark(store_session& session);
-  /// Whether one more client may be greeted.
+  /// Whether one more client may be accepted.
   [[nodiscard]] bool has_room() const noexcept;
   void greeted(store_session& session);
-  /// A warning about a client, at most a few a second: a hostile one must not fill the disk.
+  /// Logs a warning about a client, at most a few a second: a hostile one must not fill the disk.
   void warn(std::string_view text);
   void closed(store_session& session);
-  /// Counts bytes of unfinished messages. They count even if it throws
-  /// errc::limit_exceeded, because there are more of them than the content may have.
+  /// Counts bytes of unfinished messages. They count even if it throws errc::limit_exceeded, because they exceed the
+  /// limit on the content.
   void charge(std::size_t bytes);
   void discharge(std::size_t bytes) noexcept { unfinished_bytes_ -= bytes; }
   [[nodiscard]] std::size_t unfinished_bytes() const noexcept { return unfinished_bytes_; }
-  /// Bytes received but not yet processed by any session are read through this one buffer.
+  /// All sessions receive through this one buffer.
   std::array<char, 64 * 1024>& scratch() noexcept { return scratch_; }
 
  private:
@@ -109,13 +109,13 @@ class store_server_core {
   std::size_t unfinished_bytes_ = 0;
   std::unordered_map<std::string, std::set<store_session*>> waiting_;
   std::map<store_session*, std::shared_ptr<store_session>> sessions_;
-  std::list<store_session*> strangers_;  // oldest first
+  std::list<store_session*> unidentified_;  // oldest first
   std::array<char, 64 * 1024> scratch_{};
   std::chrono::steady_clock::time_point warned_since_;
   int warnings_ = 0;
   bool stopping_ = false;
   bool accepting_ = true;
-  bool complained_ = false;  // about accept failing, since it last worked
+  bool accept_failure_logged_ = false;  // accept has failed since it last worked, and that was logged
 
   mutable std::mutex clients_mutex_;  // guards what follows
   std::condition_variable clients_changed_;

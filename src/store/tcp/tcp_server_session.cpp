@@ -33,18 +33,18 @@ void store_session::start() {
 void store_session::close() {
   if (phase_ == phase::closed) return;
   phase_ = phase::closed;
-  const auto self = shared_from_this();  // the server forgets it
+  const auto self = shared_from_this();  // the server drops its reference
   server_.unpark(*this);
   server_.discharge(in_.size());
   in_ = std::string();
-  asio::error_code ignored;  // closing: there is nobody to tell
+  asio::error_code ignored;  // closing: errors do not matter
   socket_.close(ignored);
   timer_.cancel();
   server_.closed(*this);
 }
 
-// Runs the timer while the peer owes something; started anew only when it was not running, so a peer cannot extend it
-// by sending a byte at a time.
+// Runs the timer while a message from or to the peer is incomplete. Not restarted while it runs, so a peer cannot
+// extend it by sending a byte at a time.
 void store_session::limit_time(bool needed) {
   if (needed == timer_runs_) return;
   timer_runs_ = needed;
@@ -55,7 +55,7 @@ void store_session::limit_time(bool needed) {
   timer_.expires_after(client_ ? server_.limits().message_timeout : server_.limits().handshake_timeout);
   timer_.async_wait([self = shared_from_this()](const asio::error_code& problem) {
     if (problem || !self->timer_runs_ || self->timer_.expiry() > asio::steady_timer::clock_type::now()) return;
-    log(log_level::debug, "store server: dropped a connection that took too long over a message");
+    log(log_level::debug, "store server: dropped a connection that took too long for a message");
     self->close();
   });
 }
@@ -69,7 +69,7 @@ void store_session::want_readable() {
   });
 }
 
-// Whatever goes wrong costs this one connection, never the server.
+// An exception ends this connection only, never the server.
 template <class Action>
 void store_session::guarded(Action action) {
   try {
@@ -83,7 +83,7 @@ void store_session::guarded(Action action) {
 void store_session::readable(const asio::error_code& problem) {
   if (phase_ == phase::closed) return;
   if (problem) return close();
-  if (phase_ == phase::replying) return;  // read on when the reply is out
+  if (phase_ == phase::replying) return;  // reading continues when the reply is sent
   guarded([&] {
     asio::error_code failed;
     const std::size_t got = socket_.read_some(asio::buffer(server_.scratch()), failed);
@@ -106,7 +106,7 @@ void store_session::process() {
       log(log_level::debug, fmt::format("store server: dropped a connection: {}", problem.what()));
       return close();
     }
-    // The stream is out of step: say why, then close.
+    // The stream is out of sync: send the reason, then close.
     close_after_reply_ = true;
     reply_error(errc::protocol_error, problem.message());
   }
@@ -123,7 +123,7 @@ bool store_session::take_hello() {
   const std::string_view bytes = std::string_view(in_).substr(in_used_);
   const std::size_t first = std::min(bytes.size(), wire::magic.size());
   if (bytes.substr(0, first) != wire::magic.substr(0, first))
-    throw_error(errc::malformed, "its hello is not a store's");
+    throw_error(errc::malformed, "its hello is not that of a store client");
   // Magic and version come first in every version.
   if (bytes.size() < wire::magic.size() + 2) return false;
   field_reader fields(bytes.substr(wire::magic.size()));
@@ -152,24 +152,24 @@ bool store_session::take_proof() {
   const bool proved = same_proof(expected, as_bytes(bytes.substr(0, sizeof(proof))));
   in_used_ += sizeof(proof);
   if (!proved) {
-    server_.warn("refused a client: its secret is another one");
+    server_.warn("refused a client: it has another secret");
     return answer_hello(wire::hello_status::other_secret);
   }
   return answer_hello(server_.has_room() ? wire::hello_status::welcome : wire::hello_status::too_many_connections);
 }
 
 bool store_session::answer_hello(wire::hello_status status) {
-  // Who has not proved a secret that is wanted learns nothing of the server.
+  // A peer that has not proved a required secret gets no information about the server.
   const bool secured = !server_.secret().empty();
   const bool proved = phase_ == phase::proof && status != wire::hello_status::other_secret;
-  const bool tells = !secured || proved;
+  const bool reveal = !secured || proved;
   std::string answer(wire::magic);
   put(answer, wire::version);
   put(answer, static_cast<std::uint16_t>(status));
   put(answer, secured ? wire::feature_authentication : std::uint64_t{0});
-  put(answer, tells ? server_.id() : std::uint64_t{0});
-  put(answer, static_cast<std::uint32_t>(tells ? store::max_key_bytes : 0));
-  put(answer, static_cast<std::uint32_t>(tells ? server_.limits().max_value_bytes : 0));
+  put(answer, reveal ? server_.id() : std::uint64_t{0});
+  put(answer, static_cast<std::uint32_t>(reveal ? store::max_key_bytes : 0));
+  put(answer, static_cast<std::uint32_t>(reveal ? server_.limits().max_value_bytes : 0));
   if (proved) {
     const proof own =
         prove(server_.secret(), wire::server_role, {as_bytes(hello_), as_bytes(challenge_), as_bytes(answer)});
@@ -202,7 +202,7 @@ bool store_session::take_frame() {
   const wire::frame_header header = wire::read_header(bytes);
   const auto what = static_cast<wire::operation>(header.kind);
   if (header.kind == 0 || what > wire::operation::cancel) {
-    throw_error(errc::malformed, fmt::format("there is no store operation {}", header.kind));
+    throw_error(errc::malformed, fmt::format("unknown store operation {}", header.kind));
   }
   const std::size_t most = wire::max_body_bytes(server_.limits().max_value_bytes);
   if (header.length > most) {
@@ -212,7 +212,7 @@ bool store_session::take_frame() {
     if (header.length != 0) throw_error(errc::malformed, "a cancel has no body");
     in_used_ += wire::frame_header_bytes;
     if (phase_ == phase::parked) cancel();
-    return true;  // otherwise the reply was faster
+    return true;  // otherwise the reply was sent before the cancel arrived
   }
   if (phase_ == phase::parked) throw_error(errc::malformed, "a request while another one waits");
   if (bytes.size() - wire::frame_header_bytes < header.length) return false;
@@ -252,7 +252,7 @@ void store_session::execute(wire::operation what, std::string_view body) {
     }
     return value;
   };
-  // What the operation itself refuses is an answer; bytes that make no request (thrown outside of this) end the
+  // An error of the operation itself is an answer; bytes that are not a valid request (thrown outside of this) end the
   // connection.
   const auto answer = [&](auto&& operate) {
     std::string frame = wire::begin(wire::status::ok);
@@ -347,7 +347,7 @@ void store_session::execute(wire::operation what, std::string_view body) {
   }
 }
 
-// Answers get_ if all keys exist, else waits for the first that does not.
+// Answers get_ if all keys exist, else waits for the first missing one.
 void store_session::try_get() {
   const key_table& table = server_.table();
   const bool values = (get_->flags & wire::get_values) != 0;
@@ -364,7 +364,7 @@ void store_session::try_get() {
     phase_ = phase::parked;
     return server_.park(*this, key);
   }
-  // As many values as fit; the client asks again for the others.
+  // As many values as fit; the client requests the others.
   std::string frame = wire::begin(wire::status::ok);
   const std::size_t most = wire::max_body_bytes(server_.limits().max_value_bytes);
   if (values) {
@@ -442,7 +442,7 @@ void store_session::send(std::string bytes) {
   flush();
 }
 
-// Sends what the socket takes; the rest when it takes more.
+// Sends what the socket accepts; the rest when it is writable again.
 void store_session::flush() {
   while (out_sent_ != out_.size()) {
     asio::error_code failed;

@@ -26,7 +26,7 @@ class store_session final : public std::enable_shared_from_this<store_session> {
   store_session(store_server_core& server, asio::ip::tcp::socket socket);
 
   void start();
-  /// Drops the connection and whatever it waits for. Idempotent.
+  /// Closes the connection and cancels its wait. Idempotent.
   void close();
   /// The key that it waits for has changed.
   void wake();
@@ -34,9 +34,9 @@ class store_session final : public std::enable_shared_from_this<store_session> {
   [[nodiscard]] bool has_greeted() const noexcept { return client_.has_value(); }
   [[nodiscard]] std::optional<std::uint64_t> client() const noexcept { return client_; }
 
-  /// Its place among the connections that have not said hello; kept by the server.
-  std::list<store_session*>::iterator stranger;
-  /// The key under which the server finds it to wake it; empty when it does not wait.
+  /// Its place among the connections that have not sent a hello; kept by the server.
+  std::list<store_session*>::iterator unidentified_place;
+  /// The key under which the server finds it to wake it; empty if it does not wait.
   std::string waits_for;
 
  private:
@@ -45,7 +45,7 @@ class store_session final : public std::enable_shared_from_this<store_session> {
   struct pending_get {
     std::vector<std::string> keys;
     std::uint8_t flags;
-    std::size_t next;  // the keys before exist, or did
+    std::size_t next;  // the keys before it exist, or did
   };
   struct pending_change {
     std::string key;
@@ -82,7 +82,7 @@ class store_session final : public std::enable_shared_from_this<store_session> {
   bool close_after_reply_ = false;
   phase phase_ = phase::hello;
   phase after_reply_ = phase::idle;
-  std::string hello_;  // of a client that offers to prove the secret: what it said, and the answer
+  std::string hello_;  // of a client that offers to prove the secret: its hello, and the reply
   std::string challenge_;
   std::uint64_t announced_client_ = 0;
   std::optional<std::uint64_t> client_;

@@ -27,7 +27,7 @@ using outcome = detail::store_connection::outcome;
 namespace detail {
 namespace {
 
-// One address of several may be a black hole; the others get their turn.
+// One address of several may be unreachable; the others must be tried, too.
 constexpr auto longest_attempt = 5s;
 constexpr std::chrono::nanoseconds first_connect_pause = 1ms;
 constexpr std::chrono::nanoseconds longest_connect_pause = 250ms;
@@ -77,7 +77,7 @@ void tcp_store::close() noexcept {
 }
 
 bool tcp_store::drain(timeout limit) {
-  // With another owner the server runs on.
+  // If the server has another owner it continues to run.
   if (!options_.server || options_.server.use_count() > 1) return true;
   const blocking_scope blocking;
   const bool alone = options_.server->core_->wait_alone(
@@ -99,7 +99,7 @@ std::string tcp_store::describe() const {
   return fmt::format("tcp store {}", detail::host_and_port(options_.host, options_.port));
 }
 
-// A greeted connection. Tries again until the deadline while nobody answers.
+// A connection after the handshake. Retries until the deadline while the server does not answer.
 std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clock::time_point since) {
   std::uint64_t known_server = 0;
   {
@@ -111,7 +111,8 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
     throw_error(errc::store_unreachable, fmt::format("cannot reach the {}: waited {}; last reason: {}{}", describe(),
                                                      detail::seconds_since(since), reason, advice));
   };
-  // `to` greeted, or nullptr with `reason`. One of several must not use up the time of the others.
+  // `to` after the handshake, or nullptr with `reason`. One of several addresses must not use up the time of the
+  // others.
   const auto attempt = [&](const detail::net_address& to, bool several,
                            bool& refused) -> std::unique_ptr<detail::store_connection> {
     const auto begun = clock::now();
@@ -129,17 +130,17 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
     }
     if (reached == outcome::interrupted) detail::throw_store_closed(*this);
     if (reached != outcome::done) {
-      // An attempt that the deadline cut short says less than the one before it.
+      // An attempt cut short by the deadline is less informative than the one before it.
       const bool cut_short = reached == outcome::expired && clock::now() - begun < 100ms;
       if (reason.empty() || !cut_short) reason = fmt::format("{} ({})", connection->problem(), to.ip());
       return nullptr;
     }
     if (hello.version != wire::version) {
-      throw_error(errc::version_mismatch, fmt::format("the {} speaks version {} of the store protocol, this program {}",
+      throw_error(errc::version_mismatch, fmt::format("the {} uses version {} of the store protocol, this program {}",
                                                       describe(), hello.version, wire::version));
     }
     if (hello.status == wire::hello_status::too_many_connections) {
-      reason = "the server has as many connections as it takes";
+      reason = "the server has as many connections as it allows";
       return nullptr;
     }
     if (hello.status != wire::hello_status::welcome || hello.max_key_bytes < max_key_bytes) {
@@ -156,7 +157,7 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
       }
       state_->local_address = local.ip();
     } else if (state_->server != hello.server) {
-      throw_error(errc::store_failed, fmt::format("the {} was restarted and has lost what was in it", describe()));
+      throw_error(errc::store_failed, fmt::format("the {} was restarted and has lost its content", describe()));
     }
     connection->set_max_body_bytes(wire::max_body_bytes(hello.max_value_bytes));
     return connection;
@@ -164,13 +165,13 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
 
   for (std::chrono::nanoseconds pause = detail::first_connect_pause;;
        pause = std::min(pause * 2, detail::longest_connect_pause)) {
-    // Where the server is in this process, a name server that is slow is not waited for without end.
+    // If this process hosts the server, it does not wait for a slow name server without limit.
     detail::resolution found =
         detail::resolve_host(options_.host, options_.port, state_->closing,
                              options_.server ? detail::sooner(until, detail::longest_attempt) : until);
     if (state_->closing.raised()) detail::throw_store_closed(*this);
     if (!found.problem.empty()) reason = found.problem;
-    // The host's own machine may not be able to reach itself by the name or address that the others use.
+    // The host's own machine may not be able to reach itself by the name or address that other machines use.
     if (options_.server) {
       const std::string& bound = options_.server->address();
       const std::string here = bound == "::" || bound == "0.0.0.0" ? "127.0.0.1" : bound;
@@ -191,7 +192,7 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
   }
 }
 
-// The reply `ok`, or `also`: any other than these is none to the request.
+// The reply `ok`, or `also`: any other one does not match the request.
 tcp_store::reply tcp_store::transact(const std::string& request, bool repeatable, deadline until,
                                      detail::store_wire::status also) {
   const blocking_scope blocking;
@@ -223,19 +224,18 @@ tcp_store::reply tcp_store::transact(const std::string& request, bool repeatable
       case outcome::expired:
         throw_error(errc::store_timeout,
                     fmt::format("waited {} for the answer of the {}{}", detail::seconds_since(since), describe(),
-                                repeatable ? "" : "; whether it did what was asked is unknown"));
+                                repeatable ? "" : "; whether it executed the request is unknown"));
       case outcome::broken:
         if (!repeatable && connection->sent_anything()) {
           throw_error(errc::store_failed,
-                      fmt::format("the connection to the {} broke ({}); whether it did what was asked is unknown",
+                      fmt::format("the connection to the {} broke ({}); whether it executed the request is unknown",
                                   describe(), connection->problem()));
         }
-        log(log_level::debug,
-            fmt::format("{}: connection broke ({}), trying again", describe(), connection->problem()));
+        log(log_level::debug, fmt::format("{}: connection broke ({}), retrying", describe(), connection->problem()));
         if (until.expired()) {
           throw_error(errc::store_unreachable,
-                      fmt::format("lost the {} and did not reach it again: waited {}; last reason: {}", describe(),
-                                  detail::seconds_since(since), connection->problem()));
+                      fmt::format("lost the connection to the {} and could not reconnect: waited {}; last reason: {}",
+                                  describe(), detail::seconds_since(since), connection->problem()));
         }
         if (state_->closing.sleep(pause, until) == detail::interrupt::outcome::interrupted) {
           detail::throw_store_closed(*this);
@@ -247,7 +247,7 @@ tcp_store::reply tcp_store::transact(const std::string& request, bool repeatable
       throw_error(refused.code, fmt::format("{}: {}", describe(), refused.text));
     }
     if (answer.status != wire::status::ok && answer.status != also) {
-      throw_error(errc::protocol_error, fmt::format("the {} sent a reply of kind {}, which is none to the request",
+      throw_error(errc::protocol_error, fmt::format("the {} sent a reply of kind {}, which does not match the request",
                                                     describe(), static_cast<int>(answer.status)));
     }
     return answer;
@@ -277,7 +277,7 @@ std::vector<std::string> tcp_store::do_get(std::span<const std::string> keys, bo
   std::vector<std::string> found;
   if (values) found.reserve(keys.size());
   for (std::size_t done = 0; done < keys.size();) {
-    // As many keys as one message takes; a key and its length are far below the limit of a message.
+    // As many keys as fit in one message; a key and its length are far below the limit of a message.
     std::string request = wire::begin(wire::operation::get);
     detail::put(request, static_cast<std::uint8_t>(wire::get_wait | (values ? wire::get_values : 0)));
     const std::size_t count_at = request.size();

@@ -24,7 +24,7 @@ std::atomic<int> started_by_name{0};
 
 }  // namespace backend_test
 
-// A backend of one's own: the native one, counted.
+// A custom backend: the native one, with a counter.
 template <>
 struct ferry::backend_traits<backend_test::counting> {
   static constexpr std::string_view name = "counting";
@@ -51,7 +51,7 @@ ferry::worker_config lonely(const ferry_test::temporary_directory& directory, co
 }
 }  // namespace
 
-TEST_CASE("a backend is found by its name; an unknown name lists the known ones") {
+TEST_CASE("a backend is found by its name; the error for an unknown name lists the known ones") {
   CHECK(backends::find("native").name == "native");
   CHECK(backends::find("counting").name == "counting");
   CHECK(backends::factories().size() == 2);
@@ -91,7 +91,7 @@ TEST_CASE("[row 13] a worker starts with the backend picked by name, or with a b
                [&] { (void)ferry::init_rpc(backends{}, "nonsense", lonely(directory, "four")); });
 }
 
-TEST_CASE("options are made by their backend from those that all have") {
+TEST_CASE("a backend constructs its options from the common ones") {
   const auto options = ferry::construct_rpc_backend_options<backend_test::counting>({.num_worker_threads = 3});
   CHECK(options.num_worker_threads == 3);
   CHECK(options.rpc_timeout == ferry::rpc_options{}.rpc_timeout);
@@ -122,7 +122,7 @@ TEST_CASE("[row 17] the backend is inferred from the type of its options") {
   }
 }
 
-TEST_CASE("[row 16] options that are not those of the backend that was named are refused") {
+TEST_CASE("[row 16] options of another backend than the named one are refused") {
   ferry_test::temporary_directory directory;
   std::atomic<int> own{0};
   backend_test::counting_options options;
@@ -139,7 +139,7 @@ TEST_CASE("[row 16] options that are not those of the backend that was named are
   CHECK(own == 1);
 }
 
-TEST_CASE("what the configuration and the options both set must agree") {
+TEST_CASE("values that the configuration and the options both set must agree") {
   ferry_test::temporary_directory directory;
   ferry::worker_config config = lonely(directory, "one");
   config.rpc_timeout = std::chrono::seconds(7);

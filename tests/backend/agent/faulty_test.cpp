@@ -1,4 +1,4 @@
-// Workers over a backend that loses, delays, doubles, reorders, damages and cuts.
+// Workers over a backend that drops, delays, duplicates, reorders, corrupts and cuts.
 
 #include <ferry/test_kit/faulty.hpp>
 
@@ -51,7 +51,7 @@ void next(int value) {
   while (!order.compare_exchange_weak(before, before * 10 + value)) {
   }
 }
-// Who has called, as the channel says.
+// The callers, as reported by the channel.
 std::mutex senders_mutex;
 std::vector<std::pair<ferry::worker_info, ferry::incarnation_id>> senders;  // guarded by senders_mutex
 void note_sender() {
@@ -74,7 +74,7 @@ void wait_for(const std::atomic<int>& value, int wanted) {
   while (value != wanted) std::this_thread::yield();
 }
 
-// Two or more workers of this process over one injector.
+// Two or more workers of this process that share one injector.
 class cluster {
  public:
   explicit cluster(int size, const fault_injector& faults = fault_injector(), ferry::timeout rpc_timeout = 100s) {
@@ -115,7 +115,7 @@ struct faulty_under_test {
   static auto options() { return ferry::construct_rpc_backend_options<backend>({.num_worker_threads = 4}); }
 };
 
-// The defaults of the tests of faults: 8 handler threads, all requests fail three times each, two methods are late.
+// The defaults of the fault tests: 8 handler threads, all requests fail three times each, two methods are delayed.
 ferry::faulty_options<ferry::native> fixture_options() {
   auto options = ferry::construct_rpc_backend_options<backend>({.num_worker_threads = 8});
   for (const char* method : {"faulty_test::run", "faulty_test::note", "faulty_test::fail", "faulty_test::text"}) {
@@ -146,7 +146,7 @@ TEST_CASE("a faulty backend without rules conforms") {
   ferry::test_kit::backend_conformance<faulty_under_test>();
 }
 
-TEST_CASE("both of two requests that came as one say who sent them") {
+TEST_CASE("both copies of a duplicated request report their sender") {
   fault_injector faults;
   faults.add({.action = fault_action::duplicate,
               .kinds = message_kinds::request | message_kinds::one_way,
@@ -168,7 +168,7 @@ TEST_CASE("both of two requests that came as one say who sent them") {
   group.leave();
 }
 
-TEST_CASE("[row 161] the defaults of the fixture arrive at the worker") {
+TEST_CASE("[row 161] the defaults of the fixture reach the worker") {
   const ferry_test::watchdog limit("a fixture");
   ferry_test::temporary_directory place;
   const auto options = fixture_options();
@@ -195,8 +195,8 @@ TEST_CASE("[row 161] the defaults of the fixture arrive at the worker") {
   CHECK(options.faults.counters().failed == 5);
 }
 
-TEST_CASE("[row 162] rules of one's own are taken over: others, none, other methods, other delays") {
-  const ferry_test::watchdog limit("rules of one's own");
+TEST_CASE("[row 162] custom rules are applied: others, none, other methods, other delays") {
+  const ferry_test::watchdog limit("custom rules");
   ferry_test::temporary_directory place;
   auto options = fixture_options();
   options.faults = fault_injector();
@@ -244,13 +244,13 @@ TEST_CASE("[row 156] a late call of an operator: its own timeout, the default, a
   both({}, errc::rpc_timeout);
   group[0].set_rpc_timeout(100s);
   CHECK(group[0].rpc_sync<add>("worker1", 1, 2) == 3);
-  // A call whose time was over before it was sent met no rule.
+  // A call whose deadline passed before it was sent met no rule.
   CHECK(faults.counters().delayed >= 3);
   CHECK(faults.counters().delayed <= 9);
   group.leave();
 }
 
-TEST_CASE("dropped requests, replies and one-way calls: calls end at their deadline, and the group leaves in peace") {
+TEST_CASE("dropped requests, replies and one-way calls: calls end at their deadline, and the group leaves gracefully") {
   captured_log log;
   for (const auto kinds : {message_kinds::request, message_kinds::reply}) {
     for (const auto direction : {fault_direction::sending, fault_direction::receiving}) {
@@ -270,7 +270,7 @@ TEST_CASE("dropped requests, replies and one-way calls: calls end at their deadl
       CHECK(faults.remove(rule));
       CHECK(!faults.remove(rule));
       CHECK(group[0].rpc_sync<add>("worker1", 1, 2) == 3);
-      CHECK(faults.counters().dropped >= 2);  // the third may be cancelled before it is met
+      CHECK(faults.counters().dropped >= 2);  // the third may be cancelled before a rule applies to it
       group.leave();
     }
   }
@@ -282,7 +282,7 @@ TEST_CASE("dropped requests, replies and one-way calls: calls end at their deadl
   CHECK(notes == 3);
 }
 
-TEST_CASE("late and reordered messages arrive; what comes behind overtakes them") {
+TEST_CASE("late and reordered messages arrive; later ones overtake them") {
   fault_injector faults;
   cluster group(2, faults);
   order = 0;
@@ -313,7 +313,7 @@ TEST_CASE("late and reordered messages arrive; what comes behind overtakes them"
   CHECK(notes == 5);
 }
 
-TEST_CASE("doubled requests run twice, and the call ends once") {
+TEST_CASE("duplicated requests run twice, and the call ends once") {
   for (const auto direction : {fault_direction::sending, fault_direction::receiving}) {
     fault_injector faults({{.action = fault_action::duplicate, .direction = direction}});
     cluster group(2, faults);
@@ -330,7 +330,7 @@ TEST_CASE("doubled requests run twice, and the call ends once") {
   }
 }
 
-TEST_CASE("damaged messages give errors or other values, never a crash") {
+TEST_CASE("corrupted messages cause errors or other values, never a crash") {
   captured_log log;
   fault_injector faults({{.action = fault_action::corrupt, .direction = fault_direction::both, .probability = 0.5}}, 3);
   cluster group(2, faults, 5s);
@@ -350,7 +350,8 @@ TEST_CASE("damaged messages give errors or other values, never a crash") {
   group.leave();
 }
 
-TEST_CASE("a peer that is cut off is lost for calls under way and new ones, others go on, and it can be healed") {
+TEST_CASE(
+    "calls to a peer that is cut off fail, old and new ones; other peers are not affected, and it can be healed") {
   captured_log log;
   fault_injector faults;
   cluster group(3, faults);
@@ -364,7 +365,7 @@ TEST_CASE("a peer that is cut off is lost for calls under way and new ones, othe
   faults.cut("worker1");
   expect_error(errc::peer_lost, "worker1", [&] { (void)pending.get(); });
   blocked.join();
-  wait_for(stopped, 2);  // their handlers are told
+  wait_for(stopped, 2);  // their handlers are stopped
   expect_error(errc::connect_failed, "cut the peer off", [&] { (void)group[0].rpc_sync<add>("worker1", 1, 2); });
   expect_error(errc::rpc_timeout, "worker0", [&] {
     (void)group[1].rpc_sync<add>({"worker0", {.timeout = 20ms}}, 1, 2);
@@ -381,7 +382,7 @@ TEST_CASE("a peer that is cut off is lost for calls under way and new ones, othe
   group.leave();
 }
 
-TEST_CASE("a cancellation that is lost leaves the handler running; the caller has its error all the same") {
+TEST_CASE("a lost cancellation leaves the handler running; the caller still gets its error") {
   captured_log log;
   fault_injector faults({{.action = fault_action::drop, .kinds = message_kinds::cancel, .limit = 1}});
   cluster group(2, faults);
@@ -397,7 +398,7 @@ TEST_CASE("a cancellation that is lost leaves the handler running; the caller ha
   CHECK(faults.counters().dropped == 1);
 }
 
-TEST_CASE("leaving at once ends what a fault holds back") {
+TEST_CASE("a shutdown that is not graceful ends the calls that a fault holds back") {
   captured_log log;
   fault_injector faults({{.action = fault_action::delay, .method = "*add", .delay = 100s},
                          {.action = fault_action::drop, .method = "*run"}});
@@ -409,7 +410,7 @@ TEST_CASE("leaving at once ends what a fault holds back") {
   expect_error(errc::shutting_down, "", [&] { (void)lost.get(); });
 }
 
-TEST_CASE("rules that make no sense are refused; one seed gives the same faults") {
+TEST_CASE("invalid rules are refused; one seed gives the same faults") {
   fault_injector faults;
   expect_error(errc::invalid_argument, "probability", [&] { faults.add({.probability = 2}); });
   expect_error(errc::invalid_argument, "delay", [&] { faults.add({.delay = -1ms}); });

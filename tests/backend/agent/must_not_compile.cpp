@@ -1,4 +1,4 @@
-// Backends and transports that the compiler must refuse, in words. Run by must_not_compile.py.
+// Backends and transports that the compiler must refuse with a clear message. Run by must_not_compile.py.
 
 #include <memory>
 #include <string>

@@ -34,7 +34,7 @@ TEST_CASE("options outside their range are refused by name") {
   expect_error(ferry::errc::invalid_argument, "negative", [] { ferry::rpc_options{}.rpc_timeout = -1s; });
 }
 
-TEST_CASE("each bound on what is under way is at least one, and is set in one place") {
+TEST_CASE("each flow limit is at least one, and is set in one place") {
   for (const auto bound : {&ferry::flow_limits::calls_per_peer, &ferry::flow_limits::queued_bytes_per_worker,
                            &ferry::flow_limits::served_calls_per_peer}) {
     ferry::worker_config config;
@@ -50,7 +50,7 @@ TEST_CASE("each bound on what is under way is at least one, and is set in one pl
   expect_error(ferry::errc::invalid_argument, "flow", [&] { ferry::detail::reconcile(config, options); });
 }
 
-TEST_CASE("a bad option keeps the worker from starting before it meets anybody") {
+TEST_CASE("an invalid option is an error before the worker contacts the store") {
   ferry_test::temporary_directory directory;
   ferry::worker_config config{.name = "a", .rank = 0, .world_size = 2, .init_method = "file://" + directory.file("s")};
   config.num_worker_threads = 0;
@@ -79,7 +79,7 @@ TEST_CASE("options reach the worker: its default timeout is reported and can be 
   expect_error(ferry::errc::invalid_argument, "set_rpc_timeout", [&] { group[0].set_rpc_timeout({}); });
 }
 
-TEST_CASE("[row 18] the number of worker threads is told by the worker's figures") {
+TEST_CASE("[row 18] the number of worker threads is in the worker's debug information") {
   ferry_test::cluster_options options;
   options.configure = [](ferry::worker_config& config) { config.num_worker_threads = 27; };
   ferry_test::cluster group(1, options);

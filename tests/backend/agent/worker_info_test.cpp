@@ -10,7 +10,7 @@
 
 using ferry_test::cluster;
 
-TEST_CASE("[row 4] a worker's name is refused when it breaks a rule, and the text says which") {
+TEST_CASE("[row 4] an invalid worker name is refused, and the text names the rule") {
   expect_error(ferry::errc::invalid_argument, "pattern", [] { ferry::worker_info("abc*", 0); });
   expect_error(ferry::errc::invalid_argument, "pattern", [] { ferry::worker_info(" ", 0); });
   expect_error(ferry::errc::invalid_argument, "pattern", [] { ferry::worker_info("a\nb", 0); });
@@ -22,7 +22,7 @@ TEST_CASE("[row 4] a worker's name is refused when it breaks a rule, and the tex
   CHECK(ferry::worker_info("A-z_0:9", 7).name() == "A-z_0:9");
 }
 
-TEST_CASE("[row 4] a worker whose name breaks a rule does not start") {
+TEST_CASE("[row 4] a worker with an invalid name does not start") {
   ferry_test::temporary_directory directory;
   ferry::worker_config config{
       .name = "abc*", .rank = 0, .world_size = 1, .init_method = "file://" + directory.file("s")};
@@ -48,7 +48,7 @@ TEST_CASE("worker_info is a value: equality, hash, text") {
   CHECK(set.size() == 2);
 }
 
-TEST_CASE("[row 1] a worker knows itself and looks up the others; an unknown destination is an error") {
+TEST_CASE("[row 1] a worker has its own info and looks up the others; an unknown destination is an error") {
   cluster group(3);
   group.each([](ferry::worker& self) {
     const int rank = self.id().value;
@@ -59,13 +59,13 @@ TEST_CASE("[row 1] a worker knows itself and looks up the others; an unknown des
     if (self.get_worker_info(ferry::worker_id{peer}) != found) throw std::runtime_error("peer info by id");
   });
   expect_error(ferry::errc::unknown_worker, "could not find destination",
-               [&] { (void)group[1].get_worker_info("nobody"); });
+               [&] { (void)group[1].get_worker_info("unknown"); });
   expect_error(ferry::errc::unknown_worker, "worker_info(id=1, name=worker1)",
-               [&] { (void)group[1].get_worker_info("nobody"); });
-  expect_error(ferry::errc::unknown_worker, "nobody", [&] { (void)group[1].get_worker_info("nobody"); });
+               [&] { (void)group[1].get_worker_info("unknown"); });
+  expect_error(ferry::errc::unknown_worker, "unknown", [&] { (void)group[1].get_worker_info("unknown"); });
   expect_error(ferry::errc::unknown_worker, "3", [&] { (void)group[1].get_worker_info(ferry::worker_id{3}); });
   expect_error(ferry::errc::unknown_worker, "-1", [&] { (void)group[1].get_worker_info(ferry::worker_id{-1}); });
-  // The free functions act on one of the workers of this process.
+  // The free functions use one of the workers of this process.
   CHECK(ferry::get_worker_info() == ferry::get_worker_info(ferry::get_worker_info().name()));
   CHECK(ferry::get_worker_info(ferry::worker_id{2}).name() == "worker2");
 }

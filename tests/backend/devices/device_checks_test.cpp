@@ -34,7 +34,7 @@ constexpr device host;
 constexpr device gpu(int index) { return {device_kind::cuda, index}; }
 constexpr device of_another_kind(int index) { return {static_cast<device_kind>(9), index}; }
 
-// A group by rank; a worker without a record has told nothing.
+// A group by rank; a worker without a record has published nothing.
 struct group {
   std::vector<std::pair<std::string, std::optional<device_record>>> workers;
 
@@ -73,7 +73,7 @@ TEST_CASE("a group without maps breaks no rule, whatever it has") {
   CHECK(silent.broken().empty());
 }
 
-TEST_CASE("each rule has its bounds and its words") {
+TEST_CASE("each rule has its bounds and its text") {
   group all = with_devices(2, 3);
   device_record& a = all["a"];
   device_record& b = all["b"];
@@ -147,7 +147,7 @@ TEST_CASE("each rule has its bounds and its words") {
     CHECK(map_is({{0, 2}}) ==
           "worker a has unexpected target devices in its device map for b; device map = {cuda:0: cuda:2}, devices = "
           "[cuda:0, cuda:1]");
-    all.workers[1].second.reset();  // it has not told
+    all.workers[1].second.reset();  // it has not published a record
     CHECK(map_is({{0, 99}}).empty());
   }
 }
@@ -165,9 +165,9 @@ TEST_CASE("[rows 192 and 210] the number of a device is below the number of devi
 }
 
 TEST_CASE("rules are checked in their order: declarations of all first, then source by source, target by target") {
-  // Everything is wrong at once; each fault is mended in turn, and the next one shows.
+  // Everything is wrong at once; each fault is fixed in turn, and the next one is reported.
   group all;
-  const auto told = [&](std::string_view words) {
+  const auto reported = [&](std::string_view words) {
     const std::string broken = all.broken();
     CHECK_MESSAGE(broken.find(words) != std::string::npos, "'", std::string(words), "' is not in '", broken, "'");
   };
@@ -175,36 +175,36 @@ TEST_CASE("rules are checked in their order: declarations of all first, then sou
     device_record& each = all[name];
     each.counts = {{device_kind::cuda, 2}};
     each.devices = {gpu(7), gpu(7)};
-    each.maps = {{"nobody", {}}, {"r0", {{7, 0}}}, {"r1", {{0, 7}}}, {"r2", many_to_one()}};
+    each.maps = {{"absent", {}}, {"r0", {{7, 0}}}, {"r1", {{0, 7}}}, {"r2", many_to_one()}};
   }
   for (const char* name : {"r0", "r1", "r2"}) {
-    told("worker " + std::string(name) + " has duplicated devices");
+    reported("worker " + std::string(name) + " has duplicated devices");
     all[name].devices = {gpu(7)};
-    told("worker " + std::string(name) + " has devices with invalid indices");
+    reported("worker " + std::string(name) + " has devices with invalid indices");
     all[name].devices = {gpu(0), gpu(1)};
   }
   for (const char* name : {"r0", "r1", "r2"}) {
     device_record& each = all[name];
     const std::string who = "worker " + std::string(name);
-    told(who + " has invalid target node names");
-    each.maps.erase("nobody");
-    told(who + " has unexpected source devices in its device map for r0");
+    reported(who + " has invalid target node names");
+    each.maps.erase("absent");
+    reported(who + " has unexpected source devices in its device map for r0");
     each.devices.clear();
-    told(who + " has source devices with invalid indices in its device map for r0");
+    reported(who + " has source devices with invalid indices in its device map for r0");
     each.maps["r0"] = {{1, 0}};
     const std::string last =
         all["r1"].devices.empty() ? " has target devices with invalid indices" : " has unexpected target devices";
-    told(who + last + " in its device map for r1");
+    reported(who + last + " in its device map for r1");
     each.maps["r1"] = {{0, 0}};
-    told(who + " has duplicated target devices in its device map for r2");
+    reported(who + " has duplicated target devices in its device map for r2");
     each.maps["r2"] = {{0, 0}};
   }
   CHECK(all.broken().empty());
-  // Of one map: its targets are told apart before anybody looks whether they, or its sources, exist.
+  // Of one map: duplicated targets are reported before missing targets or sources.
   all["r0"].maps["r1"] = device_map::merged({{gpu(8), gpu(9)}, {gpu(9), gpu(9)}});
-  told("duplicated target devices");
+  reported("duplicated target devices");
   all["r0"].maps["r1"] = {{8, 9}};
-  told("source devices with invalid indices");
+  reported("source devices with invalid indices");
 }
 
 // ---------------------------------------------------------------- random groups
@@ -241,7 +241,8 @@ device_record any_record(std::mt19937& random, const std::vector<std::string>& n
   return result;
 }
 
-// The rules once more, as they are written in the documentation; says which is broken by whom, to whom.
+// An independent implementation of the documented rules; returns which rule is broken, by which worker, for which
+// target.
 std::string naive(const group& all, bool complete) {
   const auto ok = [](device each, const device_record& at) {
     return each == host || (each.is_cuda() && each.index < at.counts.at(device_kind::cuda));
@@ -311,7 +312,7 @@ std::string shortened(std::string text) {
 
 }  // namespace
 
-TEST_CASE("random groups pass and fail as the rules say, and a newcomer fails as the whole group would") {
+TEST_CASE("random groups pass and fail according to the rules, and a newcomer fails as the whole group would") {
   std::mt19937 random(11);
   std::map<std::string, int> seen;
   int joins = 0;
@@ -351,7 +352,7 @@ TEST_CASE("random groups pass and fail as the rules say, and a newcomer fails as
 
 // ---------------------------------------------------------------- what follows from the maps
 
-TEST_CASE("the maps between two workers are one's own, and the way back of the other's") {
+TEST_CASE("the maps between two workers are the own one, and the inverse of the other's") {
   device_record a;
   device_record b;
   a.maps["b"] = {{0, 1}, {"cpu", 0}};
@@ -365,7 +366,7 @@ TEST_CASE("the maps between two workers are one's own, and the way back of the o
   REQUIRE(at_b);
   CHECK(at_b->requests == device_map{{2, 3}});
   CHECK(at_b->responses == device_map{{1, 0}, {0, "cpu"}});
-  // What a request does the response undoes, at either end.
+  // The response inverts the request's map, at either end.
   for (const device_pair& each : at_a->requests) CHECK(*at_b->responses.find(each.to) == each.from);
   for (const device_pair& each : at_b->requests) CHECK(*at_a->responses.find(each.to) == each.from);
   CHECK_FALSE(maps_between({"a", &a}, {"c", nullptr}));
@@ -395,7 +396,7 @@ TEST_CASE(
   CHECK(devices_in_use(own, back) == std::vector{gpu(4), gpu(5)});
 }
 
-TEST_CASE("where a tensor arrives") {
+TEST_CASE("the target device of a tensor") {
   const std::vector<device> in_use{gpu(0), gpu(1)};
   const device_map map{{0, 1}, {"cpu", 0}, {2, 2}};
   const device_map without_cpu{{0, 1}, {1, "cpu"}};
@@ -427,7 +428,7 @@ TEST_CASE("where a tensor arrives") {
     expect_error(errc::bad_device, "is not available for destination w; device cuda:5",
                  [&] { (void)target_of(mapped, gpu(5), 0); });
   }
-  // Mapped, but no device that this worker's messages use.
+  // Mapped, but to a device that this worker's messages do not use.
   const message_route response{true, "w", &map, &in_use};
   expect_error(
       errc::bad_device,
@@ -436,10 +437,10 @@ TEST_CASE("where a tensor arrives") {
       [&] { (void)target_of(response, gpu(2), 1); });
   const message_route request{false, "w", &map, nullptr};
   CHECK(target_of(request, gpu(2), 0) == gpu(2));
-  CHECK(target_of({true, "w", &map, nullptr}, gpu(2), 0) == gpu(2));  // nothing was declared: the map says what is used
+  CHECK(target_of({true, "w", &map, nullptr}, gpu(2), 0) == gpu(2));  // nothing was declared: the map decides
 }
 
-TEST_CASE("one map for one call is checked as those of the options are") {
+TEST_CASE("a map for one call is checked like those of the options") {
   group all = with_devices(2, 1);
   const auto members = all.members();
   CHECK(broken_device_rule(members[0], {{1, 0}}, members[1]).empty());
@@ -448,9 +449,9 @@ TEST_CASE("one map for one call is checked as those of the options are") {
   CHECK(broken_device_rule(members[0], {{0, 1}}, members[1]).find("target devices with invalid") != std::string::npos);
 }
 
-// ---------------------------------------------------------------- what workers tell each other
+// ---------------------------------------------------------------- device records
 
-TEST_CASE("a record of devices survives the round trip, with kinds that nobody knows here") {
+TEST_CASE("a device record survives the round trip, with kinds that are unknown here") {
   device_record record;
   CHECK(device_record::decode(record.encode()) == record);
   CHECK(record.encode() == "- -");
@@ -468,7 +469,7 @@ TEST_CASE("a record of devices survives the round trip, with kinds that nobody k
   }
 }
 
-TEST_CASE("what is no record of devices is refused") {
+TEST_CASE("an invalid device record is refused") {
   for (const char* text : {"",
                            "-",
                            "- ",
@@ -500,7 +501,7 @@ TEST_CASE("what is no record of devices is refused") {
                            "- -\n",
                            "- 1:0\n"}) {
     CAPTURE(text);
-    expect_error(errc::malformed, "record of its devices", [&] { (void)device_record::decode(text); });
+    expect_error(errc::malformed, "device record", [&] { (void)device_record::decode(text); });
   }
   const std::string long_one = "- " + std::string(device_record::max_text, '1');
   expect_error(errc::limit_exceeded, "the limit is", [&] { (void)device_record::decode(long_one); });

@@ -44,7 +44,8 @@ TEST_CASE("a device is written as a device, by name, or as the number of a CUDA 
   expect_error(errc::bad_device, "index must not be negative, and is -1", [] { device_spec(-1); });
   expect_error(errc::bad_device, "index must not be negative, and is -3", [] { device_spec(gpu(-3)); });
   expect_error(errc::bad_device, "must not be negative", [] { device_spec(-(std::int64_t{1} << 40)); });
-  CHECK(device_spec(std::int64_t{1} << 40).where().index > 1'000'000);  // none has so many: the group's checks say so
+  CHECK(device_spec(std::int64_t{1} << 40).where().index > 1'000'000);  // reported by the group's checks: no machine
+                                                                        // has so many
   expect_error(errc::bad_device, "cuda:-1", [] { device_spec("cuda:-1"); });
   expect_error(errc::bad_device, "gpu:0", [] { device_spec("gpu:0"); });
   static_assert(!std::is_constructible_v<device_spec, bool>);
@@ -76,14 +77,14 @@ TEST_CASE("[row 194] a source with two targets is refused at once, in one map an
   expect_error(errc::invalid_argument, "cuda:0 leads to cuda:1 and to cuda:0", [&] {
     options.set_device_map("worker1", {{"cuda:1", "cuda:2"}, {"cuda:0", "cuda:0"}});
   });
-  CHECK(options.device_maps.at("worker1") == device_map{{0, 1}});  // nothing of it was taken over
-  options.set_device_map("worker1", {{"cuda:0", "cuda:1"}});       // the same again is fine
+  CHECK(options.device_maps.at("worker1") == device_map{{0, 1}});  // none of its entries was added
+  options.set_device_map("worker1", {{"cuda:0", "cuda:1"}});       // adding the same entry again is allowed
   options.set_device_map("worker2", {{"cuda:0", "cuda:2"}});       // and so is another worker's
   CHECK(options.device_maps.size() == 2);
   CHECK(options.device_maps.at("worker2") == device_map{{0, 2}});
 }
 
-TEST_CASE("two sources of one target are refused in one map, and noticed later when two maps are merged") {
+TEST_CASE("two sources of one target are refused in one map, and detected later when two maps are merged") {
   expect_error(errc::invalid_argument, "one-to-one, but cuda:0 and cuda:1 both lead to cpu", [] {
     device_map{{"cuda:0", "cpu"}, {"cuda:1", "cpu"}};
   });
@@ -93,7 +94,7 @@ TEST_CASE("two sources of one target are refused in one map, and noticed later w
   const device_map& both = config.device_maps.at("worker1");
   CHECK(both.size() == 2);
   CHECK_FALSE(both.is_one_to_one());
-  expect_error(errc::invalid_argument, "{cuda:0: cuda:1, cuda:1: cuda:1} has no way back: cuda:0 and cuda:1",
+  expect_error(errc::invalid_argument, "{cuda:0: cuda:1, cuda:1: cuda:1} has no inverse: cuda:0 and cuda:1",
                [&] { (void)both.inverse(); });
   CHECK(device_map::merged({{gpu(1), gpu(1)}, {gpu(0), gpu(1)}}) == both);
   expect_error(errc::invalid_argument, "leads to", [] {
@@ -101,7 +102,7 @@ TEST_CASE("two sources of one target are refused in one map, and noticed later w
   });
 }
 
-TEST_CASE("[row 222] the options of a worker take maps and devices in braces, and no device that cannot be") {
+TEST_CASE("[row 222] the options of a worker take maps and devices in braces, and refuse invalid devices") {
   const ferry::worker_config config{.device_maps = {{"worker1", {{"cuda:0", "cuda:1"}}}, {"worker2", {{0, 0}, {1, 1}}}},
                                     .devices = {gpu(0), gpu(1)}};
   const ferry::rpc_options taken = config.options();
@@ -113,7 +114,7 @@ TEST_CASE("[row 222] the options of a worker take maps and devices in braces, an
   CHECK(options.devices == std::vector{gpu(0), gpu(1), gpu(2)});
   options.set_devices({3});
   CHECK(options.devices == std::vector{gpu(3)});  // the list was replaced
-  options.set_devices({1, 1});                    // a matter of the group's checks
+  options.set_devices({1, 1});                    // detected by the group's checks
   expect_error(errc::invalid_argument, "beside the CPU", [&] { options.set_devices({0, "cpu"}); });
   CHECK(options.devices == std::vector{gpu(1), gpu(1)});
   expect_error(errc::bad_device, "negative", [&] { options.set_devices({-1}); });
@@ -192,7 +193,7 @@ std::vector<device_pair> any_pairs(std::mt19937& random, int devices, std::size_
 
 }  // namespace
 
-TEST_CASE("random lists of pairs are taken exactly if they are one-to-one, and maps found the way back") {
+TEST_CASE("random lists of pairs are accepted exactly if they are one-to-one, and maps have an inverse") {
   std::mt19937 random(7);
   int taken = 0;
   int with_shared_target = 0;

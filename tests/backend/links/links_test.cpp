@@ -1,4 +1,4 @@
-// What a link does while its connection is not open yet.
+// Links before, while and after their connection is open.
 
 #include "backend/links/links.hpp"
 
@@ -41,15 +41,15 @@ struct owner final : detail::link_owner {
 
 struct recorder final : connection {
   std::vector<frame_header> frames;
-  bool reads = true;  // the peer
+  bool reads = true;  // whether the peer reads
   std::uint64_t unwritten = 0;
-  mutable std::deque<std::uint64_t> seen;  // the first ones who look see this instead
+  mutable std::deque<std::uint64_t> seen;  // the first readers get these values instead
   std::uint64_t tell_at = 0;
   bool asked = false;
   bool paused = false;
   void pause_reading() noexcept override { paused = true; }
   void resume_reading() noexcept override { paused = false; }
-  std::weak_ptr<connection_receiver> receiver;  // which has the connection; whoever made both keeps it
+  std::weak_ptr<connection_receiver> receiver;  // which has the connection; the creator of both keeps it alive
   void start(std::shared_ptr<connection_receiver> to) override { receiver = to; }
   void send(outgoing_message&& message) noexcept override {
     frames.push_back(frame_header::decode(message.bytes.data(), {}));
@@ -133,7 +133,7 @@ outgoing_message large_request(std::int64_t floats) {
 
 }  // namespace
 
-TEST_CASE("what a caller has waited for the connection is taken off the timeout that the callee sees") {
+TEST_CASE("the time spent waiting for the connection is subtracted from the timeout that the callee sees") {
   connecting to;
   waiting_call limited, unlimited;
   to.call(limited, 10s);
@@ -146,7 +146,7 @@ TEST_CASE("what a caller has waited for the connection is taken off the timeout 
   CHECK(to.wire->frames[1].timeout_us == 0);
 }
 
-TEST_CASE("a control that must not get lost waits for the connection; others are dropped") {
+TEST_CASE("a control frame that must not be lost waits for the connection; others are dropped") {
   connecting to;
   waiting_call first;
   to.call(first, 0s);
@@ -178,7 +178,7 @@ TEST_CASE("a call that is given up before the connection is open is never sent")
   CHECK(to.wire->frames[0].call_id == first);
 }
 
-TEST_CASE("a connection without a channel for the devices of a message says why, before and after it opens") {
+TEST_CASE("a message for a device without a channel is refused with a reason, before and after the connection opens") {
   const auto for_a_device = [] {
     auto request = large_request(3);
     request.targets = {{device_kind::cuda, 0}};
@@ -208,14 +208,14 @@ TEST_CASE("a connection without a channel for the devices of a message says why,
   CHECK_MESSAGE(text.find("its transport moves tensors from CPU to CPU only") != text.npos, text);
 }
 
-TEST_CASE("a one-way message with a tensor that is tried on a second link is still whole") {
+TEST_CASE("a one-way message with a tensor that is retried on a second link is intact") {
   connecting first, second;
   second.link->opened(second.wire);
   auto request = request_with(0us);
   request.header.flags |= frame_one_way;
   encode_values<tensor>(request.bytes, request.tensors, ones({2, 3}));
   const auto payload = request.bytes.size() - frame_header::encoded_size;
-  request.finish();  // the first link took it, and was closed meanwhile
+  request.finish();  // the first link accepted it, and was closed meanwhile
   first.link->fail(errc::connect_failed, "lost");
   REQUIRE_FALSE(first.link->notify(request));
   REQUIRE(second.link->notify(request));
@@ -246,7 +246,7 @@ TEST_CASE("the deleter of a tensor may use the link when its call is given up wh
       (void)to.link->call(request, call, {}, false, id);
       call_phase phase{};
       if (link_ends) {
-        to.link->fail(errc::connect_failed, "nobody is there");
+        to.link->fail(errc::connect_failed, "no listener");
       } else {
         (void)to.link->abandon(id, phase, true);
       }
@@ -260,7 +260,7 @@ TEST_CASE("the deleter of a tensor may use the link when its call is given up wh
   }
 }
 
-TEST_CASE("calls beyond the bound are sent in their order as others end, with what is left of their time") {
+TEST_CASE("calls above the bound are sent in order as others end, with their remaining timeout") {
   connecting to({.calls_per_peer = 2});
   to.link->opened(to.wire);
   std::vector<waiting_call> calls(5);
@@ -275,7 +275,7 @@ TEST_CASE("calls beyond the bound are sent in their order as others end, with wh
   call_phase phase{};
   CHECK(to.link->abandon(ids[3], phase, true));
   CHECK(phase == call_phase::queued);
-  CHECK(to.wire->frames.size() == 3);  // nobody is told of what was never sent
+  CHECK(to.wire->frames.size() == 3);  // the callee is not notified of calls that were never sent
   CHECK(to.link->abandon(ids[0], phase, true));
   CHECK(phase == call_phase::waiting_for_reply);
   REQUIRE(to.wire->frames.size() == 5);
@@ -289,7 +289,7 @@ TEST_CASE("calls beyond the bound are sent in their order as others end, with wh
   CHECK(to.owns->sent == 4);
 }
 
-TEST_CASE("what waits is bounded, too, while connecting and afterwards, and one-way messages wait with the rest") {
+TEST_CASE("the queue is bounded, too, while connecting and afterwards, and one-way messages queue with the calls") {
   for (const bool open : {false, true}) {
     connecting to({.calls_per_peer = 1, .queued_calls_per_peer = 2});
     std::vector<waiting_call> calls(3);
@@ -313,7 +313,7 @@ TEST_CASE("what waits is bounded, too, while connecting and afterwards, and one-
   }
 }
 
-TEST_CASE("bytes that a peer does not take hold further calls back, a large message passes alone") {
+TEST_CASE("unread bytes hold further calls back, a large message passes alone") {
   connecting to({.bytes_per_peer = 4096, .queued_bytes_per_peer = 16384});
   to.link->opened(to.wire);
   to.wire->reads = false;
@@ -331,17 +331,17 @@ TEST_CASE("bytes that a peer does not take hold further calls back, a large mess
   CHECK(to.wire->frames.size() == 1);
   expect_error(errc::resource_exhausted, "flow.queued_bytes_per_peer = 16384", [&] { send(calls[5], 2000); });
   to.wire->write(to.wire->unwritten);
-  CHECK(to.wire->frames.size() == 2);  // a second one would be above the bound
+  CHECK(to.wire->frames.size() == 2);  // a second one would exceed the bound
   to.wire->write(to.wire->unwritten);
   CHECK(to.wire->frames.size() == 3);
   to.wire->write(to.wire->unwritten);
   to.wire->write(to.wire->unwritten);
-  CHECK(to.wire->frames.size() == 5);  // the large one went when nothing else was there
+  CHECK(to.wire->frames.size() == 5);  // the large one was sent when nothing else was under way
   to.wire->write(to.wire->unwritten);
   CHECK(to.owns->bounds.queued_bytes == 0);
 }
 
-TEST_CASE("what is queued while the last bytes are written is sent at once: nobody would tell that there is room") {
+TEST_CASE("messages queued while the last bytes are written are sent at once: no later event would report room") {
   connecting to({.bytes_per_peer = 4096});
   to.link->opened(to.wire);
   to.wire->reads = false;
@@ -371,7 +371,7 @@ TEST_CASE("what is queued while the last bytes are written is sent at once: nobo
     CHECK(to.wire->frames.size() == ++frames);
     to.wire->write(to.wire->unwritten);
   }
-  // One of several that wait is sent, and the bytes are written before the next one is.
+  // One of several waiting messages is sent, and its bytes are written before the next one is.
   for (int i = 0; i != 3; ++i) send(true, 0);
   CHECK(to.wire->frames.size() == ++frames);
   to.wire->seen = {std::exchange(to.wire->unwritten, 0)};
@@ -379,7 +379,7 @@ TEST_CASE("what is queued while the last bytes are written is sent at once: nobo
   CHECK(to.wire->frames.size() == ++frames);
 }
 
-TEST_CASE("peers that do not read use up the bound of the worker, and leave each other peer its share of it") {
+TEST_CASE("peers that do not read use up the bound of the worker, except for the share of each other peer") {
   connecting first({.bytes_per_worker = 1});
   connecting second;
   second.owns = first.owns;
@@ -412,7 +412,7 @@ TEST_CASE("peers that do not read use up the bound of the worker, and leave each
   CHECK(first.owns->bounds.requests.bytes() == 0);
 }
 
-TEST_CASE("when a link ends, what was queued ends with it, and says so") {
+TEST_CASE("when a link ends, queued calls end with it, and their errors say so") {
   connecting to({.calls_per_peer = 1});
   to.link->opened(to.wire);
   std::vector<waiting_call> calls(3);
@@ -457,7 +457,7 @@ struct accepted {
 
 }  // namespace
 
-TEST_CASE("reading pauses when enough requests are there, and goes on when half of them are answered") {
+TEST_CASE("reading pauses at the bound on requests, and resumes when half of them are answered") {
   accepted from({.served_calls_per_peer = 4});
   for (int i = 0; i != 3; ++i) from.request(100);
   CHECK_FALSE(from.wire->paused);
@@ -473,7 +473,7 @@ TEST_CASE("reading pauses when enough requests are there, and goes on when half 
   CHECK(from.link->served_now().bytes == 100);
 }
 
-TEST_CASE("a request that is larger than the bound is read, and nothing behind it until it is answered") {
+TEST_CASE("a request that is larger than the bound is read, and nothing after it until it is answered") {
   accepted from({.served_bytes_per_peer = 1000});
   from.request(100);
   from.request(5000);
@@ -485,7 +485,7 @@ TEST_CASE("a request that is larger than the bound is read, and nothing behind i
   from.link->on_closed(*from.wire, make_error(errc::connection_lost, "lost"));
 }
 
-TEST_CASE("what others are served pauses a caller only beyond its share") {
+TEST_CASE("load from other callers pauses a caller only above its share") {
   accepted from({.served_calls_per_worker = 1});
   from.owns->bounds.served.calls = 1;
   for (std::uint64_t i = 0; i != flow_limits::fair_calls; ++i) from.request(100);
@@ -499,10 +499,10 @@ TEST_CASE("what others are served pauses a caller only beyond its share") {
   CHECK(from.owns->bounds.served.bytes == 0);
 }
 
-TEST_CASE("who waits for what others have given free asks to look again, until there is room") {
+TEST_CASE("a link that waits for capacity of other links polls until there is room") {
   constexpr std::uint64_t share = flow_limits::fair_calls;
   accepted from({.served_calls_per_worker = share + 4});
-  from.owns->bounds.served.calls = 2 * share;  // of others
+  from.owns->bounds.served.calls = 2 * share;  // of other links
   for (std::uint64_t i = 0; i != share + 1; ++i) from.request(100);
   CHECK(from.wire->paused);
   CHECK(std::exchange(from.owns->look_again, false));
@@ -516,7 +516,7 @@ TEST_CASE("who waits for what others have given free asks to look again, until t
 
   connecting to({.calls_per_worker = share + 1});
   to.link->opened(to.wire);
-  to.owns->bounds.active_calls = share + 2;  // and others to somebody else
+  to.owns->bounds.active_calls = share + 2;  // and calls to other peers
   std::vector<waiting_call> calls(share + 1);
   for (auto& each : calls) to.call(each, 0s);
   CHECK(to.wire->frames.size() == share);
@@ -530,7 +530,7 @@ TEST_CASE("who waits for what others have given free asks to look again, until t
   CHECK_FALSE(to.owns->look_again);
 }
 
-TEST_CASE("handlers wait while answers are unwritten, and begin when these are written or nobody wants them") {
+TEST_CASE("handlers wait while answers are unwritten, and begin when these are written or the connection is lost") {
   for (const bool lost : {false, true}) {
     accepted from({.bytes_per_peer = 1000});
     posted_work pool;

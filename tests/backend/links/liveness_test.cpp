@@ -1,4 +1,4 @@
-// When a worker is taken for dead, at given moments.
+// When a worker is declared dead, at given times.
 
 #include <chrono>
 
@@ -15,7 +15,7 @@ const ferry::clock::time_point start{100s};
 constexpr liveness_actions nothing{};
 }  // namespace
 
-TEST_CASE("nobody is watched for whom nothing is at stake") {
+TEST_CASE("a worker that nothing depends on is not watched") {
   liveness peer;
   CHECK(assess(peer, start, rules, true) == nothing);
   for (const auto stake : {0, 1, 2}) {
@@ -27,7 +27,7 @@ TEST_CASE("nobody is watched for whom nothing is at stake") {
   }
 }
 
-TEST_CASE("who is guarded and was never reached is asked in the log, less and less often") {
+TEST_CASE("a guarded worker that was never reached is queried in the log, at growing intervals") {
   liveness peer;
   peer.begin_guarding(start);
   const auto at = [&](std::chrono::nanoseconds later) {
@@ -54,12 +54,12 @@ TEST_CASE("who is guarded and was never reached is asked in the log, less and le
     CHECK(at(639s) == nothing);
     CHECK(at(641s) == liveness_actions{.ask_log = true});
   }
-  SUBCASE("this process was stopped") {
+  SUBCASE("this process was suspended") {
     peer.allow_for_delay(start + 1h);
     CHECK(at(1h + 5s) == nothing);
     CHECK(at(1h + 6s) == liveness_actions{.ask_log = true});
   }
-  SUBCASE("it is reached, from whichever side") {
+  SUBCASE("it is reached, from either side") {
     peer.question = 17;
     peer.control = true;
     peer.renew(start + 6s);
@@ -69,39 +69,39 @@ TEST_CASE("who is guarded and was never reached is asked in the log, less and le
   }
 }
 
-TEST_CASE("who is connected hears of this worker, whether or not this worker cares for it") {
+TEST_CASE("a connected worker gets heartbeats, whether or not this worker watches it") {
   liveness idle{.heard = start, .control = true};
   CHECK(assess(idle, start + 1h, rules, true) == liveness_actions{.send_heartbeat = true});
-  // Without a control connection it hears where the calls go.
+  // Without a control connection heartbeats use the calls' connection.
   liveness linked{.heard = start, .links = 1, .opening = true};
   CHECK(assess(linked, start, rules, true) == liveness_actions{.send_heartbeat = true});
 }
 
-TEST_CASE("one of the two opens the control connection, the other one only if it must") {
+TEST_CASE("one of the two opens the control connection, the other one only if that fails") {
   liveness first{.heard = start, .links = 1};
   CHECK(assess(first, start, rules, true).open_control);
   first.opening = true;
   CHECK_FALSE(assess(first, start, rules, true).open_control);
 
-  // A third of the lease of 5 s is over at the fourth tick.
+  // A third of the lease of 5 s has passed at the fourth tick.
   liveness second{.heard = start, .links = 1};
   for (int tick = 0; tick != 3; ++tick) CHECK_FALSE(assess(second, start, rules, false).open_control);
   CHECK(assess(second, start, rules, false).open_control);
-  // A connection that is there, and then breaks, begins a new count.
+  // A connection that was open, and then breaks, starts a new count.
   second.control = true;
   CHECK(assess(second, start, rules, false) == liveness_actions{.send_heartbeat = true});
   second.control = false;
   CHECK_FALSE(assess(second, start, rules, false).open_control);
   second.suspect = true;
   CHECK(assess(second, start, rules, false).open_control);
-  // Also with the shortest lease there is time for it.
+  // Also with the shortest lease there is enough time.
   constexpr lease_rules shortest{100ms, 500ms};
   liveness hurried{.heard = start, .links = 1};
   CHECK_FALSE(assess(hurried, start + 100ms, shortest, false).open_control);
   CHECK(assess(hurried, start + 200ms, shortest, false).open_control);
 }
 
-TEST_CASE("a lease runs from the last sign of life") {
+TEST_CASE("a lease starts at the last message") {
   liveness peer{.heard = start, .links = 1, .control = true};
   CHECK_FALSE(assess(peer, start + 5s, rules, true).declare_lost);
   CHECK(assess(peer, start + 5s + 1ns, rules, true) == liveness_actions{.declare_lost = true});
@@ -110,12 +110,12 @@ TEST_CASE("a lease runs from the last sign of life") {
   peer.renew(start + 1s);  // does not go back
   CHECK(peer.heard == start + 3s);
   CHECK(assess(peer, start + 8s + 1ns, rules, true).declare_lost);
-  // Also while a connection is being opened: whoever does not answer is silent.
+  // Also while a connection is being opened: a worker that does not answer is silent.
   liveness opening{.heard = start, .suspect = true, .opening = true};
   CHECK(assess(opening, start + 6s, rules, true).declare_lost);
 }
 
-TEST_CASE("a tick that comes late by more than an interval says that this process slept") {
-  CHECK_FALSE(overslept(start, start + 500ms, rules));
-  CHECK(overslept(start, start + 501ms, rules));
+TEST_CASE("a tick that is late by more than an interval shows that this process was suspended") {
+  CHECK_FALSE(was_stalled(start, start + 500ms, rules));
+  CHECK(was_stalled(start, start + 501ms, rules));
 }

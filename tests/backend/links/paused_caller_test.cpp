@@ -1,4 +1,4 @@
-// A caller from which nothing is read, and to which no connection for heartbeats can be opened.
+// A caller whose connection is not read, and to which no control connection can be opened.
 
 #include <chrono>
 #include <memory>
@@ -22,7 +22,7 @@ namespace {
 using namespace ferry;
 using namespace std::chrono_literals;
 
-// Unix sockets, between workers that take each other for ones of other processes, without control connections.
+// Unix sockets between workers that treat each other as ones of other processes, without control connections.
 class without_control final : public ferry_test::forwarding_transport {
  public:
   explicit without_control(reactor& loop)
@@ -64,8 +64,8 @@ struct ferry::transport_traits<no_control> {
 
 namespace {
 
-// Keeps the requests, and answers none before it is told to.
-class hoarder final : public request_handler {
+// Keeps the requests, and answers none until the test says so.
+class request_keeper final : public request_handler {
  public:
   void on_request(const std::shared_ptr<reply_channel>& channel, const worker_info&,
                   inbound_message&& request) noexcept override {
@@ -116,10 +116,10 @@ struct asked final : pending_call {
 
 }  // namespace
 
-TEST_CASE("a caller from which nothing is read for longer than a lease is not taken for dead") {
+TEST_CASE("a caller whose connection is not read for longer than a lease is not declared dead") {
   using backend = native_over<transport_list<no_control>>;
   constexpr auto lease = 3s;
-  hoarder handlers[2];
+  request_keeper handlers[2];
   std::unique_ptr<agent> agents[2];
   const auto store = std::make_shared<hash_store>();
   const auto join = [&](int rank) {

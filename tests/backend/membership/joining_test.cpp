@@ -1,5 +1,5 @@
-// What may come between the start of a worker and its place in a dynamic group: it listens before the group's log knows it,
-// and is in the log before it knows that itself.
+// Races between the start of a worker and its place in a dynamic group: it listens before its entry is in the group's
+// log, and its entry is in the log before it knows that itself.
 
 #include <algorithm>
 #include <atomic>
@@ -36,17 +36,17 @@ using namespace std::chrono_literals;
 constexpr auto lease = 3s;
 constexpr auto heartbeat_interval = 100ms;
 
-// What is done with the next worker that listens, before it does.
+// Applied to the next worker that listens, before it listens.
 std::function<void(connection_acceptor&)> visit;
 
-// What a worker is about to say to another one.
+// Called before a worker sends a hello to another one.
 std::mutex greeting_mutex;
 std::function<void(const hello&)> on_greeting;  // guarded by greeting_mutex
 void call_on_greeting(std::function<void(const hello&)> what) {
   const std::lock_guard lock(greeting_mutex);
   on_greeting = std::move(what);
 }
-// All others understand no address, so that what there is of connections is the visited one's doing.
+// All others support no address, so that the visited one makes all connections.
 std::atomic<bool> only_visited_connects = false;
 
 class visited final : public ferry_test::forwarding_transport {
@@ -79,7 +79,7 @@ class visited final : public ferry_test::forwarding_transport {
 
 struct visited_transport {};
 
-// Nobody reads what is sent over it.
+// Messages sent over it are discarded.
 struct short_visit final : connection {
   std::weak_ptr<connection_receiver> receiver;
   void start(std::shared_ptr<connection_receiver> to) override { receiver = to; }
@@ -101,7 +101,7 @@ class listener final : public request_handler {
   std::atomic<int> lost = 0;
 };
 
-// Writes an entry of the log, and cannot say that it did.
+// Writes an entry of the log, and then fails.
 class confirms_nothing final : public ferry_test::forwarding_store {
  public:
   using forwarding_store::forwarding_store;
@@ -119,7 +119,7 @@ class confirms_nothing final : public ferry_test::forwarding_store {
   bool written_ = false;
 };
 
-// Once an entry is written, and before the writer can know that it stands.
+// Delays after an entry is written, before the writer can know that it stands.
 class slow_to_confirm final : public ferry_test::forwarding_store {
  public:
   slow_to_confirm(std::shared_ptr<store> inner, std::function<void()> between)
@@ -183,7 +183,8 @@ struct group_of {
     return fresh;
   }
 
-  /// One of the members looks for another incarnation of the newcomer, finds this one, and leaves. Whether it was let in.
+  /// One of the members looks for another incarnation of the newcomer, finds this one, and disconnects. Returns whether
+  /// it was accepted.
   bool visit_by(int index, connection_acceptor& newcomer) const {
     const auto record = detail::member_entry::decode(store->get("log/" + std::to_string(index + 1))).record;
     const hello greeting{.group = {},
@@ -204,7 +205,8 @@ struct group_of {
     if (receiver) receiver->on_closed(*opened, make_error(errc::connection_lost, "the visitor has left"));
     return receiver != nullptr;
   }
-  /// Until the first member has had more heartbeats from `whom` than go into a lease, or somebody is taken for dead.
+  /// Waits until the first member has had more heartbeats from `whom` than fit in a lease, or a worker is declared
+  /// dead.
   void outlast_a_lease(worker_id whom) const {
     auto before = std::chrono::nanoseconds::max();
     for (int beats = 0; beats <= lease / heartbeat_interval + 10 && well(); std::this_thread::yield()) {
@@ -222,7 +224,8 @@ struct group_of {
 
 }  // namespace
 
-TEST_CASE("who is taken for its predecessor while it joins, and left again, does not ask why before it is a member") {
+TEST_CASE(
+    "a joining worker that is mistaken for its predecessor does not open a control connection before it is a member") {
   only_visited_connects = true;
   std::promise<std::uint64_t> first_joined;
   bool greeted = false;
@@ -234,12 +237,13 @@ TEST_CASE("who is taken for its predecessor while it joins, and left again, does
   visit = [&](connection_acceptor& newcomer) { let_in = group.visit_by(0, newcomer); };
   group.join("newcomer", group.store->share());
   CHECK(let_in);
-  // It watches the other one. A member that has not heard of the newcomer yet takes a zero for that of a life that has ended.
+  // It watches the other one. A member that has not read of the newcomer yet treats a zero as an incarnation that has
+  // ended.
   CHECK(first_joined.get_future().get() != 0);
   CHECK(group.well());
 }
 
-TEST_CASE("who takes longer than a lease to join does not hold its silence against anybody") {
+TEST_CASE("a worker that takes longer than a lease to join does not count silence during that time") {
   ferry_test::gate greeted;
   call_on_greeting([&](const hello& said) {
     if (said.name == "newcomer" && said.target == "visitor") greeted.arrive();
@@ -252,11 +256,11 @@ TEST_CASE("who takes longer than a lease to join does not hold its silence again
   };
   group.join("newcomer", group.store->share());
   CHECK(let_in);
-  greeted.await_arrivals(1);  // it is asked first
+  greeted.await_arrivals(1);  // the newcomer queries it first
   CHECK(group.well());
 }
 
-TEST_CASE("whose store is slow to say that it has joined is heard all the same") {
+TEST_CASE("the messages of a worker count even if its store is slow to confirm its join") {
   group_of group({"member"});
   const auto is_heard = [&] { group.outlast_a_lease(worker_id{1}); };
   group.join("newcomer", std::make_shared<slow_to_confirm>(group.store->share(), is_heard));
@@ -264,11 +268,11 @@ TEST_CASE("whose store is slow to say that it has joined is heard all the same")
   CHECK(group.well());
 }
 
-TEST_CASE("whose entry was read and removed before it knew of it has joined") {
+TEST_CASE("a worker whose entry was read and removed before it knew of it has joined") {
   bool asked = false;
   group_of group({"member"});
   SUBCASE("") {}
-  SUBCASE("with a question") { asked = true; }
+  SUBCASE("with a query") { asked = true; }
   detail::member_log others(group.store->share(), [](const detail::membership_change&) {});
   others.load();
   const auto much_else = [&] {
@@ -280,7 +284,7 @@ TEST_CASE("whose entry was read and removed before it knew of it has joined") {
       CHECK(others.members().find("newcomer")->suspected != 0);
     }
     for (std::uint64_t i = 0; i != 2 * detail::member_log::kept_entries; ++i) {
-      (void)others.append(detail::member_entry::gone(incarnation_id{1}));  // of nobody
+      (void)others.append(detail::member_entry::gone(incarnation_id{1}));  // of no member
     }
   };
   const auto& newcomer = group.join("newcomer", std::make_shared<slow_to_confirm>(group.store->share(), much_else));
@@ -295,7 +299,7 @@ TEST_CASE("whose entry was read and removed before it knew of it has joined") {
   CHECK(group.well());
 }
 
-TEST_CASE("whose entry stands though its store failed to say so is no member once it has given up") {
+TEST_CASE("a worker whose entry was written without a confirmation is not a member once it has given up") {
   group_of group({"member"});
   expect_error(errc::store_failed, "the connection broke",
                [&] { group.join("newcomer", std::make_shared<confirms_nothing>(group.store->share())); });
@@ -303,6 +307,6 @@ TEST_CASE("whose entry stands though its store failed to say so is no member onc
   detail::member_log others(group.store->share(), [](const detail::membership_change&) {});
   others.load();
   CHECK(others.members().members().size() == 1);
-  CHECK(others.seen() >= 3);  // it came, and went
+  CHECK(others.seen() >= 3);  // it joined, and left
   CHECK(group.well());
 }

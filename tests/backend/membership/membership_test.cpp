@@ -1,4 +1,4 @@
-// Who is in a dynamic group: the log that its members agree through.
+// The members of a dynamic group: the log that they agree through.
 
 #include <chrono>
 #include <functional>
@@ -58,12 +58,13 @@ const char* verb_of(const membership_change& change) {
   return "";
 }
 
-// A reader of a log, and what it was told.
+// A reader of a log, and the changes that it reported.
 struct reader {
   explicit reader(std::shared_ptr<ferry::store> where)
-      : log(std::move(where),
-            [this](const membership_change& change) { told.push_back(verb_of(change) + change.record.who.name()); }) {}
-  std::vector<std::string> told;
+      : log(std::move(where), [this](const membership_change& change) {
+          changes.push_back(verb_of(change) + change.record.who.name());
+        }) {}
+  std::vector<std::string> changes;
   member_log log;
 };
 
@@ -128,24 +129,25 @@ TEST_CASE("an entry that does not fit changes nothing") {
   CHECK(apply(member_entry::join(record("b", 0, 11))) == kind::none);
   CHECK(apply(member_entry::join(record("b", 1, 11))) == kind::joined);
   CHECK(apply(member_entry::leave(incarnation_id{99})) == kind::none);
-  CHECK(apply(member_entry::lost(incarnation_id{99}, incarnation_id{11}, "")) == kind::none);  // a stranger says so
+  CHECK(apply(member_entry::lost(incarnation_id{99}, incarnation_id{11}, "")) == kind::none);  // an unknown witness
+                                                                                               // reports it
   CHECK(group.find("b")->joined == 4);
   CHECK(group.lowest_free_id() == 2);
-  // Each takes the other for dead: the first one is believed.
+  // Each declares the other dead: the first entry wins.
   CHECK(apply(member_entry::lost(incarnation_id{10}, incarnation_id{11}, "silent")) == kind::lost);
   CHECK(apply(member_entry::lost(incarnation_id{11}, incarnation_id{10}, "silent")) == kind::none);
   CHECK(apply(member_entry::lost(incarnation_id{10}, incarnation_id{11}, "again")) == kind::none);
   CHECK(names(group) == std::vector<std::string>{"a"});
-  // Its place is free.
+  // Its name and id are free.
   CHECK(apply(member_entry::join(record("b", 1, 12))) == kind::joined);
-  CHECK(apply(member_entry::lost({}, incarnation_id{12}, "found gone by one that joins")) == kind::lost);
+  CHECK(apply(member_entry::lost({}, incarnation_id{12}, "found dead by a joining worker")) == kind::lost);
   CHECK(apply(member_entry::leave(incarnation_id{10})) == kind::left);
   CHECK(apply(member_entry::gone(incarnation_id{10})) == kind::gone);
   CHECK(group.members().empty());
   CHECK(group.lowest_free_id() == 0);
 }
 
-TEST_CASE("who leaves keeps its name and its id until it is gone") {
+TEST_CASE("a leaving worker keeps its name and its id until it is gone") {
   membership group;
   std::uint64_t index = 0;
   const auto apply = [&](const member_entry& entry) { return group.apply(++index, entry); };
@@ -160,32 +162,32 @@ TEST_CASE("who leaves keeps its name and its id until it is gone") {
   const auto got = membership::decode(group.encode());
   CHECK(got.find("b")->leaving);
   CHECK_FALSE(got.find("a")->leaving);
-  SUBCASE("by its own word") { CHECK(apply(member_entry::gone(incarnation_id{11})).what == kind::gone); }
-  SUBCASE("by that of one that found it dead: it had left, and was not lost") {
+  SUBCASE("by its own entry") { CHECK(apply(member_entry::gone(incarnation_id{11})).what == kind::gone); }
+  SUBCASE("by that of a member that found it dead: it had left, and was not lost") {
     const auto change = apply(member_entry::lost(incarnation_id{10}, incarnation_id{11}, "silent"));
     CHECK(change.what == kind::gone);
     CHECK(change.record.leaving);
   }
-  SUBCASE("while it leaves it may say that another one is dead") {
+  SUBCASE("while it leaves it may report that another one is dead") {
     CHECK(apply(member_entry::lost(incarnation_id{11}, incarnation_id{10}, "silent")).what == kind::lost);
     CHECK(apply(member_entry::gone(incarnation_id{11})).what == kind::gone);
   }
   CHECK(apply(member_entry::gone(incarnation_id{11})).what == kind::none);
   CHECK(apply(member_entry::join(record("b", 1, 12))).what == kind::joined);
-  // Without having said before that it leaves.
+  // Without having announced its leave.
   const auto change = apply(member_entry::gone(incarnation_id{12}));
   CHECK(change.what == kind::gone);
   CHECK_FALSE(change.record.leaving);
 }
 
-TEST_CASE("who is asked whether it lives, and says so in time, is not lost") {
+TEST_CASE("a member that is queried whether it lives, and answers in time, is not lost") {
   membership group;
   std::uint64_t index = 0;
   const auto apply = [&](const member_entry& entry) { return group.apply(++index, entry).what; };
   apply(member_entry::join(record("a", 0, 10)));
   apply(member_entry::join(record("b", 1, 11)));
-  CHECK(apply(member_entry::suspect(incarnation_id{99}, incarnation_id{11})) == kind::none);  // a stranger asks
-  CHECK(apply(member_entry::alive(incarnation_id{11})) == kind::none);                        // nobody has asked
+  CHECK(apply(member_entry::suspect(incarnation_id{99}, incarnation_id{11})) == kind::none);  // an unknown member asks
+  CHECK(apply(member_entry::alive(incarnation_id{11})) == kind::none);                        // there was no query
   CHECK(apply(member_entry::suspect(incarnation_id{10}, incarnation_id{11})) == kind::suspected);
   const std::uint64_t asked = index;
   CHECK(group.find("b")->suspected == asked);
@@ -194,7 +196,7 @@ TEST_CASE("who is asked whether it lives, and says so in time, is not lost") {
   SUBCASE("it answers first") {
     CHECK(apply(member_entry::alive(incarnation_id{11})) == kind::answered);
     CHECK(apply(member_entry::lost(incarnation_id{10}, incarnation_id{11}, "", asked)) == kind::none);
-    // Of an earlier question that it did answer.
+    // Of an earlier query that it answered.
     CHECK(apply(member_entry::suspect(incarnation_id{10}, incarnation_id{11})) == kind::suspected);
     CHECK(apply(member_entry::lost(incarnation_id{10}, incarnation_id{11}, "", asked)) == kind::none);
   }
@@ -223,24 +225,24 @@ worker_record record(const std::string& name, int id, std::uint64_t incarnation,
 
 }  // namespace
 
-TEST_CASE("who joins with device maps that do not fit those of the members does not join, for nobody") {
+TEST_CASE("a worker whose device maps conflict with those of the members does not join, for any reader") {
   membership group;
   std::uint64_t index = 0;
   const auto apply = [&](const member_entry& entry) { return group.apply(++index, entry).what; };
   CHECK(apply(member_entry::join(record("a", 0, 10, devices(2, {{"c", {{1, 1}}}})))) == kind::joined);
-  CHECK(apply(member_entry::join(record("b", 1, 11))) == kind::joined);  // tells nothing of its devices
+  CHECK(apply(member_entry::join(record("b", 1, 11))) == kind::joined);  // publishes no devices
   CHECK(apply(member_entry::join(record("d", 3, 13, devices(1, {{"d", {{0, 1}}}})))) == kind::none);
   CHECK(apply(member_entry::join(record("d", 3, 13, devices(1, {{"b", {{0, 99}}}})))) == kind::joined);
-  // One for which a member has a map that leads nowhere.
+  // One for which a member has a map to a missing device.
   const worker_record poor = record("c", 2, 12, devices(1));
   CHECK(group.device_conflict(poor).find("worker a has target devices with invalid indices in its device map for c") ==
         0);
   CHECK(apply(member_entry::join(poor)) == kind::none);
   CHECK(names(group) == std::vector<std::string>{"a", "b", "d"});
-  // What is told first is the fault of the lowest id, whatever the order of the joins.
+  // The fault of the lowest id is reported first, whatever the order of the joins.
   worker_record bad = record("c", 2, 12, devices(1, {{"d", {{0, 5}}}}));
   CHECK(group.device_conflict(bad).find("worker a has") == 0);
-  SUBCASE("it has gone, and its maps with it") { CHECK(apply(member_entry::gone(incarnation_id{10})) == kind::gone); }
+  SUBCASE("it has gone, and so have its maps") { CHECK(apply(member_entry::gone(incarnation_id{10})) == kind::gone); }
   SUBCASE("it leaves, and makes no more calls") { CHECK(apply(member_entry::leave(incarnation_id{10})) == kind::left); }
   CHECK(group.device_conflict(bad).find("worker c has target devices") == 0);
   CHECK(apply(member_entry::join(poor)) == kind::joined);
@@ -268,7 +270,7 @@ TEST_CASE("a list of the members survives the round trip") {
   }
 }
 
-TEST_CASE("everybody who reads a log comes to the same result") {
+TEST_CASE("all readers of a log come to the same result") {
   const auto where = std::make_shared<hash_store>();
   reader one(where);
   reader two(where);
@@ -280,33 +282,33 @@ TEST_CASE("everybody who reads a log comes to the same result") {
   CHECK(one.log.append(member_entry::leave(incarnation_id{2})).what == kind::left);
   CHECK(two.log.append(member_entry::gone(incarnation_id{2})).what == kind::gone);
   one.log.catch_up();
-  CHECK(one.told == std::vector<std::string>{"+a", "+b", "-b", "0b"});
+  CHECK(one.changes == std::vector<std::string>{"+a", "+b", "-b", "0b"});
   two.log.catch_up();
-  CHECK(two.told == one.told);
+  CHECK(two.changes == one.changes);
   CHECK(two.log.seen() == 5);
-  SUBCASE("what cannot be read is skipped by all") {
+  SUBCASE("all readers skip invalid entries") {
     where->set("log/6", "rubbish");
     CHECK(one.log.append(member_entry::join(record("c", 2, 3))).what == kind::joined);
     CHECK(one.log.seen() == 7);
     two.log.catch_up();
-    CHECK(two.told.back() == "+c");
+    CHECK(two.changes.back() == "+c");
   }
-  SUBCASE("who waits is woken") {
+  SUBCASE("a waiting reader is woken") {
     ferry_test::watchdog dog("a log of members");
-    CHECK(one.log.wait());  // what there is now
+    CHECK(one.log.wait());  // for the present content
     CHECK_FALSE(one.log.wait(ferry::deadline::after(5ms)));
     std::thread waiting([&] { CHECK(one.log.wait()); });
     two.log.append(member_entry::join(record("c", 2, 3)));
     waiting.join();
     one.log.catch_up();
-    CHECK(one.told.back() == "+c");
+    CHECK(one.changes.back() == "+c");
     std::thread closed([&] { expect_error(errc::store_failed, "closed", [&] { (void)one.log.wait(); }); });
     where->close();
     closed.join();
   }
 }
 
-TEST_CASE("a long log is trimmed; who joins late or was away for long misses nothing that counts") {
+TEST_CASE("a long log is trimmed; a reader that joins late or was suspended for long gets the same result") {
   const auto where = std::make_shared<hash_store>();
   reader writer(where);
   reader away(where);
@@ -332,21 +334,21 @@ TEST_CASE("a long log is trimmed; who joins late or was away for long misses not
   CHECK(names(late.log.members()) == std::vector<std::string>{"stays", "last"});
   CHECK(late.log.seen() == writer.log.seen());
 
-  SUBCASE("it hears of the end, and reads") {
+  SUBCASE("it is woken, and reads") {
     CHECK(away.log.wait());
     away.log.catch_up();
   }
-  SUBCASE("it reads, and has not heard of anything new") { away.log.catch_up(); }
+  SUBCASE("it reads without having been woken") { away.log.catch_up(); }
   SUBCASE("it writes, at an index that is long gone") { away.log.append(member_entry::leave(incarnation_id{99})); }
   CHECK(names(away.log.members()) == std::vector<std::string>{"stays", "last"});
-  CHECK(away.told.front() == "+stays");
-  CHECK(away.told[1] == "+goes");
-  CHECK(away.told[2] == "-0goes");  // whatever it heard of it first
-  CHECK(away.told.back() == "+last");
+  CHECK(away.changes.front() == "+stays");
+  CHECK(away.changes[1] == "+goes");
+  CHECK(away.changes[2] == "-0goes");  // whichever it read first
+  CHECK(away.changes.back() == "+last");
   CHECK(where->count("log/") <= kept + 1);
 }
 
-TEST_CASE("a log that somebody has cut is an error, not an endless wait") {
+TEST_CASE("a log with removed entries is an error, not an endless wait") {
   const auto where = std::make_shared<hash_store>();
   reader writer(where);
   writer.log.load();
@@ -355,7 +357,7 @@ TEST_CASE("a log that somebody has cut is an error, not an endless wait") {
   expect_error(errc::malformed, "gap", [&] { (void)writer.log.append(member_entry::join(record("b", 1, 2))); });
 }
 
-// A store some of whose functions fail, or are preceded by something else.
+// A store some of whose functions fail, or are preceded by a hook.
 class troubled_store final : public ferry_test::forwarding_store {
  public:
   using forwarding_store::forwarding_store;
@@ -383,7 +385,7 @@ class troubled_store final : public ferry_test::forwarding_store {
   }
 };
 
-TEST_CASE("a log whose list of members cannot be written goes on, untrimmed, and is trimmed once it can") {
+TEST_CASE("a log whose list of members cannot be written continues untrimmed, and is trimmed once it can be") {
   const auto inner = std::make_shared<hash_store>();
   const auto where = std::make_shared<troubled_store>(inner);
   reader writer(where);
@@ -400,13 +402,13 @@ TEST_CASE("a log whose list of members cannot be written goes on, untrimmed, and
     }
   };
   where->refused = "members";
-  append_up_to(2 * member_log::snapshot_interval + 1);  // over the entries 128 and 256
+  append_up_to(2 * member_log::snapshot_interval + 1);  // past the entries 128 and 256
   CHECK_FALSE(inner->try_get("members"));
   CHECK(inner->count("log/") == 2 * member_log::snapshot_interval + 1);
   reader late(where);
   late.log.load();
   CHECK(names(late.log.members()) == names(writer.log.members()));
-  SUBCASE("the list can be written, what says how much was removed cannot") {
+  SUBCASE("the list can be written, the index of the removed entries cannot") {
     where->refused = "trimmed";
     append_up_to(4 * member_log::snapshot_interval);
     CHECK(inner->try_get("members"));
@@ -423,7 +425,7 @@ TEST_CASE("a log whose list of members cannot be written goes on, untrimmed, and
   CHECK(names(later.log.members()) == names(writer.log.members()));
 }
 
-TEST_CASE("what a writer that was away for long puts where entries were removed is believed by nobody") {
+TEST_CASE("an entry that a suspended writer puts in place of removed entries is ignored by all readers") {
   const auto inner = std::make_shared<hash_store>();
   const auto where = std::make_shared<troubled_store>(inner);
   reader writer(inner);
@@ -438,7 +440,7 @@ TEST_CASE("what a writer that was away for long puts where entries were removed 
     writer.log.append(member_entry::gone(incarnation_id{100 + i}));
   }
   REQUIRE_FALSE(inner->try_get("log/" + std::to_string(next)));
-  // Another one, as far behind, has just written here.
+  // Another writer, as far behind, has just written here.
   const std::string bogus = member_entry::join(record("bogus", 9, 9)).encode();
   inner->set("log/" + std::to_string(next), bogus);
   away.log.catch_up();
@@ -448,7 +450,7 @@ TEST_CASE("what a writer that was away for long puts where entries were removed 
   reader late(where);
   late.log.load();
   CHECK(names(late.log.members()) == std::vector<std::string>{"a"});
-  // Also when all is removed while it reads: the list of members that it has is older than that.
+  // Also if all is removed while it reads: its list of members is older than that.
   membership early;
   early.apply(1, member_entry::join(record("a", 0, 1)));
   const std::string list = inner->get("members");

@@ -1,4 +1,4 @@
-// How a static group forms, and every way in which it does not.
+// How a static group forms, and the ways in which it fails to.
 
 #include <chrono>
 #include <map>
@@ -46,7 +46,7 @@ void expect_failure(const started& result, errc kind, std::string_view text) {
   });
 }
 
-// Somebody else's socket, on a port of its own.
+// The socket of another program, on a port of its own.
 class foreign_listener {
  public:
   foreign_listener() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -72,7 +72,7 @@ class foreign_listener {
 };
 
 // Starts a worker from its arguments (init method, and optionally name, rank, world size) and the environment; prints
-// who it is, or the error.
+// its identity, or the error.
 const ferry_test::role start_from_environment("start", [](const std::vector<std::string>& arguments) {
   ferry::worker_config config;
   config.init_timeout = 60s;
@@ -88,7 +88,7 @@ const ferry_test::role start_from_environment("start", [](const std::vector<std:
   }
 });
 
-// Arguments: init method, rank, world size. A worker that stays until it is killed.
+// Arguments: init method, rank, world size. A worker that runs until it is killed.
 const ferry_test::role start_and_stay("stay", [](const std::vector<std::string>& arguments) {
   const ferry::worker self =
       ferry::init_rpc(member(arguments.at(0), std::stoi(arguments.at(1)), std::stoi(arguments.at(2))));
@@ -127,7 +127,7 @@ TEST_CASE("groups of several sizes form over a file and over tcp") {
   }
 }
 
-TEST_CASE("[row 5] when all workers have one name, every one of them fails and says so") {
+TEST_CASE("[row 5] when all workers have the same name, each of them fails with that error") {
   temporary_directory directory;
   std::vector<ferry::worker_config> configs;
   for (int rank = 0; rank != 4; ++rank) {
@@ -137,7 +137,7 @@ TEST_CASE("[row 5] when all workers have one name, every one of them fails and s
   for (const started& each : start_workers(configs)) expect_failure(each, errc::duplicate_name, "'same' is not unique");
 }
 
-TEST_CASE("[row 6] when two of several workers share a name, every one of them fails and says so") {
+TEST_CASE("[row 6] when two of several workers share a name, each of them fails with that error") {
   temporary_directory directory;
   std::vector<ferry::worker_config> configs;
   for (int rank = 0; rank != 4; ++rank) configs.push_back(member("file://" + directory.file("store"), rank, 4));
@@ -155,7 +155,7 @@ TEST_CASE("[row 8] a process initialises, shuts down and initialises again") {
     group.shutdown();
     CHECK_FALSE(ferry::is_initialized());
   }
-  SUBCASE("also over the same file, which the last one to leave has emptied") {
+  SUBCASE("also over the same file, which the last worker to leave has emptied") {
     temporary_directory directory;
     const std::string file = "file://" + directory.file("store");
     for (int incarnation = 0; incarnation != 2; ++incarnation) {
@@ -168,7 +168,7 @@ TEST_CASE("[row 8] a process initialises, shuts down and initialises again") {
   }
 }
 
-TEST_CASE("several groups live side by side in one process") {
+TEST_CASE("several groups run side by side in one process") {
   cluster first(2);
   cluster second(2);
   CHECK(first[0].rpc_sync<plus_one>("worker1", 1) == 2);
@@ -177,12 +177,12 @@ TEST_CASE("several groups live side by side in one process") {
   CHECK(second[1].rpc_sync<plus_one>("worker0", 3) == 4);
 }
 
-TEST_CASE("a worker without a name is called after its rank") {
+TEST_CASE("a worker without a name is named after its rank") {
   cluster group(2, {.configure = [](ferry::worker_config& config) { config.name.clear(); }});
   CHECK(group[1].name() == "worker1");
 }
 
-TEST_CASE("an init method that nothing understands is an error that names it") {
+TEST_CASE("an init method with an unknown scheme is an error that names it") {
   const auto start = [](const std::string& init_method) { (void)ferry::init_rpc(member(init_method, 0, 1)); };
   expect_error(errc::bad_init_method, "pigeon", [&] { start("pigeon://coop"); });
   expect_error(errc::bad_init_method, "no scheme here", [&] { start("no scheme here"); });
@@ -191,7 +191,7 @@ TEST_CASE("an init method that nothing understands is an error that names it") {
   expect_error(errc::bad_init_method, "path", [&] { start("file://"); });
 }
 
-TEST_CASE("rank and world size are needed, must fit, and may be given once") {
+TEST_CASE("rank and world size are required, must fit, and may be given once") {
   temporary_directory directory;
   const std::string file = "file://" + directory.file("store");
   const auto start = [](const std::string& method, int rank, int size) {
@@ -207,7 +207,7 @@ TEST_CASE("rank and world size are needed, must fit, and may be given once") {
     }
     return errc{};
   };
-  // Whether it is the argument's fault or the init method's is a matter of taste.
+  // Either the argument or the init method may be blamed.
   const auto refused = [&](auto... arguments) {
     const errc kind = kind_of(arguments...);
     return kind == errc::invalid_argument || kind == errc::bad_init_method;
@@ -231,7 +231,7 @@ TEST_CASE("workers that disagree about the size of the group do not form one") {
   auto three = member(file, 1, 3);
   two.init_timeout = three.init_timeout = 6s;
   const auto results = start_workers({two, three});
-  // Whoever comes second finds the disagreement; the other one misses it.
+  // The second worker finds the disagreement; the first one misses a member.
   int found = 0;
   for (const started& each : results) {
     REQUIRE(each.error);
@@ -293,7 +293,7 @@ TEST_CASE("after a start that failed the same workers may start again in the sam
       expect_failure(results[1], errc::authentication_required, "0.0.0.0");
       form();
     }
-    SUBCASE("because they meant different groups") {
+    SUBCASE("because they were configured for different groups") {
       wrong = member(file, 1, 3);
       wrong.init_timeout = 300ms;
       auto right = member(file, 0, 2);
@@ -304,7 +304,7 @@ TEST_CASE("after a start that failed the same workers may start again in the sam
   }
 }
 
-TEST_CASE("where the workers of a group were killed, the first start says what to do, and the next one works") {
+TEST_CASE("after the workers of a group were killed, the first start reports what to do, and the next one works") {
   temporary_directory directory;
   const std::string file = "file://" + directory.file("store");
   {
@@ -319,16 +319,16 @@ TEST_CASE("where the workers of a group were killed, the first start says what t
       CHECK(each->wait() == 128 + SIGKILL);
     }
   }
-  int told = 0;
+  int reported = 0;
   for (const started& each : start_workers({member(file, 0, 2), member(file, 1, 2)})) {
     REQUIRE(each.error);
     try {
       std::rethrow_exception(each.error);
     } catch (const ferry::error& e) {
-      if (std::string_view(e.what()).find("start all workers again") != std::string_view::npos) ++told;
+      if (std::string_view(e.what()).find("start all workers again") != std::string_view::npos) ++reported;
     }
   }
-  CHECK(told >= 1);
+  CHECK(reported >= 1);
   auto workers = start_workers({member(file, 0, 2), member(file, 1, 2)});
   REQUIRE(!workers[0].error);
   REQUIRE(!workers[1].error);
@@ -366,7 +366,7 @@ TEST_CASE("a taken port is an error that names it") {
     config.transport.bind = "127.0.0.1";
     config.transport.port = taken.port();
     expect_failure(start_workers({config})[0], errc::address_in_use, std::to_string(taken.port()));
-    SUBCASE("while the next one of a range will do") {
+    SUBCASE("unless the next one of a range is free") {
       config.init_method = "file://" + directory.file("other store");
       config.transport.port_last = static_cast<std::uint16_t>(std::min(65535, taken.port() + 20));
       const auto results = start_workers({config});
@@ -375,14 +375,14 @@ TEST_CASE("a taken port is an error that names it") {
   }
 }
 
-TEST_CASE("a store that nobody serves is an error that names its address") {
+TEST_CASE("a store without a server is an error that names its address") {
   const std::string port = std::to_string(ferry_test::free_port());
   auto config = member("tcp://127.0.0.1:" + port, 1, 2);
   config.init_timeout = 200ms;
   expect_failure(start_workers({config})[0], errc::store_unreachable, "127.0.0.1:" + port);
 }
 
-TEST_CASE("a store that is something else is an error") {
+TEST_CASE("another service in place of a store is an error") {
   foreign_listener silent;
   auto config = member("tcp://127.0.0.1:" + std::to_string(silent.port()), 1, 2);
   config.init_timeout = 200ms;
@@ -395,7 +395,7 @@ TEST_CASE("a store that is something else is an error") {
   }
 }
 
-TEST_CASE("a start that failed leaves nothing behind: the next one works") {
+TEST_CASE("a failed start leaves nothing behind: the next one works") {
   temporary_directory directory;
   auto config = member("file://" + directory.file("store"), 0, 2);
   config.init_timeout = 50ms;
@@ -420,7 +420,7 @@ TEST_CASE("everything can come from the environment") {
   }
 }
 
-TEST_CASE("an environment variable that is missing or useless is an error that names it") {
+TEST_CASE("an environment variable that is missing or invalid is an error that names it") {
   const std::map<std::string, std::string> good{
       {"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29999"}};
   for (const auto& [name, value] : good) {

@@ -280,7 +280,7 @@ TEST_CASE("route() reports the transport, the channel of each pair of devices, a
   CHECK(route.transport == "tcp");
   REQUIRE(route.skipped.size() == 1);
   CHECK(route.skipped[0].name == "inproc");
-  CHECK(route.skipped[0].reason == "the other worker has no address of it");
+  CHECK(route.skipped[0].reason == "the peer has no address for it");
   REQUIRE(route.devices.size() == 3);
   CHECK(route.devices[0].channel == "inline");
   for (const std::size_t i : {1U, 2U}) {

@@ -319,7 +319,7 @@ TEST_CASE("a death that the store did not take is told to it again") {
   self.wait_for_worker("victim", 100s);
   store.server.stop();
   victim->kill(SIGKILL);
-  while (!logged.has("victim", "is lost", "the store does not know yet")) std::this_thread::yield();
+  while (!logged.has("victim", "is lost", "the store has no record yet")) std::this_thread::yield();
   store.server.kill(SIGCONT);
   while (count(store.log(), "lost") == 0) std::this_thread::yield();
   CHECK_FALSE(self.fenced());

@@ -208,8 +208,8 @@ TEST_CASE("[row 172] static and dynamic members are never mixed") {
   leases.lease = 7s;
   expect_error(errc::group_mismatch, "lease", [&] { ferry::init_rpc(leases); });
   // Such keys outlive a group that was killed: what is to be done about it is said.
-  expect_error(errc::group_mismatch, "meet elsewhere", [&] { ferry::init_rpc(leases); });
-  expect_error(errc::group_mismatch, "meet elsewhere", [&] { ferry::init_rpc(fixed); });
+  expect_error(errc::group_mismatch, "another path or port", [&] { ferry::init_rpc(leases); });
+  expect_error(errc::group_mismatch, "another path or port", [&] { ferry::init_rpc(fixed); });
   CHECK(names_of(first.workers()) == std::vector<std::string>{"first"});
 }
 

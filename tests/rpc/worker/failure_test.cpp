@@ -105,7 +105,7 @@ TEST_CASE("a killed process is dead to the whole group at once, and the others g
     expect_error(errc::peer_lost, "worker1", [&] { (void)pending.get(); });
     const auto [who, why] = lost.first();
     CHECK(who == "worker1");
-    CHECK_MESSAGE(contains(why, "it is gone"), why);
+    CHECK_MESSAGE(contains(why, "it has terminated"), why);
     expect_error(errc::peer_lost, "is dead", [&] { (void)all.self.rpc_sync<plus_one>("worker1", 1); });
     expect_error(errc::peer_lost, "is dead", [&] { (void)all.self.rpc_async<plus_one>("worker1", 1).get(); });
     expect_error(errc::peer_lost, "name=worker1) was not sent: it is dead",

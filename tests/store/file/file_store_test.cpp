@@ -48,12 +48,12 @@ TEST_CASE("a file that cannot be opened is named with the reason") {
   }
 }
 
-TEST_CASE("a foreign file is refused and not touched") {
+TEST_CASE("a file of another format is refused and not changed") {
   const temporary_directory directory;
   for (const std::string bytes : {"my thesis, third draft, the only copy", "ferry", "x"}) {
     const std::string path = directory.file("thesis");
     write(path, bytes);
-    if (bytes == "ferry") {  // the start of a header: its creator died while it wrote
+    if (bytes == "ferry") {  // the start of a header: its creator was killed while it wrote
       ferry::file_store(path).set("k", "v");
       continue;
     }
@@ -64,16 +64,16 @@ TEST_CASE("a foreign file is refused and not touched") {
   }
 }
 
-TEST_CASE("another format version is named") {
+TEST_CASE("an unsupported format version is reported") {
   const temporary_directory directory;
   write(directory.file("store"), std::string("ferryKVS\x02\0\0\0\0\0\0\0", 16));
   std::string text;
   CHECK(kind_of([&] { ferry::file_store(directory.file("store")); }, &text) == ferry::errc::version_mismatch);
   CHECK(contains(text, "version 2"));
-  CHECK(contains(text, "speaks 1"));
+  CHECK(contains(text, "uses 1"));
 }
 
-TEST_CASE("a record torn at any byte is ignored, and the next writer cuts it off") {
+TEST_CASE("a record torn at any byte is ignored, and the next writer truncates it") {
   const temporary_directory directory;
   const std::string path = directory.file("store");
   std::string one;
@@ -88,7 +88,7 @@ TEST_CASE("a record torn at any byte is ignored, and the next writer cuts it off
   for (std::size_t size = one.size(); size < both.size(); ++size) {
     write(path, one);
     ferry::file_store reader(path);
-    write(path, both.substr(0, size));  // now a writer dies
+    write(path, both.substr(0, size));  // here a writer is killed
     CHECK(reader.try_get("second") == std::nullopt);
     CHECK(reader.get("first") == "1");
     ferry::file_store writer(path);
@@ -98,7 +98,7 @@ TEST_CASE("a record torn at any byte is ignored, and the next writer cuts it off
   }
 }
 
-TEST_CASE("every flipped bit is found") {
+TEST_CASE("every flipped bit is detected") {
   const temporary_directory directory;
   const std::string path = directory.file("store");
   {
@@ -115,7 +115,7 @@ TEST_CASE("every flipped bit is found") {
     write(path, bad);
     try {
       ferry::file_store store(path);
-      // A length that became larger looks like a record torn at the end, which is cut off; nothing false is read.
+      // A length that became larger looks like a record torn at the end, which is truncated; nothing false is read.
       for (const auto& [key, value] : store.list())
         CHECK(((key == "first" && value == "1") || (key == "second" && value == "2")));
     } catch (const ferry::error& problem) {
@@ -125,7 +125,7 @@ TEST_CASE("every flipped bit is found") {
   }
 }
 
-TEST_CASE("a length is not believed before it is checked") {
+TEST_CASE("a length is checked before it is used") {
   const temporary_directory directory;
   const std::string path = directory.file("store");
   { const ferry::file_store store(path); }
@@ -146,7 +146,7 @@ TEST_CASE("a full disk is an error that leaves the store intact") {
   CHECK(store->try_get("large") == std::nullopt);
 }
 
-TEST_CASE("a file that is removed while it is in use is an error, not a wait for ever") {
+TEST_CASE("a file that is removed while it is in use is an error, not an endless wait") {
   const temporary_directory directory;
   const std::string path = directory.file("store");
   ferry::file_store store(path);

@@ -1,4 +1,4 @@
-// What is understood of the environments of launchers. The tables hold what the launchers really set.
+// How the environments of launchers are interpreted. The tables contain what the launchers really set.
 
 #include <ferry/store/launch.hpp>
 
@@ -90,7 +90,7 @@ std::string failure_of_rendezvous(const variables& environment, std::optional<in
 
 }  // namespace
 
-TEST_CASE("the environments of launchers are understood") {
+TEST_CASE("the environments of launchers are interpreted") {
   const std::vector<understood> table{
       {"nothing", {}, "", none, none, none, none, none, none, none},
       {"torchrun, whose own store has MASTER_PORT", torchrun, "environment", 5, 8, 1, 4, 1, "node1", 29401},
@@ -138,7 +138,7 @@ TEST_CASE("the environments of launchers are understood") {
        none,
        "10.1.1.1",
        none},
-      {"srun that is told by SLURM_NTASKS",
+      {"srun with the size in SLURM_NTASKS only",
        {{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "3"}},
        "Slurm",
        0,
@@ -152,7 +152,7 @@ TEST_CASE("the environments of launchers are understood") {
        15000 + (16 * 4711 + 2) % 15000},
       {"srun --mpi=pmix", join(slurm, {{"PMIX_RANK", "5"}, {"PMIX_NAMESPACE", "slurm.pmix.4711.2"}}), "Slurm", 5, 10, 1,
        4, 1, "node008", 15000 + (16 * 4711 + 2) % 15000},
-      {"a batch script is one process, whatever it asked for", slurm_batch, "", none, none, none, none, none, none,
+      {"a batch script is one process, whatever it requested", slurm_batch, "", none, none, none, none, none, none,
        none},
       {"mpirun on several machines", open_mpi, "Open MPI", 5, 8, 1, 4, none, none, 29017},
       {"mpirun on one machine", join(open_mpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "8"}}), "Open MPI", 5, 8, 1, 8, none,
@@ -164,7 +164,7 @@ TEST_CASE("the environments of launchers are understood") {
        "127.0.0.1", none},
       {"mpiexec of MPICH in a Slurm allocation", join(slurm, mpich), "MPICH", 5, 8, 1, 4, none, none, none},
       {"mpiexec of MPICH in a batch script", join(slurm_batch, mpich), "MPICH", 5, 8, 1, 4, none, none, none},
-      {"prun, which tells no size",
+      {"prun, which provides no size",
        {{"PMIX_RANK", "2"}, {"PMIX_NAMESPACE", "653983745"}},
        "PMIx",
        2,
@@ -180,7 +180,7 @@ TEST_CASE("the environments of launchers are understood") {
        15000 + (16 * 4711 + 2) % 15000},
       {"a WORLD_SIZE that the batch script exported", join(slurm, {{"WORLD_SIZE", "10"}, {"MASTER_ADDR", "node008"}}),
        "Slurm", 5, 10, 1, 4, 1, "node008", 15000 + (16 * 4711 + 2) % 15000},
-      {"what is not used need not make sense", join(torchrun, {{"SLURM_PROCID", "x"}, {"SLURM_STEP_NUM_TASKS", "y"}}),
+      {"unused variables may be malformed", join(torchrun, {{"SLURM_PROCID", "x"}, {"SLURM_STEP_NUM_TASKS", "y"}}),
        "environment", 5, 8, 1, 4, 1, "node1", 29401},
   };
   for (const understood& row : table) {
@@ -251,7 +251,7 @@ TEST_CASE("variables of launchers that are malformed or contradict each other ar
       {join(torchrun, {{"GROUP_RANK", "x"}}), {"GROUP_RANK is 'x'"}},
       {join(torchrun, {{"MASTER_PORT", "http"}}), {"MASTER_PORT is 'http'", "0..65535"}},
       {join(torchrun, {{"RANK", "8"}}), {"RANK='8'", "WORLD_SIZE='8'"}},
-      // Half of it by hand: the other half would be of another group.
+      // Half of it set by hand: the other half would belong to another group.
       {join(slurm, {{"WORLD_SIZE", "4"}}), {"WORLD_SIZE='4'", "SLURM_STEP_NUM_TASKS='10'", "both"}},
       {join(slurm, {{"RANK", "0"}}), {"RANK='0'", "SLURM_PROCID='5'", "both"}},
       {join(open_mpi, {{"RANK", "0"}}), {"RANK='0'", "OMPI_COMM_WORLD_RANK='5'", "Open MPI"}},
@@ -265,7 +265,7 @@ TEST_CASE("variables of launchers that are malformed or contradict each other ar
   }
 }
 
-TEST_CASE("what env:// needs and nobody says is named, with a way out") {
+TEST_CASE("a variable that env:// needs and that is not set is named, with a remedy") {
   const std::string nothing = failure_of_rendezvous({});
   CAPTURE(nothing);
   for (const char* part : {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK", "PMIX_RANK",
@@ -285,7 +285,7 @@ TEST_CASE("what env:// needs and nobody says is named, with a way out") {
   CHECK(contains(no_port, "-genv MASTER_PORT PORT"));
 }
 
-TEST_CASE("a rank or world size from the program is not looked for in the environment") {
+TEST_CASE("a rank or world size from the program is not looked up in the environment") {
   const variables place{{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "0"}};
   const launch_environment set(join(place, {{"RANK", "7"}, {"WORLD_SIZE", "no number"}}));
   const auto met = ferry::rendezvous("env://", 0, 1);

@@ -68,7 +68,7 @@ static_assert(!ferry::rendezvous_store<plain_scheme>);
     CHECK(contains(problem.text, part));        \
   } while (false)
 
-TEST_CASE("init methods that are malformed say what is wrong") {
+TEST_CASE("malformed init methods are errors that name the fault") {
   CHECK_FAILS(fails("10.0.0.1:29500", 0, 1), errc::bad_init_method, "env://, tcp://, file://");
   CHECK_FAILS(fails("://x", 0, 1), errc::bad_init_method, "scheme");
   CHECK_FAILS(fails("etcd://x", 0, 1), errc::bad_init_method,
@@ -142,7 +142,7 @@ TEST_CASE("wrong environment variables are named") {
   CHECK_FAILS(fails("env://"), errc::missing_environment, "RANK='1'");
 }
 
-TEST_CASE("env:// takes what was not given from the environment") {
+TEST_CASE("env:// takes from the environment what was not given") {
   const launch_environment variables(
       {{"RANK", "7"}, {"WORLD_SIZE", "9"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", free_port()}});
   const auto zero = rendezvous("env://?rank=0");
@@ -161,7 +161,7 @@ TEST_CASE("env:// takes what was not given from the environment") {
   CHECK_FALSE(joining.world_size);
 }
 
-TEST_CASE("env:// understands the launchers' own words, and stays clear of torchrun's store") {
+TEST_CASE("env:// reads the launchers' variables, and avoids the port of torchrun's store") {
   const std::string port = free_port(2);
   {
     const launch_environment variables(
@@ -179,7 +179,7 @@ TEST_CASE("env:// understands the launchers' own words, and stays clear of torch
   CHECK_FALSE(contains(met.store->describe(), ":" + port));
 }
 
-TEST_CASE("tcp:// is served by rank 0, whoever comes first") {
+TEST_CASE("tcp:// is served by rank 0, whichever rank starts first") {
   const std::string port = free_port();
   for (const std::string& method : {"tcp://127.0.0.1:" + port, "tcp://[::1]:" + port + "/"}) {
     counting_observer observer;
@@ -204,7 +204,7 @@ TEST_CASE("a taken port and an absent rank 0 are errors that name them") {
   CHECK_FAILS(fails("tcp://127.0.0.1:" + free_port(), 1, 2), errc::store_unreachable, "rank 0");
 }
 
-TEST_CASE("file:// meets in a file") {
+TEST_CASE("file:// uses a shared file") {
   const temporary_directory directory;
   const std::string method = "file://" + directory.file("store");
   const auto zero = rendezvous(method, 0, 2);
@@ -216,7 +216,7 @@ TEST_CASE("file:// meets in a file") {
               "no/such/directory");
 }
 
-TEST_CASE("a scheme of one's own") {
+TEST_CASE("a custom scheme") {
   using stores = ferry::store_list<ferry::tcp_scheme, own_scheme>;
   const auto met = rendezvous(stores{}, {.init_method = "own://here?place=2&world_size=4"});
   CHECK(met.rank == 2);

@@ -1,4 +1,4 @@
-// Who waits in a hash store, and what wakes it. What every store promises is in conformance_test.cpp.
+// Waits in a hash store, and what wakes them. conformance_test.cpp covers what every store guarantees.
 
 #include <latch>
 #include <string>
@@ -39,7 +39,7 @@ TEST_CASE("many threads wait in a hash store, each for keys of its own and for s
   for (int own = 0; own != size; ++own) CHECK(answers[static_cast<std::size_t>(own)] == own);
 }
 
-TEST_CASE("keys of a hash store that come and go while somebody waits for all of them") {
+TEST_CASE("keys of a hash store that are set and erased while a thread waits for all of them") {
   const auto content = std::make_shared<ferry::hash_store>();
   const std::vector<std::string> keys{"a", "b", "c"};
   std::jthread waiter([&, store = content->share()] {
@@ -55,7 +55,7 @@ TEST_CASE("keys of a hash store that come and go while somebody waits for all of
   content->set("c", "3");
 }
 
-TEST_CASE("to close one handle of a hash store ends its waits, and no others") {
+TEST_CASE("closing one handle of a hash store ends its waits, and no others") {
   const auto content = std::make_shared<ferry::hash_store>();
   const auto closed = content->share();
   std::latch ended(1);
@@ -70,7 +70,7 @@ TEST_CASE("to close one handle of a hash store ends its waits, and no others") {
   content->set("key", "value");
 }
 
-TEST_CASE("whoever waits in a hash store for a change hears of those of its key alone") {
+TEST_CASE("a wait for a change in a hash store is woken by changes of its own key only") {
   const auto content = std::make_shared<ferry::hash_store>();
   std::uint64_t seen = content->wait_change("key", ferry::store_change::unknown).version;
   CHECK(seen == 0);
@@ -86,7 +86,7 @@ TEST_CASE("whoever waits in a hash store for a change hears of those of its key 
   content->set("key", "value");
   content->set("other", "1");
   CHECK_THROWS_AS((void)content->wait_change("third", 0, 1ms), ferry::error);
-  while (!heard.try_wait()) {  // until it has seen it
+  while (!heard.try_wait()) {  // until the other thread has seen it
     (void)content->erase("other");
     if (!heard.try_wait()) content->set("other", "2");
   }

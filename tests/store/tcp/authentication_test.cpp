@@ -1,4 +1,4 @@
-// Proofs of the shared secret between a tcp store and its server, and who may be served at all.
+// Proofs of the shared secret between a tcp store and its server, and which clients may be served at all.
 
 #include <chrono>
 #include <string>
@@ -42,7 +42,7 @@ tcp_store client_with(std::uint16_t port, const std::string& secret) {
 }
 errc failure(std::uint16_t port, const std::string& secret, std::string& text) {
   const auto kind = kind_of([&] { (void)client_with(port, secret); }, &text);
-  for (const auto& told : {right, wrong}) CHECK_FALSE(contains(text, told));
+  for (const auto& each : {right, wrong}) CHECK_FALSE(contains(text, each));
   return kind;
 }
 
@@ -73,7 +73,7 @@ std::string server_hello(wire::hello_status status) {
 }
 int status_of(const std::string& hello) { return static_cast<unsigned char>(hello.at(6)); }
 
-/// A client made by hand that has been challenged.
+/// A raw client that has received a challenge.
 struct challenged {
   std::string hello;
   raw_socket peer;
@@ -112,13 +112,13 @@ TEST_CASE("a tcp store and its server must have the same secret") {
     CHECK(client_with(server->port(), right).get("key") == "value");
     CHECK(failure(server->port(), wrong, text) == errc::authentication_failed);
     CHECK(contains(text, "127.0.0.1:" + std::to_string(server->port())));
-    CHECK(contains(text, "the secret of the store there is another one"));
+    CHECK(contains(text, "the store there has another secret"));
     CHECK(failure(server->port(), "", text) == errc::authentication_failed);
     CHECK(contains(text, "requires a secret, and none was given"));
     CHECK(first.get("key") == "value");
-    CHECK(log.has("refused a client: its secret is another one", ""));
+    CHECK(log.has("refused a client: it has another secret", ""));
     CHECK(log.has("refused a client: it gave no secret", ""));
-    // The same place with another secret is another server, which cannot be had.
+    // The same address with another secret would be another server, which is not possible.
     CHECK(kind_of([&] { (void)tcp_store_server::listen("127.0.0.1", server->port(), {}, {.secret = wrong}); }) ==
           errc::invalid_argument);
     CHECK(tcp_store_server::listen("127.0.0.1", server->port(), {}, {.secret = right}) == server);
@@ -132,7 +132,7 @@ TEST_CASE("a tcp store and its server must have the same secret") {
   }
 }
 
-TEST_CASE("who has not proved the secret learns nothing of the store, and changes nothing") {
+TEST_CASE("a client that has not proved the secret can neither read nor change the store") {
   if (!ferry::authentication_available()) return;
   const auto server = server_with(right);
   client_with(server->port(), right).set("key", "value");
@@ -156,7 +156,7 @@ TEST_CASE("who has not proved the secret learns nothing of the store, and change
     CHECK((answer.substr(16, 16) == nothing));
     peer.wait_closed();
   }
-  SUBCASE("a proof that was seen before, or made in the server's role, or damaged") {
+  SUBCASE("a proof that was replayed, made in the server's role, or damaged") {
     challenged honest(server->port());
     const auto proof = honest.proof();
     CHECK(honest.answer_to(proof) == 0);
@@ -178,7 +178,7 @@ TEST_CASE("who has not proved the secret learns nothing of the store, and change
       CHECK(relayed.answer_to(relayed.proof()) == 4);
     }
   }
-  SUBCASE("an end in the middle") {
+  SUBCASE("a connection that ends in the middle") {
     for (std::size_t size = 0; size < 32; size += 5) {
       challenged peer(server->port());
       peer.peer.send(peer.proof().substr(0, size));
@@ -189,7 +189,7 @@ TEST_CASE("who has not proved the secret learns nothing of the store, and change
   CHECK(client_with(server->port(), right).get("key") == "value");
 }
 
-TEST_CASE("a server that does not know the secret is not believed") {
+TEST_CASE("a server that cannot prove the secret is refused") {
   if (!ferry::authentication_available()) return;
   raw_socket listening = raw_socket::listen();
   std::string text;
@@ -218,7 +218,7 @@ TEST_CASE("a server that does not know the secret is not believed") {
   CHECK(client_meets([&](raw_socket& peer, const std::string&) {
           peer.send(challenge);
           const auto proof = peer.receive(32);
-          peer.send(server_hello(wire::hello_status::welcome) + proof);  // sent back
+          peer.send(server_hello(wire::hello_status::welcome) + proof);  // reflected to the client
         }) == errc::authentication_failed);
   CHECK(client_meets([&](raw_socket& peer, const std::string& hello) {
           peer.send(challenge);
@@ -229,11 +229,11 @@ TEST_CASE("a server that does not know the secret is not believed") {
         }) == errc::authentication_failed);
 }
 
-TEST_CASE("a client that takes too long over its hello or its proof is dropped, however slowly it goes on") {
+TEST_CASE("a client that takes too long for its hello or its proof is dropped, even if it keeps sending") {
   const auto drops = [](const std::shared_ptr<tcp_store_server>& server, raw_socket& peer, const std::string& said) {
     timeval pace{0, 10'000};
     ::setsockopt(peer.descriptor(), SOL_SOCKET, SO_RCVTIMEO, &pace, sizeof pace);
-    // A byte now and then, as long as the server takes them: only the limit on the whole can end that.
+    // A byte now and then, as long as the server accepts them: only the limit on the whole message can end that.
     std::size_t at = 0;
     const auto begun = std::chrono::steady_clock::now();
     for (;;) {
@@ -243,7 +243,7 @@ TEST_CASE("a client that takes too long over its hello or its proof is dropped, 
       if (got == 0 || (got < 0 && errno != EAGAIN)) break;
       if (std::chrono::steady_clock::now() - begun > std::chrono::seconds(30)) return false;
     }
-    while (server->connections() != 0) std::this_thread::yield();  // the count follows the closing
+    while (server->connections() != 0) std::this_thread::yield();  // the count is updated after the close
     return true;
   };
   const auto secret = ferry::authentication_available() ? right : std::string();
@@ -300,7 +300,7 @@ TEST_CASE("a rendezvous takes the secret from its options, or from the environme
     std::string text;
     CHECK(failure(port_of(store), "", text) == errc::authentication_failed);
     client_with(port_of(store), right).set("key", "value");
-    const auto own = meet("127.0.0.1", wrong);  // options go before
+    const auto own = meet("127.0.0.1", wrong);  // options take precedence
     client_with(port_of(own), wrong).set("key", "value");
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// A plain blocking socket, for peers that do not keep to the protocol.
+// A plain blocking socket, for peers that violate the protocol.
 
 #include <cerrno>
 #include <cstdint>
@@ -49,7 +49,7 @@ class raw_socket {
     if (::getsockname(fd_, reinterpret_cast<sockaddr*>(&at), &size) != 0) fail("getsockname");
     return ntohs(at.sin_port);
   }
-  /// Sends what the peer takes; false if it closed the connection.
+  /// Sends what the peer accepts; false if it closed the connection.
   bool send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -58,7 +58,7 @@ class raw_socket {
     }
     return true;
   }
-  /// Up to `count` bytes; fewer if the peer closes the connection before.
+  /// Receives up to `count` bytes; fewer if the peer closes the connection before.
   std::string receive(std::size_t count) {
     std::string bytes(count, '\0');
     std::size_t have = 0;

@@ -1,4 +1,4 @@
-// Peers that do not keep to the store protocol: the server drops them and serves the others.
+// Peers that violate the store protocol: the server drops them and keeps serving the others.
 
 #include <chrono>
 #include <random>
@@ -44,7 +44,7 @@ struct hostile_fixture {
   }
   void check_served() { CHECK(friendly.get("key") == "value"); }
   raw_socket greeted() {
-    for (;;) {  // again if this thread was held up and the server lost its patience
+    for (;;) {  // retried if this thread was delayed and the server dropped the connection
       raw_socket peer = raw_socket::connect(server->port());
       if (peer.send(hello()) && peer.receive(32).size() == 32) return peer;
     }
@@ -64,7 +64,7 @@ TEST_CASE("garbage instead of a hello ends the connection") {
   }
 }
 
-TEST_CASE("requests that are none end the connection with a reason") {
+TEST_CASE("invalid requests end the connection with a reason") {
   hostile_fixture fixture;
   const std::vector<std::string> requests = {
       number(0xffffffff, 4) + number(1, 4),                          // oversize frame
@@ -78,7 +78,7 @@ TEST_CASE("requests that are none end the connection with a reason") {
       frame(1, text(std::string(4097, 'k')) + text("v")),            // a key above the limit
       frame(1, text("k") + text("v") + "x"),                         // bytes left over
       frame(1, text("k") + text(std::string((16 << 20) + 1, 'v'))),  // a value above the limit
-      frame(2, std::string(1, '\x03') + number(0xffffffff, 4)),      // four thousand million keys
+      frame(2, std::string(1, '\x03') + number(0xffffffff, 4)),      // four billion keys
       frame(2, std::string(1, '\x03') + number(70'000, 4) + std::string(400'000, 'k')),
       frame(2, std::string(1, '\x08') + number(0, 4)),    // an unknown flag
       frame(3, text("k") + number(1, 7)),                 // half a number
@@ -102,7 +102,7 @@ TEST_CASE("requests that are none end the connection with a reason") {
   CHECK(static_cast<unsigned char>(reply[8]) + 256 * reply[9] == static_cast<int>(ferry::errc::protocol_error));
 }
 
-TEST_CASE("a second request while the first one waits ends the connection; a cancel that is too late does not") {
+TEST_CASE("a second request while the first one waits ends the connection; a late cancel does not") {
   hostile_fixture fixture;
   const std::string wait_for_ever = frame(2, std::string(1, '\x01') + number(1, 4) + text("never"));
   {
@@ -131,7 +131,7 @@ TEST_CASE("pipelined requests are answered in order") {
   CHECK((peer.receive(replies.size()) == replies));
 }
 
-TEST_CASE("clients that vanish leave nothing behind") {
+TEST_CASE("clients that disconnect leave no state behind") {
   hostile_fixture fixture;
   const std::size_t before = fixture.server->connections();
   for (int i = 0; i < 50; ++i) {
@@ -143,11 +143,11 @@ TEST_CASE("clients that vanish leave nothing behind") {
     raw_socket half_message = fixture.greeted();
     half_message.send(frame(1, text("half") + text("message")).substr(0, 20));
   }
-  // The server learns of each in its own time; drain waits for the last of them.
+  // The server notices each disconnection separately; drain waits for the last one.
   tcp_store host({.host = "127.0.0.1", .server = std::move(fixture.server)});
   fixture.friendly.close();
   CHECK(host.drain(plenty));
-  // It counts only clients that have said hello.
+  // It counts only clients that have sent a hello.
   const auto limit = std::chrono::steady_clock::now() + plenty;
   while (host.server()->connections() > before && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
   CHECK(host.server()->connections() <= before);
@@ -155,7 +155,7 @@ TEST_CASE("clients that vanish leave nothing behind") {
   host.set("never", "now");
 }
 
-TEST_CASE("peers that are slow on purpose are dropped") {
+TEST_CASE("deliberately slow peers are dropped") {
   hostile_fixture fixture({.message_timeout = 50ms});
   raw_socket silent = raw_socket::connect(fixture.server->port());
   raw_socket half_hello = raw_socket::connect(fixture.server->port());
@@ -165,14 +165,14 @@ TEST_CASE("peers that are slow on purpose are dropped") {
   raw_socket drip = fixture.greeted();
   const std::string request = frame(1, text("drip") + text(std::string(1 << 20, 'x')));
   std::size_t sent = 0;
-  while (sent < request.size() && drip.send(request.substr(sent, 1))) ++sent;  // each byte alone
+  while (sent < request.size() && drip.send(request.substr(sent, 1))) ++sent;  // one byte at a time
   CHECK(sent < request.size());
   silent.wait_closed();
   half_hello.wait_closed();
   half_frame.wait_closed();
-  fixture.check_served();  // idle between messages is no offence
+  fixture.check_served();  // idle time between messages is allowed
 
-  // One that asks and never takes the answers.
+  // One that sends requests and never reads the answers.
   fixture.friendly.set("page", std::string(4096, 'x'));
   raw_socket deaf = fixture.greeted();
   const std::string get = frame(2, std::string(1, '\x02') + number(1, 4) + text("page"));
@@ -191,10 +191,10 @@ TEST_CASE("a flood of connections does not keep clients out") {
     CHECK(another.get("key") == "value");
   }
   CHECK(fixture.server->connections() <= 20 + 64);
-  flood.front().wait_closed();  // the oldest went first
+  flood.front().wait_closed();  // the oldest was closed first
 }
 
-TEST_CASE("real clients above the limit are told why") {
+TEST_CASE("real clients above the limit get the reason") {
   hostile_fixture fixture({.max_connections = 2});
   const tcp_store second({.host = "127.0.0.1", .port = fixture.server->port()});
   std::string message;
@@ -205,7 +205,7 @@ TEST_CASE("real clients above the limit are told why") {
   fixture.check_served();
 }
 
-TEST_CASE("unfinished messages are bounded in all") {
+TEST_CASE("unfinished messages are bounded in total") {
   hostile_fixture fixture({.max_value_bytes = 1 << 20, .max_total_bytes = 4 << 20});
   std::vector<raw_socket> peers;
   const std::string most_of_it = frame(1, text("k") + text(std::string(1 << 20, 'x'))).substr(0, 1 << 20);

@@ -44,7 +44,7 @@ std::string server_hello(std::uint64_t id, std::uint16_t version = 1, std::uint1
 
 }  // namespace
 
-TEST_CASE("a taken port is named") {
+TEST_CASE("a port in use is named") {
   const raw_socket taken = raw_socket::listen();
   std::string text;
   CHECK(kind_of([&] { return tcp_store_server::listen("127.0.0.1", taken.port()); }, &text) ==
@@ -59,9 +59,9 @@ TEST_CASE("an unreachable store is named with the time waited and the reason") {
   CHECK(kind_of([&] { client_of(port, 500ms); }, &text) == ferry::errc::store_unreachable);
   CHECK(contains(text, "127.0.0.1:" + std::to_string(port)));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-  const double told = ferry_test::seconds_behind("waited ", text);
-  CHECK_MESSAGE(told > 0, text);
-  CHECK_MESSAGE(told <= took.count() + 0.001, text);  // rounded
+  const double reported = ferry_test::seconds_behind("waited ", text);
+  CHECK_MESSAGE(reported > 0, text);
+  CHECK_MESSAGE(reported <= took.count() + 0.001, text);  // rounded
   CHECK(contains(text, "refused"));
   CHECK(kind_of([&] { tcp_store({.host = "no-such-host.invalid", .port = 1, .limit = 30ms}); }, &text) ==
         ferry::errc::store_unreachable);
@@ -101,7 +101,7 @@ TEST_CASE("another protocol version is an error with both versions, on both side
   future_client.wait_closed();
 }
 
-TEST_CASE("something else that listens on the port is told from a store") {
+TEST_CASE("another service on the port is distinguished from a store") {
   raw_socket other = raw_socket::listen();
   std::thread web_server([&] { other.accept().send("HTTP/1.1 400 Bad Request\r\n\r\n"); });
   std::string text;
@@ -109,12 +109,12 @@ TEST_CASE("something else that listens on the port is told from a store") {
   CHECK(contains(text, std::to_string(other.port())));
   web_server.join();
 
-  // One that never says a word.
+  // A service that never sends anything.
   CHECK(kind_of([&] { client_of(other.port(), 30ms); }, &text) == ferry::errc::store_unreachable);
   CHECK(contains(text, "no answer to the hello"));
 }
 
-TEST_CASE("servers of one process at one place are one") {
+TEST_CASE("servers of one process at one address are shared") {
   const std::uint16_t port = free_port();
   auto first = tcp_store_server::listen("127.0.0.1", port);
   auto second = tcp_store_server::listen("127.0.0.1", port);
@@ -127,14 +127,14 @@ TEST_CASE("servers of one process at one place are one") {
   CHECK(kind_of([&] { return client.get("k"); }) == ferry::errc::store_unreachable);
   const auto third = tcp_store_server::listen("localhost", port);
   CHECK(client_of(port).count() == 0);
-  // The old client finds a server that does not have what the old one had.
+  // The old client finds a server without the content of the old one.
   CHECK(kind_of([&] { return client.get("k"); }) == ferry::errc::store_failed);
   const auto anywhere = tcp_store_server::listen("127.0.0.1", 0);
   CHECK(anywhere != tcp_store_server::listen("127.0.0.1", 0));
   CHECK(anywhere == tcp_store_server::listen("127.0.0.1", anywhere->port()));
 }
 
-TEST_CASE("opened and closed by many threads at once, one place has one server") {
+TEST_CASE("opened and closed by many threads at once, one address has one server") {
   const std::uint16_t port = free_port();
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
@@ -160,7 +160,7 @@ TEST_CASE("the local address is that of the connection; IPv6 works") {
   CHECK(client_of(server->port()).local_address() == "127.0.0.1");
   const auto all = tcp_store_server::listen("a-name-only-others-know.invalid", 0, {}, {.allow_unauthenticated = true});
   CHECK((all->address() == "::" || all->address() == "0.0.0.0"));
-  // The host of the server reaches it whether or not the name can be resolved here.
+  // The server's own process reaches it whether or not the name can be resolved here.
   tcp_store host({.host = "a-name-only-others-know.invalid", .server = all});
   host.set("k", "v");
   CHECK(client_of(all->port()).get("k") == "v");
@@ -179,7 +179,7 @@ TEST_CASE("drain waits until the other clients have gone") {
   {
     tcp_store other = client_of(host.server()->port());
     CHECK_FALSE(host.drain(10ms));
-    CHECK(other.drain(plenty));  // nobody needs it
+    CHECK(other.drain(plenty));  // no other client needs it
     counting_observer observer;
     auto draining = start_blocking(observer, [&] { return host.drain(plenty); });
     other.set("last", "word");
@@ -193,10 +193,11 @@ TEST_CASE("drain waits until the other clients have gone") {
   CHECK(draining.get() == ferry::errc::store_failed);
 }
 
-TEST_CASE("a connection that breaks: repeated where that is safe, unknown where not") {
+TEST_CASE("a connection that breaks: requests are repeated where that is safe, else the outcome is unknown") {
   raw_socket listener = raw_socket::listen();
   std::thread flaky([&] {
-    // Each connection greets, takes a request, and dies without an answer; the second one answers a set.
+    // Each connection completes the handshake, takes a request, and closes without an answer; the second one answers a
+    // set.
     for (int i = 0; i < 3; ++i) {
       raw_socket peer = listener.accept();
       peer.receive(24);
@@ -214,7 +215,7 @@ TEST_CASE("a connection that breaks: repeated where that is safe, unknown where 
     peer.receive(1);
   });
   tcp_store client = client_of(listener.port());
-  client.set("key", "v");  // the first connection dies, the second answers
+  client.set("key", "v");  // the first connection breaks, the second answers
   std::string text;
   CHECK(kind_of([&] { client.add("key", 1); }, &text) == ferry::errc::store_failed);
   CHECK(contains(text, "unknown"));
@@ -225,7 +226,7 @@ TEST_CASE("a connection that breaks: repeated where that is safe, unknown where 
   flaky.join();
 }
 
-TEST_CASE("replies that no server sends are errors") {
+TEST_CASE("invalid replies are errors") {
   const auto answered = [](const std::string& reply) {
     raw_socket listener = raw_socket::listen();
     std::thread liar([&] {
@@ -252,7 +253,7 @@ TEST_CASE("replies that no server sends are errors") {
   CHECK(answered(std::string("\0\0\0\0\0\0\0\0", 8)) == ferry::errc::malformed);
 }
 
-TEST_CASE("a full store refuses and lives") {
+TEST_CASE("a full store refuses writes and continues") {
   const auto server = tcp_store_server::listen("127.0.0.1", 0, {.max_value_bytes = 1000, .max_total_bytes = 2500});
   tcp_store client = client_of(server->port());
   CHECK(client.max_value_bytes() == 1000);
@@ -262,7 +263,7 @@ TEST_CASE("a full store refuses and lives") {
   std::string text;
   CHECK(kind_of([&] { client.set("c", std::string(1000, 'x')); }, &text) == ferry::errc::store_failed);
   CHECK(contains(text, "full"));
-  client.set("a", std::string(1000, 'y'));  // replacing takes no more
+  client.set("a", std::string(1000, 'y'));  // replacing needs no more space
   CHECK(client.erase("b"));
   client.set("c", std::string(1000, 'x'));
 }
@@ -277,7 +278,7 @@ TEST_CASE("a list longer than a page arrives whole") {
   CHECK(all[50].value.size() == 50'000);
 }
 
-TEST_CASE("more keys than one message takes") {
+TEST_CASE("more keys than fit in one message") {
   tcp_fixture fixture;
   const auto store = fixture.open();
   std::vector<std::string> keys;
@@ -325,5 +326,5 @@ TEST_CASE("waiting costs no processor time") {
   };
   const auto before = used();
   CHECK(kind_of([&] { return store->get("never", 1500ms); }) == ferry::errc::store_timeout);
-  CHECK(used() - before < 750ms);  // a thread that spins would use 1500
+  CHECK(used() - before < 750ms);  // a spinning thread would use 1500
 }

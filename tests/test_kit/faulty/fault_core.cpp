@@ -11,7 +11,7 @@ namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
-constexpr std::size_t most_distinct = 65536;  // messages that one rule tells apart
+constexpr std::size_t most_distinct = 65536;  // distinct messages that one rule distinguishes
 constexpr int most_flips = 4;
 
 bool fits(std::string_view pattern, std::string_view text) {
@@ -99,14 +99,14 @@ void fault_core::cut(const std::string& peer) {
 }
 
 void fault_core::tell_cut(const std::string& peer) {
-  std::vector<std::shared_ptr<fault_listener>> told;
+  std::vector<std::shared_ptr<fault_listener>> listeners;
   {
     std::lock_guard lock(mutex_);
     for (const auto& each : listeners_) {
-      if (auto listener = each.lock()) told.push_back(std::move(listener));
+      if (auto listener = each.lock()) listeners.push_back(std::move(listener));
     }
   }
-  for (const auto& listener : told) listener->on_cut(peer);
+  for (const auto& listener : listeners) listener->on_cut(peer);
 }
 
 void fault_core::heal(const std::string& peer) {

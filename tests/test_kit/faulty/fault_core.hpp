@@ -13,7 +13,7 @@
 
 namespace ferry::inline v0::detail {
 
-/// Told when a peer is cut off.
+/// Notified when a peer is cut off.
 class fault_listener {
  public:
   virtual void on_cut(const std::string& peer) noexcept = 0;
@@ -22,7 +22,7 @@ class fault_listener {
   ~fault_listener() = default;
 };
 
-/// A message as the rules see it.
+/// The properties of a message that rules match.
 struct faced_message {
   message_kinds kind = message_kinds::any;
   fault_direction direction = fault_direction::sending;
@@ -50,7 +50,7 @@ class fault_core {
   [[nodiscard]] fault_counters counters() const;
 
   void listen(const std::shared_ptr<fault_listener>& listener);
-  /// Counted as done.
+  /// Counts the decision as executed.
   fault_decision decide(const faced_message& message);
   /// Flips a few bits.
   void damage(std::span<std::byte> payload);

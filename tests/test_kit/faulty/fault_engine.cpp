@@ -4,7 +4,7 @@
 
 namespace ferry::inline v0::detail {
 
-// Belongs to the timer once it fires.
+// Owned by the timer once it fires.
 struct fault_engine::timer_work : work {
   std::weak_ptr<fault_engine> engine;
   std::uint64_t number = 0;
@@ -70,7 +70,7 @@ void fault_engine::release(std::uint64_t number) noexcept {
     std::lock_guard lock(mutex_);
     --releasing_;
   }
-  inner_.activity_changed();  // no longer busy, perhaps; and not yet closed
+  inner_.activity_changed();  // it may no longer be busy, and is not closed yet
   std::lock_guard lock(mutex_);
   if (--running_ == 0) idle_.notify_all();
 }

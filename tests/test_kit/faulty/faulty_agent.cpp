@@ -19,10 +19,10 @@ message_kinds kind_of(const frame_header& header) {
 }
 
 std::span<std::byte> writable(std::span<const std::byte> received) {
-  return {const_cast<std::byte*>(received.data()), received.size()};  // of a message that is ours alone
+  return {const_cast<std::byte*>(received.data()), received.size()};  // of a message that only this call uses
 }
 
-// Where the answer to one request goes: through the rules.
+// The destination of the answer to one request: applies the rules.
 class faulty_channel final : public reply_channel {
  public:
   faulty_channel(std::shared_ptr<fault_engine> engine, std::shared_ptr<reply_channel> inner, std::string peer,
@@ -55,7 +55,7 @@ class faulty_channel final : public reply_channel {
         }
         case fault_action::duplicate: inner_->reply(call_id, answer.copy()); break;
         case fault_action::corrupt: engine_->rules().damage(answer.payload()); break;
-        case fault_action::fail: break;  // no rule of an injector says that
+        case fault_action::fail: break;  // an injector's rules never have it
       }
     }
     inner_->reply(call_id, std::move(answer));
@@ -75,7 +75,7 @@ class faulty_channel final : public reply_channel {
   const std::uint64_t method_;
 };
 
-// For the second of two requests that came as one: its answer goes nowhere, and it was never counted.
+// For the duplicate of a request: drops its answer, and was never counted.
 class no_channel final : public reply_channel {
  public:
   explicit no_channel(const reply_channel& first)
@@ -177,7 +177,7 @@ class faulty_agent final : public agent, public request_handler {
         case fault_action::cut: return request.finish();
         case fault_action::fail:
           throw_error(errc::injected_failure,
-                      to_string(self()) + ": a fault injector let the sending of a one-way call to " + peer + " fail");
+                      to_string(self()) + ": a fault injector failed the sending of a one-way call to " + peer);
         case fault_action::delay:
         case fault_action::reorder: {
           request.finish();
@@ -264,7 +264,7 @@ class faulty_agent final : public agent, public request_handler {
             break;
           }
           case fault_action::corrupt: engine_->rules().damage(writable(request.payload)); break;
-          case fault_action::fail: break;  // no rule of an injector says that
+          case fault_action::fail: break;  // an injector's rules never have it
         }
       }
       above_->on_request(answers, from, std::move(request));

@@ -1,10 +1,10 @@
 #pragma once
 
-// The agent of faulty<B>: between the rpc floor and the agent of B.
+// The agent of faulty<B>: between the rpc layer and the agent of B.
 //
-//   rpc floor -> faulty_agent -> B's agent ... B's agent -> faulty_agent -> rpc floor
+//   rpc layer -> faulty_agent -> B's agent ... B's agent -> faulty_agent -> rpc layer
 //
-// Every call gets an object of its own that ends it exactly once, whatever becomes of its messages: with what B's agent says,
+// Every call has an object that ends it exactly once, whatever happens to its messages: with the result of B's agent,
 // at its deadline, when its peer is cut off, or when the agent closes.
 
 #include <atomic>
@@ -27,8 +27,8 @@ namespace ferry::inline v0::detail {
 
 class faulty_call;
 
-/// What the agent, its calls and what it holds back share. Calls of the inner agent's functions are made only while it is
-/// there: not after close() has returned.
+/// State shared by the agent, its calls and the held messages. Uses functions of the inner agent only while it exists:
+/// not after close() has returned.
 class fault_engine final : public fault_listener, public std::enable_shared_from_this<fault_engine> {
  public:
   fault_engine(agent& inner, std::shared_ptr<fault_core> rules) : inner_(inner), rules_(std::move(rules)) {}
@@ -36,26 +36,26 @@ class fault_engine final : public fault_listener, public std::enable_shared_from
   [[nodiscard]] agent& inner() const noexcept { return inner_; }
   [[nodiscard]] fault_core& rules() const noexcept { return *rules_; }
 
-  /// Runs `then`, which must not throw, once `at` has passed, on a thread of the reactor. With `behind` not 0 earlier: when so
-  /// many messages to or from `peer` have passed. What is held when the agent closes is dropped;
-  /// afterwards throws errc::shutting_down.
+  /// Runs `then`, which must not throw, once `at` has passed, on a thread of the reactor. With `behind` not 0 earlier:
+  /// when this many messages to or from `peer` have passed. What is held when the agent closes is dropped; afterwards
+  /// throws errc::shutting_down.
   std::uint64_t hold(deadline at, std::function<void()> then, const std::string& peer = {}, int behind = 0);
-  /// The same for a message, as its rule says.
+  /// The same for a message, according to its rule.
   void hold(const fault_rule& rule, const std::string& peer, std::function<void()> then);
   void unhold(std::uint64_t number) noexcept;
-  /// A message to or from `peer` has gone its way.
+  /// A message to or from `peer` has passed.
   void passed(const std::string& peer);
 
   /// Throws errc::shutting_down once closed.
   void enlist(const std::shared_ptr<faulty_call>& call);
   void delist(faulty_call& call) noexcept;
-  /// `inside`: those of the inner agent.
+  /// `inside`: the open calls of the inner agent.
   [[nodiscard]] std::vector<open_call> open_calls(const std::vector<open_call>& inside) const;
-  /// Something is held.
+  /// Whether something is held.
   [[nodiscard]] bool busy() const noexcept;
 
   void on_cut(const std::string& peer) noexcept override;
-  void stop() noexcept;           ///< nothing that is held goes on
+  void stop() noexcept;           ///< drops everything that is held
   void end_all_calls() noexcept;  ///< with shutting_down
 
  private:
@@ -75,20 +75,20 @@ class fault_engine final : public fault_listener, public std::enable_shared_from
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable idle_;
   bool closed_ = false;
-  int running_ = 0;    // functions that use the inner agent, for which stop() waits
-  int releasing_ = 0;  // of these, what was held and goes on
+  int running_ = 0;    // functions that use the inner agent; stop() waits for them
+  int releasing_ = 0;  // of these, held messages that are being released
   std::uint64_t next_ = 1;
   std::map<std::uint64_t, held> held_;
   std::map<faulty_call*, std::shared_ptr<faulty_call>> calls_;
 };
 
-/// One call. The inner agent's end for it, and, as the route of a ticket, the rpc floor's handle.
+/// One call. The inner agent's end for it, and, as the route of a ticket, the rpc layer's handle.
 class faulty_call final : public pending_call, public std::enable_shared_from_this<faulty_call> {
  public:
-  /// `facts`: of the rpc floor's end. `life`: of the peer, as in call_target.
+  /// `facts`: from the rpc layer's end. `incarnation`: of the peer, as in call_target.
   faulty_call(std::shared_ptr<fault_engine> engine, pending_call* user, open_call facts, incarnation_id incarnation);
 
-  /// Through the rules. Throws what agent::call throws.
+  /// Applies the rules. Throws what agent::call throws.
   void begin(outgoing_message&& request, bool driven);
 
   void on_reply(inbound_message&& reply) noexcept override;
@@ -97,9 +97,9 @@ class faulty_call final : public pending_call, public std::enable_shared_from_th
   bool wait(const drive_condition& condition, deadline until) noexcept;
   void interrupt() noexcept;
   bool abandon(call_phase& phase) noexcept;
-  /// It could not begin: the rpc floor's end is not to be called.
+  /// It could not begin: the rpc layer's end must not be called.
   void forget() noexcept;
-  /// Ends the call from here.
+  /// Ends the call from this layer.
   void fail(errc code, call_phase phase, const std::string& detail) noexcept;
 
   [[nodiscard]] const std::string& peer() const noexcept { return peer_; }
@@ -131,7 +131,7 @@ class faulty_call final : public pending_call, public std::enable_shared_from_th
   stage stage_ = stage::unsent;
   bool given_up_ = false;  // to be abandoned at the inner agent once it is sent
   call_ticket inner_ticket_;
-  std::shared_ptr<faulty_call> keep_;  // while the inner agent knows it
+  std::shared_ptr<faulty_call> keep_;  // while the inner agent refers to it
   std::uint64_t deadline_watch_ = 0;
 };
 

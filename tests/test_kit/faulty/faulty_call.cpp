@@ -9,7 +9,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-// The second of two requests: nobody wants its reply.
+// The duplicate of a request: its reply is dropped.
 struct echo final : pending_call {
   std::shared_ptr<fault_engine> engine;
   void on_reply(inbound_message&&) noexcept override { end(); }
@@ -44,7 +44,7 @@ open_call faulty_call::describe(const std::vector<open_call>& inside) const {
   open_call result = facts_;
   std::lock_guard lock(mutex_);
   result.phase = stage_ == stage::unsent ? call_phase::connecting : call_phase::waiting_for_reply;
-  result.route = "in the hands of a fault injector";
+  result.route = "held by a fault injector";
   if (stage_ != stage::sent) return result;
   const auto found = std::find_if(inside.begin(), inside.end(), [&](const open_call& each) {
     return each.id == inner_ticket_.id && each.peer == facts_.peer;
@@ -61,7 +61,7 @@ void faulty_call::begin(outgoing_message&& request, bool driven) {
       engine_->rules().decide({message_kinds::request, fault_direction::sending, peer_, method_, request.payload()});
   const auto self = shared_from_this();
   const auto fail_soon = [&](errc code, const char* why) {
-    request.finish();  // what cannot be sent is an error of the caller's all the same
+    request.finish();  // an unsendable message is an error of the caller all the same
     engine_->hold(deadline(clock::now()), [self, code, why] { self->fail(code, call_phase::connecting, why); });
   };
   if (decision.pass) {
@@ -93,7 +93,7 @@ void faulty_call::begin(outgoing_message&& request, bool driven) {
       send(std::move(request), driven);
       engine_->passed(peer_);
       break;
-    case fault_action::fail: fail_soon(errc::injected_failure, "a fault injector let the sending fail"); break;
+    case fault_action::fail: fail_soon(errc::injected_failure, "a fault injector failed the sending"); break;
     case fault_action::cut: fail_soon(errc::connect_failed, "a fault injector has cut the peer off"); break;
   }
 }
@@ -127,7 +127,7 @@ void faulty_call::send_late(outgoing_message& request) noexcept {
   if (!user_.load()) return;
   if (!until_.is_never()) {
     const auto left = std::chrono::duration_cast<std::chrono::microseconds>(until_.remaining()).count();
-    if (left <= 0) return;  // the watch on the deadline says so
+    if (left <= 0) return;  // the watch on the deadline reports it
     request.header.timeout_us = static_cast<std::uint64_t>(left);
   }
   try {
@@ -169,7 +169,7 @@ void faulty_call::watch_deadline() {
     deadline_watch_ = watch;
     if (user_.load()) return;
   }
-  engine_->unhold(watch);  // the call has ended meanwhile, and had no watch to end
+  engine_->unhold(watch);  // the call has ended meanwhile, without a watch to remove
 }
 
 void faulty_call::inner_is_over() noexcept {
@@ -228,7 +228,7 @@ void faulty_call::deliver(inbound_message&& reply, bool late) noexcept {
   if (!user) return;
   ended();
   user->on_reply(std::move(reply));
-  if (late) interrupt();  // the caller may be reading for it
+  if (late) interrupt();  // the caller may be driving the connection
 }
 
 void faulty_call::fail(errc code, call_phase phase, const std::string& detail) noexcept {

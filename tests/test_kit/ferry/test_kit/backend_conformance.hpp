@@ -1,7 +1,7 @@
 #pragma once
 
-// Part of the test kit: the suite that every backend passes. For a backend of your own, describe it and run the suite in a
-// test case:
+// Part of the test kit: the suite that every backend must pass. For a backend of your own, describe it and run the
+// suite in a test case:
 //
 //   struct my_backend_under_test {
 //     using tag = my_backend;                                          // backend_traits<my_backend> exists
@@ -18,7 +18,7 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
-#include <ostream>  // for what doctest prints of an errc
+#include <ostream>  // for doctest's printing of an errc
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -34,7 +34,7 @@
 namespace ferry::test_kit {
 namespace detail {
 
-// What the workers call.
+// The methods that the workers call.
 inline int add(int a, int b) { return a + b; }
 inline ferry::tensor negated(const ferry::tensor& values) { return ferry::mul(values, -1); }
 inline std::string name_here() { return ferry::get_worker_info().name(); }
@@ -71,7 +71,7 @@ inline ferry::task<void> wait_for_stop(const std::string& whom) {
   } catch (const ferry::error&) {
     ++stops_seen();
     stops_seen().notify_all();
-    throw;  // so that the caller sees a timeout, whichever end notices it first
+    throw;  // so that the caller gets a timeout, whichever end detects it first
   }
 }
 
@@ -80,7 +80,7 @@ class backend_group {
  public:
   using configure = std::function<void(ferry::worker_config&)>;
 
-  /// Starts all of them at once. What keeps one from starting is in error(rank).
+  /// Starts all of them at once. The error of a worker that does not start is in error(rank).
   explicit backend_group(int size, const configure& change = {}) : workers_(as_size(size)), errors_(as_size(size)) {
     std::string pattern = (std::filesystem::temp_directory_path() / "ferry_kit_XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) throw std::system_error(errno, std::generic_category(), pattern);
@@ -145,7 +145,7 @@ ferry::errc error_of(Action action) {
 
 template <class Under>
 void check_joining() {
-  SUBCASE("groups of several sizes form, and everybody knows everybody") {
+  SUBCASE("groups of several sizes form, and every worker lists all others") {
     for (const int size : {1, 2, 4}) {
       backend_group<Under> group(size);
       REQUIRE(group.started());
@@ -162,7 +162,7 @@ void check_joining() {
       }
     }
   }
-  SUBCASE("one name given twice keeps every one of them from starting") {
+  SUBCASE("a name given twice prevents all workers from starting") {
     backend_group<Under> group(3, [](ferry::worker_config& config) {
       if (config.rank == 2) config.name = "worker0";
     });
@@ -173,7 +173,7 @@ void check_joining() {
             }) == ferry::errc::duplicate_name);
     }
   }
-  SUBCASE("a group that stays incomplete is an error in time") {
+  SUBCASE("a group that stays incomplete is an error at the deadline") {
     backend_group<Under> group(1, [](ferry::worker_config& config) {
       config.world_size = 2;
       config.init_timeout = std::chrono::milliseconds(50);
@@ -199,7 +199,7 @@ template <class Under>
 void check_calls() {
   backend_group<Under> group(3);
   REQUIRE(group.started());
-  SUBCASE("everybody calls everybody, by name and by id, itself included") {
+  SUBCASE("every worker calls every worker, by name and by id, itself included") {
     group.each([&](int rank) {
       for (int other = 0; other != 3; ++other) {
         const std::string name = "worker" + std::to_string(other);
@@ -213,7 +213,7 @@ void check_calls() {
     for (int i = 0; i != 1000; ++i) sums.push_back(group[0].template rpc_async<add>(1 + i % 2, i, 1));
     for (int i = 0; i != 1000; ++i) CHECK(sums[static_cast<std::size_t>(i)].get() == i + 1);
   }
-  SUBCASE("several threads of a worker call") {
+  SUBCASE("several threads of a worker make calls") {
     std::vector<std::thread> threads;
     std::atomic<int> wrong{0};
     for (int t = 0; t != 4; ++t) {
@@ -224,7 +224,7 @@ void check_calls() {
     for (std::thread& thread : threads) thread.join();
     CHECK(wrong == 0);
   }
-  SUBCASE("tensors and views travel") {
+  SUBCASE("tensors and views are transferred") {
     const auto grid = ferry::arange(24.0).reshape({4, 6});
     for (const auto& sent : {grid, grid.transpose(0, 1), grid.slice(1, 0, 6, 2), ferry::empty({0, 3})}) {
       CHECK(ferry::equal(group[0].template rpc_sync<negated>("worker2", sent), ferry::mul(sent, -1)));
@@ -232,7 +232,9 @@ void check_calls() {
     const auto large = ferry::ones({3'000'000});
     CHECK(ferry::equal(group[0].template rpc_sync<negated>("worker2", large), ferry::mul(large, -1)));
   }
-  SUBCASE("handlers call on") { CHECK(group[0].template rpc_sync<ask>("worker1", std::string("worker2"), 3, 4) == 7); }
+  SUBCASE("handlers make calls") {
+    CHECK(group[0].template rpc_sync<ask>("worker1", std::string("worker2"), 3, 4) == 7);
+  }
   SUBCASE("one-way calls arrive") {
     notes_taken() = 0;
     for (int i = 0; i != 100; ++i) group[0].template notify<take_note>("worker1", 1);
@@ -245,16 +247,16 @@ void check_errors() {
   backend_group<Under> group(3);
   REQUIRE(group.started());
   SUBCASE("an unknown destination") {
-    CHECK(error_of([&] { return group[0].template rpc_sync<add>("nobody", 1, 2); }) == ferry::errc::unknown_worker);
+    CHECK(error_of([&] { return group[0].template rpc_sync<add>("unknown", 1, 2); }) == ferry::errc::unknown_worker);
     CHECK(error_of([&] { return group[0].template rpc_sync<add>(3, 1, 2); }) == ferry::errc::unknown_worker);
     CHECK(error_of([&] { return group[0].template rpc_sync<add>(-1, 1, 2); }) == ferry::errc::unknown_worker);
   }
-  SUBCASE("what a handler throws") {
+  SUBCASE("an exception of a handler") {
     CHECK_THROWS_WITH_AS(group[0].template rpc_sync<refuse>("worker1", std::string("not today")), "not today",
                          std::out_of_range);
     CHECK(group[0].template rpc_sync<add>("worker1", 1, 2) == 3);
   }
-  SUBCASE("a timeout, which the callee and its calls are told of") {
+  SUBCASE("a timeout, which also ends the callee's calls") {
     CHECK(group[0].template rpc_sync<add>("worker1", 1, 2) == 3);  // so that there is a connection
     held() = true;
     const int before = stops_seen();
@@ -299,7 +301,7 @@ template <class Under>
 void check_leaving() {
   backend_group<Under> group(3);
   REQUIRE(group.started());
-  SUBCASE("a graceful shutdown serves until everybody wants to leave") {
+  SUBCASE("a graceful shutdown serves until every worker has called it") {
     std::thread early([&] { group[0].shutdown(); });
     CHECK(group[1].template rpc_sync<add>("worker0", 1, 2) == 3);
     CHECK(group[2].template rpc_sync<ask>("worker0", std::string("worker1"), 3, 4) == 7);
@@ -309,7 +311,7 @@ void check_leaving() {
     early.join();
     second.join();
   }
-  SUBCASE("what was called before a graceful shutdown is done") {
+  SUBCASE("calls made before a graceful shutdown complete") {
     notes_taken() = 0;
     group.each([&](int rank) {
       for (int i = 0; i != 50; ++i) group[rank].template notify<take_note>((rank + 1) % 3, 1);
@@ -317,7 +319,7 @@ void check_leaving() {
     });
     CHECK(notes_taken() == 150);
   }
-  SUBCASE("a graceful shutdown that somebody misses ends at its deadline") {
+  SUBCASE("a graceful shutdown without one worker ends at its deadline") {
     CHECK(error_of([&] {
             group[0].shutdown(true, std::chrono::milliseconds(50));
             return 0;

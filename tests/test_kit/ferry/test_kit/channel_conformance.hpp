@@ -1,7 +1,7 @@
 #pragma once
 
-// Part of the test kit: the suite that every channel passes. For a channel of your own, describe it and run the suite in a
-// test case:
+// Part of the test kit: the suite that every channel must pass. For a channel of your own, describe it and run the
+// suite in a test case:
 //
 //   struct my_channel_under_test {
 //     using tag = my_channel;                                   // channel_traits<my_channel> exists
@@ -11,7 +11,7 @@
 //   };
 //   TEST_CASE("my_channel conforms") { ferry::test_kit::channel_conformance<my_channel_under_test>(); }
 //
-// A channel whose bytes travel in a byte stream is tried between threads and between processes.
+// A channel whose bytes go through a byte stream is tested between threads and between processes.
 
 #include <algorithm>
 #include <array>
@@ -44,12 +44,12 @@
 
 namespace ferry::test_kit {
 
-/// What connections do for the ends of a channel, with its news.
+/// The part of a connection in the work of a channel's ends, with its notifications.
 class channel_kit {
  public:
   channel_kit() : context_(make_channel_context(test_reactor(), [shared = news_] { shared->come(); })) {}
   [[nodiscard]] const channel_context& context() const noexcept { return context_; }
-  /// How often there has been news.
+  /// The number of notifications so far.
   [[nodiscard]] std::uint64_t seen() const { return news_->count(); }
   /// Waits for more than that.
   void wait_beyond(std::uint64_t seen) const { REQUIRE(news_->wait_beyond(seen)); }
@@ -82,12 +82,12 @@ namespace detail {
 inline constexpr std::array<std::int64_t, 7> channel_sizes{
     0, 1, 4096, staging_piece - 1, staging_piece, staging_piece + 1, 6 * staging_piece + 17};
 
-/// On a device, once its stream gets there.
+/// On a device, once its stream has reached this point.
 inline tensor tensor_for_channel(std::uint64_t seed, std::int64_t bytes, device where) {
   const tensor made = make_tensor(seed, bytes);
   return where.is_cpu() ? made : made.to(where);
 }
-/// A stream of its own, behind the current one.
+/// A new stream, ordered behind the current one.
 inline stream stream_behind(device where) {
   const stream on = pool_stream(where);
   on.wait(current_stream(where));
@@ -97,7 +97,7 @@ inline tensor empty_for_channel(std::int64_t bytes, device where, const stream& 
   const stream_guard guard(on);
   return empty({bytes}, dtype::u8, where);
 }
-/// As somebody sees it whose stream waits for `on`.
+/// As seen by a reader whose stream waits for `on`.
 inline bool arrived(const tensor& t, std::uint64_t seed, std::int64_t bytes, const stream& on) {
   if (!t.device().is_cpu()) {
     current_stream(t.device()).wait(on);
@@ -106,8 +106,8 @@ inline bool arrived(const tensor& t, std::uint64_t seed, std::int64_t bytes, con
   return is_tensor(t.device().is_cpu() ? t : t.to(device()), seed, bytes);
 }
 
-/// Gives all that a source has to `write`, which takes some of what it is given, or, with 0, wants to be asked again when there is
-/// news.
+/// Passes all data of a source to `write`, which accepts some of it, or returns 0 to be called again after a
+/// notification.
 template <class Write>
 void drain_source(tensor_source& source, std::size_t bytes, const channel_kit& kit, Write&& write) {
   while (bytes != 0) {
@@ -127,7 +127,7 @@ void drain_source(tensor_source& source, std::size_t bytes, const channel_kit& k
   CHECK(source.fetched() == 0);
 }
 
-/// So many bytes at most, into the sink.
+/// Writes at most this many bytes into the sink.
 inline std::size_t fill_sink(tensor_sink& sink, std::span<const std::byte> bytes) {
   const auto room = sink.room();
   const std::size_t part = std::min({room.size(), bytes.size(), std::size_t{300'000}});
@@ -191,7 +191,7 @@ void check_threads() {
   for (const bool each : right) CHECK(each);
 }
 
-/// What is in use of page-locked memory and of devices.
+/// Page-locked and device memory in use.
 template <class Under>
 std::array<std::uint64_t, 4> in_use() {
   const auto blocks = [](device where) { return where.is_cpu() ? 0 : get_device_memory_stats(where).blocks; };
@@ -201,7 +201,7 @@ std::array<std::uint64_t, 4> in_use() {
   return {blocks(Under::from()), blocks(Under::to()), staging(Under::from()), staging(Under::to())};
 }
 
-// Whoever loses interest in the middle: nothing stays in use, and nothing is used again too early.
+// An end that gives up in the middle: nothing stays in use, and nothing is reused too early.
 template <class Under>
 void check_abandoned() {
   using traits = channel_traits<typename Under::tag>;
@@ -226,7 +226,7 @@ void check_abandoned() {
       }
     }
   }
-  // Others may have had a piece yet when it began; what is left behind here is left by several rounds.
+  // Other tests may have held a piece at the start; a leak of this one accumulates over several rounds.
   const auto no_more_than_before = [&] {
     const auto now = in_use<Under>();
     return std::equal(now.begin(), now.end(), before.begin(), std::less_equal<>());
@@ -248,7 +248,7 @@ inline void write_all(int descriptor, std::span<const std::byte> bytes) {
   }
 }
 
-// The child receives; a pipe with a name is the byte stream.
+// The child receives; a named pipe is the byte stream.
 template <class Under>
 void check_processes(const std::string& role) {
   using traits = channel_traits<typename Under::tag>;

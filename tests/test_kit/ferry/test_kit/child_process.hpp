@@ -1,6 +1,6 @@
 #pragma once
 
-// Runs this test binary again as another process, in a role of its own.
+// Runs this test binary again as another process, in a given role.
 
 #include <algorithm>
 #include <cerrno>
@@ -22,18 +22,18 @@
 
 namespace ferry::test_kit {
 
-/// A variable that the parent gave to this child; fails the test if it is not there.
+/// A variable that the parent passed to this child; fails the test if it is not set.
 inline std::string given(const char* name) {
   const char* value = std::getenv(name);
   REQUIRE_MESSAGE(value != nullptr, name);
   return value ? value : "";
 }
 
-/// A running child; killed and reaped if it is still there at the end.
+/// A running child; killed and reaped if it still runs at the end.
 class child_process {
  public:
   /// Runs the test case `name` of this binary, also one that is skipped otherwise, with `variables` added to the
-  /// environment. Needs a main() that hands its arguments to doctest.
+  /// environment. Needs a main() that passes its arguments to doctest.
   child_process(const std::string& name, const std::map<std::string, std::string>& variables) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe2");
@@ -44,7 +44,7 @@ class child_process {
       if (!variables.contains(entry.substr(0, entry.find('=')))) environment.push_back(entry);
     }
     std::string filter = name;
-    std::replace(filter.begin(), filter.end(), ',', '?');  // doctest takes a comma for the end of the name
+    std::replace(filter.begin(), filter.end(), ',', '?');  // doctest treats a comma as the end of the name
     std::vector<std::string> arguments = {"child", "--no-skip", "--minimal", "--test-case=" + filter};
     posix_spawn_file_actions_t actions;
     ::posix_spawn_file_actions_init(&actions);
@@ -59,7 +59,7 @@ class child_process {
       throw std::system_error(problem, std::generic_category(), "posix_spawn");
     }
   }
-  /// The same with the test case that is running, which asks current_role() what it is to do.
+  /// The same with the test case that is running, which asks current_role() for its role.
   static child_process in_role(const std::string& role, std::map<std::string, std::string> variables) {
     variables["FERRY_TEST_KIT_ROLE"] = role;
     return {doctest::getContextOptions()->currentTest->m_name, variables};
@@ -78,7 +78,7 @@ class child_process {
 
   void kill(int signal) const { ::kill(pid_, signal); }
 
-  /// The next line of what the child says with tell_parent; what there is of it if the child ends.
+  /// The next line that the child sends with tell_parent; an incomplete one if the child ends.
   std::string read_line() {
     std::string line;
     for (char byte = 0;;) {
@@ -99,12 +99,12 @@ class child_process {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
 
-  /// In a child: one line for read_line().
+  /// In a child: sends one line for read_line().
   static void tell_parent(const std::string& text) {
     const std::string line = text + "\n";
     REQUIRE(::write(report_descriptor, line.data(), line.size()) == static_cast<ssize_t>(line.size()));
   }
-  /// In a child started by in_role(): the role. Empty in other processes. A child in a role dies with its parent.
+  /// In a child started by in_role(): the role. Empty in other processes. A child in a role is killed with its parent.
   static std::string current_role() {
     const char* role = std::getenv("FERRY_TEST_KIT_ROLE");
     if (role != nullptr) ::prctl(PR_SET_PDEATHSIG, SIGKILL);

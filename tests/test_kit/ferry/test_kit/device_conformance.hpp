@@ -1,11 +1,11 @@
 #pragma once
 
-// Part of the test kit: the suite that every kind of device passes, over its device_traits and over what ferry makes of
-// them. For a kind of your own:
+// Part of the test kit: the suite that every kind of device must pass, over its device_traits and ferry's types on top
+// of them. For a kind of your own:
 //
 //   TEST_CASE("npu conforms") { ferry::test_kit::device_conformance<npu>(); }
 //
-// It needs one device; a second one is used if it is there.
+// It needs one device; it uses a second one if there is one.
 
 #include <algorithm>
 #include <array>
@@ -13,7 +13,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <ostream>  // for what doctest prints of an errc
+#include <ostream>  // for doctest's printing of an errc
 #include <string>
 #include <thread>
 #include <utility>
@@ -32,14 +32,14 @@ namespace ferry::test_kit {
 
 using byte_vector = std::vector<unsigned char>;
 
-/// Bytes that differ from place to place and from `seed` to `seed`.
+/// Bytes that depend on the index and on `seed`.
 inline byte_vector pattern(std::size_t size, std::size_t seed) {
   byte_vector result(size);
   for (std::size_t i = 0; i != size; ++i) result[i] = static_cast<unsigned char>(i * 31 + seed * 101 + 7);
   return result;
 }
 
-/// Device memory and what to do with it, on one device.
+/// Device memory and operations on it, on one device.
 template <class Tag>
 struct device_under_test {
   using traits = device_traits<Tag>;
@@ -49,7 +49,7 @@ struct device_under_test {
   static void upload(const stream& on, void* to, const byte_vector& bytes) {
     traits::copy(on.device(), to, {}, bytes.data(), bytes.size(), on.device(), handle(on));
   }
-  /// After all that `on` was given.
+  /// After all previous work on `on`.
   static byte_vector download(const stream& on, const void* from, std::size_t size) {
     byte_vector bytes(size);
     traits::copy({}, bytes.data(), on.device(), from, size, on.device(), handle(on));
@@ -137,7 +137,7 @@ void check_stream_order() {
   const device_memory c(on, size);
   side.wait(on);  // the blocks exist in the order of `on`
 
-  SUBCASE("a stream does its work in order") {
+  SUBCASE("a stream executes its work in order") {
     for (unsigned char round = 1; round != 20; ++round) {
       test::fill(on, a.data(), round, size);
       test::copy(on, b.data(), where, a.data(), where, size);
@@ -158,7 +158,7 @@ void check_stream_order() {
       on.wait(side);
     }
   }
-  SUBCASE("a stream waits for all another one was given") {
+  SUBCASE("a stream waits for all work of another one") {
     for (unsigned char round = 1; round != 50; ++round) {
       test::fill(on, a.data(), round, size);
       side.wait(on);
@@ -179,7 +179,7 @@ void check_stream_order() {
       CHECK(test::download(base, b.data(), size) == byte_vector(size, round));
     }
   }
-  SUBCASE("an event that is recorded again still holds those that waited before") {
+  SUBCASE("an event that is recorded again still blocks earlier waits") {
     event mark;
     CHECK(mark.done());
     mark.synchronize();
@@ -201,7 +201,7 @@ void check_stream_order() {
     mark.synchronize();
     CHECK(other.done());
   }
-  SUBCASE("a function of the host is called in the order of the stream") {
+  SUBCASE("a host function is called in stream order") {
     struct seen {
       std::atomic<int> calls = 0;
       std::vector<int> order;
@@ -257,7 +257,7 @@ void check_streams_as_values() {
     CHECK(mark.device() == where);
     CHECK(mark.template native<Tag>() != nullptr);
   }
-  CHECK(pool_stream(where) == streams[0]);  // all were handed out once
+  CHECK(pool_stream(where) == streams[0]);  // all were returned once
 }
 
 template <class Tag>
@@ -313,14 +313,14 @@ void check_two_devices() {
   for (std::size_t round = 0; round != 20; ++round) {
     const byte_vector bytes = pattern(size, round);
     test::upload(here, a.data(), bytes);
-    here.wait(there);  // `b` may be written
+    here.wait(there);  // `b` may be written now
     test::copy(here, b.data(), there.device(), a.data(), here.device(), size);
     there.wait(here);
     CHECK(test::download(there, b.data(), size) == bytes);
   }
 }
 
-/// Blocks that go back while others still use them are not used again before.
+/// Blocks freed while others still use them are not reused before.
 template <class Tag>
 void check_memory_is_used_again_in_order() {
   using test = device_under_test<Tag>;
@@ -375,16 +375,16 @@ void check_devices_from_many_threads() {
   CHECK(wrong == 0);
 }
 
-/// The whole suite. Inside of one TEST_CASE.
+/// The whole suite. Call inside one TEST_CASE.
 template <class Tag>
 void device_conformance() {
   SUBCASE("devices have names and numbers") { check_device_identity<Tag>(); }
-  SUBCASE("memory holds what was written to it") { check_device_memory<Tag>(); }
+  SUBCASE("memory holds the data written to it") { check_device_memory<Tag>(); }
   SUBCASE("streams and events order the work") { check_stream_order<Tag>(); }
-  SUBCASE("streams are values, and their handles go in and out") { check_streams_as_values<Tag>(); }
+  SUBCASE("streams are values, and convert from and to handles") { check_streams_as_values<Tag>(); }
   SUBCASE("threads have current streams and devices of their own") { check_current<Tag>(); }
   SUBCASE("devices exchange memory") { check_two_devices<Tag>(); }
-  SUBCASE("memory is used again in the order of streams") { check_memory_is_used_again_in_order<Tag>(); }
+  SUBCASE("memory is reused in stream order") { check_memory_is_used_again_in_order<Tag>(); }
   SUBCASE("all of it works from many threads at once") { check_devices_from_many_threads<Tag>(); }
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a fault injector does to messages: rules, by kind of message, method, peer and direction. For tests; faulty.hpp makes a
-// backend of it.
+// What a fault injector does to messages: rules, by kind of message, method, peer and direction. For tests; faulty.hpp
+// makes a backend of it.
 
 #include <chrono>
 #include <cstdint>
@@ -15,10 +15,10 @@ namespace ferry::inline v0 {
 /// Kinds of messages, as a set: `message_kinds::reply | message_kinds::exception`.
 enum class message_kinds : std::uint8_t {
   request = 1,    ///< a call
-  one_way = 2,    ///< a call that wants no reply
-  reply = 4,      ///< its value
-  exception = 8,  ///< what the method threw, or why it did not run
-  cancel = 16,    ///< the caller has given up; where the caller is only
+  one_way = 2,    ///< a call without a reply
+  reply = 4,      ///< the value of a call
+  exception = 8,  ///< the exception of the method, or why it did not run
+  cancel = 16,    ///< the caller has given up; at the caller only
   any = 31,
 };
 constexpr message_kinds operator|(message_kinds a, message_kinds b) noexcept {
@@ -28,24 +28,24 @@ constexpr bool overlap(message_kinds a, message_kinds b) noexcept {
   return (static_cast<unsigned>(a) & static_cast<unsigned>(b)) != 0;
 }
 
-/// Where a message is met: at the worker that sends it, or at the one that receives it.
+/// Where a rule applies to a message: at the sender, or at the receiver.
 enum class fault_direction : std::uint8_t { sending = 1, receiving = 2, both = 3 };
 
 enum class fault_action : std::uint8_t {
-  drop,       ///< it never arrives; nobody is told
-  delay,      ///< it goes on after `delay`. Deadlines have begun before that
-  duplicate,  ///< it goes twice; the second reply to a call is dropped
-  reorder,    ///< it goes on after `behind` later messages to the same peer, or after `delay` at the latest
+  drop,       ///< it never arrives, without an error
+  delay,      ///< it is sent on after `delay`. Deadlines have begun before that
+  duplicate,  ///< it is sent twice; the second reply to a call is dropped
+  reorder,    ///< it is sent on after `behind` later messages to the same peer, or after `delay` at the latest
   corrupt,    ///< some bits of its payload are flipped
-  cut,        ///< the peer cannot be reached any more, until fault_injector::heal
-  fail,       ///< of requests and one-way calls where they are sent: errc::injected_failure at once
+  cut,        ///< the peer is unreachable until fault_injector::heal
+  fail,       ///< of requests and one-way calls at the sender: errc::injected_failure at once
 };
 
-/// The first rule of an injector that fits a message, and whose limits and probability let it, decides about it.
+/// The first rule of an injector that matches a message, and whose limits and probability apply, decides about it.
 struct fault_rule {
   fault_action action = fault_action::drop;
   message_kinds kinds = message_kinds::any;
-  /// Of the method that is called: its readable name ("shop::order") or public name; `*` stands for any text. Empty: any.
+  /// Of the called method: its readable name ("shop::order") or public name; `*` matches any text. Empty: any.
   std::string method = {};
   /// The worker at the other end. Empty: any.
   std::string peer = {};
@@ -53,7 +53,7 @@ struct fault_rule {
   std::chrono::nanoseconds delay = std::chrono::milliseconds(100);
   int behind = 1;
   double probability = 1;
-  /// How often it may act in all; 0: without limit.
+  /// How often it may act in total; 0: unlimited.
   std::uint64_t limit = 0;
   /// Not 0: it acts on each distinct message (peer, method and payload) this often, and lets it pass from then on.
   std::uint64_t of_each = 0;
@@ -61,7 +61,7 @@ struct fault_rule {
   friend bool operator==(const fault_rule&, const fault_rule&) = default;
 };
 
-/// What was done so far.
+/// The faults so far.
 struct fault_counters {
   std::uint64_t passed = 0;
   std::uint64_t dropped = 0;
@@ -70,22 +70,22 @@ struct fault_counters {
   std::uint64_t reordered = 0;
   std::uint64_t corrupted = 0;
   std::uint64_t failed = 0;
-  std::uint64_t cut_off = 0;  ///< messages and calls that met a peer that was cut off
+  std::uint64_t cut_off = 0;  ///< messages and calls to or from a peer that was cut off
 };
 
 namespace detail {
 class fault_core;
 }
 
-/// A handle on rules that can be changed while workers run; copies share them. Several workers may share one; what it
-/// decides is then about each at its own end. Decisions are drawn from one seeded generator, so that one thread's
-/// messages meet the same faults in every run. Thread-safe.
+/// A handle on rules that can be changed while workers run; copies share them. Several workers may share one; each
+/// applies it at its own end. Decisions are drawn from one seeded generator, so that one thread's messages get the same
+/// faults in every run. Thread-safe.
 class fault_injector {
  public:
   explicit fault_injector(std::uint64_t seed = 1);
   fault_injector(std::vector<fault_rule> rules, std::uint64_t seed = 1);
 
-  /// Adds a rule behind the others and returns its number. Throws errc::invalid_argument for one that makes no sense.
+  /// Appends a rule and returns its number. Throws errc::invalid_argument for an invalid one.
   std::uint64_t add(const fault_rule& rule);
   /// False if there is none of that number.
   bool remove(std::uint64_t number);
@@ -93,8 +93,8 @@ class fault_injector {
   void clear();
   [[nodiscard]] std::vector<fault_rule> rules() const;
 
-  /// Cuts that worker off from all workers that use this injector: calls under way to it end with peer_lost, new ones with
-  /// connect_failed, and what it sends is not heard.
+  /// Cuts that worker off from all workers that use this injector: calls under way to it end with peer_lost, new ones
+  /// with connect_failed, and its messages are dropped.
   void cut(std::string_view peer);
   void heal(std::string_view peer);
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// faulty<B>: the backend B with a fault injector between it and the calls. For tests of what a program does when messages
-// are lost, late, doubled, out of order or damaged, and when peers cannot be reached.
+// faulty<B>: the backend B with a fault injector between it and the calls. For tests of a program's behaviour when
+// messages are lost, late, duplicated, out of order or corrupted, and when peers are unreachable.
 //
 //   ferry::fault_injector faults;
 //   auto options = ferry::construct_rpc_backend_options<ferry::faulty<ferry::native>>();

@@ -1,6 +1,6 @@
 #pragma once
 
-// Part of the test kit: the suite that every store passes. For a store of your own, describe it and run the suites:
+// Part of the test kit: the suite that every store must pass. For a store of your own, describe it and run the suites:
 //
 //   struct my_fixture final : ferry::test_kit::store_fixture { ... };
 //   TEST_CASE("my_store conforms") { ferry::test_kit::store_conformance<my_fixture>(); }
@@ -16,7 +16,7 @@
 #include <future>
 #include <limits>
 #include <memory>
-#include <ostream>  // for what doctest prints of an errc
+#include <ostream>  // for doctest's printing of an errc
 #include <string>
 #include <thread>
 #include <vector>
@@ -43,7 +43,7 @@ class store_fixture {
   virtual std::string location() = 0;
 };
 
-/// Long enough never to pass in a test that works.
+/// Never expires in a test that works.
 inline constexpr auto plenty = std::chrono::seconds(60);
 
 /// The error that `action` throws; fails the test if it throws none.
@@ -61,7 +61,7 @@ ferry::errc kind_of(Action action, std::string* text = nullptr) {
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// Counts the waits of its thread and lets another thread see that one has begun.
+/// Counts the waits of its thread and lets another thread detect that one has begun.
 class counting_observer final : public ferry::blocking_observer {
  public:
   void before_blocking() override {
@@ -165,7 +165,7 @@ inline void check_store(store_fixture& fixture) {
     a->set("there", "1");
     std::string text;
     const std::vector<std::string> keys = {"there", "names/3", "names/4"};
-    // A server that was not there in time to say which ones cannot name them.
+    // A server that did not answer in time cannot name the missing ones.
     const auto time_out = [&](const auto& wait) {
       do {
         CHECK(kind_of(wait, &text) == ferry::errc::store_timeout);
@@ -200,7 +200,7 @@ inline void check_store(store_fixture& fixture) {
     CHECK(b->add("low", std::numeric_limits<std::int64_t>::min()) == std::numeric_limits<std::int64_t>::min());
   }
 
-  SUBCASE("compare_set returns what the key holds afterwards") {
+  SUBCASE("compare_set returns the value afterwards") {
     CHECK(a->compare_set("token", "", "mine") == "mine");
     CHECK(b->compare_set("token", "", "yours") == "mine");
     CHECK(b->compare_set("token", "wrong", "yours") == "mine");
@@ -283,7 +283,7 @@ inline void check_store(store_fixture& fixture) {
           const std::string key = "race/" + std::to_string(i);
           if (mine->compare_set(key, "", std::to_string(t)) == std::to_string(t)) ++winners;
         }
-        // A barrier, as start-up and shutdown make it.
+        // A barrier, as used by start-up and shutdown.
         mine->add("arrived", 1);
         while (mine->get("arrived", plenty) != std::to_string(threads)) {
           const auto state = mine->wait_change("arrived", ferry::store_change::unknown);
@@ -300,7 +300,7 @@ inline void check_store(store_fixture& fixture) {
 
 namespace detail {
 
-/// Plays a part in another process, on the store there.
+/// Performs a role in another process, on the store there.
 inline void play_store_role(const std::string& role, ferry::store& store) {
   if (role == "meet") {
     const std::string rank = given("FERRY_TEST_KIT_RANK");
@@ -361,15 +361,15 @@ inline void check_store_over_processes(store_fixture& fixture) {
 
 }  // namespace detail
 
-/// Runs everything within one process, as subcases of the current test case.
+/// Runs all single-process tests, as subcases of the current test case.
 template <class Fixture>
 void store_conformance() {
   Fixture fixture;
   check_store(fixture);
 }
 
-/// Runs what takes several processes, as subcases of the current test case, which must do nothing else: it is also run in
-/// the other processes.
+/// Runs the tests that need several processes, as subcases of the current test case, which must do nothing else: it is
+/// also run in the other processes.
 template <class Fixture>
 void store_conformance_over_processes() {
   if (const std::string role = child_process::current_role(); !role.empty()) {

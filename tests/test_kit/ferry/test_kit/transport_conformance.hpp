@@ -1,7 +1,7 @@
 #pragma once
 
-// Part of the test kit: the suite that every transport passes. For a transport of your own, describe it and run the suite
-// in a test case:
+// Part of the test kit: the suite that every transport must pass. For a transport of your own, describe it and run the
+// suite in a test case:
 //
 //   struct my_transport_under_test {
 //     using tag = my_transport;                                        // transport_traits<my_transport> exists
@@ -14,7 +14,7 @@
 
 #include <atomic>
 #include <memory>
-#include <ostream>  // for what doctest prints of an errc
+#include <ostream>  // for doctest's printing of an errc
 #include <string>
 #include <thread>
 #include <vector>
@@ -71,7 +71,7 @@ namespace detail {
 template <class Under>
 void check_handshake() {
   linked_pair<Under> pair(false);
-  SUBCASE("tells each end who the other one is") {
+  SUBCASE("reports the identity of the peer to each end") {
     auto result = connect(*pair.over, pair.address, hello_to("server"), Under::options());
     INFO(failure_of(result).second);
     REQUIRE(result.opened);
@@ -93,18 +93,18 @@ void check_handshake() {
     pair.near_end->start(pair.near_log);
     std::tie(pair.far_end, pair.far_log) = pair.server->accepted();
   }
-  SUBCASE("refuses a worker that is not here, by name") {
-    const auto [kind, text] = failure_of(connect(*pair.over, pair.address, hello_to("nobody")));
+  SUBCASE("refuses an unknown worker, by name") {
+    const auto [kind, text] = failure_of(connect(*pair.over, pair.address, hello_to("unknown")));
     CHECK((kind == ferry::errc::unknown_worker || kind == ferry::errc::handshake_failed));
-    CHECK_MESSAGE(text.find("'nobody'") != text.npos, text);
+    CHECK_MESSAGE(text.find("'unknown'") != text.npos, text);
     CHECK_MESSAGE(text.find(pair.address) != text.npos, text);
   }
   SUBCASE("refuses another group, by name") {
-    const auto [kind, text] = failure_of(connect(*pair.over, pair.address, hello_to("server", "strangers")));
+    const auto [kind, text] = failure_of(connect(*pair.over, pair.address, hello_to("server", "other_group")));
     CHECK((kind == ferry::errc::unknown_worker || kind == ferry::errc::handshake_failed));
     CHECK_MESSAGE(text.find("'strangers'") != text.npos, text);
   }
-  SUBCASE("passes on why the worker refuses") {
+  SUBCASE("reports why the worker refuses") {
     pair.server->on_greeting = [](const ferry::hello& from) {
       ferry::throw_error(ferry::errc::fenced, "worker '" + from.name + "' was declared dead");
     };
@@ -134,7 +134,7 @@ void check_handshake() {
     (void)second->accepted();
     try {
       pair.over->listen("group", "server", "", Under::options(), pair.server);
-      FAIL_CHECK("a second worker of that name was taken");
+      FAIL_CHECK("a second worker of that name was accepted");
     } catch (const ferry::error& error) {
       CHECK(error.kind() == ferry::errc::duplicate_name);
     }
@@ -234,7 +234,7 @@ void check_messages() {
     const auto turned = base.transpose(0, 1);
     const auto stretched = ferry::arange(3).unsqueeze(0).expand({1000, 3});
     pair.near_end->send(make_message(1, 0, {column, turned, stretched}));
-    base.fill_(-1);  // after send() the message is on its way or copied: tensors in flight belong to the sender alone
+    base.fill_(-1);  // after send() the message is under way or copied: tensors in flight belong to the sender alone
     const auto arrived = pair.far_log->take(1);
     REQUIRE(arrived.size() == 1);
     REQUIRE(arrived[0].tensors.size() == 3);
@@ -311,7 +311,7 @@ struct flag_condition final : ferry::drive_condition {
 template <class Under>
 void check_driving() {
   linked_pair<Under> pair(false);
-  SUBCASE("a thread that drives gets its answers") {
+  SUBCASE("a driving thread gets its answers") {
     pair.server->prepare = [](recorder& log) {
       log.forget_messages();
       log.on_arrival = [](ferry::connection& from, ferry::inbound_message& message) {
@@ -330,13 +330,13 @@ void check_driving() {
     for (std::uint64_t i = 1; i <= 2000; ++i) {
       got.flag = false;
       pair.near_end->send(make_message(i, 64));
-      // Where driving is not possible, or somebody else reads, the answer comes all the same.
+      // If driving is not possible, or another thread reads, the answer arrives all the same.
       if (!pair.near_end->drive(got, ferry::deadline::after(patience))) REQUIRE(pair.near_log->wait_for_count(i));
       if (!got.done()) REQUIRE(pair.near_log->wait_for_count(i));
       REQUIRE(answered == i);
     }
   }
-  SUBCASE("driving ends when it is interrupted, when time is up and when the connection ends") {
+  SUBCASE("driving ends when it is interrupted, at the deadline and when the connection ends") {
     pair.connect_now();
     flag_condition never;
     (void)pair.near_end->drive(never, ferry::deadline::after(std::chrono::milliseconds(1)));
@@ -376,10 +376,10 @@ void check_closing() {
     CHECK(own_log.reason() == "shutting_down: enough");
     CHECK_MESSAGE(other_log.reason().find("connection_lost") == 0, other_log.reason());
   };
-  SUBCASE("by the connecting end is told once to both, after what was sent before") {
+  SUBCASE("by the connecting end is reported once to both, after what was sent before") {
     close_after_sending(*pair.near_end, *pair.near_log, *pair.far_log);
   }
-  SUBCASE("by the accepting end is told once to both, after what was sent before") {
+  SUBCASE("by the accepting end is reported once to both, after what was sent before") {
     close_after_sending(*pair.far_end, *pair.far_log, *pair.near_log);
   }
   SUBCASE("makes later sends harmless") {
@@ -409,7 +409,7 @@ void check_closing() {
     stop = true;
     for (auto& thread : threads) thread.join();
   }
-  SUBCASE("with much still queued for a peer that is slow") {
+  SUBCASE("with much still queued for a slow peer") {
     std::promise<void> let_go;
     auto wait = let_go.get_future().share();
     std::atomic<bool> first{true};
@@ -437,7 +437,7 @@ void check_closing() {
   }
   SUBCASE("from inside a delivery") {
     pair.far_log->on_arrival = [](ferry::connection& from, ferry::inbound_message&) {
-      from.close(ferry::make_error(ferry::errc::protocol_error, "I do not like that"));
+      from.close(ferry::make_error(ferry::errc::protocol_error, "not acceptable"));
     };
     for (std::uint64_t i = 0; i < 10; ++i) pair.near_end->send(make_message(i, 10));
     both_ended();
@@ -446,7 +446,7 @@ void check_closing() {
 
 template <class Under>
 void check_ownership() {
-  SUBCASE("the receiver is let go once it has been told of the end") {
+  SUBCASE("the receiver is released after on_closed") {
     std::weak_ptr<recorder> near_log, far_log;
     {
       linked_pair<Under> pair;
@@ -459,7 +459,7 @@ void check_ownership() {
     CHECK(near_log.expired());
     CHECK(far_log.expired());
   }
-  SUBCASE("a receiver that owns its connection goes, with the connection, once it has been told of the end") {
+  SUBCASE("a receiver that owns its connection is destroyed, with the connection, after on_closed") {
     struct owner : recorder {
       std::shared_ptr<ferry::connection> own;
     };
@@ -494,7 +494,7 @@ void check_ownership() {
     CHECK(pair.far_log->wait_closed());
     CHECK(pair.far_log->count() <= 1);
   }
-  SUBCASE("connections open and close in great number") {
+  SUBCASE("many connections open and close") {
     linked_pair<Under> pair(false);
     pair.server->prepare = [](recorder& log) { log.forget_messages(); };
     constexpr std::size_t count = 200;
@@ -564,7 +564,7 @@ void check_processes() {
     result.opened->close(ferry::make_error(ferry::errc::shutting_down, "bye"));
     CHECK(child.wait() == 0);
   }
-  SUBCASE("that are killed are noticed") {
+  SUBCASE("that are killed are detected") {
     result.opened->send(make_message(1, 10));
     CHECK(log->wait_for_count(1));
     child.kill(SIGKILL);
@@ -595,7 +595,7 @@ void transport_conformance() {
   SUBCASE("ownership") { detail::check_ownership<Under>(); }
   if constexpr (detail::bounds_flow<Under>()) {
     SUBCASE("pausing") { detail::check_pausing<linked_pair<Under>>(); }
-    SUBCASE("what is unwritten") { detail::check_unwritten<linked_pair<Under>>(); }
+    SUBCASE("unwritten bytes") { detail::check_unwritten<linked_pair<Under>>(); }
   } else {
     SUBCASE("no pausing") { detail::check_without_flow<linked_pair<Under>>(); }
   }

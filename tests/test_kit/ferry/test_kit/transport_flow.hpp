@@ -1,7 +1,7 @@
 #pragma once
 
-// Part of the test kit: what a connection does whose receiver wants nothing more for now, and what it tells of the messages that
-// are not written. transport_conformance() runs it.
+// Part of the test kit: connections whose receiver has paused, and what a connection reports about messages that are
+// not written. transport_conformance() runs it.
 
 #include <atomic>
 #include <chrono>
@@ -16,7 +16,7 @@
 
 namespace ferry::test_kit::detail {
 
-/// Until `condition` holds; false after a long time.
+/// Waits until `condition` holds; false after a long time.
 template <class Condition>
 bool comes_true(Condition condition) {
   const auto until = std::chrono::steady_clock::now() + patience;
@@ -30,12 +30,12 @@ bool comes_true(Condition condition) {
 template <class Pair>
 void check_pausing() {
   Pair pair;
-  // Something that comes after anything that the far end could have been given by now.
+  // A message that arrives after anything that the far end could have been given so far.
   const auto round_trip = [&](std::uint64_t id) {
     pair.far_end->send(make_message(id, 10));
     REQUIRE(pair.near_log->wait_for_count(id + 1));
   };
-  SUBCASE("a receiver that has paused is given nothing more until it goes on") {
+  SUBCASE("a paused receiver gets nothing more until it resumes") {
     pair.far_log->on_arrival = [](ferry::connection& from, ferry::inbound_message& message) {
       if (message.header.call_id == 0) from.pause_reading();
     };
@@ -48,7 +48,7 @@ void check_pausing() {
     REQUIRE(arrived.size() == 100);
     for (std::uint64_t i = 0; i < 100; ++i) CHECK(is_message(arrived[i], i, i));
   }
-  SUBCASE("it may pause at each message, and go on from any thread") {
+  SUBCASE("it may pause at each message, and resume from any thread") {
     constexpr std::uint64_t count = 500;
     pair.far_log->on_arrival = [](ferry::connection& from, ferry::inbound_message&) { from.pause_reading(); };
     std::thread sender([&] {
@@ -67,8 +67,8 @@ void check_pausing() {
     for (std::uint64_t i = 0; i < count; ++i) wrong += is_message(arrived[i], i, i * 100) ? 0 : 1;
     CHECK(wrong == 0);
   }
-  SUBCASE("a receiver that takes long at what it went on with is given what comes afterwards") {
-    // For the thread that reads may have been one that sleeps on this connection alone, with nobody else watching it.
+  SUBCASE("a receiver that is slow with the message it resumed with gets the later ones") {
+    // The reading thread may have been one that waits on this connection alone, with no other thread watching it.
     enum : std::uint64_t { pauses, takes_long, comes_afterwards, kinds };
     pair.far_log->on_arrival = [](ferry::connection& from, ferry::inbound_message& message) {
       if (message.header.call_id % kinds == pauses) from.pause_reading();
@@ -84,7 +84,7 @@ void check_pausing() {
       REQUIRE(pair.far_log->wait_for_count(round * kinds + 3));
     }
   }
-  SUBCASE("it may go on before it has returned, or without having paused") {
+  SUBCASE("it may resume before it has returned, or without having paused") {
     pair.far_log->on_arrival = [](ferry::connection& from, ferry::inbound_message& message) {
       if (message.header.call_id % 2 == 0) from.pause_reading();
       from.resume_reading();
@@ -92,7 +92,7 @@ void check_pausing() {
     for (std::uint64_t i = 0; i < 100; ++i) pair.near_end->send(make_message(i, 10));
     CHECK(pair.far_log->wait_for_count(100));
   }
-  SUBCASE("what comes with a tensor waits whole") {
+  SUBCASE("a message with a tensor waits as a whole") {
     pair.far_log->on_arrival = [](ferry::connection& from, ferry::inbound_message& message) {
       if (message.header.call_id == 0) from.pause_reading();
     };
@@ -106,7 +106,7 @@ void check_pausing() {
     REQUIRE(arrived.size() == 2);
     CHECK(is_tensor(arrived[1].tensors.at(0), 1, 3 << 20));
   }
-  SUBCASE("the end of the connection is noticed once it goes on, after what came before it") {
+  SUBCASE("the end of the connection is reported once it resumes, after the messages before it") {
     pair.far_log->on_arrival = [](ferry::connection& from, ferry::inbound_message& message) {
       if (message.header.call_id == 0) from.pause_reading();
     };
@@ -118,7 +118,7 @@ void check_pausing() {
     CHECK(pair.far_log->count() == 3);
     CHECK(pair.far_log->times_closed() == 1);
   }
-  SUBCASE("who has paused may close") {
+  SUBCASE("a paused receiver may close") {
     pair.far_log->on_arrival = [](ferry::connection& from, ferry::inbound_message&) { from.pause_reading(); };
     for (std::uint64_t i = 0; i < 3; ++i) pair.near_end->send(make_message(i, 10));
     REQUIRE(pair.far_log->wait_for_count(1));
@@ -135,7 +135,7 @@ void check_unwritten() {
   constexpr std::size_t size = 1U << 20U;
   constexpr std::uint64_t most = count * (size + 4096);
   Pair pair;
-  // Shared with the callbacks, which may still run when this has returned.
+  // Shared with the callbacks, which may still run after this function has returned.
   const auto hold = std::make_shared<std::atomic<bool>>(true);
   pair.far_log->on_arrival = [hold](ferry::connection& from, ferry::inbound_message&) {
     if (*hold) from.pause_reading();
@@ -152,15 +152,15 @@ void check_unwritten() {
   const auto written = [&] { return pair.near_end->unwritten_bytes() == 0; };
   CHECK(pair.near_end->unwritten_bytes() == 0);
   CHECK_FALSE(pair.near_end->tell_when_written(0));
-  SUBCASE("what a peer does not read is counted, and not twice") {
+  SUBCASE("bytes that a peer does not read are counted, and not twice") {
     send_all();
-    CHECK(pair.near_end->unwritten_bytes() > most / 2);  // the system may hold some
+    CHECK(pair.near_end->unwritten_bytes() > most / 2);  // the system may buffer some
     CHECK(pair.near_end->unwritten_bytes() <= most);
     CHECK(pair.far_end->unwritten_bytes() == 0);
     go_on();
     CHECK(pair.far_log->wait_for_count(count));
     CHECK(comes_true(written));
-    CHECK(pair.near_log->times_written() == 0);  // nobody asked
+    CHECK(pair.near_log->times_written() == 0);  // no notification was requested
   }
   SUBCASE("tensors are counted, too") {
     pair.near_end->send(make_message(0, 10));
@@ -172,7 +172,7 @@ void check_unwritten() {
     CHECK(pair.far_log->wait_for_count(count));
     CHECK(comes_true(written));
   }
-  SUBCASE("who asks is told once, when no more is left than it asked for") {
+  SUBCASE("a request is answered once, when no more is left than it asked for") {
     const auto left = std::make_shared<std::atomic<std::uint64_t>>(~std::uint64_t{0});
     pair.near_log->on_room = [left](ferry::connection& which) { *left = which.unwritten_bytes(); };
     send_all();
@@ -186,7 +186,7 @@ void check_unwritten() {
     CHECK_FALSE(pair.near_end->tell_when_written(0));
     CHECK(pair.near_log->times_written() == 1);
   }
-  SUBCASE("who asks again is told of the last question alone, and may ask when it is told") {
+  SUBCASE("of repeated requests only the last one is answered, and the callback may make a new one") {
     const auto asked_again = std::make_shared<std::atomic<int>>(0);
     const auto first_left = std::make_shared<std::atomic<std::uint64_t>>(~std::uint64_t{0});
     pair.near_log->on_room = [asked_again, first_left](ferry::connection& which) {
@@ -203,7 +203,7 @@ void check_unwritten() {
     CHECK(*first_left <= most / 4);
     CHECK(comes_true(written));
   }
-  SUBCASE("nothing is unwritten at the end of a connection, and nobody is told") {
+  SUBCASE("nothing is unwritten at the end of a connection, and nothing is reported") {
     send_all();
     CHECK(pair.near_end->tell_when_written(0));
     pair.near_end->close(ferry::make_error(ferry::errc::shutting_down, "bye"));
@@ -215,7 +215,7 @@ void check_unwritten() {
   }
 }
 
-/// Of a transport that leaves these functions as they are: they promise nothing, and do no harm.
+/// For a transport with the default implementations: they promise nothing, and do no harm.
 template <class Pair>
 void check_without_flow() {
   Pair pair;

@@ -1,6 +1,7 @@
 #pragma once
 
-// Part of the test kit. What tests of transports need: workers that accept, receivers that record, messages that can be recognised.
+// Part of the test kit. Helpers for tests of transports: workers that accept, receivers that record, recognisable
+// messages.
 
 #include <chrono>
 #include <condition_variable>
@@ -22,19 +23,19 @@
 
 namespace ferry::test_kit {
 
-/// Nothing in these tests takes that long; waiting for it means failure.
+/// No wait in these tests takes that long; an expiry is a failure.
 inline constexpr std::chrono::seconds patience{60};
 
 /// The reactor that the tests run on.
 inline std::shared_ptr<ferry::reactor> test_reactor() { return ferry::shared_reactor(); }
 
-/// Waits until `condition` holds, which other threads bring about under `mutex` and report through `news`.
+/// Waits until `condition` holds, which other threads change under `mutex` and report through `news`.
 template <class Condition>
 bool wait_for(std::unique_lock<std::mutex>& lock, std::condition_variable& news, Condition condition) {
   return news.wait_for(lock, patience, condition);
 }
 
-/// Records what a connection delivers, or hands it to `on_arrival`.
+/// Records what a connection delivers, or passes it to `on_arrival`.
 class recorder : public ferry::connection_receiver {
  public:
   std::function<void(ferry::connection&, ferry::inbound_message&)> on_arrival;
@@ -62,7 +63,7 @@ class recorder : public ferry::connection_receiver {
   }
   [[nodiscard]] std::size_t expected_messages() const noexcept override { return 1; }
 
-  /// Only count messages.
+  /// Only counts messages from now on.
   void forget_messages() { keep_ = false; }
   /// All messages so far, once there are `count`; fewer after a long time.
   std::vector<ferry::inbound_message> take(std::size_t count) {
@@ -118,7 +119,7 @@ class recorder : public ferry::connection_receiver {
   bool keep_ = true;
 };
 
-/// A worker that takes every connection and records what comes.
+/// A worker that accepts every connection and records its messages.
 class accepting_worker : public ferry::connection_acceptor {
  public:
   explicit accepting_worker(std::string name) : name_(std::move(name)) {}
@@ -143,7 +144,8 @@ class accepting_worker : public ferry::connection_acceptor {
   /// The connection accepted as the `index`-th.
   link accepted(std::size_t index = 0) {
     std::unique_lock lock(mutex_);
-    if (!wait_for(lock, news_, [&] { return links_.size() > index; })) throw std::runtime_error("nobody connected");
+    if (!wait_for(lock, news_, [&] { return links_.size() > index; }))
+      throw std::runtime_error("no connection was accepted");
     return links_[index];
   }
   std::size_t accepted_count() {
@@ -165,7 +167,7 @@ class accepting_worker : public ferry::connection_acceptor {
   std::vector<ferry::hello> greetings_;
 };
 
-/// Connects and waits for the outcome.
+/// Connects and waits for the result.
 inline ferry::connect_result connect(ferry::transport& over, const std::string& address, const ferry::hello& self,
                                      const ferry::transport_options& options = {},
                                      ferry::deadline until = ferry::deadline::after(patience)) {
@@ -216,7 +218,7 @@ inline ferry::outgoing_message make_message(std::uint64_t id, std::size_t payloa
   return message;
 }
 
-/// Whether `message` is what make_message(id, payload_bytes) made.
+/// Whether `message` equals the result of make_message(id, payload_bytes).
 inline bool is_message(const ferry::inbound_message& message, std::uint64_t id, std::size_t payload_bytes) {
   if (message.header.call_id != id || message.header.method != id * 3 || message.payload.size() != payload_bytes)
     return false;
@@ -226,7 +228,7 @@ inline bool is_message(const ferry::inbound_message& message, std::uint64_t id, 
   return true;
 }
 
-/// A u8 tensor of `count` elements that tells its `seed`.
+/// A u8 tensor of `count` elements that encodes its `seed`.
 inline ferry::tensor make_tensor(std::uint64_t seed, std::int64_t count) {
   auto result = ferry::empty({count}, ferry::dtype::u8);
   auto* at = static_cast<std::byte*>(result.data());
