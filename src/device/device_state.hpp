@@ -24,7 +24,7 @@ struct device_state {
   std::mutex mutex;
   std::vector<void*> streams;
   std::size_t next_stream = 0;
-  std::vector<void*> events;       // that nobody has
+  std::vector<void*> events;       // not in use
   void* reclaim_stream = nullptr;  // on which memory is freed that several streams used
 
   struct staging_block {
@@ -33,7 +33,7 @@ struct device_state {
     event free_after;
   };
   std::mutex staging_mutex;            // taken before `mutex`
-  std::vector<staging_block> staging;  // that nobody has, though a copy may still be under way
+  std::vector<staging_block> staging;  // not in use, though a copy may still be under way
   std::size_t staging_in_use = 0;
 
   std::atomic<std::uint64_t> blocks{0};

@@ -27,7 +27,7 @@ void stream::wait(const event& mark) const {
   if (mark.where_.kind == where_.kind) {
     detail::state_of(where_).operations->wait_event(where_, handle_, mark.handle_);
   } else if (where_.is_cpu()) {
-    mark.synchronize();  // the CPU has nobody else who could wait
+    mark.synchronize();  // on the CPU only this thread can wait
   } else {
     throw_error(errc::bad_device,
                 fmt::format("a stream of {} cannot wait for an event of {}: they are of different kinds",

@@ -185,7 +185,7 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
       return refuse(std::move(result));
     }
     set_state& set = sets_[arrival.members];
-    // Whoever counts on from another life of this worker is not known here.
+    // A member that continues a count of another incarnation of this worker is unknown here.
     where.round = set.known.insert(from).second || !arrival.counts ? next_for(set, from) : arrival.round;
     if (is_over(set, where.round)) {
       result.error = static_cast<std::uint32_t>(errc::group_mismatch);

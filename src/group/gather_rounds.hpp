@@ -52,7 +52,7 @@ class gather_rounds : public std::enable_shared_from_this<gather_rounds> {
   [[nodiscard]] std::vector<std::string> gone_names() const;
 
  private:
-  // Which member of which round. Whoever holds one may find that the round has ended.
+  // Which member of which round. The round may have ended when its holder looks it up.
   struct place {
     std::weak_ptr<gather_rounds> rounds;
     member_set set;
@@ -96,7 +96,7 @@ class gather_rounds : public std::enable_shared_from_this<gather_rounds> {
   void on_joined(const worker_info& who) noexcept;
   /// Of those that `round` waits for one that is gone; empty: none. With the mutex held.
   [[nodiscard]] std::string gone_of(const member_set& set, const round_state& round, const ferry::agent& group) const;
-  /// Nobody of that id is missed any more. With the mutex held.
+  /// No round waits for that id any more. With the mutex held.
   void forget_gone(worker_id id) noexcept;
 
   static bool is_over(const set_state& set, std::uint64_t round);
@@ -108,14 +108,14 @@ class gather_rounds : public std::enable_shared_from_this<gather_rounds> {
   void forget_if_idle(const member_set& set);
   /// Ends the round that `where` waits in, because its time is over or it is gone.
   void give_up(const place& where, bool timed_out) noexcept;
-  /// Ends the rounds of the set in which somebody's time is over, before the timer tells.
+  /// Ends the rounds of the set in which a member's deadline has passed, before the timer fires.
   void end_late_rounds(const gather_arrival& arrival);
   /// Answers all who wait, the one that collects last. Without the mutex.
   static void answer(round_state ended, const std::string& collecting, gather_result result);
 
   mutable std::mutex mutex_;
   std::map<member_set, set_state> sets_;
-  // Those that left or died, at most one for each id: whoever takes the id or the name makes the predecessor be forgotten.
+  // Members that left or died, at most one for each id: a successor with the id or the name erases the entry.
   struct gone_worker {
     worker_id id;
     std::string what;

@@ -1,6 +1,6 @@
 #pragma once
 
-// When the tensors of a message may be read: marks in the streams of whoever sends it.
+// When the tensors of a message may be read: marks in the streams of the sender.
 
 #include <memory>
 #include <span>

@@ -1,6 +1,6 @@
 #pragma once
 
-// When the tensors of a message have been read: marks behind the copies that were made of them, for whoever sent it.
+// When the tensors of a message have been read: marks behind the copies that were made of them, for the sender.
 
 #include <memory>
 #include <mutex>

@@ -63,7 +63,7 @@
 namespace ferry::inline v0 {
 namespace detail::asio_adapter {
 
-/// A result that somebody on an execution context waits for.
+/// A result that a coroutine on an execution context waits for.
 class waiting {
  public:
   virtual ~waiting() = default;
@@ -203,7 +203,7 @@ class completion {
  private:
   Handler handler_;
   ref_ptr<future_state<T>> state_;
-  bool sole_;  // nobody else has the future: its value may be moved out
+  bool sole_;  // the only handle of the future: its value may be moved out
 };
 
 /// A handler that waits for a future. Kept alive by the future until it is complete.

@@ -65,7 +65,7 @@ class byte_buffer {
   std::size_t capacity_ = 0;
 };
 
-/// Owner of a malloc-like block shared by several readers: received bytes live in one as long as somebody refers to them.
+/// Owner of a malloc-like block shared by several readers: received bytes live in one as long as a reader refers to them.
 /// Copies are cheap (one atomic increment) and may be used from several threads; the bytes are not synchronised.
 class shared_block {
  public:

@@ -6,14 +6,14 @@
 
 namespace ferry::inline v0 {
 
-/// A unit of work that belongs to an intrusive queue. Owned by whoever queues it until run() is called, which frees or
+/// A unit of work that belongs to an intrusive queue. Owned by the queue that it is in until run() is called, which frees or
 /// reuses it. run() must not throw.
 struct work {
   work* next = nullptr;
   void (*run)(work* self) noexcept = nullptr;
 };
 
-/// Threads that run work. Owned by shared_ptr: whoever may post later keeps it alive.
+/// Threads that run work. Owned by shared_ptr: a thread that may post later keeps it alive.
 class executor {
  public:
   virtual ~executor() = default;
@@ -22,14 +22,14 @@ class executor {
   virtual void post(work* item) noexcept = 0;
 };
 
-/// Something that runs for somebody who may lose interest. Counts its references.
+/// Something that runs for a requester that may cancel it. Counts its references.
 class stoppable {
  public:
   virtual void add_reference() noexcept = 0;
   virtual void drop_reference() noexcept = 0;
   /// Marks it as no longer wanted; runs no user code.
   virtual void mark_stopped() noexcept = 0;
-  /// Marks it, and tells whoever asked to be told: may run user code.
+  /// Marks it, and runs the registered stop callbacks, which may be user code.
   virtual void request_stop() noexcept = 0;
 
  protected:

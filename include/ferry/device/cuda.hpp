@@ -43,7 +43,7 @@ struct device_traits<cuda> {
   static void restore_current(int former) noexcept;
 
   /// From a pool of each device that keeps what it once had. What is freed is used again in the order of the streams, and
-  /// nobody waits.
+  /// no thread waits.
   static void* allocate(device where, std::size_t bytes, stream_handle stream);
   static void deallocate(device where, void* memory, std::size_t bytes, stream_handle stream) noexcept;
 

@@ -27,7 +27,7 @@ class device_guard {
   int former_ = 0;
 };
 
-/// The calling thread's current stream of a device; the default stream if nobody said otherwise. Throws errc::bad_device.
+/// The calling thread's current stream of a device; the default stream unless another one was set. Throws errc::bad_device.
 [[nodiscard]] stream current_stream(device where);
 
 /// Makes a stream the calling thread's current one of its device; returns the former one. Throws errc::bad_device, and

@@ -37,7 +37,7 @@ class stream {
   /// The CPU's: all it is given is done at once.
   stream() noexcept = default;
 
-  /// A stream that somebody else made on device number `index`, of the kind's own type: from_native<cuda>(handle, 1). It
+  /// A foreign stream on device number `index`, of the kind's own type: from_native<cuda>(handle, 1). It
   /// must exist as long as it is used here, and as long as a tensor made under it does. A null pointer in a variable of
   /// that type means the default stream, as it does to CUDA.
   template <class Tag>
@@ -94,7 +94,7 @@ inline stream stream_of(device where, void* handle) noexcept { return {where, ha
 
 /// A mark in the work of a stream: made once, or recorded again and again. Its handle comes from a pool of the process
 /// and returns there; nothing waits for the work. Not thread-safe, except that several threads may ask it and have streams
-/// wait for it while nobody records it.
+/// wait for it while no thread records it.
 class event {
  public:
   /// Marks nothing: it is done, and to wait for it is not to wait.
@@ -107,7 +107,7 @@ class event {
   }
   ~event();
 
-  /// Takes over an event that somebody else made on device number `index`: from_native<cuda>(handle, 1).
+  /// Takes over a foreign event on device number `index`: from_native<cuda>(handle, 1).
   template <class Tag>
   static event from_native(typename device_traits<Tag>::event_handle handle, int index) {
     event result;

@@ -42,7 +42,7 @@ struct call_facts {
 enum class call_mode : std::uint8_t {
   waiting,  ///< the thread that makes it waits for it
   later,    ///< a future, or the reference to what it makes
-  nobody,   ///< one-way
+  one_way,  ///< no reply
 };
 
 /// A call being made: destination, method and options resolved, message begun. Not thread-safe.
@@ -308,7 +308,7 @@ auto call_async(std::shared_ptr<worker_core> worker, const to& destination, cons
 
 template <auto F, class... A>
 void call_one_way(std::shared_ptr<worker_core> worker, const to& destination, const A&... args) {
-  outgoing_call call(std::move(worker), destination, usable_method<F>(), call_mode::nobody);
+  outgoing_call call(std::move(worker), destination, usable_method<F>(), call_mode::one_way);
   finish_one_way<F, method_flavour::call>(call, args...);
 }
 

@@ -127,7 +127,7 @@ struct gather_tuple {
 
 /// The values of `inputs`, in their order, once all are there; future<void> for futures of void. Fails with the first
 /// error at once, without waiting for the rest. Throws errc::no_state when an input is empty. Values are moved out of
-/// inputs that nobody else holds, else copied. Cancelling the result leaves the inputs alone.
+/// inputs without another handle, else copied. Cancelling the result leaves the inputs alone.
 template <class T>
 auto when_all(std::vector<future<T>> inputs) {
   using result = std::conditional_t<std::is_void_v<T>, void, std::vector<detail::element_t<T>>>;

@@ -52,7 +52,7 @@ class context_ptr {
  public:
   context_ptr() noexcept = default;
   explicit context_ptr(call_context* adopted) noexcept : context_(adopted) {}
-  /// A further owner of a context that somebody else keeps alive.
+  /// A further owner of a context that already has one.
   static context_ptr share(call_context* context) noexcept;
   context_ptr(const context_ptr& other) noexcept;
   context_ptr(context_ptr&& other) noexcept : context_(std::exchange(other.context_, nullptr)) {}
@@ -105,7 +105,7 @@ class call_context : public stoppable {
   /// A thread that works in this context begins (1) or ends (-1) a wait in ferry.
   virtual void count_wait(int change) noexcept { (void)change; }
   /// A thread that works in this context has got the object itself: what it is about to queue on devices is work on the object,
-  /// which its streams wait for. False: nobody will say when that is over. Throws errc::device_failure.
+  /// which its streams wait for. False: its end is not reported. Throws errc::device_failure.
   virtual bool uses_object(detail::owned_object& object) {
     (void)object;
     return false;

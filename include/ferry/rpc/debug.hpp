@@ -55,7 +55,7 @@ struct served_call_info {
 };
 std::string to_string(const served_call_info& call);
 
-/// A figure that somebody adds to worker::debug_info().
+/// A figure that a library or program adds to worker::debug_info().
 struct debug_figure {
   std::string name;  ///< "my_cache.entries"
   /// Called on the thread that asks, by several at once. What it throws takes the place of the value.

@@ -122,7 +122,7 @@ class future {
     if constexpr (!std::is_void_v<T>) return detail::future_state<T>::consume(std::move(state));
   }
   /// The value in place, without blocking, and without a stream waiting for it; throws the error, or errc::no_state
-  /// when not complete. Lives as long as a handle does, and nobody moves it out.
+  /// when not complete. Lives as long as a handle does, and is never moved out.
   const detail::stored_t<T>& value() const {
     if (!state("value").ready()) detail::throw_not_ready();
     state_->throw_if_failed();
@@ -159,9 +159,9 @@ class future {
                   "value T (with no argument for future<void>)");
     if constexpr (detail::future_callback<function, T>) {
       static_assert(!is_task_v<typename detail::callback_result<function, T>::type>,
-                    "add_done_callback(callback): a ferry::task that nobody starts does nothing; use then(callback)");
+                    "add_done_callback(callback): a ferry::task that is not started does nothing; use then(callback)");
       static_assert(!is_future_v<typename detail::callback_result<function, T>::type>,
-                    "add_done_callback(callback): nobody would wait for the future it returns; use then(callback)");
+                    "add_done_callback(callback): the future it returns would be dropped; use then(callback)");
       state("add_done_callback");
       if (detail::is_null_callback(callback)) detail::throw_null_callback("add_done_callback");
       detail::done_node<T, function>::attach_to(state_, std::forward<F>(callback));

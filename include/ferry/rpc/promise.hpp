@@ -17,7 +17,7 @@ inline void completed_late(future_state_base& state) {
 }  // namespace detail
 
 /// Completes its future exactly once. Destroyed (or assigned to) before that, the future fails with
-/// errc::promise_broken. The completing members may be called from several threads at once: one wins. Whoever sees the
+/// errc::promise_broken. The completing members may be called from several threads at once: one wins. A thread that sees the
 /// future complete may destroy the promise, even if the call that completed it has not returned yet. Not copyable.
 /// Every member throws errc::no_state on a promise that was moved from.
 ///

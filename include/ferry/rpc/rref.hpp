@@ -191,7 +191,7 @@ class rref : public detail::reference_base {
   }
   template <auto F, class... A>
   void notify(const call_options& options, const A&... args) const {
-    auto call = begin<F, detail::method_flavour::object_call>(options, detail::call_mode::nobody);
+    auto call = begin<F, detail::method_flavour::object_call>(options, detail::call_mode::one_way);
     detail::finish_one_way<F, detail::method_flavour::object_call>(call, args...);
   }
   /// The result stays at the owner, as a new object: chains of calls need no round trip between their steps.

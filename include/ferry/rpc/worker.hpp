@@ -55,7 +55,7 @@ class worker {
   /// observers of on_peer_lost do.
   void on_member_event(std::function<void(const member_event& event)> observer) const;
   /// Blocks until the group has a worker of that name. `limit`: unset for the default of calls; in a handler its
-  /// deadline bounds it, too. Throws errc::rpc_timeout; in a static group, where nobody can come any more,
+  /// deadline bounds it, too. Throws errc::rpc_timeout; in a static group, which no worker can join later,
   /// errc::unknown_worker at once.
   worker_info wait_for_worker(std::string_view name, timeout limit = {}) const;  // NOLINT(modernize-use-nodiscard)
   /// What that worker gave as worker_config::metadata. Throws errc::unknown_worker.
@@ -142,7 +142,7 @@ class worker {
   ///
   /// In a handler, which cannot be waited for, it returns at once: serve_forever(), now or later, does the rest.
   void leave(timeout limit = {});
-  /// Serves the calls of others until somebody calls leave(), on another thread or in a handler, and, in a static group, until
+  /// Serves the calls of others until leave() is called, on another thread or in a handler, and, in a static group, until
   /// every other worker has shut down, left or died. Then this worker has ended. Throws errc::fenced if the group has declared
   /// it dead, and what leave() and shutdown() throw.
   void serve_forever();
@@ -301,7 +301,7 @@ void leave(timeout limit = {});
 void serve_forever();
 worker_info wait_for_worker(std::string_view name, timeout limit = {});  // NOLINT(modernize-use-nodiscard)
 
-/// What a handler knows of the call that it serves. On other threads: a call that nobody made, never stopped.
+/// What a handler knows of the call that it serves. On other threads: a call without a caller, never stopped.
 class call_view {
  public:
   explicit call_view(context_ptr context) noexcept : context_(std::move(context)) {}

@@ -110,7 +110,7 @@ template <dlpack::managed M>
   }
 }
 
-/// The same for a tensor that somebody owns: given back also if this throws.
+/// The same for a tensor with an owner: given back also if this throws.
 template <dlpack::managed M>
 [[nodiscard]] tensor from_dlpack(dlpack::owned<M> managed, dlpack::if_read_only policy = dlpack::if_read_only::refuse) {
   tensor result = from_dlpack(managed.get(), policy);

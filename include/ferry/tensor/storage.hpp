@@ -51,7 +51,7 @@ class storage {
   /// device with streams it is usable, and given back, in the order of the calling thread's current stream.
   /// Throws errc::out_of_memory, errc::bad_device, errc::device_failure.
   static storage allocate(std::size_t bytes, ferry::device where = {});
-  /// Memory that somebody else made. It must stay valid as long as the storage refers to it: `owner` is released when
+  /// Foreign memory. It must stay valid as long as the storage refers to it: `owner` is released when
   /// the last reference goes, on whatever thread that happens. Without an owner the memory counts as borrowed.
   static storage foreign(void* data, std::size_t bytes, ferry::device where, std::shared_ptr<const void> owner);
 

@@ -82,7 +82,7 @@ class connection {
 
   /// The calling thread reads this connection itself until `condition` is met or `until` has passed, which spares the
   /// hand-over from a library thread. False if the transport cannot do that, another thread reads, or this one had to
-  /// give way to another: then the caller sleeps until somebody else has read what it waits for.
+  /// give way to another: then the caller sleeps until another thread has read what it waits for.
   virtual bool drive(const drive_condition& condition, deadline until) noexcept {
     (void)condition, (void)until;
     return false;

@@ -23,7 +23,7 @@ namespace ferry::inline v0 {
 /// Bits of hello::features.
 inline constexpr std::uint64_t feature_control = 1;  ///< the connection carries control frames and no calls
 /// The sender has proved that it knows the secret, or the transport knows otherwise that it may. Set by the transport, in
-/// the hello that the acceptor sees and in the reply that connect() reports, never by whoever says hello.
+/// the hello that the acceptor sees and in the reply that connect() reports, never by the sender of the hello.
 inline constexpr std::uint64_t feature_authenticated = 2;
 /// The connection carries calls that must not wait behind others; there is another one for those.
 inline constexpr std::uint64_t feature_urgent = 4;
@@ -65,7 +65,7 @@ struct transport_options {
   /// worker sets it from its own secret. Throws errc::invalid_argument from listen() and connect() in a build without
   /// authentication.
   std::string secret = {};
-  /// Listens beyond loopback although there is no secret: whoever reaches the port may connect.
+  /// Listens beyond loopback although there is no secret: every peer that reaches the port may connect.
   bool allow_unauthenticated = false;
   /// A handshake that is not over by then is dropped, whichever end is slow. Where several workers of a process share a
   /// listening socket, this and the next one are those of the worker that opened it.
@@ -95,10 +95,10 @@ struct connect_result {
   std::shared_ptr<connection> opened;
   hello_reply peer;
   std::exception_ptr error;
-  /// With `error`: that worker does not exist at this address any more, since nobody listens there, or another process
+  /// With `error`: that worker does not exist at this address any more, since no process listens there, or another process
   /// does. False where that is not certain, as after a timeout.
   bool gone = false;
-  /// With `error`: somebody accepted the connection, and closed it before the handshake was over, as a process does that is
+  /// With `error`: a process accepted the connection, and closed it before the handshake was over, as a process does that is
   /// being killed.
   bool hung_up = false;
 };

@@ -37,7 +37,7 @@ class outgoing_message {
   std::vector<tensor> tensors;
   /// The device that each tensor arrives on; empty: the CPU, for all of them.
   std::vector<device> targets;
-  /// Where a transport that copies tensors from device to device marks when it has read them; null: nobody asks.
+  /// Where a transport that copies tensors from device to device marks when it has read them; null: not needed.
   std::shared_ptr<detail::read_marks> reads;
   /// Takes what values send beside the payload (archive.hpp), while they are encoded.
   detail::handle_writer* handles = nullptr;

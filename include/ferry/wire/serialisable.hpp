@@ -231,9 +231,10 @@ constexpr void require_wire_serialisable() {
                 "std::unique_ptr or std::shared_ptr to it (include <cereal/types/memory.hpp>), or a ferry::tensor");
   static_assert(fault != wire_fault::function,
                 "ferry: a function or std::function cannot travel. Call a method of the peer by its name instead");
-  static_assert(fault != wire_fault::view,
-                "ferry: a std::string_view or std::span inside another type cannot travel: nobody would own what it "
-                "refers to. Use std::string or std::vector (a parameter itself may be a view)");
+  static_assert(
+      fault != wire_fault::view,
+      "ferry: a std::string_view or std::span inside another type cannot travel: it would have no owner for what it "
+      "refers to. Use std::string or std::vector (a parameter itself may be a view)");
   static_assert(fault != wire_fault::long_double,
                 "ferry: long double and 128-bit integers differ between machines and cannot travel. Use double");
   static_assert(

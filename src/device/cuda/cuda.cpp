@@ -26,7 +26,7 @@ int ask_for_devices() noexcept {
   int count = 0;
   const cuda_status status = runtime->get_device_count(&count);
   if (status == cuda_error::success) return count;
-  // The runtime keeps the last error for whoever asks next: it must not be found by the user's own code.
+  // The runtime keeps the last error for the next query: it must not be found by the user's own code.
   static_cast<void>(runtime->get_last_error());
   if (log_enabled(log_level::info)) {
     log(log_level::info, std::string("no CUDA devices: ") + runtime->get_error_string(status));

@@ -7,7 +7,7 @@
 namespace ferry::inline v0::detail {
 
 /// While one lives, memory that the calling thread gives back is used again only after what its current stream of the device
-/// has been given by then, too: also if nobody has told the memory of that stream.
+/// has been given by then, too: also if the memory has no record of that stream.
 class release_in_current_order {
  public:
   release_in_current_order() noexcept : former_(std::exchange(active, true)) {}

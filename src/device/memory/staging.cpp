@@ -47,7 +47,7 @@ class staging_memory {
   ~staging_memory() {
     const std::lock_guard lock(state_->staging_mutex);
     --state_->staging_in_use;
-    // A block that the device may be using, and nobody knows how long: it is lost with the device.
+    // The device may use the block for an unknown time: it is lost with the device.
     if (!lost_) state_->staging.push_back(std::move(block_));
   }
 

@@ -1,4 +1,4 @@
-// Calls whose reply nobody waits for on the spot: those with a future, and those that make an object.
+// Calls whose caller does not wait on the spot: those with a future, and those that make an object.
 
 #include <atomic>
 #include <memory>
@@ -123,14 +123,14 @@ void async_call::on_failure(errc code, call_phase phase, const std::string& deta
 }
 
 // The call was completed, but not by a reply that the waiting thread would have read: a thread in help() has to look. Before
-// sent_ is set nobody has the future, and whoever gets it finds it complete.
+// sent_ is set no handle of the future exists, and each later one finds it complete.
 void async_call::wake_helper() noexcept {
   if (sent_.load()) facts_.worker->agent_unchecked().interrupt(ticket_);
 }
 
 void async_call::finish() noexcept {
   stop_.reset();
-  object_ = {};  // whoever keeps the result keeps no object
+  object_ = {};  // a kept result keeps no object
   trace_call(trace_event::kind::call_end, facts_, call_id);
   const method_hold code = std::move(code_);                  // until nothing of the state runs any more
   const std::shared_ptr<worker_core> worker = facts_.worker;  // the state may go with the reference

@@ -161,7 +161,7 @@ void outgoing_call::bound() {
 
 // The destination is known.
 void outgoing_call::begin(call_mode whom) {
-  const bool one_way = whom == call_mode::nobody;
+  const bool one_way = whom == call_mode::one_way;
   references_ = handed_references(*worker_, {peer_.who.id(), peer_.incarnation});
   if (stop_ && stop_->stop_requested()) {
     throw call_cancelled(describe({worker_, &method_, peer_.who, limit_}) +

@@ -81,7 +81,7 @@ void append_list(std::string& out, std::string_view name, const Entries& entries
   out += ']';
 }
 
-// Closes a descriptor that nobody else does.
+// Owner of a descriptor.
 class record_file {
  public:
   record_file(const std::string& path, int flags)

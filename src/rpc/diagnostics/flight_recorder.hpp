@@ -49,7 +49,7 @@ std::string_view to_string(flight_event what) noexcept;
 class flight_time {
  public:
   flight_time() noexcept = default;
-  /// Of somebody who has looked at the clock anyway.
+  /// For callers that have read the clock already.
   explicit flight_time(clock::time_point at) noexcept
       : raw_(static_cast<std::uint64_t>(
                  std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count())

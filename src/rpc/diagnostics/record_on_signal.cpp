@@ -68,7 +68,7 @@ void write_for(int number) {
   }
 }
 
-// A thread of its own: when somebody asks, the others may be what hangs.
+// A thread of its own: the other threads may be what hangs.
 void serve_signals(int descriptor) {
   for (;;) {
     std::uint64_t count = 0;

@@ -29,7 +29,8 @@ void log_callback_error() noexcept {
       what = e.what();
     } catch (...) {  // not one we can describe further
     }
-    log(log_level::error, "a callback of future::add_done_callback() threw, and nobody else hears of it: " + what);
+    log(log_level::error,
+        "a callback of future::add_done_callback() threw, and its error reaches no other handler: " + what);
   } catch (const std::bad_alloc&) {
     log(log_level::error, "a callback of future::add_done_callback() threw");
   }

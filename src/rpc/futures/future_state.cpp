@@ -12,7 +12,7 @@ namespace {
 // Marks a list that takes no more continuations. Its address is all that matters.
 work closed_marker;
 
-// Continuations without an executor run on whoever completes; one that completes the next one would nest without bound
+// Continuations without an executor run on the completing thread; one that completes the next one would nest without bound
 // in a long chain, so beyond some depth they queue up behind the running ones.
 constexpr unsigned max_inline_depth = 16;
 struct inline_queue {

@@ -27,8 +27,8 @@ void run_coroutine(std::coroutine_handle<> handle) noexcept {
 }
 
 void transfer(std::coroutine_handle<> from, std::coroutine_handle<> to) noexcept {
-  // `from` may have been resumed by somebody else than the loop (an awaitable that is not ours, another coroutine
-  // type): then nobody would pick up what is left there.
+  // `from` may have been resumed from outside of the loop (an awaitable that is not ours, another coroutine
+  // type): then what is left there would never be resumed.
   if (loop.running == from.address()) {
     loop.next = to;
   } else {

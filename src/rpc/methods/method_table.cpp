@@ -56,7 +56,7 @@ struct method_table {
   std::mutex mutex;  // for everything but lookups
   std::array<std::atomic<method_node*>, bucket_count> buckets{};
   std::vector<const method_entry*> entries;  // all, withdrawn ones too
-  bool checked = false;                      // a worker has started, so nobody else will look for conflicts
+  bool checked = false;                      // a worker has started: conflicts are no longer looked for elsewhere
   std::optional<std::vector<std::uint64_t>> served;
   std::vector<std::uint64_t> library;  // served by every worker
 

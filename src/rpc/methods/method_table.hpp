@@ -13,7 +13,7 @@ namespace ferry::inline v0::detail {
 /// Every copy of libferry in a process has one of its own, which the loader finds by its name.
 extern const char library_mark;
 
-/// The shared object (its link_map) that an entry lies in; null if nobody knows.
+/// The shared object (its link_map) that an entry lies in; null if unknown.
 const void* library_of(const void* address) noexcept;
 
 /// The entries in that shared object.
@@ -29,7 +29,7 @@ void publish(const std::vector<const method_entry*>& entries);
 /// The name, for people, of the method with that id, or of its stub; "method 0123456789abcdef" if the program has neither.
 std::string readable_name(std::uint64_t id);
 
-/// Waits until nobody uses a withdrawn entry; false if the deadline passed. Logs now and then whom it waits for.
+/// Waits until a withdrawn entry has no user; false if the deadline passed. Logs now and then what it waits for.
 bool wait_unused(const method_entry& entry, deadline until);
 
 }  // namespace ferry::inline v0::detail

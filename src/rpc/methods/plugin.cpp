@@ -147,7 +147,7 @@ void plugin::unload(timeout limit) {
   if (void* still = ::dlopen(path_.c_str(), RTLD_NOW | RTLD_NOLOAD)) {
     ::dlclose(still);
     log(log_level::info,
-        fmt::format("the methods of the plug-in '{}' are gone, but its code stays in memory: somebody else "
+        fmt::format("the methods of the plug-in '{}' are gone, but its code stays in memory: another owner "
                     "has loaded it, too, or it has symbols that are unique in the process (build it with "
                     "-fno-gnu-unique)",
                     path_));

@@ -79,7 +79,7 @@ class handler_pool final : public blocking_observer, public std::enable_shared_f
   work* backlog_tail_ = nullptr;
   returning* returning_head_ = nullptr;
   returning* returning_tail_ = nullptr;
-  // While none runs there is a free one: so that what is submitted has somebody to run it, or to wait for.
+  // While none runs there is a free one: so that submitted work has a thread to run it, or to wait for.
   runner* free_runners_ = nullptr;
 };
 

@@ -122,7 +122,7 @@ void incoming_call::request_stop() noexcept {
     log(in_time ? log_level::info : log_level::warning,
         fmt::format("{}: {} was given up by its caller after {:.3g} s, in which it waited for {}",
                     to_string(worker_->agent_unchecked().self()), describe_plainly(), in_seconds(waited), what));
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): nobody depends on it
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): nothing depends on it
   }
 }
 
@@ -259,7 +259,7 @@ owned_object& incoming_call::creation() const {
 }
 
 const call_chain* incoming_call::chain() const noexcept {
-  // Once it has answered nobody waits for it.
+  // Once it has answered, no caller waits for it.
   if (!references_ || references_->answered.load()) return nullptr;
   return references_->chain.empty() ? nullptr : &references_->chain;
 }
@@ -428,7 +428,7 @@ void incoming_call::fail(const std::exception_ptr& reason) noexcept {
       } catch (...) {  // NOLINT(bugprone-empty-catch): `text` says it
       }
     }
-    // What the caller has given up itself is nobody's fault; what it waits for in vain is not that of the request.
+    // A call that its caller has given up is not a failure; what it waits for in vain is not the request's fault.
     const bool given_up = references_ && references_->given_up;
     const bool in_vain = stage_ == stage::running || code == errc::would_deadlock || code == errc::rpc_timeout;
     log(given_up  ? log_level::info

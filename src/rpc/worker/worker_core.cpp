@@ -96,7 +96,7 @@ void worker_core::shutdown(shutdown_mode how, timeout limit) {
     lock.unlock();
     return end_and_tell(how, limit);
   }
-  // In a dynamic group there is nobody to wait for.
+  // A dynamic group has no member to wait for.
   if (progress_ == progress::serving) how = std::max(how, shutdown_mode::alone);
   if (how > requested_mode_) {
     requested_mode_ = how;
@@ -176,7 +176,7 @@ worker_core::shutdown_mode worker_core::effective_mode(shutdown_mode how) const 
   return std::max(how, requested_mode_);
 }
 
-// Somebody may become impatient meanwhile.
+// A concurrent shutdown(false) can interrupt the wait.
 void worker_core::part(shutdown_mode how, timeout limit) {
   if (how == shutdown_mode::together) {
     try {
@@ -377,7 +377,7 @@ struct worker_core::observer {
   bool telling = false;
 };
 
-// With the context of a call that nobody made.
+// With the context of a call without a caller.
 struct worker_core::event_report : work {
   std::shared_ptr<worker_core> worker;
   std::shared_ptr<observer> whom;
@@ -481,7 +481,7 @@ void worker_core::on_member_event(const member_event& event) noexcept {
     const std::lock_guard lock(events_mutex_);
     if (observers_dropped_) return;
     for (const auto& each : observers_) report(each, event);
-    // Of a predecessor, told late: whoever has taken its place is known already, and stays.
+    // A late report of a predecessor: its successor is known already, and stays.
     const auto known = members_.find(event.who.id());
     if (event.what != member_event::kind::joined && known != members_.end() &&
         known->second.incarnation != event.incarnation)

@@ -151,7 +151,7 @@ class worker_core final : public executor, public request_handler, public std::e
   std::deque<std::pair<worker_id, incarnation_id>> gone_before_;      // the same, and gone: the last ones
   bool observers_dropped_ = false;
   std::map<worker_id, member_event> members_;     // as joined
-  std::map<worker_id, member_event> losses_;      // of ids that nobody has taken again
+  std::map<worker_id, member_event> losses_;      // of ids that are free
   std::map<worker_id, member_event> departures_;  // the same, of those that left
   std::vector<std::shared_ptr<observer>> observers_;
   std::atomic<std::uint64_t> requests_{0};  // being served, answers to come included

@@ -61,7 +61,7 @@ class arrival_streams {
   std::vector<entry> streams_;
 };
 
-// Foreign memory is nobody's business but its owner's: it must not go before the copies that are queued have been made.
+// ferry does not own foreign memory: its owner must not release it before the queued copies have been made.
 class borrowed_tensors {
  public:
   explicit borrowed_tensors(const std::shared_ptr<reactor>& loop) : loop_(loop) {}
@@ -93,7 +93,7 @@ class borrowed_tensors {
     std::vector<tensor> tensors;
     std::vector<stream> readers;
   };
-  // As nobody tells: a device that has failed reads no more.
+  // Not reported: a device that has failed reads no more.
   static void wait_for(const stream& reader) noexcept {
     try {
       reader.synchronize();

@@ -18,11 +18,11 @@ namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
-// A piece of a tensor on its way to the host. Kept until the device has written it, whoever else has lost interest.
+// A piece of a tensor on its way to the host. Kept until the device has written it, also when the message was given up.
 struct outgoing_piece {
   outgoing_piece(const tensor& whole, std::size_t size) : of(whole), block(whole.device(), size), bytes(size) {}
 
-  const tensor of;  // foreign memory is nobody's business but its owner's: it must not go before it has been read
+  const tensor of;  // foreign memory: its owner must not release it before it has been read
   pinned_block block;
   const std::size_t bytes;
   std::exception_ptr failure;  // set before `there`
@@ -167,7 +167,7 @@ void staging_ring::reap() noexcept {
     try {
       if (!each.read.done()) return false;
     } catch (
-        const error&) {  // that device has failed, as the message learns by itself: nobody waits for this memory any more
+        const error&) {  // that device has failed, as the message finds out: no copy waits for this memory any more
     }
     bytes_ -= each.bytes;
     return true;

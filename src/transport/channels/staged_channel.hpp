@@ -19,7 +19,7 @@ class staging_ring {
   /// A block of `bytes`; null if too much is under way to devices. Throws errc::out_of_memory, errc::device_failure.
   std::unique_ptr<pinned_block> take(device where, std::size_t bytes);
   /// The device reads one of so many bytes in the order of `on`, which has been told. True if so much is under way that
-  /// somebody may have to wait for it: the caller sees to it that there is news once it is done. Throws errc::device_failure.
+  /// a wait may be needed: the caller ensures a notification once it is done. Throws errc::device_failure.
   bool give_back(const stream& on, std::size_t bytes);
 
  private:

@@ -42,10 +42,10 @@ inproc_connection::inproc_connection(std::shared_ptr<io_threads> loop, std::stri
   work_.end = this;
   work_.run = [](work* item) noexcept {
     inproc_connection& end = *static_cast<delivery*>(item)->end;
-    const auto keep = std::move(end.posted_);  // nobody else touches posted_ while the work is queued
+    const auto keep = std::move(end.posted_);  // posted_ belongs to the queued work alone
     std::unique_lock lock(end.mutex_);
     end.deliver(lock, nullptr);
-    end.serving_ = serving::nobody;
+    end.serving_ = serving::idle;
   };
 }
 
@@ -194,7 +194,7 @@ void inproc_connection::peer_closed() noexcept {
 void inproc_connection::wake() noexcept {
   if (!receiver_ || nothing_to_do()) return;
   if (serving_ == serving::driver) news_.notify_all();
-  if (serving_ != serving::nobody) return;
+  if (serving_ != serving::idle) return;
   serving_ = serving::reactor_thread;
   posted_ = shared_from_this();
   loop_->post(&work_);
@@ -231,7 +231,7 @@ void inproc_connection::deliver(std::unique_lock<std::mutex>& lock, const drive_
 bool inproc_connection::drive(const drive_condition& condition, deadline until) noexcept {
   const auto keep = shared_from_this();
   std::unique_lock lock(mutex_);
-  if (serving_ != serving::nobody || !receiver_) return false;
+  if (serving_ != serving::idle || !receiver_) return false;
   serving_ = serving::driver;
   while (true) {
     deliver(lock, &condition);
@@ -243,7 +243,7 @@ bool inproc_connection::drive(const drive_condition& condition, deadline until) 
       break;
     }
   }
-  serving_ = serving::nobody;
+  serving_ = serving::idle;
   interrupted_ = false;
   wake();
   return true;

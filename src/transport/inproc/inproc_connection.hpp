@@ -49,13 +49,13 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   [[nodiscard]] std::string description() const override { return description_; }
 
  private:
-  enum class serving : unsigned char { nobody, reactor_thread, driver };
+  enum class serving : unsigned char { idle, reactor_thread, driver };
   /// What waits in the inbox of one end.
   struct backlog {
     static constexpr std::uint64_t never_told = ~std::uint64_t{0};
     std::atomic<std::uint64_t> bytes{0};
     std::atomic<std::uint64_t> tell_at{never_told};  ///< the sender wants to know when there is no more
-    /// True once, for whoever finds that it is so.
+    /// True once, for the first thread that finds it so.
     bool reached() noexcept {
       std::uint64_t at = tell_at.load();
       return at != never_told && bytes.load() <= at && tell_at.compare_exchange_strong(at, never_told);
@@ -78,7 +78,7 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   void landed(const std::shared_ptr<pending_message>& which, const std::exception_ptr& failure) noexcept;
   void peer_closed() noexcept;
   void tell_written() noexcept;
-  /// Sees to it that somebody delivers what is there. Called with mutex_ held.
+  /// Ensures that a thread delivers what is there. Called with mutex_ held.
   void wake() noexcept;
   /// Delivers until nothing is left or `stop` is met. Called and left with `lock` held.
   void deliver(std::unique_lock<std::mutex>& lock, const drive_condition* stop) noexcept;
@@ -100,7 +100,7 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   std::shared_ptr<connection_receiver> receiver_;
   std::shared_ptr<inproc_connection> self_;  // from start() until the receiver has been told of the end
   std::exception_ptr reason_;
-  serving serving_ = serving::nobody;
+  serving serving_ = serving::idle;
   bool interrupted_ = false;
   bool closed_ = false;
   bool told_ = false;

@@ -200,7 +200,7 @@ void io_threads::thread_main() noexcept {
       waiters_.fetch_sub(1);
       continue;
     }
-    // One event: further ones, which nobody else would see any more, would wait for what this one sets off.
+    // One event: further ones, which no other thread would see any more, would wait for what this one sets off.
     epoll_event event{};
     const int timeout = waiting > spare_threads ? retire_after_ms : -1;
     const int count = ::epoll_wait(epoll_, &event, 1, timeout);
@@ -217,7 +217,7 @@ void io_threads::thread_main() noexcept {
     self.source->on_ready({.readable = (event.events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0,
                            .writable = (event.events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0,
                            .hung_up = (event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0});
-    // What was queued meanwhile may have found this thread waiting, and woken nobody.
+    // What was queued meanwhile may have found this thread waiting, and woken no thread.
     if (queue_size_.load() != 0) wake_one();
     auto* lingering = dynamic_cast<lingering_handler*>(self.source.get());
     for (bool lingered = false;; lingered = true) {

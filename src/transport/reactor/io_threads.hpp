@@ -4,7 +4,7 @@
 //
 // All of them wait in one epoll. A thread that is given an event reads what is there, collects the work that follows from
 // it in a batch of its own, runs the batch and returns to the epoll. Before it runs foreign code it makes sure that some
-// other thread waits, so a handler that computes or blocks delays nobody. The kernel wakes the thread that went to sleep
+// other thread waits, so a handler that computes or blocks delays no other. The kernel wakes the thread that went to sleep
 // last, so a series of small calls stays on one warm thread without a hand-over.
 //
 // What a thread holds back is taken over by the monitor thread: corked writes after a tick, further work of a batch when the

@@ -21,7 +21,7 @@ pending_copy_table& pending_copies() {
   return *table;
 }
 
-// How often somebody looks whether the device has failed.
+// How often the device is polled for failure.
 constexpr std::chrono::milliseconds look_interval{50};
 
 }  // namespace

@@ -16,7 +16,7 @@
 
 namespace ferry::inline v0::detail {
 
-/// Waits, with nobody's thread, until streams are done with what they were given. Thread-safe.
+/// Waits, without occupying a thread, until streams have finished what was queued on them. Thread-safe.
 class pending_copy : public std::enable_shared_from_this<pending_copy> {
  public:
   /// Called on a thread of the reactor, once: with null when all is done, else with what the device failed with.

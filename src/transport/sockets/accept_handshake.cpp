@@ -101,7 +101,7 @@ void accept_handshake::take_hello() {
          "(worker_config::secret, FERRY_SECRET or FERRY_SECRET_FILE), and run the same ferry release on both"});
   }
   hello_.features &= ~feature_authenticated;
-  // Where nobody has a secret, who is here is no secret either.
+  // Without secrets, the list of workers is no secret either.
   if (!demanded.known) return admit();
   refuse({errc::authentication_failed,
           "the other end has a secret, and this worker was started without one; give all workers the same one"});

@@ -33,7 +33,7 @@ class acceptor_registry {
     bool open = false;                 ///< it wants no proof
     std::vector<std::string> secrets;  ///< the peer must prove one of these
   };
-  /// Of a worker that is not here, those of all others: who belongs to one of them may be told so, nobody else.
+  /// Of a worker that is not here, those of all others: a peer that belongs to one of them may be told so, no other.
   [[nodiscard]] demands demanded(const std::string& group, const std::string& target) const;
 
   struct greeting {

@@ -73,7 +73,7 @@ class connect_operation final : public control_operation, public std::enable_sha
   errc worst_ = errc::connect_failed;
   bool hung_up_ = false;
   std::size_t tried_ = 0;             // of the candidates: with a socket of their kind
-  std::size_t refused_ = 0;           // of those: nobody listens there
+  std::size_t refused_ = 0;           // of those: no process listens there
   std::vector<std::byte> hello_;      // as it is sent, or was
   std::vector<std::byte> challenge_;  // whole; empty until it has come
   std::vector<std::byte> proof_;

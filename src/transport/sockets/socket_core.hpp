@@ -26,7 +26,7 @@ using stream_socket = asio::generic::stream_protocol::socket;
 class control_operation {
  public:
   virtual ~control_operation() = default;
-  /// Ends it at once and tells whoever waits for it. On the control thread.
+  /// Ends it at once and notifies its waiters. On the control thread.
   virtual void abort() noexcept = 0;
 };
 

@@ -122,7 +122,7 @@ std::vector<std::string> published(const socket_address& where, const std::strin
   return result;
 }
 
-// Whoever reaches a worker may run what it serves, so nobody gets there by accident.
+// A peer that reaches a worker may run what it serves, so a worker is never reachable by accident.
 void refuse_open_doors(const std::vector<socket_address>& candidates, const transport_options& options) {
   if (!options.secret.empty() || options.allow_unauthenticated) return;
   for (const auto& where : candidates) {

@@ -27,7 +27,7 @@ std::string check_user(int descriptor) {
   return fmt::format("process {} runs as user {}, this one as user {}", who.pid, who.uid, ::geteuid());
 }
 
-// Unguessable, so that nobody can take it before us or listen in its place after us.
+// Unguessable, so that no other process can take it before us or listen in its place after us.
 descriptor open_unbound() {
   const auto name = fmt::format("@ferry-{}-{:016x}{:016x}", ::getpid(), incarnation_id::random().value,
                                 incarnation_id::random().value);

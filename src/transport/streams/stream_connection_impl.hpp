@@ -46,13 +46,13 @@ struct awaited_message {
   std::shared_ptr<staged_send> staged;
 };
 
-// Reading is done by one thread at a time, whoever holds `reader_`:
+// Reading is done by one thread at a time, the one that holds `reader_`:
 //   a reactor thread after an event (the descriptor is "armed": watched by the epoll),
 //   a thread inside drive() that waits for its own reply, or
 //   a reactor thread that lingers after it served a message;
-// and by nobody before start(), which is the first to hold it.
+// and by none before start(), which is the first to hold it.
 // The latter two disarm the descriptor, once for a whole series of messages: it is armed again when messages are expected
-// that nobody drives, or by the monitor when it was left alone for a tick.
+// that no caller drives, or by the monitor when it was left alone for a tick.
 class stream_connection final : public connection,
                                 public lingering_handler,
                                 private message_sink,
@@ -200,7 +200,7 @@ class stream_connection final : public connection,
   bool corked_ = false;       // some thread will call flush()
   bool closing_ = false;      // close once everything is written
   bool failed_ = false;       // fail() needs the descriptor no more
-  bool reader_gone_ = false;  // nobody reads any more
+  bool reader_gone_ = false;  // no thread reads any more
   bool released_ = false;     // the descriptor is closed
   std::atomic<bool> closed_{false};
   std::exception_ptr reason_;

@@ -53,7 +53,7 @@ bool stream_connection::take_reader() noexcept {
   }
 }
 
-// Stops being the reader. If somebody asked meanwhile to look again, the descriptor is armed, which reports what is there.
+// Stops being the reader. If another thread asked meanwhile to look again, the descriptor is armed, which reports what is there.
 void stream_connection::leave_reader() noexcept {
   for (;;) {
     if (closed_.load()) return tell_closed();  // and stays the reader for ever
@@ -100,7 +100,7 @@ void stream_connection::tell_closed() noexcept {
     reader_gone_ = true;
     release_descriptor();
   }
-  reader_state_.abandon();  // whoever keeps a handle on this keeps no memory, of devices for example
+  reader_state_.abandon();  // a kept handle on this keeps no memory, of devices for example
   {
     std::lock_guard lock(interrupt_mutex_);
     if (interrupt_ >= 0) ::close(interrupt_);
@@ -195,7 +195,7 @@ void stream_connection::set_armed(bool armed) noexcept {
   loop_->rewatch(watch_, armed, want_writable_);
 }
 
-// The descriptor stays disarmed although nobody reads, or messages are held back: the monitor arms it when that lasts,
+// The descriptor stays disarmed although no thread reads, or messages are held back: the monitor arms it when that lasts,
 // and writes them.
 void stream_connection::note_unwatched() noexcept {
   touched_.fetch_add(1);
@@ -213,13 +213,13 @@ bool stream_connection::resume_watching(bool now) noexcept {
   if (std::exchange(seen_touched_, touched) != touched && !closed_.load()) return false;
   noted_.store(false);  // a thread in drive() notes it again when it leaves
   keep_watched();
-  // Somebody may have noted it in between, and have found it noted still.
+  // Another thread may have noted it in between, and have found it noted still.
   return touched_.load() == touched || noted_.exchange(true);
 }
 
 bool stream_connection::linger() noexcept {
   if (paused()) return false;
-  // A caller that waits for its reply finds the connection free to read only if nobody else sits on it.
+  // A caller that waits for its reply finds the connection free to read only if no other thread holds it.
   if (driven_.load(std::memory_order_relaxed)) {
     keep_watched();
     return false;
@@ -251,7 +251,7 @@ bool stream_connection::linger() noexcept {
   while (result == outcome::more) result = receive(received);
   if (got) {
     leave_reader();
-    note_unwatched();  // after leaving: the monitor arms only what nobody reads
+    note_unwatched();  // after leaving: the monitor arms only what no thread reads
     flush_held_back();
     return true;
   }
@@ -270,7 +270,7 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
   if (paused()) return false;
   driven_.store(true, std::memory_order_relaxed);
   const int interrupt = interrupt_descriptor();
-  if (interrupt < 0) {  // no descriptor left: somebody else reads
+  if (interrupt < 0) {  // no descriptor left: another thread reads
     keep_watched();
     return false;
   }
@@ -287,7 +287,7 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
   }
   give_way_.store(false);
   bool gave_way = false;
-  // Whoever calls keeps the receiver alive; only the reader lets go of it, in tell_closed().
+  // The caller keeps the receiver alive; only the reader lets go of it, in tell_closed().
   connection_receiver* const receiver = receiver_.get();
   if (armed_.load()) set_armed(false);
   bool to_the_end = false;
@@ -356,7 +356,7 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
   }
   leave_reader();
   flush_held_back();
-  // Whoever sent after this check finds no reader and reads itself, or calls keep_watched().
+  // A sender after this check finds no reader and reads itself, or calls keep_watched().
   if (receiver && receiver->expected_messages() != 0) {
     keep_watched();
   } else if (!closed_.load()) {

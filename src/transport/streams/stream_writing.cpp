@@ -185,7 +185,7 @@ void stream_connection::go_on_writing() noexcept {
 }
 
 // With out_mutex_ held. A message that is answered is held back only while at least one is expected that does not answer a
-// held-back one: whoever reads that one flushes afterwards, under the same mutex, and so finds what is queued now.
+// held-back one: the reader of that one flushes afterwards, under the same mutex, and so finds what is queued now.
 bool stream_connection::may_hold_back(bool one_way) noexcept {
   if (queued_bytes_ >= flush_at) return false;
   if (one_way) {
@@ -229,7 +229,7 @@ void stream_connection::end_writing() noexcept {
   release_descriptor();
 }
 
-// Whoever keeps a handle on a connection that has ended, in a future for example, keeps no descriptor. With out_mutex_ held.
+// A kept handle on a connection that has ended, in a future for example, keeps no descriptor. With out_mutex_ held.
 void stream_connection::release_descriptor() noexcept {
   if (!failed_ || !reader_gone_ || writing_ || std::exchange(released_, true)) return;
   ::close(descriptor_);
@@ -240,7 +240,7 @@ bool stream_connection::tell_when_written(std::uint64_t bytes) noexcept {
   std::lock_guard lock(out_mutex_);
   tell_at_ = never_told;
   if (closed_.load(std::memory_order_relaxed) || unwritten_bytes() <= bytes) return false;
-  tell_at_ = bytes;  // something is written, held back or corked: whoever writes it looks here afterwards
+  tell_at_ = bytes;  // something is written, held back or corked: its writer looks here afterwards
   return true;
 }
 
@@ -388,7 +388,7 @@ void stream_connection::close(std::exception_ptr reason) noexcept {
   fail(std::move(reason));
 }
 
-// Marks the connection closed and sees to it that the receiver is told, once nobody reads.
+// Marks the connection closed and ensures that the receiver is notified once no thread reads.
 void stream_connection::fail(std::exception_ptr reason) noexcept {
   std::deque<segment> dropped;
   std::deque<segment> half_written;

@@ -1,7 +1,7 @@
 #pragma once
 
 // Sleeping on a 32-bit word (Linux futex), private to the process. A word costs four bytes and no system call unless
-// somebody really sleeps, which a condition variable per future or call would not give.
+// a thread really sleeps, which a condition variable per future or call would not give.
 
 #include <atomic>
 #include <cstdint>

@@ -57,7 +57,7 @@ class ref_ptr {
   S* object_ = nullptr;
 };
 
-/// What `run` throws, null if nothing. It is not being handled any more when somebody else gets it: where a thread publishes
+/// What `run` throws, null if nothing. It is no longer being handled when another thread receives it: where a thread publishes
 /// an exception and then leaves the handler, ThreadSanitizer sees a race between its last reference and that of the other
 /// one, whose count is in a library that is not instrumented.
 template <class F>
@@ -82,8 +82,8 @@ struct continuation : work {
 /// ones; a thread that is about to sleep in a wait runs those first).
 void dispatch(continuation* item) noexcept;
 
-/// The part without the value. Thread-safe. Whoever calls a member holds a reference for the length of the call.
-/// Whoever is to complete it must do so before dropping its own reference.
+/// The part without the value. Thread-safe. The caller of a member holds a reference for the length of the call.
+/// The completing thread completes it before it drops its own reference.
 class future_state_base {
  public:
   /// Starts with one reference, the creator's.
@@ -95,7 +95,7 @@ class future_state_base {
   void release() noexcept {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) destroy();
   }
-  /// Whether the caller's reference is the only one (so that nobody else can gain one meanwhile).
+  /// Whether the caller's reference is the only one (so that no other can appear meanwhile).
   [[nodiscard]] bool unique() const noexcept { return references_.load(std::memory_order_acquire) == 1; }
 
   /// Complete, with a value or an error.
@@ -149,7 +149,7 @@ class future_state_base {
 
  protected:
   virtual ~future_state_base();
-  /// Called by cancel(), without locks, perhaps by several threads and when completion is under way. Whoever overrides
+  /// Called by cancel(), without locks, perhaps by several threads and when completion is under way. A class that overrides
   /// it completes the state, now or soon.
   virtual void on_cancel() { complete_cancelled(); }
   /// Called by a thread that waits, before it sleeps and outside blocking_scope: may work until the state is complete
@@ -164,7 +164,7 @@ class future_state_base {
   static constexpr std::uint32_t value_phase = 2;
   static constexpr std::uint32_t error_phase = 3;
   static constexpr std::uint32_t phase_mask = 3;
-  static constexpr std::uint32_t waiting_bit = 4;  // somebody sleeps on status_
+  static constexpr std::uint32_t waiting_bit = 4;  // a thread sleeps on status_
   static constexpr std::uint32_t taken_bit = 8;    // a move-only value was moved out
   static constexpr std::uint32_t cancelled_bit = 16;
   static constexpr std::uint32_t absorbed_bit = 32;
@@ -175,7 +175,7 @@ class future_state_base {
   /// claimed -> complete; wakes waiters and dispatches continuations.
   void publish(std::uint32_t status) noexcept;
   void publish_error(std::exception_ptr error, std::uint32_t extra_bits = 0) noexcept;
-  /// While claimed, or while nobody else knows it: see order().
+  /// While claimed, or before it is shared: see order().
   void set_order(std::unique_ptr<value_order> order) noexcept {
     if (!order) return;
     if (order_) order->add_reads_of(*order_);

@@ -38,8 +38,8 @@ struct held_method {
   method_hold method;
 };
 
-/// Also the context of the call, so that a request is one object. Lives until the reply has been sent and nobody holds
-/// the context any more; until then the method's code stays, too. Whoever runs code of the method (a handler, its
+/// Also the context of the call, so that a request is one object. Lives until the reply has been sent and no owner holds
+/// the context any more; until then the method's code stays, too. A thread that runs code of the method (a handler, its
 /// continuations and coroutines) holds the context from outside, in the library's own code.
 class incoming_call final : public work, private held_method, public call_context {
  public:
@@ -124,7 +124,7 @@ class incoming_call final : public work, private held_method, public call_contex
     std::vector<std::shared_ptr<const object_mark>> before;
   };
 
-  // What the call has queued is the work on these objects: whoever uses one next waits for it, and for `reads`. Before anybody
+  // What the call has queued is the work on these objects: the next user of one waits for it, and for `reads`. Before any other
   // can know that the call is over. Throws errc::device_failure; what is left then is for the second one, which logs it.
   void end_uses(const std::shared_ptr<read_marks>& reads);
   void end_uses_quietly() noexcept;

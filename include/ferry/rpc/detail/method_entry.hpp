@@ -27,7 +27,7 @@ struct alignas(64) method_use {
   void release() noexcept;
 };
 
-/// What a request of a function does with it. Each is a method of its own, so that nobody pays for the others, and each has
+/// What a request of a function does with it. Each is a method of its own, so that none pays for the others, and each has
 /// its own needs: an object that is made and stays where it is needs no serialiser.
 enum class method_flavour : std::uint8_t {
   call,             ///< the result is sent back
@@ -67,7 +67,7 @@ struct method_entry {
   method_use* use = nullptr;
 
   explicit method_entry(const method_source& source);
-  /// Withdraws the method and, when a library is being unloaded, waits until nobody uses it any more.
+  /// Withdraws the method and, when a library is being unloaded, waits until it has no user left.
   ~method_entry();
   method_entry(const method_entry&) = delete;
   method_entry& operator=(const method_entry&) = delete;
@@ -107,7 +107,7 @@ void check_methods();
 [[nodiscard]] std::string known_method_name(std::uint64_t id);
 
 /// Static destructors run for one of two reasons: a library is unloaded, or the process ends, perhaps while handlers
-/// run, which nobody waits for then. Called after an entry was made: tells the second case in time for its destructor.
+/// run, which are not waited for then. Called after an entry was made: tells the second case in time for its destructor.
 void note_process_exit();
 
 /// The ids that ferry::serve<...>() lists for workers that start later.
