@@ -336,7 +336,7 @@ transfer_status transfer_status::decode(const std::byte* in) {
   const auto code = static_cast<std::int32_t>(detail::load_le<std::uint32_t>(in));
   const std::size_t length = detail::load_le<std::uint32_t>(in + 4);
   if (length > longest_text || (code == 0 && length != 0)) {
-    throw_error(errc::malformed, "an outcome record with code " + std::to_string(code) + " and a text of " +
+    throw_error(errc::malformed, "a transfer status with code " + std::to_string(code) + " and a text of " +
                                      std::to_string(length) + " bytes");
   }
   result.code = static_cast<errc>(code);

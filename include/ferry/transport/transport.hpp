@@ -27,7 +27,7 @@ inline constexpr std::uint64_t feature_control = 1;  ///< the connection carries
 inline constexpr std::uint64_t feature_authenticated = 2;
 /// The connection carries calls that must not wait behind others; there is another one for those.
 inline constexpr std::uint64_t feature_urgent = 4;
-/// The sender knows messages whose tensors are for devices, and outcome records; set by the worker, in both directions.
+/// The sender knows messages whose tensors are for devices, and transfer statuss; set by the worker, in both directions.
 inline constexpr std::uint64_t feature_device_tensors = 8;
 
 /// What one end of a connection says first (docs/protocol.md, Handshake).

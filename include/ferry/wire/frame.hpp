@@ -23,7 +23,7 @@ enum class frame_kind : std::uint8_t {
 enum frame_flags : std::uint8_t {
   frame_one_way = 1,      ///< a request that wants no reply
   frame_no_deadline = 2,  ///< a request that never times out; `timeout_us` is zero
-  /// Of any kind: behind the tensor data comes an outcome record (wire/message.hpp).
+  /// Of any kind: behind the tensor data comes a transfer status (wire/message.hpp).
   frame_outcome = 4,
   frame_known_flags = 7,
 };

@@ -196,7 +196,7 @@ void worker_core::end(shutdown_mode how, timeout limit) {
   if (graceful) {
     try {
       part(how, limit);
-      // Who has become impatient meanwhile has given the others no time to let go.
+      // A shutdown that was cut short has given the others no time to drop their references.
       if (effective_mode(how) == shutdown_mode::together && !agent_->dynamic()) check_leaks();
     } catch (...) {
       failure = std::current_exception();

@@ -40,8 +40,8 @@ class worker_core final : public executor, public request_handler, public std::e
 
   /// Joins the group and becomes the process's current worker.
   void start();
-  enum class shutdown_mode : std::uint8_t { together, alone, at_once };  ///< each more impatient than the one before
-  /// A second call waits for the first; if it is more impatient it also ends the first one's waiting for others.
+  enum class shutdown_mode : std::uint8_t { together, alone, at_once };  ///< in order of urgency
+  /// A second call waits for the first; if its mode is more urgent it also ends the first one's wait for others.
   void shutdown(shutdown_mode how, timeout limit);
   void serve_forever();
   /// Makes serve_forever() end, or the waiting of a shutdown for others; does not wait for anything.

@@ -15,7 +15,7 @@
 
 namespace ferry::inline v0::detail {
 
-/// Takes what follows the body of the message: the data of its tensors, and the outcome record if it has one. What keeps tensors
+/// Takes what follows the body of the message: the data of its tensors, and the transfer status if it has one. What keeps tensors
 /// from arriving is a failure of this message: its bytes are taken all the same, and thrown away. Not thread-safe.
 class staged_receive {
  public:

@@ -18,7 +18,7 @@
 
 namespace ferry::inline v0::detail {
 
-/// Gives what follows the message's own bytes: the data of its tensors, and the outcome record. Used by one thread at a time;
+/// Gives what follows the message's own bytes: the data of its tensors, and the transfer status. Used by one thread at a time;
 /// may be destroyed on any, at any time. A failure of a device does not throw: the bytes that are missing are zeros then, and the
 /// record says so.
 class staged_send {

@@ -8,7 +8,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-// A stream knows a landing by its number only: that of a device that has failed never says that it is done, and would else
+// A stream knows a pending copy by its number only: that of a device that has failed never says that it is done, and would else
 // keep the message for ever.
 struct pending_copy_table {
   std::mutex mutex;
