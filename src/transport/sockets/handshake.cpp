@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -26,8 +27,8 @@ class writer {
                   fmt::format("the {} has {} bytes, more than {}", what, value.size(), longest));
     }
     number(value.size(), 2);
-    const auto* bytes = reinterpret_cast<const std::byte*>(value.data());
-    out_.insert(out_.end(), bytes, bytes + value.size());
+    // g++ 14 takes an insert() of the whole range for one into an empty vector without room.
+    std::transform(value.begin(), value.end(), std::back_inserter(out_), [](char c) { return static_cast<std::byte>(c); });
   }
   void raw(std::span<const std::byte> bytes) { out_.insert(out_.end(), bytes.begin(), bytes.end()); }
   std::vector<std::byte> finish() {

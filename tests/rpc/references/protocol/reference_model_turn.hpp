@@ -150,7 +150,8 @@ class turn {
   /// Returns false if it was refused or is a duplicate.
   bool receive(const message& carrier) {
     if (!carrier.handed) return true;
-    const auto& parent = ferry::detail::reference_probe::peer(protocol(), worker(carrier.from));
+    const auto sender = worker(carrier.from);
+    const auto& parent = ferry::detail::reference_probe::peer(protocol(), sender);
     const std::uint64_t number = carrier.handed->transfer;
     const bool again = parent.seen.contains(number) || parent.withdrawn.contains(number);
     const auto receipt = protocol().receive(*carrier.handed, worker(carrier.from), effects);
