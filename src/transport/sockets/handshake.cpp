@@ -28,7 +28,8 @@ class writer {
     }
     number(value.size(), 2);
     // g++ 14 takes an insert() of the whole range for one into an empty vector without room.
-    std::transform(value.begin(), value.end(), std::back_inserter(out_), [](char c) { return static_cast<std::byte>(c); });
+    std::transform(value.begin(), value.end(), std::back_inserter(out_),
+                   [](char c) { return static_cast<std::byte>(c); });
   }
   void raw(std::span<const std::byte> bytes) { out_.insert(out_.end(), bytes.begin(), bytes.end()); }
   std::vector<std::byte> finish() {
