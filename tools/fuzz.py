@@ -228,6 +228,8 @@ def main():
     build = options.build.resolve()
 
     known = sorted(path.name[len("fuzz_"):] for path in (build / "tests" / "fuzz").glob("fuzz_*") if path.is_file())
+    if not known:
+        parser.error(f"{build} has no fuzzers; ./dev fuzz builds them")
     seconds = 5 if options.quick else 60
     targets = []
     for word in options.words:

@@ -39,7 +39,7 @@ namespace {
 using admission_test::doubled;
 
 const std::string right = "the secret of the group";
-const std::string wrong = "another secret";
+const std::string wrong = "of no group, 4711";
 
 // Starts a group like any program of its launcher does; tells what came of it.
 const ferry_test::role launched("launched with a secret", [](const std::vector<std::string>& arguments) {

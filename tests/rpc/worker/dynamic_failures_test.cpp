@@ -342,7 +342,7 @@ TEST_CASE("a call whose callee was replaced after it was looked up does not reac
     caller.wait_for_worker(name, 100s);
     CHECK(caller.rpc_sync<twice>(name, 1) == 2);
     expect_error(errc::peer_lost,
-                 "to worker_info(id=0, name=server) failed while connecting: it is no member of the group",
+                 "to worker_info(id=0, name=server) failed while connecting: it is no longer a member of the group",
                  [&] { call.run(); });
     if (same_name) break;
     server->leave();

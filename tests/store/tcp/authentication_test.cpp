@@ -32,7 +32,7 @@ namespace wire = ferry::detail::store_wire;
 namespace {
 
 const std::string right = "the secret of the group";
-const std::string wrong = "another secret";
+const std::string wrong = "of no group, 4711";
 
 std::shared_ptr<tcp_store_server> server_with(const std::string& secret, const ferry::tcp_store_limits& limits = {}) {
   return tcp_store_server::listen("127.0.0.1", 0, limits, {.secret = secret});

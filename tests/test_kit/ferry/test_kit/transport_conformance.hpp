@@ -102,7 +102,7 @@ void check_handshake() {
   SUBCASE("refuses another group, by name") {
     const auto [kind, text] = failure_of(connect(*pair.over, pair.address, hello_to("server", "other_group")));
     CHECK((kind == ferry::errc::unknown_worker || kind == ferry::errc::handshake_failed));
-    CHECK_MESSAGE(text.find("'strangers'") != text.npos, text);
+    CHECK_MESSAGE(text.find("'other_group'") != text.npos, text);
   }
   SUBCASE("reports why the worker refuses") {
     pair.server->on_greeting = [](const ferry::hello& from) {
