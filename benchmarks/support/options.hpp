@@ -22,9 +22,9 @@ struct options {
   std::chrono::seconds limit{0};        ///< the process ends with an error after so long; 0: the benchmark's own
 
   [[nodiscard]] bool wants(std::string_view name) const;
-  /// `usual`, a fifth of it with --quick, or what --window says.
+  /// `usual`, a fifth of it with --quick, or the value of --window.
   [[nodiscard]] std::chrono::nanoseconds window_or(std::chrono::nanoseconds usual) const;
-  /// `usual` without those that this machine cannot have, or what --pin says.
+  /// `usual` without those that this machine cannot have, or those of --pin.
   [[nodiscard]] std::vector<pin_mode> pins_or(const std::vector<pin_mode>& usual) const;
 };
 

@@ -29,7 +29,7 @@ struct target {
   bool of_ratio;  ///< else of the value
 };
 
-/// Prints as it goes. Figures go to standard output; everything else does so only without --json.
+/// Prints as it goes. Figures go to standard output; all other output is omitted with --json.
 class report {
  public:
   /// Prints the machine and the raw spinning ring; the destructor prints the ring again.

@@ -10,7 +10,7 @@ namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
-// Visits pairs of elements as type T until `same` says no.
+// Visits pairs of elements as type T until `same` returns false.
 template <class T, class Same>
 bool all_pairs(const tensor& a, const tensor& b, Same same) {
   bool result = true;

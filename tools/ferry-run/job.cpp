@@ -274,7 +274,7 @@ void job::pass_on(int signal) {
     failed(128 + signal, "ended by signal " + std::to_string(signal));
   ending_ = true;
   if (kill_at_ && (signal == SIGINT || signal == SIGTERM)) {
-    kill_at_ = clock::now();  // asked a second time
+    kill_at_ = clock::now();  // second request
   } else if (!kill_at_) {
     kill_at_ = clock::now() + options_.grace;
   }

@@ -122,12 +122,12 @@ void inproc_connection::receive_later(inbound_message&& message, const std::vect
     received_->bytes.fetch_add(waiting->message.header.message_bytes(), std::memory_order_relaxed);
   }
   pending_copy::watch(loop_, streams, [self = shared_from_this(), waiting](const std::exception_ptr& failure) {
-    self->landed(waiting, failure);
+    self->tensors_ready(waiting, failure);
   });
 }
 
-void inproc_connection::landed(const std::shared_ptr<pending_message>& which,
-                               const std::exception_ptr& failure) noexcept {
+void inproc_connection::tensors_ready(const std::shared_ptr<pending_message>& which,
+                                      const std::exception_ptr& failure) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = std::find(pending_.begin(), pending_.end(), which);
   if (found == pending_.end()) return;  // closed meanwhile

@@ -75,7 +75,7 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   void receive(inbound_message&& message);
   /// The same once the streams are done.
   void receive_later(inbound_message&& message, const std::vector<stream>& streams);
-  void landed(const std::shared_ptr<pending_message>& which, const std::exception_ptr& failure) noexcept;
+  void tensors_ready(const std::shared_ptr<pending_message>& which, const std::exception_ptr& failure) noexcept;
   void peer_closed() noexcept;
   void tell_written() noexcept;
   /// Ensures that a thread delivers what is there. Called with mutex_ held.

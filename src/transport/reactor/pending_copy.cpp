@@ -27,12 +27,12 @@ constexpr std::chrono::milliseconds look_interval{50};
 }  // namespace
 
 void pending_copy::watch(std::shared_ptr<reactor> threads, const std::vector<stream>& streams,
-                         callback landed) noexcept {
+                         callback on_done) noexcept {
   std::shared_ptr<pending_copy> self;
   if (auto why = [&]() noexcept -> std::exception_ptr {
         try {
           self = std::make_shared<pending_copy>(std::move(threads));
-          self->landed_ = std::move(landed);
+          self->on_done_ = std::move(on_done);
           self->begin(streams);
           return nullptr;
         } catch (...) {
@@ -40,7 +40,7 @@ void pending_copy::watch(std::shared_ptr<reactor> threads, const std::vector<str
         }
       }()) {
     if (self) return self->finish(std::move(why));
-    landed(std::move(why));
+    on_done(std::move(why));
   }
 }
 
@@ -127,8 +127,8 @@ void pending_copy::finish(std::exception_ptr failure) noexcept {
       table.entries.erase(found);
     }
   }
-  const callback landed = std::move(landed_);
-  landed(std::move(failure));
+  const callback on_done = std::move(on_done_);
+  on_done(std::move(failure));
 }
 
 }  // namespace ferry::inline v0::detail

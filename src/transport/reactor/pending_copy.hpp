@@ -22,7 +22,7 @@ class pending_copy : public std::enable_shared_from_this<pending_copy> {
   /// Called on a thread of the reactor, once: with null when all is done, else with what the device failed with.
   using callback = std::function<void(std::exception_ptr failure)>;
   /// Never throws: what cannot be watched has failed.
-  static void watch(std::shared_ptr<reactor> threads, const std::vector<stream>& streams, callback landed) noexcept;
+  static void watch(std::shared_ptr<reactor> threads, const std::vector<stream>& streams, callback on_done) noexcept;
 
   /// For watch().
   explicit pending_copy(std::shared_ptr<reactor> threads) : threads_(std::move(threads)) {}
@@ -38,7 +38,7 @@ class pending_copy : public std::enable_shared_from_this<pending_copy> {
   void finish(std::exception_ptr failure) noexcept;
 
   const std::shared_ptr<reactor> threads_;
-  callback landed_;
+  callback on_done_;
   std::atomic<std::size_t> missing_{0};
   task arrival_;  // posted by a thread of the device's runtime
   std::size_t id_ = 0;
