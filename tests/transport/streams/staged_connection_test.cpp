@@ -225,10 +225,10 @@ TEST_CASE(
   detail::frame_reader reader({});
   std::size_t done = 0;
   // Steps that leave some room in each block, so that the next bytes come through the reader's own.
-  const auto feed = [&](bool go_on_first = true) {
+  const auto feed = [&](bool resume_first = true) {
     std::array<iovec, detail::frame_reader::max_vectors> vectors;
     std::size_t total = 0;
-    if (reader.stalled() && go_on_first) reader.go_on(into);
+    if (reader.stalled() && resume_first) reader.resume(into);
     if (!into.got.empty() || reader.prepare(vectors, total) == 0) return false;
     const std::size_t part = std::min({vectors[0].iov_len, stream.size() - done, std::size_t{104'000}});
     std::memcpy(vectors[0].iov_base, stream.data() + done, part);

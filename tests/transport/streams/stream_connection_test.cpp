@@ -369,19 +369,19 @@ TEST_CASE("a thread that waits long for its own reply gives way to another") {
     std::atomic<bool> end{false};
     [[nodiscard]] bool done() const noexcept override { return end.load(); }
   } slow, fast;
-  std::atomic<bool> gave_way{false};
-  std::thread first([&] { gave_way = !ends.a->drive(slow, deadline::after(std::chrono::seconds(60))); });
+  std::atomic<bool> yielded{false};
+  std::thread first([&] { yielded = !ends.a->drive(slow, deadline::after(std::chrono::seconds(60))); });
   // The first drives until it has slept long enough; then the second takes its place.
   bool drove = false;
   std::thread second([&] {
     while (!drove) {
       drove = ends.a->drive(fast, deadline::after(std::chrono::milliseconds(1)));
-      if (!gave_way.load()) drove = false;  // the first had not begun yet
+      if (!yielded.load()) drove = false;  // the first had not begun yet
     }
   });
   first.join();
   second.join();
-  CHECK(gave_way.load());
+  CHECK(yielded.load());
   CHECK(drove);
 }
 
