@@ -173,7 +173,7 @@ std::uint64_t outgoing_message::tensor_size() const noexcept {
 }
 
 void outgoing_message::finish() {
-  constexpr wire_limits format;  // what a receiver with default limits takes
+  constexpr wire_limits format;  // the limits of a receiver with defaults
   const std::size_t extension_bytes = payload_start_ - frame_header::encoded_size;
   if (extension_bytes > format.max_extension_bytes) {
     throw_error(errc::limit_exceeded, "the extension records of a message take " + std::to_string(extension_bytes) +
@@ -252,7 +252,7 @@ void check_extensions(std::span<const std::byte> records) {
 namespace detail {
 namespace {
 
-// Shows all entries, each checked, and checks their sum: before anybody allocates the first tensor.
+// Visits all entries, each checked, and checks their sum: before the first tensor is allocated.
 template <class Visit>
 void visit_entries(const frame_header& header, std::span<const std::byte> table, const wire_limits& limits,
                    const Visit& visit) {
@@ -336,7 +336,7 @@ transfer_status transfer_status::decode(const std::byte* in) {
   const auto code = static_cast<std::int32_t>(detail::load_le<std::uint32_t>(in));
   const std::size_t length = detail::load_le<std::uint32_t>(in + 4);
   if (length > longest_text || (code == 0 && length != 0)) {
-    throw_error(errc::malformed, "an outcome record with code " + std::to_string(code) + " and a text of " +
+    throw_error(errc::malformed, "a transfer status with code " + std::to_string(code) + " and a text of " +
                                      std::to_string(length) + " bytes");
   }
   result.code = static_cast<errc>(code);
