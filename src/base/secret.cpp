@@ -72,7 +72,7 @@ std::string read_secret(const std::string& path) {
 }  // namespace detail
 
 std::string secret_from_environment() {
-  // The secret that ferry-run makes for a run on one machine is not a demand: that machine is safe without one, too.
+  // The secret that ferry-run generates for a run on one machine is optional: that machine is safe without one, too.
   if (!authentication_available() && detail::environment_text("FERRY_SECRET_OPTIONAL") == "1") return {};
   if (const auto secret = detail::environment_text("FERRY_SECRET"); !secret.empty()) return std::string(secret);
   if (const auto path = detail::environment_text("FERRY_SECRET_FILE"); !path.empty())
