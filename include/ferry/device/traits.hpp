@@ -30,10 +30,10 @@ struct cpu {};
 /// The calling thread's current device. A kind without one returns 0 and does nothing.
 ///   static int current() noexcept;
 ///   static void make_current(int index);
-///   static void restore_current(int former) noexcept;       the former current device; may be skipped for a good reason
+///   static void restore_current(int former) noexcept;       the former current device; may be skipped for a reason
 ///
-/// Memory, aligned to at least 64 bytes and uninitialised; nullptr for 0 bytes. It may be used in the order of the stream
-/// from allocate on, and until deallocate. `bytes` as given to allocate.
+/// Memory, aligned to at least 64 bytes and uninitialised; nullptr for 0 bytes. It may be used in the order of the
+/// stream from allocate on, and until deallocate. `bytes` as given to allocate.
 ///   static void* allocate(device, std::size_t bytes, stream_handle);
 ///   static void deallocate(device, void*, std::size_t bytes, stream_handle) noexcept;
 ///   static std::uint64_t reserved_bytes(device);            obtained from the device, in use or cached; 0 if unknown
@@ -54,7 +54,7 @@ struct cpu {};
 ///   static event_handle create_event(device);
 ///   static void destroy_event(device, event_handle) noexcept;
 ///   static void record_event(device, event_handle, stream_handle);         both of this device
-///   static void wait_event(device, stream_handle, event_handle);   the stream waits; the event may be of another device
+///   static void wait_event(device, stream_handle, event_handle);  the stream waits; the event may be on another device
 ///   static bool event_done(device, event_handle);                  does not wait
 ///   static void synchronize_event(device, event_handle);           the host waits
 ///

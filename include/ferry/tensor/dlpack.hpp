@@ -98,8 +98,8 @@ template <dlpack::managed M = dlpack::managed_tensor_versioned>
 /// CUDA device the calling thread's current stream is the consumer's, which the producer has ordered after its work;
 /// the deleter does not wait for the work queued on that stream: keep the tensor until it is done, or synchronise.
 /// Throws errc::bad_dtype for other types and for vector types (lanes), errc::bad_device for other devices,
-/// errc::bad_shape for more than 32 axes, sizes that overflow and negative strides, errc::invalid_argument for a null or
-/// misaligned pointer, another major version than 1, and a read-only tensor (see `policy`). Thread-safe.
+/// errc::bad_shape for more than 32 axes, sizes that overflow and negative strides, errc::invalid_argument for a null
+/// or misaligned pointer, another major version than 1, and a read-only tensor (see `policy`). Thread-safe.
 template <dlpack::managed M>
 [[nodiscard]] tensor from_dlpack(M* managed, dlpack::if_read_only policy = dlpack::if_read_only::refuse) {
   dlpack::detail::check_layout<M>();

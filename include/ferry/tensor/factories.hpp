@@ -15,8 +15,8 @@
 namespace ferry::inline v0 {
 
 // All of them throw errc::bad_shape (negative sizes, too many elements), errc::out_of_memory, errc::bad_device and
-// errc::device_failure. On a device, the tensor is made and filled in the order of the calling thread's current stream of it;
-// the host does not wait.
+// errc::device_failure. On a device, the tensor is made and filled in the order of the calling thread's current stream
+// of it; the host does not wait.
 
 /// Uninitialised elements, contiguous.
 [[nodiscard]] tensor empty(const dims& shape, dtype type = dtype::f32, device where = {});

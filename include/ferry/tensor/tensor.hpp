@@ -127,8 +127,8 @@ class tensor {
     if (body().type != dtype_of<T>) detail::refuse_dtype(dtype_of<T>, *this);
     return static_cast<T*>(data());
   }
-  /// The element at the indices, one per axis; of a CPU tensor. Throws errc::bad_dtype, errc::bad_shape, and errc::bad_device
-  /// for a tensor of another device.
+  /// The element at the indices, one per axis; of a CPU tensor. Throws errc::bad_dtype, errc::bad_shape, and
+  /// errc::bad_device for a tensor of another device.
   template <element T, std::convertible_to<std::int64_t>... Index>
   [[nodiscard]] T& at(Index... indices) const {
     T* first = data<T>();
@@ -139,8 +139,8 @@ class tensor {
     ((offset += element_offset(axis++, static_cast<std::int64_t>(indices))), ...);
     return first[offset];
   }
-  /// The one element of a CPU tensor with one element, converted to T. Throws errc::bad_shape if there is another number,
-  /// errc::bad_device for a tensor of another device.
+  /// The one element of a CPU tensor with one element, converted to T. Throws errc::bad_shape if there is another
+  /// number, errc::bad_device for a tensor of another device.
   template <element T>
   [[nodiscard]] T item() const {
     T value;

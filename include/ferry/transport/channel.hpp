@@ -85,11 +85,11 @@ class tensor_sink {
 /// and, for a channel whose bytes travel in the byte stream of the message,
 ///   static std::unique_ptr<tensor_source> open_source(const tensor& packed, const stream& on, const channel_context&);
 ///   static std::unique_ptr<tensor_sink> open_sink(const tensor& into, const stream& on, const channel_context&);
-/// where the tensor may be read, or written, in the order of `on`, a stream of its device, and is kept as long as needed; or,
-/// for one within a process,
+/// where the tensor may be read, or written, in the order of `on`, a stream of its device, and is kept as long as
+/// needed; or, for one within a process,
 ///   static tensor copy(const tensor& packed, device to, const stream& on);
-/// which queues a copy on `on`, a stream of `to`, or of the tensor's device if that is the CPU, without waiting. All throw
-/// errc::bad_device, errc::out_of_memory, errc::device_failure. Called on any thread.
+/// which queues a copy on `on`, a stream of `to`, or of the tensor's device if that is the CPU, without waiting. All
+/// throw errc::bad_device, errc::out_of_memory, errc::device_failure. Called on any thread.
 template <class Tag>
 struct channel_traits;
 

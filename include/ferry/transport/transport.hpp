@@ -113,8 +113,8 @@ class transport {
   /// Starts accepting (idempotent: one listening socket per process and bind address) for one worker; connections whose
   /// hello names `group` and `target` go to `acceptor`. Returns the addresses to publish, "tcp://10.0.0.2:4711", best
   /// first. `suggested_host` is the local address from which the store was reached, may be empty.
-  /// Throws errc::address_in_use, errc::bad_address, errc::system_failure, and errc::authentication_required for an address
-  /// that is not loopback without a secret, unless options.allow_unauthenticated.
+  /// Throws errc::address_in_use, errc::bad_address, errc::system_failure, and errc::authentication_required for an
+  /// address that is not loopback without a secret, unless options.allow_unauthenticated.
   virtual std::vector<std::string> listen(const std::string& group, const std::string& target,
                                           const std::string& suggested_host, const transport_options& options,
                                           std::shared_ptr<connection_acceptor> acceptor) = 0;

@@ -67,8 +67,9 @@ class outgoing_message {
     marks_.reset();
   }
   /// Packs the tensors (a view becomes its visible elements; foreign memory without an owner is copied), writes the
-  /// tensor table, fills in the sizes and encodes the header. Marks on the calling thread's current streams when the tensors
-  /// that are on devices may be read (at the first time, if called again): the message may then be sent by any thread.
+  /// tensor table, fills in the sizes and encodes the header. Marks on the calling thread's current streams when the
+  /// tensors that are on devices may be read (at the first time, if called again): the message may then be sent by any
+  /// thread.
   /// Throws errc::limit_exceeded, errc::bad_device, errc::device_failure.
   void finish();
   /// Once finished: a tensor is on a device, or is to arrive on one. Only some connections carry such messages.
@@ -142,7 +143,8 @@ struct tensor_description {
   dims strides;
   std::uint64_t bytes = 0;  ///< of its data
 };
-/// Checks a tensor table against `limits` and the header's tensor_count and tensor_bytes. Allocates nothing for the tensors.
+/// Checks a tensor table against `limits` and the header's tensor_count and tensor_bytes. Allocates nothing for the
+/// tensors.
 /// Throws errc::malformed, errc::truncated, errc::limit_exceeded.
 std::vector<tensor_description> describe_tensors(const frame_header& header, std::span<const std::byte> table,
                                                  const wire_limits& limits);

@@ -63,7 +63,8 @@ struct challenge {
   nonce once;
 };
 
-/// Prefix and body. With a nonce, the hello offers to prove the secret. Throws errc::invalid_argument if a name is too long.
+/// Prefix and body. With a nonce, the hello offers to prove the secret. Throws errc::invalid_argument if a name is too
+/// long.
 std::vector<std::byte> encode_hello(const hello& self, const nonce* once = nullptr);
 std::vector<std::byte> encode_answer(const hello_reply& reply);
 /// The text is cut at longest_refusal bytes.
@@ -81,8 +82,8 @@ void sign_answer(std::vector<std::byte>& answer, std::string_view secret, std::s
 bool answer_signed(std::span<const std::byte> answer, std::string_view secret, std::span<const std::byte> hello,
                    std::span<const std::byte> challenge);
 
-/// Read a body; bytes after the known fields are skipped, so that later builds may add some. Throw errc::handshake_failed.
-/// `once` gets the nonce of a hello that offers a proof.
+/// Read a body; bytes after the known fields are skipped, so that later builds may add some. Throw
+/// errc::handshake_failed. `once` gets the nonce of a hello that offers a proof.
 hello decode_hello(std::span<const std::byte> body, std::optional<nonce>* once = nullptr);
 std::variant<hello_reply, refusal, challenge> decode_answer(std::span<const std::byte> body);
 

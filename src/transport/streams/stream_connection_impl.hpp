@@ -51,8 +51,8 @@ struct awaited_message {
 //   a thread inside drive() that waits for its own reply, or
 //   a reactor thread that lingers after it served a message.
 // No thread reads before start(), which is the first to hold it.
-// The latter two disarm the descriptor, once for a whole series of messages: it is armed again when messages are expected
-// but no thread is in drive(), or by the monitor when no thread has used it for a tick.
+// The latter two disarm the descriptor, once for a whole series of messages: it is armed again when messages are
+// expected but no thread is in drive(), or by the monitor when no thread has used it for a tick.
 class stream_connection final : public connection,
                                 public lingering_handler,
                                 private message_sink,

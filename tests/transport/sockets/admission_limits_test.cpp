@@ -33,7 +33,7 @@ struct limited_tcp {
       : options(chosen), address(over->listen("group", "server", "", options, server).front()) {}
   ~limited_tcp() { over->unlisten("group", "server"); }
 
-  [[nodiscard]] raw_socket stranger() const { return raw_socket::connected(ferry::address::parse(address).port); }
+  [[nodiscard]] raw_socket raw_peer() const { return raw_socket::connected(ferry::address::parse(address).port); }
   ferry::connect_result connect() { return ferry::test_kit::connect(*over, address, hello_to("server"), options); }
 };
 
@@ -56,10 +56,10 @@ TEST_CASE("a handshake that trickles in is dropped at its timeout") {
   limited_tcp tcp(options);
   const d::nonce once = d::fresh_nonce();
   const auto hello = d::encode_hello(hello_to("server"), options.secret.empty() ? nullptr : &once);
-  CHECK(trickle(tcp.stranger(), hello));
+  CHECK(trickle(tcp.raw_peer(), hello));
   CHECK(tcp.log.wait_for_line("its handshake did not end in time"));
   if (!options.secret.empty()) {
-    const auto peer = tcp.stranger();
+    const auto peer = tcp.raw_peer();
     peer.send(hello);
     auto proof = d::encode_hello(hello_to("server"));  // any body will do: it is never completed
     proof.resize(4096);
@@ -93,7 +93,7 @@ TEST_CASE("handshakes over the limit wait, and well-behaved peers are still admi
   options.max_handshakes = 4;
   limited_tcp tcp(options);
   std::vector<raw_socket> idle;
-  for (int i = 0; i != 20; ++i) idle.push_back(tcp.stranger());
+  for (int i = 0; i != 20; ++i) idle.push_back(tcp.raw_peer());
   CHECK(ferry::test_kit::connect(*tcp.over, tcp.address, hello_to("server")).opened);
   for (const auto& each : idle) CHECK(each.wait_closed());
   CHECK(tcp.connect().opened);
@@ -142,10 +142,10 @@ TEST_CASE("peers that connect and disconnect keep no slots and write few log lin
   options.max_connections = 4;
   options.max_handshakes = 8;
   limited_tcp tcp(options);
-  const auto hello = d::encode_hello(hello_to("nobody"));
+  const auto hello = d::encode_hello(hello_to("unknown"));
   const auto begun = std::chrono::steady_clock::now();
   for (int i = 0; i != 300; ++i) {
-    const auto peer = tcp.stranger();
+    const auto peer = tcp.raw_peer();
     if (i % 3 == 1) peer.send(std::span(hello).first(10));
     if (i % 3 == 2) peer.send(hello);
   }

@@ -200,13 +200,13 @@ TEST_CASE("a build without authentication refuses secrets instead of ignoring th
 TEST_CASE("the name of another worker of the process is revealed to its own group only") {
   NEEDS_AUTHENTICATION();
   guarded<ferry::tcp> worker(with_secret(right));
-  const auto known = worker.connect(right, "nobody");
+  const auto known = worker.connect(right, "unknown");
   CHECK(failure_of(known).first == ferry::errc::unknown_worker);
   CHECK(known.gone);
   for (const auto& secret : {wrong, std::string()}) {
-    const auto stranger = worker.connect(secret, "nobody");
-    CHECK(failure_of(stranger).first == ferry::errc::authentication_failed);
-    CHECK_FALSE(stranger.gone);
+    const auto unrelated = worker.connect(secret, "unknown");
+    CHECK(failure_of(unrelated).first == ferry::errc::authentication_failed);
+    CHECK_FALSE(unrelated.gone);
   }
 }
 
