@@ -5,8 +5,8 @@
 //          memory for every message
 //   echo   to a method that returns the tensor; baseline: received into a warm buffer, then all sent back
 //
-// Bytes per second; those of an echo count twice. With a processor for each side the baseline is the faster of two: both
-// sides blocking in their system calls, or spinning as ferry does by default.
+// Bytes per second; those of an echo count twice. With a processor for each side the baseline is the faster of two:
+// both sides blocking in their system calls, or spinning as ferry does by default.
 
 #include <cstdio>
 #include <exception>
@@ -50,7 +50,7 @@ constexpr variant variants[] = {{"send", bulk::warm, "raw stream, warm"},
                                 {"fresh", bulk::fresh, "raw stream, fresh"},
                                 {"echo", bulk::echo, "raw echo, warm"}};
 
-// Below, memory comes from the heap and is not new.
+// Smaller blocks come from the heap and are not new memory.
 constexpr std::size_t smallest_fresh = 16 * mebibyte;
 
 double gigabytes_per_second(std::vector<double>& microseconds, std::size_t bytes) {
@@ -89,7 +89,7 @@ void measure(report& out, const options& chosen, const std::string& transport, p
       repeated blocking;
       repeated spinning;
 
-      // Large ones take long, and neither a warm-up nor how the sides wait makes a difference to them.
+      // Large ones take long; neither a warm-up nor the waiting mode affects them.
       const bool large = size.bytes > 16 * mebibyte;
       const std::size_t least = large ? 1 : 2;
       const bool may_spin = !large && pin != pin_mode::same_core && processors().size() > 1;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What it costs to compile programs that use ferry: processor time of the compiler, and bytes of object code per method.
+"""The cost of compiling programs that use ferry: processor time of the compiler, and bytes of object code per method.
 
 A translation unit with ferry's header and one call is compared with one that uses cereal's binary archive, vectors, strings
 and <chrono>: same compiler, same flags, compiled in turn (A B A B). The compiler and its flags are those of the build

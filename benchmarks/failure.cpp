@@ -1,4 +1,4 @@
-// How soon callers learn that a worker has failed, and whether busy ones are taken for dead.
+// How soon callers are notified of a failed worker, and whether busy workers are wrongly declared dead.
 
 #include <chrono>
 #include <csignal>
@@ -86,7 +86,7 @@ void measure(report& out, const options& chosen, const std::string& transport) {
 
 // ---------------------------------------------------------------- a link that is cut
 
-// Two network namespaces, joined by a link: this process's own one, and one for callees. Needs root, and the program `ip`.
+// Two network namespaces, joined by a link: this process's own, and one for callees. Needs root, and the program `ip`.
 class cut_link {
  public:
   static constexpr const char* here = "10.201.77.1";
@@ -104,7 +104,7 @@ class cut_link {
   cut_link(const cut_link&) = delete;
   cut_link& operator=(const cut_link&) = delete;
 
-  /// At the far end: this side is told nothing, its packets are lost.
+  /// At the far end: this side is not notified, its packets are dropped.
   void cut() const { must("ip -n " + space() + " link set " + far_end() + " down"); }
   void heal() const { must("ip -n " + space() + " link set " + far_end() + " up"); }
   [[nodiscard]] std::string space() const { return "ferry-bench-" + number_; }
@@ -170,7 +170,7 @@ void measure_cut(report& out, const options& chosen) {
     } catch (const ferry::error& e) {
       caller.push_back(milliseconds(clock::now() - begin));
       if (e.kind() != ferry::errc::peer_lost && e.kind() != ferry::errc::fenced) throw;
-      if (e.kind() == ferry::errc::fenced) ++fenced;  // the other one was first to say so
+      if (e.kind() == ferry::errc::fenced) ++fenced;  // the other side declared the failure first
     }
     link.heal();
     self.shutdown(false);
@@ -187,7 +187,7 @@ int spin(const std::vector<std::string>&) {
   }
 }
 
-// Workers with the usual lease among processes that compute: none may be taken for dead.
+// Workers with the default lease among compute-bound processes: none may be declared dead.
 void measure_busy(report& out, const options& chosen) {
   const std::string name = "busy";
   if (!chosen.wants(name)) return;
@@ -227,7 +227,7 @@ int main(int argc, char** argv) {
   const options chosen = read_options(
       argc, argv, "failure: time from the death of a worker to the errors of its callers, and false deaths");
   end_after(chosen.limit.count() != 0 ? chosen.limit : std::chrono::seconds(600));
-  // What is expected here is no news.
+  // The expected failures need no warnings.
   ferry::set_log_level(ferry::log_level::error);
   try {
     report out("failure", chosen);

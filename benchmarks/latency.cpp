@@ -32,7 +32,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The messages of add() and of the echo of 64 bytes are as large as this: frame header and arguments.
+// The messages of add() and of the echo of 64 bytes have this size: frame header and arguments.
 constexpr std::size_t small_message = ferry::frame_header::encoded_size + 8;
 constexpr std::size_t echo_message = ferry::frame_header::encoded_size + 8 + 64;
 
@@ -94,7 +94,7 @@ class own_blocker {
   std::thread thread_;
 };
 
-// Allocations of each side per call. Within one process they cannot be told apart.
+// Allocations of each side per call. Within one process the sides cannot be distinguished.
 void report_allocations(report& out, const std::string& prefix, const call_case& what, const worker_pair& pair) {
   if (!can_count_allocations()) return;
   constexpr int count = 1000;
@@ -103,7 +103,7 @@ void report_allocations(report& out, const std::string& prefix, const call_case&
     double here;
     double there;
   };
-  // What the counting itself allocates is counted, too: measured by counting nothing.
+  // The allocations of the counting itself are subtracted: measured with zero calls.
   const auto counted = [&](int calls) -> both {
     const auto there = caller.rpc_sync<remote::counted_allocations>(callee);
     const auto here = allocations();
@@ -158,7 +158,7 @@ void measure(report& out, const options& chosen, const std::string& transport, p
                   : raw->ping_pong(message, spin ? waiting::spinning : waiting::blocking, length);
   };
 
-  // One baseline for each size of message; threads hand over no bytes.
+  // One baseline for each message size; threads transfer no bytes.
   std::map<std::size_t, timing> baselines;
   const auto size_of = [&](const call_case& one) { return within ? std::size_t{0} : one.message; };
   for (const call_case& one : wanted) baselines[size_of(one)];
@@ -200,7 +200,7 @@ void measure(report& out, const options& chosen, const std::string& transport, p
 int run(const options& chosen) {
   report out("latency", chosen);
   for (const std::string transport : {"tcp", "unix", "inproc"}) {
-    // Two threads of one process are not pinned one each.
+    // Two threads of one process are not pinned to one processor each.
     const bool within = transport == "inproc";
     const auto pins = chosen.pins_or(within ? std::vector{pin_mode::same_core, pin_mode::unpinned}
                                             : std::vector{pin_mode::same_core, pin_mode::two_cores});

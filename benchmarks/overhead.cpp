@@ -1,5 +1,5 @@
-// What ferry costs beside the calls: processor time of two idle workers that are connected to each other, and what the flight
-// recorder adds to a small call.
+// The cost of ferry apart from calls: processor time of two idle workers that are connected to each other, and what the
+// flight recorder adds to a small call.
 
 #include <cerrno>
 #include <chrono>
@@ -41,7 +41,7 @@ void measure(report& out, const options& chosen, const std::string& transport) {
   const auto length = chosen.window.count() != 0 ? std::chrono::nanoseconds(chosen.window)
                                                  : std::chrono::nanoseconds(chosen.quick ? 2s : 10s);
   worker_pair pair({.transport = transport}, pin_mode::unpinned);
-  // Busy first: what the workers learned from that, spinning for one, must not go on.
+  // Busy first: the adaptive state from that phase, spinning for example, must not persist.
   for (int i = 0; i != 5000; ++i) (void)pair.caller().rpc_sync<remote::add>(callee, 1, 2);
   const double here = processor_seconds(0);
   const double there = processor_seconds(pair.callee_process());
@@ -57,7 +57,7 @@ void measure(report& out, const options& chosen, const std::string& transport) {
   out.add({.name = prefix + "callee", .value = other, .unit = "% core", .n = 1}, wanted);
 }
 
-// Two pairs of workers that differ in the recorder alone take turns, in short windows: what the machine does meanwhile meets both.
+// Two pairs of workers that differ only in the recorder take turns, in short windows, so that other load affects both.
 void measure_recorder(report& out, const options& chosen, const std::string& transport) {
   const std::string prefix = "recorder/" + transport + "/";
   if (!chosen.wants(prefix)) return;

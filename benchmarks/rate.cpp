@@ -1,8 +1,8 @@
-// Small calls per second over TCP with 64 of them under way, in four styles of user code, against the same number of
+// Small calls per second over TCP with 64 of them in flight, in four styles of user code, against the same number of
 // messages of the same size over a bare socket.
 //
 //   continuations  the completion of each call makes the next
-//   futures        one thread goes round a ring of 64 futures: get() the oldest, call again
+//   futures        one thread goes through a ring of 64 futures: get() the oldest, call again
 //   coroutines     64 coroutines that co_await a call each, in a loop
 //   notify         one-way calls, counted by the callee
 
@@ -40,7 +40,7 @@ double per_second(std::size_t calls, clock::time_point started) {
   return static_cast<double>(calls) / std::chrono::duration<double>(clock::now() - started).count();
 }
 
-// Calls that make each other. Each chain counts for itself, on a cache line of its own.
+// Calls that start each other. Each chain has its own counter, on a separate cache line.
 class chains {
  public:
   explicit chains(const ferry::worker& caller) : caller_(caller) {}
@@ -74,7 +74,7 @@ class chains {
       caller_.rpc_async<remote::add>(callee, 1, 2).add_done_callback([this, &one](const ferry::future<int>& result) {
         if (result.failed()) return end(result.error());
         ++one.calls;
-        // Looking at the clock at every call would be a cost of the benchmark's own.
+        // Reading the clock at every call would add cost of the benchmark itself.
         if (one.calls % 16 == 0 && clock::now() >= until_) return end(nullptr);
         next(one);
       });

@@ -1,13 +1,13 @@
-// What references to objects of another worker cost, against plain calls of the same body with the same argument between the
-// same two processes. Both take turns, in short windows.
+// The cost of references to objects of another worker, against plain calls of the same body with the same argument
+// between the same two processes. Both take turns, in short windows.
 //
-//   call, call-async    a function of the object, through a reference that the owner knows
+//   call, call-async    a function of the object, through a reference confirmed by the owner
 //   create-fetch        remote<f>(...).to_here(), and the end of the reference
-//   create-call-drop    an object is made, called once, and let go
+//   create-call-drop    an object is created, called once, and released
 //   burst               the same of 64 objects at once, as objects per second, against 64 calls at once
-//   drop                the end of the last handle, for the thread that lets go
+//   drop                the end of the last handle, for the releasing thread
 //   share-with-owner    a reference as an argument of a call to its owner
-//   share-with-third    the same to a third worker, against a plain call of that one: it has to ask the owner first
+//   share-with-third    the same to a third worker, against a plain call of that one: it has to query the owner first
 //   return              a call that makes an object at the callee and returns a reference to it
 
 #include <array>
@@ -71,7 +71,7 @@ std::vector<call_case> calls() {
   };
 }
 
-// As time_each, of the ends of references alone.
+// As time_each, for the release of references only.
 std::vector<double> time_drops(const parties& p, std::chrono::nanoseconds window) {
   std::vector<double> result;
   const auto until = clock::now() + window;
@@ -180,7 +180,7 @@ void measure(report& out, const options& chosen, const std::string& transport, p
       into.add(samples);
     };
     for (int turn = 0; turn != turns; ++turn) {
-      // Each goes first as often as the other.
+      // Each is first equally often.
       if (turn % 2 == 0) take(one.once, value);
       if (!chosen.alone) take(one.plain, baseline);
       if (turn % 2 != 0) take(one.once, value);

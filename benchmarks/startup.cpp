@@ -1,4 +1,5 @@
-// How long a group takes to start, to call all-to-all and to stop; and what a group of many workers costs to form and to change.
+// How long a group takes to start, to call all-to-all and to stop; and the cost of forming and changing a group of many
+// workers.
 
 #include <algorithm>
 #include <array>
@@ -39,11 +40,11 @@ std::size_t open_descriptors() {
 
 // ---------------------------------------------------------------- processes
 
-// What a member tells its parent, in nanoseconds of the clock that all processes share.
+// What a member reports to its parent, in nanoseconds of the clock that all processes share.
 struct member_times {
   std::int64_t entered;      // main()
   std::int64_t initialised;  // init_rpc has returned
-  std::int64_t called;       // everybody has answered
+  std::int64_t called;       // all members have answered
   std::uint64_t descriptors;
 };
 
@@ -125,7 +126,7 @@ void measure_processes(report& out, const options& chosen) {
 
 // ---------------------------------------------------------------- many workers in one process
 
-// Counts what the workers ask of their store.
+// Counts the workers' store operations.
 class counting_store final : public ferry::store {
  public:
   counting_store(std::shared_ptr<ferry::hash_store> where, std::atomic<std::uint64_t>& requests)
@@ -183,7 +184,7 @@ class counting_store final : public ferry::store {
   std::atomic<std::uint64_t>& requests_;
 };
 
-// Serves nothing, and counts the members that it hears of.
+// Serves nothing, and counts the members it is notified of.
 class listener final : public ferry::request_handler {
  public:
   void on_request(const std::shared_ptr<ferry::reply_channel>& channel, const ferry::worker_info&,
@@ -298,7 +299,7 @@ void measure_dynamic(report& out, const options& chosen, int size) {
            .value = all,
            .unit = "ms",
            .n = 1,
-           .note = "until everybody has heard of everybody"});
+           .note = "until all members know all others"});
   out.add({.name = name + "/last-joins", .value = quantile(last, 0.5), .unit = "ms", .n = last.size()});
   out.add({.name = name + "/store-requests-per-worker", .value = group.requests_each(), .unit = "", .n = 1});
   const auto before = clock_type::now();

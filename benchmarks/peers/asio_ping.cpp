@@ -1,5 +1,5 @@
-// A round trip of 72 bytes over loopback TCP between two threads: blocking send() and recv(), and Asio with one thread and
-// with four threads in the answering io_context. The answer to why ferry's message path does not run on Asio
+// A round trip of 72 bytes over loopback TCP between two threads: blocking send() and recv(), and Asio with one thread
+// and with four threads in the answering io_context. It shows why ferry's message path does not run on Asio
 // (docs/decisions/reactor.md). Usage: asio_ping [same|two]
 
 #include <algorithm>

@@ -88,7 +88,7 @@ void pin_process(pid_t process, pin_mode mode, side which) {
                         : mode == pin_mode::same_core ? set_of({chosen.front()})
                                                       : set_of({chosen[which == side::caller ? 0 : 1]});
   const std::string folder = "/proc/" + (process == 0 ? std::string("self") : std::to_string(process)) + "/task";
-  // A thread that starts meanwhile may inherit the old set: look again until there is no new one.
+  // A thread that starts meanwhile may inherit the old set: repeat until there is no new one.
   std::set<pid_t> pinned;
   for (bool found = true; found;) {
     found = false;

@@ -1,6 +1,6 @@
 #pragma once
 
-// On which processors the two sides of a measurement run.
+// The processors on which the two sides of a measurement run.
 
 #include <string_view>
 #include <vector>
@@ -12,7 +12,7 @@ namespace ferry_bench {
 enum class pin_mode {
   same_core,  ///< both sides on one processor
   two_cores,  ///< one each
-  unpinned,   ///< wherever the kernel puts them
+  unpinned,   ///< wherever the kernel schedules them
 };
 enum class side { caller, callee };
 

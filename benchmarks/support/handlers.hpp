@@ -1,6 +1,6 @@
 #pragma once
 
-// What the benchmarks call.
+// The methods that the benchmarks call.
 
 #include <cstdint>
 #include <string>
@@ -18,7 +18,7 @@ void block_for(int milliseconds);
 void note(int value);   ///< counts itself
 std::uint64_t noted();  ///< how often note() ran in this process
 
-/// Something to refer to.
+/// An object to refer to.
 class counter {
  public:
   counter() = default;

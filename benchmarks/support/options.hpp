@@ -1,6 +1,6 @@
 #pragma once
 
-// What every benchmark understands on its command line.
+// The command-line options common to all benchmarks.
 
 #include <chrono>
 #include <string>
@@ -12,7 +12,7 @@
 namespace ferry_bench {
 
 struct options {
-  bool quick = false;                   ///< fewer and shorter repeats: a look, not a measurement
+  bool quick = false;                   ///< fewer and shorter repeats: an estimate, not a measurement
   bool alone = false;                   ///< without the baselines: for a profiler
   bool json = false;                    ///< one object a line on standard output instead of a table
   int repeats = 5;                      ///< value and baseline are measured in turn, so often each
@@ -28,7 +28,7 @@ struct options {
   [[nodiscard]] std::vector<pin_mode> pins_or(const std::vector<pin_mode>& usual) const;
 };
 
-/// Reads the command line. Prints help or what is wrong with it and exits.
+/// Reads the command line. Prints help or an error and exits.
 options read_options(int argc, char** argv, std::string_view what);
 
 /// Ends the process with an error (and with it its children) when it still runs after `limit`.

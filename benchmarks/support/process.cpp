@@ -65,7 +65,7 @@ descriptor_pair tcp_sockets() {
 [[noreturn]] void become(const std::vector<char*>& arguments, int control, int data, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
-  // Both are first moved out of the way of the numbers they are to get.
+  // Both are first moved out of the way of their target numbers.
   const int high_control = ::fcntl(control, F_DUPFD, 16);
   const int high_data = data >= 0 ? ::fcntl(data, F_DUPFD, 16) : -1;
   ::dup2(high_control, control_descriptor);

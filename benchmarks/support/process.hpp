@@ -38,14 +38,14 @@ struct descriptor_pair {
 /// Two connected blocking stream sockets of the kind "tcp" (loopback, without delay) or "unix".
 descriptor_pair connected_sockets(const std::string& kind);
 
-/// A TCP port of 127.0.0.1 that nobody used a moment ago.
+/// A TCP port of 127.0.0.1 that was free a moment ago.
 std::uint16_t free_port();
 
 /// Write or read exactly so much. read_all returns false at the end of the stream; errors throw std::system_error.
 void write_all(int to, const void* bytes, std::size_t size);
 bool read_all(int from, void* bytes, std::size_t size);
 
-/// Roles that main() can be started in: each gets its arguments and the descriptors it was given.
+/// Roles that main() can be started in: each gets its arguments and its descriptors.
 using role = std::function<int(const std::vector<std::string>& arguments)>;
 inline constexpr int control_descriptor = 3;  ///< in a role: a socket to the parent; its end means "stop"
 inline constexpr int data_descriptor = 4;     ///< in a role: the socket given to it, if any
@@ -53,7 +53,7 @@ inline constexpr int data_descriptor = 4;     ///< in a role: the socket given t
 /// If this process was started in a role, runs it and exits.
 void run_role(int argc, char** argv, const std::map<std::string, role>& roles);
 
-/// A child in a role. It dies when the thread that started it does; the destructor tells it to stop and waits.
+/// A child in a role. It dies when the thread that started it does; the destructor requests its end and waits.
 class child_process {
  public:
   child_process() = default;
@@ -66,11 +66,11 @@ class child_process {
 
   [[nodiscard]] pid_t id() const noexcept { return id_; }
   [[nodiscard]] int control() const noexcept { return control_.get(); }
-  /// Sends a signal. After SIGKILL, and SIGSTOP, it need not end well: it is killed in the end.
+  /// Sends a signal. After SIGKILL or SIGSTOP a clean exit is not required: the destructor kills it.
   void signal(int number) noexcept;
-  /// Closes the control socket, which is what roles end at; does not wait.
+  /// Closes the control socket, at which roles end; does not wait.
   void ask_to_stop() noexcept { control_.reset(); }
-  /// Asks, and waits for its end. Throws if it did not end well.
+  /// Requests its end, and waits. Throws if it did not exit cleanly.
   void stop();
 
  private:

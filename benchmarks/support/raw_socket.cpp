@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 constexpr std::size_t acknowledgement = 72;  // as large as a small reply of ferry
 
-// What the other side is to do, until a message comes whose first byte is `last`.
+// The task of the other side, until a message arrives whose first byte is `last`.
 enum class job_kind : int { ping_pong, batches, singles, transfer };
 struct job {
   job_kind kind;
@@ -154,7 +154,7 @@ std::vector<double> raw_pair::transfer(std::size_t bytes, bulk how, waiting wait
                                        std::size_t least) {
   const job what{job_kind::transfer, wait, how, bytes, 1};
   write_all(child_.control(), &what, sizeof what);
-  // Kept from one measurement to the next: making it warm takes longer than using it.
+  // Kept between measurements: warming it up takes longer than using it.
   if (!sent_ || sent_->size() != bytes) {
     sent_.emplace(bytes);
     received_.emplace(bytes);

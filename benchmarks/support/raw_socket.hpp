@@ -1,6 +1,6 @@
 #pragma once
 
-// What a stream socket does without anything on top: the baselines. The other side is a child process.
+// The performance of a bare stream socket: the baselines. The other side is a child process.
 
 #include <chrono>
 #include <cstddef>
@@ -31,7 +31,7 @@ enum class bulk : int {
   echo,   ///< received into the same buffer, then all sent back
 };
 
-/// New memory of the operating system, which has no pages yet; huge ones are asked for, as ferry does for its tensors.
+/// New memory of the operating system, without pages yet; huge pages are requested, as ferry does for its tensors.
 class mapped_memory {
  public:
   explicit mapped_memory(std::size_t size);
@@ -55,7 +55,7 @@ class raw_pair {
 
   /// Round trips of `bytes` there and back, one at a time; in microseconds.
   std::vector<double> ping_pong(std::size_t bytes, waiting how, std::chrono::nanoseconds window);
-  /// Messages of `bytes` per second with `in_flight` under way. Batched: all of them in one write, answered together by
+  /// Messages of `bytes` per second with `in_flight` in flight. Batched: all of them in one write, answered together by
   /// one write. Else one write and one read for each.
   double stream_messages(std::size_t bytes, std::size_t in_flight, bool batched, std::chrono::nanoseconds window);
   /// Transfers of `bytes`, in microseconds each, at least `least` of them; after one to warm up unless that is 1.

@@ -50,7 +50,7 @@ report::report(std::string benchmark, const options& chosen)
   say(fmt::format("{}: {} processors ({}), {} {}, load {:.1f}", benchmark_, std::thread::hardware_concurrency(),
                   processor_name(), system.sysname, system.release, load_average()));
   if (load_average() > 0.5) say("The machine is not idle: expect the ratios to suffer.");
-  if (quick_) say("--quick: a look, not a measurement.");
+  if (quick_) say("--quick: an estimate, not a measurement.");
   alone_ = chosen.alone;
   measure_ring("before");
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Figures, as a table for people or as one JSON object a line.
+// Figures, as a readable table or as one JSON object per line.
 
 #include <cstddef>
 #include <optional>
@@ -19,7 +19,7 @@ struct figure {
   std::string baseline = {};  ///< what the value is compared with; empty: nothing
   double baseline_value = 0;
   std::size_t n = 0;      ///< samples behind the value
-  std::string note = {};  ///< for people: the range over the repeats, and such
+  std::string note = {};  ///< for readers: the range over the repeats, for example
 };
 
 /// What a figure, or its ratio to the baseline, should reach.
@@ -38,11 +38,11 @@ class report {
   report(const report&) = delete;
   report& operator=(const report&) = delete;
 
-  /// A new table; its title is the beginning of its figures' names.
+  /// A new table; its title is the prefix of its figures' names.
   void section(std::string_view title);
   void add(const figure& what, std::optional<target> wanted = std::nullopt);
-  /// `value` against `baseline` (see median_pair), with the range over the repeats; also the 99th percentiles as a figure
-  /// of their own.
+  /// `value` against `baseline` (see median_pair), with the range over the repeats; also the 99th percentiles as a
+  /// figure of their own.
   void add(const std::string& name, const timing& value, const std::string& baseline, const timing* baseline_value,
            std::optional<target> wanted = std::nullopt);
   void add(const std::string& name, const repeated& value, const std::string& unit, const std::string& baseline,

@@ -47,7 +47,7 @@ std::optional<double> ring_round_trip(std::chrono::nanoseconds window) {
   });
   std::vector<double> samples;
   {
-    // On a thread of its own, so that the caller's affinity stays what it was.
+    // On a separate thread, so that the caller's affinity does not change.
     std::thread ask([&] {
       pin_thread(0);
       std::array<char, 64> bytes{};

@@ -1,6 +1,6 @@
 #pragma once
 
-// The fastest exchange that two processors can have, as a yardstick of the machine at the moment.
+// The fastest possible exchange between two processors, as a reference for the machine's current speed.
 
 #include <chrono>
 #include <optional>
@@ -8,7 +8,7 @@
 namespace ferry_bench {
 
 /// The median round trip, in microseconds, of 64 bytes through shared memory between two threads that spin, pinned to
-/// the two processors. Nothing where there is only one.
+/// the two processors. Empty where there is only one.
 std::optional<double> ring_round_trip(std::chrono::nanoseconds window);
 
 }  // namespace ferry_bench

@@ -1,6 +1,6 @@
 #pragma once
 
-// Samples of one measurement, and what several measurements of the same thing have in common.
+// Samples of one measurement, and statistics over repeated measurements.
 
 #include <chrono>
 #include <cstddef>
@@ -31,8 +31,8 @@ struct compared {
   double value = 0;
   double baseline = 0;
 };
-/// Value and baseline of the repeat whose ratio is the median of all ratios: a machine that changes its speed between two
-/// repeats, as virtual ones do, moves medians taken apart from each other, but not this.
+/// Value and baseline of the repeat whose ratio is the median of all ratios: a machine that changes its speed between
+/// two repeats, as virtual ones do, affects separately taken medians, but not this.
 compared median_pair(const repeated& value, const repeated& baseline);
 
 /// Durations, in microseconds: the medians and the 99th percentiles of each repeat.

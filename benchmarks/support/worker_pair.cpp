@@ -63,7 +63,7 @@ int block(const std::vector<std::string>& arguments) {
 std::map<std::string, role> worker_roles() { return {{"callee", serve}, {"bystander", block}}; }
 
 worker_pair::worker_pair(const pair_options& wanted, pin_mode pin) : pin_(pin), within_(wanted.transport == "inproc") {
-  // The store is served here before anybody looks for it.
+  // The store must be served before a worker connects to it.
   const auto server = ferry::tcp_store_server::listen("127.0.0.1", free_port());
   const std::string init_method = "tcp://127.0.0.1:" + std::to_string(server->port());
   const std::string waiting = wanted.sleeping ? "sleeping" : "spinning";

@@ -39,7 +39,7 @@ class worker_pair {
   [[nodiscard]] pid_t callee_process() const noexcept { return within_ ? 0 : callee_process_.id(); }
   /// Sends a signal to the callee's process.
   void signal_callee(int number) noexcept { callee_process_.signal(number); }
-  /// Pins again: threads that were shared with earlier workers may have been pinned otherwise.
+  /// Pins again: threads shared with earlier workers may have been pinned differently.
   void pin();
 
  private:

@@ -28,7 +28,7 @@ bool authentication_available() noexcept {
 namespace detail {
 namespace {
 
-// Reads every byte before it says anything.
+// Reads every byte before it returns.
 bool equal_in_constant_time(std::span<const std::byte> a, std::span<const std::byte> b) noexcept {
   if (a.size() != b.size()) return false;
   volatile unsigned differs = 0;
@@ -61,15 +61,16 @@ void check_secret_usable(std::string_view secret) {
   throw_error(errc::invalid_argument,
               "a secret was given (an option, FERRY_SECRET or FERRY_SECRET_FILE), but this ferry was built without "
               "authentication; build it with libcrypto (Meson: -Dauthentication=enabled; src/ferry.cpp: "
-              "-DFERRY_WITH_AUTHENTICATION=1 and -lcrypto), or take the secret away");
+              "-DFERRY_WITH_AUTHENTICATION=1 and -lcrypto), or remove the secret");
 }
 
 #if FERRY_WITH_AUTHENTICATION
 
 namespace {
 
-// libcrypto keeps a state for each thread that has used it, and gives back that of a thread which ends after the program has
-// closed libcrypto never. Threads of this library may, so none keeps one; what the program has to read there stays.
+// libcrypto keeps per-thread state, and never frees that of a thread that ends after the program has unloaded
+// libcrypto. Threads of this library may do so, hence none keeps such state; the program's own error queue entries are
+// preserved.
 class libcrypto_use {
  public:
   libcrypto_use() = default;

@@ -10,8 +10,8 @@ namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
-// Blocks of one size, kept by each thread. A block may be freed on another thread than it was taken on: each cache is
-// bounded, so one-way traffic between threads only means that one side goes back to malloc.
+// Blocks of one size, cached by each thread. A block may be freed on another thread than it was allocated on: each
+// cache is bounded, so one-way traffic between threads only means that one side falls back to malloc.
 template <std::size_t Size, std::size_t Count>
 class block_cache {
  public:
@@ -70,9 +70,9 @@ void byte_buffer::release() noexcept {
 struct shared_block::header {
   std::atomic<std::size_t> references;
   std::size_t capacity;
-  byte_buffer adopted;  // if not empty, the bytes are there, else behind the header
+  byte_buffer adopted;  // if not empty, it holds the bytes, else they follow the header
 };
-static constexpr std::size_t block_header = 64;  // keeps the bytes on a cache line of their own
+static constexpr std::size_t block_header = 64;  // keeps the bytes on a separate cache line
 
 static constexpr std::size_t small_capacity = detail::small_block - block_header;
 static constexpr std::size_t receive_capacity = detail::receive_block - block_header;

@@ -23,7 +23,7 @@ bool futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, 
   timespec at{};
   timespec* limit = nullptr;
   if (!until.is_never()) {
-    // The wait takes an absolute time on CLOCK_MONOTONIC, which is what steady_clock counts.
+    // The wait takes an absolute time on CLOCK_MONOTONIC, the clock of steady_clock.
     const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(until.at().time_since_epoch()).count();
     if (ns <= 0) return false;
     at.tv_sec = static_cast<time_t>(ns / 1'000'000'000);

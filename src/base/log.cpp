@@ -46,7 +46,7 @@ struct hook {
 };
 
 hook<log_sink>& log_hook() {
-  static auto* instance = new hook<log_sink>{write_to_stderr};  // outlives static destruction on purpose
+  static auto* instance = new hook<log_sink>{write_to_stderr};  // deliberately outlives static destruction
   return *instance;
 }
 hook<trace_sink>& trace_hook() {

@@ -8,7 +8,7 @@
 
 namespace ferry::inline v0::detail {
 
-/// Warns of what went wrong, for those who cannot throw: in short if there is no memory for more.
+/// Logs a warning about a failure, for callers that cannot throw: a short one if there is no memory for more.
 inline void log_problem(std::string_view what, const std::exception& problem) noexcept {
   try {
     log(log_level::warning, std::string(what) + ": " + problem.what());

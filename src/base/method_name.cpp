@@ -31,7 +31,7 @@ void strip_parentheses(string_view& text) {
 string_view qualified_name(string_view text) {
   constexpr string_view anonymous = "(anonymous namespace)";
   constexpr string_view operator_word = "operator";
-  std::size_t start = 0;  // behind the last space outside brackets: what precedes it is the result type
+  std::size_t start = 0;  // after the last space outside brackets: what precedes it is the result type
   int depth = 0;
   for (std::size_t i = 0; i < text.size();) {
     const string_view rest = text.substr(i);
@@ -73,7 +73,7 @@ std::string mangled_method(const std::type_info& tag) {
   }
   string_view type = name.substr(at + marker.size(), symbol - at - marker.size());
   if (const auto conversion = type.rfind("Xcv"); conversion != string_view::npos) {
-    // Xcv and one back reference, S_ or S<digits>_: the last thing before the symbol.
+    // Xcv and one back reference, S_ or S<digits>_: the last item before the symbol.
     const string_view reference = type.substr(conversion + 3);
     const bool whole = reference.size() >= 2 && reference.front() == 'S' && reference.find('_') == reference.size() - 1;
     if (whole) type = type.substr(0, conversion + 1);

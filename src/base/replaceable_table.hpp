@@ -4,11 +4,11 @@
 
 namespace ferry::inline v0::detail {
 
-/// A table of functions that is linked in, or that a test has replaced by a fake. Reading is thread-safe and lock-free.
+/// A table of functions that is linked in, or replaced by a fake in tests. Reading is thread-safe and lock-free.
 template <class Table, const Table* (*Linked)() noexcept>
 class replaceable_table {
  public:
-  /// Before anything else of ferry is used, and for good. Null: there is none.
+  /// Call it before any other use of ferry; cannot be undone. Null: there is no table.
   void replace(const Table* table) noexcept {
     replacement_.store(table, std::memory_order_relaxed);
     replaced_.store(true, std::memory_order_release);

@@ -20,7 +20,7 @@ bool library_namespace(std::string_view component) {
          (component[1] == '_' || (component[1] >= 'A' && component[1] <= 'Z')) && component != "_GLOBAL__N_1";
 }
 
-// Removes library namespaces behind "std::", and spaces that only separate punctuation.
+// Removes library namespaces after "std::", and spaces that only separate punctuation.
 std::string normalise(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -63,7 +63,7 @@ std::size_t last_argument_list(std::string_view name) {
   return std::string_view::npos;
 }
 
-// std::chrono::duration -> duration. Only for names of std: the namespaces of users tell their types apart.
+// std::chrono::duration -> duration. Only for names of std: namespaces of users distinguish their types.
 std::string_view without_std(std::string_view name) {
   if (!starts_with(name, "std::")) return name;
   int depth = 0;

@@ -15,7 +15,7 @@ namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
-// Of the streams that are not the default ones. Trivial: thread-local objects destroyed late may still ask.
+// Of the streams other than the default ones. Trivial: thread-local objects destroyed late may still use it.
 struct chosen_stream {
   device where;
   void* handle = nullptr;
@@ -56,7 +56,7 @@ device_guard::~device_guard() {
   if (former_ == where_.index) return;
   try {
     detail::state_of(where_).operations->restore_current(former_);
-  } catch (const error& problem) {  // it existed when this began
+  } catch (const error& problem) {  // the former device existed when the guard began
     log(log_level::error, problem.what());
   }
 }
@@ -88,7 +88,7 @@ stream set_current_stream(const stream& now) {
 stream_guard::~stream_guard() {
   try {
     set_current_stream(former_);
-  } catch (const error& problem) {  // guards that do not end in reverse order
+  } catch (const error& problem) {  // guards destroyed out of order
     log(log_level::error, problem.what());
   }
 }

@@ -17,7 +17,7 @@ namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
-// The kinds of this process by number. Kinds come, and never go.
+// The kinds of this process by number. Kinds are added, never removed.
 constinit std::array<std::atomic<const device_operations*>, 256> registered_kinds{};
 constinit std::mutex registering{};
 
@@ -52,9 +52,10 @@ std::string known_kinds() {
 void register_device(const device_operations& operations) {
   const auto usable = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; };
   if (operations.name.empty() || !std::all_of(operations.name.begin(), operations.name.end(), usable)) {
-    throw_error(errc::invalid_argument,
-                fmt::format("'{}' cannot name a kind of device: lower-case letters, digits and underscores can",
-                            operations.name));
+    throw_error(
+        errc::invalid_argument,
+        fmt::format("'{}' is not a valid name for a kind of device: use lower-case letters, digits and underscores",
+                    operations.name));
   }
   const std::lock_guard lock(registering);
   const device_operations* namesake = find_operations(operations.name);
@@ -92,14 +93,14 @@ device parse_device(std::string_view text) {
   device where;
   const device_operations* operations = detail::find_operations(kind);
   if (!operations)
-    refuse(fmt::format("'{}' is no kind of device that this program knows ({})", kind, detail::known_kinds()));
+    refuse(fmt::format("'{}' is not a kind of device registered in this program ({})", kind, detail::known_kinds()));
   where.kind = operations->kind;
   if (colon != std::string_view::npos) {
     const std::string_view number = text.substr(colon + 1);
     const char* end = number.data() + number.size();
     const auto [stop, failure] = std::from_chars(number.data(), end, where.index);
     if (number.empty() || failure != std::errc{} || stop != end || where.index < 0) {
-      refuse(fmt::format("'{}' is no device number", number));
+      refuse(fmt::format("'{}' is not a device number", number));
     }
     if (where.is_cpu() && where.index != 0) refuse("there is one cpu, number 0");
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the process keeps for each device: its pools of streams and events.
+// The process's state for each device: its pools of streams and events.
 
 #include <atomic>
 #include <cstddef>
@@ -16,8 +16,8 @@ namespace ferry::inline v0::detail {
 
 inline constexpr std::size_t streams_of_pool = 32;
 
-/// Never destroyed, nor are its streams and events: tensors may outlive every static object, and the driver may be gone
-/// before.
+/// Never destroyed, nor are its streams and events: tensors may outlive every static object, and the driver may be
+/// unloaded earlier.
 struct device_state {
   const device_operations* operations;
   device where;
@@ -25,7 +25,7 @@ struct device_state {
   std::vector<void*> streams;
   std::size_t next_stream = 0;
   std::vector<void*> events;       // not in use
-  void* reclaim_stream = nullptr;  // on which memory is freed that several streams used
+  void* reclaim_stream = nullptr;  // on which memory used by several streams is freed
 
   struct staging_block {
     void* memory;
@@ -33,7 +33,7 @@ struct device_state {
     event free_after;
   };
   std::mutex staging_mutex;            // taken before `mutex`
-  std::vector<staging_block> staging;  // not in use, though a copy may still be under way
+  std::vector<staging_block> staging;  // not in use by the host, though a copy may still be in progress
   std::size_t staging_in_use = 0;
 
   std::atomic<std::uint64_t> blocks{0};

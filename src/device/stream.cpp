@@ -27,7 +27,7 @@ void stream::wait(const event& mark) const {
   if (mark.where_.kind == where_.kind) {
     detail::state_of(where_).operations->wait_event(where_, handle_, mark.handle_);
   } else if (where_.is_cpu()) {
-    mark.synchronize();  // on the CPU only this thread can wait
+    mark.synchronize();  // the CPU has no stream that could wait
   } else {
     throw_error(errc::bad_device,
                 fmt::format("a stream of {} cannot wait for an event of {}: they are of different kinds",
@@ -37,7 +37,7 @@ void stream::wait(const event& mark) const {
 
 void stream::wait(const stream& other) const {
   if (other == *this) return;
-  if (detail::state_of(other.where_).operations->immediate) return;  // all it was given is done
+  if (detail::state_of(other.where_).operations->immediate) return;  // its work has completed
   wait(other.record());
 }
 
@@ -60,7 +60,7 @@ void event::release() noexcept {
     detail::device_state& state = detail::state_of(where_);
     const std::lock_guard lock(state.mutex);
     state.events.push_back(handle);
-  } catch (...) {  // no memory for the list, or a foreign event of no device
+  } catch (...) {  // no memory for the list, or a foreign event without device
     const device_operations* operations = nullptr;
     try {
       operations = &operations_of(where_.kind);

@@ -1,8 +1,8 @@
 #pragma once
 
-// Conversion between element types, by way of the widest type of each family: i64, f64, c128. Every element type is
-// held exactly by one of them, so each conversion is a load and a store, not one of fourteen times fourteen kernels. All of
-// it is constexpr, so that kernels of devices can use it.
+// Conversion between element types through the widest type of each family: i64, f64, c128. Each of these holds every
+// element type of its family exactly, so a conversion is a load and a store instead of fourteen times fourteen kernels.
+// All of it is constexpr, so that device kernels can use it.
 
 #include <algorithm>
 #include <complex>

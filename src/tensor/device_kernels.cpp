@@ -23,7 +23,8 @@ namespace {
 
 constinit replaceable_table<tensor_kernels, &linked_tensor_kernels> kernel_table;
 
-// Starts a kernel: start(table, stream) on the device of the tensors, which use its current stream from here on.
+// Starts a kernel: start(table, stream) on the device of the tensors, whose current stream is recorded as a user of
+// them.
 template <class Start>
 void launch(std::initializer_list<const tensor*> tensors, Start start) {
   const device where = (*tensors.begin())->device();

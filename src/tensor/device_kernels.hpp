@@ -1,6 +1,6 @@
 #pragma once
 
-// Elements of tensors on devices that the host does not reach: starting kernels on the current stream of their device.
+// Elements of tensors on devices whose memory the host cannot access: kernels on the current stream of their device.
 
 #include <string_view>
 
@@ -14,10 +14,11 @@ namespace ferry::inline v0::detail {
 /// Whether there are kernels for the device. The functions below need them.
 bool has_kernels(device where) noexcept;
 
-/// Throws errc::bad_device unless arithmetic can be done where the tensor is.
+/// Throws errc::bad_device unless arithmetic is supported on the tensor's device.
 void need_arithmetic(const tensor& t, std::string_view operation);
 
-// All on the current stream of the tensors' device, which they share; their storages are told. Throw errc::device_failure.
+// All run on the current stream of the tensors' common device and record its use of their storages. Throw
+// errc::device_failure.
 
 /// Copies, and converts, between tensors of one shape.
 void copy_by_kernel(const tensor& from, const tensor& to);

@@ -84,7 +84,7 @@ device import_device(dlpack::device from) {
                      !device_kinds[static_cast<std::size_t>(from.kind)].empty();
   throw_error(
       errc::bad_device,
-      fmt::format("from_dlpack: the tensor is on device {}:{} of DLPack ({}), which ferry does not know; copy it "
+      fmt::format("from_dlpack: the tensor is on device {}:{} of DLPack ({}), which ferry does not support; copy it "
                   "to the CPU or a CUDA device where it was made",
                   from.kind, from.index,
                   known ? device_kinds[static_cast<std::size_t>(from.kind)] : "a kind without a name"));
@@ -136,7 +136,7 @@ exported<M>* make_export(const tensor& t) {
 
 // ---------------------------------------------------------------- in
 
-// Gives the import back when the last tensor over its memory goes, if it was taken over by then.
+// Calls the import's deleter when the last tensor over its memory is destroyed, if ownership was transferred by then.
 template <class M>
 struct imported {
   imported() = default;
@@ -186,7 +186,7 @@ tensor import_view(const dlpack::tensor_view& view, std::shared_ptr<const void> 
     throw_error(errc::invalid_argument,
                 fmt::format("from_dlpack: the pointer to the data of shape {} is null", to_string(shape)));
   }
-  // Addresses of elements that do not exist mean nothing.
+  // Without elements the address is meaningless.
   void* data = nullptr;
   if (count != 0) data = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(view.data) + view.byte_offset);
   return from_blob(data, shape, strides, type, std::move(owner), where);

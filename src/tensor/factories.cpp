@@ -40,7 +40,7 @@ tensor empty_strided(const dims& shape, const dims& strides, dtype type, device 
 tensor zeros(const dims& shape, dtype type, device where) {
   tensor result = empty(shape, type, where);
   if (detail::on_host(where)) {
-    if (result.nbytes() != 0) std::memset(result.data(), 0, result.nbytes());  // all dtypes: zero bits are zero
+    if (result.nbytes() != 0) std::memset(result.data(), 0, result.nbytes());  // zero bits are zero in all dtypes
   } else {
     detail::fill_anywhere(result, 0);
   }

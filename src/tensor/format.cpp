@@ -25,14 +25,14 @@ constexpr std::size_t most_shown = 10'000;       // many short axes cannot be su
 constexpr std::size_t line_width = 80;
 constexpr std::string_view opening = "tensor(";
 
-// How the floating-point numbers of one tensor are written, all alike.
+// The format of the floating-point numbers of one tensor.
 struct number_style {
   bool integers = true;  // "3."
   bool scientific = false;
 
   explicit number_style(const std::vector<double>& values) {
     double largest = 0;
-    double smallest = std::numeric_limits<double>::infinity();  // apart from 0
+    double smallest = std::numeric_limits<double>::infinity();  // other than 0
     for (const double value : values) {
       if (!std::isfinite(value)) continue;
       const double size = std::abs(value);
@@ -92,7 +92,7 @@ class printer {
   }
 
   void write_elements(const std::vector<const std::byte*>& elements) {
-    // A dense copy of what is shown, converted: the text of each family is made from its widest type.
+    // A dense, converted copy of what is shown: the text of each family is made from its widest type.
     const dims shape{elements.size()};
     const std::size_t size = dtype_size(t_.dtype());
     const tensor copy = empty(shape, t_.dtype());

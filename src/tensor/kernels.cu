@@ -1,4 +1,4 @@
-// The kernels on a GPU. Compiled by nvcc, and alone in that; keep it small.
+// The kernels on a GPU. The only file compiled by nvcc; keep it small.
 
 #include "kernels.hpp"
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// What devices do with elements, as functions of one index that a compiler for devices and one for the host understand;
-// and the table of them. They are started through one seam, Launcher::launch(stream, count, function): kernels.cu starts
-// them on a GPU, the tests' double of CUDA calls them on the host.
+// Element operations on devices, as functions of one index that device and host compilers accept, and the table of
+// them. They are started through one interface, Launcher::launch(stream, count, function): kernels.cu starts them on a
+// GPU, the tests' fake CUDA runtime calls them on the host.
 
 #include <array>
 #include <complex>
@@ -30,7 +30,7 @@ struct kernel_element {
   alignas(16) unsigned char bytes[16];
 };
 
-/// A number as an integer and as a real one; the dtype says which counts.
+/// A number both as an integer and as a real; the dtype selects one.
 struct kernel_number {
   std::int64_t integer;
   double real;
@@ -60,7 +60,7 @@ FERRY_KERNEL std::int64_t element_count(const walk<N>& plan) {
   return count;
 }
 
-/// Where element `index` of each operand is.
+/// The address of element `index` in each operand.
 template <std::size_t N>
 FERRY_KERNEL std::array<std::byte*, N> locate(const walk<N>& plan, std::int64_t index) {
   std::array<std::byte*, N> at = plan.start;
@@ -198,7 +198,7 @@ struct convert_kernel {
   }
 };
 
-/// a + b * c and a * b as the CPU has them: integers wrap.
+/// a + b * c and a * b with the CPU's results: integers wrap.
 template <class T>
 FERRY_KERNEL T multiply_add(T a, T b, T c) {
   if constexpr (std::is_integral_v<T>) {
@@ -333,7 +333,7 @@ constexpr tensor_kernels make_tensor_kernels() {
 /// The table of kernels.cu; null in a build without a compiler for CUDA.
 const tensor_kernels* linked_tensor_kernels() noexcept;
 
-/// Replaces the table, for tests: before anything else of ferry is used, and for good.
+/// Replaces the table, for tests: call it before any other use of ferry. Cannot be undone.
 void use_tensor_kernels(const tensor_kernels* kernels) noexcept;
 
 }  // namespace ferry::inline v0::detail

@@ -35,7 +35,7 @@ std::int64_t spanned_elements(const dims& shape, const dims& strides, dtype type
     overflow = __builtin_mul_overflow(strides[axis], std::max<std::int64_t>(shape[axis] - 1, 0), &reach) || overflow;
     overflow = __builtin_add_overflow(last, reach, &last) || overflow;
   }
-  if (count == 0) return 0;  // strides mean nothing
+  if (count == 0) return 0;  // strides are irrelevant
   const auto size = static_cast<std::int64_t>(dtype_size(type));
   std::int64_t bytes = 0;
   std::int64_t span = 0;
@@ -73,8 +73,8 @@ dims complete_shape(const tensor& t, const dims& shape) {
   return result;
 }
 
-// Walks over both shapes from the back, cutting the old axes into runs in which one element follows the other at a
-// fixed distance; every new axis must lie within one run.
+// Walks over both shapes from the back, cutting the old axes into runs in which elements follow each other at a fixed
+// distance; every new axis must lie within one run.
 bool view_strides(const tensor& t, const dims& shape, dims& strides) {
   strides = contiguous_strides(shape);
   if (t.numel() == 0) return true;
@@ -82,7 +82,7 @@ bool view_strides(const tensor& t, const dims& shape, dims& strides) {
   const dims& old_strides = t.strides();
   std::size_t next = shape.size();  // new axes from here on are done
   std::int64_t run = 1;             // elements of the run so far
-  std::int64_t unit = 0;            // the distance of its neighbours
+  std::int64_t unit = 0;            // the distance between its neighbours
   const auto place = [&] {          // the new axes that make up the finished run
     std::int64_t step = unit;
     while (next != 0 && (run > 1 || shape[next - 1] == 1)) {
@@ -118,8 +118,8 @@ void need_cpu(const tensor& t, std::string_view operation) {
 }
 
 void need_distinct(const tensor& t, std::string_view operation) {
-  // Sorted by stride, each axis must step over all that the smaller ones reach. Layouts that interleave without
-  // clashing are refused as well: they do not come from views.
+  // Sorted by stride, each axis must step over everything that the smaller ones reach. Layouts that interleave without
+  // overlap are refused as well: they do not come from views.
   std::array<std::size_t, max_rank> order{};
   std::size_t rank = 0;
   for (std::size_t axis = 0; axis != t.rank(); ++axis) {
@@ -173,7 +173,7 @@ walk<N> plan_walk(const std::array<const tensor*, N>& operands) {
     }
     ++plan.rank;
   }
-  // Largest steps outside, as the first operand has them, else the next one.
+  // Largest steps outermost, by the first operand, then by the next.
   const auto before = [&](std::size_t a, std::size_t b) { return plan.steps[a] > plan.steps[b]; };
   for (std::size_t i = 1; i < plan.rank; ++i) {
     for (std::size_t j = i; j != 0 && before(j, j - 1); --j) {
@@ -181,7 +181,7 @@ walk<N> plan_walk(const std::array<const tensor*, N>& operands) {
       std::swap(plan.shape[j], plan.shape[j - 1]);
     }
   }
-  // Neighbouring axes that every operand steps through as through one become one.
+  // Adjacent axes are merged if every operand steps through them as through one.
   std::size_t kept = 0;
   for (std::size_t axis = 1; axis < plan.rank; ++axis) {
     bool joins = true;

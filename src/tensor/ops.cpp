@@ -28,7 +28,7 @@ decltype(auto) visit_arithmetic(dtype type, std::string_view operation, F&& f) {
   }
 }
 
-// Signed overflow is undefined, so integers go through their unsigned twins: they wrap.
+// Signed overflow is undefined, so integers are computed as their unsigned types: they wrap.
 template <class T>
 T plus(T a, T b) {
   if constexpr (std::is_integral_v<T>) {
@@ -153,7 +153,7 @@ void each(const tensor& from, const tensor& to, Combine combine) {
   });
 }
 
-// add and mul by a scalar, new and in place, differ in these two choices only.
+// add and mul by a scalar, new and in place, differ only in these two parameters.
 template <bool Multiply>
 void with_scalar(const tensor& from, const tensor& to, const scalar& value, std::string_view operation) {
   visit_arithmetic(from.dtype(), operation, [&](auto tag) {
@@ -170,7 +170,7 @@ void with_scalar(const tensor& from, const tensor& to, const scalar& value, std:
 }
 
 scalar negated(const scalar& value) {
-  // 0 - x wraps for the lowest integer, as the sums do.
+  // 0 - x wraps for the lowest integer, as addition does.
   if (value.is_integral()) return static_cast<std::int64_t>(0 - static_cast<std::uint64_t>(value.integer()));
   return value.type() == scalar::kind::complex ? value : scalar(-value.real());
 }
@@ -311,7 +311,7 @@ tensor matmul(const tensor& a, const tensor& b) {
     const T* x = left.data<T>();
     const T* y = right.data<T>();
     T* out = result.data<T>();
-    constexpr std::int64_t block = 64;  // rows of `b` that stay in the cache while all rows of `a` pass
+    constexpr std::int64_t block = 64;  // rows of `b` that stay in the cache while all rows of `a` are processed
     for (std::int64_t from = 0; from < inner; from += block) {
       const std::int64_t to = std::min(inner, from + block);
       for (std::int64_t i = 0; i != rows; ++i) {

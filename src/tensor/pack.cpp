@@ -27,7 +27,7 @@ carrying_axes axes_by_stride(std::span<const std::int64_t> shape, std::span<cons
   for (std::size_t axis = shape.size(); axis-- != 0;) {
     if (shape[axis] > 1 && strides[axis] != 0) result.axis[result.count++] = axis;
   }
-  // By insertion: the lists are short, and this is on the path of every call.
+  // Insertion sort: the lists are short, and every call runs this.
   for (std::size_t n = 1; n < result.count; ++n) {
     for (std::size_t m = n; m != 0 && strides[result.axis[m]] < strides[result.axis[m - 1]]; --m) {
       std::swap(result.axis[m], result.axis[m - 1]);
@@ -49,7 +49,7 @@ std::int64_t block_elements(std::span<const std::int64_t> shape, std::span<const
   return expected;
 }
 
-// The block that packed_bytes and its writable twin return.
+// The block returned by packed_bytes and its writable counterpart.
 std::span<std::byte> block_of(const tensor& t) {
   const std::int64_t count = block_elements(t.shape(), t.strides());
   if (count < 0) {
@@ -60,7 +60,7 @@ std::span<std::byte> block_of(const tensor& t) {
   return {static_cast<std::byte*>(t.data()), static_cast<std::size_t>(count) * dtype_size(t.dtype())};
 }
 
-// Row-major strides for the axes that carry no distinct elements, so that they mean nothing to any later view.
+// Row-major strides for the axes that carry no distinct elements, so that later views do not depend on them.
 dims canonical(std::span<const std::int64_t> shape, std::span<const std::int64_t> strides) {
   dims result = contiguous_strides(shape);
   for (std::size_t axis = 0; axis != shape.size(); ++axis) {
@@ -107,7 +107,7 @@ std::uint64_t packed_size(dtype type, std::span<const std::int64_t> shape, std::
     throw_error(errc::bad_shape, fmt::format("a tensor with {} sizes and {} strides: both must be the same, at most {}",
                                              shape.size(), strides.size(), max_rank));
   }
-  // nbytes() must fit although axes of stride 0 take no memory.
+  // nbytes() must fit although axes of stride 0 occupy no memory.
   std::int64_t bytes = 0;
   if (__builtin_mul_overflow(element_count(shape), static_cast<std::int64_t>(dtype_size(type)), &bytes)) {
     throw_error(errc::bad_shape, fmt::format("shape [{}] of {} has more bytes than fit into 63 bits",

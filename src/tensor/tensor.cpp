@@ -55,7 +55,7 @@ tensor make_tensor(storage bytes, dtype type, dims shape, dims strides, std::int
   tensor result = adopt_body(body);
   body->type = type;
   body->count = element_count(shape);
-  if (body->count == 0) {  // places without elements mean nothing, and may lie outside of the storage
+  if (body->count == 0) {  // without elements the offset is meaningless, and may lie outside the storage
     offset = 0;
     strides = contiguous_strides(shape);
   }
@@ -80,7 +80,7 @@ std::int64_t tensor::stride(std::int64_t axis) const { return strides()[detail::
 void tensor::mark_written() const {
   tensor self = *this;
   if (slot()) {
-    const std::shared_ptr<tensor_hooks> hooks = slot();  // they may replace themselves
+    const std::shared_ptr<tensor_hooks> hooks = slot();  // hooks may replace themselves
     hooks->mutated(self);
   }
   storage().bump_version();

@@ -1,5 +1,5 @@
-// Elements between devices, and on devices that the host does not reach. Everything is queued on the current streams of
-// the devices; the host waits only where it gets elements itself.
+// Elements between devices, and on devices whose memory the host cannot access. Everything is queued on the current
+// streams of the devices; the host waits only where it receives elements itself.
 
 #include <algorithm>
 #include <utility>
@@ -15,7 +15,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-// Whether the elements of both lie in their memory in one order and without gaps, so that bytes are all there is to copy.
+// Whether the elements of both lie in memory in the same order and without gaps, so that copying the bytes suffices.
 bool same_block(const tensor& a, const tensor& b) {
   if (a.dtype() != b.dtype()) return false;
   if (a.is_contiguous() && b.is_contiguous()) return true;
@@ -25,14 +25,14 @@ bool same_block(const tensor& a, const tensor& b) {
   return is_packed(a);
 }
 
-// The current stream of a tensor's device, which uses the tensor from here on.
+// The current stream of a tensor's device, recorded as a user of the tensor.
 stream stream_for(const tensor& t) {
   const stream on = current_stream(t.device());
   t.storage().record_use(on);
   return on;
 }
 
-// On the host, in the same places, whatever lies between them: for devices without kernels.
+// A host copy with the same layout, gaps included: for devices without kernels.
 tensor image_of(const tensor& t) {
   tensor image = empty_strided(t.shape(), t.strides(), t.dtype());
   const stream on = stream_for(t);
@@ -58,15 +58,15 @@ void move_within(const tensor& from, const tensor& to) {
   }
 }
 
-// From the host. The source was read when this returns.
+// From the host. The source has been read when this returns.
 void move_in(const tensor& from, const tensor& to) {
   if (same_block(from, to)) {
     upload(stream_for(to), to.data(), from.data(), packed_bytes(from).size());
-  } else if (is_packed(to)) {  // the host puts the elements in order
+  } else if (is_packed(to)) {  // the host makes the elements dense
     const tensor ordered = empty_strided(to.shape(), to.strides(), to.dtype());
     copy_elements(from, ordered);
     upload(stream_for(to), to.data(), ordered.data(), packed_bytes(ordered).size());
-  } else if (has_kernels(to.device())) {  // the device spreads them out
+  } else if (has_kernels(to.device())) {  // the device scatters them
     const tensor dense = from.contiguous();
     const tensor arrived = empty(dense.shape(), dense.dtype(), to.device());
     upload(stream_for(arrived), arrived.data(), dense.data(), dense.nbytes());
@@ -78,7 +78,7 @@ void move_in(const tensor& from, const tensor& to) {
   }
 }
 
-// To the host. The elements are there when this returns.
+// To the host. The elements have been written when this returns.
 void move_out(const tensor& from, const tensor& to) {
   if (same_block(from, to)) {
     download(stream_for(from), to.data(), from.data(), packed_bytes(from).size());
@@ -98,7 +98,7 @@ void move_out(const tensor& from, const tensor& to) {
 // Between devices of one kind.
 void move_across(const tensor& from, const tensor& to) {
   if (!same_block(from, to)) {
-    // What is sent is dense, and has the target's type: each side does its part with what it has.
+    // The bytes sent are dense and have the target's type: each side converts with its own means.
     if (!from.is_contiguous() || from.dtype() != to.dtype()) {
       const tensor dense = empty(from.shape(), to.dtype(), from.device());
       move_within(from, dense);
@@ -110,7 +110,7 @@ void move_across(const tensor& from, const tensor& to) {
     }
     return;
   }
-  // On the source's stream, once the target may be written; the target's stream goes on when the bytes are there.
+  // On the source's stream, once the target may be written; the target's stream continues when the bytes have arrived.
   const stream here = stream_for(from);
   const stream there = stream_for(to);
   to.storage().record_use(here);
@@ -132,7 +132,7 @@ void move_elements(const tensor& from, const tensor& to) {
   if (on_host(source)) return move_in(from, to);
   if (on_host(target)) return move_out(from, to);
   if (source.kind == target.kind) return move_across(from, to);
-  // Two kinds that know nothing of each other meet on the host.
+  // Two kinds without a common copy operation go through the host.
   const tensor between = empty(from.shape(), from.dtype());
   move_out(from, between);
   move_in(between, to);

@@ -67,7 +67,7 @@ tensor tensor::slice(std::int64_t axis, std::int64_t start, std::int64_t stop, s
   dims new_strides = strides();
   new_shape[at] = (stop - start) / step + ((stop - start) % step != 0 ? 1 : 0);
   const std::int64_t offset = storage_offset() + start * new_strides[at];
-  // A step beyond the axis leaves at most one element, whose stride means nothing and must not overflow.
+  // A step beyond the axis leaves at most one element, whose stride is irrelevant and must not overflow.
   if (new_shape[at] > 1) new_strides[at] *= step;
   return make_view(std::move(new_shape), std::move(new_strides), offset);
 }
@@ -121,7 +121,7 @@ tensor tensor::permute(const dims& order) const {
   }
   if (!valid) {
     throw_error(errc::bad_shape,
-                fmt::format("{} does not name each axis of shape {} once", to_string(order), to_string(shape())));
+                fmt::format("{} does not list each axis of shape {} once", to_string(order), to_string(shape())));
   }
   return make_view(std::move(new_shape), std::move(new_strides), storage_offset());
 }
@@ -151,8 +151,7 @@ tensor tensor::flatten(std::int64_t first, std::int64_t last) const {
   const std::size_t from = normal_axis(first, rank(), *this);
   const std::size_t to = normal_axis(last, rank(), *this);
   if (from > to) {
-    throw_error(errc::bad_shape,
-                fmt::format("flatten from axis {} to {}: the first lies behind the last", first, last));
+    throw_error(errc::bad_shape, fmt::format("flatten from axis {} to {}: the first is after the last", first, last));
   }
   dims new_shape(rank() - (to - from), std::int64_t{1});
   for (std::size_t axis = 0; axis != rank(); ++axis) {

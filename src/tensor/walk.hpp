@@ -1,6 +1,6 @@
 #pragma once
 
-// The plan of a walk over the elements of several tensors of one shape. Plain numbers: it is also handed to kernels.
+// The plan of a walk over the elements of several tensors of one shape. Plain numbers: kernels use it, too.
 
 #include <array>
 #include <cstddef>

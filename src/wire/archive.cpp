@@ -11,9 +11,9 @@ namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
-constexpr std::uint32_t new_object = 0x8000'0000U;  // cereal's mark of an object that follows
+constexpr std::uint32_t new_object = 0x8000'0000U;  // cereal's marker for a new object that follows
 constexpr std::uint32_t no_tensor = 0xffff'ffffU;
-constexpr std::size_t searched_tensors = 32;  // up to here a linear search is as fast as anything
+constexpr std::size_t searched_tensors = 32;  // up to here a linear search is fast enough
 
 }  // namespace
 
@@ -30,7 +30,7 @@ struct saved_pointers {
     }
   };
   std::unordered_map<std::pair<const void*, const std::type_info*>, std::uint32_t, address_hash, same_object> numbers;
-  std::vector<std::shared_ptr<const void>> alive;  // so that no address is used twice during one encoding
+  std::vector<std::shared_ptr<const void>> alive;  // keeps addresses from being reused during one encoding
 };
 
 struct saved_tensors {
@@ -168,7 +168,7 @@ std::shared_ptr<void> wire_input_archive::getSharedPointer(std::uint32_t id) {
   if (id == 0) return nullptr;
   if (!pointers_ || id > pointers_->objects.size()) {
     throw_error(errc::malformed,
-                where() + "a shared pointer refers to object " + std::to_string(id) + ", which did not come yet");
+                where() + "a shared pointer refers to object " + std::to_string(id) + ", which has not been read yet");
   }
   const auto& object = pointers_->objects[id - 1];
   if (expected_ == nullptr || *object.type != *expected_) {

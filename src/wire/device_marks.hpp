@@ -1,6 +1,6 @@
 #pragma once
 
-// When the tensors of a message may be read: marks in the streams of the sender.
+// When the tensors of a message may be read: marks in the sender's streams.
 
 #include <memory>
 #include <span>
@@ -15,14 +15,14 @@ namespace ferry::inline v0::detail {
 struct device_marks {
   std::vector<event> events;
 
-  /// Whether all of that has been done. Throws errc::device_failure.
+  /// Whether all marked work has completed. Throws errc::device_failure.
   [[nodiscard]] bool done() const {
     for (const event& each : events) {
       if (!each.done()) return false;
     }
     return true;
   }
-  /// Lets `on` wait for what has to be done on `where` before its tensors may be read.
+  /// Makes `on` wait for the work on `where` that must complete before its tensors may be read.
   void wait_for(device where, const stream& on) const {
     for (const event& each : events) {
       if (each.device() == where) on.wait(each);
@@ -30,8 +30,8 @@ struct device_marks {
   }
 };
 
-/// Marks the calling thread's current streams of the devices that `tensors` are on; null if there is nothing to wait for. Throws
-/// errc::bad_device, errc::device_failure.
+/// Marks the calling thread's current streams of the devices that `tensors` are on; null if there is nothing to wait
+/// for. Throws errc::bad_device, errc::device_failure.
 std::shared_ptr<const device_marks> mark_devices(std::span<const tensor> tensors);
 
 }  // namespace ferry::inline v0::detail

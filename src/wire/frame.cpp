@@ -29,7 +29,7 @@ enum offset : std::size_t {
 };
 static_assert(timeout_at + sizeof(std::uint64_t) == frame_header::encoded_size);
 
-// Of one tensor in the table: see message.cpp.
+// Per tensor in the table: see message.cpp.
 constexpr std::uint64_t table_entry_fixed = 8;
 constexpr std::uint64_t table_entry_per_axis = 16;
 
@@ -92,7 +92,7 @@ frame_header frame_header::decode(const std::byte* in, const wire_limits& limits
                       "max_extension_bytes");
   if (header.extension_bytes % 8 != 0) detail::refuse(errc::malformed, "extension records that do not end on 8 bytes");
   detail::check_limit("the number of tensors", header.tensor_count, limits.max_tensors, "max_tensors");
-  // Each is compared on its own first, so that the sums cannot wrap.
+  // Each is checked on its own first, so that the sums cannot wrap.
   detail::check_limit("the size of the payload", header.payload_bytes, limits.max_message_bytes, "max_message_bytes");
   detail::check_limit("the size of the tensors", header.tensor_bytes, limits.max_message_bytes - header.payload_bytes,
                       "max_message_bytes, less the payload");

@@ -173,7 +173,7 @@ std::uint64_t outgoing_message::tensor_size() const noexcept {
 }
 
 void outgoing_message::finish() {
-  constexpr wire_limits format;  // what a receiver with default limits takes
+  constexpr wire_limits format;  // the limits of a receiver with defaults
   const std::size_t extension_bytes = payload_start_ - frame_header::encoded_size;
   if (extension_bytes > format.max_extension_bytes) {
     throw_error(errc::limit_exceeded, "the extension records of a message take " + std::to_string(extension_bytes) +
@@ -252,7 +252,7 @@ void check_extensions(std::span<const std::byte> records) {
 namespace detail {
 namespace {
 
-// Shows all entries, each checked, and checks their sum: before anybody allocates the first tensor.
+// Visits all entries, each checked, and checks their sum: before the first tensor is allocated.
 template <class Visit>
 void visit_entries(const frame_header& header, std::span<const std::byte> table, const wire_limits& limits,
                    const Visit& visit) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// When the tensors of a message have been read: marks behind the copies that were made of them, for the sender.
+// When the tensors of a message have been read: marks behind the copies made of them, for the sender.
 
 #include <memory>
 #include <mutex>
@@ -15,12 +15,12 @@ namespace ferry::inline v0::detail {
 /// Filled by the transport, before the message can be answered. Thread-safe.
 class read_marks {
  public:
-  /// Copies of tensors on `sources` have been queued on `on`: what is marked now.
+  /// Copies of tensors on `sources` have been queued on `on`; its work so far is marked.
   void add(std::vector<device> sources, const stream& on);
-  /// The calling thread's current streams of the sources wait, or those of `streams` of these devices, for what has been
-  /// queued so far; the host does not. Throws errc::device_failure.
+  /// Makes the calling thread's current streams of the sources, or those of these devices among `streams`, wait for the
+  /// copies queued so far; the host does not wait. Throws errc::device_failure.
   void let_streams_wait(std::span<const stream> streams = {}) const;
-  /// The devices that tensors were read on so far.
+  /// The devices from which tensors have been read so far.
   [[nodiscard]] std::vector<device> sources() const;
 
  private:

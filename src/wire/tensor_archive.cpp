@@ -73,7 +73,7 @@ void check_elements(const tensor& value) {
 }
 
 void check_base64_length(std::size_t characters, std::uint64_t bytes) {
-  // Divided rather than multiplied: `bytes` may be anything.
+  // Divided rather than multiplied: `bytes` is unchecked and could overflow.
   if (characters % 4 == 0 && characters / 4 == bytes / 3 + (bytes % 3 != 0 ? 1 : 0)) return;
   throw_error(errc::malformed, "an archived tensor or payload of " + std::to_string(bytes) + " bytes comes with " +
                                    std::to_string(characters) + " characters of base64");

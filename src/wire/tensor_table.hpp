@@ -1,6 +1,6 @@
 #pragma once
 
-// A look at a tensor table before it is decoded.
+// Inspects a tensor table before it is decoded.
 
 #include <cstddef>
 #include <span>
@@ -9,8 +9,7 @@
 
 namespace ferry::inline v0::detail {
 
-/// Whether a tensor is for something else than the CPU. The table may be anything: what is wrong with it shows when it is
-/// decoded.
+/// Whether a tensor is for a device other than the CPU. The table may be invalid; decoding it detects that.
 [[nodiscard]] bool names_devices(const frame_header& header, std::span<const std::byte> table) noexcept;
 
 }  // namespace ferry::inline v0::detail

@@ -59,7 +59,7 @@ TEST_CASE("a message that waits holds little more memory than its bytes") {
   }
 }
 
-TEST_CASE("blocks may be let go on other threads than they were made on") {
+TEST_CASE("blocks may be freed on other threads than they were allocated on") {
   std::vector<shared_block> blocks;
   for (int i = 0; i != 1000; ++i) {
     blocks.push_back(i % 3 == 0 ? shared_block::allocate(100) : shared_block::adopt(buffer_of(std::to_string(i))));

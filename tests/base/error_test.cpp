@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-TEST_CASE("an error says its kind and its text, and stays a std::system_error") {
+TEST_CASE("an error has its kind and its text, and stays a std::system_error") {
   try {
     ferry::throw_error(ferry::errc::rpc_timeout, "call of f to w1");
     FAIL("nothing was thrown");

@@ -32,7 +32,7 @@ struct other {
 
 static int internal(int) { return 0; }
 
-TEST_CASE("a method's identity tells every function from every other") {
+TEST_CASE("a method's identity distinguishes every function from every other") {
   const std::vector<std::string> names = {
       ferry::mangled_name<dot>(),
       ferry::mangled_name<internal>(),
@@ -54,7 +54,7 @@ TEST_CASE("the identity does not depend on how the function was named") {
   CHECK(ferry::mangled_name<noexcept_function>() == ferry::mangled_name<static_cast<plain>(noexcept_function)>());
 }
 
-TEST_CASE("a method's name for people is its qualified name") {
+TEST_CASE("a method's readable name is its qualified name") {
   CHECK(ferry::method_name<internal>() == "internal");
   CHECK(ferry::method_name<dot>() == "(anonymous namespace)::dot");
   CHECK(ferry::method_name<add<int>>() == "(anonymous namespace)::add<int>");

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds names_print.cpp with every GCC and Clang there is and compares what the programs print: a method and a
-# signature must have the same name and fingerprint whichever compiler built the worker.
+# Builds names_print.cpp with every available GCC and Clang and compares the output of the programs: a method and a
+# signature must have the same name and fingerprint with every compiler.
 # usage: names_compare.sh SOURCE_ROOT BUILD_ROOT WORK_DIR
 set -eu
 root=$1

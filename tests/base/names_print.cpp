@@ -1,4 +1,4 @@
-// Prints names and fingerprints: names_compare.sh builds it with several compilers and compares what they print.
+// Prints names and fingerprints: names_compare.sh builds it with several compilers and compares the output.
 
 #include <array>
 #include <chrono>

@@ -110,7 +110,7 @@ TEST_CASE("user types are named by qualified name and class version") {
   CHECK(type_name<app::hidden>() == "app::(anonymous namespace)::hidden");
 }
 
-TEST_CASE("a signature is written with the types that travel") {
+TEST_CASE("a signature is written with the types that are sent") {
   CHECK(signature_text<double(const std::vector<double>&, const std::vector<double>&)>() ==
         "f64(vector<f64>, vector<f64>)");
   CHECK(signature_text<void()>() == "void()");
@@ -124,7 +124,7 @@ TEST_CASE("fingerprints are fixed numbers") {
   CHECK(ferry::fingerprint("f64(vector<f64>, vector<f64>)") == 0x9b912f2ff3ed9d8dU);
 }
 
-TEST_CASE("names for people have no inline namespace of ferry") {
+TEST_CASE("readable names have no inline namespace of ferry") {
   using ferry::detail::readable_names;
   CHECK(readable_names("map<ferry::v0::tensor,ferry::v0::detail::box>") == "map<ferry::tensor,ferry::detail::box>");
   CHECK(readable_names("app::ferry::v0::tensor") == "app::ferry::v0::tensor");

@@ -6,7 +6,7 @@
 
 TEST_CASE("the CPU conforms") { ferry::test_kit::device_conformance<ferry::cpu>(); }
 
-TEST_CASE("a kind of device of one's own conforms") {
+TEST_CASE("a user-defined kind of device conforms") {
   ferry::register_devices<queue_device>();
   ferry::test_kit::device_conformance<queue_device>();
 }

@@ -23,7 +23,7 @@ TEST_CASE("a device prints and reads back") {
   CHECK(device{} < device{device_kind::cuda, 0});
 }
 
-TEST_CASE("what is no device is refused in words") {
+TEST_CASE("an invalid device is rejected with an explanation") {
   for (const char* text :
        {"", "gpu", "CPU", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda: 1", "cuda:99999999999", ":0"}) {
     expect_error(errc::bad_device, std::string("'") + text + "' is not a device",
@@ -92,13 +92,13 @@ TEST_CASE("a kind of device is a trait") {
   CHECK(ferry::operations_of(device_kind::cuda).name == "cuda");
 }
 
-TEST_CASE("a kind of device that is registered is known by name and number") {
+TEST_CASE("a kind of device that is registered is found by name and number") {
   const device second{static_cast<device_kind>(140), 1};
-  expect_error(errc::bad_device, "'counted' is no kind of device that this program knows (cpu, cuda",
+  expect_error(errc::bad_device, "'counted' is not a kind of device registered in this program (cpu, cuda",
                [] { (void)ferry::parse_device("counted:1"); });
   CHECK(to_string(second) == "unknown:1");
   ferry::register_devices<counted>();
-  ferry::register_devices<counted>();  // as often as one likes
+  ferry::register_devices<counted>();  // may be repeated
   CHECK(ferry::parse_device("counted:1") == second);
   CHECK(to_string(second) == "counted:1");
   CHECK(ferry::operations_of(second.kind).count() == 2);
@@ -108,6 +108,6 @@ TEST_CASE("a kind of device that is registered is known by name and number") {
   expect_error(errc::invalid_argument,
                "the kind of device 'counted' (141) cannot be registered: this program has 'counted' (140)",
                [] { ferry::register_devices<namesake>(); });
-  expect_error(errc::invalid_argument, "'SHOUTING:1' cannot name a kind of device",
+  expect_error(errc::invalid_argument, "'SHOUTING:1' is not a valid name for a kind of device",
                [] { ferry::register_devices<shouting>(); });
 }

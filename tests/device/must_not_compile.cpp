@@ -1,4 +1,4 @@
-// What is no kind of device, and no stream, is refused in words. Run by must_not_compile.py.
+// A type that is not a kind of device, or not a stream, is rejected with an explanation. Run by must_not_compile.py.
 
 #include <string_view>
 

@@ -10,7 +10,7 @@
 #include <queue>
 #include <thread>
 
-// Queues and marks count what they were given and what is done; one lock for all.
+// Queues and marks count queued and completed work; one lock for all.
 struct work_queue {
   std::queue<std::function<void()>> waiting;
   std::uint64_t given = 0;
@@ -79,7 +79,7 @@ void traits::deallocate(device, void* memory, std::size_t, work_queue* queue) no
 work_queue* traits::default_stream(device where) noexcept {
   return &state().default_queues[static_cast<std::size_t>(where.index) % state().default_queues.size()];
 }
-// The queue lives on with its thread: the streams of a pool are never destroyed.
+// The queue exists as long as its thread: the streams of a pool are never destroyed.
 work_queue* traits::create_stream(device) {
   static std::mutex mutex;
   static auto* const all = new std::vector<std::unique_ptr<work_queue>>;

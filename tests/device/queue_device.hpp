@@ -1,6 +1,6 @@
 #pragma once
 
-// A kind of device that is not ferry's: three devices whose streams are queues with a thread each. What an accelerator's
+// A user-defined kind of device: three devices whose streams are queues with a thread each. What an accelerator's
 // author writes.
 
 #include <cstddef>

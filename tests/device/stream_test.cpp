@@ -21,7 +21,7 @@ namespace {
 const device gpu{device_kind::cuda, 1};
 }
 
-TEST_CASE("a pool has 32 streams, each made when it is first handed out") {
+TEST_CASE("a pool has 32 streams, each created on first use") {
   const device where{device_kind::cuda, 2};
   const auto before = fake_cuda::calls(call::stream_create);
   const stream first = ferry::pool_stream(where);
@@ -34,7 +34,7 @@ TEST_CASE("a pool has 32 streams, each made when it is first handed out") {
   CHECK(fake_cuda::calls(call::stream_create) == made);
 }
 
-TEST_CASE("a stream that cannot be made is made by the next who asks") {
+TEST_CASE("a stream that cannot be created is retried by the next caller") {
   const device where{device_kind::cuda, 7};
   fake_cuda::fail(call::stream_create, 2);
   expect_error(ferry::errc::device_failure, "cannot create a stream on cuda:7: out of memory",
@@ -43,7 +43,7 @@ TEST_CASE("a stream that cannot be made is made by the next who asks") {
   on.synchronize();
 }
 
-TEST_CASE("handles of events are used again") {
+TEST_CASE("handles of events are reused") {
   const stream on = ferry::pool_stream(gpu);
   { const event mark = on.record(); }
   const auto made = fake_cuda::calls(call::event_create);
@@ -55,7 +55,7 @@ TEST_CASE("handles of events are used again") {
   CHECK(fake_cuda::calls(call::event_destroy) == 0);
 }
 
-TEST_CASE("an event goes from device to device") {
+TEST_CASE("an event can be recorded on different devices") {
   event mark;
   for (const int index : {1, 2, 1, 3}) {
     const device where{device_kind::cuda, index};
@@ -69,7 +69,7 @@ TEST_CASE("an event goes from device to device") {
   CHECK(mark.done());
 }
 
-TEST_CASE("handles of CUDA go in and out") {
+TEST_CASE("CUDA handles can be imported and exported") {
   CUstream_st* made = ferry::device_traits<ferry::cuda>::create_stream(gpu);
   const stream mine = stream::from_native<ferry::cuda>(made, 1);
   CHECK(mine.device() == gpu);
@@ -97,7 +97,7 @@ TEST_CASE("a stream does not wait for itself") {
   CHECK(fake_cuda::calls(call::event_record) == records);
 }
 
-TEST_CASE("guards leave nothing behind") {
+TEST_CASE("guards restore the former state") {
   for (int round = 0; round != 20; ++round) {
     for (int index = 0; index != 8; ++index) {
       const device where{device_kind::cuda, index};

@@ -1,4 +1,4 @@
-// Tensors on CUDA devices, on the double of the runtime.
+// Tensors on CUDA devices, on the fake CUDA runtime.
 
 #include <array>
 #include <complex>
@@ -42,14 +42,14 @@ struct newest_first {
   ~newest_first() { fake_cuda::set_schedule(fake_cuda::schedule::random); }
 };
 
-// What cannot be given back is warned of.
+// Captures the warnings about blocks that cannot be released.
 struct quiet_log {
   quiet_log() { ferry::set_log_level(ferry::log_level::off); }
   ~quiet_log() { ferry::set_log_level(former); }
   ferry::log_level former = ferry::get_log_level();
 };
 
-// Page-locked memory is had once, and CUDA may wait for that: afterwards nothing does.
+// Page-locked memory is allocated once, and CUDA may block for that: no later operation does.
 void warm_up(device where, std::int64_t bytes = 1 << 20) { (void)ferry::zeros({bytes}, dtype::u8).to(where).to(host); }
 
 constexpr std::array all_dtypes{dtype::bool_, dtype::u8,   dtype::i8,      dtype::i16,    dtype::i32,
@@ -74,7 +74,7 @@ TEST_CASE("tensors are made and filled on a device") {
   expect_error(errc::bad_device, "there is no device cuda:8", [] { (void)ferry::zeros({1}, dtype::f32, gpu(8)); });
 }
 
-TEST_CASE("elements of every type go to a device and come back, whatever the size") {
+TEST_CASE("elements of every type go to a device and back, at any size") {
   for (const dtype type : all_dtypes) {
     const tensor t = ferry::arange(0, 50).to(type);
     const tensor there = t.to(gpu(1));
@@ -88,7 +88,7 @@ TEST_CASE("elements of every type go to a device and come back, whatever the siz
   CHECK(here.same_as(large));
 }
 
-TEST_CASE("views of a device's tensor are what they are on the CPU") {
+TEST_CASE("views of a device tensor match views of a CPU tensor") {
   const tensor cpu = ferry::arange(0, 5 * 6 * 7).view({5, 6, 7});
   const tensor there = cpu.to(gpu(2));
   const std::vector<std::function<tensor(const tensor&)>> views{
@@ -122,7 +122,7 @@ TEST_CASE("views of a device's tensor are what they are on the CPU") {
     CHECK(packed.strides() == ferry::pack(expected).strides());
     CHECK(ferry::equal(packed.to(host), expected));
     CHECK(ferry::equal(view.to(gpu(3)).to(host), expected));
-    CHECK(ferry::equal(view.to(gpu(7)).to(host), expected));  // out of reach of the other
+    CHECK(ferry::equal(view.to(gpu(7)).to(host), expected));  // no peer access between the two
   }
 }
 
@@ -153,7 +153,7 @@ TEST_CASE("copy_ goes from any device to any view, and converts") {
         const tensor expected = ferry::full({6, 8}, -1, type);
         expected.transpose(0, 1).slice(0, 0, 8, 2).copy_(numbers);
         CHECK(ferry::equal(target.to(host), expected));
-        // One row to all of them, and out of a view.
+        // One row to all of them, and from a view.
         target.copy_(source.select(1, 2).slice(0, 0, 1).expand({6, 8}));
         CHECK(ferry::equal(target.to(host), ferry::full({6, 8}, 2, type)));
       }
@@ -174,7 +174,7 @@ TEST_CASE("a tensor of a device is filled, whole or in part") {
   CHECK(t.version() == 2);
 }
 
-TEST_CASE("the host does not get at elements of a device by mistake") {
+TEST_CASE("the host cannot access device elements by mistake") {
   const tensor t = ferry::ones({2}, dtype::f32, gpu(1));
   expect_error(errc::bad_device, "a tensor on cuda:1 cannot be reached from the host: move it with to(ferry::device{})",
                [&] { (void)t.at<float>(0); });
@@ -219,12 +219,12 @@ TEST_CASE("arithmetic is done where the tensors are") {
                [] { (void)(ferry::ones({1}, dtype::u8, gpu(1)) + ferry::ones({1}, dtype::u8, gpu(1))); });
 }
 
-TEST_CASE("nothing on a device makes the host wait, until it wants to see elements") {
+TEST_CASE("device operations do not block the host until it reads elements") {
   for (const int index : {1, 2, 5}) warm_up(gpu(index));
   const auto before = fake_cuda::host_synchronizations();
   std::vector<tensor> results;
   {
-    const fake_cuda::pause pause;  // whoever waited now, would wait for a minute and fail
+    const fake_cuda::pause pause;  // a blocked thread would wait for a minute and fail
     const tensor source = ferry::full({100}, 2.);
     const tensor a = source.to(gpu(1));
     source.fill_(99.);  // it has been read
@@ -269,7 +269,7 @@ TEST_CASE("copies between devices keep the order of both current streams") {
   }
 }
 
-TEST_CASE("a tensor that another stream reads is not used again before") {
+TEST_CASE("memory of a tensor that another stream reads is not reused before") {
   const newest_first schedule;
   const stream a = ferry::pool_stream(gpu(1));
   const stream b = ferry::pool_stream(gpu(1));
@@ -302,7 +302,7 @@ TEST_CASE("a tensor that another stream reads is not used again before") {
   }
 }
 
-TEST_CASE("a tensor into which another device still copies is not used again, though the copy failed half-way") {
+TEST_CASE("memory into which another device still copies is not reused, even if the copy failed half-way") {
   const newest_first schedule;
   const ferry::stream_guard here(ferry::pool_stream(gpu(0)));
   const ferry::stream_guard there(ferry::pool_stream(gpu(1)));
@@ -322,7 +322,7 @@ TEST_CASE("a tensor into which another device still copies is not used again, th
   CHECK(ferry::equal(next.to(host), ferry::full({1000}, 9.)));
 }
 
-TEST_CASE("tensors of a device go back in the order of their stream") {
+TEST_CASE("tensors of a device are freed in the order of their stream") {
   const stream on = ferry::pool_stream(gpu(4));
   const ferry::stream_guard guard(on);
   void* data = nullptr;
@@ -335,7 +335,7 @@ TEST_CASE("tensors of a device go back in the order of their stream") {
   CHECK(ferry::empty({1000}, dtype::f32, gpu(4)).data() == data);
 }
 
-TEST_CASE("writes on a device tell hooks and versions") {
+TEST_CASE("writes on a device call hooks and raise versions") {
   struct counting final : ferry::tensor_hooks {
     void viewed(const tensor&, tensor&) override { ++views; }
     void mutated(tensor&) override { ++writes; }
@@ -356,7 +356,7 @@ TEST_CASE("writes on a device tell hooks and versions") {
   CHECK(hooks->views == 1);
 }
 
-TEST_CASE("DLPack gives a tensor to a stream of the consumer, who has it in order") {
+TEST_CASE("a DLPack export is ordered on the consumer's stream") {
   const newest_first schedule;
   const stream mine = ferry::pool_stream(gpu(1));
   const stream theirs = ferry::pool_stream(gpu(1));
@@ -379,7 +379,7 @@ TEST_CASE("DLPack gives a tensor to a stream of the consumer, who has it in orde
   fake_cuda::drain();
   CHECK(ferry::equal(seen.to(host), ferry::full({1000}, 4.)));
 
-  // The consumer is done with the tensor before its stream is.
+  // The consumer's host code is done with the tensor before its stream is.
   t = ferry::full({1000}, 4., dtype::f32, gpu(1));
   fake_cuda::drain();
   {
@@ -396,7 +396,7 @@ TEST_CASE("DLPack gives a tensor to a stream of the consumer, who has it in orde
   CHECK(ferry::equal(seen.to(host), ferry::full({1000}, 4.)));
 }
 
-TEST_CASE("any call of the runtime may fail: an error, and all is as before") {
+TEST_CASE("any runtime call may fail: an error, and the state is as before") {
   const auto scenario = [] {
     const ferry::stream_guard current(ferry::pool_stream(gpu(1)));
     const tensor a = ferry::arange(0, 100, 1, dtype::f32, gpu(1));
@@ -418,7 +418,7 @@ TEST_CASE("any call of the runtime may fail: an error, and all is as before") {
       CAPTURE(nth);
       fake_cuda::fail(call, 719, nth);
       try {
-        scenario();  // some failures do no harm
+        scenario();  // some failures have no effect
       } catch (const ferry::error& problem) {
         CHECK(problem.kind() == errc::device_failure);
       }
@@ -444,7 +444,7 @@ const ferry_test::role use_tensors("use_tensors_on_one_device", [](const std::ve
 
 }  // namespace
 
-TEST_CASE("tensors create contexts only where they are") {
+TEST_CASE("tensors create contexts only on their devices") {
   for (const std::string number : {"0", "5"}) {
     ferry_test::child_process child({.role = "use_tensors_on_one_device", .arguments = {"cuda:" + number}});
     CHECK(child.read_line() == " " + number);

@@ -1,4 +1,4 @@
-// What dlpack_numpy_test.py calls: tensors of ferry given to and taken from Python, as DLPack's structs.
+// The library that dlpack_numpy_test.py calls: exchanges tensors of ferry with Python as DLPack's structs.
 
 #include <cstdint>
 #include <cstdio>
@@ -31,7 +31,7 @@ auto told(F&& action) noexcept -> decltype(action()) {
 
 EXCHANGE const char* exchange_problem() { return problem.c_str(); }
 
-// Tensors, which Python holds by their address.
+// Tensors, held by Python through their address.
 EXCHANGE ferry::tensor* tensor_arange(std::int64_t rows, std::int64_t columns, int type) {
   return told([&] {
     return new ferry::tensor(

@@ -57,7 +57,7 @@ set_name = ctypes.PYFUNCTYPE(ctypes.c_int, POINTER, ctypes.c_char_p)(("PyCapsule
 
 
 def destroy_unused(capsule):
-    """A capsule that nobody took still owns its tensor; one that was taken has another name."""
+    """An unconsumed capsule still owns its tensor; a consumed one has another name."""
     for capsule_name, give_back in ((b"dltensor", LIBRARY.give_back_old),
                                     (b"dltensor_versioned", LIBRARY.give_back_versioned)):
         if is_capsule(capsule, capsule_name):
@@ -105,14 +105,14 @@ class Tensor:
 
 
 def take(array, version=None):
-    """What a consumer does with an array's capsule."""
+    """Consumes an array's capsule."""
     capsule = array.__dlpack__() if version is None else array.__dlpack__(max_version=version)
     # NumPy may answer with the older form.
     versioned = is_capsule(id(capsule), b"dltensor_versioned")
     capsule_name = b"dltensor_versioned" if versioned else b"dltensor"
     bring_in = LIBRARY.import_versioned if versioned else LIBRARY.import_old
     result = Tensor(bring_in(pointer_of(id(capsule), capsule_name)))
-    # Only a name that lives as long as the capsule will do.
+    # The name must live as long as the capsule.
     set_name(id(capsule), USED_VERSIONED if versioned else USED)
     return result
 
@@ -135,7 +135,7 @@ class FromFerry(unittest.TestCase):
         if array.flags.writeable:
             array[2, 3] = 70
             self.assertEqual(tensor[2, 3], 70)
-        else:  # NumPy before 2.1 marks what comes in the older form as read-only; the memory is the same
+        else:  # NumPy before 2.1 marks tensors in the older form as read-only; the memory is the same
             view = numpy.ndarray((3, 4), "f4", (ctypes.c_float * 12).from_address(tensor.data()))
             view[2, 3] = 70
             self.assertEqual((tensor[2, 3], array[2, 3]), (70, 70))

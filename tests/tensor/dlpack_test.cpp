@@ -13,7 +13,7 @@
 
 #include "expect_error.hpp"
 
-// What a user's dlpack.h declares: the same structs under other names.
+// The declarations in a user's dlpack.h: the same structs under other names.
 extern "C" {
 enum DLDeviceType : int { kDLCPU = 1 };
 struct DLDevice {
@@ -66,7 +66,7 @@ static_assert(dlpack::unversioned<DLManagedTensor> && dlpack::unversioned<dlpack
 static_assert(dlpack::versioned<DLManagedTensorVersioned> && dlpack::versioned<dlpack::managed_tensor_versioned>);
 static_assert(!dlpack::managed<DLTensor> && !dlpack::managed<int>);
 
-// A tensor of some other library; counts how often it is given back.
+// A tensor of another library; counts how often it is returned.
 template <class M>
 struct maker {
   std::vector<std::int64_t> shape{2, 3};
@@ -93,7 +93,7 @@ struct maker {
 using old_maker = maker<DLManagedTensor>;
 using new_maker = maker<DLManagedTensorVersioned>;
 
-// Not taken over: the maker still has it.
+// Ownership was not taken: the producer still has it.
 template <class Maker, class Change>
 void check_refused(errc kind, std::string_view text, Change&& change) {
   Maker made;
@@ -114,7 +114,7 @@ class counting_hooks final : public ferry::tensor_hooks {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("an import shares the memory and is given back once, with the last tensor over it", Maker, old_maker,
+TEST_CASE_TEMPLATE("an import shares the memory and is returned once, with the last tensor over it", Maker, old_maker,
                    new_maker) {
   Maker made;
   {
@@ -184,14 +184,14 @@ TEST_CASE_TEMPLATE("layouts of imports: no strides, gaps, offsets, nothing", Mak
     CHECK(t.shape() == dims{0, 3});
     CHECK(t.numel() == 0);
   }
-  SUBCASE("nobody wants it back") {
+  SUBCASE("no deleter") {
     Maker made;
     made.managed.deleter = nullptr;
     CHECK(from_dlpack(&made.managed).numel() == 6);
   }
 }
 
-TEST_CASE("what ferry cannot hold is refused in words, and stays its maker's") {
+TEST_CASE("unsupported imports are refused with an explanation and stay with their producer") {
   check_refused<old_maker>(errc::bad_dtype, "vectors of 4 lanes", [](auto& m) { m.dl_tensor.dtype.lanes = 4; });
   check_refused<old_maker>(errc::bad_dtype, "32-bit unsigned integer", [](auto& m) { m.dl_tensor.dtype.code = 1; });
   check_refused<old_maker>(errc::bad_dtype, "unknown type (code 200)", [](auto& m) { m.dl_tensor.dtype.code = 200; });
@@ -219,14 +219,14 @@ TEST_CASE("what ferry cannot hold is refused in words, and stays its maker's") {
                [] { (void)from_dlpack(static_cast<DLManagedTensor*>(nullptr)); });
 }
 
-TEST_CASE("a read-only import is copied on request, and given back at once") {
+TEST_CASE("a read-only import is copied on request, and returned at once") {
   new_maker made;
   made.managed.flags = dlpack::flag_read_only;
   const tensor t = from_dlpack(&made.managed, dlpack::if_read_only::copy);
   CHECK(made.given_back == 1);
   CHECK(t.data() != made.elements.data());
   CHECK(t.at<float>(1, 2) == 5);
-  new_maker writable;  // the policy concerns read-only tensors alone
+  new_maker writable;  // the policy affects read-only tensors only
   CHECK(from_dlpack(&writable.managed, dlpack::if_read_only::copy).data() == writable.elements.data());
 }
 
@@ -262,7 +262,7 @@ TEST_CASE_TEMPLATE("an export refers to the tensor's memory and keeps it alive",
   CHECK(whole.storage().use_count() == 1);
 }
 
-TEST_CASE("every dtype goes out and comes back") {
+TEST_CASE("every dtype is exported and imported") {
   for (int code = 1; code <= 14; ++code) {
     const auto type = static_cast<dtype>(code);
     CAPTURE(ferry::dtype_name(type));

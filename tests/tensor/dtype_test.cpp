@@ -135,7 +135,7 @@ TEST_CASE("float8_e5m2 has infinities") {
   CHECK(std::isnan(static_cast<float>(float8_e5m2::from_bits(0x7d))));
 }
 
-TEST_CASE("conversions between all dtypes keep what both hold") {
+TEST_CASE("conversions between all dtypes keep values that both can represent") {
   const tensor small = ferry::tensor_of<std::int64_t>({0, 1, 0, 1, 1});
   for (int from = 1; from != 15; ++from) {
     const tensor a = small.to(static_cast<dtype>(from));
@@ -148,7 +148,7 @@ TEST_CASE("conversions between all dtypes keep what both hold") {
   }
 }
 
-TEST_CASE("what does not fit the target type") {
+TEST_CASE("values that do not fit the target type") {
   using limits = std::numeric_limits<std::int64_t>;
   const tensor odd = ferry::tensor_of<double>({quiet_nan, infinity, -infinity, 1e300, -2.9, 300});
   CHECK(ferry::equal(odd.to(dtype::i64), ferry::tensor_of({std::int64_t{0}, limits::max(), limits::min(), limits::max(),

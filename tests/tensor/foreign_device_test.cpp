@@ -1,4 +1,4 @@
-// Tensors on kinds of devices that are not ferry's: one with streams and no kernels, one that is memory of the host.
+// Tensors on user-defined kinds of devices: one with streams and no kernels, one in host memory.
 
 #include <cstddef>
 #include <string_view>
@@ -36,7 +36,7 @@ struct ferry::device_traits<scratch> : ferry::immediate_device {
   }
 };
 
-TEST_CASE("tensors live on any kind of device") {
+TEST_CASE("tensors work on any kind of device") {
   ferry::register_devices<queue_device, scratch>();
   for (const char* name : {"queue:1", "scratch:1"}) {
     CAPTURE(name);
@@ -51,7 +51,7 @@ TEST_CASE("tensors live on any kind of device") {
     CHECK(ferry::equal(t.transpose(0, 1).to(other).to(device{}), cpu.transpose(0, 1)));
     CHECK(ferry::equal(ferry::full({3, 2}, 2.5, dtype::f64, there).to(device{}), ferry::full({3, 2}, 2.5, dtype::f64)));
     CHECK(ferry::equal(ferry::zeros({3}, dtype::i8, there).to(device{}), ferry::zeros({3}, dtype::i8)));
-    // Into a view: what lies between its elements stays.
+    // Into a view: the memory between its elements is unchanged.
     const tensor target = ferry::full({6, 8}, -1, dtype::f32, there);
     const tensor expected = ferry::full({6, 8}, -1);
     for (const tensor& source : {cpu, t, cpu.to(other)}) {
@@ -68,7 +68,7 @@ TEST_CASE("tensors live on any kind of device") {
     expect_error(errc::bad_device, "DLPack has no number for devices like " + to_string(there),
                  [&] { (void)ferry::to_dlpack(t); });
   }
-  // Kinds that know nothing of each other.
+  // Kinds without a common copy operation.
   const tensor numbers = ferry::arange(0, 10);
   const tensor queued = numbers.to(ferry::parse_device("queue:0"));
   CHECK(ferry::equal(queued.to(ferry::parse_device("scratch:0")).to(ferry::parse_device("queue:2")).to(device{}),

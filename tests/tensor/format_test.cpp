@@ -34,7 +34,7 @@ TEST_CASE("tensors print as nested brackets") {
         "        [1, 3]])");
 }
 
-TEST_CASE("numbers of very different size, and those that are none") {
+TEST_CASE("numbers of very different size, infinities and NaN") {
   using limits = std::numeric_limits<float>;
   CHECK(to_string(tensor_of({1e-6F, 1.F})) == "tensor([1.0000e-06, 1.0000e+00])");
   CHECK(to_string(tensor_of({1e9F})) == "tensor([1.0000e+09])");
@@ -42,7 +42,7 @@ TEST_CASE("numbers of very different size, and those that are none") {
         "tensor([ inf, -inf,  nan,   1.])");
 }
 
-TEST_CASE("more axes are set apart by empty lines") {
+TEST_CASE("further axes are separated by empty lines") {
   CHECK(to_string(ferry::arange(8).view({2, 2, 2})) ==
         "tensor([[[0, 1],\n"
         "         [2, 3]],\n"

@@ -66,7 +66,7 @@ TEST_CASE("in place") {
   expect_error(errc::bad_shape, "more than once", [] { ferry::add_(ferry::zeros({1}).expand({3}), 1); });
 }
 
-TEST_CASE("what the arithmetic refuses") {
+TEST_CASE("operands that the arithmetic refuses") {
   const tensor i = tensor_of({1, 2});
   expect_error(errc::bad_dtype, "add of i32 and f32: convert one of them with to()",
                [&] { (void)(i + ferry::zeros({2})); });
@@ -90,7 +90,8 @@ TEST_CASE("sum") {
   CHECK(ferry::sum(ferry::full({100}, std::numeric_limits<std::int32_t>::max(), dtype::i32)).item<std::int64_t>() ==
         std::int64_t{100} * std::numeric_limits<std::int32_t>::max());
   CHECK(ferry::sum(ferry::zeros({0})).item<float>() == 0.F);
-  CHECK(ferry::sum(ferry::full({1 << 25}, 1)).item<float>() == 0x1p25F);  // beyond what floats count
+  CHECK(ferry::sum(ferry::full({1 << 25}, 1)).item<float>() ==
+        0x1p25F);  // beyond the integers that floats count exactly
   CHECK(ferry::sum(ferry::arange(4).expand({3, 4})).item<std::int64_t>() == 18);
 }
 

@@ -18,8 +18,8 @@ using ferry::tensor;
 
 namespace {
 
-// What a transport does: only dtype, shape, strides and the packed bytes cross.
-tensor travel(const tensor& t) {
+// Like a transport: only dtype, shape, strides and the packed bytes are transferred.
+tensor round_trip(const tensor& t) {
   const tensor packed = ferry::pack(t);
   const auto bytes = ferry::packed_bytes(packed);
   const tensor arrived = ferry::empty_packed(packed.dtype(), packed.shape(), packed.strides());
@@ -38,34 +38,34 @@ TEST_CASE("a dense tensor is packed as it is") {
   CHECK(ferry::pack(t).same_as(t));
   CHECK(ferry::packed_bytes(t).data() == t.data());
   CHECK(ferry::packed_bytes(t).size() == t.nbytes());
-  CHECK(travel(t).is_contiguous());
+  CHECK(round_trip(t).is_contiguous());
 }
 
 TEST_CASE("[row 38] a transposed tensor stays transposed") {
   const tensor t = ferry::arange(24).view({2, 3, 4}).permute({2, 0, 1});
   CHECK(!t.is_contiguous());
   CHECK(ferry::pack(t).same_as(t));
-  const tensor arrived = travel(t);
+  const tensor arrived = round_trip(t);
   CHECK(arrived.strides() == t.strides());
   CHECK(!arrived.is_contiguous());
   CHECK(ferry::equal(arrived, t.contiguous()));
 
   const tensor part = t.slice(0, 1, 4, 2).narrow(2, 1, 2);  // gaps as well: they close, the order stays
-  const tensor part_arrived = travel(part);
+  const tensor part_arrived = round_trip(part);
   CHECK(part_arrived.strides() == dims{1, 4, 2});
   CHECK(part_arrived.storage().size() == part.nbytes());
 }
 
-TEST_CASE("[row 88] only the visible elements travel") {
+TEST_CASE("[row 88] only the visible elements are sent") {
   const tensor whole = ferry::zeros({1024, 1024});
   const tensor row = whole.select(0, 7);
   CHECK(ferry::pack(row).same_as(row));  // not even copied
   CHECK(ferry::packed_bytes(row).size() == 4096);
   CHECK(ferry::packed_bytes(row).data() == row.data());
-  CHECK(travel(row).storage().size() == 4096);
+  CHECK(round_trip(row).storage().size() == 4096);
   const tensor column = whole.select(1, 7);
   CHECK(ferry::pack(column).storage().size() == 4096);
-  CHECK(travel(column).strides() == dims{1});
+  CHECK(round_trip(column).strides() == dims{1});
   CHECK(ferry::packed_bytes(whole.narrow(0, 3, 2)).size() == 8192);
 }
 
@@ -87,7 +87,7 @@ TEST_CASE("axes of stride 0 are sent once") {
   CHECK(ferry::is_packed(t));
   CHECK(ferry::pack(t).same_as(t));
   CHECK(ferry::packed_bytes(t).size() == 24);
-  const tensor arrived = travel(t);
+  const tensor arrived = round_trip(t);
   CHECK(arrived.strides() == dims{0, 1, 0});
   CHECK(arrived.storage().size() == 24);
 
@@ -97,31 +97,31 @@ TEST_CASE("axes of stride 0 are sent once") {
   const tensor packed = ferry::pack(gaps);
   CHECK(packed.strides() == dims{0, 1});
   CHECK(packed.storage().size() == 24);
-  CHECK(travel(gaps).strides() == dims{0, 1});
+  CHECK(round_trip(gaps).strides() == dims{0, 1});
 }
 
-TEST_CASE("overlapping windows travel element by element") {
+TEST_CASE("overlapping windows are sent element by element") {
   const tensor windows = ferry::arange(6).as_strided({4, 3}, {1, 1}, 0);
   CHECK(!ferry::is_packed(windows));
   CHECK(ferry::pack(windows).storage().size() == windows.nbytes());
-  CHECK(travel(windows).at<std::int64_t>(3, 2) == 5);
+  CHECK(round_trip(windows).at<std::int64_t>(3, 2) == 5);
 }
 
 TEST_CASE("every dtype, no axes and no elements") {
   for (int code = 1; code != 15; ++code) {
     const auto type = static_cast<dtype>(code);
     const tensor t = ferry::arange(0, 10, 1, type).view({2, 5});
-    travel(t);
-    travel(t.transpose(0, 1));
-    travel(t.slice(1, 0, 5, 2));
-    travel(t.select(1, 3));
-    CHECK(travel(t.select(0, 0).select(0, 1)).rank() == 0);
-    CHECK(travel(ferry::zeros({0, 3}, type)).numel() == 0);
-    CHECK(travel(ferry::zeros({0, 0}, type)).shape() == dims{0, 0});
+    round_trip(t);
+    round_trip(t.transpose(0, 1));
+    round_trip(t.slice(1, 0, 5, 2));
+    round_trip(t.select(1, 3));
+    CHECK(round_trip(t.select(0, 0).select(0, 1)).rank() == 0);
+    CHECK(round_trip(ferry::zeros({0, 3}, type)).numel() == 0);
+    CHECK(round_trip(ferry::zeros({0, 0}, type)).shape() == dims{0, 0});
   }
 }
 
-TEST_CASE("strides of axes that carry nothing are not taken from the peer") {
+TEST_CASE("strides of axes without distinct elements are not taken from the peer") {
   const auto huge = std::numeric_limits<std::int64_t>::max();
   const tensor t = ferry::empty_packed(dtype::f32, dims{1, 3, 1}, dims{huge, 1, huge});
   CHECK(t.strides() == dims{3, 1, 1});

@@ -37,7 +37,7 @@ TEST_CASE("a tensor is a handle with identity") {
   CHECK(!moved.defined());  // NOLINT: the state after a move is documented
 }
 
-TEST_CASE("an undefined tensor says so") {
+TEST_CASE("an undefined tensor reports that it is undefined") {
   const tensor t;
   CHECK(!t.defined());
   CHECK(t.same_as(tensor()));
@@ -46,7 +46,7 @@ TEST_CASE("an undefined tensor says so") {
   expect_error(errc::invalid_argument, "the tensor is undefined", [&] { (void)t.data<float>(); });
 }
 
-TEST_CASE("what a new tensor looks like") {
+TEST_CASE("properties of a new tensor") {
   const tensor t = ferry::empty({2, 3, 4}, dtype::i16);
   CHECK(t.dtype() == dtype::i16);
   CHECK(t.device().is_cpu());
@@ -101,7 +101,7 @@ TEST_CASE("typed access checks dtype and indices") {
                [&] { (void)t.at<std::int64_t>(1); });
 }
 
-TEST_CASE("item converts to the wanted type") {
+TEST_CASE("item converts to the requested type") {
   CHECK(ferry::tensor_of(7).item<double>() == 7.0);
   CHECK(ferry::tensor_of(2.75).item<std::int32_t>() == 2);
   CHECK(ferry::tensor_of({-1.5F}).item<std::complex<double>>() == std::complex<double>(-1.5, 0));
@@ -259,7 +259,7 @@ struct counting_hooks : ferry::tensor_hooks {
 
 }  // namespace
 
-TEST_CASE("hooks see views and writes, and the version counts writes") {
+TEST_CASE("hooks are called for views and writes, and the version counts writes") {
   const auto hooks = std::make_shared<counting_hooks>();
   const tensor t = ferry::zeros({2, 2});
   CHECK(!t.requires_grad());

@@ -18,7 +18,7 @@ using ferry::tensor;
 
 namespace {
 
-// A matrix type of some other library: column by column, with shared memory.
+// A matrix type of another library: column-major, with shared memory.
 struct matrix {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
@@ -47,7 +47,7 @@ struct ferry::tensor_traits<half_done> {
   static tensor to_tensor(const half_done&);
 };
 
-TEST_CASE("a foreign matrix travels as a tensor") {
+TEST_CASE("a foreign matrix is sent as a tensor") {
   static_assert(ferry::foreign_tensor<matrix>);
   static_assert(!ferry::foreign_tensor<half_done>);
   static_assert(!ferry::foreign_tensor<int>);

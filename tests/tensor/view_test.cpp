@@ -90,10 +90,10 @@ TEST_CASE("transpose and permute") {
   CHECK(p.at<std::int64_t>(3, 1, 2) == t.at<std::int64_t>(1, 2, 3));
   CHECK(elements(t.transpose(0, 2)) == elements(t.permute({2, 1, 0})));
   CHECK(t.transpose(1, 1).is_contiguous());
-  expect_error(errc::bad_shape, "[0, 1] does not name each axis of shape [2, 3, 4] once", [&] {
+  expect_error(errc::bad_shape, "[0, 1] does not list each axis of shape [2, 3, 4] once", [&] {
     (void)t.permute({0, 1});
   });
-  expect_error(errc::bad_shape, "[0, 1, -2] does not name", [&] { (void)t.permute({0, 1, -2}); });
+  expect_error(errc::bad_shape, "[0, 1, -2] does not list", [&] { (void)t.permute({0, 1, -2}); });
   expect_error(errc::bad_shape, "axis 5 is out of range", [&] { (void)t.permute({0, 1, 5}); });
 }
 
@@ -151,7 +151,7 @@ TEST_CASE("flatten, squeeze and unsqueeze") {
   CHECK(t.flatten(0, 1).shape() == dims{6, 4});
   CHECK(t.flatten(1, 1).shape() == t.shape());
   CHECK(ferry::zeros({}).flatten().shape() == dims{1});
-  expect_error(errc::bad_shape, "the first lies behind the last", [&] { (void)t.flatten(2, 1); });
+  expect_error(errc::bad_shape, "the first is after the last", [&] { (void)t.flatten(2, 1); });
 
   CHECK(t.unsqueeze(0).shape() == dims{1, 2, 3, 4});
   CHECK(t.unsqueeze(-1).shape() == dims{2, 3, 4, 1});

@@ -1,4 +1,4 @@
-"""What the documents say and the sources know must agree; and ./dev's answers to what it cannot do."""
+"""The documents must agree with the sources; and ./dev's errors for wrong arguments."""
 
 import pathlib
 import re
@@ -22,14 +22,14 @@ class Documents(unittest.TestCase):
         self.assertEqual(len(described), len(set(described)))
         self.assertEqual({(name, number) for number, name in described}, declared)
 
-    def test_links_between_documents_lead_somewhere(self):
+    def test_links_between_documents_have_targets(self):
         for folder in (ROOT, ROOT / "docs", ROOT / "examples"):
             for document in sorted(folder.glob("*.md" if folder == ROOT else "**/*.md")):
                 for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
                     if "://" not in target:
                         self.assertTrue((document.parent / target).exists(), f"{document.relative_to(ROOT)} links to {target}")
 
-    def test_the_benchmarks_that_dev_knows_include_those_that_exist(self):
+    def test_dev_lists_every_benchmark(self):
         known = re.search(r'^bench_names="(.*)"$', text("dev"), re.MULTILINE).group(1).split()
         for source in (ROOT / "benchmarks").glob("*.cpp"):
             self.assertIn(source.stem, known)
@@ -50,7 +50,7 @@ class Dev(unittest.TestCase):
         for command in ("demo", "test", "format", "lint", "sanitize", "bench NAME", "check"):
             self.assertIn(f"\n  {command}", out)
 
-    def test_what_it_does_not_know_is_refused_with_what_it_knows(self):
+    def test_unknown_arguments_are_refused_with_the_known_ones(self):
         for arguments, words in [
             (["tset"], "unknown command 'tset'"),
             (["--fast", "test"], "unknown option '--fast'"),
@@ -63,7 +63,7 @@ class Dev(unittest.TestCase):
                 self.assertEqual(status, 1)
                 self.assertIn(words, err)
 
-    def test_a_folder_that_is_no_build_directory_is_not_touched(self):
+    def test_a_folder_that_is_not_a_build_directory_is_not_touched(self):
         with tempfile.TemporaryDirectory() as folder:
             precious = pathlib.Path(folder, "precious")
             precious.write_text("mine", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Several ferry-runs as one job, as if each were on a machine of its own; FERRY_RUN names the program."""
+"""Several ferry-runs as one job, each as if on its own machine; FERRY_RUN is its path."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import sys
 import time
 import unittest
 
-from ferry_run_test import FERRY_RUN, PATIENCE, clean_environment, wait_for_end
+from ferry_run_test import FERRY_RUN, TIMEOUT, clean_environment, wait_for_end
 from ports import free_port
 
 PLACE = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $NODE_RANK/$GROUP_WORLD_SIZE $GROUP_RANK $MASTER_ADDR $MASTER_PORT"
@@ -16,10 +16,10 @@ FOREVER = "echo $$; exec tail -f /dev/null"
 
 
 def connect_when_served(port):
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while True:
         try:
-            return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+            return socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT)
         except ConnectionRefusedError:
             if time.monotonic() > deadline:
                 raise
@@ -36,12 +36,12 @@ class Node(subprocess.Popen):
 
     def finish(self):
         """(status, lines of standard output, standard error)"""
-        output, errors = self.communicate(timeout=PATIENCE)
+        output, errors = self.communicate(timeout=TIMEOUT)
         return self.returncode, sorted(output.splitlines()), errors
 
 
 class Job:
-    """Nodes that meet at a port of this machine; ended with the test."""
+    """Nodes whose rendezvous is a port of this machine; ended with the test."""
 
     def __init__(self, test, count, host="127.0.0.1"):
         self.test = test
@@ -61,7 +61,7 @@ class Job:
     def end(node):
         if node.poll() is None:
             node.kill()
-            node.wait(PATIENCE)
+            node.wait(TIMEOUT)
         node.stdout.close()
         node.stderr.close()
 
@@ -94,7 +94,7 @@ class Ranks(unittest.TestCase):
                 nodes = {rank: job.start(rank, PLACE, workers=counts[rank]) for rank in order}
                 self.check_places([nodes[rank].finish() for rank in range(3)], counts, "127.0.0.1")
 
-    def test_nodes_are_numbered_as_they_come(self):
+    def test_nodes_are_numbered_in_order_of_arrival(self):
         job = Job(self, 3, "localhost")
         for workers in (1, 2, 3):
             job.start(None, PLACE, workers=workers)
@@ -116,7 +116,7 @@ class Ranks(unittest.TestCase):
         job.start(1, PLACE, "--addr", "other", "--port", 1)
         self.check_places(job.finish(), [1, 1], "node-zero", port)
 
-    def test_the_words_of_torchrun(self):
+    def test_option_names_of_torchrun(self):
         port = free_port()
         names = ["--master_addr", "127.0.0.1", "--master_port", port]
         given = clean_environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -128,9 +128,9 @@ class Ranks(unittest.TestCase):
                 ]
                 self.check_places([node.finish() for node in nodes], [1, 1], "127.0.0.1")
 
-    def test_a_node_that_gave_up_may_come_again(self):
+    def test_a_node_may_retry_after_a_timeout(self):
         job = Job(self, 3)
-        zero = job.start(0, PLACE, "--rdzv-timeout", PATIENCE)
+        zero = job.start(0, PLACE, "--rdzv-timeout", TIMEOUT)
         early = job.start(1, PLACE, "--rdzv-timeout", "0.2")
         status, _, errors = early.finish()
         self.assertEqual(status, 125)
@@ -187,7 +187,7 @@ class Endings(unittest.TestCase):
         self.assertEqual(status, 127)
         self.assertIn("cannot run 'no-such-program-anywhere' on node 1", errors)
 
-    def test_a_killed_ferry_run_is_noticed_by_the_others(self):
+    def test_a_killed_ferry_run_is_detected_by_the_others(self):
         for killed in (0, 1):
             with self.subTest(killed=killed):
                 job = Job(self, 3)
@@ -227,19 +227,19 @@ class Endings(unittest.TestCase):
         self.assertIn("node 1", errors)
 
 
-class Meetings(unittest.TestCase):
+class Rendezvous(unittest.TestCase):
     def fail_all(self, job, status, pattern):
         for found, _, errors in job.finish():
             self.assertEqual(found, status)
             self.assertRegex(errors, pattern)
 
-    def test_a_node_that_never_comes(self):
+    def test_a_missing_node(self):
         job = Job(self, 4)
-        job.start(2, "true")  # first, so that it is there in time
+        job.start(2, "true")  # first, so that it has arrived in time
         job.start(0, "true", "--rdzv-timeout", "8")
         self.fail_all(job, 125, rf"only 2 of 4 nodes came to {job.place} within 8 s; missing: node 1, 3")
 
-    def test_nobody_serves(self):
+    def test_no_rendezvous_server(self):
         job = Job(self, 2)
         job.start(1, "true", "--rdzv-timeout", "0.3")
         self.fail_all(job, 125, rf"no ferry-run of node 0 at {job.place} within 0.3 s: Connection refused")
@@ -247,9 +247,9 @@ class Meetings(unittest.TestCase):
     def test_an_address_of_no_node(self):
         job = Job(self, 2, "192.0.2.77")
         job.start(0, "true", "--rdzv-timeout", "0.3")
-        self.fail_all(job, 125, r"this one is node 0, but 192.0.2.77 is no address of this machine")
+        self.fail_all(job, 125, r"this one is node 0, but 192.0.2.77 is not an address of this machine")
 
-    def test_a_name_that_nobody_knows(self):
+    def test_an_unknown_host_name(self):
         job = Job(self, 2, "no-such-host.invalid")
         job.start(None, "true", "--rdzv-timeout", "0.3")
         self.fail_all(job, 125, r"no ferry-run of node 0 at no-such-host.invalid:\d+ within 0.3 s: .*becomes node 0")
@@ -271,7 +271,7 @@ class Meetings(unittest.TestCase):
         for node in (zero, other):
             status, _, errors = node.finish()
             self.assertEqual(status, 2)
-            self.assertRegex(errors, r"contradict each other: \S+ has --nnodes 3, \S+ has --nnodes 2")
+            self.assertRegex(errors, r"have inconsistent options: \S+ has --nnodes 3, \S+ has --nnodes 2")
 
     def test_numbers_for_some_nodes_only(self):
         job = Job(self, 3)
@@ -279,7 +279,7 @@ class Meetings(unittest.TestCase):
         job.start(None, "true")
         self.fail_all(job, 2, "only .* has --node-rank; give it on all nodes or on none")
 
-    def test_strangers_do_not_disturb(self):
+    def test_unrelated_connections_are_ignored(self):
         job = Job(self, 2)
         zero = job.start(0, FOREVER, "--rdzv-id", "mine")
         refused = job.start(1, "true", "--rdzv-id", "yours")
@@ -289,10 +289,10 @@ class Meetings(unittest.TestCase):
         silent = connect_when_served(job.port)
         self.addCleanup(silent.close)
         for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 70000, b"x" * 5000, b"hello ferry-run/1 nodes=x\n", b"hello ferry-run/2 \n", b"done\n"):
-            with socket.create_connection(("127.0.0.1", job.port), timeout=PATIENCE) as stranger:
+            with socket.create_connection(("127.0.0.1", job.port), timeout=TIMEOUT) as unrelated:
                 try:
-                    stranger.sendall(garbage)
-                    while stranger.recv(4096):
+                    unrelated.sendall(garbage)
+                    while unrelated.recv(4096):
                         pass
                 except ConnectionError:
                     pass
@@ -306,7 +306,7 @@ class Meetings(unittest.TestCase):
         self.assertIsNone(zero.poll())
         self.assertIsNone(one.poll())
 
-    def test_what_listens_is_no_ferry_run(self):
+    def test_the_listener_is_not_ferry_run(self):
         job = Job(self, 2)
         with socket.create_server(("127.0.0.1", job.port)) as server:
             node = job.start(1, "true")
@@ -315,13 +315,13 @@ class Meetings(unittest.TestCase):
                 connection.sendall(b"220 mail.example ESMTP\r\n")
                 status, _, errors = node.finish()
         self.assertEqual(status, 125)
-        self.assertRegex(errors, r"what listens at .* does not answer like the ferry-run of node 0")
+        self.assertRegex(errors, r"the listener at .* does not answer like the ferry-run of node 0")
 
     def test_a_signal_to_node_0_while_nodes_wait_ends_them_at_once(self):
         job = Job(self, 4)
         zero = job.start(0, "true", "--rdzv-timeout", 3600)
         one = job.start(1, "true", "--rdzv-timeout", 3600)
-        # Node 3 is played here; it is told when the others have come.
+        # Node 3 is simulated here; it is notified when the others have arrived.
         with connect_when_served(job.port) as three:
             three.sendall(b"hello ferry-run/1 nodes=4 rank=3 workers=1 id= host=played\n")
             told = three.makefile()
@@ -332,8 +332,8 @@ class Meetings(unittest.TestCase):
             told.close()
         status, _, errors = one.finish()
         self.assertEqual(status, 125)
-        # Node 0 may have ended before it told this one what it told node 3.
-        self.assertRegex(errors, "lost node 0: (its ferry-run at .* has ended|what listens at .* without an answer)")
+        # Node 0 may have ended before it sent this one the message for node 3.
+        self.assertRegex(errors, "lost node 0: (its ferry-run at .* has ended|the listener at .* without an answer)")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// A worker that calls every other one: neighbours [INIT_METHOD RANK WORLD_SIZE]; without arguments init_rpc() alone.
+// A worker that calls every other one: neighbours [INIT_METHOD RANK WORLD_SIZE]; without arguments plain init_rpc().
 
 #include <cstdlib>
 #include <exception>
@@ -9,7 +9,7 @@
 
 namespace {
 
-// Enough that it does not fit into one packet.
+// Too large for one packet.
 ferry::tensor twice(const ferry::tensor& values) { return values + values; }
 
 int greet(ferry::worker self) {

@@ -1,4 +1,4 @@
-"""Two machines played by two network namespaces with addresses of their own.
+"""Two network namespaces with their own addresses act as two machines.
 
 FERRY_RUN names ferry-run, NEIGHBOURS a program whose workers call each other. Needs root and iproute2; skipped with the reason
 where namespaces cannot be made.
@@ -13,8 +13,8 @@ import unittest
 
 FERRY_RUN = os.environ["FERRY_RUN"]
 NEIGHBOURS = os.environ["NEIGHBOURS"]
-PATIENCE = 60
-# Machines that reach each other need a secret, or permission.
+TIMEOUT = 60
+# Machines that can reach each other need a secret, or permission.
 ADMISSION = {"FERRY_SECRET": "of this test"} if os.environ.get("FERRY_WITH_AUTHENTICATION") == "1" else {"FERRY_ALLOW_UNAUTHENTICATED": "1"}
 NAMES = [f"ferry-{os.getpid()}-{number}" for number in range(2)]
 LINKS = [f"fv{os.getpid() % 100000}a", f"fv{os.getpid() % 100000}b"]
@@ -22,11 +22,11 @@ ADDRESSES = [["10.213.7.1", "10.213.7.2"], ["fd00:f:e::1", "fd00:f:e::2"]]
 
 
 def ip(*arguments):
-    return subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=TIMEOUT, check=False)
 
 
 def make_namespaces():
-    """The reason why it was not possible, or None."""
+    """The reason for failure, or None."""
     if not shutil.which("ip"):
         return "there is no 'ip': install iproute2"
     if os.geteuid() != 0:
@@ -43,7 +43,7 @@ def make_namespaces():
         result = ip(*step)
         if result.returncode != 0:
             return f"'ip {' '.join(step)}' failed: {result.stderr.strip()}"
-    for number, (name, link) in enumerate(zip(NAMES, LINKS)):  # where the kernel has no IPv6 the test of it is skipped
+    for number, (name, link) in enumerate(zip(NAMES, LINKS)):  # without IPv6 in the kernel the IPv6 test is skipped
         ip("-n", name, "address", "add", ADDRESSES[1][number] + "/64", "dev", link, "nodad")
     return None
 
@@ -67,10 +67,10 @@ class Machine(subprocess.Popen):
 
     def finish(self):
         try:
-            output, errors = self.communicate(timeout=PATIENCE)
+            output, errors = self.communicate(timeout=TIMEOUT)
         finally:
             self.kill()
-            self.wait(PATIENCE)
+            self.wait(TIMEOUT)
             self.stdout.close()
             self.stderr.close()
         return self.returncode, output, errors
@@ -107,7 +107,7 @@ class TwoMachines(unittest.TestCase):
                 ]
                 self.check_workers([machine.finish() for machine in machines], ADDRESSES[0], [0, 0, 1])
 
-    def test_workers_that_say_it_themselves(self):
+    def test_workers_with_explicit_arguments(self):
         for family, addresses in enumerate(ADDRESSES):
             if family == 1 and addresses[0] not in ip("-n", NAMES[0], "address").stdout:
                 self.skipTest("no IPv6 in the namespaces")
@@ -134,7 +134,7 @@ class TwoMachines(unittest.TestCase):
         ]
         for machine in machines:
             machine.stdout.readline()
-        ip("-n", NAMES[1], "link", "set", LINKS[1], "down")  # no packet says goodbye
+        ip("-n", NAMES[1], "link", "set", LINKS[1], "down")  # the connection ends without any packet
         for number, machine in enumerate(machines):
             status, _, errors = machine.finish()
             self.assertEqual(status, 125)

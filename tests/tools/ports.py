@@ -20,7 +20,7 @@ def _claimed(port):
     return True
 
 
-def _nobody_listens(port):
+def _has_no_listener(port):
     with socket.socket() as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -31,12 +31,12 @@ def _nobody_listens(port):
 
 
 def free_port():
-    """A TCP port that nobody listens on, below those that the kernel hands out by itself; no other test process gets it
+    """A TCP port without listener, below the kernel's ephemeral range; no other test process gets it
     while this one runs."""
     global _next
     for _ in range(END - FIRST):
         port = _next
         _next = FIRST if port + 1 == END else port + 1
-        if _claimed(port) and _nobody_listens(port):
+        if _claimed(port) and _has_no_listener(port):
             return port
     raise RuntimeError(f"no free port between {FIRST} and {END}")

@@ -55,7 +55,7 @@ TEST_CASE("tcp over IPv6 conforms") { ferry::test_kit::transport_conformance<tcp
 TEST_CASE("unix conforms") { ferry::test_kit::transport_conformance<unix_under_test>(); }
 TEST_CASE("inproc conforms") { ferry::test_kit::transport_conformance<inproc_under_test>(); }
 
-TEST_CASE("connections that are left open go with the reactor") {
+TEST_CASE("connections that are left open are destroyed with the reactor") {
   std::weak_ptr<ferry::test_kit::recorder> near_log, far_log;
   {
     const auto loop = ferry::test_kit::test_reactor();

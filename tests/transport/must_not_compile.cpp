@@ -1,4 +1,4 @@
-// What is no channel is refused in words. Run by must_not_compile.py.
+// A type that is not a channel is rejected with an explanation. Run by must_not_compile.py.
 
 #include <string>
 #include <string_view>

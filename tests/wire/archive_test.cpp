@@ -143,7 +143,7 @@ TEST_CASE("views are written as what the receiver makes of them") {
   CHECK(maybe == 3);
 }
 
-TEST_CASE("user types travel by serialize, by save and load, by save_minimal, and with versions") {
+TEST_CASE("user types are serialised by serialize, by save and load, by save_minimal, and with versions") {
   check_round_trip(sample::by_member{1, "x", {2.5}});
   check_round_trip(sample::by_free_function{3, {"y"}});
   check_round_trip(sample::by_save_and_load{42});
@@ -162,7 +162,7 @@ TEST_CASE("what a user's serialiser throws passes through") {
                   sample::user_error);
 }
 
-TEST_CASE("bytes and types that do not fit are told apart") {
+TEST_CASE("bytes and types that do not fit are distinguished") {
   const auto two = ferry::serialize(1, 2);
   CHECK(kind_of([&] { (void)ferry::deserialize<int>(two); }) == ferry::errc::malformed);
   CHECK(kind_of([&] { (void)ferry::deserialize<int, int, int>(two); }) == ferry::errc::truncated);
@@ -175,7 +175,7 @@ TEST_CASE("bytes and types that do not fit are told apart") {
         ferry::errc::malformed);
 }
 
-TEST_CASE("what cannot travel is known at compile time") {
+TEST_CASE("types that cannot be sent are rejected at compile time") {
   static_assert(!ferry::wire_serialisable<int*>);
   static_assert(!ferry::wire_serialisable<std::vector<const char*>>);
   static_assert(!ferry::wire_serialisable<std::map<int, void*>>);

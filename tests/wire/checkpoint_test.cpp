@@ -59,7 +59,7 @@ bool same_bytes(const tensor& a, const tensor& b) {
          std::equal(left.begin(), left.end(), right.begin(), right.end());
 }
 
-// What a binary archive holds of a tensor, by hand.
+// The contents of a binary archive of a tensor, hand-written.
 struct by_hand {
   std::uint8_t type = 9;
   std::vector<std::int64_t> shape{2, 2};
@@ -142,7 +142,7 @@ TEST_CASE("large tensors come back, read in pieces") {
   }
 }
 
-TEST_CASE("a binary file that lies ends in an error, and takes no memory for what is not there") {
+TEST_CASE("a binary file with wrong counts ends in an error, and allocates no memory for absent data") {
   CHECK(binary::read<tensor>(by_hand{}.text()).at<float>(1, 0) == 3);
   const auto refuse = [](std::string_view words, auto&& change) {
     by_hand file;
@@ -158,20 +158,20 @@ TEST_CASE("a binary file that lies ends in an error, and takes no memory for wha
   refuse("", [](by_hand& f) { f.strides = {3, 1}; });  // not dense
   refuse("", [](by_hand& f) { f.strides = {-2, 1}; });
   refuse("bool has an element", [](by_hand& f) { f.type = 1; });
-  // 4 EiB, 1 TiB and 16 MiB that are not there: the archive ends early.
+  // 4 EiB, 1 TiB and 16 MiB that are absent: the archive ends early.
   for (const std::int64_t rows : {std::int64_t{1} << 59, std::int64_t{1} << 37, std::int64_t{1} << 21}) {
     by_hand file;
     file.shape = {rows, 2};
     CHECK_THROWS_AS((void)binary::read<tensor>(file.text()), cereal::Exception);
   }
-  // Every beginning of a good file.
+  // Every prefix of a valid file.
   const std::string good = by_hand{}.text();
   for (std::size_t length = 0; length != good.size(); ++length) {
     CHECK_THROWS_AS((void)binary::read<tensor>(good.substr(0, length)), cereal::Exception);
   }
 }
 
-TEST_CASE("a text file that lies ends in an error") {
+TEST_CASE("a text file with wrong counts ends in an error") {
   const std::string good = json::write(ferry::tensor_of({1.F, 2.F}));
   const auto changed = [&](const std::string& from, const std::string& to) {
     std::string text = good;
@@ -193,7 +193,7 @@ TEST_CASE("a text file that lies ends in an error") {
   CHECK_THROWS_AS((void)json::read<tensor>(changed("\"data\"", "\"none\"")), cereal::Exception);
 }
 
-TEST_CASE("encoded values whose file lies about their size end in an error") {
+TEST_CASE("encoded values whose file claims a wrong size end in an error") {
   for (const std::uint64_t claimed : {std::uint64_t{1} << 62, std::uint64_t{1} << 40, std::uint64_t{100}}) {
     std::ostringstream file;
     {
@@ -210,7 +210,7 @@ TEST_CASE("encoded values whose file lies about their size end in an error") {
   }
 }
 
-TEST_CASE("encoded values that were changed on the way: an error or a value, within the limits") {
+TEST_CASE("encoded values that were altered: an error or a value, within the limits") {
   const sample::with_tensors model{"model", ferry::arange(6), {ferry::ones({2})}};
   ferry::serialized good = ferry::serialize(model, std::vector<std::string>{"a", "b"});
   const auto decode = [](const ferry::serialized& from) {

@@ -45,7 +45,7 @@ errc decode_error(const frame_header& header, const ferry::wire_limits& limits =
 
 }  // namespace
 
-TEST_CASE("a frame header is 64 bytes, little-endian, each field at its place") {
+TEST_CASE("a frame header is 64 bytes, little-endian, each field at its offset") {
   const frame_header header = request();
   const block bytes = encode(header);
   CHECK(bytes[0] == std::byte{1});

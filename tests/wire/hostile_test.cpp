@@ -1,4 +1,4 @@
-// Bytes from a peer that means harm, or has other types: an error or a value, never a crash or a large allocation.
+// Bytes from a hostile peer or one with other types: an error or a value, never a crash or a large allocation.
 
 #include <cstdint>
 #include <cstdlib>
@@ -50,7 +50,7 @@ errc decode_count(std::uint64_t count) {
 /// Decodes; true if there was a value. Exceptions other than ferry::error, std::bad_alloc among them, fail the test.
 template <class... Ts>
 bool decodes(std::span<const std::byte> bytes, std::span<const ferry::tensor> tensors) {
-  // Else nearly all of the time goes into long lists of elements that need no bytes.
+  // Otherwise long lists of elements without bytes would take nearly all of the time.
   constexpr ferry::wire_limits limits{.max_decoded_bytes = 1U << 20U};
   try {
     std::tuple<Ts...> values;
@@ -74,7 +74,7 @@ using everything =
 
 }  // namespace
 
-TEST_CASE("a count without elements behind it is refused before memory is taken") {
+TEST_CASE("a count without elements behind it is refused before memory is allocated") {
   for (const std::uint64_t count : {std::uint64_t{1} << 30, std::uint64_t{1} << 40, std::uint64_t{1} << 61,
                                     std::uint64_t{1} << 63, std::numeric_limits<std::uint64_t>::max()}) {
     CAPTURE(count);
@@ -126,7 +126,7 @@ TEST_CASE("a shared pointer cannot be made to refer to an object of another type
   CHECK(kind_of([&] { (void)ferry::deserialize<std::shared_ptr<int>, std::shared_ptr<std::string>>(encoded); }) ==
         errc::malformed);
   CHECK(kind_of([&] { (void)ferry::deserialize<std::shared_ptr<int>, std::shared_ptr<int>>(encoded); }) == errc{});
-  encoded.bytes[8] = std::byte{9};  // an object that never came
+  encoded.bytes[8] = std::byte{9};  // an object that was never sent
   CHECK(kind_of([&] { (void)ferry::deserialize<std::shared_ptr<int>, std::shared_ptr<int>>(encoded); }) ==
         errc::malformed);
 }
@@ -148,7 +148,7 @@ TEST_CASE("an encoding cut short anywhere is an error") {
 }
 
 TEST_CASE("flipped bits anywhere give an error or a value") {
-  std::mt19937_64 random(20240229);  // NOLINT: the same every time
+  std::mt19937_64 random(20240229);  // NOLINT: deterministic
   const ferry::tensor tensor = ferry::arange(3);
   auto shared = std::make_shared<std::string>("s");
   std::vector<std::unique_ptr<sample::shape>> shapes;
@@ -182,7 +182,7 @@ TEST_CASE("flipped bits anywhere give an error or a value") {
 }
 
 TEST_CASE("flipped bits anywhere in a whole message give an error or a value") {
-  std::mt19937_64 random(7);  // NOLINT: the same every time
+  std::mt19937_64 random(7);  // NOLINT: deterministic
   ferry::outgoing_message message;
   message.add_extension(3, false, std::as_bytes(std::span("record")));
   message.begin_payload();

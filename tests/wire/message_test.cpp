@@ -71,7 +71,7 @@ TEST_CASE("extension records that no encoder writes are refused") {
     });
   };
   CHECK(with(2, 2) == errc::malformed);  // an unknown flag
-  CHECK(with(4, 9) == errc::truncated);  // longer than what is there
+  CHECK(with(4, 9) == errc::truncated);  // longer than the remaining bytes
   CHECK(with(7, 255) == errc::truncated);
   CHECK(with(15, 1) == errc::malformed);  // padding
   for (std::size_t size = 1; size < whole.size(); ++size) {

@@ -1,4 +1,4 @@
-// What cannot travel is refused in words. Run by must_not_compile.py.
+// A type that cannot be sent is rejected with an explanation. Run by must_not_compile.py.
 
 #include <chrono>
 #include <functional>

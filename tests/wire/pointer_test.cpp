@@ -43,7 +43,7 @@ TEST_CASE("shared pointers keep their aliasing within one message") {
   CHECK(*part == 1);
 }
 
-TEST_CASE("objects that refer to each other in a circle arrive so") {
+TEST_CASE("objects that refer to each other in a cycle keep the cycle") {
   auto first = std::make_shared<sample::node>();
   first->value = 1;
   first->other = std::make_shared<sample::node>();
@@ -70,7 +70,7 @@ TEST_CASE("pointers to polymorphic types keep the derived type") {
   CHECK(kind_of([&] { (void)ferry::serialize(unknown); }) == ferry::errc::not_serialisable);
 }
 
-TEST_CASE("types without a default constructor travel behind pointers by load_and_construct") {
+TEST_CASE("types without a default constructor are sent behind pointers by load_and_construct") {
   CHECK(round_trip(std::make_unique<sample::constructed>(7))->value == 7);
   CHECK(round_trip(std::make_shared<sample::constructed>(8))->value == 8);
 }
@@ -98,7 +98,7 @@ TEST_CASE("a value nested too deep is an error on both sides") {
   CHECK(ferry::deserialize<std::unique_ptr<sample::link>>(encoded) != nullptr);
 }
 
-TEST_CASE("pointers are encoded as the protocol says") {
+TEST_CASE("pointers are encoded as the protocol specifies") {
   CHECK(hex(ferry::serialize(std::unique_ptr<int>())) == "00");
   CHECK(hex(ferry::serialize(std::make_unique<int>(5))) == "0105000000");
   const auto shared = std::make_shared<std::uint8_t>(std::uint8_t{9});
@@ -120,7 +120,7 @@ TEST_CASE("pointers are encoded as the protocol says") {
         "0000000000000000");
 }
 
-TEST_CASE("a type without a default constructor travels only behind a pointer") {
+TEST_CASE("a type without a default constructor can be sent only behind a pointer") {
   static_assert(!ferry::wire_serialisable<sample::constructed>);
   static_assert(ferry::wire_serialisable<std::unique_ptr<sample::constructed>>);
   static_assert(ferry::wire_serialisable<std::vector<std::unique_ptr<sample::shape>>>);

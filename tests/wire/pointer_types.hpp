@@ -1,6 +1,6 @@
 #pragma once
 
-// Types of users that travel behind pointers.
+// User types that are sent behind pointers.
 
 #include <memory>
 #include <utility>

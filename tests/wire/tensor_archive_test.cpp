@@ -34,7 +34,7 @@ struct ferry::tensor_traits<other_library::matrix> {
 using ferry::errc;
 using ferry::tensor;
 
-TEST_CASE("tensors anywhere in the values travel beside the payload, in order") {
+TEST_CASE("tensors anywhere in the values are sent beside the payload, in order") {
   const tensor a = ferry::arange(3);
   const tensor b = ferry::ones({2});
   const auto encoded = ferry::serialize(sample::with_tensors{"m", a, {b, tensor()}}, std::map<int, tensor>{{1, a}});
@@ -66,7 +66,7 @@ TEST_CASE("tensor indices that no encoder writes are refused") {
   CHECK(kind_of(decode) == errc{});
   encoded.bytes[4] = std::byte{2};  // beyond the table
   CHECK(kind_of(decode) == errc::malformed);
-  encoded.bytes[4] = std::byte{0};  // the second tensor belongs to nothing
+  encoded.bytes[4] = std::byte{0};  // the second tensor belongs to no value
   CHECK(kind_of(decode) == errc::malformed);
   encoded.bytes[0] = std::byte{1};  // out of order
   CHECK(kind_of(decode) == errc::malformed);
@@ -87,14 +87,14 @@ TEST_CASE("[row 37] an object whose own serialiser uses the public serialiser tr
   CHECK(ferry::equal(outer, w));
 }
 
-TEST_CASE("a foreign tensor type travels as a tensor, whatever serialiser it has of its own") {
+TEST_CASE("a foreign tensor type is sent as a tensor, whatever its own serialiser") {
   const other_library::matrix matrix{{1, 2, 3}};
   const auto encoded = ferry::serialize(std::vector{matrix, matrix});
   REQUIRE(encoded.tensors.size() == 2);
   CHECK(encoded.tensors[0].at<float>(1) == 2);
   const auto back = ferry::deserialize<std::vector<other_library::matrix>>(encoded);
   CHECK(back.at(1).elements == matrix.elements);
-  // The same tensor to somebody who takes ferry's type.
+  // The same tensor, decoded as ferry's type.
   CHECK(ferry::deserialize<std::vector<tensor>>(encoded).at(0).same_as(encoded.tensors[0]));
   CHECK(ferry::signature_text<void(std::vector<other_library::matrix>)>() == "void(vector<tensor>)");
   CHECK(kind_of([] {

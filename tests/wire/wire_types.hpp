@@ -1,6 +1,6 @@
 #pragma once
 
-// Types of users, serialised in every way that cereal has. Those behind pointers are in pointer_types.hpp.
+// User types, serialised in every way that cereal offers. Those behind pointers are in pointer_types.hpp.
 
 #include <stdexcept>
 #include <string>

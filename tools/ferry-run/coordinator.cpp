@@ -1,4 +1,4 @@
-// Node 0, at which the others meet.
+// Node 0, which serves the rendezvous of the other nodes.
 
 #include <algorithm>
 #include <cerrno>
@@ -84,14 +84,14 @@ class coordinator final : public meeting {
     explicit peer(int descriptor) : lines(descriptor) {}
     line_connection lines;
     clock::time_point since = clock::now();
-    bool open = true;      // what came before the end of the connection still counts
+    bool open = true;      // lines received before the end of the connection still count
     bool refused = false;  // to be closed, whatever else it sends
     bool greeted = false;  // a node of this job
     bool done = false;
     node who;
   };
 
-  // Beside the nodes some strangers, until they are known for what they are.
+  // Some connections beyond the nodes are accepted until they are identified.
   [[nodiscard]] bool accepting() const { return peers_.size() < static_cast<std::size_t>(options_.nodes) + 64; }
   [[nodiscard]] int came() const {
     return 1 + static_cast<int>(
@@ -126,7 +126,7 @@ class coordinator final : public meeting {
   void greet(peer& from, const std::string& line) {
     if (!line.starts_with("hello ferry-run/1 ")) {
       refuse(from, line.starts_with("hello ferry-run/") ? "it is of another version of ferry-run"
-                                                        : "this is where the nodes of a ferry-run meet");
+                                                        : "this port serves the rendezvous of ferry-run nodes");
       return;
     }
     const auto nodes = number_field(line, "nodes", 1, largest_node_count);
@@ -134,7 +134,7 @@ class coordinator final : public meeting {
     const auto workers = number_field(line, "workers", 1, largest_worker_count);
     const std::string id = field(line, "id");
     if (!nodes || !rank || !workers) {
-      refuse(from, "its greeting makes no sense");
+      refuse(from, "its hello is malformed");
     } else if (id != options_.job_id) {
       refuse(from, "this is job '" + options_.job_id + "', not '" + id + "' (--rdzv-id)");
     } else if (placed_) {
@@ -145,10 +145,12 @@ class coordinator final : public meeting {
       from.who = {*rank, *workers, field(line, "host")};
       const std::string both = own_.host + " and " + from.who.host;
       if (*nodes != options_.nodes) {
-        conclude({2, "nodes contradict each other: " + own_.host + " has --nnodes " + std::to_string(options_.nodes) +
-                         ", " + from.who.host + " has --nnodes " + std::to_string(*nodes)});
+        conclude({2, "nodes have inconsistent options: " + own_.host + " has --nnodes " +
+                         std::to_string(options_.nodes) + ", " + from.who.host + " has --nnodes " +
+                         std::to_string(*nodes)});
       } else if ((*rank < 0) != (own_.rank < 0)) {
-        conclude({2, "nodes contradict each other: of " + both + ", only " + (*rank < 0 ? own_.host : from.who.host) +
+        conclude({2, "nodes have inconsistent options: of " + both + ", only " +
+                         (*rank < 0 ? own_.host : from.who.host) +
                          " has --node-rank; give it on all nodes or on none"});
       } else if (same != nullptr) {
         conclude(
@@ -191,7 +193,7 @@ class coordinator final : public meeting {
     std::sort(others.begin(), others.end(),
               [](const peer* one, const peer* two) { return one->who.rank < two->who.rank; });
     std::uint16_t port = options_.port;
-    // The meeting's own port is taken, whatever the kernel says of its addresses.
+    // The rendezvous port itself is in use, whatever the kernel reports for its addresses.
     while (port == 0 || port == options_.meet_at.port) port = free_port();
     const std::string shared = " world=" + std::to_string(world_size) + " port=" + std::to_string(port) +
                                " address=" + (options_.address.empty() ? "-" : options_.address);

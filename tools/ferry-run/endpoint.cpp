@@ -30,7 +30,7 @@ int give_up(int descriptor) {
 std::uint16_t port_of(int descriptor) {
   sockaddr_in6 bound{};
   socklen_t length = sizeof bound;
-  // The port is at the same place for both families.
+  // The port has the same offset for both families.
   if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&bound), &length) != 0) return 0;
   return ntohs(bound.sin6_port);
 }
@@ -61,7 +61,7 @@ int bound_to_all(std::uint16_t port) {
   return bind(four, reinterpret_cast<sockaddr*>(&any), sizeof any) == 0 ? four : give_up(four);
 }
 
-// The other machine may vanish without a word: the kernel asks every few seconds.
+// The other machine may vanish silently: the kernel probes every few seconds.
 void keep_alive(int descriptor) {
   const int on = 1;
   const int idle = 5;
@@ -103,11 +103,11 @@ std::vector<socket_address> resolve(const endpoint& where, std::string& problem)
 }
 
 bool is_own(const std::vector<socket_address>& addresses) {
-  // What one can bind to is one's own.
+  // An address that can be bound belongs to this machine.
   return std::any_of(addresses.begin(), addresses.end(), [](socket_address address) {
     const int descriptor = socket(address.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (descriptor < 0) return false;
-    reinterpret_cast<sockaddr_in6&>(address.bytes).sin6_port = 0;  // at the same place for both families
+    reinterpret_cast<sockaddr_in6&>(address.bytes).sin6_port = 0;  // same offset for both families
     const bool own = bind(descriptor, raw(address), address.size) == 0;
     close(descriptor);
     return own;
@@ -154,7 +154,7 @@ int connect_to(const std::vector<socket_address>& addresses, std::chrono::millis
         failure = errno;
       }
     }
-    // Where nobody listens, a connection of this machine can be given that very port, and meets itself.
+    // Without a listener, a connection on this machine can be assigned that very port and connect to itself.
     sockaddr_storage there{};
     socklen_t length = sizeof there;
     if (failure == 0 && getpeername(descriptor, reinterpret_cast<sockaddr*>(&there), &length) == 0 &&

@@ -28,7 +28,7 @@ std::vector<socket_address> resolve(const endpoint& where, std::string& problem)
 /// Whether one of them is an address of this machine.
 bool is_own(const std::vector<socket_address>& addresses);
 
-/// A socket that listens, not blocking. For a name: on all addresses, since a machine may know its own name as loopback.
+/// A non-blocking listening socket. For a name: on all addresses, since a machine may resolve its own name to loopback.
 /// -1 with errno if that is not possible.
 int listen_at(const endpoint& where);
 
@@ -38,8 +38,8 @@ int accept_from(int listener);
 /// A connection, not blocking, made within `limit`; -1 with the reason in `problem`.
 int connect_to(const std::vector<socket_address>& addresses, std::chrono::milliseconds limit, std::string& problem);
 
-/// A TCP port that nobody listens on at any address, as the kernel picks one. Somebody else may take it before it is used,
-/// which is unlikely: the kernel goes round the range before it gives a port again. Throws std::system_error.
+/// A TCP port without listener at any address, chosen by the kernel. Another process may take it before it is used,
+/// which is unlikely: the kernel goes through the whole range before it assigns a port again. Throws std::system_error.
 std::uint16_t free_port();
 
 }  // namespace ferry_run

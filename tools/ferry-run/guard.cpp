@@ -18,7 +18,7 @@ namespace {
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, nullptr);
-  // Whoever reads what ferry-run writes must not wait for this process.
+  // Readers of ferry-run's output must not wait for this process.
   const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
   for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nothing, standard);
   for (const int each : outputs) {
@@ -67,7 +67,7 @@ guard::~guard() {
 }
 
 void guard::tell(pid_t group) {
-  // Fails only when the guard has been killed; then the run goes on without one.
+  // Fails only when the guard has been killed; the run then continues without one.
   while (write(pipe_, &group, sizeof group) < 0 && errno == EINTR) {
   }
 }

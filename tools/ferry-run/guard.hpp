@@ -8,12 +8,12 @@
 
 namespace ferry_run {
 
-/// A small process that lives as long as ferry-run. The kernel kills only the workers themselves when ferry-run dies
-/// (PR_SET_PDEATHSIG); this one kills what they have started, too. Its pipe from ferry-run closes with ferry-run,
-/// however that ends.
+/// A small process that runs as long as ferry-run. The kernel kills only the workers themselves when ferry-run dies
+/// (PR_SET_PDEATHSIG); this one also kills their children. Its pipe from ferry-run closes with ferry-run, however that
+/// ends.
 class guard {
  public:
-  /// It does not keep `outputs` open, which others may read. Throws std::system_error.
+  /// The guard does not keep `outputs` open, which others may read. Throws std::system_error.
   explicit guard(std::initializer_list<int> outputs);
   guard(const guard&) = delete;
   guard& operator=(const guard&) = delete;
@@ -21,7 +21,7 @@ class guard {
   ~guard();
 
   void watch(pid_t group) { tell(group); }
-  /// The group has ended; its number may become somebody else's.
+  /// The group has ended; its number may be reused.
   void forget(pid_t group) { tell(-group); }
 
  private:

@@ -31,18 +31,18 @@ constexpr bool workers_can_prove = true;
 constexpr bool workers_can_prove = false;
 #endif
 
-// Programs without a slash in their name are looked for in PATH alone.
+// Programs without a slash in their name are searched in PATH only.
 std::string hint_for(const std::string& program, int cause) {
   if (cause != ENOENT || program.empty() || program.find('/') != std::string::npos) return {};
   const std::string here = "./" + program;
   struct stat found {};
   if (::stat(here.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) return {};
-  if (::access(here.c_str(), X_OK) != 0) return " in PATH; " + here + " is there, but not executable";
+  if (::access(here.c_str(), X_OK) != 0) return " in PATH; " + here + " exists but is not executable";
   return " in PATH; did you mean '" + here + "'?";
 }
 
-// For the workers of one machine that have none: keeps its other users out. Passed on in the environment alone, which they
-// cannot read. Empty if there is a secret, or none is wanted.
+// For workers on one machine that have no secret: excludes other users of the machine. Passed in the environment only,
+// which they cannot read. Empty if there is a secret, or none is needed.
 std::string secret_of_the_run(const options& chosen) {
   const auto is_set = [](const char* name) {
     const char* value = std::getenv(name);
@@ -60,7 +60,7 @@ std::string secret_of_the_run(const options& chosen) {
   return result;
 }
 
-// The environment of a worker: ferry-run's own with the variables of the rendezvous; an empty one is removed.
+// The environment of a worker: ferry-run's own with the rendezvous variables; an empty one is removed.
 std::vector<std::string> environment(const options& chosen, const placement& place, const std::string& secret,
                                      int local_rank) {
   std::vector<std::pair<std::string, std::string>> set{
@@ -73,11 +73,11 @@ std::vector<std::string> environment(const options& chosen, const placement& pla
       {"GROUP_WORLD_SIZE", std::to_string(place.nodes)},
       {"MASTER_ADDR", place.address},
       {"MASTER_PORT", std::to_string(place.port)},
-      // Left by a torchrun that started ferry-run: its store is not at this MASTER_PORT.
+      // Set by a torchrun that started ferry-run: its store is not at this MASTER_PORT.
       {"TORCHELASTIC_USE_AGENT_STORE", ""}};
   if (!secret.empty()) {
     set.emplace_back("FERRY_SECRET", secret);
-    set.emplace_back("FERRY_SECRET_OPTIONAL", secret);  // programs built without authentication do without it
+    set.emplace_back("FERRY_SECRET_OPTIONAL", "1");  // programs built without authentication ignore it
   }
   std::vector<std::string> result;
   for (char** entry = environ; *entry; ++entry) {
@@ -101,7 +101,7 @@ job::job(options chosen)
       same_target_(output_.same_target(errors_)) {}
 
 job::~job() {
-  // Reached with workers only when run() threw.
+  // Not empty only when run() threw.
   for (worker& one : workers_) {
     if (!one.running) continue;
     kill(-one.pid, SIGKILL);
@@ -121,7 +121,7 @@ int job::run() {
   guard_.emplace({output_.descriptor(), errors_.descriptor()});
   start_workers();
   while (running() > 0) step();
-  // A failure elsewhere is one of this node, too, also when its own workers have succeeded.
+  // A failure elsewhere also fails this node, even if its own workers have succeeded.
   if (meeting_ && !status_) meeting_->report({});
   while (meeting_ && !status_ && !meeting_->concluded()) step();
   while (!leave_now_ && (output_.pending() || errors_.pending())) step();
@@ -141,7 +141,7 @@ void job::take_signals() {
   sigaddset(&set, SIGCHLD);
   struct sigaction standard {};
   standard.sa_handler = SIG_DFL;
-  sigaction(SIGCHLD, &standard, &inherited_.on_child);  // were it ignored, the workers' status would be lost
+  sigaction(SIGCHLD, &standard, &inherited_.on_child);  // if it were ignored, the workers' status would be lost
   struct sigaction ignore {};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignore, &inherited_.on_pipe);
@@ -226,7 +226,7 @@ void job::step() {
   kill_overdue();
 }
 
-// Where both go to one place, only one of them writes at a time, and not inside a line of the other.
+// Where both go to one target, only one of them writes at a time, and not inside a line of the other.
 bool job::may_write(const sink& target, const sink& other) const {
   return target.pending() && !(same_target_ && other.inside_line());
 }
@@ -240,7 +240,7 @@ int job::wait_time() const {
 void job::flush(sink& target) {
   const int failure = target.write_some();
   if (failure == 0) return;
-  // Nobody reads what the workers say any more: the run has no purpose, as for a single program that gets SIGPIPE.
+  // The workers' output has no reader: the run has no purpose, as for a single program that gets SIGPIPE.
   const std::string text =
       std::string("cannot write the output: ") + std::strerror(failure);  // NOLINT(concurrency-mt-unsafe)
   if (failure != EPIPE) say(text);
@@ -262,7 +262,7 @@ void job::on_signals() {
 
 void job::pass_on(int signal) {
   const bool ends = std::find(ending_signals.begin(), ending_signals.end(), signal) != ending_signals.end();
-  if (ends) reap();  // what has ended already gets no signal
+  if (ends) reap();  // ended workers get no signal
   if (ends && running() == 0 && !workers_.empty()) {
     failed(128 + signal, "ended by signal " + std::to_string(signal));
     leave_now_ = true;
@@ -284,7 +284,7 @@ void job::reap() {
   for (worker& one : workers_) {
     if (!one.running) continue;
     siginfo_t info{};
-    // The zombie stays until its process group has been killed, so that the group's number cannot be anybody else's.
+    // The zombie stays until its process group has been killed, so that the group's number cannot be reused.
     if (waitid(P_PID, static_cast<id_t>(one.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != one.pid)
       continue;
     kill(-one.pid, SIGKILL);
@@ -311,7 +311,7 @@ void job::ended(worker& one, int code, int status) {
     if (code == CLD_DUMPED) text += ", core dumped";
   }
   failed(code == CLD_EXITED ? status : 128 + status, text);
-  if (ending_) return;  // as it was asked to
+  if (ending_) return;  // as requested
   if (running() > 0) text += "; ending the other " + std::to_string(running());
   const std::size_t unstarted = static_cast<std::size_t>(options_.workers) - workers_.size();
   if (unstarted > 0) text += "; not starting " + std::to_string(unstarted) + " more";

@@ -17,7 +17,7 @@
 
 namespace ferry_run {
 
-/// Starts the workers and looks after them. One per process: it takes over the process's signals.
+/// Starts the workers and supervises them. One per process: it takes over the process's signals.
 class job {
  public:
   explicit job(options chosen);
@@ -25,8 +25,8 @@ class job {
   job& operator=(const job&) = delete;
   ~job();
 
-  /// Meets the other nodes if there are any, runs all workers to their end and returns the exit status of ferry-run.
-  /// Throws meeting_error, and std::system_error if the system refuses what ferry-run itself needs.
+  /// Waits for the other nodes if there are any, runs all workers to their end and returns the exit status of
+  /// ferry-run. Throws meeting_error, and std::system_error if a system call that ferry-run itself needs fails.
   int run();
 
  private:
@@ -41,15 +41,15 @@ class job {
 
   void take_signals();
   void start_workers();
-  void step();  // waits for something to happen and deals with it
+  void step();  // waits for an event and handles it
   void on_signals();
   void pass_on(int signal);
   void reap();
   void ended(worker& one, int code, int status);
-  void failed(int status, const std::string& text);  // the first of this node counts; the other nodes are told
+  void failed(int status, const std::string& text);  // the first of this node counts; the other nodes are notified
   void on_meeting();                                 // whether another node has failed
   [[nodiscard]] std::string this_node() const;
-  void end_workers();  // SIGTERM now, SIGKILL when the grace time is over
+  void end_workers();  // SIGTERM now, SIGKILL when the grace time has passed
   void kill_overdue();
   void signal_workers(int signal);
   void flush(sink& target);
@@ -71,7 +71,7 @@ class job {
   std::optional<int> status_;  // of the first failure
   std::optional<clock::time_point> kill_at_;
   bool ending_ = false;
-  bool leave_now_ = false;  // a signal came when only output was left to write
+  bool leave_now_ = false;  // a signal came when only output remained to be written
 };
 
 }  // namespace ferry_run

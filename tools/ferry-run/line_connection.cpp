@@ -17,7 +17,7 @@ short line_connection::events() const noexcept { return static_cast<short>(out_.
 void line_connection::send(std::string line) {
   std::replace(line.begin(), line.end(), '\n', ' ');
   line.resize(std::min(line.size(), longest_line));
-  if (out_.size() > high_water) broken_ = true;  // does not read
+  if (out_.size() > high_water) broken_ = true;  // the peer does not read
   if (broken_) return;
   out_ += line + '\n';
   flush();
@@ -28,7 +28,7 @@ void line_connection::flush() {
     const ssize_t sent = ::send(descriptor_, out_.data(), out_.size(), MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0) {
-      // Broken only when nothing more can be read either: the other end may have said why it closed.
+      // Broken only when nothing more can be read either: the peer may have sent why it closed.
       if (errno != EAGAIN && errno != EWOULDBLOCK) out_.clear();
       return;
     }
@@ -48,7 +48,7 @@ bool line_connection::advance() {
       break;
     }
     in_.append(buffer.data(), static_cast<std::size_t>(count));
-    // One line too long, or more lines than the few that there are.
+    // One line too long, or more lines than the protocol has.
     if (in_.size() > high_water || (in_.find('\n') == std::string::npos && in_.size() > longest_line)) broken_ = true;
   }
   return !broken_;

@@ -9,7 +9,7 @@
 
 namespace ferry_run {
 
-/// Owns a connected socket that does not block. What goes wrong looks like the end of the connection.
+/// Owns a connected non-blocking socket. Errors are reported as the end of the connection.
 class line_connection {
  public:
   static constexpr std::size_t longest_line = 2000;
@@ -20,12 +20,12 @@ class line_connection {
   ~line_connection();
 
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
-  /// What to poll for.
+  /// The events to poll for.
   [[nodiscard]] short events() const noexcept;
-  /// Sends a line, cut if it is too long; what the socket does not take now goes out in advance().
+  /// Sends a line, truncated if it is too long; what the socket does not accept now is sent by advance().
   void send(std::string line);
-  /// Reads and writes what is possible now. False when the other end has closed or sends what no ferry-run sends; lines
-  /// that came before are still there.
+  /// Reads and writes what is possible now. False when the peer has closed or violates the protocol; lines received
+  /// before are still available.
   bool advance();
   [[nodiscard]] std::optional<std::string> next_line();
 

@@ -11,7 +11,7 @@
 
 namespace {
 
-// A descriptor 0, 1 or 2 that is closed would be given to a pipe of a worker.
+// A closed descriptor 0, 1 or 2 would be reused for a pipe of a worker.
 void open_standard_descriptors() {
   int opened = 0;
   do {
@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
     if (chosen.show_version) return std::puts("ferry-run " FERRY_RUN_VERSION) < 0 ? 125 : 0;
     return ferry_run::job(chosen).run();
   } catch (const ferry_run::usage_error& e) {
-    std::fprintf(stderr, "ferry-run: %s\nferry-run --help says how it is used\n", e.what());
+    std::fprintf(stderr, "ferry-run: %s\nsee ferry-run --help\n", e.what());
     return 2;
   } catch (const ferry_run::meeting_error& e) {
     std::fprintf(stderr, "ferry-run: %s\n", e.what());

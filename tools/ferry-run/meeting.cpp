@@ -35,16 +35,17 @@ std::unique_ptr<meeting> join(const options& chosen, clock::time_point until) {
   std::string text = "no ferry-run of node 0 at " + chosen.meet_at.text() + " within " + seconds(chosen.meeting_limit) +
                      ": " + problem;
   if (chosen.node_rank == 0)
-    text += "; this one is node 0, but " + chosen.meet_at.host + " is no address of this machine (" + host_name() + ")";
+    text +=
+        "; this one is node 0, but " + chosen.meet_at.host + " is not an address of this machine (" + host_name() + ")";
   if (!chosen.node_rank)
-    text += "; the machine whose address " + chosen.meet_at.host + " is becomes node 0, and this one (" + host_name() +
+    text += "; the machine with the address " + chosen.meet_at.host + " becomes node 0, and this one (" + host_name() +
             ") has no such address";
   throw meeting_error(125, text);
 }
 
 std::unique_ptr<meeting> come(const options& chosen, clock::time_point until) {
-  // Only the machine that has the address can serve there. If somebody does already, that one decides: it may be the
-  // ferry-run of another node on this machine, or a second node 0.
+  // Only the machine that has the address can serve there. If another process already does, that one decides: it may be
+  // the ferry-run of another node on this machine, or a second node 0.
   if (chosen.node_rank.value_or(0) == 0) {
     std::string problem;
     if (is_own(resolve(chosen.meet_at, problem))) {
@@ -112,7 +113,7 @@ outcome outcome_of(const std::string& line) {
   const auto start = line.find(' ') + 1;
   const auto [end, failure] = std::from_chars(line.data() + start, line.data() + line.size(), status);
   if (start == 0 || failure != std::errc() || status < 0 || status > 255)
-    return {125, "another ferry-run says what this one does not understand: " + line};
+    return {125, "unexpected message from another ferry-run: " + line};
   const auto text = static_cast<std::size_t>(end - line.data());
   return {status, text < line.size() ? line.substr(text + 1) : std::string()};
 }

@@ -1,4 +1,4 @@
-// A node other than the one that serves the meeting.
+// A node other than the one that serves the rendezvous.
 
 #include <algorithm>
 
@@ -28,11 +28,11 @@ class member final : public meeting {
       while (const auto line = connection_.next_line()) take(*line);
       if (!open_ && !concluded_) {
         concluded_ = {125, came_ == 0
-                               ? "lost node 0: what listens at " + place() + " closed the connection without an answer"
+                               ? "lost node 0: the listener at " + place() + " closed the connection without an answer"
                                : "lost node 0: its ferry-run at " + place() + " has ended"};
       }
     }
-    if (came_ == 0 && !concluded_ && clock::now() - since_ > 10s) concluded_ = stranger();
+    if (came_ == 0 && !concluded_ && clock::now() - since_ > 10s) concluded_ = unexpected_answer();
   }
 
   void report(const outcome& own) override {
@@ -50,8 +50,8 @@ class member final : public meeting {
 
  private:
   [[nodiscard]] std::string place() const { return options_.meet_at.text(); }
-  [[nodiscard]] outcome stranger() const {
-    return {125, "what listens at " + place() + " does not answer like the ferry-run of node 0"};
+  [[nodiscard]] outcome unexpected_answer() const {
+    return {125, "the listener at " + place() + " does not answer like the ferry-run of node 0"};
   }
 
   void take(const std::string& line) {
@@ -69,7 +69,7 @@ class member final : public meeting {
       came_ = 1;
       concluded_ = outcome_of(line);
     } else {
-      concluded_ = stranger();
+      concluded_ = unexpected_answer();
     }
   }
 
@@ -81,7 +81,7 @@ class member final : public meeting {
     const auto port = number_field(line, "port", 1, 65535);
     const std::string address = field(line, "address");
     if (!node || !first_rank || !world_size || !port || address.empty() || *first_rank >= *world_size) {
-      concluded_ = stranger();
+      concluded_ = unexpected_answer();
       return;
     }
     placed_ = {*node,

@@ -85,7 +85,8 @@ endpoint to_endpoint(const std::string& text) {
   }
   if (result.host.empty()) throw usage_error("--rdzv must be HOST:PORT, not '" + text + "'");
   if (result.host == "0.0.0.0" || result.host == "::" || result.host.find_first_of(" \n") != std::string::npos)
-    throw usage_error("--rdzv must name an address of node 0 that the other nodes reach, not '" + result.host + "'");
+    throw usage_error("--rdzv must name an address of node 0 that the other nodes can reach, not '" + result.host +
+                      "'");
   return result;
 }
 
@@ -94,7 +95,7 @@ std::string from_environment(const char* name) {
   return value ? value : "";
 }
 
-/// The arguments one after the other, with "--name=value" and "-nVALUE" taken apart.
+/// The arguments one after the other, with "--name=value" and "-nVALUE" split.
 class argument_reader {
  public:
   argument_reader(int argc, char** argv) : rest_(argv + 1, argv + argc) {}
@@ -114,7 +115,7 @@ class argument_reader {
       attached_ = text.substr(2);
       text.resize(2);
     }
-    // torchrun takes both.
+    // torchrun accepts both.
     if (text.starts_with("--")) std::replace(text.begin(), text.end(), '_', '-');
     return text;
   }
@@ -177,7 +178,7 @@ options parse(int argc, char** argv) {
     }
   }
   result.command = reader.remaining();
-  if (result.workers == 0) throw usage_error("say how many workers to start: -n COUNT");
+  if (result.workers == 0) throw usage_error("give the number of workers to start: -n COUNT");
   if (result.command.empty() || result.command.front().empty()) throw usage_error("name the program to run");
 
   if (result.node_rank.value_or(0) >= result.nodes) {
@@ -194,7 +195,8 @@ options parse(int argc, char** argv) {
     if (result.port == 0 && !port.empty()) result.port = to_port(port, "MASTER_PORT in the environment");
     if (result.nodes > 1) {
       if (result.address.empty() || result.port == 0)
-        throw usage_error("say where the " + std::to_string(result.nodes) + " nodes meet: --rdzv HOST:PORT");
+        throw usage_error("give the rendezvous address of the " + std::to_string(result.nodes) +
+                          " nodes: --rdzv HOST:PORT");
       result.meet_at = {std::exchange(result.address, {}), std::exchange(result.port, std::uint16_t{0})};
     } else if (result.address.empty()) {
       result.address = "127.0.0.1";

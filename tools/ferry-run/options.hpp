@@ -18,8 +18,8 @@ inline constexpr int largest_node_count = 1024;
 
 struct options {
   int workers = 0;
-  std::string address;     ///< MASTER_ADDR of the workers; empty with several nodes: the host where they meet
-  std::uint16_t port = 0;  ///< MASTER_PORT of the workers; 0: a free one is picked
+  std::string address;     ///< MASTER_ADDR of the workers; empty with several nodes: the host of the rendezvous
+  std::uint16_t port = 0;  ///< MASTER_PORT of the workers; 0: a free one is chosen
   std::chrono::milliseconds grace{10000};
   int nodes = 1;
   std::optional<int> node_rank = std::nullopt;
@@ -31,12 +31,12 @@ struct options {
   bool show_version = false;
 };
 
-/// The command line makes no sense; what() says why.
+/// The command line is invalid; what() gives the reason.
 struct usage_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Reads the command line, and MASTER_ADDR and MASTER_PORT from the environment for what it leaves open. Throws
+/// Reads the command line, and MASTER_ADDR and MASTER_PORT from the environment for values that it does not set. Throws
 /// usage_error.
 options parse(int argc, char** argv);
 

@@ -23,7 +23,7 @@ sink::sink(int descriptor) : descriptor_(descriptor) {
   if (!S_ISFIFO(facts.st_mode) && !S_ISCHR(facts.st_mode)) return;
   unsigned number = 0;
   if (ioctl(descriptor, TIOCGPTN, &number) == 0)
-    return;  // opened again, the keeper's end of a terminal is another one's
+    return;  // on reopening, the master end of a terminal would be a different one
   const std::string path = "/proc/self/fd/" + std::to_string(descriptor);
   opened_ = open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
   if (opened_ >= 0) way_ = way::nonblocking;
@@ -35,12 +35,12 @@ sink::~sink() {
 
 long sink::put(const char* bytes, std::size_t count) const noexcept {
   switch (way_) {
-    case way::socket:  // of messages perhaps, which must not be too long
+    case way::socket:  // may preserve message boundaries, so messages must not be too long
       return send(descriptor_, bytes, std::min<std::size_t>(count, PIPE_BUF), MSG_DONTWAIT | MSG_NOSIGNAL);
     case way::nonblocking: return write(opened_, bytes, count);
     case way::blocking: break;
   }
-  // A pipe that poll() calls writable takes PIPE_BUF bytes without blocking, more might block.
+  // A pipe that poll() reports writable accepts PIPE_BUF bytes without blocking; more might block.
   return write(descriptor_, bytes, regular_file_ ? count : std::min<std::size_t>(count, PIPE_BUF));
 }
 

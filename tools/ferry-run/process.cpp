@@ -54,7 +54,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
-// Runs in the child, between fork and exec: only calls that are safe there.
+// Runs in the child, between fork and exec: only async-signal-safe calls.
 [[noreturn]] void become(char* const* command, char* const* environment, int input, int output, int errors, int report,
                          pid_t parent, const inherited_state& inherited) {
   setpgid(0, 0);
@@ -82,7 +82,7 @@ started_process start(const std::vector<std::string>& command, const std::vector
   const std::vector<char*> variables = pointers(environment);
   pipe_ends output;
   pipe_ends errors;
-  pipe_ends report;  // closes on exec: what comes through it is the errno value of a failed exec
+  pipe_ends report;  // closes on exec; transfers the errno value of a failed exec
   const descriptor input(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (input.get() < 0) fail("open /dev/null");
   const pid_t self = getpid();

@@ -11,7 +11,7 @@
 
 namespace ferry_run {
 
-/// What a worker gets back of what ferry-run changed for itself.
+/// The state that a worker inherits instead of ferry-run's own changes.
 struct inherited_state {
   sigset_t signal_mask{};
   struct sigaction on_child {};
@@ -27,7 +27,7 @@ struct started_process {
 
 /// Starts `command` with `environment` in a process group of its own, which the kernel kills when ferry-run dies.
 /// Returns once the program runs. Throws std::system_error: its code is that of exec when the program could not be run
-/// (exec_failed says so), else of what failed before.
+/// (exec_failed is then set), else of the earlier failure.
 started_process start(const std::vector<std::string>& command, const std::vector<std::string>& environment,
                       const inherited_state& inherited, bool& exec_failed);
 

@@ -10,8 +10,8 @@
 
 namespace ferry::inline v0 {
 
-/// A growable, uninitialised, contiguous byte buffer; the sole owner of its memory. Small blocks come from a cache of
-/// the thread, so a short-lived buffer costs no allocation. Not thread-safe; may be moved to another thread.
+/// A growable, uninitialised, contiguous byte buffer; the sole owner of its memory. Small blocks come from a per-thread
+/// cache, so a short-lived buffer costs no allocation. Not thread-safe; may be moved to another thread.
 class byte_buffer {
  public:
   byte_buffer() noexcept = default;
@@ -65,14 +65,14 @@ class byte_buffer {
   std::size_t capacity_ = 0;
 };
 
-/// Owner of a malloc-like block shared by several readers: received bytes live in one as long as a reader refers to them.
-/// Copies are cheap (one atomic increment) and may be used from several threads; the bytes are not synchronised.
+/// Owner of a malloc-like block shared by several readers; received bytes stay alive while any shared_block refers to
+/// them. Copies are cheap (one atomic increment) and may be used from several threads; the bytes are not synchronised.
 class shared_block {
  public:
   shared_block() noexcept = default;
   /// An uninitialised block of at least `capacity` bytes. Throws std::bad_alloc.
   static shared_block allocate(std::size_t capacity);
-  /// The bytes of `buffer`: its memory if there is much of it, else a copy. Throws std::bad_alloc.
+  /// The bytes of `buffer`: takes its memory if it is large, else copies. Throws std::bad_alloc.
   static shared_block adopt(byte_buffer&& buffer);
   shared_block(const shared_block& other) noexcept;
   shared_block(shared_block&& other) noexcept : block_(std::exchange(other.block_, nullptr)) {}

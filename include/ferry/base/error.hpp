@@ -1,7 +1,7 @@
 #pragma once
 
 // Errors of ferry: one hierarchy under ferry::error, a std::system_error whose code is a ferry::errc.
-// The numbers are stable: they travel on the wire and are documented in docs/errors.md.
+// The numbers are stable: they are sent on the wire and are documented in docs/errors.md.
 
 #if __cplusplus < 202002L
   #error "ferry needs C++20 or newer: compile with -std=c++20"
@@ -40,19 +40,19 @@ enum class errc : int {
   group_mismatch = 207,       ///< members disagree about the group (size, kind, backend)
   init_failed = 208,          ///< another worker of the group failed to start
   shutdown_timeout = 209,     ///< not every worker reached the shutdown in time
-  join_pending = 210,         ///< the peer has yet to hear that this worker has joined; ferry itself tries again
+  join_pending = 210,         ///< the peer does not know yet that this worker has joined; ferry itself retries
   // 3xx: transport
-  address_in_use = 300,           ///< the port to listen on is taken
+  address_in_use = 300,           ///< the port to listen on is in use
   bad_address = 301,              ///< an address that cannot be parsed or resolved
   connect_failed = 302,           ///< the peer refused, reset or did not answer the connection
-  handshake_failed = 303,         ///< the peer is not ferry, or not the worker that was meant
+  handshake_failed = 303,         ///< the peer is not ferry, or not the expected worker
   version_mismatch = 304,         ///< the peer speaks another protocol version
   connection_lost = 305,          ///< the connection broke while the call was pending
   protocol_error = 306,           ///< the peer sent bytes that the protocol forbids
   no_route = 307,                 ///< no transport reaches the peer
   system_failure = 308,           ///< an operating system call failed
   authentication_failed = 309,    ///< the two ends do not share one secret
-  authentication_required = 310,  ///< it would be open to the network, with neither secret nor permission
+  authentication_required = 310,  ///< the worker would be open to the network, with neither secret nor permission
   // 4xx: calls
   rpc_timeout = 400,         ///< the deadline passed
   call_cancelled = 401,      ///< cancelled by the caller
@@ -62,17 +62,17 @@ enum class errc : int {
   signature_mismatch = 405,  ///< the callee has the method with another signature
   bad_arguments = 406,       ///< the callee could not decode the arguments
   bad_result = 407,          ///< the result could not be encoded or decoded
-  remote_exception = 408,    ///< the method threw an exception of a type not known here
+  remote_exception = 408,    ///< the method threw an exception of a type unknown here
   resource_exhausted = 409,  ///< a stated bound (threads, bytes, calls) is reached
   duplicate_method = 410,    ///< two different functions under one method id
   shutting_down = 411,       ///< the worker is shutting down
-  method_busy = 412,         ///< a plug-in cannot go while its methods run
-  reference_deleted = 413,   ///< the object is gone, or the worker that held the reference has been shut down
-  not_owner = 414,           ///< only the owner of an object has it at hand
-  reference_mismatch = 415,  ///< the object is of another type than the reference says
+  method_busy = 412,         ///< a plug-in cannot be unloaded while its methods run
+  reference_deleted = 413,   ///< the object has been deleted, or the worker that held the reference has been shut down
+  not_owner = 414,           ///< only the owner of an object can access it directly
+  reference_mismatch = 415,  ///< the object is of another type than the reference
   would_deadlock = 416,      ///< the call would wait for its own caller
-  reference_leaked = 417,    ///< references to objects of this worker were left when it shut down
-  injected_failure = 490,    ///< a fault injector let the sending fail
+  reference_leaked = 417,    ///< references to objects of this worker remained when it shut down
+  injected_failure = 490,    ///< a fault injector made the sending fail
   // 5xx: wire
   truncated = 500,          ///< the bytes end before the value does
   limit_exceeded = 501,     ///< a size, count or nesting depth is above its budget

@@ -1,6 +1,6 @@
 #pragma once
 
-// Identities that travel between workers.
+// Identities that are sent between workers.
 
 #include <compare>
 #include <cstdint>
@@ -14,11 +14,12 @@ struct worker_id {
   std::int32_t value = -1;
   friend constexpr auto operator<=>(worker_id, worker_id) noexcept = default;
   friend constexpr bool operator==(worker_id, worker_id) noexcept = default;
-  /// Destinations may be numbers, and so may what an id is compared with: `if (self.id() == 0)`.
+  /// Destinations may be numbers, and ids compare with numbers: `if (self.id() == 0)`.
   friend constexpr bool operator==(worker_id id, std::int64_t number) noexcept { return id.value == number; }
 };
 
-/// One life of a worker: drawn at random when it starts, so that a restarted worker is told from its predecessor.
+/// One incarnation of a worker: drawn at random when it starts, so that a restarted worker is distinguished from its
+/// predecessor.
 struct incarnation_id {
   std::uint64_t value = 0;
   friend constexpr auto operator<=>(incarnation_id, incarnation_id) noexcept = default;

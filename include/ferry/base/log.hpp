@@ -1,6 +1,6 @@
 #pragma once
 
-// Log and trace hooks. Higher floors and users set the sinks; without a sink, warnings and errors go to stderr.
+// Log and trace hooks. Higher layers and users set the sinks; without a sink, warnings and errors go to stderr.
 
 #include <atomic>
 #include <cstdint>
@@ -24,7 +24,7 @@ void set_log_level(log_level level) noexcept;
 /// Reports one message. Never throws. Format with fmt at the call site, behind log_enabled() where it is hot.
 void log(log_level level, std::string_view text) noexcept;
 
-/// One thing that happened, for tracers. The strings live only during the call.
+/// One event, for tracers. The strings are valid only during the call.
 struct trace_event {
   enum class kind : std::uint8_t { call_begin, call_end, handler_begin, handler_end };
   kind what;

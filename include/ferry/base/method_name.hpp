@@ -13,7 +13,7 @@ template <class T>
 struct without_noexcept {
   using type = T;
 };
-// g++ 12 may say that F is const where it stands for a constexpr variable.
+// g++ 12 may report F as const where it denotes a constexpr variable.
 template <class T>
 struct without_noexcept<const T> : without_noexcept<T> {};
 template <class R, class... A>
@@ -47,13 +47,14 @@ struct without_noexcept<R (C::*)(A...) const && noexcept> {
 
 // A type whose mangled name contains the mangled name of F. The type of F comes first: where Clang adds a conversion
 // before F (a noexcept function selected by a cast), that conversion is then a reference to this type and shifts no
-// later back reference, so that cutting it out leaves what GCC writes.
+// later back reference, so that removing it leaves GCC's form.
 template <class Type, auto F>
 struct method_tag {};
 template <auto F>
 using tag_of = method_tag<typename without_noexcept<decltype(F)>::type, F>;
 
-// Whether F is what a lambda converts to: <lambda(int)>::_FUN in GCC's words, (anonymous class)::__invoke in Clang's.
+// Whether F is the function that a lambda converts to: <lambda(int)>::_FUN in GCC, (anonymous class)::__invoke in
+// Clang.
 // Both names are reserved for the compiler.
 template <auto F>
 consteval bool is_converted_lambda() {
@@ -66,16 +67,15 @@ std::string readable_method(const std::type_info& tag, const std::type_info& typ
 
 }  // namespace detail
 
-/// The identity of a free or member function, equal for GCC and Clang: its mangled name and, behind a dot, its mangled
-/// type (the name's back references point into the type, so it is not a symbol of the linker). Computed once;
-/// thread-safe.
+/// The identity of a free or member function, equal for GCC and Clang: its mangled name and, after a dot, its mangled
+/// type (the name's back references point into the type, so it is not a linker symbol). Computed once; thread-safe.
 template <auto F>
 [[nodiscard]] const std::string& mangled_name() {
   static const std::string name = detail::mangled_method(typeid(detail::tag_of<F>));
   return name;
 }
 
-/// The function's qualified name for people: `dot`, `model::forward`, `add<int>`. Computed once; thread-safe.
+/// The function's qualified name, readable: `dot`, `model::forward`, `add<int>`. Computed once; thread-safe.
 template <auto F>
 [[nodiscard]] const std::string& method_name() {
   static const std::string name =

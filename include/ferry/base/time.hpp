@@ -13,7 +13,7 @@ struct no_timeout_t {};
 /// "Never times out".
 inline constexpr no_timeout_t no_timeout{};
 
-/// How long something may take: unset (use the default), never, or a duration. Trivially copyable.
+/// A time limit: unset (use the default), never, or a duration. Trivially copyable.
 /// A duration of zero means never, as in torch RPC; a negative one throws errc::invalid_argument.
 class timeout {
  public:
@@ -73,7 +73,7 @@ class deadline {
 
 namespace detail {
 
-/// For texts and reports.
+/// Seconds, for texts and reports.
 [[nodiscard]] constexpr double in_seconds(std::chrono::nanoseconds value) noexcept {
   return std::chrono::duration<double>(value).count();
 }

@@ -24,11 +24,11 @@ struct Version;  // CEREAL_CLASS_VERSION specialises it
 namespace ferry::inline v0 {
 
 /// Customisation point: specialise it with `static constexpr std::string_view name` to give a type, on all sides, a
-/// name other than its qualified C++ name (a type that was renamed or moved, or that travels as another type does).
+/// name other than its qualified C++ name (a type that was renamed or moved, or that is sent as another type).
 template <class T>
 struct type_name_traits;
 
-/// 64-bit FNV-1a with a final mix, so that short texts spread over all bits. The same on every machine.
+/// 64-bit FNV-1a with a final mix, so that short texts affect all bits. The same on every machine.
 constexpr std::uint64_t fingerprint(std::string_view text) noexcept {
   std::uint64_t hash = 0xcbf29ce484222325U;
   for (char c : text) {
@@ -45,9 +45,9 @@ namespace detail {
 
 /// The demangled text of a symbol or a type_info::name(); the input itself if it is not a mangled name.
 std::string demangle(const char* mangled);
-/// The same with what differs between standard libraries removed (inline namespaces of std, spaces).
+/// The same without the differences between standard libraries (inline namespaces of std, spaces).
 std::string demangled_type(const std::type_info& type);
-/// Type names for people: without the inline namespace of ferry's own, which no program writes.
+/// Readable type names: without ferry's inline namespace, which no program writes.
 std::string readable_type(const std::type_info& type);
 std::string readable_names(std::string_view text);
 /// Adds the name of the class template of which `type` is an instance, and `<arguments>` without std's defaults
@@ -107,7 +107,7 @@ struct type_structure<C<A, B>> {
     append_instance(out, typeid(C<A, B>), arguments);
   }
 };
-// What arguments are written as, but not decoded as.
+// The types that arguments are encoded as, but not decoded as.
 template <class C, class Traits>
 struct type_structure<std::basic_string_view<C, Traits>> : type_structure<std::basic_string<C>> {};
 template <class T, std::size_t N>

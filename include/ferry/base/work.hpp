@@ -1,42 +1,42 @@
 #pragma once
 
-// The seam between things that have something to run and the threads that run it.
+// The interface between work items and the threads that run them.
 
 #include <memory>
 
 namespace ferry::inline v0 {
 
-/// A unit of work that belongs to an intrusive queue. Owned by the queue that it is in until run() is called, which frees or
-/// reuses it. run() must not throw.
+/// A unit of work that belongs to an intrusive queue. Owned by the thread that queues it until run() is called, which
+/// frees or reuses it. run() must not throw.
 struct work {
   work* next = nullptr;
   void (*run)(work* self) noexcept = nullptr;
 };
 
-/// Threads that run work. Owned by shared_ptr: a thread that may post later keeps it alive.
+/// Threads that run work. Owned by shared_ptr: every object that may post later keeps it alive.
 class executor {
  public:
   virtual ~executor() = default;
-  /// Runs `item` soon on a handler thread, never on the stack of the caller. Thread-safe. After the executor stopped the
-  /// work still runs, on a thread of the library, so that nothing waits forever.
+  /// Runs `item` soon on a handler thread, never on the stack of the caller. Thread-safe. After the executor has
+  /// stopped the work still runs, on a thread of the library, so that nothing waits forever.
   virtual void post(work* item) noexcept = 0;
 };
 
-/// Something that runs for a requester that may cancel it. Counts its references.
+/// A running operation whose requester may cancel it. Reference-counted.
 class stoppable {
  public:
   virtual void add_reference() noexcept = 0;
   virtual void drop_reference() noexcept = 0;
   /// Marks it as no longer wanted; runs no user code.
   virtual void mark_stopped() noexcept = 0;
-  /// Marks it, and runs the registered stop callbacks, which may be user code.
+  /// Marks it, and notifies the registered callbacks: may run user code.
   virtual void request_stop() noexcept = 0;
 
  protected:
   ~stoppable() = default;
 };
 
-/// What a thread that runs handlers wants to know about their blocking. One per thread, set by the thread itself.
+/// Observes the blocking of a thread that runs handlers. One per thread, set by the thread itself.
 class blocking_observer {
  public:
   virtual ~blocking_observer() = default;

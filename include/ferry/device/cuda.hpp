@@ -1,7 +1,7 @@
 #pragma once
 
-// CUDA devices. No header of CUDA is needed: streams and events are known by the types that CUDA's handles point to, so
-// that cudaStream_t and cudaEvent_t go in and out as they are.
+// CUDA devices. No CUDA header is needed: streams and events are declared by the types that CUDA's handles point to, so
+// that cudaStream_t and cudaEvent_t can be passed unchanged.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,14 +18,14 @@ namespace ferry::inline v0 {
 struct cuda {};
 
 /// CUDA is optional: without the toolkit at build time, a driver, or a GPU, count() is 0, and everything else throws
-/// errc::bad_device. Errors of the runtime are errc::device_failure, with the runtime's words.
+/// errc::bad_device. Errors of the runtime are errc::device_failure, with the runtime's text.
 ///
-/// A context comes into being on a device that is named by a call, and on no other. The calling thread's current device is
-/// the same after each call as before, except after make_current, and except in a thread whose device has no context yet
-/// (one that never used CUDA): that one is left on the device that was named.
+/// A call creates a context on the device that it names, and on no other. The calling thread's current device is the
+/// same after each call as before, except after make_current, and except in a thread whose device has no context yet
+/// (one that never used CUDA): that one is left on the named device.
 ///
 /// ferry's own streams do not wait for CUDA's legacy default stream (cudaStreamNonBlocking). default_stream() is that
-/// legacy stream; kernels started without naming a stream run on it.
+/// legacy stream; kernels started without a stream run on it.
 template <>
 struct device_traits<cuda> {
   static constexpr std::string_view name = "cuda";
@@ -34,16 +34,16 @@ struct device_traits<cuda> {
   using event_handle = CUevent_st*;    ///< cudaEvent_t
 
   /// The number of CUDA devices that this process may use. 0 if ferry was built without CUDA, or if the machine has no
-  /// GPU or no usable driver. Does not create a CUDA context. Asked once, then remembered. Thread-safe.
+  /// GPU or no usable driver. Does not create a CUDA context. Queried once, then cached. Thread-safe.
   static int count() noexcept;
 
   static int current() noexcept;
   static void make_current(int index);
-  /// Not if that device has no context: to make it current would create one.
+  /// No effect if that device has no context: making it current would create one.
   static void restore_current(int former) noexcept;
 
-  /// From a pool of each device that keeps what it once had. What is freed is used again in the order of the streams, and
-  /// no thread waits.
+  /// From a pool of each device that keeps freed memory. Freed memory is reused in the order of the streams, without
+  /// waiting.
   static void* allocate(device where, std::size_t bytes, stream_handle stream);
   static void deallocate(device where, void* memory, std::size_t bytes, stream_handle stream) noexcept;
 
@@ -55,7 +55,7 @@ struct device_traits<cuda> {
   static void destroy_stream(device where, stream_handle stream) noexcept;
   static bool stream_done(device where, stream_handle stream);
   static void synchronize_stream(device where, stream_handle stream);
-  /// On a thread of the driver, which must not call CUDA. Does not happen after an error of the device.
+  /// Runs on a thread of the driver, which must not call CUDA. Not called after an error of the device.
   static void call_on_host(device where, stream_handle stream, void (*function)(void*), void* argument);
 
   static event_handle create_event(device where);
@@ -65,7 +65,7 @@ struct device_traits<cuda> {
   static bool event_done(device where, event_handle event);
   static void synchronize_event(device where, event_handle event);
 
-  /// From and to pageable memory of the host CUDA does not promise that the host does not wait.
+  /// For pageable host memory CUDA does not guarantee that the host does not wait.
   static void copy(device to, void* target, device from, const void* source, std::size_t bytes, device on,
                    stream_handle stream);
   static void fill(device where, void* memory, unsigned char value, std::size_t bytes, stream_handle stream);

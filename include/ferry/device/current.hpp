@@ -1,19 +1,20 @@
 #pragma once
 
-// What each thread is working on: its current device, and its current stream on every device. Tensors are made, copied and
-// read in the order of the current stream of their device.
+// The current device of each thread, and its current stream on every device. Tensors are made, copied and read in the
+// order of the current stream of their device.
 
 #include <ferry/device/device.hpp>
 #include <ferry/device/stream.hpp>
 
 namespace ferry::inline v0 {
 
-/// The calling thread's current device of a kind, as the kind's own runtime has it (cudaGetDevice). Does not create a
-/// context. Throws errc::bad_device if there is no device of the kind.
+/// The calling thread's current device of a kind, as reported by the kind's own runtime (cudaGetDevice). Does not
+/// create a context. Throws errc::bad_device if there is no device of the kind.
 [[nodiscard]] device current_device(device_kind kind);
 
-/// Makes a device the calling thread's current one of its kind for as long as it lives; nothing for the CPU. Ends on the
-/// thread on which it began, in the reverse order of others. Throws errc::bad_device, errc::device_failure.
+/// Makes a device the calling thread's current one of its kind during its lifetime; no effect for the CPU. Must be
+/// destroyed on the thread that created it, in the reverse order of others. Throws errc::bad_device,
+/// errc::device_failure.
 class device_guard {
  public:
   explicit device_guard(device where);
@@ -27,15 +28,16 @@ class device_guard {
   int former_ = 0;
 };
 
-/// The calling thread's current stream of a device; the default stream unless another one was set. Throws errc::bad_device.
+/// The calling thread's current stream of a device; the default stream unless another was set. Throws errc::bad_device.
 [[nodiscard]] stream current_stream(device where);
 
 /// Makes a stream the calling thread's current one of its device; returns the former one. Throws errc::bad_device, and
 /// errc::resource_exhausted if the thread has current streams on more than 64 devices.
 stream set_current_stream(const stream& now);
 
-/// Makes a stream the calling thread's current one of its device for as long as it lives. Does not change the current device.
-/// Ends on the thread on which it began, in the reverse order of others. Throws as set_current_stream.
+/// Makes a stream the calling thread's current one of its device during its lifetime. Does not change the current
+/// device.
+/// Must be destroyed on the thread that created it, in the reverse order of others. Throws as set_current_stream.
 class stream_guard {
  public:
   explicit stream_guard(const stream& now) : former_(set_current_stream(now)) {}

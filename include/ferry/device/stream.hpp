@@ -1,7 +1,7 @@
 #pragma once
 
 // Streams and events: the order of work on a device. A stream is a value, as cheap as a pointer; an event is a resource
-// that one owner has.
+// with one owner.
 //
 //   ferry::stream side = ferry::pool_stream({ferry::device_kind::cuda, 1});
 //   ferry::event filled = ferry::current_stream(side.device()).record();
@@ -22,24 +22,24 @@ class event;
 class stream;
 namespace detail {
 [[noreturn]] void refuse_native(device_kind wanted, device where);
-/// A stream from its parts, which belong together.
+/// A stream from its parts, which must match.
 stream stream_of(device where, void* handle) noexcept;
 }  // namespace detail
 
-/// A queue of work of one device, done in order. Does not own the queue: the streams of pool_stream and default_stream last
-/// as long as the process, and foreign ones as long as their makers say. Cannot be made from 0 or nullptr: there is always
-/// a device it belongs to.
+/// A queue of work of one device, executed in order. Does not own the queue: the streams of pool_stream and
+/// default_stream exist as long as the process, and foreign ones as long as their creators keep them. Cannot be made
+/// from 0 or nullptr: a stream always belongs to a device.
 ///
 /// Member functions are thread-safe. They throw errc::bad_device if the device does not exist, and errc::device_failure
 /// (also for an earlier error of the device, which its runtime reports late).
 class stream {
  public:
-  /// The CPU's: all it is given is done at once.
+  /// The CPU's stream: its work completes at once.
   stream() noexcept = default;
 
-  /// A foreign stream on device number `index`, of the kind's own type: from_native<cuda>(handle, 1). It
-  /// must exist as long as it is used here, and as long as a tensor made under it does. A null pointer in a variable of
-  /// that type means the default stream, as it does to CUDA.
+  /// A stream created elsewhere on device number `index`, of the kind's own type: from_native<cuda>(handle, 1). It must
+  /// exist as long as it is used here, and as long as any tensor made on it. A null pointer in a variable of that type
+  /// means the default stream, as in CUDA.
   template <class Tag>
   static stream from_native(typename device_traits<Tag>::stream_handle handle, int index) {
     const ferry::device where{device_traits<Tag>::kind, index};
@@ -57,20 +57,20 @@ class stream {
   }
 
   [[nodiscard]] ferry::device device() const noexcept { return where_; }
-  /// Whether all the stream was given is done. Does not wait.
+  /// Whether all queued work has completed. Does not wait.
   [[nodiscard]] bool done() const;
-  /// The host waits until all the stream was given so far is done.
+  /// The host waits until all work queued so far has completed.
   void synchronize() const;
-  /// What the stream is given from now on waits for what `mark` has recorded so far; the host does not. The event may be of
-  /// another device, and may be recorded again or destroyed at once.
+  /// Work queued later on this stream waits for the work that `mark` has recorded so far; the host does not. The event
+  /// may be of another device, and may be recorded again or destroyed at once.
   void wait(const event& mark) const;
-  /// What this stream is given from now on waits for all that `other` was given so far; the host does not.
+  /// Work queued later on this stream waits for all work queued on `other` so far; the host does not.
   void wait(const stream& other) const;
-  /// An event that marks the end of what the stream was given so far.
+  /// An event that marks the end of the work queued so far.
   [[nodiscard]] event record() const;
-  /// Calls function(argument) when all the stream was given so far is done, before what it is given later; on a thread of
-  /// the device's runtime (on this one, at once, if the device does everything at once), which it must not hold up and
-  /// from which it must not call the runtime. Must not throw. Not called if the device has failed.
+  /// Calls function(argument) when the work queued so far has completed, before later work; on a thread of the device's
+  /// runtime (on this one, at once, if the device executes everything at once), which it must not block and from which
+  /// it must not call the runtime. Must not throw. Not called if the device has failed.
   void call_on_host(void (*function)(void*), void* argument) const;
 
   /// The stream's handle without its type, for the functions of device_operations.
@@ -87,17 +87,17 @@ class stream {
 };
 
 namespace detail {
-/// Set once this process has had to do with a stream that does not do everything at once.
+/// Set once this process has used a stream that does not execute everything at once.
 extern std::atomic<bool> streams_in_use;
 inline stream stream_of(device where, void* handle) noexcept { return {where, handle}; }
 }  // namespace detail
 
-/// A mark in the work of a stream: made once, or recorded again and again. Its handle comes from a pool of the process
-/// and returns there; nothing waits for the work. Not thread-safe, except that several threads may ask it and have streams
-/// wait for it while no thread records it.
+/// A mark in the work of a stream, recorded once or repeatedly. Its handle comes from a pool of the process and returns
+/// there; nothing waits for the work. Not thread-safe, except that several threads may query it and have streams wait
+/// for it while no thread records it.
 class event {
  public:
-  /// Marks nothing: it is done, and to wait for it is not to wait.
+  /// Marks nothing: it is done, and waiting for it returns at once.
   event() noexcept = default;
   event(event&& other) noexcept : where_(other.where_), handle_(std::exchange(other.handle_, nullptr)) {}
   event& operator=(event&& other) noexcept {
@@ -107,7 +107,7 @@ class event {
   }
   ~event();
 
-  /// Takes over a foreign event on device number `index`: from_native<cuda>(handle, 1).
+  /// Takes ownership of an event created elsewhere on device number `index`: from_native<cuda>(handle, 1).
   template <class Tag>
   static event from_native(typename device_traits<Tag>::event_handle handle, int index) {
     event result;
@@ -126,14 +126,14 @@ class event {
     return static_cast<typename device_traits<Tag>::event_handle>(handle_);
   }
 
-  /// Where it was last recorded; the CPU if it marks nothing.
+  /// The device on which it was last recorded; the CPU if it marks nothing.
   [[nodiscard]] ferry::device device() const noexcept { return where_; }
-  /// Marks the end of what `on` was given so far, instead of what it marked before. The stream may be of another device
+  /// Marks the end of the work queued on `on` so far, replacing the former mark. The stream may be of another device
   /// than the last one.
   void record(const stream& on);
-  /// Whether what it marks is done. Does not wait.
+  /// Whether the marked work has completed. Does not wait.
   [[nodiscard]] bool done() const;
-  /// The host waits until what it marks is done.
+  /// The host waits until the marked work has completed.
   void synchronize() const;
 
  private:
@@ -144,12 +144,13 @@ class event {
   void* handle_ = nullptr;
 };
 
-/// The device's default stream: of CUDA, the legacy one, on which kernels run that name none. Throws errc::bad_device.
+/// The device's default stream: for CUDA, the legacy one, on which kernels without a stream run. Throws
+/// errc::bad_device.
 /// Thread-safe.
 [[nodiscard]] stream default_stream(device where);
 
-/// One of 32 streams that the device has for all of the process, each in turn; created when it is first handed out. They
-/// do not wait for the default stream. Throws errc::bad_device, errc::device_failure. Thread-safe.
+/// One of 32 streams per device that the whole process shares, in rotation; created on first use. They do not wait for
+/// the default stream. Throws errc::bad_device, errc::device_failure. Thread-safe.
 [[nodiscard]] stream pool_stream(device where);
 
 }  // namespace ferry::inline v0

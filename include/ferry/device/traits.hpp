@@ -1,6 +1,6 @@
 #pragma once
 
-// What a kind of device has to offer: the customisation point, its concept, and the table used when the kind is known
+// What a kind of device must provide: the customisation point, its concept, and the table used when the kind is known
 // only at run time.
 
 #include <concepts>
@@ -18,34 +18,35 @@ namespace ferry::inline v0 {
 struct cpu {};
 
 /// How a kind of device is used. Undefined: a kind is added by specialising it for a tag type with the following static
-/// members, and by naming the tag in register_devices. All of them are called from any thread. Handles are pointers; what
-/// they point to is the kind's own business. "In the order of a stream" means: after what the stream was given before,
-/// before what it is given later, without the host waiting for it. Unless noexcept, they report failures by throwing
+/// members, and by naming the tag in register_devices. All of them are called from any thread. Handles are pointers;
+/// their pointees are private to the kind. "In the order of a stream" means: after work queued on the stream earlier,
+/// before work queued later, without the host waiting. Unless noexcept, they report failures by throwing
 /// (errc::device_failure, errc::out_of_memory).
 ///
 ///   static constexpr std::string_view name;                 "npu": lower case, for parse_device and to_string
 ///   static constexpr device_kind kind;                      a number from first_foreign_kind on
 ///   static int count() noexcept;                            devices in this process, 0 if unusable
 ///
-/// The calling thread's current device. A kind without such a thing returns 0 and does nothing.
+/// The calling thread's current device. A kind without one returns 0 and does nothing.
 ///   static int current() noexcept;
 ///   static void make_current(int index);
-///   static void restore_current(int former) noexcept;       what was current before; may be left undone for a good reason
+///   static void restore_current(int former) noexcept;       the former current device; may be skipped for a reason
 ///
-/// Memory, aligned to at least 64 bytes and uninitialised; nullptr for 0 bytes. It may be used in the order of the stream
-/// from allocate on, and until deallocate. `bytes` as given to allocate.
+/// Memory, aligned to at least 64 bytes and uninitialised; nullptr for 0 bytes. It may be used in the order of the
+/// stream from allocate on, and until deallocate. `bytes` as given to allocate.
 ///   static void* allocate(device, std::size_t bytes, stream_handle);
 ///   static void deallocate(device, void*, std::size_t bytes, stream_handle) noexcept;
-///   static std::uint64_t reserved_bytes(device);            had from the device, in use or kept for later; 0 if unknown
-///   static void trim(device);                               gives back what is kept; does not wait
+///   static std::uint64_t reserved_bytes(device);            obtained from the device, in use or cached; 0 if unknown
+///   static void trim(device);                               releases cached memory; does not wait
 ///
-/// Streams: queues of work, each of one device, done in order. All devices have a default one, which is not destroyed.
+/// Streams: queues of work, each of one device, executed in order. Every device has a default one, which is not
+/// destroyed.
 ///   using stream_handle = my_stream*;
 ///   static stream_handle default_stream(device) noexcept;
 ///   static stream_handle create_stream(device);
 ///   static void destroy_stream(device, stream_handle) noexcept;
-///   static bool stream_done(device, stream_handle);         whether all that it was given is done; does not wait
-///   static void synchronize_stream(device, stream_handle);  the host waits for all that it was given
+///   static bool stream_done(device, stream_handle);         whether all queued work has completed; does not wait
+///   static void synchronize_stream(device, stream_handle);  the host waits for all queued work
 ///   static void call_on_host(device, stream_handle, void (*)(void*), void*);   in the order of the stream
 ///
 /// Events: marks in streams. An event that was never recorded is done.
@@ -53,28 +54,28 @@ struct cpu {};
 ///   static event_handle create_event(device);
 ///   static void destroy_event(device, event_handle) noexcept;
 ///   static void record_event(device, event_handle, stream_handle);         both of this device
-///   static void wait_event(device, stream_handle, event_handle);   the stream waits; the event may be of another device
+///   static void wait_event(device, stream_handle, event_handle);  the stream waits; the event may be on another device
 ///   static bool event_done(device, event_handle);                  does not wait
 ///   static void synchronize_event(device, event_handle);           the host waits
 ///
-/// Bytes. `to` and `from` are devices of this kind, or one of them is the CPU; the stream is of `on`, which is one of the
-/// two. The source may be written again, and the target be read, in the order of the stream.
+/// Bytes. `to` and `from` are devices of this kind, or one of them is the CPU; the stream is of `on`, which is one of
+/// the two. The source may be overwritten, and the target read, in the order of the stream.
 ///   static void copy(device to, void*, device from, const void*, std::size_t bytes, device on, stream_handle);
 ///   static void fill(device, void*, unsigned char value, std::size_t bytes, stream_handle);
-///   static bool peer_access(device from, device to) noexcept;      whether one reaches the other's memory directly
+///   static bool peer_access(device from, device to) noexcept;      whether one can access the other's memory directly
 ///
-/// Optional: memory of the host from which and to which the device copies without anybody waiting; ordinary memory is used
-/// where it is missing. It is kept and used again.
+/// Optional: host memory from which and to which the device copies without blocking any thread; ordinary memory is used
+/// where it is missing. It is kept and reused.
 ///   static void* allocate_staging(device, std::size_t bytes);
 ///   static void deallocate_staging(device, void*, std::size_t bytes) noexcept;
 ///
-/// A kind whose memory the host can read and write, and which does everything at once, has most of this from
-/// immediate_device.
+/// A kind whose memory the host can read and write, and which executes everything at once, can inherit most of this
+/// from immediate_device.
 template <class Tag>
 struct device_traits;
 
-/// Base for the device_traits of kinds that do everything at once, in memory that the host reaches: they have one stream
-/// for each device, which has always done all it was given. What is left is name, kind, count, allocate and deallocate.
+/// Base for the device_traits of kinds that execute everything at once, in memory that the host can access: they have
+/// one stream for each device, whose work is always complete. The kind adds name, kind, count, allocate and deallocate.
 struct immediate_device {
   struct nothing;
   using stream_handle = nothing*;
@@ -108,7 +109,7 @@ struct immediate_device {
 
 namespace detail {
 
-// Of the pool of the CPU.
+// From the CPU's pool.
 void* allocate_plain_staging(device where, std::size_t bytes);
 void deallocate_plain_staging(device where, void* memory, std::size_t bytes) noexcept;
 
@@ -184,7 +185,7 @@ concept copies_on_device =
       { device_traits<Tag>::peer_access(where, where) } noexcept -> std::same_as<bool>;
     };
 
-/// Instantiated for a tag, says in a sentence what keeps it from being a kind of device.
+/// Instantiated for a tag, reports in a sentence why it is not a kind of device.
 template <class Tag>
 struct device_diagnosis {
   static constexpr bool there = has_device_traits<Tag>;
@@ -243,7 +244,7 @@ struct device_traits<cpu> : immediate_device {
 };
 static_assert(device_type<cpu>);
 
-/// A device_traits as a value, for code that learns the kind at run time. Handles have lost their types.
+/// A device_traits as a value, for code that learns the kind at run time. Handles are type-erased.
 struct device_operations {
   std::string_view name;
   device_kind kind;
@@ -272,7 +273,7 @@ struct device_operations {
   bool (*peer_access)(device from, device to) noexcept;
   void* (*allocate_staging)(device where, std::size_t bytes);
   void (*deallocate_staging)(device where, void* memory, std::size_t bytes) noexcept;
-  /// Whether this is a kind that does everything at once in the host's memory (immediate_device).
+  /// Whether this kind executes everything at once in host memory (immediate_device).
   bool immediate;
 };
 
@@ -366,10 +367,10 @@ consteval bool foreign_kind() {
 
 }  // namespace detail
 
-/// Makes kinds of devices known to this process, in main() before they are used: register_devices<npu, dsp>();. From then on
-/// parse_device, to_string and tensors know them. To register a kind again does nothing. Throws errc::invalid_argument if
-/// another kind already has its number or name, or if the name is not made of lower-case letters, digits and
-/// underscores. Thread-safe.
+/// Makes kinds of devices known to this process, in main() before they are used: register_devices<npu, dsp>();. From
+/// then on parse_device, to_string and tensors accept them. Registering a kind again has no effect. Throws
+/// errc::invalid_argument if another kind already has its number or name, or if the name has characters other than
+/// lower-case letters, digits and underscores. Thread-safe.
 template <class... Tags>
 void register_devices() {
   static_assert(sizeof...(Tags) != 0, "ferry: register_devices names at least one kind: register_devices<npu>()");
@@ -381,10 +382,10 @@ void register_devices() {
   (detail::register_device(detail::operations_for<Tags>), ...);
 }
 
-/// The operations of a kind. Throws errc::bad_device if this program has none of that kind. Thread-safe.
+/// The operations of a kind. Throws errc::bad_device if this program has no such kind. Thread-safe.
 [[nodiscard]] const device_operations& operations_of(device_kind kind);
 
-/// Throws errc::bad_device unless the device exists in this process; the text says which ones do. Thread-safe.
+/// Throws errc::bad_device unless the device exists in this process; the text lists those that do. Thread-safe.
 void check_device(device where);
 
 }  // namespace ferry::inline v0

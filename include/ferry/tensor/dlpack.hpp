@@ -1,16 +1,16 @@
 #pragma once
 
 // Tensors of other libraries without a copy, through DLPack (https://dmlc.github.io/dlpack): NumPy, PyTorch, JAX, CuPy
-// and others give and take a pointer to one of two structs. <dlpack/dlpack.h> is not needed; where it is included as
-// well, its DLManagedTensor and DLManagedTensorVersioned are taken as they are.
+// and others exchange a pointer to one of two structs. <dlpack/dlpack.h> is not needed; where it is included as well,
+// its DLManagedTensor and DLManagedTensorVersioned are accepted directly.
 //
 //   ferry::tensor t = ferry::from_dlpack(managed);                             // takes it over
 //   DLManagedTensorVersioned* m = ferry::to_dlpack<DLManagedTensorVersioned>(t).release();
 //   DLManagedTensor* old = ferry::to_dlpack<DLManagedTensor>(t).release();     // for libraries before DLPack 1.0
 //
-// Both sides then use the same memory, and a write of one is seen by the other; who writes on ferry's behalf calls
-// mark_written(). On a CUDA device the consumer's stream must come after the producer's work: the protocol around DLPack hands
-// the consumer's stream to the producer (to_dlpack's second form); nothing else is synchronised.
+// Both sides then use the same memory, and each observes the other's writes; code that writes on ferry's behalf calls
+// mark_written(). On a CUDA device the consumer's stream must come after the producer's work: the protocol around
+// DLPack passes the consumer's stream to the producer (to_dlpack's second form); nothing else is synchronised.
 
 #include <cstddef>
 #include <cstdint>
@@ -36,23 +36,23 @@ concept versioned = detail::managed_form<M> && requires(M& m) {
 template <class M>
 concept managed = unversioned<M> || versioned<M>;
 
-/// Gives a tensor of DLPack back to its maker.
+/// Returns a DLPack tensor to its producer.
 template <class M>
 struct release {
   void operator()(M* tensor) const noexcept {
     if (tensor->deleter) tensor->deleter(tensor);
   }
 };
-/// A tensor of DLPack on its way; release() hands it to a consumer, which then calls its deleter.
+/// An owned DLPack tensor; release() transfers it to a consumer, which then calls its deleter.
 template <managed M>
 using owned = std::unique_ptr<M, release<M>>;
 
 /// What the consumer of an export may do.
 enum class access : std::uint8_t { read_write, read_only };
-/// What becomes of an import whose maker forbids writing; tensors of ferry can always be written.
+/// How to import a tensor whose producer forbids writing; tensors of ferry can always be written.
 enum class if_read_only : std::uint8_t {
   refuse,  ///< errc::invalid_argument
-  copy,    ///< the elements are copied, and the import is given back at once
+  copy,    ///< the elements are copied, and the import is returned at once
 };
 
 }  // namespace dlpack
@@ -66,10 +66,10 @@ tensor import_versioned(dlpack::managed_tensor_versioned* managed, dlpack::if_re
 }  // namespace detail
 
 /// `t` for another library, as a DLPack struct that refers to the same memory and keeps it alive until its deleter is
-/// called, on whatever thread. Strides are always given; data points at the first element, byte_offset is 0. The
-/// versioned form says 1.1. Memory that is only borrowed (from_blob without an owner) must outlive the consumer.
-/// Throws errc::invalid_argument for an undefined tensor, one that requires gradients (export a clone()), and for
-/// read_only in the older form, which cannot say so. Thread-safe.
+/// called, on any thread. Strides are always set; data points at the first element, byte_offset is 0. The versioned
+/// form has version 1.1. Memory that is only borrowed (from_blob without an owner) must outlive the consumer. Throws
+/// errc::invalid_argument for an undefined tensor, one that requires gradients (export a clone()), and for read_only in
+/// the older form, which cannot express it. Thread-safe.
 template <dlpack::managed M = dlpack::managed_tensor_versioned>
 [[nodiscard]] dlpack::owned<M> to_dlpack(const tensor& t, dlpack::access allowed = dlpack::access::read_write) {
   dlpack::detail::check_layout<M>();
@@ -80,9 +80,9 @@ template <dlpack::managed M = dlpack::managed_tensor_versioned>
   }
 }
 
-/// The same for a consumer that works on `consumer`, a stream of the tensor's device (of the CPU's, nothing is done): it waits for
-/// what the calling thread's current stream was given, and ferry's memory is not used again before `consumer` is done with
-/// it. The host does not wait. Throws also errc::device_failure.
+/// The same for a consumer that works on `consumer`, a stream of the tensor's device (no effect for the CPU): it waits
+/// for the work queued on the calling thread's current stream, and ferry does not reuse the memory before `consumer` is
+/// done with it. The host does not wait. Also throws errc::device_failure.
 template <dlpack::managed M = dlpack::managed_tensor_versioned>
 [[nodiscard]] dlpack::owned<M> to_dlpack(const tensor& t, const stream& consumer,
                                          dlpack::access allowed = dlpack::access::read_write) {
@@ -91,15 +91,15 @@ template <dlpack::managed M = dlpack::managed_tensor_versioned>
   return result;
 }
 
-/// A tensor over the memory of `managed`, which it takes over: the deleter is called once, when the last tensor over
-/// the memory goes, on whatever thread that happens. If this throws, `managed` is untouched and still the caller's.
+/// A tensor over the memory of `managed`, whose ownership it takes: the deleter is called once, when the last tensor
+/// over the memory is destroyed, on whatever thread. If this throws, `managed` is untouched and still the caller's.
 ///
-/// Memory of the CPU (CUDA's and ROCm's page-locked host memory, too) and of CUDA devices; all dtypes of ferry. On a CUDA device
-/// the calling thread's current stream is the consumer's, which the producer has ordered after its work; the deleter does not
-/// wait for what that stream was given: keep the tensor until it is done, or synchronise.
+/// CPU memory (CUDA's and ROCm's page-locked host memory, too) and memory of CUDA devices; all dtypes of ferry. On a
+/// CUDA device the calling thread's current stream is the consumer's, which the producer has ordered after its work;
+/// the deleter does not wait for the work queued on that stream: keep the tensor until it is done, or synchronise.
 /// Throws errc::bad_dtype for other types and for vector types (lanes), errc::bad_device for other devices,
-/// errc::bad_shape for more than 32 axes, sizes that overflow and negative strides, errc::invalid_argument for a null or
-/// misaligned pointer, another major version than 1, and a read-only tensor (see `policy`). Thread-safe.
+/// errc::bad_shape for more than 32 axes, sizes that overflow and negative strides, errc::invalid_argument for a null
+/// or misaligned pointer, another major version than 1, and a read-only tensor (see `policy`). Thread-safe.
 template <dlpack::managed M>
 [[nodiscard]] tensor from_dlpack(M* managed, dlpack::if_read_only policy = dlpack::if_read_only::refuse) {
   dlpack::detail::check_layout<M>();
@@ -110,7 +110,7 @@ template <dlpack::managed M>
   }
 }
 
-/// The same for a tensor with an owner: given back also if this throws.
+/// The same for an owned tensor: it is returned also if this throws.
 template <dlpack::managed M>
 [[nodiscard]] tensor from_dlpack(dlpack::owned<M> managed, dlpack::if_read_only policy = dlpack::if_read_only::refuse) {
   tensor result = from_dlpack(managed.get(), policy);

@@ -67,7 +67,7 @@ concept managed_form = std::is_standard_layout_v<M> && requires(M& m) {
   m.deleter(&m);
 };
 
-// Whether M, which may come from dlpack.h, is what ferry takes it for.
+// Whether M, which may come from dlpack.h, has the layout that ferry expects.
 template <class M>
 constexpr void check_layout() {
   using mine = std::conditional_t<sizeof(M) == sizeof(managed_tensor), managed_tensor, managed_tensor_versioned>;

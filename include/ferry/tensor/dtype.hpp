@@ -13,7 +13,8 @@
 
 namespace ferry::inline v0 {
 
-/// The type of a tensor's elements. The numbers are stable: they travel on the wire. Elements are little-endian there.
+/// The type of a tensor's elements. The numbers are stable: they are sent on the wire. Elements are little-endian
+/// there.
 enum class dtype : std::uint8_t {
   bool_ = 1,  ///< one byte, 0 or 1
   u8 = 2,
@@ -31,7 +32,7 @@ enum class dtype : std::uint8_t {
   f8_e5m2 = 14,  ///< OCP FP8 E5M2 (float8_e5m2)
 };
 
-/// Bytes of one element; 0 for a number that is no dtype.
+/// Bytes of one element; 0 for a number that is not a dtype.
 [[nodiscard]] constexpr std::size_t dtype_size(dtype type) noexcept {
   switch (type) {
     case dtype::bool_:
@@ -52,7 +53,7 @@ enum class dtype : std::uint8_t {
   return 0;
 }
 
-/// "bool", "u8", ... "f8_e5m2"; "unknown" for a number that is no dtype.
+/// "bool", "u8", ... "f8_e5m2"; "unknown" for a number that is not a dtype.
 [[nodiscard]] constexpr std::string_view dtype_name(dtype type) noexcept {
   switch (type) {
     case dtype::bool_: return "bool";
@@ -88,7 +89,7 @@ enum class dtype : std::uint8_t {
 /// Integers, without bool.
 [[nodiscard]] constexpr bool is_integral(dtype type) noexcept { return type >= dtype::u8 && type <= dtype::i64; }
 
-/// The dtype of a number read off the wire; nothing if it is none.
+/// The dtype of a number read off the wire; empty if there is none.
 [[nodiscard]] constexpr std::optional<dtype> dtype_from_code(std::uint8_t code) noexcept {
   if (dtype_size(static_cast<dtype>(code)) == 0) return std::nullopt;
   return static_cast<dtype>(code);
@@ -98,7 +99,7 @@ enum class dtype : std::uint8_t {
 template <class T>
 struct element_traits;
 
-/// std::complex, and what else is a complex number of that layout. Told by its members, since `<complex>` is a heavy header.
+/// std::complex and other complex types of that layout. Detected by members, since `<complex>` is a heavy header.
 template <class T>
 concept complex_number = requires(const T& number) {
   typename T::value_type;

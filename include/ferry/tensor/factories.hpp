@@ -15,8 +15,8 @@
 namespace ferry::inline v0 {
 
 // All of them throw errc::bad_shape (negative sizes, too many elements), errc::out_of_memory, errc::bad_device and
-// errc::device_failure. On a device, the tensor is made and filled in the order of the calling thread's current stream of it;
-// the host does not wait.
+// errc::device_failure. On a device, the tensor is made and filled in the order of the calling thread's current stream
+// of it; the host does not wait.
 
 /// Uninitialised elements, contiguous.
 [[nodiscard]] tensor empty(const dims& shape, dtype type = dtype::f32, device where = {});
@@ -74,8 +74,8 @@ template <element T>
   return detail::from_elements(&value, 1, dtype_of<T>, nullptr).view(dims{});
 }
 
-/// A tensor over foreign memory, contiguous: nothing is copied. `owner` is released when the last tensor over it goes,
-/// on whatever thread that happens; without an owner the memory must outlive the tensor and all its views (a call that
+/// A tensor over foreign memory, contiguous, without a copy. `owner` is released when the last tensor over it is
+/// destroyed, on whatever thread; without an owner the memory must outlive the tensor and all its views (a call that
 /// sends such a tensor copies it first). Throws errc::invalid_argument for a misaligned or missing pointer.
 [[nodiscard]] tensor from_blob(void* data, const dims& shape, dtype type, std::shared_ptr<const void> owner = nullptr,
                                device where = {});

@@ -1,6 +1,6 @@
 #pragma once
 
-// Tensors and their parts through fmt: fmt::print("{}", t). The text is that of the to_string functions. Apart from
+// Tensors and their parts through fmt: fmt::print("{}", t). The text is that of the to_string functions. Separate from
 // tensor.hpp because fmt is a heavy header.
 
 #include <string_view>

@@ -1,8 +1,8 @@
 #pragma once
 
-// The little arithmetic that examples, tests and parameter servers need; on tensors of i32, i64, f32 and f64, on the CPU and
-// (not sum and matmul) on CUDA devices, in the order of the calling thread's current stream. Integers wrap. Results are
-// new contiguous tensors unless the name ends in an underscore.
+// A small set of arithmetic for examples, tests and parameter servers; on tensors of i32, i64, f32 and f64, on the CPU
+// and (not sum and matmul) on CUDA devices, in the order of the calling thread's current stream. Integers wrap. Results
+// are new contiguous tensors unless the name ends in an underscore.
 //
 // Errors of all: errc::bad_shape (the text names both shapes), errc::bad_dtype for other or different dtypes (nothing
 // is promoted: convert with to()) and for a real scalar with an integer tensor, errc::bad_device.
@@ -13,7 +13,7 @@
 
 namespace ferry::inline v0 {
 
-/// The common shape: sizes are matched from the last axis, and a size of 1 or a missing one stretches.
+/// The common shape: sizes are matched from the last axis, and a size of 1 or a missing one is stretched.
 [[nodiscard]] dims broadcast_shapes(const dims& a, const dims& b);
 
 // Element by element, over shapes that broadcast.
@@ -27,7 +27,8 @@ namespace ferry::inline v0 {
 [[nodiscard]] tensor mul(const tensor& a, const tensor& b);
 [[nodiscard]] tensor mul(const tensor& a, const scalar& b);
 
-// In place; `b` broadcasts to the shape of `a`, which is returned. Hooks and version are told (tensor::mark_written).
+// In place; `b` broadcasts to the shape of `a`, which is returned. Hooks are called, the version is raised
+// (tensor::mark_written).
 
 /// a += alpha * b
 const tensor& add_(const tensor& a, const tensor& b, const scalar& alpha = 1);
@@ -37,7 +38,7 @@ const tensor& sub_(const tensor& a, const tensor& b, const scalar& alpha = 1);
 const tensor& mul_(const tensor& a, const tensor& b);
 const tensor& mul_(const tensor& a, const scalar& b);
 
-/// All elements added up, as a tensor without axes: f32 and f64 in their dtype (added up in f64), integers as i64.
+/// The sum of all elements, as a tensor without axes: f32 and f64 in their dtype (computed in f64), integers as i64.
 [[nodiscard]] tensor sum(const tensor& t);
 /// The product of two matrices, [n, k] x [k, m] -> [n, m].
 [[nodiscard]] tensor matmul(const tensor& a, const tensor& b);

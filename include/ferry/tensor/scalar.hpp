@@ -9,7 +9,7 @@
 
 namespace ferry::inline v0 {
 
-/// A boolean, integer, real or complex number. Made implicitly from every arithmetic and element type, so that
+/// A boolean, integer, real or complex number. Converts implicitly from every arithmetic and element type, so that
 /// fill_(0), fill_(0.5) and fill_(std::complex(1., 2.)) all work. Integers are kept exactly (modulo 2^64 if unsigned).
 class scalar {
  public:

@@ -10,8 +10,8 @@
 namespace ferry::inline v0 {
 namespace detail {
 
-// `Exponent` and `Mantissa` are widths in bits. Without infinities (`HasInfinity` false) the highest exponent holds
-// numbers too, all mantissa bits set there is the only NaN, and what is out of range becomes it.
+// `Exponent` and `Mantissa` are widths in bits. Without infinities (`HasInfinity` false) the highest exponent also
+// holds numbers, the only NaN there has all mantissa bits set, and values out of range become NaN.
 template <unsigned Exponent, unsigned Mantissa, bool HasInfinity>
 struct small_float {
   static constexpr unsigned drop = 23 - Mantissa;  // mantissa bits of a float that do not fit
@@ -35,7 +35,7 @@ struct small_float {
     const std::uint32_t mantissa = (magnitude & 0x7f'ffffU) | (is_normal ? 0x80'0000U : 0);
     std::uint32_t result = 0;
     if (exponent >= 1 && is_normal) {
-      // Rounding may carry into the exponent, which is then right as well.
+      // Rounding may carry into the exponent, which is then correct as well.
       result = round_off((static_cast<std::uint32_t>(exponent) << 23U) | (magnitude & 0x7f'ffffU), drop);
       if (result >= overflow) result = overflow;
     } else {
@@ -48,7 +48,8 @@ struct small_float {
   static constexpr float decode(std::uint32_t bits) {
     const std::uint32_t sign_bit = (bits & sign) != 0 ? 0x8000'0000U : 0;
     const std::uint32_t magnitude = bits & (sign - 1);
-    if constexpr (Exponent == 8) return std::bit_cast<float>(sign_bit | (magnitude << drop));  // the head of a float
+    if constexpr (Exponent == 8)
+      return std::bit_cast<float>(sign_bit | (magnitude << drop));  // the upper part of a float
     if (HasInfinity ? magnitude > top : magnitude == nan) return std::bit_cast<float>(sign_bit | 0x7fc0'0000U);
     if (HasInfinity && magnitude == top) return std::bit_cast<float>(sign_bit | 0x7f80'0000U);
     if ((magnitude >> Mantissa) != 0) {

@@ -47,12 +47,12 @@ class storage {
     if (body_ && body_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) destroy(body_);
   }
 
-  /// A new block of uninitialised bytes from the device's allocator, on a 64-byte boundary (small ones on the CPU too). On a
-  /// device with streams it is usable, and given back, in the order of the calling thread's current stream.
-  /// Throws errc::out_of_memory, errc::bad_device, errc::device_failure.
+  /// A new block of uninitialised bytes from the device's allocator, on a 64-byte boundary (small ones on the CPU too).
+  /// On a device with streams it is usable, and freed, in the order of the calling thread's current stream. Throws
+  /// errc::out_of_memory, errc::bad_device, errc::device_failure.
   static storage allocate(std::size_t bytes, ferry::device where = {});
-  /// Foreign memory. It must stay valid as long as the storage refers to it: `owner` is released when
-  /// the last reference goes, on whatever thread that happens. Without an owner the memory counts as borrowed.
+  /// Memory allocated elsewhere. It must stay valid as long as the storage refers to it: `owner` is released when the
+  /// last reference is dropped, on whatever thread. Without an owner the memory counts as borrowed.
   static storage foreign(void* data, std::size_t bytes, ferry::device where, std::shared_ptr<const void> owner);
 
   [[nodiscard]] bool defined() const noexcept { return body_ != nullptr; }
@@ -61,17 +61,18 @@ class storage {
   [[nodiscard]] std::byte* data() const noexcept { return static_cast<std::byte*>(body_->data); }
   [[nodiscard]] std::size_t size() const noexcept { return body_->size; }
   [[nodiscard]] ferry::device device() const noexcept { return body_->where; }
-  /// False for memory that is only borrowed and might vanish before the tensor does.
+  /// False for memory that is only borrowed and might be freed before the tensor is.
   [[nodiscard]] bool owns_memory() const noexcept {
     return body_->allocated || body_->owner != nullptr || body_->size == 0;
   }
-  /// Whether ferry allocated it on a device with streams: it may go before they are done with it.
+  /// Whether ferry allocated it on a device with streams: it may be released before they are done with it.
   [[nodiscard]] bool in_stream_order() const noexcept { return body_->in_stream_order; }
-  /// Counts writes in place, through whichever view; users of old values compare it.
+  /// Counts writes in place, through any view; users of old values compare it.
   [[nodiscard]] std::uint64_t version() const noexcept { return body_->version.load(std::memory_order_acquire); }
   void bump_version() const noexcept { body_->version.fetch_add(1, std::memory_order_acq_rel); }
-  /// `by` uses the block, too: if ferry allocated it, it is not used again before all is done that `by` was given until
-  /// the last reference goes. Foreign memory is its owner's business. Thread-safe. See device_memory::record_use.
+  /// Records that `by` uses the block, too: if ferry allocated it, it is not reused before all work queued on `by`
+  /// until the last reference is dropped has completed. No effect on foreign memory. Thread-safe. See
+  /// device_memory::record_use.
   void record_use(const stream& by) const;
   [[nodiscard]] std::size_t use_count() const noexcept { return body_->references.load(std::memory_order_relaxed); }
 

@@ -23,7 +23,8 @@ namespace ferry::inline v0 {
 
 class tensor;
 
-/// What a higher layer (gradients) hangs into the one slot of a tensor. Called on the thread that uses the tensor.
+/// Implemented by a higher layer (gradients) and stored in the one slot of a tensor. Called on the thread that uses the
+/// tensor.
 class tensor_hooks {
  public:
   virtual ~tensor_hooks() = default;
@@ -34,7 +35,7 @@ class tensor_hooks {
   [[nodiscard]] virtual bool requires_grad(const tensor& target) const noexcept = 0;
 };
 
-/// Stands for "up to the end" in tensor::slice.
+/// Means "up to the end" in tensor::slice.
 inline constexpr std::int64_t to_end = std::numeric_limits<std::int64_t>::max();
 
 namespace detail {
@@ -68,7 +69,8 @@ tensor adopt_body(tensor_body* body) noexcept;
 /// Views are new tensors over the same storage. Constness is that of the handle, not of the elements.
 ///
 /// Axes and indices may be negative, counting from the end. Everything except defined(), same_as() and assignment needs
-/// a defined tensor and throws errc::invalid_argument otherwise. What does not fit the shape throws errc::bad_shape.
+/// a defined tensor and throws errc::invalid_argument otherwise. Arguments that do not fit the shape throw
+/// errc::bad_shape.
 ///
 /// Threads: one tensor may be read, copied and destroyed from several threads; writing elements or the slot while
 /// another thread uses them needs the user's synchronisation.
@@ -98,7 +100,7 @@ class tensor {
   /// The number of dimensions.
   [[nodiscard]] std::size_t rank() const { return body().shape.size(); }
   [[nodiscard]] const dims& shape() const { return body().shape; }
-  /// In elements, none negative; 0 where one element stands for a whole axis.
+  /// In elements, none negative; 0 where one element is repeated along a whole axis.
   [[nodiscard]] const dims& strides() const { return body().strides; }
   /// The length of an axis.
   [[nodiscard]] std::int64_t size(std::int64_t axis) const;
@@ -109,12 +111,12 @@ class tensor {
   [[nodiscard]] std::size_t nbytes() const { return static_cast<std::size_t>(body().count) * dtype_size(body().type); }
   /// Whether the elements lie densely in row-major order.
   [[nodiscard]] bool is_contiguous() const { return body().contiguous; }
-  /// Where the first element lies in the storage, in elements.
+  /// The position of the first element in the storage, in elements.
   [[nodiscard]] std::int64_t storage_offset() const { return body().offset; }
   [[nodiscard]] const ferry::storage& storage() const { return body().bytes; }
 
-  /// Where the first element lies in memory (device memory for a device tensor); may be null if there are no elements.
-  /// Who writes through it calls mark_written().
+  /// The address of the first element (device memory for a device tensor); may be null if there are no elements. Code
+  /// that writes through it calls mark_written().
   [[nodiscard]] void* data() const {
     const auto& self = body();
     return self.bytes.data() + static_cast<std::size_t>(self.offset) * dtype_size(self.type);
@@ -125,8 +127,8 @@ class tensor {
     if (body().type != dtype_of<T>) detail::refuse_dtype(dtype_of<T>, *this);
     return static_cast<T*>(data());
   }
-  /// The element at the indices, one per axis; of a CPU tensor. Throws errc::bad_dtype, errc::bad_shape, and errc::bad_device
-  /// for a tensor of another device.
+  /// The element at the indices, one per axis; of a CPU tensor. Throws errc::bad_dtype, errc::bad_shape, and
+  /// errc::bad_device for a tensor of another device.
   template <element T, std::convertible_to<std::int64_t>... Index>
   [[nodiscard]] T& at(Index... indices) const {
     T* first = data<T>();
@@ -137,8 +139,8 @@ class tensor {
     ((offset += element_offset(axis++, static_cast<std::int64_t>(indices))), ...);
     return first[offset];
   }
-  /// The one element of a CPU tensor with one element, converted to T. Throws errc::bad_shape if there is another number,
-  /// errc::bad_device for a tensor of another device.
+  /// The one element of a CPU tensor with one element, converted to T. Throws errc::bad_shape if there is another
+  /// number, errc::bad_device for a tensor of another device.
   template <element T>
   [[nodiscard]] T item() const {
     T value;
@@ -151,7 +153,7 @@ class tensor {
   /// Elements start, start + step, ... below stop along an axis; out-of-range bounds are clamped. step >= 1.
   [[nodiscard]] tensor slice(std::int64_t axis, std::int64_t start = 0, std::int64_t stop = to_end,
                              std::int64_t step = 1) const;
-  /// One index of an axis; the axis vanishes.
+  /// One index of an axis; the axis is removed.
   [[nodiscard]] tensor select(std::int64_t axis, std::int64_t index) const;
   /// `length` indices of an axis from `start`, which must exist.
   [[nodiscard]] tensor narrow(std::int64_t axis, std::int64_t start, std::int64_t length) const;
@@ -159,7 +161,7 @@ class tensor {
   [[nodiscard]] tensor transpose(std::int64_t first, std::int64_t second) const;
   /// The axes in another order: axis i of the result is axis order[i] of this.
   [[nodiscard]] tensor permute(const dims& order) const;
-  /// Another shape of as many elements in the same row-major order. One size may be -1: it is worked out.
+  /// Another shape of as many elements in the same row-major order. One size may be -1: it is computed.
   /// Throws errc::bad_shape where the strides do not allow a view.
   [[nodiscard]] tensor view(const dims& shape) const;
   /// A view where the strides allow it, else a copy.
@@ -177,9 +179,9 @@ class tensor {
   /// Any view whose elements lie within the storage. `offset` is counted from the start of the storage.
   [[nodiscard]] tensor as_strided(const dims& shape, const dims& strides, std::int64_t offset) const;
 
-  // Copies. They carry no hooks. Those on a device are made in the order of the calling thread's current stream of it, and the
-  // host does not wait. (On CUDA devices of a ferry that was built without nvcc, and on kinds of users', elements that are
-  // not one block, or change their type, go through the host, which then waits.)
+  // Copies. They carry no hooks. Those on a device are made in the order of the calling thread's current stream of it,
+  // and the host does not wait. (On CUDA devices of a ferry built without nvcc, and on user-defined kinds, elements
+  // that are not one block, or change their type, go through the host, which then waits.)
 
   /// This tensor if it is contiguous, else a contiguous copy.
   [[nodiscard]] tensor contiguous() const;
@@ -188,10 +190,11 @@ class tensor {
   /// This tensor if it has that dtype, else a converted contiguous copy. Conversions to integers truncate and saturate
   /// (NaN becomes 0), integers to narrower ones wrap, complex numbers lose their imaginary part.
   [[nodiscard]] tensor to(ferry::dtype type) const;
-  /// This tensor if it is there, else a contiguous copy on the device. From the CPU: this tensor was read when it returns, and
-  /// the host does not wait. To the CPU: waits for what the current stream of the tensor's device was given, so that the
-  /// elements are there when it returns. Between devices of one kind: after the work of the current streams of both, and
-  /// before what they are given later; the host does not wait. Between devices of different kinds: through the CPU.
+  /// This tensor if it is on that device, else a contiguous copy on it. From the CPU: this tensor has been read when it
+  /// returns, and the host does not wait. To the CPU: waits for the work queued on the current stream of the tensor's
+  /// device, so that the elements are valid when it returns. Between devices of one kind: after the work of the current
+  /// streams of both, and before work queued on them later; the host does not wait. Between devices of different kinds:
+  /// through the CPU.
   /// Throws errc::bad_device, errc::out_of_memory, errc::device_failure.
   [[nodiscard]] tensor to(ferry::device where) const;
 
@@ -202,14 +205,14 @@ class tensor {
   /// does not, as to() does.
   const tensor& copy_(const tensor& source) const;  // NOLINT: handle semantics
   const tensor& fill_(const scalar& value) const;   // NOLINT
-  /// Tells hooks and version that the elements were, or are about to be, written through data() or at().
+  /// Calls hooks and raises the version for elements that were, or are about to be, written through data() or at().
   void mark_written() const;
 
   /// The open slot: hooks that views and writes call; nullptr empties it.
   void set_slot(std::shared_ptr<tensor_hooks> hooks) const { body().slot = std::move(hooks); }
   [[nodiscard]] const std::shared_ptr<tensor_hooks>& slot() const { return body().slot; }
   [[nodiscard]] bool requires_grad() const { return body().slot && body().slot->requires_grad(*this); }
-  /// Writes in place so far to the storage, through whichever view.
+  /// The number of writes in place to the storage so far, through any view.
   [[nodiscard]] std::uint64_t version() const { return body().bytes.version(); }
 
  private:

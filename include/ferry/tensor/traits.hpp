@@ -1,6 +1,6 @@
 #pragma once
 
-// Tensors of other libraries as arguments, results and members: they travel as ferry tensors.
+// Tensors of other libraries as arguments, results and members: they are sent as ferry tensors.
 
 #include <concepts>
 #include <utility>
@@ -9,13 +9,14 @@
 
 namespace ferry::inline v0 {
 
-/// How a foreign tensor type travels. Undefined: specialise it for the type with
+/// How a foreign tensor type is sent. Undefined: specialise it for the type with
 ///   static tensor to_tensor(const T& value);   may refer to the memory of `value`: then give from_blob an owner that
 ///                                              keeps the memory alive. Without an owner the elements are copied when
 ///                                              sent.
 ///   static T from_tensor(tensor t);            any shape, strides and dtype may arrive: throw what does not fit (for
 ///                                              example errc::bad_shape, errc::bad_dtype). `t` is not shared yet.
-/// A view, which owns nothing, has to_tensor alone: it can be given where a foreign tensor that it converts to is taken.
+/// A view, which owns nothing, has to_tensor alone: it can be passed where a foreign tensor that it converts to is
+/// expected.
 /// Both may be called from any thread.
 template <class T>
 struct tensor_traits;

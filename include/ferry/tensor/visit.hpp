@@ -14,7 +14,7 @@
 namespace ferry::inline v0 {
 
 /// Calls f(std::type_identity<T>{}) with the element type T of `type` and returns its result.
-/// Throws errc::bad_dtype for a number that is no dtype.
+/// Throws errc::bad_dtype for a number that is not a dtype.
 template <class F>
 decltype(auto) visit_dtype(dtype type, F&& f) {
   switch (type) {

@@ -21,8 +21,8 @@ struct host_port {
   friend bool operator==(const host_port&, const host_port&) = default;
 };
 
-/// Where a worker listens: "tcp://host:port", "tcp://[fe80::1%eth0]:80", "unix:@abstract-name", "unix:/path",
-/// "inproc:token". Parsing and printing are inverse to each other.
+/// The address of a listening worker: "tcp://host:port", "tcp://[fe80::1%eth0]:80", "unix:@abstract-name",
+/// "unix:/path", "inproc:token". Parsing and printing are inverse to each other.
 struct address {
   std::string scheme;      ///< "tcp", "unix" or "inproc"
   std::string host;        ///< tcp: the host; unix: "@name" or "/path"; inproc: the token

@@ -1,7 +1,8 @@
 #pragma once
 
-// Channels move the bytes of tensors between a device of one worker and a device of another, beside or within the messages
-// of a connection. Each is a specialisation of channel_traits; which one serves a pair of devices is found by trying.
+// Channels move the bytes of tensors between a device of one worker and a device of another, beside or within the
+// messages of a connection. Each is a specialisation of channel_traits; the channel for a pair of devices is the first
+// usable one.
 
 #include <concepts>
 #include <cstddef>
@@ -23,7 +24,7 @@ namespace detail {
 class staging_ring;
 }  // namespace detail
 
-/// Between what a channel is to move tensors, and over what.
+/// The two ends between which a channel moves tensors, and the connection in between.
 struct channel_path {
   device from;  ///< of the sender
   device to;    ///< of the receiver
@@ -35,39 +36,44 @@ struct channel_path {
 /// What the ends of a channel get from their connection.
 struct channel_context {
   std::shared_ptr<reactor> loop;
-  /// Says that there is more to send, or room again. Called on threads of the reactor, also after the end was destroyed.
+  /// Reports that there is more to send, or room again. Called on threads of the reactor, also after the end was
+  /// destroyed.
   std::function<void()> news;
-  /// Bounds the memory of the host that the receiving ends of one connection use.
+  /// Bounds the host memory used by the receiving ends of one connection.
   std::shared_ptr<detail::staging_ring> ring;
 };
 
 /// A context with a ring of its own.
 [[nodiscard]] channel_context make_channel_context(std::shared_ptr<reactor> loop, std::function<void()> news);
 
-/// The sending end, of one tensor: gives its bytes, front to back. Not thread-safe, except that it may be destroyed on any
-/// thread, at any time: what a device still reads or writes is kept until it has.
+/// The sending end, of one tensor: returns its bytes, front to back. Not thread-safe, except that it may be destroyed
+/// on any thread, at any time: memory that a device still reads or writes is kept until the device has finished.
 class tensor_source {
  public:
   virtual ~tensor_source() = default;
-  /// Sees to it that up to `ahead` bytes are ready or on their way. Waits for nothing. Throws errc::device_failure,
+  /// Ensures that up to `ahead` bytes are ready or being fetched. Does not block. Throws errc::device_failure,
+  /// errc::out_of_memory.
   /// errc::out_of_memory.
   virtual void fetch(std::size_t ahead) = 0;
-  /// Bytes that were fetched and not consumed yet.
+  /// Bytes fetched and not yet consumed.
   [[nodiscard]] virtual std::size_t fetched() const noexcept = 0;
-  /// The next bytes that may be sent. Empty: at the end, or not before there is news. Throws errc::device_failure.
+  /// The next bytes that may be sent. Empty: at the end, or not ready before news() is called. Throws
+  /// errc::device_failure.
   virtual std::span<const std::byte> ready() = 0;
-  /// So many of these have been sent.
+  /// The first `bytes` bytes of ready() have been sent.
   virtual void consume(std::size_t bytes) noexcept = 0;
 };
 
-/// The receiving end, of one tensor: takes its bytes, front to back. As thread-safe as the other end.
+/// The receiving end, of one tensor: receives its bytes, front to back. As thread-safe as the other end.
 class tensor_sink {
  public:
   virtual ~tensor_sink() = default;
-  /// Where the next bytes go. Empty: at the end, or not before there is news. Throws errc::device_failure,
+  /// The buffer for the next bytes. Empty: at the end, or not ready before news() is called. Throws
+  /// errc::device_failure, errc::out_of_memory.
   /// errc::out_of_memory.
   virtual std::span<std::byte> room() = 0;
-  /// So many have arrived there. Those of the tensor are in place in the order of its stream once all have. Throws
+  /// `bytes` bytes have been received into room(). Once all have, the tensor is valid in the order of its stream.
+  /// Throws errc::device_failure.
   /// errc::device_failure.
   virtual void commit(std::size_t bytes) = 0;
 };
@@ -75,15 +81,15 @@ class tensor_sink {
 /// Customisation point: specialise for a tag type.
 ///   static constexpr std::string_view name;            unique, lower case
 ///   static constexpr int priority;                     higher is tried first
-///   static std::string unusable(const channel_path&);  empty if it moves tensors there, else why not
+///   static std::string unusable(const channel_path&);  empty if it can move tensors on this path, else why not
 /// and, for a channel whose bytes travel in the byte stream of the message,
 ///   static std::unique_ptr<tensor_source> open_source(const tensor& packed, const stream& on, const channel_context&);
 ///   static std::unique_ptr<tensor_sink> open_sink(const tensor& into, const stream& on, const channel_context&);
-/// where the tensor may be read, or written, in the order of `on`, a stream of its device, and is kept as long as needed; or,
-/// for one within a process,
+/// where the tensor may be read, or written, in the order of `on`, a stream of its device, and is kept as long as
+/// needed; or, for one within a process,
 ///   static tensor copy(const tensor& packed, device to, const stream& on);
-/// which queues a copy on `on`, a stream of `to`, or of the tensor's device if that is the CPU, without waiting. All throw
-/// errc::bad_device, errc::out_of_memory, errc::device_failure. Called on any thread.
+/// which queues a copy on `on`, a stream of `to`, or of the tensor's device if that is the CPU, without waiting. All
+/// throw errc::bad_device, errc::out_of_memory, errc::device_failure. Called on any thread.
 template <class Tag>
 struct channel_traits;
 
@@ -112,7 +118,7 @@ concept copies_tensors = requires(const tensor& t, device to, const stream& on) 
   { channel_traits<Tag>::copy(t, to, on) } -> std::same_as<tensor>;
 };
 
-/// Instantiated for a tag, says in a sentence what keeps it from being a channel.
+/// Instantiated for a tag, reports in a sentence why it is not a channel.
 template <class Tag>
 struct channel_diagnosis {
   static constexpr bool there = has_channel_traits<Tag>;
@@ -157,9 +163,9 @@ concept tensor_channel =
 struct inline_tensors {};
 /// Within a process: copied by the devices, or by the sender from CPU to CPU.
 struct inproc_tensors {};
-/// From and to CUDA devices, and devices of kinds of one's own, in the byte stream: through page-locked memory of the host, in
-/// pieces, while others are being written or received. At most staging_window bytes of a tensor are in such memory at either
-/// end, and at most that of all tensors that a connection receives.
+/// From and to CUDA devices, and devices of user-defined kinds, in the byte stream: through page-locked host memory, in
+/// pieces, while others are being written or received. At most staging_window bytes of a tensor are in such memory at
+/// either end, and at most that of all tensors that a connection receives.
 struct cuda_staged {};
 
 inline constexpr std::size_t staging_piece = std::size_t{1} << 20;
@@ -191,7 +197,7 @@ struct channel_traits<cuda_staged> {
   static std::unique_ptr<tensor_sink> open_sink(const tensor& into, const stream& on, const channel_context& context);
 };
 
-/// A channel chosen at compile time, as a value. Null where it does not do such a thing.
+/// A channel chosen at compile time, as a value. Functions it does not support are null.
 struct channel_factory {
   std::string_view name;
   int priority;
@@ -230,19 +236,20 @@ struct channel_list {
 };
 using default_channels = channel_list<inproc_tensors, inline_tensors, cuda_staged>;
 
-/// Something that was not used, and why.
+/// A route that was not used, and why.
 struct rejected_route {
   std::string name;
   std::string reason;
 };
 
 struct channel_choice {
-  const channel_factory* used = nullptr;     ///< of the list; null: none of them can
-  std::vector<rejected_route> skipped = {};  ///< those before it
+  const channel_factory* used = nullptr;     ///< of the list; null: none is usable
+  std::vector<rejected_route> skipped = {};  ///< the ones tried before it
 };
 /// Tries the channels for a path, best first.
 [[nodiscard]] channel_choice choose_channel(std::span<const channel_factory> channels, const channel_path& path);
-/// The same of default_channels, which ferry's own connections use; without saying what was skipped. Null: none.
+/// The same for default_channels, which ferry's own connections use, without the list of skipped channels. Null: none
+/// is usable.
 [[nodiscard]] const channel_factory* find_channel(const channel_path& path);
 /// default_channels, best first.
 [[nodiscard]] std::span<const channel_factory> known_channels();

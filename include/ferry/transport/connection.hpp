@@ -22,24 +22,25 @@ class connection;
 class connection_receiver {
  public:
   virtual ~connection_receiver() = default;
-  /// Must not run user code: it hands requests to an executor and completes replies.
+  /// Must not run user code: passes requests to an executor and completes replies.
   virtual void on_message(connection& from, inbound_message&& message) noexcept = 0;
-  /// The connection is gone. Called exactly once after start(), after the last on_message. `reason` is never null: a
+  /// The connection has ended. Called exactly once after start(), after the last on_message. `reason` is never null: a
   /// ferry::error that names the peer.
   virtual void on_closed(connection& which, std::exception_ptr reason) noexcept = 0;
-  /// What tell_when_written() asked for: may send more. Must not run user code.
+  /// The notification requested by tell_when_written(). May send more. Must not run user code.
   virtual void on_written(connection& which) noexcept { (void)which; }
-  /// Whether tensors may arrive on this device, which need not exist; never asked for the CPU. If not, their message arrives
-  /// with a failure. Asked before memory is taken.
+  /// Whether tensors may arrive on this device, which need not exist; never called for the CPU. If not, their message
+  /// arrives with a failure. Called before memory is allocated.
   [[nodiscard]] virtual bool takes_tensors_on(device where) const noexcept {
     (void)where;
     return true;
   }
-  /// How many messages are expected. While there are any, a connection whose driver left is watched again at once.
+  /// How many messages are expected. While this is not zero, a connection whose driver has returned is watched again at
+  /// once.
   [[nodiscard]] virtual std::size_t expected_messages() const noexcept = 0;
 };
 
-/// Tells drive() when to stop. Checked between messages.
+/// Decides when drive() stops. Checked between messages.
 class drive_condition {
  public:
   [[nodiscard]] virtual bool done() const noexcept = 0;
@@ -55,55 +56,55 @@ class connection {
   /// Starts delivering to `receiver`. Call once.
   virtual void start(std::shared_ptr<connection_receiver> receiver) = 0;
 
-  /// Queues a finished message (outgoing_message::finish was called) and writes what the transport takes at once; never
-  /// blocks. The message and its tensors are kept until written. On a closed connection the message is dropped (the
-  /// receiver has been or will be told by on_closed). Thread-safe.
+  /// Queues a finished message (outgoing_message::finish was called) and writes what the transport accepts at once;
+  /// never blocks. The message and its tensors are kept until written. On a closed connection the message is dropped
+  /// (the receiver has been or will be notified by on_closed). Thread-safe.
   virtual void send(outgoing_message&& message) noexcept = 0;
-  /// The same, but while messages arrive at a high rate, or one-way ones are sent at one, the transport may hold this one
-  /// back, for about a millisecond at most, to write it together with others.
+  /// The same, but while messages arrive at a high rate, or one-way messages are sent at one, the transport may hold
+  /// this one back, for about a millisecond at most, to write it together with others.
   virtual void send_soon(outgoing_message&& message) noexcept { send(std::move(message)); }
 
-  /// Bytes of messages that send() has taken and that are not written yet, tensors included: the memory that a peer which
-  /// does not read costs. None of a connection that is closed. A transport without this and the next function is not
-  /// held to the bounds of flow_limits.
+  /// Bytes of messages accepted by send() and not yet written, tensors included: the memory cost of a peer that does
+  /// not read. 0 for a closed connection. The bounds of flow_limits do not apply to a transport without this and the
+  /// next function.
   [[nodiscard]] virtual std::uint64_t unwritten_bytes() const noexcept { return 0; }
-  /// Has the receiver's on_written() called, once, when no more than `bytes` are unwritten. False if that is so already,
-  /// or the connection is closed: then it is not called. Asked again it forgets the earlier question. Thread-safe.
+  /// Requests one call of the receiver's on_written() when no more than `bytes` are unwritten. False if that is so
+  /// already, or the connection is closed: then it is not called. A new request replaces the earlier one. Thread-safe.
   virtual bool tell_when_written(std::uint64_t bytes) noexcept {
     (void)bytes;
     return false;
   }
 
-  /// The receiver, in on_message(), wants nothing more for now: no further message is begun, what comes waits where it is, at
-  /// the peer in the end. Until resume_reading() the end of the connection may go unnoticed, too.
+  /// Called by the receiver in on_message() to stop delivery: no further message is begun, and input stays where it is,
+  /// in the end at the peer. Until resume_reading() the end of the connection may go undetected, too.
   virtual void pause_reading() noexcept {}
-  /// Goes on. Delivers nothing itself. Thread-safe.
+  /// Resumes delivery. Delivers nothing itself. Thread-safe.
   virtual void resume_reading() noexcept {}
 
-  /// The calling thread reads this connection itself until `condition` is met or `until` has passed, which spares the
-  /// hand-over from a library thread. False if the transport cannot do that, another thread reads, or this one had to
-  /// give way to another: then the caller sleeps until another thread has read what it waits for.
+  /// The calling thread reads this connection itself until `condition` is met or `until` has passed, which avoids a
+  /// thread switch. False if the transport does not support it, another thread reads, or this one had to yield to
+  /// another: then the caller sleeps until another thread has read the message it waits for.
   virtual bool drive(const drive_condition& condition, deadline until) noexcept {
     (void)condition, (void)until;
     return false;
   }
-  /// Messages are expected and the caller will not drive(): some thread of the library reads from now on. Thread-safe.
+  /// Messages are expected and the caller will not drive(): a library thread reads from now on. Thread-safe.
   virtual void keep_watched() noexcept {}
-  /// Makes a thread inside drive() look at its condition again. Thread-safe.
+  /// Makes a thread inside drive() check its condition again. Thread-safe.
   virtual void interrupt_drive() noexcept {}
 
-  /// Writes what is queued, then closes; `reason` is what the receiver is told. Called again while that lasts (the peer
-  /// may not read), it drops what is left and closes at once. Thread-safe.
+  /// Writes what is queued, then closes; the receiver gets `reason`. A second call meanwhile (the peer may not read)
+  /// drops the rest and closes at once. Thread-safe.
   virtual void close(std::exception_ptr reason) noexcept = 0;
 
-  /// Whether messages whose tensors are on devices, or arrive on devices, can be sent (outgoing_message::on_devices); other
-  /// connections are never given any. The receiver's inbound_message then has the streams they arrive on.
+  /// Whether messages whose tensors are on devices, or arrive on devices, can be sent (outgoing_message::on_devices);
+  /// other connections never get any. The receiver's inbound_message then has the streams they arrive on.
   [[nodiscard]] virtual bool carries_device_tensors() const noexcept { return false; }
-  /// Why not, for people.
+  /// The reason, as text for error messages.
   [[nodiscard]] virtual std::string_view why_no_device_tensors() const noexcept {
     return "its transport moves tensors from CPU to CPU only";
   }
-  /// The other end is in this process: both live and die together.
+  /// The other end is in this process, so neither can fail without the other.
   [[nodiscard]] virtual bool same_process() const noexcept { return false; }
   /// "tcp", "unix", ...
   [[nodiscard]] virtual std::string_view transport_name() const noexcept = 0;

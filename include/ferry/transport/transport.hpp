@@ -22,23 +22,25 @@ namespace ferry::inline v0 {
 
 /// Bits of hello::features.
 inline constexpr std::uint64_t feature_control = 1;  ///< the connection carries control frames and no calls
-/// The sender has proved that it knows the secret, or the transport knows otherwise that it may. Set by the transport, in
-/// the hello that the acceptor sees and in the reply that connect() reports, never by the sender of the hello.
+/// The sender has proved that it knows the secret, or the transport has authenticated it in another way. Set by the
+/// transport, in the hello passed to the acceptor and in the reply that connect() reports, never by the sender of the
+/// hello.
 inline constexpr std::uint64_t feature_authenticated = 2;
-/// The connection carries calls that must not wait behind others; there is another one for those.
+/// The connection carries calls that must not wait behind others; a second connection carries the others.
 inline constexpr std::uint64_t feature_urgent = 4;
-/// The sender knows messages whose tensors are for devices, and transfer statuss; set by the worker, in both directions.
+/// The sender supports messages whose tensors are for devices, and transfer status; set by the worker, in both
+/// directions.
 inline constexpr std::uint64_t feature_device_tensors = 8;
 
-/// What one end of a connection says first (docs/protocol.md, Handshake).
+/// The first message of each end of a connection (docs/protocol.md, Handshake).
 struct hello {
-  std::string group;  ///< the group's key; workers of two groups never talk
+  std::string group;  ///< the group's key; workers of different groups never connect
   std::string name;   ///< of the sender
   worker_id id;
   incarnation_id incarnation;
-  std::string target;  ///< name of the worker that is meant
+  std::string target;  ///< name of the worker addressed
   std::uint64_t features = 0;
-  /// Of a dynamic group: the place of the sender in the order of joins, from 1.
+  /// Of a dynamic group: the sender's position in the order of joins, from 1.
   std::uint64_t joined = 0;
 };
 
@@ -53,38 +55,38 @@ struct hello_reply {
 struct transport_options {
   /// Address or interface name to listen on. Empty: the address from which the store was reached, else loopback.
   std::string bind = {};
-  /// What peers are told to connect to, "host" or "host:port" (NAT); empty: the address listened on.
+  /// The address published to peers, "host" or "host:port" (NAT); empty: the address listened on.
   std::string advertise = {};
   std::uint16_t port = 0;       ///< 0: any free port
   std::uint16_t port_last = 0;  ///< with `port`: try port..port_last in turn
-  /// Spin this long for a reply or the next request before sleeping; learned from recent waits, none on one core.
+  /// Spin this long for a reply or the next request before sleeping; adapted from recent waits, none on one core.
   std::chrono::microseconds max_spin{50};
   wire_limits limits = {};
 
-  /// What the other end must know, too, for a connection to come about; empty: nothing, and then it must know of none. A
-  /// worker sets it from its own secret. Throws errc::invalid_argument from listen() and connect() in a build without
-  /// authentication.
+  /// The other end must have the same secret for a connection to be made. Empty: no secret, and the other end must have
+  /// none either. A worker sets it from its own secret. Throws errc::invalid_argument from listen() and connect() in a
+  /// build without authentication.
   std::string secret = {};
-  /// Listens beyond loopback although there is no secret: every peer that reaches the port may connect.
+  /// Listens beyond loopback although there is no secret: any process that reaches the port may connect.
   bool allow_unauthenticated = false;
-  /// A handshake that is not over by then is dropped, whichever end is slow. Where several workers of a process share a
+  /// A handshake that takes longer is dropped, whichever end is slow. Where several workers of a process share a
   /// listening socket, this and the next one are those of the worker that opened it.
   std::chrono::milliseconds handshake_timeout{10'000};
-  /// So many peers may be in the handshake at once; further ones wait in the kernel's queue, and handshakes that have taken
-  /// longer than two seconds are given up for them.
+  /// At most this many peers may be in the handshake at once; further ones wait in the kernel's queue, and handshakes
+  /// that have taken longer than two seconds are dropped to admit them.
   std::size_t max_handshakes = 256;
-  /// Connections that a worker accepts on sockets and that are open at once; a further peer is refused with
+  /// The most connections that a worker accepts on sockets and keeps open at once; a further peer is refused with
   /// errc::resource_exhausted. Peers open up to two each.
   std::size_t max_connections = 16384;
 
   friend bool operator==(const transport_options&, const transport_options&) = default;
 };
 
-/// The accepting side of the process: decides on hellos and takes the connections. Thread-safe.
+/// The accepting side of the process: decides on hellos and receives the connections. Thread-safe.
 class connection_acceptor {
  public:
   virtual ~connection_acceptor() = default;
-  /// Answers a hello, or throws a ferry::error whose code and text go to the peer.
+  /// Answers a hello, or throws a ferry::error whose code and text are sent to the peer.
   virtual hello_reply on_hello(const hello& from) = 0;
   /// The connection is open; start() it. Called after on_hello returned.
   virtual void on_accepted(std::shared_ptr<connection> accepted, const hello& from) noexcept = 0;
@@ -95,11 +97,11 @@ struct connect_result {
   std::shared_ptr<connection> opened;
   hello_reply peer;
   std::exception_ptr error;
-  /// With `error`: that worker does not exist at this address any more, since no process listens there, or another process
-  /// does. False where that is not certain, as after a timeout.
+  /// With `error`: that worker no longer exists at this address, because the address has no listener or belongs to
+  /// another process. False where that is not certain, as after a timeout.
   bool gone = false;
-  /// With `error`: a process accepted the connection, and closed it before the handshake was over, as a process does that is
-  /// being killed.
+  /// With `error`: the connection was accepted and then closed before the handshake was complete, as by a process that
+  /// is being killed.
   bool hung_up = false;
 };
 using connect_callback = std::function<void(connect_result)>;
@@ -111,17 +113,17 @@ class transport {
   /// Starts accepting (idempotent: one listening socket per process and bind address) for one worker; connections whose
   /// hello names `group` and `target` go to `acceptor`. Returns the addresses to publish, "tcp://10.0.0.2:4711", best
   /// first. `suggested_host` is the local address from which the store was reached, may be empty.
-  /// Throws errc::address_in_use, errc::bad_address, errc::system_failure, and errc::authentication_required for an address
-  /// that is not loopback without a secret, unless options.allow_unauthenticated.
+  /// Throws errc::address_in_use, errc::bad_address, errc::system_failure, and errc::authentication_required for an
+  /// address that is not loopback without a secret, unless options.allow_unauthenticated.
   virtual std::vector<std::string> listen(const std::string& group, const std::string& target,
                                           const std::string& suggested_host, const transport_options& options,
                                           std::shared_ptr<connection_acceptor> acceptor) = 0;
-  /// Takes the worker out again; no call of its acceptor is running or begins after this returned.
+  /// Removes the worker; after return no call of its acceptor is running or begins.
   virtual void unlisten(const std::string& group, const std::string& target) noexcept = 0;
-  /// Opens a connection and shakes hands; `callback` is called once, on a library thread, never inline.
+  /// Opens a connection and performs the handshake; `callback` is called once, on a library thread, never inline.
   virtual void connect(const std::string& address, const hello& self, const transport_options& options, deadline until,
                        connect_callback callback) = 0;
-  /// Whether `address` is of this transport.
+  /// Whether `address` belongs to this transport.
   [[nodiscard]] virtual bool understands(std::string_view address) const noexcept = 0;
 };
 
@@ -153,7 +155,7 @@ concept opens_transport = requires(reactor& loop) {
   { transport_traits<Tag>::open(loop) } -> std::same_as<std::shared_ptr<transport>>;
 };
 
-/// Instantiated for a tag, says in a sentence what keeps it from being a transport.
+/// Instantiated for a tag, reports in a sentence why it is not a transport.
 template <class Tag>
 struct transport_diagnosis {
   static constexpr bool there = has_transport_traits<Tag>;
@@ -198,7 +200,7 @@ concept rpc_transport = detail::has_transport_name<Tag> && detail::has_transport
 struct tcp {};
 /// Unix domain sockets (abstract names), same machine and network namespace.
 struct unix_domain {};
-/// Workers of one process; messages are handed over without copying their bytes.
+/// Workers of one process; messages are passed without copying their bytes.
 struct inproc {};
 
 template <>

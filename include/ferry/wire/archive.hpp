@@ -28,12 +28,12 @@
 namespace ferry::inline v0 {
 namespace detail {
 
-struct saved_pointers;  // objects behind shared_ptr met so far
+struct saved_pointers;  // objects behind shared_ptr seen so far
 struct loaded_pointers;
 struct saved_tensors;
 
-/// What a higher floor sends beside the payload, as tensors are: the payload holds its index. The rpc floor fills both
-/// seams, for references to objects of other workers.
+/// Transports values of a higher layer beside the payload, as tensors are: the payload holds their index. The rpc layer
+/// implements both interfaces, for references to objects of other workers.
 class handle_writer {
  public:
   virtual std::uint32_t put(const void* handle) = 0;
@@ -48,7 +48,7 @@ class handle_reader {
   [[nodiscard]] virtual void* get(std::uint32_t index) const = 0;
 };
 
-/// Numbers with one meaning on every machine.
+/// Numbers with one encoding on every machine.
 template <class T>
 concept wire_number = std::is_arithmetic_v<T> && sizeof(T) <= 8;
 
@@ -59,7 +59,8 @@ concept wire_number = std::is_arithmetic_v<T> && sizeof(T) <= 8;
 /// of users throw.
 class wire_output_archive : public cereal::OutputArchive<wire_output_archive, cereal::AllowEmptyClassElision> {
  public:
-  /// All must outlive the archive. `tensors` must be empty. Without `handles` what is written is no message between workers.
+  /// All must outlive the archive. `tensors` must be empty. Without `handles` the encoding is not a message between
+  /// workers.
   wire_output_archive(byte_buffer& bytes, std::vector<tensor>& tensors, detail::handle_writer* handles = nullptr,
                       std::uint32_t max_depth = wire_limits{}.max_depth);
   ~wire_output_archive() noexcept override;
@@ -71,7 +72,7 @@ class wire_output_archive : public cereal::OutputArchive<wire_output_archive, ce
   void write_number(T value) {
     detail::store_le(bytes_.extend(sizeof(T)), value);
   }
-  /// A count and as many elements that lie contiguously: what a vector of them is.
+  /// A count and as many contiguous elements: the encoding of a vector.
   template <class T>
   void write_counted(const T* data, std::size_t count) {
     std::byte* out = bytes_.extend(sizeof(std::uint64_t) + count * sizeof(T));
@@ -108,9 +109,9 @@ class wire_output_archive : public cereal::OutputArchive<wire_output_archive, ce
   std::unique_ptr<detail::saved_tensors> many_tensors_;
 };
 
-/// Reads what wire_output_archive wrote. The bytes may come from anybody: counts are charged against `limits` before
-/// memory is allocated for them. Not thread-safe. Throws errc::truncated, errc::limit_exceeded, errc::malformed; what
-/// serialisers of users throw passes through (cereal's own complaints are cereal::Exception).
+/// Reads what wire_output_archive wrote. The bytes are untrusted: counts are charged against `limits` before memory is
+/// allocated for them. Not thread-safe. Throws errc::truncated, errc::limit_exceeded, errc::malformed; exceptions of
+/// users' serialisers pass through (cereal's own errors are cereal::Exception).
 class wire_input_archive : public cereal::InputArchive<wire_input_archive, cereal::AllowEmptyClassElision> {
  public:
   /// All must outlive the archive.
@@ -147,16 +148,16 @@ class wire_input_archive : public cereal::InputArchive<wire_input_archive, cerea
     charge(count, cost.memory);
     return static_cast<std::size_t>(count);
   }
-  /// As read_count, for the container that was entered last.
+  /// As read_count, for the container entered last.
   [[nodiscard]] std::size_t read_size_tag() {
     const detail::element_cost cost = elements_;
     elements_ = {};
     return read_count(cost);
   }
   [[nodiscard]] tensor read_tensor();
-  /// As read_tensor, but a tensor that was read before comes as a copy.
+  /// As read_tensor, but a tensor that was read before is returned as a copy.
   [[nodiscard]] tensor read_unshared_tensor();
-  /// Null outside messages, and in those that bring no handles.
+  /// Null outside messages, and in messages without handles.
   [[nodiscard]] const detail::handle_reader* handles() const noexcept { return handles_; }
   void check_bools(const std::byte* data, std::size_t count) const;
   /// Call at the end: bytes or tensors left over are errc::malformed.
@@ -184,7 +185,7 @@ class wire_input_archive : public cereal::InputArchive<wire_input_archive, cerea
   void leave_unique_pointer() noexcept { pointee_ = false; }
   void leave_shared_pointer(bool constructed) noexcept;
 
-  // Called by cereal's serialisers. The base class would hand out any object as any type.
+  // Called by cereal's serialisers. The base class would return any object as any type.
   std::shared_ptr<void> getSharedPointer(std::uint32_t id);                            // NOLINT: cereal's name
   void registerSharedPointer(std::uint32_t id, const std::shared_ptr<void>& pointer);  // NOLINT: cereal's name
 
@@ -208,10 +209,10 @@ class wire_input_archive : public cereal::InputArchive<wire_input_archive, cerea
   std::uint64_t budget_;
   std::uint32_t depth_ = 0;
   std::uint32_t max_depth_;
-  detail::element_cost elements_;  // of the container that was entered last
+  detail::element_cost elements_;  // of the container entered last
   bool pointee_ = false;           // the next value is the object behind a pointer
   bool constructed_ = false;
-  const std::type_info* expected_ = nullptr;  // what the shared_ptr that was entered last points to
+  const std::type_info* expected_ = nullptr;  // what the shared_ptr entered last points to
   std::span<const tensor> tensors_;
   std::size_t tensors_used_ = 0;
   const detail::handle_reader* handles_;
@@ -224,8 +225,8 @@ inline constexpr bool constructed_first =
     !cereal::traits::has_load_and_construct<pointee_t<Wrapper>, wire_input_archive>::value;
 }  // namespace detail
 
-// cereal calls these, found by argument-dependent lookup, around every value; for the value's own type, before anything
-// of it is read: this is where a container's element type is known.
+// cereal calls these, found by argument-dependent lookup, around every value; for the value's own type, before any of
+// it is read: this is where a container's element type is known.
 
 template <class T>
 inline void prologue(wire_output_archive& archive, const T&) {
@@ -256,9 +257,10 @@ inline void save(wire_output_archive& archive, const T& value) {
 }
 template <detail::wire_number T>
 inline void load(wire_input_archive& archive, T& value) {
-  static_assert(!std::is_const_v<T>,
-                "ferry: a const object cannot be decoded into. A serialize() that reads and writes is no const member "
-                "function; where reading differs from writing, there are save() const and load()");
+  static_assert(
+      !std::is_const_v<T>,
+      "ferry: a const object cannot be decoded into. A serialize() that reads and writes is not a const member "
+      "function; where reading differs from writing, there are save() const and load()");
   if constexpr (!std::is_const_v<T>) value = archive.read_number<T>();
 }
 

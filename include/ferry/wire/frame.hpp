@@ -17,13 +17,13 @@ enum class frame_kind : std::uint8_t {
   exception = 3,  ///< the method threw; the payload is an encoded exception
   failure = 4,    ///< the call failed before or after the method; `code` is an errc, the payload its text
   cancel = 5,     ///< the caller no longer wants the reply to `call_id`
-  control = 6,    ///< between agents, never seen by users; `code` says which
+  control = 6,    ///< between agents, never visible to users; `code` says which
 };
 
 enum frame_flags : std::uint8_t {
-  frame_one_way = 1,      ///< a request that wants no reply
+  frame_one_way = 1,      ///< a request without reply
   frame_no_deadline = 2,  ///< a request that never times out; `timeout_us` is zero
-  /// Of any kind: behind the tensor data comes a transfer status (wire/message.hpp).
+  /// Of any kind: a transfer status (wire/message.hpp) follows the tensor data.
   frame_outcome = 4,
   frame_known_flags = 7,
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-// Messages as the agents see them: one contiguous buffer plus tensors that travel beside it.
+// Messages as agents handle them: one contiguous buffer plus tensors sent beside it.
 
 #include <cstddef>
 #include <exception>
@@ -27,7 +27,8 @@ class read_marks;
 }  // namespace detail
 
 /// A message being built or sent. `bytes` starts with room for the frame header, then come the extension records, then
-/// the payload, then (added by finish) the tensor table. The tensors are kept alive until the transport has let go.
+/// the payload, then (added by finish) the tensor table. The tensors are kept alive until the transport has released
+/// them.
 class outgoing_message {
  public:
   outgoing_message() { bytes.extend(frame_header::encoded_size); }
@@ -35,11 +36,11 @@ class outgoing_message {
   frame_header header;
   byte_buffer bytes;
   std::vector<tensor> tensors;
-  /// The device that each tensor arrives on; empty: the CPU, for all of them.
+  /// The device on which each tensor arrives; empty: the CPU, for all of them.
   std::vector<device> targets;
-  /// Where a transport that copies tensors from device to device marks when it has read them; null: not needed.
+  /// A transport that copies tensors from device to device marks here when it has read them; null: not needed.
   std::shared_ptr<detail::read_marks> reads;
-  /// Takes what values send beside the payload (archive.hpp), while they are encoded.
+  /// Receives what values send beside the payload (archive.hpp), while they are encoded.
   detail::handle_writer* handles = nullptr;
 
   /// Appends one extension record; only before the payload is started. Unknown critical records are errors at the peer,
@@ -47,17 +48,17 @@ class outgoing_message {
   void add_extension(std::uint16_t type, bool critical, std::span<const std::byte> content);
   /// The same at any time before finish(): moves the payload up.
   void insert_extension(std::uint16_t type, bool critical, std::span<const std::byte> content);
-  /// Drops all that there is, so that extension records can be added from the first one on.
+  /// Drops everything, so that extension records can be added from the first one on.
   void begin_extensions() noexcept {
     bytes.truncate(frame_header::encoded_size);
     begin_payload();
   }
-  /// Where the payload starts; call once all extensions are there.
+  /// Where the payload starts; call once all extensions have been added.
   void begin_payload() noexcept {
     payload_start_ = bytes.size();
     table_start_ = 0;
   }
-  /// Drops what begin_payload() was followed by (an encoder threw), so that another payload can be written.
+  /// Drops everything after begin_payload() (an encoder threw), so that another payload can be written.
   void discard_payload() noexcept {
     bytes.truncate(payload_start_);
     tensors.clear();
@@ -66,8 +67,9 @@ class outgoing_message {
     marks_.reset();
   }
   /// Packs the tensors (a view becomes its visible elements; foreign memory without an owner is copied), writes the
-  /// tensor table, fills in the sizes and encodes the header. Marks on the calling thread's current streams when the tensors
-  /// that are on devices may be read (at the first time, if called again): the message may then be sent by any thread.
+  /// tensor table, fills in the sizes and encodes the header. Marks on the calling thread's current streams when the
+  /// tensors that are on devices may be read (at the first time, if called again): the message may then be sent by any
+  /// thread.
   /// Throws errc::limit_exceeded, errc::bad_device, errc::device_failure.
   void finish();
   /// Once finished: a tensor is on a device, or is to arrive on one. Only some connections carry such messages.
@@ -75,15 +77,15 @@ class outgoing_message {
   /// When its tensors may be read; null: at once.
   [[nodiscard]] const detail::device_marks* marks() const noexcept { return marks_.get(); }
   [[nodiscard]] const std::shared_ptr<const detail::device_marks>& shared_marks() const noexcept { return marks_; }
-  /// Once finished: takes the tensors out; the receiver learns that they could not be read. Only for peers that know
-  /// device tensors (feature_device_tensors).
+  /// Once finished: removes the tensors; the receiver is notified that they could not be read. Only for peers that
+  /// support device tensors (feature_device_tensors).
   void become_void();
 
-  /// What lies behind the extension records, the tensor table excluded.
+  /// The bytes after the extension records, without the tensor table.
   [[nodiscard]] std::span<std::byte> payload() noexcept {
     return {bytes.data() + payload_start_, (table_start_ != 0 ? table_start_ : bytes.size()) - payload_start_};
   }
-  /// How many bytes it will be, or is; until finish() without its tensor table.
+  /// Its final size in bytes; until finish() without its tensor table.
   [[nodiscard]] std::uint64_t size() const noexcept { return bytes.size() + (tensors.empty() ? 0 : tensor_size()); }
   /// Another message with the same content; the tensors are shared.
   [[nodiscard]] outgoing_message copy() const;
@@ -104,20 +106,20 @@ struct inbound_message {
   std::span<const std::byte> extensions;
   std::span<const std::byte> payload;
   std::vector<tensor> tensors;
-  /// What came beside the payload, for the values that refer to it.
+  /// What arrived beside the payload, for the values that refer to it.
   std::shared_ptr<const detail::handle_reader> handles = {};
-  /// In whose order its tensors have arrived: one for each device that has streams.
+  /// The streams in whose order its tensors are valid: one for each device that has streams.
   std::vector<stream> streams = {};
-  /// Why the tensors could not be received, although the rest was: an error. The message is as good as none.
+  /// Why the tensors could not be received although the rest was. The message must be treated as failed.
   std::exception_ptr failure = {};
 };
 
 /// The types of extension records.
 enum class extension_type : std::uint16_t {
-  object = 1,      ///< of a request: which object it is for, and which it makes
+  object = 1,      ///< of a request: the object it is for, and the one it makes
   references = 2,  ///< the references in the payload
   call_chain = 3,  ///< of a request: which objects the handlers that wait for it hold for themselves
-  placement = 4,   ///< of a request: on which devices its tensors arrive, and those of its result the other way round
+  placement = 4,   ///< of a request: the devices on which its tensors arrive, and the reverse for those of its result
 };
 
 /// One extension record.
@@ -129,30 +131,31 @@ struct extension_record {
 
 /// Takes the next record off `records`; false at the end. Throws errc::truncated or errc::malformed.
 bool next_extension(std::span<const std::byte>& records, extension_record& record);
-/// Goes through `records`, of which this version knows no type. Throws as next_extension does, and errc::unknown_extension
+/// Checks `records`, of which this version supports no type. Throws as next_extension does, and errc::unknown_extension
 /// if one is critical.
 void check_extensions(std::span<const std::byte> records);
 
 /// One entry of a tensor table: a tensor that is about to arrive.
 struct tensor_description {
   ferry::dtype dtype{};
-  device where;  ///< as the sender says; need not exist
+  device where;  ///< as given by the sender; need not exist
   dims shape;
   dims strides;
   std::uint64_t bytes = 0;  ///< of its data
 };
-/// Checks a tensor table against `limits` and the header's tensor_count and tensor_bytes. Allocates nothing for the tensors.
+/// Checks a tensor table against `limits` and the header's tensor_count and tensor_bytes. Allocates nothing for the
+/// tensors.
 /// Throws errc::malformed, errc::truncated, errc::limit_exceeded.
 std::vector<tensor_description> describe_tensors(const frame_header& header, std::span<const std::byte> table,
                                                  const wire_limits& limits);
 
-/// What follows the data of a message's tensors where they come from devices (frame_outcome): whether the data are what the
-/// sender's devices had. If not, they mean nothing, and the message is as good as none.
+/// Follows the tensor data of a message whose tensors come from devices (frame_outcome): whether the data are the
+/// contents of the sender's tensors. If not, the data are meaningless and the message has failed.
 struct transfer_status {
   static constexpr std::size_t encoded_size = 128;
   static constexpr std::size_t longest_text = encoded_size - 8;
-  errc code{};       ///< 0: all is well
-  std::string text;  ///< why not, cut at longest_text bytes
+  errc code{};       ///< 0: success
+  std::string text;  ///< the reason, cut at longest_text bytes
 
   void encode(std::byte* out) const noexcept;
   /// A code that is unknown is errc::device_failure. Throws errc::malformed.
@@ -160,8 +163,8 @@ struct transfer_status {
 };
 
 /// Checks a tensor table against `limits` and the header's tensor_count and tensor_bytes, and allocates the tensors it
-/// describes, in order, uninitialised: the transport receives straight into them. For transports that receive on the CPU only:
-/// throws errc::bad_device for other tensors, and what describe_tensors() throws.
+/// describes, in order, uninitialised: the transport receives directly into them. For transports that receive on the
+/// CPU only: throws errc::bad_device for other tensors, and what describe_tensors() throws.
 std::vector<tensor> decode_tensor_table(const frame_header& header, std::span<const std::byte> table,
                                         const wire_limits& limits);
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// What can travel, and sentences about what cannot.
+// Which types can be sent, and compile-time messages for those that cannot.
 
 #include <concepts>
 #include <cstddef>
@@ -43,7 +43,7 @@ enum class wire_fault {
   atomic,
 };
 
-/// The header that is missing for a standard type, told by the type's members: the standard headers that declare these
+/// The missing header for a standard type, detected by the type's members: the standard headers that declare these
 /// types are not included here.
 template <class T>
 consteval wire_fault missing_header() {
@@ -145,7 +145,7 @@ consteval wire_fault first_fault() {
   return found;
 }
 
-/// The first fault of what a standard type contains.
+/// The first fault among the types that a standard type contains.
 template <class T>
 struct contained {
   static consteval wire_fault fault() {
@@ -215,14 +215,14 @@ consteval wire_fault fault_of() {
 
 }  // namespace detail
 
-/// Whether values of type T can be arguments and results. Looks into standard containers; what a user's own serialiser
-/// does shows when it is instantiated. Evaluate it where the serialiser of T has been declared.
+/// Whether values of type T can be arguments and results. Looks into standard containers; errors in a user's own
+/// serialiser appear when it is instantiated. Evaluate it where the serialiser of T has been declared.
 template <class T>
 concept wire_serialisable = detail::fault_of<T>() == detail::wire_fault::none;
 
 namespace detail {
 
-/// Says in words why T cannot travel; compiles to nothing if it can.
+/// Fails to compile with the reason why T cannot be sent; compiles to nothing if it can.
 template <class T>
 constexpr void require_wire_serialisable() {
   constexpr wire_fault fault = fault_of<T>();
@@ -231,10 +231,9 @@ constexpr void require_wire_serialisable() {
                 "std::unique_ptr or std::shared_ptr to it (include <cereal/types/memory.hpp>), or a ferry::tensor");
   static_assert(fault != wire_fault::function,
                 "ferry: a function or std::function cannot travel. Call a method of the peer by its name instead");
-  static_assert(
-      fault != wire_fault::view,
-      "ferry: a std::string_view or std::span inside another type cannot travel: it would have no owner for what it "
-      "refers to. Use std::string or std::vector (a parameter itself may be a view)");
+  static_assert(fault != wire_fault::view,
+                "ferry: a std::string_view or std::span inside another type cannot travel: it does not own what it "
+                "refers to. Use std::string or std::vector (a parameter itself may be a view)");
   static_assert(fault != wire_fault::long_double,
                 "ferry: long double and 128-bit integers differ between machines and cannot travel. Use double");
   static_assert(

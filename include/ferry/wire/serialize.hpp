@@ -54,7 +54,7 @@ concept as_tensor = requires(const T& value) {
   { tensor_traits<T>::to_tensor(value) } -> std::same_as<tensor>;
 };
 
-/// Writes `value` as a value of type Wire is written, without making one where that can be avoided: text for a string,
+/// Writes `value` in the encoding of type Wire, without constructing one where that can be avoided: text for a string,
 /// a contiguous range for a vector, a view for a matrix.
 template <class Wire, class T>
 inline void encode_as(wire_output_archive& archive, const T& value) {
@@ -138,7 +138,7 @@ inline void decode_payload(const inbound_message& message, const wire_limits& li
 
 namespace detail {
 
-/// A list of tensors in any archive, read one by one: a wrong count ends with what is there.
+/// A list of tensors in any archive, read one by one: a wrong count fails at the end of the archive's data.
 struct archived_tensors {
   std::vector<tensor> list;
 
@@ -162,12 +162,12 @@ struct archived_tensors {
 
 }  // namespace detail
 
-/// Encoded values: bytes, and the tensors among the values (the handles: nothing is copied).
+/// Encoded values: bytes, and the tensors among the values (handles; the data is not copied).
 struct serialized {
   std::vector<std::byte> bytes;
   std::vector<tensor> tensors;
 
-  // It can be a member of what is sent, and be written to a file by any archive of cereal.
+  // It can be a member of a value that is sent, and any cereal archive can write it to a file.
   template <class Archive>
   void save(Archive& archive) const {
     if constexpr (detail::other_output_archive<Archive>) {
@@ -220,14 +220,14 @@ struct serialize_fn {
 inline constexpr detail::serialize_fn serialize{};
 
 /// deserialize<T>(from) and deserialize<A, B>(from): the value, or a std::tuple of them, that serialize wrote. The
-/// types must be those that were written. The bytes may come from anybody: what decoding allocates is charged against
-/// `limits` first. Throws as decode_values does.
+/// types must be those that were written. The bytes are untrusted: what decoding allocates is charged against `limits`
+/// first. Throws as decode_values does.
 template <class... Ts>
   requires(sizeof...(Ts) != 0)
 [[nodiscard]] auto deserialize(std::span<const std::byte> bytes, std::span<const tensor> tensors,
                                const wire_limits& limits = {}) {
   static_assert((std::is_same_v<Ts, std::remove_cvref_t<Ts>> && ...),
-                "ferry: deserialize makes values: name their types without const and reference");
+                "ferry: deserialize returns values: give their types without const and reference");
   std::tuple<Ts...> values;
   std::apply([&](Ts&... each) { decode_values(bytes, tensors, limits, each...); }, values);
   if constexpr (sizeof...(Ts) == 1) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Tensors in archives: out of band on ferry's own, whole on any other archive of cereal (checkpoints).
+// Tensors in archives: out of band in ferry's own, complete in any other cereal archive (checkpoints).
 
 #include <ferry/config.hpp>
 
@@ -49,8 +49,8 @@ inline void load(wire_input_archive& archive, T& value) {
 
 namespace detail {
 
-/// Sizes or strides as a list of numbers of any archive. A list that is longer than a tensor has axes is refused before
-/// anything is made of it.
+/// Sizes or strides as a list of numbers of any archive. A list longer than a tensor's rank limit is refused before
+/// anything is allocated for it.
 struct archived_dims {
   dims values;
 
@@ -72,19 +72,19 @@ struct archived_dims {
   [[noreturn]] static void refuse_rank(std::uint64_t count);
 };
 
-/// What an archive that is not ferry's stores of a tensor, before the elements; dtype 0 stands for an undefined one.
+/// What an archive other than ferry's stores of a tensor before the elements; dtype 0 denotes an undefined one.
 struct tensor_record {
   std::uint8_t dtype = 0;
   archived_dims shape;
   archived_dims strides;
 };
-/// Packs `value`; the tensor that is returned holds the bytes to store. Throws errc::bad_device for device tensors.
+/// Packs `value`; the returned tensor holds the bytes to store. Throws errc::bad_device for device tensors.
 tensor describe_tensor(const tensor& value, tensor_record& record);
-/// The bytes of the elements that follow. Throws errc::malformed.
+/// The number of bytes of elements that follow. Throws errc::malformed.
 std::uint64_t described_bytes(const tensor_record& record);
 /// The uninitialised tensor of that description. Throws errc::malformed.
 tensor make_described_tensor(const tensor_record& record);
-/// Throws errc::malformed for elements that are no values of their dtype (a bool that is 2).
+/// Throws errc::malformed for elements that are not values of their dtype (a bool that is 2).
 void check_elements(const tensor& value);
 /// Throws errc::malformed unless a text of that length can hold as many bytes.
 void check_base64_length(std::size_t characters, std::uint64_t bytes);
@@ -107,8 +107,8 @@ void save_block(Archive& archive, std::span<const std::byte> bytes) {
   }
 }
 
-/// Reads that many bytes into the memory that make_room() gives, which is called once they, or at least a quarter of
-/// them, are known to be there: an archive cannot say how much it has left, and what it says of itself may be wrong.
+/// Reads that many bytes into the memory returned by make_room(), which is called once they, or at least a quarter of
+/// them, are known to be present: an archive cannot report how much it has left, and its own counts may be wrong.
 template <class Archive, class MakeRoom>
 void load_block(Archive& archive, std::uint64_t bytes, MakeRoom&& make_room) {
   if constexpr (text_input_archive<Archive>) {
@@ -158,8 +158,8 @@ void save(Archive& archive, const tensor& value) {
           cereal::make_nvp("strides", record.strides));
   if (packed.defined() && packed.numel() != 0) detail::save_block(archive, packed_bytes(packed));
 }
-/// Reads it back, on the CPU. The archive may come from anybody: memory is taken for what is there, not for what the
-/// archive claims. Throws errc::malformed for what no tensor is stored as, and what the archive throws (cereal::Exception
+/// Reads it back, on the CPU. The archive is untrusted: memory is allocated for the data present, not for what the
+/// archive claims. Throws errc::malformed for an invalid tensor record, and what the archive throws (cereal::Exception
 /// where it ends early); then `value` is unchanged.
 template <detail::other_input_archive Archive>
 void load(Archive& archive, tensor& value) {
@@ -182,7 +182,7 @@ void load(Archive& archive, tensor& value) {
 
 }  // namespace ferry::inline v0
 
-// A foreign tensor type may have a serialiser of its own, for files: between workers it travels as a tensor.
+// A foreign tensor type may have its own serialiser, for files: between workers it is sent as a tensor.
 namespace cereal {
 template <ferry::foreign_tensor T>
 struct specialize<ferry::wire_output_archive, T, specialization::non_member_load_save> : std::true_type {};

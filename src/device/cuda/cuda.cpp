@@ -26,7 +26,7 @@ int ask_for_devices() noexcept {
   int count = 0;
   const cuda_status status = runtime->get_device_count(&count);
   if (status == cuda_error::success) return count;
-  // The runtime keeps the last error for the next query: it must not be found by the user's own code.
+  // The runtime keeps the last error until it is read: the user's own code must not find this one.
   static_cast<void>(runtime->get_last_error());
   if (log_enabled(log_level::info)) {
     log(log_level::info, std::string("no CUDA devices: ") + runtime->get_error_string(status));
@@ -34,7 +34,7 @@ int ask_for_devices() noexcept {
   return 0;
 }
 
-// The runtime's answer to whether something is done.
+// Converts the runtime's answer to a completion query.
 bool is_done(cuda_status status, device where, std::string_view attempt) {
   if (status == cuda_error::not_ready) {
     // Not a failure, but kept as the last error by some releases.
@@ -45,7 +45,8 @@ bool is_done(cuda_status status, device where, std::string_view attempt) {
   return true;
 }
 
-// What a destructor cannot throw. After main() the driver may be gone, and with it all there was to release.
+// Logs failures that a destructor cannot throw. After main() the driver may have been unloaded, and its resources with
+// it.
 void note_failure(const cuda_runtime& runtime, cuda_status status, device where, std::string_view attempt) noexcept {
   if (status == cuda_error::success || status == cuda_error::runtime_unloading ||
       status == cuda_error::context_is_destroyed) {
@@ -57,7 +58,7 @@ void note_failure(const cuda_runtime& runtime, cuda_status status, device where,
     log(log_level::warning, fmt::format("cannot {} on {}: {} (CUDA error {})", attempt, to_string(where),
                                         runtime.get_error_string(status), status));
   } catch (...) {
-    log(log_level::warning, "a CUDA device failed to release something");
+    log(log_level::warning, "a CUDA device failed to release a resource");
   }
 }
 
@@ -118,7 +119,7 @@ void device_traits<cuda>::destroy_stream(device where, stream_handle stream) noe
 
 bool device_traits<cuda>::stream_done(device where, stream_handle stream) {
   const detail::cuda_scope scope(where);
-  return detail::is_done(scope->stream_query(stream), where, "ask a stream whether it is done");
+  return detail::is_done(scope->stream_query(stream), where, "query a stream");
 }
 
 void device_traits<cuda>::synchronize_stream(device where, stream_handle stream) {
@@ -150,12 +151,12 @@ void device_traits<cuda>::record_event(device where, event_handle event, stream_
 
 void device_traits<cuda>::wait_event(device where, stream_handle stream, event_handle event) {
   const detail::cuda_scope scope(where);
-  detail::check_cuda(scope->stream_wait_event(stream, event), where, "let a stream wait for an event");
+  detail::check_cuda(scope->stream_wait_event(stream, event), where, "make a stream wait for an event");
 }
 
 bool device_traits<cuda>::event_done(device where, event_handle event) {
   const detail::cuda_scope scope(where);
-  return detail::is_done(scope->event_query(event), where, "ask an event whether it is done");
+  return detail::is_done(scope->event_query(event), where, "query an event");
 }
 
 void device_traits<cuda>::synchronize_event(device where, event_handle event) {
@@ -169,7 +170,7 @@ void device_traits<cuda>::copy(device to, void* target, device from, const void*
   if (to.is_cuda() && from.is_cuda() && to != from) detail::open_cuda_peers(from, to);
   const detail::cuda_scope scope(on);
   if (to.is_cuda() && from.is_cuda() && to != from) {
-    // Also between devices that do not reach each other: the driver then goes through the host.
+    // Also between devices without peer access: the driver then goes through the host.
     detail::check_cuda(scope->memcpy_peer_async(target, to.index, source, from.index, bytes, stream), on,
                        fmt::format("copy {} bytes from {} to {}", bytes, to_string(from), to_string(to)));
   } else {
@@ -202,10 +203,9 @@ void* device_traits<cuda>::allocate_staging(device where, std::size_t bytes) {
   const detail::cuda_status status = scope->host_alloc(&memory, bytes);
   if (status == detail::cuda_error::memory_allocation) {
     static_cast<void>(scope->get_last_error());
-    throw_error(errc::out_of_memory,
-                fmt::format("cannot allocate {} bytes of page-locked memory of the host for copies "
-                            "from and to {}",
-                            bytes, to_string(where)));
+    throw_error(errc::out_of_memory, fmt::format("cannot allocate {} bytes of page-locked host memory for copies "
+                                                 "from and to {}",
+                                                 bytes, to_string(where)));
   }
   detail::check_cuda(status, where, "allocate page-locked memory");
   return memory;

@@ -22,10 +22,10 @@ namespace {
 struct pools {
   std::mutex mutex;
   std::vector<CUmemPoolHandle_st*> by_device;
-  std::set<std::pair<int, int>> peers;  // that were asked for, the smaller number first
+  std::set<std::pair<int, int>> peers;  // pairs for which access was requested, the smaller number first
 };
 
-// Never destroyed: memory may be given back when the static objects of the program go.
+// Never destroyed: memory may be freed while static objects are destroyed.
 pools& all_pools() {
   static auto* const all = new pools;
   return *all;
@@ -36,19 +36,19 @@ CUmemPoolHandle_st* make_pool(device where) {
   CUmemPoolHandle_st* pool = nullptr;
   cuda_status status = scope->mem_pool_create(&pool, where.index, true);
   if (status != cuda_error::success) {
-    // Not every system lets memory be handed to other processes.
+    // Not every system supports exporting memory to other processes.
     static_cast<void>(scope->get_last_error());
     status = scope->mem_pool_create(&pool, where.index, false);
   }
-  check_cuda(status, where, "create a pool of memory");
-  // Without this the pool would give everything back whenever a stream is waited for.
+  check_cuda(status, where, "create a memory pool");
+  // Without this the pool would release everything whenever the host waits for a stream.
   status = scope->mem_pool_set_release_threshold(pool, std::numeric_limits<std::uint64_t>::max());
   if (status != cuda_error::success) static_cast<void>(scope->mem_pool_destroy(pool));
-  check_cuda(status, where, "set up the pool of memory");
+  check_cuda(status, where, "configure the memory pool");
   return pool;
 }
 
-// The device's pool if it has one: to ask for it does not make it.
+// The device's pool if it has one; does not create it.
 CUmemPoolHandle_st* find_pool(device where) {
   pools& all = all_pools();
   const std::lock_guard lock(all.mutex);
@@ -91,9 +91,9 @@ void* cuda_allocate(device where, std::size_t bytes, CUstream_st* stream) {
   void* memory = nullptr;
   cuda_status status = scope->malloc_from_pool_async(&memory, bytes, pool, stream);
   if (status == cuda_error::memory_allocation) {
-    // What other pools and processes need may lie unused in this one, in pieces too small.
+    // Memory that other pools and processes need may be unused in this one, in pieces too small.
     static_cast<void>(scope->get_last_error());
-    check_cuda(scope->mem_pool_trim_to(pool, 0), where, "give unused memory back");
+    check_cuda(scope->mem_pool_trim_to(pool, 0), where, "release unused memory");
     status = scope->malloc_from_pool_async(&memory, bytes, pool, stream);
   }
   if (status == cuda_error::memory_allocation) {
@@ -110,7 +110,7 @@ std::uint64_t cuda_reserved_bytes(device where) {
   const cuda_scope scope(where);
   std::uint64_t reserved = 0;
   std::uint64_t used = 0;
-  check_cuda(scope->mem_pool_usage(pool, &reserved, &used), where, "ask for the use of memory");
+  check_cuda(scope->mem_pool_usage(pool, &reserved, &used), where, "query the memory usage");
   return reserved;
 }
 
@@ -118,7 +118,7 @@ void cuda_trim(device where) {
   CUmemPoolHandle_st* pool = find_pool(where);
   if (!pool) return;
   const cuda_scope scope(where);
-  check_cuda(scope->mem_pool_trim_to(pool, 0), where, "give unused memory back");
+  check_cuda(scope->mem_pool_trim_to(pool, 0), where, "release unused memory");
 }
 
 void open_cuda_peers(device first, device second) {
@@ -135,8 +135,8 @@ void open_cuda_peers(device first, device second) {
     const cuda_status status = scope->mem_pool_set_access(pool, from.index);
     if (status == cuda_error::success) continue;
     static_cast<void>(scope->get_last_error());  // copies then go through the host
-    log(log_level::info, fmt::format("{} does not reach the memory of {} although it should: {}", to_string(from),
-                                     to_string(to), scope->get_error_string(status)));
+    log(log_level::info, fmt::format("{} cannot access the memory of {} although peer access is supported: {}",
+                                     to_string(from), to_string(to), scope->get_error_string(status)));
   }
 }
 

@@ -1,8 +1,9 @@
 #pragma once
 
-// The functions of the CUDA runtime that ferry calls, as a table: filled from the toolkit's runtime where ferry was built
-// with one (cudart.cpp), absent elsewhere, and replaced in tests by a double that needs neither. So all the rest of the
-// CUDA sources is compiled and tested everywhere. docs/decisions/cuda_runtime.md has the reasons.
+// The functions of the CUDA runtime that ferry calls, as a table: filled from the toolkit's runtime where ferry was
+// built with one (cudart.cpp), absent elsewhere, and replaced in tests by the fake CUDA runtime, which needs neither
+// toolkit nor GPU. So the rest of the CUDA sources is compiled and tested everywhere. docs/decisions/cuda_runtime.md
+// has the reasons.
 //
 // Names are those of the C API without "cuda"; structures of its parameters are plain arguments here.
 
@@ -63,14 +64,14 @@ struct cuda_runtime {
   cuda_status (*event_query)(CUevent_st* event);
   cuda_status (*event_synchronize)(CUevent_st* event);
 
-  /// A pool of memory of the device. `exportable`: its memory can be handed to other processes as a file descriptor.
+  /// A memory pool of the device. `exportable`: its memory can be exported to other processes as a file descriptor.
   cuda_status (*mem_pool_create)(CUmemPoolHandle_st** pool, int device, bool exportable);
   cuda_status (*mem_pool_destroy)(CUmemPoolHandle_st* pool);
   cuda_status (*mem_pool_set_release_threshold)(CUmemPoolHandle_st* pool, std::uint64_t bytes);
-  /// Bytes that the pool has from the device, and those of them that are in use.
+  /// Bytes that the pool holds of the device's memory, and those of them in use.
   cuda_status (*mem_pool_usage)(CUmemPoolHandle_st* pool, std::uint64_t* reserved, std::uint64_t* used);
   cuda_status (*mem_pool_trim_to)(CUmemPoolHandle_st* pool, std::size_t bytes_to_keep);
-  /// Lets the device read and write the pool's memory.
+  /// Gives the device read and write access to the pool's memory.
   cuda_status (*mem_pool_set_access)(CUmemPoolHandle_st* pool, int device);
   cuda_status (*malloc_from_pool_async)(void** memory, std::size_t bytes, CUmemPoolHandle_st* pool,
                                         CUstream_st* stream);
@@ -78,7 +79,7 @@ struct cuda_runtime {
   /// Of the current device.
   cuda_status (*mem_get_info)(std::size_t* free, std::size_t* total);
 
-  /// Page-locked memory of the host that all devices reach.
+  /// Page-locked host memory that all devices can access.
   cuda_status (*host_alloc)(void** memory, std::size_t bytes);
   cuda_status (*free_host)(void* memory);
 
@@ -93,7 +94,7 @@ struct cuda_runtime {
 /// The toolkit's runtime; null in a build without the toolkit.
 const cuda_runtime* linked_cuda_runtime() noexcept;
 
-/// Replaces the runtime, for tests: before anything else of ferry is used, and for good. Null: there is none.
+/// Replaces the runtime, for tests: call it before any other use of ferry. Cannot be undone. Null: there is no runtime.
 void use_cuda_runtime(const cuda_runtime* runtime) noexcept;
 
 /// The runtime in use; null if there is none.

@@ -11,7 +11,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-// Devices that were seen to have a context; contexts stay.
+// Devices known to have a context; contexts are never destroyed.
 constinit std::array<std::atomic<bool>, 64> seen_context{};
 
 bool has_context(const cuda_runtime& runtime, int index) noexcept {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Calls of the CUDA runtime: on the right device, and with their failures turned into errors.
+// Calls of the CUDA runtime on the right device, with failures turned into errors.
 
 #include <new>
 #include <string_view>
@@ -14,17 +14,17 @@ namespace ferry::inline v0::detail {
 /// The runtime. Throws errc::bad_device if there is none.
 const cuda_runtime& need_cuda_runtime();
 
-/// Throws errc::device_failure unless `status` is success; `attempt` completes "cannot ...". The runtime's last error is
-/// cleared: it must not be found by the user's own code.
+/// Throws errc::device_failure unless `status` is success; `attempt` completes "cannot ...". Clears the runtime's last
+/// error, so that the user's own code does not find it.
 void check_cuda(cuda_status status, device where, std::string_view attempt);
 
-/// The device is the thread's current one while this lives. Every call of the runtime that is about a device is made inside
-/// of one: the current device is the state of a thread, and a stray call creates a context on device 0.
+/// Makes the device the thread's current one during its lifetime. Every runtime call that concerns a device is made
+/// inside one: the current device is thread state, and a stray call creates a context on device 0.
 class cuda_scope {
  public:
   /// Throws errc::bad_device, errc::device_failure.
   explicit cuda_scope(device where);
-  /// For those that must not throw: runtime() is null if the device cannot be made current.
+  /// For callers that must not throw: runtime() is null if the device cannot be made current.
   cuda_scope(device where, std::nothrow_t) noexcept;
   cuda_scope(const cuda_scope&) = delete;
   cuda_scope& operator=(const cuda_scope&) = delete;
@@ -37,10 +37,10 @@ class cuda_scope {
   cuda_status enter(int index) noexcept;
 
   const cuda_runtime* runtime_;
-  int former_ = -1;  // to go back to
+  int former_ = -1;  // the device to restore
 };
 
-/// Makes a device of a thread current again that was before; not if it has no context, since that would create one.
+/// Makes a thread's former device current again; not if it has no context, since that would create one.
 void restore_cuda_device(const cuda_runtime& runtime, int former) noexcept;
 
 }  // namespace ferry::inline v0::detail

@@ -1,4 +1,4 @@
-// The table of the CUDA runtime, filled from the toolkit's functions: the only source that includes a header of CUDA.
+// The table of the CUDA runtime, filled from the toolkit's functions: the only source that includes a CUDA header.
 
 #include <ferry/config.hpp>
 
@@ -32,7 +32,7 @@ static_assert(static_cast<int>(cuda_memory::managed) == cudaMemoryTypeManaged);
 
 using primary_context_state = int (*)(int device, unsigned* flags, int* active);
 
-// A function of the driver, which no library is linked against: a machine may have none.
+// A driver function, loaded at run time: a machine may have no driver.
 primary_context_state driver_primary_context_state() noexcept {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
@@ -57,7 +57,7 @@ cuda_status device_has_context(int* has, int device) {
   static const primary_context_state state = driver_primary_context_state();
   if (!state) return cudaErrorNotSupported;
   unsigned flags = 0;
-  return state(device, &flags, has);  // the numbers of a device are the same to driver and runtime
+  return state(device, &flags, has);  // driver and runtime number devices the same way
 }
 
 cuda_status mem_pool_create(cudaMemPool_t* pool, int device, bool exportable) {
@@ -90,7 +90,7 @@ cuda_status pointer_get_attributes(const void* memory, cuda_memory* type, int* d
   return status;
 }
 
-// Wrapped one by one: a cudaError_t is not an int, and pointers to functions do not convert.
+// Wrapped one by one: a cudaError_t is not an int, and function pointers do not convert.
 constexpr cuda_runtime linked{
     .get_device_count = [](int* count) -> cuda_status { return cudaGetDeviceCount(count); },
     .get_device = [](int* device) -> cuda_status { return cudaGetDevice(device); },

@@ -33,8 +33,8 @@ namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
-// Sizes: multiples of 64 up to 512, then four steps per doubling, so a block is at most a quarter larger than asked
-// for.
+// Sizes: multiples of 64 up to 512, then four steps per doubling, so a block is at most a quarter larger than
+// requested.
 constexpr std::size_t class_of(std::size_t bytes) {
   if (bytes <= 512) return (bytes - 1) / 64;
   const auto log = static_cast<std::size_t>(std::bit_width(bytes - 1)) - 1;
@@ -48,7 +48,7 @@ static_assert(size_of_class(class_of(1)) == 64 && size_of_class(class_of(512)) =
 static_assert(size_of_class(class_of(513)) == 640 && size_of_class(class_of(640)) == 640);
 static_assert(size_of_class(class_of(1024)) == 1024 && size_of_class(class_of(1025)) == 1280);
 
-constexpr std::size_t largest_thread_block = std::size_t{32} << 10;  // kept by threads
+constexpr std::size_t largest_thread_block = std::size_t{32} << 10;  // cached by threads
 constexpr std::size_t largest_heap_block = std::size_t{1} << 20;     // from malloc; larger ones are mapped
 constexpr std::size_t largest_block = std::size_t{1} << 47;          // more than a process can address
 constexpr std::size_t huge_page = std::size_t{2} << 20;
@@ -56,18 +56,18 @@ constexpr std::size_t thread_classes = class_of(largest_thread_block) + 1;
 constexpr std::size_t heap_classes = class_of(largest_heap_block) + 1;
 constexpr std::size_t all_classes = class_of(largest_block) + 1;
 
-// Lies at the start of a free block.
+// Stored at the start of a free block.
 struct free_block {
   free_block* next;  // in the list of its class
   // Mapped blocks only:
   free_block* previous;
-  free_block* newer;  // in the order of their return
+  free_block* newer;  // in the order in which they were freed
   free_block* older;
   std::size_t index;
 };
 static_assert(sizeof(free_block) <= 64);
 
-// The address sanitizer sees a cached block as freed, and a block in use as exactly as long as was asked for.
+// To the address sanitizer a cached block is freed, and a block in use has exactly the requested size.
 #ifdef FERRY_ADDRESS_SANITIZER
 void hide([[maybe_unused]] void* block, std::size_t size) {
   __asan_poison_memory_region(static_cast<std::byte*>(block) + sizeof(free_block), size - sizeof(free_block));
@@ -100,7 +100,7 @@ void* system_allocate(std::size_t index) noexcept {
       if (lead != 0) ::munmap(start, lead);
       ::munmap(start + lead + size, slack - lead);
       memory = start + lead;
-      ::madvise(memory, size, MADV_HUGEPAGE);  // a wish: small pages do as well
+      ::madvise(memory, size, MADV_HUGEPAGE);  // a hint: small pages work as well
     }
   }
   reserved_bytes.fetch_add(size, std::memory_order_relaxed);
@@ -119,7 +119,7 @@ void system_free(void* block, std::size_t index) noexcept {
   }
 }
 
-// The number in a one-line file such as a control group's limit; 0 if there is none.
+// The number in a one-line file such as a control group's limit; 0 if not available.
 std::uint64_t number_in_file(const char* path) noexcept {
   const int file = ::open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) return 0;
@@ -165,7 +165,7 @@ class central_pool {
     return {chain, count};
   }
 
-  // Keeps a chain of blocks of one class, or gives them (or older ones) back to the system when the bound is reached.
+  // Keeps a chain of blocks of one class, or releases them (or older ones) to the system when the limit is reached.
   void put(free_block* chain, std::size_t index) noexcept {
     free_block* evicted = nullptr;  // linked by `next`
     {
@@ -296,7 +296,7 @@ class central_pool {
 constinit central_pool central;
 
 // Small blocks of one thread: no lock on the usual path. Blocks may come from other threads; surplus goes to the pool
-// and comes from there in batches, so that a thread that only allocates is fed by one that only frees.
+// and comes from there in batches, so that a thread that only allocates reuses blocks of one that only frees.
 class thread_cache {
  public:
   void* take(std::size_t index) noexcept {

@@ -29,8 +29,8 @@ struct device_memory::users {
 namespace detail {
 namespace {
 
-// On which a block is given back that several streams used: a stream of its own waits for all of them, so that none of
-// them has to wait for another. Under the state's lock.
+// The stream on which a block used by several streams is freed: a separate stream waits for all of them, so that none
+// of them has to wait for another. Under the state's lock.
 stream reclaim_stream(detail::device_state& state) {
   const std::lock_guard lock(state.mutex);
   if (!state.reclaim_stream) state.reclaim_stream = state.operations->create_stream(state.where);
@@ -86,9 +86,9 @@ device_memory::~device_memory() {
     }
     state.operations->deallocate(device(), data_, size_, last);
   } catch (const std::exception& problem) {
-    // Rather lost than used again while a stream may still write to it. A device that failed stays so, and a driver that
-    // is gone (after main) took the memory along.
-    log(log_level::info, fmt::format("{} bytes of {} are lost: {}", size_, to_string(device()), problem.what()));
+    // Leaked rather than reused while a stream may still write to it. A failed device stays failed, and an unloaded
+    // driver (after main) has released the memory.
+    log(log_level::info, fmt::format("{} bytes of {} are leaked: {}", size_, to_string(device()), problem.what()));
   }
 }
 

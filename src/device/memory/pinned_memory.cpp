@@ -26,8 +26,7 @@ struct waiting_block {
   event last_use;
 };
 
-// What is page-locked for one CUDA device is so for all. Never destroyed, as the
-// devices' own state.
+// Memory page-locked for one CUDA device is so for all. Never destroyed, like the devices' own state.
 struct pinned_pool {
   std::mutex mutex;
   std::array<std::vector<void*>, classes> free;
@@ -37,7 +36,7 @@ struct pinned_pool {
   std::atomic<std::uint64_t> reserved_bytes{0};
 };
 
-// One for each kind of devices.
+// One for each kind of device.
 pinned_pool& pinned_pool_of(device where) {
   static auto* const pools = new std::array<pinned_pool, 256>;
   return (*pools)[static_cast<std::size_t>(where.kind)];
@@ -46,7 +45,7 @@ pinned_pool& pinned_pool_of(device where) {
 std::size_t pinned_class_of(std::size_t bytes) {
   const auto wanted = static_cast<std::size_t>(std::bit_width(bytes == 0 ? 0 : bytes - 1));
   if (wanted >= smallest_class + classes) {
-    throw_error(errc::out_of_memory, fmt::format("no {} bytes of host memory for a copy", bytes));
+    throw_error(errc::out_of_memory, fmt::format("cannot allocate {} bytes of host memory for a copy", bytes));
   }
   return wanted < smallest_class ? 0 : wanted - smallest_class;
 }
@@ -63,9 +62,9 @@ pinned_block::pinned_block(device where, std::size_t bytes) : where_(where), siz
       try {
         if (!waiting[i].last_use.done()) continue;
         free.push_back(waiting[i].memory);
-      } catch (const error& problem) {  // the device has failed, and may yet write to the block
+      } catch (const error& problem) {  // the device has failed, and may still write to the block
         pool.lost.fetch_add(1);
-        log(log_level::info, fmt::format("a block of host memory for copies is lost: {}", problem.what()));
+        log(log_level::info, fmt::format("a block of host memory for copies is leaked: {}", problem.what()));
       }
       std::swap(waiting[i], waiting.back());
       waiting.pop_back();
@@ -86,9 +85,9 @@ pinned_block::pinned_block(device where, std::size_t bytes) : where_(where), siz
 pinned_block::~pinned_block() {
   pinned_pool& pool = pinned_pool_of(where_);
   pool.in_use.fetch_sub(1);
-  if (in_doubt_) {
+  if (copy_pending_) {
     pool.lost.fetch_add(1);
-    log(log_level::info, "a block of host memory for copies is lost: its device has failed");
+    log(log_level::info, "a block of host memory for copies is leaked: its device has failed");
     return;
   }
   try {
@@ -96,13 +95,13 @@ pinned_block::~pinned_block() {
     pool.waiting.at(size_class_).push_back({memory_, std::move(last_use_)});
   } catch (const std::bad_alloc&) {
     pool.lost.fetch_add(1);
-    log(log_level::info, "a block of host memory for copies is lost: there is no memory to note it down");
+    log(log_level::info, "a block of host memory for copies is leaked: no memory to record it");
   }
 }
 
 void pinned_block::release_after(const stream& on) {
   last_use_.record(on);
-  in_doubt_ = false;
+  copy_pending_ = false;
 }
 
 }  // namespace ferry::inline v0::detail

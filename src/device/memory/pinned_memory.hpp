@@ -1,6 +1,6 @@
 #pragma once
 
-// Memory of the host that devices read and write on their own: of tensors that stay there, and of pieces on their way.
+// Host memory that devices read and write directly: for tensors that stay there, and for pieces in transit.
 
 #include <cstddef>
 
@@ -9,13 +9,13 @@
 
 namespace ferry::inline v0::detail {
 
-/// A block of host memory that a device reads or writes without the host having a part in it: of CUDA, page-locked. Blocks
-/// come from a pool of the process, in sizes that are powers of two, and return there; the pool only grows, to what was
-/// in use at one time, since to give page-locked memory back waits for every device. Owns the block. The destructor may
-/// run on any thread.
+/// A block of host memory that a device reads or writes without the host's involvement: for CUDA, page-locked. Blocks
+/// come from a pool of the process, in sizes that are powers of two, and return there; the pool only grows, to the peak
+/// usage, since releasing page-locked memory waits for every device. Owns the block. The destructor may run on any
+/// thread.
 class pinned_block {
  public:
-  static constexpr std::size_t smallest_size = 4096;  ///< page-locked memory comes in pages
+  static constexpr std::size_t smallest_size = 4096;  ///< page-locked memory is allocated in pages
 
   /// Throws errc::out_of_memory, errc::bad_device, errc::device_failure.
   pinned_block(device where, std::size_t bytes);
@@ -24,10 +24,10 @@ class pinned_block {
   ~pinned_block();
 
   [[nodiscard]] void* data() const noexcept { return memory_; }
-  /// A copy to the block is about to be queued: until release_after() says that it has been, the block is
-  /// lost rather than used again.
-  void begin_use() noexcept { in_doubt_ = true; }
-  /// The block is used again only once `on` has done what it was given until now. Throws errc::device_failure.
+  /// A copy to the block is about to be queued: until release_after() confirms that it has been, the block is leaked
+  /// rather than reused.
+  void begin_use() noexcept { copy_pending_ = true; }
+  /// The block is reused only after the work queued on `on` so far has completed. Throws errc::device_failure.
   void release_after(const stream& on);
 
  private:
@@ -35,7 +35,7 @@ class pinned_block {
   std::size_t size_class_;
   void* memory_ = nullptr;
   event last_use_;
-  bool in_doubt_ = false;
+  bool copy_pending_ = false;
 };
 
 }  // namespace ferry::inline v0::detail

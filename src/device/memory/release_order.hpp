@@ -1,13 +1,13 @@
 #pragma once
 
-// In which order memory of devices is given back by threads that work with streams of their own.
+// The order in which device memory is freed by threads that work with streams of their own.
 
 #include <utility>
 
 namespace ferry::inline v0::detail {
 
-/// While one lives, memory that the calling thread gives back is used again only after what its current stream of the device
-/// has been given by then, too: also if the memory has no record of that stream.
+/// While one exists, memory freed by the calling thread is reused only after the work queued by then on its current
+/// stream of the device, even if that stream was never recorded as a user of the memory.
 class release_in_current_order {
  public:
   release_in_current_order() noexcept : former_(std::exchange(active, true)) {}

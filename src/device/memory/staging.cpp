@@ -13,11 +13,11 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-// Blocks have few sizes, so that they can be used again.
+// Blocks have few sizes, so that they can be reused.
 constexpr std::size_t smallest_block = std::size_t{64} << 10;
 constexpr std::size_t largest_piece = std::size_t{4} << 20;
 
-// A block that goes back to the device's list at the end, and is handed out again when `used` has come.
+// A block that returns to the device's list at the end, and is reused when `used` has completed.
 class staging_memory {
  public:
   staging_memory(device_state& state, std::size_t bytes) : state_(&state) {
@@ -31,7 +31,8 @@ class staging_memory {
         state.staging.pop_back();
         break;
       }
-      state.staging.reserve(state.staging.size() + state.staging_in_use + 1);  // so that giving back does not throw
+      state.staging.reserve(state.staging.size() + state.staging_in_use +
+                            1);  // so that returning blocks does not throw
       ++state.staging_in_use;
     }
     try {
@@ -47,12 +48,12 @@ class staging_memory {
   ~staging_memory() {
     const std::lock_guard lock(state_->staging_mutex);
     --state_->staging_in_use;
-    // The device may use the block for an unknown time: it is lost with the device.
+    // A block that the device may use for an unknown time is leaked with the device.
     if (!lost_) state_->staging.push_back(std::move(block_));
   }
 
   [[nodiscard]] void* data() const noexcept { return block_.memory; }
-  // A copy on `on` uses the block: begun before, and over when the stream has got here.
+  // A copy on `on` uses the block: already queued, and complete when the stream reaches this point.
   void used_by(const stream& on) {
     lost_ = true;
     block_.free_after.record(on);
@@ -85,9 +86,9 @@ void upload(const stream& on, void* target, const void* source, std::size_t byte
 
 void download(const stream& on, void* target, const void* source, std::size_t bytes) {
   device_state& state = state_of(on.device());
-  // While the host copies one piece out, the device brings the next.
+  // While the host copies one piece out, the device transfers the next.
   std::array<std::optional<staging_memory>, 2> blocks;
-  std::size_t coming = 0;  // the size of the piece before
+  std::size_t coming = 0;  // the size of the piece in transfer
   for (std::size_t done = 0, piece = 0; done != bytes || coming != 0; ++piece) {
     const std::size_t now = std::min(bytes - done, largest_piece);
     if (now != 0) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Bytes between the host's ordinary memory and devices, through memory from which the device copies on its own
-// (page-locked, for CUDA): copied straight from ordinary memory, they may make the host wait for the device.
+// Copies between the host's ordinary memory and devices, through memory that the device copies from directly
+// (page-locked, for CUDA): copying straight from ordinary memory may make the host wait for the device.
 
 #include <cstddef>
 
@@ -10,15 +10,17 @@
 
 namespace ferry::inline v0::detail {
 
-/// Copies `bytes` of the host to memory of on.device(), in the order of `on`. The source has been read when this returns; the
-/// host does not wait for the device. Throws errc::out_of_memory, errc::device_failure.
+/// Copies `bytes` of the host to memory of on.device(), in the order of `on`. The source has been read when this
+/// returns; the host does not wait for the device. Throws errc::out_of_memory, errc::device_failure.
 void upload(const stream& on, void* target, const void* source, std::size_t bytes);
 
-/// Copies memory of on.device() to the host, after what `on` was given. Waits for it: the bytes are there when this returns.
+/// Copies memory of on.device() to the host, after the work queued on `on`. Waits: the bytes are valid when this
+/// returns.
+/// Throws errc::out_of_memory, errc::device_failure.
 /// Throws errc::out_of_memory, errc::device_failure.
 void download(const stream& on, void* target, const void* source, std::size_t bytes);
 
-/// Gives the memory that no copy needs any more back to the system.
+/// Releases memory that no copy uses to the system.
 void trim_staging(device where);
 
 }  // namespace ferry::inline v0::detail

@@ -8,7 +8,7 @@ namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
-// Bytes that the host has: nothing is to be waited for.
+// Bytes in host memory; they are ready at once.
 class plain_source final : public tensor_source {
  public:
   explicit plain_source(const tensor& packed) : tensor_(packed), rest_(packed_bytes(packed)) {}

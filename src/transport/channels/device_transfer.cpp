@@ -21,12 +21,12 @@ void add(std::vector<stream>& streams, const stream& one) {
   if (std::find(streams.begin(), streams.end(), one) == streams.end()) streams.push_back(one);
 }
 
-// The streams of one message: one for each device that copies are made on.
+// The streams of one message: one for each device that executes copies.
 class arrival_streams {
  public:
   explicit arrival_streams(const outgoing_message& message) : marks_(message.marks()) {}
 
-  // A stream of `where` on which tensors of `source` may be read.
+  // A stream of `where` that may read tensors of `source`.
   const stream& on(device where, device source) {
     auto found = std::find_if(streams_.begin(), streams_.end(), [&](const entry& each) { return each.to == where; });
     if (found == streams_.end()) found = streams_.insert(found, {where, pool_stream(where), {}, {}});
@@ -37,13 +37,13 @@ class arrival_streams {
     return found->queue;
   }
 
-  // That a copy of a tensor on `source` has been queued on on(where, source).
+  // Records that a copy of a tensor on `source` has been queued on on(where, source).
   void reads(device where, device source) {
     const auto found =
         std::find_if(streams_.begin(), streams_.end(), [&](const entry& each) { return each.to == where; });
     if (std::find(found->read.begin(), found->read.end(), source) == found->read.end()) found->read.push_back(source);
   }
-  // Marks when that is done.
+  // Records the completion of these reads in `marks`.
   void mark_reads(read_marks& marks) const {
     for (const entry& each : streams_) {
       if (!each.read.empty()) marks.add(each.read, each.queue);
@@ -61,7 +61,7 @@ class arrival_streams {
   std::vector<entry> streams_;
 };
 
-// ferry does not own foreign memory: its owner must not release it before the queued copies have been made.
+// Only its owner controls foreign memory: the tensors must not be released before the queued copies have been made.
 class borrowed_tensors {
  public:
   explicit borrowed_tensors(const std::shared_ptr<reactor>& loop) : loop_(loop) {}
@@ -69,7 +69,7 @@ class borrowed_tensors {
   borrowed_tensors& operator=(const borrowed_tensors&) = delete;
   ~borrowed_tensors() {
     if (!kept_) return;
-    // Each one by itself: where one device has failed, no thread waits for another one.
+    // Watched separately, so that a failed device does not make a thread wait for another one.
     for (const stream& each : kept_->readers) {
       try {
         pending_copy::watch(loop_, {each}, [kept = kept_, reader = &each](const std::exception_ptr& failure) {
@@ -81,7 +81,7 @@ class borrowed_tensors {
     }
   }
 
-  /// `by` is about to be told to read it.
+  /// Call this before queueing the read of `read` on `by`.
   void add(const tensor& read, const stream& by) {
     if (!kept_) kept_ = std::make_shared<kept>();
     kept_->tensors.push_back(read);
@@ -93,11 +93,11 @@ class borrowed_tensors {
     std::vector<tensor> tensors;
     std::vector<stream> readers;
   };
-  // Not reported: a device that has failed reads no more.
+  // Used where no completion can be reported. A device that has failed no longer reads.
   static void wait_for(const stream& reader) noexcept {
     try {
       reader.synchronize();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for that error is no more
+    } catch (...) {  // NOLINT(bugprone-empty-catch): no memory to create the error; nothing to handle
     }
   }
   const std::shared_ptr<reactor>& loop_;

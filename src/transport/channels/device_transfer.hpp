@@ -1,6 +1,6 @@
 #pragma once
 
-// Moves the tensors of a message to the devices they arrive on, within a process and in the order of streams.
+// Moves the tensors of a message to their destination devices, within a process and in stream order.
 
 #include <memory>
 #include <vector>
@@ -12,16 +12,17 @@
 
 namespace ferry::inline v0::detail {
 
-/// What has been queued for one message.
+/// The operations queued for one message.
 struct device_transfer {
-  std::vector<tensor> tensors;       ///< uninitialised until the streams get there
-  std::vector<stream> streams;       ///< in whose order those on devices are there
-  std::vector<stream> pending_copy;  ///< when these are done, those on the CPU are there, and not before
+  std::vector<tensor> tensors;       ///< uninitialised until the streams reach the copies
+  std::vector<stream> streams;       ///< the streams in whose order the device tensors become valid
+  std::vector<stream> pending_copy;  ///< CPU tensors are valid only when these have completed
 };
 
-/// Queues the copies of all tensors of a finished message. The host waits for nothing: tensors that go from the CPU to a device
-/// are copied to memory of the process's own first, and foreign memory of a device is kept until it has been read, which
-/// threads of `loop` hear of. Throws errc::out_of_memory, bad_device, device_failure; then nothing is left behind.
+/// Queues the copies of all tensors of a finished message. The host never waits: tensors that go from the CPU to a
+/// device are first copied to memory owned by the process, and foreign device memory is kept until it has been read;
+/// threads of `loop` handle its completion. Throws errc::out_of_memory, bad_device, device_failure; on failure nothing
+/// stays queued.
 device_transfer transfer_tensors(const outgoing_message& message, const std::shared_ptr<reactor>& loop);
 
 }  // namespace ferry::inline v0::detail

@@ -18,15 +18,16 @@ namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
-// A piece of a tensor on its way to the host. Kept until the device has written it, also when the message was given up.
+// A piece of a tensor on its way to the host. Kept until the device has written it, even if all other users have
+// dropped it.
 struct outgoing_piece {
   outgoing_piece(const tensor& whole, std::size_t size) : of(whole), block(whole.device(), size), bytes(size) {}
 
-  const tensor of;  // foreign memory: its owner must not release it before it has been read
+  const tensor of;  // foreign memory is controlled by its owner: it must be kept until it has been read
   pinned_block block;
   const std::size_t bytes;
-  std::exception_ptr failure;  // set before `there`
-  std::atomic<bool> there{false};
+  std::exception_ptr failure;  // set before `arrived`
+  std::atomic<bool> arrived{false};
 };
 
 class staged_source final : public tensor_source {
@@ -50,7 +51,7 @@ class staged_source final : public tensor_source {
       queued_ += size;
       pending_copy::watch(context_.loop, {on_}, [piece, news = context_.news](std::exception_ptr failure) {
         piece->failure = std::move(failure);
-        piece->there.store(true, std::memory_order_release);
+        piece->arrived.store(true, std::memory_order_release);
         news();
       });
     }
@@ -59,7 +60,7 @@ class staged_source final : public tensor_source {
   std::span<const std::byte> ready() override {
     if (pieces_.empty()) return {};
     const outgoing_piece& first = *pieces_.front();
-    if (!first.there.load(std::memory_order_acquire)) return {};
+    if (!first.arrived.load(std::memory_order_acquire)) return {};
     if (first.failure) std::rethrow_exception(first.failure);
     return {static_cast<const std::byte*>(first.block.data()) + consumed_of_first_, first.bytes - consumed_of_first_};
   }
@@ -124,7 +125,7 @@ class staged_sink final : public tensor_sink {
   const std::span<std::byte> bytes_;
   const stream on_;
   const channel_context context_;
-  // A device that cannot be watched gives no news: the message has failed then.
+  // A device that cannot be watched never reports completion, so the message fails.
   class watch_result {
    public:
     void fail(const std::exception_ptr& why) noexcept {
@@ -142,7 +143,7 @@ class staged_sink final : public tensor_sink {
   };
   const std::shared_ptr<watch_result> watch_ = std::make_shared<watch_result>();
   std::unique_ptr<pinned_block> block_;  // being filled
-  std::size_t size_ = 0;                 // of the piece in it
+  std::size_t size_ = 0;                 // of the piece in block_
   std::size_t filled_ = 0;
   std::size_t queued_ = 0;
 };
@@ -158,7 +159,8 @@ std::unique_ptr<pinned_block> staging_ring::take(device where, std::size_t bytes
 bool staging_ring::give_back(const stream& on, std::size_t bytes) {
   under_way_.push_back({on.record(), std::max(bytes, pinned_block::smallest_size)});
   bytes_ += under_way_.back().bytes;
-  // Blocks below that are looked at when the next one is wanted. So when one is refused, at least one is being watched.
+  // Below half the window, completed blocks are reclaimed when the next one is requested. So when a request is refused,
+  // at least one block is being watched.
   return bytes_ > staging_window / 2;
 }
 
@@ -166,8 +168,7 @@ void staging_ring::reap() noexcept {
   std::erase_if(under_way_, [&](const entry& each) {
     try {
       if (!each.read.done()) return false;
-    } catch (
-        const error&) {  // that device has failed, as the message finds out: no copy waits for this memory any more
+    } catch (const error&) {  // the device has failed; the message reports that, and this memory has no reader
     }
     bytes_ -= each.bytes;
     return true;

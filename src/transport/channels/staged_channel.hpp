@@ -1,6 +1,6 @@
 #pragma once
 
-// The parts of the channel cuda_staged that others need.
+// The parts of the channel cuda_staged that are used elsewhere.
 
 #include <cstddef>
 #include <deque>
@@ -12,14 +12,16 @@
 
 namespace ferry::inline v0::detail {
 
-/// Counts the page-locked memory through which tensors arrive on devices over one connection: from when a block is taken until
-/// a device has read what was received into it. Not thread-safe.
+/// Counts the page-locked memory through which tensors arrive on devices over one connection: from when a block is
+/// taken until a device has read what was received into it. Not thread-safe.
 class staging_ring {
  public:
-  /// A block of `bytes`; null if too much is under way to devices. Throws errc::out_of_memory, errc::device_failure.
+  /// A block of `bytes`; null if the transfers to devices have reached their limit. Throws errc::out_of_memory,
+  /// errc::device_failure.
   std::unique_ptr<pinned_block> take(device where, std::size_t bytes);
-  /// The device reads one of so many bytes in the order of `on`, which has been told. True if so much is under way that
-  /// a wait may be needed: the caller ensures a notification once it is done. Throws errc::device_failure.
+  /// A read of one block of `bytes` bytes has been queued on `on`. True if so much is in flight that the next take()
+  /// may be refused: the caller then ensures that its channel_context::news is called when the read is done. Throws
+  /// errc::device_failure.
   bool give_back(const stream& on, std::size_t bytes);
 
  private:
@@ -29,7 +31,7 @@ class staging_ring {
   };
   void reap() noexcept;
   std::deque<entry> under_way_;
-  std::size_t bytes_ = 0;  // of these
+  std::size_t bytes_ = 0;  // of the entries above
 };
 
 }  // namespace ferry::inline v0::detail

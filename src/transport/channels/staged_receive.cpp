@@ -33,7 +33,7 @@ void staged_receive::begin() {
   advance();
 }
 
-// To the next tensor of which bytes are missing. Memory is taken for one only when those before it have arrived.
+// Advances to the next tensor with missing bytes. Its memory is allocated only after all earlier tensors have arrived.
 void staged_receive::advance() {
   for (; at_ != parts_.size(); ++at_) {
     if (!failure_ && tensors_.size() == at_) {
@@ -57,7 +57,7 @@ void staged_receive::receive_into(const tensor_description& next) {
   }
   const channel_factory* channel = find_channel({device(), next.where, false, true});
   if (!channel || !channel->open_sink) {
-    throw_error(errc::bad_device, "there is no way to " + to_string(next.where) + " out of a byte stream");
+    throw_error(errc::bad_device, "no channel moves tensors from a byte stream to " + to_string(next.where));
   }
   const stream& on = arrival(next.where);
   const stream_guard guard(on);
@@ -72,7 +72,7 @@ const stream& staged_receive::arrival(device where) {
   return known != streams_.end() ? *known : streams_.emplace_back(pool_stream(where));
 }
 
-// The message is as good as none: its memory goes, its bytes still come.
+// Fails the message: releases its memory; its remaining bytes are received and discarded.
 void staged_receive::fail() noexcept {
   for (part& each : parts_) each.sink.reset();
   tensors_.clear();
@@ -117,7 +117,7 @@ void staged_receive::finish(inbound_message& message) {
     const transfer_status outcome = transfer_status::decode(record_.data());
     if (outcome.code != errc{} && !failure_) {
       failure_ =
-          make_error(outcome.code, "the sender's devices failed while its tensors were on their way: " + outcome.text);
+          make_error(outcome.code, "the sender's devices failed while its tensors were being sent: " + outcome.text);
       fail();
     }
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-// The tensors of a message that arrives over a byte stream and has to do with devices, at either end.
+// The tensors of a message that arrives over a byte stream and involves devices at either end.
 
 #include <array>
 #include <cstddef>
@@ -15,11 +15,13 @@
 
 namespace ferry::inline v0::detail {
 
-/// Takes what follows the body of the message: the data of its tensors, and the transfer status if it has one. What keeps tensors
-/// from arriving is a failure of this message: its bytes are taken all the same, and thrown away. Not thread-safe.
+/// Receives what follows the body of the message: the data of its tensors, and the transfer status if it has one. An
+/// error that keeps tensors from arriving fails this message only: its bytes are still received, and discarded. Not
+/// thread-safe.
 class staged_receive {
  public:
-  /// Takes memory for the first tensor; for each other one when its turn comes. `takes` says whether they may arrive on a device. Throws std::bad_alloc.
+  /// Allocates memory for the first tensor, and for each other one when it is next. `takes` says whether tensors may
+  /// arrive on a device. Throws std::bad_alloc.
   template <class Takes>
   staged_receive(const frame_header& header, std::vector<tensor_description> tensors, channel_context context,
                  const Takes& takes)
@@ -33,17 +35,17 @@ class staged_receive {
     begin();
   }
 
-  /// Where the next bytes go. Empty: complete, or not before a device has got further, of which there will be news.
+  /// The buffer for the next bytes. Empty: complete, or waiting for a device (channel_context::news is called later).
   std::span<std::byte> room();
-  /// So many have arrived there. Throws std::bad_alloc.
+  /// `bytes` bytes have been received into room(). Throws std::bad_alloc.
   void commit(std::size_t bytes);
   [[nodiscard]] bool complete() const noexcept { return at_ == parts_.size() && record_left_ == 0; }
-  /// Once complete: tensors, streams and failure go to the message. Throws what check_received() throws.
+  /// Once complete: moves tensors, streams and failure to the message. Throws what check_received() throws.
   void finish(inbound_message& message);
 
  private:
   struct part {
-    std::unique_ptr<tensor_sink> sink;  // null: thrown away
+    std::unique_ptr<tensor_sink> sink;  // null: its bytes are discarded
     std::size_t left;
   };
   void refuse(device where);

@@ -45,7 +45,7 @@ staged_send::staged_send(const outgoing_message& message, channel_context contex
     const device to = message.targets.empty() ? device() : message.targets[i];
     const channel_factory* channel = find_channel({from, to, false, true});
     if (!channel || !channel->open_source) {
-      throw_error(errc::bad_device, "there is no way from " + to_string(from) + " into a byte stream");
+      throw_error(errc::bad_device, "no channel moves tensors from " + to_string(from) + " into a byte stream");
     }
     const std::size_t bytes = packed_bytes(each).size();
     entries_.push_back({channel->open_source(each, on, context), bytes, !from.is_cpu()});
@@ -66,8 +66,8 @@ staged_send::~staged_send() { prefetched_->fetch_sub(prefetched_here_); }
 
 bool staged_send::begun() const { return !marks_ || marks_->done(); }
 
-// What a source holds already is part of the window. Of tensors that are smaller than a block, as many are fetched as there are
-// blocks in the window.
+// The bytes a source has already fetched count towards the window. Of tensors smaller than a block, at most as many are
+// fetched as there are blocks in the window.
 void staged_send::fetch(std::size_t window) {
   fetch_at_ = std::max(fetch_at_, at_);
   for (; fetch_at_ != entries_.size(); ++fetch_at_) {
@@ -96,7 +96,7 @@ std::size_t staged_send::collect(std::span<iovec> vectors) noexcept {
       }
     } catch (...) {
       failure_ = std::current_exception();
-      if (count != 0) return count;  // which is still there; what comes instead of the rest is written next
+      if (count != 0) return count;  // these bytes are still valid; the zeros that replace the rest are written next
     }
   }
   if (failure_) {
@@ -118,7 +118,7 @@ bool staged_send::ready() const noexcept {
   try {
     return next == entries_.end() || !next->source->ready().empty();
   } catch (const std::exception&) {
-    return true;  // zeros, that is
+    return true;  // finish_record() and zeros can be written
   }
 }
 
@@ -126,7 +126,7 @@ void staged_send::finish_record() noexcept {
   if (std::exchange(record_made_, true) || !failure_) return;
   try {
     record_of(failure_).encode(record_.data());
-  } catch (const std::exception&) {  // no memory for a text
+  } catch (const std::exception&) {  // no memory for the text
     transfer_status{errc::out_of_memory, {}}.encode(record_.data());
   }
 }

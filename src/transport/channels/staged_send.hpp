@@ -1,6 +1,6 @@
 #pragma once
 
-// A message with tensors on devices, on its way into a byte stream.
+// A message with tensors on devices that is being written into a byte stream.
 
 #include <array>
 #include <atomic>
@@ -18,33 +18,33 @@
 
 namespace ferry::inline v0::detail {
 
-/// Gives what follows the message's own bytes: the data of its tensors, and the transfer status. Used by one thread at a time;
-/// may be destroyed on any, at any time. A failure of a device does not throw: the bytes that are missing are zeros then, and the
-/// record says so.
+/// Produces what follows the message's own bytes: the data of its tensors, and the transfer status. Used by one thread
+/// at a time; may be destroyed on any thread at any time. A device failure does not throw: the missing bytes are sent
+/// as zeros, and the transfer status reports the failure.
 class staged_send {
  public:
-  /// What the messages of one connection have fetched before it was their turn.
+  /// Bytes that the messages of one connection have fetched ahead of being written.
   using prefetch_count = std::shared_ptr<std::atomic<std::size_t>>;
 
-  /// Queues what lets the streams of its own wait for the sender's, and begins to fetch. Throws errc::bad_device,
-  /// errc::device_failure, errc::out_of_memory.
+  /// Makes its own streams wait for the sender's, and begins to fetch. Throws errc::bad_device, errc::device_failure,
+  /// errc::out_of_memory.
   staged_send(const outgoing_message& message, channel_context context, prefetch_count prefetched);
   staged_send(const staged_send&) = delete;
   staged_send& operator=(const staged_send&) = delete;
   ~staged_send();
 
-  /// Whether the work is done that comes before the tensors on the sender's streams. Until then its turn would keep others
-  /// waiting. Throws errc::device_failure.
+  /// Whether the work queued before the tensors on the sender's streams has completed. Writing it earlier would block
+  /// the messages behind it. Throws errc::device_failure.
   [[nodiscard]] bool begun() const;
-  /// When these are done, it has begun.
+  /// begun() becomes true when these have completed.
   [[nodiscard]] const std::vector<stream>& streams() const noexcept { return streams_; }
 
-  /// Fills in what may be written next, in order; returns how many. None: a device has to get further first, and there will
-  /// be news.
+  /// Fills in what may be written next, in order; returns how many. 0: waiting for a device; channel_context::news is
+  /// called later.
   std::size_t collect(std::span<iovec> vectors) noexcept;
-  /// Whether there is something, of what has been asked of the device so far. Calls no runtime of devices.
+  /// Whether collect() would return bytes, judging by what has been fetched so far. Calls no device runtime.
   [[nodiscard]] bool ready() const noexcept;
-  /// So many bytes have been written.
+  /// `bytes` bytes have been written.
   void consume(std::size_t bytes) noexcept;
   [[nodiscard]] bool finished() const noexcept { return record_written_ == transfer_status::encoded_size; }
 
@@ -60,10 +60,10 @@ class staged_send {
   std::shared_ptr<const device_marks> marks_;
   std::vector<stream> streams_;
   std::vector<entry> entries_;
-  std::size_t at_ = 0;        // the first entry that is not written
-  std::size_t fetch_at_ = 0;  // the first that is not fetched
-  std::size_t fetched_ = 0;   // bytes of devices that are held
-  std::size_t left_ = 0;      // bytes of tensors that are not written
+  std::size_t at_ = 0;        // the first entry that is not completely written
+  std::size_t fetch_at_ = 0;  // the first that is not completely fetched
+  std::size_t fetched_ = 0;   // bytes of device tensors held in host memory
+  std::size_t left_ = 0;      // bytes of tensors that are not yet written
   prefetch_count prefetched_;
   std::size_t prefetched_here_ = 0;
   std::exception_ptr failure_;

@@ -15,7 +15,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-// All workers of the process that may be reached in memory.
+// All workers of the process that accept in-process connections.
 struct inproc_workers {
   acceptor_registry registry;
   const std::string token = fmt::format("{}-{:016x}", ::getpid(), incarnation_id::random().value);
@@ -30,7 +30,7 @@ struct inproc_workers {
   }
 };
 
-// A connect under way: the acceptor decides on a reactor thread, as it would for a peer elsewhere.
+// A connect in progress: the acceptor runs on a reactor thread, as it does for a remote peer.
 struct inproc_connect : work {
   reactor* loop = nullptr;
   std::shared_ptr<inproc_workers> workers;
@@ -61,16 +61,16 @@ struct inproc_connect : work {
     hello known = self;
     known.features &= ~feature_authenticated;
     if (!secret.empty()) known.features |= feature_authenticated;
-    auto greeting = workers->registry.greet(known, secret, false);
-    if (!secret.empty()) greeting.reply.features |= feature_authenticated;
+    auto admission = workers->registry.admit(known, secret, false);
+    if (!secret.empty()) admission.reply.features |= feature_authenticated;
     auto [near_end, far_end] =
         inproc_connection::make_pair(*loop, fmt::format("inproc {}", self.target), fmt::format("inproc {}", self.name));
-    if (!workers->registry.deliver(far_end, known, greeting.worker)) {
-      throw_error(errc::connect_failed, "the worker has just gone");
+    if (!workers->registry.deliver(far_end, known, admission.worker)) {
+      throw_error(errc::connect_failed, "the worker has just left");
     }
     connect_result result;
     result.opened = std::move(near_end);
-    result.peer = std::move(greeting.reply);
+    result.peer = std::move(admission.reply);
     return result;
   }
 };

@@ -31,10 +31,10 @@ void copy_bytes(device to, void* target, device from, const void* source, std::s
   operations_of(on.device().kind).copy(to, target, from, source, bytes, on.device(), on.handle());
 }
 
-// To memory of the host that the device itself writes to: the tensor keeps it.
+// Copies into host memory that the device writes directly; the tensor owns that memory.
 tensor copy_to_cpu(const tensor& from, const stream& on) {
   const auto bytes = packed_bytes(from);
-  tensor result = empty_like_packed(from, {});  // for its shape and strides
+  tensor result = empty_like_packed(from, {});  // of the same shape and strides
   if (bytes.empty()) return result;
   auto block = std::make_shared<pinned_block>(from.device(), bytes.size());
   block->begin_use();
@@ -64,7 +64,7 @@ tensor copy_between(const tensor& from, device where, const stream& on) {
   return result;
 }
 
-// The receiver must not see what the sender does to its tensor afterwards, nor the other way round.
+// The receiver must not observe later changes by the sender, nor the other way round.
 tensor copy_on_cpu(const tensor& packed) {
   tensor result = empty_like_packed(packed, {});
   const auto from = packed_bytes(packed);
@@ -78,7 +78,7 @@ tensor copy_on_cpu(const tensor& packed) {
 std::string channel_traits<inproc_tensors>::unusable(const channel_path& path) {
   if (!path.same_process) return "the other worker is in another process, or is reached over a socket";
   if (path.from.kind == path.to.kind || path.from.is_cpu() || path.to.is_cpu()) return {};
-  return "devices of different kinds have no way to each other; map it to the CPU";
+  return "tensors cannot move directly between devices of different kinds; map the device to the CPU";
 }
 
 tensor channel_traits<inproc_tensors>::copy(const tensor& packed, device to, const stream& on) {

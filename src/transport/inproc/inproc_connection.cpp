@@ -42,7 +42,7 @@ inproc_connection::inproc_connection(std::shared_ptr<io_threads> loop, std::stri
   work_.end = this;
   work_.run = [](work* item) noexcept {
     inproc_connection& end = *static_cast<delivery*>(item)->end;
-    const auto keep = std::move(end.posted_);  // posted_ belongs to the queued work alone
+    const auto keep = std::move(end.posted_);  // posted_ is not accessed elsewhere while the work is queued
     std::unique_lock lock(end.mutex_);
     end.deliver(lock, nullptr);
     end.serving_ = serving::idle;
@@ -74,12 +74,12 @@ void inproc_connection::send(outgoing_message&& message) noexcept {
     tensors.reserve(message.tensors.size());
     for (const tensor& each : message.tensors) tensors.push_back(channel_traits<inproc_tensors>::copy(each, {}, {}));
     peer->receive(as_inbound(std::move(message), std::move(tensors)));
-  } catch (...) {  // no memory: what was promised to arrive in order cannot
+  } catch (...) {  // no memory: in-order delivery can no longer be kept
     close(std::current_exception());
   }
 }
 
-// What a device says no to is the end of this call, not of the connection.
+// A device error ends this call, not the connection.
 void inproc_connection::send_from_devices(outgoing_message&& message, inproc_connection& peer) {
   device_transfer transfer;
   std::exception_ptr failure;
@@ -140,16 +140,16 @@ void inproc_connection::tensors_ready(const std::shared_ptr<pending_message>& wh
 }
 
 bool inproc_connection::tell_when_written(std::uint64_t bytes) noexcept {
-  if (given_up_.load()) return false;
-  sent_->tell_at.store(bytes);
-  return !sent_->reached();  // else the other end has seen, or sees, the question
+  if (closed_here_.load()) return false;
+  sent_->notify_at.store(bytes);
+  return !sent_->reached();  // else the other end has received, or will receive, the request
 }
 
-void inproc_connection::tell_written() noexcept {
+void inproc_connection::notify_written() noexcept {
   std::shared_ptr<connection_receiver> receiver;
   {
     const std::lock_guard lock(mutex_);
-    if (!given_up_.load()) receiver = receiver_;
+    if (!closed_here_.load()) receiver = receiver_;
   }
   if (receiver) receiver->on_written(*this);
 }
@@ -176,7 +176,7 @@ void inproc_connection::close(std::exception_ptr reason) noexcept {
     unwanted.swap(inbox_);
     unwanted_too.swap(pending_);
     received_->bytes.store(0);
-    given_up_.store(true);
+    closed_here_.store(true);
     wake();
   }
   if (const auto peer = peer_.lock()) peer->peer_closed();
@@ -186,7 +186,7 @@ void inproc_connection::peer_closed() noexcept {
   auto reason = make_error(errc::connection_lost, "the connection to " + description_ + " was closed by the peer");
   const std::lock_guard lock(mutex_);
   if (closed_) return;
-  closed_ = true;  // what is in the inbox was sent before, and is still delivered
+  closed_ = true;  // the inbox was sent before the close and is still delivered
   reason_ = std::move(reason);
   wake();
 }
@@ -210,18 +210,18 @@ void inproc_connection::deliver(std::unique_lock<std::mutex>& lock, const drive_
       received_->bytes.fetch_sub(message.header.message_bytes());
       lock.unlock();
       if (received_->reached()) {
-        if (const auto peer = peer_.lock()) peer->tell_written();
+        if (const auto peer = peer_.lock()) peer->notify_written();
       }
       receiver->on_message(*this, std::move(message));
       receiver.reset();
     } else {
-      told_ = true;
+      closed_reported_ = true;
       receiver_ = nullptr;
       auto self = std::move(self_);  // the caller keeps this alive
       const auto reason = reason_;
       lock.unlock();
       receiver->on_closed(*this, reason);
-      receiver.reset();  // its destructor may do anything, so not under the lock
+      receiver.reset();  // its destructor may run arbitrary code, so not under the lock
       self.reset();
     }
     lock.lock();
@@ -235,7 +235,7 @@ bool inproc_connection::drive(const drive_condition& condition, deadline until) 
   serving_ = serving::driver;
   while (true) {
     deliver(lock, &condition);
-    if (condition.done() || told_) break;
+    if (condition.done() || closed_reported_) break;
     const auto ready = [this] { return !nothing_to_do() || std::exchange(interrupted_, false); };
     if (until.is_never()) {
       news_.wait(lock, ready);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Connections between workers of one process: messages are handed over in memory.
+// Connections between workers of one process: messages are passed in memory.
 
 #include <atomic>
 #include <condition_variable>
@@ -19,9 +19,10 @@
 
 namespace ferry::inline v0::detail {
 
-/// One end. Values stay values: the receiver gets copies of the tensors, made inside send(), or queued there if they are on
-/// devices or go there, and the message's bytes themselves. A message with tensors that come from a device to the CPU is
-/// delivered once they are there, which later ones may overtake; a cancellation of it may not. Once started, an end lives until it is closed and its receiver has been told.
+/// One end. Value semantics are kept: the receiver gets copies of the tensors, made inside send(), or queued there if
+/// they are on devices or go to one, and the message's bytes themselves. A message with tensors that go from a device
+/// to the CPU is delivered once they have arrived; later messages may overtake it, but not a cancellation of it. A
+/// started end stays alive until it is closed and its receiver has been notified.
 class inproc_connection final : public connection, public std::enable_shared_from_this<inproc_connection> {
  public:
   /// Two ends that deliver on `loop`; the descriptions name the other end.
@@ -37,7 +38,7 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   bool drive(const drive_condition& condition, deadline until) noexcept override;
   void interrupt_drive() noexcept override;
   [[nodiscard]] std::uint64_t unwritten_bytes() const noexcept override {
-    return given_up_.load(std::memory_order_relaxed) ? 0 : sent_->bytes.load(std::memory_order_relaxed);
+    return closed_here_.load(std::memory_order_relaxed) ? 0 : sent_->bytes.load(std::memory_order_relaxed);
   }
   bool tell_when_written(std::uint64_t bytes) noexcept override;
   void pause_reading() noexcept override;
@@ -50,22 +51,22 @@ class inproc_connection final : public connection, public std::enable_shared_fro
 
  private:
   enum class serving : unsigned char { idle, reactor_thread, driver };
-  /// What waits in the inbox of one end.
+  /// The state of one end's inbox that the sender shares.
   struct backlog {
-    static constexpr std::uint64_t never_told = ~std::uint64_t{0};
+    static constexpr std::uint64_t no_threshold = ~std::uint64_t{0};
     std::atomic<std::uint64_t> bytes{0};
-    std::atomic<std::uint64_t> tell_at{never_told};  ///< the sender wants to know when there is no more
-    /// True once, for the first thread that finds it so.
+    std::atomic<std::uint64_t> notify_at{no_threshold};  ///< the sender requests a notification at this many bytes
+    /// True once per request, for the caller that finds the threshold reached.
     bool reached() noexcept {
-      std::uint64_t at = tell_at.load();
-      return at != never_told && bytes.load() <= at && tell_at.compare_exchange_strong(at, never_told);
+      std::uint64_t at = notify_at.load();
+      return at != no_threshold && bytes.load() <= at && notify_at.compare_exchange_strong(at, no_threshold);
     }
   };
   struct delivery : work {
     inproc_connection* end = nullptr;
   };
 
-  /// What follows a message that waits for its tensors.
+  /// A message that waits for its tensors, and the messages ordered behind it.
   struct pending_message {
     inbound_message message;
     std::vector<inbound_message> behind;
@@ -73,39 +74,39 @@ class inproc_connection final : public connection, public std::enable_shared_fro
 
   static void send_from_devices(outgoing_message&& message, inproc_connection& peer);
   void receive(inbound_message&& message);
-  /// The same once the streams are done.
+  /// Delivers the message once the streams have completed.
   void receive_later(inbound_message&& message, const std::vector<stream>& streams);
   void tensors_ready(const std::shared_ptr<pending_message>& which, const std::exception_ptr& failure) noexcept;
   void peer_closed() noexcept;
-  void tell_written() noexcept;
-  /// Ensures that a thread delivers what is there. Called with mutex_ held.
+  void notify_written() noexcept;
+  /// Ensures that a thread delivers the pending messages. Called with mutex_ held.
   void wake() noexcept;
   /// Delivers until nothing is left or `stop` is met. Called and left with `lock` held.
   void deliver(std::unique_lock<std::mutex>& lock, const drive_condition* stop) noexcept;
   [[nodiscard]] bool nothing_to_do() const noexcept {
-    // The end is told after what came before it.
-    return inbox_.empty() ? !closed_ || told_ || !pending_.empty() : paused_;
+    // The receiver is notified of the end only after all earlier messages.
+    return inbox_.empty() ? !closed_ || closed_reported_ || !pending_.empty() : paused_;
   }
 
   const std::shared_ptr<io_threads> loop_;
   const std::string description_;
   const std::shared_ptr<backlog> received_ = std::make_shared<backlog>();
-  std::shared_ptr<backlog> sent_ = received_;  // of the peer; set with the next one
-  std::weak_ptr<inproc_connection> peer_;      // set once, before anybody else sees this end
+  std::shared_ptr<backlog> sent_ = received_;  // the peer's received_; set together with peer_
+  std::weak_ptr<inproc_connection> peer_;      // set once, before this end is visible to other threads
 
   std::mutex mutex_;
   std::condition_variable news_;  // for the driver
   std::deque<inbound_message> inbox_;
   std::vector<std::shared_ptr<pending_message>> pending_;
   std::shared_ptr<connection_receiver> receiver_;
-  std::shared_ptr<inproc_connection> self_;  // from start() until the receiver has been told of the end
+  std::shared_ptr<inproc_connection> self_;  // from start() until on_closed() has been called
   std::exception_ptr reason_;
   serving serving_ = serving::idle;
   bool interrupted_ = false;
   bool closed_ = false;
-  bool told_ = false;
+  bool closed_reported_ = false;
   bool paused_ = false;
-  std::atomic<bool> given_up_{false};  // closed at this end: what the other one has yet to read is its own
+  std::atomic<bool> closed_here_{false};  // closed at this end: the other end no longer counts its unread bytes
   delivery work_;
   std::shared_ptr<inproc_connection> posted_;  // keeps this alive while work_ is queued
 };

@@ -7,8 +7,8 @@
 namespace ferry::inline v0::detail {
 
 /// Decides how long a thread spins for the next message of a connection before it sleeps: not at all until short waits
-/// have been seen, and hardly ever once spinning stopped paying (both ends on one core, a slow peer, a busy machine).
-/// Used by the one thread that reads the connection; not thread-safe.
+/// have been observed, and rarely once spinning has stopped paying off (both ends on one core, a slow peer, a busy
+/// machine). Used only by the thread that reads the connection; not thread-safe.
 class adaptive_spin {
  public:
   explicit adaptive_spin(std::chrono::nanoseconds longest) noexcept : longest_(longest) {}
@@ -21,12 +21,12 @@ class adaptive_spin {
     since_probe_ = 0;
     return longest_;
   }
-  /// The message came while spinning.
+  /// The message arrived while spinning.
   void succeeded() noexcept {
     credit_ = credit_ + 2 < most_credit ? credit_ + 2 : most_credit;
     probe_interval_ = first_probe_interval;
   }
-  /// It did not.
+  /// No message arrived while spinning.
   void failed() noexcept {
     if (credit_ > 0) {
       --credit_;
@@ -34,7 +34,7 @@ class adaptive_spin {
       probe_interval_ *= 2;
     }
   }
-  /// The thread slept and the message came after `waited`: a probe is worth while sooner if that was short.
+  /// The thread slept and the message arrived after `waited`: a short wait makes the next probe come sooner.
   void slept(std::chrono::nanoseconds waited) noexcept {
     if (waited < 2 * longest_ && probe_interval_ == first_probe_interval) since_probe_ += 3;
   }

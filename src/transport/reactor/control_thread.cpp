@@ -50,9 +50,9 @@ void control_thread::run_loop(const std::shared_ptr<loop>& running) noexcept {
     try {
       running->context.run();
     } catch (const std::exception& error) {
-      log(log_level::error, std::string("the control thread goes on after an unexpected error: ") + error.what());
+      log(log_level::error, std::string("the control thread continues after an unexpected error: ") + error.what());
     } catch (...) {
-      log(log_level::error, "the control thread goes on after an unexpected error");
+      log(log_level::error, "the control thread continues after an unexpected error");
     }
   }
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// The one thread of the process that resolves names, accepts, connects and shakes hands. It sleeps when there is nothing
-// to do. Traffic of open connections never passes through it.
+// The one thread of the process that resolves names, accepts, connects and performs handshakes. It sleeps when idle.
+// Traffic of open connections never passes through it.
 
 #include <future>
 #include <memory>
@@ -16,11 +16,11 @@ namespace ferry::inline v0::detail {
 
 class control_thread {
  public:
-  /// The process's, made on first use and gone with the last owner. Throws errc::system_failure.
+  /// The process-wide instance, created on first use and destroyed with its last owner. Throws errc::system_failure.
   static std::shared_ptr<control_thread> shared();
 
   control_thread();
-  /// Stops and joins the thread; on the thread itself, it lets it run out instead.
+  /// Stops and joins the thread; called on the thread itself, it lets the thread run to its end instead.
   ~control_thread();
   control_thread(const control_thread&) = delete;
   control_thread& operator=(const control_thread&) = delete;
@@ -32,7 +32,7 @@ class control_thread {
   template <class Function>
   void run(Function function) {
     if (is_current()) return function();
-    // Shared: the thread may still be leaving the task when the waiter goes on.
+    // Shared: the thread may still be inside the task when the waiter returns.
     const auto task = std::make_shared<std::packaged_task<void()>>(std::move(function));
     auto done = task->get_future();
     asio::post(context(), [task] { (*task)(); });
@@ -45,7 +45,7 @@ class control_thread {
   };
   static void run_loop(const std::shared_ptr<loop>& running) noexcept;
 
-  std::shared_ptr<loop> loop_;  // shared with the thread, which may outlive this object for a moment
+  std::shared_ptr<loop> loop_;  // shared with the thread, which may briefly outlive this object
   asio::executor_work_guard<asio::io_context::executor_type> guard_;
   std::thread thread_;
 };

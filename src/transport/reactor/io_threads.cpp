@@ -21,9 +21,9 @@ namespace {
 constexpr std::uint64_t wake_tag = ~std::uint64_t{0};
 constexpr std::uint64_t stop_tag = ~std::uint64_t{1};
 constexpr int spare_threads = 2;            // waiting threads that never retire
-constexpr int retire_after_ms = 10'000;     // the others do, once idle for so long
-constexpr std::size_t max_threads = 16384;  // every handler that waits has one; agents bound those
-constexpr int quiet_ticks = 16;             // ticks without anything held back before the monitor sleeps again
+constexpr int retire_after_ms = 10'000;     // the others retire after this idle time
+constexpr std::size_t max_threads = 16384;  // each blocked handler occupies one; agents bound their number
+constexpr int quiet_ticks = 16;             // ticks with nothing deferred before the monitor sleeps again
 
 std::atomic<bool> forked_child{false};
 
@@ -50,16 +50,16 @@ void check_not_forked() {
 
 struct io_threads::thread_state {
   io_threads* owner = nullptr;
-  std::mutex mutex;  // the monitor takes over the batch and the corked writes of a thread that is stuck
+  std::mutex mutex;  // the monitor takes the batch and the corked writes of a blocked thread
   work* head = nullptr;
   work* tail = nullptr;
   std::atomic<std::size_t> size{0};
   std::vector<std::shared_ptr<deferred>> corked;
   std::atomic<std::uint64_t> progress{0};
-  std::uint64_t seen_progress = 0;             // of the monitor
-  bool batching = false;                       // of the thread itself: it is between two waits for events
-  bool running = false;                        // of the thread itself: inside an item
-  int suspended = 0;                           // of the thread itself: > 0 while nothing may be held back
+  std::uint64_t seen_progress = 0;             // owned by the monitor
+  bool batching = false;                       // owned by the thread: it is between two waits for events
+  bool running = false;                        // owned by the thread: inside an item
+  int suspended = 0;                           // owned by the thread: > 0 while nothing may be deferred
   std::shared_ptr<descriptor_handler> source;  // of the only event of this round
 
   [[nodiscard]] bool holds_back() const noexcept { return batching && suspended == 0; }
@@ -125,7 +125,7 @@ void io_threads::stop() noexcept {
   }
   monitor_wake_.notify_all();
   if (monitor_.joinable() && monitor_.get_id() != std::this_thread::get_id()) monitor_.join();
-  // A connection that is still watched holds the loop, which holds the connection.
+  // A connection that is still watched owns the loop, which owns the connection.
   std::vector<std::shared_ptr<descriptor_handler>> watched;  // destroyed outside the locks
   std::vector<std::shared_ptr<deferred>> later;
   {
@@ -143,9 +143,9 @@ void io_threads::stop() noexcept {
 
 void io_threads::spawn() noexcept {
   if (threads_.load(std::memory_order_relaxed) >= max_threads) {
-    if (!complained_.exchange(true)) {
+    if (!warned_.exchange(true)) {
       log(log_level::error,
-          "the process has as many reactor threads as are allowed; further work waits for one of them");
+          "the process has as many reactor threads as are allowed; further work waits until one is free");
     }
     return;
   }
@@ -200,7 +200,7 @@ void io_threads::thread_main() noexcept {
       waiters_.fetch_sub(1);
       continue;
     }
-    // One event: further ones, which no other thread would see any more, would wait for what this one sets off.
+    // Take one event only: further ones would wait behind the work of this one, and no other thread would receive them.
     epoll_event event{};
     const int timeout = waiting > spare_threads ? retire_after_ms : -1;
     const int count = ::epoll_wait(epoll_, &event, 1, timeout);
@@ -217,20 +217,20 @@ void io_threads::thread_main() noexcept {
     self.source->on_ready({.readable = (event.events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0,
                            .writable = (event.events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0,
                            .hung_up = (event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0});
-    // What was queued meanwhile may have found this thread waiting, and woken no thread.
+    // Work queued meanwhile may have counted this thread as waiting and skipped the wake-up.
     if (queue_size_.load() != 0) wake_one();
     auto* lingering = dynamic_cast<lingering_handler*>(self.source.get());
     for (bool lingered = false;; lingered = true) {
       finish_batch(self);
       if (!lingering) break;
       if (queue_size_.load(std::memory_order_relaxed) != 0 || stopping_.load(std::memory_order_relaxed)) {
-        // There is other work: the epoll takes the descriptor back.
+        // There is other work: return the descriptor to the epoll.
         if (lingered) lingering->resume_watching(true);
         break;
       }
       ensure_poller();
       if (!lingering->linger()) {
-        // No message; but the connection may have ended meanwhile, and have left work of that in the batch.
+        // No message; but the connection may have ended meanwhile and have queued its cleanup in the batch.
         finish_batch(self);
         break;
       }
@@ -246,7 +246,7 @@ void io_threads::thread_main() noexcept {
   threads_changed_.notify_all();
 }
 
-// What is written at last may fail, or make room, and leave more to do.
+// The final flush may fail, or free space, and so queue further work.
 void io_threads::finish_batch(thread_state& self) noexcept {
   do {
     run_batch(self);
@@ -306,7 +306,7 @@ void io_threads::post(work* item) noexcept {
     size = self->size.load(std::memory_order_relaxed) + 1;
     self->size.store(size, std::memory_order_relaxed);
   }
-  if (size > 1 || self->running) request_ticks();  // it may wait for something slow
+  if (size > 1 || self->running) request_ticks();  // it may run behind a slow item
 }
 
 void io_threads::post_elsewhere(work* item) noexcept {
@@ -335,7 +335,7 @@ work* io_threads::pop_global() noexcept {
 }
 
 void io_threads::wake_one() noexcept {
-  if (threads_.load() == 0) return spawn();  // stopped: a thread drains what still comes, then ends
+  if (threads_.load() == 0) return spawn();  // stopped: a new thread drains late work, then ends
   if (waiters_.load() > 0 && !wake_pending_.exchange(true)) {
     std::uint64_t one = 1;
     (void)!::write(wake_event_, &one, sizeof one);
@@ -420,7 +420,7 @@ bool io_threads::flush_later(const std::shared_ptr<deferred>& item) noexcept {
     if (self->head == nullptr) return false;
     self->corked.push_back(item);
   }
-  if (!self->running) request_ticks();  // the batch, which may be slow, is still to come
+  if (!self->running) request_ticks();  // the batch still to be run may be slow
   return true;
 }
 
@@ -503,7 +503,7 @@ bool io_threads::inspect_threads() noexcept {
       const std::uint64_t progress = state->progress.load(std::memory_order_relaxed);
       const bool holds = state->head || !state->corked.empty();
       any = any || holds;
-      // Writes never wait longer than a tick, also behind a batch that goes on and on.
+      // Bounds the delay of corked writes to one tick, also behind a very long batch.
       for (auto& item : state->corked) corked.push_back(std::move(item));
       state->corked.clear();
       if (std::exchange(state->seen_progress, progress) != progress || !holds) continue;
@@ -558,7 +558,7 @@ void io_threads::monitor_main() noexcept {
       if (quiet > quiet_ticks) {
         quiet = 0;
         ticking_.store(false);
-        // Something may have been held back since the inspection; its request_ticks() saw ticking_ still set.
+        // Something may have been deferred since the inspection; its request_ticks() found ticking_ still set.
         if (inspect_threads() || inspect_watches()) ticking_.store(true);
       }
       lock.lock();
@@ -582,14 +582,14 @@ namespace ferry::inline v0 {
 std::shared_ptr<reactor> shared_reactor() {
   detail::check_not_forked();
   static std::mutex mutex;
-  static auto* instance = new std::weak_ptr<reactor>;  // outlives static destruction on purpose
+  static auto* instance = new std::weak_ptr<reactor>;  // deliberately outlives static destruction
   std::lock_guard lock(mutex);
   if (auto existing = instance->lock()) return existing;
   static std::once_flag once;
   std::call_once(once, [] { ::pthread_atfork(nullptr, nullptr, detail::mark_forked_child); });
   auto core = std::make_shared<detail::io_threads>();
   core->start();
-  // The threads share the core; the owners share this handle, whose end stops the threads.
+  // The threads share the core; the owners share this handle, whose destruction stops the threads.
   detail::io_threads* raw = core.get();
   std::shared_ptr<reactor> handle(raw, [core](reactor*) { core->stop(); });
   *instance = handle;

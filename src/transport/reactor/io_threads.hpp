@@ -2,13 +2,14 @@
 
 // The threads of a process: every library thread that moves bytes or runs handlers is one of these.
 //
-// All of them wait in one epoll. A thread that is given an event reads what is there, collects the work that follows from
-// it in a batch of its own, runs the batch and returns to the epoll. Before it runs foreign code it makes sure that some
-// other thread waits, so a handler that computes or blocks delays no other. The kernel wakes the thread that went to sleep
-// last, so a series of small calls stays on one warm thread without a hand-over.
+// All of them wait in one epoll. A thread that receives an event reads the available data, collects the resulting work
+// in a batch of its own, runs the batch and returns to the epoll. Before it runs foreign code it ensures that another
+// thread is polling, so a handler that computes or blocks does not delay other connections. The kernel wakes the thread
+// that went to sleep last, so a series of small calls stays on one warm thread without a thread switch.
 //
-// What a thread holds back is taken over by the monitor thread: corked writes after a tick, further work of a batch when the
-// thread has made no progress for a tick, a connection that it reads itself when it left that alone for a tick.
+// The monitor thread takes over what a thread defers: corked writes after a tick, further work of a batch when the
+// thread has made no progress for a tick, a connection that the thread reads itself when the thread has not touched it
+// for a tick.
 
 #include <atomic>
 #include <condition_variable>
@@ -23,21 +24,21 @@
 
 namespace ferry::inline v0::detail {
 
-/// Something whose output or input a thread holds back for a moment.
+/// An object whose output or input a thread defers briefly.
 class deferred {
  public:
   virtual ~deferred() = default;
-  /// Writes what was held back.
+  /// Writes the deferred output.
   virtual void flush() noexcept = 0;
-  /// Called once a tick while registered by watch_later: true once the descriptor is watched again (or is closed).
+  /// Called once per tick while registered by watch_later: true once the descriptor is watched again (or is closed).
   virtual bool resume_watching(bool now) noexcept = 0;
 };
 
 /// A descriptor_handler whose thread may wait for the next message by reading the descriptor itself.
 class lingering_handler : public descriptor_handler, public deferred {
  public:
-  /// After a batch that came from this handler alone: may wait a few milliseconds; true if another message came and its
-  /// work is in the batch.
+  /// Called after a batch caused by this handler alone: may wait a few milliseconds; true if another message arrived
+  /// and its work is in the batch.
   virtual bool linger() noexcept = 0;
 };
 
@@ -62,26 +63,26 @@ class io_threads final : public reactor, public std::enable_shared_from_this<io_
   /// Like post, but never into the current thread's batch: another thread may run it at once.
   void post_elsewhere(work* item) noexcept;
 
-  /// If the current thread has more of a batch to run, a write had better wait for its end: true, and `item` is flushed
-  /// then.
+  /// If the current thread still has batch items to run: defers the write to the end of the batch, where `item` is
+  /// flushed, and returns true.
   bool flush_later(const std::shared_ptr<deferred>& item) noexcept;
 
   /// True if the current thread has further work in its batch.
   [[nodiscard]] static bool has_more_work() noexcept;
 
-  /// The monitor asks `item` to watch its descriptor again once it has been left alone for a while.
+  /// Makes the monitor call resume_watching() on `item` until it watches its descriptor again.
   void watch_later(std::shared_ptr<deferred> item) noexcept;
 
-  /// The current thread is about to block, or to compute for long: hands over everything it holds back. Until
-  /// resume_batching() nothing more is held back. Harmless on foreign threads.
+  /// The current thread is about to block, or to compute for long: passes everything it defers to other threads. Until
+  /// resume_batching() nothing more is deferred. No effect on foreign threads.
   static void suspend_batching() noexcept;
   static void resume_batching() noexcept;
 
-  /// Makes sure that a thread waits for events while the current one does something else.
+  /// Ensures that a thread waits for events while the current one does something else.
   void ensure_poller() noexcept;
 
-  /// Bounds how many threads sleep on one descriptor each instead of on all: true if the current one may. Every true
-  /// answer is followed by end_private_wait().
+  /// Bounds how many threads sleep on a single descriptor instead of in the epoll: true if the current one may. Every
+  /// true result must be followed by end_private_wait().
   [[nodiscard]] bool begin_private_wait() noexcept {
     if (private_waits_.fetch_add(1, std::memory_order_relaxed) < max_private_waits) return true;
     end_private_wait();
@@ -132,7 +133,7 @@ class io_threads final : public reactor, public std::enable_shared_from_this<io_
   std::atomic<int> private_waits_{0};
   std::atomic<bool> wake_pending_{false};
   std::atomic<std::size_t> threads_{0};
-  std::atomic<bool> complained_{false};
+  std::atomic<bool> warned_{false};
 
   std::mutex queue_mutex_;
   work* queue_head_ = nullptr;
@@ -143,7 +144,7 @@ class io_threads final : public reactor, public std::enable_shared_from_this<io_
   std::vector<registration> table_;
   std::vector<std::uint32_t> free_registrations_;
 
-  std::mutex threads_mutex_;  // guards states_ and the counting down of threads_
+  std::mutex threads_mutex_;  // guards states_ and decrements of threads_
   std::condition_variable threads_changed_;
   std::vector<thread_state*> states_;
 
@@ -161,7 +162,7 @@ class io_threads final : public reactor, public std::enable_shared_from_this<io_
 
 /// Throws errc::forked_process in a child forked from a process that had a reactor.
 void check_not_forked();
-/// The same question, for those that must not throw.
+/// The same check, for callers that must not throw.
 [[nodiscard]] bool is_forked_child() noexcept;
 
 }  // namespace ferry::inline v0::detail

@@ -8,8 +8,8 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-// A stream knows a pending copy by its number only: that of a device that has failed never says that it is done, and would else
-// keep the message for ever.
+// A stream callback gets only the number of a pending copy: a failed device never calls back, and with an owning
+// pointer it would keep the message for ever.
 struct pending_copy_table {
   std::mutex mutex;
   std::unordered_map<std::size_t, std::shared_ptr<pending_copy>> entries;
@@ -17,12 +17,12 @@ struct pending_copy_table {
 };
 
 pending_copy_table& pending_copies() {
-  static auto* const table = new pending_copy_table;  // a device's runtime may still call when the process ends
+  static auto* const table = new pending_copy_table;  // a device's runtime may still call back while the process ends
   return *table;
 }
 
-// How often the device is polled for failure.
-constexpr std::chrono::milliseconds look_interval{50};
+// How often a timer checks whether the device has failed.
+constexpr std::chrono::milliseconds device_poll_interval{50};
 
 }  // namespace
 
@@ -61,7 +61,7 @@ void pending_copy::begin(const std::vector<stream>& streams) {
     each.call_on_host(&on_stream_done, reinterpret_cast<void*>(id_));  // NOLINT(performance-no-int-to-ptr)
 }
 
-// On a thread of the device's runtime, which must not be held up: nothing is destroyed here.
+// Runs on a thread of the device's runtime, which must not be blocked: nothing is destroyed here.
 void pending_copy::on_stream_done(void* id) noexcept {
   pending_copy_table& table = pending_copies();
   const std::lock_guard lock(table.mutex);
@@ -86,9 +86,9 @@ void pending_copy::start_timer() {
     owner->look();
   };
   try {
-    timer_ = threads_->start_timer(deadline::after(look_interval), &tick_);
+    timer_ = threads_->start_timer(deadline::after(device_poll_interval), &tick_);
   } catch (...) {
-    tick_.self.reset();  // the caller holds it, too
+    tick_.self.reset();  // the caller holds a reference, too
     throw;
   }
 }
@@ -102,7 +102,7 @@ void pending_copy::look() noexcept {
     timer_ = timer_id::none;
     try {
       start_timer();
-    } catch (const std::bad_alloc&) {  // that the device is done will be heard of all the same
+    } catch (const std::bad_alloc&) {  // the device's callback still reports completion
     }
     return;
   } catch (...) {

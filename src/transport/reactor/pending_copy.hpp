@@ -1,6 +1,6 @@
 #pragma once
 
-// Learns from devices that they are done with something, while no thread waits.
+// Reports the completion of device work without a waiting thread.
 
 #include <atomic>
 #include <cstddef>
@@ -16,13 +16,13 @@
 
 namespace ferry::inline v0::detail {
 
-/// Waits, without occupying a thread, until streams have finished what was queued on them. Thread-safe.
+/// Waits, without occupying a thread, until the work queued on some streams has completed. Thread-safe.
 class pending_copy : public std::enable_shared_from_this<pending_copy> {
  public:
-  /// Called on a thread of the reactor, once: with null when all is done, else with what the device failed with.
+  /// Called on a thread of the reactor, once: with null when all work has completed, else with the device's failure.
   using callback = std::function<void(std::exception_ptr failure)>;
-  /// Never throws: what cannot be watched has failed.
-  static void watch(std::shared_ptr<reactor> threads, const std::vector<stream>& streams, callback on_done) noexcept;
+  /// Never throws: a stream that cannot be watched counts as failed.
+  static void watch(std::shared_ptr<reactor> threads, const std::vector<stream>& streams, callback landed) noexcept;
 
   /// For watch().
   explicit pending_copy(std::shared_ptr<reactor> threads) : threads_(std::move(threads)) {}

@@ -45,7 +45,7 @@ auto accept_handshake::then(void (accept_handshake::*next)()) {
     if (error) {
       // Port scans and health checks look like this: nothing to warn about.
       if (log_enabled(log_level::debug)) {
-        log(log_level::debug, fmt::format("{}: the peer at {} left during the handshake: {}",
+        log(log_level::debug, fmt::format("{}: the peer at {} disconnected during the handshake: {}",
                                           self->core_->transport_name, self->peer_, error.message()));
       }
       return self->finish();
@@ -78,7 +78,7 @@ void accept_handshake::give_up() {
 void accept_handshake::read_body() {
   prefix_ = handshake_prefix::decode(prefix_bytes_.data(), hello_magic, peer_);
   prefix_.check_size(peer_);
-  // Read even if the version will be refused: closing a socket with unread bytes would discard the answer.
+  // Read it even if the version will be refused: closing a socket with unread bytes would discard the answer.
   body_.resize(prefix_.body_bytes);
   asio::async_read(socket_, asio::buffer(body_), then(&accept_handshake::take_hello));
 }
@@ -101,7 +101,7 @@ void accept_handshake::take_hello() {
          "(worker_config::secret, FERRY_SECRET or FERRY_SECRET_FILE), and run the same ferry release on both"});
   }
   hello_.features &= ~feature_authenticated;
-  // Without secrets, the list of workers is no secret either.
+  // If the worker needs no secret, its identity needs no protection either.
   if (!demanded.known) return admit();
   refuse({errc::authentication_failed,
           "the other end has a secret, and this worker was started without one; give all workers the same one"});
@@ -128,7 +128,7 @@ void accept_handshake::read_proof_body() {
 }
 
 void accept_handshake::take_proof() {
-  // All are tried, so that the time does not tell which one it is.
+  // All are compared, so that the duration does not reveal which one matches.
   for (const std::string& secret : secrets_) {
     if (check_proof(secret, hello_bytes_, challenge_, body_)) secret_ = secret;
   }
@@ -139,9 +139,9 @@ void accept_handshake::take_proof() {
 
 void accept_handshake::admit() {
   try {
-    greeting_ = core_->workers.greet(hello_, secret_);
-    if (!secret_.empty()) greeting_.reply.features |= feature_authenticated;
-    answer_ = encode_answer(greeting_.reply);
+    admission_ = core_->workers.admit(hello_, secret_);
+    if (!secret_.empty()) admission_.reply.features |= feature_authenticated;
+    answer_ = encode_answer(admission_.reply);
   } catch (const error& why) {
     return refuse({why.kind(), std::string(why.message())});
   } catch (const std::exception& why) {
@@ -155,7 +155,7 @@ void accept_handshake::refuse(const refusal& why) {
       fmt::format("{}: refused {} at {}: {}: {}", core_->transport_name,
                   why.code == errc::authentication_failed ? "the peer" : "worker '" + hello_.name + "'", peer_,
                   errc_name(why.code), why.text);
-  // These are in the nature of groups that workers join and leave; who connects is told.
+  // These occur routinely when workers join and leave; the connecting peer is told.
   if (why.code == errc::join_pending || why.code == errc::shutting_down || why.code == errc::unknown_worker) {
     log(log_level::info, text);
   } else {
@@ -165,7 +165,7 @@ void accept_handshake::refuse(const refusal& why) {
   send_answer(&accept_handshake::finish);
 }
 
-// A peer that has proved the secret gets a proof, too, also of a refusal.
+// A peer that has proved the secret gets a proof, too, also with a refusal.
 void accept_handshake::send_answer(void (accept_handshake::*next)()) {
   if (!secret_.empty()) sign_answer(answer_, secret_, hello_bytes_, challenge_);
   asio::async_write(socket_, asio::buffer(answer_), then(next));
@@ -174,10 +174,10 @@ void accept_handshake::send_answer(void (accept_handshake::*next)()) {
 void accept_handshake::complete_handshake() {
   std::string description = fmt::format("{} {}", core_->transport_name, peer_);  // may throw: before release()
   auto opened = make_stream_connection(core_->loop, socket_.release(), core_->transport_name, std::move(description),
-                                       greeting_.options, std::move(greeting_.seat),
+                                       admission_.options, std::move(admission_.slot),
                                        (hello_.features & feature_device_tensors) != 0);
-  if (!core_->workers.deliver(opened, hello_, greeting_.worker)) {
-    opened->close(make_error(errc::shutting_down, fmt::format("the worker '{}' has gone", hello_.target)));
+  if (!core_->workers.deliver(opened, hello_, admission_.worker)) {
+    opened->close(make_error(errc::shutting_down, fmt::format("the worker '{}' has left", hello_.target)));
   }
   finish();
 }

@@ -25,26 +25,26 @@ class accept_handshake final : public control_operation, public std::enable_shar
 
   void start();
   void abort() noexcept override { finish(); }
-  /// Ends it because it takes too long.
+  /// Ends it because it exceeds its time.
   void give_up();
   [[nodiscard]] std::chrono::steady_clock::time_point began() const noexcept { return began_; }
 
  private:
   void read_body();
   void take_hello();
-  /// Asks the peer to prove one of these.
+  /// Requires the peer to prove one of these secrets.
   void challenge_peer(std::vector<std::string> secrets);
   void read_proof();
   void read_proof_body();
   void take_proof();
-  /// Of a peer that has proved what is demanded: its worker decides.
+  /// Called once the peer has proved what is demanded: the target worker decides.
   void admit();
   void refuse(const refusal& why);
   void send_answer(void (accept_handshake::*next)());
   void complete_handshake();
   void finish() noexcept;
-  /// A completion handler that does nothing once the handshake is over, ends it when the peer has left, and lets no
-  /// exception out.
+  /// A completion handler that does nothing once the handshake is over, ends it when the peer has disconnected, and
+  /// lets no exception escape.
   auto then(void (accept_handshake::*next)());
 
   std::shared_ptr<socket_core> core_;
@@ -59,10 +59,10 @@ class accept_handshake final : public control_operation, public std::enable_shar
   std::vector<std::byte> answer_;
   std::vector<std::byte> hello_bytes_;  // the whole message, for the proofs
   std::vector<std::byte> challenge_;
-  std::vector<std::string> secrets_;  // that the worker, or those that are here, have
+  std::vector<std::string> secrets_;  // of the target worker, or of all local workers
   std::string secret_;                // that the peer has proved
   hello hello_;
-  acceptor_registry::greeting greeting_;
+  acceptor_registry::admission admission_;
   bool done_ = false;
 };
 

@@ -11,7 +11,7 @@
 
 namespace ferry::inline v0::detail {
 namespace {
-// The entry whose acceptor this thread is calling, so that an acceptor may take itself out.
+// The entry whose acceptor this thread is calling, so that an acceptor may remove itself.
 thread_local const void* entry_called_here = nullptr;
 }  // namespace
 
@@ -58,7 +58,7 @@ void acceptor_registry::add(const std::string& group, const std::string& name,
 }
 
 bool acceptor_registry::remove(const std::string& group, const std::string& name) noexcept {
-  std::shared_ptr<entry> gone;  // outlives the lock: the acceptor's destructor may do anything
+  std::shared_ptr<entry> gone;  // outlives the lock: the acceptor's destructor may run arbitrary code
   std::unique_lock lock(mutex_);
   const auto found = entries_.find({group, name});
   if (found == entries_.end()) return false;
@@ -94,25 +94,25 @@ acceptor_registry::demands acceptor_registry::demanded(const std::string& group,
   return result;
 }
 
-acceptor_registry::greeting acceptor_registry::greet(const hello& from, const std::string& secret, bool seated) {
+acceptor_registry::admission acceptor_registry::admit(const hello& from, const std::string& secret, bool needs_slot) {
   const call_scope call(*this, from);
   if (call.acceptor()) {
     const transport_options& options = call.entry().options;
     if (!same_secret(options.secret, secret)) {
       throw_error(errc::authentication_failed, "the two workers do not have the same secret");
     }
-    std::shared_ptr<void> seat;
-    if (seated) {
-      const auto& seats = call.entry().seats;
-      const auto taken = seats->fetch_add(1);
-      seat = std::shared_ptr<void>(nullptr, [seats](void*) { seats->fetch_sub(1); });
+    std::shared_ptr<void> slot;
+    if (needs_slot) {
+      const auto& slots = call.entry().slots;
+      const auto taken = slots->fetch_add(1);
+      slot = std::shared_ptr<void>(nullptr, [slots](void*) { slots->fetch_sub(1); });
       if (taken >= options.max_connections) {
         throw_error(errc::resource_exhausted,
                     fmt::format("the worker '{}' has {} open connections, which is its max_connections", from.target,
                                 options.max_connections));
       }
     }
-    return {call.acceptor()->on_hello(from), options, call.entry().serial, std::move(seat)};
+    return {call.acceptor()->on_hello(from), options, call.entry().serial, std::move(slot)};
   }
   bool name_exists = false;
   {

@@ -33,7 +33,7 @@ bool all_of(std::string_view text, std::string_view extra) {
   });
 }
 
-// A null character would end the text for the system, but not for us.
+// A null character would end the text for the system, but not for std::string.
 bool read_literal(int family, std::string_view text, void* to) {
   return text.find('\0') == text.npos && ::inet_pton(family, std::string(text).c_str(), to) == 1;
 }
@@ -45,7 +45,7 @@ host_port split(std::string_view whole, std::string_view text) {
     const auto end = text.find(']');
     if (end == text.npos) refuse(whole, "the bracket is not closed");
     const auto host = text.substr(1, end - 1);
-    if (!is_ipv6_literal(host)) refuse(whole, "only an IPv6 address, like [::1] or [fe80::1%eth0], stands in brackets");
+    if (!is_ipv6_literal(host)) refuse(whole, "only an IPv6 address, like [::1] or [fe80::1%eth0], may be in brackets");
     if (end + 1 >= text.size() || text[end + 1] != ':') refuse(whole, "a ':' and a port must follow the bracket");
     result.host = host;
     port = text.substr(end + 2);
@@ -53,10 +53,10 @@ host_port split(std::string_view whole, std::string_view text) {
     const auto colon = text.rfind(':');
     if (colon == text.npos) refuse(whole, "the port is missing; write host:port");
     const auto host = text.substr(0, colon);
-    if (host.find(':') != host.npos) refuse(whole, "an IPv6 address must stand in brackets: [::1]:4711");
+    if (host.find(':') != host.npos) refuse(whole, "an IPv6 address must be in brackets: [::1]:4711");
     if (host.empty()) refuse(whole, "the host is missing; write host:port");
     if (host.size() > longest_host) refuse(whole, "the host name is longer than 253 characters");
-    if (!all_of(host, "-._")) refuse(whole, "the host has characters that no host name has");
+    if (!all_of(host, "-._")) refuse(whole, "the host contains characters that are not valid in a host name");
     result.host = host;
     port = text.substr(colon + 1);
   }

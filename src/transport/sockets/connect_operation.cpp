@@ -22,7 +22,7 @@ std::string reason_of(const asio::error_code& error) {
   return error.message();
 }
 
-bool nobody_listens(const asio::error_code& error) {
+bool no_listener(const asio::error_code& error) {
   return error == asio::error::connection_refused ||
          error == asio::error_code(ENOENT, asio::error::get_system_category());
 }
@@ -44,7 +44,7 @@ auto connect_operation::then(void (connect_operation::*next)()) {
     if (self->done_ || attempt != self->attempt_) return;
     try {
       if (error) {
-        if (nobody_listens(error)) ++self->refused_;
+        if (no_listener(error)) ++self->refused_;
         if (error == asio::error::eof || error == asio::error::connection_reset || error == asio::error::broken_pipe) {
           self->hung_up_ = true;
         }
@@ -63,7 +63,7 @@ void connect_operation::start() {
   try {
     core_->live.emplace(this, shared_from_this());
     if (core_->closed) return fail(errc::connect_failed, "the transport has been shut down");
-    (void)encode_hello(request_.self);  // throws if it cannot be said
+    (void)encode_hello(request_.self);  // throws if a field cannot be encoded
     const auto where = address::parse(request_.address);
     if (where.scheme != core_->transport_name) {
       return fail(errc::bad_address, fmt::format("it is not an address of the transport {}", core_->transport_name));
@@ -124,7 +124,7 @@ void connect_operation::try_next() {
       reasons_ += fmt::format("{}{}: {}", reasons_.empty() ? "" : "; ", current_text(), failure.what());
       continue;
     }
-    // An address that swallows packets must not use up the time of the others.
+    // An address that drops packets silently must not use up the time of the others.
     auto share = no_step_limit;
     if (const auto others = candidates_.size() - next_; others != 0) {
       share =
@@ -140,7 +140,7 @@ void connect_operation::try_next() {
 void connect_operation::send_hello() {
   const auto& where = candidates_[next_ - 1];
   const int socket = socket_.native_handle();
-  // A port of the ephemeral range without listener can be connected to itself.
+  // A connect to an unused port of the ephemeral range can end up connected to itself.
   if (where.family() != AF_UNIX && socket_address::local_end(socket).same_as(socket_address::remote_end(socket))) {
     ++refused_;
     return attempt_failed(errc::connect_failed, "Connection refused");
@@ -209,7 +209,7 @@ void connect_operation::prove_secret() {
 }
 
 void connect_operation::take_unproved(const std::variant<hello_reply, refusal, challenge>& answer) {
-  // A refusal may come before any proof, or be the answer to a wrong one; anybody could have made it up.
+  // A refusal may come before any proof, or be the answer to a wrong one; it could be forged.
   if (const auto* why = std::get_if<refusal>(&answer)) {
     const bool told = why->code == errc::authentication_failed || why->code == errc::version_mismatch;
     return attempt_failed(
@@ -221,12 +221,12 @@ void connect_operation::take_unproved(const std::variant<hello_reply, refusal, c
       errc::authentication_failed,
       challenge_.empty()
           ? "it asked for no proof of the secret: it was started without one, is of an older ferry release, or "
-            "is not who it should be; give all workers the same secret"
+            "is not the expected worker; give all workers the same secret"
           : "it gave no proof of the secret");
 }
 
 void connect_operation::attempt_failed(errc code, const std::string& reason) noexcept {
-  // What a ferry peer says tells more than that another address did not answer.
+  // The answer of a ferry peer is more informative than an address that did not answer.
   if (code != errc::connect_failed) worst_ = code;
   try {
     const bool several = candidates_.size() > 1;
@@ -279,7 +279,7 @@ void connect_operation::arm_timer(std::chrono::steady_clock::duration step_limit
   if (at == std::chrono::steady_clock::time_point::max()) return;
   timer_.expires_at(at);
   timer_.async_wait([self = shared_from_this(), attempt = attempt_, at](const asio::error_code& error) {
-    // A timer that was set anew may have its old handler under way: `at` tells.
+    // A re-armed timer may still have its old handler queued: compare `at`.
     if (error || self->done_ || attempt != self->attempt_ || at != self->timer_.expiry()) return;
     try {
       const auto reason =

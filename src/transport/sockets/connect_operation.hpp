@@ -1,6 +1,6 @@
 #pragma once
 
-// The connecting end: resolves, tries each address, shakes hands.
+// The connecting end: resolves, tries each address, performs the handshake.
 
 #include <array>
 #include <chrono>
@@ -47,16 +47,16 @@ class connect_operation final : public control_operation, public std::enable_sha
   void read_body();
   void take_answer();
   void prove_secret();
-  /// The accepting end has not proved the secret: what it says counts for little.
+  /// The accepting end has not proved the secret: its answer is not trusted.
   void take_unproved(const std::variant<hello_reply, refusal, challenge>& answer);
   [[nodiscard]] bool wants_proof() const noexcept { return !request_.options.secret.empty(); }
-  /// This address did not work: on to the next one.
+  /// This address failed: tries the next one.
   void attempt_failed(errc code, const std::string& reason) noexcept;
   void fail(errc code, const std::string& reason) noexcept;
   void finish(connect_result result) noexcept;
   void arm_timer(std::chrono::steady_clock::duration step_limit);
   std::string current_text() const;
-  /// A completion handler of the current attempt: does nothing once that is over, and lets no exception out.
+  /// A completion handler of the current attempt: does nothing once that is over, and lets no exception escape.
   auto then(void (connect_operation::*next)());
 
   std::shared_ptr<socket_core> core_;
@@ -68,14 +68,14 @@ class connect_operation final : public control_operation, public std::enable_sha
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   std::vector<socket_address> candidates_;
   std::size_t next_ = 0;
-  std::uint64_t attempt_ = 0;  // tells handlers of an attempt that was given up
+  std::uint64_t attempt_ = 0;  // identifies handlers of an abandoned attempt
   std::string reasons_;        // of the attempts that failed
   errc worst_ = errc::connect_failed;
   bool hung_up_ = false;
-  std::size_t tried_ = 0;             // of the candidates: with a socket of their kind
-  std::size_t refused_ = 0;           // of those: no process listens there
-  std::vector<std::byte> hello_;      // as it is sent, or was
-  std::vector<std::byte> challenge_;  // whole; empty until it has come
+  std::size_t tried_ = 0;             // candidates for which a socket could be opened
+  std::size_t refused_ = 0;           // of those: no listener there
+  std::vector<std::byte> hello_;      // as it is sent, or was sent
+  std::vector<std::byte> challenge_;  // complete; empty until received
   std::vector<std::byte> proof_;
   std::array<std::byte, handshake_prefix::encoded_size> prefix_bytes_{};
   std::vector<std::byte> body_;

@@ -9,7 +9,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-// Little-endian whatever the machine: the handshake is small and rare, so byte by byte.
+// Little-endian on every machine. The handshake is small and rare, so it works byte by byte.
 class writer {
  public:
   explicit writer(const std::array<unsigned char, 8>& magic) {
@@ -80,10 +80,10 @@ class reader {
   std::span<const std::byte> in_;
 };
 
-// The status of an answer that is a challenge; those of refusals are numbers of errc, which begin at 100.
-constexpr std::uint32_t prove_yourself = 1;
+// The status of an answer that is a challenge; refusals use the numbers of errc, which begin at 100.
+constexpr std::uint32_t challenge_status = 1;
 
-// Who proves; never the same at both ends.
+// The role of the prover; never the same at both ends.
 constexpr std::string_view connecting_role = "ferry connecting worker";
 constexpr std::string_view accepting_role = "ferry accepting worker";
 
@@ -155,7 +155,7 @@ std::vector<std::byte> encode_answer(const refusal& why) {
 
 std::vector<std::byte> encode_challenge(const nonce& once) {
   writer out(answer_magic);
-  out.number(prove_yourself, 4);
+  out.number(challenge_status, 4);
   out.raw(once);
   return out.finish();
 }
@@ -175,7 +175,7 @@ bool check_proof(std::string_view secret, std::span<const std::byte> hello, std:
 void sign_answer(std::vector<std::byte>& answer, std::string_view secret, std::span<const std::byte> hello,
                  std::span<const std::byte> challenge) {
   answer.resize(answer.size() + sizeof(proof));
-  writer::set_size(answer);  // what is proved is the answer as it is read, its length included
+  writer::set_size(answer);  // the proof covers the answer as it is read, its length included
   const auto text = std::span(answer).first(answer.size() - sizeof(proof));
   const proof made = prove(secret, accepting_role, {hello, challenge, text});
   std::copy(made.begin(), made.end(), answer.end() - sizeof(proof));
@@ -208,10 +208,10 @@ hello decode_hello(std::span<const std::byte> body, std::optional<nonce>* once) 
 std::variant<hello_reply, refusal, challenge> decode_answer(std::span<const std::byte> body) {
   reader in(body);
   const auto status = in.number("status", 4);
-  if (status == prove_yourself) return challenge{in.once()};
+  if (status == challenge_status) return challenge{in.once()};
   if (status != 0) {
     auto code = static_cast<errc>(static_cast<std::int32_t>(static_cast<std::uint32_t>(status)));
-    if (errc_name(code) == "unknown") code = errc::handshake_failed;  // of a later build
+    if (errc_name(code) == "unknown") code = errc::handshake_failed;  // from a later build
     return refusal{code, in.text("text", longest_refusal)};
   }
   hello_reply result;

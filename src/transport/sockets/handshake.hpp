@@ -1,6 +1,7 @@
 #pragma once
 
-// What both ends of a byte stream say before the first message. docs/protocol.md, section Handshake, has every byte.
+// What both ends of a byte stream send before the first message. docs/protocol.md, section Handshake, specifies every
+// byte.
 //
 //   prefix (20, the same in every protocol version) | body
 
@@ -21,7 +22,7 @@
 
 namespace ferry::inline v0::detail {
 
-/// What this build speaks, and the oldest that it still understands.
+/// The protocol version of this build, and the oldest one that it still understands.
 inline constexpr std::uint32_t protocol_version = 1;
 inline constexpr std::uint32_t oldest_protocol_version = 1;
 
@@ -31,13 +32,13 @@ inline constexpr std::size_t longest_group = 512;
 inline constexpr std::size_t longest_name = 127;
 inline constexpr std::size_t longest_refusal = 2048;
 
-/// The first bytes of a hello and of its answer. They differ, so that a socket that was connected to itself is noticed.
+/// The first bytes of a hello and of its answer. They differ, so that a socket connected to itself is detected.
 inline constexpr std::array<unsigned char, 8> hello_magic{0x89, 'F', 'E', 'R', 'R', 'Y', '>', '\n'};
 inline constexpr std::array<unsigned char, 8> answer_magic{0x89, 'F', 'E', 'R', 'R', 'Y', '<', '\n'};
 
 struct handshake_prefix {
   static constexpr std::size_t encoded_size = 20;
-  std::uint32_t version = 0;  ///< the newest protocol version that the sender speaks
+  std::uint32_t version = 0;  ///< the newest protocol version of the sender
   std::uint32_t oldest = 0;   ///< the oldest that it understands
   std::uint32_t body_bytes = 0;
 
@@ -47,41 +48,42 @@ struct handshake_prefix {
   void check_size(std::string_view peer) const;
   /// Whether the two ends have a protocol version in common: the smaller of both newest ones.
   [[nodiscard]] bool compatible() const noexcept;
-  /// Says which versions the two ends speak.
+  /// States the protocol versions of the two ends.
   [[nodiscard]] std::string version_text(std::string_view peer) const;
 };
 
-/// The other end's reason not to talk.
+/// The other end's reason for refusing the connection.
 struct refusal {
   errc code;
   std::string text;
 };
 
-/// The accepting end wants a proof of the secret before it says more.
+/// The accepting end demands a proof of the secret before it continues.
 struct challenge {
   nonce once;
 };
 
-/// Prefix and body. With a nonce, the hello offers to prove the secret. Throws errc::invalid_argument if a name is too long.
+/// Prefix and body. With a nonce, the hello offers to prove the secret. Throws errc::invalid_argument if a name is too
+/// long.
 std::vector<std::byte> encode_hello(const hello& self, const nonce* once = nullptr);
 std::vector<std::byte> encode_answer(const hello_reply& reply);
 /// The text is cut at longest_refusal bytes.
 std::vector<std::byte> encode_answer(const refusal& why);
 std::vector<std::byte> encode_challenge(const nonce& once);
-/// The connecting end's answer to a challenge; `hello` and `challenge` are the messages so far, whole.
+/// The connecting end's answer to a challenge; `hello` and `challenge` are the complete messages so far.
 std::vector<std::byte> encode_proof(std::string_view secret, std::span<const std::byte> hello,
                                     std::span<const std::byte> challenge);
 bool check_proof(std::string_view secret, std::span<const std::byte> hello, std::span<const std::byte> challenge,
                  std::span<const std::byte> proof_body);
-/// Appends the accepting end's own proof, over all that was said and the answer itself.
+/// Appends the accepting end's own proof, over all earlier messages and the answer itself.
 void sign_answer(std::vector<std::byte>& answer, std::string_view secret, std::span<const std::byte> hello,
                  std::span<const std::byte> challenge);
-/// Whether a whole answer ends with that proof.
+/// Whether a complete answer ends with that proof.
 bool answer_signed(std::span<const std::byte> answer, std::string_view secret, std::span<const std::byte> hello,
                    std::span<const std::byte> challenge);
 
-/// Read a body; bytes after the known fields are skipped, so that later builds may add some. Throw errc::handshake_failed.
-/// `once` gets the nonce of a hello that offers a proof.
+/// Read a body; bytes after the known fields are skipped, so that later builds may add some. Throw
+/// errc::handshake_failed. `once` gets the nonce of a hello that offers a proof.
 hello decode_hello(std::span<const std::byte> body, std::optional<nonce>* once = nullptr);
 std::variant<hello_reply, refusal, challenge> decode_answer(std::span<const std::byte> body);
 

@@ -46,7 +46,7 @@ void listener::wait_for_peers() {
 }
 
 void listener::accept_some() {
-  constexpr int at_once = 16;  // then the handshakes that have begun get their turn
+  constexpr int at_once = 16;  // then the handshakes in progress get a turn
   for (int i = 0; i < at_once; ++i) {
     if (handshakes_.size() >= max_handshakes_) {
       over_limit_ = true;
@@ -54,15 +54,16 @@ void listener::accept_some() {
     }
     descriptor accepted(::accept4(socket_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (accepted.get() >= 0) {
-      complained_ = false;
+      warned_ = false;
       begin_handshake(std::move(accepted));
       continue;
     }
     const int why = errno;
     if (why == EAGAIN || why == EWOULDBLOCK) break;
-    if (why != EMFILE && why != ENFILE && why != ENOBUFS && why != ENOMEM) continue;  // that peer has left already
-    // The peer stays in the queue, so the socket stays readable: waiting for that again would spin.
-    if (!std::exchange(complained_, true)) {
+    if (why != EMFILE && why != ENFILE && why != ENOBUFS && why != ENOMEM)
+      continue;  // that peer has disconnected already
+    // The peer stays in the queue, so the socket stays readable: waiting for readability would spin.
+    if (!std::exchange(warned_, true)) {
       core_->warnings.warn(fmt::format("{}: cannot accept connections on {} for now: {}", core_->transport_name,
                                        where_.text(), std::generic_category().message(why)));
     }

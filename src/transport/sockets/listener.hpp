@@ -1,6 +1,6 @@
 #pragma once
 
-// A listening socket: accepts, and lets each newcomer shake hands.
+// A listening socket: accepts connections and starts their handshakes.
 
 #include <chrono>
 #include <cstddef>
@@ -21,18 +21,18 @@ class accept_handshake;
 /// Everything but the constructor and where() runs on the control thread.
 class listener final : public control_operation, public std::enable_shared_from_this<listener> {
  public:
-  /// Looks at a connected descriptor and returns why its other end is not wanted; empty if it is. May be null.
+  /// Examines a connected descriptor and returns why its peer is refused; empty if it is admitted. May be null.
   using peer_check = std::string (*)(int descriptor);
 
-  /// The limits on handshakes are those of `options`.
+  /// `options` gives the limits on handshakes.
   listener(std::shared_ptr<socket_core> core, descriptor socket, peer_check check, const transport_options& options);
 
   /// Begins to accept.
   void start();
-  /// Stops listening; handshakes under way go on.
+  /// Stops listening; handshakes in progress continue.
   void abort() noexcept override;
 
-  /// The address that is listened on.
+  /// The address of the listening socket.
   [[nodiscard]] const socket_address& where() const noexcept { return where_; }
   [[nodiscard]] std::chrono::milliseconds handshake_timeout() const noexcept { return handshake_timeout_; }
 
@@ -42,9 +42,9 @@ class listener final : public control_operation, public std::enable_shared_from_
   void wait_for_peers();
   void accept_some();
   void begin_handshake(descriptor accepted);
-  /// Called by a handshake that is over.
+  /// Called when a handshake is over.
   void handshake_ended(accept_handshake& which) noexcept;
-  /// Gives up the oldest handshake, now or when it has had its time.
+  /// Gives up the oldest handshake, now or when it reaches busy_handshake_time.
   void make_room();
 
   std::shared_ptr<socket_core> core_;
@@ -56,7 +56,7 @@ class listener final : public control_operation, public std::enable_shared_from_
   asio::steady_timer timer_;
   std::list<accept_handshake*> handshakes_;  // oldest first
   bool over_limit_ = false;                  // not accepting until a handshake ends
-  bool complained_ = false;                  // about accept failing, since it last worked
+  bool warned_ = false;                      // that accept fails, since it last succeeded
   bool closed_ = false;
 };
 

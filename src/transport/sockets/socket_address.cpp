@@ -61,7 +61,7 @@ socket_address socket_address::from_unix(std::string_view name) {
   std::memcpy(result.sun_path, name.data(), std::min(name.size(), sizeof result.sun_path - 1));
   std::size_t size = offsetof(sockaddr_un, sun_path) + name.size();
   if (name.front() == '@') {
-    result.sun_path[0] = '\0';  // an abstract name counts exactly the bytes that the length says
+    result.sun_path[0] = '\0';  // the kernel compares exactly as many bytes of an abstract name as the length says
   } else {
     ++size;
   }
@@ -156,7 +156,7 @@ descriptor open_stream_socket(int family) {
 
 void tune_connection(int descriptor, int family) noexcept {
   if (family == AF_UNIX) {
-    // A tensor's bytes are handed over in few large pieces instead of a wake-up per 200 KiB.
+    // A tensor's bytes are passed in few large pieces instead of one wake-up per 200 KiB.
     constexpr int buffer = 4 << 20;
     set_socket_option(descriptor, SOL_SOCKET, SO_SNDBUF, buffer);
     return;
@@ -166,7 +166,8 @@ void tune_connection(int descriptor, int family) noexcept {
 
 descriptor listen_on(const socket_address& where, int& system_error) {
   auto socket = open_stream_socket(where.family());
-  // A port whose last owner's connections still linger may be listened on at once; one that is listened on may not.
+  // Allows listening at once on a port whose previous connections are still in TIME_WAIT, but not on one with a
+  // listener.
   if (where.family() != AF_UNIX) set_socket_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (where.family() == AF_INET6) {
     const bool any = IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(where.storage).sin6_addr);

@@ -18,7 +18,7 @@ struct socket_address {
   socklen_t size = 0;
 
   static socket_address copy(const void* address, socklen_t size);
-  /// Nothing unless `host` is an IP literal; IPv6 may have a scope id.
+  /// Empty unless `host` is an IP literal; IPv6 may have a scope id.
   static std::optional<socket_address> from_literal(const std::string& host, std::uint16_t port);
   /// "@name" is an abstract name, "/path" a path. At most 107 bytes.
   static socket_address from_unix(std::string_view name);
@@ -36,7 +36,7 @@ struct socket_address {
   [[nodiscard]] bool is_link_local() const noexcept;
   /// "10.0.0.2:4711", "[::1]:4711", "@name", "/path"; "unnamed" for an unbound unix socket.
   [[nodiscard]] std::string text() const;
-  /// Whether both name the same end, port included.
+  /// Whether both denote the same end, port included.
   [[nodiscard]] bool same_as(const socket_address& other) const noexcept;
 };
 
@@ -61,9 +61,10 @@ class descriptor {
 /// A non-blocking stream socket that is not inherited by new programs. Throws errc::system_failure.
 descriptor open_stream_socket(int family);
 /// Options of a connection: no delay and keep-alive probes for tcp, large buffers for unix. An option that the system
-/// refuses is left at its default: each only improves speed or how soon a vanished machine is noticed.
+/// refuses is left at its default: each only improves speed or how soon a vanished machine is detected.
 void tune_connection(int descriptor, int family) noexcept;
-/// A listening socket on `where`. `system_error` receives errno, and the result is empty, if the address cannot be had.
+/// A listening socket on `where`. If the address is not available, `system_error` receives errno and the result is
+/// empty.
 descriptor listen_on(const socket_address& where, int& system_error);
 
 }  // namespace ferry::inline v0::detail

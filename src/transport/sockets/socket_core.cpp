@@ -11,7 +11,7 @@ void warning_limiter::warn(std::string_view text) {
   constexpr std::chrono::seconds window_length{5};
   const auto now = std::chrono::steady_clock::now();
   if (now - window_ >= window_length) {
-    if (dropped_ != 0) log(log_level::warning, fmt::format("{} more warnings about peers were left out", dropped_));
+    if (dropped_ != 0) log(log_level::warning, fmt::format("{} more warnings about peers were suppressed", dropped_));
     window_ = now;
     in_window_ = 0;
     dropped_ = 0;

@@ -17,20 +17,20 @@
 
 namespace ferry::inline v0::detail {
 
-/// While others wait, a handshake that has taken longer than this is given up for them.
+/// When handshakes are at their limit, one that has taken longer than this is abandoned for a waiting peer.
 inline constexpr std::chrono::seconds busy_handshake_time{2};
 
 using stream_socket = asio::generic::stream_protocol::socket;
 
-/// Something under way on the control thread. Keeps itself in socket_core::live until it is over.
+/// An operation on the control thread. Keeps itself in socket_core::live until it is over.
 class control_operation {
  public:
   virtual ~control_operation() = default;
-  /// Ends it at once and notifies its waiters. On the control thread.
+  /// Ends it at once and completes its callback with an error. On the control thread.
   virtual void abort() noexcept = 0;
 };
 
-/// Warnings about peers that misbehave, at most a few per second: a hostile peer must not fill the disk.
+/// Logs warnings about misbehaving peers, at most a few per second: a hostile peer must not fill the disk.
 class warning_limiter {
  public:
   /// On the control thread.

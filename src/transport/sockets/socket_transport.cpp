@@ -32,7 +32,8 @@ std::shared_ptr<listener> socket_transport::use_listener(const std::string& grou
                                                          const std::function<descriptor()>& open) {
   check_secret_usable(options.secret);
   std::unique_lock lock(mutex_);
-  // A port that is about to be free must not look taken. The control thread does the closing: it cannot wait for it.
+  // Wait, so that a port about to be released is not reported as in use. The control thread closes it, so that thread
+  // cannot wait.
   if (!control_->is_current()) closed_one_.wait(lock, [&] { return closing_ == 0; });
   std::shared_ptr<listener> found;
   for (const auto& [key, used] : uses_) {
@@ -42,7 +43,7 @@ std::shared_ptr<listener> socket_transport::use_listener(const std::string& grou
   if (fresh) found = std::make_shared<listener>(core_, open(), check_, options);
   core_->workers.add(group, target, std::move(acceptor), options);
   uses_.emplace(std::pair(group, target), found);
-  // After registering: a peer that knows the port from before must not be told that the worker does not exist.
+  // After registering: a peer that has the port from before must not get the answer that the worker does not exist.
   if (fresh) asio::post(core_->context, [found] { found->start(); });
   return found;
 }

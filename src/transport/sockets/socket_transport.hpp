@@ -20,7 +20,7 @@ namespace ferry::inline v0::detail {
 
 class socket_transport : public transport {
  public:
-  /// Ends what is under way: pending connects get an error, listeners close. The reactor must outlive this.
+  /// Ends operations in progress: pending connects fail, listeners close. The reactor must outlive this.
   ~socket_transport() override;
 
   void unlisten(const std::string& group, const std::string& target) noexcept override;
@@ -32,8 +32,8 @@ class socket_transport : public transport {
   /// `name` is a literal.
   socket_transport(reactor& loop, std::string_view name, listener::peer_check check);
 
-  /// Registers the worker and gives it a listener: one already open that `suits`, else one on a socket that `open`
-  /// makes. Throws errc::duplicate_name, and what `open` throws.
+  /// Registers the worker and assigns it a listener: an open one that `suits`, else one on a socket that `open`
+  /// creates. Throws errc::duplicate_name, and what `open` throws.
   std::shared_ptr<listener> use_listener(const std::string& group, const std::string& target,
                                          const transport_options& options,
                                          std::shared_ptr<connection_acceptor> acceptor,
@@ -47,11 +47,11 @@ class socket_transport : public transport {
 
   std::mutex mutex_;
   std::condition_variable closed_one_;
-  int closing_ = 0;  // listeners that are being closed; their ports are still taken
+  int closing_ = 0;  // listeners that are being closed; their ports are still in use
   std::map<std::pair<std::string, std::string>, std::shared_ptr<listener>> uses_;  // by (group, worker)
 };
 
-/// The process's instance of a transport over `loop`, made by the first and gone with the last owner.
+/// The process's instance of a transport over `loop`, created on first use and destroyed with its last owner.
 template <class Transport>
 std::shared_ptr<transport> shared_transport(reactor& loop) {
   static std::mutex mutex;

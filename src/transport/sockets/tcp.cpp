@@ -33,7 +33,7 @@ std::vector<socket_address> bind_addresses(const std::string& bind, const std::s
   }
   result = socket_address::resolve(host, 0);
   if (host == "localhost") return result;
-  // Debian's /etc/hosts maps the machine's own name to 127.0.1.1, which means another machine to everybody else.
+  // Debian's /etc/hosts maps the machine's own name to 127.0.1.1, which other machines resolve to themselves.
   const auto loopback = [](const socket_address& found) { return is_loopback(found.host()); };
   std::stable_partition(result.begin(), result.end(), [&](const socket_address& found) { return !loopback(found); });
   if (loopback(result.front()) && !suggested_host.empty() && !is_loopback(suggested_host)) {
@@ -96,12 +96,12 @@ descriptor open_listener(std::vector<socket_address> candidates, const port_rang
               fmt::format("cannot listen on {}; `bind` must be an address of this machine", reasons));
 }
 
-// What peers are told, given where the listener is.
+// The addresses to publish, given the listener's address.
 std::vector<std::string> published(const socket_address& where, const std::string& suggested_host,
                                    const std::string& advertise) {
   const auto with_port = [&](const std::string& host) { return "tcp://" + host_port{host, where.port()}.to_string(); };
   if (!advertise.empty()) {
-    // "host" or "host:port"; an IPv6 literal may stand without brackets as long as it has no port.
+    // "host" or "host:port"; an IPv6 literal may omit the brackets if it has no port.
     const bool bare = advertise.front() == '[' ? advertise.back() == ']'
                                                : is_ipv6_literal(advertise) || advertise.find(':') == advertise.npos;
     auto host = advertise;
@@ -111,7 +111,7 @@ std::vector<std::string> published(const socket_address& where, const std::strin
   if (!is_unspecified(where.host())) return {with_port(where.host())};
   std::vector<std::string> hosts = routable_addresses();
   if (where.family() == AF_INET) std::erase_if(hosts, is_ipv6_literal);
-  // The address from which the store was reached is known to work.
+  // The address used to reach the store is known to work.
   if (!suggested_host.empty() && !is_loopback(suggested_host) && !is_unspecified(suggested_host)) {
     std::erase(hosts, suggested_host);
     hosts.insert(hosts.begin(), suggested_host);
@@ -122,18 +122,18 @@ std::vector<std::string> published(const socket_address& where, const std::strin
   return result;
 }
 
-// A peer that reaches a worker may run what it serves, so a worker is never reachable by accident.
-void refuse_open_doors(const std::vector<socket_address>& candidates, const transport_options& options) {
+// A peer that reaches a worker may run any method it serves, so exposing one must be explicit.
+void refuse_unauthenticated_listeners(const std::vector<socket_address>& candidates, const transport_options& options) {
   if (!options.secret.empty() || options.allow_unauthenticated) return;
   for (const auto& where : candidates) {
     if (is_loopback(where.host())) continue;
     throw_error(
         errc::authentication_required,
         fmt::format(
-            "listening on {} would let everybody who reaches this machine call the worker's methods; give all "
+            "listening on {} would let any process that can reach this machine call the worker's methods; give all "
             "workers one secret (worker_config::secret, FERRY_SECRET or FERRY_SECRET_FILE), list what may be called "
-            "(worker_config::serve or ferry::serve), or say that it is meant (worker_config::allow_unauthenticated "
-            "or FERRY_ALLOW_UNAUTHENTICATED=1); workers of one machine can meet at 127.0.0.1",
+            "(worker_config::serve or ferry::serve), or allow it explicitly (worker_config::allow_unauthenticated "
+            "or FERRY_ALLOW_UNAUTHENTICATED=1); workers on one machine can use 127.0.0.1",
             where.host()));
   }
 }
@@ -147,11 +147,11 @@ class tcp_transport final : public socket_transport {
                                   std::shared_ptr<connection_acceptor> acceptor) override {
     const port_range ports(options);
     const auto candidates = bind_addresses(options.bind, suggested_host);
-    // Checks `advertise` before anything is opened; the port does not matter.
+    // Checks `advertise` before any socket is opened; the port is irrelevant.
     auto somewhere = candidates.front();
     somewhere.set_port(1);
     (void)published(somewhere, suggested_host, options.advertise);
-    refuse_open_doors(candidates, options);
+    refuse_unauthenticated_listeners(candidates, options);
     const auto suits = [&](const listener& open) {
       return ports.contains(open.where().port()) &&
              std::any_of(candidates.begin(), candidates.end(), [&](socket_address wanted) {

@@ -16,7 +16,7 @@ namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
-// Only processes of the same user, or of root, may talk to us: abstract names have no file permissions.
+// Only processes of the same user, or of root, may connect: abstract names have no file permissions.
 std::string check_user(int descriptor) {
   ucred who{};
   socklen_t size = sizeof who;
@@ -27,7 +27,7 @@ std::string check_user(int descriptor) {
   return fmt::format("process {} runs as user {}, this one as user {}", who.pid, who.uid, ::geteuid());
 }
 
-// Unguessable, so that no other process can take it before us or listen in its place after us.
+// Unguessable, so that no other process can take the name first or listen on it afterwards.
 descriptor open_unbound() {
   const auto name = fmt::format("@ferry-{}-{:016x}{:016x}", ::getpid(), incarnation_id::random().value,
                                 incarnation_id::random().value);

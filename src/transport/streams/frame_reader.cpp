@@ -19,7 +19,7 @@ std::size_t frame_reader::prepare(std::array<iovec, max_vectors>& vectors, std::
   };
   if (phase_ == phase::body) {
     const std::size_t body = message_.header.body_bytes();
-    if (body_filled_ == message_.storage.capacity()) {  // grows with what has really arrived
+    if (body_filled_ == message_.storage.capacity()) {  // grows with the bytes that have really arrived
       shared_block larger = shared_block::allocate(std::min(body, 2 * message_.storage.capacity()));
       std::memcpy(larger.data(), message_.storage.data(), body_filled_);
       message_.storage = std::move(larger);
@@ -35,11 +35,11 @@ std::size_t frame_reader::prepare(std::array<iovec, max_vectors>& vectors, std::
       if (bytes.size() != filled) add(bytes.data() + filled, bytes.size() - filled);
       filled = 0;
     }
-    // The block comes behind the last tensor: commit() takes bytes for tensors as long as one is incomplete.
+    // The block comes after the last tensor: commit() assigns bytes to tensors as long as one is incomplete.
     if (i != message_.tensors.size()) return count;
   }
   if (phase_ == phase::staged) {
-    // What is in the block comes first, even if there is room by now: go_on() moves it there.
+    // The bytes in the block come first, even if there is room by now: resume() moves them there.
     const std::span<std::byte> room = begin_ == end_ ? staged_->room() : std::span<std::byte>();
     stalled_ = room.empty();
     straight_ = room.size() >= large_tensors;
@@ -48,9 +48,9 @@ std::size_t frame_reader::prepare(std::array<iovec, max_vectors>& vectors, std::
   }
   make_room(frame_header::encoded_size);
   std::size_t room = std::min(block_bytes, block_.capacity()) - end_;
-  // Tensor data that came along into the block would have to be copied out of it again.
+  // Tensor data received into the block would have to be copied out of it again.
   const bool large = phase_ == phase::tensors ? message_.header.tensor_bytes >= large_tensors : after_large_tensors_;
-  if (large) room = std::min(room, look_ahead);
+  if (large) room = std::min(room, header_read_ahead);
   add(block_at(end_), room);
   return count;
 }
@@ -103,9 +103,9 @@ void frame_reader::parse(message_sink& sink) {
   }
 }
 
-void frame_reader::go_on(message_sink& sink) { parse(sink); }
+void frame_reader::resume(message_sink& sink) { parse(sink); }
 
-// Handles what starts at begin_ if it is there whole, except for tensor data; false if more bytes are needed.
+// Handles the frame at begin_ if it is complete, except for tensor data; false if more bytes are needed.
 bool frame_reader::take_small_frame(message_sink& sink) {
   const std::size_t available = end_ - begin_;
   if (available < frame_header::encoded_size) return false;
@@ -162,7 +162,7 @@ void frame_reader::finish_body(std::byte* body, const message_sink& sink) {
   phase_ = phase::tensors;
 }
 
-// Moves tensor bytes that came along into the block to where they belong; true once all tensors are complete.
+// Moves tensor bytes received into the block to their tensors; true once all tensors are complete.
 bool frame_reader::take_tensor_bytes() {
   while (tensor_ != message_.tensors.size()) {
     const auto bytes = writable_packed_bytes(message_.tensors[tensor_]);
@@ -177,7 +177,7 @@ bool frame_reader::take_tensor_bytes() {
   return true;
 }
 
-// The same of a message that has to do with devices. Stalled: there is no room for more until a device has got further.
+// The same for a message that involves devices. Stalled: there is no room for more until a device has made progress.
 bool frame_reader::take_staged_bytes() {
   stalled_ = false;
   while (!staged_->complete()) {
@@ -192,12 +192,12 @@ bool frame_reader::take_staged_bytes() {
   return true;
 }
 
-// Afterwards a message of `needed` bytes that starts at begin_ fits into the block.
+// Ensures that a message of `needed` bytes that starts at begin_ fits into the block.
 void frame_reader::make_room(std::size_t needed) {
   const std::size_t kept = end_ - begin_;
   if (kept == 0 && block_.unique()) begin_ = end_ = 0;
   const std::size_t capacity = std::min(block_bytes, block_.capacity());
-  // A block that is nearly full would be filled by tiny reads.
+  // Avoids tiny reads into a nearly full block.
   if (block_ && begin_ + needed <= capacity && (kept != 0 || capacity - end_ >= 4096)) return;
   if (block_.unique()) {
     std::memmove(block_at(0), block_at(begin_), kept);

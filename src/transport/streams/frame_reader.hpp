@@ -1,6 +1,6 @@
 #pragma once
 
-// Cuts a byte stream into messages, receiving large parts straight into their final place.
+// Splits a byte stream into messages, receiving large parts directly into their final memory.
 
 #include <array>
 #include <cstddef>
@@ -17,15 +17,15 @@
 
 namespace ferry::inline v0::detail {
 
-/// Takes the messages that are complete.
+/// Receives the complete messages.
 class message_sink {
  public:
   virtual void on_frame(inbound_message&& message) = 0;
-  /// No further message is to be begun: its memory is not to be taken.
+  /// True: begin no further message and allocate no memory for one.
   [[nodiscard]] virtual bool paused() const noexcept { return false; }
-  /// What tensors arrive with on devices; null: they do not.
+  /// The context for tensors that arrive on devices; null: they are not supported.
   [[nodiscard]] virtual const channel_context* channels() const noexcept { return nullptr; }
-  /// Asked only then: connection_receiver::takes_tensors_on().
+  /// Called only if channels() is not null: connection_receiver::takes_tensors_on().
   [[nodiscard]] virtual bool takes_tensors_on(device where) const noexcept {
     (void)where;
     return false;
@@ -42,17 +42,18 @@ class frame_reader {
 
   explicit frame_reader(const wire_limits& limits) : limits_(limits) {}
 
-  /// Where the next bytes go. Returns the number of vectors filled in; `total` is their size. None if it is stalled.
+  /// The buffers for the next bytes. Returns the number of vectors filled in; `total` is their size. None if it is
+  /// stalled.
   std::size_t prepare(std::array<iovec, max_vectors>& vectors, std::size_t& total);
-  /// `count` bytes have arrived there. Throws what the checks of the wire floor throw, or std::bad_alloc: then the stream
-  /// is unusable.
+  /// `count` bytes have been received there. Throws what the checks of the wire format throw, or std::bad_alloc;
+  /// afterwards the stream is unusable.
   void commit(std::size_t count, message_sink& sink);
-  /// The sink was paused, and messages may be there that came with earlier ones, or there is no room for tensors until a
-  /// device has got further (channel_context::news): go_on(), before anything is received.
+  /// The sink was paused and complete messages may remain in the block, or there is no room for tensors until a device
+  /// has made progress (channel_context::news). Call resume() before receiving more.
   [[nodiscard]] bool stalled() const noexcept { return stalled_; }
   /// Throws as commit() does.
-  void go_on(message_sink& sink);
-  /// Nothing more comes: lets go of the message that has begun, and of its tensors.
+  void resume(message_sink& sink);
+  /// The stream has ended: releases the message that has begun, and its tensors.
   void abandon() noexcept {
     message_ = {};
     staged_.reset();
@@ -60,14 +61,15 @@ class frame_reader {
     begin_ = end_ = 0;
     phase_ = phase::header;
   }
-  /// True in the middle of a message: the end of the stream now means that it was cut short.
+  /// True in the middle of a message: the end of the stream now means that it was truncated.
   [[nodiscard]] bool mid_message() const noexcept { return phase_ != phase::header || begin_ != end_; }
 
  private:
   enum class phase { header, body, tensors, staged };
   static constexpr std::size_t block_bytes = std::size_t{64} * 1024;
-  static constexpr std::size_t large_tensors = std::size_t{16} * 1024;  // of a message: another like it is expected
-  static constexpr std::size_t look_ahead = 1024;                       // bytes read then before the header is known
+  static constexpr std::size_t large_tensors =
+      std::size_t{16} * 1024;  // tensor bytes above which the next message is expected to be large too
+  static constexpr std::size_t header_read_ahead = 1024;  // bytes then read before the header is known
   static constexpr std::size_t body_step = std::size_t{64} * 1024 * 1024;
 
   void parse(message_sink& sink);
@@ -90,9 +92,9 @@ class frame_reader {
   std::size_t tensor_ = 0;  // being received
   bool after_large_tensors_ = false;
   bool stalled_ = false;
-  std::size_t tensor_filled_ = 0;           // of it
-  std::unique_ptr<staged_receive> staged_;  // of a message that has to do with devices
-  bool straight_ = false;                   // its bytes are being received where they belong, not into the block
+  std::size_t tensor_filled_ = 0;           // of tensor_
+  std::unique_ptr<staged_receive> staged_;  // of a message that involves devices
+  bool straight_ = false;                   // its bytes are received directly into place, not into the block
 };
 
 }  // namespace ferry::inline v0::detail

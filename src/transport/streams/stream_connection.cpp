@@ -16,7 +16,7 @@ std::shared_ptr<connection> make_stream_connection(reactor& loop, int descriptor
                                                    std::string description, const transport_options& options,
                                                    std::shared_ptr<void> kept, bool device_tensors) {
   auto& threads = static_cast<io_threads&>(loop);
-  // Blocking, with a bound: who must not wait says MSG_DONTWAIT.
+  // Blocking, with a timeout: calls that must not wait pass MSG_DONTWAIT.
   timeval bound{};
   bound.tv_usec = std::chrono::microseconds(plain_wait).count();
   const int flags = ::fcntl(descriptor, F_GETFL);

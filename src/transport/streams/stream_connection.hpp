@@ -11,9 +11,9 @@
 
 namespace ferry::inline v0::detail {
 
-/// Takes over `descriptor` (connected, handshake done, nothing of the message stream read yet) and closes it in the end.
-/// `transport_name` is a literal; `kept` is let go when the descriptor is closed. With
-/// `device_tensors` the other end knows feature_device_tensors. Throws errc::system_failure; then the descriptor is closed.
+/// Takes ownership of `descriptor` (connected, handshake done, nothing of the message stream read yet).
+/// `transport_name` is a literal; `kept` is released when the descriptor is closed. With `device_tensors` the other end
+/// supports feature_device_tensors. Throws errc::system_failure; then the descriptor is closed.
 std::shared_ptr<connection> make_stream_connection(reactor& loop, int descriptor, std::string_view transport_name,
                                                    std::string description, const transport_options& options,
                                                    std::shared_ptr<void> kept = {}, bool device_tensors = false);

@@ -1,6 +1,6 @@
 #pragma once
 
-// A connected stream socket: the class. How it writes is in stream_writing.cpp, how it reads in stream_reading.cpp.
+// A connected stream socket: the class. stream_writing.cpp has its writing half, stream_reading.cpp its reading half.
 
 #include <array>
 #include <atomic>
@@ -29,8 +29,8 @@
 
 namespace ferry::inline v0::detail {
 
-/// A thread that reads a connection itself sleeps in recv() this long, which is one system call where poll() and recv() are two,
-/// before it waits in a way that can be interrupted.
+/// A thread that reads a connection itself first sleeps this long in recv(), which is one system call where poll() and
+/// recv() are two; only then does it wait interruptibly.
 inline constexpr std::chrono::milliseconds plain_wait{4};
 
 /// Messages that are written together: bytes, then tensors, or what devices fetch.
@@ -40,19 +40,19 @@ struct segment {
   std::shared_ptr<staged_send> staged = {};
 };
 
-/// A message whose tensors are not there yet on their devices.
+/// A message whose tensors are not ready yet on their devices.
 struct awaited_message {
   outgoing_message message;
   std::shared_ptr<staged_send> staged;
 };
 
-// Reading is done by one thread at a time, the one that holds `reader_`:
+// One thread at a time reads, the one that holds `reader_`:
 //   a reactor thread after an event (the descriptor is "armed": watched by the epoll),
 //   a thread inside drive() that waits for its own reply, or
-//   a reactor thread that lingers after it served a message;
-// and by none before start(), which is the first to hold it.
-// The latter two disarm the descriptor, once for a whole series of messages: it is armed again when messages are expected
-// that no caller drives, or by the monitor when it was left alone for a tick.
+//   a reactor thread that lingers after it served a message.
+// No thread reads before start(), which is the first to hold it.
+// The latter two disarm the descriptor, once for a whole series of messages: it is armed again when messages are
+// expected but no thread is in drive(), or by the monitor when no thread has used it for a tick.
 class stream_connection final : public connection,
                                 public lingering_handler,
                                 private message_sink,
@@ -102,7 +102,7 @@ class stream_connection final : public connection,
   }
   [[nodiscard]] bool carries_device_tensors() const noexcept override { return device_tensors_; }
   [[nodiscard]] std::string_view why_no_device_tensors() const noexcept override {
-    return "the ferry release of the other end moves tensors from CPU to CPU only";
+    return "the ferry release of the peer moves tensors from CPU to CPU only";
   }
   [[nodiscard]] std::string_view transport_name() const noexcept override { return name_; }
   [[nodiscard]] std::string description() const override { return description_; }
@@ -116,7 +116,7 @@ class stream_connection final : public connection,
  private:
   static constexpr int no_descriptor = -1;
   static constexpr int never_again = -2;
-  static constexpr std::uint64_t never_told = ~std::uint64_t{0};
+  static constexpr std::uint64_t no_threshold = ~std::uint64_t{0};
   enum reader_value : int { not_read = 0, being_read = 1, read_again = 2 };
   enum class outcome { drained, more, ended, awaiting_device };
 
@@ -131,8 +131,8 @@ class stream_connection final : public connection,
   bool take_reader() noexcept;
   void leave_reader() noexcept;
   void read_later() noexcept;
-  void go_on_reading() noexcept;
-  void tell_closed() noexcept;
+  void continue_reading() noexcept;
+  void notify_closed() noexcept;
   void read_all(bool to_the_end) noexcept;
   void note_unwatched() noexcept;
   void set_armed(bool armed) noexcept;
@@ -143,9 +143,9 @@ class stream_connection final : public connection,
     if (held_back_.load(std::memory_order_relaxed) != 0) flush();
   }
   void send_from_devices(outgoing_message&& message);
-  void tensors_there(const std::shared_ptr<awaited_message>& which, std::exception_ptr failure) noexcept;
+  void tensors_ready(const std::shared_ptr<awaited_message>& which, std::exception_ptr failure) noexcept;
   void queue_void(awaited_message& which, std::vector<tensor>& unread, const std::exception_ptr& why);
-  void go_on_writing() noexcept;
+  void continue_writing() noexcept;
   void write_or_leave(std::unique_lock<std::mutex>& lock) noexcept;
   void enqueue(outgoing_message&& message);
   void took(std::uint64_t bytes) noexcept {  // with out_mutex_ held
@@ -154,7 +154,7 @@ class stream_connection final : public connection,
   void write_queued(std::unique_lock<std::mutex>& lock) noexcept;
   outcome write_active(int& reason) noexcept;
   void end_writing() noexcept;
-  bool tell_written(std::unique_lock<std::mutex>& lock) noexcept;
+  bool notify_written(std::unique_lock<std::mutex>& lock) noexcept;
   void release_descriptor() noexcept;
   void fail(std::exception_ptr reason) noexcept;
   int interrupt_descriptor() noexcept;
@@ -164,43 +164,43 @@ class stream_connection final : public connection,
   const int descriptor_;
   const std::string_view name_;
   const std::string description_;
-  const bool device_tensors_;  // the other end knows them
+  const bool device_tensors_;  // the other end supports them
   channel_context arriving_;   // set by start()
   std::shared_ptr<connection_receiver> receiver_;
 
-  std::mutex arm_mutex_;  // guards watch_ and changes of what is watched
+  std::mutex arm_mutex_;  // guards watch_ and changes of the watched events
   watch_id watch_ = watch_id::none;
   std::atomic<bool> armed_{false};
   std::atomic<bool> want_writable_{false};
 
   std::atomic<int> reader_{being_read};  // until start() has ended
-  frame_reader reader_state_;            // this and the next belong to the thread that reads
+  frame_reader reader_state_;            // this and the next two belong to the reading thread
   adaptive_spin spin_;
-  bool told_ = false;
+  bool closed_reported_ = false;
   struct turn : work {
     std::shared_ptr<stream_connection> of;  // while it is posted
   };
   turn later_;
   std::atomic<bool> later_posted_{false};
-  std::atomic<bool> paused_{false};  // the reader leaves everything where it is
-  std::mutex interrupt_mutex_;       // guards the next
+  std::atomic<bool> paused_{false};  // the reader leaves all input unread
+  std::mutex interrupt_mutex_;       // guards interrupt_
   int interrupt_ = no_descriptor;
   std::atomic<bool> driven_{false};                 // drive() was called before
   std::atomic<clock::rep> driver_asleep_since_{0};  // zero: no thread sleeps inside drive()
-  std::atomic<bool> give_way_{false};               // it shall leave
+  std::atomic<bool> driver_must_yield_{false};      // the driver must yield
   std::atomic<std::uint32_t> touched_{0};           // counts drives and lingers
-  std::uint32_t seen_touched_ = 0;                  // of the monitor
-  std::atomic<bool> noted_{false};                  // the monitor has it
-  std::atomic<clock::rep> last_read_{0};            // when the last bytes came
+  std::uint32_t seen_touched_ = 0;                  // the monitor's copy
+  std::atomic<bool> noted_{false};                  // registered with the monitor
+  std::atomic<clock::rep> last_read_{0};            // when the last bytes arrived
 
   std::mutex out_mutex_;      // guards what follows, except that active_ and active_at_ belong to the writer
   bool writing_ = false;      // some thread writes, or waits for the descriptor to become writable
-  bool blocked_ = false;      // the latter
-  bool parked_ = false;       // or for a device
+  bool blocked_ = false;      // it waits for the descriptor to become writable
+  bool parked_ = false;       // it waits for a device
   bool corked_ = false;       // some thread will call flush()
   bool closing_ = false;      // close once everything is written
-  bool failed_ = false;       // fail() needs the descriptor no more
-  bool reader_gone_ = false;  // no thread reads any more
+  bool failed_ = false;       // fail() no longer needs the descriptor
+  bool reader_gone_ = false;  // the reader has stopped for good
   bool released_ = false;     // the descriptor is closed
   std::atomic<bool> closed_{false};
   std::exception_ptr reason_;
@@ -208,8 +208,8 @@ class stream_connection final : public connection,
   std::size_t queued_bytes_ = 0;
   std::vector<std::shared_ptr<awaited_message>> awaited_;
   const staged_send::prefetch_count prefetched_ = std::make_shared<std::atomic<std::size_t>>(0);
-  std::uint64_t tell_at_ = never_told;  // the receiver wants to know when no more is unwritten
-  // Bytes of the messages that were not written at once; differ by what queue_ and active_ hold.
+  std::uint64_t notify_at_ = no_threshold;  // the receiver requested a notification at this many unwritten bytes
+  // Bytes of messages that were not written at once; the difference is what queue_ and active_ hold.
   std::atomic<std::uint64_t> taken_{0};    // changed under the mutex
   std::atomic<std::uint64_t> written_{0};  // changed by the writer
   std::atomic<std::size_t> held_back_{0};  // messages queued by send_soon; written under the mutex

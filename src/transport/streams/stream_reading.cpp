@@ -14,15 +14,15 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr std::size_t read_round = 1024 * 1024;            // bytes read before waiting work is given its turn
-constexpr std::chrono::microseconds driver_patience{200};  // a driver that slept longer gives way to a new one
+constexpr std::size_t read_round = 1024 * 1024;               // bytes read before queued work gets a turn
+constexpr std::chrono::microseconds driver_yield_after{200};  // a driver that slept longer must yield to a new one
 
 }  // namespace
 
-// It may have been closed before.
+// The connection may already be closed.
 void stream_connection::start(std::shared_ptr<connection_receiver> receiver) {
   arriving_ = make_channel_context(loop_, [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->go_on_reading();
+    if (const auto self = weak.lock()) self->continue_reading();
   });
   receiver_ = std::move(receiver);
   try {
@@ -39,7 +39,7 @@ void stream_connection::start(std::shared_ptr<connection_receiver> receiver) {
   leave_reader();
 }
 
-// Becomes the reader, or makes the present one look again.
+// Becomes the reader, or makes the present one read again.
 bool stream_connection::take_reader() noexcept {
   int value = reader_.load();
   for (;;) {
@@ -53,10 +53,11 @@ bool stream_connection::take_reader() noexcept {
   }
 }
 
-// Stops being the reader. If another thread asked meanwhile to look again, the descriptor is armed, which reports what is there.
+// Stops being the reader. If another thread requested a further read meanwhile, the descriptor is armed; arming reports
+// pending input.
 void stream_connection::leave_reader() noexcept {
   for (;;) {
-    if (closed_.load()) return tell_closed();  // and stays the reader for ever
+    if (closed_.load()) return notify_closed();  // and stays the reader for ever
     const bool stalled = reader_state_.stalled();
     const int before = reader_.exchange(not_read);
     if (closed_.load()) {
@@ -65,34 +66,34 @@ void stream_connection::leave_reader() noexcept {
     }
     if (before == read_again) {
       set_armed(true);
-      if (stalled) read_later();  // what is here already is not reported
+      if (stalled) read_later();  // input already in the block is not reported
     }
     return;
   }
 }
 
-// After a pause. The thread that reads at the moment may have seen its end, or not.
+// After a pause. The thread that reads at the moment may or may not have observed that the pause ended.
 void stream_connection::read_later() noexcept {
-  if (later_posted_.exchange(true)) return;  // it has yet to look
+  if (later_posted_.exchange(true)) return;  // the posted read has yet to run
   later_.of = shared_from_this();
   later_.run = [](work* self) noexcept {
     const auto of = std::move(static_cast<turn*>(self)->of);
-    of->later_posted_.exchange(false);  // reads what others had seen to before they found it set
+    of->later_posted_.exchange(false);  // acquires the changes of threads that then found it set
     if (of->take_reader()) of->read_all(true);
   };
   loop_->post_elsewhere(&later_);
 }
 
-// A device has taken what was in the way.
-void stream_connection::go_on_reading() noexcept {
+// A device has made room for further input.
+void stream_connection::continue_reading() noexcept {
   interrupt_drive();
   read_later();
 }
 
-void stream_connection::tell_closed() noexcept {
-  if (std::exchange(told_, true)) return;
+void stream_connection::notify_closed() noexcept {
+  if (std::exchange(closed_reported_, true)) return;
   std::exception_ptr reason;
-  std::shared_ptr<connection_receiver> receiver;  // let go: it holds this connection, too
+  std::shared_ptr<connection_receiver> receiver;  // released here: it owns this connection, too
   {
     std::lock_guard lock(out_mutex_);
     reason = reason_;
@@ -100,7 +101,7 @@ void stream_connection::tell_closed() noexcept {
     reader_gone_ = true;
     release_descriptor();
   }
-  reader_state_.abandon();  // a kept handle on this keeps no memory, of devices for example
+  reader_state_.abandon();  // remaining handles on this connection keep no memory, such as device memory
   {
     std::lock_guard lock(interrupt_mutex_);
     if (interrupt_ >= 0) ::close(interrupt_);
@@ -115,13 +116,13 @@ stream_connection::outcome stream_connection::receive(std::size_t& received, boo
   if (paused()) return outcome::drained;
   try {
     if (reader_state_.stalled()) {
-      reader_state_.go_on(*this);
+      reader_state_.resume(*this);
       if (paused()) return outcome::drained;
     }
     std::array<iovec, frame_reader::max_vectors> vectors;
     std::size_t total = 0;
     const std::size_t count = reader_state_.prepare(vectors, total);
-    if (count == 0) return outcome::drained;  // until a device has got further
+    if (count == 0) return outcome::drained;  // until a device has made progress
     ssize_t got = 0;
     if (count == 1) {
       got = ::recv(descriptor_, vectors[0].iov_base, vectors[0].iov_len, sleep ? 0 : MSG_DONTWAIT);
@@ -172,7 +173,8 @@ void stream_connection::read_all(bool to_the_end) noexcept {
     }
   }
   leave_reader();
-  // Who looked meanwhile whether the descriptor has to be armed, after a thread that lingered, found a reader and left it at that.
+  // A thread that checked meanwhile whether to arm the descriptor, after one that lingered, found a reader and did
+  // nothing.
   keep_watched();
   flush_held_back();
 }
@@ -195,7 +197,7 @@ void stream_connection::set_armed(bool armed) noexcept {
   loop_->rewatch(watch_, armed, want_writable_);
 }
 
-// The descriptor stays disarmed although no thread reads, or messages are held back: the monitor arms it when that lasts,
+// The descriptor stays disarmed although no thread reads, or messages are held back: if that lasts, the monitor arms it
 // and writes them.
 void stream_connection::note_unwatched() noexcept {
   touched_.fetch_add(1);
@@ -213,20 +215,20 @@ bool stream_connection::resume_watching(bool now) noexcept {
   if (std::exchange(seen_touched_, touched) != touched && !closed_.load()) return false;
   noted_.store(false);  // a thread in drive() notes it again when it leaves
   keep_watched();
-  // Another thread may have noted it in between, and have found it noted still.
+  // Another thread may have called note_unwatched() in between and found it still registered.
   return touched_.load() == touched || noted_.exchange(true);
 }
 
 bool stream_connection::linger() noexcept {
   if (paused()) return false;
-  // A caller that waits for its reply finds the connection free to read only if no other thread holds it.
+  // A caller that waits for its reply can read the connection only if no other thread occupies it.
   if (driven_.load(std::memory_order_relaxed)) {
     keep_watched();
     return false;
   }
   int expected = not_read;
   if (!reader_.compare_exchange_strong(expected, being_read)) return false;
-  if (reader_state_.stalled()) {  // there will be news
+  if (reader_state_.stalled()) {  // news() will follow
     leave_reader();
     keep_watched();
     return false;
@@ -251,7 +253,7 @@ bool stream_connection::linger() noexcept {
   while (result == outcome::more) result = receive(received);
   if (got) {
     leave_reader();
-    note_unwatched();  // after leaving: the monitor arms only what no thread reads
+    note_unwatched();  // after leaving: the monitor arms only a descriptor without reader
     flush_held_back();
     return true;
   }
@@ -276,18 +278,18 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
   }
   int expected = not_read;
   if (!reader_.compare_exchange_strong(expected, being_read)) {
-    // A thread that waits long for its own reply would cost every short call of others a hand-over: it gives way, and the
-    // next call finds the place free.
+    // A thread that waits long for its own reply would cost every short call of others a thread switch: it yields, and
+    // the next call becomes the reader.
     const clock::rep since = driver_asleep_since_.load(std::memory_order_relaxed);
-    if (since != 0 && clock::now() - clock::time_point(clock::duration(since)) > driver_patience) {
-      give_way_.store(true);
+    if (since != 0 && clock::now() - clock::time_point(clock::duration(since)) > driver_yield_after) {
+      driver_must_yield_.store(true);
       interrupt_drive();
     }
     return false;
   }
-  give_way_.store(false);
-  bool gave_way = false;
-  // The caller keeps the receiver alive; only the reader lets go of it, in tell_closed().
+  driver_must_yield_.store(false);
+  bool yielded = false;
+  // The caller keeps the receiver alive; only the reader releases it, in notify_closed().
   connection_receiver* const receiver = receiver_.get();
   if (armed_.load()) set_armed(false);
   bool to_the_end = false;
@@ -324,7 +326,7 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
       }
       continue;
     }
-    const bool no_room = reader_state_.stalled() && !paused();  // what there is to read has to wait for a device
+    const bool no_room = reader_state_.stalled() && !paused();  // pending input has to wait for a device
     std::array<pollfd, 2> waiting{{{no_room ? -1 : descriptor_, POLLIN | POLLRDHUP, 0}, {interrupt, POLLIN, 0}}};
     timespec limit{};
     if (!until.is_never()) {
@@ -336,7 +338,7 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
     const int ready = ::ppoll(waiting.data(), waiting.size(), until.is_never() ? nullptr : &limit, nullptr);
     driver_asleep_since_.store(0, std::memory_order_relaxed);
     if (ready < 0 && errno != EINTR) {
-      gave_way = true;
+      yielded = true;
       break;
     }
     if (waiting[1].revents != 0) {
@@ -349,20 +351,20 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
       read_available(false);
       flush_held_back();
     }
-    if (give_way_.exchange(false)) {
-      gave_way = !finished();
+    if (driver_must_yield_.exchange(false)) {
+      yielded = !finished();
       break;
     }
   }
   leave_reader();
   flush_held_back();
-  // A sender after this check finds no reader and reads itself, or calls keep_watched().
+  // A thread that sends after this check finds no reader and reads itself, or calls keep_watched().
   if (receiver && receiver->expected_messages() != 0) {
     keep_watched();
   } else if (!closed_.load()) {
     note_unwatched();
   }
-  return !gave_way;
+  return !yielded;
 }
 
 }  // namespace ferry::inline v0::detail

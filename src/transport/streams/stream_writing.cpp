@@ -16,16 +16,16 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr std::size_t small_message = 8 * 1024;      // smaller ones are copied behind each other into one write
+constexpr std::size_t small_message = 8 * 1024;      // smaller ones are copied into one write
 constexpr std::size_t accumulate_until = 64 * 1024;  // bytes of one such write
 constexpr std::size_t flush_at = 16 * 1024;  // held-back bytes that are written without waiting for a batch's end
 constexpr std::size_t vectors_per_write = 64;
 constexpr std::chrono::microseconds burst_gap{30};       // one-way messages sent closer than this are a burst
-constexpr int burst_from = 8;                            // of which so many are written at once
+constexpr int burst_from = 8;                            // this many of which are written at once
 constexpr std::size_t hold_back_from = 4;                // messages expected, apart from answers to held-back ones
 constexpr std::chrono::microseconds high_rate_gap{100};  // messages that arrive closer than this do so at a high rate
 
-// What is said of a message without tensors, which could not be read.
+// A message without tensors that reports why they could not be read.
 outgoing_message void_message(outgoing_message&& message, const std::exception_ptr& failure) {
   message.become_void();
   transfer_status outcome{errc::device_failure, {}};
@@ -66,7 +66,7 @@ void stream_connection::send_message(outgoing_message&& message, bool soon) noex
         unsent = *given_up;
         awaited_.erase(given_up);
         queue_void(*unsent, unread,
-                   make_error(errc::call_cancelled, "the caller gave it up before its tensors were read"));
+                   make_error(errc::call_cancelled, "the caller cancelled the call before its tensors were read"));
       }
     }
     if (writing_) return enqueue(std::move(message));
@@ -87,7 +87,7 @@ void stream_connection::send_message(outgoing_message&& message, bool soon) noex
       lock.lock();
       const bool whole = count == static_cast<ssize_t>(message.bytes.size());
       if (!whole) {
-        active_at_ = count > 0 ? static_cast<std::size_t>(count) : 0;  // an error shows again at the next write
+        active_at_ = count > 0 ? static_cast<std::size_t>(count) : 0;  // a persistent error recurs at the next write
         took(message.bytes.size() - active_at_);
         active_.push_back({std::move(message.bytes), {}});
       } else if (queue_.empty() && !closing_) {
@@ -105,19 +105,19 @@ void stream_connection::send_message(outgoing_message&& message, bool soon) noex
   }
 }
 
-// A message waits for its turn only once its tensors are there: what the sender's device still has to do must not keep other
-// messages waiting. What a device says no to is the end of this call, not of the connection.
+// A message is queued for writing only once its tensors are ready: pending work of the sender's device must not delay
+// other messages. A device error ends this call, not the connection.
 void stream_connection::send_from_devices(outgoing_message&& message) {
   const auto next = std::make_shared<awaited_message>();  // before the lock: tensors may run deleters of users
-  bool there = true;
+  bool ready = true;
   try {
     channel_context context{loop_,
                             [weak = weak_from_this()] {
-                              if (const auto self = weak.lock()) self->go_on_writing();
+                              if (const auto self = weak.lock()) self->continue_writing();
                             },
                             nullptr};
     next->staged = std::make_shared<staged_send>(message, std::move(context), prefetched_);
-    there = next->staged->begun();
+    ready = next->staged->begun();
     message.header.flags |= frame_outcome;
     message.header.encode(message.bytes.data());
   } catch (const error&) {
@@ -130,18 +130,18 @@ void stream_connection::send_from_devices(outgoing_message&& message) {
     if (closed_.load(std::memory_order_relaxed) || closing_) return;
     const std::uint64_t record = next->staged ? transfer_status::encoded_size : 0;
     took(next->message.bytes.size() + next->message.header.tensor_bytes + record);
-    if (there) {
+    if (ready) {
       queue_.push_back({std::move(next->message.bytes), {}, std::move(next->staged)});
       return write_or_leave(lock);
     }
     awaited_.push_back(next);
   }
   pending_copy::watch(loop_, next->staged->streams(), [self = shared_from_this(), next](std::exception_ptr failure) {
-    self->tensors_there(next, failure);
+    self->tensors_ready(next, failure);
   });
 }
 
-void stream_connection::tensors_there(const std::shared_ptr<awaited_message>& which,
+void stream_connection::tensors_ready(const std::shared_ptr<awaited_message>& which,
                                       std::exception_ptr failure) noexcept {
   std::vector<tensor> unread;
   std::unique_lock lock(out_mutex_);
@@ -161,7 +161,7 @@ void stream_connection::tensors_there(const std::shared_ptr<awaited_message>& wh
   }
 }
 
-// With out_mutex_ held: instead of its tensors goes the reason why they do not. The caller destroys them, and `which`, later.
+// With out_mutex_ held: sends the reason in place of the tensors. The caller destroys them, and `which`, later.
 void stream_connection::queue_void(awaited_message& which, std::vector<tensor>& unread, const std::exception_ptr& why) {
   outgoing_message& message = which.message;
   const std::uint64_t before =
@@ -172,24 +172,25 @@ void stream_connection::queue_void(awaited_message& which, std::vector<tensor>& 
   queue_.push_back({std::move(message.bytes), {}, {}});
 }
 
-// With out_mutex_ held: something was queued.
+// With out_mutex_ held, after queueing: writes unless another thread does.
 void stream_connection::write_or_leave(std::unique_lock<std::mutex>& lock) noexcept {
   if (std::exchange(writing_, true)) return;
   write_queued(lock);
 }
 
 // A device has fetched more.
-void stream_connection::go_on_writing() noexcept {
+void stream_connection::continue_writing() noexcept {
   std::unique_lock lock(out_mutex_);
   if (std::exchange(parked_, false)) write_queued(lock);
 }
 
-// With out_mutex_ held. A message that is answered is held back only while at least one is expected that does not answer a
-// held-back one: the reader of that one flushes afterwards, under the same mutex, and so finds what is queued now.
+// With out_mutex_ held. A message that expects an answer is held back only while at least one message is expected that
+// does not answer a held-back one: the thread that reads that one flushes afterwards, under the same mutex, and so also
+// writes this one.
 bool stream_connection::may_hold_back(bool one_way) noexcept {
   if (queued_bytes_ >= flush_at) return false;
   if (one_way) {
-    // No answer will come after which it would be written: the next messages or the monitor see to that.
+    // No answer will trigger the write: later messages or the monitor do.
     const auto now = clock::now();
     burst_ = now - std::exchange(last_one_way_, now) < burst_gap ? std::min(burst_ + 1, burst_from) : 0;
     return burst_ == burst_from;
@@ -229,7 +230,8 @@ void stream_connection::end_writing() noexcept {
   release_descriptor();
 }
 
-// A kept handle on a connection that has ended, in a future for example, keeps no descriptor. With out_mutex_ held.
+// A remaining handle on an ended connection, in a future for example, must not keep the descriptor open. With
+// out_mutex_ held.
 void stream_connection::release_descriptor() noexcept {
   if (!failed_ || !reader_gone_ || writing_ || std::exchange(released_, true)) return;
   ::close(descriptor_);
@@ -238,16 +240,16 @@ void stream_connection::release_descriptor() noexcept {
 
 bool stream_connection::tell_when_written(std::uint64_t bytes) noexcept {
   std::lock_guard lock(out_mutex_);
-  tell_at_ = never_told;
+  notify_at_ = no_threshold;
   if (closed_.load(std::memory_order_relaxed) || unwritten_bytes() <= bytes) return false;
-  tell_at_ = bytes;  // something is written, held back or corked: its writer looks here afterwards
+  notify_at_ = bytes;  // some bytes are being written, held back or corked: their writer checks notify_at_ afterwards
   return true;
 }
 
-// The writer does this whenever it comes to an end, with the lock held; true if the receiver was told, without it.
-bool stream_connection::tell_written(std::unique_lock<std::mutex>& lock) noexcept {
-  if (tell_at_ == never_told || unwritten_bytes() > tell_at_) return false;
-  tell_at_ = never_told;
+// Called by the writer whenever it finishes, with the lock held; true if the receiver was notified, without the lock.
+bool stream_connection::notify_written(std::unique_lock<std::mutex>& lock) noexcept {
+  if (notify_at_ == no_threshold || unwritten_bytes() > notify_at_) return false;
+  notify_at_ = no_threshold;
   const auto receiver = receiver_;
   lock.unlock();
   if (receiver) receiver->on_written(*this);
@@ -255,7 +257,8 @@ bool stream_connection::tell_written(std::unique_lock<std::mutex>& lock) noexcep
   return true;
 }
 
-// The caller has set writing_ and holds the lock. What is dropped is destroyed without it: tensors may run deleters of users.
+// The caller has set writing_ and holds the lock. Dropped messages are destroyed without it: tensors may run deleters
+// of users.
 void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcept {
   const auto drop_active = [&] {
     std::deque<segment> dropped;
@@ -266,7 +269,7 @@ void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcep
   for (;;) {
     if (active_.empty()) {
       if (queue_.empty()) {
-        if (tell_written(lock)) continue;
+        if (notify_written(lock)) continue;
         end_writing();
         if (!closing_ || !awaited_.empty()) return;
         std::exception_ptr reason = reason_;
@@ -284,8 +287,8 @@ void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcep
     const outcome result = write_active(reason);
     if (result == outcome::more) {
       lock.lock();
-      (void)tell_written(lock);
-      want_writable_ = true;  // before blocked_, which on_ready() ends together with it
+      (void)notify_written(lock);
+      want_writable_ = true;  // before blocked_, which on_ready() clears together with it
       if (closed_.load(std::memory_order_relaxed)) return drop_active();
       blocked_ = true;
       lock.unlock();
@@ -293,15 +296,15 @@ void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcep
         std::lock_guard arm(arm_mutex_);
         loop_->rewatch(watch_, armed_.load(), true);
       }
-      return;  // writing_ stays set: on_ready goes on
+      return;  // writing_ stays set: on_ready() continues
     }
     if (result == outcome::awaiting_device) {
       lock.lock();
-      (void)tell_written(lock);
+      (void)notify_written(lock);
       if (closed_.load(std::memory_order_relaxed)) return drop_active();
-      if (active_.front().staged->ready()) continue;  // meanwhile
+      if (active_.front().staged->ready()) continue;  // became ready meanwhile
       parked_ = true;
-      return;  // writing_ stays set: go_on_writing() goes on
+      return;  // writing_ stays set: continue_writing() continues
     }
     if (result == outcome::ended) {
       fail(make_error(errc::connection_lost,
@@ -313,8 +316,8 @@ void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcep
   }
 }
 
-// Writes active_ until it is empty (drained), the socket is full (more) or broken (ended), or what comes next is still on a
-// device.
+// Writes active_ until it is empty (drained), the socket is full (more) or broken (ended), or the next bytes are still
+// on a device.
 stream_connection::outcome stream_connection::write_active(int& reason) noexcept {
   while (!active_.empty()) {
     std::array<iovec, vectors_per_write> vectors;
@@ -335,7 +338,7 @@ stream_connection::outcome stream_connection::write_active(int& reason) noexcept
         const auto bytes = packed_bytes(part.tensors[i]);
         room = add(bytes.data(), bytes.size());
       }
-      if (room && part.staged) {  // of which active_at_ does not count what was consumed; what follows it has to wait
+      if (room && part.staged) {  // active_at_ does not count what was consumed here; later segments have to wait
         count += part.staged->collect(std::span(vectors).subspan(count));
         room = false;
       }
@@ -378,7 +381,7 @@ void stream_connection::close(std::exception_ptr reason) noexcept {
       closing_ = true;
       reason_ = reason;
       if (writing_) return;                             // the writer closes
-      if (!awaited_.empty() && queue_.empty()) return;  // or who writes these
+      if (!awaited_.empty() && queue_.empty()) return;  // the writer of these closes
       if (!queue_.empty()) {
         writing_ = true;
         return write_queued(lock);

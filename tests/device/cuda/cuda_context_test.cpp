@@ -1,4 +1,4 @@
-// Which devices get a context, and what becomes of a thread's current device.
+// Which devices get a context, and how a thread's current device changes.
 
 #include <algorithm>
 #include <iterator>
@@ -35,7 +35,7 @@ std::string contexts() {
   return text;
 }
 
-// Everything that floor 1 does, on one device; says after which step which contexts there are.
+// Uses everything in src/device on one device; reports which contexts exist after each step.
 const ferry_test::role use_one_device("use_one_device", [](const std::vector<std::string>& arguments) {
   const device where = ferry::parse_device(arguments.at(0));
   const auto tell = [](const std::string& step) { ferry_test::tell_parent(step + ", " + contexts()); };
@@ -72,14 +72,14 @@ const ferry_test::role use_one_device("use_one_device", [](const std::vector<std
   ferry::device_memory_trim(where);
   tell("used");
   std::thread([&] {
-    // A thread that has used no device yet, and one that has left device 0 alone.
+    // A thread that has used no device yet, and whose current device is still 0.
     ferry::pool_stream(where).synchronize();
     tell("in a thread");
   }).join();
   return 0;
 });
 
-// Held until after main(), and given back when the driver is gone.
+// Held until after main(), and freed when the driver has been unloaded.
 struct late {
   device_memory block;
   ferry::event mark;
@@ -109,7 +109,7 @@ const ferry_test::role outlive_the_driver("outlive_the_driver", [](const std::ve
 
 }  // namespace
 
-TEST_CASE("no device that nobody named gets a context") {
+TEST_CASE("only devices that were named get a context") {
   for (const std::string name : {"cuda:3", "cuda:0"}) {
     ferry_test::child_process child({.role = "use_one_device", .arguments = {name}});
     const std::string number = name.substr(5);
@@ -131,7 +131,7 @@ TEST_CASE("the current device is the same after every call") {
   CHECK(ferry::current_device(device_kind::cuda) == gpu(2));
 }
 
-TEST_CASE("default streams belong to the device that was named, whatever is current") {
+TEST_CASE("default streams belong to the named device, whatever the current one is") {
   const ferry::device_guard current(gpu(2));
   const stream base = ferry::default_stream(gpu(1));
   const device_memory block(base, 100);
@@ -140,7 +140,7 @@ TEST_CASE("default streams belong to the device that was named, whatever is curr
   CHECK(fake_cuda::peek(block.data(), 1)[0] == 9);
 }
 
-TEST_CASE("what outlives the driver goes quietly") {
+TEST_CASE("objects that outlive the driver are destroyed without errors") {
   ferry_test::child_process child({.role = "outlive_the_driver", .environment = {{"FERRY_LOG", "warning"}}});
   CHECK(child.read_line() == "all gone");
   CHECK(child.wait() == 0);

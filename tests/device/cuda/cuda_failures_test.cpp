@@ -68,11 +68,11 @@ TEST_CASE("an error of the runtime names the device, the attempt and the cause")
     CAPTURE(static_cast<int>(which));
     fake_cuda::fail(which, launch_failure);
     expect_error(errc::device_failure, "on cuda:4: unspecified launch failure (CUDA error 719)", attempt);
-    attempt();  // it was one failure
+    attempt();  // the failure was not persistent
   }
 }
 
-TEST_CASE("a pool that cannot be shared with other processes is taken, too") {
+TEST_CASE("a pool that cannot be shared with other processes is used, too") {
   const nothing_fails restore;
   const device where{device_kind::cuda, 7};
   const stream on = ferry::pool_stream(where);
@@ -83,17 +83,17 @@ TEST_CASE("a pool that cannot be shared with other processes is taken, too") {
   CHECK(fake_cuda::calls(call::mem_pool_create) == before + 2);
 }
 
-TEST_CASE("a pool that cannot be made is tried again next time") {
+TEST_CASE("a pool that cannot be created is retried next time") {
   const nothing_fails restore;
   const device where{device_kind::cuda, 6};
   const stream on = ferry::pool_stream(where);
   fake_cuda::fail(call::mem_pool_set_release_threshold, launch_failure);
-  expect_error(errc::device_failure, "cannot set up the pool of memory on cuda:6",
+  expect_error(errc::device_failure, "cannot configure the memory pool on cuda:6",
                [&] { (void)device_memory(on, 100); });
   CHECK(device_memory(on, 100).data() != nullptr);
 }
 
-TEST_CASE("memory of a device that failed is lost, not used again early") {
+TEST_CASE("memory of a failed device is leaked, not reused early") {
   const nothing_fails restore;
   const stream on = ferry::pool_stream(gpu);
   const stream side = ferry::pool_stream(gpu);
@@ -121,7 +121,7 @@ TEST_CASE("an event's handle is not lost when it cannot be recorded") {
   CHECK(fake_cuda::calls(call::event_create) == made);
 }
 
-TEST_CASE("streams cannot wait for what is of another kind") {
+TEST_CASE("streams cannot wait for events of another kind") {
   const stream on = ferry::pool_stream(gpu);
   const ferry::event mark = on.record();
   ferry::stream().wait(mark);  // the CPU itself waits

@@ -1,4 +1,4 @@
-// Memory of CUDA devices: pools, reuse, running out of it.
+// Memory of CUDA devices: pools, reuse, exhaustion.
 
 #include <cstdint>
 #include <optional>
@@ -42,7 +42,7 @@ struct newest_first {
 
 }  // namespace
 
-TEST_CASE("memory comes and goes without a wait of the host") {
+TEST_CASE("memory is allocated and freed without a wait of the host") {
   const stream on = ferry::pool_stream(gpu(3));
   const stream side = ferry::pool_stream(gpu(3));
   (void)device_memory(on, size);
@@ -61,7 +61,7 @@ TEST_CASE("memory comes and goes without a wait of the host") {
   fake_cuda::drain();
 }
 
-TEST_CASE("a block that another stream uses is not used again while that has work left") {
+TEST_CASE("a block that another stream uses is not reused while that stream has work left") {
   const newest_first schedule;
   const stream on = ferry::pool_stream(gpu(3));
   const stream side = ferry::pool_stream(gpu(3));
@@ -103,23 +103,23 @@ TEST_CASE("a use by another device counts, too") {
   CHECK(fake_cuda::peek(result.data(), size) == all(5));
 }
 
-TEST_CASE("what is given back on a stream is used again by it at once") {
+TEST_CASE("memory freed on a stream is reused by it at once") {
   const stream on = ferry::pool_stream(gpu(3));
   void* first = device_memory(on, size).data();
   for (int i = 0; i != 10; ++i) CHECK(device_memory(on, size).data() == first);
   const auto reserved = ferry::get_device_memory_stats(gpu(3)).reserved_bytes;
   CHECK(reserved >= size);
   on.synchronize();
-  CHECK(ferry::get_device_memory_stats(gpu(3)).reserved_bytes == reserved);  // a wait gives nothing away
+  CHECK(ferry::get_device_memory_stats(gpu(3)).reserved_bytes == reserved);  // a wait releases nothing
   fake_cuda::drain();
   ferry::device_memory_trim(gpu(3));
   CHECK(ferry::get_device_memory_stats(gpu(3)).reserved_bytes == 0);
 }
 
-TEST_CASE("out of memory: what is kept goes first, then it is an error that says what is in use") {
+TEST_CASE("out of memory: cached memory is released first, then the error reports what is in use") {
   const stream on = ferry::pool_stream(gpu(5));
   fake_cuda::set_memory(64 * mebibyte);
-  // Kept in pieces that are too small.
+  // Cached in pieces that are too small.
   {
     std::vector<device_memory> pieces;
     for (int i = 0; i != 6; ++i) pieces.emplace_back(on, 10 * mebibyte);
@@ -137,7 +137,7 @@ TEST_CASE("out of memory: what is kept goes first, then it is an error that says
   CHECK(ferry::get_device_memory_stats(gpu(5)).used_bytes == 60 * mebibyte);
 }
 
-TEST_CASE("copies between devices go directly where the machine can do that") {
+TEST_CASE("copies between devices are direct where the machine supports it") {
   const auto accesses = fake_cuda::calls(call::mem_pool_set_access);
   const auto exchange = [](int first, int second) {
     const stream here = ferry::pool_stream(gpu(first));
@@ -152,7 +152,7 @@ TEST_CASE("copies between devices go directly where the machine can do that") {
   };
   CHECK(traits::peer_access(gpu(2), gpu(3)));
   exchange(2, 3);
-  CHECK(fake_cuda::calls(call::mem_pool_set_access) == accesses + 2);  // both ways
+  CHECK(fake_cuda::calls(call::mem_pool_set_access) == accesses + 2);  // in both directions
   exchange(3, 2);
   CHECK(fake_cuda::calls(call::mem_pool_set_access) == accesses + 2);
   CHECK(!traits::peer_access(gpu(3), gpu(4)));

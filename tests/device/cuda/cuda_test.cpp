@@ -9,6 +9,6 @@ TEST_CASE("CUDA devices are counted without a failure, whatever the machine has"
   const int count = traits::count();
   CHECK(count >= 0);
   CHECK(traits::count() == count);
-  // The driver makes one of these for each GPU; without the control device there is no driver to ask.
+  // The driver creates one of these for each GPU; without the control device there is no driver.
   if (!std::filesystem::exists("/dev/nvidiactl") && !std::filesystem::exists("/dev/dxg")) CHECK(count == 0);
 }

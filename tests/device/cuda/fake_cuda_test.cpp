@@ -1,4 +1,4 @@
-// The double itself: what it claims to show, it shows.
+// Tests of the fake CUDA runtime itself: it detects what it claims to detect.
 
 #include "fake_cuda.hpp"
 
@@ -42,7 +42,7 @@ struct chosen_schedule {
 
 }  // namespace
 
-TEST_CASE("nothing is done while the devices are paused") {
+TEST_CASE("no work is executed while the devices are paused") {
   const stream on = ferry::pool_stream(gpu);
   const device_memory block(on, size);
   on.synchronize();
@@ -57,7 +57,7 @@ TEST_CASE("nothing is done while the devices are paused") {
   CHECK(fake_cuda::peek(block.data(), size) == all(7));
 }
 
-TEST_CASE("memory is poisoned when it is had and when it goes") {
+TEST_CASE("memory is poisoned when it is allocated and when it is freed") {
   const stream on = ferry::pool_stream(gpu);
   device_memory block(on, size);
   fill(on, block, 7);
@@ -66,18 +66,18 @@ TEST_CASE("memory is poisoned when it is had and when it goes") {
   {
     const fake_cuda::pause pause;
     block = device_memory();
-    CHECK(fake_cuda::peek(data, size) == all(7));  // its stream has yet to get there
+    CHECK(fake_cuda::peek(data, size) == all(7));  // its stream has not reached the free yet
   }
   on.synchronize();
   CHECK(fake_cuda::peek(data, size) == all(fake_cuda::freed_poison));
-  // The same stream has it again at once.
+  // The same stream gets it again at once.
   const device_memory again(on, size);
   CHECK(again.data() == data);
   on.synchronize();
   CHECK(fake_cuda::peek(data, size) == all(fake_cuda::fresh_poison));
 }
 
-TEST_CASE("a wait that is left out shows with the newest stream first") {
+TEST_CASE("a missing wait is detected with the newest stream first") {
   const chosen_schedule newest(fake_cuda::schedule::newest_first);
   const stream writer = ferry::pool_stream(gpu);
   const stream reader = ferry::pool_stream(gpu);
@@ -100,7 +100,7 @@ TEST_CASE("a wait that is left out shows with the newest stream first") {
   }
 }
 
-TEST_CASE("the default stream does not hold up ferry's streams, nor they it") {
+TEST_CASE("the default stream and ferry's streams do not block each other") {
   const chosen_schedule newest(fake_cuda::schedule::newest_first);
   const stream base = ferry::default_stream(gpu);
   const stream side = ferry::pool_stream(gpu);
@@ -117,7 +117,7 @@ TEST_CASE("the default stream does not hold up ferry's streams, nor they it") {
   CHECK(fake_cuda::peek(a.data(), size) == all(2));  // `side` was first
 }
 
-TEST_CASE("waits of the host are counted, and so is what may be one") {
+TEST_CASE("waits of the host are counted, and so are potential ones") {
   const stream on = ferry::pool_stream(gpu);
   const device_memory block(on, size);
   on.synchronize();
@@ -167,7 +167,7 @@ const ferry_test::role count_devices("count_devices", [](const std::vector<std::
 
 }  // namespace
 
-TEST_CASE("a host that touches memory of a device dies, where the processor can see to that") {
+TEST_CASE("a host access to device memory crashes, where the processor supports protection keys") {
   if (!fake_cuda::host_is_kept_out()) {
     MESSAGE("skipped: this processor has no protection keys");
     return;
@@ -177,7 +177,7 @@ TEST_CASE("a host that touches memory of a device dies, where the processor can 
   CHECK(child.wait() != 0);
 }
 
-TEST_CASE("the number of devices is that of the environment, and there may be no driver") {
+TEST_CASE("the environment sets the number of devices, and there may be no driver") {
   for (const std::string number : {"0", "1", "8", "12"}) {
     ferry_test::child_process child({.role = "count_devices", .environment = {{"FERRY_FAKE_CUDA_DEVICES", number}}});
     CHECK(child.read_line() == number);

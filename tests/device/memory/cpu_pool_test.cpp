@@ -28,7 +28,7 @@ struct restored_limit {
 
 }  // namespace
 
-TEST_CASE("blocks of every size are aligned and wholly usable") {
+TEST_CASE("blocks of every size are aligned and fully usable") {
   std::vector<std::pair<void*, std::size_t>> blocks;
   for (std::size_t size = 1; size <= 8 * mebibyte; size = size < 700 ? size + 1 : size + size / 7) {
     void* memory = ferry::cpu_allocate(size);
@@ -49,7 +49,7 @@ TEST_CASE("no bytes, no block") {
   ferry::cpu_deallocate(nullptr, 0);
 }
 
-TEST_CASE("a block is used again instead of asking the system") {
+TEST_CASE("a block is reused instead of allocated from the system") {
   for (const std::size_t size :
        {std::size_t{24}, std::size_t{5000}, 100 * std::size_t{1024}, 3 * mebibyte, 40 * mebibyte}) {
     void* first = ferry::cpu_allocate(size);
@@ -66,7 +66,7 @@ TEST_CASE("a block is used again instead of asking the system") {
   }
 }
 
-TEST_CASE("the cache is bounded, and the oldest big block goes first") {
+TEST_CASE("the cache is bounded, and the oldest large block is evicted first") {
   const restored_limit restore;
   ferry::cpu_pool_trim();
   CHECK(ferry::get_cpu_pool_stats().cached_bytes == 0);
@@ -97,7 +97,7 @@ TEST_CASE("the cache is bounded, and the oldest big block goes first") {
   CHECK(ferry::get_cpu_pool_stats().cached_bytes == 0);
 }
 
-TEST_CASE("trim gives everything back") {
+TEST_CASE("trim releases everything") {
   const auto in_use = [] {
     ferry::cpu_pool_trim();
     return ferry::get_cpu_pool_stats().reserved_bytes;
@@ -113,7 +113,7 @@ TEST_CASE("trim gives everything back") {
   CHECK(in_use() == before);
 }
 
-TEST_CASE("more than there can be is an error that names the size") {
+TEST_CASE("an impossible size is an error that names the size") {
   expect_error(ferry::errc::out_of_memory, "cannot allocate 9223372036854775807 bytes on cpu",
                [] { (void)ferry::cpu_allocate(std::size_t{0x7fff'ffff'ffff'ffff}); });
   expect_error(ferry::errc::out_of_memory, "cannot allocate 140737488355328 bytes",
@@ -162,7 +162,7 @@ TEST_CASE("one thread allocates, another frees") {
   CHECK(intact);
 }
 
-TEST_CASE("a thread that ends hands its blocks to the others") {
+TEST_CASE("a thread that ends leaves its blocks to the others") {
   ferry::cpu_pool_trim();
   constexpr std::size_t size = 20'000;
   void* from_thread = nullptr;

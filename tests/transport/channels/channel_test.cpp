@@ -1,4 +1,4 @@
-// Which channel serves which devices, and the suite that all of them pass.
+// Channel selection for device pairs, and the conformance suite over every channel.
 
 #include <ferry/test_kit/channel_conformance.hpp>
 
@@ -26,7 +26,7 @@ struct cuda_under_test {
   static std::string missing() { return {}; }
 };
 
-// Between devices of a kind that is not ferry's.
+// Between devices of a user-defined kind.
 template <class Tag>
 struct queue_under_test {
   using tag = Tag;
@@ -35,7 +35,7 @@ struct queue_under_test {
   static std::string missing() { return {}; }
 };
 
-// A channel of one's own, which says that it is better.
+// A user-defined channel with a higher priority.
 struct fast_lane {};
 
 }  // namespace
@@ -45,7 +45,7 @@ struct ferry::channel_traits<fast_lane> {
   static constexpr std::string_view name = "fast_lane";
   static constexpr int priority = 1000;
   static std::string unusable(const channel_path& path) {
-    return path.from == path.to ? std::string() : "it leads from a device to its namesake only";
+    return path.from == path.to ? std::string() : "it connects devices of the same name only";
   }
   static tensor copy(const tensor& packed, device, const stream&) { return packed; }
 };
@@ -70,16 +70,16 @@ TEST_CASE("cuda_staged conforms: from the CPU to a device") {
   ferry::test_kit::channel_conformance<cuda_under_test<ferry::cuda_staged, -1, 5>>();
 }
 
-TEST_CASE("inproc conforms: between devices of a kind of one's own") {
+TEST_CASE("inproc conforms: between devices of a user-defined kind") {
   ferry::register_devices<queue_device>();
   ferry::test_kit::channel_conformance<queue_under_test<ferry::inproc_tensors>>();
 }
-TEST_CASE("cuda_staged conforms: between devices of a kind of one's own") {
+TEST_CASE("cuda_staged conforms: between devices of a user-defined kind") {
   ferry::register_devices<queue_device>();
   ferry::test_kit::channel_conformance<queue_under_test<ferry::cuda_staged>>();
 }
 
-TEST_CASE("the best channel that can is chosen, and those before it say why they cannot") {
+TEST_CASE("the best usable channel is chosen, and those skipped report why they are unusable") {
   const auto name_of = [](const ferry::channel_path& path) {
     const ferry::channel_factory* found = ferry::find_channel(path);
     return found ? std::string(found->name) : "none";
@@ -108,5 +108,5 @@ TEST_CASE("the best channel that can is chosen, and those before it say why they
   CHECK(staged.used->name == "cuda_staged");
   REQUIRE(staged.skipped.size() == 2);
   CHECK(staged.skipped[0].name == "fast_lane");
-  CHECK(staged.skipped[0].reason == "it leads from a device to its namesake only");
+  CHECK(staged.skipped[0].reason == "it connects devices of the same name only");
 }

@@ -19,7 +19,7 @@ TEST_CASE("addresses survive the round trip through text") {
   CHECK((ferry::host_port::parse("[::1]:5") == ferry::host_port{"::1", 5}));
 }
 
-TEST_CASE("what is not an address is refused by name and reason") {
+TEST_CASE("invalid addresses are rejected with the text and the reason") {
   const auto refused = [](const std::string& text, const std::string& reason) {
     expect_error(ferry::errc::bad_address, "'" + text + "'", [&] { (void)ferry::address::parse(text); });
     expect_error(ferry::errc::bad_address, reason, [&] { (void)ferry::address::parse(text); });
@@ -48,7 +48,7 @@ TEST_CASE("what is not an address is refused by name and reason") {
   expect_error(ferry::errc::bad_address, "...'", [] { (void)ferry::address::parse(std::string(10'000, 'x')); });
 }
 
-TEST_CASE("loopback, unspecified and IPv6 literals are told apart") {
+TEST_CASE("loopback, unspecified and IPv6 literals are distinguished") {
   for (const char* host : {"localhost", "127.0.0.1", "127.0.1.1", "::1", "::ffff:127.0.0.1"})
     CHECK(ferry::is_loopback(host));
   for (const char* host : {"10.0.0.1", "::", "0.0.0.0", "::2", "fe80::1%eth0", "node", ""})

@@ -1,4 +1,4 @@
-// Strangers that are slow, many or greedy take nothing from the peers that behave.
+// Slow, numerous or greedy peers take no resources from well-behaved ones.
 
 #include <doctest/doctest.h>
 
@@ -33,7 +33,7 @@ struct limited_tcp {
       : options(chosen), address(over->listen("group", "server", "", options, server).front()) {}
   ~limited_tcp() { over->unlisten("group", "server"); }
 
-  [[nodiscard]] raw_socket stranger() const { return raw_socket::connected(ferry::address::parse(address).port); }
+  [[nodiscard]] raw_socket raw_peer() const { return raw_socket::connected(ferry::address::parse(address).port); }
   ferry::connect_result connect() { return ferry::test_kit::connect(*over, address, hello_to("server"), options); }
 };
 
@@ -49,19 +49,19 @@ bool trickle(const raw_socket& peer, std::span<const std::byte> bytes) {
 
 }  // namespace
 
-TEST_CASE("a handshake that trickles in is dropped when its time is over") {
+TEST_CASE("a handshake that trickles in is dropped at its timeout") {
   ferry::transport_options options;
-  options.handshake_timeout = 3s;  // for the last one here, too, which may be slow
+  options.handshake_timeout = 3s;  // also applies to the last handshake here, which may be slow
   if (ferry::authentication_available()) options.secret = "a secret";
   limited_tcp tcp(options);
   const d::nonce once = d::fresh_nonce();
   const auto hello = d::encode_hello(hello_to("server"), options.secret.empty() ? nullptr : &once);
-  CHECK(trickle(tcp.stranger(), hello));
+  CHECK(trickle(tcp.raw_peer(), hello));
   CHECK(tcp.log.wait_for_line("its handshake did not end in time"));
   if (!options.secret.empty()) {
-    const auto peer = tcp.stranger();
+    const auto peer = tcp.raw_peer();
     peer.send(hello);
-    auto proof = d::encode_hello(hello_to("server"));  // any body will do: nobody waits for its end
+    auto proof = d::encode_hello(hello_to("server"));  // any body will do: it is never completed
     proof.resize(4096);
     proof[16] = std::byte{0xff};
     proof[17] = std::byte{0x0f};
@@ -72,7 +72,7 @@ TEST_CASE("a handshake that trickles in is dropped when its time is over") {
   CHECK(tcp.connect().opened);
 }
 
-TEST_CASE("the end that connects gives a handshake no more time either") {
+TEST_CASE("the connecting end applies the handshake timeout, too") {
   ferry::transport_options options;
   options.handshake_timeout = 200ms;
   limited_tcp tcp(options);
@@ -87,19 +87,19 @@ TEST_CASE("the end that connects gives a handshake no more time either") {
   CHECK_MESSAGE(told <= took.count() + 0.05, text);  // rounded
 }
 
-TEST_CASE("more handshakes than allowed wait, and others are let in all the same") {
+TEST_CASE("handshakes over the limit wait, and well-behaved peers are still admitted") {
   ferry::transport_options options;
   options.handshake_timeout = 1s;
   options.max_handshakes = 4;
   limited_tcp tcp(options);
   std::vector<raw_socket> idle;
-  for (int i = 0; i != 20; ++i) idle.push_back(tcp.stranger());
+  for (int i = 0; i != 20; ++i) idle.push_back(tcp.raw_peer());
   CHECK(ferry::test_kit::connect(*tcp.over, tcp.address, hello_to("server")).opened);
   for (const auto& each : idle) CHECK(each.wait_closed());
   CHECK(tcp.connect().opened);
 }
 
-TEST_CASE("a worker takes as many connections as it may, and says so to the next peer") {
+TEST_CASE("a worker accepts max_connections connections and reports the limit to the next peer") {
   for (const bool secured : {false, true}) {
     if (secured && !ferry::authentication_available()) continue;
     ferry::transport_options options;
@@ -124,7 +124,7 @@ TEST_CASE("a worker takes as many connections as it may, and says so to the next
       CHECK_MESSAGE(text.find("has 2 open connections, which is its max_connections") != text.npos, text);
     }
     CHECK(tcp.log.wait_for_line("resource_exhausted: the worker 'server' has 2 open connections"));
-    // One that has gone makes room, once the worker knows.
+    // A closed connection frees its slot once the worker has noticed.
     open.front().first->close(ferry::make_error(ferry::errc::shutting_down, "bye"));
     CHECK(tcp.server->accepted(0).second->wait_closed());
     CHECK(open.front().second->wait_closed());
@@ -137,20 +137,20 @@ TEST_CASE("a worker takes as many connections as it may, and says so to the next
   }
 }
 
-TEST_CASE("peers that come and go take no place and little log") {
+TEST_CASE("peers that connect and disconnect keep no slots and write few log lines") {
   ferry::transport_options options;
   options.max_connections = 4;
   options.max_handshakes = 8;
   limited_tcp tcp(options);
-  const auto hello = d::encode_hello(hello_to("nobody"));
+  const auto hello = d::encode_hello(hello_to("unknown"));
   const auto begun = std::chrono::steady_clock::now();
   for (int i = 0; i != 300; ++i) {
-    const auto peer = tcp.stranger();
+    const auto peer = tcp.raw_peer();
     if (i % 3 == 1) peer.send(std::span(hello).first(10));
     if (i % 3 == 2) peer.send(hello);
   }
   CHECK(tcp.connect().opened);
-  // At most 20 warnings in 5 seconds, and what was left out.
+  // At most 20 warnings in 5 seconds, and the number of suppressed ones.
   const auto windows = 2 + (std::chrono::steady_clock::now() - begun) / std::chrono::seconds(5);
   CHECK(static_cast<long>(tcp.log.count("")) <= 22 * windows);
 }

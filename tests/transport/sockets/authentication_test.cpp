@@ -1,4 +1,4 @@
-// Proofs of the shared secret: who has it gets in, nobody else, whatever they saw or damage on the way.
+// Proofs of the shared secret: only peers that have it are admitted, whatever others recorded or altered in transit.
 
 #include <doctest/doctest.h>
 
@@ -24,7 +24,7 @@ namespace d = ferry::detail;
 const std::string right = "the secret of the group";
 const std::string wrong = "another secret";
 
-// A build without libcrypto has nothing to prove with; what it says then is tested below.
+// A build without libcrypto cannot prove anything; its error is tested below.
 #define NEEDS_AUTHENTICATION() \
   if (!ferry::authentication_available()) return
 
@@ -104,7 +104,7 @@ std::optional<d::refusal> refusal_in(std::span<const std::byte> message) {
   return why ? std::optional(*why) : std::nullopt;
 }
 
-/// A peer made by hand that has said hello and was challenged.
+/// A hand-written peer that has sent its hello and received a challenge.
 struct challenged {
   d::nonce once = d::fresh_nonce();
   std::vector<std::byte> hello = d::encode_hello(hello_to("server"), &once);
@@ -118,7 +118,7 @@ struct challenged {
     challenge = receive_message(peer);
     REQUIRE(std::holds_alternative<d::challenge>(d::decode_answer(body_of(challenge))));
   }
-  /// Whether the server lets it in with this proof.
+  /// Whether the server admits it with this proof.
   bool enters(std::span<const std::byte> proof) const {
     peer.send(proof);
     const auto answer = receive_message(peer);
@@ -129,7 +129,7 @@ struct challenged {
   }
 };
 
-/// An accepting end made by hand; `serve` gets the connection.
+/// A hand-written accepting end; `serve` gets the connection.
 struct raw_server {
   raw_socket listening = raw_socket::listening();
   std::thread thread;
@@ -139,7 +139,7 @@ struct raw_server {
         auto peer = listening.accept();
         serve(peer);
       } catch (const std::runtime_error&) {
-        return;  // nobody came
+        return;  // no connection was made
       }
     });
   }
@@ -156,7 +156,8 @@ ferry::connect_result connect_to(guarded<ferry::tcp>& from, const raw_server& to
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("who proves the secret gets in, nobody else", Tag, ferry::tcp, ferry::unix_domain, ferry::inproc) {
+TEST_CASE_TEMPLATE("only a peer that proves the secret is admitted", Tag, ferry::tcp, ferry::unix_domain,
+                   ferry::inproc) {
   NEEDS_AUTHENTICATION();
   constexpr bool in_memory = std::is_same_v<Tag, ferry::inproc>;
   SUBCASE("the worker has a secret") {
@@ -196,16 +197,16 @@ TEST_CASE("a build without authentication refuses secrets instead of ignoring th
                [&] { guarded<ferry::unix_domain> other(with_secret(right)); });
 }
 
-TEST_CASE("what another worker of the process is called is told to its own group only") {
+TEST_CASE("the name of another worker of the process is revealed to its own group only") {
   NEEDS_AUTHENTICATION();
   guarded<ferry::tcp> worker(with_secret(right));
-  const auto known = worker.connect(right, "nobody");
+  const auto known = worker.connect(right, "unknown");
   CHECK(failure_of(known).first == ferry::errc::unknown_worker);
   CHECK(known.gone);
   for (const auto& secret : {wrong, std::string()}) {
-    const auto stranger = worker.connect(secret, "nobody");
-    CHECK(failure_of(stranger).first == ferry::errc::authentication_failed);
-    CHECK_FALSE(stranger.gone);
+    const auto unrelated = worker.connect(secret, "unknown");
+    CHECK(failure_of(unrelated).first == ferry::errc::authentication_failed);
+    CHECK_FALSE(unrelated.gone);
   }
 }
 
@@ -223,7 +224,7 @@ TEST_CASE("workers of one process may have different secrets at one port") {
   CHECK(worker.connect(right, "other").gone);
 }
 
-TEST_CASE("the proofs of a handshake are HMAC-SHA256 over what was said") {
+TEST_CASE("the proofs of a handshake are HMAC-SHA256 over the transcript") {
   NEEDS_AUTHENTICATION();
   const std::string text = "what do ya want for nothing?";
   const auto made = d::prove("Jefe", "what", {std::as_bytes(std::span(text)).subspan(5)});
@@ -241,7 +242,7 @@ TEST_CASE("the proofs of a handshake are HMAC-SHA256 over what was said") {
   CHECK(d::fresh_nonce() != d::fresh_nonce());
 }
 
-TEST_CASE("proofs of another connection are worth nothing") {
+TEST_CASE("proofs of another connection are not accepted") {
   NEEDS_AUTHENTICATION();
   guarded<ferry::tcp> worker(with_secret(right));
   const challenged honest(worker.port());
@@ -266,7 +267,7 @@ TEST_CASE("proofs of another connection are worth nothing") {
   CHECK(worker.server->accepted_count() == 1);
 }
 
-TEST_CASE("an accepting end that does not know the secret is not believed") {
+TEST_CASE("an accepting end that does not know the secret is not trusted") {
   NEEDS_AUTHENTICATION();
   guarded<ferry::tcp> worker(with_secret(right));
   const ferry::hello_reply reply{"server", ferry::worker_id{7}, ferry::incarnation_id{99},
@@ -286,7 +287,7 @@ TEST_CASE("an accepting end that does not know the secret is not believed") {
     });
     expect_failure(server, "it asked for no proof of the secret");
   }
-  SUBCASE("it takes any proof") {
+  SUBCASE("it accepts any proof") {
     const raw_server server([&](raw_socket& peer) {
       (void)receive_message(peer);
       peer.send(d::encode_challenge(d::fresh_nonce()));
@@ -296,7 +297,7 @@ TEST_CASE("an accepting end that does not know the secret is not believed") {
     });
     expect_failure(server, "it gave no proof of the secret");
   }
-  SUBCASE("it sends the proof back") {
+  SUBCASE("it returns the client's own proof") {
     const raw_server server([&](raw_socket& peer) {
       (void)receive_message(peer);
       peer.send(d::encode_challenge(d::fresh_nonce()));
@@ -309,8 +310,8 @@ TEST_CASE("an accepting end that does not know the secret is not believed") {
     });
     expect_failure(server, "it gave no proof of the secret");
   }
-  SUBCASE("it has the client prove itself to another worker, and says it is that one") {
-    // The nonce of the client is in what the other worker proves: its answer to another hello does not serve.
+  SUBCASE("it relays the client's proof to another worker and impersonates that worker") {
+    // The proof of the other worker covers the client's nonce: its answer to another hello is not valid here.
     const raw_server server([&](raw_socket& peer) {
       (void)receive_message(peer);
       challenged other(worker.port());
@@ -321,7 +322,7 @@ TEST_CASE("an accepting end that does not know the secret is not believed") {
     });
     expect_failure(server, "the secret of the other end is another one");
   }
-  SUBCASE("it says that the worker is gone, or dead") {
+  SUBCASE("it reports that the worker has left, or died") {
     for (const auto code : {ferry::errc::unknown_worker, ferry::errc::fenced, ferry::errc::shutting_down}) {
       const raw_server server([&](raw_socket& peer) {
         (void)receive_message(peer);
@@ -331,7 +332,7 @@ TEST_CASE("an accepting end that does not know the secret is not believed") {
       expect_failure(server, "it refused without a proof of the secret");
     }
   }
-  SUBCASE("it challenges again and again") {
+  SUBCASE("it sends challenges repeatedly") {
     const raw_server server([&](raw_socket& peer) {
       (void)receive_message(peer);
       for (int i = 0; i < 3; ++i) peer.send(d::encode_challenge(d::fresh_nonce()));
@@ -353,17 +354,17 @@ TEST_CASE("an end without a secret answers no challenge") {
   CHECK_MESSAGE(kind == ferry::errc::handshake_failed, text);
 }
 
-TEST_CASE("a handshake that was changed on its way fails") {
+TEST_CASE("a handshake altered in transit fails") {
   NEEDS_AUTHENTICATION();
   guarded<ferry::tcp> worker(with_secret(right));
   const auto flipped = [](std::vector<std::byte> bytes, std::size_t at) {
     bytes.at(at) ^= std::byte{4};
     return bytes;
   };
-  SUBCASE("the hello, to say less or something else") {
+  SUBCASE("the hello, with less or different content") {
     d::nonce once = d::fresh_nonce();
     const auto honest = d::encode_hello(hello_to("server"), &once);
-    // The features, incarnation and id, and the nonce; names that do not fit are refused earlier.
+    // The features, incarnation and id, and the nonce; mismatched names are refused earlier.
     for (const std::size_t at :
          {std::size_t{21}, std::size_t{28}, std::size_t{36}, honest.size() - 1, honest.size() - 32}) {
       const challenged relayed(worker.port(), flipped(honest, at));

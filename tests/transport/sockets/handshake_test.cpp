@@ -97,7 +97,7 @@ TEST_CASE("versions must overlap") {
   CHECK(text.find("version 1") != text.npos);
 }
 
-TEST_CASE("damaged handshakes are errors and nothing else") {
+TEST_CASE("damaged handshakes cause errors and nothing else") {
   const auto hello = d::encode_hello(some_hello());
   const auto answer = d::encode_answer(ferry::hello_reply{"worker", ferry::worker_id{1}, {5}, 6});
   const auto refusal = d::encode_answer(d::refusal{ferry::errc::fenced, "text"});
@@ -110,7 +110,7 @@ TEST_CASE("damaged handshakes are errors and nothing else") {
   };
   for (const auto* whole : {&hello, &answer, &refusal}) {
     const auto body = body_of(*whole);
-    for (std::size_t size = 0; size < body.size(); ++size) {  // every truncation is noticed
+    for (std::size_t size = 0; size < body.size(); ++size) {  // every truncation is detected
       expect_error(ferry::errc::handshake_failed, "ends before", [&] {
         if (whole == &hello) {
           (void)d::decode_hello(body.first(size));

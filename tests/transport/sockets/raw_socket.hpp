@@ -1,6 +1,6 @@
 #pragma once
 
-// Blocking sockets and captured log lines, to be a peer that does not behave.
+// Blocking sockets and captured log lines, for misbehaving peers.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -57,7 +57,7 @@ class raw_socket {
   /// On `port`, or any free one.
   static raw_socket listening(std::uint16_t port = 0) {
     auto result = unconnected();
-    const int on = 1;  // connections that have ended may still linger at the port
+    const int on = 1;  // ended connections may still be in TIME_WAIT at the port
     ::setsockopt(result.descriptor_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     auto where = loopback(port);
     if (::bind(result.descriptor_, reinterpret_cast<sockaddr*>(&where), sizeof where) != 0 ||
@@ -88,7 +88,7 @@ class raw_socket {
     result.resize(filled);
     return result;
   }
-  /// Whether the peer closes, after whatever it still sends.
+  /// Whether the peer closes, after any data it still sends.
   [[nodiscard]] bool wait_closed() const {
     char buffer[4096];
     while (true) {
@@ -97,7 +97,7 @@ class raw_socket {
       if (got < 0 && errno != EINTR) return false;
     }
   }
-  /// Whether the peer closes within that time; what it sends meanwhile is dropped.
+  /// Whether the peer closes within that time; data received meanwhile is dropped.
   [[nodiscard]] bool closes_within(std::chrono::milliseconds time) const {
     pollfd watched{descriptor_, POLLIN, 0};
     if (::poll(&watched, 1, static_cast<int>(time.count())) <= 0) return false;
@@ -105,7 +105,7 @@ class raw_socket {
     const auto got = ::recv(descriptor_, buffer, sizeof buffer, MSG_DONTWAIT);
     return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
   }
-  /// Makes an accept() that waits fail.
+  /// Makes a blocked accept() fail.
   void stop_listening() const { ::shutdown(descriptor_, SHUT_RDWR); }
   void finish_sending() const { ::shutdown(descriptor_, SHUT_WR); }
 
@@ -126,7 +126,7 @@ class raw_socket {
     const auto* at = static_cast<const char*>(data);
     while (size != 0) {
       const auto sent = ::send(descriptor_, at, size, MSG_NOSIGNAL);
-      if (sent <= 0) return;  // the peer has closed: the test looks at that
+      if (sent <= 0) return;  // the peer has closed: the test checks that
       at += sent;
       size -= static_cast<std::size_t>(sent);
     }

@@ -1,4 +1,4 @@
-// Peers that do not behave: each gets an error or is dropped, with a line in the log, and nobody else notices.
+// Misbehaving peers: each gets an error or is dropped, with a log line, and no other peer is affected.
 
 #include <doctest/doctest.h>
 
@@ -51,7 +51,7 @@ struct attacked_tcp {
     CHECK(own_log->wait_closed());
     CHECK(far_log->wait_closed());
   }
-  /// A raw peer that has shaken hands.
+  /// A raw peer that has completed the handshake.
   raw_socket greeted() {
     auto peer = raw_socket::connected(port);
     peer.send(d::encode_hello(hello_to("server")));
@@ -69,7 +69,7 @@ std::vector<std::byte> with_versions(std::vector<std::byte> handshake, std::uint
   return handshake;
 }
 
-/// A server made by hand: reads a hello, sends `answer`, and keeps the connection until the end of the test.
+/// A hand-written server: reads a hello, sends `answer`, and keeps the connection until the end of the test.
 struct raw_server {
   raw_socket listening = raw_socket::listening();
   raw_socket peer;
@@ -80,7 +80,7 @@ struct raw_server {
       try {
         peer = listening.accept();
       } catch (const std::runtime_error&) {
-        return;  // nobody came
+        return;  // no connection was made
       }
       (void)peer.receive(d::encode_hello(hello_to("server")).size());
       peer.send(answer);
@@ -123,7 +123,7 @@ TEST_CASE("tcp drops peers that do not speak ferry") {
   tcp.serves_others();
 }
 
-TEST_CASE("tcp tells peers of another protocol version, on both ends") {
+TEST_CASE("tcp reports another protocol version, on both ends") {
   attacked_tcp tcp;
   const auto peer = raw_socket::connected(tcp.port);
   peer.send(with_versions(d::encode_hello(hello_to("server")), 99, 98));
@@ -144,7 +144,7 @@ TEST_CASE("tcp tells peers of another protocol version, on both ends") {
   tcp.serves_others();
 }
 
-TEST_CASE("tcp drops handshakes that promise or hold too much") {
+TEST_CASE("tcp drops handshakes that announce or contain too much") {
   attacked_tcp tcp;
   auto hello = d::encode_hello(hello_to("server"));
   SUBCASE("a body of 4 GiB") {
@@ -168,7 +168,7 @@ TEST_CASE("tcp drops handshakes that promise or hold too much") {
     CHECK(peer.wait_closed());
     CHECK(tcp.log.wait_for_line("ends before the group"));
   }
-  SUBCASE("an end in the middle") {
+  SUBCASE("a truncation") {
     for (std::size_t size = 0; size < hello.size(); size += 3) {
       const auto peer = raw_socket::connected(tcp.port);
       peer.send(std::span(hello).first(size));
@@ -176,7 +176,7 @@ TEST_CASE("tcp drops handshakes that promise or hold too much") {
       CHECK(peer.wait_closed());
     }
   }
-  SUBCASE("random bytes after a good beginning") {
+  SUBCASE("random bytes after a valid prefix") {
     std::mt19937 random(5);
     for (int i = 0; i < 100; ++i) {
       auto damaged = hello;
@@ -191,7 +191,7 @@ TEST_CASE("tcp drops handshakes that promise or hold too much") {
   tcp.serves_others();
 }
 
-TEST_CASE("tcp serves others while many peers do not finish their handshakes") {
+TEST_CASE("tcp serves others while many peers leave their handshakes incomplete") {
   attacked_tcp tcp;
   const auto begun = std::chrono::steady_clock::now();
   std::vector<raw_socket> idle;
@@ -201,13 +201,14 @@ TEST_CASE("tcp serves others while many peers do not finish their handshakes") {
         "\x89"
         "FERRY");
   }
-  tcp.serves_others();  // as soon as the oldest of them have had their time
+  tcp.serves_others();  // as soon as the oldest of them have reached their time limit
   CHECK(tcp.log.wait_for_line("its handshake did not end in time"));
   const auto windows = 1 + (std::chrono::steady_clock::now() - begun) / std::chrono::seconds(5);
-  CHECK(static_cast<long>(tcp.log.count("its handshake did not end in time")) <= 20 * windows);  // not a line for each
+  CHECK(static_cast<long>(tcp.log.count("its handshake did not end in time")) <=
+        20 * windows);  // not one line per peer
 }
 
-TEST_CASE("tcp backs off, and says so once, when it has no descriptors left to accept with") {
+TEST_CASE("tcp backs off, and warns once, when no descriptors are left for accept") {
   attacked_tcp tcp;
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
@@ -221,7 +222,7 @@ TEST_CASE("tcp backs off, and says so once, when it has no descriptors left to a
   CHECK(tcp.log.wait_for_line("cannot accept connections on 127.0.0.1"));
   ::setrlimit(RLIMIT_NOFILE, &before);
   tcp.serves_others();
-  peer.send(d::encode_hello(hello_to("server")));  // it was only late
+  peer.send(d::encode_hello(hello_to("server")));  // accepted late, but served
   CHECK(peer.receive(d::handshake_prefix::encoded_size).size() == d::handshake_prefix::encoded_size);
   CHECK(tcp.log.count("cannot accept") == 1);
 }
@@ -240,7 +241,7 @@ TEST_CASE("tcp drops a peer whose frames are damaged") {
     CHECK_MESSAGE(tcp.server->accepted().second->reason().find("protocol_error") == 0,
                   tcp.server->accepted().second->reason());
   }
-  SUBCASE("an end in the middle of a message") {
+  SUBCASE("a truncated message") {
     const auto message = make_message(1, 1000, {make_tensor(1, 1000)});
     for (const std::size_t size :
          {std::size_t{1}, std::size_t{63}, std::size_t{64}, std::size_t{500}, message.bytes.size()}) {
@@ -260,7 +261,7 @@ TEST_CASE("tcp drops a peer whose frames are damaged") {
       }
       const auto peer = tcp.greeted();
       peer.send(bytes);
-      peer.finish_sending();  // ends those whose damage only announced more
+      peer.finish_sending();  // ends those whose damage only announced more bytes
       CHECK(peer.wait_closed());
       CHECK(tcp.server->accepted(static_cast<std::size_t>(i)).second->wait_closed());
     }
@@ -268,9 +269,9 @@ TEST_CASE("tcp drops a peer whose frames are damaged") {
   tcp.serves_others();
 }
 
-TEST_CASE("connecting to what is not a ferry worker fails in words") {
+TEST_CASE("connecting to an address without a ferry worker fails with an explanation") {
   attacked_tcp tcp;
-  SUBCASE("nobody listens") {
+  SUBCASE("no listener") {
     std::string address;
     {
       const auto was_listening = raw_socket::listening();
@@ -293,7 +294,7 @@ TEST_CASE("connecting to what is not a ferry worker fails in words") {
     CHECK(kind == ferry::errc::connect_failed);
     CHECK_MESSAGE(text.find("closed the connection during the handshake") != text.npos, text);
   }
-  SUBCASE("a server that says nothing") {
+  SUBCASE("a server that sends nothing") {
     raw_server silent({});
     const auto began = std::chrono::steady_clock::now();
     const auto [kind, text] = failure_of(connect(*tcp.over, silent.address(), hello_to("server"), {},
@@ -305,10 +306,10 @@ TEST_CASE("connecting to what is not a ferry worker fails in words") {
     CHECK_MESSAGE(told <= took.count() + 0.05, text);  // rounded
   }
   SUBCASE("another worker") {
-    raw_server other(d::encode_answer(ferry::hello_reply{"somebody", {}, {}, 0}));
+    raw_server other(d::encode_answer(ferry::hello_reply{"other", {}, {}, 0}));
     const auto [kind, text] = failure_of(connect(*tcp.over, other.address(), hello_to("server")));
     CHECK(kind == ferry::errc::handshake_failed);
-    CHECK_MESSAGE(text.find("worker 'somebody' answered") != text.npos, text);
+    CHECK_MESSAGE(text.find("worker 'other' answered") != text.npos, text);
   }
   SUBCASE("an answer that is too long") {
     auto answer = d::encode_answer(ferry::hello_reply{"server", {}, {}, 0});
@@ -318,7 +319,7 @@ TEST_CASE("connecting to what is not a ferry worker fails in words") {
     CHECK(kind == ferry::errc::handshake_failed);
     CHECK_MESSAGE(text.find("more than 4096") != text.npos, text);
   }
-  SUBCASE("a name that nobody has") {
+  SUBCASE("a host name that does not exist") {
     const auto [kind, text] = failure_of(connect(*tcp.over, "tcp://no-such-host.invalid:1", hello_to("server")));
     CHECK(kind == ferry::errc::bad_address);
     CHECK_MESSAGE(text.find("cannot resolve the host 'no-such-host.invalid'") != text.npos, text);
@@ -328,7 +329,7 @@ TEST_CASE("connecting to what is not a ferry worker fails in words") {
     hello.name = std::string(128, 'x');
     CHECK(failure_of(connect(*tcp.over, tcp.address, hello)).first == ferry::errc::invalid_argument);
   }
-  SUBCASE("a transport that goes away meanwhile") {
+  SUBCASE("a transport that is destroyed meanwhile") {
     raw_server silent({});
     auto outcome = std::make_shared<std::promise<ferry::connect_result>>();
     auto result = outcome->get_future();

@@ -1,4 +1,4 @@
-// Where tcp listens, what it publishes, and how it says that it cannot.
+// Where tcp listens, what it publishes, and how it reports that it cannot.
 
 #include <doctest/doctest.h>
 
@@ -32,7 +32,7 @@ std::string host_of(const std::string& address) { return ferry::address::parse(a
 
 }  // namespace
 
-TEST_CASE("tcp listens on loopback unless it is told otherwise") {
+TEST_CASE("tcp listens on loopback by default") {
   listening_tcp tcp;
   const auto addresses = tcp.listen({});
   REQUIRE(addresses.size() == 1);
@@ -91,7 +91,7 @@ TEST_CASE("tcp on all addresses publishes those that others can reach") {
   }
 }
 
-TEST_CASE("tcp publishes what it is told to advertise") {
+TEST_CASE("tcp publishes the address given as advertise") {
   const auto published = [](const std::string& advertise) {
     listening_tcp tcp;
     ferry::transport_options options;
@@ -107,19 +107,19 @@ TEST_CASE("tcp publishes what it is told to advertise") {
   expect_error(ferry::errc::bad_address, "gate way", [&] { (void)published("gate way"); });
 }
 
-TEST_CASE("tcp says which port is taken") {
+TEST_CASE("tcp reports which port is in use") {
   const auto taken = raw_socket::listening();
   listening_tcp tcp;
   ferry::transport_options options;
   options.port = taken.port();
   expect_error(ferry::errc::address_in_use, "127.0.0.1:" + std::to_string(taken.port()), [&] { tcp.listen(options); });
-  // It may be had once it is free, and the failed attempt has left nothing behind.
+  // The port is available once it is free, and the failed attempt has left nothing behind.
   options.port = 0;
   CHECK_FALSE(tcp.listen(options).empty());
 }
 
 TEST_CASE("tcp tries the ports of a range in turn") {
-  // Two neighbouring ports that are taken, with the next one free.
+  // Two neighbouring ports that are in use, with the next one free.
   for (int attempt = 0; attempt < 100; ++attempt) {
     const auto first = raw_socket::listening();
     if (first.port() > 65'000) continue;
@@ -137,7 +137,7 @@ TEST_CASE("tcp tries the ports of a range in turn") {
       CHECK(got > port + 1);
       CHECK(got <= port + 50);
       return;
-    } catch (const std::runtime_error&) {  // somebody else has the next port
+    } catch (const std::runtime_error&) {  // another process has the next port
     }
   }
   FAIL("no two neighbouring free ports were found");
@@ -154,7 +154,7 @@ TEST_CASE("tcp refuses options that make no sense") {
   expect_error(ferry::errc::invalid_argument, "1999", [&] { tcp.listen(options); });
   options = {};
   options.allow_unauthenticated = true;
-  options.bind = "203.0.113.77";  // of nobody
+  options.bind = "203.0.113.77";  // an address of no machine
   expect_error(ferry::errc::bad_address, "203.0.113.77", [&] { tcp.listen(options); });
   options.bind = "no-such-host.invalid";
   expect_error(ferry::errc::bad_address, "no-such-host.invalid", [&] { tcp.listen(options); });
@@ -170,15 +170,16 @@ TEST_CASE("the workers of a process share one port, which is free again after th
   tcp.over->unlisten("group", "server");
   CHECK(tcp.over->understands(address));
   const auto result = connect(*tcp.over, address, hello_to("second"));
-  CHECK(failure_of(result).second.find("worker 'server' answered") != std::string::npos);  // both are one acceptor here
+  CHECK(failure_of(result).second.find("worker 'server' answered") !=
+        std::string::npos);  // both share one acceptor here
   tcp.over->unlisten("group", "second");
   tcp.over->unlisten("group", "third");
   (void)raw_socket::listening(port_of(address));
-  // And ferry itself may have it back, also right after somebody listened there.
+  // ferry itself can reuse the port, also right after another listener had it.
   CHECK(tcp.listen(same).front() == address);
 }
 
-TEST_CASE("workers that come and go on a fixed port never find it taken") {
+TEST_CASE("workers that start and stop on a fixed port never find it in use") {
   listening_tcp tcp;
   ferry::transport_options options;
   options.port = port_of(tcp.listen({}).front());

@@ -1,4 +1,4 @@
-// Byte streams with tensors for devices: what a message says, and what becomes of it.
+// Byte streams with tensors for devices: what a message reports, and how its failures end.
 
 #include <atomic>
 #include <cstring>
@@ -30,7 +30,7 @@ using test_kit::make_tensor;
 constexpr device gpu(int index) { return {device_kind::cuda, index}; }
 
 struct picky_recorder : test_kit::recorder {
-  std::atomic<int> refused{-1};  // the device that is not taken
+  std::atomic<int> refused{-1};  // the device that is not accepted
   [[nodiscard]] bool takes_tensors_on(device where) const noexcept override { return where.index != refused.load(); }
 };
 
@@ -70,7 +70,7 @@ std::pair<errc, std::string> failure_of(const inbound_message& message) {
   return {errc{}, ""};
 }
 
-// In the order of the streams on which it has arrived.
+// In the order of the streams on which it arrived.
 bool holds(const inbound_message& message, std::uint64_t seed, std::int64_t bytes) {
   if (message.failure || message.tensors.size() != 1) return false;
   for (const stream& each : message.streams) current_stream(each.device()).wait(each);
@@ -79,7 +79,7 @@ bool holds(const inbound_message& message, std::uint64_t seed, std::int64_t byte
 
 }  // namespace
 
-TEST_CASE("a tensor for a device that there is not, or is not taken, fails its message alone") {
+TEST_CASE("a tensor for a device that does not exist, or is not accepted, fails its message alone") {
   stream_pair pair;
   pair.far_log->refused = 2;
   const auto blocks = fake_cuda::blocks_in_use(1);
@@ -114,7 +114,7 @@ TEST_CASE("a tensor for a device that there is not, or is not taken, fails its m
     }
   }
   fake_cuda::drain();
-  CHECK(fake_cuda::blocks_in_use(1) == blocks + 4);  // of the messages that are here
+  CHECK(fake_cuda::blocks_in_use(1) == blocks + 4);  // of the messages still alive
   CHECK(pair.far_log->times_closed() == 0);
 }
 
@@ -123,7 +123,7 @@ TEST_CASE("a device that fails while its tensor is being written ends this messa
   const std::int64_t bytes = 12 * static_cast<std::int64_t>(staging_piece);
   const tensor t = make_tensor(3, bytes).to(gpu(3));
   const tensor small = make_tensor(4, 1000).to(gpu(4));
-  // Nobody reads until the device has failed.
+  // No thread reads until the device has failed.
   pair.far_end->pause_reading();
   pair.near_end->send(message_for(1, {t}, {gpu(5)}));
   pair.near_end->send(message_for(2, {small}, {gpu(5)}));
@@ -133,7 +133,7 @@ TEST_CASE("a device that fails while its tensor is being written ends this messa
   auto got = pair.far_log->take(2);
   fake_cuda::mend();
   REQUIRE(got.size() == 2);
-  if (got[0].header.call_id != 1) std::swap(got[0], got[1]);  // the small one may have been there first
+  if (got[0].header.call_id != 1) std::swap(got[0], got[1]);  // the small one may have arrived first
   const auto [kind, text] = failure_of(got[0]);
   CHECK(kind == errc::device_failure);
   CHECK_MESSAGE(text.find("cuda:3") != text.npos, text);
@@ -165,10 +165,10 @@ TEST_CASE("a device that has failed before its tensors are written: the message 
   CHECK(holds(got[1], 3, 8 * static_cast<std::int64_t>(staging_piece)));
 }
 
-TEST_CASE("who sends does not wait for a tensor behind one without elements") {
+TEST_CASE("the sender does not wait for a tensor behind one without elements") {
   stream_pair pair;
   outgoing_message message = message_for(1, {empty({0}, dtype::u8, gpu(5)), make_tensor(1, 3000).to(gpu(5))}, {});
-  fake_cuda::drain();  // the tensors are there; the message begins to be written at once
+  fake_cuda::drain();  // the tensors are ready; the message begins to be written at once
   {
     const fake_cuda::pause nothing_runs;
     pair.near_end->send(std::move(message));
@@ -180,7 +180,7 @@ TEST_CASE("who sends does not wait for a tensor behind one without elements") {
   CHECK(test_kit::is_tensor(got[0].tensors[1], 1, 3000));
 }
 
-TEST_CASE("a connection that is closed writes what its devices have yet to bring; closed again it does not") {
+TEST_CASE("closing a connection still writes pending device tensors; closing it twice drops them") {
   for (const bool twice : {false, true}) {
     stream_pair pair;
     const tensor t = make_tensor(7, 100'000).to(gpu(0));
@@ -198,16 +198,14 @@ TEST_CASE("a connection that is closed writes what its devices have yet to bring
   }
 }
 
-TEST_CASE("a peer that does not know device tensors is sent none, and the connection says why") {
+TEST_CASE("a peer without device tensor support is sent none, and the connection reports why") {
   stream_pair pair(false);
   CHECK_FALSE(pair.near_end->carries_device_tensors());
-  CHECK(pair.near_end->why_no_device_tensors() ==
-        "the ferry release of the other end moves tensors from CPU to CPU only");
+  CHECK(pair.near_end->why_no_device_tensors() == "the ferry release of the peer moves tensors from CPU to CPU only");
   CHECK(stream_pair().near_end->carries_device_tensors());
 }
 
-TEST_CASE(
-    "bytes that came along into the block stay before those that are received later, however full the devices are") {
+TEST_CASE("bytes in the block stay before those that are received later, however full the devices are") {
   const channel_context context = make_channel_context(shared_reactor(), [] {});
   struct sink final : detail::message_sink {
     const channel_context* with = nullptr;
@@ -224,11 +222,11 @@ TEST_CASE(
   stream.insert(stream.end(), data.begin(), data.end());
   detail::frame_reader reader({});
   std::size_t done = 0;
-  // Steps that leave some room in each block, so that the next bytes come through the reader's own.
-  const auto feed = [&](bool go_on_first = true) {
+  // Steps that leave some room in each block, so that the next bytes are received into the reader's own block.
+  const auto feed = [&](bool resume_first = true) {
     std::array<iovec, detail::frame_reader::max_vectors> vectors;
     std::size_t total = 0;
-    if (reader.stalled() && go_on_first) reader.go_on(into);
+    if (reader.stalled() && resume_first) reader.resume(into);
     if (!into.got.empty() || reader.prepare(vectors, total) == 0) return false;
     const std::size_t part = std::min({vectors[0].iov_len, stream.size() - done, std::size_t{104'000}});
     std::memcpy(vectors[0].iov_base, stream.data() + done, part);
@@ -245,14 +243,14 @@ TEST_CASE(
     CHECK(reader.stalled());
   }
   fake_cuda::drain();
-  feed(false);  // between a look and the next bytes the device has got further
+  feed(false);  // between a check and the next bytes the device has made progress
   while (into.got.empty()) {
     if (!feed()) fake_cuda::drain();
   }
   CHECK(holds(into.got[0], 9, bytes));
 }
 
-TEST_CASE("page-locked memory is not used again before the device has read it: without its mark it is") {
+TEST_CASE("page-locked memory is not reused before the device has read it; without its mark it is") {
   for (const bool marked : {true, false}) {
     stream_pair pair;
     pair.near_end->send(message_for(1, {make_tensor(1, 1000)}, {gpu(1)}));

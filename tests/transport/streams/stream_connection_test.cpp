@@ -92,7 +92,7 @@ TEST_CASE("messages of many sizes arrive whole and in order") {
   CHECK(ends.at_b->texts == sent);
 }
 
-TEST_CASE("tensors land beside their message") {
+TEST_CASE("tensors are received into their own memory") {
   pair ends;
   for (int round = 0; round != 20; ++round) {
     outgoing_message message = text_message(1, "x");
@@ -177,7 +177,7 @@ TEST_CASE("one-way messages that are held back in a burst arrive without anythin
   CHECK(ends.at_b->texts == sent);
 }
 
-TEST_CASE("a closed connection and its receiver let go of each other") {
+TEST_CASE("a closed connection and its receiver release each other") {
   std::weak_ptr<connection> left;
   std::weak_ptr<collector> receiver;
   {
@@ -188,7 +188,7 @@ TEST_CASE("a closed connection and its receiver let go of each other") {
   while (!left.expired() || !receiver.expired()) std::this_thread::yield();  // a reactor thread may still hold them
 }
 
-TEST_CASE("a connection that was closed before it was started tells its receiver so, once") {
+TEST_CASE("a connection closed before start notifies its receiver once") {
   const auto loop = ferry::shared_reactor();
   int ends[2];
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
@@ -234,7 +234,7 @@ TEST_CASE("a driver reads its own replies while others send, and the connection 
   }
 }
 
-TEST_CASE("what comes while nobody drives is read all the same") {
+TEST_CASE("messages are read while no thread drives") {
   pair ends;
   ends.at_a->expecting = false;
   struct never final : drive_condition {
@@ -251,7 +251,7 @@ TEST_CASE("closing one end ends both, once") {
   ends.a->close(make_error(errc::shutting_down, "bye"));
   ends.at_b->wait([&] { return ends.at_b->closed == 1; });
   CHECK(ends.at_b->texts.size() == 1);
-  ends.b->send(text_message(2, "nobody hears this"));
+  ends.b->send(text_message(2, "not received"));
 }
 
 TEST_CASE("many threads send without mixing their bytes") {
@@ -273,7 +273,7 @@ struct counted_work : work {
   std::atomic<int>* count;
 };
 
-TEST_CASE("work that is stuck behind a slow one is taken over") {
+TEST_CASE("work queued behind a slow item is taken over") {
   auto loop = ferry::shared_reactor();
   std::atomic<int> count{0};
   struct blocker : work {
@@ -303,7 +303,7 @@ TEST_CASE("work that is stuck behind a slow one is taken over") {
   CHECK(count.load() == 10);
 }
 
-TEST_CASE("what is posted while the last bytes of a batch are written is run, too") {
+TEST_CASE("work posted while the last bytes of a batch are written runs, too") {
   const auto loop = ferry::shared_reactor();
   auto* const threads = dynamic_cast<detail::io_threads*>(loop.get());
   REQUIRE(threads);
@@ -312,7 +312,7 @@ TEST_CASE("what is posted while the last bytes of a batch are written is run, to
     reactor* loop = nullptr;
     work* last = nullptr;
     void flush() noexcept override {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the monitor has seen that nothing is held back
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the monitor has found nothing deferred
       loop->post(last);
     }
     bool resume_watching(bool) noexcept override { return true; }
@@ -363,29 +363,29 @@ TEST_CASE("timers fire in order and can be cancelled") {
 
 namespace {
 
-TEST_CASE("a thread that waits long for its own reply gives way to another") {
+TEST_CASE("a thread that waits long for its own reply yields to another") {
   pair ends;
   struct told final : drive_condition {
     std::atomic<bool> end{false};
     [[nodiscard]] bool done() const noexcept override { return end.load(); }
   } slow, fast;
-  std::atomic<bool> gave_way{false};
-  std::thread first([&] { gave_way = !ends.a->drive(slow, deadline::after(std::chrono::seconds(60))); });
-  // The first drives until it has slept long enough; then the second takes its place.
+  std::atomic<bool> yielded{false};
+  std::thread first([&] { yielded = !ends.a->drive(slow, deadline::after(std::chrono::seconds(60))); });
+  // The first drives until it has slept long enough; then the second replaces it.
   bool drove = false;
   std::thread second([&] {
     while (!drove) {
       drove = ends.a->drive(fast, deadline::after(std::chrono::milliseconds(1)));
-      if (!gave_way.load()) drove = false;  // the first had not begun yet
+      if (!yielded.load()) drove = false;  // the first had not begun yet
     }
   });
   first.join();
   second.join();
-  CHECK(gave_way.load());
+  CHECK(yielded.load());
   CHECK(drove);
 }
 
-TEST_CASE("a lingering thread that has other work to do hands its connection back") {
+TEST_CASE("a lingering thread that has other work to do returns its connection to the epoll") {
   pair ends;
   ends.at_b->echo = true;
   std::atomic<bool> stop{false};

@@ -1,6 +1,6 @@
 #pragma once
 
-// What values cost while they are decoded, and which of them count as nesting.
+// The cost of decoding values, and which of them count as nesting.
 
 #include <ferry/config.hpp>
 
@@ -22,9 +22,9 @@ struct LoadAndConstructLoadWrapper;
 
 namespace ferry::inline v0::detail {
 
-/// One element of a container: memory it takes, and bytes it has on the wire at least.
+/// One element of a container: its memory, and its least size on the wire.
 struct element_cost {
-  std::size_t memory = 16;  // a serialiser with a size tag of its own: what it counts is unknown
+  std::size_t memory = 16;  // a serialiser with its own size tag: what it counts is unknown
   std::size_t wire = 0;
 };
 
@@ -68,7 +68,7 @@ inline constexpr bool copied_container<std::vector<T, A>> = true;
 template <block_copied C, class Traits, class A>
 inline constexpr bool copied_container<std::basic_string<C, Traits, A>> = true;
 
-// What cereal wraps around values on their way.
+// Wrappers that cereal puts around values in transit.
 template <class T>
 inline constexpr bool wrapper = false;
 template <class T>
@@ -84,7 +84,7 @@ inline constexpr bool wrapper<cereal::memory_detail::PtrWrapper<T>> = true;
 template <class K, class V>
 inline constexpr bool wrapper<cereal::MapItem<K, V>> = true;
 
-/// Counts as one level of nesting: what may contain other values.
+/// Counts as one level of nesting: types that may contain other values.
 template <class T>
 concept nests = (std::is_class_v<T> || std::is_union_v<T>)&&!wrapper<T> && !copied_container<T>;
 
@@ -97,7 +97,7 @@ struct pointee_of<cereal::memory_detail::PtrWrapper<T>> {
 template <class T>
 using pointee_t = typename pointee_of<T>::type;
 
-// What is behind a pointer whose contents T reads.
+// The object behind a pointer whose contents T reads.
 template <class T>
 inline constexpr std::size_t object_size = sizeof(T);
 template <class Archive, class T>
