@@ -72,9 +72,12 @@ std::string read_secret(const std::string& path) {
 }  // namespace detail
 
 std::string secret_from_environment() {
-  // The secret that ferry-run generates for a run on one machine is optional: that machine is safe without one, too.
-  if (!authentication_available() && detail::environment_text("FERRY_SECRET_OPTIONAL") == "1") return {};
-  if (const auto secret = detail::environment_text("FERRY_SECRET"); !secret.empty()) return std::string(secret);
+  if (const auto secret = detail::environment_text("FERRY_SECRET"); !secret.empty()) {
+    // The secret that ferry-run generates for a run on one machine is optional. FERRY_SECRET_OPTIONAL repeats it, so that
+    // the mark does not apply to another secret that a worker gives to a job of its own.
+    const bool optional = secret == detail::environment_text("FERRY_SECRET_OPTIONAL");
+    return optional && !authentication_available() ? std::string() : std::string(secret);
+  }
   if (const auto path = detail::environment_text("FERRY_SECRET_FILE"); !path.empty())
     return detail::read_secret(std::string(path));
   return {};

@@ -77,7 +77,7 @@ std::vector<std::string> environment(const options& chosen, const placement& pla
       {"TORCHELASTIC_USE_AGENT_STORE", ""}};
   if (!secret.empty()) {
     set.emplace_back("FERRY_SECRET", secret);
-    set.emplace_back("FERRY_SECRET_OPTIONAL", "1");  // programs built without authentication ignore it
+    set.emplace_back("FERRY_SECRET_OPTIONAL", secret);  // programs built without authentication ignore it
   }
   std::vector<std::string> result;
   for (char** entry = environ; *entry; ++entry) {

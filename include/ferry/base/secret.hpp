@@ -13,8 +13,8 @@ namespace ferry::inline v0 {
 /// FERRY_SECRET, else the content of the file that FERRY_SECRET_FILE names, without one newline at its end; empty if
 /// neither is set. Throws errc::missing_environment, never with the secret in its text, if the file cannot be read, is
 /// empty, is longer than 4096 bytes, or may be read by every user of the machine or changed by any but its owner. Must
-/// not run while another thread changes the environment. A build without authentication ignores both while
-/// FERRY_SECRET_OPTIONAL is "1", which ferry-run sets beside a secret that it generated itself.
+/// not run while another thread changes the environment. A build without authentication ignores a
+/// FERRY_SECRET that FERRY_SECRET_OPTIONAL repeats, which ferry-run sets beside a secret that it generated itself.
 [[nodiscard]] std::string secret_from_environment();
 
 /// Whether FERRY_ALLOW_UNAUTHENTICATED is "1" or "true"; unset, "", "0" and "false" mean no. Throws

@@ -22,7 +22,7 @@ class pending_copy : public std::enable_shared_from_this<pending_copy> {
   /// Called on a thread of the reactor, once: with null when all work has completed, else with the device's failure.
   using callback = std::function<void(std::exception_ptr failure)>;
   /// Never throws: a stream that cannot be watched counts as failed.
-  static void watch(std::shared_ptr<reactor> threads, const std::vector<stream>& streams, callback landed) noexcept;
+  static void watch(std::shared_ptr<reactor> threads, const std::vector<stream>& streams, callback on_done) noexcept;
 
   /// For watch().
   explicit pending_copy(std::shared_ptr<reactor> threads) : threads_(std::move(threads)) {}
