@@ -22,7 +22,7 @@ FLOORS = [
 # The rooms (sub-folders) of a floor below src/, from the inside out. A file includes headers of its own room, of the floor's own
 # folder and of the rooms before its own in this list.
 ROOMS = {
-    "base": [("net", "options of sockets")],
+    "base": [("net", "socket addresses, host names and options of sockets")],
     "device": [
         ("memory", "pools of host memory, page-locked memory, staging of copies"),
         ("cuda", "the table of CUDA runtime functions, contexts, memory pools"),

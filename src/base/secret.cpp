@@ -12,6 +12,7 @@
 #include <ferry/base/error.hpp>
 
 #include "authentication.hpp"
+#include "unique_fd.hpp"
 
 namespace ferry::inline v0 {
 
@@ -25,27 +26,13 @@ std::string_view environment_text(const char* name) {
   return value ? value : "";
 }
 
-class open_file {
- public:
-  explicit open_file(const std::string& path) : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
-  ~open_file() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  open_file(const open_file&) = delete;
-  open_file& operator=(const open_file&) = delete;
-  [[nodiscard]] int get() const noexcept { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
 std::string read_secret(const std::string& path) {
   const auto unusable = [&](std::string_view why) {
     throw_error(errc::missing_environment, fmt::format("FERRY_SECRET_FILE names {}: {}", path, why));
   };
   const auto failed = [&](int reason) { unusable(std::generic_category().message(reason)); };
-  const open_file file(path);
-  if (file.get() < 0) failed(errno);
+  const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) failed(errno);
   struct stat about {};
   if (::fstat(file.get(), &about) != 0) failed(errno);
   if ((about.st_mode & (S_IROTH | S_IWOTH | S_IWGRP)) != 0) {

@@ -12,11 +12,6 @@
 
 namespace ferry::inline v0::detail {
 
-void unique_fd::reset(int fd) noexcept {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = fd;
-}
-
 interrupt::interrupt() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!event_) throw_errno(errc::system_failure, "eventfd", errno);
 }

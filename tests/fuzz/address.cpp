@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "base/net/socket_address.hpp"
 #include "targets.hpp"
-#include "transport/sockets/socket_address.hpp"
 
 namespace fuzz {
 namespace {

@@ -11,34 +11,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../../src/base/unique_fd.hpp"
+
 namespace ferry_run {
+
+using ferry::detail::unique_fd;
+
 namespace {
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
-class descriptor {
- public:
-  explicit descriptor(int value = -1) : value_(value) {}
-  descriptor(const descriptor&) = delete;
-  descriptor& operator=(const descriptor&) = delete;
-  ~descriptor() { close(); }
-  void reset(int value) {
-    close();
-    value_ = value;
-  }
-  [[nodiscard]] int get() const { return value_; }
-  int release() { return std::exchange(value_, -1); }
-  void close() {
-    if (value_ >= 0) ::close(value_);
-    value_ = -1;
-  }
-
- private:
-  int value_;
-};
-
 struct pipe_ends {
-  descriptor read, write;
+  unique_fd read, write;
   pipe_ends() {
     std::array<int, 2> ends{};
     if (pipe2(ends.data(), O_CLOEXEC) != 0) fail("pipe");
@@ -83,8 +67,8 @@ started_process start(const std::vector<std::string>& command, const std::vector
   pipe_ends output;
   pipe_ends errors;
   pipe_ends report;  // closes on exec; transfers the errno value of a failed exec
-  const descriptor input(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (input.get() < 0) fail("open /dev/null");
+  const unique_fd input(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!input) fail("open /dev/null");
   const pid_t self = getpid();
 
   const pid_t pid = fork();
@@ -93,7 +77,7 @@ started_process start(const std::vector<std::string>& command, const std::vector
     become(arguments.data(), variables.data(), input.get(), output.write.get(), errors.write.get(), report.write.get(),
            self, inherited);
   }
-  report.write.close();
+  report.write.reset();
   int failure = 0;
   ssize_t count = 0;
   do {

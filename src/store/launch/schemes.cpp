@@ -13,7 +13,7 @@
 #include <ferry/store/file_store.hpp>
 #include <ferry/store/tcp_store.hpp>
 
-#include "../net_address.hpp"
+#include "../../base/net/socket_address.hpp"
 #include "init_method.hpp"
 #include "launchers.hpp"
 

@@ -45,13 +45,13 @@ store_connection::outcome store_connection::broken(int errno_value) {
   return broken(std::generic_category().message(errno_value));
 }
 
-store_connection::outcome store_connection::open(const net_address& to, deadline until, bool& refused) {
+store_connection::outcome store_connection::open(const socket_address& to, deadline until, bool& refused) {
   refused = false;
   socket_.reset(::socket(to.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket_) return broken(errno);
   set_tcp_defaults(socket_.get());
   set_socket_option(socket_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);
-  int problem = ::connect(socket_.get(), to.raw(), to.size) == 0 ? 0 : errno;
+  int problem = ::connect(socket_.get(), to.get(), to.size) == 0 ? 0 : errno;
   if (problem == EINPROGRESS || problem == EINTR) {
     const auto waited = stop_.wait(socket_.get(), POLLOUT, until);
     if (waited == interrupt::outcome::expired) broken(ETIMEDOUT);
@@ -62,12 +62,10 @@ store_connection::outcome store_connection::open(const net_address& to, deadline
   if (problem == 0) {
     // Connecting to a free local port may connect to itself (TCP's simultaneous open), which would block the port for
     // the server.
-    net_address peer;
-    peer.size = sizeof(peer.bytes);
-    const net_address self = local();
-    if (::getpeername(socket_.get(), reinterpret_cast<sockaddr*>(&peer.bytes), &peer.size) != 0) {
+    const auto peer = socket_address::remote_end(socket_.get());
+    if (peer.size == 0) {
       problem = errno;
-    } else if (self.port() == peer.port() && self.ip() == peer.ip()) {
+    } else if (local().same_as(peer)) {
       problem = ECONNREFUSED;
       socket_.reset();
     }
@@ -76,13 +74,10 @@ store_connection::outcome store_connection::open(const net_address& to, deadline
   return problem == 0 ? outcome::done : broken(problem);
 }
 
-net_address store_connection::local() const {
-  net_address address;
-  address.size = sizeof(address.bytes);
-  if (::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address.bytes), &address.size) != 0) {
-    throw_errno(errc::system_failure, "getsockname", errno);
-  }
-  return address;
+socket_address store_connection::local() const {
+  const auto result = socket_address::local_end(socket_.get());
+  if (result.size == 0) throw_errno(errc::system_failure, "getsockname", errno);
+  return result;
 }
 
 bool store_connection::alive() const noexcept {

@@ -8,8 +8,9 @@
 #include <string_view>
 #include <utility>
 
+#include "../../base/net/socket_address.hpp"
+#include "../../base/unique_fd.hpp"
 #include "../interrupt.hpp"
-#include "../net_address.hpp"
 #include "tcp_protocol.hpp"
 
 namespace ferry::inline v0::detail {
@@ -33,7 +34,7 @@ class store_connection {
   store_connection(const interrupt& stop, unique_fd socket) noexcept : stop_(stop), socket_(std::move(socket)) {}
 
   /// Opens the connection; sets `refused` if the host refused it because no process listens on the port.
-  outcome open(const net_address& to, deadline until, bool& refused);
+  outcome open(const socket_address& to, deadline until, bool& refused);
   /// Exchanges hellos, and proofs of the secret unless it is empty. Throws errc::handshake_failed if the peer is not a
   /// store, errc::authentication_failed if only one side has a secret, or the secrets differ.
   outcome greet(std::uint64_t client, deadline until, server_hello& hello, const std::string& secret = {});
@@ -47,7 +48,7 @@ class store_connection {
   [[nodiscard]] const std::string& problem() const noexcept { return problem_; }
   /// Whether any byte of the last request was passed to the kernel.
   [[nodiscard]] bool sent_anything() const noexcept { return sent_anything_; }
-  [[nodiscard]] net_address local() const;
+  [[nodiscard]] socket_address local() const;
 
  private:
   /// The server's hello, appended to `bytes`.

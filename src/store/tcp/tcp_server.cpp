@@ -10,7 +10,7 @@
 #include <ferry/store/tcp_store.hpp>
 
 #include "../../base/authentication.hpp"
-#include "../net_address.hpp"
+#include "../../base/net/socket_address.hpp"
 #include "tcp_server_core.hpp"
 
 namespace ferry::inline v0 {
@@ -30,11 +30,11 @@ server_table& servers() {
 }
 
 // The address on which a server for `host` listens.
-detail::net_address address_for(const std::string& host, std::uint16_t port) {
+detail::socket_address address_for(const std::string& host, std::uint16_t port) {
   if (host.empty()) throw_error(errc::bad_address, fmt::format("the store needs a host to listen on (port {})", port));
-  const auto literal = detail::parse_address(host == "localhost" ? "127.0.0.1" : host, port);
+  const auto literal = detail::socket_address::from_literal(host == "localhost" ? "127.0.0.1" : host, port);
   // A name may resolve to 127.0.1.1 here and to another address elsewhere.
-  return literal ? *literal : *detail::parse_address("::", port);
+  return literal ? *literal : *detail::socket_address::from_literal("::", port);
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ std::shared_ptr<tcp_store_server> tcp_store_server::listen(const std::string& ho
                 fmt::format("max_value_bytes of a tcp store is {}; it may be at most 1 GiB", limits.max_value_bytes));
   }
   detail::check_secret_usable(access.secret);
-  const detail::net_address at = detail::address_for(host, port);
+  const detail::socket_address at = detail::address_for(host, port);
   if (!at.is_loopback() && access.secret.empty() && !access.allow_unauthenticated) {
     throw_error(
         errc::authentication_required,
@@ -65,7 +65,7 @@ std::shared_ptr<tcp_store_server> tcp_store_server::listen(const std::string& ho
   std::shared_ptr<tcp_store_server> server;  // before the lock: this may be the last owner, and its destructor takes
                                              // the mutex
   std::unique_lock lock(table.mutex);
-  for (const std::string key = detail::host_and_port(at.ip(), port); port != 0;) {
+  for (const std::string key = detail::host_and_port(at.host(), port); port != 0;) {
     const auto found = table.servers.find(key);
     if (found == table.servers.end()) break;
     server = found->second.lock();
@@ -77,8 +77,8 @@ std::shared_ptr<tcp_store_server> tcp_store_server::listen(const std::string& ho
     table.gone.wait(lock);  // its last owner is closing it
   }
   auto core = std::make_unique<detail::store_server_core>(host, at, limits, access);
-  const std::string key = detail::host_and_port(at.ip(), core->port());  // with the actual port if any free one was
-                                                                         // requested
+  const std::string key = detail::host_and_port(at.host(), core->port());  // with the actual port if any free one was
+                                                                           // requested
   server.reset(new tcp_store_server(std::move(core)), [key](tcp_store_server* ending) {
     delete ending;
     detail::server_table& all = detail::servers();

@@ -32,9 +32,9 @@ namespace {
 // Connections beyond the limit that have not sent a hello yet.
 constexpr std::size_t spare_connections = 64;
 
-tcp::endpoint to_endpoint(const net_address& address) {
+tcp::endpoint to_endpoint(const socket_address& address) {
   tcp::endpoint result(address.family() == AF_INET ? tcp::v4() : tcp::v6(), 0);
-  std::memcpy(result.data(), address.raw(), address.size);
+  std::memcpy(result.data(), address.get(), address.size);
   return result;
 }
 
@@ -75,7 +75,7 @@ bool no_such_address(const asio::error_code& problem) {
 store_server_core::store_server_core(const tcp_store_limits& limits, std::string secret)
     : limits_(limits), secret_(std::move(secret)), id_(incarnation_id::random().value) {}
 
-store_server_core::store_server_core(const std::string& host, const net_address& at, const tcp_store_limits& limits,
+store_server_core::store_server_core(const std::string& host, const socket_address& at, const tcp_store_limits& limits,
                                      const tcp_store_access& access)
     : store_server_core(limits, access.secret) {
   const tcp::endpoint wanted = to_endpoint(at);

@@ -22,8 +22,8 @@
 
 #include <ferry/store/tcp_store.hpp>
 
+#include "../../base/net/socket_address.hpp"
 #include "../memory/key_table.hpp"
-#include "../net_address.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -32,7 +32,7 @@ class store_session;
 class store_server_core {
  public:
   /// Listens. Throws errc::address_in_use, errc::system_failure.
-  store_server_core(const std::string& host, const net_address& at, const tcp_store_limits& limits,
+  store_server_core(const std::string& host, const socket_address& at, const tcp_store_limits& limits,
                     const tcp_store_access& access);
   /// Without listener and thread: the creator begins the sessions and runs context().
   explicit store_server_core(const tcp_store_limits& limits, std::string secret = {});

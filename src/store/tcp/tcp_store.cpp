@@ -14,6 +14,7 @@
 #include <ferry/base/work.hpp>
 
 #include "../../base/authentication.hpp"
+#include "../host_lookup.hpp"
 #include "tcp_connection.hpp"
 #include "tcp_replies.hpp"
 #include "tcp_server_core.hpp"
@@ -113,7 +114,7 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
   };
   // `to` after the handshake, or nullptr with `reason`. One of several addresses must not use up the time of the
   // others.
-  const auto attempt = [&](const detail::net_address& to, bool several,
+  const auto attempt = [&](const detail::socket_address& to, bool several,
                            bool& refused) -> std::unique_ptr<detail::store_connection> {
     const auto begun = clock::now();
     auto connection = std::make_unique<detail::store_connection>(state_->closing);
@@ -132,7 +133,7 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
     if (reached != outcome::done) {
       // An attempt cut short by the deadline is less informative than the one before it.
       const bool cut_short = reached == outcome::expired && clock::now() - begun < 100ms;
-      if (reason.empty() || !cut_short) reason = fmt::format("{} ({})", connection->problem(), to.ip());
+      if (reason.empty() || !cut_short) reason = fmt::format("{} ({})", connection->problem(), to.host());
       return nullptr;
     }
     if (hello.version != wire::version) {
@@ -151,11 +152,11 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
     if (state_->server == 0) {
       state_->server = hello.server;
       set_max_value_bytes(hello.max_value_bytes);
-      detail::net_address local = connection->local();
+      detail::socket_address local = connection->local();
       if (local.is_loopback() && !state_->host_is_loopback) {
         if (const auto routed = detail::routed_address(local.family())) local = *routed;
       }
-      state_->local_address = local.ip();
+      state_->local_address = local.host();
     } else if (state_->server != hello.server) {
       throw_error(errc::store_failed, fmt::format("the {} was restarted and has lost its content", describe()));
     }
@@ -175,10 +176,11 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
     if (options_.server) {
       const std::string& bound = options_.server->address();
       const std::string here = bound == "::" || bound == "0.0.0.0" ? "127.0.0.1" : bound;
-      if (const auto own = detail::parse_address(here, options_.server->port())) found.addresses.push_back(*own);
+      if (const auto own = detail::socket_address::from_literal(here, options_.server->port()))
+        found.addresses.push_back(*own);
     }
     bool all_refused = !found.addresses.empty();
-    for (const detail::net_address& to : found.addresses) {
+    for (const detail::socket_address& to : found.addresses) {
       bool refused = false;
       if (auto connection = attempt(to, found.addresses.size() > 1, refused)) return connection;
       all_refused = all_refused && refused;

@@ -27,7 +27,7 @@ std::string describe(int descriptor) {
 }  // namespace
 
 accept_handshake::accept_handshake(std::shared_ptr<socket_core> core, std::shared_ptr<listener> owner,
-                                   descriptor accepted)
+                                   unique_fd accepted)
     : core_(std::move(core)),
       owner_(std::move(owner)),
       socket_(core_->context),

@@ -21,7 +21,7 @@ namespace ferry::inline v0::detail {
 /// Everything runs on the control thread.
 class accept_handshake final : public control_operation, public std::enable_shared_from_this<accept_handshake> {
  public:
-  accept_handshake(std::shared_ptr<socket_core> core, std::shared_ptr<listener> owner, descriptor accepted);
+  accept_handshake(std::shared_ptr<socket_core> core, std::shared_ptr<listener> owner, unique_fd accepted);
 
   void start();
   void abort() noexcept override { finish(); }

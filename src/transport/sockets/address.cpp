@@ -12,7 +12,7 @@
 #include <net/if.h>
 #include <sys/un.h>
 
-#include "socket_address.hpp"
+#include "../../base/net/socket_address.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
@@ -102,9 +102,7 @@ std::vector<local_address> local_addresses(const std::string* interface) {
 
 host_port host_port::parse(std::string_view text) { return detail::split(text, text); }
 
-std::string host_port::to_string() const {
-  return host.find(':') == host.npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
-}
+std::string host_port::to_string() const { return detail::host_and_port(host, port); }
 
 address address::parse(std::string_view text) {
   if (has_scheme(text, "tcp")) {

@@ -17,8 +17,8 @@
 
 #include "handshake.hpp"
 #include "listener.hpp"
-#include "socket_address.hpp"
 #include "socket_core.hpp"
+#include "stream_socket.hpp"
 
 namespace ferry::inline v0::detail {
 

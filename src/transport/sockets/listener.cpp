@@ -11,7 +11,7 @@
 
 namespace ferry::inline v0::detail {
 
-listener::listener(std::shared_ptr<socket_core> core, descriptor socket, peer_check check,
+listener::listener(std::shared_ptr<socket_core> core, unique_fd socket, peer_check check,
                    const transport_options& options)
     : core_(std::move(core)),
       where_(socket_address::local_end(socket.get())),
@@ -52,7 +52,7 @@ void listener::accept_some() {
       over_limit_ = true;
       return make_room();
     }
-    descriptor accepted(::accept4(socket_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    unique_fd accepted(::accept4(socket_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (accepted.get() >= 0) {
       warned_ = false;
       begin_handshake(std::move(accepted));
@@ -76,7 +76,7 @@ void listener::accept_some() {
   wait_for_peers();
 }
 
-void listener::begin_handshake(descriptor accepted) {
+void listener::begin_handshake(unique_fd accepted) {
   try {
     if (auto why = check_ ? check_(accepted.get()) : std::string(); !why.empty()) {
       return core_->warnings.warn(fmt::format("{}: refused a connection: {}", core_->transport_name, why));

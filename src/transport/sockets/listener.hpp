@@ -11,8 +11,8 @@
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/steady_timer.hpp>
 
-#include "socket_address.hpp"
 #include "socket_core.hpp"
+#include "stream_socket.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -25,7 +25,7 @@ class listener final : public control_operation, public std::enable_shared_from_
   using peer_check = std::string (*)(int descriptor);
 
   /// `options` gives the limits on handshakes.
-  listener(std::shared_ptr<socket_core> core, descriptor socket, peer_check check, const transport_options& options);
+  listener(std::shared_ptr<socket_core> core, unique_fd socket, peer_check check, const transport_options& options);
 
   /// Begins to accept.
   void start();
@@ -41,7 +41,7 @@ class listener final : public control_operation, public std::enable_shared_from_
 
   void wait_for_peers();
   void accept_some();
-  void begin_handshake(descriptor accepted);
+  void begin_handshake(unique_fd accepted);
   /// Called when a handshake is over.
   void handshake_ended(accept_handshake& which) noexcept;
   /// Gives up the oldest handshake, now or when it reaches busy_handshake_time.

@@ -29,7 +29,7 @@ std::shared_ptr<listener> socket_transport::use_listener(const std::string& grou
                                                          const transport_options& options,
                                                          std::shared_ptr<connection_acceptor> acceptor,
                                                          const std::function<bool(const listener&)>& suits,
-                                                         const std::function<descriptor()>& open) {
+                                                         const std::function<unique_fd()>& open) {
   check_secret_usable(options.secret);
   std::unique_lock lock(mutex_);
   // Wait, so that a port about to be released is not reported as in use. The control thread closes it, so that thread

@@ -38,7 +38,7 @@ class socket_transport : public transport {
                                          const transport_options& options,
                                          std::shared_ptr<connection_acceptor> acceptor,
                                          const std::function<bool(const listener&)>& suits,
-                                         const std::function<descriptor()>& open);
+                                         const std::function<unique_fd()>& open);
 
  private:
   const std::shared_ptr<control_thread> control_;

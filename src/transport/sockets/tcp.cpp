@@ -10,6 +10,7 @@
 #include <net/if.h>
 
 #include "socket_transport.hpp"
+#include "stream_socket.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
@@ -31,7 +32,10 @@ std::vector<socket_address> bind_addresses(const std::string& bind, const std::s
     }
     return result;
   }
-  result = socket_address::resolve(host, 0);
+  auto found = resolve_host(host, 0);
+  if (found.addresses.empty())
+    throw_error(errc::bad_address, fmt::format("cannot resolve the host '{}': {}", host, found.problem));
+  result = std::move(found.addresses);
   if (host == "localhost") return result;
   // Debian's /etc/hosts maps the machine's own name to 127.0.1.1, which other machines resolve to themselves.
   const auto loopback = [](const socket_address& found) { return is_loopback(found.host()); };
@@ -69,7 +73,7 @@ std::string bracketed(const std::string& host) {
   return host.find(':') == host.npos ? host : fmt::format("[{}]", host);
 }
 
-descriptor open_listener(std::vector<socket_address> candidates, const port_range& ports) {
+unique_fd open_listener(std::vector<socket_address> candidates, const port_range& ports) {
   std::string reasons;
   bool in_use = false;
   for (auto& where : candidates) {
@@ -170,7 +174,7 @@ class tcp_transport final : public socket_transport {
 
 std::string transport_traits<tcp>::unusable() {
   for (const int family : {AF_INET, AF_INET6}) {
-    if (detail::descriptor(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0)).get() >= 0) return {};
+    if (detail::unique_fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0)).get() >= 0) return {};
   }
   return "cannot open a socket: " + std::generic_category().message(errno);
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "socket_transport.hpp"
+#include "stream_socket.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
@@ -28,7 +29,7 @@ std::string check_user(int descriptor) {
 }
 
 // Unguessable, so that no other process can take the name first or listen on it afterwards.
-descriptor open_unbound() {
+unique_fd open_unbound() {
   const auto name = fmt::format("@ferry-{}-{:016x}{:016x}", ::getpid(), incarnation_id::random().value,
                                 incarnation_id::random().value);
   int failure = 0;
@@ -54,7 +55,7 @@ class unix_transport final : public socket_transport {
 }  // namespace detail
 
 std::string transport_traits<unix_domain>::unusable() {
-  if (detail::descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)).get() >= 0) return {};
+  if (detail::unique_fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)).get() >= 0) return {};
   return "cannot open a unix socket: " + std::generic_category().message(errno);
 }
 

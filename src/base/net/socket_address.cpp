@@ -1,41 +1,39 @@
 #include "socket_address.hpp"
 
 #include <ferry/base/error.hpp>
-#include <ferry/transport/address.hpp>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/un.h>
-#include <unistd.h>
-
-#include "../../base/net/socket_options.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
 
-std::vector<socket_address> look_up(const std::string& host, std::uint16_t port, int flags, int& status) {
-  status = EAI_NONAME;
-  if (host.find('\0') != host.npos) return {};  // would end the name for the resolver
+resolution look_up(const std::string& host, std::uint16_t port, int flags) {
+  if (host.find('\0') != host.npos) return {{}, "it contains a null character"};  // which ends it for the resolver
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags;
+  hints.ai_flags = AI_NUMERICSERV | flags;
   addrinfo* list = nullptr;
-  status = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
-  std::vector<socket_address> result;
-  if (status != 0) return result;
+  const int status = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+  if (status == EAI_SYSTEM) return {{}, std::generic_category().message(errno)};
+  if (status != 0) return {{}, ::gai_strerror(status)};
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, &::freeaddrinfo);
+  resolution result;
   for (const addrinfo* at = list; at; at = at->ai_next) {
     if (at->ai_family == AF_INET || at->ai_family == AF_INET6) {
-      result.push_back(socket_address::copy(at->ai_addr, at->ai_addrlen));
+      result.addresses.push_back(socket_address::copy(at->ai_addr, at->ai_addrlen));
     }
   }
+  if (result.addresses.empty()) result.problem = "it has no IP address";
   return result;
 }
 
@@ -49,10 +47,10 @@ socket_address socket_address::copy(const void* address, socklen_t size) {
 }
 
 std::optional<socket_address> socket_address::from_literal(const std::string& host, std::uint16_t port) {
-  int status = 0;
-  auto found = look_up(host, port, AI_NUMERICHOST | AI_NUMERICSERV, status);
-  if (found.empty()) return std::nullopt;
-  return found.front();
+  if (host.empty()) return std::nullopt;
+  const resolution found = look_up(host, port, AI_NUMERICHOST);
+  if (found.addresses.empty()) return std::nullopt;
+  return found.addresses.front();
 }
 
 socket_address socket_address::from_unix(std::string_view name) {
@@ -66,16 +64,6 @@ socket_address socket_address::from_unix(std::string_view name) {
     ++size;
   }
   return copy(&result, static_cast<socklen_t>(size));
-}
-
-std::vector<socket_address> socket_address::resolve(const std::string& host, std::uint16_t port) {
-  int status = 0;
-  auto found = look_up(host, port, AI_NUMERICSERV, status);
-  if (found.empty()) {
-    throw_error(errc::bad_address, fmt::format("cannot resolve the host '{}': {}", host,
-                                               status == 0 ? "it has no address" : ::gai_strerror(status)));
-  }
-  return found;
 }
 
 socket_address socket_address::local_end(int descriptor) {
@@ -118,6 +106,13 @@ bool socket_address::is_link_local() const noexcept {
   return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr);
 }
 
+bool socket_address::is_loopback() const noexcept {
+  if (family() == AF_INET) return (ntohl(reinterpret_cast<const sockaddr_in&>(storage).sin_addr.s_addr) >> 24U) == 127;
+  if (family() != AF_INET6) return false;
+  const in6_addr& v6 = reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&v6) != 0 || (IN6_IS_ADDR_V4MAPPED(&v6) != 0 && v6.s6_addr[12] == 127);
+}
+
 std::string socket_address::text() const {
   if (family() == AF_UNIX) {
     const auto& un = reinterpret_cast<const sockaddr_un&>(storage);
@@ -127,7 +122,7 @@ std::string socket_address::text() const {
     return {un.sun_path, ::strnlen(un.sun_path, count)};
   }
   if (size == 0) return "unknown";
-  return host_port{host(), port()}.to_string();
+  return host_and_port(host(), port());
 }
 
 bool socket_address::same_as(const socket_address& other) const noexcept {
@@ -144,41 +139,10 @@ bool socket_address::same_as(const socket_address& other) const noexcept {
   return size == other.size && std::memcmp(&storage, &other.storage, size) == 0;
 }
 
-descriptor::~descriptor() {
-  if (value_ >= 0) ::close(value_);
-}
+resolution resolve_host(const std::string& host, std::uint16_t port) { return look_up(host, port, 0); }
 
-descriptor open_stream_socket(int family) {
-  const int opened = ::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (opened < 0) throw_errno(errc::system_failure, "cannot open a socket", errno);
-  return descriptor(opened);
-}
-
-void tune_connection(int descriptor, int family) noexcept {
-  if (family == AF_UNIX) {
-    // A tensor's bytes are passed in few large pieces instead of one wake-up per 200 KiB.
-    constexpr int buffer = 4 << 20;
-    set_socket_option(descriptor, SOL_SOCKET, SO_SNDBUF, buffer);
-    return;
-  }
-  set_tcp_defaults(descriptor);
-}
-
-descriptor listen_on(const socket_address& where, int& system_error) {
-  auto socket = open_stream_socket(where.family());
-  // Allows listening at once on a port whose previous connections are still in TIME_WAIT, but not on one with a
-  // listener.
-  if (where.family() != AF_UNIX) set_socket_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  if (where.family() == AF_INET6) {
-    const bool any = IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(where.storage).sin6_addr);
-    set_socket_option(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, any ? 0 : 1);
-  }
-  if (::bind(socket.get(), where.get(), where.size) != 0 || ::listen(socket.get(), SOMAXCONN) != 0) {
-    system_error = errno;
-    return {};
-  }
-  system_error = 0;
-  return socket;
+std::string host_and_port(std::string_view host, std::uint16_t port) {
+  return host.find(':') == host.npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
 }
 
 }  // namespace ferry::inline v0::detail
