@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <charconv>
 #include <mutex>
 
 #include <fmt/format.h>
@@ -12,6 +11,8 @@
 #include <ferry/device/cpu_pool.hpp>
 #include <ferry/device/cuda.hpp>
 #include <ferry/device/traits.hpp>
+
+#include "../base/parse_number.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
@@ -97,11 +98,9 @@ device parse_device(std::string_view text) {
   where.kind = operations->kind;
   if (colon != std::string_view::npos) {
     const std::string_view number = text.substr(colon + 1);
-    const char* end = number.data() + number.size();
-    const auto [stop, failure] = std::from_chars(number.data(), end, where.index);
-    if (number.empty() || failure != std::errc{} || stop != end || where.index < 0) {
-      refuse(fmt::format("'{}' is not a device number", number));
-    }
+    const auto index = detail::parse_number(number);
+    if (!index || *index < 0) refuse(fmt::format("'{}' is not a device number", number));
+    where.index = *index;
     if (where.is_cpu() && where.index != 0) refuse("there is one cpu, number 0");
   }
   return where;

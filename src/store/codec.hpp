@@ -2,6 +2,7 @@
 
 // Little-endian fields and length-prefixed strings of the store's wire and file formats.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -9,15 +10,16 @@
 
 #include <fmt/format.h>
 
+#include <ferry/base/detail/little_endian.hpp>
 #include <ferry/base/error.hpp>
 
 namespace ferry::inline v0::detail {
 
 template <class Integer>
 void put(std::string& out, Integer value) {
-  for (std::size_t i = 0; i < sizeof(value); ++i) {
-    out.push_back(static_cast<char>(static_cast<std::uint64_t>(value) >> (8 * i)));
-  }
+  std::array<std::byte, sizeof(value)> field;
+  store_le(field.data(), value);
+  out.append(reinterpret_cast<const char*>(field.data()), field.size());
 }
 inline void put_string(std::string& out, std::string_view text) {
   put(out, static_cast<std::uint32_t>(text.size()));
@@ -31,12 +33,7 @@ class field_reader {
 
   template <class Integer>
   Integer get() {
-    const std::string_view field = take(sizeof(Integer));
-    std::uint64_t value = 0;
-    for (std::size_t i = 0; i < field.size(); ++i) {
-      value |= std::uint64_t{static_cast<unsigned char>(field[i])} << (8 * i);
-    }
-    return static_cast<Integer>(value);
+    return load_le<Integer>(reinterpret_cast<const std::byte*>(take(sizeof(Integer)).data()));
   }
   std::string_view get_string() { return take(get<std::uint32_t>()); }
   std::string_view take(std::size_t count) {

@@ -2,8 +2,8 @@
 
 #include <string>
 
+#include <ferry/base/detail/little_endian.hpp>
 #include <ferry/base/error.hpp>
-#include <ferry/wire/detail/little_endian.hpp>
 
 namespace ferry::inline v0 {
 namespace detail {

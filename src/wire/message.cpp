@@ -5,9 +5,9 @@
 #include <limits>
 #include <string>
 
+#include <ferry/base/detail/little_endian.hpp>
 #include <ferry/base/error.hpp>
 #include <ferry/tensor/pack.hpp>
-#include <ferry/wire/detail/little_endian.hpp>
 
 #include "device_marks.hpp"
 #include "tensor_table.hpp"

@@ -7,9 +7,9 @@
 
 #include <doctest/doctest.h>
 
+#include <ferry/base/detail/little_endian.hpp>
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/pack.hpp>
-#include <ferry/wire/detail/little_endian.hpp>
 #include <ferry/wire/serialize.hpp>
 
 #include "errors.hpp"

@@ -9,6 +9,8 @@
 
 #include <unistd.h>
 
+#include "../../src/base/parse_number.hpp"
+
 namespace ferry_run {
 namespace {
 
@@ -101,11 +103,8 @@ std::string field(const std::string& line, const std::string& name) {
 }
 
 std::optional<int> number_field(const std::string& line, const std::string& name, int least, int most) {
-  const std::string text = field(line, name);
-  int value = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failure != std::errc() || end != text.data() + text.size() || value < least || value > most) return std::nullopt;
-  return value;
+  const auto value = ferry::detail::parse_number(field(line, name));
+  return value && *value >= least && *value <= most ? value : std::nullopt;
 }
 
 outcome outcome_of(const std::string& line) {

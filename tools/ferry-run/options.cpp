@@ -1,7 +1,6 @@
 #include "options.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <optional>
@@ -9,20 +8,16 @@
 #include <system_error>
 #include <utility>
 
+#include "../../src/base/parse_number.hpp"
+
 namespace ferry_run {
+
+using ferry::detail::parse_number;
 
 namespace {
 
-template <class Number>
-std::optional<Number> to_number(std::string_view text) {
-  Number value{};
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 int to_workers(const std::string& text) {
-  const auto value = to_number<int>(text);
+  const auto value = parse_number<int>(text);
   if (!value || *value < 1 || *value > largest_worker_count) {
     throw usage_error("the number of workers must be 1 to " + std::to_string(largest_worker_count) + ", not '" + text +
                       "'");
@@ -31,14 +26,14 @@ int to_workers(const std::string& text) {
 }
 
 std::uint16_t to_port(const std::string& text, const std::string& origin) {
-  const auto value = to_number<int>(text);
+  const auto value = parse_number<int>(text);
   if (!value || *value < 1 || *value > 65535)
     throw usage_error(origin + " must be a port, 1 to 65535, not '" + text + "'");
   return static_cast<std::uint16_t>(*value);
 }
 
 std::chrono::milliseconds to_duration(const std::string& text, const std::string& origin) {
-  const auto value = to_number<double>(text);
+  const auto value = parse_number<double>(text);
   if (!value || !std::isfinite(*value) || *value < 0 || *value > 86400) {
     throw usage_error(origin + " must be seconds, 0 to 86400, not '" + text + "'");
   }
@@ -46,7 +41,7 @@ std::chrono::milliseconds to_duration(const std::string& text, const std::string
 }
 
 int to_nodes(const std::string& text) {
-  const auto value = to_number<int>(text);
+  const auto value = parse_number<int>(text);
   if (!value || *value < 1 || *value > largest_node_count) {
     throw usage_error("--nnodes must be a number of nodes, 1 to " + std::to_string(largest_node_count) + ", not '" +
                       text + "'");
@@ -55,7 +50,7 @@ int to_nodes(const std::string& text) {
 }
 
 int to_node_rank(const std::string& text) {
-  const auto value = to_number<int>(text);
+  const auto value = parse_number<int>(text);
   if (!value || *value < 0 || *value >= largest_node_count)
     throw usage_error("--node-rank must be 0 to " + std::to_string(largest_node_count - 1) + ", not '" + text + "'");
   return *value;

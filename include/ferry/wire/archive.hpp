@@ -20,9 +20,9 @@
 #include <cereal/cereal.hpp>
 
 #include <ferry/base/bytes.hpp>
+#include <ferry/base/detail/little_endian.hpp>
 #include <ferry/tensor/tensor.hpp>
 #include <ferry/wire/detail/element_cost.hpp>
-#include <ferry/wire/detail/little_endian.hpp>
 #include <ferry/wire/limits.hpp>
 
 namespace ferry::inline v0 {

@@ -1,12 +1,13 @@
 #include "device_record.hpp"
 
-#include <charconv>
 #include <limits>
 
 #include <fmt/format.h>
 
 #include <ferry/backend/worker_info.hpp>
 #include <ferry/base/error.hpp>
+
+#include "../../base/parse_number.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -45,11 +46,9 @@ bool next_part(std::string_view& text, char separator, std::string_view& part, b
 }
 
 int to_number(std::string_view text, int most) {
-  int value = -1;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failure != std::errc() || end != text.data() + text.size() || value < 0 || value > most)
-    throw_bad_device_record(text);
-  return value;
+  const auto value = parse_number(text);
+  if (!value || *value < 0 || *value > most) throw_bad_device_record(text);
+  return *value;
 }
 
 device to_device(std::string_view text) {

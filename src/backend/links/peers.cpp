@@ -1,7 +1,6 @@
 #include "peers.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 
 #include <fmt/format.h>
@@ -10,6 +9,7 @@
 
 #include <ferry/base/error.hpp>
 
+#include "../../base/parse_number.hpp"
 #include "links.hpp"
 
 namespace ferry::inline v0::detail {
@@ -55,9 +55,9 @@ worker_record worker_record::decode(const std::string& text, int id) {
   }
   result.addresses.assign(addresses, lines.end());
   result.metadata = text.substr(at + 1);
-  const char* const last = lines[1].data() + lines[1].size();
-  const auto [end, failure] = std::from_chars(lines[1].data(), last, result.incarnation.value, 16);
-  if (failure != std::errc() || end != last) std::rethrow_exception(malformed("has no incarnation"));
+  const auto incarnation = parse_number<std::uint64_t>(lines[1], 16);
+  if (!incarnation) std::rethrow_exception(malformed("has no incarnation"));
+  result.incarnation.value = *incarnation;
   return result;
 }
 

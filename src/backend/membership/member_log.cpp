@@ -1,7 +1,6 @@
 #include "member_log.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <utility>
@@ -12,16 +11,14 @@
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
 
+#include "../../base/parse_number.hpp"
+
 namespace ferry::inline v0::detail {
 namespace {
 
 std::string entry_key(std::uint64_t index) { return fmt::format("log/{}", index); }
 
-std::uint64_t to_number(std::string_view text) noexcept {
-  std::uint64_t value = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return failure == std::errc() && end == text.data() + text.size() ? value : 0;
-}
+std::uint64_t to_number(std::string_view text) noexcept { return parse_number<std::uint64_t>(text).value_or(0); }
 
 }  // namespace
 

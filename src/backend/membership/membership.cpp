@@ -1,11 +1,12 @@
 #include "membership.hpp"
 
 #include <algorithm>
-#include <charconv>
 
 #include <fmt/format.h>
 
 #include <ferry/base/error.hpp>
+
+#include "../../base/parse_number.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -27,10 +28,9 @@ std::string_view next_part(std::string_view& text, char separator) {
 
 template <class Number>
 Number parse(std::string_view text, int base, std::string_view what) {
-  Number value = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (failure != std::errc() || end != text.data() + text.size()) throw_bad_worker_record(what);
-  return value;
+  const auto value = parse_number<Number>(text, base);
+  if (!value) throw_bad_worker_record(what);
+  return *value;
 }
 
 worker_id parse_id(std::string_view text, std::string_view what) {

@@ -21,7 +21,6 @@
 //   left               the number of workers that have agreed to leave and no longer need the store
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 #include <string_view>
 #include <thread>
@@ -33,6 +32,8 @@
 #include <ferry/store/prefix_store.hpp>
 
 #include "../agent/native_agent.hpp"
+
+#include "../../base/parse_number.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -48,14 +49,13 @@ std::vector<std::string> split(const std::string& text, char separator) {
   }
 }
 
-std::uint64_t parse_number(const std::string& text, int base, const std::string& what) {
-  std::uint64_t value = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (failure != std::errc() || end != text.data() + text.size()) {
+std::uint64_t stored_number(std::string_view text, std::string_view what) {
+  const auto value = parse_number<std::uint64_t>(text);
+  if (!value) {
     throw_error(errc::malformed,
                 fmt::format("the store holds '{}' as {}; is another program using these keys?", text, what));
   }
-  return value;
+  return *value;
 }
 
 constexpr std::chrono::milliseconds longest_poll_pause{50};
@@ -90,7 +90,7 @@ struct failed_start {
 
 failed_start parse_failure(const std::string& value) {
   const std::size_t line = value.find('\n');
-  const auto when = parse_number(value.substr(0, line), 10, "the time of a failed start");
+  const auto when = stored_number(value.substr(0, line), "the time of a failed start");
   return {std::chrono::seconds(unix_seconds() - static_cast<std::int64_t>(when)),
           line == std::string::npos ? std::string() : value.substr(line + 1)};
 }
@@ -104,8 +104,8 @@ struct request_counts {
 request_counts parse_counts(const std::string& text) {
   const auto parts = split(text, ' ');
   if (parts.size() != 3) throw_error(errc::malformed, fmt::format("the store holds '{}' as shutdown counters", text));
-  return {parse_number(parts[0], 10, "a counter"), parse_number(parts[1], 10, "a counter"),
-          parse_number(parts[2], 10, "a counter")};
+  return {stored_number(parts[0], "a counter"), stored_number(parts[1], "a counter"),
+          stored_number(parts[2], "a counter")};
 }
 
 constexpr int records_together = 64;  // with the longest metadata they stay below the store's limit for one value
@@ -113,7 +113,7 @@ constexpr int records_together = 64;  // with the longest metadata they stay bel
 // Removes a text, after its length and a space, from the front of `from`.
 std::string_view take_text(std::string_view& from) {
   const std::size_t space = from.find(' ');
-  const auto length = parse_number(std::string(from.substr(0, space)), 10, "the length of a record");
+  const auto length = stored_number(from.substr(0, space), "the length of a record");
   if (space == std::string_view::npos || length > from.size() - space - 1)
     throw_error(errc::malformed, "the store's records of workers are cut off");
   const std::string_view text = from.substr(space + 1, length);
@@ -132,7 +132,7 @@ void native_core::choose_attempt() {
   const auto base = group_store();
   for (;;) {
     const auto number = base->try_get("attempt");
-    const std::uint64_t attempt = number ? parse_number(*number, 10, "the number of an attempt") : 0;
+    const std::uint64_t attempt = number ? stored_number(*number, "the number of an attempt") : 0;
     const auto own = std::make_shared<prefix_store>(fmt::format("attempt/{}", attempt), base);
     own->set_default_timeout(base->default_timeout());
     const auto failed = own->try_get("failed");

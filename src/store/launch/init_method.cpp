@@ -1,7 +1,6 @@
 #include "init_method.hpp"
 
 #include <algorithm>
-#include <charconv>
 
 #include <fmt/format.h>
 
@@ -36,13 +35,6 @@ init_method_parts parse_init_method(const std::string& text, std::string_view kn
     }
   }
   return parts;
-}
-
-std::optional<int> parse_number(std::string_view text) {
-  int value = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (problem != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 host_port parse_host_port(std::string_view location, std::string_view init_method) {

@@ -4,9 +4,10 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
+
+#include "../../base/parse_number.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -17,9 +18,6 @@ struct init_method_parts {
 };
 /// Throws errc::bad_init_method; `known` lists the schemes for the error text.
 init_method_parts parse_init_method(const std::string& text, std::string_view known);
-
-/// Parses a decimal number that fits an int; rejects anything else.
-std::optional<int> parse_number(std::string_view text);
 
 struct host_port {
   std::string host;

@@ -1,11 +1,12 @@
 #include "key_table.hpp"
 
-#include <charconv>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include <ferry/base/error.hpp>
+
+#include "../../base/parse_number.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -69,11 +70,12 @@ std::int64_t sum_of(const key_table::entry* held, std::string_view key, std::int
   std::int64_t sum = 0;
   if (held) {
     const std::string& text = held->value;
-    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), sum);
-    if (problem != std::errc() || end != text.data() + text.size()) {
+    const auto value = parse_number<std::int64_t>(text);
+    if (!value) {
       throw_error(errc::invalid_argument,
                   fmt::format("add on key '{}', which holds {} bytes that are not an integer", key, text.size()));
     }
+    sum = *value;
   }
   if (__builtin_add_overflow(sum, delta, &sum)) {
     throw_error(errc::invalid_argument, fmt::format("add of {} on key '{}': the sum does not fit 64 bits", delta, key));

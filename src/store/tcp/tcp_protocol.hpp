@@ -77,8 +77,7 @@ inline std::string begin(status what) { return begin_frame(static_cast<std::uint
 
 /// Sets the length.
 inline void end_frame(std::string& frame) {
-  const std::size_t length = frame.size() - frame_header_bytes;
-  for (std::size_t i = 0; i < 4; ++i) frame[i] = static_cast<char>(length >> (8 * i));
+  store_le(reinterpret_cast<std::byte*>(frame.data()), static_cast<std::uint32_t>(frame.size() - frame_header_bytes));
 }
 
 struct frame_header {

@@ -6,27 +6,30 @@
 
 #include <fmt/format.h>
 
+#include <ferry/base/detail/little_endian.hpp>
+
 namespace ferry::inline v0::detail {
 namespace {
 
-// Little-endian on every machine. The handshake is small and rare, so it works byte by byte.
 class writer {
  public:
   explicit writer(const std::array<unsigned char, 8>& magic) {
     for (unsigned char byte : magic) out_.push_back(std::byte{byte});
-    number(protocol_version, 4);
-    number(oldest_protocol_version, 4);
-    number(0, 4);
+    number(protocol_version);
+    number(oldest_protocol_version);
+    number(std::uint32_t{0});
   }
-  void number(std::uint64_t value, int bytes) {
-    for (int i = 0; i < bytes; ++i) out_.push_back(static_cast<std::byte>(value >> (8U * static_cast<unsigned>(i))));
+  template <class Number>
+  void number(Number value) {
+    out_.resize(out_.size() + sizeof value);
+    store_le(out_.data() + out_.size() - sizeof value, value);
   }
   void text(std::string_view what, std::string_view value, std::size_t longest) {
     if (value.size() > longest) {
       throw_error(errc::invalid_argument,
                   fmt::format("the {} has {} bytes, more than {}", what, value.size(), longest));
     }
-    number(value.size(), 2);
+    number(static_cast<std::uint16_t>(value.size()));
     // g++ 14 takes an insert() of the whole range for one into an empty vector without room.
     std::transform(value.begin(), value.end(), std::back_inserter(out_),
                    [](char c) { return static_cast<std::byte>(c); });
@@ -37,8 +40,7 @@ class writer {
     return std::move(out_);
   }
   static void set_size(std::vector<std::byte>& message) {
-    const auto body = message.size() - handshake_prefix::encoded_size;
-    for (unsigned i = 0; i < 4; ++i) message[16 + i] = static_cast<std::byte>(body >> (8U * i));
+    store_le(message.data() + 16, static_cast<std::uint32_t>(message.size() - handshake_prefix::encoded_size));
   }
 
  private:
@@ -48,11 +50,9 @@ class writer {
 class reader {
  public:
   explicit reader(std::span<const std::byte> in) : in_(in) {}
-  std::uint64_t number(std::string_view what, std::size_t bytes) {
-    const auto raw = take(what, bytes);
-    std::uint64_t value = 0;
-    for (std::size_t i = 0; i < bytes; ++i) value |= std::to_integer<std::uint64_t>(raw[i]) << (8U * i);
-    return value;
+  template <class Number>
+  Number number(std::string_view what) {
+    return load_le<Number>(take(what, sizeof(Number)).data());
   }
   nonce once() {
     nonce result{};
@@ -61,7 +61,7 @@ class reader {
     return result;
   }
   std::string text(std::string_view what, std::size_t longest) {
-    const std::size_t size = number(what, 2);
+    const std::size_t size = number<std::uint16_t>(what);
     if (size > longest) {
       throw_error(errc::handshake_failed,
                   fmt::format("the {} in the handshake has {} bytes, more than {}", what, size, longest));
@@ -100,9 +100,9 @@ handshake_prefix handshake_prefix::decode(const std::byte* in, const std::array<
   }
   reader rest({in + magic.size(), encoded_size - magic.size()});
   handshake_prefix result;
-  result.version = static_cast<std::uint32_t>(rest.number("version", 4));
-  result.oldest = static_cast<std::uint32_t>(rest.number("version", 4));
-  result.body_bytes = static_cast<std::uint32_t>(rest.number("length", 4));
+  result.version = rest.number<std::uint32_t>("version");
+  result.oldest = rest.number<std::uint32_t>("version");
+  result.body_bytes = rest.number<std::uint32_t>("length");
   return result;
 }
 
@@ -125,10 +125,10 @@ std::string handshake_prefix::version_text(std::string_view peer) const {
 
 std::vector<std::byte> encode_hello(const hello& self, const nonce* once) {
   writer out(hello_magic);
-  out.number((self.features & ~feature_authenticated) | (once ? feature_authenticated : 0), 8);
-  out.number(self.incarnation.value, 8);
-  out.number(static_cast<std::uint32_t>(self.id.value), 4);
-  out.number(self.joined, 8);
+  out.number((self.features & ~feature_authenticated) | (once ? feature_authenticated : 0));
+  out.number(self.incarnation.value);
+  out.number(static_cast<std::uint32_t>(self.id.value));
+  out.number(self.joined);
   out.text("group", self.group, longest_group);
   out.text("worker name", self.name, longest_name);
   out.text("target's name", self.target, longest_name);
@@ -138,24 +138,24 @@ std::vector<std::byte> encode_hello(const hello& self, const nonce* once) {
 
 std::vector<std::byte> encode_answer(const hello_reply& reply) {
   writer out(answer_magic);
-  out.number(0, 4);
-  out.number(reply.features, 8);
-  out.number(reply.incarnation.value, 8);
-  out.number(static_cast<std::uint32_t>(reply.id.value), 4);
+  out.number(std::uint32_t{0});
+  out.number(reply.features);
+  out.number(reply.incarnation.value);
+  out.number(static_cast<std::uint32_t>(reply.id.value));
   out.text("worker name", reply.name, longest_name);
   return out.finish();
 }
 
 std::vector<std::byte> encode_answer(const refusal& why) {
   writer out(answer_magic);
-  out.number(static_cast<std::uint32_t>(why.code), 4);
+  out.number(static_cast<std::uint32_t>(why.code));
   out.text("text", std::string_view(why.text).substr(0, longest_refusal), longest_refusal);
   return out.finish();
 }
 
 std::vector<std::byte> encode_challenge(const nonce& once) {
   writer out(answer_magic);
-  out.number(challenge_status, 4);
+  out.number(challenge_status);
   out.raw(once);
   return out.finish();
 }
@@ -191,10 +191,10 @@ bool answer_signed(std::span<const std::byte> answer, std::string_view secret, s
 hello decode_hello(std::span<const std::byte> body, std::optional<nonce>* once) {
   reader in(body);
   hello result;
-  result.features = in.number("features", 8);
-  result.incarnation.value = in.number("incarnation", 8);
-  result.id.value = static_cast<std::int32_t>(static_cast<std::uint32_t>(in.number("worker id", 4)));
-  result.joined = in.number("place in the order of joins", 8);
+  result.features = in.number<std::uint64_t>("features");
+  result.incarnation.value = in.number<std::uint64_t>("incarnation");
+  result.id.value = static_cast<std::int32_t>(in.number<std::uint32_t>("worker id"));
+  result.joined = in.number<std::uint64_t>("place in the order of joins");
   result.group = in.text("group", longest_group);
   result.name = in.text("worker name", longest_name);
   result.target = in.text("target's name", longest_name);
@@ -207,17 +207,17 @@ hello decode_hello(std::span<const std::byte> body, std::optional<nonce>* once) 
 
 std::variant<hello_reply, refusal, challenge> decode_answer(std::span<const std::byte> body) {
   reader in(body);
-  const auto status = in.number("status", 4);
+  const auto status = in.number<std::uint32_t>("status");
   if (status == challenge_status) return challenge{in.once()};
   if (status != 0) {
-    auto code = static_cast<errc>(static_cast<std::int32_t>(static_cast<std::uint32_t>(status)));
+    auto code = static_cast<errc>(static_cast<std::int32_t>(status));
     if (errc_name(code) == "unknown") code = errc::handshake_failed;  // from a later build
     return refusal{code, in.text("text", longest_refusal)};
   }
   hello_reply result;
-  result.features = in.number("features", 8);
-  result.incarnation.value = in.number("incarnation", 8);
-  result.id.value = static_cast<std::int32_t>(static_cast<std::uint32_t>(in.number("worker id", 4)));
+  result.features = in.number<std::uint64_t>("features");
+  result.incarnation.value = in.number<std::uint64_t>("incarnation");
+  result.id.value = static_cast<std::int32_t>(in.number<std::uint32_t>("worker id"));
   result.name = in.text("worker name", longest_name);
   return result;
 }

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include <ferry/base/bytes.hpp>
+#include <ferry/base/detail/little_endian.hpp>
 #include <ferry/base/error.hpp>
-#include <ferry/wire/detail/little_endian.hpp>
 
 namespace ferry::inline v0::detail {
 namespace {
