@@ -13,8 +13,9 @@
 // * Completion: the handler is posted to its associated executor (asio::system_executor if it has none, or one that
 //   cannot post, such as asio::inline_executor) and never runs inside the initiating function. Outstanding work is
 //   tracked on that executor until then.
-// * Cancellation: `terminal` and `partial` cancel the call like future::cancel() (the callee is notified; the method may
-//   have run partly or completely). `total` alone, which requires that the operation has no side effects, is ignored.
+// * Cancellation: `terminal` and `partial` cancel the call like future::cancel() (the callee is notified; the method
+//   may have run partly or completely). `total` alone, which requires that the operation has no side effects, is
+//   ignored.
 // * Destruction: an execution context that is destroyed first destroys the handlers of its pending calls, as for Asio's
 //   own operations, and cancels these calls.
 // * Thread safety: initiating functions are thread-safe, except for objects that the token refers to.
