@@ -22,20 +22,20 @@ const bool registered_with_workers = [] {
 future<gather_answer> serve_gather(const gather_arrival& arrival) {
   const std::shared_ptr<worker_core> here = current_worker();
   const ferry::agent& agent = here->agent();
-  // Not by its id: that may be another worker's by now.
+  // Do not look the sender up by id: the id may have been reassigned to another worker.
   const auto* call = dynamic_cast<const incoming_call*>(thread_context());
   const worker_info* sender = call ? call->sender() : nullptr;
   const std::string from = sender ? sender->name() : agent.find(this_call().caller()).name();
   const auto& members = arrival.members;
   if (members.empty() || members.front() != agent.self().name()) {
-    throw_error(
-        errc::invalid_argument,
-        fmt::format("{} does not collect for this set of workers: the first by name does", to_string(agent.self())));
+    throw_error(errc::invalid_argument,
+                fmt::format("{} is not the collecting worker of this set: that is the first one by name",
+                            to_string(agent.self())));
   }
   if (std::adjacent_find(members.begin(), members.end(), std::greater_equal<>()) != members.end() ||
       !std::binary_search(members.begin(), members.end(), from)) {
     throw_error(errc::invalid_argument,
-                fmt::format("{} gathers over a set that it is no member of, or that is not sorted", from));
+                fmt::format("{} gathers over a set that is not sorted, or that it is not a member of", from));
   }
   return gather_rounds::of(*here)->arrive(arrival, from, agent, this_call().stop_token());
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the members of a gather and the one that collects send each other. The collecting worker is the first by name; all
-// members call it, itself included, and it answers when the last one has.
+// Messages between the members of a gather and the collecting worker, which is the first member by name. All members,
+// itself included, call it; it answers once the last one has called.
 
 #include <cstdint>
 #include <memory>
@@ -16,14 +16,15 @@ namespace ferry::inline v0::detail {
 /// A member's contribution.
 struct gather_arrival {
   std::vector<std::string> members;  ///< sorted
-  std::uint64_t round = 0;           ///< of this set, as this member counts them
-  bool counts = false;               ///< the member has been answered before: `round` is to be believed
+  std::uint64_t round = 0;           ///< number of the round of this set, as this member counts
+  bool counts = false;               ///< the member has received an answer before: `round` is valid
   std::uint64_t type = 0;
-  std::uint64_t limit_us = 0;  ///< the member's limit, for texts; zero: none
-  std::uint64_t left_us = 0;   ///< what is left of it; zero: none
+  std::uint64_t limit_us = 0;  ///< the member's limit, for error texts; zero: none
+  std::uint64_t left_us = 0;   ///< the time left of it; zero: no limit
   serialized value;
 
-  /// Never sent: what is to happen once the answer to this arrival has been sent, which is when the arrival goes.
+  /// Not serialised. Released with the arrival, which is destroyed after its answer has been sent: its destructor is
+  /// the notification.
   mutable std::shared_ptr<void> answered;
 
   template <class Archive>
@@ -32,11 +33,11 @@ struct gather_arrival {
   }
 };
 
-/// The same for all members.
+/// The outcome of a round; every member receives the same.
 struct gather_result {
   std::uint32_t error = 0;  ///< an errc, or zero
   std::string text;         ///< of the error
-  std::uint64_t round = 0;  ///< which one it was
+  std::uint64_t round = 0;  ///< number of the round
   std::vector<serialized> values;
 
   template <class Archive>
@@ -45,7 +46,7 @@ struct gather_result {
   }
 };
 
-/// A result that is sent to several without copies of it.
+/// A result that is sent to several members without copying it.
 struct gather_answer {
   std::shared_ptr<const gather_result> result;
 
@@ -61,8 +62,8 @@ struct gather_answer {
   }
 };
 
-/// The method that the collecting worker serves, as "ferry/gather". Throws errc::invalid_argument to a caller that may
-/// not gather over this set here.
+/// The method "ferry/gather" of the collecting worker. Throws errc::invalid_argument if this worker does not collect
+/// for the set, or if the caller is not a member of it.
 future<gather_answer> serve_gather(const gather_arrival& arrival);
 
 }  // namespace ferry::inline v0::detail

@@ -13,13 +13,14 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr std::size_t most_names = 8;     // in a text
-constexpr std::size_t most_ended = 1024;  // rounds that are over while earlier ones are not
+constexpr std::size_t most_names = 8;     // in an error text
+constexpr std::size_t most_ended = 1024;  // completed rounds that are recorded while an earlier round is incomplete
 constexpr std::size_t many_sets = 1024;
 
-// Who joins again is a member before this worker's observers hear of that, or even of the leave before it.
+// A worker that rejoins is a member before this worker's observers receive the join event, or even the preceding leave
+// event.
 bool is_back(const ferry::agent& group, const std::string& name) {
-  if (!group.dynamic()) return false;  // where everybody stays in the list
+  if (!group.dynamic()) return false;  // the member list of a static group never changes
   const auto there = group.workers();
   return std::any_of(there.begin(), there.end(), [&](const worker_info& each) { return each.name() == name; });
 }
@@ -35,7 +36,7 @@ std::string list_names(const std::vector<std::string>& names) {
   return text;
 }
 
-// Owned by the member that waits. The item of the timer belongs to the timer once it fires.
+// Owned by the waiting member. The timer owns its item from when it fires.
 class gather_rounds::time_limit {
  public:
   time_limit(std::shared_ptr<reactor> timers, deadline until, place where)
@@ -68,7 +69,7 @@ class gather_rounds::time_limit {
 };
 
 void gather_rounds::departure::operator()() const noexcept {
-  const place own = where;  // *this goes with the round
+  const place own = where;  // *this is destroyed with the round
   if (const auto rounds = own.rounds.lock()) rounds->give_up(own, false);
 }
 
@@ -112,7 +113,8 @@ void gather_rounds::answered(const member_set& set, const turn& taken, std::uint
     state.next = 0;
   }
   state.next = std::max(state.next, round + 1);
-  // While calls are under way whose rounds the other side picks, the next ones are not known here.
+  // While calls are pending whose round the collecting worker chooses, this worker does not know the number of the next
+  // round.
   if (--state.under_way == 0) state.counts = true;
 }
 
@@ -156,8 +158,8 @@ gather_rounds::round_state gather_rounds::end_round(const member_set& set, std::
 void gather_rounds::forget_if_idle(const member_set& set) {
   const auto found = sets_.find(set);
   const set_state& state = found->second;
-  // A set in which this worker itself gathers stays, with its count: the program decides how many there are. Others can be
-  // made up by any peer.
+  // Keep a set in which this worker itself gathers, with its count: the program bounds their number. Any peer can make
+  // up other sets.
   if (sets_.size() > many_sets && state.waiting.empty() && state.under_way == 0 && !state.counts) sets_.erase(found);
 }
 
@@ -170,7 +172,7 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
   const deadline until =
       arrival.left_us == 0 ? deadline() : deadline::after(std::chrono::microseconds(arrival.left_us));
   end_late_rounds(arrival);
-  std::shared_ptr<time_limit> limit;  // these two go without the mutex
+  std::shared_ptr<time_limit> limit;  // these two are destroyed without the mutex held
   std::unique_ptr<std::stop_callback<departure>> watch;
   round_state ended;
   gather_result result;
@@ -178,19 +180,21 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
   place where{weak_from_this(), arrival.members, 0, from};
   {
     std::lock_guard lock(mutex_);
-    // Those who have come since would end with it, its successor among them.
+    // If this member joined now, its departure would also end the round for members that have arrived since, including
+    // its successor.
     if (gone.stop_requested()) {
       result.error = static_cast<std::uint32_t>(errc::call_cancelled);
-      result.text = fmt::format("{} had gone, or given up, before its call was looked at", from);
+      result.text = fmt::format("{} was lost, or cancelled its call, before the call was handled", from);
       return refuse(std::move(result));
     }
     set_state& set = sets_[arrival.members];
-    // A member that continues a count of another incarnation of this worker is unknown here.
+    // A member that counts rounds of another incarnation of this worker is not in `known`.
     where.round = set.known.insert(from).second || !arrival.counts ? next_for(set, from) : arrival.round;
     if (is_over(set, where.round)) {
       result.error = static_cast<std::uint32_t>(errc::group_mismatch);
-      result.text = fmt::format("the {} that {} was to join has ended without it; its next one joins the others again",
-                                operation_of(arrival.type), from);
+      result.text =
+          fmt::format("the {} that {} was to join has ended without it; its next call joins the current round",
+                      operation_of(arrival.type), from);
       result.round = next_for(set, from) - 1;
       return refuse(std::move(result));
     }
@@ -214,7 +218,7 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
       if (other != round.members.end()) {
         result.error = static_cast<std::uint32_t>(errc::group_mismatch);
         result.text =
-            fmt::format("{} and {} gather different types, or one of them is at a barrier", from, other->first);
+            fmt::format("{} and {} gather different types, or one of them called barrier()", from, other->first);
       } else if (arrival.type != 0) {
         for (auto& [name, each] : round.members) result.values.push_back(std::move(each.value));
       }
@@ -251,7 +255,7 @@ std::string gather_rounds::gone_of(const member_set& set, const round_state& rou
   for (const std::string& name : set) {
     if (round.members.count(name) != 0) continue;
     if (const auto gone = gone_.find(name); gone != gone_.end() && !is_back(group, name))
-      return fmt::format("{}, which had not come, {}", name, gone->second.what);
+      return fmt::format("{}, which had not called it, {}", name, gone->second.what);
   }
   return {};
 }
@@ -300,7 +304,7 @@ void gather_rounds::on_gone(const worker_info& who, const std::string& what) noe
     for (auto& [set, number] : places) {
       gather_result result;
       result.error = static_cast<std::uint32_t>(errc::peer_lost);
-      result.text = fmt::format("{}, which had not come, {}", name, what);
+      result.text = fmt::format("{}, which had not called it, {}", name, what);
       result.round = number;
       all.push_back({set.front(), end_round(set, number), std::move(result)});
     }
@@ -334,7 +338,7 @@ void gather_rounds::give_up(const place& where, bool timed_out) noexcept {
     const auto set = sets_.find(where.set);
     if (set == sets_.end()) return;
     const auto round = set->second.waiting.find(where.round);
-    // A set that was forgotten counts its rounds anew.
+    // The set may have been forgotten since: its rounds are then numbered from zero again.
     if (round == set->second.waiting.end() || round->second.members.count(where.member) == 0) return;
     ended = end_round(where.set, where.round);
   }
@@ -351,15 +355,16 @@ void gather_rounds::give_up(const place& where, bool timed_out) noexcept {
                     static_cast<double>(first.limit_us) / 1e6, where.member, list_names(missing));
   } else {
     result.error = static_cast<std::uint32_t>(errc::peer_lost);
-    result.text = fmt::format("{} was lost, or gave up, while it waited for {}", where.member, list_names(missing));
+    result.text =
+        fmt::format("{} was lost, or cancelled its call, while it waited for {}", where.member, list_names(missing));
   }
   answer(std::move(ended), where.set.front(), std::move(result));
 }
 
 void gather_rounds::answer(round_state ended, const std::string& collecting, gather_result result) {
-  const gather_answer everybodys{std::make_shared<const gather_result>(std::move(result))};
-  // The answers are sent by other threads. An arrival goes once its answer has been sent; with the last of them goes what
-  // answers the worker that collects, which may shut down at once.
+  const gather_answer shared{std::make_shared<const gather_result>(std::move(result))};
+  // Other threads send the answers. An arrival is destroyed once its answer has been sent; destroying the last one
+  // answers the collecting worker itself, which may shut down as soon as it is answered.
   struct last_answer {
     promise<gather_answer> answer;
     gather_answer value;
@@ -370,12 +375,12 @@ void gather_rounds::answer(round_state ended, const std::string& collecting, gat
   };
   std::shared_ptr<last_answer> last;
   if (const auto own = ended.members.find(collecting); own != ended.members.end()) {
-    last = std::make_shared<last_answer>(std::move(own->second.answer), everybodys);
+    last = std::make_shared<last_answer>(std::move(own->second.answer), shared);
     ended.members.erase(own);
   }
   for (auto& [name, member] : ended.members) {
     *member.answered = last;
-    member.answer.try_set_value(everybodys);
+    member.answer.try_set_value(shared);
   }
 }
 

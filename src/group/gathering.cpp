@@ -15,9 +15,9 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-// The one that collects tells every member when its time is over, and who was missing. Only when it is silent itself does
-// the call end on its own, a little later; or, where the deadline of a handler bounds it, then, so that the one that
-// collects must decide a little earlier.
+// The collecting worker reports expiry and the missing members to every member. The member's own call times out only if
+// the collecting worker does not answer: a grace period after the limit. If the limit is a handler's deadline, the call
+// cannot be extended, so the collecting worker is given an earlier deadline instead.
 constexpr std::chrono::nanoseconds longest_advance = std::chrono::milliseconds(50);
 constexpr std::chrono::nanoseconds least_grace = std::chrono::seconds(1);
 constexpr int part_of_limit = 10;
@@ -67,7 +67,7 @@ void gathering::throw_timed_out(const std::string& why) const {
 }
 
 gathered_bytes gathering::run(std::uint64_t type, serialized value) {
-  if (until_.expired()) throw_timed_out("before this worker's part was sent");
+  if (until_.expired()) throw_timed_out("before this worker's contribution was sent");
   const std::string& collecting = names_.front();
   gather_arrival arrival;
   arrival.members = names_;
@@ -89,11 +89,11 @@ gathered_bytes gathering::run(std::uint64_t type, serialized value) {
     answer = call_sync<named<"ferry/gather", serve_gather>>(worker_, to(collecting, {.timeout = call_limit}), arrival);
   } catch (const rpc_timeout&) {
     rounds->not_answered(names_);
-    throw_timed_out(fmt::format("{}, which collects, did not answer", collecting));
+    throw_timed_out(fmt::format("the collecting worker {} did not answer", collecting));
   } catch (const error& problem) {
     rounds->not_answered(names_);
     throw_error(problem.kind(),
-                fmt::format("{}: at {}, which collects: {}", describe(), collecting, problem.message()));
+                fmt::format("{}: at the collecting worker {}: {}", describe(), collecting, problem.message()));
   } catch (...) {
     rounds->not_answered(names_);
     throw;
@@ -112,7 +112,7 @@ gathered_bytes gathering::run(std::uint64_t type, serialized value) {
 }
 
 void throw_not_gathered(std::string_view name) {
-  throw_error(errc::unknown_worker, fmt::format("'{}' is not one of the workers that gathered", name));
+  throw_error(errc::unknown_worker, fmt::format("'{}' was not a member of this all_gather", name));
 }
 
 }  // namespace ferry::inline v0::detail

@@ -69,14 +69,14 @@ ferry::tensor twice(const ferry::tensor& t) {
 int refuse(int value) { throw std::out_of_range("no " + std::to_string(value)); }
 
 ferry_test::gate running;
-ferry_test::gate told;
-// Ends when its caller gives up.
+ferry_test::gate stop_seen;
+// Ends when its caller cancels.
 ferry::task<int> wait_until_stopped() {
   const auto promise = std::make_shared<ferry::promise<int>>();
   const std::stop_callback callback(ferry::this_call().stop_token(), [&] { promise->try_set_value(1); });
   running.arrive();
   co_await promise->get_future();
-  told.arrive();
+  stop_seen.arrive();
   co_return 1;
 }
 ferry_test::gate hold;
@@ -85,7 +85,7 @@ int wait_for_gate(int value) {
   return value;
 }
 
-// Like asio::inline_executor, which Asio has since 1.37.
+// Like asio::inline_executor, which is available since Asio 1.37.
 struct calling_executor {
   template <class F>
   void execute(F&& f) const {
@@ -104,7 +104,7 @@ using namespace asio_test;
 
 namespace {
 
-// Runs a coroutine on an io_context of its own and rethrows what it throws.
+// Runs a coroutine on a separate io_context and rethrows its exception.
 template <class F>
 void run(F&& body) {
   asio::io_context io;
@@ -116,7 +116,7 @@ void run(F&& body) {
 
 }  // namespace
 
-TEST_CASE("use_awaitable: results, arguments that are views, errors with their types") {
+TEST_CASE("use_awaitable: results, view arguments, and errors with their types") {
   captured_log log;
   cluster group(2);
   ferry::worker& self = group[0];
@@ -126,7 +126,7 @@ TEST_CASE("use_awaitable: results, arguments that are views, errors with their t
     CHECK(std::this_thread::get_id() == thread);
     co_await ferry::async_rpc<note>(self, 1, 7, asio::use_awaitable);
     CHECK(noted == 7);
-    // Started later than the views live.
+    // The operation starts after the views have been destroyed.
     auto joined = ferry::async_rpc<join>(self, std::string("worker1"), std::string_view(std::string("n:")),
                                          std::vector{1, 2}, asio::use_awaitable);
     CHECK(co_await std::move(joined) == "n: 1 2");
@@ -136,7 +136,7 @@ TEST_CASE("use_awaitable: results, arguments that are views, errors with their t
     text[0] = 'x';
     CHECK(co_await std::move(again) == "m:");
     CHECK(*co_await ferry::async_rpc<boxed>(self, "worker1", std::make_unique<int>(4), asio::use_awaitable) == 5);
-    const ferry::tensor ones = ferry::ones({3});  // g++ 12 compiles no braced list within co_await
+    const ferry::tensor ones = ferry::ones({3});  // g++ 12 rejects a braced list within co_await
     const ferry::tensor t = co_await ferry::async_rpc<twice>(self, "worker1", ones, asio::use_awaitable);
     CHECK(t.at<float>(2) == 2);
     CHECK_THROWS_WITH_AS(co_await ferry::async_rpc<refuse>(self, "worker1", 5, asio::use_awaitable), "no 5",
@@ -151,7 +151,7 @@ TEST_CASE("use_awaitable: results, arguments that are views, errors with their t
   });
 }
 
-TEST_CASE("without a worker: the current one; the error arrives where the result would") {
+TEST_CASE("async_rpc without a worker uses the current one, and passes errors to the token") {
   std::future<int> none = ferry::async_rpc<add>("worker0", 1, 2, asio::use_future);
   expect_error(errc::not_initialized, "", [&] { (void)none.get(); });
   cluster group(1);
@@ -187,16 +187,16 @@ TEST_CASE("a callback runs on its executor, after the initiating function has re
   ferry::async_rpc<add>(group[0], "nobody", 1, 2,
                         asio::bind_executor(io, [&](std::exception_ptr error, int) { CHECK(error); }));
   returned = true;
-  CHECK(io.run() >= 2);  // returns when both are done, not before
+  CHECK(io.run() >= 2);  // returns once both are done
   CHECK(sum == 3);
-  // Without an executor: a thread of the system's.
+  // Without an executor: on a thread of the system executor.
   std::promise<std::thread::id> where;
   ferry::async_rpc<note>(group[0], "worker1", 1,
                          [&](std::exception_ptr) { where.set_value(std::this_thread::get_id()); });
   CHECK(where.get_future().get() != std::this_thread::get_id());
 }
 
-TEST_CASE("a callback whose executor can only call runs on a thread of the system's") {
+TEST_CASE("a callback whose executor cannot post runs on a thread of the system executor") {
   cluster group(2);
   std::promise<std::thread::id> where;
   hold.reset();
@@ -208,7 +208,7 @@ TEST_CASE("a callback whose executor can only call runs on a thread of the syste
                                   }));
   hold.open();
   CHECK(where.get_future().get() != std::this_thread::get_id());
-  // A result that is there already: not from within the initiating function either.
+  // A future that is already ready does not run the callback in the initiating function, either.
   const ferry::future<int> ready = ferry::make_ready_future(3);
   std::promise<std::thread::id> again;
   ferry::async_get(ready, asio::bind_executor(calling_executor(), [&](std::exception_ptr, int) {
@@ -232,11 +232,11 @@ TEST_CASE("run() does not return while a call is pending") {
   CHECK(value == 3);
 }
 
-TEST_CASE("a cancellation signal cancels the call and tells the callee") {
+TEST_CASE("a cancellation signal cancels the call and notifies the callee") {
   captured_log log;
   cluster group(2);
   running.reset();
-  told.reset();
+  stop_seen.reset();
   asio::io_context io;
   asio::cancellation_signal signal;
   std::exception_ptr error;
@@ -245,20 +245,20 @@ TEST_CASE("a cancellation signal cancels the call and tells the callee") {
       asio::bind_cancellation_slot(signal.slot(),
                                    asio::bind_executor(io, [&](std::exception_ptr e, int) { error = e; })));
   running.await_arrivals(1);
-  signal.emit(asio::cancellation_type::total);  // no effect at all cannot be promised
+  signal.emit(asio::cancellation_type::total);  // ignored: that there are no side effects cannot be guaranteed
   CHECK(io.poll() == 0);
   signal.emit(asio::cancellation_type::terminal);
   io.run();
   CHECK_THROWS_AS(std::rethrow_exception(error), ferry::call_cancelled);
-  told.await_arrivals(1);
-  signal.emit(asio::cancellation_type::all);  // changes nothing any more
+  stop_seen.await_arrivals(1);
+  signal.emit(asio::cancellation_type::all);  // no effect after completion
 }
 
-TEST_CASE("a coroutine's operators cancel the call that lost") {
+TEST_CASE("awaitable operators cancel the operation that did not complete first") {
   captured_log log;
   cluster group(2);
   running.reset();
-  told.reset();
+  stop_seen.reset();
   run([&]() -> asio::awaitable<void> {
     using namespace asio::experimental::awaitable_operators;
     asio::steady_timer timer(co_await asio::this_coro::executor);
@@ -271,14 +271,14 @@ TEST_CASE("a coroutine's operators cancel the call that lost") {
                                   ferry::async_rpc<add>(group[0], "worker1", 1, 1, asio::use_awaitable));
     CHECK(second.index() == 1);
   });
-  told.await_arrivals(1);
+  stop_seen.await_arrivals(1);
 }
 
 TEST_CASE("an io_context that is destroyed drops its handlers and cancels their calls") {
   captured_log log;
   cluster group(2);
   running.reset();
-  told.reset();
+  stop_seen.reset();
   const auto token = std::make_shared<int>(1);
   {
     asio::io_context io;
@@ -296,10 +296,10 @@ TEST_CASE("an io_context that is destroyed drops its handlers and cancels their 
     CHECK(token.use_count() > 1);
   }
   CHECK(token.use_count() == 1);
-  told.await_arrivals(2);
+  stop_seen.await_arrivals(2);
 }
 
-TEST_CASE("contexts come and go while replies arrive") {
+TEST_CASE("io_contexts are destroyed while replies arrive") {
   captured_log log;
   cluster group(2);
   std::atomic<int> called{0};
@@ -322,7 +322,7 @@ TEST_CASE("contexts come and go while replies arrive") {
   CHECK(called == expected);
 }
 
-TEST_CASE("many coroutines on a pool of threads") {
+TEST_CASE("many coroutines on a thread pool") {
   cluster group(2);
   asio::thread_pool pool(3);
   std::atomic<int> sum{0};
@@ -339,7 +339,7 @@ TEST_CASE("many coroutines on a pool of threads") {
   CHECK(sum == 4 * 49 * 50 / 2 + 50 * 6);
 }
 
-TEST_CASE("a worker that shuts down ends the calls that wait on a context") {
+TEST_CASE("shutting down a worker ends the calls that wait on an io_context") {
   captured_log log;
   asio::io_context io;
   std::exception_ptr error;
@@ -354,7 +354,7 @@ TEST_CASE("a worker that shuts down ends the calls that wait on a context") {
   CHECK_THROWS_AS(std::rethrow_exception(error), ferry::error);
 }
 
-TEST_CASE("async_get waits for any future of ferry") {
+TEST_CASE("async_get waits for any ferry::future") {
   asio::io_context io;
   ferry::promise<std::string> promise;
   const auto text = promise.get_future();
@@ -364,10 +364,10 @@ TEST_CASE("async_get waits for any future of ferry") {
   promise.set_value("done");
   io.run();
   CHECK(seen == "done");
-  CHECK(text.get() == "done");  // still there for others
+  CHECK(text.get() == "done");  // still available through other handles
   ferry::async_get(ferry::make_ready_future(), asio::use_future).get();
   expect_error(errc::no_state, "", [] { (void)ferry::async_get(ferry::future<int>(), asio::use_future); });
-  // A context that goes leaves a future alone that others may wait for.
+  // Destroying the context does not cancel a future that has other handles.
   ferry::promise<int> kept;
   {
     asio::io_context other;

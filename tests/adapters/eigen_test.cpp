@@ -53,7 +53,7 @@ namespace {
 
 static_assert(ferry::foreign_tensor<Eigen::MatrixXf> && ferry::foreign_tensor<Eigen::Array4i>);
 static_assert(ferry::foreign_tensor<ferry::eigen_tensor<Eigen::MatrixXf>>);
-static_assert(!ferry::foreign_tensor<Eigen::Map<Eigen::MatrixXf>>);  // an argument only
+static_assert(!ferry::foreign_tensor<Eigen::Map<Eigen::MatrixXf>>);  // for arguments only
 static_assert(!ferry::foreign_tensor<Eigen::Matrix<std::string, 2, 2>>);
 
 Eigen::MatrixXf counted(Eigen::Index rows, Eigen::Index columns) {
@@ -113,7 +113,7 @@ TEST_CASE("a map is a view of a tensor's elements, whatever its strides") {
   CHECK(as_eigen<const Eigen::MatrixXf>(ferry::zeros({0, 2})).cols() == 2);
 }
 
-TEST_CASE("a tensor that is no such matrix is refused") {
+TEST_CASE("as_eigen rejects tensors of another dtype or shape") {
   const tensor t = ferry::zeros({2, 3});
   expect_error(errc::bad_dtype, "f64", [&] { (void)as_eigen<Eigen::MatrixXd>(t); });
   expect_error(errc::bad_shape, "[3 x 3]", [&] { (void)as_eigen<Eigen::Matrix3f>(t); });
@@ -126,7 +126,7 @@ TEST_CASE("a tensor that is no such matrix is refused") {
                [] { (void)ferry::deserialize<Eigen::Vector3d>(ferry::serialize(ferry::zeros({4}, dtype::f64))); });
 }
 
-TEST_CASE("matrices and arrays travel: fixed, dynamic, by rows, by columns, empty") {
+TEST_CASE("matrices and arrays can be sent: fixed, dynamic, row-major, column-major, empty") {
   const Eigen::MatrixXf m = counted(3, 4);
   CHECK(there_and_back(m) == m);
   CHECK(there_and_back(row_major(m)) == m);
@@ -137,13 +137,13 @@ TEST_CASE("matrices and arrays travel: fixed, dynamic, by rows, by columns, empt
   CHECK(there_and_back(Eigen::MatrixXcf(Eigen::MatrixXcf::Ones(2, 2)))(1, 1) == std::complex<float>(1));
   CHECK(there_and_back(Eigen::MatrixXf(0, 2)).cols() == 2);
   CHECK(there_and_back(Eigen::VectorXf()).size() == 0);
-  // One library at either end: rows from columns.
+  // Sender and receiver may use different storage orders.
   CHECK(ferry::deserialize<row_major>(ferry::serialize(m)) == m);
   CHECK(ferry::equal(ferry::deserialize<tensor>(ferry::serialize(m)), from_eigen(m)));
   CHECK(ferry::signature_text<void(Eigen::MatrixXf)>() == "void(tensor)");
 }
 
-TEST_CASE("an eigen_tensor shares the tensor's memory where the order is right") {
+TEST_CASE("an eigen_tensor shares the tensor's memory if the storage order matches") {
   const tensor by_rows = ferry::arange(0, 6, 1, dtype::f32).view({2, 3});
   const ferry::eigen_tensor<row_major> same(by_rows);
   CHECK(same.tensor().same_as(by_rows));
@@ -158,7 +158,7 @@ TEST_CASE("an eigen_tensor shares the tensor's memory where the order is right")
   CHECK(ferry::eigen_tensor<Eigen::VectorXf>().map().size() == 0);
 }
 
-TEST_CASE("functions of Eigen types can be called") {
+TEST_CASE("functions with Eigen parameters can be called") {
   ferry_test::cluster group(2);
   ferry::worker& self = group[0];
   const Eigen::MatrixXf m = counted(2, 2);  // 0 1; 10 11

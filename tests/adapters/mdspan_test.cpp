@@ -63,7 +63,7 @@ TEST_CASE("an mdspan is a view of a tensor's elements, in its layout") {
   CHECK(as_mdspan<minimal::matrix<float>>(ferry::zeros({0, 3})).extent(0) == 0);
 }
 
-TEST_CASE("a tensor that is no such mdspan is refused") {
+TEST_CASE("as_mdspan rejects tensors of another dtype, shape or layout") {
   const tensor t = ferry::zeros({2, 3});
   expect_error(errc::bad_dtype, "f64", [&] { (void)as_mdspan<minimal::matrix<double>>(t); });
   expect_error(errc::bad_shape, "[any, any]", [&] { (void)as_mdspan<minimal::matrix<float>>(t.view({6})); });
@@ -76,7 +76,7 @@ TEST_CASE("a tensor that is no such mdspan is refused") {
   expect_error(errc::bad_shape, "", [] { (void)as_mdspan<strided>(ferry::ones({1, 3}).expand({2, 3})); });
 }
 
-TEST_CASE("a tensor of an mdspan, and an mdspan with its tensor") {
+TEST_CASE("from_mdspan copies the elements; an mdspan_tensor owns its tensor") {
   std::vector<float> memory{1, 2, 3, 4, 5, 6};
   using left = minimal::matrix<float, minimal::layout_left>;
   const left m(memory.data(), left::mapping_type(left::extents_type(std::array{2, 3})));
@@ -85,7 +85,7 @@ TEST_CASE("a tensor of an mdspan, and an mdspan with its tensor") {
   CHECK(t.is_contiguous());
   const ferry::mdspan_tensor<minimal::matrix<float>> same(t);
   CHECK(same.tensor().same_as(t));
-  const ferry::mdspan_tensor<left> turned(t);  // copied into the other order
+  const ferry::mdspan_tensor<left> turned(t);  // copied to the other order
   CHECK(turned.tensor().stride(0) == 1);
   CHECK(turned.view()(1, 2) == 6);
   const ferry::mdspan_tensor<minimal::matrix<float, minimal::layout_stride>> dense(ferry::ones({1, 3}).expand({2, 3}));
@@ -93,7 +93,7 @@ TEST_CASE("a tensor of an mdspan, and an mdspan with its tensor") {
   CHECK(ferry::mdspan_tensor<left>().tensor().shape() == dims{0, 0});
 }
 
-TEST_CASE("functions of mdspans can be called") {
+TEST_CASE("functions with mdspan parameters can be called") {
   ferry_test::cluster group(2);
   std::vector<double> memory{1, 2, 3, 4};
   using namespace mdspan_test;

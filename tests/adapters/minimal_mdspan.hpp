@@ -1,6 +1,6 @@
 #pragma once
 
-// The interface of std::mdspan, as far as ferry uses it: no compiler of the tests has the header.
+// The part of the std::mdspan interface that ferry uses: no compiler that runs the tests has the header.
 
 #include <array>
 #include <cstddef>

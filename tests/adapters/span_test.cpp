@@ -26,7 +26,7 @@ TEST_CASE("a span is a view of a tensor's elements") {
   CHECK(as_span<const std::complex<double>>(ferry::zeros({2}, ferry::dtype::c128)).size() == 2);
 }
 
-TEST_CASE("a tensor that is no span is refused") {
+TEST_CASE("as_span rejects tensors of another dtype and non-contiguous tensors") {
   const ferry::tensor t = ferry::zeros({2, 3});
   expect_error(errc::bad_dtype, "f64", [&] { (void)as_span<double>(t); });
   expect_error(errc::bad_shape, "not contiguous", [&] { (void)as_span<float>(t.transpose(0, 1)); });

@@ -31,7 +31,7 @@ using ferry_test::worker_name;
 
 namespace all_gather_test {
 
-// Takes its time to be written.
+// A value that is slow to serialise.
 struct slow {
   std::chrono::milliseconds pause{};
   template <class Archive>
@@ -47,7 +47,7 @@ struct slow {
   }
 };
 
-// As a handler: everybody's number, gathered by handlers of all workers.
+// Runs as a handler: gathers one number from a handler of each worker.
 std::map<std::string, int> gather_inside(int number) { return ferry::all_gather(number); }
 int gather_with(const std::vector<std::string>& names) {
   return static_cast<int>(ferry::all_gather(1, names, 100s).size());
@@ -58,7 +58,7 @@ int plus_one(int value) { return value + 1; }
 
 using namespace all_gather_test;
 
-TEST_CASE("all_gather gives everybody the values of all, by name, and those of subsets") {
+TEST_CASE("all_gather returns the values of all members by name, for all workers and for subsets") {
   run_cluster(4, [](ferry::worker& self) {
     const int rank = self.id().value;
     for (int round = 0; round != 20; ++round) {
@@ -93,23 +93,23 @@ TEST_CASE("values that can only be moved, and tensors, are gathered; nothing is 
 
     ferry::tensor own = ferry::full({64, 64}, static_cast<float>(rank));
     auto tensors = self.all_gather(own.transpose(0, 1));
-    own.data<float>()[0] = -1;  // mine again, once it has returned
+    own.data<float>()[0] = -1;  // may be written again after all_gather has returned
     for (int other = 0; other != 3; ++other) {
       const ferry::tensor& t = tensors.at(worker_name(other));
       CHECK(t.data<float>()[0] == static_cast<float>(other));
-      t.data<float>()[0] = 7;  // nobody else's
+      t.data<float>()[0] = 7;  // not shared with another worker
     }
     self.barrier();
     CHECK(own.data<float>()[0] == -1);
   });
 }
 
-TEST_CASE("subsets whose names run together do not meet") {
+TEST_CASE("sets whose concatenated names are equal are not confused") {
   cluster group(4, {.configure = [](ferry::worker_config& config) {
                   const char* names[] = {"a", "ab", "b", "aab"};
                   config.name = names[config.rank];
                 }});
-  // {a, ab} and {aab}... would be one name if they were only written one behind the other.
+  // The names of {a, ab} and {aab} are the same text when concatenated without separators.
   run_together({[&] {
                   CHECK(group[0].all_gather(1, {"a", "ab"}).size() == 2);
                 },
@@ -125,7 +125,7 @@ TEST_CASE("subsets whose names run together do not meet") {
                 }});
 }
 
-TEST_CASE("all_gather inside handlers holds no place, also when there is only one") {
+TEST_CASE("all_gather in handlers frees its slot: num_worker_threads = 1 is enough") {
   cluster group(3, {.configure = [](ferry::worker_config& config) { config.num_worker_threads = 1; }});
   std::vector<ferry::future<std::map<std::string, int>>> calls;
   for (int rank = 0; rank != 3; ++rank) calls.push_back(group[0].rpc_async<gather_inside>(rank, rank * rank));
@@ -133,19 +133,19 @@ TEST_CASE("all_gather inside handlers holds no place, also when there is only on
     CHECK(call.get() == std::map<std::string, int>{{"worker0", 0}, {"worker1", 1}, {"worker2", 4}});
   }
   group.each([](ferry::worker& self) {
-    // Members who gather wait in handlers of workers that collect: calls go on there.
+    // Members that gather wait in handlers of the collecting workers, which still serve other calls.
     std::vector<ferry::future<int>> plain;
     for (int rank = 0; rank != 3; ++rank) plain.push_back(self.rpc_async<plus_one>(rank, rank));
     for (int rank = 0; rank != 3; ++rank) CHECK(plain[static_cast<std::size_t>(rank)].get() == rank + 1);
   });
 }
 
-TEST_CASE("a worker that serves a list of methods gathers all the same") {
+TEST_CASE("a worker with a list of served methods takes part in all_gather") {
   run_cluster(3, [](ferry::worker& self) { CHECK(self.all_gather(self.id().value).at("worker1") == 1); },
               {.configure = [](ferry::worker_config& config) { config.serve = ferry::serve_list<plus_one>; }});
 }
 
-TEST_CASE("[row 144] all_gather that takes too long: errors that say how long, by the worker's default timeout") {
+TEST_CASE("[row 144] all_gather times out after the worker's default timeout, and the error states the duration") {
   captured_log log;
   cluster group(3);
   group.each([](ferry::worker& self) {
@@ -157,7 +157,7 @@ TEST_CASE("[row 144] all_gather that takes too long: errors that say how long, b
   });
 }
 
-TEST_CASE("a member that never comes ends the wait of all, and is named; the next gather succeeds") {
+TEST_CASE("a missing member is named in the timeout of all others; the next gather succeeds") {
   captured_log log;
   cluster group(3);
   group.each([](ferry::worker& self) { self.barrier(); });
@@ -169,12 +169,12 @@ TEST_CASE("a member that never comes ends the wait of all, and is named; the nex
       expect_error(errc::rpc_timeout, "after 1.50 seconds (the limit of worker1); missing: " + name,
                    [&] { (void)group[rank].all_gather(rank, ferry::all_workers, limit); });
     };
-    // One has little time; it ends for the other one, too.
-    std::jthread patient(gather, 2 - absent, 100s);
+    // One member has a short limit; its expiry ends the round for the other one, too.
+    std::jthread waiting(gather, 2 - absent, 100s);
     while (rounds->waiting_members() != 1) std::this_thread::yield();
     gather(1, 1500ms);
-    patient.join();
-    // It comes late: told so at once, and from then on in step.
+    waiting.join();
+    // The absent member calls late: it fails at once, and its next calls join the same rounds as the others.
     expect_error(errc::group_mismatch, "has ended without it",
                  [&] { (void)group[absent].all_gather(absent, ferry::all_workers, 100s); });
     group.each([&](ferry::worker& self) {
@@ -183,7 +183,7 @@ TEST_CASE("a member that never comes ends the wait of all, and is named; the nex
   }
 }
 
-TEST_CASE("whose first gather comes late joins the others when they try again") {
+TEST_CASE("a member whose first gather is late joins the next round of the others") {
   captured_log log;
   cluster group(2);
   for (int i = 0; i != 3; ++i) {
@@ -196,14 +196,14 @@ TEST_CASE("whose first gather comes late joins the others when they try again") 
                 [&] { CHECK(group[1].all_gather(5, ferry::all_workers, 100s).at("worker0") == 4); }});
 }
 
-TEST_CASE("who gathers inside a handler ends with the handler's deadline") {
+TEST_CASE("all_gather in a handler ends with the handler's deadline") {
   captured_log log;
   cluster group(2);
   const std::vector<std::string> both{"worker0", "worker1"};
   expect_error(errc::rpc_timeout, "", [&] {
     (void)group[0].rpc_sync<gather_with>({"worker1", {.timeout = 100ms}}, both);
   });
-  // Until it has ended at both ends: the handler, and what that has told the collector.
+  // Wait until it has ended at both workers: the handler, and its call to the collecting worker.
   const auto end_of_calls = [&](int from, int to) {
     CHECK(group[from].rpc_sync<plus_one>(worker_name(to), 1) == 2);
     while (!group[to].served_calls().empty()) std::this_thread::yield();
@@ -212,12 +212,12 @@ TEST_CASE("who gathers inside a handler ends with the handler's deadline") {
   end_of_calls(1, 0);
   const auto rounds = ferry::detail::gather_rounds::of(*group[0].core());
   while (rounds->waiting_members() != 0) std::this_thread::yield();
-  // Nothing of it is left: worker0 gathers with worker1 again.
+  // No state of it remains: worker0 gathers with worker1 again.
   run_together({[&] { CHECK(group[0].all_gather(1, both, 100s).size() == 2); },
                 [&] { CHECK(group[1].all_gather(1, both, 100s).size() == 2); }});
 }
 
-TEST_CASE("members that gather different types are told so") {
+TEST_CASE("members that gather different types get group_mismatch") {
   captured_log log;
   cluster group(3);
   group.each([](ferry::worker& self) {
@@ -231,7 +231,7 @@ TEST_CASE("members that gather different types are told so") {
   });
 }
 
-TEST_CASE("sets that make no sense are refused") {
+TEST_CASE("invalid sets are rejected") {
   cluster group(2);
   expect_error(errc::unknown_worker, "worker7", [&] { (void)group[0].all_gather(1, {"worker0", "worker7"}); });
   expect_error(errc::invalid_argument, "worker1 is named twice", [&] {
@@ -242,7 +242,7 @@ TEST_CASE("sets that make no sense are refused") {
                [&] { (void)group[0].all_gather(1, std::vector<std::string>{}); });
 }
 
-TEST_CASE("a member that leaves while others wait for it, or while it waits itself, ends their wait") {
+TEST_CASE("a member that shuts down while it waits ends the wait of the others") {
   captured_log log;
   for (const int leaving : {0, 2}) {
     CAPTURE(leaving);
@@ -250,7 +250,7 @@ TEST_CASE("a member that leaves while others wait for it, or while it waits itse
     const std::string name = worker_name(leaving);
     std::atomic<int> ended{0};
     std::vector<std::jthread> waiting;
-    // worker1 never comes; worker0 and worker2 wait, and one of them leaves.
+    // worker1 never calls all_gather; worker0 and worker2 wait, and one of them shuts down.
     for (const int rank : {0, 2}) {
       waiting.emplace_back([&, rank] {
         try {

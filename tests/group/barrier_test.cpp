@@ -21,7 +21,7 @@ using ferry_test::worker_name;
 
 namespace barrier_test {
 
-// Counts the calls that each worker, all in this process, has got.
+// Counts the calls that each worker has received; all workers are in this process.
 std::atomic<int> counts[8];
 void count() { ++counts[ferry::get_worker_info().id().value]; }
 void wait_here() { ferry::barrier({"worker0", "worker1"}, 100s); }
@@ -32,7 +32,7 @@ std::vector<std::string> names_of(const std::vector<int>& ranks) {
   return names;
 }
 
-// Everybody of `set` counts at the first of them, then the barrier: all have counted.
+// Every member of `set` calls count() at the first member; after the barrier all of them have.
 void count_and_check(ferry::worker& self, const std::vector<int>& set, int round) {
   const int at = set.front();
   self.rpc_sync<count>(at);
@@ -45,7 +45,7 @@ void count_and_check(ferry::worker& self, const std::vector<int>& set, int round
 
 using namespace barrier_test;
 
-TEST_CASE("[row 136] a barrier over all workers: nobody goes on before everybody has come") {
+TEST_CASE("[row 136] a barrier over all workers returns only after every worker has called it") {
   for (auto& each : counts) each = 0;
   run_cluster(4, [](ferry::worker& self) {
     for (int round = 1; round != 30; ++round) {
@@ -57,7 +57,7 @@ TEST_CASE("[row 136] a barrier over all workers: nobody goes on before everybody
   });
 }
 
-TEST_CASE("[row 136] barriers over disjoint subsets, and over some workers only, singletons among them") {
+TEST_CASE("[row 136] barriers over disjoint subsets, and over some of the workers, including single ones") {
   for (auto& each : counts) each = 0;
   run_cluster(5, [](ferry::worker& self) {
     const int rank = self.id().value;
@@ -98,7 +98,7 @@ TEST_CASE("free functions act on the current worker") {
       {[&] { group[0].rpc_sync<wait_here>("worker1"); }, [&] { group[1].rpc_sync<wait_here>("worker0"); }});
 }
 
-TEST_CASE("a barrier that fails throws, and tells who was missing; all_gather does not meet a barrier") {
+TEST_CASE("a barrier that fails names the missing workers; all_gather is not matched with a barrier") {
   ferry_test::captured_log log;
   cluster group(3);
   group.each([](ferry::worker& self) { self.barrier(); });
@@ -110,7 +110,7 @@ TEST_CASE("a barrier that fails throws, and tells who was missing; all_gather do
        }});
   expect_error(errc::group_mismatch, "without it", [&] { group[2].barrier(); });
   group.each([](ferry::worker& self) {
-    expect_error(errc::group_mismatch, "at a barrier", [&] {
+    expect_error(errc::group_mismatch, "called barrier()", [&] {
       if (self.id().value == 0) {
         (void)self.all_gather(1);
       } else {
@@ -121,7 +121,7 @@ TEST_CASE("a barrier that fails throws, and tells who was missing; all_gather do
   });
 }
 
-TEST_CASE("[row 134] uneven work, then waiting for all workers once or twice, then a shutdown that waits for nobody") {
+TEST_CASE("[row 134] uneven work, then one or two barriers over all workers, then a shutdown that does not wait") {
   for (const char* transport : {"inproc", "unix", "tcp"}) {
     for (const int times : {1, 2}) {
       CAPTURE(transport);

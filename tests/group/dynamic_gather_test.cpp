@@ -1,4 +1,4 @@
-// Gathers in a group whose members come and go.
+// Gathers in a group whose members join and leave.
 
 #include <functional>
 #include <string>
@@ -34,7 +34,7 @@ void await_members(const ferry::worker& worker, std::size_t count) {
 
 }  // namespace
 
-TEST_CASE("who left before anybody gathered is not waited for") {
+TEST_CASE("a member that left before the first gather is not waited for") {
   const meeting at;
   ferry::worker collecting = at.join("a");
   ferry::worker other = at.join("b");
@@ -44,10 +44,10 @@ TEST_CASE("who left before anybody gathered is not waited for") {
   leaver.leave();
   await_members(collecting, 2);
   await_members(other, 2);
-  expect_error(errc::peer_lost, "c, which had not come, has left the group", [&] {
+  expect_error(errc::peer_lost, "c, which had not called it, has left the group", [&] {
     other.barrier({"a", "b", "c"}, ferry::no_timeout);
   });
-  // Under its name another one may come, for whom one waits again.
+  // Another worker may join under that name; gathers wait for it again.
   ferry::worker again = at.join("c");
   await_members(collecting, 3);
   await_members(other, 3);
@@ -58,7 +58,7 @@ TEST_CASE("who left before anybody gathered is not waited for") {
   ferry_test::run_together(all);
 }
 
-TEST_CASE("of those that left only the last one of each id is kept in mind") {
+TEST_CASE("of the members that left, only the last one of each id is recorded") {
   const meeting at;
   ferry::worker collecting = at.join("a");
   const auto rounds = ferry::detail::gather_rounds::of(*collecting.core());

@@ -1,4 +1,4 @@
-// The same between processes, and what their deaths do to those who wait.
+// Gathers between processes, and the effect of a killed process on waiting members.
 
 #include <chrono>
 #include <csignal>
@@ -30,7 +30,7 @@ ferry::worker join(const std::string& meeting, int rank, int size) {
       {.name = worker_name(rank), .rank = rank, .world_size = size, .init_method = meeting, .rpc_timeout = 100s});
 }
 
-// Gathers and waits as the test below, then leaves without waiting for anybody.
+// Gathers and waits like the test below, then shuts down without waiting.
 const ferry_test::role peer("group peer", [](const std::vector<std::string>& arguments) {
   const int rank = std::stoi(arguments.at(1));
   ferry::worker self = join(arguments.at(0), rank, std::stoi(arguments.at(2)));
@@ -52,7 +52,7 @@ const ferry_test::role peer("group peer", [](const std::vector<std::string>& arg
   return 0;
 });
 
-// Comes to a barrier that not everybody comes to.
+// Waits at a barrier that not all workers call.
 int wait_at_barrier(const std::vector<std::string>& arguments) {
   ferry::worker self = join(arguments.at(0), std::stoi(arguments.at(1)), std::stoi(arguments.at(2)));
   ferry_test::tell_parent("joined");
@@ -67,7 +67,7 @@ int wait_at_barrier(const std::vector<std::string>& arguments) {
 }
 const ferry_test::role waiting("group waiting", wait_at_barrier);
 
-// The same, but worker2 does not come.
+// Like wait_at_barrier, but worker2 does not call barrier().
 const ferry_test::role without_last("group without worker2", [](const std::vector<std::string>& arguments) {
   if (arguments.at(1) != "2") return wait_at_barrier(arguments);
   ferry::worker self = join(arguments.at(0), 2, std::stoi(arguments.at(2)));
@@ -103,7 +103,7 @@ class group {
 
 using namespace group_processes_test;
 
-TEST_CASE("[row 134] [row 136] [row 137] processes gather, wait for each other, and then leave without waiting") {
+TEST_CASE("[row 134] [row 136] [row 137] processes gather, wait at barriers, then shut down without waiting") {
   for (int again = 0; again != 3; ++again) {
     group all(3, "group peer", 0);
     ferry::worker& self = all.self;
@@ -124,23 +124,23 @@ TEST_CASE("[row 134] [row 136] [row 137] processes gather, wait for each other, 
   }
 }
 
-TEST_CASE("when a member is killed while it waits, the others' wait ends, and names it") {
+TEST_CASE("a member that is killed while it waits ends the wait of the others, and is named") {
   captured_log log;
   group all(3, "group waiting", 0);
   CHECK(all.children[1]->read_line() == "joined");
   CHECK(all.children[2]->read_line() == "joined");
-  // Both are here; this worker, which collects, does not come.
+  // Both are waiting here; this worker, which collects, does not call barrier().
   const auto rounds = ferry::detail::gather_rounds::of(*all.self.core());
   while (rounds->waiting_members() != 2) std::this_thread::yield();
   all.children[2]->kill(SIGKILL);
-  CHECK(all.children[1]->read_line().find("worker2 was lost, or gave up, while it waited for worker0") !=
+  CHECK(all.children[1]->read_line().find("worker2 was lost, or cancelled its call, while it waited for worker0") !=
         std::string::npos);
   all.children[1]->write_line("leave");
   CHECK(all.children[1]->wait() == 0);
   all.self.shutdown(false);
 }
 
-TEST_CASE("when a member is killed before it comes, nobody waits for it any more") {
+TEST_CASE("a member that is killed before it calls barrier is no longer waited for") {
   captured_log log;
   group all(3, "group without worker2", 0);
   CHECK(all.children[1]->read_line() == "joined");
@@ -149,8 +149,8 @@ TEST_CASE("when a member is killed before it comes, nobody waits for it any more
   const auto rounds = ferry::detail::gather_rounds::of(*all.self.core());
   while (rounds->waiting_members() != 1) std::this_thread::yield();
   all.children[2]->kill(SIGKILL);
-  CHECK(all.children[1]->read_line().find("worker2, which had not come, is dead") != std::string::npos);
-  // It is not waited for later, either.
+  CHECK(all.children[1]->read_line().find("worker2, which had not called it, is dead") != std::string::npos);
+  // Later barriers do not wait for it, either.
   try {
     all.self.barrier({"worker0", "worker2"}, ferry::no_timeout);
     FAIL_CHECK("a barrier without worker2");
@@ -162,12 +162,12 @@ TEST_CASE("when a member is killed before it comes, nobody waits for it any more
   all.self.shutdown(false);
 }
 
-TEST_CASE("when the member that collects is killed, everybody's wait ends at once") {
+TEST_CASE("killing the collecting worker ends the wait of all members at once") {
   captured_log log;
   group all(3, "group waiting", 2);
   CHECK(all.children[0]->read_line() == "joined");
   CHECK(all.children[1]->read_line() == "joined");
-  // worker1 waits at worker0, or is about to.
+  // worker1 waits for worker0's answer, or is about to call it.
   CHECK(all.self.rpc_sync<plus_one>("worker0", 1) == 2);
   all.children[0]->kill(SIGKILL);
   CHECK(all.children[0]->wait() == 128 + SIGKILL);
@@ -176,7 +176,7 @@ TEST_CASE("when the member that collects is killed, everybody's wait ends at onc
     FAIL_CHECK("a barrier without worker0");
   } catch (const ferry::error& problem) {
     CHECK((problem.kind() == errc::connect_failed || problem.kind() == errc::peer_lost));
-    CHECK(std::string(problem.what()).find("at worker0, which collects") != std::string::npos);
+    CHECK(std::string(problem.what()).find("at the collecting worker worker0") != std::string::npos);
   }
   CHECK(all.children[1]->read_line().find("worker0") != std::string::npos);
   all.children[1]->write_line("leave");

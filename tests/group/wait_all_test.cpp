@@ -29,11 +29,11 @@ ferry::tensor add(const ferry::tensor& a, const ferry::tensor& b) {
 }
 int fail(const std::string& text) { throw std::domain_error(text); }
 int late(int value) {
-  std::this_thread::sleep_for(20ms);  // work that takes its time
+  std::this_thread::sleep_for(20ms);  // a slow handler
   ++done;
   return value;
 }
-// Waits for all of its own calls, on the worker's only place.
+// Waits for all of its own calls, in the only num_worker_threads slot of the worker.
 int many(int count) {
   done = 0;
   ferry::wait_all([&] {
@@ -46,7 +46,7 @@ int many(int count) {
 
 using namespace wait_all_test;
 
-TEST_CASE("[row 65] wait_all waits for the futures made in it, and not for those of calls that waited themselves") {
+TEST_CASE("[row 65] wait_all waits for the calls made with rpc_async in its body") {
   cluster group(2);
   ferry::future<ferry::tensor> sum;
   ferry::wait_all([&] { sum = group[0].rpc_async<add>("worker1", ferry::ones({2, 2}), ferry::ones({2, 2})); });
@@ -58,7 +58,7 @@ TEST_CASE("[row 65] wait_all waits for the futures made in it, and not for those
   const int kept = ferry::wait_all([&] {
     CHECK(group[0].rpc_sync<late>("worker1", 1) == 1);
     for (int i = 0; i != 20; ++i) calls.push_back(group[0].rpc_async<late>("worker1", i));
-    (void)group[0].rpc_async<late>("worker0", 20);  // nobody keeps this one
+    (void)group[0].rpc_async<late>("worker0", 20);  // its future is dropped
     return 5;
   });
   CHECK(kept == 5);
@@ -66,7 +66,7 @@ TEST_CASE("[row 65] wait_all waits for the futures made in it, and not for those
   for (const auto& call : calls) CHECK(call.ready());
   CHECK(*ferry::wait_all([] { return std::make_unique<int>(3); }) == 3);
 
-  // Afterwards nothing is recorded any more.
+  // No call is recorded after wait_all has returned.
   const auto free = group[0].rpc_async<late>("worker1", 1);
   ferry::wait_all([] {});
   CHECK(free.get() == 1);
@@ -87,7 +87,7 @@ TEST_CASE("[row 65] wait_all may be nested, repeated, and used inside handlers")
   CHECK(group[0].rpc_sync<many>("worker1", 10) == 10);
 }
 
-TEST_CASE("[row 66] the error of a call leaves wait_all once all calls are complete, and nothing is recorded on") {
+TEST_CASE("[row 66] wait_all throws the error of a call once all calls are complete, and stops recording") {
   captured_log log;
   cluster group(2);
   done = 0;
@@ -107,7 +107,7 @@ TEST_CASE("[row 66] the error of a call leaves wait_all once all calls are compl
   });
 }
 
-TEST_CASE("[row 66] an exception of the body leaves wait_all once its calls are complete, and nothing is recorded on") {
+TEST_CASE("[row 66] wait_all rethrows an exception of its body once its calls are complete, and stops recording") {
   captured_log log;
   cluster group(2);
   done = 0;

@@ -1,25 +1,26 @@
 #pragma once
 
-// Calls that complete on the program's own Asio threads, by any completion token:
+// Asynchronous calls as Asio operations that accept any completion token:
 //
 //   int sum = co_await ferry::async_rpc<add>("worker1", 1, 2, asio::use_awaitable);
 //   std::future<int> later = ferry::async_rpc<add>({"worker1", {.timeout = 5s}}, 1, 2, asio::use_future);
 //   ferry::async_rpc<add>("worker1", 1, 2, asio::bind_executor(io, [](std::exception_ptr error, int sum) { ... }));
 //   int same = co_await ferry::async_get(future, asio::use_awaitable);
 //
-// The completion signature is void(std::exception_ptr, T), or void(std::exception_ptr) without a result, so ferry's and
-// the callee's exceptions keep their types. Everything that goes wrong arrives there, the unknown worker, too.
+// The completion signature is void(std::exception_ptr, T), or void(std::exception_ptr) without a result, so exceptions
+// of ferry and of the callee keep their types. All errors are passed to the handler, including errc::unknown_worker.
 //
-// Completion: the handler is posted to its associated executor (asio::system_executor if it has none, or one that can only
-// call, such as asio::inline_executor), never called before the initiating function returns; outstanding work is counted
-// there until then.
-// Cancellation: `terminal` and `partial` cancel the call as future::cancel() does (the callee is told, and may have done
-// anything by then); `total` alone, which asks for no effect at all, is ignored.
-// An execution context that is destroyed first destroys the handlers of its calls, as with Asio's own operations, and
-// cancels these calls.
-// Threads: initiating functions are thread-safe, apart from what the token refers to.
+// * Completion: the handler is posted to its associated executor (asio::system_executor if it has none, or one that
+//   cannot post, such as asio::inline_executor) and never runs inside the initiating function. Outstanding work is
+//   tracked on that executor until then.
+// * Cancellation: `terminal` and `partial` cancel the call like future::cancel() (the callee is notified; the method
+//   may have run partly or completely). `total` alone, which requires that the operation has no side effects, is
+//   ignored.
+// * Destruction: an execution context that is destroyed first destroys the handlers of its pending calls, as for Asio's
+//   own operations, and cancels these calls.
+// * Thread safety: initiating functions are thread-safe, except for objects that the token refers to.
 //
-// Needs Asio 1.22 or newer, standalone. Nothing else of ferry includes it.
+// Needs standalone Asio 1.22 or newer. No other header of ferry includes this one.
 
 #include <condition_variable>
 #include <cstddef>
@@ -63,20 +64,20 @@
 namespace ferry::inline v0 {
 namespace detail::asio_adapter {
 
-/// A result that a coroutine on an execution context waits for.
+/// A handler, bound to an execution context, that waits for a result.
 class waiting {
  public:
   virtual ~waiting() = default;
-  /// The context goes: drop the handler, give up the call.
+  /// Called when the context shuts down: destroys the handler and cancels the call.
   virtual void abandon() noexcept = 0;
 };
 
-/// The waiting results of one execution context, which they may outlive.
+/// The waiting handlers of one execution context. May outlive the context.
 class waiting_list {
  public:
   using place = std::list<std::shared_ptr<waiting>>::iterator;
 
-  /// Nothing if the context is going.
+  /// Returns nullopt if the context is shutting down.
   std::optional<place> add(std::shared_ptr<waiting> entry) {
     std::list<std::shared_ptr<waiting>> fresh;
     fresh.push_back(std::move(entry));
@@ -85,10 +86,10 @@ class waiting_list {
     entries_.splice(entries_.begin(), fresh);
     return entries_.begin();
   }
-  /// True: the caller posts to the context and then calls end_post(); until then the context stays. False: the entry was
-  /// abandoned, or is being abandoned.
+  /// If true, the caller must post to the context and then call end_post(); the context is not destroyed before that.
+  /// If false, the entry has been abandoned, or is being abandoned.
   bool begin_post(place at) noexcept {
-    std::list<std::shared_ptr<waiting>> taken;  // dropped after the lock
+    std::list<std::shared_ptr<waiting>> taken;  // destroyed after the lock is released
     const std::lock_guard lock(mutex_);
     if (closed_) return false;
     taken.splice(taken.begin(), entries_, at);
@@ -120,7 +121,7 @@ class waiting_list {
   std::list<std::shared_ptr<waiting>> entries_;
 };
 
-/// Tells the waiting results of a context that it goes.
+/// Abandons the waiting handlers of a context when the context shuts down.
 class waiting_service : public asio::execution_context::service {
  public:
   using key_type = waiting_service;
@@ -134,7 +135,8 @@ class waiting_service : public asio::execution_context::service {
   std::shared_ptr<waiting_list> list_ = std::make_shared<waiting_list>();
 };
 
-/// The list of the context behind an executor; null for one without a context and for the system context, which stays.
+/// The list of an executor's context; null for executors without a context and for the system context, which is never
+/// destroyed before exit.
 template <class Executor>
 std::shared_ptr<waiting_list> list_of(const Executor& executor) {
   const auto of = [](auto& context) -> std::shared_ptr<waiting_list> {
@@ -153,11 +155,12 @@ std::shared_ptr<waiting_list> list_of(const Executor& executor) {
   }
 }
 
-/// Where the handler is called. Named, because what Asio takes for a handler without an executor depends on its release.
+/// The executor that runs the handler. The default is explicit because Asio's default executor differs between
+/// releases.
 template <class Handler>
 using executor_of = asio::associated_executor_t<Handler, asio::system_executor>;
 
-/// False for executors that do nothing but call (asio::inline_executor).
+/// False for executors that can only run functions inline (asio::inline_executor).
 template <class Executor>
 constexpr bool can_post_to = !asio::execution::is_executor<Executor>::value ||
                              asio::can_require<const Executor&, asio::execution::blocking_t::never_t>::value;
@@ -171,7 +174,7 @@ struct signature<void> {
   using type = void(std::exception_ptr);
 };
 
-/// Calls the handler with what `state` ended with; runs on the handler's executor.
+/// Calls the handler with the outcome of `state`; runs on the handler's executor.
 template <class T, class Handler>
 class completion {
  public:
@@ -203,7 +206,7 @@ class completion {
  private:
   Handler handler_;
   ref_ptr<future_state<T>> state_;
-  bool sole_;  // the only handle of the future: its value may be moved out
+  bool sole_;  // this is the only handle of the future: the value may be moved out
 };
 
 /// A handler that waits for a future. Kept alive by the future until it is complete.
@@ -217,18 +220,18 @@ class operation final : public waiting, private continuation {
     auto self = std::make_shared<operation>(std::move(handler), std::move(from), sole);
     if (slot.is_connected()) {
       slot.assign([watched = std::weak_ptr<operation>(self)](asio::cancellation_type type) {
-        constexpr auto heeded = asio::cancellation_type::terminal | asio::cancellation_type::partial;
-        if ((type & heeded) == asio::cancellation_type::none) return;
+        constexpr auto handled = asio::cancellation_type::terminal | asio::cancellation_type::partial;
+        if ((type & handled) == asio::cancellation_type::none) return;
         if (const auto alive = watched.lock()) alive->state_->cancel();
       });
     }
     if (self->list_) {
       self->place_ = self->list_->add(self);
-      if (!self->place_) return self->give_up();  // the context goes, and the handler with it
+      if (!self->place_) return self->give_up();  // the context is shutting down; the handler is destroyed with *self
     }
     operation& started = *self;
     started.self_ = std::move(self);
-    // A continuation without a context runs where the future is completed; it only posts.
+    // A continuation without a context runs on the completing thread. It only posts the handler.
     const ref_ptr<future_state<T>> state = started.state_;
     state->attach(&started);
   }
@@ -249,7 +252,7 @@ class operation final : public waiting, private continuation {
   }
 
  private:
-  // A future that others may have is left alone.
+  // Do not cancel a future that may have other handles.
   void give_up() noexcept {
     if (sole_) state_->cancel();
   }
@@ -264,9 +267,9 @@ class operation final : public waiting, private continuation {
         asio::post(asio::system_executor(), std::move(last));
       }
     } catch (const std::exception& e) {
-      log(log_level::error, std::string("a completion handler could not be posted, and is lost: ") + e.what());
+      log(log_level::error, std::string("posting a completion handler failed, it will not be called: ") + e.what());
     } catch (...) {
-      log(log_level::error, "a completion handler could not be posted, and is lost");
+      log(log_level::error, "posting a completion handler failed, it will not be called");
     }
     self->handler_.reset();
     self->work_.reset();
@@ -283,7 +286,7 @@ class operation final : public waiting, private continuation {
   std::shared_ptr<operation> self_;  // while attached
 };
 
-/// A destination that owns what it needs, for tokens that start the call later.
+/// A destination that owns its name and stop token, for tokens that start the call later.
 class kept_destination {
  public:
   explicit kept_destination(const to& from) : timeout_(from.options().timeout) {
@@ -296,7 +299,7 @@ class kept_destination {
       who_ = worker_info(std::string(from.name()), from.id());
     }
   }
-  /// Borrows from *this.
+  /// The result borrows from *this.
   [[nodiscard]] to get() const {
     const call_options options{timeout_, stop_ ? stop_ref(*stop_) : stop_ref()};
     return std::visit([&](const auto& who) { return to(who, options); }, who_);
@@ -308,8 +311,8 @@ class kept_destination {
   std::optional<std::stop_token> stop_;
 };
 
-/// `argument` as the type that travels: itself if it is one (a token that starts later copies or moves it), else made
-/// now, since views may not live until then.
+/// Converts `argument` to its wire type. Returns it as it is if it already has that type (a token that starts the call
+/// later copies or moves it); otherwise converts now, because views may be dangling by then.
 template <class Wire, class A>
 decltype(auto) keep(A&& argument) {
   using given = std::remove_cvref_t<A>;
@@ -325,7 +328,7 @@ decltype(auto) keep(A&& argument) {
   }
 }
 
-/// Makes the call and waits for it; what an asynchronous operation of Asio calls its initiation.
+/// The initiation of Asio's asynchronous operation: makes the call and attaches the handler to its future.
 template <auto F>
 struct start_call {
   using result = result_of<F>;
@@ -363,7 +366,7 @@ decltype(auto) initiate(std::shared_ptr<worker_core> worker, const to& destinati
           std::forward<std::tuple_element_t<I, Arguments>>(std::get<I>(arguments)))...);
 }
 
-// The function that a call of F with these arguments, the token left out, means.
+// Resolves the function that a call of F with these arguments, without the token, invokes.
 template <auto F, class Arguments, std::size_t... I>
 consteval auto called(std::index_sequence<I...>) {
   return resolve<F, std::remove_cvref_t<std::tuple_element_t<I, Arguments>>...>::function;
@@ -379,17 +382,17 @@ decltype(auto) split(std::shared_ptr<worker_core> worker, const to& destination,
 
 }  // namespace detail::asio_adapter
 
-/// rpc_async<F>(destination, arguments...) of the current worker, completed by an Asio token, which comes last:
-/// async_rpc<f>(to, args..., token). What the token makes of it is returned (an awaitable<T>, a std::future<T>, nothing).
-/// A token that starts the operation later (use_awaitable, deferred) keeps the arguments; tensors must not be written
-/// before the handler is called.
+/// rpc_async<F>(destination, arguments...) of the current worker as an Asio operation; the completion token is the last
+/// argument: async_rpc<f>(to, args..., token). Returns what the token specifies (an awaitable<T>, a std::future<T>,
+/// nothing). A token that starts the operation later (use_awaitable, deferred) stores the arguments. Argument tensors
+/// must not be written until the handler is called.
 template <auto F, class... ArgumentsAndToken>
   requires(sizeof...(ArgumentsAndToken) != 0)
 decltype(auto) async_rpc(const to& destination, ArgumentsAndToken&&... arguments_and_token) {
   return detail::asio_adapter::split<F>(is_initialized() ? detail::current_worker() : nullptr, destination,
                                         std::forward_as_tuple(std::forward<ArgumentsAndToken>(arguments_and_token)...));
 }
-/// The same of one worker, which may be destroyed before the call ends.
+/// Like the above, on the given worker, which may be destroyed before the call ends.
 template <auto F, class... ArgumentsAndToken>
   requires(sizeof...(ArgumentsAndToken) != 0)
 decltype(auto) async_rpc(const worker& self, const to& destination, ArgumentsAndToken&&... arguments_and_token) {
@@ -397,9 +400,9 @@ decltype(auto) async_rpc(const worker& self, const to& destination, ArgumentsAnd
                                         std::forward_as_tuple(std::forward<ArgumentsAndToken>(arguments_and_token)...));
 }
 
-/// The result of a future, completed by an Asio token. The future must be valid (errc::no_state, thrown here); its value
-/// is copied, or moved out once where it cannot be copied, as by future::get(). Cancelling the
-/// operation cancels the future; the end of the execution context does not.
+/// Waits for a future as an Asio operation. Throws errc::no_state if the future is empty. The value is copied, or moved
+/// out once if it cannot be copied, as by future::get(). Cancelling the operation cancels the future; destroying the
+/// execution context does not.
 template <class T, class Token>
   requires(std::is_void_v<T> || std::is_default_constructible_v<T>)
 decltype(auto) async_get(const future<T>& from, Token&& token) {

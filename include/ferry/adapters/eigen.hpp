@@ -1,16 +1,17 @@
 #pragma once
 
-// Matrices and arrays of Eigen as arguments, results and members, and as views of tensors.
+// Eigen matrices and arrays as arguments, results and members, and as views of tensors.
 //
-//   Eigen::MatrixXf scaled(Eigen::MatrixXf m, float by);             // can be called: rpc_sync<scaled>("worker1", m, 2.F)
-//   float norm(const Eigen::Ref<const Eigen::MatrixXf>& m);          // sees what was received, without a copy
+//   Eigen::MatrixXf scaled(Eigen::MatrixXf m, float by);             // callable: rpc_sync<scaled>("worker1", m, 2.F)
+//   float norm(const Eigen::Ref<const Eigen::MatrixXf>& m);          // refers to the received tensor, without a copy
 //   auto m = ferry::as_eigen<Eigen::MatrixXf>(t);                    // an Eigen::Map of the tensor's memory
-//   ferry::tensor t = ferry::from_eigen(a * b);                      // a copy, in the order of the expression
+//   ferry::tensor t = ferry::from_eigen(a * b);                      // a copy, in the storage order of the expression
 //
-// A matrix travels as a tensor of two axes, rows and columns, with the strides of its storage order; a vector (one of its
-// sizes is 1 at compile time) as a tensor of one axis. A receiver takes any strides; dtype and fixed sizes must fit.
+// A matrix is sent as a tensor with two axes, rows and columns, and the strides of its storage order; a vector (one of
+// its sizes is 1 at compile time) as a tensor with one axis. The receiver accepts any strides; dtype and fixed sizes
+// must match.
 //
-// Needs Eigen 3.4 or newer (headers). Nothing else of ferry includes it.
+// Needs the headers of Eigen 3.4 or newer. No other header of ferry includes this one.
 
 #include <cstddef>
 #include <cstdint>
@@ -47,11 +48,11 @@ inline constexpr bool is_eigen_plain<Eigen::Matrix<S, R, C, Options, MaxR, MaxC>
 template <class S, int R, int C, int Options, int MaxR, int MaxC>
 inline constexpr bool is_eigen_plain<Eigen::Array<S, R, C, Options, MaxR, MaxC>> = element<S>;
 
-/// Matrix or Array, of elements that tensors can have.
+/// A Matrix or Array whose element type is a tensor element type.
 template <class M>
 concept eigen_plain = is_eigen_plain<M>;
 
-/// What sizes a type allows; -1: any.
+/// The sizes that a type allows; -1: any.
 struct eigen_sizes {
   Eigen::Index rows, columns, most_rows, most_columns;
 };
@@ -73,7 +74,7 @@ struct eigen_layout {
                                    text(allowed.columns, allowed.most_columns) + "]");
 }
 
-// How an Eigen type sees `t`. A vector takes one axis, or two of which one has the size 1.
+// The layout of `t` as an Eigen type. A vector type accepts one axis, or two axes of which one has size 1.
 inline eigen_layout eigen_layout_of(const tensor& t, const eigen_sizes& allowed) {
   if (!t.device().is_cpu()) {
     throw_error(errc::bad_device, "as_eigen: the tensor is on " + to_string(t.device()) + "; copy it to the CPU first");
@@ -109,8 +110,9 @@ using eigen_map = Eigen::Map<M, Eigen::Unaligned, Eigen::Stride<Eigen::Dynamic, 
 }  // namespace detail
 
 /// A view of the tensor's memory as a matrix or array type M (Eigen::MatrixXf, const Eigen::Vector3d, ...), with any
-/// strides. Valid while the storage of `t` lives; who writes calls t.mark_written(). Throws errc::bad_dtype unless the
-/// elements are of M's scalar type, errc::bad_shape unless the sizes fit, errc::bad_device unless on the CPU. Thread-safe.
+/// strides. Valid while the storage of `t` lives; after writing through the view, call t.mark_written(). Throws
+/// errc::bad_dtype unless the elements are of M's scalar type, errc::bad_shape unless the sizes fit, errc::bad_device
+/// unless on the CPU. Thread-safe.
 template <class M>
   requires detail::eigen_plain<std::remove_const_t<M>>
 [[nodiscard]] detail::eigen_map<M> as_eigen(const tensor& t) {
@@ -123,7 +125,7 @@ template <class M>
   return detail::eigen_map<M>(data, at.rows, at.columns, steps);
 }
 
-/// The value of any dense expression, in the storage order of its type.
+/// A tensor with the value of a dense expression, in the storage order of its type.
 template <class Derived>
   requires element<typename Derived::Scalar>
 [[nodiscard]] tensor from_eigen(const Eigen::DenseBase<Derived>& expression) {
@@ -142,14 +144,14 @@ template <class Derived>
   return result;
 }
 
-/// A matrix or array M whose memory is a tensor's: a parameter, result or member that needs no copy on arrival. What a
-/// parameter of type Eigen::Map or Eigen::Ref is received as.
+/// A matrix or array M in the memory of a tensor: a parameter, result or member of this type is received without a
+/// copy. Parameters of type Eigen::Map or Eigen::Ref are received as this type.
 template <detail::eigen_plain M>
 class eigen_tensor {
  public:
   using map_type = Eigen::Map<M>;
 
-  /// Sizes 0, or the fixed ones with elements of no particular value.
+  /// Dynamic sizes are 0; elements of fixed sizes are uninitialised.
   eigen_tensor() {
     const auto size = [](int fixed) { return std::int64_t{fixed < 0 ? 0 : fixed}; };
     if constexpr (M::IsVectorAtCompileTime) {
@@ -164,8 +166,8 @@ class eigen_tensor {
     requires std::is_same_v<typename Derived::Scalar, typename M::Scalar>
   eigen_tensor(const Eigen::DenseBase<Derived>& expression)  // NOLINT(google-explicit-constructor)
       : eigen_tensor(from_eigen(expression)) {}
-  /// Shares the tensor's memory if its elements lie densely in the order of M, else a copy in that order. Throws as
-  /// as_eigen does.
+  /// Shares the tensor's memory if it is dense and in the storage order of M, else copies it to that order. Throws the
+  /// errors of as_eigen.
   explicit eigen_tensor(ferry::tensor t) : elements_(std::move(t)) {
     const auto seen = as_eigen<const M>(elements_);
     if (!dense(seen)) elements_ = from_eigen(M(seen));
@@ -209,7 +211,7 @@ struct tensor_traits<eigen_tensor<M>> {
   static tensor to_tensor(const eigen_tensor<M>& value) { return value.tensor(); }
   static eigen_tensor<M> from_tensor(tensor t) { return eigen_tensor<M>(std::move(t)); }
 };
-// Arguments only: views own nothing that could be received.
+// For arguments only: views do not own memory to receive into.
 template <class M, int Options, class Stride>
   requires detail::eigen_plain<std::remove_const_t<M>>
 struct tensor_traits<Eigen::Map<M, Options, Stride>> {

@@ -1,11 +1,11 @@
 #pragma once
 
-// Tensors as mdspans and back: std::mdspan, Kokkos' reference implementation, or any class template with its interface,
-// none of which is included here.
+// Conversions between tensors and mdspans: std::mdspan, Kokkos' reference implementation, or any class template with
+// that interface. This header includes none of them.
 //
 //   auto m = ferry::as_mdspan<std::mdspan<float, std::dextents<int, 2>>>(t);      // a view of the tensor's memory
 //   ferry::tensor t = ferry::from_mdspan(m);                                      // a copy
-//   double trace(std::mdspan<const double, std::dextents<int, 2>> m);             // can be called: rpc_sync<trace>(...)
+//   double trace(std::mdspan<const double, std::dextents<int, 2>> m);             // callable: rpc_sync<trace>(...)
 
 #include <algorithm>
 #include <array>
@@ -24,7 +24,7 @@
 
 namespace ferry::inline v0 {
 
-/// A class with the interface of std::mdspan, over plain memory.
+/// A class with the interface of std::mdspan whose data handle is a pointer.
 template <class M>
 concept mdspan_like = requires(const M& m, std::size_t axis) {
   typename M::element_type;
@@ -69,12 +69,13 @@ typename M::extents_type mdspan_extents(const tensor& t) {
 
 template <mdspan_like M>
 using mdspan_strides = std::array<typename M::extents_type::index_type, M::rank()>;
-// Layouts whose strides are given (layout_stride), not worked out from the extents.
+// Layouts whose strides are arguments (layout_stride), not computed from the extents.
 template <class M>
 concept any_strides =
     std::constructible_from<typename M::mapping_type, typename M::extents_type, mdspan_strides<M>> && (M::rank() != 0);
 
-// The strides that elements must have for the layout of M; those of `t` where any will do, which 0 does not.
+// The strides that the layout of M requires. A layout with arbitrary strides keeps those of `t`, unless one of them is
+// 0.
 template <mdspan_like M>
 dims strides_for(const tensor& t, [[maybe_unused]] const typename M::extents_type& extents) {
   if constexpr (any_strides<M> || M::rank() == 0) {
@@ -99,14 +100,14 @@ inline bool same_places(const tensor& t, const dims& strides) {
   return true;
 }
 
-// Layout and extents are known to fit.
+// Precondition: layout and extents fit.
 template <mdspan_like M>
 M mdspan_over(const tensor& t, const typename M::extents_type& extents) {
   using value = std::remove_const_t<typename M::element_type>;
   if constexpr (any_strides<M>) {
     mdspan_strides<M> strides{};
     for (std::size_t axis = 0; axis != M::rank(); ++axis) {
-      // Axes of one element may have any stride, but the mapping wants none that is 0.
+      // Axes of size one may have any stride in a tensor, but the mapping requires nonzero strides.
       const std::int64_t stride = t.shape()[axis] > 1 ? t.strides()[axis] : 1;
       if (!std::in_range<typename M::extents_type::index_type>(stride)) {
         throw_error(errc::bad_shape, "the strides " + to_string(t.strides()) + " do not fit the mdspan's index type");
@@ -126,9 +127,10 @@ inline void need_cpu_for_mdspan(const tensor& t) {
 
 }  // namespace detail
 
-/// A view of the tensor's memory. Valid while the storage of `t` lives; who writes calls t.mark_written(). A layout with
-/// strides of its own (layout_stride) takes every tensor but those with an axis that is sent once (stride 0); the others
-/// need the elements to lie as the layout says. Throws errc::bad_dtype, errc::bad_shape, errc::bad_device. Thread-safe.
+/// A view of the tensor's memory. Valid while the storage of `t` lives; after writing through the view, call
+/// t.mark_written(). A layout with explicit strides (layout_stride) accepts every tensor except those with an expanded
+/// axis (stride 0); other layouts require the tensor's strides to be those of the layout. Throws errc::bad_dtype,
+/// errc::bad_shape, errc::bad_device. Thread-safe.
 template <mdspan_like M>
 [[nodiscard]] M as_mdspan(const tensor& t) {
   detail::need_cpu_for_mdspan(t);
@@ -159,7 +161,8 @@ template <mdspan_like M>
   return result;
 }
 
-/// An mdspan with the tensor that it views: what a parameter of type M is received as, and a result that needs no copy.
+/// An mdspan and the tensor that it views. Parameters of type M are received as this type; as a result type it avoids a
+/// copy.
 template <mdspan_like M>
 class mdspan_tensor {
  public:
@@ -167,7 +170,8 @@ class mdspan_tensor {
   mdspan_tensor() : elements_(empty(empty_shape(), dtype_of<typename M::element_type>)) {}
   /// A copy of the elements.
   mdspan_tensor(const M& m) : mdspan_tensor(from_mdspan(m)) {}  // NOLINT(google-explicit-constructor)
-  /// Shares the tensor's memory if it has the layout of M, else a copy with that layout. Throws as as_mdspan does.
+  /// Shares the tensor's memory if it has the layout of M, else copies it to that layout. Throws the errors of
+  /// as_mdspan.
   explicit mdspan_tensor(ferry::tensor t) : elements_(std::move(t)) {
     detail::need_cpu_for_mdspan(elements_);
     static_cast<void>(elements_.template data<std::remove_const_t<typename M::element_type>>());
@@ -197,7 +201,7 @@ struct tensor_traits<mdspan_tensor<M>> {
   static tensor to_tensor(const mdspan_tensor<M>& value) { return value.tensor(); }
   static mdspan_tensor<M> from_tensor(tensor t) { return mdspan_tensor<M>(std::move(t)); }
 };
-/// An argument only: a view owns nothing that could be received.
+/// For arguments only: a view does not own memory to receive into.
 template <template <class, class, class, class> class Mdspan, class T, class Extents, class Layout, class Accessor>
   requires mdspan_like<Mdspan<T, Extents, Layout, Accessor>>
 struct tensor_traits<Mdspan<T, Extents, Layout, Accessor>> {

@@ -1,6 +1,6 @@
 #pragma once
 
-// The elements of a tensor as a std::span, without a copy.
+// Views a tensor's elements as a std::span, without copying.
 
 #include <cstddef>
 #include <span>
@@ -12,10 +12,10 @@
 
 namespace ferry::inline v0 {
 
-/// The elements in row-major order; T may be const. Valid while the storage of `t` lives; who writes calls
-/// t.mark_written(). A parameter of type std::span<const T> needs no adapter. Throws errc::bad_dtype unless the elements
-/// are of type T, errc::bad_shape unless they are contiguous (take t.contiguous()), errc::bad_device unless they are on
-/// the CPU. Thread-safe.
+/// The elements in row-major order; T may be const. Valid while the storage of `t` lives; after writing through the
+/// span, call t.mark_written(). A parameter of type std::span<const T> needs no adapter. Throws errc::bad_dtype unless
+/// the elements are of type T, errc::bad_shape unless they are contiguous (take t.contiguous()), errc::bad_device
+/// unless they are on the CPU. Thread-safe.
 template <element T>
 [[nodiscard]] std::span<T> as_span(const tensor& t) {
   if (!t.device().is_cpu()) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// all_gather: every worker of a set contributes a value and gets those of all.
+// all_gather: every worker of a set contributes a value and receives the values of all.
 
 #include <cstdint>
 #include <memory>
@@ -19,20 +19,20 @@ namespace ferry::inline v0 {
 
 namespace detail {
 
-/// What came of a gather: the members, sorted, and what each contributed.
+/// The result of a gather: the sorted members and the contribution of each.
 struct gathered_bytes {
   std::vector<std::string> names;
   std::vector<serialized> values;
 };
 
-/// One worker's part in one gather. The part of all_gather and barrier that does not depend on types.
+/// One worker's participation in one gather: the type-independent part of all_gather and barrier.
 class gathering {
  public:
-  /// The time runs from here. `operation` names it in errors: "all_gather". Throws errc::invalid_argument,
+  /// `limit` starts here. `operation` is its name in error texts: "all_gather". Throws errc::invalid_argument,
   /// unknown_worker, not_initialized.
   gathering(std::shared_ptr<worker_core> worker, const members& among, timeout limit, const char* operation);
 
-  /// Blocks until every member has contributed. All must name the same `type`.
+  /// Blocks until every member has contributed. All must pass the same `type`.
   gathered_bytes run(std::uint64_t type, serialized value);
   [[nodiscard]] const wire_limits& limits() const noexcept;
 
@@ -44,11 +44,11 @@ class gathering {
   std::vector<std::string> names_;  // sorted; the first is the leader
   timeout limit_;
   deadline until_;
-  bool in_handler_ = false;  // whose deadline it is
+  bool in_handler_ = false;  // the limit is the handler's deadline
   const char* operation_;
 };
 
-/// T, or what it travels as: a string for a literal, a vector for a span.
+/// The wire type of T: std::string for a literal, std::vector for a span.
 template <class T>
 using gathered_type = deduced_wire_type<T>;
 
@@ -74,22 +74,24 @@ gathered<gathered_type<T>> all_gather_at(std::shared_ptr<worker_core> worker, co
 
 }  // namespace detail
 
-/// Contributes `value` and returns the values of all members, by name: std::map<std::string, T> among others can be made of
-/// it. Every member calls it, this worker included, with the same members and the same T, and blocks until all have; inside a
-/// handler the worker runs others meanwhile. T is anything that can be an argument of a call, tensors included.
+/// Contributes `value` and returns the values of all members by name; the result converts to std::map<std::string, T>
+/// and similar types. Every member, this worker included, must call it with the same members and the same T; it blocks
+/// until all have done so. While a handler waits, the worker runs other handlers. T is any type that can be an argument
+/// of a call, including tensors.
 ///
-/// Calls over one set of members are matched in the order in which each member makes them, whatever their kind: where several
-/// threads of a worker gather over one set at once, which of their calls meet is open, and all must gather the same T.
-/// Different sets never meet.
+/// Calls over one set of members, all_gather and barrier alike, are matched in the order in which each member makes
+/// them. If several threads of a worker gather over one set concurrently, it is unspecified which of their calls match,
+/// so all must gather the same T. Calls over different sets are never matched.
 ///
-/// `limit` bounds it (unset: the worker's default; never: no_timeout), and so does the deadline of a handler that calls it,
-/// less a tenth of what is left of it or 50 ms, so that its end can be told.
-/// It ends for every member, with one error, as soon as it cannot succeed: errc::rpc_timeout naming who was missing when the first
-/// member's time was over, errc::peer_lost naming a member that was lost or gave up while it waited, errc::group_mismatch
-/// if they gather different types, or if the round that this worker was to join had ended without it. The next call then
-/// starts afresh. A member that cannot reach the first one by name, which collects, gets errc::connect_failed, peer_lost or
-/// rpc_timeout, the last at most a tenth of `limit`, or a second, late. Throws errc::invalid_argument if this worker is no
-/// member or a name comes twice, errc::unknown_worker, and what serialising throws. Thread-safe.
+/// `limit` bounds the call (unset: the worker's default; no_timeout: no limit). In a handler the handler's deadline
+/// also applies, less a tenth of the time left but at most 50 ms, so that the error can still be delivered. As soon as
+/// the gather cannot succeed, it fails for every member with the same error: errc::rpc_timeout, naming the missing
+/// members, when the limit of the first member expires; errc::peer_lost, naming a member that was lost or cancelled its
+/// call while it waited; errc::group_mismatch if the members gather different types, or if the round that this worker
+/// was to join has ended without it. The next call joins a new round. The first member by name collects the values. A
+/// member that cannot reach it gets errc::connect_failed, peer_lost or rpc_timeout; rpc_timeout may then be late by up
+/// to a tenth of `limit` or one second, whichever is longer. Throws errc::invalid_argument if this worker is not a
+/// member or a name occurs twice, errc::unknown_worker, and the errors of serialisation. Thread-safe.
 template <class T>
 auto all_gather(const T& value, const members& among = all_workers, timeout limit = {}) {
   return detail::all_gather_at(detail::current_worker(), value, among, limit);

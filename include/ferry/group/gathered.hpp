@@ -1,6 +1,6 @@
 #pragma once
 
-// One value of each worker.
+// The result of all_gather: one value for each worker.
 
 #include <concepts>
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace detail {
 [[noreturn]] void throw_not_gathered(std::string_view name);
 }  // namespace detail
 
-/// A map from names of workers to values, sorted by name. Converts to std::map and the like. A value.
+/// A map from worker names to values, sorted by name. Converts to std::map and similar types. A value type.
 template <class T>
 class gathered {
  public:
@@ -28,7 +28,7 @@ class gathered {
   using const_iterator = typename std::vector<value_type>::const_iterator;
 
   gathered() = default;
-  /// Sorted by name already.
+  /// `sorted` must be sorted by name.
   explicit gathered(std::vector<value_type> sorted) noexcept : values_(std::move(sorted)) {}
 
   [[nodiscard]] std::size_t size() const noexcept { return values_.size(); }
@@ -39,14 +39,14 @@ class gathered {
   [[nodiscard]] auto end() noexcept { return values_.end(); }
 
   [[nodiscard]] bool contains(std::string_view name) const noexcept { return lookup(name) != values_.size(); }
-  /// Throws errc::unknown_worker if that worker took no part.
+  /// Throws errc::unknown_worker if that worker was not a member.
   [[nodiscard]] const T& at(std::string_view name) const { return values_[checked(name)].second; }
   [[nodiscard]] T& at(std::string_view name) { return values_[checked(name)].second; }
 
-  /// Copies; `std::move(result)` moves.
+  /// Copies the values; `std::move(result)` moves them.
   template <class Map>
     requires std::same_as<typename Map::mapped_type, T> && std::constructible_from<typename Map::key_type, std::string>
-  operator Map() const& {  // NOLINT(google-explicit-constructor): it stands for such a map
+  operator Map() const& {  // NOLINT(google-explicit-constructor): usable as such a map
     return Map(values_.begin(), values_.end());
   }
   template <class Map>

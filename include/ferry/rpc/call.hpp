@@ -24,24 +24,24 @@ namespace detail {
 
 class worker_core;
 
-/// The worker that free functions act on: of the handler that runs on this thread, else the last one initialised in the
-/// process. Throws errc::not_initialized, errc::forked_process.
+/// The worker that free functions use: the worker of the handler that runs on this thread, else the last one
+/// initialised in the process. Throws errc::not_initialized, errc::forked_process.
 std::shared_ptr<worker_core> current_worker();
 
-/// What a call was, for the errors it ends with.
+/// Properties of a call, for the texts of its errors.
 struct call_facts {
   std::shared_ptr<worker_core> worker;
   const method_entry* method = nullptr;
   worker_info peer;
   timeout limit;
-  bool inherited = false;           ///< the limit is what was left of the running handler's deadline
+  bool inherited = false;           ///< the limit is the time that was left until the running handler's deadline
   incarnation_id incarnation = {};  ///< of the peer
 };
 
-/// Who wants the answer of a call.
+/// How the answer of a call is received.
 enum class call_mode : std::uint8_t {
-  waiting,  ///< the thread that makes it waits for it
-  later,    ///< a future, or the reference to what it makes
+  waiting,  ///< the calling thread waits for it
+  later,    ///< by a future, or by the reference to the object that the call makes
   one_way,  ///< no reply
 };
 
@@ -49,10 +49,10 @@ enum class call_mode : std::uint8_t {
 class outgoing_call {
  public:
   /// Throws errc::unknown_worker, errc::not_initialized, errc::rpc_timeout if the deadline of the running handler has
-  /// passed, or passes while the destination is looked for, errc::call_cancelled if the stop token is stopped.
+  /// passed or passes while the destination is looked up, errc::call_cancelled if the stop token is stopped.
   outgoing_call(std::shared_ptr<worker_core> worker, const to& destination, const method_entry& method, call_mode whom);
-  /// The same for an object, at its owner. Throws what the reference has failed with, too: its creation, or
-  /// errc::reference_deleted, peer_lost.
+  /// A call on an object at its owner. Also throws the error that the reference has failed with: the error of its
+  /// creation, errc::reference_deleted or peer_lost.
   outgoing_call(const reference_handle& object, const call_options& options, const method_entry& method,
                 call_mode whom);
   ~outgoing_call();
@@ -62,19 +62,19 @@ class outgoing_call {
   outgoing_message message;
   inbound_message reply;  ///< after run()
 
-  /// What the call makes is to stay at the callee: before its arguments are written.
+  /// Makes the result a new object at the callee. Call before the arguments are written.
   reference_handle make_object();
-  /// They could not be written: nothing is sent.
+  /// Drops that object because writing the arguments failed and nothing is sent.
   static void drop_object(const reference_handle& made) noexcept;
-  /// The arguments have been written.
+  /// Call after the arguments have been written.
   void seal() {
     if (!message.tensors.empty() || placement_) place_tensors();
     references_.seal(message);
   }
 
-  /// Sends and blocks for the reply. Throws what the call ended with.
+  /// Sends and blocks until the reply arrives. Throws the error that the call ended with.
   void run();
-  /// Sends the call that makes `object`, and lets it know what becomes of it.
+  /// Sends the call that makes `object`, and passes its outcome to `object`.
   void run_creation(const reference_handle& object);
   /// Sends without waiting for anything.
   void send_one_way();
@@ -88,9 +88,9 @@ class outgoing_call {
   [[nodiscard]] timeout limit() const noexcept { return limit_; }
   [[nodiscard]] bool inherited() const noexcept { return inherited_; }
   [[nodiscard]] const std::stop_token* stop() const noexcept { return stop_; }
-  /// For the errors of decoding the reply.
+  /// For errors while decoding the reply.
   [[nodiscard]] const call_facts& facts() const noexcept { return facts_; }
-  /// The object that the call is for; empty: none.
+  /// The object that the call addresses; empty: none.
   [[nodiscard]] const reference_handle& object() const noexcept { return object_; }
   [[nodiscard]] handed_references& references() noexcept { return references_; }
 
@@ -101,7 +101,7 @@ class outgoing_call {
 
   void take_over_streams();
 
-  const streams_scope streams_;  // of its options
+  const streams_scope streams_;  // from the options
   std::shared_ptr<worker_core> worker_;
   const method_entry& method_;
   located_worker peer_;
@@ -116,9 +116,9 @@ class outgoing_call {
   call_facts facts_;  // after run()
 };
 
-/// Takes the references that came with it. Returns if `reply` is a value; throws what it says otherwise.
+/// Accepts the references in `reply`. Returns if `reply` is a value; otherwise throws the error it carries.
 void check_reply(const call_facts& facts, inbound_message& reply);
-/// Throws errc::bad_result around the current exception.
+/// Throws errc::bad_result, wrapping the current exception.
 [[noreturn]] void throw_bad_result(const call_facts& facts);
 const wire_limits& reply_limits(const call_facts& facts) noexcept;
 
@@ -138,7 +138,7 @@ R decode_result(const call_facts& facts, inbound_message& reply) {
   }
 }
 
-/// Whether decoding a T runs no code of users.
+/// Whether decoding a T runs no user code.
 template <class T>
 inline constexpr bool decodes_alone = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_void_v<T>;
 template <>
@@ -157,19 +157,20 @@ class async_call : public pending_call {
  protected:
   explicit async_call(bool decodes_alone) noexcept : decodes_alone_(decodes_alone) {}
   ~async_call();
-  /// Sends; afterwards the call may be complete. Throws if nothing was sent.
+  /// Sends. The call may be complete on return. Throws if nothing was sent.
   void start(outgoing_call& call);
-  /// The user no longer wants the result.
+  /// The user has cancelled the call.
   void give_up() noexcept;
-  /// The current thread receives until the result is there; true if it is.
+  /// The current thread processes incoming messages until the result has arrived or the deadline has passed. Returns
+  /// true if the result has arrived.
   bool help(const future_state_base& state, deadline until);
 
-  /// Completes the state with what the reply says.
+  /// Completes the state with the value or the error of the reply.
   virtual void complete(inbound_message& reply) noexcept = 0;
   virtual void set_error(std::exception_ptr error) noexcept = 0;
   virtual void set_cancelled(std::exception_ptr error) noexcept = 0;
-  virtual void keep() noexcept = 0;  ///< one more reference to the state
-  virtual void drop() noexcept = 0;  ///< one less
+  virtual void keep() noexcept = 0;  ///< adds a reference to the state
+  virtual void drop() noexcept = 0;  ///< drops a reference to the state
 
   call_facts facts_;
 
@@ -185,9 +186,9 @@ class async_call : public pending_call {
   void finish() noexcept;
 
   call_ticket ticket_;
-  reference_handle object_;                      // that the call is for: it stays until the answer is there
-  std::optional<handed_references> references_;  // that went with the arguments
-  // The code of the derived class comes from where the call was made: it stays while the call is pending.
+  reference_handle object_;  // the object that the call addresses: kept alive until the answer has arrived
+  std::optional<handed_references> references_;  // those sent with the arguments
+  // The code of the derived class belongs to the library that made the call: it stays loaded while the call is pending.
   method_hold code_;
   const bool decodes_alone_;
   std::atomic<bool> sent_{false};  // ticket_ is set
@@ -195,7 +196,7 @@ class async_call : public pending_call {
   std::optional<std::stop_callback<stopper>> stop_;
 };
 
-/// Tells the wait_all() whose body runs on this thread, if there is one.
+/// Registers the call with the wait_all() whose body runs on this thread, if any.
 void record_call(future_state_base& call);
 
 /// A call and its future in one object.
@@ -215,7 +216,7 @@ class call_state final : public future_state<R>, public async_call {
   void on_cancel() override { give_up(); }
   bool help_wait(deadline until) override { return this->help(*this, until); }
   void complete(inbound_message& reply) noexcept override {
-    const streams_scope streams(reply.streams);  // in their order the value is there
+    const streams_scope streams(reply.streams);  // the value is decoded in the order of these streams
     auto failure = caught([&] {
       if constexpr (std::is_void_v<R>) {
         decode_result<R>(facts_, reply);
@@ -242,8 +243,8 @@ template <auto F, method_flavour Flavour, class... A>
 consteval void check_arguments() {
   using parameters = typename parts_of<F, Flavour>::parameters;
   static_assert(sizeof...(A) == std::tuple_size_v<parameters>,
-                "ferry: the call gives another number of arguments than the method has parameters (a member function "
-                "takes its object first)");
+                "ferry: the call passes a number of arguments that differs from the method's number of parameters "
+                "(a member function takes its object first)");
   if constexpr (sizeof...(A) == std::tuple_size_v<parameters>) {
     []<std::size_t... I>(std::index_sequence<I...>) {
       static_assert((std::is_convertible_v<const A&, wire_type<std::tuple_element_t<I, parameters>>> && ...) ||
@@ -315,25 +316,24 @@ void call_one_way(std::shared_ptr<worker_core> worker, const to& destination, co
 }  // namespace detail
 
 /// Calls F on another worker (or this one) and waits for its result. Argument tensors are not copied: they must not be
-/// written before the call has returned; then the current streams of the thread wait until devices have read them. Throws
-/// what F threw, or errc::rpc_timeout, call_cancelled, peer_lost, unknown_worker, ...: the call ends exactly once,
-/// whatever happens to the peer. Thread-safe.
+/// written until the call has returned; from then on the current streams of the thread wait until devices have read
+/// them. Throws what F threw, or errc::rpc_timeout, call_cancelled, peer_lost, unknown_worker, ...: the call ends
+/// exactly once, even if the peer fails. Thread-safe.
 template <auto F, class... A>
 auto rpc_sync(const to& destination, const A&... args) -> detail::result_of<detail::resolve<F, A...>::function> {
   return detail::call_sync<detail::resolve<F, A...>::function>(detail::current_worker(), destination, args...);
 }
 
-/// The same without waiting. Errors that are known before anything is sent (unknown worker, an argument that cannot be
-/// encoded) are thrown here; all others arrive in the future. Argument tensors must not be written before the future is
-/// ready. Thread-safe.
+/// Like rpc_sync(), but does not wait: returns a future. Errors detected before sending (unknown worker, an argument
+/// that cannot be encoded) are thrown here; all others complete the future. Argument tensors must not be written until
+/// the future is ready. Thread-safe.
 template <auto F, class... A>
 [[nodiscard]] auto rpc_async(const to& destination, const A&... args)
     -> future<detail::result_of<detail::resolve<F, A...>::function>> {
   return detail::call_async<detail::resolve<F, A...>::function>(detail::current_worker(), destination, args...);
 }
 
-/// Calls F without waiting and without a reply on the wire: its result and its exceptions are dropped (the callee logs
-/// the latter). Thread-safe.
+/// Calls F without waiting; no reply is sent. The result of F is dropped; the callee logs its exceptions. Thread-safe.
 template <auto F, class... A>
 void notify(const to& destination, const A&... args) {
   detail::call_one_way<detail::resolve<F, A...>::function>(detail::current_worker(), destination, args...);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Waiting for several futures: all of them, or the first.
+// Combinators: wait for all of several futures, or for the first.
 
 #include <atomic>
 #include <cstddef>
@@ -16,8 +16,8 @@ namespace ferry::inline v0 {
 
 namespace detail {
 
-/// Watches several inputs and tells an owner, which counts references, about each that completes. The part of
-/// when_all and when_any that does not depend on types.
+/// Attaches to several inputs and notifies a reference-counted owner of each completion. The part of when_all and
+/// when_any that does not depend on types.
 class collector {
  public:
   collector(const collector&) = delete;
@@ -27,13 +27,13 @@ class collector {
   explicit collector(std::size_t inputs);
   virtual ~collector() = default;
 
-  /// Watches input `index` (each once), then all_watched(). Takes a reference to the owner until it is complete.
+  /// Call once for each input `index`, then all_watched(). Holds a reference to the owner until the input is complete.
   void watch(std::size_t index, future_state_base& input) noexcept;
   void all_watched() noexcept { count_down(); }
 
-  /// On the thread that completes the input, or that watches it.
+  /// Called on the thread that completes the input, or on the one that calls watch().
   virtual void input_completed(std::size_t index, future_state_base& input) noexcept = 0;
-  /// After all_watched() and the completion of every input, once.
+  /// Called once, after all_watched() and the completion of every input.
   virtual void all_completed() noexcept = 0;
   virtual future_state_base& owner() noexcept = 0;
 
@@ -71,7 +71,7 @@ element_t<T> get_element(future<T>&& input) {
   }
 }
 
-/// Fails with the first error at once; else hands the inputs to `Gather`, which makes the result of them.
+/// Fails with the first error at once; otherwise passes the inputs to `Gather`, which makes the result from them.
 template <class Inputs, class Result, class Gather>
 class when_all_state final : public future_state<Result>, private collector {
  public:
@@ -125,9 +125,9 @@ struct gather_tuple {
 
 }  // namespace detail
 
-/// The values of `inputs`, in their order, once all are there; future<void> for futures of void. Fails with the first
-/// error at once, without waiting for the rest. Throws errc::no_state when an input is empty. Values are moved out of
-/// inputs without another handle, else copied. Cancelling the result leaves the inputs alone.
+/// A future of the values of `inputs`, in their order, once all are complete; future<void> for futures of void. Fails
+/// with the first error at once, without waiting for the rest. Throws errc::no_state if an input is empty. The value of
+/// an input without another handle is moved, otherwise copied. Cancelling the result does not cancel the inputs.
 template <class T>
 auto when_all(std::vector<future<T>> inputs) {
   using result = std::conditional_t<std::is_void_v<T>, void, std::vector<detail::element_t<T>>>;
@@ -139,8 +139,8 @@ auto when_all(std::vector<future<T>> inputs) {
       });
 }
 
-/// The same for futures of several types: a std::tuple, with std::monostate where the future is of void; future<void>
-/// when all are of void, or there are none.
+/// Like the above for futures of several types: a future of a std::tuple, with std::monostate for each future<void>;
+/// future<void> if all are of void, or there are none.
 template <class... T>
 auto when_all(future<T>... inputs) {
   using result = std::conditional_t<(std::is_void_v<T> && ...), void, std::tuple<detail::element_t<T>...>>;
@@ -151,8 +151,8 @@ auto when_all(future<T>... inputs) {
       [](const auto& all, auto&& watch) { std::apply([&](const auto&... input) { (watch(input), ...); }, all); });
 }
 
-/// Blocks for all of `inputs` and returns their values as when_all() does; throws the first error at once, although
-/// others may still be pending.
+/// Blocks until all of `inputs` are complete and returns their values as when_all() does; throws the first error at
+/// once, while other inputs may still be pending.
 template <class T>
 auto wait_all(std::vector<future<T>> inputs) {
   return when_all(std::move(inputs)).get();
@@ -162,10 +162,10 @@ auto wait_all(future<T>... inputs) {
   return when_all(std::move(inputs)...).get();
 }
 
-/// The first of several futures that completed.
+/// The first of several futures to complete.
 template <class T>
 struct when_any_result {
-  std::size_t index = 0;  ///< among the inputs
+  std::size_t index = 0;  ///< index among the inputs
   future<T> first;        ///< complete, with a value or an error
 };
 
@@ -198,7 +198,7 @@ class when_any_state final : public future_state<when_any_result<T>>, private co
 }  // namespace detail
 
 /// Completes with the first input that completes, whether with a value or an error; never fails itself. Throws
-/// errc::invalid_argument when there are no inputs, errc::no_state when one is empty. The others go on.
+/// errc::invalid_argument if there are no inputs, errc::no_state if one is empty. The other inputs continue.
 template <class T>
 future<when_any_result<T>> when_any(std::vector<future<T>> inputs) {
   return detail::when_any_state<T>::make(std::move(inputs));

@@ -1,7 +1,7 @@
 #pragma once
 
-// The context of a call: what travels with it (deadline, stop, open slots) and where its continuations run. Promises,
-// continuations and tasks capture the context of where they were made.
+// The context of a call: the state that is passed along with it (deadline, stop, slots) and the executor of its
+// continuations. Promises, continuations and tasks capture the context in which they were made.
 
 #include <array>
 #include <atomic>
@@ -26,8 +26,9 @@ namespace detail {
 struct call_chain;
 class owned_object;
 
-/// Makes streams the calling thread's current ones of their devices for as long as it lives; for none it does nothing. A device
-/// that is not there any more is left out. What the thread gives back meanwhile is given back in the order of these streams.
+/// Sets the calling thread's current streams of their devices for the duration of the scope; no effect for an empty
+/// list. Devices that no longer exist are skipped. Memory that the thread frees in the scope is freed in the order of
+/// these streams.
 class streams_scope {
  public:
   explicit streams_scope(std::span<const stream> now) noexcept {
@@ -52,7 +53,7 @@ class context_ptr {
  public:
   context_ptr() noexcept = default;
   explicit context_ptr(call_context* adopted) noexcept : context_(adopted) {}
-  /// A further owner of a context that already has one.
+  /// Adds an owner to a context that already has one.
   static context_ptr share(call_context* context) noexcept;
   context_ptr(const context_ptr& other) noexcept;
   context_ptr(context_ptr&& other) noexcept : context_(std::exchange(other.context_, nullptr)) {}
@@ -70,10 +71,10 @@ class context_ptr {
   call_context* context_ = nullptr;
 };
 
-/// One call as seen by its handler, or the root context of a worker. Thread-safe.
+/// The context of one call at its handler, or the root context of a worker. Thread-safe.
 class call_context : public stoppable {
  public:
-  /// Slots that higher floors fill: each has a fixed number.
+  /// Slots for higher floors, with fixed numbers.
   enum slot : std::size_t { autograd_slot = 0, profiler_slot = 1, stream_slot = 2, user_slot = 3, slot_count = 4 };
 
   explicit call_context(std::shared_ptr<ferry::executor> threads, ferry::deadline until = {}, worker_id caller = {})
@@ -85,10 +86,10 @@ class call_context : public stoppable {
   /// Where continuations and coroutines made in this context resume.
   [[nodiscard]] const std::shared_ptr<ferry::executor>& executor() const noexcept { return executor_; }
   [[nodiscard]] ferry::deadline deadline() const noexcept { return deadline_; }
-  /// Who called; -1 for a root context.
+  /// The id of the calling worker; -1 for a root context.
   [[nodiscard]] worker_id caller() const noexcept { return caller_; }
 
-  /// The caller cancelled or went away, or the deadline has passed.
+  /// Whether the caller has cancelled or terminated, or the deadline has passed.
   [[nodiscard]] bool stop_requested() const noexcept {
     return stopped_.load(std::memory_order_acquire) || deadline_.expired();
   }
@@ -102,28 +103,30 @@ class call_context : public stoppable {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
 
-  /// A thread that works in this context begins (1) or ends (-1) a wait in ferry.
+  /// Called when a thread in this context begins (1) or ends (-1) a wait in ferry.
   virtual void count_wait(int change) noexcept { (void)change; }
-  /// A thread that works in this context has got the object itself: what it is about to queue on devices is work on the object,
-  /// which its streams wait for. False: its end is not reported. Throws errc::device_failure.
+  /// Called when a thread in this context obtains the object itself: device work that it queues from now on is work on
+  /// the object, and its streams wait for earlier work on it. Returns false if the context does not report the end of
+  /// the use. Throws errc::device_failure.
   virtual bool uses_object(detail::owned_object& object) {
     (void)object;
     return false;
   }
-  /// The objects that this call, and those that wait for it, have to themselves; null: none. Lives as long as the context.
+  /// The objects at which this call, and the calls that wait for it, hold their turn; null: none. Lives as long as the
+  /// context.
   [[nodiscard]] virtual const detail::call_chain* chain() const noexcept { return nullptr; }
 
-  /// Which streams are current, at first, wherever the call runs: those that its arguments arrived on, and others of the
-  /// devices that messages of the worker may be on. None: those of the thread.
+  /// The initial current streams on any thread that runs the call: those that its arguments arrived on, and one for
+  /// each other device that messages of the worker may be on. Empty: the current streams of the thread are used.
   [[nodiscard]] const std::vector<stream>& streams() const noexcept { return streams_; }
 
   [[nodiscard]] std::shared_ptr<void> get_slot(slot which) const;
   void set_slot(slot which, std::shared_ptr<void> value);
 
  protected:
-  /// Before anything of the call runs.
+  /// Call before any code of the call runs.
   void set_executor(std::shared_ptr<ferry::executor> threads) noexcept { executor_ = std::move(threads); }
-  /// The same.
+  /// Call before any code of the call runs.
   void set_streams(std::vector<stream> streams) noexcept { streams_ = std::move(streams); }
 
  private:
@@ -149,14 +152,15 @@ inline context_ptr::~context_ptr() {
   if (context_) context_->drop_reference();
 }
 
-/// The context that the current thread works in: that of the handler or continuation it runs, else the root context of
-/// the process's current worker, else empty.
+/// The context of the current thread: that of the handler or continuation it runs, else the root context of the
+/// process's current worker, else empty.
 [[nodiscard]] context_ptr current_context();
-/// Only what the thread itself entered, without the fall-back to the process's worker; a borrowed pointer.
+/// The context that the thread has entered, without the fall-back to the process's worker; a borrowed pointer, null if
+/// none.
 [[nodiscard]] call_context* thread_context() noexcept;
 
-/// Makes `context` the current one of this thread for a scope, and its streams the current ones unless the thread is in it
-/// already. Cheap.
+/// Makes `context` the current one of this thread for a scope, and its streams the current streams, unless the thread
+/// is in that context already. Cheap.
 class context_scope {
  public:
   explicit context_scope(call_context* context) noexcept;
@@ -171,7 +175,7 @@ class context_scope {
 };
 
 namespace detail {
-/// Sets what current_context() falls back to (the root context of the last initialised worker).
+/// Sets the fall-back of current_context() (the root context of the last initialised worker).
 void set_root_context(context_ptr context);
 }  // namespace detail
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Exceptions that keep their type across a call. The standard ones and ferry's own always do.
+// Exceptions that keep their type across a call. The standard exceptions and ferry's own always do.
 
 #include <concepts>
 #include <exception>
@@ -10,8 +10,9 @@
 
 namespace ferry::inline v0 {
 
-/// Customisation point: specialise for an exception type of one's own, and name it in register_exceptions on both ends.
-///   static constexpr std::string_view name;              unique and stable: it travels
+/// Customisation point: specialise for a user-defined exception type, and pass the type to register_exceptions in
+/// caller and callee.
+///   static constexpr std::string_view name;              unique and stable; it is sent
 ///   static std::string encode(const T& thrown);          any bytes
 ///   static T decode(std::string_view what, std::string_view bytes);
 template <class T>
@@ -34,8 +35,9 @@ struct exception_codec {
 void register_exception(const exception_codec& codec);
 }  // namespace detail
 
-/// Lets exceptions of these types travel. An exception of a derived type that is not registered arrives as
-/// ferry::remote_error. Idempotent, thread-safe. Throws errc::invalid_argument if two types have one name.
+/// Registers exception types, so that they keep their type across a call. An exception of a derived type that is not
+/// registered arrives as ferry::remote_error. Idempotent, thread-safe. Throws errc::invalid_argument if two types have
+/// the same name.
 template <class... Ts>
 void register_exceptions() {
   static_assert(

@@ -1,6 +1,6 @@
 #pragma once
 
-// future<T>: a result that comes later. promise<T> (promise.hpp) is its producing end.
+// future<T>: the result of an asynchronous operation. promise<T> (promise.hpp) is the producer side.
 
 #include <concepts>
 #include <coroutine>
@@ -18,7 +18,7 @@ inline constexpr bool takes_value = std::is_invocable_v<F, T>;
 template <class F>
 inline constexpr bool takes_value<F, void> = std::is_invocable_v<F>;
 
-// What a callback returns: the form that takes the future is preferred.
+// The result type of a callback. If it accepts both the future and the value, it is called with the future.
 template <class F, class T>
 struct callback_result {
   static auto probe() {
@@ -36,7 +36,7 @@ struct callback_result {
 template <class F, class T>
 concept future_callback = std::is_invocable_v<F, future<T>> || takes_value<F, T>;
 
-// Null function pointers and empty std::functions (any class that is neither empty nor without a test for null).
+// Detects null function pointers and empty std::functions (any non-empty class that can be compared with nullptr).
 template <class F>
 bool is_null_callback(const F& callback) {
   if constexpr (std::is_pointer_v<F>) {
@@ -63,17 +63,19 @@ class future_awaiter;
 
 }  // namespace detail
 
-/// A handle on a result that comes later: a value, or an error. Copies share the result. Distinct handles may be used
-/// from any thread at once; one handle like any variable. Destroying the last handle does not cancel anything.
+/// A handle to the result of an asynchronous operation: a value or an error. Copies share the result. Distinct handles
+/// may be used concurrently; one handle is not synchronised, like any variable. Destroying the last handle does not
+/// cancel the operation.
 ///
-/// Continuations and coroutines resume on the handler threads of the worker in whose call context they were attached
-/// (current_context() at that moment), under that context, also when the result was already there; they may block.
-/// Where there is no context they run on the thread that completes the future, or that attaches.
+/// Continuations and coroutines run on the handler threads of the worker in whose call context they were attached
+/// (current_context() at that time), under that context, even if the result was already available; they may block.
+/// Without a context they run on the thread that completes the future, or on the one that attaches.
 ///
-/// Where the value has tensors on devices, "complete" does not mean that the devices are done: wait(), get() and co_await make
-/// the current streams of their thread wait, never the host. Callbacks run with streams that wait for the value. The tensors
-/// are found in every type that could be sent (wire_serialisable); in others they are the program's affair. The future of a call
-/// lets them wait, too, until the arguments that are on devices have been read; whatever it ends with.
+/// If the value has tensors on devices, device work may still be running when the future is complete: wait(), get() and
+/// co_await make the current streams of their thread wait, never the host. Callbacks run with streams that wait for the
+/// value. Tensors are found in every type that can be sent (wire_serialisable); in other types the program must order
+/// device work itself. For the future of a call these streams also wait until the arguments on devices have been read,
+/// whether the call succeeds or fails.
 ///
 /// Every member but valid() throws errc::no_state on an empty handle.
 template <class T>
@@ -82,38 +84,38 @@ class future {
   using value_type = T;
 
   future() noexcept = default;
-  /// For producers with a state of their own.
+  /// For producers that define their own state type.
   explicit future(detail::ref_ptr<detail::future_state<T>> state) noexcept : state_(std::move(state)) {}
 
   [[nodiscard]] bool valid() const noexcept { return static_cast<bool>(state_); }
 
-  /// Complete, with a value or an error. To poll, use this and not wait_for(0), which would wait forever.
+  /// Complete, with a value or an error. To poll, use this function, not wait_for(0): a zero limit means no limit.
   [[nodiscard]] bool ready() const { return state("ready").ready(); }
   /// Complete with an error.
   [[nodiscard]] bool failed() const { return state("failed").failed(); }
-  /// The error, without blocking; null unless failed().
+  /// Returns the error without blocking; null unless failed().
   [[nodiscard]] std::exception_ptr error() const { return state("error").error(); }
 
-  /// Blocks until complete; rethrows the error, every time. Inside a handler the worker runs others meanwhile; throws
-  /// resource_exhausted if too many of them already wait.
+  /// Blocks until complete; rethrows the error on every call. While a handler waits, the worker runs other handlers on
+  /// additional threads; throws resource_exhausted if too many handlers already wait.
   void wait() const {
     state("wait").wait(deadline{});
     state_->let_streams_wait();
     state_->throw_if_failed();
   }
-  /// Blocks until complete (true) or for `limit` (false). Never throws the error. A limit that is zero or unset means
-  /// without limit.
+  /// Blocks until complete (returns true) or until `limit` has passed (returns false). Does not throw the future's
+  /// error. Zero or unset: no limit.
   [[nodiscard]] bool wait_for(timeout limit) const { return state("wait_for").wait(deadline::after(limit)); }
   [[nodiscard]] bool wait_until(deadline until) const { return state("wait_until").wait(until); }
 
-  /// Blocks, then returns the value or throws the error. May be called any number of times and through any copy of the
-  /// handle: each returns a copy of the value. A value that cannot be copied is moved out by the first call; later ones
+  /// Blocks, then returns the value or throws the error. May be called any number of times through any copy of the
+  /// handle: each call returns a copy of the value. The first call moves out a value that cannot be copied; later calls
   /// throw errc::no_state.
   T get() const& {
     wait();
     if constexpr (!std::is_void_v<T>) return state_->copy_or_take();
   }
-  /// The same, and empties this handle; saves the copy if this is the last one.
+  /// Like get() const, but empties this handle; the value is moved, not copied, if this is the last handle.
   T get() && {
     auto state = take_state("get");
     state->wait(deadline{});
@@ -121,20 +123,21 @@ class future {
     state->throw_if_failed();
     if constexpr (!std::is_void_v<T>) return detail::future_state<T>::consume(std::move(state));
   }
-  /// The value in place, without blocking, and without a stream waiting for it; throws the error, or errc::no_state
-  /// when not complete. Lives as long as a handle does, and is never moved out.
+  /// Returns a reference to the value without blocking; no stream waits for it. Throws the error, or errc::no_state if
+  /// not complete. Does not move the value out; it lives as long as a handle does.
   const detail::stored_t<T>& value() const {
     if (!state("value").ready()) detail::throw_not_ready();
     state_->throw_if_failed();
     return state_->value();
   }
 
-  /// A child future with the result of `callback`, which is called once this one is complete, and moved or copied here.
-  /// A callback that can be called with a future<T> gets this future, whether it has a value or an error, and may
-  /// rethrow it by get(); else it is called with the value (nothing for void) and an error passes it by, to the child.
-  /// What it throws becomes the child's error. If it returns `future<U>` or `task<U>` the child is a `future<U>`.
-  /// Several callbacks run in no particular order. Cancelling the child leaves this future alone: the callback is
-  /// skipped if it has not begun. Throws errc::invalid_argument on a null callback.
+  /// Returns a child future with the result of `callback`, which is stored (moved or copied) and called once this
+  /// future is complete. A callback that accepts a future<T> is called with this future, whether it has a value or an
+  /// error; get() rethrows the error. Any other callback is called with the value (no argument for void); on an error
+  /// it is not called, and the child fails with that error. An exception thrown by the callback becomes the child's
+  /// error. If it returns `future<U>` or `task<U>`, the child is a `future<U>`. Several callbacks run in unspecified
+  /// order. Cancelling the child does not cancel this future; a callback that has not started is skipped. Throws
+  /// errc::invalid_argument on a null callback.
   template <class F>
   auto then(F&& callback) const {
     using function = std::decay_t<F>;
@@ -149,8 +152,8 @@ class future {
       return child::attach_to(state_, std::forward<F>(callback));
     }
   }
-  /// Like then() without a child: what the callback returns is dropped, and what it throws is logged as an error. A
-  /// callback that takes the value is not called on an error.
+  /// Like then(), but without a child future: the callback's result is dropped, and an exception that it throws is
+  /// logged as an error. A callback that takes the value is not called on an error.
   template <class F>
   void add_done_callback(F&& callback) const {
     using function = std::decay_t<F>;
@@ -168,17 +171,17 @@ class future {
     }
   }
 
-  /// Gives up: completes with call_cancelled unless complete already. For a call, tells the callee.
+  /// Cancels: completes with call_cancelled unless already complete. For a call, notifies the callee.
   void cancel() const { state("cancel").cancel(); }
 
-  /// Suspends the coroutine, holding no thread, until complete; like get().
+  /// Suspends the coroutine until complete, without blocking a thread; then like get().
   detail::future_awaiter<T> operator co_await() const& {
     state("co_await");
     return detail::future_awaiter<T>(state_);
   }
   detail::future_awaiter<T> operator co_await() && { return detail::future_awaiter<T>(take_state("co_await")); }
 
-  /// The shared state, for the library's own parts; null when empty.
+  /// The shared state, for the library; null if empty.
   [[nodiscard]] const detail::ref_ptr<detail::future_state<T>>& shared_state() const& noexcept { return state_; }
 
  private:
@@ -206,7 +209,7 @@ class future_awaiter : private continuation {
     waiter_ = waiter;
     this->context = current_context();
     this->invoke = &resume;
-    // Attached, the coroutine may already run elsewhere and *this be gone.
+    // After a successful attach the coroutine may already run on another thread and *this may have been destroyed.
     return state_->try_attach(this);
   }
   T await_resume() {
@@ -222,9 +225,10 @@ class future_awaiter : private continuation {
   std::coroutine_handle<> waiter_;
 };
 
-/// Resumes `handle` and whatever coroutines it hands over to (see transfer), until one suspends for good.
+/// Resumes `handle` and then each coroutine that control is transferred to (see transfer), until one suspends without a
+/// transfer.
 void run_coroutine(std::coroutine_handle<> handle) noexcept;
-/// In an await_suspend of `from`: continues with `to` without growing the stack, whatever the optimisation level.
+/// Call in an await_suspend of `from`: continues with `to` without growing the stack, at any optimisation level.
 void transfer(std::coroutine_handle<> from, std::coroutine_handle<> to) noexcept;
 
 template <class T>
@@ -232,8 +236,8 @@ void future_awaiter<T>::resume(continuation* self) noexcept {
   run_coroutine(static_cast<future_awaiter*>(self)->waiter_);
 }
 
-// A callback with its argument. The argument is kept here, because a callback that is a coroutine may take it by
-// reference, and because its captures are in the callback: both must live until what it returned is complete.
+// A callback and its argument. Both must live until the returned task or future is complete: a coroutine callback may
+// take the argument by reference, and its captures are members of the callback object.
 template <class T, class F>
 class bound_callback {
  public:
@@ -243,7 +247,7 @@ class bound_callback {
   bound_callback(const ref_ptr<future_state<T>>& parent, G&& callback)
       : callback_(std::forward<G>(callback)), parent_(parent) {}
 
-  /// Whether there is nothing to call the callback with, so that the parent's error passes it by.
+  /// Whether the callback takes a value but the parent has failed: the error then goes to the child.
   [[nodiscard]] bool skipped() const { return !takes_future && parent_.failed(); }
   [[nodiscard]] std::exception_ptr parent_error() const { return parent_.error(); }
   [[nodiscard]] const value_order* parent_order() const { return parent_.shared_state()->order(); }
@@ -265,8 +269,8 @@ class bound_callback {
   [[no_unique_address]] std::conditional_t<takes_future, no_value, std::optional<stored_t<T>>> argument_;
 };
 
-// The child of then(): its state, the callback and the node that waits for the parent in one object. The node holds a
-// reference to the object while it is attached.
+// The child of then(): its state, the callback and the continuation node in one object. The node holds a reference to
+// the object while it is attached to the parent.
 template <class T, class U, class F>
 class then_state final : public future_state<U>, private continuation {
   using result_type = typename callback_result<F, T>::type;
@@ -288,7 +292,8 @@ class then_state final : public future_state<U>, private continuation {
     this->invoke = &run;
   }
 
-  // What the callback holds goes before the child completes, so that who waits for the child finds it gone.
+  // Destroys the callback and its captures before the child completes, so that a thread that waits for the child
+  // observes them destroyed.
   void fail(std::exception_ptr error) noexcept {
     callback_.reset();
     this->try_set_error(std::move(error));
@@ -304,7 +309,7 @@ class then_state final : public future_state<U>, private continuation {
       self->fail(self->callback_->parent_error());
       return;
     }
-    // The child's value is made in their order.
+    // The child's value is made in the order of these streams.
     const callback_streams streams(self->callback_->parent_order());
     if (auto failure = caught([&] { self->complete(); })) self->fail(std::move(failure));
   }
@@ -319,7 +324,8 @@ class then_state final : public future_state<U>, private continuation {
       if (!inner_.valid()) throw_empty_inner();
       this->add_ref();
       this->invoke = &forward;
-      // No context: passing the result on is not worth a thread hop. *this may be complete and gone when this returns.
+      // No context: passing on a result does not justify a switch to another thread. *this may be complete and
+      // destroyed when attach() returns.
       const auto inner = inner_.shared_state();
       inner->attach(this);
     } else if constexpr (std::is_void_v<U>) {

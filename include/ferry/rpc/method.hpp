@@ -1,6 +1,7 @@
 #pragma once
 
-// Methods: what can be called, known by name and signature. Instantiating a call or serve() registers the method.
+// Methods: functions that can be called remotely, identified by name and signature. Instantiating a call or serve()
+// registers the method.
 
 #include <cstdint>
 #include <string>
@@ -18,8 +19,8 @@ namespace ferry::inline v0 {
 
 /// Customisation point: specialise for the type of a function given as a template argument.
 ///   template <> struct ferry::method_traits<&tiny> { static constexpr bool inline_handler = true; };
-/// inline_handler: the function is so short, and never blocks, that it runs on the thread that received the request,
-/// outside num_worker_threads.
+/// inline_handler: run the function on the thread that receives the request, without a num_worker_threads slot. Only
+/// for very short functions that never block.
 template <auto F>
 struct method_traits;
 
@@ -87,8 +88,8 @@ struct function_parts<R (C::*)(P...) &&> : member_parts<R, C, P...> {
   static constexpr bool on_rvalue = true;
 };
 
-// The same where the function works on an object that its worker has: the object is not among the parameters. A member
-// function, or a function whose first parameter is the object.
+// The parts of a function that is called on an object of the callee: a member function, or a function whose first
+// parameter is the object. The object is not among the parameters.
 template <class R, class Object, class... P>
 struct object_call_parts {
   using result = R;
@@ -101,8 +102,8 @@ struct object_call_parts {
 template <class Function>
 struct object_parts {
   static_assert(dependent_false<Function>,
-                "ferry: what is called on a reference is a member function, or a function whose first parameter is the "
-                "object, given as a template argument: ref.rpc_sync<&type::f>(...)");
+                "ferry: a call on a reference needs a member function, or a function whose first parameter is the "
+                "object, as a template argument: ref.rpc_sync<&type::f>(...)");
 };
 template <class R, class Object, class... P>
 struct object_parts<R (*)(Object, P...)> : object_call_parts<R, Object, P...> {};
@@ -117,7 +118,7 @@ struct object_parts<R (C::*)(P...) const&> : object_call_parts<R, C, P...> {};
 template <class R, class C, class... P>
 struct object_parts<R (C::*)(P...) &&> : object_call_parts<R, C, P...> {
   static_assert(dependent_false<C>,
-                "ferry: a member function for rvalues would use up the object that a reference leads to");
+                "ferry: an rvalue-qualified member function would consume the object that the reference refers to");
 };
 
 template <auto F, method_flavour Flavour = method_flavour::call>
@@ -134,7 +135,7 @@ using parts_of = typename parts_for<F, Flavour>::type;
 template <auto F, method_flavour Flavour = method_flavour::call>
 using result_of = wire_type<unwrap_async_t<typename parts_of<F, Flavour>::result>>;
 
-// Beyond its parts: the function that is called, and the method's public name. Specialised by named.hpp.
+// The underlying function and the public name of a method. Specialised by named.hpp.
 template <class Type>
 struct method_facts {};
 template <auto F>
@@ -161,8 +162,8 @@ consteval bool runs_inline() {
   }
 }
 
-// Hidden: every library has entries of its own, which come and go with it, and none becomes one of those symbols that are
-// unique in the process and keep their library from being unloaded.
+// Hidden visibility: every library has its own entries, with the lifetime of the library. None becomes an
+// STB_GNU_UNIQUE symbol, which would keep its library from being unloaded.
 
 template <auto F, method_flavour Flavour>
 [[gnu::visibility("hidden")]] void serve_method(incoming_call& call);
@@ -176,9 +177,10 @@ template <auto F, method_flavour Flavour = method_flavour::call>
     if constexpr (requires { facts_of<F>::public_name; }) source.public_name = facts_of<F>::public_name;
     if constexpr (!is_stub<F>) {
       constexpr auto function = function_behind<F>();
-      static_assert(!is_converted_lambda<function>(),
-                    "ferry: a lambda converted to a function pointer is no method. Lambdas have no name that another "
-                    "program could know: write a function");
+      static_assert(
+          !is_converted_lambda<function>(),
+          "ferry: a lambda converted to a function pointer is not a method. Lambdas have no name that another "
+          "program could know: write a function");
       source.tag = &typeid(tag_of<function>);
       source.type = &typeid(typename without_noexcept<decltype(function)>::type);
       source.serve = &serve_method<function, Flavour>;
@@ -189,13 +191,13 @@ template <auto F, method_flavour Flavour = method_flavour::call>
   return entry;
 }
 
-/// Naming it registers the method when the program starts, or the library is loaded.
+/// Odr-using at_startup registers the method when the program starts or the library is loaded.
 template <auto F, method_flavour Flavour = method_flavour::call>
 struct [[gnu::visibility("hidden")]] registered {
   static inline const bool at_startup = (method_of<F, Flavour>(), note_process_exit(), true);
 };
 
-/// The method's entry, registered.
+/// The method's entry; registers it.
 template <auto F, method_flavour Flavour = method_flavour::call>
 [[gnu::visibility("hidden")]] const method_entry& usable_method() {
   (void)registered<F, Flavour>::at_startup;
@@ -204,8 +206,8 @@ template <auto F, method_flavour Flavour = method_flavour::call>
 
 }  // namespace detail
 
-/// The constructor of T as a method that returns the object: make<T> deduces the wire types from the arguments (string
-/// literals become std::string), make<T, Args...> fixes them.
+/// The constructor of T as a method that returns the object. make<T> deduces the wire types from the arguments (string
+/// literals become std::string); make<T, Args...> specifies them.
 template <class T, class... Args>
 struct make_t {};
 template <class T, class... Args>
@@ -230,7 +232,7 @@ using deduced_wire_type =
     std::conditional_t<std::is_convertible_v<A, std::string_view> && !std::is_class_v<std::remove_cvref_t<A>>,
                        std::string, wire_type<A>>;
 
-/// The function that a call of F with arguments of types A... means.
+/// Resolves the function that a call of F with arguments of types A... invokes.
 template <auto F, class... A>
 struct resolve {
   static constexpr auto function = F;

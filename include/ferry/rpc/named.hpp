@@ -1,6 +1,6 @@
 #pragma once
 
-// Methods with a public name, for programs that do not share their sources:
+// Methods with a public name, for programs that are built from different sources:
 //   ferry::serve<ferry::named<"dot", dot>>();                                                      // the server
 //   ferry::rpc_sync<ferry::stub<"dot", double(std::vector<double>, std::vector<double>)>>("server", a, b);  // a client
 
@@ -44,9 +44,10 @@ template <detail::literal_name Name, auto F>
 struct named_t {
   static_assert(detail::check_method_name<Name>());
 };
-/// F under a public name, wherever a method is expected. Callers need the name and the signature, not the function; the
-/// name stays when the function is renamed or moved. One name stands for one function, else no worker starts
-/// (errc::duplicate_method). F by its own name is a method of its own. make<T, Args...> needs its Args here.
+/// F under a public name; usable wherever a method is expected. Callers need the name and the signature, not the
+/// function; the name does not change when the function is renamed or moved. One name denotes one function; otherwise
+/// workers fail to start with errc::duplicate_method. F without named<> is a separate method. make<T, Args...> must
+/// list its Args here.
 template <detail::literal_name Name, auto F>
 inline constexpr named_t<Name, F> named{};
 
@@ -54,9 +55,10 @@ template <detail::literal_name Name, class Signature>
 struct stub_t {
   static_assert(detail::check_method_name<Name>());
 };
-/// A method of that public name in another program, wherever a method is called. Signature: R(Args...), as the other side
-/// has it but for the forms that travel alike (T, const T&; std::string, std::string_view; std::vector, std::span; T,
-/// future<T>, task<T> as result). A member function takes its object first.
+/// A method of another program by its public name; usable wherever a method is called. Signature: R(Args...) as
+/// declared by the callee. Types with the same wire type are interchangeable (T and const T&; std::string and
+/// std::string_view; std::vector and std::span; T, future<T> and task<T> as results). A member function takes its
+/// object as first parameter.
 template <detail::literal_name Name, class Signature>
 inline constexpr stub_t<Name, Signature> stub{};
 

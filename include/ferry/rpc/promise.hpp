@@ -1,6 +1,6 @@
 #pragma once
 
-// promise<T>: the producing end of a future<T>, for results made by hand.
+// promise<T>: the producer side of a future<T>.
 
 #include <ferry/rpc/future.hpp>
 
@@ -10,18 +10,19 @@ namespace detail {
 [[noreturn]] void throw_promise_satisfied();
 [[noreturn]] void throw_promise_empty();
 void break_promise(future_state_base& state) noexcept;
-/// The producer came second: an error, unless the consumer had cancelled.
+/// The state was already complete: an error, unless the consumer has cancelled.
 inline void completed_late(future_state_base& state) {
   if (!state.absorb_completion()) throw_promise_satisfied();
 }
 }  // namespace detail
 
-/// Completes its future exactly once. Destroyed (or assigned to) before that, the future fails with
-/// errc::promise_broken. The completing members may be called from several threads at once: one wins. A thread that sees the
-/// future complete may destroy the promise, even if the call that completed it has not returned yet. Not copyable.
-/// Every member throws errc::no_state on a promise that was moved from.
+/// Completes its future exactly once. If the promise is destroyed or assigned to before that, the future fails with
+/// errc::promise_broken. Several threads may call the completing members concurrently: one wins. A thread that observes
+/// the future as complete may destroy the promise, even if the call that completed it has not returned yet. Not
+/// copyable. Every member throws errc::no_state on a moved-from promise.
 ///
-/// If the consumer cancels the future, set_value() and set_exception() drop their argument in silence, once.
+/// If the consumer has cancelled the future, the first set_value() or set_exception() drops its argument without an
+/// error.
 template <class T>
 class promise {
  public:
@@ -46,7 +47,8 @@ class promise {
     return future<T>(state_);
   }
 
-  /// Completes with a value made from `args` (nothing for void). Throws errc::promise_satisfied if already completed.
+  /// Completes with a value constructed from `args` (none for void). Throws errc::promise_satisfied if already
+  /// completed.
   template <class... A>
     requires std::is_constructible_v<detail::stored_t<T>, A...>
   void set_value(A&&... args) {
@@ -58,7 +60,7 @@ class promise {
     const auto held = hold();
     if (!held->try_set_error(std::move(error))) detail::completed_late(*held);
   }
-  /// The same, but false if already completed.
+  /// Like set_value() and set_exception(), but return false if already completed.
   template <class... A>
     requires std::is_constructible_v<detail::stored_t<T>, A...>
   bool try_set_value(A&&... args) {
@@ -66,7 +68,7 @@ class promise {
   }
   bool try_set_exception(std::exception_ptr error) { return hold()->try_set_error(std::move(error)); }
 
-  /// Whether the consumer has cancelled, so that the producer may stop early.
+  /// Whether the consumer has cancelled; the producer may then stop early.
   [[nodiscard]] bool cancelled() const { return state().cancelled(); }
 
  private:
@@ -74,7 +76,7 @@ class promise {
     if (!state_) detail::throw_promise_empty();
     return *state_;
   }
-  // Who waits may wake up and destroy the promise while the completing member is still at work.
+  // A waiting thread may wake up and destroy the promise while the completing member is still running.
   detail::ref_ptr<detail::future_state<T>> hold() const {
     state();
     return state_;
@@ -86,7 +88,7 @@ class promise {
   detail::ref_ptr<detail::future_state<T>> state_;
 };
 
-/// A future that is complete from the start.
+/// Returns a future that is already complete.
 template <class T>
 future<std::decay_t<T>> make_ready_future(T&& value) {
   auto state = detail::ref_ptr<detail::future_state<std::decay_t<T>>>::adopt(new detail::future_state<std::decay_t<T>>);
@@ -98,7 +100,7 @@ inline future<void> make_ready_future() {
   state->try_set_value();
   return future<void>(std::move(state));
 }
-/// A future that has failed from the start.
+/// Returns a future that has already failed.
 template <class T>
 future<T> make_failed_future(std::exception_ptr error) {
   auto state = detail::ref_ptr<detail::future_state<T>>::adopt(new detail::future_state<T>);

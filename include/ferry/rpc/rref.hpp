@@ -1,7 +1,7 @@
 #pragma once
 
-// References to objects of other workers: remote<f>(worker, args...) leaves the result of f where it is made, and
-// rref<T> refers to it. docs/references.md has the protocol.
+// References to objects of other workers: remote<f>(worker, args...) keeps the result of f at the worker that runs it,
+// and rref<T> refers to it. docs/references.md describes the protocol.
 
 #include <concepts>
 #include <cstddef>
@@ -30,19 +30,20 @@ inline constexpr bool is_rref = false;
 template <class T>
 inline constexpr bool is_rref<rref<T>> = true;
 
-/// Queries common to all references, whatever their type.
+/// Queries common to all reference types.
 class reference_base {
  public:
   [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(handle_); }
   [[nodiscard]] bool is_owner() const { return handle_.is_owner(); }
   [[nodiscard]] worker_info owner() const { return handle_.owner(); }
   [[nodiscard]] std::string owner_name() const { return handle_.owner().name(); }
-  /// The owner has registered this reference. Always true at the owner, and in a handler for references among its
-  /// arguments.
+  /// Whether the owner has registered this reference. Always true at the owner, and in a handler for references among
+  /// its arguments.
   [[nodiscard]] bool confirmed_by_owner() const { return handle_.confirmed(); }
-  /// Complete once the owner has made the object, or, for a received reference, has registered it. Fails with the error
-  /// of the call that was to make the object; an exception of the called function is the object's error instead. A
-  /// handler that waits for it while the object waits for that handler gets errc::would_deadlock.
+  /// Completes once the owner has made the object or, for a received reference, has registered the reference. Fails
+  /// with the error of the call that makes the object if that call itself fails; an exception thrown by the called
+  /// function is the object's error instead. If a handler waits for this future while the object waits for that
+  /// handler, the wait fails with errc::would_deadlock.
   [[nodiscard]] future<void> created() const { return handle_.created(); }
 
   // For the library.
@@ -55,15 +56,16 @@ class reference_base {
   reference_handle handle_;
 };
 
-/// The function that to_here() runs at the owner.
+/// The function that to_here() calls at the owner.
 template <class T>
 const T& value_of(const T& object) {
   return object;
 }
-/// Waits until the object, of whatever type, has been made.
+/// Waits until the object has been made; its type does not matter.
 void await_object(owned_object& object);
 
-// Whether a function for objects of type C can be called on a T: itself, a class derived from C, a smart pointer to one.
+// Whether a function for objects of type C can be called on a T: T is C, derives from C, or is a smart pointer to one
+// of these.
 template <class T, class C>
 consteval bool leads_to() {
   if constexpr (std::is_same_v<C, owned_object> || std::is_same_v<T, C> || std::is_base_of_v<C, T>) {
@@ -84,21 +86,21 @@ consteval void check_object() {
 
 }  // namespace detail
 
-/// A reference to an object of one worker, its owner; nothing is transferred until the object is fetched. Copies share
-/// one reference. Sending an rref, as argument, result, or anywhere inside them, creates another reference at the
-/// receiver. The object lives as long as any worker in the group has a reference to it, and while calls on it run. T
-/// needs a serialiser only where values are fetched, and need not be movable.
+/// A reference to an object of one worker, its owner. The object is transferred only when it is fetched. Copies share
+/// one reference. Sending an rref as an argument or result, or inside one, creates another reference at the receiver.
+/// The object lives as long as any worker in the group has a reference to it, and while calls on it run. T needs a
+/// serialiser only if values are fetched, and need not be movable.
 ///
-/// When the owner dies or leaves, every use fails with errc::peer_lost. References held by a worker that dies are
-/// released. Thread-safe as std::shared_ptr is: different handles may be used at once.
+/// After the owner has terminated or left, every use fails with errc::peer_lost. References held by a worker that
+/// terminates are released. Thread-safe as std::shared_ptr is: different handles may be used concurrently.
 ///
-/// Calls on an object whose tensors are on devices are ordered after work that was queued on it before
+/// Calls on an object whose tensors are on devices are ordered after device work that was queued on it earlier
 /// (docs/references.md).
 ///
-/// Every member but the constructors, bool and comparisons throws errc::invalid_argument on an empty one, and, except
-/// for the queries (is_owner, owner, ...), the error the reference has failed with: the error of the call that was to
-/// make the object if that call itself failed (timeout, lost peer), errc::reference_deleted after shutdown,
-/// errc::peer_lost.
+/// Every member except the constructors, bool and comparisons throws errc::invalid_argument on an empty reference.
+/// Every member except these and the queries (is_owner, owner, ...) also throws the error that the reference has failed
+/// with: the error of the call that makes the object if that call itself failed (timeout, lost peer),
+/// errc::reference_deleted after shutdown, or errc::peer_lost.
 template <class T>
 class rref : public detail::reference_base {
  public:
@@ -106,7 +108,7 @@ class rref : public detail::reference_base {
 
   /// Empty.
   rref() noexcept = default;
-  /// An object of the current worker, made from the value, or in place. No message is sent. Throws
+  /// Creates an object owned by the current worker, from a value or in place. Sends no message. Throws
   /// errc::not_initialized.
   template <class U>
     requires(!detail::is_rref<std::remove_cvref_t<U>> && !std::same_as<std::remove_cvref_t<U>, std::in_place_t> &&
@@ -122,10 +124,10 @@ class rref : public detail::reference_base {
     requires(!std::same_as<Derived, T> && std::is_base_of_v<T, Derived> && std::is_convertible_v<Derived*, T*>)
   rref(const rref<Derived>& other) noexcept : reference_base(other.handle()) {}  // NOLINT(google-explicit-constructor)
 
-  /// At the owner: the object itself. Waits until it has been made, as created() does. Valid as long as a reference
-  /// exists. The thread's current streams wait for all device work queued on the object; the object's next user waits
-  /// for work that the handler queues after this. Throws what the function that was to make it threw,
-  /// errc::device_failure, and errc::not_owner elsewhere.
+  /// At the owner: returns the object itself, after waiting until it has been made, as created() does. The result is
+  /// valid as long as a reference exists. The thread's current streams wait for all device work queued on the object;
+  /// the object's next user waits for work that the handler queues after this call. Throws the exception of the
+  /// function that makes the object, errc::device_failure, and errc::not_owner on other workers.
   [[nodiscard]] std::add_lvalue_reference_t<T> local_value() const {
     if constexpr (std::is_void_v<T>) {
       (void)handle_.local().value_made();
@@ -133,9 +135,9 @@ class rref : public detail::reference_base {
       return handle_.local().template as<T>();
     }
   }
-  /// A copy of the object, fetched at each call; at the owner copied from the object itself. Waits until it has been
-  /// made. The current streams of the thread wait for its tensors that are on devices. Throws what the function that
-  /// was to make it threw.
+  /// Returns a copy of the object, fetched anew by each call; at the owner it is copied directly. Waits until the
+  /// object has been made. The thread's current streams wait for the copy's tensors on devices. Throws the exception of
+  /// the function that makes the object, and the errors of a call.
   T to_here(const call_options& options = {}) const {
     if constexpr (std::is_void_v<T>) {
       rpc_sync<&detail::await_object>(options);
@@ -152,7 +154,7 @@ class rref : public detail::reference_base {
     }
   }
   T to_here(timeout limit) const { return to_here(call_options{.timeout = limit}); }
-  /// The same without waiting.
+  /// Like to_here(), but does not wait: returns a future.
   [[nodiscard]] future<T> to_here_async(const call_options& options = {}) const {
     if constexpr (std::is_void_v<T>) {
       return rpc_async<&detail::await_object>(options);
@@ -161,8 +163,9 @@ class rref : public detail::reference_base {
     }
   }
 
-  /// Calls F on the object, at its owner: a member function of T or of a base, or a function whose first parameter is the
-  /// object (T&, const T&). If the object has yet to be made, the call waits for it there. As rpc_sync otherwise.
+  /// Calls F on the object at its owner and waits for the result. F is a member function of T or of a base, or a
+  /// function whose first parameter is the object (T&, const T&). If the object has not been made yet, the call waits
+  /// for it at the owner. Otherwise like ferry::rpc_sync.
   ///
   ///     ref.rpc_sync<&model::forward>(x)      ref.rpc_sync<&model::forward>({.timeout = 5s}, x)
   template <auto F, class... A>
@@ -174,7 +177,7 @@ class rref : public detail::reference_base {
     auto call = begin<F, detail::method_flavour::object_call>(options, detail::call_mode::waiting);
     return detail::finish_sync<F, detail::method_flavour::object_call>(call, args...);
   }
-  /// The same without waiting. The object is kept alive until the call has ended.
+  /// Like rpc_sync(), but does not wait: returns a future. The object is kept alive until the call has ended.
   template <auto F, class... A>
   [[nodiscard]] auto rpc_async(const A&... args) const {
     return rpc_async<F>(call_options{}, args...);
@@ -184,7 +187,8 @@ class rref : public detail::reference_base {
     auto call = begin<F, detail::method_flavour::object_call>(options, detail::call_mode::later);
     return detail::finish_async<F, detail::method_flavour::object_call>(call, args...);
   }
-  /// The same without a reply. A one-way call that arrives after the last reference has ended is dropped.
+  /// Like rpc_sync(), but without a reply. A one-way call that arrives after the last reference has been released is
+  /// dropped.
   template <auto F, class... A>
   void notify(const A&... args) const {
     notify<F>(call_options{}, args...);
@@ -194,7 +198,8 @@ class rref : public detail::reference_base {
     auto call = begin<F, detail::method_flavour::object_call>(options, detail::call_mode::one_way);
     detail::finish_one_way<F, detail::method_flavour::object_call>(call, args...);
   }
-  /// The result stays at the owner, as a new object: chains of calls need no round trip between their steps.
+  /// Calls F on the object and keeps the result at the owner as a new object; returns a reference to it at once.
+  /// Chained calls need no round trip between their steps.
   template <auto F, class... A>
   [[nodiscard]] auto remote(const A&... args) const {
     return remote<F>(call_options{}, args...);
@@ -228,22 +233,23 @@ class rref : public detail::reference_base {
 template <class T>
 rref(T) -> rref<T>;
 
-/// A reference to an object whose type is not known here. Made from any rref<T>, and back: T is checked where it is used, at the
-/// owner. May be sent. Thread-safety and errors as for rref<T>.
+/// A reference without a static object type. Converts from any rref<T>; as<T>() converts back, and the owner checks T
+/// when the reference is used. May be sent. Thread safety and errors as for rref<T>.
 class any_rref : public detail::reference_base {
  public:
   any_rref() noexcept = default;
   template <class T>
   any_rref(const rref<T>& ref) noexcept : reference_base(ref.handle()) {}  // NOLINT(google-explicit-constructor)
 
-  /// The object as a T (or a base of what it is): uses throw errc::reference_mismatch if it is not a T.
+  /// A reference to the object as a T or a base of its type. If the object is not a T, using the result throws
+  /// errc::reference_mismatch.
   template <class T>
   [[nodiscard]] rref<T> as() const {
     return rref<T>(handle_);
   }
-  /// The name of the object's type (ferry::type_name), once it has been made; requested once for all handles that share
-  /// this reference, and again after a failure: later calls return the same future. Fails with what the function that
-  /// was to make it threw, and like any call.
+  /// The name of the object's type (ferry::type_name), once the object has been made. Requested once for all handles
+  /// that share this reference: later calls return the same future, unless the request failed, which the next call
+  /// repeats. Fails with the exception of the function that makes the object, and with the errors of a call.
   [[nodiscard]] future<std::string> type() const { return handle_.type(); }
 
   friend bool operator==(const any_rref& a, const any_rref& b) noexcept { return a.handle_ == b.handle_; }
@@ -265,16 +271,17 @@ auto create(std::shared_ptr<worker_core> worker, const to& destination, const A&
 
 }  // namespace detail
 
-/// Calls F on another worker (or this one), where its result stays as an object, and returns a reference to it at once.
-/// Takes everything that rpc_sync takes: functions, member functions, tasks, and make<T>, whose object is made in
-/// place. What F throws becomes the object's error, which every use of it throws. Errors known before anything is sent
-/// are thrown here; when the call itself fails (timeout, lost peer), the reference fails permanently. Thread-safe.
+/// Calls F on another worker (or this one), keeps the result there as an object, and returns a reference to it at once.
+/// Accepts everything that rpc_sync accepts: functions, member functions, tasks, and make<T>, which constructs the
+/// object in place. An exception thrown by F becomes the object's error, which every use of the object throws. Errors
+/// detected before sending are thrown here; if the call itself fails (timeout, lost peer), the reference fails
+/// permanently. Thread-safe.
 template <auto F, class... A>
 [[nodiscard]] auto remote(const to& destination, const A&... args) {
   return detail::create<detail::resolve<F, A...>::function>(detail::current_worker(), destination, args...);
 }
 
-// References can be sent between workers only: a file or a text would not keep the object alive.
+// References can only be sent between workers: a file or text archive would not keep the object alive.
 
 template <class Archive, class T>
 void save(Archive& archive, const rref<T>& ref) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Workers that serve a list of methods and nothing else.
+// Workers that serve only a list of methods.
 
 #include <cstdint>
 #include <vector>
@@ -12,7 +12,7 @@ namespace ferry::inline v0 {
 
 namespace detail {
 
-/// What a function takes first; void: nothing.
+/// The type of a function's first parameter; void if it has none.
 template <class Function>
 struct first_parameter {
   using type = void;
@@ -30,7 +30,7 @@ template <auto F, method_flavour Flavour>
 void add_use(std::vector<std::uint64_t>& ids) {
   ids.push_back(usable_method<F, Flavour>().id);
 }
-/// F itself: called, left where it is made and fetched from there.
+/// The methods for F as a function: call it, keep its result at the callee, and fetch that result.
 template <auto F>
 void add_calls(std::vector<std::uint64_t>& ids) {
   using result = result_of<F>;
@@ -42,7 +42,7 @@ void add_calls(std::vector<std::uint64_t>& ids) {
     add_use<&value_of<result>, method_flavour::object_call>(ids);
   }
 }
-/// The same on an object.
+/// The methods for F called on an object.
 template <auto F>
 void add_object_calls(std::vector<std::uint64_t>& ids) {
   using result = result_of<F, method_flavour::object_call>;
@@ -55,8 +55,9 @@ void add_object_calls(std::vector<std::uint64_t>& ids) {
   }
 }
 
-/// Adds the ids of all that callers may do with F: call it, leave its result where it is made and fetch it from there; and the
-/// same on an object, for member functions, and functions that take one first. What cannot travel is left out.
+/// Adds the ids of all methods that callers may use F with: call it, keep its result at the callee and fetch it from
+/// there; for member functions, and functions whose first parameter is an object, also the same on an object. Methods
+/// whose types have no serialiser are left out.
 template <auto F>
 void add_uses(std::vector<std::uint64_t>& ids) {
   constexpr auto function = function_behind<F>();
@@ -89,22 +90,22 @@ struct serve_list_t {
     return served_methods(detail::uses_of<F...>());
   }
 };
-/// The methods F..., with all that callers may do with them (rpc_sync, remote, calls on references), for
-/// worker_config::serve: `init_rpc({.name = "server", .serve = ferry::serve_list<dot, scale>})`. Empty: the worker
-/// serves nothing. Naming a function here also makes it part of the program, from a static archive, too. make<T> needs
-/// its argument types: make<T, int>. A stub<> stands for a method that a plug-in will bring.
+/// The methods F..., with all ways to call them (rpc_sync, remote, calls on references), for worker_config::serve:
+/// `init_rpc({.name = "server", .serve = ferry::serve_list<dot, scale>})`. An empty list: the worker serves no methods.
+/// Listing a function also links it into the program, even from a static archive. make<T> must list its argument types:
+/// make<T, int>. A stub<> denotes a method that a plug-in provides later.
 template <auto... F>
 inline constexpr serve_list_t<F...> serve_list{};
 
-/// Makes methods part of this program or library without calling or listing them, from when it is loaded until it goes.
-/// At namespace scope: `const ferry::provide<dot, ferry::named<"scale", scale>> methods;`. For plug-ins.
+/// Registers methods of this program or library without calling or listing them, from when it is loaded until it is
+/// unloaded. Use at namespace scope: `const ferry::provide<dot, ferry::named<"scale", scale>> methods;`. For plug-ins.
 template <auto... F>
 struct provide {
   provide() { (void)detail::uses_of<F...>(); }
 };
 
-/// The same as serve_list for every worker of this process that starts later and has no list of its own: these methods, those of
-/// earlier calls of serve, and nothing else. A call of any other method ends with errc::unknown_method. Thread-safe.
+/// Restricts every worker of this process that starts later and has no list of its own to these methods and those of
+/// earlier calls of serve(). A call of any other method fails with errc::unknown_method. Thread-safe.
 template <auto... F>
 void serve() {
   detail::add_served_methods(detail::uses_of<F...>());

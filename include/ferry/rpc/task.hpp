@@ -1,10 +1,10 @@
 #pragma once
 
-// task<T>: a coroutine that starts when it is awaited, and holds no thread while it waits.
+// task<T>: a coroutine that starts when it is awaited, and does not block a thread while it waits.
 //
-// Everything a coroutine refers to must outlive it: its parameters are kept in the coroutine, but what references and
-// lambda captures point to is not. A coroutine may resume on another thread after every co_await: hold no lock and no
-// context_scope across one.
+// Everything that a coroutine refers to must outlive it. The coroutine stores its parameters, but not the objects that
+// references and lambda captures refer to. A coroutine may resume on another thread after every co_await: do not hold a
+// lock or a context_scope across one.
 
 #include <coroutine>
 #include <exception>
@@ -18,7 +18,7 @@ namespace detail {
 
 [[noreturn]] void throw_task_empty(const char* operation);
 
-// Where a task's result goes: to the coroutine that awaits it, or to a future.
+// Passes a task's result to the coroutine that awaits it, or to a future.
 template <class T>
 class task_promise_base {
  public:
@@ -42,7 +42,7 @@ class task_promise_base {
 
   void set_waiter(std::coroutine_handle<> waiter) noexcept { waiter_ = waiter; }
   void set_target(ref_ptr<future_state<T>> target) noexcept { target_ = std::move(target); }
-  /// False if it was started before.
+  /// Returns false if the task was already started.
   bool mark_started() noexcept { return !std::exchange(started_, true); }
   T take_result() {
     if (error_) std::rethrow_exception(std::move(error_));
@@ -53,8 +53,9 @@ class task_promise_base {
   std::optional<stored_t<T>> value_;
 
  private:
-  // The frame, with the parameters of the coroutine, goes before the future completes, so that who waits for the future
-  // finds it gone. The coroutine is suspended at its end: *this must not be touched after destroy().
+  // Destroys the frame, with the parameters of the coroutine, before the future completes, so that a thread that waits
+  // for the future observes them destroyed. The coroutine is suspended at its end: *this must not be used after
+  // destroy().
   void complete_target(std::coroutine_handle<> frame) noexcept {
     auto target = std::move(target_);
     std::exception_ptr error = std::move(error_);
@@ -102,9 +103,9 @@ class task_awaiter;
 
 }  // namespace detail
 
-/// A coroutine that has not run yet. `co_await` it inside another coroutine, or hand it to start() or sync_wait():
-/// once. It runs, from start to end, in the call context of who starts it: after every suspension it resumes on the
-/// handler threads of that context. Move-only. Dropped without being started, it never runs. Not thread-safe.
+/// A coroutine that has not started yet. Await it in another coroutine, or pass it to start() or sync_wait(), once. It
+/// runs in the call context of the code that starts it: after every suspension it resumes on the handler threads of
+/// that context. Move-only. If destroyed before it is started, it never runs. Not thread-safe.
 template <class T>
 class [[nodiscard]] task {
   static_assert(!std::is_reference_v<T>, "a task returns a value: use task<T>, not task<T&>");
@@ -124,19 +125,20 @@ class [[nodiscard]] task {
   }
   task(const task&) = delete;
   task& operator=(const task&) = delete;
-  /// Destroys the coroutine. It must not be between its start and its end, which a task awaited within one expression
-  /// never is.
+  /// Destroys the coroutine. It must not have started without having finished; a task that is awaited within one
+  /// expression never violates this.
   ~task() {
     if (handle_) handle_.destroy();
   }
 
   [[nodiscard]] bool valid() const noexcept { return static_cast<bool>(handle_); }
 
-  /// Runs it on this thread until it first waits, and continues when it is done; throws what it throws. A named task is
-  /// awaited as `co_await std::move(t)`, and must live until then. Throws errc::no_state on an empty or used task.
+  /// Runs the task on this thread until its first suspension, and resumes the awaiting coroutine when the task is done;
+  /// throws what the task throws. Await a named task as `co_await std::move(t)`; it must live until the await ends.
+  /// Throws errc::no_state on an empty or used task.
   detail::task_awaiter<T> operator co_await() &&;
 
-  /// The coroutine, which the caller then owns. For the library's own parts.
+  /// Transfers ownership of the coroutine to the caller. For the library.
   [[nodiscard]] std::coroutine_handle<promise_type> release(const char* operation) {
     if (!handle_ || !handle_.promise().mark_started()) detail::throw_task_empty(operation);
     return std::exchange(handle_, nullptr);
@@ -172,10 +174,10 @@ class task_awaiter {
   std::coroutine_handle<task_promise<T>> child_;
 };
 
-/// Runs `handle` on this thread in the current context until it first waits.
+/// Runs `handle` on this thread in the current context until its first suspension.
 void start_coroutine(std::coroutine_handle<> handle);
 
-// A coroutine that returns future<T> runs at once, on the thread of its caller.
+// A coroutine that returns future<T> starts at once, on the caller's thread.
 template <class T>
 class future_promise final : public task_result<T> {
  public:
@@ -195,8 +197,8 @@ detail::task_awaiter<T> task<T>::operator co_await() && {
   return detail::task_awaiter<T>(handle_);
 }
 
-/// Runs `work` on this thread until it first waits, and returns its future. The coroutine belongs to itself: it runs to
-/// its end whether or not the future is kept; cancelling the future only drops the result. Throws errc::no_state on an
+/// Runs `work` on this thread until its first suspension and returns its future. The coroutine owns itself: it runs to
+/// completion even if the future is dropped; cancelling the future only drops the result. Throws errc::no_state on an
 /// empty or used task.
 template <class T>
 future<T> start(task<T> work) {
@@ -207,7 +209,7 @@ future<T> start(task<T> work) {
   return future<T>(std::move(state));
 }
 
-/// Runs `work` to its end, blocking this thread, and returns what it returns or throws what it throws.
+/// Runs `work` to completion, blocking this thread; returns its result or throws its exception.
 template <class T>
 T sync_wait(task<T> work) {
   const auto result = start(std::move(work));

@@ -1,6 +1,6 @@
 #pragma once
 
-// Where a call goes and how.
+// Destination and options of a call.
 
 #include <concepts>
 #include <cstddef>
@@ -16,7 +16,8 @@
 
 namespace ferry::inline v0 {
 
-/// A borrowed std::stop_token; it must live until the call function has returned (which takes a copy if it needs one).
+/// A borrowed std::stop_token; it must live until the call function has returned (the function copies it if it needs it
+/// longer).
 class stop_ref {
  public:
   constexpr stop_ref() noexcept = default;
@@ -42,7 +43,7 @@ class placement_ref {
 
 class stream;
 
-/// Borrowed streams, of different devices; they must live until the call function has returned.
+/// Borrowed streams, at most one per device; they must live until the call function has returned.
 class streams_ref {
  public:
   constexpr streams_ref() noexcept = default;
@@ -57,14 +58,14 @@ class streams_ref {
   std::size_t count_ = 0;
 };
 
-/// How a call is made. Every member is trivially destructible: g++ 12 destroys braced non-trivial temporaries twice inside
-/// co_await.
+/// Options of a call. Every member is trivially destructible, because g++ 12 destroys braced non-trivial temporaries
+/// twice inside co_await.
 struct call_options {
-  ferry::timeout timeout = {};   ///< unset: the worker's default; no_timeout or zero: never
+  ferry::timeout timeout = {};   ///< unset: the worker's default; no_timeout or zero: no limit
   stop_ref stop = {};            ///< stopping it cancels the call
-  placement_ref placement = {};  ///< in place of the device map for the callee, for this call and its result
-  /// In place of the thread's current streams of their devices: in their order the arguments are read, and a blocking call's
-  /// result is there.
+  placement_ref placement = {};  ///< replaces the device map for the callee, for this call and its result
+  /// Replace the thread's current streams of their devices: the arguments are read in the order of these streams, and
+  /// they wait for the result of a blocking call.
   streams_ref streams = {};
 };
 

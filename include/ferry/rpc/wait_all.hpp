@@ -1,6 +1,6 @@
 #pragma once
 
-// Waiting for every call that a piece of code makes.
+// wait_all(body): waits for all calls that a function object makes.
 
 #include <concepts>
 #include <exception>
@@ -14,8 +14,8 @@ namespace ferry::inline v0 {
 
 namespace detail {
 
-/// The asynchronous calls that the current thread makes from its construction to stop(). Lives on the stack of that
-/// thread; the innermost one gets the calls.
+/// Records the asynchronous calls that the current thread makes between construction and stop(). Lives on the stack of
+/// that thread; the innermost record receives the calls.
 class call_record {
  public:
   call_record() noexcept;
@@ -24,9 +24,9 @@ class call_record {
   call_record& operator=(const call_record&) = delete;
 
   void stop() noexcept;
-  /// Blocks until all are complete, also when some have failed; then throws the first error in the order of the calls.
+  /// Blocks until all are complete, even if some have failed; then throws the first error in the order of the calls.
   void wait() const;
-  /// Blocks as wait() does and drops the errors.
+  /// Like wait(), but drops the errors.
   void wait_quietly() const noexcept;
 
  private:
@@ -38,11 +38,11 @@ class call_record {
 
 }  // namespace detail
 
-/// Runs `body` on this thread, then blocks until every call that it made with rpc_async here is complete, those of
-/// functions that it called included, and returns what it returned. Throws the first of their errors, in the order of the
-/// calls, once all are complete; if the body throws, its exception, likewise after all are complete. Not
-/// waited for: one-way calls, and calls made on other threads (handlers, continuations, coroutines that have moved).
-/// Scopes may nest: the inner one waits for its own. Inside a handler the worker runs others meanwhile.
+/// Runs `body` on this thread, blocks until every call that it made with rpc_async on this thread (directly or in
+/// functions that it called) is complete, and returns the result of `body`. Once all calls are complete, throws the
+/// exception of `body` if it threw, else the first error in the order of the calls. Not waited for: one-way calls, and
+/// calls made on other threads (handlers, continuations, coroutines that resumed elsewhere). Scopes may nest: the inner
+/// one waits for its own calls. While a handler waits, the worker runs other handlers.
 template <std::invocable Body>
 auto wait_all(Body&& body) -> std::invoke_result_t<Body> {
   detail::call_record record;

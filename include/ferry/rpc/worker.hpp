@@ -1,6 +1,6 @@
 #pragma once
 
-// A worker: this process's (or thread's) membership in a group.
+// A worker: the membership of this process in a group. A process may have several.
 
 #include <functional>
 #include <memory>
@@ -20,22 +20,23 @@ namespace ferry::inline v0 {
 
 class store;
 
-/// Owns a membership; moved, not copied. All members but the destructor, assignment and shutdown are thread-safe.
+/// Owns a membership in a group. Movable, not copyable. All members except the destructor, assignment and shutdown are
+/// thread-safe.
 class worker {
  public:
-  /// None: every call throws errc::not_initialized.
+  /// An empty handle: every call throws errc::not_initialized.
   worker() noexcept = default;
   worker(worker&&) noexcept = default;
-  /// Shuts the present one down first, as the destructor does.
+  /// Shuts down the current worker first, as the destructor does.
   worker& operator=(worker&& other) noexcept;
-  /// Shuts down: gracefully, with the deadline worker_config::exit_timeout, and at once if that fails or if the stack is
-  /// being unwound by an exception. Errors are logged.
+  /// Shuts down gracefully, bounded by worker_config::exit_timeout; without waiting if that fails or if an exception is
+  /// unwinding the stack. Errors are logged.
   ~worker();
 
   [[nodiscard]] const worker_info& info() const;
   [[nodiscard]] const std::string& name() const { return info().name(); }
   [[nodiscard]] worker_id id() const { return info().id(); }
-  /// Everybody in the group, by id.
+  /// All workers of the group, ordered by id.
   [[nodiscard]] std::vector<worker_info> workers() const;
   [[nodiscard]] worker_info get_worker_info(std::string_view name) const;
   [[nodiscard]] worker_info get_worker_info(worker_id id) const;
@@ -44,57 +45,60 @@ class worker {
   [[nodiscard]] timeout rpc_timeout() const;
   void set_rpc_timeout(timeout value);
 
-  /// `observer` is told of every worker of the group that dies, or that the group declares dead, and why: those before this
-  /// call, too. Not of those that leave by their own will. It runs on the handler threads, may block and may call; what it
-  /// throws is logged. Observers live as long as the worker.
+  /// Calls `observer` for every worker of the group that terminates without leaving or that the group declares dead,
+  /// with the reason, including those lost before this call; not for workers that leave gracefully. It runs on the
+  /// handler threads, may block and may make calls; what it throws is logged. Observers live as long as the worker.
   ///
-  /// The loss of a connection alone is no death: it fails the calls pending on it, and the next call opens another.
-  void on_peer_lost(std::function<void(const worker_info& who, const std::string& reason)> observer) const;
-  /// `observer` is told of every worker that joins the group, leaves it or dies, in the order in which this worker hears of it;
-  /// of those that were lost before, too, and of those that are members now, this one included, as joined. It runs as the
-  /// observers of on_peer_lost do.
+  /// The loss of a connection alone does not make a peer lost: the calls pending on the connection fail, and the next
+  /// call opens another one.
+  void on_peer_lost(std::function<void(const worker_info& peer, const std::string& reason)> observer) const;
+  /// Calls `observer` for every worker that joins the group, leaves it or is lost, in the order in which this worker
+  /// receives these events. First reports workers that were lost earlier, and every current member, this worker
+  /// included, as joined. It runs like the observers of on_peer_lost.
   void on_member_event(std::function<void(const member_event& event)> observer) const;
-  /// Blocks until the group has a worker of that name. `limit`: unset for the default of calls; in a handler its
-  /// deadline bounds it, too. Throws errc::rpc_timeout; in a static group, which no worker can join later,
+  /// Blocks until the group has a worker of that name. `limit`: unset means the default timeout of calls; in a handler,
+  /// the handler's deadline also applies. Throws errc::rpc_timeout; in a static group, which no worker can join later,
   /// errc::unknown_worker at once.
   worker_info wait_for_worker(std::string_view name, timeout limit = {}) const;  // NOLINT(modernize-use-nodiscard)
-  /// What that worker gave as worker_config::metadata. Throws errc::unknown_worker.
+  /// The worker_config::metadata of that worker. Throws errc::unknown_worker.
   [[nodiscard]] std::string metadata(std::string_view name) const;
-  /// The devices beside the CPU that this worker's messages may be on: `devices` of its configuration, else those in the device
-  /// maps from and to it.
+  /// The devices other than the CPU that tensors in this worker's messages may be on: worker_config::devices, else
+  /// those in the device maps from and to this worker.
   [[nodiscard]] std::vector<device> devices() const;
-  /// Where tensors of requests to that worker arrive there; empty: only CPU tensors travel. Throws errc::unknown_worker.
+  /// The device map for tensors in requests to that worker; empty: only CPU tensors can be sent. Throws
+  /// errc::unknown_worker.
   [[nodiscard]] device_map device_map_to(std::string_view name) const;
-  /// The same for tensors of answers to requests of that worker: the inverse of its own map.
+  /// The device map for tensors in answers to requests of that worker: the inverse of that worker's map.
   [[nodiscard]] device_map device_map_back_to(std::string_view name) const;
-  /// What is used to reach that worker, and why nothing faster is: the transport of the connection over which calls go, and the
-  /// channel for each pair of devices. The connection opens with the first call. Throws errc::unknown_worker.
+  /// How this worker reaches that worker: the transport of the connection that carries calls, the channel for each pair
+  /// of devices, and why faster ones are not used. The first call opens the connection. Throws errc::unknown_worker.
   [[nodiscard]] route_info route(std::string_view name) const;
-  /// Whether the group has declared this worker dead, as it does with one that was stopped for too long: every call of it then
-  /// fails with errc::fenced.
+  /// Whether the group has declared this worker dead, for example because its process was suspended for too long. Every
+  /// call that it makes then fails with errc::fenced.
   [[nodiscard]] bool fenced() const;
 
-  /// The calls that this worker has made and that have not ended, those to itself included; the oldest first. One-way calls
-  /// are over when they are made. A snapshot; costs nothing but when it is asked for.
+  /// The calls that this worker has made and that have not ended, including those to itself, oldest first. One-way
+  /// calls end when they are made. A snapshot; nothing is recorded between requests for it.
   [[nodiscard]] std::vector<pending_call_info> pending_calls() const;
-  /// The requests that this worker has got and not answered yet, the oldest first. A snapshot.
+  /// The requests that this worker has received and not answered yet, oldest first. A snapshot.
   [[nodiscard]] std::vector<served_call_info> served_calls() const;
-  /// What has gone between this worker and each peer that it has had to do with, itself included, by id.
+  /// The traffic between this worker and each peer that it has communicated with, including itself, ordered by id.
   [[nodiscard]] std::vector<peer_traffic> traffic() const;
 
-  /// Figures for people who look for a fault, as text, sorted by name: agent.thread_pool_size (num_worker_threads),
-  /// agent.num_idle_threads, agent.client_active_calls, agent.server_active_calls, agent.server_active_async_calls (whose
-  /// handlers have returned a future or a task), agent.blocked_handlers (that wait in ferry), agent.late_replies,
-  /// agent.lost_workers, and those of add_debug_info(). Snapshots.
+  /// Diagnostic figures as text, sorted by name: agent.thread_pool_size (num_worker_threads), agent.num_idle_threads,
+  /// agent.client_active_calls, agent.server_active_calls, agent.server_active_async_calls (the handler has returned a
+  /// future or a task), agent.blocked_handlers (waiting in ferry), agent.late_replies, agent.lost_workers, and those of
+  /// add_debug_info(). Snapshots.
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> debug_info() const;
-  /// One of them; throws errc::invalid_argument listing the names.
+  /// One of these figures; throws errc::invalid_argument, listing the names, if there is none of that name.
   [[nodiscard]] std::string debug_info(std::string_view figure) const;
-  /// Adds figures of a part of the program, called `provider` in errors, until the worker ends. Throws
-  /// errc::invalid_argument if a name is empty or taken (then none is added), errc::not_initialized after shutdown.
+  /// Adds figures of a part of the program until the worker ends; error texts name it `provider`. Throws
+  /// errc::invalid_argument if a name is empty or already used (no figure is then added), errc::not_initialized after
+  /// shutdown.
   void add_debug_info(std::string_view provider, std::vector<debug_figure> figures) const;
 
-  /// What happened last at this worker (worker_config::flight_events), with its pending and served calls, traffic and figures:
-  /// a JSON object, described in docs/debugging.md.
+  /// The last events at this worker (worker_config::flight_events), its pending and served calls, traffic and figures,
+  /// as a JSON object (docs/debugging.md).
   [[nodiscard]] std::string flight_record() const;
 
   template <auto F, class... A>
@@ -114,7 +118,8 @@ class worker {
     detail::call_one_way<detail::resolve<F, A...>::function>(core(), destination, args...);
   }
 
-  /// rref<T>(value) and rref<T>(std::in_place, args...) of this worker, where several live in one process: the object is its own.
+  /// Like rref<T>(value) and rref<T>(std::in_place, args...), with this worker as owner; for processes with several
+  /// workers.
   template <class T>
   [[nodiscard]] rref<std::decay_t<T>> make_rref(T&& value) const {
     return make_rref<std::decay_t<T>>(std::in_place, std::forward<T>(value));
@@ -125,26 +130,27 @@ class worker {
         *core(), std::make_unique<detail::owned_value_of<T>>([&] { return T(std::forward<A>(args)...); })));
   }
 
-  /// ferry::all_gather and ferry::barrier of this worker; both are defined in ferry/group/.
+  /// ferry::all_gather and ferry::barrier with this worker as member; both are defined in ferry/group/.
   template <class T>
   auto all_gather(const T& value, const members& among = all_workers, timeout limit = {}) const;
   void barrier(const members& among = all_workers, timeout limit = {}) const;
 
-  /// Ends this worker. Graceful, in a static group: first waits, serving meanwhile, until every worker of the group has
-  /// called shutdown and no call is running or under way anywhere; `limit` bounds that (unset or never: for ever). The
-  /// local end is always done, also when this throws (errc::shutdown_timeout naming who was missing, or what the store
-  /// throws). Idempotent. Graceful, in a dynamic group: the same as leave().
+  /// Ends this worker. Graceful, in a static group: serves requests and waits until every worker of the group has
+  /// called shutdown and no call is running or in transit in the group; `limit` bounds the wait (unset or never: no
+  /// limit). Graceful, in a dynamic group: the same as leave(). The local shutdown is always completed, even if this
+  /// throws (errc::shutdown_timeout naming the missing workers, or the error of the store). Idempotent.
   void shutdown(bool graceful = true, timeout limit = no_timeout);
-  /// Leaves the group alone, without waiting for what others do: tells them, waits until this worker's own calls and handlers
-  /// have ended (`limit`, unset: worker_config::exit_timeout; then errc::shutdown_timeout), and ends this worker in any case.
-  /// The others go on; their calls to this worker end with errc::peer_lost. Idempotent. Another thread's serve_forever() or
-  /// graceful shutdown() returns then.
+  /// Leaves the group without waiting for the other workers: sends goodbye to them, waits until this worker's own calls
+  /// and handlers have ended (`limit`, unset: worker_config::exit_timeout; after that throws errc::shutdown_timeout),
+  /// and ends this worker in any case. The other workers continue; their calls to this worker fail with
+  /// errc::peer_lost. Idempotent. A serve_forever() or graceful shutdown() on another thread then returns.
   ///
-  /// In a handler, which cannot be waited for, it returns at once: serve_forever(), now or later, does the rest.
+  /// In a handler it returns at once, because it cannot wait for that handler itself: a running or later
+  /// serve_forever() completes the leave.
   void leave(timeout limit = {});
-  /// Serves the calls of others until leave() is called, on another thread or in a handler, and, in a static group, until
-  /// every other worker has shut down, left or died. Then this worker has ended. Throws errc::fenced if the group has declared
-  /// it dead, and what leave() and shutdown() throw.
+  /// Serves requests until leave() is called on another thread or in a handler; in a static group also until every
+  /// other worker has shut down, left or been lost. This worker has ended when it returns. Throws errc::fenced if the
+  /// group has declared this worker dead, and the errors of leave() and shutdown().
   void serve_forever();
 
   [[nodiscard]] explicit operator bool() const noexcept { return core_ != nullptr; }
@@ -158,22 +164,22 @@ class worker {
 };
 
 namespace detail {
-/// Completes `config` from its init method and the environment, makes the store and the agent, joins the group.
+/// Completes `config` from its init method and the environment, creates the store and the agent, and joins the group.
 worker start_worker(worker_config config, const backend_factory& backend);
-/// The same with the backend's own options.
+/// Like the above, with options of the backend's own type.
 using agent_maker = std::unique_ptr<agent> (*)(std::shared_ptr<store>, const worker_config&, const void* options);
 worker start_worker(worker_config config, agent_maker make, const void* options);
 }  // namespace detail
 
-/// Starts a worker with the native backend and joins its group; blocks until all are there. Throws what keeps the group
-/// from forming, with nothing left behind.
+/// Starts a worker with the native backend and joins its group. In a static group, blocks until all workers have
+/// joined. If the group cannot form, throws the reason and releases everything it has started.
 worker init_rpc(const worker_config& config);
 
-/// The same with everything from the environment, as ferry-run, torchrun, Slurm, Open MPI and MPICH set it (this_launch(),
-/// docs/launching.md). The worker is called "worker<rank>".
+/// Starts a worker with a configuration read from the environment, as set by ferry-run, torchrun, Slurm, Open MPI and
+/// MPICH (this_launch(), docs/launching.md). The worker's name is "worker<rank>".
 worker init_rpc();
 
-/// The same with a backend of `list`, picked by name.
+/// Starts a worker with the backend of the backend_list that has the name `backend`.
 ///     init_rpc(ferry::backend_list<ferry::native, my_backend>{}, "my_backend", {.name = ...});
 template <class... Tags>
 worker init_rpc(backend_list<Tags...>, std::string_view backend, const worker_config& config) {
@@ -183,7 +189,7 @@ worker init_rpc(backend_list<Tags...>, std::string_view backend, const worker_co
 namespace detail {
 template <class Backend>
 struct options_of {
-  using type = rpc_options;  // of what is no backend: its diagnosis says more
+  using type = rpc_options;  // for types that are not backends: backend_diagnosis reports the reason
 };
 template <has_backend_options Backend>
 struct options_of<Backend> {
@@ -213,7 +219,7 @@ struct declared_backend {
   static constexpr bool there = requires { typename Options::backend; };
   static_assert(
       there,
-      "ferry: these options do not say whose they are: add using backend = my_backend; to their class, or call "
+      "ferry: these options do not name their backend: add using backend = my_backend; to their class, or call "
       "init_rpc<my_backend>(config, options)");
 };
 template <class Options>
@@ -227,8 +233,9 @@ struct declared_backend<Options> {
 };
 }  // namespace detail
 
-/// The same with a backend known at compile time and its own options. What only `config` or only `options` sets to other
-/// than its default is taken from there; throws errc::invalid_argument if both set it, and differently.
+/// Starts a worker with a backend known at compile time and options of its own type. A setting that only `config` or
+/// only `options` changes from its default is taken from there; throws errc::invalid_argument if both set it to
+/// different values.
 template <class Backend, class Options = typename detail::options_of<Backend>::type>
 worker init_rpc(const worker_config& config, const Options& options) {
   static_assert(sizeof(detail::backend_diagnosis<Backend>) != 0);
@@ -242,8 +249,8 @@ worker init_rpc(const worker_config& config, const Options& options) {
   }
 }
 
-/// The same with the backend that the options' class names: `struct my_options : ferry::rpc_options { using backend =
-/// my_backend; };`, where my_options is the backend's options_type.
+/// Starts a worker with the backend that the options' class names: `struct my_options : ferry::rpc_options { using
+/// backend = my_backend; };`, where my_options is the backend's options_type.
 template <detail::backend_options Options>
 worker init_rpc(const worker_config& config, const Options& options) {
   using declared = detail::declared_backend<Options>;
@@ -254,7 +261,7 @@ worker init_rpc(const worker_config& config, const Options& options) {
   }
 }
 
-/// The same with the one backend of `list` that has these options.
+/// Starts a worker with the backend of the backend_list whose options_type is Options.
 template <class... Tags, detail::backend_options Options>
 worker init_rpc(backend_list<Tags...>, const worker_config& config, const Options& options) {
   using backend = typename detail::inferred_backend<Options, Tags...>::type;
@@ -265,8 +272,8 @@ worker init_rpc(backend_list<Tags...>, const worker_config& config, const Option
   }
 }
 
-/// The same with a backend of `list` picked by name and its own options. Throws errc::unknown_backend, and
-/// errc::invalid_argument if the backend of that name takes other options.
+/// Starts a worker with the backend of the backend_list that has the name `backend`, and options of its own type.
+/// Throws errc::unknown_backend, and errc::invalid_argument if the backend of that name takes other options.
 template <class... Tags, detail::backend_options Options>
 worker init_rpc(backend_list<Tags...>, std::string_view backend, const worker_config& config, const Options& options) {
   static_assert((detail::takes_options<Tags, Options> || ...),
@@ -286,7 +293,8 @@ worker init_rpc(backend_list<Tags...>, std::string_view backend, const worker_co
   return started;
 }
 
-/// Of the current worker (detail::current_worker). Throw errc::not_initialized.
+/// Functions of the current worker (the worker of the running handler, else the last one initialised). Throw
+/// errc::not_initialized.
 [[nodiscard]] worker_info get_worker_info();
 /// Throws errc::unknown_worker.
 [[nodiscard]] worker_info get_worker_info(std::string_view name);
@@ -294,25 +302,26 @@ worker init_rpc(backend_list<Tags...>, std::string_view backend, const worker_co
 [[nodiscard]] std::vector<worker_info> get_worker_infos();
 /// Whether free functions would find a worker.
 [[nodiscard]] bool is_initialized() noexcept;
-/// Shuts the current worker down; its handle then is only good for destruction.
+/// Shuts down the current worker; afterwards its handle can only be destroyed.
 void shutdown(bool graceful = true, timeout limit = no_timeout);
 /// worker::leave, serve_forever and wait_for_worker of the current worker.
 void leave(timeout limit = {});
 void serve_forever();
 worker_info wait_for_worker(std::string_view name, timeout limit = {});  // NOLINT(modernize-use-nodiscard)
 
-/// What a handler knows of the call that it serves. On other threads: a call without a caller, never stopped.
+/// The running handler's view of the call that it serves. Outside handlers: a call without a caller that is never
+/// stopped.
 class call_view {
  public:
   explicit call_view(context_ptr context) noexcept : context_(std::move(context)) {}
-  /// The caller cancelled, timed out or is gone: the result will be dropped.
+  /// Whether the caller has cancelled, timed out or terminated: the result will be dropped.
   [[nodiscard]] bool stop_requested() const noexcept { return context_ && context_->stop_requested(); }
   [[nodiscard]] std::stop_token stop_token() const { return context_ ? context_->stop_token() : std::stop_token(); }
-  /// When the caller stops waiting. Nested calls end by then, too.
+  /// The caller's deadline. Nested calls inherit it.
   [[nodiscard]] ferry::deadline deadline() const noexcept {
     return context_ ? context_->deadline() : ferry::deadline();
   }
-  /// Who called; -1 outside handlers.
+  /// The id of the calling worker; -1 outside handlers.
   [[nodiscard]] worker_id caller() const noexcept { return context_ ? context_->caller() : worker_id(); }
 
  private:

@@ -127,7 +127,7 @@ void use(const ferry::worker_config& config) {
 #if CASE == 10  // expect: these options are not of this backend's options_type
   (void)ferry::init_rpc<ferry::native>(config, own_options{});
 #endif
-#if CASE == 11  // expect: these options do not say whose they are
+#if CASE == 11  // expect: these options do not name their backend
   (void)ferry::init_rpc(config, own_options{});
 #endif
 #if CASE == 12  // expect: several backends of this backend_list have this options_type

@@ -133,10 +133,10 @@ void use(const ferry::worker& self) {
 #if CASE == 8  // expect: no serialiser
   self.rpc_sync<several>("worker1");
 #endif
-#if CASE == 9  // expect: the call gives another number of arguments than the method has parameters
+#if CASE == 9  // expect: the call passes a number of arguments that differs from the method's number of parameters
   self.rpc_sync<add>("worker1", 1);
 #endif
-#if CASE == 10  // expect: the call gives another number of arguments than the method has parameters
+#if CASE == 10  // expect: the call passes a number of arguments that differs from the method's number of parameters
   (void)self.rpc_async<add>("worker1", 1, 2, 3);
 #endif
 #if CASE == 11  // expect: (a member function takes its object first)
@@ -197,7 +197,7 @@ void use(const ferry::worker& self) {
 #if CASE == 29  // expect: a method's parameter is a future or task, which cannot travel
   self.rpc_sync<ferry::stub<"wait", int(ferry::future<int>)>>("worker1", ferry::make_ready_future(1));
 #endif
-#if CASE == 30  // expect: the call gives another number of arguments than the method has parameters
+#if CASE == 30  // expect: the call passes a number of arguments that differs from the method's number of parameters
   (void)self.rpc_async<ferry::stub<"add", int(int, int)>>("worker1", 1);
 #endif
 #if CASE == 31  // expect: an argument of the call cannot be converted to the method's parameter
@@ -257,21 +257,21 @@ void use(const ferry::worker& self) {
   object.rpc_sync<add>(1);
 #endif
 #if CASE == \
-    48  // expect: what is called on a reference is a member function, or a function whose first parameter is the object
+    48  // expect: a call on a reference needs a member function, or a function whose first parameter is the object
   object.rpc_sync<no_object>();
 #endif
 #if CASE == \
-    49  // expect: what is called on a reference is a member function, or a function whose first parameter is the object
+    49  // expect: a call on a reference needs a member function, or a function whose first parameter is the object
   object.rpc_sync<[](const child&) {}>();
 #endif
-#if CASE == 50  // expect: a member function for rvalues would use up the object that a reference leads to
+#if CASE == 50  // expect: an rvalue-qualified member function would consume the object that the reference refers to
   object.rpc_sync<&child::used_up>();
 #endif
 #if CASE == 51  // expect: a method's parameter is a non-const reference
   std::vector<int> values;
   object.rpc_sync<&child::fill>(values);
 #endif
-#if CASE == 52  // expect: the call gives another number of arguments than the method has parameters
+#if CASE == 52  // expect: the call passes a number of arguments that differs from the method's number of parameters
   object.rpc_sync<look_at>();
 #endif
 #if CASE == 53  // expect: no serialiser

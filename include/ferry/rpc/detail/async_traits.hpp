@@ -1,6 +1,6 @@
 #pragma once
 
-// What a function that answers later returns: future<T> and task<T>, and how to see through them.
+// Traits of asynchronous result types: future<T> and task<T>, and the T in them.
 
 #include <type_traits>
 

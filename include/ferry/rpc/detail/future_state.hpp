@@ -1,8 +1,8 @@
 #pragma once
 
-// What a future and its promise share: one object with a reference count, a status word that waiters sleep on, a list
-// of continuations, and the value or the error. A call's own state derives from future_state<R>, so that a call with
-// its future is one allocation.
+// The shared state of a future and its promise: one object with a reference count, a status word that waiters sleep on,
+// a list of continuations, and the value or the error. The state of a call derives from future_state<R>, so a call and
+// its future need one allocation.
 
 #include <atomic>
 #include <cstdint>
@@ -24,9 +24,9 @@ template <class S>
 class ref_ptr {
  public:
   ref_ptr() noexcept = default;
-  /// Takes over a reference that the caller holds.
+  /// Takes ownership of a reference that the caller holds.
   static ref_ptr adopt(S* object) noexcept { return ref_ptr(object); }
-  /// A further reference.
+  /// Adds a reference.
   static ref_ptr share(S* object) noexcept {
     if (object) object->add_ref();
     return ref_ptr(object);
@@ -49,7 +49,7 @@ class ref_ptr {
   S* operator->() const noexcept { return object_; }
   S& operator*() const noexcept { return *object_; }
   explicit operator bool() const noexcept { return object_ != nullptr; }
-  /// Gives the reference to the caller.
+  /// Transfers the reference to the caller.
   [[nodiscard]] S* detach() noexcept { return std::exchange(object_, nullptr); }
 
  private:
@@ -57,9 +57,9 @@ class ref_ptr {
   S* object_ = nullptr;
 };
 
-/// What `run` throws, null if nothing. It is no longer being handled when another thread receives it: where a thread publishes
-/// an exception and then leaves the handler, ThreadSanitizer sees a race between its last reference and that of the other
-/// one, whose count is in a library that is not instrumented.
+/// The exception that `run` throws; null if none. The catch block has ended when the exception is published to another
+/// thread: if a thread published it inside the catch block, ThreadSanitizer would report a race between the last
+/// references of the two threads, because the reference count is in a library that is not instrumented.
 template <class F>
 [[nodiscard]] std::exception_ptr caught(F&& run) noexcept {
   try {
@@ -70,23 +70,25 @@ template <class F>
   return nullptr;
 }
 
-/// Something to do once a state is complete. Lives in its owner (a coroutine frame, a child state), which keeps it
-/// alive until `invoke` is called: exactly once, under context_scope(context). `invoke` may free it.
+/// Work to run once a state is complete. Embedded in its owner (a coroutine frame, a child state), which keeps it alive
+/// until `invoke` is called. `invoke` is called exactly once, under context_scope(context), and may free the
+/// continuation.
 struct continuation : work {
   void (*invoke)(continuation* self) noexcept = nullptr;
-  /// Where it was attached. With an executor: invoke runs there. Empty: on the thread that completes or attaches.
+  /// The context in which it was attached. invoke runs on its executor, if it has one; otherwise, or if the context is
+  /// empty, on the thread that completes or attaches.
   context_ptr context;
 };
 
-/// Runs `item` on the executor of its context, else on this thread (nested to a bounded depth, then after the running
-/// ones; a thread that is about to sleep in a wait runs those first).
+/// Runs `item` on the executor of its context, else on this thread: nested up to a bounded depth, beyond that queued
+/// behind the running continuations. A thread that is about to sleep in a wait runs the queued ones first.
 void dispatch(continuation* item) noexcept;
 
-/// The part without the value. Thread-safe. The caller of a member holds a reference for the length of the call.
-/// The completing thread completes it before it drops its own reference.
+/// The part that does not depend on the value. Thread-safe. The caller of a member must hold a reference for the
+/// duration of the call. The producer completes the state before it drops its own reference.
 class future_state_base {
  public:
-  /// Starts with one reference, the creator's.
+  /// Starts with one reference, owned by the creator.
   future_state_base() noexcept = default;
   future_state_base(const future_state_base&) = delete;
   future_state_base& operator=(const future_state_base&) = delete;
@@ -95,7 +97,7 @@ class future_state_base {
   void release() noexcept {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) destroy();
   }
-  /// Whether the caller's reference is the only one (so that no other can appear meanwhile).
+  /// Whether the caller's reference is the only one. If so, no other thread can add one.
   [[nodiscard]] bool unique() const noexcept { return references_.load(std::memory_order_acquire) == 1; }
 
   /// Complete, with a value or an error.
@@ -108,54 +110,56 @@ class future_state_base {
     if (failed()) std::rethrow_exception(error_);
   }
 
-  /// Once complete: the calling thread's current streams wait for the devices that the value's tensors are on, and for the reading
-  /// of the arguments it was computed of; the host does not. Throws errc::device_failure, unless there is an error already.
+  /// Call once complete. The calling thread's current streams wait for the device work that produces the value's
+  /// tensors, and until the arguments of the call have been read; the host does not wait. Throws errc::device_failure,
+  /// unless the state has failed already.
   void let_streams_wait() const {
     if (order_) let_streams_wait_in_order();
   }
-  /// Once complete; null: there is nothing to wait for.
+  /// Call once complete. Null: there is no device work to wait for.
   [[nodiscard]] const value_order* order() const noexcept { return order_.get(); }
 
-  /// Completes with an error. The first completion wins; false if this was not it.
+  /// Completes with an error. The first completion wins; returns false if the state was already complete or being
+  /// completed.
   bool try_set_error(std::exception_ptr error) noexcept;
 
   /// Calls on_cancel() if still pending.
   void cancel() {
     if (!ready()) on_cancel();
   }
-  /// Completes with `error`, by default a plain call_cancelled, remembering that it was the consumer who gave up.
+  /// Completes with `error` (default: call_cancelled) and marks the state as cancelled by the consumer.
   void complete_cancelled(std::exception_ptr error = nullptr) noexcept;
   [[nodiscard]] bool cancelled() const noexcept {
     return (status_.load(std::memory_order_acquire) & cancelled_bit) != 0;
   }
-  /// True once if the state was completed by complete_cancelled(): the producer's completion that came too late is then
-  /// dropped in silence, where it would else be an error.
+  /// Returns true once if the state was completed by complete_cancelled(): the producer's late completion is then
+  /// dropped silently. Otherwise a second completion is an error.
   bool absorb_completion() noexcept;
 
-  /// Blocks until complete; false if the deadline passed first. Calls help_wait() before it sleeps.
-  /// May throw what blocking_observer::before_blocking() throws (resource_exhausted), then without having slept.
+  /// Blocks until complete; false if the deadline passed first. Calls help_wait() before it sleeps. May throw what
+  /// blocking_observer::before_blocking() throws (resource_exhausted), before it sleeps.
   bool wait(deadline until) {
     if (ready()) return true;
     return wait_slow(until);
   }
 
-  /// Has `item` invoked on completion; false, and item is not touched again, if already complete.
-  /// After true the item may already have been invoked and freed.
+  /// Invokes `item` on completion. Returns false if already complete; `item` is then not used. If it returns true,
+  /// `item` may already have been invoked and freed.
   bool try_attach(continuation* item) noexcept;
-  /// The same, but a complete state dispatches it at once.
+  /// Like try_attach(), but if already complete, dispatches `item` at once.
   void attach(continuation* item) noexcept {
     if (!try_attach(item)) dispatch(item);
   }
 
  protected:
   virtual ~future_state_base();
-  /// Called by cancel(), without locks, perhaps by several threads and when completion is under way. A class that overrides
-  /// it completes the state, now or soon.
+  /// Called by cancel() without locks, possibly by several threads at once and concurrently with completion. An
+  /// override must complete the state, immediately or soon.
   virtual void on_cancel() { complete_cancelled(); }
-  /// Called by a thread that waits, before it sleeps and outside blocking_scope: may work until the state is complete
-  /// or the deadline has passed (then true), or return at any time (then false: the caller sleeps).
+  /// Called by a waiting thread before it sleeps, outside blocking_scope. It may work until the state is complete or
+  /// the deadline has passed and return true, or return false at any time; the caller then sleeps.
   virtual bool help_wait(deadline until);
-  /// Frees the state when the last reference is gone; for pools.
+  /// Frees the state after the last reference is dropped. Overridden by pools.
   virtual void destroy() noexcept { delete this; }
 
   static constexpr std::uint32_t pending_phase = 0;
@@ -165,23 +169,23 @@ class future_state_base {
   static constexpr std::uint32_t error_phase = 3;
   static constexpr std::uint32_t phase_mask = 3;
   static constexpr std::uint32_t waiting_bit = 4;  // a thread sleeps on status_
-  static constexpr std::uint32_t taken_bit = 8;    // a move-only value was moved out
+  static constexpr std::uint32_t taken_bit = 8;    // a move-only value has been moved out
   static constexpr std::uint32_t cancelled_bit = 16;
   static constexpr std::uint32_t absorbed_bit = 32;
 
   [[nodiscard]] std::uint32_t phase() const noexcept { return status_.load(std::memory_order_acquire) & phase_mask; }
-  /// pending -> claimed: the caller may write the value or the error and must publish it.
+  /// pending -> claimed. If true, the caller may write the value or the error and must publish it.
   bool claim() noexcept;
   /// claimed -> complete; wakes waiters and dispatches continuations.
   void publish(std::uint32_t status) noexcept;
   void publish_error(std::exception_ptr error, std::uint32_t extra_bits = 0) noexcept;
-  /// While claimed, or before it is shared: see order().
+  /// Call while claimed, or before the state is shared. See order().
   void set_order(std::unique_ptr<value_order> order) noexcept {
     if (!order) return;
     if (order_) order->add_reads_of(*order_);
     order_ = std::move(order);
   }
-  /// Marks the value as moved out; throws errc::no_state if it already was.
+  /// Marks the value as moved out; throws errc::no_state if it is already marked.
   void mark_taken();
   void check_not_taken() const;
 
@@ -196,8 +200,8 @@ class future_state_base {
   std::unique_ptr<value_order> order_;
 };
 
-// Containers declare a copy constructor whatever they hold, so is_copy_constructible says yes for a vector of
-// unique_ptr: look at what they hold as well.
+// Containers declare a copy constructor regardless of their element type, so is_copy_constructible is true for a vector
+// of unique_ptr. Check the element type as well.
 template <class T>
 consteval bool is_copyable() {
   if constexpr (!std::is_copy_constructible_v<T>) {
@@ -230,8 +234,8 @@ class future_state : public future_state_base {
 
   future_state() noexcept {}  // NOLINT(modernize-use-equals-default): the union member stays unconstructed
 
-  /// Completes with a value built in place from `args` (none for void). The first completion wins; false if this was
-  /// not it, then `args` are untouched. If building throws, that error completes the state.
+  /// Completes with a value constructed in place from `args` (none for void). The first completion wins; otherwise
+  /// returns false and leaves `args` untouched. If construction throws, the state completes with that error.
   template <class... A>
     requires std::is_constructible_v<stored_t<T>, A...>
   bool try_set_value(A&&... args) noexcept {
@@ -257,13 +261,14 @@ class future_state : public future_state_base {
     return true;
   }
 
-  // The four below need has_value().
+  // The four functions below require has_value().
 
   [[nodiscard]] const value_type& value() const {
     if constexpr (!copyable) check_not_taken();
     return value_;
   }
-  /// For one of several owners: a copy, or the value itself (once, else errc::no_state) where it cannot be copied.
+  /// For one of several owners: returns a copy. A value that cannot be copied is moved out once; later calls throw
+  /// errc::no_state.
   value_type copy_or_take() {
     if constexpr (copyable) {
       return value_;
@@ -271,7 +276,7 @@ class future_state : public future_state_base {
       return take();
     }
   }
-  /// The value itself; the caller is the only one who reads it.
+  /// Moves the value out; the caller must be its only reader.
   value_type take() {
     if constexpr (!copyable) mark_taken();
     return std::move(value_);

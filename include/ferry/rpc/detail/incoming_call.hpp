@@ -1,6 +1,6 @@
 #pragma once
 
-// A request on its way through the worker that serves it. Users never see it; the templates of method.hpp run on it.
+// A request in the worker that serves it. Internal; the templates of method.hpp use it.
 
 #include <atomic>
 #include <cstdint>
@@ -33,30 +33,33 @@ struct object_mark;
 class read_marks;
 enum class flight_event : std::uint8_t;
 
-/// A base, so that it is there until everything else of the call, what users put into its context included, is gone.
+/// A base class, so that it is destroyed after all other parts of the call, including objects that users put into its
+/// context.
 struct held_method {
   method_hold method;
 };
 
-/// Also the context of the call, so that a request is one object. Lives until the reply has been sent and no owner holds
-/// the context any more; until then the method's code stays, too. A thread that runs code of the method (a handler, its
-/// continuations and coroutines) holds the context from outside, in the library's own code.
+/// Also the context of the call, so that a request is one object. Lives until the reply has been sent and no owner
+/// holds the context; until then the method's code stays loaded. A thread that runs code of the method (a handler, its
+/// continuations and coroutines) holds the context in a frame of libferry's own code, outside the code that may be
+/// unloaded.
 class incoming_call final : public work, private held_method, public call_context {
  public:
   incoming_call(std::shared_ptr<worker_core> worker, std::shared_ptr<reply_channel> channel, worker_id from,
                 inbound_message&& request, clock::time_point now);
   ~incoming_call() override;
 
-  /// Who made the call; another worker may have its id by now. Null: the backend does not say. Until it is answered.
+  /// The caller; its id may since have been reassigned to another worker. Null: the backend does not report it. Valid
+  /// until the call is answered.
   [[nodiscard]] const worker_info* sender() const noexcept;
-  /// The same, in which life. None: the backend does not say.
+  /// The caller's incarnation. None: the backend does not report it.
   [[nodiscard]] incarnation_id sender_incarnation() const noexcept;
   /// Null: this worker serves no such method.
   [[nodiscard]] const method_entry* method() const noexcept { return held_method::method.get(); }
 
   [[nodiscard]] bool has_extensions() const noexcept { return !request_.extensions.empty(); }
 
-  // For serve_method, in this order.
+  // Called by serve_method, in this order.
   /// Decodes the arguments.
   template <class... Ts>
   void read(Ts&... values) {
@@ -72,7 +75,8 @@ class incoming_call final : public work, private held_method, public call_contex
     if constexpr (sizeof...(Ts) != 0) encode_payload<Wire...>(reply.message, result...);
     reply.send();
   }
-  /// The object that the request is for, made; throws what its making threw. While this call has references.
+  /// The object that the request addresses; it has been made. Throws what its creation threw. Valid while this call
+  /// holds its references.
   template <class C>
   [[nodiscard]] C& object() {
     if constexpr (std::is_same_v<C, owned_object>) {
@@ -82,18 +86,18 @@ class incoming_call final : public work, private held_method, public call_contex
       return target().template as<C>();
     }
   }
-  /// The result becomes an object here: what `make` returns.
+  /// Stores the value that `make` returns as a new object of this worker.
   template <class T, class Make>
   void keep(Make&& make) {
     (void)creation();
     keep_value(std::make_unique<owned_value_of<T>>(std::forward<Make>(make)));
   }
-  /// The handler's future is about to get a callback that calls answer(), keep() or fail(), on any thread.
+  /// Call before a callback that calls answer(), keep() or fail(), on any thread, is attached to the handler's future.
   void expect_later() noexcept { late_ = true; }
-  /// It has got it.
+  /// Call after that callback has been attached.
   void answer_later() noexcept;
 
-  /// Answers with what was thrown; uses the stage that was reached. Never throws.
+  /// Answers with the exception; the stage that was reached determines the error code. Never throws.
   void fail(const std::exception_ptr& reason) noexcept;
 
   /// Runs the method: from the request to the answer, or to answer_later(). Never throws.
@@ -103,40 +107,42 @@ class incoming_call final : public work, private held_method, public call_contex
   [[nodiscard]] const call_chain* chain() const noexcept override;
   bool uses_object(owned_object& object) override;
   void request_stop() noexcept override;
-  /// The one whose handler runs on this thread: it has not returned. Null: none, or a continuation or coroutine that goes on.
+  /// The call whose handler runs on this thread and has not returned. Null if there is none, or if the thread runs a
+  /// continuation or coroutine of a handler that has returned.
   [[nodiscard]] static const call_context* on_this_thread() noexcept;
-  /// As it is now; on any thread, until it is done.
+  /// A snapshot for debugging. May be called on any thread until the call is done.
   [[nodiscard]] served_call_info describe_now(const worker_info& from, std::uint64_t id, clock::time_point now) const;
 
  private:
-  friend class worker_core;      // keeps those that are one-way in a list
-  friend class reference_table;  // reads the references of the request, and holds it back until it may begin
+  friend class worker_core;      // keeps a list of the one-way calls
+  friend class reference_table;  // reads the references of the request and holds it until it may start
   friend class object_turns;
   friend class turn_executor;
   friend class turn_waits;
 
-  // Sees to it that the call has current streams, of all devices that messages of the worker may be on.
+  // Ensures that the call has current streams for all devices that messages of the worker may be on.
   void take_streams();
-  // The objects that the call works on, and what of the work on them its streams have waited for. One whose turn the call has
-  // given away meanwhile it waits for again.
+  // The objects that the call uses, and the device work on them that its streams have already waited for. After the
+  // call has released its turn at an object, it waits again.
   struct object_use {
     ref_ptr<owned_object> object;
     std::vector<std::shared_ptr<const object_mark>> before;
   };
 
-  // What the call has queued is the work on these objects: the next user of one waits for it, and for `reads`. Before any other
-  // can know that the call is over. Throws errc::device_failure; what is left then is for the second one, which logs it.
+  // Records the work that the call has queued as work on these objects: the next user of an object waits for it, and
+  // for `reads`. Call before the end of the call is visible to any other thread. Throws errc::device_failure;
+  // end_uses_quietly() then handles the remaining objects and logs errors.
   void end_uses(const std::shared_ptr<read_marks>& reads);
   void end_uses_quietly() noexcept;
   [[nodiscard]] bool works_on_objects();
-  // The same of the object whose turn it gives away, and gets again.
+  // For the object whose turn the call releases and re-acquires while it waits.
   void pause_use() noexcept;
   void resume_use() noexcept;
   void keep_value(std::unique_ptr<owned_value> made);
-  // Decides where the tensors of an answer arrive. Throws what agent::place_response throws.
+  // Determines the placement of an answer's tensors at the receiver. Throws what agent::place_response throws.
   void place(outgoing_message& answer) const;
 
-  // The answer with its references, which are taken back if it is not sent.
+  // An answer with its references. If it is not sent, they are released.
   class answer_message {
    public:
     explicit answer_message(incoming_call& call);
@@ -154,9 +160,9 @@ class incoming_call final : public work, private held_method, public call_contex
 
   enum class stage : std::uint8_t { decoding, running, encoding, done };
 
-  /// Has a handler thread run it, now that nothing holds it back.
+  /// Schedules the call on a handler thread. Call once nothing holds it.
   void launch() noexcept;
-  /// Is held back by what it needs: from when its references are there.
+  /// Marks the call as held. Call after references_ has been set: other threads then read it.
   void hold() noexcept { progress_.store(progress::held, std::memory_order_release); }
   [[nodiscard]] std::string describe_plainly() const;
   [[nodiscard]] std::string describe_target() const;
@@ -174,23 +180,23 @@ class incoming_call final : public work, private held_method, public call_contex
   std::shared_ptr<worker_core> worker_;
   std::shared_ptr<reply_channel> channel_;
   inbound_message request_;
-  std::unique_ptr<call_references> references_;  // of most calls: none
+  std::unique_ptr<call_references> references_;  // null for most calls
   stage stage_ = stage::decoding;
-  bool late_ = false;  // set before another thread has to do with this call
+  bool late_ = false;  // set before another thread can access this call
   bool later_ = false;
   bool tried_ = false;
-  bool had_to_wait_ = false;  // for a place, or until answers to the caller are written
+  bool had_to_wait_ = false;  // for a num_worker_threads slot, or until answers to the caller are written
   std::mutex uses_mutex_;     // guards the next two
   std::vector<object_use> uses_;
   bool uses_ended_ = false;
 
-  // For those who ask, on other threads.
+  // Read by debugging functions on other threads.
   const clock::time_point arrived_;
   const std::uint64_t bytes_;
   const bool is_one_way_;
   enum class progress : std::uint8_t { queued, held, running, later, done };
   std::atomic<progress> progress_{progress::queued};
-  std::atomic<int> waits_{0};  // threads of it that wait in ferry
+  std::atomic<int> waits_{0};  // threads of this call that wait in ferry
   incoming_call* previous_ = nullptr;
   incoming_call* following_ = nullptr;
 };
@@ -204,7 +210,7 @@ struct answering {
 
   void operator()(const future<T>& result) noexcept {
     try {
-      result.shared_state()->let_streams_wait();  // those on which the answer is sent
+      result.shared_state()->let_streams_wait();  // the streams on which the answer is sent
       if constexpr (creates(Flavour)) {
         call.keep<T>([&] { return result.get(); });
       } else if constexpr (std::is_void_v<T>) {
@@ -219,8 +225,8 @@ struct answering {
   }
 };
 
-/// A decoded argument as the parameter of type P takes it: moved into values, by reference otherwise; views are made of
-/// what was decoded.
+/// Passes a decoded argument to a parameter of type P: moved for values, by reference for references; views
+/// (string_view, span) are constructed over the decoded object.
 template <class P, class Holder>
 decltype(auto) pass(Holder& holder) {
   if constexpr (std::is_lvalue_reference_v<P>) {
@@ -277,7 +283,8 @@ void serve_method(incoming_call& call) {
                   "Add one, or send a std::unique_ptr to it with cereal's load_and_construct");
   } else if constexpr (is_future_v<result> || is_task_v<result>) {
     using value = unwrap_async_t<result>;
-    // What the parameters refer to lives until the answer: the arguments are moved nowhere once the method has them.
+    // The arguments live until the answer is sent, because parameters may refer to them; they are not moved after the
+    // method has been called.
     auto kept = std::make_unique<arguments>();
     std::apply([&](auto&... values) { call.read(values...); }, *kept);
     auto pending = [&] {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Which workers take part in something that several do together.
+// The set of workers that take part in a collective operation.
 
 #include <initializer_list>
 #include <string>
@@ -11,10 +11,10 @@
 namespace ferry::inline v0 {
 
 struct all_workers_t {};
-/// "Every worker of the group", where a function takes `members`.
+/// All workers of the group, for parameters of type `members`.
 inline constexpr all_workers_t all_workers{};
 
-/// Workers by name, in any order, or all of the group. A value; used as a parameter.
+/// A list of workers by name, in any order, or all workers of the group. A value type; used as a parameter.
 ///
 ///     barrier()      barrier({"worker0", "worker2"})      barrier(names, 5s)      barrier(all_workers, 5s)
 class members {
@@ -25,7 +25,7 @@ class members {
   members(std::initializer_list<std::string_view> names) : names_(names.begin(), names.end()), all_(false) {}
 
   [[nodiscard]] bool all() const noexcept { return all_; }
-  /// As they were given; empty for all_workers.
+  /// The names as passed to the constructor; empty for all_workers.
   [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 
-// An object that references refer to, at its owner. Users access it through rref<T>.
+// An object that remote references refer to, at its owner. Users access it through rref<T>.
 
 #include <exception>
 #include <memory>
@@ -37,8 +37,8 @@ class owned_value {
   /// Its device if it is a tensor; else the CPU.
   [[nodiscard]] virtual device where() const { return {}; }
   [[nodiscard]] virtual std::string type_name() const = 0;
-  /// Throws the address as a pointer to the value's type, so that a catch of a pointer to a base converts it.
-  /// throw_pointee: the same for the pointee, if the value is a smart pointer.
+  /// Throws the address as a pointer to the value's type, so that a handler that catches a pointer to a base class
+  /// converts it. throw_pointee() does the same for the pointee, if the value is a smart pointer.
   virtual void throw_address() const = 0;
   virtual void throw_pointee() const {}
   /// A smart pointer's pointee and its static type, without exceptions; no type if the value is not a smart pointer, or
@@ -105,8 +105,8 @@ class owned_value_of<void> final : public owned_value {
   void throw_address() const override {}
 };
 
-/// An object, from its first reference until its last. Complete once it has been made, or its creation has failed.
-/// Thread-safe; the value synchronises itself, or object_traits says how.
+/// An object, from its first reference until its last. Complete once it has been made or its creation has failed.
+/// Thread-safe; access to the value is synchronised by the value itself or as object_traits specifies.
 class owned_object final : public future_state<void> {
  public:
   owned_object();
@@ -114,10 +114,11 @@ class owned_object final : public future_state<void> {
   /// Sets the value, which was made on the streams of the calling thread's context and on its current streams of
   /// `devices`. Call once. Throws errc::bad_device, errc::device_failure; then the object is still incomplete.
   void finish(std::unique_ptr<owned_value> value, std::span<const device> devices = {});
-  /// Its creation has failed.
+  /// Completes with the error of a failed creation.
   void fail(std::exception_ptr error) noexcept;
 
-  /// The value, which must have been made, as a C. Throws what its creation threw, and errc::reference_mismatch.
+  /// The value as a C. It must have been made. Throws what its creation threw, and errc::reference_mismatch if it is
+  /// not a C.
   template <class C>
   C& as() {
     const owned_value& own = value_made();
@@ -145,10 +146,11 @@ class owned_object final : public future_state<void> {
 
   [[nodiscard]] object_turns& turns() const noexcept { return *turns_; }
   [[nodiscard]] object_order& order() const noexcept { return *order_; }
-  /// The calling thread is about to use the value directly: its current streams wait for all work on it, and work
-  /// queued on them counts as work on it until the thread's current call is answered. Throws errc::device_failure.
+  /// Call before the calling thread uses the value directly: its current streams wait for all work on the value, and
+  /// work queued on them counts as work on the value until the thread's current call is answered. Throws
+  /// errc::device_failure.
   void use_here();
-  /// Whether devices may have been used on it so far.
+  /// Whether any device may have been used on the value so far.
   [[nodiscard]] bool on_devices() const noexcept;
 
   /// Link in a list of objects without references.
@@ -157,8 +159,8 @@ class owned_object final : public future_state<void> {
  private:
   ~owned_object() override;
   void on_cancel() override {}  // no handle can cancel it
-  // The value's address as another type. A base subobject's address stays; a smart pointer may point elsewhere next
-  // time.
+  // The value's address as another type. The address of a base subobject never changes; a smart pointer may point to
+  // another object at the next call.
   struct other {
     void* address = nullptr;
     bool stays = false;

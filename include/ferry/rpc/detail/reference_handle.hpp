@@ -1,6 +1,6 @@
 #pragma once
 
-// The untyped part of rref<T>, and the references that go into a message.
+// The untyped part of rref<T>, and the references that are sent in a message.
 
 #include <compare>
 #include <cstddef>
@@ -24,8 +24,8 @@ namespace ferry::inline v0::detail {
 class worker_core;
 class reference_state;
 
-/// Shares one fork, or one local hold at the owner. Copies are cheap and stay in this process. Distinct handles may be
-/// used concurrently. Accessors throw errc::invalid_argument on an empty handle.
+/// Shares one fork, or one local reference at the owner. Copies are cheap and local to this process. Distinct handles
+/// may be used concurrently. Accessors throw errc::invalid_argument on an empty handle.
 class reference_handle {
  public:
   reference_handle() noexcept = default;
@@ -35,24 +35,25 @@ class reference_handle {
   friend bool operator==(const reference_handle& a, const reference_handle& b) noexcept;
   [[nodiscard]] std::size_t hash() const noexcept;
 
-  /// A new object of the current worker.
+  /// Creates an object owned by the current worker, or by `worker`.
   static reference_handle own(std::unique_ptr<owned_value> value);
   static reference_handle own(worker_core& worker, std::unique_ptr<owned_value> value);
 
   [[nodiscard]] bool is_owner() const;
   [[nodiscard]] bool confirmed() const;
   [[nodiscard]] worker_info owner() const;
-  /// "rref<T>(...)" with the given T, for logs and error texts.
+  /// Returns "rref<T>(...)" with `type` as T, for logs and error texts.
   [[nodiscard]] std::string describe(const std::string& type) const;
-  /// At the owner: the object, once it has been made; blocks. Throws errc::not_owner, and what its creation threw.
+  /// At the owner: blocks until the object has been made and returns it. Throws errc::not_owner elsewhere, and the
+  /// exception that its creation threw.
   [[nodiscard]] owned_object& local() const;
-  /// At the owner, for an object whose calls run concurrently: the same with a timeout; otherwise null.
+  /// At the owner, if calls on the object may run concurrently: like local(), with a timeout. Otherwise null.
   [[nodiscard]] owned_object* local_unguarded(const call_options& options) const;
-  /// The reference's state. Throws the error it has failed with.
+  /// The reference's state. If the reference has failed, throws its error.
   [[nodiscard]] reference_state& usable() const;
   /// Complete once the owner has made the object, or has registered this reference; fails if that fails.
   [[nodiscard]] future<void> created() const;
-  /// The name of the object's type; requested again after a failure.
+  /// The name of the object's type. A failed request is repeated by the next call.
   [[nodiscard]] future<std::string> type() const;
 
  private:
@@ -61,33 +62,33 @@ class reference_handle {
   std::shared_ptr<reference_state> state_;
 };
 
-/// Whether calls of this method only query the object, and so need no turn at it.
+/// Whether calls of this method only query the object and therefore run without waiting for their turn.
 bool only_queries_object(std::uint64_t method) noexcept;
 
-/// The references that go into one message: sent with it, or released if it is not sent.
+/// The references that are sent in one message. If the message is not sent, they are released.
 class handed_references final : public handle_writer {
  public:
   handed_references() noexcept = default;
-  /// If `to` has no incarnation, the group's current one is used.
+  /// If `to` has no incarnation, the current incarnation of that worker in the group is used.
   handed_references(worker_core& worker, const call_target& to) noexcept : worker_(&worker), to_(to) {}
   handed_references(handed_references&& other) noexcept = default;
   handed_references& operator=(handed_references&& other) noexcept = default;
-  /// Releases references that were not sent, and watches those that were.
+  /// Releases references that were not sent, and tracks those that were.
   ~handed_references();
 
   std::uint32_t put(const void* handle) override;
-  /// Adds the record to the message, once its payload is there.
+  /// Appends the record to the message. Call after the payload has been written.
   void seal(outgoing_message& message) {
     if (list_) write(message);
   }
   [[nodiscard]] bool empty() const noexcept { return !list_; }
-  /// The message has been sent.
+  /// Call when the message has been sent.
   void sent() noexcept;
-  /// It has been answered.
+  /// Call when the reply has arrived.
   void arrived() noexcept {
     if (list_) settle(true);
   }
-  /// It will not be answered: whether it has arrived is unknown.
+  /// Call when no reply will arrive: whether the message was received is unknown.
   void query() noexcept {
     if (list_) settle(false);
   }

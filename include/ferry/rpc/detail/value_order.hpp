@@ -1,7 +1,7 @@
 #pragma once
 
-// When the tensors of a complete value may be read, although devices may still be working on them: a future's record of
-// the streams that its value was made on.
+// Stream order of a complete value whose tensors devices may still be working on: a future's record of the streams that
+// its value was made on.
 
 #include <atomic>
 #include <exception>
@@ -24,16 +24,17 @@ namespace ferry::inline v0::detail {
 
 class read_marks;
 
-/// Marks in the streams that were current when the value was made: one for each device that its tensors are on. Keeps
-/// their memory alive independently of the tensors. For the result of a call it also has the marks after the reading of
-/// its arguments. Immutable once its future is complete: any thread may read it.
+/// Events recorded on the streams that were current when the value was made, one for each device that its tensors are
+/// on. Keeps their memory alive independently of the tensors. For the result of a call it also holds the events
+/// recorded after the arguments were read. Immutable once its future is complete: any thread may read it.
 class value_order {
  public:
-  /// Null if none of the tensors is on a device with streams. Throws errc::bad_device, errc::device_failure.
+  /// Returns null if none of the tensors is on a device with streams. Throws errc::bad_device, errc::device_failure.
   static std::unique_ptr<value_order> of(std::span<const tensor> tensors);
-  /// For a value that is yet to be made, by a call whose arguments are read at the marks of `reads`.
+  /// For the value of a call that is still pending, whose arguments have been read when the events in `reads` are
+  /// reached.
   static std::unique_ptr<value_order> behind(std::shared_ptr<const read_marks> reads);
-  /// Takes over the read marks of the call that made the value.
+  /// Takes the read marks of the call that made the value.
   void add_reads_of(value_order& call) noexcept { reads_ = std::move(call.reads_); }
 
   /// The calling thread's current streams wait for the value, and count as users of its memory; the host does not wait.
@@ -41,7 +42,7 @@ class value_order {
   void let_current_streams_wait() const;
   /// The devices whose streams wait.
   [[nodiscard]] std::vector<device> devices() const;
-  /// The device that was current when the value was made; none: it has no tensors on devices.
+  /// The device that was current when the value was made; none if it has no tensors on devices.
   [[nodiscard]] const std::optional<device>& current_device() const noexcept { return current_; }
 
  private:
@@ -51,8 +52,9 @@ class value_order {
   std::shared_ptr<const read_marks> reads_;
 };
 
-/// Streams and current device of a callback: separate streams for the devices of the value, which wait for it, unless
-/// the callback's context has streams for them; and the device that was current when the value was made.
+/// Sets streams and current device for a callback. For each device of the value the current stream is one of the
+/// callback's context, if it has one, else a separate stream; it waits for the value. The current device is the one
+/// that was current when the value was made.
 class callback_streams {
  public:
   /// Null: no effect. If streams cannot be obtained, the current ones stay in use, which is slower but equally correct.
@@ -68,7 +70,7 @@ class callback_streams {
   std::optional<device_guard> device_;
 };
 
-/// Whether values of the type have no tensors, whatever they hold.
+/// Whether values of the type can never contain tensors.
 template <class T>
 inline constexpr bool free_of_tensors = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_empty_v<T>;
 template <class Character, class Traits, class Allocator>
@@ -103,7 +105,7 @@ std::vector<tensor> tensors_in(const T& value) {
   return found;
 }
 
-/// The order of a value that has just been made on the calling thread's current streams.
+/// The order of a value that was just made on the calling thread's current streams.
 template <class T>
 std::unique_ptr<value_order> order_of_value(const T& value) {
   return value_order::of(tensors_in(value));
