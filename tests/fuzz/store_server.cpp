@@ -10,6 +10,7 @@
 
 #include <ferry/base/secret.hpp>
 
+#include "base/unique_fd.hpp"
 #include "store/tcp/tcp_protocol.hpp"
 #include "store/tcp/tcp_server_core.hpp"
 #include "store/tcp/tcp_server_session.hpp"
