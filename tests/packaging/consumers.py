@@ -84,10 +84,10 @@ class Installed:
         prefix = next(line for line in package.read_text().splitlines() if line.startswith("prefix="))
         return cls(pathlib.Path(f"{place}{prefix.removeprefix('prefix=')}"))
 
-    def flags(self, *words):
+    def flags(self, *words, package="ferry"):
         path = [str(self.libraries / "pkgconfig"), os.environ.get("PKG_CONFIG_PATH", "")]
         environment = {**os.environ, "PKG_CONFIG_PATH": ":".join(filter(None, path))}
-        words = [f"--define-variable=prefix={self.prefix}", "--cflags", "--libs", *words, "ferry"]
+        words = [f"--define-variable=prefix={self.prefix}", "--cflags", "--libs", *words, package]
         return command("pkg-config", *words, env=environment).split()
 
     def cmake(self, folder, *options):
@@ -176,9 +176,18 @@ class Consumers(unittest.TestCase):
         output = command(program, env=self.finding(self.installed.libraries), timeout=150)
         self.assertIn("Status: SUCCESS", output)
 
+    def test_installed_fault_injector(self):
+        folder = self.wanted("pkgconfig", "pkg-config")
+        program = folder / "faults"
+        command(*OPTIONS.cxx, "-std=c++20", HERE / "cmake" / "faults.cpp", "-o", program,
+                *self.installed.flags(package="ferry-testing"))
+        command(program, env=self.finding(self.installed.libraries), timeout=60)
+
     def test_cmake(self):
         folder = self.wanted("cmake", "cmake", project="cmake")
-        self.run_program(self.installed.cmake(folder) / "consumer")
+        build = self.installed.cmake(folder)
+        self.run_program(build / "consumer")
+        command(build / "faults", timeout=60)
         wrong = self.work / "wrong"
         wrong.mkdir()
         (wrong / "CMakeLists.txt").write_text(
