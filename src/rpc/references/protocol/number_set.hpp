@@ -42,22 +42,30 @@ class number_set {
     intervals_.emplace_hint(after, number, number);
     return true;
   }
-  /// Inserts all numbers in [1, number). If it throws std::bad_alloc, none of them is in the set.
+  /// Inserts all numbers in [1, number). Strong guarantee on std::bad_alloc.
   void insert_below(std::uint64_t number) {
     if (number <= 1) return;
-    std::uint64_t last = number - 1;
-    auto next = intervals_.begin();
-    while (next != intervals_.end() && next->first <= number) {
-      last = std::max(last, next->second);
-      next = intervals_.erase(next);
+    const auto first = intervals_.begin();
+    if (first == intervals_.end() || first->first > number) {
+      intervals_.emplace_hint(first, 1, number - 1);
+      return;
     }
-    intervals_.emplace_hint(next, 1, last);
-  }
-  void erase_below(std::uint64_t number) {
-    while (!intervals_.empty() && intervals_.begin()->first < number) {
-      const std::uint64_t last = intervals_.begin()->second;
+    auto node = intervals_.extract(first);
+    std::uint64_t last = std::max(number - 1, node.mapped());
+    while (!intervals_.empty() && intervals_.begin()->first <= number) {
+      last = std::max(last, intervals_.begin()->second);
       intervals_.erase(intervals_.begin());
-      if (last >= number) intervals_.emplace(number, last);
+    }
+    node.key() = 1;
+    node.mapped() = last;
+    intervals_.insert(std::move(node));
+  }
+  void erase_below(std::uint64_t number) noexcept {
+    while (!intervals_.empty() && intervals_.begin()->first < number) {
+      auto node = intervals_.extract(intervals_.begin());
+      if (node.mapped() < number) continue;
+      node.key() = number;
+      intervals_.insert(std::move(node));
     }
   }
   [[nodiscard]] std::size_t intervals() const noexcept { return intervals_.size(); }

@@ -28,6 +28,32 @@ TEST_CASE("a set of numbers keeps intervals") {
   CHECK_FALSE(set.contains(UINT64_MAX - 1));
 }
 
+TEST_CASE("a set of numbers takes and drops all numbers below one") {
+  constexpr std::uint64_t most = 7;
+  for (unsigned members = 0; members != 1U << most; ++members) {
+    for (std::uint64_t limit = 0; limit <= most + 1; ++limit) {
+      number_set filled;
+      number_set emptied;
+      for (std::uint64_t number = 1; number <= most; ++number) {
+        if ((members >> (number - 1U) & 1U) == 0) continue;
+        filled.insert(number);
+        emptied.insert(number);
+      }
+      filled.insert_below(limit);
+      emptied.erase_below(limit);
+      number_set expected_filled;
+      number_set expected_emptied;
+      for (std::uint64_t number = 1; number <= most; ++number) {
+        const bool member = (members >> (number - 1U) & 1U) != 0;
+        if (member || number < limit) expected_filled.insert(number);
+        if (member && number >= limit) expected_emptied.insert(number);
+      }
+      REQUIRE(filled == expected_filled);  // the same intervals, too
+      REQUIRE(emptied == expected_emptied);
+    }
+  }
+}
+
 TEST_CASE("(a) an object made by a call lives until its creator drops it") {
   parties w;
   const object_id object = w.a.protocol.create(w.b.self());
