@@ -82,9 +82,16 @@ void streams_scope::enter(std::span<const stream> now) noexcept {
     auto former = std::make_unique<former_streams>();
     former->streams.reserve(now.size());
     former_ = former.release();
-    for (const stream& each : now) former_->streams.push_back(set_current_stream(each));
-  } catch (const std::exception& problem) {
+  } catch (const std::exception& problem) {  // without memory the current streams stay as they are
     log(log_level::error, problem.what());
+    return;
+  }
+  for (const stream& each : now) {
+    try {
+      former_->streams.push_back(set_current_stream(each));
+    } catch (const std::exception& problem) {
+      log(log_level::error, problem.what());
+    }
   }
 }
 
@@ -93,7 +100,7 @@ void streams_scope::leave() noexcept {
   while (!former->streams.empty()) {
     try {
       set_current_stream(former->streams.back());
-    } catch (const error& problem) {
+    } catch (const std::exception& problem) {
       log(log_level::error, problem.what());
     }
     former->streams.pop_back();

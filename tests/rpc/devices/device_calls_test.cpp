@@ -491,3 +491,15 @@ TEST_CASE("a device that fails before tensors have left it ends the call") {
   fake_cuda::mend();
   CHECK(group[0].rpc_sync<number>("worker1") == 7);
 }
+
+TEST_CASE("a scope of streams skips devices that do not exist, and only these") {
+  ferry_test::captured_log quiet;
+  const std::array streams{ferry::detail::stream_of(gpu(9999), nullptr), ferry::pool_stream(gpu(2))};
+  const stream before = ferry::current_stream(gpu(2));
+  {
+    const ferry::detail::streams_scope scope(streams);
+    CHECK(ferry::current_stream(gpu(2)) == streams[1]);
+  }
+  CHECK(ferry::current_stream(gpu(2)) == before);
+  CHECK(quiet.has("cuda:9999"));
+}
