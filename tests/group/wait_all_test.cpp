@@ -13,6 +13,7 @@
 #include "captured_log.hpp"
 #include "cluster.hpp"
 #include "expect_error.hpp"
+#include "gate.hpp"
 
 using namespace std::chrono_literals;
 using ferry::errc;
@@ -33,6 +34,8 @@ int late(int value) {
   ++done;
   return value;
 }
+ferry_test::gate door;
+void held() { door.pass(); }
 // Waits for all of its own calls, in the only num_worker_threads slot of the worker.
 int many(int count) {
   done = 0;
@@ -103,8 +106,9 @@ TEST_CASE("[row 66] wait_all throws the error of a call once all calls are compl
   ferry::wait_all([] {});
   CHECK_THROWS_WITH_AS((void)failing.get(), "outside", std::domain_error);
   expect_error(errc::rpc_timeout, "", [&] {
-    ferry::wait_all([&] { (void)group[0].rpc_async<late>({"worker1", {.timeout = 1ms}}, 1); });
+    ferry::wait_all([&] { (void)group[0].rpc_async<held>({"worker1", {.timeout = 1ms}}); });
   });
+  door.open();
 }
 
 TEST_CASE("[row 66] wait_all rethrows an exception of its body once its calls are complete, and stops recording") {
