@@ -104,6 +104,7 @@
 #include "transport/streams/stream_writing.cpp"
 
 // store/
+#include "store/bounded_store.cpp"
 #include "store/file/file_log.cpp"
 #include "store/file/file_store.cpp"
 #include "store/host_lookup.cpp"

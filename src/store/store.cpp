@@ -27,10 +27,10 @@ void store::check_value(std::string_view key, std::string_view value) const {
   }
 }
 
-void store::set(std::string_view key, std::string_view value) {
+void store::set(std::string_view key, std::string_view value, timeout limit) {
   check_key(key);
   check_value(key, value);
-  do_set(key, value, until({}));
+  do_set(key, value, until(limit));
 }
 
 std::string store::get(std::string_view key, timeout limit) {
@@ -44,9 +44,9 @@ std::vector<std::string> store::get(std::span<const std::string> keys, timeout l
   return do_get(keys, true, until(limit));
 }
 
-std::optional<std::string> store::try_get(std::string_view key) {
+std::optional<std::string> store::try_get(std::string_view key, timeout limit) {
   check_key(key);
-  return do_try_get(key, until({}));
+  return do_try_get(key, until(limit));
 }
 
 void store::wait(std::span<const std::string> keys, timeout limit) {
@@ -59,31 +59,32 @@ void store::wait(std::string_view key, timeout limit) {
   wait(keys, limit);
 }
 
-std::int64_t store::add(std::string_view key, std::int64_t delta) {
+std::int64_t store::add(std::string_view key, std::int64_t delta, timeout limit) {
   check_key(key);
-  return do_add(key, delta, until({}));
+  return do_add(key, delta, until(limit));
 }
 
-std::string store::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
+std::string store::compare_set(std::string_view key, std::string_view expected, std::string_view desired,
+                               timeout limit) {
   check_key(key);
   check_value(key, expected);
   check_value(key, desired);
-  return do_compare_set(key, expected, desired, until({}));
+  return do_compare_set(key, expected, desired, until(limit));
 }
 
-bool store::erase(std::string_view key) {
+bool store::erase(std::string_view key, timeout limit) {
   check_key(key);
-  return do_erase(key, until({}));
+  return do_erase(key, until(limit));
 }
 
-std::vector<store_entry> store::list(std::string_view prefix) {
+std::vector<store_entry> store::list(std::string_view prefix, timeout limit) {
   if (!prefix.empty()) check_key(prefix);
-  return do_list(prefix, until({}));
+  return do_list(prefix, until(limit));
 }
 
-std::size_t store::count(std::string_view prefix) {
+std::size_t store::count(std::string_view prefix, timeout limit) {
   if (!prefix.empty()) check_key(prefix);
-  return do_count(prefix, until({}));
+  return do_count(prefix, until(limit));
 }
 
 store_change store::wait_change(std::string_view key, std::uint64_t last_version, timeout limit) {

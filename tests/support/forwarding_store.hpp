@@ -23,25 +23,31 @@ class forwarding_store : public ferry::store {
   [[nodiscard]] std::string describe() const override { return inner_->describe(); }
 
  protected:
-  void do_set(std::string_view key, std::string_view value, ferry::deadline) override { inner_->set(key, value); }
+  void do_set(std::string_view key, std::string_view value, ferry::deadline until) override {
+    inner_->set(key, value, left(until));
+  }
   std::vector<std::string> do_get(std::span<const std::string> keys, bool values, ferry::deadline until) override {
     if (values) return inner_->get(keys, left(until));
     inner_->wait(keys, left(until));
     return {};
   }
-  std::optional<std::string> do_try_get(std::string_view key, ferry::deadline) override { return inner_->try_get(key); }
-  std::int64_t do_add(std::string_view key, std::int64_t delta, ferry::deadline) override {
-    return inner_->add(key, delta);
+  std::optional<std::string> do_try_get(std::string_view key, ferry::deadline until) override {
+    return inner_->try_get(key, left(until));
+  }
+  std::int64_t do_add(std::string_view key, std::int64_t delta, ferry::deadline until) override {
+    return inner_->add(key, delta, left(until));
   }
   std::string do_compare_set(std::string_view key, std::string_view expected, std::string_view desired,
-                             ferry::deadline) override {
-    return inner_->compare_set(key, expected, desired);
+                             ferry::deadline until) override {
+    return inner_->compare_set(key, expected, desired, left(until));
   }
-  bool do_erase(std::string_view key, ferry::deadline) override { return inner_->erase(key); }
-  std::vector<ferry::store_entry> do_list(std::string_view prefix, ferry::deadline) override {
-    return inner_->list(prefix);
+  bool do_erase(std::string_view key, ferry::deadline until) override { return inner_->erase(key, left(until)); }
+  std::vector<ferry::store_entry> do_list(std::string_view prefix, ferry::deadline until) override {
+    return inner_->list(prefix, left(until));
   }
-  std::size_t do_count(std::string_view prefix, ferry::deadline) override { return inner_->count(prefix); }
+  std::size_t do_count(std::string_view prefix, ferry::deadline until) override {
+    return inner_->count(prefix, left(until));
+  }
   ferry::store_change do_wait_change(std::string_view key, std::uint64_t last, ferry::deadline until) override {
     return inner_->wait_change(key, last, left(until));
   }

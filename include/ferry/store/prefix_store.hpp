@@ -21,6 +21,7 @@ class prefix_store final : public store {
   void close() noexcept override;
   bool drain(timeout limit = {}) override;
   void admit_no_more() noexcept override { wrapped_->admit_no_more(); }
+  [[nodiscard]] bool serves() const noexcept override { return wrapped_->serves(); }
   [[nodiscard]] std::string local_address() const override;
   [[nodiscard]] std::string describe() const override;
 

@@ -15,6 +15,10 @@
 
 namespace ferry::inline v0 {
 
+namespace detail {
+class bounded_store;
+}
+
 /// A key and its value, as store::list returns them.
 struct store_entry {
   std::string key;
@@ -34,8 +38,8 @@ struct store_change {
 
 /// A key-value store shared by the workers of a group. Keys are 1 to max_key_bytes bytes, values any bytes.
 ///
-/// Thread-safe, except for destruction. A function without a `limit` parameter ends within the default timeout.
-/// A `limit` that is not set means the default timeout too. Errors of every function: errc::store_timeout (the text
+/// Thread-safe, except for destruction. Every request ends within its `limit`; one that is not set means the default
+/// timeout. Errors of every function: errc::store_timeout (the text
 /// names the keys that are missing), errc::store_failed (closed, or the store refused), errc::store_unreachable,
 /// errc::limit_exceeded (key or value too long), errc::invalid_argument (empty key).
 ///
@@ -50,7 +54,7 @@ class store {
   store& operator=(const store&) = delete;
 
   /// Writes `value` under `key`, replacing what was there.
-  void set(std::string_view key, std::string_view value);
+  void set(std::string_view key, std::string_view value, timeout limit = {});
 
   /// The value of `key`; blocks until the key exists.
   [[nodiscard]] std::string get(std::string_view key, timeout limit = {});
@@ -59,7 +63,7 @@ class store {
   [[nodiscard]] std::vector<std::string> get(std::span<const std::string> keys, timeout limit = {});
 
   /// The value of `key`, or nothing if it does not exist.
-  [[nodiscard]] std::optional<std::string> try_get(std::string_view key);
+  [[nodiscard]] std::optional<std::string> try_get(std::string_view key, timeout limit = {});
 
   /// Blocks until all of `keys` exist.
   void wait(std::span<const std::string> keys, timeout limit = {});
@@ -68,21 +72,22 @@ class store {
 
   /// Adds `delta` to the integer that `key` holds as decimal text (absent: 0) and returns the sum. Atomic.
   /// errc::invalid_argument if the key holds something else, or if the sum does not fit.
-  std::int64_t add(std::string_view key, std::int64_t delta);
+  std::int64_t add(std::string_view key, std::int64_t delta, timeout limit = {});
 
   /// Writes `desired` if the key holds `expected`, and returns what the key holds afterwards (empty if it is absent).
   /// An empty `expected` means absent or holding an empty value. Atomic.
-  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired);
+  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired,
+                          timeout limit = {});
 
   /// Removes `key`; false if it did not exist.
-  bool erase(std::string_view key);
+  bool erase(std::string_view key, timeout limit = {});
 
   /// The entries whose keys start with `prefix`, sorted by key. Not a snapshot: entries written while it runs may or
   /// may not be among them.
-  [[nodiscard]] std::vector<store_entry> list(std::string_view prefix = {});
+  [[nodiscard]] std::vector<store_entry> list(std::string_view prefix = {}, timeout limit = {});
 
   /// How many keys start with `prefix`.
-  [[nodiscard]] std::size_t count(std::string_view prefix = {});
+  [[nodiscard]] std::size_t count(std::string_view prefix = {}, timeout limit = {});
 
   /// Watches a key: blocks until its version is not `last_version`, and returns its state. Changes between two calls
   /// are folded into one, so a caller that passes the version it saw last misses no final state; a key that was removed
@@ -105,6 +110,9 @@ class store {
   /// In the process that serves a tcp store: refuses clients that are not connected yet from now on, as if the server
   /// had stopped. Other stores, and servers with another owner, are not affected.
   virtual void admit_no_more() noexcept {}
+
+  /// Whether this process serves the store to others, so that the store ends with it.
+  [[nodiscard]] virtual bool serves() const noexcept { return false; }
 
   /// The IP address, as text, under which other workers can reach this process, as learnt from the connection to the
   /// store; empty if the store has no network.
@@ -142,6 +150,7 @@ class store {
 
  private:
   friend class prefix_store;  // forwards to the do_ functions, deadline included
+  friend class detail::bounded_store;
   [[nodiscard]] deadline until(timeout limit) const noexcept;
   void check_key(std::string_view key) const;
   void check_value(std::string_view key, std::string_view value) const;

@@ -97,6 +97,7 @@ class tcp_store final : public store {
   void close() noexcept override;
   bool drain(timeout limit = {}) override;
   void admit_no_more() noexcept override;
+  [[nodiscard]] bool serves() const noexcept override { return options_.server != nullptr; }
   /// The local end of the first connection. If that is loopback although the host was not given as loopback (the
   /// server's own machine, or a name in /etc/hosts), the address by which this machine reaches others, if it has one.
   [[nodiscard]] std::string local_address() const override;

@@ -53,7 +53,7 @@ rpc_options with_admission(rpc_options options, const worker_config& config) {
 
 native_core::native_core(std::shared_ptr<store> group_store, const worker_config& config, const rpc_options& options,
                          const std::vector<transport_factory>& transports, device_counts counts)
-    : store_(std::move(group_store)),
+    : store_(std::make_shared<bounded_store>(std::move(group_store))),
       options_(with_admission(options, config)),
       reactor_(shared_reactor()),
       // The id is determined by join().
@@ -397,8 +397,9 @@ void native_core::close() noexcept {
     control.swap(each->control);
   }
   activity_changed();
-  std::shared_ptr<store> released;  // futures that are kept keep this object alive, but must not keep the store's
-                                    // resources open
+  std::shared_ptr<bounded_store>
+      released;  // futures that are kept keep this object alive, but must not keep the store's
+                 // resources open
   std::lock_guard lock(links_mutex_);
   released.swap(store_);
 }

@@ -18,8 +18,8 @@
 
 #include <ferry/backend/agent.hpp>
 #include <ferry/backend/backend.hpp>
-#include <ferry/store/store.hpp>
 
+#include "../../store/bounded_store.hpp"
 #include "../links/connect_attempt.hpp"
 #include "../links/links.hpp"
 #include "../links/peers.hpp"
@@ -155,31 +155,42 @@ class native_core final : public link_owner,
   void publish_fence(const fence_notice& notice, bool contested) noexcept;
   void write_fence(const fence_notice& notice, bool contested);
   void look_for_own_fence() noexcept;
+  /// Gives up the store unless it answers: the worker whose process serves it is lost.
+  void check_store_without(const std::string& host, const std::string& reason) noexcept;
   void report(const member_event& event) noexcept;
-  [[nodiscard]] std::shared_ptr<store> group_store() const;
+  [[nodiscard]] std::shared_ptr<bounded_store> group_store() const;
   [[nodiscard]] bool is_gone(int rank) const;
   [[nodiscard]] int gone_count() const;
 
   static constexpr std::chrono::seconds store_limit{5};  // for a member's requests to the store
+  /// For a request that says what was missing at a deadline that may have passed.
+  [[nodiscard]] static deadline last_look(deadline until) noexcept {
+    return std::max(until, deadline::after(std::chrono::milliseconds(250)));
+  }
   template <class Find>
   [[nodiscard]] peer* look_up(deadline until, const Find& find, bool& read) const;
   void check_hello(const hello& from) const;
 
   // Static groups (static_group.cpp).
   void form_static(deadline until);
-  void choose_attempt();
+  void choose_attempt(deadline until);
   void leave_static(deadline until);
-  void agree_on_group();
+  void agree_on_group(deadline until);
   void agree_on_names(deadline until);
   [[nodiscard]] std::vector<std::string> all_ranks(std::string_view prefix) const;
   [[nodiscard]] std::vector<std::string> get_all(const std::vector<std::string>& keys, std::string_view prefix,
                                                  deadline until);
-  void publish_peers(const std::vector<std::string>& records);
+  void publish_peers(const std::vector<std::string>& records, deadline until);
   void wait_for_ready(deadline until);
-  void check_for_failed_start();
+  void check_for_failed_start(deadline until);
   [[nodiscard]] std::string sum_of_round(int round, deadline until);
+  /// A request to the store as a part of leave_together(), which a shutdown that is not graceful interrupts.
+  template <class Request>
+  [[nodiscard]] auto ask_while_leaving(deadline until, Request request);
+  void watch_store_host() noexcept;
+  [[noreturn]] void throw_silent_store(std::string_view why) const;
   /// The sums of what the members wrote under `prefix`; without those that have terminated and wrote nothing.
-  [[nodiscard]] std::string add_up_round(const std::string& prefix, timeout limit);
+  [[nodiscard]] std::string add_up_round(const std::string& prefix, deadline until);
 
   // Access to the store with bounded waits (store_access.cpp).
   /// Begins to read the log, unless a read has begun since the last request.
@@ -187,8 +198,12 @@ class native_core final : public link_owner,
   void read_for_all() const noexcept;
   /// Reads the log, until `enough` is true if it is given. False: it could not be read before the deadline.
   [[nodiscard]] bool read_log(deadline until, const std::function<bool()>& enough = nullptr) const;
-  /// Runs `action` on another thread, and waits for it: rethrows what it throws. False: it was still running at the
-  /// deadline, or when `unwanted` became true.
+  struct background_action;
+  [[nodiscard]] std::shared_ptr<background_action> run_in_background(std::function<void()> action);
+  /// Waits for an action, and rethrows what it throws. False: it was still running at the deadline, or when `unwanted`
+  /// became true.
+  bool await_background(background_action& action, deadline until, const std::function<bool()>& unwanted = nullptr);
+  /// Both.
   bool run_in_time(std::function<void()> action, deadline until, const std::function<bool()>& unwanted = nullptr);
   /// Writes something in the background and retries until the store accepts it; `what` is for log messages.
   void write_later(std::function<void()> write, std::string what, bool urgent = false) noexcept;
@@ -247,9 +262,9 @@ class native_core final : public link_owner,
   void look_again(const work* fired) noexcept;
   void stop_timers() noexcept;
   [[nodiscard]] hello greeting(const worker_info& target, std::uint64_t features) const;
-  [[nodiscard]] std::string missing_workers(std::string_view prefix) const;
+  [[nodiscard]] std::string missing_workers(std::string_view prefix, deadline until) const;
 
-  std::shared_ptr<store> store_;  // for joining, leaving and fences; null once closed; guarded by links_mutex_
+  std::shared_ptr<bounded_store> store_;  // for joining, leaving and fences; null once closed; guarded by links_mutex_
   const rpc_options options_;
   const std::shared_ptr<ferry::reactor> reactor_;
   worker_info self_;

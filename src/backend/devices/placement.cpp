@@ -43,6 +43,7 @@ worker_record native_core::own_record() const {
   record.addresses = advertised_;
   record.metadata = metadata_;
   record.devices = devices_;
+  record.serves_store = store_->serves();
   return record;
 }
 

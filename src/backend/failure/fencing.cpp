@@ -23,6 +23,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
+constexpr std::chrono::seconds store_probe_limit{1};
 constexpr std::chrono::seconds log_grace{1};  // between the end of a worker and declaring it lost
 
 std::string fence_key(worker_id id) { return fmt::format("fence/{}", id.value); }
@@ -88,9 +89,11 @@ void native_core::lose(peer& whom, incarnation_id incarnation, const std::string
   try {
     member_event event{member_event::kind::lost, {}, incarnation, reason};
     bool left = false;
+    bool served_store = false;
     {
       std::lock_guard lock(whom.mutex);
       if (!whom.present(incarnation)) return;
+      served_store = whom.record.serves_store;
       left = whom.state == peer_state::leaving;
       whom.state = left ? peer_state::left : peer_state::lost;
       group_changes_.fetch_add(1, std::memory_order_release);
@@ -106,7 +109,9 @@ void native_core::lose(peer& whom, incarnation_id incarnation, const std::string
       activity_changed();
       if (from == evidence::gone || from == evidence::silence) {
         write_later(
-            [this, incarnation, reason] { (void)log_->append(member_entry::lost(incarnation_, incarnation, reason)); },
+            [this, incarnation, reason] {
+              (void)log_->append(member_entry::lost(incarnation_, incarnation, reason), deadline::after(store_limit));
+            },
             fmt::format("{} has terminated", to_string(event.who)));
       }
       return;
@@ -117,6 +122,7 @@ void native_core::lose(peer& whom, incarnation_id incarnation, const std::string
               make_error(errc::peer_lost, fmt::format("{} is dead: {}", to_string(event.who), reason)));
     report(event);
     activity_changed();
+    if (served_store && !log_) check_store_without(to_string(event.who), reason);
     const fence_notice notice{event.who, incarnation, reason};
     switch (from) {
       case evidence::record: return;
@@ -178,7 +184,7 @@ void native_core::spread(const fence_notice& notice) noexcept {
   }
 }
 
-std::shared_ptr<store> native_core::group_store() const {
+std::shared_ptr<bounded_store> native_core::group_store() const {
   std::lock_guard lock(links_mutex_);
   return store_;
 }
@@ -199,7 +205,7 @@ void native_core::lose_unless_left(peer& whom, incarnation_id incarnation, const
 
 // All others read the log; of two workers that declare each other dead, the first entry wins.
 void native_core::record_loss(const fence_notice& notice, bool contested) {
-  (void)log_->append(member_entry::lost(incarnation_, notice.incarnation, notice.reason));
+  (void)log_->append(member_entry::lost(incarnation_, notice.incarnation, notice.reason), deadline::after(store_limit));
   if (contested && !fenced_.load()) spread(notice);
 }
 
@@ -208,17 +214,18 @@ void native_core::write_fence(const fence_notice& notice, bool contested) {
   if (log_) return record_loss(notice, contested);
   const auto where = group_store();
   if (!where) return;
+  const auto until = deadline::after(store_limit);
   if (contested) {
     const std::string own = fmt::format("{:016x}", incarnation_.value);
     const auto [less, more] = std::minmax(incarnation_.value, notice.incarnation.value);
-    const std::string first = where->compare_set(fmt::format("silence/{:016x}/{:016x}", less, more), "", own);
+    const std::string first = where->compare_set(fmt::format("silence/{:016x}/{:016x}", less, more), "", own, until);
     if (first != own) {
       return become_fenced(
           fmt::format("{} lost contact with it, and was the first to report that", to_string(notice.who)));
     }
     spread(notice);
   }
-  where->set(fence_key(notice.who.id()), fence_value(notice.incarnation, notice.reason));
+  where->set(fence_key(notice.who.id()), fence_value(notice.incarnation, notice.reason), until);
 }
 
 void native_core::publish_fence(const fence_notice& notice, bool contested) noexcept {
@@ -234,6 +241,27 @@ void native_core::publish_fence(const fence_notice& notice, bool contested) noex
       fmt::format("{} is lost", to_string(notice.who)));
 }
 
+// It may be reached on another path than its worker. A store that does not answer now is not asked again: requests to
+// it, which a stopped process neither answers nor refuses, would all wait until their deadlines.
+void native_core::check_store_without(const std::string& host, const std::string& reason) noexcept {
+  try {
+    run_detached(*reactor_, [self = shared_from_this(), host, reason] {
+      const auto where = self->group_store();
+      if (!where || self->closing_.load()) return;
+      try {
+        (void)where->try_get("group", deadline::after(store_probe_limit));
+      } catch (const error& e) {
+        if (self->closing_.load()) return;
+        log(log_level::warning, fmt::format("{} gives up the {}, which {} served: {}", to_string(self->self_),
+                                            where->describe(), host, e.message()));
+        where->give_up(fmt::format("{}, which served it, is lost: {}", host, reason));
+      }
+    });
+  } catch (const std::exception& e) {
+    log(log_level::warning, fmt::format("{}: did not check the store: {}", self_.name(), e.what()));
+  }
+}
+
 void native_core::look_for_own_fence() noexcept {
   if (log_) {
     (void)request_read();
@@ -243,7 +271,7 @@ void native_core::look_for_own_fence() noexcept {
     run_detached(*reactor_, [self = shared_from_this()] {
       const auto where = self->group_store();
       if (!where) return;
-      const auto fence = where->try_get(fence_key(self->self_.id()));
+      const auto fence = where->try_get(fence_key(self->self_.id()), deadline::after(store_limit));
       if (fence && fence->starts_with(fence_value(self->incarnation_, {}))) {
         self->become_fenced(fmt::format("the store reports: {}", fence->substr(fence->find('\n') + 1)));
       }

@@ -13,6 +13,9 @@
 #include "links.hpp"
 
 namespace ferry::inline v0::detail {
+namespace {
+constexpr std::string_view store_mark = "!store";
+}
 
 std::string this_host() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -22,11 +25,13 @@ std::string this_host() {
   return fmt::format("{}/{}", boot, space.st_ino);
 }
 
-// Lines: the name, the incarnation, the host, the devices, one address each, an empty one; then the metadata, which may
-// contain anything. A version without devices parses that line as an address that no transport supports.
+// Lines: the name, the incarnation, the host, the devices, a mark if it serves the store, one address each, an empty
+// one; then the metadata, which may contain anything. A version without devices or the mark parses these lines as
+// addresses that no transport supports.
 std::string worker_record::encode() const {
-  return fmt::format("{}\n{:016x}\n@{}\n{}{}\n\n{}", who.name(), incarnation.value, host,
-                     devices ? fmt::format("#{}\n", devices->encode()) : "", fmt::join(addresses, "\n"), metadata);
+  return fmt::format("{}\n{:016x}\n@{}\n{}{}{}\n\n{}", who.name(), incarnation.value, host,
+                     devices ? fmt::format("#{}\n", devices->encode()) : "",
+                     serves_store ? fmt::format("{}\n", store_mark) : "", fmt::join(addresses, "\n"), metadata);
 }
 
 worker_record worker_record::decode(const std::string& text, int id) {
@@ -51,6 +56,10 @@ worker_record worker_record::decode(const std::string& text, int id) {
   if (addresses->starts_with('#')) {
     result.devices =
         std::make_shared<const device_record>(device_record::decode(std::string_view(*addresses).substr(1)));
+    if (++addresses == lines.end()) std::rethrow_exception(malformed("has no address"));
+  }
+  if (*addresses == store_mark) {
+    result.serves_store = true;
     if (++addresses == lines.end()) std::rethrow_exception(malformed("has no address"));
   }
   result.addresses.assign(addresses, lines.end());

@@ -35,6 +35,7 @@ struct worker_record {
   std::string metadata;                ///< arbitrary user data for the others
   /// Its devices and its maps; null: its version does not publish them.
   std::shared_ptr<const device_record> devices = nullptr;
+  bool serves_store = false;  ///< the group's store ends with its process
   // In a dynamic group; not encoded.
   std::uint64_t joined = 0;     ///< its place in the order of joins, from 1
   bool leaving = false;         ///< it has announced its leave, but not yet its end

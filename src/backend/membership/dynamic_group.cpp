@@ -36,9 +36,9 @@ std::chrono::nanoseconds longest_wait_for_news(timeout lease) noexcept {
 // ---------------------------------------------------------------- joining
 
 void native_core::form_dynamic(deadline until) {
-  agree_on_group();
+  agree_on_group(until);
   log_ = std::make_unique<member_log>(store_, [this](const membership_change& change) { take(change); });
-  log_->load();
+  log_->load(until);
   choose_id();
   for (;;) {
     make_room(until);
@@ -48,13 +48,12 @@ void native_core::form_dynamic(deadline until) {
     // looks for a predecessor may find it as soon as it listens.
     announced_.store(~std::uint64_t{0});
     listen();
-    const auto change = log_->append(member_entry::join(own_record()));
+    const auto change = log_->append(member_entry::join(own_record()), until);
     // Others may have read the entry, and removed it, before this worker saw that it was accepted.
     if (change.what == membership_change::kind::joined || joined_.load() != 0) break;
     announced_.store(0);
     stop_listening();  // another worker took the name or the id first, or has joined with device maps that conflict
   }
-  store_->set_default_timeout(store_limit);
   follower_ = std::thread([this] { follow(); });
   watch_next();
 }
@@ -82,17 +81,18 @@ void native_core::make_room(deadline until) {
         if (outcome.verdict == connect_verdict::unknown && outcome.answered) break;
         if (patient && !(outcome.verdict == connect_verdict::gone && on_this_machine)) {
           (void)log_->wait(deadline::after(entry_poll_pause));
-          log_->catch_up();
+          log_->catch_up(last_look(until));
         } else {
           (void)log_->append(member_entry::lost({}, holder->incarnation,
-                                                fmt::format("'{}' takes its place: {}", self_.name(), outcome.why)));
+                                                fmt::format("'{}' takes its place: {}", self_.name(), outcome.why)),
+                             last_look(until));
         }
         continue;
       case connect_verdict::leaving:
       case connect_verdict::hung_up:  // the answer will be clear soon
         if (!patient || holder->leaving) break;
         (void)log_->wait(deadline::after(entry_poll_pause));
-        log_->catch_up();
+        log_->catch_up(last_look(until));
         continue;
       case connect_verdict::opened:
       case connect_verdict::fenced: break;
@@ -100,7 +100,7 @@ void native_core::make_room(deadline until) {
     // A leaving worker lives for a while, and keeps its name and its id until it ends.
     if (holder->leaving && !until.expired()) {
       (void)log_->wait(std::min(until, deadline::after(pause_for_leaving)));
-      log_->catch_up();
+      log_->catch_up(last_look(until));
       lease_wait = a_lease();
       continue;
     }
@@ -193,7 +193,8 @@ void native_core::take_own(const membership_change& change) {
 }
 
 void native_core::answer_suspicion() noexcept {
-  write_later([this] { (void)log_->append(member_entry::alive(incarnation_)); }, "it lives", true);
+  write_later([this] { (void)log_->append(member_entry::alive(incarnation_), deadline::after(store_limit)); },
+              "it lives", true);
 }
 
 void native_core::take_others(const membership_change& change) {
@@ -245,7 +246,7 @@ void native_core::follow() noexcept {
   bool reported = false;
   while (!closing_.load()) {
     try {
-      log_->catch_up();
+      log_->catch_up(deadline::after(store_limit));
       (void)log_->wait(deadline::after(longest_wait_for_news(options_.lease)));
       pause = entry_poll_pause;
       reported = false;
@@ -269,7 +270,7 @@ void native_core::follow() noexcept {
 
 bool native_core::catch_up() const noexcept {
   try {
-    log_->catch_up();
+    log_->catch_up(deadline::after(store_limit));
     return true;
   } catch (const std::exception& e) {
     log(log_level::info, fmt::format("{}: the group's log cannot be read: {}", to_string(self_), e.what()));
@@ -317,7 +318,7 @@ void native_core::ask_log(peer& whom, incarnation_id incarnation) noexcept {
     run_detached(*reactor_, [self = shared_from_this(), asked, incarnation] {
       std::uint64_t question = 0;
       try {
-        (void)self->log_->append(member_entry::suspect(self->incarnation_, incarnation));
+        (void)self->log_->append(member_entry::suspect(self->incarnation_, incarnation), deadline::after(store_limit));
         // Another member may have asked before, and died since.
         const membership there = self->log_->members();
         if (const worker_record* record = there.find(incarnation)) question = record->suspected;
@@ -353,7 +354,7 @@ void native_core::read_answer(peer& whom, incarnation_id incarnation) noexcept {
       bool answered = false;
       try {
         const auto began = clock::now();
-        self->log_->catch_up();
+        self->log_->catch_up(deadline::after(store_limit));
         // A slow or unreachable store may have delayed the answer: wait for another lease then.
         const bool prompt = clock::now() - began < self->options_.heartbeat_interval.duration();
         const membership there = self->log_->members();
@@ -362,7 +363,8 @@ void native_core::read_answer(peer& whom, incarnation_id incarnation) noexcept {
         if (!answered && prompt) {
           (void)self->log_->append(
               member_entry::lost(self->incarnation_, incarnation,
-                                 "no member can reach it, and it did not answer in the group's log", question));
+                                 "no member can reach it, and it did not answer in the group's log", question),
+              deadline::after(store_limit));
         }
       } catch (const error& e) {
         log(log_level::info, fmt::format("{}: the group's log cannot be read: {}", to_string(self->self_), e.what()));
@@ -390,8 +392,8 @@ void native_core::leave_dynamic(deadline until, int stop_level) {
 void native_core::log_own_leave(deadline until, int stop_level) {
   try {
     leave_written_.store(true);
-    const bool written = run_in_time([this] { (void)log_->append(member_entry::leave(incarnation_)); }, until,
-                                     [&] { return leaving_stopped_.load() >= stop_level; });
+    const bool written = run_in_time([this, until] { (void)log_->append(member_entry::leave(incarnation_), until); },
+                                     until, [&] { return leaving_stopped_.load() >= stop_level; });
     if (!written && leaving_stopped_.load() < stop_level) {
       log(log_level::info, fmt::format("{}: the store has no record yet that it leaves", to_string(self_)));
     }
@@ -410,11 +412,11 @@ void native_core::log_own_end() noexcept {
   }
   try {
     const bool written = run_in_time(
-        [this] {
-          (void)log_->append(member_entry::gone(incarnation_));
+        [this, limit] {
+          (void)log_->append(member_entry::gone(incarnation_), limit);
           // The next group in this store may have other leases.
           if (!log_->members().members().empty()) return;
-          if (const auto where = group_store()) where->erase("kind");
+          if (const auto where = group_store()) where->erase("kind", limit);
         },
         limit);
     if (!written)
@@ -435,10 +437,11 @@ void native_core::wake_waiting() const noexcept {
 // A worker that leaves without a log entry has sent a goodbye to those it was connected to, if any; they write the
 // entry for it.
 void native_core::write_gone(incarnation_id incarnation) {
-  log_->catch_up();
+  const auto until = deadline::after(store_limit);
+  log_->catch_up(until);
   const membership there = log_->members();
   const worker_record* record = there.find(incarnation);
-  if (record && !record->leaving) (void)log_->append(member_entry::gone(incarnation));
+  if (record && !record->leaving) (void)log_->append(member_entry::gone(incarnation), until);
 }
 
 void native_core::stop_following() noexcept {

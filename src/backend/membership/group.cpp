@@ -44,7 +44,7 @@ void native_core::settle_loose_ends(deadline until) {
   if (above.loose_ends() != 0) above.on_group_quiet(until, true);
 }
 
-void native_core::agree_on_group() {
+void native_core::agree_on_group(deadline until) {
   const auto text = [](timeout value) {
     return value.is_never() ? std::string("never")
                             : fmt::format("{} ms", std::chrono::duration<double, std::milli>(value.duration()).count());
@@ -52,7 +52,7 @@ void native_core::agree_on_group() {
   const std::string kind = fmt::format(
       "{}, heartbeats {}, lease {}", world_size_ == 0 ? std::string("dynamic") : fmt::format("static {}", world_size_),
       text(options_.heartbeat_interval), text(options_.lease));
-  if (const std::string there = store_->compare_set("kind", "", kind); there != kind) {
+  if (const std::string there = store_->compare_set("kind", "", kind, until); there != kind) {
     throw_error(
         errc::group_mismatch,
         fmt::format(
@@ -62,7 +62,7 @@ void native_core::agree_on_group() {
             to_string(self_), kind, there));
   }
   const std::string proposal = fmt::format("{:016x}", incarnation_id::random().value);
-  group_ = store_->compare_set("group", "", proposal);
+  group_ = store_->compare_set("group", "", proposal, until);
 }
 
 void native_core::listen() {

@@ -16,30 +16,45 @@
 namespace ferry::inline v0::detail {
 namespace {
 
+constexpr std::size_t entries_together = 64;  // read before they are applied
+
 std::string entry_key(std::uint64_t index) { return fmt::format("log/{}", index); }
 
 std::uint64_t to_number(std::string_view text) noexcept { return parse_number<std::uint64_t>(text).value_or(0); }
 
 }  // namespace
 
-std::shared_ptr<store> member_log::where() const {
+std::shared_ptr<bounded_store> member_log::where() const {
   const std::lock_guard lock(store_mutex_);
   if (!store_) throw_error(errc::store_failed, "the worker has left its group, and the group's store");
   return store_;
 }
 
 void member_log::release() noexcept {
-  std::shared_ptr<store> released;
+  std::shared_ptr<bounded_store> released;
   const std::lock_guard lock(store_mutex_);
   released.swap(store_);
 }
 
+member_log::turn member_log::take_turn(deadline until) const {
+  if (until.is_never()) return turn(turn_);
+  const auto since = clock::now();
+  turn mine(turn_, until.at());
+  if (!mine.owns_lock()) {
+    throw_error(errc::store_timeout,
+                fmt::format("waited {} for earlier requests to the {}", seconds_since(since), where()->describe()));
+  }
+  return mine;
+}
+
 membership member_log::members() const {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(members_mutex_);
   return members_;
 }
 
-std::uint64_t member_log::number_at(std::string_view key) { return to_number(where()->try_get(key).value_or("0")); }
+std::uint64_t member_log::number_at(std::string_view key, deadline until) const {
+  return to_number(where()->try_get(key, until).value_or("0"));
+}
 
 void member_log::report(const membership_change& change) {
   if (change.what != membership_change::kind::none) observer_(change);
@@ -48,10 +63,13 @@ void member_log::report(const membership_change& change) {
 membership_change member_log::take(std::uint64_t index, const std::string& text) {
   membership_change change;
   try {
-    change = members_.apply(index, member_entry::decode(text));
+    const member_entry entry = member_entry::decode(text);
+    const std::lock_guard lock(members_mutex_);
+    change = members_.apply(index, entry);
   } catch (const error& e) {
     log(log_level::warning,
         fmt::format("entry {} of the group's log in the {} was skipped: {}", index, where()->describe(), e.message()));
+    const std::lock_guard lock(members_mutex_);
     members_.skip(index);
   }
   report(change);
@@ -59,26 +77,32 @@ membership_change member_log::take(std::uint64_t index, const std::string& text)
   return change;
 }
 
-void member_log::load() {
-  const std::lock_guard lock(mutex_);
-  load_snapshot();
-  read_new(false);  // the snapshot was just loaded
+void member_log::load(deadline until) {
+  const turn mine = take_turn(until);
+  load_snapshot(until);
+  read_new(false, until);  // the snapshot was just loaded
 }
 
 // Loads the snapshot that other members have published, and reports what differs from what was known here.
-void member_log::load_snapshot() {
+void member_log::load_snapshot(deadline until) {
   for (std::optional<std::uint64_t> before;;) {
-    if (const auto text = where()->try_get("members")) {
+    if (const auto text = where()->try_get("members", until)) {
       membership there = membership::decode(*text);
-      if (there.index() > members_.index()) report_difference(std::exchange(members_, std::move(there)));
+      if (there.index() > members_.index()) {
+        {
+          const std::lock_guard lock(members_mutex_);
+          std::swap(members_, there);
+        }
+        report_difference(there);
+      }
     }
     // All entries in one round trip.
     std::map<std::uint64_t, std::string> entries;
-    for (store_entry& each : where()->list("log/")) {
+    for (store_entry& each : where()->list("log/", until)) {
       entries.emplace(to_number(std::string_view(each.key).substr(4)), std::move(each.value));
     }
     // Among removed entries there may be a new one of a writer that has yet to detect the removal (append()).
-    if (number_at("trimmed") > members_.index()) {
+    if (number_at("trimmed", until) > members_.index()) {
       if (before == members_.index()) {
         throw_error(errc::malformed,
                     fmt::format("the group's log in the {} has a gap after entry {}; were keys removed?",
@@ -112,46 +136,50 @@ void member_log::report_difference(const membership& known) {
   seen_.store(members_.index(), std::memory_order_release);
 }
 
-void member_log::catch_up() {
-  const std::lock_guard lock(mutex_);
-  read_new(true);
+void member_log::catch_up(deadline until) {
+  const turn mine = take_turn(until);
+  read_new(true, until);
 }
 
-void member_log::read_new(bool look_for_gap) {
+void member_log::read_new(bool look_for_gap, deadline until) {
   for (;;) {
     const std::uint64_t next = members_.index() + 1;
     std::vector<std::string> found;
-    while (auto text = where()->try_get(entry_key(next + found.size()))) found.push_back(*std::move(text));
+    while (found.size() != entries_together) {
+      auto text = where()->try_get(entry_key(next + found.size()), until);
+      if (!text) break;
+      found.push_back(*std::move(text));
+    }
     if (found.empty() && !look_for_gap) return;
     // An entry counts only if those around it had not been removed before: a writer that was suspended for long may
     // have written one in place of a removed entry, and has yet to detect that (append()).
-    if (number_at("trimmed") >= next) {
-      load_snapshot();
+    if (number_at("trimmed", until) >= next) {
+      load_snapshot(until);
       continue;
     }
     for (std::size_t i = 0; i != found.size(); ++i) take(next + i, found[i]);
-    return;
+    if (found.size() != entries_together) return;
   }
 }
 
-membership_change member_log::append(const member_entry& entry) {
+membership_change member_log::append(const member_entry& entry, deadline until) {
   const std::string text = entry.encode();
-  const std::lock_guard lock(mutex_);
+  const turn mine = take_turn(until);
   for (;;) {
-    read_new(false);  // a gap is detected below
+    read_new(false, until);  // a gap is detected below
     const std::uint64_t next = members_.index() + 1;
-    const std::string there = where()->compare_set(entry_key(next), "", text);
+    const std::string there = where()->compare_set(entry_key(next), "", text, until);
     // This process may have been suspended for so long that its place in the log has already been trimmed.
-    if (number_at("trimmed") >= next) {
-      if (there == text) where()->erase(entry_key(next));
-      load_snapshot();
+    if (number_at("trimmed", until) >= next) {
+      if (there == text) where()->erase(entry_key(next), until);
+      load_snapshot(until);
       continue;
     }
     membership_change change = take(next, there);
     if (there != text) continue;
     try {  // the entry stands, even if these writes fail
-      where()->set("tail", std::to_string(next));
-      if (next % snapshot_interval == 0) publish_members();
+      where()->set("tail", std::to_string(next), until);
+      if (next % snapshot_interval == 0) publish_members(until);
     } catch (const error& e) {
       log(log_level::warning,
           fmt::format("entry {} of the group's log in the {} was written, but the keys that depend on it were not: {}",
@@ -161,17 +189,17 @@ membership_change member_log::append(const member_entry& entry) {
   }
 }
 
-void member_log::publish_members() {
-  const std::string there = where()->try_get("members").value_or("");
+void member_log::publish_members(deadline until) {
+  const std::string there = where()->try_get("members", until).value_or("");
   if (!there.empty() && membership::decode(there).index() >= members_.index()) return;
   const std::string text = members_.encode();
-  if (where()->compare_set("members", there, text) != text || members_.index() <= kept_entries) return;
+  if (where()->compare_set("members", there, text, until) != text || members_.index() <= kept_entries) return;
   const std::uint64_t last = members_.index() - kept_entries;
-  const std::string before = where()->try_get("trimmed").value_or("");
+  const std::string before = where()->try_get("trimmed", until).value_or("");
   if (to_number(before) >= last) return;
-  if (where()->compare_set("trimmed", before, std::to_string(last)) != std::to_string(last))
+  if (where()->compare_set("trimmed", before, std::to_string(last), until) != std::to_string(last))
     return;  // another member does it
-  for (std::uint64_t index = to_number(before) + 1; index <= last; ++index) where()->erase(entry_key(index));
+  for (std::uint64_t index = to_number(before) + 1; index <= last; ++index) where()->erase(entry_key(index), until);
 }
 
 bool member_log::wait(deadline until) {
@@ -180,10 +208,8 @@ bool member_log::wait(deadline until) {
     const std::lock_guard lock(waiting_mutex_);
     version = tail_version_;
   }
-  const timeout limit =
-      until.is_never() ? no_timeout : timeout(std::max(until.remaining(), std::chrono::nanoseconds(1)));
   try {
-    const store_change change = where()->wait_change("tail", version, limit);
+    const store_change change = where()->wait_change("tail", version, until);
     const std::lock_guard lock(waiting_mutex_);
     tail_version_ = change.version;
     return true;

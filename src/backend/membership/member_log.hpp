@@ -14,29 +14,29 @@
 #include <mutex>
 #include <string>
 
-#include <ferry/store/store.hpp>
-
+#include "../../store/bounded_store.hpp"
 #include "membership.hpp"
 
 namespace ferry::inline v0::detail {
 
-/// Thread-safe. Throws what the store throws.
+/// Thread-safe. Every function that asks the store ends at its deadline, also while it waits for the requests of other
+/// threads. Throws what the store throws.
 class member_log {
  public:
   /// Receives every change, in order; must not call any function of the log.
   using observer = std::function<void(const membership_change& change)>;
 
-  member_log(std::shared_ptr<store> where, observer observe)
+  member_log(std::shared_ptr<bounded_store> where, observer observe)
       : store_(std::move(where)), observer_(std::move(observe)) {}
 
   /// Reads what is there; reports the present members to the observer as joined.
-  void load();
+  void load(deadline until);
   /// Reads new entries.
-  void catch_up();
+  void catch_up(deadline until);
   /// Writes an entry at the end, and returns the change it made there; none, if it does not fit.
-  membership_change append(const member_entry& entry);
+  membership_change append(const member_entry& entry, deadline until);
   /// Blocks until there may be new entries. False at the deadline.
-  bool wait(deadline until = {});
+  bool wait(deadline until);
 
   /// Releases the store: functions that use it throw errc::store_failed from now on.
   void release() noexcept;
@@ -50,24 +50,28 @@ class member_log {
   static constexpr std::uint64_t kept_entries = 256;
 
  private:
-  // Call the following with mutex_ held.
+  using turn = std::unique_lock<std::timed_mutex>;
+  [[nodiscard]] turn take_turn(deadline until) const;
+
+  // Call the following in the caller's turn.
   /// The next entry may be missing because there is none yet, or because it was trimmed after its effect went into
   /// `members`.
-  void read_new(bool look_for_gap);
-  void load_snapshot();
+  void read_new(bool look_for_gap, deadline until);
+  void load_snapshot(deadline until);
   /// Reports what differs between `known` and the members now.
   void report_difference(const membership& known);
   membership_change take(std::uint64_t index, const std::string& text);
   void report(const membership_change& change);
-  void publish_members();
-  [[nodiscard]] std::uint64_t number_at(std::string_view key);
+  void publish_members(deadline until);
+  [[nodiscard]] std::uint64_t number_at(std::string_view key, deadline until) const;
 
-  [[nodiscard]] std::shared_ptr<store> where() const;
+  [[nodiscard]] std::shared_ptr<bounded_store> where() const;
 
   mutable std::mutex store_mutex_;  // guards the next one
-  std::shared_ptr<store> store_;
+  std::shared_ptr<bounded_store> store_;
   const observer observer_;
-  mutable std::mutex mutex_;  // guards the next one, and is held during calls of the observer
+  mutable std::timed_mutex turn_;     // held while the store is asked, and during calls of the observer
+  mutable std::mutex members_mutex_;  // guards the next one; only the thread whose turn it is changes it
   membership members_;
   std::atomic<std::uint64_t> seen_{0};
   std::mutex waiting_mutex_;  // guards the next one

@@ -21,6 +21,7 @@
 //   left               the number of workers that have agreed to leave and no longer need the store
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <thread>
@@ -29,7 +30,6 @@
 #include <fmt/ranges.h>
 
 #include <ferry/base/log.hpp>
-#include <ferry/store/prefix_store.hpp>
 
 #include "../agent/native_agent.hpp"
 
@@ -59,16 +59,18 @@ std::uint64_t stored_number(std::string_view text, std::string_view what) {
 }
 
 constexpr std::chrono::milliseconds longest_poll_pause{50};
+constexpr std::chrono::seconds failure_report_limit{2};
+constexpr std::chrono::milliseconds patience_with_store{500};
 
 // Splits a long wait in the store, to check from time to time whether the awaited key can still appear.
 class growing_wait {
  public:
   explicit growing_wait(deadline until) : until_(until) {}
   /// The next slice: doubles, up to a second, since a group may wait for a slow member for hours.
-  timeout next() {
+  deadline next() {
     const auto slice = std::exchange(slice_, std::min<std::chrono::nanoseconds>(2 * slice_, std::chrono::seconds(1)));
-    if (until_.is_never()) return slice;
-    return std::clamp<std::chrono::nanoseconds>(until_.remaining(), std::chrono::milliseconds(1), slice);
+    const auto now = clock::now();
+    return std::min(deadline(now + slice), std::max(until_, deadline(now + std::chrono::milliseconds(1))));
   }
 
  private:
@@ -128,18 +130,17 @@ std::string rank_key(std::string_view prefix, int rank) { return fmt::format("{}
 // If the store outlives the workers (a file, a separate server), so does the record of a failed start, which workers
 // that start late have yet to read. A worker that took part in it, or starts too late to belong to it, uses the next
 // attempt.
-void native_core::choose_attempt() {
+void native_core::choose_attempt(deadline until) {
   const auto base = group_store();
   for (;;) {
-    const auto number = base->try_get("attempt");
+    const auto number = base->try_get("attempt", until);
     const std::uint64_t attempt = number ? stored_number(*number, "the number of an attempt") : 0;
-    const auto own = std::make_shared<prefix_store>(fmt::format("attempt/{}", attempt), base);
-    own->set_default_timeout(base->default_timeout());
-    const auto failed = own->try_get("failed");
+    const auto own = base->below(fmt::format("attempt/{}", attempt));
+    const auto failed = own->try_get("failed", until);
     // A name in a group that has formed belongs to a worker that may be alive and took no part in a failed start.
     const auto took_part = [&, rank = self_.id().value] {
-      return own->try_get(rank_key("told/", rank)) ||
-             (own->try_get(rank_key("name/", rank)) && !own->try_get("all_ready"));
+      return own->try_get(rank_key("told/", rank), until) ||
+             (own->try_get(rank_key("name/", rank), until) && !own->try_get("all_ready", until));
     };
     if (!failed || !(took_part() || parse_failure(*failed).age > failure_counts)) {
       const std::lock_guard lock(links_mutex_);
@@ -147,27 +148,29 @@ void native_core::choose_attempt() {
       return;
     }
     const std::string next = std::to_string(attempt + 1);
-    if (base->compare_set("attempt", number.value_or(""), next) != next || attempt == 0) continue;
-    for (const store_entry& entry : base->list(fmt::format("attempt/{}/", attempt - 1))) base->erase(entry.key);
+    if (base->compare_set("attempt", number.value_or(""), next, until) != next || attempt == 0) continue;
+    for (const store_entry& entry : base->list(fmt::format("attempt/{}/", attempt - 1), until))
+      base->erase(entry.key, until);
   }
 }
 
 void native_core::form_static(deadline until) {
-  choose_attempt();
+  choose_attempt(until);
   try {
-    agree_on_group();
+    agree_on_group(until);
     agree_on_names(until);
     listen();
-    store_->set(rank_key("worker/", self_.id().value), own_record().encode());
+    store_->set(rank_key("worker/", self_.id().value), own_record().encode(), until);
     read_peers(until);
     // A worker that returns from here may call any other: all must have their tables by then.
-    if (store_->add("ready", 1) == world_size_) store_->set("all_ready", "1");
+    if (store_->add("ready", 1, until) == world_size_) store_->set("all_ready", "1", until);
     wait_for_ready(until);
   } catch (const error& e) {
     // The others would wait for this worker until their deadline.
+    const auto limit = deadline::after(failure_report_limit);
     try {
-      store_->compare_set("failed", "", fmt::format("{}\n{}: {}", unix_seconds(), to_string(self_), e.what()));
-      store_->set(rank_key("told/", self_.id().value), "");
+      store_->compare_set("failed", "", fmt::format("{}\n{}: {}", unix_seconds(), to_string(self_), e.what()), limit);
+      store_->set(rank_key("told/", self_.id().value), "", limit);
     } catch (const error& unreachable) {
       log(log_level::info, fmt::format("{}: the failed start cannot be reported to the other workers: {}",
                                        to_string(self_), unreachable.what()));
@@ -183,18 +186,18 @@ void native_core::wait_for_ready(deadline until) {
     } catch (const error& e) {
       if (e.kind() != errc::store_timeout) throw;
     }
-    check_for_failed_start();
+    check_for_failed_start(until);
     if (until.expired()) {
       throw_error(errc::init_failed,
                   fmt::format("{}: only {} of {} workers are ready after {:.1f} s; did another one fail to start?",
-                              to_string(self_), store_->try_get("ready").value_or("0"), world_size_,
+                              to_string(self_), store_->try_get("ready", last_look(until)).value_or("0"), world_size_,
                               in_seconds(init_timeout_.duration())));
     }
   }
 }
 
-void native_core::check_for_failed_start() {
-  if (const auto failed = store_->try_get("failed"))
+void native_core::check_for_failed_start(deadline until) {
+  if (const auto failed = store_->try_get("failed", last_look(until)))
     throw_error(errc::init_failed,
                 fmt::format("{}: another worker could not start: {}", to_string(self_), parse_failure(*failed).text));
 }
@@ -203,7 +206,7 @@ void native_core::check_for_failed_start() {
 void native_core::agree_on_names(deadline until) {
   const std::string own = fmt::format("{}\n{:016x}", self_.name(), incarnation_.value);
   const int id = self_.id().value;
-  if (const std::string there = store_->compare_set(rank_key("name/", id), "", own); there != own) {
+  if (const std::string there = store_->compare_set(rank_key("name/", id), "", own, until); there != own) {
     throw_error(
         errc::duplicate_id,
         fmt::format("worker id {} is not unique: '{}' took it before '{}'. Was a rank given twice, or is the {} "
@@ -223,7 +226,7 @@ void native_core::agree_on_names(deadline until) {
                               at->second, rank);
       }
     }
-    store_->set("names", verdict);
+    store_->set("names", verdict, until);
   } else {
     verdict = get_all({"names"}, "name/", until).front();
   }
@@ -246,26 +249,27 @@ std::vector<std::string> native_core::get_all(const std::vector<std::string>& ke
     } catch (const error& e) {
       if (e.kind() != errc::store_timeout) throw;
     }
-    if (store_->try_get("failed")) {
+    if (store_->try_get("failed", last_look(until))) {
       // Another worker may have failed over the values of these keys, which exist by now: all must report the same
       // error.
       std::vector<std::string> values;
-      for (auto value = store_->try_get(keys[0]); value; value = store_->try_get(keys[values.size()])) {
+      for (auto value = store_->try_get(keys[0], last_look(until)); value;
+           value = store_->try_get(keys[values.size()], last_look(until))) {
         values.push_back(*std::move(value));
         if (values.size() == keys.size()) return values;
       }
     }
-    check_for_failed_start();
+    check_for_failed_start(until);
     if (until.expired()) {
       throw_error(errc::store_timeout,
                   fmt::format("{} waited {:.1f} s for the group of {} workers; missing: {}", to_string(self_),
-                              in_seconds(init_timeout_.duration()), world_size_, missing_workers(prefix)));
+                              in_seconds(init_timeout_.duration()), world_size_, missing_workers(prefix, until)));
     }
   }
 }
 
 void native_core::read_peers(deadline until) {
-  if (self_.id().value == 0) publish_peers(get_all(all_ranks("worker/"), "worker/", until));
+  if (self_.id().value == 0) publish_peers(get_all(all_ranks("worker/"), "worker/", until), until);
   std::vector<std::string> keys;
   for (int part = 0; part * records_together < world_size_; ++part) keys.push_back(rank_key("workers/", part));
   std::vector<worker_record> records;
@@ -285,20 +289,24 @@ void native_core::read_peers(deadline until) {
   peers_known_.store(true, std::memory_order_release);
 }
 
-void native_core::publish_peers(const std::vector<std::string>& records) {
+void native_core::publish_peers(const std::vector<std::string>& records, deadline until) {
   for (int part = 0; part * records_together < world_size_; ++part) {
     std::string together;
     for (int rank = part * records_together; rank != std::min((part + 1) * records_together, world_size_); ++rank) {
       const std::string& record = records[static_cast<std::size_t>(rank)];
       together += fmt::format("{} {}", record.size(), record);
     }
-    store_->set(rank_key("workers/", part), together);
+    store_->set(rank_key("workers/", part), together, until);
   }
 }
 
-std::string native_core::missing_workers(std::string_view prefix) const {
+std::string native_core::missing_workers(std::string_view prefix, deadline until) const {
   std::set<std::string> there;
-  for (const store_entry& entry : store_->list(prefix)) there.insert(entry.key);
+  try {
+    for (const store_entry& entry : store_->list(prefix, last_look(until))) there.insert(entry.key);
+  } catch (const error& e) {
+    return fmt::format("unknown ({})", e.message());
+  }
   std::vector<std::string> missing;
   for (int rank = 0; rank != world_size_; ++rank) {
     if (there.count(rank_key(prefix, rank)) != 0) continue;
@@ -325,18 +333,27 @@ std::string native_core::sum_of_round(int round, deadline until) {
     int first = 0;
     while (first != self_.id().value && is_gone(first)) ++first;
     const bool sums_up = first == self_.id().value;
+    const deadline slice = wait.next();
+    std::set<std::string> there;
     try {
-      if (!sums_up) return store_->get(sum, wait.next());
-      return store_->compare_set(sum, "", add_up_round(prefix, wait.next()));
+      if (!sums_up) return store_->get(sum, slice);
+      return store_->compare_set(sum, "", add_up_round(prefix, slice), last_look(slice));
     } catch (const error& e) {
       if (e.kind() != errc::store_timeout) throw;
     }
-    if (sums_up) {  // a worker that declared this one lost, or that this one declared lost, may have written them first
-      if (auto there = store_->try_get(sum)) return *std::move(there);
+    try {
+      if (sums_up) {  // a worker that declared this one lost, or that this one declared lost, may have written them
+        if (auto done = store_->try_get(sum, last_look(slice))) return *std::move(done);
+        for (const store_entry& entry : store_->list(prefix, last_look(slice))) there.insert(entry.key);
+      }
+    } catch (const error& e) {
+      if (e.kind() != errc::store_timeout) throw;
+      if (!until.expired()) continue;
+      throw_silent_store(e.message());
     }
     if (until.expired()) {
       throw_error(errc::shutdown_timeout, fmt::format("{} waited for the others to shut down; missing in round {}: {}",
-                                                      to_string(self_), round, missing_workers(prefix)));
+                                                      to_string(self_), round, missing_workers(prefix, until)));
     }
     // Watch the awaited ranks: a worker that died before it was ever called would never be detected. Without
     // heartbeats, this loop keeps probing.
@@ -346,15 +363,13 @@ std::string native_core::sum_of_round(int round, deadline until) {
       await(whom);
       continue;
     }
-    std::set<std::string> there;
-    for (const store_entry& entry : store_->list(prefix)) there.insert(entry.key);
     for (int rank = 0; rank != world_size_; ++rank) {
       if (there.count(rank_key(prefix, rank)) == 0 && !is_gone(rank)) await(peers_.place(worker_id{rank}));
     }
   }
 }
 
-std::string native_core::add_up_round(const std::string& prefix, timeout limit) {
+std::string native_core::add_up_round(const std::string& prefix, deadline until) {
   std::vector<std::string> keys;
   std::vector<int> gone;
   for (int rank = 0; rank != world_size_; ++rank) {
@@ -364,10 +379,10 @@ std::string native_core::add_up_round(const std::string& prefix, timeout limit) 
       keys.push_back(rank_key(prefix, rank));
     }
   }
-  auto counts = store_->get(keys, limit);
+  auto counts = store_->get(keys, until);
   // A terminated worker may have taken part in this round before.
   for (const int rank : gone) {
-    if (auto count = store_->try_get(rank_key(prefix, rank))) counts.push_back(*std::move(count));
+    if (auto count = store_->try_get(rank_key(prefix, rank), last_look(until))) counts.push_back(*std::move(count));
   }
   request_counts sums;
   for (const std::string& text : counts) {
@@ -377,6 +392,47 @@ std::string native_core::add_up_round(const std::string& prefix, timeout limit) 
     sums.loose_ends += own.loose_ends;
   }
   return fmt::format("{} {} {}", sums.sent, sums.handled, sums.loose_ends);
+}
+
+// The request runs on a thread that may block: a store that hangs must not keep this one.
+template <class Request>
+auto native_core::ask_while_leaving(deadline until, Request request) {
+  using result = decltype(request(*store_));
+  const auto answer = std::make_shared<std::optional<result>>();
+  std::string why = "no answer";
+  try {
+    const auto pending = run_in_background(
+        [answer, where = group_store(), request = std::move(request)] { answer->emplace(request(*where)); });
+    const auto interrupted = [this] { return leaving_stopped_.load() >= 1 || fenced_.load(); };
+    bool done = await_background(*pending, std::min(until, deadline::after(patience_with_store)), interrupted);
+    if (!done) {
+      watch_store_host();
+      done = await_background(*pending, until, interrupted);
+    }
+    if (done) return **std::move(answer);
+  } catch (const error& e) {
+    if (e.kind() != errc::store_timeout) throw;
+    why = e.message();
+  }
+  if (fenced_.load(std::memory_order_acquire)) throw_error(errc::fenced, fence_reason_);
+  check_still_leaving(1);
+  throw_silent_store(why);
+}
+
+// So that the end of the process that serves the store is noticed, which may never have been called.
+void native_core::watch_store_host() noexcept {
+  for (peer* each : peers_.all()) {
+    const bool serves = [&] {
+      std::lock_guard lock(each->mutex);
+      return each->record.serves_store && each->present();
+    }();
+    if (serves) await(*each);
+  }
+}
+
+void native_core::throw_silent_store(std::string_view why) const {
+  throw_error(errc::shutdown_timeout, fmt::format("{}: the {} has not answered at the deadline of the shutdown ({})",
+                                                  to_string(self_), store_->describe(), why));
 }
 
 // Mattern's four counters: in every round each worker, once it is quiet, publishes how many requests it has ever sent
@@ -394,8 +450,12 @@ void native_core::leave_static(deadline until) {
   for (int round = 0;; ++round) {
     wait_until_quiet(until, 1);
     const std::string prefix = fmt::format("round/{}/", round);
-    store_->set(rank_key(prefix, self_.id().value),
-                fmt::format("{} {} {}", sent_.load(), handled_.load(), above.loose_ends()));
+    (void)ask_while_leaving(until, [key = rank_key(prefix, self_.id().value),
+                                    counts = fmt::format("{} {} {}", sent_.load(), handled_.load(), above.loose_ends()),
+                                    until](const bounded_store& where) {
+      where.set(key, counts, until);
+      return true;
+    });
     const auto [sent, handled, loose_ends] = parse_counts(sum_of_round(round, until));
     const bool agreed = sent == handled && sent == last_sent;
     if (agreed && (tidy || loose_ends == 0)) break;
@@ -412,16 +472,21 @@ void native_core::leave_static(deadline until) {
                               "and {} handled",
                               to_string(self_), sent, handled));
     }
-    if (round >= 1) store_->erase(rank_key(fmt::format("round/{}/", round - 1), self_.id().value));
+    if (round >= 1) {
+      (void)ask_while_leaving(until, [key = rank_key(fmt::format("round/{}/", round - 1), self_.id().value),
+                                      until](const bounded_store& where) { return where.erase(key, until); });
+    }
     // The first rounds usually differ; later ones only while something is under way, or a connection has just been
     // lost.
     if (round >= 2)
       std::this_thread::sleep_for(std::min(std::chrono::milliseconds(1 << std::min(round, 6)), longest_poll_pause));
   }
   // The last worker removes the group's keys, so that a store that outlives the group (a file) can serve another.
-  if (store_->add("left", 1) == world_size_ - left_before) {
-    for (const store_entry& entry : store_->list()) store_->erase(entry.key);
-  }
+  (void)ask_while_leaving(until, [present = world_size_ - left_before, until](const bounded_store& where) {
+    if (where.add("left", 1, until) != present) return false;
+    for (const store_entry& entry : where.list({}, until)) where.erase(entry.key, until);
+    return true;
+  });
 }
 
 }  // namespace ferry::inline v0::detail

@@ -83,14 +83,14 @@ bool native_core::read_log(deadline until, const std::function<bool()>& enough) 
 
 // ---------------------------------------------------------------- writing
 
-bool native_core::run_in_time(std::function<void()> action, deadline until, const std::function<bool()>& unwanted) {
-  struct result {
-    bool there = false;
-    std::exception_ptr error;
-  };
-  const auto outcome = std::make_shared<result>();
-  const blocking_scope blocking;
-  run_detached(*reactor_, [self = shared_from_this(), outcome, action = std::move(action)] {
+struct native_core::background_action {
+  bool done = false;  // this and the next one are guarded by members_mutex_
+  std::exception_ptr error;
+};
+
+std::shared_ptr<native_core::background_action> native_core::run_in_background(std::function<void()> action) {
+  const auto state = std::make_shared<background_action>();
+  run_detached(*reactor_, [self = shared_from_this(), state, action = std::move(action)] {
     std::exception_ptr error;
     try {
       action();
@@ -99,16 +99,25 @@ bool native_core::run_in_time(std::function<void()> action, deadline until, cons
     }
     {
       std::lock_guard lock(self->members_mutex_);
-      outcome->there = true;
-      outcome->error = std::move(error);
+      state->done = true;
+      state->error = std::move(error);
     }
     self->members_changed_.notify_all();
   });
+  return state;
+}
+
+bool native_core::await_background(background_action& action, deadline until, const std::function<bool()>& unwanted) {
+  const blocking_scope blocking;
   std::unique_lock lock(members_mutex_);
-  (void)wait_in_time(members_changed_, lock, until, [&] { return outcome->there || (unwanted && unwanted()); });
-  if (!outcome->there) return false;
-  if (outcome->error) std::rethrow_exception(outcome->error);
+  (void)wait_in_time(members_changed_, lock, until, [&] { return action.done || (unwanted && unwanted()); });
+  if (!action.done) return false;
+  if (action.error) std::rethrow_exception(action.error);
   return true;
+}
+
+bool native_core::run_in_time(std::function<void()> action, deadline until, const std::function<bool()>& unwanted) {
+  return await_background(*run_in_background(std::move(action)), until, unwanted);
 }
 
 void native_core::write_later(std::function<void()> write, std::string what, bool urgent) noexcept {

@@ -31,10 +31,10 @@ constexpr std::chrono::seconds failure_drain_limit{2};
 class turn {
  public:
   /// Throws errc::group_mismatch if the store is for the other kind of groups.
-  turn(store& where, const worker_config& config) : dynamic_(config.world_size == 0) {
+  turn(store& where, const worker_config& config, timeout limit) : dynamic_(config.world_size == 0) {
     const std::string_view kind = dynamic_ ? "dynamic" : "static";
     const std::string there =
-        where.compare_set("ferry/store", "", fmt::format("{} {:016x}", kind, incarnation_id::random().value));
+        where.compare_set("ferry/store", "", fmt::format("{} {:016x}", kind, incarnation_id::random().value), limit);
     if (!there.starts_with(kind)) {
       throw_error(
           errc::group_mismatch,
@@ -114,7 +114,7 @@ worker start(worker_config config, Make make) {
       config.allow_unauthenticated || !config.serve.everything() || unauthenticated_allowed_by_environment();
   const rpc_options options = config.options();
   const auto found = find_store(config);
-  const turn here(*found, config);
+  const turn here(*found, config, config.init_timeout.value_or(config.rpc_timeout));
   auto group_store = std::make_shared<prefix_store>(here.prefix(), found);
   try {
     auto core = std::make_shared<worker_core>(group_store, make(group_store, config, options), config.exit_timeout,

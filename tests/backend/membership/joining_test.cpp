@@ -22,11 +22,11 @@
 #include <ferry/store/hash_store.hpp>
 #include <ferry/transport/transport.hpp>
 
-#include "backend/membership/member_log.hpp"
 #include "expect_error.hpp"
 #include "forwarding_store.hpp"
 #include "forwarding_transport.hpp"
 #include "gate.hpp"
+#include "patient_log.hpp"
 
 namespace {
 
@@ -273,7 +273,7 @@ TEST_CASE("a worker whose entry was read and removed before it knew of it has jo
   group_of group({"member"});
   SUBCASE("") {}
   SUBCASE("with a query") { asked = true; }
-  detail::member_log others(group.store->share(), [](const detail::membership_change&) {});
+  patient_log others(group.store->share(), [](const detail::membership_change&) {});
   others.load();
   const auto much_else = [&] {
     if (asked) {
@@ -304,7 +304,7 @@ TEST_CASE("a worker whose entry was written without a confirmation is not a memb
   expect_error(errc::store_failed, "the connection broke",
                [&] { group.join("newcomer", std::make_shared<confirms_nothing>(group.store->share())); });
   group.members.pop_back();
-  detail::member_log others(group.store->share(), [](const detail::membership_change&) {});
+  patient_log others(group.store->share(), [](const detail::membership_change&) {});
   others.load();
   CHECK(others.members().members().size() == 1);
   CHECK(others.seen() >= 3);  // it joined, and left

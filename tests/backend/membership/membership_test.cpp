@@ -14,9 +14,9 @@
 
 #include <ferry/store/hash_store.hpp>
 
-#include "backend/membership/member_log.hpp"
 #include "expect_error.hpp"
 #include "forwarding_store.hpp"
+#include "patient_log.hpp"
 #include "watchdog.hpp"
 
 using namespace std::chrono_literals;
@@ -65,7 +65,7 @@ struct reader {
           changes.push_back(verb_of(change) + change.record.who.name());
         }) {}
   std::vector<std::string> changes;
-  member_log log;
+  patient_log log;
 };
 
 }  // namespace
@@ -74,6 +74,7 @@ TEST_CASE("entries survive the round trip") {
   auto with_metadata = record("a-b_c:d", 32767, 0x0123456789abcdef);
   with_metadata.devices = std::make_shared<const device_record>(
       device_record{{{ferry::device_kind::cuda, 2}}, {{ferry::device_kind::cuda, 1}}, {{"b", {{"cuda:1", "cpu"}}}}});
+  with_metadata.serves_store = true;
   with_metadata.metadata = std::string("\n\n\0\xff", 4);
   for (const auto& entry : {member_entry::join(with_metadata), member_entry::leave(incarnation_id{7}),
                             member_entry::gone(incarnation_id{8}), member_entry::alive(incarnation_id{9}),
@@ -86,6 +87,7 @@ TEST_CASE("entries survive the round trip") {
     CHECK(got.record.incarnation == entry.record.incarnation);
     CHECK(got.record.host == entry.record.host);
     CHECK(got.record.addresses == entry.record.addresses);
+    CHECK(got.record.serves_store == entry.record.serves_store);
     CHECK(got.record.metadata == entry.record.metadata);
     CHECK(!got.record.devices == !entry.record.devices);
     if (got.record.devices) CHECK(*got.record.devices == *entry.record.devices);
@@ -105,6 +107,7 @@ TEST_CASE("entries survive the round trip") {
                            "join 1\n bad name\n1\n@\nb\n\n",
                            "join 1\na\n1\n@\n#- -\n\n",
                            "join 1\na\n1\n@\n#-\nb\n\n",
+                           "join 1\na\n1\n@\n!store\n\n",
                            "join 1\na\n1\n@\nb\n#- -\n",
                            "leave",
                            "leave xyz\n",
