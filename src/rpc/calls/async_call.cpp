@@ -1,4 +1,4 @@
-// Calls whose caller does not wait on the spot: those with a future, and those that make an object.
+// Asynchronous calls: those with a future, and those that make an object.
 
 #include <atomic>
 #include <memory>
@@ -25,7 +25,7 @@ void async_call::start(outgoing_call& call) {
   keep();  // until finish()
   try {
     if (call.stop() && call.stop()->stop_possible()) stop_.emplace(*call.stop(), stopper{this});
-    // Before it can be complete, which it may be when this returns.
+    // Before the call can complete; it may be complete when this returns.
     object_ = call.object();
     if (!call.references().empty()) references_.emplace(std::move(call.references()));
     ticket_ = call.worker()->agent().call({call.peer(), call.to_whom().incarnation}, std::move(call.message), *this,
@@ -88,7 +88,7 @@ void async_call::give_up() noexcept {
   finish();
 }
 
-// Runs on a thread that reads the connection, which code of users must not hold up: it may call the same peer.
+// Runs on a thread that reads the connection. User code must not block it: it may call the same peer.
 void async_call::on_reply(inbound_message&& reply) noexcept {
   record_reply(facts_, *this, reply);
   if (references_) settle(*references_, reply);
@@ -105,7 +105,7 @@ void async_call::on_reply(inbound_message&& reply) noexcept {
       if (helping::current && &helping::current->call == this) {
         helping::current->reply = item;
       } else {
-        facts_.worker->agent_unchecked().reactor()->post(item);  // of a reactor thread: after what it reads
+        facts_.worker->agent_unchecked().reactor()->post(item);  // on a reactor thread: runs after what it reads
       }
       return;
     }
@@ -122,7 +122,7 @@ void async_call::on_failure(errc code, call_phase phase, const std::string& deta
   finish();
 }
 
-// The call was completed, but not by a reply that the waiting thread would have read: a thread in help() has to look. Before
+// The call was completed, but not by a reply that the waiting thread would have read: wake the thread in help(). Before
 // sent_ is set no handle of the future exists, and each later one finds it complete.
 void async_call::wake_helper() noexcept {
   if (sent_.load()) facts_.worker->agent_unchecked().interrupt(ticket_);
@@ -132,8 +132,8 @@ void async_call::finish() noexcept {
   stop_.reset();
   object_ = {};  // a kept result keeps no object
   trace_call(trace_event::kind::call_end, facts_, call_id);
-  const method_hold code = std::move(code_);                  // until nothing of the state runs any more
-  const std::shared_ptr<worker_core> worker = facts_.worker;  // the state may go with the reference
+  const method_hold code = std::move(code_);                  // until no code of the state runs
+  const std::shared_ptr<worker_core> worker = facts_.worker;  // dropping the reference may destroy the state
   worker->agent_unchecked().finished_calls(1);
   drop();
 }
@@ -142,7 +142,7 @@ void async_call::finish() noexcept {
 
 namespace {
 
-// What becomes of it is the reference's affair.
+// The reference tracks the object from here on.
 class creation_call final : public async_call {
  public:
   explicit creation_call(reference_handle made) : async_call(true), made_(std::move(made)) {}
@@ -165,7 +165,7 @@ class creation_call final : public async_call {
   void set_cancelled(std::exception_ptr error) noexcept override { table().creation_lost(made_, explain(error)); }
   void keep() noexcept override { references_count_.fetch_add(1); }
 
-  // The error of the call, which is an error, in the words of who uses the reference later.
+  // The error of the call, worded for later uses of the reference.
   static std::exception_ptr explain(const std::exception_ptr& why) noexcept {
     try {
       std::rethrow_exception(why);

@@ -29,7 +29,7 @@ class sync_call final : public pending_call, public drive_condition {
     phase_ = phase;
     try {
       detail_ = detail;
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the code says enough
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the error code suffices
     }
     failed_ = true;
     complete();
@@ -76,13 +76,13 @@ class sync_call final : public pending_call, public drive_condition {
   static constexpr std::uint32_t poked_status = 3;
 
   void complete() noexcept {
-    // After the exchange the waiter may be gone; the wake-up uses the address only.
+    // After the exchange the waiter may be destroyed; the wake-up uses the address only.
     if (status_.exchange(complete_status) == waited_status) futex_wake_all(status_);
   }
   std::atomic<std::uint32_t> status_{pending_status};
 };
 
-// At the end of a call, whatever it ends with: the caller's streams wait until its arguments have been read.
+// At the end of every call: the caller's streams wait until its arguments have been read.
 class argument_order {
  public:
   explicit argument_order(std::shared_ptr<const read_marks> reads) noexcept : reads_(std::move(reads)) {}
@@ -188,7 +188,7 @@ void outgoing_call::begin(call_mode whom) {
   if (object_ && !makes) add_object_record(message, &object_.get()->object, nullptr);
   if (const call_context* context = thread_context(); context && !one_way && !makes) {
     if (const call_chain* chain = context->chain()) {
-      // A thread of the handler itself: what it waits for, its answer waits for.
+      // The thread runs the handler: the answer of the handler waits for whatever this thread waits for.
       add_chain_record(message, *chain, whom == call_mode::waiting && incoming_call::on_this_thread() == context);
     }
   }
@@ -251,7 +251,7 @@ void outgoing_call::run() {
       const std::atomic<bool>& stopped;
     } finished(call, stopped);
 
-    // The clock, which is not cheap, was looked at when the call was made, and is when a wait ends without it being done.
+    // Reading the clock is not cheap: it was read when the call was made, and is read again only when a wait ends early.
     for (bool waited = false; !call.done(); waited = true) {
       const bool cancel = stopped.load();
       if (cancel || (waited && until_.expired())) {
@@ -286,7 +286,7 @@ void outgoing_call::run() {
   if (!reply.streams.empty()) take_over_streams();
 }
 
-// The caller's streams wait for the result, the caller does not.
+// The caller's streams wait for the result; the calling thread does not.
 void outgoing_call::take_over_streams() {
   for (const stream& each : reply.streams) current_stream(each.device()).wait(each);
   for (const tensor& each : reply.tensors) each.storage().record_use(current_stream(each.device()));

@@ -11,7 +11,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-// What the caller knows of a peer that did not answer in time.
+// What the caller has recorded about a peer that did not answer in time.
 std::string hint(const call_facts& facts, call_phase phase) {
   if (phase == call_phase::connecting) {
     return "; no connection to it was open (does it run, and can it be reached from here?)";

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a call tells when it ends: errors in words, the flight recorder, the trace.
+// What a call reports when it ends: error texts, flight recorder entries, trace events.
 
 #include <cstdint>
 #include <exception>
@@ -25,7 +25,7 @@ void record_reply(const call_facts& facts, const pending_call& call, const inbou
 void record_failure(const call_facts& facts, const pending_call& call, errc code, call_phase phase,
                     const std::string& detail) noexcept;
 
-/// The callee has taken the references of a request that it has answered, unless it could not read it.
+/// A callee that answered a request has taken its references, unless it could not decode the request.
 void settle(handed_references& references, const inbound_message& reply) noexcept;
 
 }  // namespace ferry::inline v0::detail

@@ -19,6 +19,7 @@
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
 
+#include "../../base/unique_fd.hpp"
 #include "../../transport/reactor/io_threads.hpp"
 #include "../methods/method_table.hpp"
 #include "../worker/worker_core.hpp"
@@ -27,8 +28,8 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr std::chrono::seconds pause_between_timeouts{10};  // of two records that timeouts write
-constexpr std::chrono::seconds write_limit{5};              // for those that the end of a worker waits for
+constexpr std::chrono::seconds pause_between_timeouts{10};  // between two records written because of timeouts
+constexpr std::chrono::seconds write_limit{5};              // for records that a worker's shutdown waits for
 
 std::int64_t nanoseconds_of(clock::time_point at) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count();
@@ -81,24 +82,6 @@ void append_list(std::string& out, std::string_view name, const Entries& entries
   out += ']';
 }
 
-// Owner of a descriptor.
-class record_file {
- public:
-  record_file(const std::string& path, int flags)
-      : descriptor_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {}  // less what the umask takes
-  ~record_file() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  record_file(const record_file&) = delete;
-  record_file& operator=(const record_file&) = delete;
-  [[nodiscard]] int get() const noexcept { return descriptor_; }
-  /// Some file systems say only now that there was no room.
-  int close() noexcept { return ::close(std::exchange(descriptor_, -1)); }
-
- private:
-  int descriptor_;
-};
-
 }  // namespace
 
 std::string write_record(const std::string& path, const std::string& name, std::string_view text) {
@@ -111,15 +94,15 @@ std::string write_record(const std::string& path, const std::string& name, std::
     ::unlink(draft.c_str());
     throw_errno(errc::system_failure, "a flight record cannot be written to " + target, reason);
   };
-  record_file file(draft, O_WRONLY | O_CREAT | O_EXCL);
-  if (file.get() < 0) throw_errno(errc::system_failure, "a flight record cannot be written to " + target, errno);
+  unique_fd file(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));  // minus the umask
+  if (!file) throw_errno(errc::system_failure, "a flight record cannot be written to " + target, errno);
   while (!text.empty()) {
     const ssize_t written = ::write(file.get(), text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) failed(written < 0 ? errno : ENOSPC);
     text.remove_prefix(static_cast<std::size_t>(written));
   }
-  if (file.close() != 0) failed(errno);
+  if (::close(file.release()) != 0) failed(errno);  // some file systems report a full disk only here
   if (::rename(draft.c_str(), target.c_str()) != 0) failed(errno);
   return target;
 }
@@ -163,8 +146,7 @@ std::string worker_core::flight_record(std::string_view reason) const {
   return out;
 }
 
-// A call that its user waits for must not wait for a disk: the file is written by another thread, which the end of the
-// worker waits for.
+// A call must not wait for a disk: another thread writes the file, and the worker's shutdown waits for that thread.
 void worker_core::record_timeout() noexcept {
   const std::string& path = agent_->options().record_on_timeout;
   if (path.empty() || !recorder_.on()) return;

@@ -12,7 +12,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-// The kernel watches the counter, and takes another clock if it runs unevenly or differs between processors.
+// The kernel monitors the counter, and selects another clock source if it is unstable or differs between processors.
 bool kernel_trusts_the_counter() {
   std::ifstream file("/sys/devices/system/clocksource/clocksource0/current_clocksource");
   std::string name;
@@ -61,7 +61,7 @@ flight_calendar::flight_calendar() noexcept {
   first_ticks_ = last_ticks_;
 }
 
-// A thread may lose its processor between a look at the one and a look at the other: the closest of several counts.
+// A thread may be preempted between the two reads: use the closest pair of several.
 void flight_calendar::read() noexcept {
   constexpr int tries = 8;
   std::uint64_t closest = ~std::uint64_t{0};
@@ -88,7 +88,7 @@ std::int64_t flight_calendar::steady_ns(flight_time at) const noexcept {
 flight_recorder::flight_recorder(std::size_t events) {
   if (events == 0) return;
   const std::size_t capacity = std::bit_ceil(events);
-  // Fresh pages, so that a worker that is idle does not pay for them.
+  // Untouched pages, so that an idle worker does not use memory for them.
   void* const memory = ::mmap(nullptr, capacity * words_per_event * sizeof(std::uint64_t), PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {  // NOLINT(cppcoreguidelines-pro-type-cstyle-cast): the system's macro
@@ -114,7 +114,7 @@ void flight_recorder::add(flight_event what, flight_time at, worker_id peer, std
     try {
       place.text = text.substr(0, longest_text);
       number = place.number = next_text_++;
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the event does without
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the event has no text then
     }
   }
   put(what, at, peer, call, method, bytes, code, number);

@@ -1,6 +1,6 @@
 #pragma once
 
-// The last events of a worker, for people who look for a fault: a ring that every thread writes to without waiting.
+// The last events of a worker, for diagnosis: a ring that every thread writes to without waiting.
 
 #include <array>
 #include <atomic>
@@ -44,8 +44,8 @@ enum class flight_event : std::uint8_t {
 };
 std::string_view to_string(flight_event what) noexcept;
 
-/// A moment, as cheaply as this machine can tell: the processor's counter where the kernel itself trusts it, else the
-/// steady clock.
+/// A point in time that is cheap to read: the processor's counter where the kernel uses it as its clock source, else
+/// the steady clock.
 class flight_time {
  public:
   flight_time() noexcept = default;
@@ -72,11 +72,11 @@ class flight_time {
   std::uint64_t raw_ = 0;  // nanoseconds of the steady clock, or (odd) ticks of the counter; twice
 };
 
-/// Turns moments since its making into nanoseconds of the steady clock.
+/// Converts moments since its construction into nanoseconds of the steady clock.
 class flight_calendar {
  public:
   flight_calendar() noexcept;
-  /// Looks at the clock again, so that it knows how fast the counter is. Not thread-safe.
+  /// Reads the clock again, to calibrate the counter. Not thread-safe.
   void read() noexcept;
   [[nodiscard]] std::int64_t steady_ns(flight_time at) const noexcept;
 
@@ -114,14 +114,14 @@ class flight_recorder {
            std::uint64_t bytes, errc code = {}) noexcept {
     if (words_) put(what, at, peer, call, method, bytes, code, 0);
   }
-  /// For what is rare: the text is kept as long as not too many others follow.
+  /// For rare events: the text is kept until many others have followed.
   void add(flight_event what, flight_time at, worker_id peer, std::uint64_t call, std::uint64_t method,
            std::uint64_t bytes, errc code, std::string_view text) noexcept;
 
-  /// What is there, in order of time. What is being written at this moment may be left out.
+  /// The recorded events, in order of time. An event that is being written may be missing.
   [[nodiscard]] std::vector<flight_entry> entries() const;
   [[nodiscard]] std::size_t capacity() const noexcept { return words_ ? mask_ + 1 : 0; }
-  /// How many events there ever were.
+  /// How many events were recorded in total.
   [[nodiscard]] std::uint64_t count() const noexcept { return next_.load(std::memory_order_relaxed); }
 
  private:
@@ -134,8 +134,8 @@ class flight_recorder {
   };
   using event_words = std::array<std::uint64_t, words_per_event - 1>;
 
-  // A thread that is held up in the middle of writing may be overtaken by a whole round of others, so that one place holds
-  // parts of two events: the last word tells.
+  // A thread that is preempted while it writes may be overtaken by a whole round of others, so that one place holds
+  // parts of two events: the last word detects that.
   static std::uint64_t check(const event_words& words) noexcept {
     std::uint64_t sum = 0;
     for (std::size_t i = 0; i != words.size(); ++i) sum ^= std::rotl(words[i], static_cast<int>(9 * i));

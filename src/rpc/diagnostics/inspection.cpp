@@ -1,4 +1,4 @@
-// What a worker shows to people who look for a fault.
+// What a worker shows for diagnosis.
 
 #include <ferry/rpc/debug.hpp>
 
@@ -77,14 +77,14 @@ std::vector<served_call_info> worker_core::served_calls() const {
   const auto now = clock::now();
   std::vector<served_call_info> result;
   agent_->visit_requests([&](const worker_info& from, std::uint64_t id, stoppable& running) {
-    // No other kind is given to a channel.
+    // Channels carry no other kind of device.
     result.push_back(static_cast<const incoming_call&>(running).describe_now(from, id, now));
   });
-  std::vector<std::pair<std::size_t, worker_id>> unnamed;  // of a backend that does not say who sends
+  std::vector<std::pair<std::size_t, worker_id>> unnamed;  // of a backend that does not name the sender
   for (const one_way_list& list : one_way_) {
     std::lock_guard lock(list.mutex);
     for (const incoming_call* each = list.first; each; each = each->following_) {
-      const worker_info* from = each->sender();  // those in the list have their channels
+      const worker_info* from = each->sender();  // those in the list have a channel
       if (!from) unnamed.emplace_back(result.size(), each->caller());
       result.push_back(each->describe_now(from ? *from : worker_info(), 0, now));
     }

@@ -17,7 +17,7 @@ std::size_t sequence_length(std::string_view text) noexcept {
                              : first >= 0xf0 && first <= 0xf4 ? 4
                                                               : 0;
   if (length == 0 || text.size() < length) return 0;
-  // The second byte is what excludes overlong forms, surrogates and what is above U+10FFFF.
+  // The second byte excludes overlong forms, surrogates and values above U+10FFFF.
   const std::uint8_t low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
   const std::uint8_t high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
   if (byte(1) < low || byte(1) > high) return 0;

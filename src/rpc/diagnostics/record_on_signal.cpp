@@ -28,7 +28,8 @@ namespace {
 
 constexpr int signal_count = 65;  // Linux has 1..64
 
-// What the signal handler may touch. The descriptor goes with the process; a forked child has none of the threads.
+// The state that the signal handler may use. The descriptor lives as long as the process; a forked child has none of
+// the threads.
 std::atomic<int> bell{-1};
 std::atomic<pid_t> owner{0};
 std::array<std::atomic<bool>, signal_count> raised{};
@@ -68,7 +69,7 @@ void write_for(int number) {
   }
 }
 
-// A thread of its own: the other threads may be what hangs.
+// A separate thread, because the other threads may hang.
 void serve_signals(int descriptor) {
   for (;;) {
     std::uint64_t count = 0;
@@ -82,7 +83,7 @@ void serve_signals(int descriptor) {
 void start_serving() {
   const int descriptor = ::eventfd(0, EFD_CLOEXEC);
   if (descriptor < 0) throw_errno(errc::system_failure, "record_on_signal: eventfd", errno);
-  // The code of the handler and of the thread must not go while the process lives.
+  // The code of the handler and of the thread must stay loaded as long as the process lives.
   Dl_info about{};
   if (::dladdr(reinterpret_cast<const void*>(&on_signal), &about) != 0 && about.dli_fname) {
     (void)::dlopen(about.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);

@@ -4,7 +4,7 @@
 
 namespace ferry::inline v0::detail {
 
-// One more than there are inputs: all_watched() counts for one, so that nothing is complete while still being set up.
+// One more than the inputs: all_watched() counts for one, so that the result cannot complete during the set-up.
 collector::collector(std::size_t inputs) : nodes_(std::make_unique<node[]>(inputs)), remaining_(inputs + 1) {}
 
 void collector::watch(std::size_t index, future_state_base& input) noexcept {

@@ -27,7 +27,7 @@ void log_callback_error() noexcept {
       throw;
     } catch (const std::exception& e) {
       what = e.what();
-    } catch (...) {  // not one we can describe further
+    } catch (...) {  // its type offers no description
     }
     log(log_level::error,
         "a callback of future::add_done_callback() threw, and its error reaches no other handler: " + what);

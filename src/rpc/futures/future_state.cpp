@@ -9,11 +9,11 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-// Marks a list that takes no more continuations. Its address is all that matters.
+// Marks a list that takes no more continuations. Only its address is used.
 work closed_marker;
 
-// Continuations without an executor run on the completing thread; one that completes the next one would nest without bound
-// in a long chain, so beyond some depth they queue up behind the running ones.
+// Continuations without an executor run on the completing thread. In a long chain each would complete the next one and
+// nest without bound, so beyond a certain depth they are queued behind the running ones.
 constexpr unsigned max_inline_depth = 16;
 struct inline_queue {
   unsigned depth = 0;
@@ -46,7 +46,7 @@ void run_inline(work* item) noexcept {
 
 void enter(work* item) noexcept {
   auto* self = static_cast<continuation*>(item);
-  // invoke() may free the node; what runs after it must still find its context alive.
+  // invoke() may free the node; keep its context alive for what runs after it.
   const context_ptr context = std::move(self->context);
   const context_scope scope(context);
   self->invoke(self);
@@ -57,7 +57,7 @@ void enter(work* item) noexcept {
 void dispatch(continuation* item) noexcept {
   item->run = enter;
   if (item->context && item->context->executor()) {
-    // The item may run and let go of the executor before post() has returned.
+    // The item may run and release the executor before post() has returned.
     const std::shared_ptr<executor> threads = item->context->executor();
     threads->post(item);
     return;
@@ -128,7 +128,7 @@ void future_state_base::let_streams_wait_in_order() const {
   if (!failed()) return order_->let_current_streams_wait();
   try {
     order_->let_current_streams_wait();
-  } catch (const std::exception& problem) {  // the error of the future says more
+  } catch (const std::exception& problem) {  // the error of the future has priority
     log(log_level::warning, std::string("streams do not wait for what a call that failed has read: ") + problem.what());
   }
 }
@@ -153,7 +153,7 @@ bool future_state_base::try_attach(continuation* item) noexcept {
 }
 
 bool future_state_base::wait_slow(deadline until) {
-  run_queued(queued);  // what this wait is for may be queued on this very thread
+  run_queued(queued);  // the awaited item may be queued on this thread
   if (!ready()) help_wait(until);
   if (ready()) return true;
   if (until.expired()) return false;

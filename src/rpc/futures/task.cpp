@@ -5,7 +5,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-// One coroutine hands over to the next by leaving it here and returning to the loop below. The symmetric transfer of
+// A coroutine resumes the next one by storing it here and returning to the loop below. The symmetric transfer of
 // the language would do the same with less code, but compilers promise it only when they optimise, and a loop over
 // tasks would overflow the stack of a debug or sanitizer build.
 struct coroutine_loop {

@@ -170,7 +170,7 @@ void encode_exception(const std::exception_ptr& thrown, outgoing_message& messag
       bytes = std::to_string(e.code().value());
       name = ferry_error_name;
       what = e.message();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): travels by the name of its type
+    } catch (...) {  // NOLINT(bugprone-empty-catch): sent by the name of its type
     }
   }
   encode_values<std::string, std::string, std::string>(message.bytes, message.tensors, name, what, bytes);
@@ -181,7 +181,7 @@ void rethrow_exception(const inbound_message& reply, const wire_limits& limits) 
   std::string what;
   std::string bytes;
   decode_values(reply.payload, reply.tensors, limits, name, what, bytes);
-  // A number that is none here (of a later build, or 0) goes the way of unknown types.
+  // An errc unknown to this build (or 0) is handled like an unknown type.
   if (const auto code = static_cast<errc>(parse_code(bytes));
       name == ferry_error_name && errc_name(code) != "unknown") {
     throw_error(code, what);

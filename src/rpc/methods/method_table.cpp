@@ -40,12 +40,12 @@ std::string_view flavour_prefix(method_flavour flavour) {
   return "";
 }
 
-// One method id. Nodes and uses are never freed: lookups take no lock and may still look at them.
+// One method id. Nodes and uses are never freed: lookups take no lock and may still read them.
 struct method_node {
   std::uint64_t id = 0;
   method_node* next = nullptr;
   std::atomic<method_use*> current{nullptr};  // of the entry that serves
-  // The first serves; several: the same function in several libraries, or a conflict.
+  // The first one serves. Several: the same function in several libraries, or a conflict.
   std::vector<const method_entry*> published;
   std::vector<method_use*> spare;
 };
@@ -56,7 +56,7 @@ struct method_table {
   std::mutex mutex;  // for everything but lookups
   std::array<std::atomic<method_node*>, bucket_count> buckets{};
   std::vector<const method_entry*> entries;  // all, withdrawn ones too
-  bool checked = false;                      // a worker has started: conflicts are no longer looked for elsewhere
+  bool checked = false;                      // a worker has started: conflicts are checked at registration from now on
   std::optional<std::vector<std::uint64_t>> served;
   std::vector<std::uint64_t> library;  // served by every worker
 
@@ -111,7 +111,7 @@ std::string describe(const method_entry& entry) {
   return text;
 }
 
-// What keeps two entries under one id from being the same method; empty if nothing does.
+// Why two entries under one id are not the same method; empty if they are.
 std::string conflict(const method_entry& a, const method_entry& b) {
   if (a.key == b.key && a.function == b.function && a.signature == b.signature && !is_internal(a.function)) return {};
   return fmt::format("two functions of this program have one method id: {} and {}. {}", describe(a), describe(b),
@@ -151,7 +151,7 @@ void check_locked(const std::vector<const method_entry*>& entries) {
 void withdraw_locked(const method_entry& entry) noexcept {
   method_node* node = table().find(entry.id);
   if (!node || std::erase(node->published, &entry) == 0) return;
-  // In this order: a lookup that finds the entry gone looks again, and finds the next one.
+  // In this order: a lookup that finds no entry retries and finds the next one.
   node->current.store(node->published.empty() ? nullptr : node->published.front()->use);
   entry.use->entry.store(nullptr);
 }
@@ -159,7 +159,7 @@ void withdraw_locked(const method_entry& entry) noexcept {
 }  // namespace
 
 void method_use::release() noexcept {
-  // This use may serve the next entry at once; then the wake-up is one too many.
+  // The use may serve the next entry at once; then the wake-up is spurious.
   if (running.fetch_sub(1) == 1 && entry.load() == nullptr) futex_wake_all(running);
 }
 
@@ -197,7 +197,7 @@ method_entry::method_entry(const method_source& source)
 
 method_entry::~method_entry() {
   const bool exiting = process_exits.load();
-  // Of a library that is unloaded, all methods go before the first one is waited for.
+  // Withdraw all methods of a library before waiting for the first one.
   if (!exiting && use->entry.load() == this) withdraw(entries_in(library_of(this)));
   {
     std::lock_guard lock(table().mutex);
@@ -205,7 +205,7 @@ method_entry::~method_entry() {
     withdraw_locked(*this);
     use->entry.store(nullptr);
   }
-  if (exiting) return;  // whatever still runs ends with the process; `use` stays with it
+  if (exiting) return;  // running calls end with the process, and so does `use`
   if (running_method() == this) {
     log(log_level::error,
         fmt::format("a handler of {} unloads the library that holds its own code, and would return into nothing: the "
@@ -223,8 +223,8 @@ method_hold method_hold::find(std::uint64_t id) noexcept {
   while (node) {
     method_use* use = node->current.load();
     if (!use) break;
-    // Counted first and looked at next, where a withdrawal clears the entry first and looks at the count next: one of the
-    // two sees the other.
+    // Increment the count, then read the entry; a withdrawal clears the entry, then reads the count. So at least one of
+    // the two sees the other.
     use->running.fetch_add(1);
     if (const method_entry* entry = use->entry.load()) return {entry, adopt{}};
     use->release();
@@ -244,8 +244,8 @@ void check_entries(const std::vector<const method_entry*>& entries) {
 }
 
 void note_process_exit() {
-  // Exit functions run in reverse order: this one before the destructor of any entry made so far. (A library that is loaded
-  // again and again leaves one behind each time: a few bytes.)
+  // Exit functions run in reverse order: this one runs before the destructor of any entry made so far. (A library that
+  // is loaded repeatedly leaves one exit function, a few bytes, each time.)
   if (std::atexit([] { process_exits.store(true); }) != 0) {
     log(log_level::warning, "atexit failed: the end of this process may wait for handlers that still run");
   }
@@ -304,7 +304,7 @@ void withdraw(const std::vector<const method_entry*>& entries) {
   std::lock_guard lock(table().mutex);
   for (const method_entry* entry : entries) {
     withdraw_locked(*entry);
-    entry->use->entry.store(nullptr);  // a stub is withdrawn, too, so that who waits for its calls is woken
+    entry->use->entry.store(nullptr);  // also of a stub: wakes the threads that wait for its calls
   }
 }
 
@@ -322,7 +322,7 @@ bool wait_unused(const method_entry& entry, deadline until) {
   clock::time_point complaint = clock::now() + complaint_pause;
   for (;;) {
     const std::uint32_t users = use.running.load();
-    if (users == 0 || use.entry.load() != nullptr) return true;  // unused, or published again meanwhile
+    if (users == 0 || use.entry.load() != nullptr) return true;  // unused, or published again in between
     if (until.expired()) return false;
     const deadline pause(complaint);
     if (futex_wait(use.running, users, pause < until ? pause : until)) continue;

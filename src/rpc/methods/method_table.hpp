@@ -1,6 +1,6 @@
 #pragma once
 
-// What loading and unloading plug-ins needs of the table of methods. All functions are thread-safe.
+// The part of the method table that loads and unloads plug-ins. All functions are thread-safe.
 
 #include <cstdint>
 #include <string>
@@ -22,14 +22,14 @@ std::vector<const method_entry*> entries_in(const void* library);
 /// Throws errc::duplicate_method if one of them has the id of another function.
 void check_entries(const std::vector<const method_entry*>& entries);
 
-/// No call finds them any more; where another object has the method, too, that one serves it from now on.
+/// Removes them from lookup; if another shared object has the same method, that one serves it from now on.
 void withdraw(const std::vector<const method_entry*>& entries);
 /// Undoes withdraw().
 void publish(const std::vector<const method_entry*>& entries);
-/// The name, for people, of the method with that id, or of its stub; "method 0123456789abcdef" if the program has neither.
+/// The readable name of the method with that id, or of its stub; "method 0123456789abcdef" if the program has neither.
 std::string readable_name(std::uint64_t id);
 
-/// Waits until a withdrawn entry has no user; false if the deadline passed. Logs now and then what it waits for.
+/// Waits until a withdrawn entry has no user; false if the deadline passed. Logs at intervals what it waits for.
 bool wait_unused(const method_entry& entry, deadline until);
 
 }  // namespace ferry::inline v0::detail

@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* mark_symbol = "_ZN5ferry2v06detail12library_markE";  // of detail::library_mark
 
-// How many handles a library has. The library itself counts who opened it, but does not tell.
+// How many handles each library has. The loader counts them too, but has no function that reports the count.
 struct library_counts {
   std::mutex mutex;
   std::map<const void*, int> handles;
@@ -35,7 +35,7 @@ std::string loader_error() {
   return text ? text : "no reason given";
 }
 
-// Why a library cannot be loaded, and what to do if it is ferry that it misses.
+// Why a library cannot be loaded, and what to do if the missing symbol is one of ferry.
 std::string load_failure() {
   std::string reason = loader_error();
   if (reason.find("undefined symbol") != std::string::npos && reason.find("5ferry") != std::string::npos) {
@@ -84,7 +84,7 @@ plugin::plugin(std::string path) : path_(std::move(path)) {
   }
   library_ = map;
   detail::add_count(library_);
-  // A library whose code could not be unloaded is not initialised again: its methods come back here.
+  // A library whose code could not be unloaded is not initialised again: publish its methods again here.
   const auto entries = detail::entries_in(library_);
   detail::publish(entries);
   try {

@@ -59,7 +59,7 @@ void handler_pool::forget_owner() noexcept {
   idle_changed_ = nullptr;
 }
 
-// With the mutex held, as the next four.
+// Call this and the next four functions with the mutex held.
 bool handler_pool::have_free_runner() noexcept {
   if (free_runners_) return true;
   auto* fresh = new (std::nothrow) runner;
@@ -67,7 +67,7 @@ bool handler_pool::have_free_runner() noexcept {
   return fresh != nullptr;
 }
 
-// Counts one more as running and returns a runner for it. Null if all places are taken, or there is no memory for another one.
+// Counts one more handler as running and returns its runner. Null if all places are taken, or memory runs out.
 handler_pool::runner* handler_pool::take_place() noexcept {
   // More than limit_ runners exist only while handlers that returned from a wait finish.
   if (running_ >= limit_ || !have_free_runner()) return nullptr;
@@ -85,7 +85,7 @@ work* handler_pool::take_backlog() noexcept {
   return item;
 }
 
-// The place of the caller goes to the first handler that returns from a wait; false if none does.
+// Passes the caller's place to the first handler that returns from a wait; false if there is none.
 bool handler_pool::admit_returning() noexcept {
   returning* first = returning_head_;
   if (!first) return false;
@@ -139,7 +139,7 @@ void handler_pool::run(work* self) noexcept {
   set_blocking_observer(previous);
 }
 
-// The place goes to a handler that returns from a wait, else to the next item, else it becomes free.
+// Passes the place to a handler that returns from a wait, else to the next item, else frees it.
 work* handler_pool::next_item(runner* done) noexcept {
   std::lock_guard lock(mutex_);
   const bool given = admit_returning();
@@ -181,7 +181,7 @@ void handler_pool::before_blocking() {
 }
 
 void handler_pool::after_blocking() noexcept {
-  // Before it takes a place: it may wait for its turn at an object, which another one has that waits for a place.
+  // Before it takes a place: it may wait for its turn at an object, held by a handler that waits for a place.
   if (call_context* context = thread_context()) context->count_wait(-1);
   {
     std::unique_lock lock(mutex_);

@@ -21,21 +21,21 @@ class handler_pool final : public blocking_observer, public std::enable_shared_f
   handler_pool(const handler_pool&) = delete;
   handler_pool& operator=(const handler_pool&) = delete;
 
-  /// Runs `item` on a handler thread, at once or when a place is free. Where there is no memory for one more to run, it waits for
-  /// one of those that do.
+  /// Runs `item` on a handler thread, at once or when a place is free. Without memory for another runner the item waits
+  /// for a running one.
   void submit(work* item) noexcept;
-  /// Handlers that run now, those that wait not counted.
+  /// Running handlers, without those that wait.
   [[nodiscard]] int running() const noexcept;
-  /// Handlers that wait in ferry.
+  /// Handlers blocked in a wait of ferry.
   [[nodiscard]] int blocked() const noexcept;
-  /// Something runs, waits or is queued.
+  /// Whether any item runs, waits or is queued.
   [[nodiscard]] bool busy() const noexcept;
-  /// Waits until nothing is; false if the deadline passed.
+  /// Waits until not busy(); false if the deadline passed.
   bool wait_idle(deadline until) noexcept;
-  /// idle_changed is not called any more.
+  /// Stops calls of idle_changed.
   void forget_owner() noexcept;
 
-  /// Whether the item that runs on this thread had to wait for its place.
+  /// Whether the item running on this thread had to wait for its place.
   [[nodiscard]] static bool runs_what_was_queued() noexcept;
 
   /// Throws errc::resource_exhausted if too many wait already, std::bad_alloc.
@@ -79,7 +79,7 @@ class handler_pool final : public blocking_observer, public std::enable_shared_f
   work* backlog_tail_ = nullptr;
   returning* returning_head_ = nullptr;
   returning* returning_tail_ = nullptr;
-  // While none runs there is a free one: so that submitted work has a thread to run it, or to wait for.
+  // While no runner runs, one is free: submitted work always has a thread that runs it, or one to wait for.
   runner* free_runners_ = nullptr;
 };
 

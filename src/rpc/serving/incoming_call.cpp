@@ -16,7 +16,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-thread_local constinit const call_context* serving = nullptr;  // whose handler is on the stack of this thread
+thread_local constinit const call_context* serving = nullptr;  // the call whose handler is on the stack of this thread
 
 struct serving_scope {
   explicit serving_scope(const call_context* call) noexcept : outer(std::exchange(serving, call)) {}
@@ -28,7 +28,7 @@ struct serving_scope {
 
 deadline deadline_of(const frame_header& request, clock::time_point now) noexcept {
   if ((request.flags & frame_no_deadline) != 0) return {};
-  constexpr std::uint64_t most = 100ULL * 365 * 24 * 3600 * 1'000'000;  // microseconds; more is as good as never
+  constexpr std::uint64_t most = 100ULL * 365 * 24 * 3600 * 1'000'000;  // microseconds; more means never
   if (request.timeout_us >= most) return {};
   return deadline(now + std::chrono::microseconds(request.timeout_us));
 }
@@ -54,7 +54,7 @@ incoming_call::incoming_call(std::shared_ptr<worker_core> worker, std::shared_pt
       is_one_way_((request_.header.flags & frame_one_way) != 0) {
   run = [](work* self) noexcept {
     auto* call = static_cast<incoming_call*>(self);
-    // Again, if it was held back.
+    // A second time, if it was held back.
     call->had_to_wait_ = call->tried_ || handler_pool::runs_what_was_queued();
     call->tried_ = true;
     if (!call->one_way() && !call->channel_->may_begin(*call, *call->worker_)) return;
@@ -63,7 +63,7 @@ incoming_call::incoming_call(std::shared_ptr<worker_core> worker, std::shared_pt
   };
   worker_->recorder().add(flight_event::request_received, flight_time(now), from, request_.header.call_id,
                           request_.header.method, bytes_);
-  // Before the connection is read on: a cancellation may be the very next frame, long before a thread runs the handler.
+  // Before more is read from the connection: the next frame may be a cancellation, long before a thread runs the handler.
   if (one_way()) {
     worker_->enlist_one_way(*this);
   } else {
@@ -72,7 +72,7 @@ incoming_call::incoming_call(std::shared_ptr<worker_core> worker, std::shared_pt
 }
 
 incoming_call::~incoming_call() {
-  if (stage_ != stage::done) done();  // never begun: the worker could not queue it
+  if (stage_ != stage::done) done();  // never started: the worker could not queue it
 }
 
 const worker_info* incoming_call::sender() const noexcept { return channel_ ? channel_->sender() : nullptr; }
@@ -108,7 +108,7 @@ void incoming_call::launch() noexcept {
   worker_->post(this);
 }
 
-// The caller has its error, which cannot tell what happens here.
+// The caller's own error cannot say what happens here.
 void incoming_call::request_stop() noexcept {
   call_context::request_stop();
   if (progress_.load(std::memory_order_acquire) != progress::held) return;
@@ -122,11 +122,11 @@ void incoming_call::request_stop() noexcept {
     log(in_time ? log_level::info : log_level::warning,
         fmt::format("{}: {} was given up by its caller after {:.3g} s, in which it waited for {}",
                     to_string(worker_->agent_unchecked().self()), describe_plainly(), in_seconds(waited), what));
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): nothing depends on it
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): only a log line is lost
   }
 }
 
-// While the request is there: until done().
+// Valid while the request exists: until done().
 void incoming_call::record(flight_event what, std::uint64_t bytes, errc code) noexcept {
   flight_recorder& recorder = worker_->recorder();
   if (!recorder.on()) return;
@@ -141,7 +141,7 @@ void incoming_call::take_streams() {
     if (has_one) continue;
     try {
       streams.push_back(pool_stream(each));
-    } catch (const error& problem) {  // who does not use that device need not care
+    } catch (const error& problem) {  // only a problem for handlers that use that device
       log(log_level::debug, fmt::format("{} has no stream: {}", describe(), problem.message()));
     }
   }
@@ -157,7 +157,7 @@ void incoming_call::serve() noexcept {
   const serving_scope on_stack(this);
   const method_entry* called = method();
   const bool traced = trace_enabled() && called;
-  const std::uint64_t id = request_.header.call_id;  // the answer, perhaps on another thread, takes the request along
+  const std::uint64_t id = request_.header.call_id;  // the answer, perhaps on another thread, consumes the request
   if (had_to_wait_) record(flight_event::handler_begun, 0);
   if (traced) trace_handler(trace_event::kind::handler_begin, *called, *worker_, caller(), id);
   try {
@@ -188,7 +188,7 @@ void incoming_call::serve() noexcept {
   if (traced) trace_handler(trace_event::kind::handler_end, *called, *worker_, caller(), id);
 }
 
-// The answer may be there already.
+// The answer may exist already.
 void incoming_call::answer_later() noexcept {
   later_ = true;
   if (gives_turn_away()) {
@@ -259,12 +259,12 @@ owned_object& incoming_call::creation() const {
 }
 
 const call_chain* incoming_call::chain() const noexcept {
-  // Once it has answered, no caller waits for it.
+  // After the answer no caller waits for this call.
   if (!references_ || references_->answered.load()) return nullptr;
   return references_->chain.empty() ? nullptr : &references_->chain;
 }
 
-// A handler that waits lets others at its object, if the object allows it.
+// A waiting handler gives up its turn at the object, if the object is reentrant.
 void incoming_call::count_wait(int change) noexcept {
   waits_.fetch_add(change, std::memory_order_relaxed);
   if (!gives_turn_away()) return;
@@ -314,7 +314,7 @@ bool incoming_call::works_on_objects() {
 }
 
 void incoming_call::end_uses(const std::shared_ptr<read_marks>& reads) {
-  std::vector<object_use> ended;  // whose destructors are users' affair: without the mutex
+  std::vector<object_use> ended;  // destroyed without the mutex: destructors run user code
   const std::lock_guard lock(uses_mutex_);
   ended.reserve(uses_.size());
   while (!uses_.empty()) {
@@ -393,19 +393,19 @@ void incoming_call::done() noexcept {
   } else {
     channel_->end_call(request_.header.call_id, *this);
   }
-  request_ = {};  // the context may live on in continuations; what was received need not
+  request_ = {};  // continuations may keep the context; free what was received
   channel_->handled(bytes_);
   channel_.reset();
   worker_->request_done();
 }
 
 void incoming_call::fail(const std::exception_ptr& reason) noexcept {
-  if (stage_ == stage::done) return;  // the answer has gone out; nothing is left to tell
+  if (stage_ == stage::done) return;  // the answer has been sent
   end_uses_quietly();
   try {
     const std::string text = describe_exception(reason);
     errc code = stage_ == stage::decoding ? errc::bad_arguments : errc::bad_result;
-    std::string detail = text;  // for the caller, who has the rest
+    std::string detail = text;  // for the caller, which has the rest
     std::string logged = text;
     if (stage_ != stage::running) {
       try {
@@ -425,10 +425,10 @@ void incoming_call::fail(const std::exception_ptr& reason) noexcept {
       } catch (const std::bad_alloc&) {
         code = errc::out_of_memory;
         detail = "the callee ran out of memory";
-      } catch (...) {  // NOLINT(bugprone-empty-catch): `text` says it
+      } catch (...) {  // NOLINT(bugprone-empty-catch): `text` suffices
       }
     }
-    // A call that its caller has given up is not a failure; what it waits for in vain is not the request's fault.
+    // A call that its caller has given up is not a failure, nor is a wait that cannot succeed.
     const bool given_up = references_ && references_->given_up;
     const bool in_vain = stage_ == stage::running || code == errc::would_deadlock || code == errc::rpc_timeout;
     log(given_up  ? log_level::info
@@ -440,7 +440,7 @@ void incoming_call::fail(const std::exception_ptr& reason) noexcept {
                                                : "has a result that cannot be sent",
                     logged));
     record(flight_event::request_failed, 0, stage_ == stage::running ? errc::remote_exception : code);
-    // What a function throws is the affair of the object that it was to make: its creation has been tried.
+    // An exception of the function is recorded as the state of the object: its creation has been attempted.
     const bool creation = references_ && references_->creation;
     if (creation) references_->creation->fail(stage_ == stage::running ? reason : make_error(code, detail));
     if (one_way()) return done();

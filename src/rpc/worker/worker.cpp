@@ -24,10 +24,10 @@ namespace {
 
 constexpr std::chrono::seconds failure_drain_limit{2};
 
-// What a store is for: static groups, one after the other, or a dynamic one.
+// The use of a store: static groups, one after the other, or one dynamic group.
 //
-// Workers that meet in one store again and again, in static groups, find no keys of the time before: every rank counts the groups
-// that it has left there. A store that was emptied in between, or a server that was started again, is another one.
+// Consecutive static groups in one store must not find each other's keys: every rank counts the groups that it has left
+// there. A store that was emptied in between, or a restarted server, counts as another store.
 class turn {
  public:
   /// Throws errc::group_mismatch if the store is for the other kind of groups.
@@ -109,7 +109,7 @@ worker start(worker_config config, Make make) {
   if (config.secret.empty())
     config.secret = config.transport.secret.empty() ? secret_from_environment() : config.transport.secret;
   if (config.serve.everything()) config.serve = served_by_default();
-  // Who calls what is listed, and nothing else, needs no secret.
+  // A worker that serves only a list of methods needs no secret.
   config.allow_unauthenticated =
       config.allow_unauthenticated || !config.serve.everything() || unauthenticated_allowed_by_environment();
   const rpc_options options = config.options();
@@ -122,7 +122,7 @@ worker start(worker_config config, Make make) {
     core->start();
     return worker(std::move(core));
   } catch (...) {
-    // The others may have failed for the same reason: they shall read it before a store that is served here goes.
+    // The others may have failed for the same reason: let them read it before a store served here ends.
     try {
       (void)group_store->drain(failure_drain_limit);
     } catch (const std::exception& e) {
@@ -176,12 +176,12 @@ worker& worker::operator=(worker&& other) noexcept {
 worker::~worker() {
   if (!core_) return;
   if (detail::
-          is_forked_child()) {  // the threads and connections are the parent's: nothing here can be ended, or waited for
+          is_forked_child()) {  // threads and connections belong to the parent process: nothing can be ended or waited for here
     new std::shared_ptr<detail::worker_core>(std::move(core_));
     return;
   }
   try {
-    if (core_->runs_here()) {  // shutdown would wait for this very handler
+    if (core_->runs_here()) {  // shutdown would wait for the running handler
       log(log_level::warning, fmt::format("the last handle of {} went in one of its own handlers: it leaves at once",
                                           to_string(core_->agent_unchecked().self())));
       std::thread([core = core_] { core->shutdown(detail::shutdown_mode::at_once, no_timeout); }).detach();

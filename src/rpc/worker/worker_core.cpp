@@ -17,10 +17,10 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr std::chrono::seconds handler_end_limit{5};     // for handlers that still run when the worker has closed
-constexpr std::chrono::seconds reference_limit{30};      // for references that others have yet to let go of
-constexpr std::chrono::seconds lone_reference_limit{2};  // for owners to hear that this worker's references end
-constexpr std::chrono::seconds store_end_limit{5};       // for other workers that still use a store served here
+constexpr std::chrono::seconds handler_end_limit{5};     // for handlers still running when the worker has closed
+constexpr std::chrono::seconds reference_limit{30};      // for other workers to drop their references
+constexpr std::chrono::seconds lone_reference_limit{2};  // for owners to receive the ends of this worker's references
+constexpr std::chrono::seconds store_end_limit{5};       // for other workers to leave a store served here
 
 // The workers of the process in the order of their start; the last one is current.
 struct worker_list {
@@ -91,7 +91,7 @@ void worker_core::shutdown(shutdown_mode how, timeout limit) {
   std::unique_lock lock(shutdown_mutex_);
   if (progress_ == progress::running) {
     progress_ = progress::ending;
-    if (requested_mode_ > how) limit = requested_limit_;  // a handler has asked for it before
+    if (requested_mode_ > how) limit = requested_limit_;  // a handler requested it earlier
     how = std::max(how, requested_mode_);
     lock.unlock();
     return end_and_tell(how, limit);
@@ -124,7 +124,7 @@ void worker_core::ask_to_leave(timeout limit) {
   if (ending) stop_waiting(shutdown_mode::alone);
 }
 
-// Ends what a shutdown that is under way waits for, as far as `how` wants nothing of it.
+// Ends the waits of a running shutdown that `how` does not include.
 void worker_core::stop_waiting(shutdown_mode how) noexcept {
   agent_->stop_leaving(how == shutdown_mode::at_once);
   if (has_references_.load()) references_->stop_clean_up(how == shutdown_mode::at_once);
@@ -196,7 +196,7 @@ void worker_core::end(shutdown_mode how, timeout limit) {
   if (graceful) {
     try {
       part(how, limit);
-      // A shutdown that was cut short has given the others no time to drop their references.
+      // An interrupted shutdown has given the others no time to drop their references.
       if (effective_mode(how) == shutdown_mode::together && !agent_->dynamic()) check_leaks();
     } catch (...) {
       failure = std::current_exception();
@@ -263,7 +263,7 @@ void worker_core::on_request(const std::shared_ptr<reply_channel>& channel, cons
   }
 }
 
-// One that could not even be begun: its caller is told, if that can be done.
+// A request that could not be started: its caller gets an error, if one can be sent.
 void worker_core::drop_request(reply_channel& channel, const worker_info& from, std::optional<std::uint64_t> id,
                                const std::exception& why) noexcept {
   try {
@@ -276,7 +276,7 @@ void worker_core::drop_request(reply_channel& channel, const worker_info& from, 
     answer.begin_payload();
     encode_values<std::string>(answer.bytes, answer.tensors, fmt::format("the callee dropped it: {}", why.what()));
     channel.reply(*id, std::move(answer));
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the caller's time will be over
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the caller's call times out
   }
 }
 
@@ -304,7 +304,8 @@ void worker_core::on_member_end(worker_id id, incarnation_id incarnation) noexce
       std::erase(leaving_before_, std::pair(id, incarnation));
       try {
         gone_before_.emplace_back(id, incarnation);
-        if (gone_before_.size() > reference_protocol::most_gone) gone_before_.pop_front();  // as references would
+        if (gone_before_.size() > reference_protocol::most_gone)
+          gone_before_.pop_front();  // the same limit as for references
       } catch (const std::bad_alloc&) {
         log(log_level::error, "no memory to keep in mind that a worker is gone");
       }
@@ -325,7 +326,7 @@ void worker_core::on_member_leaving(worker_id id, incarnation_id incarnation) {
   references_->leaving(id, incarnation);
 }
 
-// Who never lets go must not take all the time: half of it is for the rest of the shutdown, which tells what was left.
+// Spend at most half the deadline waiting for remote references: the rest of the shutdown reports those that remain.
 void worker_core::on_group_quiet(deadline until, bool alone) {
   deadline limit = deadline::after(alone ? lone_reference_limit : reference_limit);
   if (!until.is_never()) limit = std::min(limit, deadline::after(until.remaining() / 2));
@@ -339,7 +340,7 @@ std::uint64_t worker_core::loose_ends() const noexcept {
   return has_references_.load() ? references_->loose_ends() : 0;
 }
 
-// After everybody has let go of everything.
+// Call this after all references were dropped.
 void worker_core::check_leaks() const {
   if (!has_references_.load()) return;
   const std::vector<std::string> leaks = references_->leaks();
@@ -364,20 +365,21 @@ std::shared_ptr<void> worker_core::attach(const void* key, std::shared_ptr<void>
 }
 
 void worker_core::drop_attached() noexcept {
-  std::vector<std::pair<const void*, std::shared_ptr<void>>> dropped;  // outside the lock: their ends may run code
+  std::vector<std::pair<const void*, std::shared_ptr<void>>>
+      dropped;  // destroyed outside the lock: destructors may run user code
   std::lock_guard lock(attached_mutex_);
   attached_dropped_ = true;
   dropped.swap(attached_);
 }
 
-// One that is told of one event after the other, on the handler threads.
+// An observer; it receives one event after the other, on handler threads.
 struct worker_core::observer {
   member_observer function;
   std::deque<member_event> to_tell;  // guarded by events_mutex_, as the next one
   bool telling = false;
 };
 
-// With the context of a call without a caller.
+// Runs in the context of a call without a caller.
 struct worker_core::event_report : work {
   std::shared_ptr<worker_core> worker;
   std::shared_ptr<observer> whom;
@@ -407,7 +409,7 @@ struct worker_core::event_report : work {
   }
 };
 
-// With events_mutex_ held.
+// Call this with events_mutex_ held.
 void worker_core::report(const std::shared_ptr<observer>& whom, const member_event& event) {
   whom->to_tell.push_back(event);
   if (whom->telling) return;
@@ -481,7 +483,7 @@ void worker_core::on_member_event(const member_event& event) noexcept {
     const std::lock_guard lock(events_mutex_);
     if (observers_dropped_) return;
     for (const auto& each : observers_) report(each, event);
-    // A late report of a predecessor: its successor is known already, and stays.
+    // A late report about a predecessor: its successor is already recorded, and stays.
     const auto known = members_.find(event.who.id());
     if (event.what != member_event::kind::joined && known != members_.end() &&
         known->second.incarnation != event.incarnation)

@@ -31,7 +31,7 @@ namespace ferry::inline v0::detail {
 
 class reference_table;
 
-/// What the handle `worker` and the contexts of its calls share. Inert once shut down.
+/// The state shared by the handle `worker` and the contexts of its calls. Inert once shut down.
 class worker_core final : public executor, public request_handler, public std::enable_shared_from_this<worker_core> {
  public:
   /// `on_left` is called once the worker leaves its group.
@@ -44,7 +44,7 @@ class worker_core final : public executor, public request_handler, public std::e
   /// A second call waits for the first; if its mode is more urgent it also ends the first one's wait for others.
   void shutdown(shutdown_mode how, timeout limit);
   void serve_forever();
-  /// Makes serve_forever() end, or the waiting of a shutdown for others; does not wait for anything.
+  /// Ends serve_forever(), or a shutdown's wait for others. Does not wait.
   void ask_to_leave(timeout limit);
   /// Whether the current thread runs a handler or continuation of this worker, for which shutdown() would wait.
   [[nodiscard]] bool runs_here() const noexcept;
@@ -63,22 +63,22 @@ class worker_core final : public executor, public request_handler, public std::e
   [[nodiscard]] bool is_shut_down() const noexcept { return shut_down_.load(); }
 
   void request_done() noexcept;
-  /// The handler of a request has returned, and its answer comes later; or (-1) has come.
+  /// The handler of a request has returned and its answer is pending (1), or that answer was sent (-1).
   void count_later(int change) noexcept { later_.fetch_add(change, std::memory_order_relaxed); }
   void enlist_one_way(incoming_call& call) noexcept;
   void delist_one_way(incoming_call& call) noexcept;
 
-  // For people who look for a fault (inspection.cpp).
+  // For diagnosis (inspection.cpp).
   [[nodiscard]] std::vector<pending_call_info> pending_calls() const;
   [[nodiscard]] std::vector<served_call_info> served_calls() const;
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> debug_info() const;
   void add_debug_info(std::string_view provider, std::vector<debug_figure> figures);
   [[nodiscard]] flight_recorder& recorder() noexcept { return recorder_; }
   [[nodiscard]] std::string flight_record(std::string_view reason) const;
-  /// A call has timed out: writes the flight record if that is wanted, and was not done just now.
+  /// A call has timed out: writes the flight record if that is configured, unless one was written recently.
   void record_timeout() noexcept;
 
-  /// What a higher floor keeps for this worker, under a key of its own (an address of that floor); made on first use.
+  /// State of a higher floor for this worker, under a key of that floor (an address); created on first use.
   /// Dropped when the worker ends, before it waits for its handlers. Throws errc::not_initialized from then on.
   template <class T>
   std::shared_ptr<T> attached(const void* key) {
@@ -89,8 +89,8 @@ class worker_core final : public executor, public request_handler, public std::e
   [[nodiscard]] const std::shared_ptr<reference_table>& references_shared();
 
   using member_observer = std::function<void(const member_event& event)>;
-  /// Of everything from now on, of those that are members now as having joined, and of those that were lost before; if wanted of
-  /// those that left, too. Of each id the one that had it last is known.
+  /// Reports all later events, the present members as joined, and earlier losses; on request, earlier leaves, too. Of
+  /// each id only the last holder is recorded.
   void observe_members(member_observer function, bool and_departed = false);
   void on_peer_lost(std::function<void(const worker_info& who, const std::string& reason)> function);
   [[nodiscard]] bool fenced() const noexcept { return fenced_.load(); }
@@ -129,7 +129,7 @@ class worker_core final : public executor, public request_handler, public std::e
                     const std::exception& why) noexcept;
   void add_observer(member_observer function, bool of_members, bool of_departed);
 
-  std::shared_ptr<store> store_;  // none once ended; guarded by shutdown_mutex_ while another thread may use it
+  std::shared_ptr<store> store_;  // null once ended; guarded by shutdown_mutex_ while another thread may use it
   const std::unique_ptr<ferry::agent> agent_;
   flight_recorder recorder_;
   const timeout exit_timeout_;
@@ -147,16 +147,17 @@ class worker_core final : public executor, public request_handler, public std::e
   timeout requested_limit_;
   std::atomic<bool> fenced_{false};
   std::mutex events_mutex_;                                           // guards the next seven
-  std::vector<std::pair<worker_id, incarnation_id>> leaving_before_;  // there were references, and not gone
-  std::deque<std::pair<worker_id, incarnation_id>> gone_before_;      // the same, and gone: the last ones
+  std::vector<std::pair<worker_id, incarnation_id>> leaving_before_;  // had references, and have not terminated
+  std::deque<std::pair<worker_id, incarnation_id>>
+      gone_before_;  // had references, and have terminated: the most recent
   bool observers_dropped_ = false;
   std::map<worker_id, member_event> members_;     // as joined
   std::map<worker_id, member_event> losses_;      // of ids that are free
   std::map<worker_id, member_event> departures_;  // the same, of those that left
   std::vector<std::shared_ptr<observer>> observers_;
-  std::atomic<std::uint64_t> requests_{0};  // being served, answers to come included
-  std::atomic<int> later_{0};               // of these, whose handlers have returned
-  // One-way requests, which no channel keeps; several lists, so that threads seldom meet.
+  std::atomic<std::uint64_t> requests_{0};  // being served, including pending answers
+  std::atomic<int> later_{0};               // of these, those whose handlers have returned
+  // One-way requests, which no channel keeps; several lists, to reduce contention.
   struct alignas(64) one_way_list {
     mutable std::mutex mutex;
     incoming_call* first = nullptr;
@@ -182,17 +183,17 @@ class worker_core final : public executor, public request_handler, public std::e
   bool attached_dropped_ = false;
 };
 
-/// What ferry::serve<...>() listed, or everything if it was never called.
+/// The list of ferry::serve<...>(), or everything if it was never called.
 served_methods served_by_default();
 std::vector<std::uint64_t> library_methods();
 /// The workers of this process, the current one last.
 std::vector<std::shared_ptr<worker_core>> running_workers();
-/// The method whose handler, or a continuation or coroutine of it, runs on this thread; null if none does.
+/// The method whose handler, continuation or coroutine runs on this thread; null if none.
 const method_entry* running_method() noexcept;
 
-/// Encodes what a method threw: its type's name, its text and further bytes.
+/// Encodes an exception of a method: its type's name, its text and further bytes.
 void encode_exception(const std::exception_ptr& thrown, outgoing_message& message);
-/// Throws it again. `where` goes in front of the text of ferry's own errors.
+/// Rethrows it. `where` is put in front of the text of ferry's own errors.
 [[noreturn]] void rethrow_exception(const inbound_message& reply, const wire_limits& limits);
 /// "std::runtime_error: text", for logs.
 std::string describe_exception(const std::exception_ptr& thrown);
