@@ -43,7 +43,7 @@ ROOMS = {
     "backend": [
         ("devices", "device maps: checks, records, placement"),
         ("links", "what a worker keeps of each peer: outgoing and incoming links, control connections, flow limits, leases"),
-        ("membership", "who is in the group: static groups, the log of dynamic ones, records in the store"),
+        ("membership", "the members of the group: static groups, the log of dynamic ones, records in the store"),
         ("failure", "declaring workers dead, fencing"),
         ("agent", "the native agent, its options, routes and lookups"),
     ],

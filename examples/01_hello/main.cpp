@@ -21,7 +21,7 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 int main() {
-  // Who this worker is and where the others are comes from the environment, which ferry-run sets. All workers of the
+  // The identity of this worker and the addresses of the others come from the environment, which ferry-run sets. All workers of the
   // group are there when init_rpc returns; they are called worker0, worker1, ...
   ferry::worker self = ferry::init_rpc();
 

@@ -81,7 +81,7 @@ void packet_connection::start(std::shared_ptr<ferry::connection_receiver> receiv
   const std::lock_guard lock(mutex_);
   receiver_ = std::move(receiver);
   if (!ended_) watch_ = loop_.watch(socket_.get(), shared_from_this(), true, true);
-  ask_for_a_turn();  // what has arrived so far; and somebody must tell the receiver if it is over already
+  ask_for_a_turn();  // what has arrived so far; and the receiver must be told if the connection has ended
 }
 
 void packet_connection::send(ferry::outgoing_message&& message) noexcept {

@@ -62,7 +62,8 @@ void write_packet(int socket, const ferry::serialized& content) {
   if (sent < 0) ferry::throw_errno(errc::connect_failed, "the handshake", errno);
 }
 
-// The kernel says who is at the other end: a process of this user, who may read a group's secret anyway, needs no other proof.
+// The kernel reports the user of the other process: a process of this user, which can read a group's secret anyway, needs
+// no other proof.
 bool is_of_this_user(int socket) {
   ucred peer{};
   socklen_t size = sizeof peer;
@@ -257,7 +258,8 @@ class connect_attempt final : public attempt {
     if (::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) {
       ferry::throw_errno(errc::connect_failed, "connecting", errno);
     }
-    if (!is_of_this_user(socket_.get())) ferry::throw_error(errc::authentication_failed, "somebody else listens there");
+    if (!is_of_this_user(socket_.get()))
+      ferry::throw_error(errc::authentication_failed, "another user's process listens there");
     write_packet(socket_.get(), encode(self));
     wait_for_packet(until);
   }

@@ -63,7 +63,7 @@ bool use_counter() {
   const int left = there.rpc_sync<&counter::value>();
   std::printf("the copy %d, the counter %d\n", copy.value(), left);
 
-  // What goes wrong while the object is made is told to whoever uses it.
+  // An error while the object is made is reported by the uses of the reference.
   const auto broken = ferry::remote<ferry::make<counter>>("worker1", -1);
   bool told = false;
   try {

@@ -59,7 +59,7 @@ bool share() {
   auto page = ferry::remote<ferry::make<journal>>("worker1");
   ferry::rpc_sync<pass_on>("worker2", page, std::vector<std::string>{"worker1", "worker2", "worker0"});
 
-  // worker2 keeps it, and then nobody else has it. The object is there all the time: a reference ends only when those
+  // worker2 keeps it, and then no other worker has it. The object lives all the time: a reference ends only when those
   // that were made of it are known to its owner.
   ferry::rpc_sync<keep>("worker2", shelf{"journals", {page}});
   page = {};

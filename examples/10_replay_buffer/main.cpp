@@ -109,10 +109,10 @@ int steps_needed(const ferry::rref<policy>& learned) {
 
 // The learner ------------------------------------------------------------------------------------------------------
 
-bool learn(const std::vector<ferry::worker_info>& everybody) {
+bool learn(const std::vector<ferry::worker_info>& group) {
   const ferry::rref<policy> learned(std::in_place);  // objects of this worker: no message is sent
   const ferry::rref<replay_buffer> buffer(std::in_place);
-  const std::vector<ferry::worker_info> actors(everybody.begin() + 1, everybody.end());
+  const std::vector<ferry::worker_info> actors(group.begin() + 1, group.end());
 
   std::vector<ferry::future<void>> acting;
   for (const auto& who : actors) acting.push_back(ferry::rpc_async<act>(who, learned, buffer, who.id().value));

@@ -11,7 +11,7 @@
 
 std::string where(const ferry::tensor& t) { return to_string(t.device()); }
 
-// Runs where its arguments are. Nobody waits for a device: its kernels are queued behind the arrival of the arguments.
+// Runs where its arguments are. No thread waits for a device: its kernels are queued behind the arrival of the arguments.
 std::pair<ferry::tensor, ferry::tensor> scaled(const ferry::tensor& a, const ferry::tensor& b) {
   return {a * 2.0, b * 10.0};
 }

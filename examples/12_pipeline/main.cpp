@@ -1,7 +1,7 @@
 // A pipeline of two stages, each on a GPU of its own.   ferry-run -n 3 ./12_pipeline
 //
 // worker0 has batches on the CPU; the first stage is on worker1's cuda:0, the second on worker2's cuda:1. While the second works on one
-// batch, the first has the next: nobody waits for a device, and no thread for a batch.
+// batch, the first has the next: no thread waits for a device or a batch.
 
 #include <ferry/ferry.hpp>
 

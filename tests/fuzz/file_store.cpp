@@ -102,9 +102,9 @@ void run(bytes input) {
       d::key_table looked;
       d::file_log reader(file.path(), longest_value);
       accepted([&] { (void)reader.read_new(looked); });
-      require(log.try_lock(), "nobody else locks the file");
+      require(log.try_lock(), "no other process locks the file");
       log.read_new_and_repair(table);
-      require(equal(looked, table), "who only looks sees what a writer sees");
+      require(equal(looked, table), "a reader sees what a writer sees");
     }
     require(log.has_header(), "a repaired file has a header");
     log.set(table, "key", "value");

@@ -167,7 +167,7 @@ void check_encoding(const ferry::inbound_message& message) {
   if (!accepted([&] {
         while (ferry::next_extension(left, record)) again.add_extension(record.type, record.critical, record.content);
       })) {
-    return;  // found by whoever looks at the records
+    return;  // found by the reader of the records
   }
   again.begin_payload();
   again.bytes.append(message.payload.data(), message.payload.size());

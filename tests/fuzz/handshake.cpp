@@ -14,7 +14,7 @@ void check_hello(bytes body) {
   std::optional<d::nonce> once;
   const ferry::hello decoded = d::decode_hello(body, &once);
   require(once.has_value() == ((decoded.features & ferry::feature_authenticated) != 0),
-          "who offers a proof has a nonce");
+          "a hello that offers a proof has a nonce");
   require(decoded.name.size() <= d::longest_name && decoded.target.size() <= d::longest_name &&
               decoded.group.size() <= d::longest_group,
           "the texts of a hello are bounded");
@@ -59,7 +59,7 @@ void run(bytes input) {
     require(!prefix.version_text("x").empty(), "the versions have a text");
     if (!prefix.compatible() || from.rest().size() < prefix.body_bytes) return;
     const bytes body = from.take(prefix.body_bytes);
-    // Nobody comes by a proof by chance.
+    // A proof cannot be found by chance.
     if (ferry::authentication_available()) {
       require(!d::check_proof("secret", prefix_bytes, prefix_bytes, body), "no proof is right by chance");
       std::vector<std::byte> whole(prefix_bytes.begin(), prefix_bytes.end());

@@ -77,7 +77,7 @@ void carry_out(bytes input) {
   worker.gone(sender, effects);
   require(worker.figures().forks == 0 && worker.figures().pending_children == 0, "of the dead nothing is left");
   worker.drop_locally(own, effects);
-  require(worker.figures().owners == 0, "and nobody refers to anything");
+  require(worker.figures().owners == 0, "and no references remain");
 }
 
 void run(bytes input) {

@@ -67,8 +67,8 @@ class client {
       if (heard_.size() < wire::server_hello_bytes) return;
       require(heard_.starts_with(wire::magic), "a server says that it is one");
       const int status = static_cast<unsigned char>(heard_[6]);
-      // No input is the right proof: who is welcome at a server with a secret has come by without one.
-      require(!secured_ || status != 0, "a server with a secret lets nobody in who has not proved it");
+      // No input is the right proof: a client that a server with a secret welcomes has bypassed the proof.
+      require(!secured_ || status != 0, "a server with a secret admits no client without a proof");
       const std::size_t size = wire::server_hello_bytes + (status == 3 ? 32 : 0);
       if (heard_.size() < size) return;
       heard_.erase(0, size);

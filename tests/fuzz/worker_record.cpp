@@ -40,7 +40,7 @@ void run(bytes input) {
     ferry::detail::membership group;
     const auto change = group.apply(1, entry);
     require((change.what == ferry::detail::membership_change::kind::joined) == (group.members().size() == 1),
-            "nobody but one who joins can be in an empty group");
+            "only a joining worker can be in an empty group");
   });
   accepted([&] {
     const auto group = ferry::detail::membership::decode(std::string(text_of(input)));

@@ -7,7 +7,7 @@
 
 namespace ferry_test {
 
-/// Where handlers stop until the test lets them go on. Waits are bounded: who waits too long throws. Blocking here is
+/// Where handlers stop until the test lets them go on. Waits are bounded: a wait that is too long throws. Blocking here is
 /// not a wait of the library, so a handler keeps its place. Thread-safe.
 class gate {
  public:
@@ -16,12 +16,12 @@ class gate {
   gate() = default;
   gate(const gate&) = delete;
   gate& operator=(const gate&) = delete;
-  /// Lets everybody out first: nothing tells the test that the handler of a one-way call has passed.
+  /// Lets all handlers pass first: nothing tells the test that the handler of a one-way call has passed.
   ~gate() {
     std::unique_lock lock(mutex_);
     open_ = true;
     changed_.notify_all();
-    leave_nobody(lock);
+    leave_none(lock);
   }
 
   /// Counts an arrival and waits until the gate is open.
@@ -33,7 +33,7 @@ class gate {
     const bool opened = changed_.wait_for(lock, limit, [&] { return open_; });
     --inside_;
     changed_.notify_all();
-    if (!opened) throw std::runtime_error("nobody opened the gate");
+    if (!opened) throw std::runtime_error("the gate was not opened in time");
   }
   void open() {
     std::lock_guard lock(mutex_);
@@ -64,13 +64,13 @@ class gate {
   /// As new, once those that it was opened for have left.
   void reset() {
     std::unique_lock lock(mutex_);
-    if (open_) leave_nobody(lock);
+    if (open_) leave_none(lock);
     open_ = false;
     arrived_ = most_inside_ = 0;
   }
 
  private:
-  void leave_nobody(std::unique_lock<std::mutex>& lock) {
+  void leave_none(std::unique_lock<std::mutex>& lock) {
     (void)changed_.wait_for(lock, limit, [&] { return inside_ == 0; });
   }
 

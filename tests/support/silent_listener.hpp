@@ -10,7 +10,7 @@
 
 namespace ferry_test {
 
-/// A TCP port of this machine whose connections open, and on which nobody ever says anything.
+/// A TCP port of this machine whose connections open, and which never sends anything.
 class silent_listener {
  public:
   silent_listener() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

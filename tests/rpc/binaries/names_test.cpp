@@ -136,7 +136,7 @@ TEST_CASE("a callee with another signature is an error with the name and both si
   CHECK(log.has("shout", "signature_mismatch"));
 }
 
-TEST_CASE("[row 50] a stub of a method that nobody has is an error that says so") {
+TEST_CASE("[row 50] a stub of a method that no worker has is an error that says so") {
   captured_log log;
   cluster group(2);
   for (const char* part : {"no method 'nowhere' void(i32)", "worker_info(id=1, name=worker1)"}) {

@@ -30,7 +30,7 @@ constexpr auto continued = ferry::stub<"alpha.continued", int()>;
 constexpr auto leaving = ferry::stub<"alpha.leaving", int()>;
 /// Calls the function at that address, on the thread of the handler.
 constexpr auto call_back = ferry::stub<"alpha.call_back", void(std::uint64_t)>;
-/// Throws an exception whose type nobody else has.
+/// Throws an exception whose type only the plug-in has.
 constexpr auto fail = ferry::stub<"alpha.fail", void()>;
 
 }  // namespace plugin_test

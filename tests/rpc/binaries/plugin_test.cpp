@@ -233,7 +233,7 @@ TEST_CASE("a plug-in with another function under a name that is taken is refused
   CHECK_FALSE(in_memory(library("rival")));
   CHECK_FALSE(gone(group[0]));
 
-  // Who loads it without ferry::plugin is told by a message.
+  // Loading it without ferry::plugin logs a message.
   void* rival = ::dlopen(library("rival").c_str(), RTLD_NOW);
   REQUIRE(rival);
   CHECK(log.has("alpha::triple", "rival::thrice", "The first one stays"));

@@ -93,7 +93,7 @@ TEST_CASE("what the parameters refer to lives until a coroutine or a future has 
   CHECK(group[0].rpc_async<measured>("worker1", std::string(500, 'x')).get() == 1500);
 }
 
-TEST_CASE("a result whose future nobody keeps is dropped") {
+TEST_CASE("a result whose future was dropped is dropped") {
   cluster group(2);
   auto pending = group[0].rpc_async<tensors>("worker1", 3);
   pending = {};

@@ -59,7 +59,7 @@ std::int64_t time_left_nested(const std::string& to, std::int64_t own_ms) {
   if (own_ms < 0) return ferry::rpc_sync<time_left>({to, {.timeout = ferry::no_timeout}});
   return ferry::rpc_sync<time_left>({to, {.timeout = std::chrono::milliseconds(own_ms)}});
 }
-// A nested call to somebody slow, without a timeout of its own: it ends when this call's time is over.
+// A nested call to a slow worker, without a timeout of its own: it ends when this call's time is over.
 ferry_test::gate nested_ended;
 int call_slow(const std::string& to) {
   try {

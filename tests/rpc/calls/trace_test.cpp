@@ -50,7 +50,7 @@ struct recorder {
 
 }  // namespace
 
-TEST_CASE("the trace hook hears of the begin and end of every call and handler, failed ones too") {
+TEST_CASE("the trace hook receives the begin and end of every call and handler, failed ones too") {
   ferry_test::captured_log log;
   static recorder seen;  // may be told a little after it was taken off
   {

@@ -104,7 +104,7 @@ TEST_CASE("[row 60] a continuation sees the error of its call and may throw anot
   CHECK(call.then([](const ferry::future<int>&) { return 5; }).get() == 5);
 }
 
-TEST_CASE("[row 61] a continuation of a call runs although nobody keeps its future") {
+TEST_CASE("[row 61] a continuation of a call runs although its future was dropped") {
   cluster group(2);
   ferry_test::gate ran;
   group[0].rpc_async<add>("worker1", 1, 2).add_done_callback([&](int value) {

@@ -67,7 +67,7 @@ struct foreign {
   };
 };
 
-/// An awaitable that is not ferry's: somebody resumes the handle by hand.
+/// An awaitable that is not ferry's: the test resumes the handle.
 struct parking_place {
   std::coroutine_handle<> parked;
   auto operator co_await() {

@@ -109,7 +109,7 @@ struct holder {
   }
 };
 
-// A result that somebody else provides, long after the handler's thread went on.
+// A result that another thread provides, long after the handler's thread went on.
 struct waiting_room {
   std::mutex mutex;
   std::vector<ferry::promise<int>> promises;

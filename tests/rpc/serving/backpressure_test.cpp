@@ -415,7 +415,7 @@ TEST_CASE("answers to a caller that does not read cost what the bounds allow") {
   }
 }
 
-TEST_CASE("a handler hears that its call was given up although nothing is read from the caller") {
+TEST_CASE("a handler is told that its call was given up although nothing is read from the caller") {
   captured_log log;
   for (const char* transport : {"tcp", "unix"}) {
     CAPTURE(transport);
@@ -430,7 +430,7 @@ TEST_CASE("a handler hears that its call was given up although nothing is read f
     for (int i = 0; i != 8; ++i) running.push_back(group[0].rpc_async<wait_for_cancel>("worker1", i));
     door.await_arrivals(8);
     await_figure(group[1], "agent.paused_connections", "1");
-    // By the way of the heartbeats, which may not be open yet: of what was given up before, the callee hears behind the pause.
+    // Through the heartbeat connection, which may not be open yet: earlier cancellations reach the callee after the pause.
     int given_up = 0;
     for (; given_up != 7 && cancelled.arrived() == 0; ++given_up) {
       running[static_cast<std::size_t>(given_up)].cancel();

@@ -1,4 +1,4 @@
-// Who is let into a group: secrets from options and the environment, and workers that nobody else shall reach.
+// Admission to a group: secrets from options and the environment, and workers that other users must not reach.
 
 #include <fstream>
 #include <functional>
@@ -165,7 +165,7 @@ TEST_CASE("a process with another secret, or none, is not let in") {
   }
 }
 
-TEST_CASE("the secret may be in a file that is nobody else's") {
+TEST_CASE("the secret may be in a file that only its user can read") {
   if (!ferry::authentication_available()) return;
   const ferry_test::temporary_directory directory;
   const std::string path = directory.file("secret");

@@ -42,7 +42,7 @@ int wait_for_gate() {
   return 7;
 }
 int twice(int value) { return 2 * value; }
-// Looks for somebody whom nobody knows.
+// Looks for a worker that does not exist.
 void look_for(const std::string& name) { ferry::rpc_sync<twice>({name, {.timeout = ferry::timeout(100s)}}, 1); }
 
 }  // namespace dynamic_failures_test
@@ -133,7 +133,7 @@ TEST_CASE("what a member wrote and could not tell the others of is read all the 
   self.leave();
 }
 
-TEST_CASE("who leaves keeps its name and its id for as long as it ends its calls") {
+TEST_CASE("a leaving worker keeps its name and its id until its calls have ended") {
   meeting_place at;
   ferry::worker server = ferry::init_rpc(member(at.method, "server", 0));
   ferry::worker caller = ferry::init_rpc(member(at.method, "caller", 1));
@@ -157,7 +157,7 @@ TEST_CASE("who leaves keeps its name and its id for as long as it ends its calls
   heir.init_timeout = 100s;
   ferry::worker other = ferry::init_rpc(heir);
   CHECK(other.id() == 2);
-  // Who joins meanwhile knows what the leaver is, too.
+  // A worker that joins in between has the same record of it.
   expect_error(errc::peer_lost, "left the group", [&] { other.rpc_sync<twice>("server", 1); });
   CHECK(names_of(other.workers()) == std::vector<std::string>{"caller", "other"});
 
@@ -176,7 +176,7 @@ TEST_CASE("who leaves keeps its name and its id for as long as it ends its calls
   CHECK(caller.debug_info("agent.lost_workers") == "0");
 }
 
-TEST_CASE("who dies while it leaves is gone: its calls end, and its name and id are free") {
+TEST_CASE("a worker that dies while it leaves is gone: its calls end, and its name and id are free") {
   meeting_place at;
   ferry::worker caller = ferry::init_rpc(member(at.method, "caller", 1));
   events seen(caller);
@@ -200,7 +200,7 @@ TEST_CASE("who dies while it leaves is gone: its calls end, and its name and id 
     ferry::worker heir = ferry::init_rpc(member(at.method, "drainer", 0));
     CHECK(caller.wait_for_worker("drainer", 100s).id() == 0);
   }
-  // Those that watch it say that it is gone, without anybody asking for its place.
+  // Its watchers report that it is gone, although no worker requests its place.
   for (;;) {
     ferry::worker heir = ferry::init_rpc(member(at.method, "heir"));
     if (heir.id() == 0) break;
@@ -212,7 +212,7 @@ TEST_CASE("neighbours that fall silent together are found out, all of them") {
   meeting_place at;
   std::vector<std::unique_ptr<child_process>> others;
   for (int i = 1; i != 5; ++i) others.push_back(start_newcomer(at.method, "w" + std::to_string(i), i));
-  // Nobody has ever called them. Each watches the next one, and this one the first of them; it has nothing to do with the others.
+  // No worker has ever called them. Each watches the next one, and this one the first of them; it has nothing to do with the others.
   ferry::worker first = ferry::init_rpc(member(at.method, "w0", 0));
   for (int i = 0; i != 3; ++i) others[static_cast<std::size_t>(i)]->stop();
   while (first.workers().size() != 2) std::this_thread::sleep_for(1ms);
@@ -268,7 +268,7 @@ TEST_CASE("a worker that is killed while it joins leaves nothing behind") {
   CHECK(ask(*second, "leave") == "done");
 }
 
-TEST_CASE("a store that hangs holds nobody longer than they said") {
+TEST_CASE("a store that hangs holds no caller beyond its deadline") {
   store_process store;
   auto one = config_of(store.method, "one", 1);
   one.num_worker_threads = 1;
@@ -289,7 +289,7 @@ TEST_CASE("a store that hangs holds nobody longer than they said") {
     // Members that are known are called as ever.
     CHECK(self.rpc_sync<twice>("one", 2) == 4);
   }
-  SUBCASE("a handler that looks for somebody leaves its place to others") {
+  SUBCASE("a handler that looks for a worker gives its place to others") {
     auto looking = self.rpc_async<look_for>("one", std::string("nobody"));
     while (server.debug_info("agent.blocked_handlers") != "1") std::this_thread::yield();
     CHECK(self.rpc_sync<twice>("one", 3) == 6);
@@ -306,7 +306,7 @@ TEST_CASE("a store that hangs holds nobody longer than they said") {
     self.shutdown(false);
     CHECK(ferry::clock::now() - began < promptly);
   }
-  store.server.kill(SIGKILL);  // nobody waits for it any more
+  store.server.kill(SIGKILL);  // no thread waits for it any more
   self.shutdown(false);
   server.shutdown(false);
 }
@@ -351,7 +351,7 @@ TEST_CASE("a call whose callee was replaced after it was looked up does not reac
   }
 }
 
-TEST_CASE("whoever does not want to wait for a leave that has yet to begin ends it all the same") {
+TEST_CASE("an abrupt shutdown ends a leave that has yet to begin") {
   meeting_place at;
   ferry::worker server = ferry::init_rpc(member(at.method, "server"));
   const auto core = ferry::detail::current_worker();

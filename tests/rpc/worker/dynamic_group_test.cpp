@@ -82,7 +82,7 @@ const ferry_test::role newcomer("newcomer", [](const std::vector<std::string>& a
 
 }  // namespace
 
-TEST_CASE("[row 168] [row 169] who joins late calls those that are there, and is called by them") {
+TEST_CASE("[row 168] [row 169] a late member calls the present ones, and is called by them") {
   meeting_place at;
   ferry::worker first = ferry::init_rpc(config_of(at.method, "first", 0));
   CHECK(names_of(first.workers()) == std::vector<std::string>{"first"});
@@ -94,7 +94,7 @@ TEST_CASE("[row 168] [row 169] who joins late calls those that are there, and is
     CHECK(late.back().rpc_sync<plus_one>("first", rank) == rank + 1);
     CHECK(first.rpc_sync<plus_one>(name, rank) == rank + 1);
     CHECK(first.rpc_sync<plus_one>(ferry::worker_id{rank}, rank) == rank + 1);
-    // The callee may have heard of the caller's join from nobody but the caller.
+    // The callee may have learned of the caller's join only from the caller.
     CHECK(late.back().rpc_sync<call_back>("first", name) == name);
   }
   for (auto& worker : late) CHECK(worker.rpc_sync<who_am_i>("late-1") == "late-1");
@@ -220,7 +220,7 @@ TEST_CASE("a dead worker is removed, and its name and id are free again") {
   auto second = start_newcomer(at.method, "second", 1);
   auto third = start_newcomer(at.method, "third", 2);
   seen.up_to("third joined");
-  // Nobody ever calls it: its neighbour in the ring watches it.
+  // It is never called: its neighbour in the ring watches it.
   second->kill(SIGKILL);
   CHECK(seen.up_to("second lost") == std::vector<std::string>{"second lost"});
   CHECK(names_of(first.workers()) == std::vector<std::string>{"first", "third"});
@@ -234,7 +234,7 @@ TEST_CASE("a dead worker is removed, and its name and id are free again") {
   CHECK(ask(*third, "leave") == "done");
 }
 
-TEST_CASE("a one-way call of a dead worker is shown as its own, whoever has its id") {
+TEST_CASE("a one-way call of a dead worker is shown as its own, although its id was reassigned") {
   meeting_place at;
   ferry::worker first = ferry::init_rpc(config_of(at.method, "first", 0));
   events seen(first);
@@ -282,7 +282,7 @@ TEST_CASE("a death that is told after the join of a successor reaches the observ
   CHECK(later.up_to("heir lost") == std::vector<std::string>{"heir lost"});
 }
 
-TEST_CASE("who restarts at once takes the place of its predecessor, noticed or not") {
+TEST_CASE("a worker that restarts at once takes the place of its predecessor, noticed or not") {
   meeting_place at;
   auto old = start_newcomer(at.method, "server", 1);
   old->kill(SIGKILL);
@@ -330,7 +330,7 @@ TEST_CASE("wait_for_worker waits for one that has yet to join") {
   CHECK(first.wait_for_worker("first").name() == "first");
   CHECK(ferry::wait_for_worker("second").name() == "second");
 
-  SUBCASE("in a static group nobody can come") {
+  SUBCASE("no worker can join a static group") {
     ferry_test::cluster group(2);
     CHECK(group[0].wait_for_worker("worker1", 10s).id() == 1);
     expect_error(errc::unknown_worker, "'worker7'", [&] { group[0].wait_for_worker("worker7", 100s); });
@@ -364,7 +364,7 @@ TEST_CASE("metadata reach every member") {
   CHECK(group[0].metadata("worker1") == "of worker1");
 }
 
-TEST_CASE("who leaves ends its calls and handlers first") {
+TEST_CASE("a leaving worker ends its calls and handlers first") {
   meeting_place at;
   ferry::worker caller = ferry::init_rpc(config_of(at.method, "caller"));
   ferry::worker server = ferry::init_rpc(config_of(at.method, "server"));
@@ -402,7 +402,7 @@ TEST_CASE("who leaves ends its calls and handlers first") {
   }
 }
 
-TEST_CASE("serve_forever serves until somebody calls leave") {
+TEST_CASE("serve_forever serves until leave is called") {
   meeting_place at;
   ferry::worker caller = ferry::init_rpc(config_of(at.method, "caller"));
   ferry::worker server = ferry::init_rpc(config_of(at.method, "server"));
@@ -474,7 +474,7 @@ TEST_CASE("any_rank needs a dynamic group, and a rank is needed otherwise") {
   expect_error(errc::bad_init_method, "rank parameter missing", [&] { ferry::init_rpc(config); });
 }
 
-TEST_CASE("who comes and goes under one name is never taken for its own predecessor") {
+TEST_CASE("a worker that joins and leaves under one name is never taken for its own predecessor") {
   meeting_place at;
   std::vector<ferry::worker> others;
   for (int i = 0; i != 3; ++i) others.push_back(ferry::init_rpc(config_of(at.method, "other-" + std::to_string(i))));
@@ -486,7 +486,7 @@ TEST_CASE("who comes and goes under one name is never taken for its own predeces
   }
 }
 
-TEST_CASE("who leaves without waiting is gone for everybody, later members included") {
+TEST_CASE("a worker that leaves without waiting is gone for all members, later ones included") {
   meeting_place at;
   std::vector<ferry::worker> group;
   for (int i = 0; i != 6; ++i) group.push_back(ferry::init_rpc(config_of(at.method, "w" + std::to_string(i), i)));
@@ -498,7 +498,7 @@ TEST_CASE("who leaves without waiting is gone for everybody, later members inclu
   expect_error(errc::rpc_timeout, "'w3'", [&] { late.wait_for_worker("w3", 1ms); });
 }
 
-TEST_CASE("who answers, whatever it says, is alive, and keeps its name") {
+TEST_CASE("a worker that answers, whatever the answer, is alive, and keeps its name") {
   meeting_place at;
   auto config = config_of(at.method, "holder");
   config.transports = {"tcp"};

@@ -43,7 +43,7 @@ using namespace failure_test;
 
 namespace {
 
-// Whom a worker was told to be lost.
+// The workers that were reported as lost to a worker.
 class losses {
  public:
   explicit losses(const ferry::worker& worker) {
@@ -127,7 +127,7 @@ TEST_CASE("a killed process is dead to the whole group at once, and the others g
   }
 }
 
-TEST_CASE("a process that was killed before anybody called it holds up no graceful shutdown") {
+TEST_CASE("a process that was killed before it was ever called does not delay a graceful shutdown") {
   captured_log log;
   process_group all(3, obedient(500ms, 100s));
   all_joined(all);
@@ -230,7 +230,7 @@ TEST_CASE("a worker that leaves by its own will is not lost") {
   for (;;) {
     try {
       (void)all.self.rpc_sync<plus_one>("worker1", 1);
-      FAIL("who has left has answered");
+      FAIL("a worker that has left has answered");
     } catch (const ferry::error& e) {
       REQUIRE(e.kind() == errc::peer_lost);
       if (contains(e.what(), "has left the group")) break;
@@ -242,7 +242,7 @@ TEST_CASE("a worker that leaves by its own will is not lost") {
   CHECK(all.child(2).read_line() == "done");
 }
 
-TEST_CASE("who waits in a shutdown for longer than a lease takes nobody for dead") {
+TEST_CASE("a worker that waits in a shutdown for longer than a lease declares no other worker dead") {
   process_group all(3, obedient(short_interval, short_lease));
   all_joined(all);
   losses lost(all.self);
@@ -259,7 +259,7 @@ TEST_CASE("who waits in a shutdown for longer than a lease takes nobody for dead
   }
 }
 
-TEST_CASE("who left without a word to somebody is not reported to it as dead") {
+TEST_CASE("a worker that left without a goodbye is not reported as dead") {
   captured_log log;
   process_group all(3, obedient());
   all_joined(all);
@@ -351,7 +351,7 @@ TEST_CASE("a start that fails at one worker fails at all of them, promptly") {
                        .init_method = "file://" + directory.file("store"),
                        .init_timeout = 100s});
   }
-  configs[1].transport.bind = "203.0.113.77";  // an address of nobody here
+  configs[1].transport.bind = "203.0.113.77";  // an address of another machine
   configs[1].allow_unauthenticated = true;
   configs[1].transports = {"tcp"};
   const auto results = ferry_test::start_workers(configs);

@@ -72,7 +72,7 @@ TEST_CASE("groups may follow each other in one file at once") {
   if (!trouble.empty()) MESSAGE(trouble.begin()->first);
 }
 
-TEST_CASE("[row 6] two workers of one name: everybody is told so, also by the store that the first one serves") {
+TEST_CASE("[row 6] two workers of one name: all workers are told, also by the store that the first one serves") {
   for (int round = 0; round != 10; ++round) {
     const auto port = ferry_test::free_port();
     std::vector<ferry::worker_config> configs;

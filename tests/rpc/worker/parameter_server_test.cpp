@@ -116,7 +116,7 @@ TEST_CASE("[row 44] trainers that send gradients all receive the average, and it
     const int rank = self.id().value;
     if (rank == 0) return;
     for (int round = 0; round != rounds; ++round) {
-      // Whole numbers: their sum does not depend on who comes first.
+      // Whole numbers: their sum does not depend on the order of arrival.
       const tensor gradient = ferry::full({rows, features}, round * 10 + rank, ferry::dtype::f64);
       received[static_cast<std::size_t>(rank)].push_back(self.rpc_async<average>("worker0", gradient).get());
     }

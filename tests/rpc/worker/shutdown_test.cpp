@@ -30,14 +30,14 @@ int slow(int value) {
 }
 
 std::atomic<int> hops{0};
-// One-way calls from worker to worker; nobody waits for any of them.
+// One-way calls from worker to worker.
 void hop(int left) {
   ++hops;
   if (left == 0) return;
   const int size = static_cast<int>(ferry::get_worker_infos().size());
   ferry::notify<hop>((ferry::get_worker_info().id().value + 1) % size, left - 1);
 }
-// The same with asynchronous calls whose futures nobody keeps, made in continuations.
+// The same with asynchronous calls whose futures are dropped, made in continuations.
 void hop_by_continuation(int left) {
   ++hops;
   if (left == 0) return;
@@ -59,7 +59,7 @@ void drop_the_last_handle() {
   { const ferry::worker last = std::move(*doomed); }
   gone.arrive();
 }
-// Work that begins when everybody else is leaving already.
+// Work that begins when all other workers are leaving already.
 int work_late(const std::string& to) {
   door.pass();
   return ferry::rpc_sync<plus_one>(to, 1) + ferry::rpc_async<plus_one>(to, 1).get();
@@ -124,7 +124,7 @@ TEST_CASE("[row 138] graceful shutdown waits for the late work of others") {
   for (auto& each : late) CHECK(each.get() == 4);
 }
 
-TEST_CASE("graceful shutdown waits for asynchronous calls that nobody waits for") {
+TEST_CASE("graceful shutdown waits for asynchronous calls whose futures were dropped") {
   door.reset();
   cluster group(2);
   const auto pending = group[0].rpc_async<slow>("worker1", 5);
@@ -137,7 +137,7 @@ TEST_CASE("graceful shutdown waits for asynchronous calls that nobody waits for"
   CHECK(pending.get() == 5);
 }
 
-TEST_CASE("chains of calls that nobody waits for are finished before anybody leaves") {
+TEST_CASE("chains of one-way calls are finished before any worker leaves") {
   for (int round = 0; round != 3; ++round) {
     hops = 0;
     {
@@ -160,7 +160,7 @@ TEST_CASE("chains of calls that nobody waits for are finished before anybody lea
   }
 }
 
-TEST_CASE("[row 133] graceful shutdown with a deadline names who is missing, and leaves all the same") {
+TEST_CASE("[row 133] graceful shutdown with a deadline names the missing workers, and leaves all the same") {
   cluster group(3, {.graceful = false});
   const auto before = ferry::clock::now();
   expect_error(errc::shutdown_timeout, "worker_info(id=2, name=worker2)", [&] {
@@ -298,7 +298,7 @@ TEST_CASE("a second shutdown on another thread returns once the worker is shut d
   expect_error(errc::not_initialized, "shut down", [&] { group[0].rpc_sync<plus_one>("worker1", 1); });
 }
 
-TEST_CASE("a graceful shutdown that waits for somebody is ended by one that is not graceful") {
+TEST_CASE("a graceful shutdown that waits for another worker is ended by one that is not graceful") {
   cluster group(3, {.graceful = false});
   std::thread waiting([&] {
     try {

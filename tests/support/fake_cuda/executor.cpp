@@ -154,13 +154,13 @@ void executor::set_delay(unsigned microseconds) {
 CUstream_st* executor::pick(clock::time_point now, clock::time_point& earliest) {
   std::vector<CUstream_st*> ready;
   earliest = clock::time_point::max();
-  // Who comes first by a rule is also done first.
+  // The item that comes first by a rule is also done first.
   if (pauses_ != 0 || (schedule_ != schedule::random && running_ != 0)) return nullptr;
   for (const auto& stream : streams_) {
     if (stream->running || stream->queue.empty()) continue;
     const operation& next = stream->queue.front();
     if (!std::all_of(next.needs.begin(), next.needs.end(), [](const marker_ptr& need) { return need->done; })) continue;
-    // Who comes first by a rule does not depend on the clock.
+    // The order by a rule does not depend on the clock.
     if (schedule_ == schedule::random && stream->begins > now) {
       earliest = std::min(earliest, stream->begins);
       continue;
@@ -196,7 +196,7 @@ void executor::work() {
     ++running_;
     lock.unlock();
     next.run();
-    next.run = nullptr;  // what it holds goes before anybody learns that it is done
+    next.run = nullptr;  // destroy what it holds before it is reported as done
     lock.lock();
     stream->queue.pop_front();
     stream->running = false;

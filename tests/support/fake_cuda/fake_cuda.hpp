@@ -13,7 +13,7 @@
 //
 // From the environment: FERRY_FAKE_CUDA_DEVICES (0: no driver), FERRY_FAKE_CUDA_SEED.
 //
-// Thread-safe, all of it. Waits are bounded by a minute; who waits longer, gets an error.
+// Thread-safe, all of it. Waits are bounded by a minute, and then fail.
 
 #include <array>
 #include <cstddef>
@@ -89,7 +89,7 @@ class pause {
 /// Which of several streams goes on.
 enum class schedule : std::uint8_t {
   random,
-  newest_first,  ///< the one that was given something last: an event that nobody waits for shows at once
+  newest_first,  ///< the one that was given something last: a missing wait for an event shows at once
   oldest_first,
 };
 void set_schedule(schedule how);
