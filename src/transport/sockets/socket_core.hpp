@@ -17,9 +17,6 @@
 
 namespace ferry::inline v0::detail {
 
-/// When handshakes are at their limit, one that has taken longer than this is abandoned for a waiting peer.
-inline constexpr std::chrono::seconds busy_handshake_time{2};
-
 using stream_socket = asio::generic::stream_protocol::socket;
 
 /// An operation on the control thread. Keeps itself in socket_core::live until it is over.
