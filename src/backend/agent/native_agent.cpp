@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "../../base/peer_log.hpp"
 #include "../../transport/reactor/io_threads.hpp"
 
 namespace ferry::inline v0::detail {
@@ -333,7 +334,8 @@ void native_core::on_accepted(std::shared_ptr<connection> accepted, const hello&
       throw;
     }
   } catch (const std::exception& e) {
-    log(log_level::warning, fmt::format("{}: refusing {}: {}", self_.name(), from.name, e.what()));
+    log_about(from.id, log_level::warning,
+              [&] { return fmt::format("{}: refusing {}: {}", self_.name(), from.name, e.what()); });
     accepted->close(std::current_exception());
   }
 }

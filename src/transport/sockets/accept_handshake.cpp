@@ -51,17 +51,17 @@ auto accept_handshake::then(void (accept_handshake::*next)()) {
     if (self->done_) return;
     if (error) {
       // Port scans and health checks look like this: nothing to warn about.
-      if (log_enabled(log_level::debug)) {
-        log(log_level::debug, fmt::format("{}: the peer at {} disconnected during the handshake: {}",
-                                          self->core_->transport_name, self->peer_, error.message()));
-      }
+      log_about("unauthenticated connections", log_level::debug, [&] {
+        return fmt::format("{}: the peer at {} disconnected during the handshake: {}", self->core_->transport_name,
+                           self->peer_, error.message());
+      });
       return self->finish();
     }
     try {
       ((*self).*next)();
     } catch (const std::exception& failure) {
-      self->core_->warnings.warn(
-          fmt::format("{}: refused a connection: {}", self->core_->transport_name, failure.what()));
+      self->core_->warn(
+          [&] { return fmt::format("{}: refused a connection: {}", self->core_->transport_name, failure.what()); });
       self->finish();
     }
   };
@@ -77,7 +77,7 @@ void accept_handshake::start() {
 }
 
 void accept_handshake::give_up(std::string_view why) {
-  core_->warnings.warn(fmt::format("{}: dropped the peer at {}: {}", core_->transport_name, peer_, why));
+  core_->warn([&] { return fmt::format("{}: dropped the peer at {}: {}", core_->transport_name, peer_, why); });
   finish();
 }
 
@@ -172,9 +172,9 @@ void accept_handshake::refuse(const refusal& why) {
                   errc_name(why.code), why.text);
   // These occur routinely when workers join and leave; the connecting peer is told.
   if (why.code == errc::join_pending || why.code == errc::shutting_down || why.code == errc::unknown_worker) {
-    log(log_level::info, text);
+    log_about("unauthenticated connections", log_level::info, [&] { return text; });
   } else {
-    core_->warnings.warn(text);
+    core_->warn([&] { return text; });
   }
   answer_ = encode_answer(why);
   send_answer(&accept_handshake::finish);

@@ -75,8 +75,10 @@ void listener::accept_some() {
       continue;  // that peer has disconnected already
     // The peer stays in the queue, so the socket stays readable: waiting for readability would spin.
     if (!std::exchange(warned_, true)) {
-      core_->warnings.warn(fmt::format("{}: cannot accept connections on {} for now: {}", core_->transport_name,
-                                       where_.text(), std::generic_category().message(why)));
+      core_->warn([&] {
+        return fmt::format("{}: cannot accept connections on {} for now: {}", core_->transport_name, where_.text(),
+                           std::generic_category().message(why));
+      });
     }
     constexpr std::chrono::milliseconds pause{100};
     timer_.expires_after(pause);
@@ -90,7 +92,7 @@ void listener::accept_some() {
 void listener::begin_handshake(unique_fd accepted) {
   try {
     if (auto why = check_ ? check_(accepted.get()) : std::string(); !why.empty()) {
-      return core_->warnings.warn(fmt::format("{}: refused a connection: {}", core_->transport_name, why));
+      return core_->warn([&] { return fmt::format("{}: refused a connection: {}", core_->transport_name, why); });
     }
     const auto fresh = std::make_shared<accept_handshake>(core_, shared_from_this(), std::move(accepted));
     handshakes_.push_back(fresh.get());
@@ -101,7 +103,7 @@ void listener::begin_handshake(unique_fd accepted) {
       throw;
     }
   } catch (const std::exception& failure) {
-    core_->warnings.warn(fmt::format("{}: dropped a new connection: {}", core_->transport_name, failure.what()));
+    core_->warn([&] { return fmt::format("{}: dropped a new connection: {}", core_->transport_name, failure.what()); });
   }
 }
 
