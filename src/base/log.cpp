@@ -1,12 +1,15 @@
 #include <ferry/base/log.hpp>
 
-#include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 #include <shared_mutex>
 #include <string>
 
 #include <unistd.h>
+
+#include "peer_log.hpp"
+#include "standard_error.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
@@ -20,7 +23,12 @@ log_level level_from_environment() noexcept {
   if (text == "error") return log_level::error;
   if (text == "off") return log_level::off;
   if (!text.empty() && text != "warning") {
-    std::fprintf(stderr, "ferry warning: FERRY_LOG='%s' is none of debug, info, warning, error, off\n", value);
+    try {
+      write_line_or_drop("ferry warning: FERRY_LOG='" + std::string(text) +
+                         "' is none of debug, info, warning, error, off\n");
+    } catch (const std::bad_alloc&) {
+      return log_level::warning;
+    }
   }
   return log_level::warning;
 }
@@ -32,9 +40,14 @@ std::atomic<int>& current_level() noexcept {
 
 void write_to_stderr(log_level level, std::string_view text, void*) {
   static constexpr const char* names[] = {"debug", "info", "warning", "error", "off"};
-  // One fprintf, so that lines of several threads do not mix.
-  std::fprintf(stderr, "ferry[%d] %s: %.*s\n", static_cast<int>(::getpid()), names[static_cast<int>(level)],
-               static_cast<int>(text.size()), text.data());
+  try {
+    std::string line = "ferry[" + std::to_string(::getpid()) + "] " + names[static_cast<int>(level)] + ": ";
+    line += text;
+    line += '\n';
+    write_line_or_drop(line);
+  } catch (const std::bad_alloc&) {
+    write_line_or_drop("ferry: out of memory: a line was lost\n");
+  }
 }
 
 template <class Sink>
@@ -62,6 +75,7 @@ void set_log_sink(log_sink sink, void* user) noexcept {
   std::unique_lock lock(hook.mutex);
   hook.sink = sink ? sink : detail::write_to_stderr;
   hook.user = user;
+  detail::forget_left_out_lines();
 }
 
 void set_log_level(log_level level) noexcept { detail::current_level().store(static_cast<int>(level)); }

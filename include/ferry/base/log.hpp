@@ -10,10 +10,12 @@ namespace ferry::inline v0 {
 
 enum class log_level : int { debug = 0, info = 1, warning = 2, error = 3, off = 4 };
 
-/// Called for every message at or above the level, from any thread, possibly from several at once. Must not throw.
+/// Called for every message at or above the level, from any thread, possibly from several at once: also from those that
+/// accept connections and read from peers, so it must not block. Must not throw.
 using log_sink = void (*)(log_level level, std::string_view text, void* user);
 
-/// Replaces the sink; nullptr restores the one that writes to stderr. Thread-safe.
+/// Replaces the sink; nullptr restores the one that writes to stderr, which drops and counts lines that stderr does not
+/// take at once (a full pipe). Thread-safe.
 void set_log_sink(log_sink sink, void* user) noexcept;
 
 /// The lowest level that is reported. Default: FERRY_LOG (debug, info, warning, error, off), else warning.

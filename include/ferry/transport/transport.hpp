@@ -72,8 +72,9 @@ struct transport_options {
   /// A handshake that takes longer is dropped, whichever end is slow. Where several workers of a process share a
   /// listening socket, this and the next one are those of the worker that opened it.
   std::chrono::milliseconds handshake_timeout{10'000};
-  /// At most this many peers may be in the handshake at once; further ones wait in the kernel's queue, and handshakes
-  /// that have taken longer than two seconds are dropped to admit them.
+  /// At most this many peers may be in the handshake at once. For a further one the least advanced and then oldest
+  /// handshake is dropped, of the address that has the most, and of members of the group last; it gets at least 100 ms,
+  /// 250 ms once bytes have arrived.
   std::size_t max_handshakes = 256;
   /// The most connections that a worker accepts on sockets and keeps open at once; a further peer is refused with
   /// errc::resource_exhausted. Peers open up to two each.
@@ -90,6 +91,12 @@ class connection_acceptor {
   virtual hello_reply on_hello(const hello& from) = 0;
   /// The connection is open; start() it. Called after on_hello returned.
   virtual void on_accepted(std::shared_ptr<connection> accepted, const hello& from) noexcept = 0;
+  /// Whether a peer is expected to connect from this IP address (a literal). When too many peers are in the handshake,
+  /// expected ones are the last to be dropped.
+  [[nodiscard]] virtual bool expects(std::string_view host) noexcept {
+    (void)host;
+    return false;
+  }
 };
 
 /// The outcome of transport::connect: `opened` is null and `error` set, or the other way round.

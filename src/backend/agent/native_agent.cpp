@@ -1,6 +1,7 @@
 #include "native_agent.hpp"
 
 #include <ferry/base/log.hpp>
+#include <ferry/transport/address.hpp>
 
 #include <algorithm>
 #include <thread>
@@ -9,6 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "../../base/peer_log.hpp"
 #include "../../transport/reactor/io_threads.hpp"
 
 namespace ferry::inline v0::detail {
@@ -332,8 +334,30 @@ void native_core::on_accepted(std::shared_ptr<connection> accepted, const hello&
       throw;
     }
   } catch (const std::exception& e) {
-    log(log_level::warning, fmt::format("{}: refusing {}: {}", self_.name(), from.name, e.what()));
+    log_about(from.id, log_level::warning,
+              [&] { return fmt::format("{}: refusing {}: {}", self_.name(), from.name, e.what()); });
     accepted->close(std::current_exception());
+  }
+}
+
+bool native_core::expects(std::string_view host) noexcept {
+  try {
+    const std::uint64_t changes = group_changes_.load(std::memory_order_acquire);
+    const std::lock_guard lock(hosts_mutex_);
+    if (peer_hosts_as_of_ != changes) {
+      peer_hosts_.clear();
+      for (const peer* each : peers_.all()) {
+        const std::lock_guard lock_peer(each->mutex);
+        if (!each->present()) continue;
+        for (const std::string& text : each->record.addresses) {
+          if (has_scheme(text, "tcp")) peer_hosts_.insert(address::parse(text).host);
+        }
+      }
+      peer_hosts_as_of_ = changes;
+    }
+    return peer_hosts_.contains(host);
+  } catch (const std::exception&) {  // an address of a later version, or out of memory: then it has no privilege
+    return false;
   }
 }
 

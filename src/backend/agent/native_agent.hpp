@@ -11,7 +11,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -102,6 +104,7 @@ class native_core final : public link_owner,
   // connection_acceptor
   hello_reply on_hello(const hello& from) override;
   void on_accepted(std::shared_ptr<connection> accepted, const hello& from) noexcept override;
+  [[nodiscard]] bool expects(std::string_view host) noexcept override;
 
  private:
   [[nodiscard]] std::uint64_t served_bytes() const noexcept;
@@ -278,6 +281,9 @@ class native_core final : public link_owner,
   mutable std::mutex used_mutex_;                // guards the next two
   mutable std::vector<device> used_devices_;     // the result of devices(), unless they are declared
   mutable std::optional<std::uint64_t> used_as_of_;
+  std::mutex hosts_mutex_;                         // guards the next two
+  std::set<std::string, std::less<>> peer_hosts_;  // IP addresses that members listen on
+  std::optional<std::uint64_t> peer_hosts_as_of_;
   const std::string host_ = this_host();
   const timeout init_timeout_;
   std::string group_;

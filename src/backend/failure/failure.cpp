@@ -20,6 +20,7 @@
 
 #include <ferry/base/log.hpp>
 
+#include "../../base/peer_log.hpp"
 #include "../agent/native_agent.hpp"
 #include "../links/control_route.hpp"
 
@@ -354,8 +355,9 @@ void native_core::on_control(const remote_worker& from, inbound_message&& messag
     if (!is_member() || notice.who.id() == self_.id()) return;
     if (peer* whom = peers_.at(notice.who.id())) lose(*whom, notice.incarnation, notice.reason, evidence::notice);
   } catch (const std::exception& e) {
-    log(log_level::warning,
-        fmt::format("{} sent a control frame that cannot be read: {}", to_string(from.who), e.what()));
+    log_about(from.who.id(), log_level::warning, [&] {
+      return fmt::format("{} sent a control frame that cannot be read: {}", to_string(from.who), e.what());
+    });
   }
 }
 

@@ -12,6 +12,7 @@
 #include <ferry/base/log.hpp>
 
 #include "../../base/parse_number.hpp"
+#include "../../base/peer_log.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -67,8 +68,10 @@ membership_change member_log::take(std::uint64_t index, const std::string& text)
     const std::lock_guard lock(members_mutex_);
     change = members_.apply(index, entry);
   } catch (const error& e) {
-    log(log_level::warning,
-        fmt::format("entry {} of the group's log in the {} was skipped: {}", index, where()->describe(), e.message()));
+    log_about("the log of the group", log_level::warning, [&] {
+      return fmt::format("entry {} of the group's log in the {} was skipped: {}", index, where()->describe(),
+                         e.message());
+    });
     const std::lock_guard lock(members_mutex_);
     members_.skip(index);
   }

@@ -7,6 +7,7 @@
 #include <ferry/base/log.hpp>
 #include <ferry/device/stream.hpp>
 
+#include "../../base/peer_log.hpp"
 #include "../../wire/read_marks.hpp"
 #include "../objects/call_references.hpp"
 #include "../objects/object_order.hpp"
@@ -119,9 +120,10 @@ void incoming_call::request_stop() noexcept {
     const auto waited = clock::now() - arrived_;
     const ferry::deadline until = call_context::deadline();
     const bool in_time = until.is_never() || until.remaining() > waited / 4;  // then it was cancelled
-    log(in_time ? log_level::info : log_level::warning,
-        fmt::format("{}: {} was given up by its caller after {:.3g} s, in which it waited for {}",
-                    to_string(worker_->agent_unchecked().self()), describe_plainly(), in_seconds(waited), what));
+    log_about(caller(), in_time ? log_level::info : log_level::warning, [&] {
+      return fmt::format("{}: {} was given up by its caller after {:.3g} s, in which it waited for {}",
+                         to_string(worker_->agent_unchecked().self()), describe_plainly(), in_seconds(waited), what);
+    });
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): only a log line is lost
   }
 }
@@ -142,7 +144,8 @@ void incoming_call::take_streams() {
     try {
       streams.push_back(pool_stream(each));
     } catch (const error& problem) {  // only a problem for handlers that use that device
-      log(log_level::debug, fmt::format("{} has no stream: {}", describe(), problem.message()));
+      log_about(caller(), log_level::debug,
+                [&] { return fmt::format("{} has no stream: {}", describe(), problem.message()); });
     }
   }
   set_streams(std::move(streams));
@@ -431,14 +434,14 @@ void incoming_call::fail(const std::exception_ptr& reason) noexcept {
     // A call that its caller has given up is not a failure, nor is a wait that cannot succeed.
     const bool given_up = references_ && references_->given_up;
     const bool in_vain = stage_ == stage::running || code == errc::would_deadlock || code == errc::rpc_timeout;
-    log(given_up  ? log_level::info
-        : in_vain ? log_level::warning
-                  : log_level::error,
-        fmt::format("{} {}: {}", describe(),
-                    stage_ == stage::decoding  ? "was not run"
-                    : stage_ == stage::running ? "threw"
-                                               : "has a result that cannot be sent",
-                    logged));
+    const auto level = given_up ? log_level::info : in_vain ? log_level::warning : log_level::error;
+    log_about(caller(), level, [&] {
+      return fmt::format("{} {}: {}", describe(),
+                         stage_ == stage::decoding  ? "was not run"
+                         : stage_ == stage::running ? "threw"
+                                                    : "has a result that cannot be sent",
+                         logged);
+    });
     record(flight_event::request_failed, 0, stage_ == stage::running ? errc::remote_exception : code);
     // An exception of the function is recorded as the state of the object: its creation has been attempted.
     const bool creation = references_ && references_->creation;
@@ -469,8 +472,9 @@ void incoming_call::fail(const std::exception_ptr& reason) noexcept {
 
 void incoming_call::fail_plainly() noexcept {
   try {
-    log(log_level::error,
-        describe() + ": the error could not be encoded: " + describe_exception(std::current_exception()));
+    log_about(caller(), log_level::error, [&] {
+      return describe() + ": the error could not be encoded: " + describe_exception(std::current_exception());
+    });
     outgoing_message answer;
     answer.header.kind = frame_kind::failure;
     answer.header.code = static_cast<std::uint32_t>(errc::remote_exception);
@@ -479,7 +483,8 @@ void incoming_call::fail_plainly() noexcept {
                                std::string("the method failed, and its error could not be encoded"));
     channel_->reply(request_.header.call_id, std::move(answer));
   } catch (const std::exception& e) {
-    log(log_level::error, std::string("an error could not be sent to the caller: ") + e.what());
+    log_about("callers", log_level::error,
+              [&] { return std::string("an error could not be sent to the caller: ") + e.what(); });
   }
   done();
 }

@@ -11,6 +11,7 @@
 #include <ferry/base/log.hpp>
 #include <ferry/rpc/call.hpp>
 
+#include "../../base/peer_log.hpp"
 #include "../../transport/reactor/io_threads.hpp"
 #include "../references/table/reference_table.hpp"
 
@@ -219,6 +220,7 @@ void worker_core::end(shutdown_mode how, timeout limit) {
                                         to_string(agent_->self())));
   }
   references().clear();
+  report_left_out_lines();
   drop_observers();
   await_records();
   drop_figures();
@@ -267,8 +269,9 @@ void worker_core::on_request(const std::shared_ptr<reply_channel>& channel, cons
 void worker_core::drop_request(reply_channel& channel, const worker_info& from, std::optional<std::uint64_t> id,
                                const std::exception& why) noexcept {
   try {
-    log(log_level::error,
-        fmt::format("{} dropped a request of {}: {}", to_string(agent_->self()), to_string(from), why.what()));
+    log_about(from.id(), log_level::error, [&] {
+      return fmt::format("{} dropped a request of {}: {}", to_string(agent_->self()), to_string(from), why.what());
+    });
     if (!id) return;
     outgoing_message answer;
     answer.header.kind = frame_kind::failure;

@@ -150,7 +150,7 @@ void store_server_core::accept() {
       try {
         admit(std::move(socket));
       } catch (const std::exception& trouble) {
-        log(log_level::warning, fmt::format("store server: refused a connection: {}", trouble.what()));
+        warn([&] { return fmt::format("refused a connection: {}", trouble.what()); });
       }
       return accept();
     }
@@ -160,7 +160,7 @@ void store_server_core::accept() {
     }
     // The connection stays in the queue, so accepting again at once would spin.
     if (!std::exchange(accept_failure_logged_, true)) {
-      log(log_level::warning, fmt::format("store server: cannot accept connections for now: {}", problem.message()));
+      warn([&] { return fmt::format("cannot accept connections for now: {}", problem.message()); });
     }
     if (!unidentified_.empty()) unidentified_.front()->close();
     accept_again_.expires_after(50ms);
@@ -198,19 +198,6 @@ void store_server_core::count_connections() {
 
 bool store_server_core::has_room() const noexcept {
   return sessions_.size() - unidentified_.size() < limits_.max_connections;
-}
-
-void store_server_core::warn(std::string_view text) {
-  constexpr int most_at_once = 20;
-  const auto now = std::chrono::steady_clock::now();
-  if (now - warned_since_ >= 5s) {
-    warned_since_ = now;
-    warnings_ = 0;
-  }
-  if (++warnings_ > most_at_once) return;
-  log(log_level::warning,
-      fmt::format("store server at {}: {}{}", host_and_port(address_, port_), text,
-                  warnings_ == most_at_once ? "; further warnings are suppressed for some seconds" : ""));
 }
 
 void store_server_core::greeted(store_session& session) {

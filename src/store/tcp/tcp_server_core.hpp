@@ -23,6 +23,7 @@
 #include <ferry/store/tcp_store.hpp>
 
 #include "../../base/net/socket_address.hpp"
+#include "../../base/peer_log.hpp"
 #include "../memory/key_table.hpp"
 
 namespace ferry::inline v0::detail {
@@ -77,8 +78,16 @@ class store_server_core {
   /// Whether one more client may be accepted.
   [[nodiscard]] bool has_room() const noexcept;
   void greeted(store_session& session);
-  /// Logs a warning about a client, at most a few a second: a hostile one must not fill the disk.
-  void warn(std::string_view text);
+  /// Logs a warning about a client; all clients share one limit.
+  template <class Text>
+  void warn(const Text& text) const noexcept {
+    log_about_client(log_level::warning, text);
+  }
+  /// The same for what is of interest to programmers only.
+  template <class Text>
+  void note(const Text& text) const noexcept {
+    log_about_client(log_level::debug, text);
+  }
   void closed(store_session& session);
   /// Counts bytes of unfinished messages. They count even if it throws errc::limit_exceeded, because they exceed the
   /// limit on the content.
@@ -89,6 +98,11 @@ class store_server_core {
   std::array<char, 64 * 1024>& scratch() noexcept { return scratch_; }
 
  private:
+  template <class Text>
+  void log_about_client(log_level level, const Text& text) const noexcept {
+    log_about("clients of the store", level,
+              [&] { return fmt::format("store server at {}: {}", host_and_port(address_, port_), text()); });
+  }
   void accept();
   void admit(asio::ip::tcp::socket socket);
   void close_all();
@@ -111,8 +125,6 @@ class store_server_core {
   std::map<store_session*, std::shared_ptr<store_session>> sessions_;
   std::list<store_session*> unidentified_;  // oldest first
   std::array<char, 64 * 1024> scratch_{};
-  std::chrono::steady_clock::time_point warned_since_;
-  int warnings_ = 0;
   bool stopping_ = false;
   bool accepting_ = true;
   bool accept_failure_logged_ = false;  // accept has failed since it last worked, and that was logged

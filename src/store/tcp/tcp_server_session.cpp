@@ -55,7 +55,7 @@ void store_session::limit_time(bool needed) {
   timer_.expires_after(client_ ? server_.limits().message_timeout : server_.limits().handshake_timeout);
   timer_.async_wait([self = shared_from_this()](const asio::error_code& problem) {
     if (problem || !self->timer_runs_ || self->timer_.expiry() > asio::steady_timer::clock_type::now()) return;
-    log(log_level::debug, "store server: dropped a connection that took too long for a message");
+    self->server_.note([] { return "dropped a connection that took too long for a message"; });
     self->close();
   });
 }
@@ -75,7 +75,7 @@ void store_session::guarded(Action action) {
   try {
     action();
   } catch (const std::exception& trouble) {
-    log(log_level::warning, fmt::format("store server: dropped a connection: {}", trouble.what()));
+    server_.warn([&] { return fmt::format("dropped a connection: {}", trouble.what()); });
     close();
   }
 }
@@ -103,7 +103,7 @@ void store_session::process() {
   } catch (const error& problem) {
     if (phase_ == phase::closed) return;
     if (greeting() || phase_ == phase::parked || phase_ == phase::replying) {
-      log(log_level::debug, fmt::format("store server: dropped a connection: {}", problem.what()));
+      server_.note([&] { return fmt::format("dropped a connection: {}", problem.what()); });
       return close();
     }
     // The stream is out of sync: send the reason, then close.
@@ -152,7 +152,7 @@ bool store_session::take_proof() {
   const bool proved = same_proof(expected, as_bytes(bytes.substr(0, sizeof(proof))));
   in_used_ += sizeof(proof);
   if (!proved) {
-    server_.warn("refused a client: it has another secret");
+    server_.warn([] { return "refused a client: it has another secret"; });
     return answer_hello(wire::hello_status::other_secret);
   }
   return answer_hello(server_.has_room() ? wire::hello_status::welcome : wire::hello_status::too_many_connections);
@@ -186,9 +186,10 @@ bool store_session::answer_hello(wire::hello_status status) {
     after_reply_ = phase::idle;
     server_.greeted(*this);
   } else {
-    if (status == wire::hello_status::secret_required) server_.warn("refused a client: it gave no secret");
+    if (status == wire::hello_status::secret_required)
+      server_.warn([] { return "refused a client: it gave no secret"; });
     if (status == wire::hello_status::no_secret)
-      server_.warn("refused a client: it has a secret, and the server has none");
+      server_.warn([] { return "refused a client: it has a secret, and the server has none"; });
     in_used_ = in_.size();
     close_after_reply_ = true;
   }

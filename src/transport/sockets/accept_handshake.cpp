@@ -24,6 +24,11 @@ std::string describe(int descriptor) {
   return fmt::format("process {}", who.pid);
 }
 
+std::string host_of(int descriptor) {
+  const auto remote = socket_address::remote_end(descriptor);
+  return remote.family() == AF_INET || remote.family() == AF_INET6 ? remote.host() : std::string();
+}
+
 }  // namespace
 
 accept_handshake::accept_handshake(std::shared_ptr<socket_core> core, std::shared_ptr<listener> owner,
@@ -32,7 +37,9 @@ accept_handshake::accept_handshake(std::shared_ptr<socket_core> core, std::share
       owner_(std::move(owner)),
       socket_(core_->context),
       timer_(core_->context),
-      peer_(describe(accepted.get())) {
+      peer_(describe(accepted.get())),
+      host_(host_of(accepted.get())),
+      expected_(core_->workers.expects(host_)) {
   const int family = owner_->where().family();
   tune_connection(accepted.get(), family);
   socket_.assign(asio::generic::stream_protocol(family, 0), accepted.get());
@@ -44,17 +51,17 @@ auto accept_handshake::then(void (accept_handshake::*next)()) {
     if (self->done_) return;
     if (error) {
       // Port scans and health checks look like this: nothing to warn about.
-      if (log_enabled(log_level::debug)) {
-        log(log_level::debug, fmt::format("{}: the peer at {} disconnected during the handshake: {}",
-                                          self->core_->transport_name, self->peer_, error.message()));
-      }
+      log_about("unauthenticated connections", log_level::debug, [&] {
+        return fmt::format("{}: the peer at {} disconnected during the handshake: {}", self->core_->transport_name,
+                           self->peer_, error.message());
+      });
       return self->finish();
     }
     try {
       ((*self).*next)();
     } catch (const std::exception& failure) {
-      self->core_->warnings.warn(
-          fmt::format("{}: refused a connection: {}", self->core_->transport_name, failure.what()));
+      self->core_->warn(
+          [&] { return fmt::format("{}: refused a connection: {}", self->core_->transport_name, failure.what()); });
       self->finish();
     }
   };
@@ -64,18 +71,25 @@ void accept_handshake::start() {
   core_->live.emplace(this, shared_from_this());
   timer_.expires_after(owner_->handshake_timeout());
   timer_.async_wait([self = shared_from_this()](const asio::error_code& error) {
-    if (!error && !self->done_) self->give_up();
+    if (!error && !self->done_) self->give_up("its handshake did not end in time");
   });
   asio::async_read(socket_, asio::buffer(prefix_bytes_), then(&accept_handshake::read_body));
 }
 
-void accept_handshake::give_up() {
-  core_->warnings.warn(
-      fmt::format("{}: dropped the peer at {}: its handshake did not end in time", core_->transport_name, peer_));
+void accept_handshake::give_up(std::string_view why) {
+  core_->warn([&] { return fmt::format("{}: dropped the peer at {}: {}", core_->transport_name, peer_, why); });
   finish();
 }
 
+accept_handshake::progress accept_handshake::advance() const noexcept {
+  if (progress_ != progress::silent) return progress_;
+  // Bytes may have arrived that this thread has yet to read.
+  asio::error_code ignored;
+  return socket_.available(ignored) != 0 ? progress::begun : progress::silent;
+}
+
 void accept_handshake::read_body() {
+  progress_ = progress::begun;
   prefix_ = handshake_prefix::decode(prefix_bytes_.data(), hello_magic, peer_);
   prefix_.check_size(peer_);
   // Read it even if the version will be refused: closing a socket with unread bytes would discard the answer.
@@ -84,6 +98,7 @@ void accept_handshake::read_body() {
 }
 
 void accept_handshake::take_hello() {
+  progress_ = progress::greeted;
   if (!prefix_.compatible()) return refuse({errc::version_mismatch, prefix_.version_text(peer_)});
   std::optional<nonce> offered;
   try {
@@ -157,9 +172,9 @@ void accept_handshake::refuse(const refusal& why) {
                   errc_name(why.code), why.text);
   // These occur routinely when workers join and leave; the connecting peer is told.
   if (why.code == errc::join_pending || why.code == errc::shutting_down || why.code == errc::unknown_worker) {
-    log(log_level::info, text);
+    log_about("unauthenticated connections", log_level::info, [&] { return text; });
   } else {
-    core_->warnings.warn(text);
+    core_->warn([&] { return text; });
   }
   answer_ = encode_answer(why);
   send_answer(&accept_handshake::finish);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <asio/steady_timer.hpp>
@@ -25,9 +26,15 @@ class accept_handshake final : public control_operation, public std::enable_shar
 
   void start();
   void abort() noexcept override { finish(); }
-  /// Ends it because it exceeds its time.
-  void give_up();
+  /// Ends it, and says why.
+  void give_up(std::string_view why);
   [[nodiscard]] std::chrono::steady_clock::time_point began() const noexcept { return began_; }
+  enum class progress : std::uint8_t { silent, begun, greeted };  ///< greeted: a whole hello has arrived
+  [[nodiscard]] progress advance() const noexcept;
+  /// The IP address of the peer; empty for unix sockets.
+  [[nodiscard]] const std::string& host() const noexcept { return host_; }
+  /// A worker here expects peers from that address.
+  [[nodiscard]] bool expected() const noexcept { return expected_; }
 
  private:
   void read_body();
@@ -52,6 +59,8 @@ class accept_handshake final : public control_operation, public std::enable_shar
   stream_socket socket_;
   asio::steady_timer timer_;
   const std::string peer_;  // for messages
+  const std::string host_;
+  const bool expected_;
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   std::array<std::byte, handshake_prefix::encoded_size> prefix_bytes_{};
   handshake_prefix prefix_;
@@ -63,6 +72,7 @@ class accept_handshake final : public control_operation, public std::enable_shar
   std::string secret_;                // that the peer has proved
   hello hello_;
   acceptor_registry::admission admission_;
+  progress progress_ = progress::silent;
   bool done_ = false;
 };
 

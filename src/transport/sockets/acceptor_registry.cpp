@@ -3,6 +3,8 @@
 #include <ferry/base/error.hpp>
 
 #include <algorithm>
+#include <new>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -21,10 +23,16 @@ class acceptor_registry::call_scope {
   call_scope(acceptor_registry& registry, const hello& from) : registry_(registry) {
     const std::lock_guard lock(registry.mutex_);
     const auto found = registry.entries_.find({from.group, from.target});
+    if (found != registry.entries_.end()) enter(found->second);
+  }
+  /// The first entry after `previous`, if there is one; `previous` is its key afterwards.
+  call_scope(acceptor_registry& registry, std::optional<std::pair<std::string, std::string>>& previous)
+      : registry_(registry) {
+    const std::lock_guard lock(registry.mutex_);
+    const auto found = previous ? registry.entries_.upper_bound(*previous) : registry.entries_.begin();
     if (found == registry.entries_.end()) return;
-    entry_ = found->second;
-    ++entry_->running;
-    outer_ = std::exchange(entry_called_here, entry_.get());
+    previous = found->first;
+    enter(found->second);
   }
   ~call_scope() {
     if (!entry_) return;
@@ -42,6 +50,12 @@ class acceptor_registry::call_scope {
   acceptor_registry& registry_;
   std::shared_ptr<struct acceptor_registry::entry> entry_;
   const void* outer_ = nullptr;
+
+  void enter(std::shared_ptr<struct acceptor_registry::entry> found) {
+    entry_ = std::move(found);
+    ++entry_->running;
+    outer_ = std::exchange(entry_called_here, entry_.get());
+  }
 };
 
 void acceptor_registry::add(const std::string& group, const std::string& name,
@@ -92,6 +106,18 @@ acceptor_registry::demands acceptor_registry::demanded(const std::string& group,
     result.open = result.open || entries_.empty();
   }
   return result;
+}
+
+bool acceptor_registry::expects(const std::string& host) noexcept {
+  try {
+    for (std::optional<std::pair<std::string, std::string>> key;;) {
+      const call_scope call(*this, key);
+      if (!call.acceptor()) return false;
+      if (call.acceptor()->expects(host)) return true;
+    }
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 acceptor_registry::admission acceptor_registry::admit(const hello& from, const std::string& secret, bool needs_slot) {

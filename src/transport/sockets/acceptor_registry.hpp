@@ -38,6 +38,9 @@ class acceptor_registry {
   /// is unknown.
   [[nodiscard]] demands demanded(const std::string& group, const std::string& target) const;
 
+  /// Whether one of the workers expects peers from this IP address.
+  [[nodiscard]] bool expects(const std::string& host) noexcept;
+
   struct admission {
     hello_reply reply;
     transport_options options;   ///< the worker's

@@ -1,7 +1,11 @@
 #include "listener.hpp"
 
+#include <algorithm>
 #include <cerrno>
+#include <string_view>
 #include <system_error>
+#include <tuple>
+#include <unordered_map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,6 +14,13 @@
 #include "accept_handshake.hpp"
 
 namespace ferry::inline v0::detail {
+namespace {
+
+// What a handshake gets although other peers wait for its place.
+constexpr std::chrono::milliseconds least_silent_time{100};
+constexpr std::chrono::milliseconds least_handshake_time{250};
+
+}  // namespace
 
 listener::listener(std::shared_ptr<socket_core> core, unique_fd socket, peer_check check,
                    const transport_options& options)
@@ -64,8 +75,10 @@ void listener::accept_some() {
       continue;  // that peer has disconnected already
     // The peer stays in the queue, so the socket stays readable: waiting for readability would spin.
     if (!std::exchange(warned_, true)) {
-      core_->warnings.warn(fmt::format("{}: cannot accept connections on {} for now: {}", core_->transport_name,
-                                       where_.text(), std::generic_category().message(why)));
+      core_->warn([&] {
+        return fmt::format("{}: cannot accept connections on {} for now: {}", core_->transport_name, where_.text(),
+                           std::generic_category().message(why));
+      });
     }
     constexpr std::chrono::milliseconds pause{100};
     timer_.expires_after(pause);
@@ -79,7 +92,7 @@ void listener::accept_some() {
 void listener::begin_handshake(unique_fd accepted) {
   try {
     if (auto why = check_ ? check_(accepted.get()) : std::string(); !why.empty()) {
-      return core_->warnings.warn(fmt::format("{}: refused a connection: {}", core_->transport_name, why));
+      return core_->warn([&] { return fmt::format("{}: refused a connection: {}", core_->transport_name, why); });
     }
     const auto fresh = std::make_shared<accept_handshake>(core_, shared_from_this(), std::move(accepted));
     handshakes_.push_back(fresh.get());
@@ -90,7 +103,7 @@ void listener::begin_handshake(unique_fd accepted) {
       throw;
     }
   } catch (const std::exception& failure) {
-    core_->warnings.warn(fmt::format("{}: dropped a new connection: {}", core_->transport_name, failure.what()));
+    core_->warn([&] { return fmt::format("{}: dropped a new connection: {}", core_->transport_name, failure.what()); });
   }
 }
 
@@ -101,9 +114,24 @@ void listener::handshake_ended(accept_handshake& which) noexcept {
   wait_for_peers();
 }
 
+// A flood from one address takes the places of that address; a flood from many, those of peers that are no members. A
+// peer that says nothing gives way to one that has begun, and this one to one that has said hello.
+accept_handshake& listener::least_deserving() const {
+  std::unordered_map<std::string_view, std::size_t> of_host;
+  for (const accept_handshake* each : handshakes_) ++of_host[each->host()];
+  const auto rank = [&](const accept_handshake& each) {
+    return std::tuple(each.expected(), handshakes_.size() - of_host[each.host()], each.advance());
+  };
+  return **std::min_element(handshakes_.begin(), handshakes_.end(),  // of equal ones the first, which is the oldest
+                            [&](const auto* a, const auto* b) { return rank(*a) < rank(*b); });
+}
+
 void listener::make_room() {
-  const auto until = handshakes_.front()->began() + busy_handshake_time;
-  if (until <= std::chrono::steady_clock::now()) return handshakes_.front()->give_up();
+  accept_handshake& least = least_deserving();
+  const bool silent = least.advance() == accept_handshake::progress::silent;
+  const auto until = least.began() + (silent ? least_silent_time : least_handshake_time);
+  if (until <= std::chrono::steady_clock::now())
+    return least.give_up("other peers wait for its place in the handshake");
   timer_.expires_at(until);
   timer_.async_wait([self = shared_from_this()](const asio::error_code& error) {
     if (!error && !self->closed_ && self->over_limit_) self->make_room();

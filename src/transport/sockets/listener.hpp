@@ -44,8 +44,9 @@ class listener final : public control_operation, public std::enable_shared_from_
   void begin_handshake(unique_fd accepted);
   /// Called when a handshake is over.
   void handshake_ended(accept_handshake& which) noexcept;
-  /// Gives up the oldest handshake, now or when it reaches busy_handshake_time.
+  /// Drops the handshake that deserves its place least, now or once it has had its time.
   void make_room();
+  [[nodiscard]] accept_handshake& least_deserving() const;
 
   std::shared_ptr<socket_core> core_;
   const socket_address where_;

@@ -13,12 +13,10 @@
 
 #include <ferry/transport/transport.hpp>
 
+#include "../../base/peer_log.hpp"
 #include "acceptor_registry.hpp"
 
 namespace ferry::inline v0::detail {
-
-/// When handshakes are at their limit, one that has taken longer than this is abandoned for a waiting peer.
-inline constexpr std::chrono::seconds busy_handshake_time{2};
 
 using stream_socket = asio::generic::stream_protocol::socket;
 
@@ -28,18 +26,6 @@ class control_operation {
   virtual ~control_operation() = default;
   /// Ends it at once and completes its callback with an error. On the control thread.
   virtual void abort() noexcept = 0;
-};
-
-/// Logs warnings about misbehaving peers, at most a few per second: a hostile peer must not fill the disk.
-class warning_limiter {
- public:
-  /// On the control thread.
-  void warn(std::string_view text);
-
- private:
-  std::chrono::steady_clock::time_point window_{};
-  int in_window_ = 0;
-  std::size_t dropped_ = 0;
 };
 
 struct socket_core {
@@ -54,7 +40,12 @@ struct socket_core {
   // The rest belongs to the control thread.
   bool closed = false;
   std::unordered_map<control_operation*, std::shared_ptr<control_operation>> live;
-  warning_limiter warnings;
+
+  /// Logs a warning about peers that have not proved who they are; all of them share one limit.
+  template <class Text>
+  void warn(const Text& text) const noexcept {
+    log_about("unauthenticated connections", log_level::warning, text);
+  }
 };
 
 }  // namespace ferry::inline v0::detail

@@ -11,6 +11,8 @@
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
 
+#include "../../base/peer_log.hpp"
+
 namespace ferry::inline v0::detail {
 namespace {
 
@@ -150,10 +152,11 @@ stream_connection::outcome stream_connection::receive(std::size_t& received, boo
     fail(make_error(errc::connection_lost,
                     "reading from " + description_ + ": " + std::generic_category().message(errno)));
   } catch (const error& e) {
-    log(log_level::warning, "closing " + description_ + ", which broke the protocol: " + e.what());
+    log_about("connections", log_level::warning,
+              [&] { return "closing " + description_ + ", which broke the protocol: " + e.what(); });
     fail(make_error(errc::protocol_error, description_ + " broke the protocol: " + e.what()));
   } catch (const std::exception& e) {
-    log(log_level::warning, "closing " + description_ + ": " + e.what());
+    log_about("connections", log_level::warning, [&] { return "closing " + description_ + ": " + e.what(); });
     fail(make_error(errc::resource_exhausted, "receiving from " + description_ + ": " + e.what()));
   }
   return outcome::ended;

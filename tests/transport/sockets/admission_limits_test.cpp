@@ -2,7 +2,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
+#include <deque>
+#include <thread>
 #include <vector>
 
 #include <poll.h>
@@ -21,11 +26,17 @@ using namespace ferry::test_kit;
 using namespace std::chrono_literals;
 namespace d = ferry::detail;
 
+/// Expects its peers at 127.0.0.9.
+struct expecting_worker : accepting_worker {
+  using accepting_worker::accepting_worker;
+  bool expects(std::string_view host) noexcept override { return host == "127.0.0.9"; }
+};
+
 struct limited_tcp {
   captured_log log;
   std::shared_ptr<ferry::reactor> loop = test_reactor();
   std::shared_ptr<ferry::transport> over = ferry::transport_traits<ferry::tcp>::open(*loop);
-  std::shared_ptr<accepting_worker> server = std::make_shared<accepting_worker>("server");
+  std::shared_ptr<accepting_worker> server = std::make_shared<expecting_worker>("server");
   ferry::transport_options options;
   std::string address;
 
@@ -97,6 +108,81 @@ TEST_CASE("handshakes over the limit wait, and well-behaved peers are still admi
   CHECK(ferry::test_kit::connect(*tcp.over, tcp.address, hello_to("server")).opened);
   for (const auto& each : idle) CHECK(each.wait_closed());
   CHECK(tcp.connect().opened);
+}
+
+TEST_CASE("a thousand silent connections a second do not keep other peers out") {
+  ferry::transport_options options;
+  if (ferry::authentication_available()) options.secret = "a secret";
+  limited_tcp tcp(options);
+  constexpr auto length = 3s;
+  std::atomic<int> made{0};
+  std::atomic<bool> over{false};
+  std::thread flood([&] {
+    // Connections stay open at this end, at most as many as a usual limit on descriptors allows.
+    std::deque<raw_socket> idle;
+    const auto begun = std::chrono::steady_clock::now();
+    for (auto now = begun; now - begun < length; now = std::chrono::steady_clock::now()) {
+      while (made < (now - begun) / 1ms) {
+        idle.push_back(tcp.raw_peer());
+        if (idle.size() > 700) idle.pop_front();
+        ++made;
+      }
+      std::this_thread::sleep_for(1ms);  // the pace of the flood
+    }
+    over = true;
+  });
+  std::chrono::duration<double> longest{};
+  int admitted = 0;
+  int refused = 0;
+  while (!over) {
+    const auto begun = std::chrono::steady_clock::now();
+    if (!tcp.connect().opened) ++refused;
+    longest = std::max<std::chrono::duration<double>>(longest, std::chrono::steady_clock::now() - begun);
+    ++admitted;
+  }
+  flood.join();
+  MESSAGE(made, " silent connections, ", admitted, " handshakes, the longest ", longest.count(), " s");
+  CHECK(made > 500);
+  CHECK(admitted >= 3);
+  CHECK(refused == 0);
+  CHECK(longest.count() < 3);  // some ms on an idle machine; without a rule about whom to drop, none gets in
+}
+
+TEST_CASE("peers that stop during the handshake make room for others") {
+  ferry::transport_options options;
+  options.max_handshakes = 4;
+  limited_tcp tcp(options);
+  const auto hello = d::encode_hello(hello_to("server"));
+  std::vector<raw_socket> stopped;
+  for (int i = 0; i != 12; ++i) {
+    stopped.push_back(tcp.raw_peer());
+    if (i % 2 == 1) stopped.back().send(std::span(hello).first(20));
+  }
+  const auto begun = std::chrono::steady_clock::now();
+  CHECK(tcp.connect().opened);
+  CHECK(std::chrono::steady_clock::now() - begun < 10s);  // the handshake timeout
+}
+
+TEST_CASE("the handshakes of members, and of addresses with few of them, are dropped last") {
+  ferry::transport_options options;
+  options.max_handshakes = 5;
+  options.handshake_timeout = 60s;
+  limited_tcp tcp(options);
+  const auto from = [&](unsigned host) {
+    return raw_socket::connected_from(host, ferry::address::parse(tcp.address).port);
+  };
+  const std::array members{from(9), from(9), from(9)};
+  const auto lone = from(4);
+  const auto greedy = from(5);
+  const auto hello = d::encode_hello(hello_to("server"));
+  const auto second = from(5);  // the first handshake of that address makes room
+  CHECK(greedy.wait_closed());
+  second.send(std::span(hello).first(20));
+  const auto third = from(5);  // one each: the one that has said nothing, and is the oldest, makes room
+  CHECK(lone.wait_closed());
+  CHECK_FALSE(second.closes_within(0ms));
+  for (const auto& each : members) CHECK_FALSE(each.closes_within(0ms));
+  CHECK_FALSE(third.closes_within(0ms));
 }
 
 TEST_CASE("a worker accepts max_connections connections and reports the limit to the next peer") {

@@ -48,6 +48,17 @@ class raw_socket {
     result.connect(port);
     return result;
   }
+  /// From 127.0.0.`host`.
+  static raw_socket connected_from(unsigned host, std::uint16_t port) {
+    auto result = unconnected();
+    auto own = loopback(0);
+    own.sin_addr.s_addr = htonl((INADDR_LOOPBACK & ~0xffU) | host);
+    if (::bind(result.descriptor_, reinterpret_cast<sockaddr*>(&own), sizeof own) != 0) {
+      throw std::runtime_error("cannot bind to an address of loopback");
+    }
+    result.connect(port);
+    return result;
+  }
   void connect(std::uint16_t port) const {
     auto where = loopback(port);
     if (::connect(descriptor_, reinterpret_cast<sockaddr*>(&where), sizeof where) != 0) {

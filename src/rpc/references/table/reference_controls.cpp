@@ -10,6 +10,7 @@
 #include <ferry/rpc/named.hpp>
 #include <ferry/rpc/worker.hpp>
 
+#include "../../../base/peer_log.hpp"
 #include "../../worker/worker_core.hpp"
 #include "reference_table.hpp"
 
@@ -72,8 +73,10 @@ struct reference_table::control_call final : pending_call {
       decode_payload(reply, worker->limits(), answers);
       table->answered(to, controls, answers);
     } catch (const std::exception& e) {
-      log(log_level::warning, fmt::format("{}: reference controls for {} are sent again: {}",
-                                          to_string(worker->agent_unchecked().self()), table->name_of(to), e.what()));
+      log_about(to.id, log_level::warning, [&] {
+        return fmt::format("{}: reference controls for {} are sent again: {}",
+                           to_string(worker->agent_unchecked().self()), table->name_of(to), e.what());
+      });
       table->unanswered(to);
     }
     worker->agent_unchecked().finished_calls(1);
