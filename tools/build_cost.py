@@ -22,8 +22,10 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# The most that each may cost on two processors, in units of the program.
-LIMITS = {"library": 25, "./dev demo": 50, "./dev test": 160, ".ci/run": 480}
+# The most that each may cost on two processors, in units of the program, or in seconds. Compiling scales with the program; tests
+# partly wait for leases and timeouts, which take the same time on every machine, so a fast one is over the multiple and within the
+# seconds.
+LIMITS = {"library": (25, 75), "./dev demo": (50, 150), "./dev test": (160, 480), ".ci/run": (480, 1500)}
 
 
 def compile_program(compiler):
@@ -45,11 +47,12 @@ def compile_program(compiler):
 
 def report(unit, costs, remark=""):
     print(f"compiling the README's program: {unit:.2f} s ({os.cpu_count()} processors{remark})")
-    print(f"{'':<12} {'seconds':>8} {'multiple':>9} {'limit':>6}")
+    print(f"{'':<12} {'seconds':>8} {'limit':>6} {'multiple':>9} {'limit':>6}")
     for name, seconds in costs.items():
         multiple = seconds / unit
-        verdict = "" if multiple <= LIMITS[name] else "  over the limit"
-        print(f"{name:<12} {seconds:8.0f} {multiple:9.0f} {LIMITS[name]:6}{verdict}")
+        most_units, most_seconds = LIMITS[name]
+        verdict = "" if multiple <= most_units or seconds <= most_seconds else "  over both limits"
+        print(f"{name:<12} {seconds:8.0f} {most_seconds:6} {multiple:9.0f} {most_units:6}{verdict}")
 
 
 def dev(build, *words):
