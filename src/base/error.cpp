@@ -113,6 +113,13 @@ void throw_error(errc code, const std::string& text) {
   }
 }
 
+namespace detail {
+std::exception_ptr current_error() noexcept {
+  if (auto current = std::current_exception()) return current;
+  return make_error(errc::remote_exception, "an exception that is no C++ exception was thrown");
+}
+}  // namespace detail
+
 std::exception_ptr make_error(errc code, const std::string& text) noexcept {
   try {
     throw_error(code, text);

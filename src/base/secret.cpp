@@ -1,15 +1,18 @@
 #include <ferry/base/secret.hpp>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <string_view>
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
 #include <ferry/base/error.hpp>
+#include <ferry/base/time.hpp>
 
 #include "authentication.hpp"
 #include "unique_fd.hpp"
@@ -21,6 +24,8 @@ using detail::longest_secret;
 namespace detail {
 namespace {
 
+constexpr std::chrono::seconds pipe_limit{5};
+
 std::string_view environment_text(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
@@ -31,7 +36,9 @@ std::string read_secret(const std::string& path) {
     throw_error(errc::missing_environment, fmt::format("FERRY_SECRET_FILE names {}: {}", path, why));
   };
   const auto failed = [&](int reason) { unusable(std::generic_category().message(reason)); };
-  const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // A pipe without a writer, or with one that writes nothing, must not block.
+  const auto limit = deadline::after(pipe_limit);
+  const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) failed(errno);
   struct stat about {};
   if (::fstat(file.get(), &about) != 0) failed(errno);
@@ -45,7 +52,10 @@ std::string read_secret(const std::string& path) {
     const auto got = ::read(file.get(), result.data() + have, result.size() - have);
     if (got == 0) break;
     if (got > 0) have += static_cast<std::size_t>(got);
-    if (got < 0 && errno != EINTR) failed(errno);
+    if (got >= 0 || errno == EINTR) continue;
+    if (errno != EAGAIN) failed(errno);
+    pollfd readable{file.get(), POLLIN, 0};
+    if (limit.expired() || ::poll(&readable, 1, 100) < 0) unusable("it is a pipe, and no secret came out of it in 5 s");
   }
   result.resize(have);
   if (result.ends_with('\n')) result.pop_back();

@@ -139,6 +139,12 @@ class remote_error : public error {
 [[noreturn]] void throw_error(errc code, const std::string& text);
 /// The same as an exception_ptr.
 std::exception_ptr make_error(errc code, const std::string& text) noexcept;
+namespace detail {
+/// The exception that is being handled; of an exception of another language, which has no std::exception_ptr, an
+/// errc::remote_exception that says so. For catch blocks: the result is never null there.
+std::exception_ptr current_error() noexcept;
+}  // namespace detail
+
 /// Throws error(code, "<what>: <strerror(errno_value)>").
 [[noreturn]] void throw_errno(errc code, std::string_view what, int errno_value);
 

@@ -2,6 +2,7 @@
 
 // future<T>: the result of an asynchronous operation. promise<T> (promise.hpp) is the producer side.
 
+#include <chrono>
 #include <concepts>
 #include <coroutine>
 #include <optional>
@@ -89,7 +90,7 @@ class future {
 
   [[nodiscard]] bool valid() const noexcept { return static_cast<bool>(state_); }
 
-  /// Complete, with a value or an error. To poll, use this function, not wait_for(0): a zero limit means no limit.
+  /// Complete, with a value or an error. Does not block.
   [[nodiscard]] bool ready() const { return state("ready").ready(); }
   /// Complete with an error.
   [[nodiscard]] bool failed() const { return state("failed").failed(); }
@@ -104,7 +105,12 @@ class future {
     state_->throw_if_failed();
   }
   /// Blocks until complete (returns true) or until `limit` has passed (returns false). Does not throw the future's
-  /// error. Zero or unset: no limit.
+  /// error. A limit of zero or less does not block, as with std::future.
+  template <class Rep, class Period>
+  [[nodiscard]] bool wait_for(std::chrono::duration<Rep, Period> limit) const {
+    return state("wait_for").wait(limit.count() > 0 ? deadline::after(limit) : deadline(clock::time_point::min()));
+  }
+  /// The same; no_timeout, or unset: no limit.
   [[nodiscard]] bool wait_for(timeout limit) const { return state("wait_for").wait(deadline::after(limit)); }
   [[nodiscard]] bool wait_until(deadline until) const { return state("wait_until").wait(until); }
 

@@ -3,7 +3,9 @@
 // Methods: functions that can be called remotely, identified by name and signature. Instantiating a call or serve()
 // registers the method.
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -30,7 +32,24 @@ template <class T>
 inline constexpr bool dependent_false = false;
 
 template <class P>
+inline constexpr bool is_mutable_span = false;
+template <class T, std::size_t N>
+inline constexpr bool is_mutable_span<std::span<T, N>> = !std::is_const_v<T>;
+template <class P>
+inline constexpr bool is_bool_span = false;
+template <std::size_t N>
+inline constexpr bool is_bool_span<std::span<const bool, N>> = true;
+
+template <class P>
 consteval bool check_parameter() {
+  static_assert(
+      !is_mutable_span<std::remove_cvref_t<P>>,
+      "ferry: a method's parameter is a std::span of elements that are not const; nothing can be written back "
+      "to the caller. Take a std::span<const T>, or a std::vector<T>, and return what changed");
+  static_assert(
+      !is_bool_span<std::remove_cvref_t<P>>,
+      "ferry: a method's parameter is a std::span<const bool>; it would view a std::vector<bool>, which has no "
+      "bools in memory. Take a std::vector<bool>, or a std::span<const std::uint8_t>");
   static_assert(
       !std::is_lvalue_reference_v<P> || std::is_const_v<std::remove_reference_t<P>>,
       "ferry: a method's parameter is a non-const reference; nothing can be written back to the caller. Take it "

@@ -38,7 +38,7 @@ class task_promise_base {
 
   [[nodiscard]] std::suspend_always initial_suspend() const noexcept { return {}; }
   [[nodiscard]] final_awaiter final_suspend() const noexcept { return {}; }
-  void unhandled_exception() noexcept { error_ = std::current_exception(); }
+  void unhandled_exception() noexcept { error_ = detail::current_error(); }
 
   void set_waiter(std::coroutine_handle<> waiter) noexcept { waiter_ = waiter; }
   void set_target(ref_ptr<future_state<T>> target) noexcept { target_ = std::move(target); }
@@ -64,7 +64,7 @@ class task_promise_base {
       try {
         value.emplace(std::move(*value_));
       } catch (...) {
-        error = std::current_exception();
+        error = detail::current_error();
       }
     }
     frame.destroy();

@@ -27,7 +27,9 @@
 namespace ferry::inline v0::detail {
 namespace {
 
+// Null for what is no C++ exception: it has no std::exception_ptr.
 const std::type_info* type_of(const std::exception_ptr& thrown) {
+  if (!thrown) return nullptr;
   try {
     std::rethrow_exception(thrown);
   } catch (...) {
@@ -36,6 +38,7 @@ const std::type_info* type_of(const std::exception_ptr& thrown) {
 }
 
 std::string thrown_text(const std::exception_ptr& thrown) {
+  if (!thrown) return "no C++ exception";
   try {
     std::rethrow_exception(thrown);
   } catch (const std::exception& e) {
@@ -159,7 +162,7 @@ void encode_exception(const std::exception_ptr& thrown, outgoing_message& messag
   if (const auto codec = type ? codec_for(*type) : std::nullopt) {
     name = codec->name;
     bytes = codec->encode(thrown);
-  } else {
+  } else if (thrown) {
     try {
       std::rethrow_exception(thrown);
     } catch (const remote_error& e) {  // passes through unchanged

@@ -183,7 +183,7 @@ void incoming_call::serve() noexcept {
     if (references_ && references_->target && !references_->takes_no_turn) references_->target->use_here();
     called->serve(*this);
   } catch (...) {
-    if (!later_) fail(std::current_exception());
+    if (!later_) fail(current_error());
   }
   if (later_) {
     worker_->recorder().add(flight_event::handler_returned, flight_time::now(), caller(), id, called->id, 0);

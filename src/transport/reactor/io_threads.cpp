@@ -174,6 +174,8 @@ void io_threads::ensure_poller() noexcept {
 
 void io_threads::thread_main() noexcept {
   ::pthread_setname_np(::pthread_self(), "ferry-io");
+  // A handler may learn the thread's id; a cancellation would end the thread in the middle of another one's work.
+  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
   thread_state self;
   self.owner = this;
   current_state = &self;

@@ -1,6 +1,7 @@
 // Calls that the compiler must refuse, in words. Run by must_not_compile.py.
 
 #include <memory>
+#include <span>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -72,6 +73,8 @@ ferry::future<int> later(int value);
 
 void fill(std::vector<int>& values);
 int first(const int* values);
+void scale_all(std::span<double> values);
+int count_true(std::span<const bool> values);
 int text_length(const char* text);
 const char* name();
 int wait_for(ferry::future<int> value);
@@ -308,5 +311,12 @@ void use(const ferry::worker& self) {
   std::istringstream in;
   ferry::any_rref loaded;
   cereal::BinaryInputArchive{in}(loaded);
+#endif
+#if CASE == 62  // expect: a method's parameter is a std::span of elements that are not const
+  std::vector<double> numbers;
+  self.rpc_sync<scale_all>("worker1", numbers);
+#endif
+#if CASE == 63  // expect: a method's parameter is a std::span<const bool>
+  self.rpc_sync<count_true>("worker1", std::vector<bool>{true});
 #endif
 }

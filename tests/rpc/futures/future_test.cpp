@@ -373,6 +373,8 @@ TEST_CASE("wait_for tells whether the result came, and an error is not thrown by
   ferry::promise<int> promise;
   const auto f = promise.get_future();
   CHECK_FALSE(f.wait_for(1ms));
+  CHECK_FALSE(f.wait_for(0ms));  // does not block
+  CHECK_FALSE(f.wait_for(-1s));
   CHECK_FALSE(f.wait_until(ferry::deadline(ferry::clock::now() - 1s)));
   promise.set_exception(runtime_error("x"));
   CHECK(f.wait_for(1ms));

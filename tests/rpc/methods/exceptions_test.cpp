@@ -1,6 +1,7 @@
 // How calls fail: what the method throws, and what keeps it from being run or its result from being sent. Each is an
 // error of its own at the caller, and the callee goes on.
 
+#include <cstring>
 #include <functional>
 #include <future>
 #include <new>
@@ -12,6 +13,9 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+
+#include <pthread.h>
+#include <unwind.h>
 
 #include "captured_log.hpp"
 #include "cluster.hpp"
@@ -38,6 +42,20 @@ struct unregistered_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 struct peculiar {};
+// What another language throws through C++ frames.
+int throw_foreign() {
+  auto* thrown = new _Unwind_Exception{};
+  std::memcpy(&thrown->exception_class, "OTHERLNG", sizeof thrown->exception_class);
+  thrown->exception_cleanup = [](_Unwind_Reason_Code, _Unwind_Exception* done) { delete done; };
+  _Unwind_RaiseException(thrown);
+  return 0;  // no frame catches it
+}
+ferry::task<int> throw_foreign_later() { co_return throw_foreign(); }
+int cancel_own_thread() {
+  ::pthread_cancel(::pthread_self());
+  ::pthread_testcancel();
+  return 7;
+}
 struct other_registered : std::logic_error {
   using std::logic_error::logic_error;
 };
@@ -384,6 +402,20 @@ TEST_CASE("a result that cannot be encoded or decoded is an error that names met
   CHECK_NOTHROW((void)self.rpc_sync<give_unsaveable>("worker1", false));
   CHECK_FALSE(self.rpc_sync<give_unloadable>("worker1", false).really);
   expect_alive(group);
+}
+
+TEST_CASE("an exception of another language is an error of the call, and the worker goes on") {
+  const captured_log quiet;
+  cluster group(2);
+  expect_error(errc::remote_exception, "no C++ exception", [&] { group[0].rpc_sync<throw_foreign>("worker1"); });
+  expect_error(errc::remote_exception, "no C++ exception", [&] { group[0].rpc_sync<throw_foreign_later>("worker1"); });
+  CHECK(group[0].rpc_sync<plus_one>("worker1", 1) == 2);
+}
+
+TEST_CASE("a handler that cancels its thread does not end it") {
+  cluster group(2);
+  CHECK(group[0].rpc_sync<cancel_own_thread>("worker1") == 7);
+  CHECK(group[0].rpc_sync<plus_one>("worker1", 1) == 2);
 }
 
 TEST_CASE("an error of a tensor function arrives as it was thrown") {

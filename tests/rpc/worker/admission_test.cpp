@@ -9,7 +9,9 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <ferry/ferry.hpp>
 #include <ferry/store/rendezvous.hpp>
@@ -179,6 +181,15 @@ TEST_CASE("the secret may be in a file that only its user can read") {
     write(text, 0600);
     CHECK(ferry::secret_from_environment() == "a secret");
   }
+  ::unlink(path.c_str());
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  expect_error(errc::missing_environment, "it is empty", [] { (void)ferry::secret_from_environment(); });
+  {
+    const int silent = ::open(path.c_str(), O_RDWR | O_CLOEXEC);  // a writer that writes nothing
+    expect_error(errc::missing_environment, "it is a pipe", [] { (void)ferry::secret_from_environment(); });
+    ::close(silent);
+  }
+  ::unlink(path.c_str());
   write("two\nlines\n\n", 0640);
   CHECK(ferry::secret_from_environment() == "two\nlines\n");
   write(std::string(4096, 's') + "\n", 0600);

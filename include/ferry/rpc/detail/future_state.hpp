@@ -65,7 +65,7 @@ template <class F>
   try {
     std::forward<F>(run)();
   } catch (...) {
-    return std::current_exception();
+    return detail::current_error();
   }
   return nullptr;
 }

@@ -220,7 +220,7 @@ struct answering {
         call.template answer<wire_type<T>>(result.value());
       }
     } catch (...) {
-      call.fail(std::current_exception());
+      call.fail(detail::current_error());
     }
   }
 };

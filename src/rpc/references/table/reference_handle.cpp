@@ -153,6 +153,13 @@ bool only_queries_object(std::uint64_t method) noexcept {
 }
 
 future<std::string> reference_handle::type() const {
+  const reference_state& own = usable();
+  if (!own.fork && own.local->ready()) {  // at the owner: without a call, which would wait for a handler's place
+    std::string name;
+    if (auto error = caught([&] { name = own.local->value_made().type_name(); }))
+      return make_failed_future<std::string>(std::move(error));
+    return make_ready_future(std::move(name));
+  }
   return usable().type([&] {
     outgoing_call call(*this, {}, type_method(), call_mode::later);
     return finish_async<named<"ferry/type_of_object", &type_of_object>, method_flavour::object_call>(call);

@@ -96,6 +96,9 @@ struct shut_door {
   shut_door& operator=(const shut_door&) = delete;
 };
 
+ferry_test::gate only_place;
+void hold_only_place() { only_place.pass(); }
+
 }  // namespace reference_creation_test
 using namespace reference_creation_test;
 
@@ -337,6 +340,17 @@ TEST_CASE(
     await_figure(group[1], "num_forks", "1");
   }
   await_no_references(group);
+}
+
+TEST_CASE("the owner of an object knows its type without a call, which would wait for a handler's place") {
+  cluster group(1, {.configure = [](ferry::worker_config& config) { config.num_worker_threads = 1; }});
+  const rref<int> own = group[0].make_rref(42);
+  const auto held = group[0].rpc_async<hold_only_place>("worker0");
+  only_place.await_arrivals(1);
+  CHECK(any_rref(own).type().ready());
+  CHECK(any_rref(own).type().get() == ferry::type_name<int>());
+  only_place.open();
+  held.get();
 }
 
 TEST_CASE("fetching with timeouts and stop tokens") {
