@@ -13,9 +13,11 @@ namespace ferry::inline v0 {
 /// Bounds of a tcp_store_server. Each is checked before the memory is allocated.
 struct tcp_store_limits {
   std::size_t max_value_bytes = store::default_max_value_bytes;  ///< of one value; at most 1 GiB
-  std::size_t max_total_bytes = std::size_t{1} << 30U;           ///< of all keys and values
-  std::size_t max_connections = 16384;                           ///< of clients; a further one gets an error reply and
-                                                                 ///< is closed
+  /// Of all keys and values, with 128 bytes more for each entry; again of unfinished messages and unread replies of all
+  /// clients; and again of requests that wait for a key.
+  std::size_t max_total_bytes = std::size_t{1} << 30U;
+  std::size_t max_connections = 16384;  ///< of clients; a further one gets an error reply and
+                                        ///< is closed
   /// How long a peer may take to send its hello or the rest of a message, or to accept a reply, before it is dropped.
   std::chrono::milliseconds message_timeout = std::chrono::seconds(30);
   /// The same for its hello, and for the proof of the secret if there is one.

@@ -8,6 +8,7 @@
 //   trimmed       the entries up to this one were removed: a reader that has not read them starts from `members`
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -50,8 +51,18 @@ class member_log {
   static constexpr std::uint64_t kept_entries = 256;
 
  private:
-  using turn = std::unique_lock<std::timed_mutex>;
-  [[nodiscard]] turn take_turn(deadline until) const;
+  // One thread at a time asks the store and reports changes: the others wait until their deadlines.
+  class turn {
+   public:
+    /// Throws errc::store_timeout at the deadline.
+    turn(const member_log& log, deadline until);
+    turn(const turn&) = delete;
+    turn& operator=(const turn&) = delete;
+    ~turn();
+
+   private:
+    const member_log& log_;
+  };
 
   // Call the following in the caller's turn.
   /// The next entry may be missing because there is none yet, or because it was trimmed after its effect went into
@@ -70,7 +81,9 @@ class member_log {
   mutable std::mutex store_mutex_;  // guards the next one
   std::shared_ptr<bounded_store> store_;
   const observer observer_;
-  mutable std::timed_mutex turn_;     // held while the store is asked, and during calls of the observer
+  mutable std::mutex turn_mutex_;  // guards the next one
+  mutable bool turn_taken_ = false;
+  mutable std::condition_variable turn_free_;
   mutable std::mutex members_mutex_;  // guards the next one; only the thread whose turn it is changes it
   membership members_;
   std::atomic<std::uint64_t> seen_{0};

@@ -18,7 +18,7 @@ const key_table::entry* key_table::find(std::string_view key) const {
 void key_table::set(std::string_view key, std::string value, std::uint64_t version) {
   const auto at = entries_.find(key);
   if (at == entries_.end()) {
-    const std::size_t added = key.size() + value.size();
+    const std::size_t added = cost(key.size(), value.size());
     entries_.emplace(std::string(key), entry{std::move(value), version});
     bytes_ += added;
     return;
@@ -31,7 +31,7 @@ void key_table::set(std::string_view key, std::string value, std::uint64_t versi
 bool key_table::erase(std::string_view key) {
   const auto at = entries_.find(key);
   if (at == entries_.end()) return false;
-  bytes_ -= key.size() + at->second.value.size();
+  bytes_ -= cost(key.size(), at->second.value.size());
   entries_.erase(at);
   return true;
 }

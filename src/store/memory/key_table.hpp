@@ -32,7 +32,12 @@ class key_table {
   [[nodiscard]] std::vector<store_entry> list(std::string_view prefix) const;
   [[nodiscard]] std::size_t count(std::string_view prefix) const;
   [[nodiscard]] store_change state(std::string_view key) const;
-  /// Bytes of all keys and values.
+  /// Memory of an entry beside the bytes of its key and its value, about.
+  static constexpr std::size_t entry_overhead = 128;
+  [[nodiscard]] static std::size_t cost(std::size_t key, std::size_t value) noexcept {
+    return entry_overhead + key + value;
+  }
+  /// The cost of all entries.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   void clear();
 

@@ -237,10 +237,12 @@ void store_server_core::kick() {
 
 void store_server_core::set(std::string_view key, std::string value) {
   const auto* held = table_.find(key);
-  const std::size_t freed = held ? key.size() + held->value.size() : 0;
-  if (table_.bytes() - freed + key.size() + value.size() > limits_.max_total_bytes) {
-    throw_error(errc::store_failed, fmt::format("the store is full: it takes at most {} bytes of keys and values",
-                                                limits_.max_total_bytes));
+  const std::size_t freed = held ? key_table::cost(key.size(), held->value.size()) : 0;
+  if (table_.bytes() - freed + key_table::cost(key.size(), value.size()) > limits_.max_total_bytes) {
+    throw_error(errc::store_failed,
+                fmt::format("the store is full: it takes at most {} bytes of keys and values, and counts {} more for "
+                            "each entry",
+                            limits_.max_total_bytes, key_table::entry_overhead));
   }
   table_.set(key, std::move(value), ++revision_);
   wake(key);
@@ -249,8 +251,16 @@ void store_server_core::set(std::string_view key, std::string value) {
 void store_server_core::charge(std::size_t bytes) {
   unfinished_bytes_ += bytes;
   if (unfinished_bytes_ > limits_.max_total_bytes + scratch_.size()) {
-    throw_error(errc::limit_exceeded, "too many bytes of unfinished messages");
+    throw_error(errc::limit_exceeded, "too many bytes of unfinished messages and unread replies");
   }
+}
+
+void store_server_core::hold(std::size_t bytes) {
+  if (held_bytes_ + bytes > limits_.max_total_bytes) {
+    throw_error(errc::limit_exceeded, fmt::format("the requests that wait in the store would take more than {} bytes",
+                                                  limits_.max_total_bytes));
+  }
+  held_bytes_ += bytes;
 }
 
 bool store_server_core::erase(std::string_view key) {

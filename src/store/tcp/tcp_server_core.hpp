@@ -89,11 +89,16 @@ class store_server_core {
     log_about_client(log_level::debug, text);
   }
   void closed(store_session& session);
-  /// Counts bytes of unfinished messages. They count even if it throws errc::limit_exceeded, because they exceed the
-  /// limit on the content.
+  /// Counts memory of unfinished messages and of replies that their clients have yet to read. It counts even if it
+  /// throws errc::limit_exceeded, because it exceeds the limit.
   void charge(std::size_t bytes);
   void discharge(std::size_t bytes) noexcept { unfinished_bytes_ -= bytes; }
   [[nodiscard]] std::size_t unfinished_bytes() const noexcept { return unfinished_bytes_; }
+  /// Counts memory of requests that wait for a key. Throws errc::limit_exceeded, and does not count it, if it exceeds
+  /// the limit.
+  void hold(std::size_t bytes);
+  void release(std::size_t bytes) noexcept { held_bytes_ -= bytes; }
+  [[nodiscard]] std::size_t held_bytes() const noexcept { return held_bytes_; }
   /// All sessions receive through this one buffer.
   std::array<char, 64 * 1024>& scratch() noexcept { return scratch_; }
 
@@ -121,6 +126,7 @@ class store_server_core {
   key_table table_;
   std::uint64_t revision_ = 0;
   std::size_t unfinished_bytes_ = 0;
+  std::size_t held_bytes_ = 0;
   std::unordered_map<std::string, std::set<store_session*>> waiting_;
   std::map<store_session*, std::shared_ptr<store_session>> sessions_;
   std::list<store_session*> unidentified_;  // oldest first

@@ -19,6 +19,11 @@ namespace ferry::inline v0::detail {
 namespace wire = store_wire;
 
 namespace {
+constexpr std::size_t kept_capacity = 4096;  // of the input of an idle client
+// Assigning an empty string keeps the memory.
+void free_memory(std::string& text) noexcept { std::string().swap(text); }
+constexpr std::size_t first_key = 5;  // in the body of a get, behind the flags and the number of keys
+
 std::span<const std::byte> as_bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
 }  // namespace
 
@@ -35,8 +40,11 @@ void store_session::close() {
   phase_ = phase::closed;
   const auto self = shared_from_this();  // the server drops its reference
   server_.unpark(*this);
-  server_.discharge(in_.size());
-  in_ = std::string();
+  release_request();
+  server_.discharge(std::exchange(in_charged_, 0) + std::exchange(out_charged_, 0));
+  free_memory(in_);
+  free_memory(out_);
+  get_.reset();
   asio::error_code ignored;  // closing: errors do not matter
   socket_.close(ignored);
   timer_.cancel();
@@ -90,7 +98,7 @@ void store_session::readable(const asio::error_code& problem) {
     if (failed == asio::error::would_block || failed == asio::error::try_again) return want_readable();
     if (failed) return close();
     in_.append(server_.scratch().data(), got);
-    server_.charge(got);
+    account_input();
     process();
   });
 }
@@ -111,10 +119,10 @@ void store_session::process() {
     reply_error(errc::protocol_error, problem.message());
   }
   if (phase_ == phase::closed) return;
-  server_.discharge(in_used_);
   in_.erase(0, in_used_);
   in_used_ = 0;
-  if (in_.empty() && in_.capacity() > sizeof(server_.scratch())) in_.shrink_to_fit();
+  if (in_.empty() && in_.capacity() > kept_capacity) free_memory(in_);
+  account_input();
   limit_time(greeting() || phase_ == phase::replying || !in_.empty());
   want_readable();
 }
@@ -217,9 +225,9 @@ bool store_session::take_frame() {
   }
   if (phase_ == phase::parked) throw_error(errc::malformed, "a request while another one waits");
   if (bytes.size() - wire::frame_header_bytes < header.length) return false;
-  const std::string body(bytes.substr(wire::frame_header_bytes, header.length));
+  std::string body(bytes.substr(wire::frame_header_bytes, header.length));
   in_used_ += wire::frame_header_bytes + header.length;
-  execute(what, body);
+  execute(what, std::move(body));
   return phase_ == phase::idle || phase_ == phase::parked;
 }
 
@@ -242,7 +250,16 @@ std::string_view take_prefix(field_reader& fields) {
 
 }  // namespace
 
-void store_session::execute(wire::operation what, std::string_view body) {
+// The key at `at`, which then is where the next one begins: after the last one, the first.
+std::string_view store_session::pending_get::take(std::size_t& at) const {
+  field_reader fields(std::string_view(body).substr(at));
+  const std::string_view key = fields.get_string();
+  at = body.size() - fields.left();
+  if (at == body.size()) at = first_key;
+  return key;
+}
+
+void store_session::execute(wire::operation what, std::string body) {
   field_reader fields(body);
   const key_table& table = server_.table();
   const auto take_value = [&] {
@@ -272,15 +289,18 @@ void store_session::execute(wire::operation what, std::string_view body) {
       return answer([&](std::string&) { server_.set(key, std::string(value)); });
     }
     case wire::operation::get: {
-      pending_get wanted{{}, fields.get<std::uint8_t>(), 0};
+      pending_get wanted;
+      wanted.flags = fields.get<std::uint8_t>();
       if ((wanted.flags & ~wire::get_known_flags) != 0) throw_error(errc::malformed, "an unknown flag of get");
       const auto count = fields.get<std::uint32_t>();
       if (count > wire::max_keys_per_get || count > fields.left() / 5) {
         throw_error(errc::malformed, fmt::format("a get of {} keys in {} bytes", count, fields.left()));
       }
-      wanted.keys.reserve(count);
-      for (std::uint32_t i = 0; i < count; ++i) wanted.keys.emplace_back(take_key(fields));
+      for (std::uint32_t i = 0; i < count; ++i) (void)take_key(fields);
       fields.expect_end();
+      wanted.count = count;
+      wanted.next = first_key;
+      wanted.body = std::move(body);
       get_ = std::move(wanted);
       return try_get();
     }
@@ -352,28 +372,34 @@ void store_session::execute(wire::operation what, std::string_view body) {
 void store_session::try_get() {
   const key_table& table = server_.table();
   const bool values = (get_->flags & wire::get_values) != 0;
-  for (std::size_t checked = 0; checked < get_->keys.size(); ++checked) {
-    const std::string& key = get_->keys[get_->next % get_->keys.size()];
+  for (std::uint32_t checked = 0; checked < get_->count; ++checked) {
+    std::size_t after = get_->next;
+    const std::string_view key = get_->take(after);
     if (table.find(key)) {
-      ++get_->next;
+      get_->next = after;
       continue;
     }
     if ((get_->flags & wire::get_wait) == 0) {
       get_.reset();
       return reply(wire::begin(wire::status::absent));
     }
-    phase_ = phase::parked;
-    return server_.park(*this, key);
+    return park(key);
   }
   // As many values as fit; the client requests the others.
   std::string frame = wire::begin(wire::status::ok);
   const std::size_t most = wire::max_body_bytes(server_.limits().max_value_bytes);
   if (values) {
-    for (const std::string& key : get_->keys) {
-      const std::string& value = table.find(key)->value;
-      if (frame.size() + 4 + value.size() > most) break;
-      put_string(frame, value);
+    std::vector<const std::string*> found;
+    std::size_t bytes = frame.size();
+    std::size_t at = first_key;
+    for (std::uint32_t i = 0; i < get_->count; ++i) {
+      const std::string& value = table.find(get_->take(at))->value;
+      if (bytes + 4 + value.size() > most) break;
+      bytes += 4 + value.size();
+      found.push_back(&value);
     }
+    frame.reserve(bytes);
+    for (const std::string* each : found) put_string(frame, *each);
   }
   get_.reset();
   reply(std::move(frame));
@@ -381,16 +407,38 @@ void store_session::try_get() {
 
 void store_session::try_change() {
   const auto* held = server_.table().find(change_->key);
-  if ((held ? held->version : 0) == change_->last_version) {
-    phase_ = phase::parked;
-    return server_.park(*this, change_->key);
-  }
+  if ((held ? held->version : 0) == change_->last_version) return park(change_->key);
   change_.reset();
   std::string frame = wire::begin(wire::status::ok);
   put(frame, held ? held->version : 0);
   put(frame, static_cast<std::uint8_t>(held ? 1 : 0));
   if (held) frame += held->value;
   reply(std::move(frame));
+}
+
+void store_session::park(std::string_view key) {
+  if (held_ == 0) {
+    const std::size_t bytes = sizeof(store_session) + 2 * key.size() + (get_ ? get_->body.capacity() : 0);
+    try {
+      server_.hold(bytes);
+    } catch (const error& problem) {
+      get_.reset();
+      change_.reset();
+      return reply_error(problem.kind(), problem.message());
+    }
+    held_ = bytes;
+  }
+  phase_ = phase::parked;
+  server_.park(*this, std::string(key));
+}
+
+void store_session::release_request() noexcept { server_.release(std::exchange(held_, 0)); }
+
+void store_session::account_input() {
+  const std::size_t now = in_.capacity() > kept_capacity ? in_.capacity() : in_.size();
+  const std::size_t before = std::exchange(in_charged_, now);
+  if (now < before) return server_.discharge(before - now);
+  server_.charge(now - before);
 }
 
 void store_session::wake() {
@@ -410,7 +458,9 @@ void store_session::cancel() {
   std::vector<std::string_view> named;
   std::uint32_t missing = 0;
   if (get_) {
-    for (const std::string& key : get_->keys) {
+    std::size_t at = first_key;
+    for (std::uint32_t i = 0; i < get_->count; ++i) {
+      const std::string_view key = get_->take(at);
       if (server_.table().find(key)) continue;
       ++missing;
       if (named.size() < wire::max_missing_named) named.push_back(key);
@@ -437,6 +487,7 @@ void store_session::reply(std::string frame) {
 }
 
 void store_session::send(std::string bytes) {
+  release_request();
   out_ = std::move(bytes);
   out_sent_ = 0;
   phase_ = phase::replying;
@@ -451,6 +502,10 @@ void store_session::flush() {
     if (!failed) continue;
     if (failed != asio::error::would_block && failed != asio::error::try_again) return close();
     limit_time(true);
+    if (out_charged_ == 0) {
+      out_charged_ = out_.capacity();
+      server_.charge(out_charged_);
+    }
     socket_.async_wait(asio::ip::tcp::socket::wait_write, [self = shared_from_this()](const asio::error_code& problem) {
       if (self->phase_ == phase::closed) return;
       if (problem) return self->close();
@@ -461,7 +516,8 @@ void store_session::flush() {
     });
     return;
   }
-  out_ = std::string();
+  free_memory(out_);
+  server_.discharge(std::exchange(out_charged_, 0));
   if (close_after_reply_) return close();
   phase_ = after_reply_;
 }

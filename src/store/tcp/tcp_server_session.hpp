@@ -43,9 +43,12 @@ class store_session final : public std::enable_shared_from_this<store_session> {
   enum class phase { hello, proof, idle, parked, replying, closed };
   // A get or wait_change that cannot be answered yet.
   struct pending_get {
-    std::vector<std::string> keys;
-    std::uint8_t flags;
-    std::size_t next;  // the keys before it exist, or did
+    std::string body;  // of the request: the keys are read where they are
+    std::uint8_t flags = 0;
+    std::uint32_t count = 0;
+    std::size_t next = 0;  // where the key begins that was missing; those before it exist, or did
+
+    [[nodiscard]] std::string_view take(std::size_t& at) const;
   };
   struct pending_change {
     std::string key;
@@ -64,8 +67,13 @@ class store_session final : public std::enable_shared_from_this<store_session> {
   [[nodiscard]] bool greeting() const noexcept { return phase_ == phase::hello || phase_ == phase::proof; }
   bool take_frame();
   void limit_time(bool needed);
+  /// Waits for a key: counts the memory of the request, or refuses it if that exceeds the limit.
+  void park(std::string_view key);
+  void release_request() noexcept;
+  /// Counts the memory of what has arrived, which may be more than its bytes.
+  void account_input();
 
-  void execute(store_wire::operation what, std::string_view body);
+  void execute(store_wire::operation what, std::string body);
   void try_get();
   void try_change();
   void cancel();
@@ -88,8 +96,11 @@ class store_session final : public std::enable_shared_from_this<store_session> {
   std::optional<std::uint64_t> client_;
   std::string in_;
   std::size_t in_used_ = 0;
+  std::size_t in_charged_ = 0;
   std::string out_;
   std::size_t out_sent_ = 0;
+  std::size_t out_charged_ = 0;  // once the client does not read as fast as it is answered
+  std::size_t held_ = 0;         // of the request that waits
   std::optional<pending_get> get_;
   std::optional<pending_change> change_;
 };

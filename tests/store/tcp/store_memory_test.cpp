@@ -1,0 +1,141 @@
+// The memory of a store server stays near its limit under every kind of load.
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <ferry/store/tcp_store.hpp>
+
+#include <ferry/test_kit/store_conformance.hpp>
+
+#include "processes.hpp"
+#include "raw_socket.hpp"
+
+using namespace store_test;
+
+namespace {
+
+constexpr std::size_t limit = std::size_t{24} << 20U;
+constexpr std::size_t slack = std::size_t{12} << 20U;  // the allocator, and buffers of the one message being worked on
+
+std::size_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t whole = 0;
+  std::size_t resident = 0;
+  file >> whole >> resident;
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+// Tells its port, and then, for every line, how many bytes its resident memory has grown by.
+const ferry_test::role loaded_server("store server under load", [](const std::vector<std::string>&) {
+  const auto server =
+      ferry::tcp_store_server::listen("127.0.0.1", 0, {.max_value_bytes = 4 << 20, .max_total_bytes = limit});
+  const std::size_t before = resident_bytes();
+  ferry_test::tell_parent(std::to_string(server->port()));
+  while (ferry_test::ask_parent() == "grown") ferry_test::tell_parent(std::to_string(resident_bytes() - before));
+  return 0;
+});
+
+std::string number(std::uint64_t value, int bytes) {
+  std::string out;
+  for (; bytes > 0; --bytes, value >>= 8U) out.push_back(static_cast<char>(value));
+  return out;
+}
+std::string frame(int operation, const std::string& body) {
+  return number(body.size(), 4) + number(static_cast<std::uint64_t>(operation), 4) + body;
+}
+std::string text(const std::string& bytes) { return number(bytes.size(), 4) + bytes; }
+constexpr int set_operation = 1;
+constexpr int get_operation = 2;
+
+struct loaded {
+  ferry_test::child_process child{{.role = "store server under load"}};
+  std::uint16_t port = static_cast<std::uint16_t>(std::stoi(child.read_line()));
+
+  [[nodiscard]] raw_socket client() const {
+    raw_socket peer = raw_socket::connect(port);
+    REQUIRE(peer.send("FSTR" + number(1, 2) + number(0, 2 + 8) + number(99, 8)));
+    REQUIRE(peer.receive(32).size() == 32);
+    return peer;
+  }
+  std::size_t grown() {
+    child.write_line("grown");
+    return std::stoull(child.read_line());
+  }
+  void check(std::string_view load) {
+    const std::size_t bytes = grown();
+    MESSAGE(std::string(load), ": ", bytes >> 20U, " MiB resident under a limit of ", limit >> 20U, " MiB");
+    CHECK(bytes > limit / 4);  // the load has arrived
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(FERRY_TEST_SANITIZED)
+    CHECK(bytes < limit + limit * 3 / 10 + slack);
+#endif
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a million empty values do not take more memory than the store's limit") {
+  loaded server;
+  ferry::tcp_store store({.host = "127.0.0.1", .port = server.port});
+  bool full = false;
+  for (int i = 0; !full && i != 1'000'000; ++i) {
+    try {
+      store.set(std::to_string(i), "");
+    } catch (const ferry::error& e) {
+      full = true;
+      CHECK(e.kind() == ferry::errc::store_failed);
+    }
+  }
+  CHECK(full);
+  server.check("empty values");
+}
+
+TEST_CASE("requests that wait for keys do not take more memory than the store's limit") {
+  loaded server;
+  std::string body = std::string(1, '\3') + number(2000, 4);  // wait, with values
+  for (int i = 0; i != 2000; ++i)
+    body += text("a key that will never be written, number " + std::to_string(100'000 + i) + std::string(900, '.'));
+  std::vector<raw_socket> waiting;
+  bool refused = false;
+  for (int i = 0; !refused && i != 200; ++i) {
+    waiting.push_back(server.client());
+    REQUIRE(waiting.back().send(frame(get_operation, body)));
+    // Another client is served meanwhile; once the limit is reached, the request itself is answered.
+    ferry::tcp_store({.host = "127.0.0.1", .port = server.port}).set("served", "yes");
+    pollfd answer{waiting.back().descriptor(), POLLIN, 0};
+    refused = ::poll(&answer, 1, 20) == 1;
+  }
+  CHECK(refused);
+  server.check("waiting requests");
+}
+
+TEST_CASE("unfinished messages do not take more memory than the store's limit") {
+  loaded server;
+  const std::string most_of_it = frame(set_operation, text("k") + text(std::string(1 << 20, 'x'))).substr(0, 1 << 20);
+  std::vector<raw_socket> peers;
+  for (int i = 0; i != 80; ++i) {
+    peers.push_back(server.client());
+    (void)peers.back().send(most_of_it);
+  }
+  server.check("unfinished messages");
+}
+
+TEST_CASE("replies that clients do not read do not take more memory than the store's limit") {
+  loaded server;
+  ferry::tcp_store({.host = "127.0.0.1", .port = server.port}).set("k", std::string(4 << 20, 'x'));
+  std::string body = std::string(1, '\2') + number(2, 4) + text("k") + text("k");  // the value, twice
+  std::vector<raw_socket> peers;
+  for (int i = 0; i != 40; ++i) {
+    peers.push_back(server.client());
+    const int small = 4096;  // so that the kernel takes little of a reply
+    ::setsockopt(peers.back().descriptor(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    (void)peers.back().send(frame(get_operation, body));
+  }
+  ferry::tcp_store({.host = "127.0.0.1", .port = server.port}).set("served", "yes");
+  server.check("unread replies");
+}
