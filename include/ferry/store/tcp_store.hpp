@@ -48,7 +48,8 @@ class tcp_store_server {
   /// Listens on `port` of `host`; port 0 takes any free one. A host that is loopback ("localhost", 127.0.0.1, ::1) or
   /// another IP address of this machine is the only address listened on; anything else (a name, an address that NAT
   /// maps to this machine) means all addresses. If this process serves that host and port already, the same server is
-  /// returned and `limits` is ignored. Throws errc::address_in_use, errc::bad_address, errc::system_failure, all of
+  /// returned and `limits` is ignored; one that admits no more clients (tcp_store::admit_no_more) is not shared, a new
+  /// one takes the port while the old one serves those it has. Throws errc::address_in_use, errc::bad_address, errc::system_failure, all of
   /// which name host and port; errc::authentication_required if the server would be reachable beyond loopback and
   /// `access` gives neither secret nor permission; errc::invalid_argument if the server exists already with another
   /// secret.

@@ -62,13 +62,18 @@ std::shared_ptr<tcp_store_server> tcp_store_server::listen(const std::string& ho
                     detail::host_and_port(host, port)));
   }
   detail::server_table& table = detail::servers();
-  std::shared_ptr<tcp_store_server> server;  // before the lock: this may be the last owner, and its destructor takes
-                                             // the mutex
+  // Before the lock: these may be the last owners, and a server's deleter takes the mutex.
+  std::shared_ptr<tcp_store_server> server;
+  std::shared_ptr<tcp_store_server> ended;
   std::unique_lock lock(table.mutex);
   for (const std::string key = detail::host_and_port(at.host(), port); port != 0;) {
     const auto found = table.servers.find(key);
     if (found == table.servers.end()) break;
     server = found->second.lock();
+    if (server && !server->core_->accepts()) {  // an ended group's, whose last clients have yet to go
+      ended = std::move(server);
+      break;
+    }
     if (server) {
       if (detail::same_secret(server->core_->secret(), access.secret)) return server;
       throw_error(errc::invalid_argument,

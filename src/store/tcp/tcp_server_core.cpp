@@ -134,17 +134,35 @@ void store_server_core::close_all() {
 }
 
 void store_server_core::stop_accepting() noexcept {
-  asio::post(context_, [this] {
-    accepting_ = false;
-    asio::error_code ignored;  // closing: errors do not matter
-    acceptor_.close(ignored);
-    accept_again_.cancel();
-  });
+  const auto change = [this](listener_state to) {
+    {
+      const std::lock_guard lock(clients_mutex_);
+      listener_ = to;
+    }
+    clients_changed_.notify_all();
+  };
+  change(listener_state::closing);
+  try {
+    asio::post(context_, [this, change] {
+      asio::error_code ignored;  // closing: errors do not matter
+      acceptor_.close(ignored);
+      accept_again_.cancel();
+      change(listener_state::closed);
+    });
+  } catch (const std::bad_alloc&) {
+    change(listener_state::open);  // the server goes on accepting until it ends
+  }
+}
+
+bool store_server_core::accepts() const {
+  std::unique_lock lock(clients_mutex_);
+  clients_changed_.wait(lock, [this] { return listener_ != listener_state::closing; });
+  return listener_ == listener_state::open;
 }
 
 void store_server_core::accept() {
   acceptor_.async_accept([this](const asio::error_code& problem, tcp::socket socket) {
-    if (stopping_ || !accepting_) return;
+    if (stopping_ || !acceptor_.is_open()) return;
     if (!problem) {
       accept_failure_logged_ = false;
       try {
@@ -165,7 +183,7 @@ void store_server_core::accept() {
     if (!unidentified_.empty()) unidentified_.front()->close();
     accept_again_.expires_after(50ms);
     accept_again_.async_wait([this](const asio::error_code& stopped) {
-      if (!stopped && !stopping_ && accepting_) accept();
+      if (!stopped && !stopping_ && acceptor_.is_open()) accept();
     });
   });
 }

@@ -61,6 +61,8 @@ class store_server_core {
   void kick();
   /// Closes the listener, so new clients cannot connect; connected ones are still served. Thread-safe.
   void stop_accepting() noexcept;
+  /// True until stop_accepting(). False only once the listener is closed, for which this waits: the port is free then.
+  [[nodiscard]] bool accepts() const;
 
   // For the sessions, on the server's thread.
   asio::io_context& context() noexcept { return context_; }
@@ -132,11 +134,12 @@ class store_server_core {
   std::list<store_session*> unidentified_;  // oldest first
   std::array<char, 64 * 1024> scratch_{};
   bool stopping_ = false;
-  bool accepting_ = true;
-  bool accept_failure_logged_ = false;  // accept has failed since it last worked, and that was logged
+  enum class listener_state { open, closing, closed };
+  listener_state listener_ = listener_state::open;  // guarded by clients_mutex_
+  bool accept_failure_logged_ = false;              // accept has failed since it last worked, and that was logged
 
   mutable std::mutex clients_mutex_;  // guards what follows
-  std::condition_variable clients_changed_;
+  mutable std::condition_variable clients_changed_;
   std::map<std::uint64_t, std::size_t> clients_;  // by client id, its connections
   std::size_t connections_ = 0;
 

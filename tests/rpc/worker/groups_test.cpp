@@ -59,17 +59,14 @@ using namespace groups_test;
 TEST_CASE("groups may follow each other at one address at once") {
   ferry_test::watchdog dog("groups that follow each other");
   const auto trouble = meet_again_and_again("tcp://127.0.0.1:" + std::to_string(ferry_test::free_port()), 3, 10);
-  for (const auto& [what, times] : trouble) INFO(what);
-  CHECK(trouble.empty());
-  if (!trouble.empty()) MESSAGE(trouble.begin()->first);
+  CHECK_MESSAGE(trouble.empty(), trouble.begin()->first);
 }
 
 TEST_CASE("groups may follow each other in one file at once") {
   ferry_test::watchdog dog("groups that follow each other");
   const ferry_test::temporary_directory directory;
   const auto trouble = meet_again_and_again("file://" + directory.file("store"), 3, 10);
-  CHECK(trouble.empty());
-  if (!trouble.empty()) MESSAGE(trouble.begin()->first);
+  CHECK_MESSAGE(trouble.empty(), trouble.begin()->first);
 }
 
 TEST_CASE("[row 6] two workers of one name: all workers are told, also by the store that the first one serves") {

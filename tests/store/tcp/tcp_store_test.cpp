@@ -134,6 +134,22 @@ TEST_CASE("servers of one process at one address are shared") {
   CHECK(anywhere == tcp_store_server::listen("127.0.0.1", anywhere->port()));
 }
 
+TEST_CASE("a server that admits no more clients is not shared, its port is free for the next one") {
+  const std::uint16_t port = free_port();
+  std::weak_ptr<tcp_store_server> first = tcp_store_server::listen("127.0.0.1", port);
+  CHECK(first.expired());
+  auto server = tcp_store_server::listen("127.0.0.1", port);
+  first = server;
+  tcp_store host({.host = "127.0.0.1", .port = port, .server = std::move(server)});
+  host.set("group", "first");
+  host.admit_no_more();
+  const auto second = tcp_store_server::listen("127.0.0.1", port);
+  CHECK(second != first.lock());
+  CHECK(client_of(port).count() == 0);
+  CHECK(host.get("group") == "first");
+  CHECK(tcp_store_server::listen("127.0.0.1", port) == second);
+}
+
 TEST_CASE("opened and closed by many threads at once, one address has one server") {
   const std::uint16_t port = free_port();
   std::vector<std::thread> threads;
