@@ -280,6 +280,9 @@ void native_core::check_hello(const hello& from) const {
     throw_error(errc::handshake_failed,
                 fmt::format("{} has no record of a worker with id {}", to_string(self_), from.id.value));
   }
+  if (from.incarnation == incarnation_) {  // its own calls never pass through a connection
+    throw_error(errc::handshake_failed, fmt::format("{} does not connect to itself", to_string(self_)));
+  }
   // The table of a static group is complete once every worker has published itself; a peer that is ahead of this worker
   // has seen that. The table of a dynamic one is at least as new as `seen`.
   if (!log_ && !peers_known_.load(std::memory_order_acquire)) return;
