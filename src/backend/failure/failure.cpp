@@ -261,8 +261,9 @@ void native_core::open_control(peer& to) noexcept {
         })
         ->start(*reactor_);
   } catch (const std::exception& e) {
-    log(log_level::warning,
-        fmt::format("{}: no control connection to {}: {}", self_.name(), to_string(record.who), e.what()));
+    log_about(to.id, log_level::warning, [&] {
+      return fmt::format("{}: no control connection to {}: {}", self_.name(), to_string(record.who), e.what());
+    });
     std::lock_guard lock(to.mutex);
     to.live.opening = false;
   }
