@@ -304,7 +304,13 @@ void native_core::add_control(peer& to, std::shared_ptr<connection> opened, inca
 void native_core::on_connect_outcome(peer& whom, incarnation_id incarnation, const connect_outcome& outcome) noexcept {
   switch (outcome.verdict) {
     case connect_verdict::opened:
-    case connect_verdict::unknown: return;                     // its lease decides
+    case connect_verdict::unknown: return;  // its lease decides
+    case connect_verdict::exhausted: {
+      // Its silence does not count while there is no connection on which it could be heard.
+      std::lock_guard lock(whom.mutex);
+      if (whom.counts(incarnation) && !whom.live.connected()) whom.live.allow_for_delay(clock::now());
+      return;
+    }
     case connect_verdict::hung_up: return open_control(whom);  // which finds no listener, once it is dead
     case connect_verdict::leaving: return depart(whom, incarnation, "it has left the group");
     case connect_verdict::fenced: return become_fenced(outcome.why);
