@@ -200,6 +200,7 @@ void native_core::on_control_closed(control_link& which) noexcept {
   if (const auto found = controls_.find(&which); found != controls_.end()) {
     registered = std::move(found->second);
     controls_.erase(found);
+    if (which.accepted()) place.accepted_controls.fetch_sub(1);
   }
   links_changed_.notify_all();
 }
@@ -277,8 +278,9 @@ void native_core::add_control(peer& to, std::shared_ptr<connection> opened, inca
     std::lock_guard links(links_mutex_);
     if (!closing_.load() && !fenced_.load() && to.counts(incarnation)) {
       link = std::make_shared<control_link>(shared_from_this(), remote_worker(to.record.who, incarnation, &to.heard),
-                                            opened);
+                                            opened, !by_us);
       controls_.emplace(link.get(), link);
+      if (!by_us) to.accepted_controls.fetch_add(1);
       before = std::exchange(to.control, link);
       to.live.control = true;
       to.live.suspect = false;
