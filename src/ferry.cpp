@@ -93,6 +93,7 @@
 #include "transport/sockets/acceptor_registry.cpp"
 #include "transport/sockets/address.cpp"
 #include "transport/sockets/connect_operation.cpp"
+#include "transport/sockets/descriptor_reserve.cpp"
 #include "transport/sockets/handshake.cpp"
 #include "transport/sockets/listener.cpp"
 #include "transport/sockets/socket_transport.cpp"

@@ -1,59 +1,26 @@
 #include "peer_log.hpp"
 
-#include <chrono>
-#include <cstddef>
-#include <map>
 #include <mutex>
-#include <new>
-#include <string>
 #include <utility>
-#include <vector>
 
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr int most_lines = 20;
-constexpr std::chrono::seconds window_length{5};
-constexpr std::size_t most_peers = 256;
 constexpr std::string_view further_peers = "further peers";
 
-struct line_window {
-  std::chrono::steady_clock::time_point began;
-  int lines = 0;
-  std::size_t left_out = 0;
-};
-
-struct line_windows {
+struct guarded_line_limits {
   std::mutex mutex;
-  std::map<std::string, line_window, std::less<>> of_peer;
-  std::chrono::steady_clock::time_point next_sweep;
+  line_limits limits;
 };
 
-line_windows& windows() {
-  static auto* instance = new line_windows;  // outlives static destruction on purpose
+guarded_line_limits& process_line_limits() {
+  static auto* instance = new guarded_line_limits;  // outlives static destruction on purpose
   return *instance;
 }
 
-using left_out_lines = std::vector<std::pair<std::string, std::size_t>>;
-
-// With the mutex held. Removes windows that are over, or all.
-left_out_lines take_ended(line_windows& all, std::chrono::steady_clock::time_point now, bool every) {
-  left_out_lines result;
-  for (auto each = all.of_peer.begin(); each != all.of_peer.end();) {
-    if (!every && now - each->second.began < window_length) {
-      ++each;
-      continue;
-    }
-    if (each->second.left_out != 0) result.emplace_back(each->first, each->second.left_out);
-    each = all.of_peer.erase(each);
-  }
-  all.next_sweep = now + window_length / 5;
-  return result;
-}
-
-void report(const left_out_lines& lines) {
-  for (const auto& [peer, count] : lines) {
-    std::string text = std::to_string(count);
+void report(const std::vector<line_limits::count>& counts) {
+  for (const auto& [peer, lines] : counts) {
+    std::string text = std::to_string(lines);
     text += " more lines about ";
     text += peer;
     text += " were left out";
@@ -63,29 +30,66 @@ void report(const left_out_lines& lines) {
 
 }  // namespace
 
+// False: the last `most` lines are all less than a period old.
+bool line_limits::lines::take_place(time_point now) noexcept {
+  if (size == most && now - logged[next] < period) return false;
+  logged[next] = now;
+  next = (next + 1) % most;
+  if (size != most) ++size;
+  return true;
+}
+
+bool line_limits::lines::is_over(time_point now) const noexcept {
+  return left_out == 0 && (size == 0 || now - logged[(next + most - 1) % most] >= period);
+}
+
+void line_limits::take_due(table::value_type& which, time_point now, std::vector<count>& due) {
+  lines& of = which.second;
+  if (of.left_out == 0 || now - of.left_out_since < period) return;
+  due.reserve(due.size() + 1);
+  std::string peer = which.first;
+  if (of.take_place(now)) due.push_back({std::move(peer), std::exchange(of.left_out, 0)});
+}
+
+bool line_limits::admit(std::string_view peer, time_point now, std::vector<count>& due) {
+  if (now >= next_sweep_) {
+    for (auto each = of_peer_.begin(); each != of_peer_.end();) {
+      take_due(*each, now, due);
+      each = each->second.is_over(now) ? of_peer_.erase(each) : std::next(each);
+    }
+    next_sweep_ = now + period / 5;
+  }
+  auto found = of_peer_.find(peer);
+  if (found == of_peer_.end()) {
+    const std::string_view name = of_peer_.size() < most_peers ? peer : further_peers;
+    found = of_peer_.try_emplace(std::string(name)).first;
+  }
+  take_due(*found, now, due);  // before lines that come all the time leave no place for it
+  lines& of = found->second;
+  if (of.take_place(now)) return true;
+  if (of.left_out++ == 0) of.left_out_since = now;
+  return false;
+}
+
+std::vector<line_limits::count> line_limits::take_all() {
+  std::vector<count> all;
+  for (const auto& [peer, of] : of_peer_) {
+    if (of.left_out != 0) all.push_back({peer, of.left_out});
+  }
+  of_peer_.clear();
+  return all;
+}
+
 bool admit_line_about(std::string_view peer) noexcept {
   try {
-    left_out_lines ended;
+    std::vector<line_limits::count> due;
     bool admitted = false;
     {
-      auto& all = windows();
+      auto& all = process_line_limits();
       const std::lock_guard lock(all.mutex);
-      const auto now = std::chrono::steady_clock::now();
-      if (now >= all.next_sweep) ended = take_ended(all, now, false);
-      auto found = all.of_peer.find(peer);
-      if (found == all.of_peer.end()) {
-        const std::string_view name = all.of_peer.size() < most_peers ? peer : further_peers;
-        found = all.of_peer.try_emplace(std::string(name), line_window{now}).first;
-      }
-      line_window& window = found->second;
-      admitted = window.lines < most_lines;
-      if (admitted) {
-        ++window.lines;
-      } else {
-        ++window.left_out;
-      }
+      admitted = all.limits.admit(peer, std::chrono::steady_clock::now(), due);
     }
-    report(ended);
+    report(due);
     return admitted;
   } catch (const std::bad_alloc&) {
     return false;
@@ -94,22 +98,22 @@ bool admit_line_about(std::string_view peer) noexcept {
 
 void report_left_out_lines() noexcept {
   try {
-    left_out_lines ended;
+    std::vector<line_limits::count> counts;
     {
-      auto& all = windows();
+      auto& all = process_line_limits();
       const std::lock_guard lock(all.mutex);
-      ended = take_ended(all, std::chrono::steady_clock::now(), true);
+      counts = all.limits.take_all();
     }
-    report(ended);
+    report(counts);
   } catch (const std::bad_alloc&) {
     log(log_level::warning, "out of memory: lines about peers were left out");
   }
 }
 
 void forget_left_out_lines() noexcept {
-  auto& all = windows();
+  auto& all = process_line_limits();
   const std::lock_guard lock(all.mutex);
-  all.of_peer.clear();
+  all.limits.forget();
 }
 
 }  // namespace ferry::inline v0::detail

@@ -2,19 +2,64 @@
 
 // Log lines that another process can cause: limited, so that a peer cannot fill a disk.
 
+#include <array>
+#include <chrono>
+#include <cstddef>
 #include <exception>
+#include <map>
 #include <new>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ferry/base/ids.hpp>
 #include <ferry/base/log.hpp>
 
 namespace ferry::inline v0::detail {
 
-/// Whether one more line about `peer` may be logged now: at most 20 in 5 seconds. Lines that were left out are counted,
-/// and the count is logged once the 5 seconds are over: by the next call for any peer, or by report_left_out_lines().
-/// Of more than 256 peers at once the newest share one limit. Thread-safe.
+/// At most `most` lines about one peer in any period of `period`, wherever it begins. Not thread-safe; the caller says
+/// what time it is.
+class line_limits {
+ public:
+  using time_point = std::chrono::steady_clock::time_point;
+  static constexpr std::size_t most = 20;
+  static constexpr std::chrono::seconds period{5};
+  static constexpr std::size_t most_peers = 256;  ///< of more at once the newest share one limit
+
+  /// Lines about a peer that were left out.
+  struct count {
+    std::string peer;
+    std::size_t lines = 0;
+  };
+
+  /// Whether one more line about `peer` may be logged now. Adds to `due` the counts that are to be logged first: a count
+  /// is due once after a period, and is itself one of the lines about its peer. Throws std::bad_alloc.
+  [[nodiscard]] bool admit(std::string_view peer, time_point now, std::vector<count>& due);
+  /// All counts, due or not, and begins anew. Throws std::bad_alloc.
+  [[nodiscard]] std::vector<count> take_all();
+  void forget() noexcept { of_peer_.clear(); }
+
+ private:
+  struct lines {
+    std::array<time_point, most> logged;  // the last ones, as a ring
+    std::size_t next = 0;                 // in the ring: the oldest one, if it is full
+    std::size_t size = 0;
+    std::size_t left_out = 0;
+    time_point left_out_since;
+
+    bool take_place(time_point now) noexcept;
+    [[nodiscard]] bool is_over(time_point now) const noexcept;
+  };
+  using table = std::map<std::string, lines, std::less<>>;
+  static void take_due(table::value_type& which, time_point now, std::vector<count>& due);
+
+  table of_peer_;
+  time_point next_sweep_;
+};
+
+/// Whether one more line about `peer` may be logged now, by the process's line_limits. Lines that were left out are
+/// counted, and the count is logged once 5 seconds are over: by the next call for any peer, or by
+/// report_left_out_lines(). Thread-safe.
 [[nodiscard]] bool admit_line_about(std::string_view peer) noexcept;
 
 /// Logs the counts of lines that were left out so far, of every peer, and begins anew.

@@ -294,22 +294,27 @@ std::vector<tensor_description> describe_tensors(const frame_header& header, std
   return all;
 }
 
+void detail::check_tensor_table(const frame_header& header, std::span<const std::byte> table,
+                                const wire_limits& limits) {
+  visit_entries(header, table, limits, [&](const table_entry& entry, std::size_t i, std::uint64_t) {
+    if (entry.where == device()) return;
+    refuse_entry(errc::bad_device, i,
+                 "it is for device " + std::to_string(static_cast<std::uint8_t>(entry.where.kind)) + ":" +
+                     std::to_string(entry.where.index) + ", but this connection receives tensors on the CPU only");
+  });
+}
+
+tensor detail::take_tensor(std::span<const std::byte>& table, std::size_t index, const wire_limits& limits) {
+  const table_entry entry = next_entry(table, index, limits);
+  return empty_packed(entry.type, entry.shape_span(), entry.strides_span());
+}
+
 std::vector<tensor> decode_tensor_table(const frame_header& header, std::span<const std::byte> table,
                                         const wire_limits& limits) {
-  detail::visit_entries(header, table, limits, [&](const detail::table_entry& entry, std::size_t i, std::uint64_t) {
-    if (entry.where == device()) return;
-    detail::refuse_entry(errc::bad_device, i,
-                         "it is for device " + std::to_string(static_cast<std::uint8_t>(entry.where.kind)) + ":" +
-                             std::to_string(entry.where.index) +
-                             ", but this connection receives tensors on the CPU only");
-  });
+  detail::check_tensor_table(header, table, limits);
   std::vector<tensor> tensors;
   tensors.reserve(header.tensor_count);
-  std::span<const std::byte> rest = table;
-  for (std::size_t i = 0; i < header.tensor_count; ++i) {
-    const detail::table_entry entry = detail::next_entry(rest, i, limits);
-    tensors.push_back(empty_packed(entry.type, entry.shape_span(), entry.strides_span()));
-  }
+  for (std::size_t i = 0; i < header.tensor_count; ++i) tensors.push_back(detail::take_tensor(table, i, limits));
   return tensors;
 }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -69,6 +70,54 @@ TEST_CASE("at most 20 lines about a peer are logged in five seconds, and the oth
   ferry::detail::report_left_out_lines();
   CHECK(log.has("980 more lines about one were left out"));
   CHECK_FALSE(log.has("more lines about another"));
+}
+
+TEST_CASE("no period of five seconds has more than 20 lines about a peer, wherever it begins") {
+  using ferry::detail::line_limits;
+  line_limits limits;
+  std::vector<line_limits::count> due;
+  const line_limits::time_point start = std::chrono::steady_clock::now();
+  std::vector<std::chrono::milliseconds> logged;  // lines and counts
+  std::size_t counted = 0;
+  std::size_t lines = 0;
+  std::size_t asked = 0;
+  const auto ask = [&](std::chrono::milliseconds at) {
+    ++asked;
+    const bool admitted = limits.admit("one", start + at, due);
+    for (const auto& each : due) {
+      CHECK(each.peer == "one");
+      counted += each.lines;
+      logged.push_back(at);
+    }
+    due.clear();
+    if (!admitted) return;
+    logged.push_back(at);
+    ++lines;
+  };
+  using namespace std::chrono_literals;
+  SUBCASE("few, then many at the end of the period and at the begin of the next") {
+    ask(0ms);
+    for (int i = 0; i != 100; ++i) ask(4990ms);
+    CHECK(lines == 20);
+    for (int i = 0; i != 100; ++i) ask(5010ms);
+    CHECK(lines == 20 + 1);  // in the place of the first
+    for (int i = 0; i != 100; ++i) ask(10100ms);
+    CHECK(lines == 20 + 1 + 19);  // and the count
+    CHECK(counted == 81 + 99);
+  }
+  SUBCASE("a line every 10 ms for a minute") {
+    for (auto at = 0ms; at != 60s; at += 10ms) ask(at);
+  }
+  SUBCASE("bursts") {
+    for (auto at = 0ms; at != 60s; at += 1200ms) {
+      for (int i = 0; i != 15; ++i) ask(at);
+    }
+  }
+  for (std::size_t i = line_limits::most; i < logged.size(); ++i) {
+    CHECK(logged[i] - logged[i - line_limits::most] >= line_limits::period);
+  }
+  for (const auto& each : limits.take_all()) counted += each.lines;
+  CHECK(lines + counted == asked);  // nothing is left out uncounted
 }
 
 TEST_CASE("lines below the log level do not use up the limit of their peer") {

@@ -123,7 +123,7 @@ class reply_channel {
     (void)item, (void)on;
     return true;
   }
-  /// A request of this many bytes, one-way ones included, is done: answered, or dropped.
+  /// A request of this many bytes (frame_header::held_bytes()), one-way ones included, is done: answered, or dropped.
   virtual void handled(std::uint64_t bytes) noexcept = 0;
 };
 

@@ -30,6 +30,7 @@ enum frame_flags : std::uint8_t {
 
 struct frame_header {
   static constexpr std::size_t encoded_size = 64;
+  static constexpr std::size_t tensor_record_bytes = 256;  ///< in held_bytes(), for each tensor
 
   frame_kind kind = frame_kind::request;
   std::uint8_t flags = 0;
@@ -48,6 +49,11 @@ struct frame_header {
   [[nodiscard]] std::uint64_t body_bytes() const noexcept { return payload_bytes + extension_bytes + table_bytes; }
   /// All bytes of the message, this header and tensor data included.
   [[nodiscard]] std::uint64_t message_bytes() const noexcept { return encoded_size + body_bytes() + tensor_bytes; }
+  /// What the receiver holds for it: message_bytes(), and for each tensor the record that describes it, which may be
+  /// larger than its data.
+  [[nodiscard]] std::uint64_t held_bytes() const noexcept {
+    return message_bytes() + std::uint64_t{tensor_count} * tensor_record_bytes;
+  }
 
   /// Writes encoded_size bytes, little-endian.
   void encode(std::byte* out) const noexcept;

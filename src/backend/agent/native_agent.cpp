@@ -230,6 +230,7 @@ void native_core::on_link_closed(void* link) noexcept {
   } else if (const auto other = incoming_.find(link); other != incoming_.end()) {
     in = std::move(other->second);
     incoming_.erase(other);
+    peers_.at(in->peer().who.id())->accepted_calls.fetch_sub(1);
     keep_traffic(*in);
   }
   links_changed_.notify_all();
@@ -272,7 +273,16 @@ hello_reply native_core::on_hello(const hello& from) {
   if (closing_.load()) throw_error(errc::shutting_down, fmt::format("{} is shutting down", to_string(self_)));
   if (fenced_.load()) throw_error(errc::unknown_worker, to_string(self_) + " was declared dead by its group");
   check_hello(from);
+  if (const peer* known = peers_.at(from.id)) check_connections(*known, from);
   return {.name = self_.name(), .id = self_.id(), .incarnation = incarnation_, .features = feature_device_tensors};
+}
+
+void native_core::check_connections(const peer& of, const hello& from) {
+  const bool control = (from.features & feature_control) != 0;
+  if ((control ? of.accepted_controls : of.accepted_calls).load() < peer::most_connections) return;
+  throw_error(errc::resource_exhausted,
+              fmt::format("'{}' has {} open connections for {} to '{}', and may have no more", from.name,
+                          peer::most_connections, control ? "control" : "calls", from.target));
 }
 
 void native_core::check_hello(const hello& from) const {
@@ -312,6 +322,7 @@ void native_core::check_hello(const hello& from) const {
 void native_core::on_accepted(std::shared_ptr<connection> accepted, const hello& from) noexcept {
   try {
     peer& place = peers_.place(from.id);
+    check_connections(place, from);  // again: others may have been accepted since the hello
     if ((from.features & feature_control) != 0) return add_control(place, std::move(accepted), from.incarnation, false);
     auto link = std::make_shared<incoming_link>(
         shared_from_this(), remote_worker(worker_info(from.name, from.id), from.incarnation, &place.heard),
@@ -323,6 +334,7 @@ void native_core::on_accepted(std::shared_ptr<connection> accepted, const hello&
         link = nullptr;
       } else {
         incoming_.emplace(link.get(), link);
+        place.accepted_calls.fetch_add(1);
         if ((from.features & feature_urgent) == 0) place.incoming = link;
       }
     }

@@ -173,6 +173,8 @@ class native_core final : public link_owner,
   template <class Find>
   [[nodiscard]] peer* look_up(deadline until, const Find& find, bool& read) const;
   void check_hello(const hello& from) const;
+  /// Throws errc::resource_exhausted if it has as many connections of the kind as it may have.
+  static void check_connections(const peer& of, const hello& from);
 
   // Static groups (static_group.cpp).
   void form_static(deadline until);

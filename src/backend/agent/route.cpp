@@ -6,6 +6,7 @@
 
 #include <ferry/base/log.hpp>
 
+#include "../../base/peer_log.hpp"
 #include "native_agent.hpp"
 
 namespace ferry::inline v0 {
@@ -64,7 +65,8 @@ route_info native_core::route(worker_id id) const {
 void native_core::log_route(const worker_info& to) const noexcept {
   if (!log_enabled(log_level::info)) return;
   try {
-    log(log_level::info, fmt::format("{} reaches {} over {}", self_.name(), to.name(), to_string(route(to.id()))));
+    log_about(to.id(), log_level::info,
+              [&] { return fmt::format("{} reaches {} over {}", self_.name(), to.name(), to_string(route(to.id()))); });
   } catch (const std::exception& e) {
     log(log_level::info, fmt::format("{}: cannot describe a route: {}", self_.name(), e.what()));
   }

@@ -200,6 +200,7 @@ void native_core::on_control_closed(control_link& which) noexcept {
   if (const auto found = controls_.find(&which); found != controls_.end()) {
     registered = std::move(found->second);
     controls_.erase(found);
+    if (which.accepted()) place.accepted_controls.fetch_sub(1);
   }
   links_changed_.notify_all();
 }
@@ -261,8 +262,9 @@ void native_core::open_control(peer& to) noexcept {
         })
         ->start(*reactor_);
   } catch (const std::exception& e) {
-    log(log_level::warning,
-        fmt::format("{}: no control connection to {}: {}", self_.name(), to_string(record.who), e.what()));
+    log_about(to.id, log_level::warning, [&] {
+      return fmt::format("{}: no control connection to {}: {}", self_.name(), to_string(record.who), e.what());
+    });
     std::lock_guard lock(to.mutex);
     to.live.opening = false;
   }
@@ -276,8 +278,9 @@ void native_core::add_control(peer& to, std::shared_ptr<connection> opened, inca
     std::lock_guard links(links_mutex_);
     if (!closing_.load() && !fenced_.load() && to.counts(incarnation)) {
       link = std::make_shared<control_link>(shared_from_this(), remote_worker(to.record.who, incarnation, &to.heard),
-                                            opened);
+                                            opened, !by_us);
       controls_.emplace(link.get(), link);
+      if (!by_us) to.accepted_controls.fetch_add(1);
       before = std::exchange(to.control, link);
       to.live.control = true;
       to.live.suspect = false;
@@ -303,7 +306,13 @@ void native_core::add_control(peer& to, std::shared_ptr<connection> opened, inca
 void native_core::on_connect_outcome(peer& whom, incarnation_id incarnation, const connect_outcome& outcome) noexcept {
   switch (outcome.verdict) {
     case connect_verdict::opened:
-    case connect_verdict::unknown: return;                     // its lease decides
+    case connect_verdict::unknown: return;  // its lease decides
+    case connect_verdict::exhausted: {
+      // Its silence does not count while there is no connection on which it could be heard.
+      std::lock_guard lock(whom.mutex);
+      if (whom.counts(incarnation) && !whom.live.connected()) whom.live.allow_for_delay(clock::now());
+      return;
+    }
     case connect_verdict::hung_up: return open_control(whom);  // which finds no listener, once it is dead
     case connect_verdict::leaving: return depart(whom, incarnation, "it has left the group");
     case connect_verdict::fenced: return become_fenced(outcome.why);

@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 #include <ferry/base/log.hpp>
 
+#include "../../base/peer_log.hpp"
 #include "../agent/native_agent.hpp"
 #include "../detached.hpp"
 #include "../links/control_route.hpp"
@@ -117,7 +118,8 @@ void native_core::lose(peer& whom, incarnation_id incarnation, const std::string
       return;
     }
     lost_workers_.fetch_add(1);
-    log(log_level::warning, fmt::format("{}: {} is lost: {}", to_string(self_), to_string(event.who), reason));
+    log_about(event.who.id(), log_level::warning,
+              [&] { return fmt::format("{}: {} is lost: {}", to_string(self_), to_string(event.who), reason); });
     end_links(&whom, incarnation, errc::peer_lost,
               make_error(errc::peer_lost, fmt::format("{} is dead: {}", to_string(event.who), reason)));
     report(event);

@@ -12,6 +12,7 @@ namespace {
 // How often an address is retried, after 1, 2, 4 ... 64, 64 ms.
 constexpr int times_while_pending = 80;  // five seconds in all
 constexpr int times_after_hang_up = 7;   // 127 ms
+constexpr int times_while_exhausted = 7;
 
 std::pair<errc, std::string> taken_apart(const std::exception_ptr& reason) {
   try {
@@ -78,6 +79,9 @@ void connect_attempt::advance() {
     outcome.verdict = connect_verdict::leaving;
   } else if (gone_ != 0 && gone_ == routes_.size()) {
     outcome.verdict = connect_verdict::gone;
+  } else if (short_) {
+    outcome.verdict = connect_verdict::exhausted;
+    outcome.code = errc::resource_exhausted;
   } else if (hung_up_) {
     outcome.verdict = connect_verdict::hung_up;
   }
@@ -121,6 +125,9 @@ void connect_attempt::take(connect_result result) {
     if (code == errc::join_pending && try_later(times_while_pending)) return;
     // A process that is being killed closes its connections before the socket that it listens on, or after it.
     if (result.hung_up && try_later(times_after_hang_up)) return;
+    // Others may be closing connections.
+    if (code == errc::resource_exhausted && try_later(times_while_exhausted)) return;
+    short_ = short_ || code == errc::resource_exhausted;
     if (result.gone) ++gone_;
     answered_ = answered_ || (!result.gone && !result.hung_up && code != errc::connect_failed);
     hung_up_ = hung_up_ || result.hung_up;

@@ -23,7 +23,8 @@ struct connect_outcome {
   std::string why;                          ///< for messages, unless it was opened
   bool answered = false;                    ///< some process answered, with any reply, or there is no way to ask
   std::vector<rejected_route> failed = {};  ///< addresses that were tried before, and the result of each
-  errc code = errc::connect_failed;         ///< for the calls that waited; authentication_failed if that was the cause
+  /// For the calls that waited; authentication_failed or resource_exhausted if that was the cause.
+  errc code = errc::connect_failed;
 };
 
 /// Tries one address after the other, best first, until one answers. Keeps itself alive until it has called `done`,
@@ -59,6 +60,7 @@ class connect_attempt : public std::enable_shared_from_this<connect_attempt> {
   bool fenced_ = false;
   bool leaving_ = false;
   bool hung_up_ = false;
+  bool short_ = false;
   bool unproved_ = false;
   bool answered_ = false;
   reactor* loop_ = nullptr;

@@ -49,8 +49,8 @@ fence_notice fence_notice::decode(const inbound_message& message, const wire_lim
 }
 
 control_link::control_link(std::shared_ptr<link_owner> owner, remote_worker peer,
-                           std::shared_ptr<connection> connection)
-    : owner_(std::move(owner)), peer_(std::move(peer)), connection_(std::move(connection)) {}
+                           std::shared_ptr<connection> connection, bool accepted)
+    : owner_(std::move(owner)), peer_(std::move(peer)), connection_(std::move(connection)), accepted_(accepted) {}
 
 void control_link::close(const std::exception_ptr& reason, bool graceful) noexcept {
   if (graceful) send_goodbye(*connection_);

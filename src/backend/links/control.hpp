@@ -60,12 +60,15 @@ class link_owner;
 /// A connection that carries nothing but control frames, in both directions. Thread-safe.
 class control_link final : public connection_receiver, public std::enable_shared_from_this<control_link> {
  public:
-  control_link(std::shared_ptr<link_owner> owner, remote_worker peer, std::shared_ptr<connection> connection);
+  /// `accepted`: the peer has opened it.
+  control_link(std::shared_ptr<link_owner> owner, remote_worker peer, std::shared_ptr<connection> connection,
+               bool accepted);
 
   void start() { connection_->start(shared_from_this()); }
   void send(outgoing_message&& message) noexcept { connection_->send(std::move(message)); }
   void close(const std::exception_ptr& reason, bool graceful) noexcept;
   [[nodiscard]] const remote_worker& peer() const noexcept { return peer_; }
+  [[nodiscard]] bool accepted() const noexcept { return accepted_; }
 
   // connection_receiver
   void on_message(connection& from, inbound_message&& message) noexcept override;
@@ -76,6 +79,7 @@ class control_link final : public connection_receiver, public std::enable_shared
   const std::shared_ptr<link_owner> owner_;
   const remote_worker peer_;
   const std::shared_ptr<connection> connection_;
+  const bool accepted_;
 };
 
 }  // namespace ferry::inline v0::detail

@@ -7,7 +7,7 @@
 
 namespace ferry::inline v0::detail {
 
-// Where control frames to a worker go: over the control connection or, without one, where calls go.
+// Where control frames to a worker go: over the control connection or, without one, where calls go, in either direction.
 struct control_route {
   /// Call with the peer's mutex held.
   explicit control_route(const peer& to) : control(to.control), out(to.link), in(to.incoming) {}
@@ -15,8 +15,9 @@ struct control_route {
   template <class Make>
   void send(Make make, bool later = false) const {
     if (control) return control->send(make());
-    if (out) out->send_control(make(), later);
+    if (out && out->usable()) return out->send_control(make());
     if (in) in->send_control(make());
+    if (out && later) out->send_control(make(), true);
   }
 
   std::shared_ptr<control_link> control;

@@ -58,10 +58,9 @@ void incoming_link::close(const std::exception_ptr& reason, bool graceful) noexc
 void incoming_link::on_message(connection& from, inbound_message&& message) noexcept {
   peer_.heard();
   if (message.header.kind == frame_kind::request) {
-    const std::uint64_t bytes = message.header.message_bytes();
     add(served_, 1);
-    add(served_bytes_, bytes);
-    add(bytes_received_, bytes);
+    add(served_bytes_, message.header.held_bytes());
+    add(bytes_received_, message.header.message_bytes());
     if (load now = served_now(); to_publish(now) || excess_of(now, 1) != excess::none) {
       std::lock_guard lock(mutex_);
       publish(now = served_now());

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "../../base/peer_log.hpp"
+
 namespace ferry::inline v0 {
 
 std::string_view to_string(call_phase phase) noexcept {
@@ -51,7 +53,8 @@ void link_owner::note(link_event::kind what, const remote_worker& peer, const co
     const std::string route = which.description();
     on_link_event({what, peer.who, reason ? fmt::format("{}: {}", route, close_reason(reason)) : route});
   } catch (const std::exception& e) {
-    log(log_level::warning, std::string("an event of a connection was not recorded: ") + e.what());
+    log_about(peer.who.id(), log_level::warning,
+              [&] { return std::string("an event of a connection was not recorded: ") + e.what(); });
   }
 }
 
@@ -227,7 +230,8 @@ bool outgoing_link::refuse_unsendable(send_queue::entries& next) noexcept {
   if (refused) {
     refused->on_failure(errc::bad_device, call_phase::queued, refusal);
   } else if (one_way) {
-    log(log_level::error, fmt::format("a notification to {} was not sent: {}", to_string(peer_.who), refusal));
+    log_about(peer_.who.id(), log_level::error,
+              [&] { return fmt::format("a notification to {} was not sent: {}", to_string(peer_.who), refusal); });
   }
   return true;
 }
@@ -384,7 +388,8 @@ void outgoing_link::send_cancel(std::uint64_t id) noexcept {
     }
     connection_->send(std::move(cancel));
   } catch (const std::exception& e) {
-    log(log_level::warning, fmt::format("a cancellation to {} was not sent: {}", to_string(peer_.who), e.what()));
+    log_about(peer_.who.id(), log_level::warning,
+              [&] { return fmt::format("a cancellation to {} was not sent: {}", to_string(peer_.who), e.what()); });
   }
 }
 

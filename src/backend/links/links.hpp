@@ -110,6 +110,8 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   /// Ends the calls whose deadline has passed; returns the earliest one left.
   deadline expire(clock::time_point now) noexcept;
   [[nodiscard]] bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
+  /// Connecting has succeeded, and it is not closed.
+  [[nodiscard]] bool usable() const noexcept { return open_.load(std::memory_order_acquire) && !closed(); }
   [[nodiscard]] const remote_worker& peer() const noexcept { return peer_; }
   /// The open connection, or null.
   [[nodiscard]] std::shared_ptr<connection> current_connection() const;

@@ -87,12 +87,13 @@ liveness_actions assess(liveness& peer, clock::time_point now, const lease_rules
 
 /// What a failed attempt to connect shows about the target worker.
 enum class connect_verdict : std::uint8_t {
-  opened,   ///< it lives
-  gone,     ///< it no longer exists
-  fenced,   ///< it lives, and has declared this worker dead
-  leaving,  ///< it is shutting down
-  hung_up,  ///< the connection was closed before the peer identified itself: it is being killed, or overloaded
-  unknown,  ///< no answer: only its lease decides
+  opened,     ///< it lives
+  gone,       ///< it no longer exists
+  fenced,     ///< it lives, and has declared this worker dead
+  leaving,    ///< it is shutting down
+  exhausted,  ///< descriptors or places have run out, here or there (then it lives): says nothing about its end
+  hung_up,    ///< the connection was closed before the peer identified itself: it is being killed, or overloaded
+  unknown,    ///< no answer: only its lease decides
 };
 
 }  // namespace ferry::inline v0::detail

@@ -79,6 +79,12 @@ struct peer {
   std::shared_ptr<control_link> control;
   liveness live;
 
+  /// The connections of one kind, for calls or for control, that a worker may have open to this one: many more than it
+  /// needs, even if some have broken and that is not noticed yet.
+  static constexpr int most_connections = 8;
+  std::atomic<int> accepted_calls{0};  // open now; without the mutex, as is the next one
+  std::atomic<int> accepted_controls{0};
+
   // Call the following with `mutex` held.
   [[nodiscard]] bool is(incarnation_id incarnation) const noexcept {
     return state == peer_state::member && record.incarnation == incarnation;

@@ -88,6 +88,13 @@ void native_core::make_room(deadline until) {
                              last_look(until));
         }
         continue;
+      case connect_verdict::exhausted:
+        if (!patient) {
+          throw_error(errc::resource_exhausted,
+                      fmt::format("cannot find out whether '{}', whose place it takes, lives: {}", holder->who.name(),
+                                  outcome.why));
+        }
+        [[fallthrough]];
       case connect_verdict::leaving:
       case connect_verdict::hung_up:  // the answer will be clear soon
         if (!patient || holder->leaving) break;

@@ -396,8 +396,9 @@ void incoming_call::done() noexcept {
   } else {
     channel_->end_call(request_.header.call_id, *this);
   }
+  const std::uint64_t held = request_.header.held_bytes();
   request_ = {};  // continuations may keep the context; free what was received
-  channel_->handled(bytes_);
+  channel_->handled(held);
   channel_.reset();
   worker_->request_done();
 }

@@ -239,7 +239,7 @@ void worker_core::end(shutdown_mode how, timeout limit) {
 void worker_core::on_request(const std::shared_ptr<reply_channel>& channel, const worker_info& from,
                              inbound_message&& request) noexcept {
   requests_.fetch_add(1, std::memory_order_relaxed);
-  const std::uint64_t bytes = request.header.message_bytes();
+  const std::uint64_t bytes = request.header.held_bytes();
   const std::uint64_t id = request.header.call_id;
   const bool one_way = (request.header.flags & frame_one_way) != 0;
   incoming_call* call = nullptr;

@@ -16,6 +16,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include <fmt/format.h>
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 #include <asio/steady_timer.hpp>

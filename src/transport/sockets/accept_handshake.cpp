@@ -11,6 +11,7 @@
 #include <asio/write.hpp>
 
 #include "../streams/stream_connection.hpp"
+#include "descriptor_reserve.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -152,14 +153,29 @@ void accept_handshake::take_proof() {
   admit();
 }
 
+// Throws errc::resource_exhausted where descriptors are so short that the connection must not keep its own.
+void accept_handshake::check_descriptors() {
+  auto& reserve = descriptor_reserve::of_process();
+  if (reserve.fill()) return;
+  const bool control = (hello_.features & feature_control) != 0;
+  if (control && reserve.holds_more_than(descriptor_reserve::kept_for_handshakes - 1)) return;
+  reserve.warn("a connection was refused", EMFILE);
+  refused_short_ = true;
+  throw_error(errc::resource_exhausted,
+              fmt::format("at worker '{}' {}", hello_.target, descriptor_reserve::advice(EMFILE)));
+}
+
 void accept_handshake::admit() {
   try {
     admission_ = core_->workers.admit(hello_, secret_);
+    check_descriptors();
     if (!secret_.empty()) admission_.reply.features |= feature_authenticated;
     answer_ = encode_answer(admission_.reply);
   } catch (const error& why) {
+    admission_ = {};
     return refuse({why.kind(), std::string(why.message())});
   } catch (const std::exception& why) {
+    admission_ = {};
     return refuse({errc::handshake_failed, why.what()});
   }
   send_answer(&accept_handshake::complete_handshake);
@@ -170,8 +186,9 @@ void accept_handshake::refuse(const refusal& why) {
       fmt::format("{}: refused {} at {}: {}: {}", core_->transport_name,
                   why.code == errc::authentication_failed ? "the peer" : "worker '" + hello_.name + "'", peer_,
                   errc_name(why.code), why.text);
-  // These occur routinely when workers join and leave; the connecting peer is told.
-  if (why.code == errc::join_pending || why.code == errc::shutting_down || why.code == errc::unknown_worker) {
+  // These occur routinely when workers join and leave, or one warning tells of them all; the connecting peer is told.
+  if (refused_short_ || why.code == errc::join_pending || why.code == errc::shutting_down ||
+      why.code == errc::unknown_worker) {
     log_about("unauthenticated connections", log_level::info, [&] { return text; });
   } else {
     core_->warn([&] { return text; });
@@ -201,7 +218,7 @@ void accept_handshake::finish() noexcept {
   if (std::exchange(done_, true)) return;
   const auto keep = shared_from_this();
   asio::error_code ignored;
-  socket_.close(ignored);
+  if (socket_.is_open()) descriptor_reserve::of_process().take_back(unique_fd(socket_.release(ignored)));
   timer_.cancel();
   owner_->handshake_ended(*this);
   core_->live.erase(this);

@@ -46,6 +46,7 @@ class accept_handshake final : public control_operation, public std::enable_shar
   void take_proof();
   /// Called once the peer has proved what is demanded: the target worker decides.
   void admit();
+  void check_descriptors();
   void refuse(const refusal& why);
   void send_answer(void (accept_handshake::*next)());
   void complete_handshake();
@@ -73,6 +74,7 @@ class accept_handshake final : public control_operation, public std::enable_shar
   hello hello_;
   acceptor_registry::admission admission_;
   progress progress_ = progress::silent;
+  bool refused_short_ = false;  // because descriptors are short
   bool done_ = false;
 };
 

@@ -13,6 +13,7 @@
 #include <asio/write.hpp>
 
 #include "../streams/stream_connection.hpp"
+#include "descriptor_reserve.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -93,6 +94,9 @@ void connect_operation::resolve(const std::string& host, std::uint16_t port) {
                                         const asio::ip::tcp::resolver::results_type& found) {
         if (self->done_) return;
         if (error) {
+          // The resolver needs descriptors, too.
+          if (!descriptor_reserve::of_process().fill())
+            return self->fail(errc::resource_exhausted, descriptor_reserve::advice(EMFILE));
           return self->fail(errc::bad_address, fmt::format("cannot resolve the host '{}': {}", host, error.message()));
         }
         try {
@@ -107,6 +111,20 @@ void connect_operation::resolve(const std::string& host, std::uint16_t port) {
       });
 }
 
+unique_fd connect_operation::open_socket(int family) {
+  auto& reserve = descriptor_reserve::of_process();
+  const bool control = (request_.self.features & feature_control) != 0;
+  int failure = EMFILE;
+  if (control || reserve.fill()) {
+    do {
+      if (auto opened = open_stream_socket(family, failure)) return opened;
+    } while (failure == EMFILE && control && reserve.release_one(descriptor_reserve::kept_for_handshakes));
+  }
+  if (!descriptor_reserve::is_shortage(failure)) throw_errno(errc::system_failure, "cannot open a socket", failure);
+  reserve.warn("a connection cannot be opened", failure);
+  throw_error(errc::resource_exhausted, descriptor_reserve::advice(failure));
+}
+
 void connect_operation::try_next() {
   while (next_ < candidates_.size()) {
     ++attempt_;
@@ -114,13 +132,19 @@ void connect_operation::try_next() {
     socket_.close(ignored);
     const auto& where = candidates_[next_++];
     try {
-      auto opened = open_stream_socket(where.family());
+      auto opened = open_socket(where.family());
       tune_connection(opened.get(), where.family());
       const asio::generic::stream_protocol protocol(where.family(), 0);
       socket_.assign(protocol, opened.get());
       (void)opened.release();
       ++tried_;
-    } catch (const std::exception& failure) {  // no IPv6 on this machine, no descriptor left
+    } catch (const error& failure) {  // no IPv6 on this machine, no descriptor left
+      if (failure.kind() == errc::resource_exhausted) {
+        return fail(errc::resource_exhausted, std::string(failure.message()));
+      }
+      reasons_ += fmt::format("{}{}: {}", reasons_.empty() ? "" : "; ", current_text(), failure.what());
+      continue;
+    } catch (const std::exception& failure) {
       reasons_ += fmt::format("{}{}: {}", reasons_.empty() ? "" : "; ", current_text(), failure.what());
       continue;
     }
@@ -243,7 +267,9 @@ void connect_operation::fail(errc code, const std::string& reason) noexcept {
   if (done_) return;
   connect_result result;
   result.hung_up = hung_up_;
-  result.gone = code == errc::unknown_worker || (refused_ != 0 && refused_ == tried_);
+  // A shortage leaves addresses untried.
+  result.gone =
+      code == errc::unknown_worker || (code != errc::resource_exhausted && refused_ != 0 && refused_ == tried_);
   try {
     result.error = make_error(
         code, fmt::format("cannot connect to worker '{}' at {}: {}", request_.self.target, request_.address, reason));

@@ -42,6 +42,8 @@ class connect_operation final : public control_operation, public std::enable_sha
  private:
   void resolve(const std::string& host, std::uint16_t port);
   void try_next();
+  /// Throws errc::resource_exhausted where descriptors are short, else what open_stream_socket() throws.
+  [[nodiscard]] unique_fd open_socket(int family);
   void send_hello();
   void read_prefix();
   void read_body();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <string_view>
-#include <system_error>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -12,6 +11,7 @@
 #include <sys/socket.h>
 
 #include "accept_handshake.hpp"
+#include "descriptor_reserve.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -63,21 +63,25 @@ void listener::accept_some() {
       over_limit_ = true;
       return make_room();
     }
-    unique_fd accepted(::accept4(socket_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (accepted.get() >= 0) {
+    int why = 0;
+    unique_fd accepted = accept_one(why);
+    if (accepted) {
       warned_ = false;
       begin_handshake(std::move(accepted));
       continue;
     }
-    const int why = errno;
     if (why == EAGAIN || why == EWOULDBLOCK) break;
-    if (why != EMFILE && why != ENFILE && why != ENOBUFS && why != ENOMEM)
-      continue;  // that peer has disconnected already
-    // The peer stays in the queue, so the socket stays readable: waiting for readability would spin.
+    if (!descriptor_reserve::is_shortage(why)) continue;  // that peer has disconnected already
+    // The peer stays in the queue, so the socket stays readable: waiting for readability would spin. A handshake that
+    // ends gives its descriptor back.
+    if (why == EMFILE && !handshakes_.empty()) {
+      over_limit_ = true;
+      return make_room();
+    }
     if (!std::exchange(warned_, true)) {
       core_->warn([&] {
         return fmt::format("{}: cannot accept connections on {} for now: {}", core_->transport_name, where_.text(),
-                           std::generic_category().message(why));
+                           descriptor_reserve::advice(why));
       });
     }
     constexpr std::chrono::milliseconds pause{100};
@@ -87,6 +91,16 @@ void listener::accept_some() {
     });
   }
   wait_for_peers();
+}
+
+// A peer is accepted with a descriptor of the reserve if there is no other: its handshake decides whether it is kept.
+unique_fd listener::accept_one(int& system_error) {
+  auto& reserve = descriptor_reserve::of_process();
+  for (;;) {
+    unique_fd accepted(::accept4(socket_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    system_error = accepted ? 0 : errno;
+    if (system_error != EMFILE || !reserve.release_one(0)) return accepted;
+  }
 }
 
 void listener::begin_handshake(unique_fd accepted) {

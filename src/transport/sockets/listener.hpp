@@ -41,6 +41,7 @@ class listener final : public control_operation, public std::enable_shared_from_
 
   void wait_for_peers();
   void accept_some();
+  [[nodiscard]] unique_fd accept_one(int& system_error);
   void begin_handshake(unique_fd accepted);
   /// Called when a handshake is over.
   void handshake_ended(accept_handshake& which) noexcept;

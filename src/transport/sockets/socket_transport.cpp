@@ -8,6 +8,7 @@
 
 #include "../../base/authentication.hpp"
 #include "connect_operation.hpp"
+#include "descriptor_reserve.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -40,7 +41,10 @@ std::shared_ptr<listener> socket_transport::use_listener(const std::string& grou
     if (suits(*used)) found = used;
   }
   const bool fresh = !found;
-  if (fresh) found = std::make_shared<listener>(core_, open(), check_, options);
+  if (fresh) {
+    found = std::make_shared<listener>(core_, open(), check_, options);
+    descriptor_reserve::of_process().fill();  // before the program takes all of them
+  }
   core_->workers.add(group, target, std::move(acceptor), options);
   uses_.emplace(std::pair(group, target), found);
   // After registering: a peer that has the port from before must not get the answer that the worker does not exist.

@@ -12,9 +12,16 @@
 namespace ferry::inline v0::detail {
 
 unique_fd open_stream_socket(int family) {
-  const int opened = ::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (opened < 0) throw_errno(errc::system_failure, "cannot open a socket", errno);
-  return unique_fd(opened);
+  int failure = 0;
+  auto opened = open_stream_socket(family, failure);
+  if (!opened) throw_errno(errc::system_failure, "cannot open a socket", failure);
+  return opened;
+}
+
+unique_fd open_stream_socket(int family, int& system_error) noexcept {
+  unique_fd opened(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  system_error = opened ? 0 : errno;
+  return opened;
 }
 
 void tune_connection(int descriptor, int family) noexcept {

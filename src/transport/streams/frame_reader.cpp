@@ -30,13 +30,16 @@ std::size_t frame_reader::prepare(std::array<iovec, max_vectors>& vectors, std::
   if (phase_ == phase::tensors) {
     std::size_t filled = tensor_filled_;
     std::size_t i = tensor_;
-    for (; i != message_.tensors.size() && count + 1 != max_vectors; ++i) {
+    std::size_t ahead = 0;
+    for (; i != message_.header.tensor_count && count + 1 != max_vectors && ahead <= allocated_ahead; ++i) {
+      if (i == message_.tensors.size()) allocate_tensor();
       const auto bytes = writable_packed_bytes(message_.tensors[i]);
       if (bytes.size() != filled) add(bytes.data() + filled, bytes.size() - filled);
+      ahead += bytes.size() - filled + tensor_cost;
       filled = 0;
     }
     // The block comes after the last tensor: commit() assigns bytes to tensors as long as one is incomplete.
-    if (i != message_.tensors.size()) return count;
+    if (i != message_.header.tensor_count) return count;
   }
   if (phase_ == phase::staged) {
     // The bytes in the block come first, even if there is room by now: resume() moves them there.
@@ -62,7 +65,7 @@ void frame_reader::commit(std::size_t count, message_sink& sink) {
     finish_body(message_.storage.data(), sink);
     if (phase_ == phase::header) sink.on_frame(std::exchange(message_, {}));
   } else if (phase_ == phase::tensors) {
-    while (count != 0 && tensor_ != message_.tensors.size()) {
+    while (count != 0 && tensor_ != message_.tensors.size()) {  // only into those that prepare() returned
       const std::size_t left = writable_packed_bytes(message_.tensors[tensor_]).size() - tensor_filled_;
       const std::size_t part = std::min(left, count);
       tensor_filled_ += part;
@@ -157,14 +160,21 @@ void frame_reader::finish_body(std::byte* body, const message_sink& sink) {
     phase_ = phase::staged;
     return;
   }
-  message_.tensors = decode_tensor_table(header, table, limits_);
+  check_tensor_table(header, table, limits_);
+  table_ = table;
+  message_.tensors.reserve(std::min<std::size_t>(header.tensor_count, tensors_at_once));
   tensor_ = tensor_filled_ = 0;
   phase_ = phase::tensors;
 }
 
+void frame_reader::allocate_tensor() {
+  message_.tensors.push_back(take_tensor(table_, message_.tensors.size(), limits_));
+}
+
 // Moves tensor bytes received into the block to their tensors; true once all tensors are complete.
 bool frame_reader::take_tensor_bytes() {
-  while (tensor_ != message_.tensors.size()) {
+  while (tensor_ != message_.header.tensor_count) {
+    if (tensor_ == message_.tensors.size()) allocate_tensor();
     const auto bytes = writable_packed_bytes(message_.tensors[tensor_]);
     const std::size_t part = std::min(bytes.size() - tensor_filled_, end_ - begin_);
     if (part != 0) std::memcpy(bytes.data() + tensor_filled_, block_at(begin_), part);

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include <sys/uio.h>
@@ -56,6 +57,7 @@ class frame_reader {
   /// The stream has ended: releases the message that has begun, and its tensors.
   void abandon() noexcept {
     message_ = {};
+    table_ = {};
     staged_.reset();
     block_ = {};
     begin_ = end_ = 0;
@@ -71,11 +73,17 @@ class frame_reader {
       std::size_t{16} * 1024;  // tensor bytes above which the next message is expected to be large too
   static constexpr std::size_t header_read_ahead = 1024;  // bytes then read before the header is known
   static constexpr std::size_t body_step = std::size_t{64} * 1024 * 1024;
+  // Tensors are allocated while those before them miss no more bytes than this: a tensor table alone, which may promise
+  // thousands of large ones, allocates one of them.
+  static constexpr std::size_t allocated_ahead = std::size_t{256} * 1024;
+  static constexpr std::size_t tensor_cost = 256;      // counted for a tensor besides its data
+  static constexpr std::size_t tensors_at_once = 256;  // the first capacity of the list
 
   void parse(message_sink& sink);
   bool take_small_frame(message_sink& sink);
   void start_large_body();
   void finish_body(std::byte* body, const message_sink& sink);
+  void allocate_tensor();
   bool take_tensor_bytes();
   bool take_staged_bytes();
   void make_room(std::size_t needed);
@@ -89,7 +97,8 @@ class frame_reader {
 
   inbound_message message_;
   std::size_t body_filled_ = 0;
-  std::size_t tensor_ = 0;  // being received
+  std::span<const std::byte> table_;  // the entries of the tensors that are not allocated yet; in message_.storage
+  std::size_t tensor_ = 0;            // being received; allocated, unless it comes next
   bool after_large_tensors_ = false;
   bool stalled_ = false;
   std::size_t tensor_filled_ = 0;           // of tensor_

@@ -89,7 +89,7 @@ class request_keeper final : public request_handler {
       answer.header.kind = frame_kind::reply;
       answer.begin_payload();
       channel->reply(request.header.call_id, std::move(answer));
-      channel->handled(request.header.message_bytes());
+      channel->handled(request.header.held_bytes());
     }
   }
   [[nodiscard]] int lost() const {

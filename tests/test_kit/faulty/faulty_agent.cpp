@@ -240,7 +240,7 @@ class faulty_agent final : public agent, public request_handler {
 
   void on_request(const std::shared_ptr<reply_channel>& channel, const worker_info& from,
                   inbound_message&& request) noexcept override {
-    const std::uint64_t bytes = request.header.message_bytes();
+    const std::uint64_t bytes = request.header.held_bytes();
     try {
       const std::uint64_t method = request.header.method;
       const message_kinds kind = kind_of(request.header);

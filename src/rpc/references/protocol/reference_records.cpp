@@ -14,9 +14,9 @@ namespace {
 constexpr std::uint8_t has_object = 1;
 constexpr std::uint8_t has_creation = 2;
 constexpr std::size_t incarnation_size = 16;
-constexpr std::size_t object_size = 2 * incarnation_size + 8;
-constexpr std::size_t reference_size = object_size + 8;
-constexpr std::size_t turn_size = object_size + 24;
+constexpr std::size_t object_record_size = 2 * incarnation_size + 8;
+constexpr std::size_t reference_size = object_record_size + 8;
+constexpr std::size_t turn_size = object_record_size + 24;
 constexpr std::uint64_t certainly_waits = 1;
 constexpr std::size_t placement_entry_size = 16;
 
