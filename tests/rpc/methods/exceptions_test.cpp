@@ -1,6 +1,8 @@
 // How calls fail: what the method throws, and what keeps it from being run or its result from being sent. Each is an
 // error of its own at the caller, and the callee goes on.
 
+#include <atomic>
+#include <barrier>
 #include <cstring>
 #include <functional>
 #include <future>
@@ -9,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <variant>
 #include <vector>
 
@@ -55,6 +58,52 @@ int cancel_own_thread() {
   ::pthread_cancel(::pthread_self());
   ::pthread_testcancel();
   return 7;
+}
+std::atomic<int> threads_ended{0};
+struct thread_watch {
+  int uses = 0;
+  ~thread_watch() { ++threads_ended; }
+};
+thread_local thread_watch watch;
+// Inlined nowhere: the compiler must not see that no caller gets a result.
+[[gnu::noinline]] int end_thread(bool in_a_catch_block) {
+  ++watch.uses;
+  if (!in_a_catch_block) ::pthread_exit(nullptr);
+  try {
+    throw std::runtime_error("first");
+  } catch (const std::runtime_error&) {
+    ::pthread_exit(nullptr);
+  }
+}
+ferry::task<int> end_thread_later(bool in_a_catch_block) {
+  co_await ferry::rpc_async<plus_one>(ferry::this_call().caller(), 1);
+  co_return end_thread(in_a_catch_block);
+}
+ferry::future<int> end_thread_in_continuation() {
+  return ferry::rpc_async<plus_one>(ferry::this_call().caller(), 1).then([](int) { return end_thread(false); });
+}
+int allow_cancellation() {
+  ++watch.uses;
+  ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
+  return cancel_own_thread();
+}
+struct ends_thread_on_save {
+  template <class Archive>
+  void save(Archive&) const {
+    end_thread(false);
+  }
+  template <class Archive>
+  void load(Archive&) {}
+};
+ends_thread_on_save give_thread_end() { return {}; }
+struct ends_thread_made {
+  ends_thread_made() { end_thread(false); }
+};
+void log_thread_end() { end_thread(false); }
+// Returns once `count` handlers run at the same time.
+void meet(int count) {
+  static std::barrier meeting(count);
+  meeting.arrive_and_wait();
 }
 struct other_registered : std::logic_error {
   using std::logic_error::logic_error;
@@ -416,6 +465,45 @@ TEST_CASE("a handler that cancels its thread does not end it") {
   cluster group(2);
   CHECK(group[0].rpc_sync<cancel_own_thread>("worker1") == 7);
   CHECK(group[0].rpc_sync<plus_one>("worker1", 1) == 2);
+}
+
+TEST_CASE("a handler that ends its thread fails its call, and another thread takes the place") {
+  const captured_log quiet;
+  constexpr int places = 3;
+  cluster group(2, {.configure = [](ferry::worker_config& config) { config.num_worker_threads = places; }});
+  ferry::worker& self = group[0];
+  threads_ended = 0;
+  int ended = 0;
+  const auto expect_end = [&](std::string_view method, const auto& call) {
+    for (const std::string_view part : {method, std::string_view("worker1"), std::string_view("ended its thread")})
+      expect_error(errc::remote_exception, part, call);
+    ended += 3;
+  };
+  expect_end("end_thread", [&] { self.rpc_sync<end_thread>("worker1", false); });
+  expect_end("end_thread", [&] { self.rpc_sync<end_thread>("worker1", true); });
+  expect_end("end_thread_later", [&] { self.rpc_sync<end_thread_later>("worker1", false); });
+  expect_end("end_thread_later", [&] { self.rpc_sync<end_thread_later>("worker1", true); });
+  expect_end("end_thread_in_continuation", [&] { self.rpc_sync<end_thread_in_continuation>("worker1"); });
+  expect_end("allow_cancellation", [&] { self.rpc_sync<allow_cancellation>("worker1"); });
+  expect_end("ends_thread_made", [&] { self.remote<ferry::make<ends_thread_made>>("worker1").to_here(); });
+  expect_error(errc::bad_result, "give_thread_end", [&] { self.rpc_sync<give_thread_end>("worker1"); });
+  self.notify<log_thread_end>("worker1");
+  ended += 2;
+
+  // More than there are places, some of them in line behind others.
+  std::vector<ferry::future<int>> many;
+  for (int i = 0; i < 4 * places; ++i) {
+    many.push_back(self.rpc_async<end_thread>("worker1", i % 2 == 0));
+    many.push_back(self.rpc_async<plus_one>("worker1", i));
+  }
+  for (int i = 0; i < 4 * places; ++i) {
+    expect_error(errc::remote_exception, "end_thread", [&] { many[2 * i].get(); });
+    CHECK(many[2 * i + 1].get() == i + 1);
+  }
+  std::vector<ferry::future<void>> together;
+  for (int i = 0; i < places; ++i) together.push_back(self.rpc_async<meet>("worker1", places));
+  for (const auto& each : together) each.get();
+  while (threads_ended != ended + 4 * places) std::this_thread::yield();  // the watchdog bounds it
 }
 
 TEST_CASE("an error of a tensor function arrives as it was thrown") {
