@@ -8,6 +8,7 @@
 #include <future>
 #include <new>
 #include <regex>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -24,6 +25,7 @@
 #include "cluster.hpp"
 #include "expect_error.hpp"
 #include "noise.hpp"
+#include "rpc/worker/worker_core.hpp"
 
 using ferry::errc;
 using ferry_test::captured_log;
@@ -40,6 +42,9 @@ struct registered_error : std::runtime_error {
 };
 struct derived_error : registered_error {
   using registered_error::registered_error;
+};
+struct undecodable_error : std::runtime_error {
+  using std::runtime_error::runtime_error;
 };
 struct unregistered_error : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -133,6 +138,7 @@ int fail(int which) {
     case 33: throw peculiar();
     case 34: throw 42;
     case 35: throw std::string("only text");
+    case 37: throw undecodable_error("undecodable");
     case 36: throw std::regex_error(std::regex_constants::error_brack);
     default: return which;
   }
@@ -226,6 +232,14 @@ struct ferry::exception_traits<exceptions_test::registered_error> {
   static std::string encode(const exceptions_test::registered_error& thrown) { return std::to_string(thrown.code); }
   static exceptions_test::registered_error decode(std::string_view what, std::string_view bytes) {
     return {std::string(what), std::stoi(std::string(bytes))};
+  }
+};
+template <>
+struct ferry::exception_traits<exceptions_test::undecodable_error> {
+  static constexpr std::string_view name = "exceptions_test.undecodable";
+  static std::string encode(const exceptions_test::undecodable_error&) { return {}; }
+  static exceptions_test::undecodable_error decode(std::string_view, std::string_view) {
+    throw std::out_of_range("no such number");
   }
 };
 template <>
@@ -504,6 +518,39 @@ TEST_CASE("a handler that ends its thread fails its call, and another thread tak
   for (int i = 0; i < places; ++i) together.push_back(self.rpc_async<meet>("worker1", places));
   for (const auto& each : together) each.get();
   while (threads_ended != ended + 4 * places) std::this_thread::yield();  // the watchdog bounds it
+}
+
+TEST_CASE("an exception or failure that cannot be decoded is an error that names the call and the peer") {
+  const captured_log quiet;
+  ferry::register_exceptions<undecodable_error>();
+  cluster group(2);
+  for (const std::string_view part :
+       {"call of", "fail", "worker1", "the exception that the method threw", "no such number"}) {
+    expect_error(errc::bad_result, part, [&] { group[0].rpc_sync<fail>("worker1", 37); });
+    expect_error(errc::bad_result, part, [&] { group[0].rpc_async<fail>("worker1", 37).get(); });
+  }
+
+  const ferry::detail::call_facts facts{group[0].core(),
+                                        &ferry::detail::usable_method<plus_one, ferry::detail::method_flavour::call>(),
+                                        group[0].get_worker_info("worker1")};
+  const auto expect_bad = [&](ferry::frame_kind kind, errc code, std::string_view what, std::string_view bytes) {
+    for (const std::string_view part :
+         {std::string_view("call of"), std::string_view("plus_one"), std::string_view("worker1"), what}) {
+      ferry::inbound_message reply;
+      reply.header.kind = kind;
+      reply.header.code = static_cast<std::uint32_t>(code);
+      reply.payload = std::as_bytes(std::span(bytes));
+      expect_error(errc::bad_result, part, [&] { ferry::detail::check_reply(facts, reply); });
+    }
+  };
+  for (const std::string_view garbage :
+       {std::string_view(), std::string_view("\x01"), std::string_view("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"),
+        std::string_view("garbage, and more than is read as a length")}) {
+    expect_bad(ferry::frame_kind::exception, errc{}, "the exception that the method threw could not be decoded",
+               garbage);
+    expect_bad(ferry::frame_kind::failure, errc::bad_arguments, "why it failed (bad_arguments) could not be decoded",
+               garbage);
+  }
 }
 
 TEST_CASE("an error of a tensor function arrives as it was thrown") {
