@@ -34,6 +34,7 @@
 #include "base/peer_log.cpp"
 #include "base/secret.cpp"
 #include "base/standard_error.cpp"
+#include "base/thread_exit.cpp"
 #include "base/time.cpp"
 #include "base/type_name.cpp"
 #include "base/work.cpp"

@@ -3,6 +3,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "thread_exit.hpp"
+
 namespace ferry::inline v0 {
 namespace detail {
 namespace {
@@ -116,6 +118,10 @@ void throw_error(errc code, const std::string& text) {
 namespace detail {
 std::exception_ptr current_error() noexcept {
   if (auto current = std::current_exception()) return current;
+  if (hold_thread_exit()) {
+    return std::make_exception_ptr(
+        thread_exit_error("it ended its thread (pthread_exit, or a cancellation that it had allowed); return instead"));
+  }
   return make_error(errc::remote_exception, "an exception that is no C++ exception was thrown");
 }
 }  // namespace detail

@@ -140,8 +140,9 @@ class remote_error : public error {
 /// The same as an exception_ptr.
 std::exception_ptr make_error(errc code, const std::string& text) noexcept;
 namespace detail {
-/// The exception that is being handled; of an exception of another language, which has no std::exception_ptr, an
-/// errc::remote_exception that says so. For catch blocks: the result is never null there.
+/// The exception that is being handled; of an exception of another language, which has no std::exception_ptr, and of
+/// the end of the thread by pthread_exit, an errc::remote_exception that says so. For catch blocks: the result is never
+/// null there. A block that may catch the end of the thread must call this, or the C library ends the process.
 std::exception_ptr current_error() noexcept;
 }  // namespace detail
 

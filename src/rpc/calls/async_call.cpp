@@ -79,6 +79,8 @@ bool async_call::help(const future_state_base& state, deadline until) {
 void async_call::give_up() noexcept {
   unwanted_.store(true);
   if (!sent_.load()) return;  // start() looks at unwanted_ next
+  // The call goes on: it is the parent process's, like the connection and the locks.
+  if (is_forked_child()) return set_cancelled(caught([] { check_not_forked(); }));
   call_phase phase{};
   if (!facts_.worker->agent_unchecked().abandon(ticket_, phase)) return;
   record_failure(facts_, *this, errc::call_cancelled, phase, "");

@@ -105,6 +105,23 @@ void settle(handed_references& references, const inbound_message& reply) noexcep
 
 const wire_limits& reply_limits(const call_facts& facts) noexcept { return facts.worker->limits(); }
 
+namespace {
+
+// "<what> could not be decoded". Without memory: std::bad_alloc.
+template <class Decode>
+auto decode_part(const call_facts& facts, std::string_view what, const Decode& decode) {
+  try {
+    return decode();
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (...) {
+    const std::string reason = describe_exception(current_error());
+    throw_error(errc::bad_result, fmt::format("{}: {} could not be decoded: {}", describe(facts), what, reason));
+  }
+}
+
+}  // namespace
+
 void check_reply(const call_facts& facts, inbound_message& reply) {
   if (!reply.extensions.empty()) {
     try {
@@ -125,10 +142,16 @@ void check_reply(const call_facts& facts, inbound_message& reply) {
     }
   }
   if (reply.header.kind == frame_kind::reply) return;
-  if (reply.header.kind == frame_kind::exception) rethrow_exception(reply, reply_limits(facts));
-  std::string detail;
-  decode_values(reply.payload, reply.tensors, reply_limits(facts), detail);
+  if (reply.header.kind == frame_kind::exception) {
+    std::rethrow_exception(decode_part(facts, "the exception that the method threw",
+                                       [&] { return decode_exception(reply, reply_limits(facts)); }));
+  }
   const auto code = static_cast<errc>(reply.header.code);
+  const auto detail = decode_part(facts, fmt::format("why it failed ({})", errc_name(code)), [&] {
+    std::string text;
+    decode_values(reply.payload, reply.tensors, reply_limits(facts), text);
+    return text;
+  });
   switch (code) {
     case errc::unknown_method:
       if (!detail.empty()) {
@@ -154,7 +177,7 @@ void check_reply(const call_facts& facts, inbound_message& reply) {
 }
 
 void throw_bad_result(const call_facts& facts) {
-  std::string reason = describe_exception(std::current_exception());
+  std::string reason = describe_exception(current_error());
   throw_error(errc::bad_result, fmt::format("{}: the result could not be decoded: {}", describe(facts), reason));
 }
 

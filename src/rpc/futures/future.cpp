@@ -24,7 +24,7 @@ void log_callback_error() noexcept {
   try {
     std::string what = "an exception that is no std::exception";
     try {
-      throw;
+      std::rethrow_exception(detail::current_error());
     } catch (const std::exception& e) {
       what = e.what();
     } catch (...) {  // its type offers no description

@@ -6,6 +6,8 @@
 #include <ferry/base/detail/futex.hpp>
 #include <ferry/base/log.hpp>
 
+#include "../../transport/reactor/io_threads.hpp"
+
 namespace ferry::inline v0::detail {
 namespace {
 
@@ -153,6 +155,7 @@ bool future_state_base::try_attach(continuation* item) noexcept {
 }
 
 bool future_state_base::wait_slow(deadline until) {
+  check_not_forked();  // no thread completes it here, and connections that would be read belong to the parent process
   run_queued(queued);  // the awaited item may be queued on this thread
   if (!ready()) help_wait(until);
   if (ready()) return true;

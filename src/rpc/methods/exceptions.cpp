@@ -179,7 +179,7 @@ void encode_exception(const std::exception_ptr& thrown, outgoing_message& messag
   encode_values<std::string, std::string, std::string>(message.bytes, message.tensors, name, what, bytes);
 }
 
-void rethrow_exception(const inbound_message& reply, const wire_limits& limits) {
+std::exception_ptr decode_exception(const inbound_message& reply, const wire_limits& limits) {
   std::string name;
   std::string what;
   std::string bytes;
@@ -187,11 +187,11 @@ void rethrow_exception(const inbound_message& reply, const wire_limits& limits) 
   // An errc unknown to this build (or 0) is handled like an unknown type.
   if (const auto code = static_cast<errc>(parse_code(bytes));
       name == ferry_error_name && errc_name(code) != "unknown") {
-    throw_error(code, what);
+    return make_error(code, what);
   }
-  if (name == remote_error_name) throw remote_error(bytes, what);
-  if (const auto codec = codec_for(std::string_view(name))) std::rethrow_exception(codec->decode(what, bytes));
-  throw remote_error(name, name + ": " + what);
+  if (name == remote_error_name) return std::make_exception_ptr(remote_error(bytes, what));
+  if (const auto codec = codec_for(std::string_view(name))) return codec->decode(what, bytes);
+  return std::make_exception_ptr(remote_error(name, name + ": " + what));
 }
 
 }  // namespace ferry::inline v0::detail

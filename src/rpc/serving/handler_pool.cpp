@@ -7,6 +7,7 @@
 #include <ferry/base/error.hpp>
 #include <ferry/rpc/context.hpp>
 
+#include "../../base/thread_exit.hpp"
 #include "../../transport/reactor/io_threads.hpp"
 
 namespace ferry::inline v0::detail {
@@ -134,6 +135,10 @@ void handler_pool::run(work* self) noexcept {
     item->run(item);
     item = pool->next_item(own);
     item_was_queued = true;
+    if (item && thread_exit_was_held()) {  // this thread is about to end
+      pool->launch(own, item, true);
+      break;
+    }
   }
   item_was_queued = outer;
   set_blocking_observer(previous);

@@ -8,6 +8,7 @@
 #include <ferry/device/stream.hpp>
 
 #include "../../base/peer_log.hpp"
+#include "../../base/thread_exit.hpp"
 #include "../../wire/read_marks.hpp"
 #include "../objects/call_references.hpp"
 #include "../objects/object_order.hpp"
@@ -163,6 +164,7 @@ void incoming_call::serve() noexcept {
   const std::uint64_t id = request_.header.call_id;  // the answer, perhaps on another thread, consumes the request
   if (had_to_wait_) record(flight_event::handler_begun, 0);
   if (traced) trace_handler(trace_event::kind::handler_begin, *called, *worker_, caller(), id);
+  std::exception_ptr thrown;
   try {
     if (request_.failure) std::rethrow_exception(request_.failure);
     if (no_streams) std::rethrow_exception(no_streams);
@@ -183,8 +185,9 @@ void incoming_call::serve() noexcept {
     if (references_ && references_->target && !references_->takes_no_turn) references_->target->use_here();
     called->serve(*this);
   } catch (...) {
-    if (!later_) fail(current_error());
+    thrown = current_error();
   }
+  if (thrown && !later_) fail(thrown);
   if (later_) {
     worker_->recorder().add(flight_event::handler_returned, flight_time::now(), caller(), id, called->id, 0);
   }
@@ -403,10 +406,22 @@ void incoming_call::done() noexcept {
   worker_->request_done();
 }
 
-void incoming_call::fail(const std::exception_ptr& reason) noexcept {
+// The error says only what user code did; this one says whose it was.
+std::exception_ptr incoming_call::name_method(const std::exception_ptr& reason) const {
+  try {
+    std::rethrow_exception(reason);
+  } catch (const thread_exit_error& e) {
+    return std::make_exception_ptr(thread_exit_error(fmt::format("{}: {}", describe(), e.message())));
+  } catch (...) {
+    return reason;
+  }
+}
+
+void incoming_call::fail(const std::exception_ptr& thrown) noexcept {
   if (stage_ == stage::done) return;  // the answer has been sent
   end_uses_quietly();
   try {
+    const std::exception_ptr reason = name_method(thrown);
     const std::string text = describe_exception(reason);
     errc code = stage_ == stage::decoding ? errc::bad_arguments : errc::bad_result;
     std::string detail = text;  // for the caller, which has the rest
@@ -473,9 +488,8 @@ void incoming_call::fail(const std::exception_ptr& reason) noexcept {
 
 void incoming_call::fail_plainly() noexcept {
   try {
-    log_about(caller(), log_level::error, [&] {
-      return describe() + ": the error could not be encoded: " + describe_exception(std::current_exception());
-    });
+    log_about(caller(), log_level::error,
+              [&] { return describe() + ": the error could not be encoded: " + describe_exception(current_error()); });
     outgoing_message answer;
     answer.header.kind = frame_kind::failure;
     answer.header.code = static_cast<std::uint32_t>(errc::remote_exception);

@@ -404,9 +404,8 @@ struct worker_core::event_report : work {
       try {
         whom->function(event);
       } catch (...) {
-        log(log_level::warning,
-            fmt::format("{}: an observer of the group's workers threw {}", to_string(worker->agent_->self()),
-                        describe_exception(std::current_exception())));
+        log(log_level::warning, fmt::format("{}: an observer of the group's workers threw {}",
+                                            to_string(worker->agent_->self()), describe_exception(current_error())));
       }
     }
   }

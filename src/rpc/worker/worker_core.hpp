@@ -194,7 +194,7 @@ const method_entry* running_method() noexcept;
 /// Encodes an exception of a method: its type's name, its text and further bytes.
 void encode_exception(const std::exception_ptr& thrown, outgoing_message& message);
 /// Rethrows it. `where` is put in front of the text of ferry's own errors.
-[[noreturn]] void rethrow_exception(const inbound_message& reply, const wire_limits& limits);
+[[nodiscard]] std::exception_ptr decode_exception(const inbound_message& reply, const wire_limits& limits);
 /// "std::runtime_error: text", for logs.
 std::string describe_exception(const std::exception_ptr& thrown);
 

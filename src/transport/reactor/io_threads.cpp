@@ -15,6 +15,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "../../base/thread_exit.hpp"
+
 namespace ferry::inline v0::detail {
 namespace {
 
@@ -141,13 +143,13 @@ void io_threads::stop() noexcept {
   later.swap(watches_);
 }
 
-void io_threads::spawn() noexcept {
+bool io_threads::spawn() noexcept {
   if (threads_.load(std::memory_order_relaxed) >= max_threads) {
     if (!warned_.exchange(true)) {
       log(log_level::error,
           "the process has as many reactor threads as are allowed; further work waits until one is free");
     }
-    return;
+    return false;
   }
   spawning_.fetch_add(1);
   threads_.fetch_add(1);
@@ -157,6 +159,7 @@ void io_threads::spawn() noexcept {
       states_.reserve(threads_.load());
     }
     std::thread([self = shared_from_this()] { self->thread_main(); }).detach();
+    return true;
   } catch (const std::exception& e) {
     spawning_.fetch_sub(1);
     {
@@ -165,6 +168,7 @@ void io_threads::spawn() noexcept {
       threads_changed_.notify_all();
     }
     log(log_level::error, std::string("cannot start another reactor thread: ") + e.what());
+    return false;
   }
 }
 
@@ -185,6 +189,7 @@ void io_threads::thread_main() noexcept {
   }
   bool counted = true;  // spawning_ is lowered once this thread waits or works
   for (;;) {
+    if (thread_exit_was_held() && spawn()) break;  // without a replacement it stays
     if (work* item = pop_global()) {
       if (counted) spawning_.fetch_sub(1), counted = false;
       if (queue_size_.load(std::memory_order_relaxed) != 0) wake_one();
@@ -225,8 +230,9 @@ void io_threads::thread_main() noexcept {
     for (bool lingered = false;; lingered = true) {
       finish_batch(self);
       if (!lingering) break;
-      if (queue_size_.load(std::memory_order_relaxed) != 0 || stopping_.load(std::memory_order_relaxed)) {
-        // There is other work: return the descriptor to the epoll.
+      if (queue_size_.load(std::memory_order_relaxed) != 0 || stopping_.load(std::memory_order_relaxed) ||
+          thread_exit_was_held()) {
+        // There is other work, or this thread ends: return the descriptor to the epoll.
         if (lingered) lingering->resume_watching(true);
         break;
       }
@@ -281,6 +287,7 @@ void io_threads::run_item(thread_state& self, work* item) noexcept {
   self.running = true;
   item->run(item);
   self.running = false;
+  if (thread_exit_was_held()) suspend_batching();  // other threads take what this one holds, and will get
 }
 
 void io_threads::release_deferred(thread_state& self) noexcept {
@@ -337,8 +344,9 @@ work* io_threads::pop_global() noexcept {
 }
 
 void io_threads::wake_one() noexcept {
-  if (threads_.load() == 0) return spawn();  // stopped: a new thread drains late work, then ends
-  if (waiters_.load() > 0 && !wake_pending_.exchange(true)) {
+  if (threads_.load() == 0) {
+    spawn();  // stopped: a new thread drains late work, then ends
+  } else if (waiters_.load() > 0 && !wake_pending_.exchange(true)) {
     std::uint64_t one = 1;
     (void)!::write(wake_event_, &one, sizeof one);
   } else if (waiters_.load() == 0) {

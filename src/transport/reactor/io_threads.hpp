@@ -107,7 +107,7 @@ class io_threads final : public reactor, public std::enable_shared_from_this<io_
 
   void start();
   void stop() noexcept;
-  void spawn() noexcept;
+  bool spawn() noexcept;
   void thread_main() noexcept;
   void serve_events(thread_state& self) noexcept;
   void finish_batch(thread_state& self) noexcept;

@@ -1,14 +1,18 @@
 // How calls fail: what the method throws, and what keeps it from being run or its result from being sent. Each is an
 // error of its own at the caller, and the callee goes on.
 
+#include <atomic>
+#include <barrier>
 #include <cstring>
 #include <functional>
 #include <future>
 #include <new>
 #include <regex>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <variant>
 #include <vector>
 
@@ -21,6 +25,7 @@
 #include "cluster.hpp"
 #include "expect_error.hpp"
 #include "noise.hpp"
+#include "rpc/worker/worker_core.hpp"
 
 using ferry::errc;
 using ferry_test::captured_log;
@@ -37,6 +42,9 @@ struct registered_error : std::runtime_error {
 };
 struct derived_error : registered_error {
   using registered_error::registered_error;
+};
+struct undecodable_error : std::runtime_error {
+  using std::runtime_error::runtime_error;
 };
 struct unregistered_error : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -55,6 +63,52 @@ int cancel_own_thread() {
   ::pthread_cancel(::pthread_self());
   ::pthread_testcancel();
   return 7;
+}
+std::atomic<int> threads_ended{0};
+struct thread_watch {
+  int uses = 0;
+  ~thread_watch() { ++threads_ended; }
+};
+thread_local thread_watch watch;
+// Inlined nowhere: the compiler must not see that no caller gets a result.
+[[gnu::noinline]] int end_thread(bool in_a_catch_block) {
+  ++watch.uses;
+  if (!in_a_catch_block) ::pthread_exit(nullptr);
+  try {
+    throw std::runtime_error("first");
+  } catch (const std::runtime_error&) {
+    ::pthread_exit(nullptr);
+  }
+}
+ferry::task<int> end_thread_later(bool in_a_catch_block) {
+  co_await ferry::rpc_async<plus_one>(ferry::this_call().caller(), 1);
+  co_return end_thread(in_a_catch_block);
+}
+ferry::future<int> end_thread_in_continuation() {
+  return ferry::rpc_async<plus_one>(ferry::this_call().caller(), 1).then([](int) { return end_thread(false); });
+}
+int allow_cancellation() {
+  ++watch.uses;
+  ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
+  return cancel_own_thread();
+}
+struct ends_thread_on_save {
+  template <class Archive>
+  void save(Archive&) const {
+    end_thread(false);
+  }
+  template <class Archive>
+  void load(Archive&) {}
+};
+ends_thread_on_save give_thread_end() { return {}; }
+struct ends_thread_made {
+  ends_thread_made() { end_thread(false); }
+};
+void log_thread_end() { end_thread(false); }
+// Returns once `count` handlers run at the same time.
+void meet(int count) {
+  static std::barrier meeting(count);
+  meeting.arrive_and_wait();
 }
 struct other_registered : std::logic_error {
   using std::logic_error::logic_error;
@@ -84,6 +138,7 @@ int fail(int which) {
     case 33: throw peculiar();
     case 34: throw 42;
     case 35: throw std::string("only text");
+    case 37: throw undecodable_error("undecodable");
     case 36: throw std::regex_error(std::regex_constants::error_brack);
     default: return which;
   }
@@ -177,6 +232,14 @@ struct ferry::exception_traits<exceptions_test::registered_error> {
   static std::string encode(const exceptions_test::registered_error& thrown) { return std::to_string(thrown.code); }
   static exceptions_test::registered_error decode(std::string_view what, std::string_view bytes) {
     return {std::string(what), std::stoi(std::string(bytes))};
+  }
+};
+template <>
+struct ferry::exception_traits<exceptions_test::undecodable_error> {
+  static constexpr std::string_view name = "exceptions_test.undecodable";
+  static std::string encode(const exceptions_test::undecodable_error&) { return {}; }
+  static exceptions_test::undecodable_error decode(std::string_view, std::string_view) {
+    throw std::out_of_range("no such number");
   }
 };
 template <>
@@ -416,6 +479,78 @@ TEST_CASE("a handler that cancels its thread does not end it") {
   cluster group(2);
   CHECK(group[0].rpc_sync<cancel_own_thread>("worker1") == 7);
   CHECK(group[0].rpc_sync<plus_one>("worker1", 1) == 2);
+}
+
+TEST_CASE("a handler that ends its thread fails its call, and another thread takes the place") {
+  const captured_log quiet;
+  constexpr int places = 3;
+  cluster group(2, {.configure = [](ferry::worker_config& config) { config.num_worker_threads = places; }});
+  ferry::worker& self = group[0];
+  threads_ended = 0;
+  int ended = 0;
+  const auto expect_end = [&](std::string_view method, const auto& call) {
+    for (const std::string_view part : {method, std::string_view("worker1"), std::string_view("ended its thread")})
+      expect_error(errc::remote_exception, part, call);
+    ended += 3;
+  };
+  expect_end("end_thread", [&] { self.rpc_sync<end_thread>("worker1", false); });
+  expect_end("end_thread", [&] { self.rpc_sync<end_thread>("worker1", true); });
+  expect_end("end_thread_later", [&] { self.rpc_sync<end_thread_later>("worker1", false); });
+  expect_end("end_thread_later", [&] { self.rpc_sync<end_thread_later>("worker1", true); });
+  expect_end("end_thread_in_continuation", [&] { self.rpc_sync<end_thread_in_continuation>("worker1"); });
+  expect_end("allow_cancellation", [&] { self.rpc_sync<allow_cancellation>("worker1"); });
+  expect_end("ends_thread_made", [&] { self.remote<ferry::make<ends_thread_made>>("worker1").to_here(); });
+  expect_error(errc::bad_result, "give_thread_end", [&] { self.rpc_sync<give_thread_end>("worker1"); });
+  self.notify<log_thread_end>("worker1");
+  ended += 2;
+
+  // More than there are places, some of them in line behind others.
+  std::vector<ferry::future<int>> many;
+  for (int i = 0; i < 4 * places; ++i) {
+    many.push_back(self.rpc_async<end_thread>("worker1", i % 2 == 0));
+    many.push_back(self.rpc_async<plus_one>("worker1", i));
+  }
+  for (int i = 0; i < 4 * places; ++i) {
+    expect_error(errc::remote_exception, "end_thread", [&] { many[2 * i].get(); });
+    CHECK(many[2 * i + 1].get() == i + 1);
+  }
+  std::vector<ferry::future<void>> together;
+  for (int i = 0; i < places; ++i) together.push_back(self.rpc_async<meet>("worker1", places));
+  for (const auto& each : together) each.get();
+  while (threads_ended != ended + 4 * places) std::this_thread::yield();  // the watchdog bounds it
+}
+
+TEST_CASE("an exception or failure that cannot be decoded is an error that names the call and the peer") {
+  const captured_log quiet;
+  ferry::register_exceptions<undecodable_error>();
+  cluster group(2);
+  for (const std::string_view part :
+       {"call of", "fail", "worker1", "the exception that the method threw", "no such number"}) {
+    expect_error(errc::bad_result, part, [&] { group[0].rpc_sync<fail>("worker1", 37); });
+    expect_error(errc::bad_result, part, [&] { group[0].rpc_async<fail>("worker1", 37).get(); });
+  }
+
+  const ferry::detail::call_facts facts{group[0].core(),
+                                        &ferry::detail::usable_method<plus_one, ferry::detail::method_flavour::call>(),
+                                        group[0].get_worker_info("worker1")};
+  const auto expect_bad = [&](ferry::frame_kind kind, errc code, std::string_view what, std::string_view bytes) {
+    for (const std::string_view part :
+         {std::string_view("call of"), std::string_view("plus_one"), std::string_view("worker1"), what}) {
+      ferry::inbound_message reply;
+      reply.header.kind = kind;
+      reply.header.code = static_cast<std::uint32_t>(code);
+      reply.payload = std::as_bytes(std::span(bytes));
+      expect_error(errc::bad_result, part, [&] { ferry::detail::check_reply(facts, reply); });
+    }
+  };
+  for (const std::string_view garbage :
+       {std::string_view(), std::string_view("\x01"), std::string_view("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"),
+        std::string_view("garbage, and more than is read as a length")}) {
+    expect_bad(ferry::frame_kind::exception, errc{}, "the exception that the method threw could not be decoded",
+               garbage);
+    expect_bad(ferry::frame_kind::failure, errc::bad_arguments, "why it failed (bad_arguments) could not be decoded",
+               garbage);
+  }
 }
 
 TEST_CASE("an error of a tensor function arrives as it was thrown") {

@@ -1,5 +1,6 @@
 // Workers in processes of their own: calls, deaths, and a program that was built without some of the methods.
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -54,6 +55,16 @@ ferry::task<int> never() {
   ferry_test::tell_parent("running");
   co_return co_await result;
 }
+std::atomic<bool> all_open{false};
+int plus_one_when_open(int value) {
+  all_open.wait(false);
+  return value + 1;
+}
+void open_for_all() {
+  all_open = true;
+  all_open.notify_all();
+}
+ferry::task<int> await(ferry::future<int> value) { co_return co_await value; }
 void stop_hard() { ::raise(SIGKILL); }
 
 }  // namespace processes_test
@@ -200,6 +211,53 @@ TEST_CASE("a forked child that uses the workers of its parent gets an error, and
   CHECK(WEXITSTATUS(status) == 10);
   CHECK(here[0].rpc_sync<plus_one>("worker1", 1) == 2);
   CHECK(kept.to_here() + dropped.to_here() == 5);
+}
+
+TEST_CASE("in a forked child a future that was pending at the fork throws, and the call goes on in the parent") {
+  ferry_test::cluster here(2);
+  const ferry::future<int> pending = here[0].rpc_async<plus_one_when_open>("worker1", 1);
+  ferry::future<int> dropped = here[0].rpc_async<plus_one_when_open>("worker1", 2);
+  ferry::future<int> given_up = here[0].rpc_async<plus_one_when_open>("worker1", 3);
+  const ferry::future<int> kept[] = {dropped, given_up};
+  ferry::promise<int> promise;
+  const ferry::future<int> promised = promise.get_future();
+  const pid_t pid = ::fork();
+  REQUIRE(pid >= 0);
+  if (pid == 0) {
+    int good = 0;
+    const auto refused = [&](auto&& action) {
+      try {
+        action();
+      } catch (const ferry::error& e) {
+        if (e.kind() == errc::forked_process) ++good;
+      } catch (...) {
+        ::_exit(99);
+      }
+    };
+    refused([&] { (void)pending.get(); });
+    refused([&] { pending.wait(); });
+    refused([&] { (void)pending.wait_for(100s); });
+    refused([&] { (void)pending.wait_for(0s); });
+    refused([&] { (void)promised.get(); });
+    refused([&] { (void)ferry::sync_wait(await(pending)); });
+    refused([&] { (void)ferry::when_all(pending, promised).get(); });
+    dropped = {};
+    given_up.cancel();
+    refused([&] { (void)given_up.get(); });
+    ::_exit(good);
+  }
+  int status = 0;
+  {
+    const ferry_test::watchdog bound("the end of a forked child");
+    REQUIRE(::waitpid(pid, &status, 0) == pid);
+  }
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 8);
+  CHECK_FALSE(pending.ready());
+  here[0].rpc_sync<open_for_all>("worker1");
+  CHECK(pending.get() == 2);
+  CHECK(kept[0].get() == 3);
+  CHECK(kept[1].get() == 4);
 }
 
 TEST_CASE("[row 50] a method that the callee's program does not have, or has otherwise, is an error that says so") {

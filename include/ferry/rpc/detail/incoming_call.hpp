@@ -98,7 +98,7 @@ class incoming_call final : public work, private held_method, public call_contex
   void answer_later() noexcept;
 
   /// Answers with the exception; the stage that was reached determines the error code. Never throws.
-  void fail(const std::exception_ptr& reason) noexcept;
+  void fail(const std::exception_ptr& thrown) noexcept;
 
   /// Runs the method: from the request to the answer, or to answer_later(). Never throws.
   void serve() noexcept;
@@ -172,6 +172,7 @@ class incoming_call final : public work, private held_method, public call_contex
   [[nodiscard]] owned_object& target() const;
   [[nodiscard]] owned_object& creation() const;
   [[nodiscard]] bool gives_turn_away() const noexcept;
+  [[nodiscard]] std::exception_ptr name_method(const std::exception_ptr& reason) const;
   void fail_plainly() noexcept;
   void done() noexcept;
   [[nodiscard]] std::string describe() const;
@@ -209,7 +210,7 @@ struct answering {
   Arguments arguments;
 
   void operator()(const future<T>& result) noexcept {
-    try {
+    const auto failure = caught([&] {
       result.shared_state()->let_streams_wait();  // the streams on which the answer is sent
       if constexpr (creates(Flavour)) {
         call.keep<T>([&] { return result.get(); });
@@ -219,9 +220,8 @@ struct answering {
       } else {
         call.template answer<wire_type<T>>(result.value());
       }
-    } catch (...) {
-      call.fail(detail::current_error());
-    }
+    });
+    if (failure) call.fail(failure);
   }
 };
 
