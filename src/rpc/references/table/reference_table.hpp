@@ -104,8 +104,8 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   void stop_clean_up(bool entirely) noexcept;
   /// Ends all references, resumes everything that waits, and stops sending.
   void close() noexcept;
-  /// Destroys the objects, `all` of them or those that no handle of this worker keeps. Call it with `all` once no handler
-  /// runs any more: an object may keep itself by a reference, alone or in a circle.
+  /// Destroys the objects, `all` of them or those that no handle of this worker keeps. Call it with `all` once no
+  /// handler runs any more: an object may keep itself by a reference, alone or in a circle.
   void clear(bool all) noexcept;
 
   [[nodiscard]] reference_protocol::counts figures() const;
