@@ -61,11 +61,12 @@ std::string name_of(int slot) { return "n-" + std::to_string(slot); }
 
 // ---- the functions that they call
 
-int add(int a, int b) { return a + b; }
+// Damaged numbers may overflow.
+int add(int a, int b) { return static_cast<int>(static_cast<unsigned>(a) + static_cast<unsigned>(b)); }
 // Adds one for each worker on the route.
 int relay(const std::vector<std::string>& way, int value) {
-  if (way.empty()) return value + 1;
-  return ferry::rpc_sync<relay>(way.front(), std::vector<std::string>(way.begin() + 1, way.end()), value + 1);
+  if (way.empty()) return add(value, 1);
+  return ferry::rpc_sync<relay>(way.front(), std::vector<std::string>(way.begin() + 1, way.end()), add(value, 1));
 }
 ferry::tensor twice(ferry::tensor t) {
   // Damaged ones may be of another type.
