@@ -98,7 +98,8 @@ class future {
   [[nodiscard]] std::exception_ptr error() const { return state("error").error(); }
 
   /// Blocks until complete; rethrows the error on every call. While a handler waits, the worker runs other handlers on
-  /// additional threads; throws resource_exhausted if too many handlers already wait.
+  /// additional threads; throws resource_exhausted if too many handlers already wait, and forked_process in a forked
+  /// child. So do all waits below.
   void wait() const {
     state("wait").wait(deadline{});
     state_->let_streams_wait();

@@ -125,9 +125,10 @@ class rref : public detail::reference_base {
   rref(const rref<Derived>& other) noexcept : reference_base(other.handle()) {}  // NOLINT(google-explicit-constructor)
 
   /// At the owner: returns the object itself, after waiting until it has been made, as created() does. The result is
-  /// valid as long as a reference exists. The thread's current streams wait for all device work queued on the object;
-  /// the object's next user waits for work that the handler queues after this call. Throws the exception of the
-  /// function that makes the object, errc::device_failure, and errc::not_owner on other workers.
+  /// valid as long as a reference exists, at most until the worker's shutdown, which destroys its objects. The thread's
+  /// current streams wait for all device work queued on the object; the object's next user waits for work that the
+  /// handler queues after this call. Throws the exception of the function that makes the object, errc::device_failure,
+  /// and errc::not_owner on other workers.
   [[nodiscard]] std::add_lvalue_reference_t<T> local_value() const {
     if constexpr (std::is_void_v<T>) {
       (void)handle_.local().value_made();
@@ -144,7 +145,7 @@ class rref : public detail::reference_base {
     } else {
       if constexpr (detail::is_copyable<T>()) {
         const detail::streams_scope streams({options.streams.first(), options.streams.count()});
-        if (detail::owned_object* object = handle_.local_unguarded(options)) {
+        if (const auto object = handle_.local_unguarded(options)) {
           T copy(object->template as<T>());
           if (object->on_devices()) detail::record_use_of(copy);
           return copy;

@@ -27,6 +27,10 @@ class connection_receiver {
   /// The connection has ended. Called exactly once after start(), after the last on_message. `reason` is never null: a
   /// ferry::error that names the peer.
   virtual void on_closed(connection& which, std::exception_ptr reason) noexcept = 0;
+  /// The peer has ended the connection, or it broke, while reading was paused. What the peer had sent before still
+  /// arrives, although resume_reading() was not called, and then on_closed() follows: a receiver that has no room drops
+  /// it. Called at most once, before those messages. Must not run user code.
+  virtual void on_ended_while_paused(connection& which) noexcept { (void)which; }
   /// The notification requested by tell_when_written(). May send more. Must not run user code.
   virtual void on_written(connection& which) noexcept { (void)which; }
   /// Whether tensors may arrive on this device, which need not exist; never called for the CPU. If not, their message
@@ -76,7 +80,8 @@ class connection {
   }
 
   /// Called by the receiver in on_message() to stop delivery: no further message is begun, and input stays where it is,
-  /// in the end at the peer. Until resume_reading() the end of the connection may go undetected, too.
+  /// in the end at the peer, until resume_reading() or connection_receiver::on_ended_while_paused(). A transport that
+  /// does not call the latter detects the end of the connection only after resume_reading().
   virtual void pause_reading() noexcept {}
   /// Resumes delivery. Delivers nothing itself. Thread-safe.
   virtual void resume_reading() noexcept {}

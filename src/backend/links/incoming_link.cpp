@@ -58,6 +58,7 @@ void incoming_link::close(const std::exception_ptr& reason, bool graceful) noexc
 void incoming_link::on_message(connection& from, inbound_message&& message) noexcept {
   peer_.heard();
   if (message.header.kind == frame_kind::request) {
+    if (drops_requests_.load(std::memory_order_relaxed)) return;
     add(served_, 1);
     add(served_bytes_, message.header.held_bytes());
     add(bytes_received_, message.header.message_bytes());

@@ -222,6 +222,7 @@ class incoming_link final : public connection_receiver,
   // connection_receiver
   void on_message(connection& from, inbound_message&& message) noexcept override;
   void on_closed(connection& which, std::exception_ptr reason) noexcept override;
+  void on_ended_while_paused(connection&) noexcept override { drops_requests_.store(true, std::memory_order_relaxed); }
   void on_written(connection& which) noexcept override;
   [[nodiscard]] bool takes_tensors_on(device where) const noexcept override { return owner_->takes_tensors_on(where); }
   [[nodiscard]] std::size_t expected_messages() const noexcept override { return 1; }
@@ -284,6 +285,8 @@ class incoming_link final : public connection_receiver,
   std::int64_t handled_ = 0;  // requests, while not closed
   bool paused_ = false;
   std::atomic<bool> waits_for_others_{false};
+  std::atomic<bool> drops_requests_{
+      false};  // there is no room for those that are left, and no caller for their answers
   std::atomic<std::uint64_t> published_{0};  // of served_now(), in the worker's sum; written with mutex_ held
   std::atomic<std::uint64_t> published_bytes_{0};
   std::vector<held_handler> held_;

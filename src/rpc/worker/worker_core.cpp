@@ -214,12 +214,13 @@ void worker_core::end(shutdown_mode how, timeout limit) {
   agent_->close();
   drop_attached();
   references().close();
-  if (!pool_->wait_idle(deadline::after(handler_end_limit))) {
+  const bool idle = pool_->wait_idle(deadline::after(handler_end_limit));
+  if (!idle) {
     log(log_level::warning, fmt::format("{} was shut down while handlers or continuations still run; they go on, but "
                                         "their calls fail",
                                         to_string(agent_->self())));
   }
-  references().clear();
+  references().clear(idle);
   report_left_out_lines();
   drop_observers();
   await_records();

@@ -121,7 +121,11 @@ class stream_connection final : public connection,
   enum class outcome { drained, more, ended, awaiting_device };
 
   void on_frame(inbound_message&& message) override { receiver_->on_message(*this, std::move(message)); }
-  [[nodiscard]] bool paused() const noexcept override { return paused_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool paused() const noexcept override {
+    return paused_.load(std::memory_order_relaxed) && !reads_the_rest_.load(std::memory_order_relaxed);
+  }
+  /// The same, by the reader, who reads on once the peer has ended the connection.
+  [[nodiscard]] bool stays_paused() noexcept;
   [[nodiscard]] const channel_context* channels() const noexcept override { return &arriving_; }
   [[nodiscard]] bool takes_tensors_on(device where) const noexcept override {
     return receiver_->takes_tensors_on(where);
@@ -182,8 +186,10 @@ class stream_connection final : public connection,
   };
   turn later_;
   std::atomic<bool> later_posted_{false};
-  std::atomic<bool> paused_{false};  // the reader leaves all input unread
-  std::mutex interrupt_mutex_;       // guards interrupt_
+  std::atomic<bool> paused_{false};          // the reader leaves all input unread
+  std::atomic<bool> hung_up_{false};         // the peer has ended the connection; input may be left
+  std::atomic<bool> reads_the_rest_{false};  // although reading is paused; set by the reader
+  std::mutex interrupt_mutex_;               // guards interrupt_
   int interrupt_ = no_descriptor;
   std::atomic<bool> driven_{false};                 // drive() was called before
   std::atomic<clock::rep> driver_asleep_since_{0};  // zero: no thread sleeps inside drive()

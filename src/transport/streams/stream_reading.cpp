@@ -112,14 +112,22 @@ void stream_connection::notify_closed() noexcept {
   if (receiver) receiver->on_closed(*this, reason);
 }
 
+bool stream_connection::stays_paused() noexcept {
+  if (!paused()) return false;
+  if (!hung_up_.load()) return true;
+  reads_the_rest_.store(true);
+  receiver_->on_ended_while_paused(*this);
+  return false;
+}
+
 // One recvmsg; the caller is the reader. With `sleep` it waits up to plain_wait for the first byte.
 stream_connection::outcome stream_connection::receive(std::size_t& received, bool sleep) noexcept {
   received = 0;
-  if (paused()) return outcome::drained;
+  if (stays_paused()) return outcome::drained;
   try {
     if (reader_state_.stalled()) {
       reader_state_.resume(*this);
-      if (paused()) return outcome::drained;
+      if (stays_paused()) return outcome::drained;
     }
     std::array<iovec, frame_reader::max_vectors> vectors;
     std::size_t total = 0;
@@ -190,6 +198,8 @@ void stream_connection::on_ready(readiness ready) noexcept {
       write_queued(lock);
     }
   }
+  // Reported although reading is paused, and remembered: the reader may pause before it comes to the end.
+  if (ready.hung_up) hung_up_.store(true);
   if (ready.readable && take_reader()) read_all(ready.hung_up);
 }
 

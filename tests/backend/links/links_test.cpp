@@ -485,6 +485,17 @@ TEST_CASE("a request that is larger than the bound is read, and nothing after it
   from.link->on_closed(*from.wire, make_error(errc::connection_lost, "lost"));
 }
 
+TEST_CASE("what a caller sent is dropped if it ends its connection while nothing is read from it") {
+  accepted from({.served_calls_per_peer = 2});
+  for (int i = 0; i != 2; ++i) from.request(100);
+  CHECK(from.wire->paused);
+  from.link->on_ended_while_paused(*from.wire);
+  for (int i = 0; i != 3; ++i) from.request(100);
+  CHECK(from.link->served_now().calls == 2);
+  from.link->on_closed(*from.wire, make_error(errc::connection_lost, "lost"));
+  CHECK(from.owns->bounds.paused_links == 0);
+}
+
 TEST_CASE("load from other callers pauses a caller only above its share") {
   accepted from({.served_calls_per_worker = 1});
   from.owns->bounds.served.calls = 1;

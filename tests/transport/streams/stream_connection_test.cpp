@@ -254,6 +254,43 @@ TEST_CASE("closing one end ends both, once") {
   ends.b->send(text_message(2, "not received"));
 }
 
+TEST_CASE("a connection whose reading is paused detects at once that it broke") {
+  struct pausing : collector {
+    std::atomic<int> ended{0};
+    void on_message(connection& from, inbound_message&& message) noexcept override {
+      from.pause_reading();
+      collector::on_message(from, std::move(message));
+    }
+    void on_ended_while_paused(connection&) noexcept override { ended.fetch_add(1); }
+  };
+  int fds[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
+  const auto loop = ferry::shared_reactor();
+  const auto at = std::make_shared<pausing>();
+  const auto end = detail::make_stream_connection(*loop, fds[0], "test", "test", {});
+  end->start(at);
+  const outgoing_message first = text_message(1, "first");
+  const auto bytes = first.bytes.bytes();
+  REQUIRE(::write(fds[1], bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
+  std::size_t before = 1;
+  SUBCASE("after the pause") {
+    at->wait([&] { return at->texts.size() == 1; });
+    // More input alone does not end the pause.
+    REQUIRE(::write(fds[1], bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
+    ++before;
+  }
+  SUBCASE("in the middle of a message") {
+    at->wait([&] { return at->texts.size() == 1; });
+    REQUIRE(::write(fds[1], bytes.data(), 10) == 10);
+  }
+  SUBCASE("together with what makes it pause") {}
+  ::close(fds[1]);
+  at->wait([&] { return at->closed == 1; });
+  CHECK(at->texts.size() == before);  // what had been sent before still arrives
+  CHECK(at->ended.load() <= 1);
+  if (before == 2) CHECK(at->ended.load() == 1);
+}
+
 TEST_CASE("many threads send without mixing their bytes") {
   pair ends;
   std::vector<std::thread> threads;

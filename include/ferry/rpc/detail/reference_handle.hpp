@@ -48,7 +48,7 @@ class reference_handle {
   /// exception that its creation threw.
   [[nodiscard]] owned_object& local() const;
   /// At the owner, if calls on the object may run concurrently: like local(), with a timeout. Otherwise null.
-  [[nodiscard]] owned_object* local_unguarded(const call_options& options) const;
+  [[nodiscard]] ref_ptr<owned_object> local_unguarded(const call_options& options) const;
   /// The reference's state. If the reference has failed, throws its error.
   [[nodiscard]] reference_state& usable() const;
   /// Complete once the owner has made the object, or has registered this reference; fails if that fails.

@@ -46,7 +46,7 @@ std::shared_ptr<reference_state> reference_table::state_of(const handed_referenc
       if (!expected) to_do.never_made.emplace_back(local, object);
     }
     auto state = make_state(object);
-    state->local = std::move(local);
+    state->set_local(std::move(local));
     hold = state;
     return state;
   }

@@ -2,6 +2,7 @@
 // shuts down.
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -134,7 +135,20 @@ void reference_table::close() noexcept {
   for (const auto& each : unmade) each->fail(why);
 }
 
-void reference_table::clear() noexcept {
+void reference_table::clear(bool all) noexcept {
+  // Before the objects are taken from the table, so that a long chain of them is destroyed one by one.
+  std::optional<object_id> last;
+  while (all) {
+    std::shared_ptr<reference_state> held;  // destroyed without the mutex, which it locks
+    {
+      const std::lock_guard lock(mutex_);
+      auto next = last ? holds_.upper_bound(*last) : holds_.begin();
+      while (next != holds_.end() && !(held = next->second.lock())) ++next;
+      if (next == holds_.end()) break;
+      last = next->first;
+    }
+    held->drop_local();
+  }
   std::unordered_map<object_id, ref_ptr<owned_object>, object_hash> objects;
   object_list kept;
   const std::lock_guard lock(mutex_);

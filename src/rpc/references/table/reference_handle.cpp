@@ -81,15 +81,22 @@ void check_for_deadlock(const reference_handle& object, timeout limit) {
 }
 
 // Waits until the object has been made, or the deadline; in a handler at most until its call's deadline.
-void wait_until_made(const reference_handle& object, timeout limit) {
+void wait_until_made(const reference_handle& object, owned_object& local, timeout limit) {
   const reference_state& own = *object.get();
-  if (own.local->ready()) return;
+  if (local.ready()) return;
   const call_context* context = thread_context();
   const deadline until = std::min(deadline::after(limit), context ? context->deadline() : deadline());
   check_for_deadlock(object, limit);
-  if (own.local->wait(until)) return;
+  if (local.wait(until)) return;
   throw_error(errc::rpc_timeout, fmt::format("object {} of {} was not made within {}", own.object.number,
                                              to_string(own.table->worker()->agent().self()), in_milliseconds(limit)));
+}
+
+// At the owner.
+ref_ptr<owned_object> kept_here(const reference_state& own) {
+  ref_ptr<owned_object> object = own.local();
+  if (!object) (void)own.table->worker();  // throws: the worker has been shut down
+  return object;
 }
 }  // namespace
 
@@ -109,20 +116,22 @@ owned_object& reference_handle::local() const {
                     "a function on the reference",
                     to_string(worker->agent().self()), describe("..."), to_string(owner())));
   }
-  wait_until_made(*this, no_timeout);
-  own.local->use_here();
-  return *own.local;
+  const ref_ptr<owned_object> object = kept_here(own);
+  wait_until_made(*this, *object, no_timeout);
+  object->use_here();
+  return *object;
 }
 
-owned_object* reference_handle::local_unguarded(const call_options& options) const {
+ref_ptr<owned_object> reference_handle::local_unguarded(const call_options& options) const {
   const reference_state& own = usable();
-  if (own.fork) return nullptr;
-  if (options.stop.get() && !own.local->ready()) return nullptr;  // a call can be stopped
+  if (own.fork) return {};
+  ref_ptr<owned_object> object = kept_here(own);
+  if (options.stop.get() && !object->ready()) return {};  // a call can be stopped
   const auto worker = own.table->worker();
-  wait_until_made(*this, options.timeout.value_or(worker->default_timeout()));
-  if (own.local->value_made().policy().how != execution::concurrent) return nullptr;
-  own.local->use_here();
-  return own.local.get();
+  wait_until_made(*this, *object, options.timeout.value_or(worker->default_timeout()));
+  if (object->value_made().policy().how != execution::concurrent) return {};
+  object->use_here();
+  return object;
 }
 
 future<void> reference_handle::created() const {
@@ -154,9 +163,10 @@ bool only_queries_object(std::uint64_t method) noexcept {
 
 future<std::string> reference_handle::type() const {
   const reference_state& own = usable();
-  if (!own.fork && own.local->ready()) {  // at the owner: without a call, which would wait for a handler's place
+  const ref_ptr<owned_object> local = own.local();
+  if (local && local->ready()) {  // at the owner: without a call, which would wait for a handler's place
     std::string name;
-    if (auto error = caught([&] { name = own.local->value_made().type_name(); }))
+    if (auto error = caught([&] { name = local->value_made().type_name(); }))
       return make_failed_future<std::string>(std::move(error));
     return make_ready_future(std::move(name));
   }

@@ -37,6 +37,12 @@ void reference_state::end(std::exception_ptr why) noexcept {
   if (known) known->try_set_error(std::move(why));
 }
 
+void reference_state::drop_local() noexcept {
+  ref_ptr<owned_object> dropped;  // destroyed without the mutex: destructors run user code
+  const std::lock_guard lock(mutex_);
+  std::swap(dropped, local_);
+}
+
 void reference_state::throw_ended() const {
   std::exception_ptr why;
   {

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <ferry/backend/agent.hpp>
 #include <ferry/rpc/detail/owned_object.hpp>
@@ -44,7 +45,6 @@ class reference_state : public std::enable_shared_from_this<reference_state> {
   const std::shared_ptr<reference_table> table;
   const object_id object;
   std::optional<held_fork> fork;  ///< none: at the owner
-  ref_ptr<owned_object> local;    ///< at the owner
   /// Set for a fork that the owner had not registered when it was created, and for an object that this worker makes
   /// locally. Otherwise null.
   ref_ptr<fork_known> known;
@@ -53,6 +53,15 @@ class reference_state : public std::enable_shared_from_this<reference_state> {
   /// waits for the store, at most until `until`; then throws errc::rpc_timeout.
   [[nodiscard]] located_worker owner(deadline until) const;
   [[nodiscard]] bool confirmed() const noexcept { return !known || known->has_value(); }
+  /// Call before the state is shared.
+  void set_local(ref_ptr<owned_object> object) noexcept { local_ = std::move(object); }
+  /// The object, at the owner until drop_local(); otherwise null.
+  [[nodiscard]] ref_ptr<owned_object> local() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return local_;
+  }
+  /// At the end of the worker: keeps the object no longer. It may be destroyed by this call.
+  void drop_local() noexcept;
   /// The reference fails from now on. The first error is kept.
   void end(std::exception_ptr why) noexcept;
   [[nodiscard]] bool ended() const noexcept { return ended_.load(std::memory_order_acquire); }
@@ -72,7 +81,8 @@ class reference_state : public std::enable_shared_from_this<reference_state> {
  private:
   [[noreturn]] void throw_ended() const;
 
-  mutable std::mutex mutex_;  // guards the next two
+  mutable std::mutex mutex_;  // guards the next three
+  ref_ptr<owned_object> local_;
   mutable worker_info owner_;
   std::exception_ptr end_;
   std::mutex type_mutex_;  // guards the next one; `ask` also locks mutex_

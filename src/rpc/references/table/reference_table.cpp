@@ -32,12 +32,14 @@ reference_table::~reference_table() = default;
 
 std::shared_ptr<worker_core> reference_table::worker() const {
   auto own = worker_.lock();
-  if (!own || own->is_shut_down()) {
-    throw_error(errc::reference_deleted,
-                fmt::format("the worker that had this reference (id {}) has been shut down, and its references with it",
-                            self_.id.value));
-  }
+  if (!own || own->is_shut_down()) throw_shut_down();
   return own;
+}
+
+void reference_table::throw_shut_down() const {
+  throw_error(errc::reference_deleted,
+              fmt::format("the worker that had this reference (id {}) has been shut down, and its references with it",
+                          self_.id.value));
 }
 
 peer_incarnation reference_table::peer(const call_target& to) const {
@@ -216,9 +218,10 @@ reference_handle reference_table::own(std::unique_ptr<owned_value> value) {
   auto made = ref_ptr<owned_object>::adopt(new owned_object);
   made->finish(std::move(value), agent.uses_devices() ? agent.devices() : std::vector<device>());
   const std::lock_guard lock(mutex_);
+  if (closed_) throw_shut_down();
   const object_id object = protocol_.own();
   auto state = make_state(object);
-  state->local = made;
+  state->set_local(made);
   holds_[object] = state;
   objects_.emplace(object, std::move(made));
   return reference_handle(std::move(state));
@@ -232,7 +235,7 @@ reference_handle reference_table::create(const call_target& owner, const worker_
   state->known = ref_ptr<fork_known>::adopt(new fork_known);
   state->known->of = state;
   if (where == self_) {
-    state->local = expected_object(object);
+    state->set_local(expected_object(object));
     holds_[object] = state;
   } else {
     state->fork = protocol_.creating_fork(object);

@@ -104,8 +104,9 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   void stop_clean_up(bool entirely) noexcept;
   /// Ends all references, resumes everything that waits, and stops sending.
   void close() noexcept;
-  /// Destroys the objects. Call once no handler runs any more.
-  void clear() noexcept;
+  /// Destroys the objects, `all` of them or those that no handle of this worker keeps. Call it with `all` once no
+  /// handler runs any more: an object may keep itself by a reference, alone or in a circle.
+  void clear(bool all) noexcept;
 
   [[nodiscard]] reference_protocol::counts figures() const;
   [[nodiscard]] std::size_t unanswered_controls() const;
@@ -221,6 +222,7 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   std::shared_ptr<reference_state> state_of(const handed_reference& reference,
                                             const reference_protocol::receipt& receipt, consequences& to_do);
   void check_own(const object_id& object) const;
+  [[noreturn]] void throw_shut_down() const;
   [[nodiscard]] std::exception_ptr lost(const reference_state& state, errc why) const noexcept;
   [[nodiscard]] peer_incarnation sender_of(const call_target& from, incarnation_id claimed) const;
   [[nodiscard]] std::string name_of(const peer_incarnation& peer) const;

@@ -272,3 +272,37 @@ TEST_CASE("an immediate shutdown with objects, references and creations in fligh
   }
   await([] { return tracked::alive() == 0; });
 }
+
+TEST_CASE("objects that keep themselves by a reference are destroyed when shutdown() returns") {
+  for (const bool graceful : {true, false}) {
+    CAPTURE(graceful);
+    cluster group(1, {.graceful = graceful});
+    rref<node> itself = group[0].make_rref<node>(std::in_place, 1);
+    itself.rpc_sync<&node::refer_to>(itself);
+    itself = {};
+    rref<node> first = group[0].make_rref<node>(std::in_place, 2);
+    const rref<node> second = group[0].make_rref<node>(std::in_place, 3);
+    first.rpc_sync<&node::refer_to>(second);
+    second.rpc_sync<&node::refer_to>(first);
+    CHECK(tracked::alive() == 3);
+    group[0].shutdown(graceful);
+    CHECK(tracked::alive() == 0);
+    // A handle that outlives the object.
+    expect_error(errc::reference_deleted, "", [&] { (void)second.local_value(); });
+  }
+}
+
+TEST_CASE("objects of two workers that keep each other by references are destroyed at shutdown") {
+  for (const bool graceful : {true, false}) {
+    CAPTURE(graceful);
+    {
+      cluster group(2, {.graceful = graceful});
+      const rref<node> here = group[0].make_rref<node>(std::in_place, 1);
+      const rref<node> there = group[0].remote<ferry::make<node>>("worker1", 2);
+      here.rpc_sync<&node::refer_to>(there);
+      there.rpc_sync<&node::refer_to>(here);
+      CHECK(tracked::alive() == 2);
+    }
+    CHECK(tracked::alive() == 0);
+  }
+}
