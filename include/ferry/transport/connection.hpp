@@ -80,8 +80,8 @@ class connection {
   }
 
   /// Called by the receiver in on_message() to stop delivery: no further message is begun, and input stays where it is,
-  /// in the end at the peer, until resume_reading() or connection_receiver::on_ended_while_paused(). A transport that
-  /// does not call the latter detects the end of the connection only after resume_reading().
+  /// in the end at the peer, until resume_reading() or on_ended_while_paused(); a transport without the latter detects
+  /// the end of the connection after resume_reading(). Cancellations may still arrive, and then again in their place.
   virtual void pause_reading() noexcept {}
   /// Resumes delivery. Delivers nothing itself. Thread-safe.
   virtual void resume_reading() noexcept {}

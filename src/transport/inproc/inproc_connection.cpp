@@ -108,8 +108,24 @@ void inproc_connection::receive(inbound_message&& message) {
     });
     if (given_up != pending_.end()) return (*given_up)->behind.push_back(std::move(message));
   }
-  inbox_.push_back(std::move(message));
+  enqueue(std::move(message));
   wake();
+}
+
+void inproc_connection::enqueue(inbound_message&& message) {
+  if (message.header.kind == frame_kind::cancel) urgent_.push_back(message);
+  inbox_.push_back(std::move(message));
+}
+
+inbound_message inproc_connection::take_next() noexcept {
+  std::deque<inbound_message>& from = paused_ ? urgent_ : inbox_;
+  inbound_message next = std::move(from.front());
+  from.pop_front();
+  if (paused_) return next;
+  received_->bytes.fetch_sub(next.header.message_bytes());
+  // Its copy is the first one, unless that was delivered.
+  if (!urgent_.empty() && urgent_.front().storage.data() == next.storage.data()) urgent_.pop_front();
+  return next;
 }
 
 void inproc_connection::receive_later(inbound_message&& message, const std::vector<stream>& streams) {
@@ -134,8 +150,8 @@ void inproc_connection::tensors_ready(const std::shared_ptr<pending_message>& wh
   pending_.erase(found);
   which->message.failure = failure;
   if (failure) which->message.tensors.clear();
-  inbox_.push_back(std::move(which->message));
-  for (inbound_message& each : which->behind) inbox_.push_back(std::move(each));
+  enqueue(std::move(which->message));
+  for (inbound_message& each : which->behind) enqueue(std::move(each));
   wake();
 }
 
@@ -166,7 +182,7 @@ void inproc_connection::resume_reading() noexcept {
 }
 
 void inproc_connection::close(std::exception_ptr reason) noexcept {
-  std::deque<inbound_message> unwanted;
+  std::deque<inbound_message> unwanted, unwanted_copies;
   std::vector<std::shared_ptr<pending_message>> unwanted_too;
   {
     const std::lock_guard lock(mutex_);
@@ -174,6 +190,7 @@ void inproc_connection::close(std::exception_ptr reason) noexcept {
     closed_ = true;
     reason_ = std::move(reason);
     unwanted.swap(inbox_);
+    unwanted_copies.swap(urgent_);
     unwanted_too.swap(pending_);
     received_->bytes.store(0);
     closed_here_.store(true);
@@ -205,9 +222,7 @@ void inproc_connection::deliver(std::unique_lock<std::mutex>& lock, const drive_
     if (stop && stop->done()) return;
     auto receiver = receiver_;
     if (!inbox_.empty()) {
-      auto message = std::move(inbox_.front());
-      inbox_.pop_front();
-      received_->bytes.fetch_sub(message.header.message_bytes());
+      auto message = take_next();
       lock.unlock();
       if (received_->reached()) {
         if (const auto peer = peer_.lock()) peer->notify_written();

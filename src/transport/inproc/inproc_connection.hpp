@@ -21,8 +21,9 @@ namespace ferry::inline v0::detail {
 
 /// One end. Value semantics are kept: the receiver gets copies of the tensors, made inside send(), or queued there if
 /// they are on devices or go to one, and the message's bytes themselves. A message with tensors that go from a device
-/// to the CPU is delivered once they have arrived; later messages may overtake it, but not a cancellation of it. A
-/// started end stays alive until it is closed and its receiver has been notified.
+/// to the CPU is delivered once they have arrived; later messages may overtake it, but not a cancellation of it. While
+/// reading is paused cancellations arrive nevertheless, ahead of the messages that wait, and once more in their place.
+/// A started end stays alive until it is closed and its receiver has been notified.
 class inproc_connection final : public connection, public std::enable_shared_from_this<inproc_connection> {
  public:
   /// Two ends that deliver on `loop`; the descriptions name the other end.
@@ -74,6 +75,10 @@ class inproc_connection final : public connection, public std::enable_shared_fro
 
   static void send_from_devices(outgoing_message&& message, inproc_connection& peer);
   void receive(inbound_message&& message);
+  /// Adds it to the inbox. Called with mutex_ held.
+  void enqueue(inbound_message&& message);
+  /// The next message to deliver. Called with mutex_ held, while there is one.
+  inbound_message take_next() noexcept;
   /// Delivers the message once the streams have completed.
   void receive_later(inbound_message&& message, const std::vector<stream>& streams);
   void tensors_ready(const std::shared_ptr<pending_message>& which, const std::exception_ptr& failure) noexcept;
@@ -85,7 +90,7 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   void deliver(std::unique_lock<std::mutex>& lock, const drive_condition* stop) noexcept;
   [[nodiscard]] bool nothing_to_do() const noexcept {
     // The receiver is notified of the end only after all earlier messages.
-    return inbox_.empty() ? !closed_ || closed_reported_ || !pending_.empty() : paused_;
+    return inbox_.empty() ? !closed_ || closed_reported_ || !pending_.empty() : paused_ && urgent_.empty();
   }
 
   const std::shared_ptr<io_threads> loop_;
@@ -97,6 +102,8 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   std::mutex mutex_;
   std::condition_variable news_;  // for the driver
   std::deque<inbound_message> inbox_;
+  // While reading is paused, copies of cancellations are delivered ahead: these are of those in the inbox, in order.
+  std::deque<inbound_message> urgent_;
   std::vector<std::shared_ptr<pending_message>> pending_;
   std::shared_ptr<connection_receiver> receiver_;
   std::shared_ptr<inproc_connection> self_;  // from start() until on_closed() has been called

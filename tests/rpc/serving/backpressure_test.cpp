@@ -417,7 +417,7 @@ TEST_CASE("answers to a caller that does not read cost what the bounds allow") {
 
 TEST_CASE("a handler is told that its call was given up although nothing is read from the caller") {
   captured_log log;
-  for (const char* transport : {"tcp", "unix"}) {
+  for (const char* transport : {"tcp", "unix", "inproc"}) {
     CAPTURE(transport);
     door.reset();
     cancelled.reset();
