@@ -48,6 +48,7 @@
 #include "device/device.cpp"
 #include "device/device_state.cpp"
 #include "device/memory/cpu_pool.cpp"
+#include "device/memory/foreign_memory.cpp"
 #include "device/memory/memory.cpp"
 #include "device/memory/pinned_memory.cpp"
 #include "device/memory/staging.cpp"

@@ -7,6 +7,8 @@
 #include <ferry/device/memory.hpp>
 #include <ferry/device/traits.hpp>
 
+#include "../device/memory/foreign_memory.hpp"
+
 namespace ferry::inline v0 {
 namespace detail {
 namespace {
@@ -15,6 +17,9 @@ namespace {
 constexpr std::size_t head = 64;
 constexpr std::size_t largest_joined = 4096;
 static_assert(sizeof(detail::storage_body) <= head && head % cpu_alignment == 0);
+
+// Whether memory there is used by streams, so that its last user may be a device.
+bool queues_work(ferry::device where) { return !where.is_cpu() && !operations_of(where.kind).immediate; }
 
 constexpr bool joined(ferry::device where, std::size_t bytes) {
   return where.is_cpu() && bytes != 0 && bytes <= largest_joined;
@@ -54,6 +59,7 @@ storage storage::foreign(void* data, std::size_t bytes, ferry::device where, std
   result.body_->where = where;
   result.body_->data = data;
   result.body_->size = bytes;
+  if (owner && detail::queues_work(where)) owner = std::make_shared<detail::foreign_memory>(std::move(owner));
   result.body_->owner = std::move(owner);
   return result;
 }
@@ -61,6 +67,8 @@ storage storage::foreign(void* data, std::size_t bytes, ferry::device where, std
 void storage::record_use(const stream& by) const {
   if (body_->in_stream_order) {
     const_cast<device_memory*>(static_cast<const device_memory*>(body_->owner.get()))->record_use(by);
+  } else if (body_->owner && detail::queues_work(body_->where)) {
+    const_cast<detail::foreign_memory*>(static_cast<const detail::foreign_memory*>(body_->owner.get()))->record_use(by);
   }
 }
 

@@ -1,11 +1,13 @@
 // Tensors on CUDA devices, on the fake CUDA runtime.
 
 #include <array>
+#include <atomic>
 #include <complex>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -394,6 +396,59 @@ TEST_CASE("a DLPack export is ordered on the consumer's stream") {
   }
   fake_cuda::drain();
   CHECK(ferry::equal(seen.to(host), ferry::full({1000}, 4.)));
+}
+
+TEST_CASE("foreign memory stays until the kernels queued on it have read it") {
+  const tensor memory = ferry::arange(0, 12, 1, dtype::i32).to(gpu(1));
+  const tensor columns = ferry::arange(0, 12, 1, dtype::i32).view({3, 4}).transpose(0, 1).contiguous();
+  std::atomic<bool> freed{false};
+  const auto foreign = [&] {
+    freed = false;
+    return ferry::from_blob(
+        memory.data(), {3, 4}, dtype::i32, [&freed](void*) { freed = true; }, gpu(1));
+  };
+  // Nothing has used it, or what did is done.
+  tensor t = foreign();
+  t = {};
+  CHECK(freed);
+  t = foreign();
+  (void)ferry::pack(t.transpose(0, 1));
+  (void)ferry::pack(t.slice(1, 0, 4, 2));
+  fake_cuda::drain();
+  t = {};
+  CHECK(freed);
+
+  const stream side = ferry::pool_stream(gpu(1));
+  tensor dense;
+  {
+    const fake_cuda::pause nothing_runs;
+    t = foreign();
+    const ferry::stream_guard guard(side);
+    dense = t.transpose(0, 1).contiguous();
+    t = {};
+    CHECK_FALSE(freed);
+  }
+  while (!freed) std::this_thread::yield();
+  CHECK(ferry::equal(dense.to(host), columns));
+
+  // A device that has failed no longer reads; another that works on does not keep it from being released.
+  const quiet_log quiet;
+  const tensor far_memory = ferry::arange(0, 12, 1, dtype::i32).to(gpu(4));
+  fake_cuda::drain();
+  std::atomic<bool> far_freed{false};
+  const fake_cuda::pause nothing_runs;
+  tensor far = ferry::from_blob(
+      far_memory.data(), {3, 4}, dtype::i32, [&far_freed](void*) { far_freed = true; }, gpu(4));
+  (void)ferry::pack(far.slice(1, 0, 4, 2));
+  far = {};
+  t = foreign();
+  (void)ferry::pack(t.slice(1, 0, 4, 2));
+  t = {};
+  CHECK_FALSE(freed);
+  fake_cuda::break_device(1, 719);
+  while (!freed) std::this_thread::yield();
+  CHECK_FALSE(far_freed);
+  fake_cuda::mend();
 }
 
 TEST_CASE("any runtime call may fail: an error, and the state is as before") {

@@ -38,7 +38,7 @@ class stream {
   stream() noexcept = default;
 
   /// A stream created elsewhere on device number `index`, of the kind's own type: from_native<cuda>(handle, 1). It must
-  /// exist as long as it is used here, and as long as any tensor made on it. A null pointer in a variable of that type
+  /// exist as long as it is used here, and as long as any tensor made or used on it. A null pointer in a variable of that type
   /// means the default stream, as in CUDA.
   template <class Tag>
   static stream from_native(typename device_traits<Tag>::stream_handle handle, int index) {

@@ -51,8 +51,8 @@ class storage {
   /// On a device with streams it is usable, and freed, in the order of the calling thread's current stream. Throws
   /// errc::out_of_memory, errc::bad_device, errc::device_failure.
   static storage allocate(std::size_t bytes, ferry::device where = {});
-  /// Memory allocated elsewhere. It must stay valid as long as the storage refers to it: `owner` is released when the
-  /// last reference is dropped, on whatever thread. Without an owner the memory counts as borrowed.
+  /// Memory allocated elsewhere, valid as long as `owner` lives: released on whatever thread when the last reference was
+  /// dropped and the streams of record_use() are done. Without an owner the memory counts as borrowed.
   static storage foreign(void* data, std::size_t bytes, ferry::device where, std::shared_ptr<const void> owner);
 
   [[nodiscard]] bool defined() const noexcept { return body_ != nullptr; }
@@ -70,9 +70,9 @@ class storage {
   /// Counts writes in place, through any view; users of old values compare it.
   [[nodiscard]] std::uint64_t version() const noexcept { return body_->version.load(std::memory_order_acquire); }
   void bump_version() const noexcept { body_->version.fetch_add(1, std::memory_order_acq_rel); }
-  /// Records that `by` uses the block, too: if ferry allocated it, it is not reused before all work queued on `by`
-  /// until the last reference is dropped has completed. No effect on foreign memory. Thread-safe. See
-  /// device_memory::record_use.
+  /// Records that `by` uses the block, too: it is not reused, nor is the owner of foreign memory released, before all
+  /// work queued on `by` until the last reference is dropped has completed. No effect on borrowed memory. Thread-safe.
+  /// See device_memory::record_use.
   void record_use(const stream& by) const;
   [[nodiscard]] std::size_t use_count() const noexcept { return body_->references.load(std::memory_order_relaxed); }
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <new>
-
 #include <fmt/format.h>
 
 #include <ferry/base/error.hpp>
@@ -12,7 +10,6 @@
 
 #include "../../wire/device_marks.hpp"
 #include "../../wire/read_marks.hpp"
-#include "../reactor/pending_copy.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -61,54 +58,10 @@ class arrival_streams {
   std::vector<entry> streams_;
 };
 
-// Only its owner controls foreign memory: the tensors must not be released before the queued copies have been made.
-class borrowed_tensors {
- public:
-  explicit borrowed_tensors(const std::shared_ptr<reactor>& loop) : loop_(loop) {}
-  borrowed_tensors(const borrowed_tensors&) = delete;
-  borrowed_tensors& operator=(const borrowed_tensors&) = delete;
-  ~borrowed_tensors() {
-    if (!kept_) return;
-    // Watched separately, so that a failed device does not make a thread wait for another one.
-    for (const stream& each : kept_->readers) {
-      try {
-        pending_copy::watch(loop_, {each}, [kept = kept_, reader = &each](const std::exception_ptr& failure) {
-          if (failure) wait_for(*reader);
-        });
-      } catch (const std::bad_alloc&) {
-        wait_for(each);
-      }
-    }
-  }
-
-  /// Call this before queueing the read of `read` on `by`.
-  void add(const tensor& read, const stream& by) {
-    if (!kept_) kept_ = std::make_shared<kept>();
-    kept_->tensors.push_back(read);
-    detail::add(kept_->readers, by);
-  }
-
- private:
-  struct kept {
-    std::vector<tensor> tensors;
-    std::vector<stream> readers;
-  };
-  // Used where no completion can be reported. A device that has failed no longer reads.
-  static void wait_for(const stream& reader) noexcept {
-    try {
-      reader.synchronize();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): no memory to create the error; nothing to handle
-    }
-  }
-  const std::shared_ptr<reactor>& loop_;
-  std::shared_ptr<kept> kept_;
-};
-
 }  // namespace
 
-device_transfer transfer_tensors(const outgoing_message& message, const std::shared_ptr<reactor>& loop) {
+device_transfer transfer_tensors(const outgoing_message& message) {
   device_transfer result;
-  borrowed_tensors borrowed(loop);
   arrival_streams streams(message);
   result.tensors.reserve(message.tensors.size());
   for (std::size_t i = 0; i != message.tensors.size(); ++i) {
@@ -125,10 +78,7 @@ device_transfer transfer_tensors(const outgoing_message& message, const std::sha
       on = streams.on(where, source);
       if (!operations_of(where.kind).immediate) {
         add(target.is_cpu() ? result.pending_copy : result.streams, on);
-        if (!source.is_cpu()) {
-          streams.reads(where, source);
-          if (!sent.storage().in_stream_order()) borrowed.add(sent, on);
-        }
+        if (!source.is_cpu()) streams.reads(where, source);
       }
     }
     result.tensors.push_back(channel_traits<inproc_tensors>::copy(sent, target, on));

@@ -2,12 +2,10 @@
 
 // Moves the tensors of a message to their destination devices, within a process and in stream order.
 
-#include <memory>
 #include <vector>
 
 #include <ferry/device/stream.hpp>
 #include <ferry/tensor/tensor.hpp>
-#include <ferry/transport/reactor.hpp>
 #include <ferry/wire/message.hpp>
 
 namespace ferry::inline v0::detail {
@@ -20,9 +18,8 @@ struct device_transfer {
 };
 
 /// Queues the copies of all tensors of a finished message. The host never waits: tensors that go from the CPU to a
-/// device are first copied to memory owned by the process, and foreign device memory is kept until it has been read;
-/// threads of `loop` handle its completion. Throws errc::out_of_memory, bad_device, device_failure; on failure nothing
-/// stays queued.
-device_transfer transfer_tensors(const outgoing_message& message, const std::shared_ptr<reactor>& loop);
+/// device are first copied to memory owned by the process. Throws errc::out_of_memory, bad_device, device_failure; on
+/// failure nothing stays queued.
+device_transfer transfer_tensors(const outgoing_message& message);
 
 }  // namespace ferry::inline v0::detail

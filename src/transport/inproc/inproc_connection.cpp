@@ -84,7 +84,7 @@ void inproc_connection::send_from_devices(outgoing_message&& message, inproc_con
   device_transfer transfer;
   std::exception_ptr failure;
   try {
-    transfer = transfer_tensors(message, peer.loop_);
+    transfer = transfer_tensors(message);
   } catch (const error&) {
     failure = std::current_exception();
   }
