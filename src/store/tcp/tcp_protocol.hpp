@@ -33,6 +33,7 @@ enum class hello_status : std::uint16_t {
   other_secret = 4,     ///< the proof is wrong
   secret_required = 5,  ///< the client offered none
   no_secret = 6,        ///< the client offered one, and the server has none
+  no_descriptors = 7,   ///< the server's process has run out of them
 };
 
 enum class operation : std::uint8_t {

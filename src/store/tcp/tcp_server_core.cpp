@@ -20,6 +20,7 @@
 #include <ferry/base/log.hpp>
 
 #include "../../base/net/socket_options.hpp"
+#include "../../transport/sockets/descriptor_reserve.hpp"
 #include "tcp_server_session.hpp"
 
 namespace ferry::inline v0::detail {
@@ -78,6 +79,7 @@ store_server_core::store_server_core(const tcp_store_limits& limits, std::string
 store_server_core::store_server_core(const std::string& host, const socket_address& at, const tcp_store_limits& limits,
                                      const tcp_store_access& access)
     : store_server_core(limits, access.secret) {
+  descriptor_reserve::of_process().fill();  // before the program takes all of them
   const tcp::endpoint wanted = to_endpoint(at);
   asio::error_code problem = listen_at(acceptor_, wanted);
   if (no_such_address(problem) && !at.is_loopback()) {
@@ -164,7 +166,6 @@ void store_server_core::accept() {
   acceptor_.async_accept([this](const asio::error_code& problem, tcp::socket socket) {
     if (stopping_ || !acceptor_.is_open()) return;
     if (!problem) {
-      accept_failure_logged_ = false;
       try {
         admit(std::move(socket));
       } catch (const std::exception& trouble) {
@@ -172,14 +173,11 @@ void store_server_core::accept() {
       }
       return accept();
     }
-    if (problem.value() != EMFILE && problem.value() != ENFILE && problem.value() != ENOBUFS &&
-        problem.value() != ENOMEM) {
-      return accept();  // that connection broke before it was accepted
-    }
+    if (!descriptor_reserve::is_shortage(problem.value())) return accept();  // it broke before it was accepted
+    // With a descriptor of the reserve there is one to report it to the client; its session gives it back.
+    if (problem.value() == EMFILE && descriptor_reserve::of_process().release_one(0)) return accept();
     // The connection stays in the queue, so accepting again at once would spin.
-    if (!std::exchange(accept_failure_logged_, true)) {
-      warn([&] { return fmt::format("cannot accept connections for now: {}", problem.message()); });
-    }
+    descriptor_reserve::of_process().warn("the store server cannot accept connections for now", problem.value());
     if (!unidentified_.empty()) unidentified_.front()->close();
     accept_again_.expires_after(50ms);
     accept_again_.async_wait([this](const asio::error_code& stopped) {
@@ -214,8 +212,14 @@ void store_server_core::count_connections() {
   connections_ = sessions_.size();
 }
 
-bool store_server_core::has_room() const noexcept {
-  return sessions_.size() - unidentified_.size() < limits_.max_connections;
+store_wire::hello_status store_server_core::admission() const noexcept {
+  if (sessions_.size() - unidentified_.size() >= limits_.max_connections)
+    return store_wire::hello_status::too_many_connections;
+  // The client may have been accepted with a descriptor of the reserve.
+  auto& reserve = descriptor_reserve::of_process();
+  if (reserve.fill()) return store_wire::hello_status::welcome;
+  reserve.warn("a client of the store was refused", EMFILE);
+  return store_wire::hello_status::no_descriptors;
 }
 
 void store_server_core::greeted(store_session& session) {

@@ -26,6 +26,7 @@
 #include "../../base/net/socket_address.hpp"
 #include "../../base/peer_log.hpp"
 #include "../memory/key_table.hpp"
+#include "tcp_protocol.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -78,8 +79,8 @@ class store_server_core {
   bool erase(std::string_view key);
   void park(store_session& session, const std::string& key);
   void unpark(store_session& session);
-  /// Whether one more client may be accepted.
-  [[nodiscard]] bool has_room() const noexcept;
+  /// Whether one more client may be accepted: welcome, too_many_connections or no_descriptors.
+  [[nodiscard]] store_wire::hello_status admission() const noexcept;
   void greeted(store_session& session);
   /// Logs a warning about a client; all clients share one limit.
   template <class Text>
@@ -137,7 +138,6 @@ class store_server_core {
   bool stopping_ = false;
   enum class listener_state { open, closing, closed };
   listener_state listener_ = listener_state::open;  // guarded by clients_mutex_
-  bool accept_failure_logged_ = false;              // accept has failed since it last worked, and that was logged
 
   mutable std::mutex clients_mutex_;  // guards what follows
   mutable std::condition_variable clients_changed_;

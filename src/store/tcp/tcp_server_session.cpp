@@ -12,6 +12,8 @@
 #include <ferry/base/log.hpp>
 
 #include "../../base/authentication.hpp"
+#include "../../base/unique_fd.hpp"
+#include "../../transport/sockets/descriptor_reserve.hpp"
 #include "tcp_server_core.hpp"
 
 namespace ferry::inline v0::detail {
@@ -46,7 +48,7 @@ void store_session::close() {
   free_memory(out_);
   get_.reset();
   asio::error_code ignored;  // closing: errors do not matter
-  socket_.close(ignored);
+  if (socket_.is_open()) descriptor_reserve::of_process().take_back(unique_fd(socket_.release(ignored)));
   timer_.cancel();
   server_.closed(*this);
 }
@@ -148,9 +150,7 @@ bool store_session::take_hello() {
   if (!offers && !server_.secret().empty()) return answer_hello(wire::hello_status::secret_required);
   if (offers) hello_ = bytes.substr(0, size);
   in_used_ += size;
-  return answer_hello(offers               ? wire::hello_status::challenge
-                      : server_.has_room() ? wire::hello_status::welcome
-                                           : wire::hello_status::too_many_connections);
+  return answer_hello(offers ? wire::hello_status::challenge : server_.admission());
 }
 
 bool store_session::take_proof() {
@@ -163,7 +163,7 @@ bool store_session::take_proof() {
     server_.warn([] { return "refused a client: it has another secret"; });
     return answer_hello(wire::hello_status::other_secret);
   }
-  return answer_hello(server_.has_room() ? wire::hello_status::welcome : wire::hello_status::too_many_connections);
+  return answer_hello(server_.admission());
 }
 
 bool store_session::answer_hello(wire::hello_status status) {

@@ -144,6 +144,10 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
       reason = "the server has as many connections as it allows";
       return nullptr;
     }
+    if (hello.status == wire::hello_status::no_descriptors) {
+      reason = "the server's process has run out of file descriptors (RLIMIT_NOFILE); raise that limit there";
+      return nullptr;
+    }
     if (hello.status != wire::hello_status::welcome || hello.max_key_bytes < max_key_bytes) {
       throw_error(errc::handshake_failed,
                   fmt::format("the {} refused the connection (status {})", describe(), static_cast<int>(hello.status)));
