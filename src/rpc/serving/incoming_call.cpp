@@ -110,11 +110,14 @@ void incoming_call::launch() noexcept {
   worker_->post(this);
 }
 
-// The caller's own error cannot say what happens here.
 void incoming_call::request_stop() noexcept {
   call_context::request_stop();
   if ((ends_.fetch_or(stopped_bit, std::memory_order_acq_rel) & returned_bit) != 0) return give_up();
-  if (progress_.load(std::memory_order_acquire) != progress::held) return;
+  if (progress_.load(std::memory_order_acquire) == progress::held) worker_->references().give_up(*this);
+}
+
+// The caller's own error cannot say what happens here.
+void incoming_call::log_given_up() const noexcept {
   try {
     std::string what = references_->target ? references_->target->turns().describe_wait(*this) : "";
     if (what.empty()) what = references_->what_is_missing();
@@ -467,8 +470,8 @@ void incoming_call::fail(const std::exception_ptr& thrown) noexcept {
       } catch (const error& e) {
         if (e.kind() == errc::unknown_method || e.kind() == errc::signature_mismatch ||
             e.kind() == errc::unknown_extension || e.kind() == errc::reference_deleted ||
-            e.kind() == errc::would_deadlock || e.kind() == errc::rpc_timeout || e.kind() == errc::device_failure ||
-            e.kind() == errc::out_of_memory ||
+            e.kind() == errc::would_deadlock || e.kind() == errc::rpc_timeout || e.kind() == errc::call_cancelled ||
+            e.kind() == errc::device_failure || e.kind() == errc::out_of_memory ||
             (e.kind() == errc::bad_device && (stage_ == stage::encoding || request_.failure))) {
           code = e.kind();
           detail = e.message();
@@ -483,7 +486,7 @@ void incoming_call::fail(const std::exception_ptr& thrown) noexcept {
       }
     }
     // A call that its caller has given up is not a failure, nor is a wait that cannot succeed.
-    const bool given_up = references_ && references_->given_up;
+    const bool given_up = code == errc::call_cancelled || (references_ && references_->given_up);
     const bool in_vain = stage_ == stage::running || code == errc::would_deadlock || code == errc::rpc_timeout;
     const auto level = given_up ? log_level::info : in_vain ? log_level::warning : log_level::error;
     log_about(caller(), level, [&] {

@@ -1,5 +1,6 @@
 // Calls whose handlers have returned futures that are not ready, and whose callers wait for them no more.
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <mutex>
@@ -233,6 +234,31 @@ TEST_CASE("a call that was given up keeps its turn at the object until the futur
   CHECK_FALSE(next.ready());
   complete_room(7);
   CHECK(next.get() == 3);
+}
+
+TEST_CASE("a call that waits for its turn leaves its place when its caller gives it up") {
+  ferry_test::watchdog dog("a call that waits for its turn");
+  const empty_room room_of_test;
+  cluster group(2);
+  const auto object = group[0].remote<ferry::make<ledger>>("worker1");
+  const auto held = object.rpc_async<&ledger::hold>(1);
+  entered.await_arrivals(1);
+  std::vector<ferry::future<int>> waiting;
+  for (int i = 0; i != 3; ++i) waiting.push_back(object.rpc_async<&ledger::look>(i));
+  const auto waits = [&] {
+    const auto served = group[1].served_calls();
+    return std::count_if(served.begin(), served.end(),
+                         [](const auto& each) { return each.phase == ferry::served_phase::held; });
+  };
+  while (waits() != 3) std::this_thread::yield();
+  waiting[0].cancel();
+  waiting[1].cancel();
+  while (waits() != 1) std::this_thread::yield();
+  complete_room(7);
+  CHECK(held.get() == 7);
+  CHECK(waiting[2].get() == 2);
+  expect_error(errc::call_cancelled, "", [&] { (void)waiting[0].get(); });
+  await_no_calls(group[1]);
 }
 
 TEST_CASE("an object whose creation returned a future is made although its caller has given that call up") {

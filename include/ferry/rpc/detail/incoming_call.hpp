@@ -169,6 +169,9 @@ class incoming_call final : public work, private held_method, public call_contex
 
   /// Schedules the call on a handler thread. Call once nothing holds it.
   void launch() noexcept;
+  void log_given_up() const noexcept;
+  /// For the thread that has marked it as held: a stop that found it otherwise is seen here.
+  [[nodiscard]] bool is_stopped() noexcept { return (ends_.fetch_or(0, std::memory_order_acq_rel) & stopped_bit) != 0; }
   /// Marks the call as held. Call after references_ has been set: other threads then read it.
   void hold() noexcept { progress_.store(progress::held, std::memory_order_release); }
   [[nodiscard]] std::string describe_plainly() const;
