@@ -195,6 +195,7 @@
 #include "rpc/references/table/reference_table.cpp"
 #include "rpc/serving/handler_pool.cpp"
 #include "rpc/serving/incoming_call.cpp"
+#include "rpc/serving/late_calls.cpp"
 #include "rpc/worker/worker.cpp"
 #include "rpc/worker/worker_core.cpp"
 

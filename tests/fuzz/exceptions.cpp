@@ -16,13 +16,13 @@
 namespace fuzz {
 namespace {
 
-// What the caller of a method gets for a reply with this payload; null if the payload is refused.
+// What the caller of a method gets for a reply with this payload; why it was refused, if it was.
 std::exception_ptr decode(bytes payload) {
   ferry::inbound_message reply;
   reply.header.kind = ferry::frame_kind::exception;
   reply.payload = payload;
   try {
-    ferry::detail::rethrow_exception(reply, limits);
+    return ferry::detail::decode_exception(reply, limits);
   } catch (...) {
     return std::current_exception();
   }

@@ -173,7 +173,7 @@ hello native_core::greeting(const worker_info& target, std::uint64_t features) c
           .incarnation = incarnation_,
           .target = target.name(),
           .features = features | feature_device_tensors,
-          .joined = announced_.load()};
+          .joined = target.id() == self_.id() ? own_mark_ : announced_.load()};
 }
 
 std::shared_ptr<connect_attempt> native_core::attempt_to_reach(const worker_record& to, std::uint64_t features,
@@ -290,8 +290,9 @@ void native_core::check_hello(const hello& from) const {
     throw_error(errc::handshake_failed,
                 fmt::format("{} has no record of a worker with id {}", to_string(self_), from.id.value));
   }
-  if (from.incarnation == incarnation_) {  // its own calls never pass through a connection
-    throw_error(errc::handshake_failed, fmt::format("{} does not connect to itself", to_string(self_)));
+  if (from.incarnation == incarnation_ && from.joined != own_mark_) {
+    throw_error(errc::handshake_failed,
+                fmt::format("{} has not opened this connection to itself, as its other end says", to_string(self_)));
   }
   // The table of a static group is complete once every worker has published itself; a peer that is ahead of this worker
   // has seen that. The table of a dynamic one is at least as new as `seen`.

@@ -274,8 +274,10 @@ class native_core final : public link_owner,
   const std::shared_ptr<ferry::reactor> reactor_;
   worker_info self_;
   const incarnation_id incarnation_ = incarnation_id::random();
-  const int world_size_;  // 0: dynamic
-  const int wanted_id_;   // any_rank: the lowest free one
+  const std::uint64_t own_mark_ =
+      incarnation_id::random().value;  // in the greetings to itself, which others cannot send
+  const int world_size_;               // 0: dynamic
+  const int wanted_id_;                // any_rank: the lowest free one
   const std::string metadata_;
   const std::shared_ptr<const device_record> devices_;
   const std::vector<device> declared_devices_ = devices_in_use(*devices_, {});

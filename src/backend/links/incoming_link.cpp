@@ -1,5 +1,6 @@
 #include "links.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -273,16 +274,16 @@ void incoming_link::begin_call(std::uint64_t call_id, stoppable& running) {
   running.request_stop();
 }
 
-// A caller may, against the protocol, use one id for two calls at once: remove only the one that has ended.
 void incoming_link::end_call(std::uint64_t call_id, const stoppable& ended) noexcept {
   std::lock_guard lock(mutex_);
   const auto slot = static_cast<std::uint32_t>(call_id);
   if (slot < running_.size() && running_[slot].call == &ended) {
     running_[slot].call = nullptr;
-  } else if (const auto found = others_running_.find(call_id);
-             found != others_running_.end() && found->second == &ended) {
-    others_running_.erase(found);
+    return;
   }
+  const auto [first, last] = others_running_.equal_range(call_id);
+  const auto found = std::find_if(first, last, [&](const auto& each) { return each.second == &ended; });
+  if (found != last) others_running_.erase(found);
 }
 
 stoppable** incoming_link::find_running(std::uint64_t call_id) noexcept {

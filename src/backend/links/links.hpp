@@ -279,8 +279,9 @@ class incoming_link final : public connection_receiver,
   // A caller of this library numbers its calls by slots that it reuses, so the low halves are small and dense.
   static constexpr std::uint32_t dense_slots = 4096;
   mutable std::mutex mutex_;
-  std::vector<running_call> running_;                             // by slot, those below dense_slots
-  std::unordered_map<std::uint64_t, stoppable*> others_running_;  // by id
+  std::vector<running_call> running_;  // by slot, those below dense_slots
+  // By id. A caller may, against the protocol, use one id for several calls at once: they end with the connection, too.
+  std::unordered_multimap<std::uint64_t, stoppable*> others_running_;
   bool closed_ = false;
   std::int64_t handled_ = 0;  // requests, while not closed
   bool paused_ = false;

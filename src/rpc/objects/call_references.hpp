@@ -34,6 +34,10 @@ struct call_references {
   bool given_up = false;               ///< it was to make an object, but its caller gave it up, or it is a duplicate
   std::atomic<bool> answered{false};
   std::atomic<bool> begun{false};  ///< or refused
+  /// That it waits, and that its caller has given it up: the thread that finds the other one set ends the wait.
+  static constexpr unsigned char waits_bit = 1;
+  static constexpr unsigned char given_up_bit = 2;
+  std::atomic<unsigned char> wait_ends{0};
   timer_id limit = timer_id::none;
   work* at_limit = nullptr;
   std::atomic<int> missing{1};  ///< outstanding confirmations, plus one for admit() itself

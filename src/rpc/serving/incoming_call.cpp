@@ -110,10 +110,14 @@ void incoming_call::launch() noexcept {
   worker_->post(this);
 }
 
-// The caller's own error cannot say what happens here.
 void incoming_call::request_stop() noexcept {
   call_context::request_stop();
-  if (progress_.load(std::memory_order_acquire) != progress::held) return;
+  if ((ends_.fetch_or(stopped_bit, std::memory_order_acq_rel) & returned_bit) != 0) return give_up();
+  if (progress_.load(std::memory_order_acquire) == progress::held) worker_->references().give_up(*this);
+}
+
+// The caller's own error cannot say what happens here.
+void incoming_call::log_given_up() const noexcept {
   try {
     std::string what = references_->target ? references_->target->turns().describe_wait(*this) : "";
     if (what.empty()) what = references_->what_is_missing();
@@ -203,9 +207,26 @@ void incoming_call::answer_later() noexcept {
   }
   worker_->count_later(1);
   auto expected = progress::running;
-  if (!progress_.compare_exchange_strong(expected, progress::later, std::memory_order_relaxed)) {
-    worker_->count_later(-1);
-  }
+  if (!progress_.compare_exchange_strong(expected, progress::later)) return worker_->count_later(-1);
+  if (one_way()) return;
+  if ((ends_.fetch_or(returned_bit, std::memory_order_acq_rel) & stopped_bit) != 0) return give_up();
+  worker_->late_calls().watch(call_context::deadline());
+}
+
+void incoming_call::begin_answer() noexcept {
+  const progress before = progress_.exchange(progress::answering, std::memory_order_acq_rel);
+  if (before == progress::later) worker_->count_later(-1);
+  given_up_ = before == progress::given_up;
+}
+
+void incoming_call::give_up() noexcept {
+  auto expected = progress::later;
+  if (!progress_.compare_exchange_strong(expected, progress::given_up, std::memory_order_acq_rel)) return;
+  worker_->count_later(-1);
+  record(flight_event::request_failed, 0,
+         call_context::deadline().expired() ? errc::rpc_timeout : errc::call_cancelled);
+  const context_scope scope(this);  // frees memory in the order of its streams
+  release_request();
 }
 
 served_call_info incoming_call::describe_now(const worker_info& from, std::uint64_t id, clock::time_point now) const {
@@ -393,8 +414,15 @@ void incoming_call::done() noexcept {
     worker_->count_later(-1);
   }
   if (references_) worker_->references().done(*this);
+  if (given_up_) return;
+  if (one_way()) record(flight_event::request_done, 0);
+  release_request();
+  channel_.reset();
+}
+
+// It counts as being served no more.
+void incoming_call::release_request() noexcept {
   if (one_way()) {
-    record(flight_event::request_done, 0);
     worker_->delist_one_way(*this);
   } else {
     channel_->end_call(request_.header.call_id, *this);
@@ -402,8 +430,17 @@ void incoming_call::done() noexcept {
   const std::uint64_t held = request_.header.held_bytes();
   request_ = {};  // continuations may keep the context; free what was received
   channel_->handled(held);
-  channel_.reset();
   worker_->request_done();
+}
+
+// No caller waits for it any more.
+void incoming_call::fail_unanswered(const std::exception_ptr& thrown) noexcept {
+  end_uses_quietly();
+  log_about(caller(), log_level::info, [&] {
+    return fmt::format("{} failed after its caller had given it up: {}", describe(), describe_exception(thrown));
+  });
+  if (references_ && references_->creation) references_->creation->fail(thrown);
+  done();
 }
 
 // The error says only what user code did; this one says whose it was.
@@ -419,6 +456,7 @@ std::exception_ptr incoming_call::name_method(const std::exception_ptr& reason) 
 
 void incoming_call::fail(const std::exception_ptr& thrown) noexcept {
   if (stage_ == stage::done) return;  // the answer has been sent
+  if (given_up_) return fail_unanswered(thrown);
   end_uses_quietly();
   try {
     const std::exception_ptr reason = name_method(thrown);
@@ -432,8 +470,8 @@ void incoming_call::fail(const std::exception_ptr& thrown) noexcept {
       } catch (const error& e) {
         if (e.kind() == errc::unknown_method || e.kind() == errc::signature_mismatch ||
             e.kind() == errc::unknown_extension || e.kind() == errc::reference_deleted ||
-            e.kind() == errc::would_deadlock || e.kind() == errc::rpc_timeout || e.kind() == errc::device_failure ||
-            e.kind() == errc::out_of_memory ||
+            e.kind() == errc::would_deadlock || e.kind() == errc::rpc_timeout || e.kind() == errc::call_cancelled ||
+            e.kind() == errc::device_failure || e.kind() == errc::out_of_memory ||
             (e.kind() == errc::bad_device && (stage_ == stage::encoding || request_.failure))) {
           code = e.kind();
           detail = e.message();
@@ -448,7 +486,7 @@ void incoming_call::fail(const std::exception_ptr& thrown) noexcept {
       }
     }
     // A call that its caller has given up is not a failure, nor is a wait that cannot succeed.
-    const bool given_up = references_ && references_->given_up;
+    const bool given_up = code == errc::call_cancelled || (references_ && references_->given_up);
     const bool in_vain = stage_ == stage::running || code == errc::would_deadlock || code == errc::rpc_timeout;
     const auto level = given_up ? log_level::info : in_vain ? log_level::warning : log_level::error;
     log_about(caller(), level, [&] {

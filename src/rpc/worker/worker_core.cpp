@@ -212,6 +212,7 @@ void worker_core::end(shutdown_mode how, timeout limit) {
     set_root_context(list.workers.empty() ? context_ptr() : context_ptr(new call_context(list.workers.back())));
   }
   agent_->close();
+  late_calls_.close();
   drop_attached();
   references().close();
   const bool idle = pool_->wait_idle(deadline::after(handler_end_limit));

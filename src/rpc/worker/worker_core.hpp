@@ -26,6 +26,7 @@
 
 #include "../diagnostics/flight_recorder.hpp"
 #include "../serving/handler_pool.hpp"
+#include "../serving/late_calls.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -65,6 +66,7 @@ class worker_core final : public executor, public request_handler, public std::e
   void request_done() noexcept;
   /// The handler of a request has returned and its answer is pending (1), or that answer was sent (-1).
   void count_later(int change) noexcept { later_.fetch_add(change, std::memory_order_relaxed); }
+  [[nodiscard]] detail::late_calls& late_calls() noexcept { return late_calls_; }
   void enlist_one_way(incoming_call& call) noexcept;
   void delist_one_way(incoming_call& call) noexcept;
 
@@ -157,6 +159,7 @@ class worker_core final : public executor, public request_handler, public std::e
   std::vector<std::shared_ptr<observer>> observers_;
   std::atomic<std::uint64_t> requests_{0};  // being served, including pending answers
   std::atomic<int> later_{0};               // of these, those whose handlers have returned
+  detail::late_calls late_calls_{*this};
   // One-way requests, which no channel keeps; several lists, to reduce contention.
   struct alignas(64) one_way_list {
     mutable std::mutex mutex;

@@ -496,6 +496,25 @@ TEST_CASE("what a caller sent is dropped if it ends its connection while nothing
   CHECK(from.owns->bounds.paused_links == 0);
 }
 
+TEST_CASE("calls for which a caller used one id all end with its connection") {
+  struct served final : stoppable {
+    int stopped = 0;
+    void add_reference() noexcept override {}
+    void drop_reference() noexcept override {}
+    void mark_stopped() noexcept override {}
+    void request_stop() noexcept override { ++stopped; }
+  };
+  for (const std::uint64_t id : {std::uint64_t{7}, std::uint64_t{1} << 40U | 77777}) {  // by slot, and not
+    accepted from({});
+    std::vector<served> calls(5);
+    for (served& each : calls) from.link->begin_call(id, each);
+    from.link->end_call(id, calls[1]);
+    from.link->end_call(id, calls[3]);
+    from.link->on_closed(*from.wire, make_error(errc::connection_lost, "lost"));
+    for (std::size_t i = 0; i != calls.size(); ++i) CHECK(calls[i].stopped == (i % 2 == 0 ? 1 : 0));
+  }
+}
+
 TEST_CASE("load from other callers pauses a caller only above its share") {
   accepted from({.served_calls_per_worker = 1});
   from.owns->bounds.served.calls = 1;

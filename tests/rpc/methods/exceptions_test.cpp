@@ -532,7 +532,8 @@ TEST_CASE("an exception or failure that cannot be decoded is an error that names
 
   const ferry::detail::call_facts facts{group[0].core(),
                                         &ferry::detail::usable_method<plus_one, ferry::detail::method_flavour::call>(),
-                                        group[0].get_worker_info("worker1")};
+                                        group[0].get_worker_info("worker1"),
+                                        {}};
   const auto expect_bad = [&](ferry::frame_kind kind, errc code, std::string_view what, std::string_view bytes) {
     for (const std::string_view part :
          {std::string_view("call of"), std::string_view("plus_one"), std::string_view("worker1"), what}) {

@@ -1,6 +1,8 @@
 // The memory of a store server stays near its limit under every kind of load.
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -30,6 +32,12 @@ constexpr bool sanitized = false;
 #endif
 
 constexpr std::size_t slack = std::size_t{12} << 20U;  // the allocator, and buffers of the one message being worked on
+
+// FERRY_STORE_MEMORY_MIB: another limit than these small ones, for a run by hand.
+std::size_t limit_in_mebibytes(std::size_t usual) {
+  const char* wanted = std::getenv("FERRY_STORE_MEMORY_MIB");
+  return wanted ? std::stoull(wanted) : usual;
+}
 
 std::size_t resident_bytes() {
   std::ifstream file("/proc/self/statm");
@@ -62,9 +70,12 @@ constexpr int set_operation = 1;
 constexpr int get_operation = 2;
 
 struct loaded {
-  explicit loaded(std::size_t mebibytes = 24) : limit(mebibytes << 20U) {}
+  explicit loaded(std::size_t usual_mebibytes = 24)
+      : limit(limit_in_mebibytes(usual_mebibytes) << 20U),
+        times(std::max<int>(1, static_cast<int>(limit / (24 << 20U)))) {}
 
   const std::size_t limit;
+  const int times;  ///< as much load as for 24 MiB
   ferry_test::child_process child{{.role = "store server under load", .arguments = {std::to_string(limit)}}};
   std::uint16_t port = static_cast<std::uint16_t>(std::stoi(child.read_line()));
 
@@ -92,7 +103,7 @@ TEST_CASE("empty values do not take more memory than the store's limit") {
   loaded server(6);
   ferry::tcp_store store({.host = "127.0.0.1", .port = server.port});
   bool full = false;
-  for (int i = 0; !full && i != 1'000'000; ++i) {
+  for (int i = 0; !full && i != server.times * 1'000'000; ++i) {
     try {
       store.set(std::to_string(i), "");
     } catch (const ferry::error& e) {
@@ -111,7 +122,7 @@ TEST_CASE("requests that wait for keys do not take more memory than the store's 
     body += text("a key that will never be written, number " + std::to_string(100'000 + i) + std::string(900, '.'));
   std::vector<raw_socket> waiting;
   bool refused = false;
-  for (int i = 0; !refused && i != 200; ++i) {
+  for (int i = 0; !refused && i != server.times * 200; ++i) {
     waiting.push_back(server.client());
     REQUIRE(waiting.back().send(frame(get_operation, body)));
     // Another client is served meanwhile; once the limit is reached, the request itself is answered.
@@ -127,7 +138,7 @@ TEST_CASE("unfinished messages do not take more memory than the store's limit") 
   loaded server;
   const std::string most_of_it = frame(set_operation, text("k") + text(std::string(1 << 20, 'x'))).substr(0, 1 << 20);
   std::vector<raw_socket> peers;
-  for (int i = 0; i != 80; ++i) {
+  for (int i = 0; i != server.times * 80; ++i) {
     peers.push_back(server.client());
     (void)peers.back().send(most_of_it);
   }
@@ -139,7 +150,7 @@ TEST_CASE("replies that clients do not read do not take more memory than the sto
   ferry::tcp_store({.host = "127.0.0.1", .port = server.port}).set("k", std::string(4 << 20, 'x'));
   std::string body = std::string(1, '\2') + number(2, 4) + text("k") + text("k");  // the value, twice
   std::vector<raw_socket> peers;
-  for (int i = 0; i != 40; ++i) {
+  for (int i = 0; i != server.times * 40; ++i) {
     peers.push_back(server.client());
     const int small = 4096;  // so that the kernel takes little of a reply
     ::setsockopt(peers.back().descriptor(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);

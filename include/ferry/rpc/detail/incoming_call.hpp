@@ -70,7 +70,7 @@ class incoming_call final : public work, private held_method, public call_contex
   template <class... Wire, class... Ts>
   void answer(const Ts&... result) {
     stage_ = stage::encoding;
-    if (one_way()) return done();
+    if (!needs_answer()) return done();
     answer_message reply(*this);
     if constexpr (sizeof...(Ts) != 0) encode_payload<Wire...>(reply.message, result...);
     reply.send();
@@ -94,8 +94,15 @@ class incoming_call final : public work, private held_method, public call_contex
   }
   /// Call before a callback that calls answer(), keep() or fail(), on any thread, is attached to the handler's future.
   void expect_later() noexcept { late_ = true; }
+  /// Call first in that callback.
+  void begin_answer() noexcept;
   /// Call after that callback has been attached.
   void answer_later() noexcept;
+  /// If the call waits for its handler's future: it no longer counts as being served, and gets no answer. The future,
+  /// the arguments, and the call's turn at an object remain until the future is ready: code of the handler may use them.
+  void give_up() noexcept;
+  /// Whether give_up() has an effect.
+  [[nodiscard]] bool answers_later() const noexcept { return progress_.load() == progress::later; }
 
   /// Answers with the exception; the stage that was reached determines the error code. Never throws.
   void fail(const std::exception_ptr& thrown) noexcept;
@@ -162,18 +169,24 @@ class incoming_call final : public work, private held_method, public call_contex
 
   /// Schedules the call on a handler thread. Call once nothing holds it.
   void launch() noexcept;
+  void log_given_up() const noexcept;
+  /// For the thread that has marked it as held: a stop that found it otherwise is seen here.
+  [[nodiscard]] bool is_stopped() noexcept { return (ends_.fetch_or(0, std::memory_order_acq_rel) & stopped_bit) != 0; }
   /// Marks the call as held. Call after references_ has been set: other threads then read it.
   void hold() noexcept { progress_.store(progress::held, std::memory_order_release); }
   [[nodiscard]] std::string describe_plainly() const;
   [[nodiscard]] std::string describe_target() const;
   [[nodiscard]] const wire_limits& limits() const noexcept;
   [[nodiscard]] bool one_way() const noexcept { return is_one_way_; }
+  [[nodiscard]] bool needs_answer() const noexcept { return !is_one_way_ && !given_up_; }
   void send(outgoing_message&& reply);
   [[nodiscard]] owned_object& target() const;
   [[nodiscard]] owned_object& creation() const;
   [[nodiscard]] bool gives_turn_away() const noexcept;
   [[nodiscard]] std::exception_ptr name_method(const std::exception_ptr& reason) const;
   void fail_plainly() noexcept;
+  void fail_unanswered(const std::exception_ptr& thrown) noexcept;
+  void release_request() noexcept;
   void done() noexcept;
   [[nodiscard]] std::string describe() const;
   void record(flight_event what, std::uint64_t bytes, errc code = {}) noexcept;
@@ -185,6 +198,7 @@ class incoming_call final : public work, private held_method, public call_contex
   stage stage_ = stage::decoding;
   bool late_ = false;  // set before another thread can access this call
   bool later_ = false;
+  bool given_up_ = false;  // set by begin_answer(); another thread may still be in give_up() and use the next members
   bool tried_ = false;
   bool had_to_wait_ = false;  // for a num_worker_threads slot, or until answers to the caller are written
   std::mutex uses_mutex_;     // guards the next two
@@ -195,8 +209,12 @@ class incoming_call final : public work, private held_method, public call_contex
   const clock::time_point arrived_;
   const std::uint64_t bytes_;
   const bool is_one_way_;
-  enum class progress : std::uint8_t { queued, held, running, later, done };
+  enum class progress : std::uint8_t { queued, held, running, later, given_up, answering, done };
   std::atomic<progress> progress_{progress::queued};
+  // The stop and the return of the handler, each of which must see the other.
+  static constexpr std::uint8_t stopped_bit = 1;
+  static constexpr std::uint8_t returned_bit = 2;
+  std::atomic<std::uint8_t> ends_{0};
   std::atomic<int> waits_{0};  // threads of this call that wait in ferry
   incoming_call* previous_ = nullptr;
   incoming_call* following_ = nullptr;
@@ -210,6 +228,7 @@ struct answering {
   Arguments arguments;
 
   void operator()(const future<T>& result) noexcept {
+    call.begin_answer();
     const auto failure = caught([&] {
       result.shared_state()->let_streams_wait();  // the streams on which the answer is sent
       if constexpr (creates(Flavour)) {

@@ -211,6 +211,23 @@ void reference_table::admit(incoming_call* call) noexcept {
   own.missing.fetch_add(static_cast<int>(waits.size()));
   for (auto& [waiting, what] : waits) what->attach(waiting.release());
   if (own.missing.fetch_sub(1) == 1) begin(*call, nullptr);
+  if (call->is_stopped()) give_up(*call);  // before it was held, so that its stop did nothing
+  if ((own.wait_ends.fetch_or(call_references::waits_bit) & call_references::given_up_bit) != 0) end_wait(*call);
+}
+
+void reference_table::give_up(incoming_call& call) noexcept {
+  const unsigned char before = call.references_->wait_ends.fetch_or(call_references::given_up_bit);
+  if (before == call_references::waits_bit) end_wait(call);
+}
+
+// Of a call that its caller has given up. Its place in the object's turns would be kept for as long as it waits, and it
+// may wait for ever: for an object that is never made.
+void reference_table::end_wait(incoming_call& call) noexcept {
+  call.log_given_up();
+  const auto why = make_error(errc::call_cancelled, "the caller gave the call up while it waited to begin");
+  call_references& own = *call.references_;
+  if (own.target) (void)own.target->turns().refuse(call, why);
+  begin(call, why);
 }
 
 void reference_table::check_own(const object_id& object) const {

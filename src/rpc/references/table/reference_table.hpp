@@ -81,6 +81,9 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   // ---- calls that are served
   /// Takes ownership of a request with extension records; its handler begins once everything that it needs is there.
   void admit(incoming_call* call) noexcept;
+  /// Its caller waits for it no more: if it has not begun, it ends with errc::call_cancelled, and leaves its place in the
+  /// turns of its object. Call it once the call has been marked as held.
+  void give_up(incoming_call& call) noexcept;
   /// The call has been answered.
   void done(incoming_call& call) noexcept;
 
@@ -215,6 +218,7 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   void on_timer(const timer_item* item) noexcept;
   void release_later(object_list&& objects) noexcept;
   void begin(incoming_call& call, const std::exception_ptr& late) noexcept;
+  void end_wait(incoming_call& call) noexcept;
   [[nodiscard]] bool is_over(const peer_incarnation& peer, std::uint64_t& question) const noexcept;
   void read_call(incoming_call& call, std::vector<reference_handle>& unconfirmed);
   void find_target(call_references& own, const object_id& object);

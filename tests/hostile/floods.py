@@ -1,0 +1,238 @@
+"""Much of what is allowed, and of what is not: the bounds of docs/backpressure.md and docs/security.md."""
+
+import select
+import threading
+import time
+
+import wire
+import world as the_world
+from session import Closed, Member, Silent
+from world import LOG_LINES, LOG_SECONDS, MESSAGE_BYTES, MIB, SERVED_CALLS, attack, named
+
+SERVED_BYTES = 4 * MIB  # of one peer; the same for what was not written yet
+HANDLERS = 4
+
+
+def pour(connection, data, seconds=2.0, most=1 << 30):
+    """Sends again and again, until the victim takes no more; returns how often."""
+    times, until = 0, time.monotonic() + seconds
+    try:
+        while times < most and time.monotonic() < until and select.select([], [connection.sock], [], 0.3)[1]:
+            connection.sock.settimeout(connection.world.patience)
+            connection.sock.sendall(data)
+            times += 1
+    except OSError:
+        pass  # full in the middle of `data`, or closed by the victim
+    return times
+
+
+class Reader(threading.Thread):
+    """Takes what comes, and counts it."""
+
+    def __init__(self, connection):
+        super().__init__(daemon=True)
+        self.connection = connection
+        self.kinds = {}
+        self.start()
+
+    def run(self):
+        try:
+            while True:
+                frame = self.connection.receive(30)
+                self.kinds[frame.kind] = self.kinds.get(frame.kind, 0) + 1
+        except (Closed, Silent, OSError, ValueError):
+            pass  # the end of the flood
+
+    def total(self):
+        return sum(self.kinds.values())
+
+
+def largest(world, name, seconds=0.5):
+    """The largest value that one of the victim's figures has during that time."""
+    until, most = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        most = max(most, world.figure(name))
+    return most
+
+
+@attack("calls that are never answered")
+def held(world):
+    """The victim reads no more of a peer than it may serve at once; others are not held up."""
+    with Member(world) as member:
+        with member.connect() as connection:
+            for call in range(1, 400):
+                try:
+                    connection.sock.settimeout(0.2)
+                    connection.request(named("hold"), wire.string("x" * 1000), timeout=60_000_000, call=call)
+                except (Silent, Closed):
+                    break
+            world.bound("calls served at once for a peer", SERVED_CALLS, largest(world, "agent.server_active_async_calls"),
+                        exactly=True)
+            world.must(world.figure("agent.paused_connections") >= 1, "nothing is paused")
+            for _ in range(20):
+                world.must_serve()
+        world.eventually(lambda: world.figure("agent.server_active_async_calls") == 0,
+                         "the calls of a peer that has gone are over")
+        with member.connect() as connection:
+            pour(connection, wire.message(wire.REQUEST, wire.string("x" * 200_000), call=7, timeout=60_000_000,
+                                          **named("hold")), 1.0)
+            world.bound("bytes served at once for a peer", SERVED_BYTES + MESSAGE_BYTES,
+                        largest(world, "agent.served_bytes"), "B", exactly=True)
+        world.eventually(lambda: world.figure("agent.served_bytes") < 10_000, "what they took is given back")
+    world.honest_connection.call(named("release"))
+
+
+@attack("large messages that stop before their end", memory=96)
+def unfinished(world):
+    """What has been received of messages: at most one message for each connection."""
+    before = world.peak.begin()
+    with Member(world) as member:
+        open_ones = []
+        try:
+            for _ in range(6):
+                connection = member.connect()
+                open_ones.append(connection)
+                payload = 7 * MIB
+                connection.send(wire.header(call=1, payload=payload, timeout=60_000_000, **named("echo")))
+                connection.send(wire.u64(payload - 8) + bytes(payload - 9))
+            for _ in range(10):
+                world.must_serve()
+            world.bound("memory of unfinished messages (6 connections)", 6 * MESSAGE_BYTES * world.memory_factor,
+                        world.peak.memory - before, "B")
+        finally:
+            for connection in open_ones:
+                connection.close()
+
+
+@attack("results that are never read", memory=64)
+def unread(world):
+    before = world.peak.begin()
+    with Member(world) as member:
+        with member.connect() as connection:
+            pour(connection, wire.message(wire.REQUEST, wire.i64(MIB), call=5, timeout=60_000_000, **named("zeros")), 2.0)
+            world.bound("bytes of results for a peer that does not read", SERVED_BYTES + HANDLERS * MESSAGE_BYTES,
+                        largest(world, "agent.unwritten_replies"), "B", exactly=True)
+            for _ in range(20):
+                world.must_serve()
+            world.bound("memory of results that are not read",
+                        (SERVED_BYTES + HANDLERS * MESSAGE_BYTES) * world.memory_factor, world.peak.memory - before, "B")
+        world.eventually(lambda: world.figure("agent.unwritten_replies") < 10_000, "what they took is given back")
+
+
+def lines_allowed(seconds):
+    # 20 in any 5 s for the member, as many for unauthenticated peers, and the lines that count what was left out
+    periods = int(seconds / LOG_SECONDS) + 2
+    return (LOG_LINES + 1) * 2 * periods
+
+
+def log_lines(world):
+    return world.log().count("\n")
+
+
+@attack("connections that break the protocol, as fast as they can")
+def broken_connections(world):
+    before, began, times = log_lines(world), time.monotonic(), 0
+    while time.monotonic() - began < 2:
+        try:
+            with world.honest.connect() as connection:
+                connection.send(wire.header(kind=77) * 100)
+                times += 1
+        except (Closed, Silent):
+            pass
+    seen = log_lines(world) - before
+    world.must(times > 100, f"only {times} connections in 2 s")
+    world.bound("log lines of connections that break (2 s)", lines_allowed(2), seen, exactly=True)
+
+
+@attack("calls of unknown methods and with wrong arguments, as fast as they can")
+def refused_calls(world):
+    before, began = log_lines(world), time.monotonic()
+    with Member(world) as member:
+        for what, fields in [("unknown methods", dict(method=1, signature=1)), ("wrong arguments", named("add")),
+                             ("wrong signatures", dict(named("add"), signature=1))]:
+            with member.connect() as connection:
+                reader = Reader(connection)
+                sent = pour(connection, wire.message(wire.REQUEST, b"bad", call=3, timeout=9_000_000, **fields) * 50, 1.0, 100)
+                answered = -1
+                while answered < reader.total() < 50 * sent:  # the reader here is slower than the victim
+                    answered = reader.total()
+                    reader.join(1)
+                world.must(reader.total() >= 50 * sent, f"{reader.total()} of {50 * sent} calls of {what} are answered")
+                world.must(set(reader.kinds) <= {wire.FAILURE, wire.CONTROL}, f"{what}: frames of the kinds {set(reader.kinds)}")
+            world.must_serve()
+    seconds = time.monotonic() - began
+    world.bound("log lines of calls that are refused", lines_allowed(seconds), log_lines(world) - before, exactly=True)
+
+
+@attack("control frames that cannot be read, as fast as they can")
+def broken_controls(world):
+    before, began = log_lines(world), time.monotonic()
+    with Member(world) as member, member.connect(wire.CONTROL_ONLY) as connection:
+        pour(connection, wire.message(wire.CONTROL, b"\xff" * 9, code=wire.FENCE) * 100, 1.0)
+        pour(connection, wire.message(wire.CONTROL, b"", code=77) * 500, 1.0)
+        pour(connection, wire.message(wire.CONTROL, b"", code=wire.HEARTBEAT) * 500, 1.0)
+        world.must_serve()
+    seconds = time.monotonic() - began
+    world.bound("log lines of broken control frames", lines_allowed(seconds), log_lines(world) - before, exactly=True)
+
+
+@attack("notifications, cancels and answers that nobody wants")
+def one_way(world):
+    with Member(world) as member:
+        for data in [wire.message(wire.REQUEST, wire.i32(1) * 2, call=1, flags=wire.NO_REPLY, timeout=5_000_000,
+                                  **named("add")) * 100,
+                     wire.message(wire.CANCEL, call=1) * 500,
+                     wire.message(wire.CONTROL, code=wire.CANCEL_CALL, call=1) * 500,
+                     wire.message(wire.REPLY, wire.i32(1), call=1 << 40) * 500]:
+            with member.connect() as connection:
+                pour(connection, data, 0.7)
+                world.must_serve()
+                world.must_serve_or_close(connection)
+    world.eventually(lambda: world.figure("agent.server_active_async_calls") == 0, "all notifications have run")
+
+
+@attack("members that come and go")
+def comings_and_goings(world):
+    for _ in range(15):
+        members = [Member(world) for _ in range(4)]
+        for member in members:
+            with member.connect() as connection:
+                connection.request(named("hold"), wire.string("x"), timeout=60_000_000)
+                connection.send(wire.message(wire.CONTROL, code=wire.GOODBYE))
+        for member in members:
+            member.leave()
+    world.eventually(lambda: world.figure("agent.server_active_async_calls") == 0, "the calls of members that left are over")
+    world.honest_connection.call(named("release"))
+
+
+@attack("an honest member while others flood")
+def beside_floods(world):
+    """Calls of one member beside three that send as much as the victim takes."""
+    over = threading.Event()
+
+    def flood(member):
+        data = wire.message(wire.REQUEST, wire.string("x" * 50_000), call=1, timeout=9_000_000, **named("echo")) * 4
+        while not over.is_set():
+            try:
+                with member.connect() as connection:
+                    Reader(connection)
+                    pour(connection, data, 0.5)
+            except (Closed, Silent, OSError):
+                pass
+
+    members = [Member(world) for _ in range(3)]
+    threads = [threading.Thread(target=flood, args=(member,), daemon=True) for member in members]
+    for thread in threads:
+        thread.start()
+    try:
+        until, slowest = time.monotonic() + 3, 0.0
+        while time.monotonic() < until:
+            slowest = max(slowest, world.must_serve())
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        for member in members:
+            member.leave()
+    world.bound("seconds of an honest call beside floods", the_world.LONGEST_HONEST_CALL * max(1, world.memory_factor / 2),
+                slowest, "s", exactly=True)
