@@ -19,11 +19,14 @@ namespace {
 constexpr std::size_t most_names = 8;     // in an error text
 constexpr std::size_t most_ended = 1024;  // completed rounds that are recorded while an earlier round is incomplete
 constexpr std::size_t many_sets = 1024;
+constexpr std::chrono::seconds longest_update{5};  // of the member list, before a gather ends for a member that is gone
 
-// A worker that rejoins is a member before this worker's observers receive the join event, or even the preceding leave
-// event.
-bool is_back(const ferry::agent& group, const std::string& name) {
+// Whether another worker has the name of one that has left or was lost. Others may know it, and gather with it, before
+// this worker's member list has it, and before its observers are told that it joined, or even that the other one ended.
+// Blocks while the list is brought up to date.
+bool is_back(ferry::agent& group, const std::string& name) {
   if (!group.dynamic()) return false;  // the member list of a static group never changes
+  (void)group.update_workers(deadline::after(longest_update));
   const auto there = group.workers();
   return std::any_of(there.begin(), there.end(), [&](const worker_info& each) { return each.name() == name; });
 }
@@ -203,8 +206,8 @@ void gather_rounds::forget_if_idle(sets::iterator set) noexcept {
   if (sets_.size() > many_sets && state.waiting.empty() && state.under_way == 0 && !state.counts) sets_.erase(set);
 }
 
-future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const std::string& from,
-                                            const ferry::agent& group, const std::stop_token& gone) {
+future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const std::string& from, ferry::agent& group,
+                                            const std::stop_token& gone) {
   const auto refuse = [](gather_result result) {
     return make_ready_future(gather_answer{std::make_shared<const gather_result>(std::move(result))});
   };
@@ -212,6 +215,7 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
   const deadline until =
       arrival.left_us == 0 ? deadline() : deadline::after(std::chrono::microseconds(arrival.left_us));
   end_late_rounds(arrival);
+  forget_returned(arrival.members, group);
   std::shared_ptr<time_limit> limit;  // these two are destroyed without the mutex held
   std::unique_ptr<std::stop_callback<departure>> watch;
   round_state ended;
@@ -259,7 +263,7 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
     const bool complete = round.members.size() + 1 == arrival.members.size();
     try {
       if (complete && arrival.type != 0) round.result->values.reserve(arrival.members.size());
-      if (!complete) why = gone_of(arrival.members, round, from, group);
+      if (!complete) why = gone_of(arrival.members, round, from);
     } catch (...) {
       if (round.members.empty()) set.waiting.erase(found);
       throw;
@@ -307,15 +311,32 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
   return answer_to_come;
 }
 
-std::string gather_rounds::gone_of(const member_set& set, const round_state& round, const std::string& arriving,
-                                   const ferry::agent& group) const {
+std::string gather_rounds::gone_of(const member_set& set, const round_state& round, const std::string& arriving) const {
   if (gone_.empty()) return {};
   for (const std::string& name : set) {
     if (name == arriving || round.members.count(name) != 0) continue;
-    if (const auto gone = gone_.find(name); gone != gone_.end() && !is_back(group, name))
+    if (const auto gone = gone_.find(name); gone != gone_.end())
       return fmt::format("{}, which had not called it, {}", name, gone->second.what);
   }
   return {};
+}
+
+void gather_rounds::forget_returned(const member_set& set, ferry::agent& group) {
+  std::vector<std::pair<std::string, std::uint64_t>> recorded;
+  {
+    const std::lock_guard lock(mutex_);
+    if (gone_.empty()) return;
+    for (const std::string& name : set) {
+      if (const auto gone = gone_.find(name); gone != gone_.end()) recorded.emplace_back(name, gone->second.number);
+    }
+  }
+  for (const auto& [name, number] : recorded) {
+    if (!is_back(group, name)) continue;
+    const std::lock_guard lock(mutex_);
+    // The one that came back may have gone, too.
+    if (const auto gone = gone_.find(name); gone != gone_.end() && gone->second.number == number)
+      forget_gone(gone->second.id);
+  }
 }
 
 void gather_rounds::forget_gone(worker_id id) noexcept {
@@ -346,7 +367,7 @@ void gather_rounds::on_gone(const worker_info& who, const std::string& what) noe
     if (const auto found = gone_.find(name); found != gone_.end()) forget_gone(found->second.id);
     try {
       gone_names_.insert_or_assign(who.id(), name);
-      gone_.insert_or_assign(name, gone_worker{who.id(), what});
+      gone_.insert_or_assign(name, gone_worker{who.id(), what, ++gone_so_far_});
     } catch (const std::bad_alloc&) {
       gone_names_.erase(who.id());
       log(log_level::error,

@@ -46,7 +46,7 @@ class gather_rounds : public std::enable_shared_from_this<gather_rounds> {
   // For the collecting worker.
   /// Adds the contribution of `from` to its round. The future completes when the round has ended. `gone` is stopped
   /// when `from` no longer waits.
-  future<gather_answer> arrive(const gather_arrival& arrival, const std::string& from, const ferry::agent& group,
+  future<gather_answer> arrive(const gather_arrival& arrival, const std::string& from, ferry::agent& group,
                                const std::stop_token& gone);
   /// Ends the rounds that wait for this member, which has left or was lost before it called.
   void on_gone(const worker_info& who, const std::string& what) noexcept;
@@ -106,8 +106,10 @@ class gather_rounds : public std::enable_shared_from_this<gather_rounds> {
   /// Error text naming a member that `round` waits for once `arriving` is in it, and that has left or was lost; empty:
   /// none. Call with the mutex
   /// held.
-  [[nodiscard]] std::string gone_of(const member_set& set, const round_state& round, const std::string& arriving,
-                                    const ferry::agent& group) const;
+  [[nodiscard]] std::string gone_of(const member_set& set, const round_state& round, const std::string& arriving) const;
+  /// Drops the records of departed members of the set whose names other workers have by now. Blocks while the member
+  /// list is brought up to date, if there are such records.
+  void forget_returned(const member_set& set, ferry::agent& group);
   /// Drops the record of a departed member with that id. Call with the mutex held.
   void forget_gone(worker_id id) noexcept;
 
@@ -141,9 +143,11 @@ class gather_rounds : public std::enable_shared_from_this<gather_rounds> {
   struct gone_worker {
     worker_id id;
     std::string what;
+    std::uint64_t number = 0;  // counts these records
   };
   std::map<std::string, gone_worker> gone_;
   std::map<worker_id, std::string> gone_names_;
+  std::uint64_t gone_so_far_ = 0;
   std::once_flag observes_;
 };
 
