@@ -21,7 +21,7 @@ const bool registered_with_workers = [] {
 
 future<gather_answer> serve_gather(const gather_arrival& arrival) {
   const std::shared_ptr<worker_core> here = current_worker();
-  const ferry::agent& agent = here->agent();
+  ferry::agent& agent = here->agent();
   // Do not look the sender up by id: the id may have been reassigned to another worker.
   const auto* call = dynamic_cast<const incoming_call*>(thread_context());
   const worker_info* sender = call ? call->sender() : nullptr;

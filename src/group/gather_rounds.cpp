@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <new>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <ferry/base/log.hpp>
 
 #include "../rpc/worker/worker_core.hpp"
 
@@ -16,11 +19,14 @@ namespace {
 constexpr std::size_t most_names = 8;     // in an error text
 constexpr std::size_t most_ended = 1024;  // completed rounds that are recorded while an earlier round is incomplete
 constexpr std::size_t many_sets = 1024;
+constexpr std::chrono::seconds longest_update{5};  // of the member list, before a gather ends for a member that is gone
 
-// A worker that rejoins is a member before this worker's observers receive the join event, or even the preceding leave
-// event.
-bool is_back(const ferry::agent& group, const std::string& name) {
+// Whether another worker has the name of one that has left or was lost. Others may know it, and gather with it, before
+// this worker's member list has it, and before its observers are told that it joined, or even that the other one ended.
+// Blocks while the list is brought up to date.
+bool is_back(ferry::agent& group, const std::string& name) {
   if (!group.dynamic()) return false;  // the member list of a static group never changes
+  (void)group.update_workers(deadline::after(longest_update));
   const auto there = group.workers();
   return std::any_of(there.begin(), there.end(), [&](const worker_info& each) { return each.name() == name; });
 }
@@ -68,9 +74,22 @@ class gather_rounds::time_limit {
   timer_id id_ = timer_id::none;
 };
 
+// Other threads send the answers. An arrival is destroyed once its answer has been sent; destroying the last one
+// answers the collecting worker itself, which may shut down as soon as it is answered.
+struct gather_rounds::last_answer {
+  std::optional<promise<gather_answer>> answer;
+  gather_answer value;
+  last_answer() = default;
+  ~last_answer() {
+    if (answer) answer->try_set_value(std::move(value));
+  }
+  last_answer(const last_answer&) = delete;
+  last_answer& operator=(const last_answer&) = delete;
+};
+
 void gather_rounds::departure::operator()() const noexcept {
-  const place own = where;  // *this is destroyed with the round
-  if (const auto rounds = own.rounds.lock()) rounds->give_up(own, false);
+  const auto own = where;  // *this is destroyed with the round
+  if (const auto rounds = own->rounds.lock()) rounds->give_up(*own, false);
 }
 
 std::shared_ptr<gather_rounds> gather_rounds::of(worker_core& worker) {
@@ -120,11 +139,12 @@ void gather_rounds::answered(const member_set& set, const turn& taken, std::uint
 
 void gather_rounds::not_answered(const member_set& set) {
   std::lock_guard lock(mutex_);
-  set_state& state = sets_[set];
+  const auto found = sets_.try_emplace(set).first;
+  set_state& state = found->second;
   --state.under_way;
   state.counts = false;
   state.next = 0;
-  forget_if_idle(set);
+  forget_if_idle(found);
 }
 
 // ---------------------------------------------------------------- the collecting side
@@ -142,10 +162,22 @@ std::uint64_t gather_rounds::next_for(const set_state& set, const std::string& m
   return round;
 }
 
-gather_rounds::round_state gather_rounds::end_round(const member_set& set, std::uint64_t round) {
-  set_state& state = sets_[set];
-  round_state ended = std::move(state.waiting.extract(round).mapped());
-  state.ended.insert(round);
+gather_rounds::round_state gather_rounds::make_round(const std::string& collecting, std::uint64_t number) {
+  round_state made;
+  made.collecting = collecting;
+  std::set<std::uint64_t> one{number};
+  made.number = one.extract(one.begin());
+  made.result = std::make_shared<gather_result>();
+  made.result->round = number;
+  made.last = std::make_shared<last_answer>();
+  return made;
+}
+
+gather_rounds::round_state gather_rounds::end_round(sets::iterator set, rounds::iterator round) noexcept {
+  set_state& state = set->second;
+  round_state ended = std::move(round->second);
+  state.waiting.erase(round);
+  state.ended.insert(std::move(ended.number));
   if (state.ended.size() > most_ended) state.open = *state.ended.begin();
   while (!state.ended.empty() && *state.ended.begin() == state.open) {
     state.ended.erase(state.ended.begin());
@@ -155,16 +187,27 @@ gather_rounds::round_state gather_rounds::end_round(const member_set& set, std::
   return ended;
 }
 
-void gather_rounds::forget_if_idle(const member_set& set) {
-  const auto found = sets_.find(set);
-  const set_state& state = found->second;
-  // Keep a set in which this worker itself gathers, with its count: the program bounds their number. Any peer can make
-  // up other sets.
-  if (sets_.size() > many_sets && state.waiting.empty() && state.under_way == 0 && !state.counts) sets_.erase(found);
+bool gather_rounds::withdraw(const place& where, std::map<std::string, waiting_member>::node_type& out) noexcept {
+  const auto set = sets_.find(where.set);
+  if (set == sets_.end()) return false;
+  const auto round = set->second.waiting.find(where.round);
+  if (round == set->second.waiting.end()) return false;
+  out = round->second.members.extract(where.member);
+  if (!out) return false;
+  if (round->second.members.empty()) set->second.waiting.erase(round);
+  forget_if_idle(set);
+  return true;
 }
 
-future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const std::string& from,
-                                            const ferry::agent& group, const std::stop_token& gone) {
+void gather_rounds::forget_if_idle(sets::iterator set) noexcept {
+  const set_state& state = set->second;
+  // Keep a set in which this worker itself gathers, with its count: the program bounds their number. Any peer can make
+  // up other sets.
+  if (sets_.size() > many_sets && state.waiting.empty() && state.under_way == 0 && !state.counts) sets_.erase(set);
+}
+
+future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const std::string& from, ferry::agent& group,
+                                            const std::stop_token& gone) {
   const auto refuse = [](gather_result result) {
     return make_ready_future(gather_answer{std::make_shared<const gather_result>(std::move(result))});
   };
@@ -172,25 +215,36 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
   const deadline until =
       arrival.left_us == 0 ? deadline() : deadline::after(std::chrono::microseconds(arrival.left_us));
   end_late_rounds(arrival);
+  forget_returned(arrival.members, group);
   std::shared_ptr<time_limit> limit;  // these two are destroyed without the mutex held
   std::unique_ptr<std::stop_callback<departure>> watch;
   round_state ended;
-  gather_result result;
-  future<gather_answer> answer_to_come;
   place where{weak_from_this(), arrival.members, 0, from};
+  // What may fail comes first: a member is in its round with all that it brings, or not at all.
+  std::map<std::string, waiting_member> own;
+  waiting_member& member = own[from];
+  member.value = arrival.value;
+  member.type = arrival.type;
+  member.limit_us = arrival.limit_us;
+  member.until = until;
+  member.answered = &arrival.answered;
+  future<gather_answer> answer_to_come = member.answer.get_future();
   {
     std::lock_guard lock(mutex_);
     // If this member joined now, its departure would also end the round for members that have arrived since, including
     // its successor.
     if (gone.stop_requested()) {
+      gather_result result;
       result.error = static_cast<std::uint32_t>(errc::call_cancelled);
       result.text = fmt::format("{} was lost, or cancelled its call, before the call was handled", from);
       return refuse(std::move(result));
     }
-    set_state& set = sets_[arrival.members];
+    const auto place_of_set = sets_.try_emplace(arrival.members).first;
+    set_state& set = place_of_set->second;
     // A member that counts rounds of another incarnation of this worker is not in `known`.
     where.round = set.known.insert(from).second || !arrival.counts ? next_for(set, from) : arrival.round;
     if (is_over(set, where.round)) {
+      gather_result result;
       result.error = static_cast<std::uint32_t>(errc::group_mismatch);
       result.text =
           fmt::format("the {} that {} was to join has ended without it; its next call joins the current round",
@@ -198,66 +252,91 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
       result.round = next_for(set, from) - 1;
       return refuse(std::move(result));
     }
-    round_state& round = set.waiting[where.round];
+    auto found = set.waiting.find(where.round);
+    if (found == set.waiting.end()) found = set.waiting.emplace(where.round, make_round(collecting, where.round)).first;
+    round_state& round = found->second;
     if (round.members.count(from) != 0) {
       throw_error(errc::invalid_argument, fmt::format("{} takes part in round {} of the set {} twice", from,
                                                       where.round, list_names(arrival.members)));
     }
-    waiting_member& member = round.members[from];
-    member.value = arrival.value;
-    member.type = arrival.type;
-    member.limit_us = arrival.limit_us;
-    member.until = until;
-    member.answered = &arrival.answered;
-    answer_to_come = member.answer.get_future();
-
-    result.round = where.round;
-    if (round.members.size() == arrival.members.size()) {
+    std::string why;
+    const bool complete = round.members.size() + 1 == arrival.members.size();
+    try {
+      if (complete && arrival.type != 0) round.result->values.reserve(arrival.members.size());
+      if (!complete) why = gone_of(arrival.members, round, from);
+    } catch (...) {
+      if (round.members.empty()) set.waiting.erase(found);
+      throw;
+    }
+    round.members.insert(own.extract(from));
+    if (complete) {
       const auto other = std::find_if(round.members.begin(), round.members.end(),
                                       [&](const auto& each) { return each.second.type != arrival.type; });
       if (other != round.members.end()) {
-        result.error = static_cast<std::uint32_t>(errc::group_mismatch);
-        result.text =
-            fmt::format("{} and {} gather different types, or one of them called barrier()", from, other->first);
+        set_error(*round.result, errc::group_mismatch, [&] {
+          return fmt::format("{} and {} gather different types, or one of them called barrier()", from, other->first);
+        });
       } else if (arrival.type != 0) {
-        for (auto& [name, each] : round.members) result.values.push_back(std::move(each.value));
+        for (auto& [name, each] : round.members) round.result->values.push_back(std::move(each.value));
       }
-      ended = end_round(arrival.members, where.round);
-    } else if (std::string why = gone_of(arrival.members, round, group); !why.empty()) {
-      result.error = static_cast<std::uint32_t>(errc::peer_lost);
-      result.text = std::move(why);
-      ended = end_round(arrival.members, where.round);
+      ended = end_round(place_of_set, found);
+    } else if (!why.empty()) {
+      set_error(*round.result, errc::peer_lost, [&] { return std::move(why); });
+      ended = end_round(place_of_set, found);
     }
   }
   if (!ended.members.empty()) {
-    answer(std::move(ended), collecting, std::move(result));
+    answer(std::move(ended));
     return answer_to_come;
   }
-  if (!until.is_never()) {
-    limit = std::make_shared<time_limit>(group.reactor(), until, where);
+  try {
+    if (!until.is_never()) limit = std::make_shared<time_limit>(group.reactor(), until, where);
+    watch = std::make_unique<std::stop_callback<departure>>(gone, departure{std::make_shared<const place>(where)});
+  } catch (...) {
+    std::map<std::string, waiting_member>::node_type out;
+    const std::lock_guard lock(mutex_);
+    if (withdraw(where, out)) throw;
+    return answer_to_come;  // the round has ended, with this member
   }
-  watch = std::make_unique<std::stop_callback<departure>>(gone, departure{where});
   {
     std::lock_guard lock(mutex_);
     const auto set = sets_.find(where.set);
     if (set == sets_.end()) return answer_to_come;
     const auto round = set->second.waiting.find(where.round);
     if (round == set->second.waiting.end()) return answer_to_come;
-    waiting_member& member = round->second.members.at(from);
-    member.limit = std::move(limit);
-    member.watch = std::move(watch);
+    waiting_member& here = round->second.members.at(from);
+    here.limit = std::move(limit);
+    here.watch = std::move(watch);
   }
   return answer_to_come;
 }
 
-std::string gather_rounds::gone_of(const member_set& set, const round_state& round, const ferry::agent& group) const {
+std::string gather_rounds::gone_of(const member_set& set, const round_state& round, const std::string& arriving) const {
   if (gone_.empty()) return {};
   for (const std::string& name : set) {
-    if (round.members.count(name) != 0) continue;
-    if (const auto gone = gone_.find(name); gone != gone_.end() && !is_back(group, name))
+    if (name == arriving || round.members.count(name) != 0) continue;
+    if (const auto gone = gone_.find(name); gone != gone_.end())
       return fmt::format("{}, which had not called it, {}", name, gone->second.what);
   }
   return {};
+}
+
+void gather_rounds::forget_returned(const member_set& set, ferry::agent& group) {
+  std::vector<std::pair<std::string, std::uint64_t>> recorded;
+  {
+    const std::lock_guard lock(mutex_);
+    if (gone_.empty()) return;
+    for (const std::string& name : set) {
+      if (const auto gone = gone_.find(name); gone != gone_.end()) recorded.emplace_back(name, gone->second.number);
+    }
+  }
+  for (const auto& [name, number] : recorded) {
+    if (!is_back(group, name)) continue;
+    const std::lock_guard lock(mutex_);
+    // The one that came back may have gone, too.
+    if (const auto gone = gone_.find(name); gone != gone_.end() && gone->second.number == number)
+      forget_gone(gone->second.id);
+  }
 }
 
 void gather_rounds::forget_gone(worker_id id) noexcept {
@@ -282,34 +361,39 @@ std::vector<std::string> gather_rounds::gone_names() const {
 
 void gather_rounds::on_gone(const worker_info& who, const std::string& what) noexcept {
   const std::string& name = who.name();
-  struct over {
-    std::string collecting;
-    round_state round;
-    gather_result result;
-  };
-  std::vector<over> all;
   {
     std::lock_guard lock(mutex_);
     forget_gone(who.id());
     if (const auto found = gone_.find(name); found != gone_.end()) forget_gone(found->second.id);
-    gone_.insert_or_assign(name, gone_worker{who.id(), what});
-    gone_names_.insert_or_assign(who.id(), name);
-    std::vector<std::pair<member_set, std::uint64_t>> places;
-    for (const auto& [set, state] : sets_) {
-      if (!std::binary_search(set.begin(), set.end(), name)) continue;
-      for (const auto& [number, round] : state.waiting) {
-        if (round.members.count(name) == 0) places.emplace_back(set, number);
-      }
-    }
-    for (auto& [set, number] : places) {
-      gather_result result;
-      result.error = static_cast<std::uint32_t>(errc::peer_lost);
-      result.text = fmt::format("{}, which had not called it, {}", name, what);
-      result.round = number;
-      all.push_back({set.front(), end_round(set, number), std::move(result)});
+    try {
+      gone_names_.insert_or_assign(who.id(), name);
+      gone_.insert_or_assign(name, gone_worker{who.id(), what, ++gone_so_far_});
+    } catch (const std::bad_alloc&) {
+      gone_names_.erase(who.id());
+      log(log_level::error,
+          "no memory to keep in mind that a worker is gone: gathers that wait for it end by their limits");
     }
   }
-  for (over& each : all) answer(std::move(each.round), each.collecting, std::move(each.result));
+  // One at a time, which needs no memory for a list.
+  for (bool found = true; found;) {
+    round_state ended;
+    {
+      std::lock_guard lock(mutex_);
+      found = false;
+      for (auto set = sets_.begin(); set != sets_.end() && !found; ++set) {
+        if (!std::binary_search(set->first.begin(), set->first.end(), name)) continue;
+        const auto round = std::find_if(set->second.waiting.begin(), set->second.waiting.end(),
+                                        [&](const auto& each) { return each.second.members.count(name) == 0; });
+        if (round == set->second.waiting.end()) continue;
+        found = true;
+        set_error(*round->second.result, errc::peer_lost,
+                  [&] { return fmt::format("{}, which had not called it, {}", name, what); });
+        ended = end_round(set, round);
+        break;
+      }
+    }
+    if (found) answer(std::move(ended));
+  }
 }
 
 void gather_rounds::end_late_rounds(const gather_arrival& arrival) {
@@ -332,7 +416,6 @@ void gather_rounds::end_late_rounds(const gather_arrival& arrival) {
 
 void gather_rounds::give_up(const place& where, bool timed_out) noexcept {
   round_state ended;
-  gather_result result;
   {
     std::lock_guard lock(mutex_);
     const auto set = sets_.find(where.set);
@@ -340,42 +423,39 @@ void gather_rounds::give_up(const place& where, bool timed_out) noexcept {
     const auto round = set->second.waiting.find(where.round);
     // The set may have been forgotten since: its rounds are then numbered from zero again.
     if (round == set->second.waiting.end() || round->second.members.count(where.member) == 0) return;
-    ended = end_round(where.set, where.round);
+    ended = end_round(set, round);
   }
-  std::vector<std::string> missing;
-  for (const std::string& name : where.set) {
-    if (ended.members.count(name) == 0) missing.push_back(name);
-  }
-  const waiting_member& first = ended.members.at(where.member);
-  result.round = where.round;
-  if (timed_out) {
-    result.error = static_cast<std::uint32_t>(errc::rpc_timeout);
-    result.text =
-        fmt::format("timed out in {} after {:.2f} seconds (the limit of {}); missing: {}", operation_of(first.type),
-                    static_cast<double>(first.limit_us) / 1e6, where.member, list_names(missing));
-  } else {
-    result.error = static_cast<std::uint32_t>(errc::peer_lost);
-    result.text =
-        fmt::format("{} was lost, or cancelled its call, while it waited for {}", where.member, list_names(missing));
-  }
-  answer(std::move(ended), where.set.front(), std::move(result));
+  set_error(*ended.result, timed_out ? errc::rpc_timeout : errc::peer_lost, [&] {
+    std::vector<std::string> missing;
+    for (const std::string& name : where.set) {
+      if (ended.members.count(name) == 0) missing.push_back(name);
+    }
+    const waiting_member& first = ended.members.at(where.member);
+    return timed_out ? fmt::format("timed out in {} after {:.2f} seconds (the limit of {}); missing: {}",
+                                   operation_of(first.type), static_cast<double>(first.limit_us) / 1e6, where.member,
+                                   list_names(missing))
+                     : fmt::format("{} was lost, or cancelled its call, while it waited for {}", where.member,
+                                   list_names(missing));
+  });
+  answer(std::move(ended));
 }
 
-void gather_rounds::answer(round_state ended, const std::string& collecting, gather_result result) {
-  const gather_answer shared{std::make_shared<const gather_result>(std::move(result))};
-  // Other threads send the answers. An arrival is destroyed once its answer has been sent; destroying the last one
-  // answers the collecting worker itself, which may shut down as soon as it is answered.
-  struct last_answer {
-    promise<gather_answer> answer;
-    gather_answer value;
-    last_answer(promise<gather_answer> a, gather_answer v) noexcept : answer(std::move(a)), value(std::move(v)) {}
-    ~last_answer() { answer.try_set_value(std::move(value)); }
-    last_answer(const last_answer&) = delete;
-    last_answer& operator=(const last_answer&) = delete;
-  };
+template <class Describe>
+void gather_rounds::set_error(gather_result& result, errc error, const Describe& describe) noexcept {
+  result.error = static_cast<std::uint32_t>(error);
+  try {
+    result.text = describe();
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the error says what it is
+  }
+}
+
+void gather_rounds::answer(round_state ended) noexcept {
+  const gather_answer shared{std::move(ended.result)};
   std::shared_ptr<last_answer> last;
-  if (const auto own = ended.members.find(collecting); own != ended.members.end()) {
-    last = std::make_shared<last_answer>(std::move(own->second.answer), shared);
+  if (const auto own = ended.members.find(ended.collecting); own != ended.members.end()) {
+    last = std::move(ended.last);
+    last->answer.emplace(std::move(own->second.answer));
+    last->value = shared;
     ended.members.erase(own);
   }
   for (auto& [name, member] : ended.members) {

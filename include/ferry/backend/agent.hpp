@@ -293,6 +293,13 @@ class agent {
     return find(name);
   }
 
+  /// Brings workers() up to date where it may lag (dynamic groups): includes every worker that had joined before the
+  /// call. Blocks until the deadline at most. False: it could not.
+  virtual bool update_workers(deadline until) {
+    (void)until;
+    return true;
+  }
+
   /// Joins the group and starts delivering requests to `handler`, which must live until close() has returned. Blocks until
   /// every worker of a static group is there. Call once. Throws what keeps the group from forming:
   /// errc::duplicate_name, duplicate_id, group_mismatch, store_timeout, address_in_use, ...

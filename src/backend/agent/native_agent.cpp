@@ -497,6 +497,7 @@ class native_agent final : public agent {
     return core_->silence(peer);
   }
   void seek(const call_target& whom) noexcept override { core_->seek(whom); }
+  bool update_workers(deadline until) override { return core_->update_workers(until); }
   [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) override {
     return core_->wait_for(name, until);
   }

@@ -54,6 +54,7 @@ class native_core final : public link_owner,
   [[nodiscard]] located_worker locate(worker_id id, deadline until) const;
   [[nodiscard]] located_worker locate(const call_target& whom, deadline until) const;
   [[nodiscard]] bool is_over(const call_target& whom, std::uint64_t& question) const;
+  bool update_workers(deadline until) const;
   [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) const;
   [[nodiscard]] std::string metadata(worker_id id) const;
   [[nodiscard]] std::vector<device> devices() const;

@@ -81,6 +81,10 @@ bool native_core::read_log(deadline until, const std::function<bool()>& enough) 
   return in_time && (reads_done_ < number || log_readable_);
 }
 
+bool native_core::update_workers(deadline until) const {
+  return !log_ || read_log(std::min(until, deadline::after(store_limit)));
+}
+
 // ---------------------------------------------------------------- writing
 
 struct native_core::background_action {

@@ -132,6 +132,7 @@ class faulty_agent final : public agent, public request_handler {
   void place_response(const call_target& to, outgoing_message& response, const device_map* placement) const override {
     inner_->place_response(to, response, placement);
   }
+  bool update_workers(deadline until) override { return inner_->update_workers(until); }
   [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) override {
     return inner_->wait_for(name, until);
   }

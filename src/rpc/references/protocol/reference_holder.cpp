@@ -23,9 +23,9 @@ void reference_protocol::end_if_free(users::iterator fork, reference_effects& ef
 void reference_protocol::accept(users::iterator fork, reference_effects& effects) {
   user_fork& entry = fork->second;
   if (!entry.accept_owed) return;
-  entry.accept_owed = false;
   effects.controls.push_back(
       {entry.origin->peer, about_transfer(reference_control::kind::child_accept, entry.origin->number)});
+  entry.accept_owed = false;
 }
 
 void reference_protocol::confirm(users::iterator fork, reference_effects& effects) {
@@ -195,8 +195,8 @@ void reference_protocol::arrived(peer_incarnation to, std::uint64_t transfer, re
 void reference_protocol::query(peer_incarnation to, std::uint64_t transfer, reference_effects& effects) {
   const auto found = transfers_.find({to, transfer});
   if (found == transfers_.end() || found->second.arrived || found->second.queried) return;
-  found->second.queried = true;
   effects.controls.push_back({to, about_transfer(reference_control::kind::transfer_query, transfer)});
+  found->second.queried = true;
 }
 
 bool reference_protocol::settled(peer_incarnation to, std::uint64_t transfer) const {

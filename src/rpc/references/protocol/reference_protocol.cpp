@@ -31,9 +31,9 @@ reference_protocol::objects::iterator reference_protocol::find_or_expect(const o
 }
 
 void reference_protocol::mark_never_made(owned_object& entry, const object_id& object, reference_effects& effects) {
+  effects.never_made.push_back(object);
   entry.made = owned_object::creation::never;
   entry.awaited = false;
-  effects.never_made.push_back(object);
 }
 
 void reference_protocol::release_if_free(objects::iterator object, reference_effects& effects) {
@@ -137,7 +137,13 @@ reference_answer reference_protocol::on_fork_request(peer_incarnation from, cons
     return reference_answer::too_late;
   }
   // The request may arrive before the call that makes the object: then the fork reserves the entry.
-  objects_[object].forks.insert(fork);
+  const auto [place, fresh] = objects_.try_emplace(object);
+  try {
+    place->second.forks.insert(fork);
+  } catch (...) {
+    if (fresh) objects_.erase(place);
+    throw;
+  }
   return reference_answer::done;
 }
 
@@ -222,50 +228,55 @@ void reference_protocol::on_answer(peer_incarnation from, const reference_contro
 // ---- workers that terminate
 
 void reference_protocol::gone(peer_incarnation peer, reference_effects& effects) {
-  if (peer == self_ || !gone_.insert(peer).second) return;
+  if (peer == self_ || is_gone(peer)) return;
   order_of_gone_.push_back(peer);
+  try {
+    gone_.insert(peer);
+  } catch (...) {
+    order_of_gone_.pop_back();
+    throw;
+  }
   if (order_of_gone_.size() > most_gone) {
     gone_.erase(order_of_gone_.front());
     order_of_gone_.pop_front();
   }
   peers_.erase(peer);
+  end_with([&](const peer_incarnation& each) { return each == peer; }, effects);
+}
 
+template <class Over>
+void reference_protocol::end_with(const Over& over, reference_effects& effects) {
   for (auto next = objects_.begin(); next != objects_.end();) {
     const auto object = next++;
     owned_object& entry = object->second;
-    std::erase_if(entry.forks, [&](const auto& fork) { return fork.first == peer; });
-    if (object->first.creator == peer && entry.made == owned_object::creation::to_come) {
+    std::erase_if(entry.forks, [&](const auto& fork) { return over(fork.first); });
+    if (over(object->first.creator) && entry.made == owned_object::creation::to_come) {
       mark_never_made(entry, object->first, effects);
     }
     release_if_free(object, effects);
   }
   for (auto next = users_.begin(); next != users_.end();) {
     const auto fork = next++;
-    if (fork->first.owner == peer) {
-      if (fork->second.origin && fork->second.origin->peer == peer) fork->second.accept_owed = false;
+    const bool origin_over = fork->second.origin && over(fork->second.origin->peer);
+    if (over(fork->first.owner)) {
+      if (origin_over) fork->second.accept_owed = false;
       fail(fork, errc::peer_lost, effects);
       continue;
     }
-    if (fork->second.origin && fork->second.origin->peer == peer) {
+    if (origin_over) {
       received_.erase(*fork->second.origin);
       fork->second.origin.reset();
       fork->second.accept_owed = false;
     }
-    std::erase_if(fork->second.pins, [&](const transfer_id& pin) { return pin.peer == peer; });
+    std::erase_if(fork->second.pins, [&](const transfer_id& pin) { return over(pin.peer); });
     end_if_free(fork, effects);
   }
-  std::erase_if(transfers_, [&](const auto& transfer) { return transfer.first.peer == peer; });
+  std::erase_if(transfers_, [&](const auto& transfer) { return over(transfer.first.peer); });
 }
 
+// Includes what gone() did not reach.
 void reference_protocol::end_what_is_free(reference_effects& effects) {
-  for (auto next = users_.begin(); next != users_.end();) {
-    const auto fork = next++;
-    end_if_free(fork, effects);
-  }
-  for (auto next = objects_.begin(); next != objects_.end();) {
-    const auto object = next++;
-    release_if_free(object, effects);
-  }
+  end_with([&](const peer_incarnation& each) { return is_gone(each); }, effects);
 }
 
 // ---- shutdown

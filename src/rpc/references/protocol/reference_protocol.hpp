@@ -130,6 +130,35 @@ struct reference_effects {
   };
   /// Forks that have handles but no object any more; the protocol has no record of them left.
   std::vector<failure> failed;
+
+  /// Room for what `events` events add that are about one fork or object each: then they take no memory here.
+  void reserve(std::size_t events) {
+    const auto more = [&](auto& list, std::size_t each) { reserve_more(list, events * each); };
+    more(controls, 3);
+    more(released, 1);
+    more(never_made, 1);
+    more(confirmed, 1);
+    more(failed, 1);
+  }
+  /// Keeps the memory, unless it is much.
+  void clear() noexcept {
+    if (controls.capacity() > most_kept || released.capacity() > most_kept) {
+      *this = {};
+      return;
+    }
+    controls.clear();
+    released.clear();
+    never_made.clear();
+    confirmed.clear();
+    failed.clear();
+  }
+
+ private:
+  static constexpr std::size_t most_kept = 4096;
+  template <class T>
+  static void reserve_more(std::vector<T>& list, std::size_t count) {
+    if (list.capacity() - list.size() < count) list.reserve(std::max(list.size() + count, 2 * list.size()));
+  }
 };
 
 /// The references of one worker. Value type.
@@ -326,6 +355,9 @@ class reference_protocol {
 
   receipt receive_own(const handed_reference& reference, peer_incarnation from, number_set& seen,
                       reference_effects& effects);
+  /// Ends what depends on workers for which `over` is true. Can be repeated, if it runs out of memory.
+  template <class Over>
+  void end_with(const Over& over, reference_effects& effects);
   void end_if_free(users::iterator fork, reference_effects& effects);
   void forget(users::iterator fork);
   void confirm(users::iterator fork, reference_effects& effects);

@@ -48,7 +48,9 @@ reference_answers reference_table::serve(const call_target& from, const referenc
   reference_answers result;
   if (incarnations_known_ && batch.to != self_.incarnation) return result;
   const peer_incarnation sender = sender_of(from, batch.from);
+  result.answers.reserve(batch.controls.size());
   change([&](reference_effects& effects, consequences&) {
+    effects.reserve(batch.controls.size());  // a control takes effect entirely, or not at all: it is sent again
     for (const reference_control& each : batch.controls) {
       result.answers.push_back(protocol_.on_control(sender, each, effects));
     }
@@ -160,6 +162,7 @@ void reference_table::answered(const peer_incarnation& by, const std::vector<ref
   change([&](reference_effects& effects, consequences&) {
     const auto outbox = outboxes_.find(by);
     if (outbox == outboxes_.end()) return;
+    effects.reserve(controls.size());  // without memory the batch stays, and is sent again
     outbox->second.answered();
     for (std::size_t i = 0; i != controls.size(); ++i) {
       protocol_.on_answer(by, controls[i], answers.answers[i], effects);
@@ -201,19 +204,34 @@ struct reference_table::timer_item : work {
   std::shared_ptr<reference_table> table;
 };
 
-// With the mutex held. on_timer() runs at that time or earlier.
-void reference_table::arm(clock::time_point at) {
+// With the mutex held. on_timer() runs at that time or earlier; without memory, whatever it has to do is done at the next
+// event.
+void reference_table::arm(clock::time_point at) noexcept {
   if (closed_ || (timer_work_ && timer_at_ <= at)) return;
-  disarm();
-  auto item = std::make_unique<timer_item>();
-  item->table = shared_from_this();
-  item->run = [](work* self) noexcept {
-    const std::unique_ptr<timer_item> owned(static_cast<timer_item*>(self));
-    owned->table->on_timer(owned.get());
-  };
-  timer_ = timers_->start_timer(deadline(at), item.get());
-  timer_at_ = at;
-  timer_work_ = item.release();
+  try {
+    auto item = std::make_unique<timer_item>();
+    item->table = shared_from_this();
+    item->run = [](work* self) noexcept {
+      const std::unique_ptr<timer_item> owned(static_cast<timer_item*>(self));
+      owned->table->on_timer(owned.get());
+    };
+    const timer_id timer = timers_->start_timer(deadline(at), item.get());
+    disarm();
+    timer_ = timer;
+    timer_at_ = at;
+    timer_work_ = item.release();
+  } catch (const std::exception&) {
+    unarmed_ = true;
+  }
+}
+
+// With the mutex held.
+void reference_table::arm_for_all() noexcept {
+  unarmed_ = false;
+  if (!watched_.empty()) arm(watched_.front().since + watch_time);
+  for (const auto& [peer, outbox] : outboxes_) {
+    if (outbox.waits()) arm(outbox.due_at());
+  }
 }
 
 // With the mutex held.
@@ -223,13 +241,15 @@ void reference_table::disarm() noexcept {
 }
 
 void reference_table::on_timer(const timer_item* item) noexcept {
-  change([&](reference_effects& effects, consequences&) {
+  end([&](reference_effects& effects, consequences&) {
     if (timer_work_ == item) timer_work_ = nullptr;
+    unarmed_ = true;  // until all of this is done
     const auto now = clock::now();
     while (!watched_.empty() && watched_.front().since + watch_time <= now) {
       protocol_.query(watched_.front().to, watched_.front().transfer, effects);
       watched_.pop_front();
     }
+    unarmed_ = false;
     if (!watched_.empty()) arm(watched_.front().since + watch_time);
     for (const auto& [peer, outbox] : outboxes_) {
       if (outbox.waits() && outbox.due_at() > now) arm(outbox.due_at());

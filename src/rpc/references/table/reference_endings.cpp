@@ -13,6 +13,19 @@
 #include "reference_table.hpp"
 
 namespace ferry::inline v0::detail {
+namespace {
+
+// The error, or, without memory for it, that one.
+template <class Describe>
+std::exception_ptr error_of(errc kind, const Describe& describe) noexcept {
+  try {
+    return make_error(kind, describe());
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+}  // namespace
 
 // Collects the forks that still have handles.
 void reference_table::add_held_forks(std::vector<std::shared_ptr<reference_state>>& to) const {
@@ -21,39 +34,55 @@ void reference_table::add_held_forks(std::vector<std::shared_ptr<reference_state
   }
 }
 
+template <class Which, class Reason>
+void reference_table::end_held_forks(const Which& which, const Reason& reason) noexcept {
+  for (std::optional<held_fork> last;;) {
+    std::shared_ptr<reference_state> held;  // destroyed without the mutex, which it locks
+    {
+      const std::lock_guard lock(mutex_);
+      auto next = last ? forks_.upper_bound(*last) : forks_.begin();
+      while (next != forks_.end() && (!which(next->first) || !(held = next->second.lock()))) ++next;
+      if (next == forks_.end()) return;
+      last = next->first;
+    }
+    held->end(reason(*held));
+  }
+}
+
 void reference_table::gone(worker_id id, incarnation_id incarnation) noexcept {
-  change([&](reference_effects& effects, consequences&) {
-    const peer_incarnation peer{id, incarnations_known_ ? incarnation : incarnation_id{}};
-    protocol_.gone(peer, effects);
+  const peer_incarnation peer{id, incarnations_known_ ? incarnation : incarnation_id{}};
+  const bool ended = end([&](reference_effects& effects, consequences&) {
     leaving_.erase(peer);
     outboxes_.erase(peer);
     std::erase_if(watched_, [&](const watched& each) { return each.to == peer; });
+    protocol_.gone(peer, effects);
   });
+  if (ended) return;
+  log(log_level::error, "no memory to end all references of a worker that is gone");
+  end_held_forks([&](const held_fork& each) { return each.owner == peer; },
+                 [&](const reference_state& each) { return lost(each, errc::peer_lost); });
 }
 
 void reference_table::leaving(worker_id id, incarnation_id incarnation) noexcept {
-  std::vector<std::shared_ptr<reference_state>> ended;
+  const peer_incarnation peer{id, incarnations_known_ ? incarnation : incarnation_id{}};
   {
-    const peer_incarnation peer{id, incarnations_known_ ? incarnation : incarnation_id{}};
     const std::lock_guard lock(mutex_);
     if (protocol_.is_gone(peer)) return;
-    leaving_.insert(peer);
-    for (auto each = forks_.lower_bound(held_fork{peer, {}}); each != forks_.end() && each->first.owner == peer;
-         ++each) {
-      if (auto held = each->second.lock()) ended.push_back(std::move(held));
+    try {
+      leaving_.insert(peer);
+    } catch (const std::bad_alloc&) {
+      log(log_level::error,
+          "no memory to keep in mind that a worker leaves: references to its objects that arrive from "
+          "now on fail when it has left");
     }
   }
-  for (const auto& each : ended) each->end(lost(*each, errc::peer_lost));
+  end_held_forks([&](const held_fork& each) { return each.owner == peer; },
+                 [&](const reference_state& each) { return lost(each, errc::peer_lost); });
 }
 
 void reference_table::fence(const std::string& reason) noexcept {
-  std::vector<std::shared_ptr<reference_state>> ended;
-  {
-    const std::lock_guard lock(mutex_);
-    add_held_forks(ended);
-  }
-  const auto why = make_error(errc::fenced, "the group has declared this worker dead: " + reason);
-  for (const auto& each : ended) each->end(why);
+  const auto why = error_of(errc::fenced, [&] { return "the group has declared this worker dead: " + reason; });
+  end_held_forks([](const held_fork&) { return true; }, [&](const reference_state&) { return why; });
 }
 
 void reference_table::clean_up(deadline until, bool alone) {
@@ -113,26 +142,43 @@ void reference_table::stop_clean_up(bool entirely) noexcept {
 }
 
 void reference_table::close() noexcept {
-  std::vector<std::shared_ptr<reference_state>> ended;
-  std::vector<ref_ptr<owned_object>> unmade;
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
     outboxes_.clear();
     watched_.clear();
     disarm();
-    add_held_forks(ended);
-    for (const auto& [object, state] : holds_) {
-      if (auto held = state.lock()) ended.push_back(std::move(held));
-    }
-    for (const auto& [object, entry] : objects_) {
-      if (!entry->ready()) unmade.push_back(entry);
-    }
     changed_.notify_all();
   }
-  const auto why = make_error(errc::reference_deleted, "the worker that had this reference has been shut down");
-  for (const auto& each : ended) each->end(why);
-  for (const auto& each : unmade) each->fail(why);
+  const auto why = error_of(errc::reference_deleted,
+                            [] { return std::string("the worker that had this reference has been shut down"); });
+  end_held_forks([](const held_fork&) { return true; }, [&](const reference_state&) { return why; });
+  for (std::optional<object_id> last;;) {
+    std::shared_ptr<reference_state> held;  // destroyed without the mutex, which it locks
+    {
+      const std::lock_guard lock(mutex_);
+      auto next = last ? holds_.upper_bound(*last) : holds_.begin();
+      while (next != holds_.end() && !(held = next->second.lock())) ++next;
+      if (next == holds_.end()) break;
+      last = next->first;
+    }
+    held->end(why);
+  }
+  for (std::size_t bucket = 0, buckets = 0;;) {
+    ref_ptr<owned_object> unmade;
+    {
+      const std::lock_guard lock(mutex_);
+      if (objects_.bucket_count() != buckets) bucket = 0;
+      buckets = objects_.bucket_count();
+      for (; bucket != buckets && !unmade; bucket += unmade ? 0 : 1) {
+        for (auto each = objects_.begin(bucket); each != objects_.end(bucket) && !unmade; ++each) {
+          if (!each->second->ready()) unmade = each->second;
+        }
+      }
+    }
+    if (!unmade) return;
+    unmade->fail(why);
+  }
 }
 
 void reference_table::clear(bool all) noexcept {

@@ -26,7 +26,9 @@ reference_table::reference_table(worker_core& worker)
       incarnations_known_(worker.agent_unchecked().locate(worker.agent_unchecked().self().id(), {}).incarnation !=
                           incarnation_id{}),
       self_(own_incarnation(worker.agent_unchecked(), incarnations_known_)),
-      protocol_(self_) {}
+      protocol_(self_) {
+  effects_.reserve(1);
+}
 
 reference_table::~reference_table() = default;
 
@@ -77,6 +79,14 @@ std::string reference_table::name_of(const peer_incarnation& peer) const {
 }
 
 // ---------------------------------------------------------------- events and what follows from them
+
+// So that an event does not stop halfway for lack of memory. There is room unless earlier effects are still there.
+void reference_table::reserve_for_one() noexcept {
+  try {
+    effects_.reserve(1);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the event may need less
+  }
+}
 
 bool reference_table::take(reference_effects& effects, consequences& to_do) {
   bool due = false;
@@ -245,17 +255,17 @@ reference_handle reference_table::create(const call_target& owner, const worker_
 }
 
 void reference_table::not_created(const reference_handle& made) noexcept {
-  change([&](reference_effects& effects, consequences&) { protocol_.not_created(made.get()->object, effects); });
+  end([&](reference_effects& effects, consequences&) { protocol_.not_created(made.get()->object, effects); });
 }
 
 void reference_table::created(const reference_handle& made) noexcept {
-  change([&](reference_effects& effects, consequences&) { protocol_.confirm_creation(made.get()->object, effects); });
+  end([&](reference_effects& effects, consequences&) { protocol_.confirm_creation(made.get()->object, effects); });
   made.get()->known->try_set_value();  // needed at the owner; for other workers confirm_creation has done it
 }
 
 void reference_table::creation_refused(const reference_handle& made, const std::exception_ptr& why) noexcept {
   made.get()->end(why);
-  change([&](reference_effects& effects, consequences&) {
+  end([&](reference_effects& effects, consequences&) {
     protocol_.confirm_creation(made.get()->object, effects);
     // Release the fork now instead of when the last handle is destroyed.
     if (made.get()->fork) protocol_.drop(*made.get()->fork, effects);
@@ -264,7 +274,7 @@ void reference_table::creation_refused(const reference_handle& made, const std::
 
 void reference_table::creation_lost(const reference_handle& made, const std::exception_ptr& why) noexcept {
   made.get()->end(why);
-  change([&](reference_effects& effects, consequences&) { protocol_.query_creation(made.get()->object, effects); });
+  end([&](reference_effects& effects, consequences&) { protocol_.query_creation(made.get()->object, effects); });
 }
 
 void reference_table::dropped(reference_state& state) noexcept {
@@ -300,21 +310,21 @@ handed_reference reference_table::transfer(const reference_state& state, const p
 }
 
 void reference_table::not_sent(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept {
-  change([&](reference_effects& effects, consequences&) {
-    for (const auto& each : references) protocol_.not_sent(to, each.transfer, effects);
-  });
+  for (const auto& each : references) {
+    end([&](reference_effects& effects, consequences&) { protocol_.not_sent(to, each.transfer, effects); });
+  }
 }
 
 void reference_table::arrived(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept {
-  change([&](reference_effects& effects, consequences&) {
-    for (const auto& each : references) protocol_.arrived(to, each.transfer, effects);
-  });
+  for (const auto& each : references) {
+    end([&](reference_effects& effects, consequences&) { protocol_.arrived(to, each.transfer, effects); });
+  }
 }
 
 void reference_table::query(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept {
-  change([&](reference_effects& effects, consequences&) {
-    for (const auto& each : references) protocol_.query(to, each.transfer, effects);
-  });
+  for (const auto& each : references) {
+    end([&](reference_effects& effects, consequences&) { protocol_.query(to, each.transfer, effects); });
+  }
 }
 
 void reference_table::watch(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept {

@@ -171,10 +171,15 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   ref_ptr<owned_object> object_at(const object_id& object);
   ref_ptr<owned_object> expected_object(const object_id& object);
   std::shared_ptr<reference_state> make_state(const object_id& object);
-  void arm(clock::time_point at);
+  void arm(clock::time_point at) noexcept;
+  void arm_for_all() noexcept;
+  void reserve_for_one() noexcept;
   void disarm() noexcept;
   void add_held_forks(std::vector<std::shared_ptr<reference_state>>& to) const;
   // Without it.
+  /// Ends the forks that have handles and for which `which` is true. Takes no memory.
+  template <class Which, class Reason>
+  void end_held_forks(const Which& which, const Reason& reason) noexcept;
   void carry_out(consequences&& to_do) noexcept;
   /// Processes one event: `change` updates the protocol, then its effects are carried out without the mutex. If
   /// `change` throws, the effects up to that point are still carried out.
@@ -185,8 +190,10 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
     std::exception_ptr failure;
     {
       const std::lock_guard lock(mutex_);
-      reference_effects effects = std::exchange(stranded_, {});
+      reference_effects& effects = effects_;
+      if (unarmed_) arm_for_all();
       try {
+        reserve_for_one();
         if (unfinished_) protocol_.end_what_is_free(effects);
         unfinished_ = false;
         change(effects, to_do);
@@ -195,8 +202,8 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
       }
       try {
         controls = take(effects, to_do);
-      } catch (...) {
-        stranded_ = std::move(effects);
+        effects.clear();
+      } catch (...) {  // the next event takes the rest
         failure = std::current_exception();
       }
     }
@@ -204,14 +211,16 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
     if (controls) send_controls();
     if (failure) std::rethrow_exception(failure);
   }
-  /// The same for an event that may release something. If there is no memory for that, the next event releases it.
+  /// The same for an event that may release something. False: there was no memory for that; the next event releases it.
   template <class Change>
-  void end(Change&& ending) noexcept {
+  bool end(Change&& ending) noexcept {
     try {
       change(std::forward<Change>(ending));
+      return true;
     } catch (const std::bad_alloc&) {
       const std::lock_guard lock(mutex_);
       unfinished_ = true;
+      return false;
     }
   }
   void send_controls() noexcept;
@@ -246,9 +255,10 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   std::vector<std::string> left_;      // leaks() when clean_up gave up
   reference_protocol protocol_;
   std::unordered_map<object_id, ref_ptr<owned_object>, object_hash> objects_;
-  reference_effects stranded_;  // of events whose processing ran out of memory
-  bool unfinished_ = false;     // the protocol could not release something for lack of memory
-  object_list kept_;            // released, but there was no memory to post their destruction
+  reference_effects effects_;  // empty, but for those of events whose processing ran out of memory
+  bool unfinished_ = false;    // the protocol could not release something for lack of memory
+  bool unarmed_ = false;       // the timer is not set as it should be, for lack of memory
+  object_list kept_;           // released, but there was no memory to post their destruction
   std::map<object_id, std::weak_ptr<reference_state>> holds_;  // local handles of own objects
   std::map<held_fork, std::weak_ptr<reference_state>> forks_;
   std::map<peer_incarnation, reference_outbox> outboxes_;

@@ -6,8 +6,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -16,6 +19,7 @@
 #include "cluster.hpp"
 #include "gate.hpp"
 #include "references.hpp"
+#include "rpc/references/protocol/reference_names.hpp"
 #include "rpc/references/table/reference_table.hpp"
 #include "rpc/worker/worker_core.hpp"
 
@@ -51,6 +55,7 @@ class late_shelf : public shelf {
  public:
   late_shelf() { door.pass(); }
 };
+int number(int value) { return value; }
 int make_of(const rref<tracked>& what) { return what ? 1 : 0; }
 
 }  // namespace reference_memory_test
@@ -275,10 +280,10 @@ TEST_CASE("a creating call that arrives after its caller gave it up is refused, 
 TEST_CASE("objects that are released when memory is exhausted are destroyed later" *
           doctest::skip(!ferry_test::counts_allocations)) {
   cluster group(1);
-  for (const std::size_t failing : {2, 3}) {
+  for (const std::size_t failing : {1, 2}) {
     {
       rref<tracked> own = group[0].make_rref<tracked>(std::in_place, 1);
-      // The first allocation processes the end of the last handle; the next ones post the destruction of the object.
+      // These post the destruction of the object.
       ferry_test::fail_allocation(failing);
       own = {};
       (void)ferry_test::allocation_failed();
@@ -287,4 +292,125 @@ TEST_CASE("objects that are released when memory is exhausted are destroyed late
     CHECK(tracked::alive() >= 1);
   }
   await([] { return tracked::alive() == 0; });
+}
+
+TEST_CASE("controls that arrive when memory is exhausted take effect when they are sent again" *
+          doctest::skip(!ferry_test::counts_allocations)) {
+  cluster group(2);
+  reference_table& owner = group[1].core()->references();
+  const auto object = group[0].remote<ferry::make<tracked>>("worker1", 1);
+  object.created().get();
+  const object_id id = object.handle().get()->object;
+  const call_target from(group[0].id());
+  const reference_table& there = group[0].core()->references();
+  int refused = 0;
+  std::uint64_t claim = 1'000'000;
+  for (std::size_t failing = 1;; ++failing, ++claim) {
+    CAPTURE(failing);
+    REQUIRE(failing < 1000);
+    // A fork of that object, and one of an object whose call has yet to come.
+    const object_id later{id.owner, id.creator, claim + 1'000'000};
+    using ferry::detail::by_holder;
+    const ferry::detail::reference_batch begins{
+        there.self().incarnation,
+        owner.self().incarnation,
+        {ferry::detail::about_claim(ferry::detail::reference_control::kind::fork_request, id, claim),
+         ferry::detail::about_claim(ferry::detail::reference_control::kind::fork_request, later, claim + 500'000)}};
+    const ferry::detail::reference_batch ends{
+        there.self().incarnation,
+        owner.self().incarnation,
+        {ferry::detail::deletion(id, by_holder(claim)), ferry::detail::deletion(later, by_holder(claim + 500'000))}};
+    bool failed = false;
+    for (const auto* batch : {&begins, &ends}) {
+      ferry_test::fail_allocation(failing);
+      try {
+        (void)owner.serve(from, *batch);
+      } catch (const std::bad_alloc&) {
+        ++refused;
+      }
+      failed = ferry_test::allocation_failed() || failed;
+      for (const auto answer : owner.serve(from, *batch).answers)
+        CHECK(answer == ferry::detail::reference_answer::done);
+    }
+    CHECK(owner.figures().forks == 1);
+    CHECK(owner.figures().owners == 1);
+    if (!failed) break;
+  }
+  CHECK(refused > 3);
+}
+
+TEST_CASE("an answer about a fork that arrives when memory is exhausted confirms it when it is sent again" *
+          doctest::skip(!ferry_test::counts_allocations)) {
+  cluster group(3);
+  const auto table = group[0].core()->references_shared();
+  int lost = 0;
+  for (std::size_t failing = 1;; ++failing) {
+    CAPTURE(failing);
+    REQUIRE(failing < 1000);
+    // The owner does not exist, so the only answers are those of this test.
+    const peer_incarnation owner{ferry::worker_id{1}, ferry::incarnation_id{failing}};
+    const call_target sender(group[2].id());
+    const object_id object{owner, owner, 1};
+    ferry::detail::reference_records records;
+    records.from = group[2].core()->references().self().incarnation;
+    records.references.push_back({object, 1'000'000 + failing});
+    std::vector<reference_handle> unconfirmed;
+    const auto received = table->receive(records, sender, &unconfirmed);
+    REQUIRE(unconfirmed.size() == 1);
+    const auto fork = unconfirmed.front().get()->fork;
+    REQUIRE(fork.has_value());
+    const std::vector<ferry::detail::reference_control> controls{
+        ferry::detail::about_claim(ferry::detail::reference_control::kind::fork_request, object, fork->key.number)};
+    const ferry::detail::reference_answers answers{{ferry::detail::reference_answer::done}};
+    ferry_test::fail_allocation(failing);
+    try {
+      table->answered(owner, controls, answers);
+    } catch (const std::bad_alloc&) {
+      ++lost;
+    }
+    const bool failed = ferry_test::allocation_failed();
+    if (!unconfirmed.front().get()->known->ready()) table->answered(owner, controls, answers);
+    CHECK(unconfirmed.front().get()->known->ready());
+    unconfirmed.clear();
+    table->gone(owner.id, owner.incarnation);
+    if (!failed) break;
+  }
+  table->gone(group[2].id(), group[2].core()->references().self().incarnation);
+}
+
+TEST_CASE("references end with their owner, their worker or the fence although memory is exhausted" *
+          doctest::skip(!ferry_test::counts_allocations)) {
+  using ending = void (*)(cluster& group, reference_table& table);
+  const std::pair<const char*, ending> endings[]{
+      {"leaving",
+       [](cluster& group, reference_table& table) {
+         table.leaving(group[1].id(), group[1].core()->references().self().incarnation);
+       }},
+      {"gone",
+       [](cluster& group, reference_table& table) {
+         table.gone(group[1].id(), group[1].core()->references().self().incarnation);
+       }},
+      {"fence", [](cluster&, reference_table& table) { table.fence("a test"); }},
+      {"close", [](cluster&, reference_table& table) { table.close(); }}};
+  for (const auto& [name, end] : endings) {
+    CAPTURE(std::string(name));
+    for (std::size_t failing = 1;; ++failing) {
+      CAPTURE(failing);
+      REQUIRE(failing < 1000);
+      cluster group(2, {.graceful = false});
+      const auto there = group[0].remote<number>("worker1", 1);
+      const auto also_there = group[0].remote<number>("worker1", 2);
+      const auto here = group[0].make_rref(3);
+      there.created().get();
+      also_there.created().get();
+      reference_table& table = group[0].core()->references();
+      (void)group[1].core()->references();
+      ferry_test::fail_allocation(failing);
+      end(group, table);
+      const bool failed = ferry_test::allocation_failed();
+      for (const auto* each : {&there, &also_there}) CHECK_THROWS_AS((void)each->to_here(), std::exception);
+      if (name == std::string_view("close")) CHECK_THROWS_AS((void)here.to_here(), std::exception);
+      if (!failed) break;
+    }
+  }
 }
