@@ -133,7 +133,7 @@ def wrong_use(world):
     with world.honest.connect() as connection:
         target = make(world, connection, 201)
         mine = wire.object_id(me(world), me(world), 201)
-        never = wire.object_id(world.victim, me(world), 1 << 40)
+        never = wire.object_id(world.victim, me(world), 1 << 41)
         foreign = wire.object_id(world.victim, (4711, 1), 201)
         other_life = wire.object_id((world.victim[0], 1), me(world), 201)
         far = wire.object_id(((1 << 64) - 1, 1), ((1 << 63), 1), 1)
@@ -151,7 +151,7 @@ def wrong_use(world):
                                      extension=object_record(2, target), **world.named("counter", "new:")))
         connection.receive()  # made twice: an answer is all that is asked
         frame = add(world, connection, target)
-        world.must(frame.kind == wire.REPLY, f"the object after its second making: {frame.kind}")
+        world.must(frame.kind == wire.REPLY, f"the object after its second making: {frame.kind} {frame.text()}")
         for _ in range(3):
             forget(world, connection, [201])
         world.must(add(world, connection, target).kind in (wire.FAILURE, wire.EXCEPTION), "a deleted object serves")

@@ -203,8 +203,12 @@ class Connection:
             raise Closed(str(error)) from error
 
     def receive(self, patience=None):
+        """The next message that is no control frame: heartbeats come at any time."""
         self.sock.settimeout(patience or self.world.patience)
-        return Frame(self.sock)
+        while True:
+            frame = Frame(self.sock)
+            if frame.kind != wire.CONTROL:
+                return frame
 
     def request(self, method, payload=b"", timeout=5_000_000, **fields):
         """Sends a call; returns its id."""
