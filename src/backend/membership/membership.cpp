@@ -82,15 +82,21 @@ member_entry member_entry::decode(const std::string& text) {
 }
 
 membership_change membership::apply(std::uint64_t index, const member_entry& entry) {
-  index_ = index;
+  membership_change change = take(index, entry);
+  index_ = index;  // last: without memory nothing has changed, and the entry is read again
+  return change;
+}
+
+membership_change membership::take(std::uint64_t index, const member_entry& entry) {
   if (entry.what == member_entry::kind::join) {
     const worker_info& who = entry.record.who;
     if (find(who.name()) || find(who.id()) || find(entry.record.incarnation)) return {};
     if (!device_conflict(entry.record).empty()) return {};
     worker_record record = entry.record;
     record.joined = index;
-    members_[who.id().value] = record;
-    return {membership_change::kind::joined, std::move(record), {}};
+    membership_change change{membership_change::kind::joined, record, {}};
+    members_.insert_or_assign(who.id().value, std::move(record));
+    return change;
   }
   const worker_record* known = find(entry.whom);
   if (!known) return {};
@@ -98,18 +104,20 @@ membership_change membership::apply(std::uint64_t index, const member_entry& ent
   using what = membership_change::kind;
   switch (entry.what) {
     case member_entry::kind::join: break;
-    case member_entry::kind::leave:
-      if (std::exchange(whom.leaving, true)) return {};
-      whom.suspected = 0;
-      return {what::left, whom, {}};
+    case member_entry::kind::leave: {
+      if (whom.leaving) return {};
+      membership_change change{what::left, whom, {}};
+      change.record.leaving = whom.leaving = true;
+      change.record.suspected = whom.suspected = 0;
+      return change;
+    }
     case member_entry::kind::suspect:
       // A pending query must be answered once, whatever member repeats it.
       if (whom.suspected != 0 || !find(entry.witness)) return {};
-      whom.suspected = index;
-      return {what::suspected, whom, {}};
+      return suspect(whom, index, what::suspected);
     case member_entry::kind::alive:
-      if (std::exchange(whom.suspected, 0) == 0) return {};
-      return {what::answered, whom, {}};
+      if (whom.suspected == 0) return {};
+      return suspect(whom, 0, what::answered);
     case member_entry::kind::gone: return remove(whom, what::gone, {});
     case member_entry::kind::lost:
       // Reports of dead workers do not count: of two that declare each other dead, the first entry wins.
@@ -118,6 +126,12 @@ membership_change membership::apply(std::uint64_t index, const member_entry& ent
       return remove(whom, whom.leaving ? what::gone : what::lost, entry.reason);
   }
   return {};
+}
+
+membership_change membership::suspect(worker_record& whom, std::uint64_t index, membership_change::kind what) {
+  membership_change change{what, whom, {}};
+  change.record.suspected = whom.suspected = index;
+  return change;
 }
 
 membership_change membership::remove(const worker_record& whom, membership_change::kind what, std::string reason) {

@@ -67,7 +67,7 @@ struct membership_change {
 /// Value type; not thread-safe.
 class membership {
  public:
-  /// `index` must be the next one.
+  /// `index` must be the next one. Throws std::bad_alloc; then nothing has changed.
   membership_change apply(std::uint64_t index, const member_entry& entry);
   /// An entry that cannot be read: nothing changes.
   void skip(std::uint64_t index) noexcept { index_ = index; }
@@ -91,6 +91,8 @@ class membership {
   static membership decode(const std::string& text);
 
  private:
+  membership_change take(std::uint64_t index, const member_entry& entry);
+  static membership_change suspect(worker_record& whom, std::uint64_t index, membership_change::kind what);
   membership_change remove(const worker_record& whom, membership_change::kind what, std::string reason);
 
   std::uint64_t index_ = 0;
