@@ -188,7 +188,7 @@ def one_way(world):
             with member.connect() as connection:
                 pour(connection, data, 0.7)
                 world.must_serve()
-                world.must_serve_or_close(connection)
+                world.must_serve_or_close(connection, 20)  # behind what was poured
     world.eventually(lambda: world.figure("agent.server_active_async_calls") == 0, "all notifications have run")
 
 

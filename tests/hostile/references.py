@@ -26,29 +26,25 @@ def me(world):
     return (world.honest.id, world.honest.incarnation)
 
 
-def controls(world, *items, sender=None, meant=None, count=None, behind=b""):
-    """A request of reference controls."""
+def tell(world, connection, *items, sender=None, meant=None, count=None, behind=b""):
+    """Sends reference controls; returns the answer."""
     body = wire.u64(world.honest.incarnation if sender is None else sender)
     body += wire.u64(world.victim[1] if meant is None else meant)
     body += wire.u64(len(items) if count is None else count) + b"".join(items) + behind
-    return wire.message(wire.REQUEST, body, call=1, timeout=5_000_000, **world.named("ferry/references"))
+    return connection.call(world.named("ferry/references"), body)
 
 
 def make(world, connection, number, start=5):
     """Has the victim make a counter; `number` is its creator's."""
     target = wire.object_id(world.victim, me(world), number)
-    data = wire.message(wire.REQUEST, wire.i32(start), call=number, timeout=5_000_000,
-                        extension=object_record(2, target), **world.named("counter", "new:"))
-    connection.send(data)
-    frame = connection.receive()
+    frame = connection.call(world.named("counter", "new:"), wire.i32(start), extension=object_record(2, target))
     world.must(frame.kind == wire.REPLY, f"make: a frame of kind {frame.kind}: {frame.text()}")
     return target
 
 
 def add(world, connection, target, more=1, flags=1, extra=b""):
-    connection.send(wire.message(wire.REQUEST, wire.i32(more), call=900, timeout=3_000_000,
-                                 extension=object_record(flags, target) + extra, **world.named("counter.add", "on:")))
-    return connection.receive()
+    return connection.call(world.named("counter.add", "on:"), wire.i32(more), timeout=3_000_000,
+                           extension=object_record(flags, target) + extra)
 
 
 def delete(target, number):
@@ -76,8 +72,7 @@ def honest_life(world):
 
 
 def forget(world, connection, numbers):
-    connection.send(controls(world, *(delete(control_id(world, number), number) for number in numbers)))
-    frame = connection.receive()
+    frame = tell(world, connection, *(delete(control_id(world, number), number) for number in numbers))
     world.must(frame.kind == wire.REPLY, f"user_delete: {frame.kind} {frame.payload[:90]!r}")
 
 
@@ -86,17 +81,15 @@ def garbage(world):
     good = delete(control_id(world, 1), 1)
     with world.honest.connect() as connection:
         for count in [2, 1 << 20, 1 << 32, (1 << 62) // 3, (1 << 64) - 1]:
-            connection.send(controls(world, good, count=count))
-            world.must(connection.receive().kind in (wire.FAILURE, wire.EXCEPTION), f"{count} controls in the place of one")
+            frame = tell(world, connection, good, count=count)
+            world.must(frame.kind in (wire.FAILURE, wire.EXCEPTION), f"{count} controls in the place of one")
         for what, data in {"cut off": good[:-1], "a fork of 2": good[:25] + b"\2" + good[26:], "half": good[:20]}.items():
-            connection.send(controls(world, data, count=1))
-            frame = connection.receive()
+            frame = tell(world, connection, data, count=1)
             world.must(frame.kind != wire.REPLY or what == "a fork of 2", f"a control that is {what} is answered")
-        connection.send(controls(world, good, behind=b"\0"))
-        world.must(connection.receive().kind == wire.FAILURE, "a byte behind the controls")
+        frame = tell(world, connection, good, behind=b"\0")
+        world.must(frame.kind == wire.FAILURE, "a byte behind the controls")
         for kind in [0, 7, 8, 99, 255]:
-            connection.send(controls(world, wire.reference_control(kind, control_id(world, 1), (0, 0), 1)))
-            frame = connection.receive()
+            frame = tell(world, connection, wire.reference_control(kind, control_id(world, 1), (0, 0), 1))
             world.must(frame.payload == wire.u64(1) + b"\1" or frame.kind == wire.FAILURE,
                        f"a control of kind {kind}: {frame.kind}, {frame.payload[:90]!r}")
 
@@ -106,8 +99,7 @@ def lies(world):
     far = (1 << 64) - 1
     with world.honest.connect() as connection:
         for sender, meant in [(1, None), (None, 1), (0, 0), (far, far)]:
-            connection.send(controls(world, delete(control_id(world, 1), 1), sender=sender, meant=meant))
-            frame = connection.receive()
+            frame = tell(world, connection, delete(control_id(world, 1), 1), sender=sender, meant=meant)
             world.must(frame.kind in (wire.REPLY, wire.FAILURE), f"from {sender} to {meant}: {frame.kind}")
         for kind in [wire.FORK_REQUEST, wire.CHILD_ACCEPT, wire.USER_DELETE, wire.TRANSFER_QUERY, wire.CREATION_QUERY,
                      wire.WATERMARK]:
@@ -118,14 +110,13 @@ def lies(world):
                     if kind == wire.WATERMARK and number > 1:
                         continue  # that one is below: it is true for ever
                     for fork in [(0, 0), (1, number)]:
-                        connection.send(controls(world, wire.reference_control(kind, target, fork, number)))
-                        frame = connection.receive()
+                        frame = tell(world, connection, wire.reference_control(kind, target, fork, number))
                         world.must(frame.kind in (wire.REPLY, wire.FAILURE),
                                    f"kind {kind}, {number}: a frame of kind {frame.kind}")
         many = [wire.reference_control(wire.USER_DELETE, control_id(world, number), (0, number))
                 for number in range(1 << 20, (1 << 20) + 50_000)]
-        connection.send(controls(world, *many))
-        world.must(connection.receive().kind in (wire.REPLY, wire.FAILURE), "50,000 deletions of nothing")
+        frame = tell(world, connection, *many)
+        world.must(frame.kind in (wire.REPLY, wire.FAILURE), "50,000 deletions of nothing")
 
 
 @attack("objects that are used wrongly")
@@ -147,14 +138,15 @@ def wrong_use(world):
             frame = add(world, connection, target, flags=flags)
             world.must(frame.kind in (wire.FAILURE, wire.EXCEPTION, wire.REPLY), f"object flags {flags}")
             world.must(flags != 0 or frame.kind == wire.FAILURE, "an object record that says nothing but has an id")
-        connection.send(wire.message(wire.REQUEST, wire.i32(1), call=902, timeout=3_000_000,
-                                     extension=object_record(2, target), **world.named("counter", "new:")))
-        connection.receive()  # made twice: an answer is all that is asked
+        connection.call(world.named("counter", "new:"), wire.i32(1), extension=object_record(2, target))
+        # Made twice: an answer is all that is asked.
         frame = add(world, connection, target)
         world.must(frame.kind == wire.REPLY, f"the object after its second making: {frame.kind} {frame.text()}")
         for _ in range(3):
             forget(world, connection, [201])
-        world.must(add(world, connection, target).kind in (wire.FAILURE, wire.EXCEPTION), "a deleted object serves")
+        frame = add(world, connection, target)
+        world.must(frame.kind in (wire.FAILURE, wire.EXCEPTION),
+                   f"a deleted object serves: {frame.kind}, {frame.payload[:60]!r}")
     world.eventually(lambda: world.figure("agent.server_active_calls") <= 1, "calls of objects that never were end")
 
 
@@ -163,10 +155,8 @@ def handed_over(world):
     one = me(world)
     with world.honest.connect() as connection:
 
-        def use(record, payload=wire.u32(0), call=950):
-            connection.send(wire.message(wire.REQUEST, payload, call=call, timeout=1_000_000, extension=record,
-                                         **world.named("use")))
-            return connection.receive()
+        def use(record, payload=wire.u32(0)):
+            return connection.call(world.named("use"), payload, timeout=1_000_000, extension=record)
 
         make(world, connection, 301)
         for what, record, payload in [

@@ -217,11 +217,11 @@ class Connection:
         self.send(wire.message(wire.REQUEST, payload, **said))
         return said["call"]
 
-    def call(self, method, payload=b"", **fields):
+    def call(self, method, payload=b"", patience=None, **fields):
         """Sends a call and waits for what it ends with."""
         number = self.request(method, payload, **fields)
         while True:
-            frame = self.receive()
+            frame = self.receive(patience)
             if frame.call == number and frame.kind in (wire.REPLY, wire.EXCEPTION, wire.FAILURE):
                 return frame
 

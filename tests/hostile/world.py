@@ -163,11 +163,11 @@ class World:
             return
         self.must(connection.is_closed(), f"the connection stays open after {what}")
 
-    def must_serve_or_close(self, connection):
+    def must_serve_or_close(self, connection, patience=None):
         """After something that may end the connection: it serves the next call, or is closed. It is not left hanging."""
         try:
             connection.sock.settimeout(1)
-            frame = connection.call(named("add"), wire.i32(5) + wire.i32(6), call=0x5E47E)
+            frame = connection.call(named("add"), wire.i32(5) + wire.i32(6), patience, call=0x5E47E)
             self.must(frame.payload == wire.i32(11), f"5 + 6 = {frame.payload!r}")
         except session.Closed:
             self.must_live()
