@@ -18,7 +18,7 @@ for compiler in g++ clang++-21 clang++-20 clang++-19 clang++-18 clang++-17 clang
   fi
   # shellcheck disable=SC2086  # the flags are words
   "$compiler" $flags -O0 "$root/tests/base/names_print.cpp" "$root/src/base/type_name.cpp" \
-    "$root/src/base/method_name.cpp" "$root/src/base/error.cpp" -o "$work/names_$compiler"
+    "$root/src/base/method_name.cpp" "$root/src/base/error.cpp" "$root/src/base/thread_exit.cpp" -o "$work/names_$compiler"
   "$work/names_$compiler" >"$work/names_$compiler.txt"
   compared=$((compared + 1))
   if [ -z "$first" ]; then

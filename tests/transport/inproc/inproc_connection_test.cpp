@@ -14,7 +14,6 @@ using namespace ferry::test_kit;
 
 struct inproc_under_test {
   using tag = ferry::inproc;
-  static constexpr bool crosses_processes = false;
   static ferry::transport_options options() { return {}; }
 };
 
