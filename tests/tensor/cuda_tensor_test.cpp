@@ -436,7 +436,7 @@ TEST_CASE("foreign memory stays until the kernels queued on it have read it") {
   const tensor far_memory = ferry::arange(0, 12, 1, dtype::i32).to(gpu(4));
   fake_cuda::drain();
   std::atomic<bool> far_freed{false};
-  const fake_cuda::pause nothing_runs;
+  auto nothing_runs = std::make_unique<fake_cuda::pause>();
   tensor far = ferry::from_blob(
       far_memory.data(), {3, 4}, dtype::i32, [&far_freed](void*) { far_freed = true; }, gpu(4));
   (void)ferry::pack(far.slice(1, 0, 4, 2));
@@ -449,6 +449,8 @@ TEST_CASE("foreign memory stays until the kernels queued on it have read it") {
   while (!freed) std::this_thread::yield();
   CHECK_FALSE(far_freed);
   fake_cuda::mend();
+  nothing_runs.reset();
+  while (!far_freed) std::this_thread::yield();
 }
 
 TEST_CASE("any runtime call may fail: an error, and the state is as before") {
