@@ -202,7 +202,7 @@ def recursion(world):
         world.eventually(lambda: world.figure("agent.client_active_calls") == 0, "the victim's calls end")
 
 
-@attack("references that nobody made, as results")
+@attack("references to what was never made, as results")
 def references(world):
     def life(pair):
         return wire.u64(pair[0]) + wire.u64(pair[1])

@@ -177,7 +177,7 @@ def broken_controls(world):
     world.bound("log lines of broken control frames", lines_allowed(seconds), log_lines(world) - before, exactly=True)
 
 
-@attack("notifications, cancels and answers that nobody wants")
+@attack("notifications, and cancels and answers without a call")
 def one_way(world):
     with Member(world) as member:
         for data in [wire.message(wire.REQUEST, wire.i32(1) * 2, call=1, flags=wire.NO_REPLY, timeout=5_000_000,

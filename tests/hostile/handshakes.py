@@ -87,10 +87,10 @@ def strangers(world):
     for what, codes, changes in [
             ("another group", (UNKNOWN_WORKER, GROUP_MISMATCH), {"group": "0" * 16}),
             ("no group", (UNKNOWN_WORKER, GROUP_MISMATCH), {"group": ""}),
-            ("another worker", (UNKNOWN_WORKER,), {"meant": "nobody-here"}),
+            ("another worker", (UNKNOWN_WORKER,), {"meant": "no-such-worker"}),
             ("no worker", (UNKNOWN_WORKER, HANDSHAKE_FAILED), {"meant": ""}),
             ("text that is no UTF-8", (UNKNOWN_WORKER, HANDSHAKE_FAILED), {"meant": b"\xff\xfe\0\x80"}),
-            ("an id that nobody has", None, {"worker_id": 77777}),
+            ("an unused id", None, {"worker_id": 77777}),
             ("a negative id", None, {"worker_id": -1}),
             ("the victim's own name and id", None, {"name": "victim", "worker_id": 0}),
             ("the victim itself", None, {"name": "victim", "worker_id": 0, "incarnation": world.victim[1]}),

@@ -150,7 +150,7 @@ def wrong_use(world):
     world.eventually(lambda: world.figure("agent.server_active_calls") <= 1, "calls of objects that never were end")
 
 
-@attack("references handed over that nobody has")
+@attack("references handed over that do not exist")
 def handed_over(world):
     one = me(world)
     with world.honest.connect() as connection:
