@@ -153,17 +153,8 @@ void reference_table::close() noexcept {
   const auto why = error_of(errc::reference_deleted,
                             [] { return std::string("the worker that had this reference has been shut down"); });
   end_held_forks([](const held_fork&) { return true; }, [&](const reference_state&) { return why; });
-  for (std::optional<object_id> last;;) {
-    std::shared_ptr<reference_state> held;  // destroyed without the mutex, which it locks
-    {
-      const std::lock_guard lock(mutex_);
-      auto next = last ? holds_.upper_bound(*last) : holds_.begin();
-      while (next != holds_.end() && !(held = next->second.lock())) ++next;
-      if (next == holds_.end()) break;
-      last = next->first;
-    }
-    held->end(why);
-  }
+  std::optional<object_id> last;
+  while (const auto held = next_hold(last)) held->end(why);
   for (std::size_t bucket = 0, buckets = 0;;) {
     ref_ptr<owned_object> unmade;
     {
@@ -181,20 +172,21 @@ void reference_table::close() noexcept {
   }
 }
 
+// The handle on an own object behind `last`, which becomes that object; null: there is no further one. The caller drops
+// it without the mutex, which its end locks.
+std::shared_ptr<reference_state> reference_table::next_hold(std::optional<object_id>& last) noexcept {
+  std::shared_ptr<reference_state> held;
+  const std::lock_guard lock(mutex_);
+  auto next = last ? holds_.upper_bound(*last) : holds_.begin();
+  while (next != holds_.end() && !(held = next->second.lock())) ++next;
+  if (held) last = next->first;
+  return held;
+}
+
 void reference_table::clear(bool all) noexcept {
   // Before the objects are taken from the table, so that a long chain of them is destroyed one by one.
   std::optional<object_id> last;
-  while (all) {
-    std::shared_ptr<reference_state> held;  // destroyed without the mutex, which it locks
-    {
-      const std::lock_guard lock(mutex_);
-      auto next = last ? holds_.upper_bound(*last) : holds_.begin();
-      while (next != holds_.end() && !(held = next->second.lock())) ++next;
-      if (next == holds_.end()) break;
-      last = next->first;
-    }
-    held->drop_local();
-  }
+  while (const auto held = all ? next_hold(last) : nullptr) held->drop_local();
   std::unordered_map<object_id, ref_ptr<owned_object>, object_hash> objects;
   object_list kept;
   const std::lock_guard lock(mutex_);

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -228,6 +229,7 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   void release_later(object_list&& objects) noexcept;
   void begin(incoming_call& call, const std::exception_ptr& late) noexcept;
   void end_wait(incoming_call& call) noexcept;
+  std::shared_ptr<reference_state> next_hold(std::optional<object_id>& last) noexcept;
   [[nodiscard]] bool is_over(const peer_incarnation& peer, std::uint64_t& question) const noexcept;
   void read_call(incoming_call& call, std::vector<reference_handle>& unconfirmed);
   void find_target(call_references& own, const object_id& object);
