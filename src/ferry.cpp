@@ -171,6 +171,7 @@
 #include "rpc/diagnostics/record_on_signal.cpp"
 #include "rpc/futures/combinators.cpp"
 #include "rpc/futures/context.cpp"
+#include "rpc/futures/context_values.cpp"
 #include "rpc/futures/future.cpp"
 #include "rpc/futures/future_state.cpp"
 #include "rpc/futures/promise.cpp"

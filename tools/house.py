@@ -48,7 +48,7 @@ ROOMS = {
         ("agent", "the native agent, its options, routes and lookups"),
     ],
     "rpc": [
-        ("futures", "futures, promises, tasks and the call context"),
+        ("futures", "futures, promises, tasks, the call context and context values"),
         ("methods", "the method table, exceptions that keep their type, plug-ins"),
         ("references/protocol", "the counting of references as a value type without I/O, its records and messages"),
         ("calls", "outgoing calls: synchronous, asynchronous, one-way, and what they report"),

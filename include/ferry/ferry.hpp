@@ -19,6 +19,7 @@
 #include <ferry/group/barrier.hpp>
 #include <ferry/rpc/call.hpp>
 #include <ferry/rpc/combinators.hpp>
+#include <ferry/rpc/context_values.hpp>
 #include <ferry/rpc/exceptions.hpp>
 #include <ferry/rpc/future.hpp>
 #include <ferry/rpc/plugin.hpp>

@@ -4,7 +4,7 @@
 //
 // Everything that a coroutine refers to must outlive it. The coroutine stores its parameters, but not the objects that
 // references and lambda captures refer to. A coroutine may resume on another thread after every co_await: do not hold a
-// lock or a context_scope across one.
+// lock or a context_scope across one. A scope of context values may be held across it.
 
 #include <coroutine>
 #include <exception>
@@ -104,8 +104,8 @@ class task_awaiter;
 }  // namespace detail
 
 /// A coroutine that has not started yet. Await it in another coroutine, or pass it to start() or sync_wait(), once. It
-/// runs in the call context of the code that starts it: after every suspension it resumes on the handler threads of
-/// that context. Move-only. If destroyed before it is started, it never runs. Not thread-safe.
+/// runs in the call context and with the context values of the code that starts or awaits it: after every suspension it
+/// resumes on the handler threads of that context, with the values that it had. Move-only. If destroyed before it is started, it never runs. Not thread-safe.
 template <class T>
 class [[nodiscard]] task {
   static_assert(!std::is_reference_v<T>, "a task returns a value: use task<T>, not task<T&>");
@@ -181,7 +181,14 @@ void start_coroutine(std::coroutine_handle<> handle);
 template <class T>
 class future_promise final : public task_result<T> {
  public:
-  [[nodiscard]] std::suspend_never initial_suspend() const noexcept { return {}; }
+  // Runs the coroutine until its first suspension as every later part is run: the values that it puts in force do not
+  // reach its caller. Its frame may be destroyed when run_coroutine() returns.
+  struct starter {
+    [[nodiscard]] bool await_ready() const noexcept { return false; }
+    void await_suspend(std::coroutine_handle<> started) const noexcept { run_coroutine(started); }
+    void await_resume() const noexcept {}
+  };
+  [[nodiscard]] starter initial_suspend() const noexcept { return {}; }
   future<T> get_return_object() {
     auto state = ref_ptr<future_state<T>>::adopt(new future_state<T>);
     this->set_target(state);

@@ -63,6 +63,7 @@ incoming_call::incoming_call(std::shared_ptr<worker_core> worker, std::shared_pt
     call->serve();
     call->drop_reference();
   };
+  set_call(this);
   worker_->recorder().add(flight_event::request_received, flight_time(now), from, request_.header.call_id,
                           request_.header.method, bytes_);
   // Before more is read from the connection: the next frame may be a cancellation, long before a thread runs the handler.

@@ -519,7 +519,7 @@ void worker_core::request_done() noexcept {
 }
 
 const method_entry* running_method() noexcept {
-  const auto* call = dynamic_cast<const incoming_call*>(thread_context());
+  const incoming_call* call = thread_call();
   return call ? call->method() : nullptr;
 }
 

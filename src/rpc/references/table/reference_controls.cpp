@@ -39,7 +39,7 @@ const bool references_served_by_all = [] {
 }  // namespace
 
 reference_answers serve_references(const reference_batch& batch) {
-  const auto* call = dynamic_cast<const incoming_call*>(thread_context());
+  const incoming_call* call = thread_call();
   return current_worker()->references().serve(
       {this_call().caller(), call ? call->sender_incarnation() : incarnation_id{}}, batch);
 }
