@@ -172,6 +172,7 @@
 #include "rpc/futures/combinators.cpp"
 #include "rpc/futures/context.cpp"
 #include "rpc/futures/context_values.cpp"
+#include "rpc/futures/foreign_awaiter.cpp"
 #include "rpc/futures/future.cpp"
 #include "rpc/futures/future_state.cpp"
 #include "rpc/futures/promise.cpp"

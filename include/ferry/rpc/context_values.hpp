@@ -122,6 +122,9 @@ class alignas(value_entry) value_map {
   std::uint32_t travelling_ = 0;
 };
 
+/// Whether the program has ever had context values.
+extern std::atomic<bool> values_in_use;
+
 struct thread_values;
 /// The calling thread's map; borrowed from it, null if it has no values.
 [[nodiscard]] const value_map* thread_value_map() noexcept;
@@ -223,8 +226,8 @@ template <class T>
 /// Puts `values` in force on the calling thread, in place of all others, for the scope. Scopes nest.
 ///
 /// A scope may be held across a co_await in a coroutine that returns ferry::task or ferry::future: it then holds
-/// wherever the coroutine resumes, and not for the code that started or resumed the coroutine once that suspends. In a
-/// coroutine of another type it must end before the coroutine suspends.
+/// wherever the coroutine resumes, whatever it awaits, and not for the code that started or resumed the coroutine once
+/// that suspends. In a coroutine of another type it must end before the coroutine suspends.
 class [[nodiscard]] context_values_scope {
  public:
   explicit context_values_scope(context_values values) noexcept;

@@ -10,6 +10,7 @@
 #include <exception>
 #include <optional>
 
+#include <ferry/rpc/detail/foreign_awaiter.hpp>
 #include <ferry/rpc/future.hpp>
 
 namespace ferry::inline v0 {
@@ -39,6 +40,14 @@ class task_promise_base {
   [[nodiscard]] std::suspend_always initial_suspend() const noexcept { return {}; }
   [[nodiscard]] final_awaiter final_suspend() const noexcept { return {}; }
   void unhandled_exception() noexcept { error_ = detail::current_error(); }
+  template <class A>
+  decltype(auto) await_transform(A&& awaitable) {
+    if constexpr (is_future_v<std::remove_cvref_t<A>> || is_task_v<std::remove_cvref_t<A>>) {
+      return static_cast<A&&>(awaitable);
+    } else {
+      return foreign_awaiter<decltype(awaiter_of(std::declval<A>()))>(std::in_place, std::forward<A>(awaitable));
+    }
+  }
 
   void set_waiter(std::coroutine_handle<> waiter) noexcept { waiter_ = waiter; }
   void set_target(ref_ptr<future_state<T>> target) noexcept { target_ = std::move(target); }

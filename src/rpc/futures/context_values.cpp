@@ -7,11 +7,13 @@
 namespace ferry::inline v0 {
 namespace detail {
 
+constinit std::atomic<bool> values_in_use{false};
 thread_local constinit const value_map* thread_values::own = nullptr;
 
 const value_map* thread_value_map() noexcept { return thread_values::own; }
 
 value_map* value_map::allocate(std::size_t entries) {
+  if (!values_in_use.load(std::memory_order_relaxed)) values_in_use.store(true, std::memory_order_relaxed);
   return new (::operator new(sizeof(value_map) + entries * sizeof(value_entry))) value_map;
 }
 
@@ -78,7 +80,7 @@ context_values_scope::context_values_scope(context_values values) noexcept
     : own_(std::move(values)), former_(detail::thread_values::exchange(own_)) {}
 
 context_values_scope::~context_values_scope() {
-  // Otherwise an awaitable of another library has resumed the coroutine on a thread where the scope never began.
+  // Otherwise the scope was held where it must not be: across the suspension of a coroutine of another library.
   if (detail::thread_values::in_force(own_)) detail::thread_values::exchange(std::move(former_));
 }
 

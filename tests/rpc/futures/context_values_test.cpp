@@ -434,6 +434,77 @@ TEST_CASE("a coroutine of another type awaits with its values") {
   CHECK(depth_here() == 9);
 }
 
+TEST_CASE("an awaitable of another library resumes a coroutine with its values, and keeps its own") {
+  parking_place place;
+  std::vector<int> seen;
+  auto inner = [&]() -> ferry::task<void> {
+    const context_value_scope scope(depth, 2);
+    co_await place;
+    seen.push_back(depth_here());
+  };
+  auto body = [&]() -> ferry::task<void> {
+    co_await inner();
+    seen.push_back(depth_here());
+    const context_value_scope scope(depth, 3);
+    co_await place;
+    seen.push_back(depth_here());
+  };
+  ferry::future<void> done;
+  {
+    const context_value_scope scope(depth, 1);
+    done = ferry::start(body());
+  }
+  std::thread([&] {
+    const context_value_scope scope(depth, 9);
+    place.parked.resume();
+    CHECK(depth_here() == 9);
+  }).join();
+  CHECK(seen == std::vector<int>{2, 1});
+  place.parked.resume();
+  CHECK(done.ready());
+  CHECK(seen == std::vector<int>{2, 1, 3});
+  CHECK(current_values().empty());
+}
+
+TEST_CASE("an awaitable of another library may decide not to suspend, throw, or never resume") {
+  enum class way { stays, throws, returns, resumes };
+  struct fickle {
+    way chosen;
+    std::coroutine_handle<> next;
+    [[nodiscard]] bool await_ready() const noexcept { return false; }
+    bool await_suspend(std::coroutine_handle<> handle) {
+      next = handle;
+      if (chosen == way::throws) throw std::runtime_error("not today");
+      return chosen != way::stays;
+    }
+    [[nodiscard]] int await_resume() const noexcept { return depth_here(); }
+  };
+  const auto owned = std::make_shared<int>(0);
+  auto body = [&owned](fickle& awaited) -> ferry::task<int> {
+    const context_value_scope scope(depth, 2);
+    const context_value_scope held(shared, owned);
+    co_return co_await awaited;
+  };
+  {
+    fickle stays{way::stays, {}};
+    CHECK(ferry::sync_wait(body(stays)) == 2);
+    fickle throws{way::throws, {}};
+    CHECK_THROWS_WITH(ferry::sync_wait(body(throws)), "not today");
+    fickle resumes{way::resumes, {}};
+    const auto result = ferry::start(body(resumes));
+    CHECK(!result.ready());
+    resumes.next.resume();
+    CHECK(result.get() == 2);
+    CHECK(owned.use_count() == 1);
+  }
+  fickle abandoned{way::returns, {}};
+  const auto never = ferry::start(body(abandoned));
+  CHECK(owned.use_count() > 1);
+  abandoned.next.destroy();  // as a library does at its end: the coroutine is destroyed
+  CHECK(owned.use_count() == 1);
+  CHECK(current_values().empty());
+}
+
 TEST_CASE("programs without values allocate nothing for them" * doctest::skip(!ferry_test::counts_allocations)) {
   ferry::promise<int> promise;
   const auto future = promise.get_future();
