@@ -74,6 +74,7 @@
 // wire/
 #include "wire/archive.cpp"
 #include "wire/device_marks.cpp"
+#include "wire/extension.cpp"
 #include "wire/frame.cpp"
 #include "wire/message.cpp"
 #include "wire/read_marks.cpp"

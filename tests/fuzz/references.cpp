@@ -27,8 +27,7 @@ ferry::outgoing_message written(const reference_records& records) {
   }
   if (!records.chain.turns.empty()) add_chain_record(message, records.chain, true);
   if (records.way_back) add_placement_record(message, records.way_back->inverse());
-  message.begin_payload();
-  if (!records.references.empty()) insert_references_record(message, records.from, records.references);
+  if (!records.references.empty()) add_references_record(message, records.from, records.references);
   return message;
 }
 bytes records_of(ferry::outgoing_message& message) {
@@ -37,9 +36,9 @@ bytes records_of(ferry::outgoing_message& message) {
 
 void read_them(bytes input) {
   accepted([&] {
-    const reference_records records = read_records(input);
+    const reference_records records = read_records(input, limits);
     ferry::outgoing_message message = written(records);
-    const reference_records again = read_records(records_of(message));
+    const reference_records again = read_records(records_of(message), limits);
     require(again.object == records.object && again.creation == records.creation, "an object record survives");
     require(again.references == records.references, "references survive");
     require(records.references.empty() || again.from == records.from, "so does whose they are");

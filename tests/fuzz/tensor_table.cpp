@@ -24,7 +24,6 @@ struct encoded {
 };
 encoded encode(const std::vector<ferry::tensor>& tensors) {
   encoded result;
-  result.message.begin_payload();
   result.message.tensors = tensors;
   result.message.finish();
   result.table = result.message.bytes.bytes().subspan(ferry::frame_header::encoded_size);

@@ -129,8 +129,8 @@ class Frame:
         (self.kind, self.flags, tensors, extension, self.call, payload, data, table, self.code, self.method,
          self.signature, self.timeout) = struct.unpack("<BBHIQQQIIQQQ", exactly(sock, wire.HEADER_BYTES))
         self.tensors = tensors
-        self.extension = exactly(sock, extension)
         self.payload = exactly(sock, payload)
+        self.extension = exactly(sock, extension)
         self.table = exactly(sock, table)
         self.data = exactly(sock, data)
         self.status = exactly(sock, 128) if self.flags & wire.TRANSFER_STATUS else b""

@@ -66,11 +66,8 @@ class outgoing_call {
   reference_handle make_object();
   /// Drops that object because writing the arguments failed and nothing is sent.
   static void drop_object(const reference_handle& made) noexcept;
-  /// Call after the arguments have been written.
-  void seal() {
-    if (!message.tensors.empty() || placement_) place_tensors();
-    references_.seal(message);
-  }
+  /// Adds the extension records. Call after the arguments have been written.
+  void seal();
 
   /// Sends and blocks until the reply arrives. Throws the error that the call ended with.
   void run();
@@ -96,7 +93,8 @@ class outgoing_call {
 
  private:
   void bound();
-  void begin(call_mode whom);
+  void begin();
+  void add_records();
   void place_tensors();
 
   void take_over_streams();
@@ -104,8 +102,10 @@ class outgoing_call {
   const streams_scope streams_;  // from the options
   std::shared_ptr<worker_core> worker_;
   const method_entry& method_;
+  const call_mode mode_;
   located_worker peer_;
   reference_handle object_;
+  reference_handle creation_;  // from make_object() until seal()
   handed_references references_;
   clock::time_point began_ = clock::now();
   deadline until_;

@@ -112,6 +112,7 @@ outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, const to& dest
     : streams_(streams_of(destination.options())),
       worker_(std::move(worker)),
       method_(method),
+      mode_(whom),
       limit_(destination.options().timeout.value_or(worker_->default_timeout())),
       stop_(destination.options().stop.get()),
       placement_(destination.options().placement.get()) {
@@ -128,7 +129,7 @@ outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, const to& dest
   } else {
     peer_ = agent.locate(destination.name(), until_);
   }
-  begin(whom);
+  begin();
 }
 
 outgoing_call::outgoing_call(const reference_handle& object, const call_options& options, const method_entry& method,
@@ -136,13 +137,14 @@ outgoing_call::outgoing_call(const reference_handle& object, const call_options&
     : streams_(streams_of(options)),
       worker_(object.usable().table->worker()),
       method_(method),
+      mode_(whom),
       object_(object),
       limit_(options.timeout.value_or(worker_->default_timeout())),
       stop_(options.stop.get()),
       placement_(options.placement.get()) {
   bound();
   peer_ = object.get()->owner(until_);
-  begin(whom);
+  begin();
 }
 
 outgoing_call::~outgoing_call() = default;
@@ -160,8 +162,8 @@ void outgoing_call::bound() {
 }
 
 // The destination is known.
-void outgoing_call::begin(call_mode whom) {
-  const bool one_way = whom == call_mode::one_way;
+void outgoing_call::begin() {
+  const bool one_way = mode_ == call_mode::one_way;
   references_ = handed_references(*worker_, {peer_.who.id(), peer_.incarnation});
   if (stop_ && stop_->stop_requested()) {
     throw call_cancelled(describe({worker_, &method_, peer_.who, limit_}) +
@@ -184,17 +186,32 @@ void outgoing_call::begin(call_mode whom) {
     header.timeout_us = static_cast<std::uint64_t>(std::max<std::int64_t>(
         1, std::chrono::duration_cast<std::chrono::microseconds>(until_.remaining(began_)).count()));
   }
-  const bool makes = creates(method_.flavour);
-  if (object_ && !makes) add_object_record(message, &object_.get()->object, nullptr);
-  if (const call_context* context = thread_context(); context && !one_way && !makes) {
+  message.handles = &references_;
+}
+
+// Behind the arguments.
+void outgoing_call::add_records() {
+  if (creates(method_.flavour)) {
+    if (!creation_) return;
+    add_object_record(message, object_ ? &object_.get()->object : nullptr, &creation_.get()->object);
+    creation_ = {};
+    return;
+  }
+  if (object_) add_object_record(message, &object_.get()->object, nullptr);
+  if (mode_ == call_mode::one_way) return;
+  if (const call_context* context = thread_context()) {
     if (const call_chain* chain = context->chain()) {
       // The thread runs the handler: the answer of the handler waits for whatever this thread waits for.
-      add_chain_record(message, *chain, whom == call_mode::waiting && incoming_call::on_this_thread() == context);
+      add_chain_record(message, *chain, mode_ == call_mode::waiting && incoming_call::on_this_thread() == context);
     }
   }
-  if (placement_ && !one_way && !makes) add_placement_record(message, *placement_);
-  message.begin_payload();
-  message.handles = &references_;
+  if (placement_) add_placement_record(message, *placement_);
+}
+
+void outgoing_call::seal() {
+  if (!message.tensors.empty() || placement_) place_tensors();
+  add_records();
+  references_.seal(message);
 }
 
 void outgoing_call::place_tensors() {
@@ -206,11 +223,8 @@ void outgoing_call::place_tensors() {
 }
 
 reference_handle outgoing_call::make_object() {
-  const reference_handle made = worker_->references().create({peer_.who.id(), peer_.incarnation}, peer_.who);
-  message.begin_extensions();
-  add_object_record(message, object_ ? &object_.get()->object : nullptr, &made.get()->object);
-  message.begin_payload();
-  return made;
+  creation_ = worker_->references().create({peer_.who.id(), peer_.incarnation}, peer_.who);
+  return creation_;
 }
 
 void outgoing_call::drop_object(const reference_handle& made) noexcept { made.get()->table->not_created(made); }

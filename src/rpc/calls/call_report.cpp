@@ -125,7 +125,7 @@ auto decode_part(const call_facts& facts, std::string_view what, const Decode& d
 void check_reply(const call_facts& facts, inbound_message& reply) {
   if (!reply.extensions.empty()) {
     try {
-      const reference_records records = read_records(reply.extensions);
+      const reference_records records = read_records(reply.extensions, reply_limits(facts));
       if (!records.references.empty()) {
         reply.handles = facts.worker->references().receive(records, {facts.peer.id(), facts.incarnation}, nullptr);
       }

@@ -176,7 +176,6 @@ void incoming_call::serve() noexcept {
     if (references_ && references_->late) std::rethrow_exception(references_->late);
     if (references_ && references_->made_before) {
       outgoing_message answer;
-      answer.begin_payload();
       return send(std::move(answer));
     }
     if (!called) {
@@ -248,7 +247,6 @@ served_call_info incoming_call::describe_now(const worker_info& from, std::uint6
 
 incoming_call::answer_message::answer_message(incoming_call& call)
     : call_(call), references_(*call.worker_, {call.caller(), call.sender_incarnation()}) {
-  message.begin_payload();
   message.handles = &references_;
 }
 
@@ -503,18 +501,15 @@ void incoming_call::fail(const std::exception_ptr& thrown) noexcept {
     if (one_way()) return done();
     outgoing_message answer;
     if (stage_ == stage::running && creation) {
-      answer.begin_payload();
       return send(std::move(answer));
     }
     if (stage_ == stage::running) {
       answer.header.kind = frame_kind::exception;
-      answer.begin_payload();
       encode_exception(reason, answer);
       place(answer);
     } else {
       answer.header.kind = frame_kind::failure;
       answer.header.code = static_cast<std::uint32_t>(code);
-      answer.begin_payload();
       encode_values<std::string>(answer.bytes, answer.tensors, detail);
     }
     channel_->reply(request_.header.call_id, std::move(answer));
@@ -531,7 +526,6 @@ void incoming_call::fail_plainly() noexcept {
     outgoing_message answer;
     answer.header.kind = frame_kind::failure;
     answer.header.code = static_cast<std::uint32_t>(errc::remote_exception);
-    answer.begin_payload();
     encode_values<std::string>(answer.bytes, answer.tensors,
                                std::string("the method failed, and its error could not be encoded"));
     channel_->reply(request_.header.call_id, std::move(answer));

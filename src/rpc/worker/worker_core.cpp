@@ -278,7 +278,6 @@ void worker_core::drop_request(reply_channel& channel, const worker_info& from, 
     outgoing_message answer;
     answer.header.kind = frame_kind::failure;
     answer.header.code = static_cast<std::uint32_t>(errc::out_of_memory);
-    answer.begin_payload();
     encode_values<std::string>(answer.bytes, answer.tensors, fmt::format("the callee dropped it: {}", why.what()));
     channel.reply(*id, std::move(answer));
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the caller's call times out

@@ -18,8 +18,8 @@ inbound_message as_inbound(outgoing_message&& message, std::vector<tensor> tenso
   result.tensors = std::move(tensors);
   result.storage = shared_block::adopt(std::move(message.bytes));
   const std::byte* at = result.storage.data() + frame_header::encoded_size;
-  result.extensions = {at, result.header.extension_bytes};
-  result.payload = {at + result.header.extension_bytes, result.header.payload_bytes};
+  result.payload = {at, result.header.payload_bytes};
+  result.extensions = {at + result.header.payload_bytes, result.header.extension_bytes};
   return result;
 }
 

@@ -93,7 +93,6 @@ outgoing_message request_with(std::chrono::microseconds timeout) {
   request.header.kind = frame_kind::request;
   request.header.flags = timeout.count() == 0 ? frame_no_deadline : 0;
   request.header.timeout_us = static_cast<std::uint64_t>(timeout.count());
-  request.begin_payload();
   return request;
 }
 

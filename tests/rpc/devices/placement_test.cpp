@@ -255,8 +255,7 @@ TEST_CASE("the inverse of a placement is sent with the call") {
   using namespace ferry::detail;
   ferry::outgoing_message message;
   add_placement_record(message, {{0, 1}, {"cpu", 0}, {2, "cpu"}});
-  message.begin_payload();
-  const auto records = read_records(message.bytes.bytes().subspan(ferry::frame_header::encoded_size));
+  const auto records = read_records(message.bytes.bytes().subspan(ferry::frame_header::encoded_size), {});
   CHECK(records.way_back == device_map{{1, 0}, {0, "cpu"}, {"cpu", 2}});
 
   // The callee has no map for the caller, but knows the target of its result.

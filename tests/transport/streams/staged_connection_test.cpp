@@ -165,6 +165,55 @@ TEST_CASE("a device that has failed before its tensors are written: the message 
   CHECK(holds(got[1], 3, 8 * static_cast<std::int64_t>(staging_piece)));
 }
 
+TEST_CASE("extension records that are added once the tensors are known arrive with tensors of devices and a status") {
+  stream_pair pair;
+  constexpr std::int64_t bytes = 5'000'000;
+  const std::string text = "what the tensors are";
+  const auto message_with_record = [&](std::uint64_t id, std::size_t payload, const tensor& t) {
+    outgoing_message message;
+    message.header.kind = frame_kind::request;
+    message.header.call_id = id;
+    message.header.method = id * 3;
+    std::byte* at = message.bytes.extend(payload);
+    for (std::size_t i = 0; i != payload; ++i) at[i] = test_kit::pattern(id, i);
+    message.tensors = {t};
+    message.targets = {gpu(5)};
+    message.add_extension(1024, true, std::as_bytes(std::span(text)));
+    message.begin_extension(40000, false).append(&id, sizeof id);
+    message.end_extension();
+    message.finish();
+    CHECK(message.on_devices());
+    return message;
+  };
+  const auto has_records = [&](const inbound_message& message) {
+    std::span<const std::byte> records = message.extensions;
+    extension_record first, second, none;
+    return next_extension(records, first) && next_extension(records, second) && !next_extension(records, none) &&
+           first.type == 1024 && first.critical && first.content.size() == text.size() &&
+           std::memcmp(first.content.data(), text.data(), text.size()) == 0 && second.type == 40000 &&
+           second.content.size() == 8 && std::memcmp(second.content.data(), &message.header.call_id, 8) == 0;
+  };
+  const tensor t = make_tensor(3, bytes).to(gpu(3));
+  constexpr std::size_t payloads[]{0, 1, 7, 100'003};  // the last one is too large for the block
+  for (std::size_t i = 0; i != std::size(payloads); ++i) pair.near_end->send(message_with_record(i, payloads[i], t));
+  for (const inbound_message& each : pair.far_log->take(std::size(payloads))) {
+    REQUIRE(each.header.call_id < std::size(payloads));
+    CHECK(test_kit::is_message(each, each.header.call_id, payloads[each.header.call_id]));
+    CHECK(has_records(each));
+    CHECK(holds(each, 3, bytes));
+  }
+
+  fake_cuda::drain();
+  fake_cuda::fail(fake_cuda::call::stream_wait_event, 719);
+  pair.near_end->send(message_with_record(9, 3, t));
+  fake_cuda::fail_nothing();
+  const auto got = pair.far_log->take(1);
+  REQUIRE(got.size() == 1);
+  CHECK(failure_of(got[0]).first == errc::device_failure);
+  CHECK(test_kit::is_message(got[0], 9, 3));
+  CHECK(has_records(got[0]));  // without the tensors, they are what is left
+}
+
 TEST_CASE("the sender does not wait for a tensor behind one without elements") {
   stream_pair pair;
   outgoing_message message = message_for(1, {empty({0}, dtype::u8, gpu(5)), make_tensor(1, 3000).to(gpu(5))}, {});

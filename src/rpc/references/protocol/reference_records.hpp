@@ -15,6 +15,12 @@
 
 namespace ferry::inline v0::detail {
 
+// Types of extension records (ferry's range, wire/extension.hpp).
+inline constexpr std::uint16_t object_record = 1;      // requests: the object it is for, and the one it makes
+inline constexpr std::uint16_t references_record = 2;  // the references in the payload
+inline constexpr std::uint16_t call_chain_record = 3;  // requests: the turns that the handlers waiting for it hold
+inline constexpr std::uint16_t placement_record = 4;   // requests: the devices on which its tensors arrive
+
 /// An object on which a call holds the turn; `lane` is the caller whose calls alone are serialised, if the object is
 /// `ordered`.
 struct held_turn {
@@ -44,17 +50,17 @@ struct reference_records {
   std::optional<device_map> way_back;  ///< placement of the answer's tensors, where the request has its own placement
 };
 
+// Each adds one record to a message whose payload is complete.
 void add_object_record(outgoing_message& message, const object_id* object, const object_id* creation);
 /// `waits`: the calls that hold the turns wait for this request, where `certain` is set.
 void add_chain_record(outgoing_message& message, const call_chain& chain, bool waits);
 /// `placement`: the request's own one.
 void add_placement_record(outgoing_message& message, const device_map& placement);
-/// After the payload.
-void insert_references_record(outgoing_message& message, incarnation_id from,
-                              std::span<const handed_reference> references);
+void add_references_record(outgoing_message& message, incarnation_id from,
+                           std::span<const handed_reference> references);
 
-/// Reads all records of a message. Throws errc::truncated, errc::malformed, and errc::unknown_extension for a critical
-/// record of an unknown type.
-reference_records read_records(std::span<const std::byte> extensions);
+/// Reads all records of a message. Throws errc::truncated, errc::malformed, errc::limit_exceeded, and
+/// errc::unknown_extension for a critical record of an unknown type.
+reference_records read_records(std::span<const std::byte> extensions, const wire_limits& limits);
 
 }  // namespace ferry::inline v0::detail

@@ -293,7 +293,7 @@ void reference_table::begin_creation(incoming_call& call, const object_id& objec
 void reference_table::read_call(incoming_call& call, std::vector<reference_handle>& unconfirmed) {
   inbound_message& request = call.request_;
   call_references& own = *call.references_;
-  reference_records records = read_records(request.extensions);
+  reference_records records = read_records(request.extensions, call.limits());
   own.chain.turns = std::move(records.chain.turns);
   own.takes_no_turn = only_queries_object(request.header.method);
   own.way_back = std::move(records.way_back);

@@ -128,7 +128,6 @@ void reference_table::send_controls() noexcept {
       message.header.signature = method.signature;
       message.header.timeout_us =
           static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(limit.duration()).count());
-      message.begin_payload();
       encode_payload<reference_batch>(message, batch);
       call->began = clock::now();
       (void)own->agent_unchecked().call({to.id, to.incarnation}, std::move(message), *call, deadline::after(limit),

@@ -233,7 +233,7 @@ std::uint32_t handed_references::put(const void* handle) {
 }
 
 void handed_references::write(outgoing_message& message) {
-  insert_references_record(message, list_->table->self().incarnation, list_->references);
+  add_references_record(message, list_->table->self().incarnation, list_->references);
 }
 
 void handed_references::sent() noexcept {

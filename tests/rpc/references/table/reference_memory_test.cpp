@@ -127,6 +127,9 @@ class lone_request {
     header.timeout_us = 60'000'000;
     header.call_id = 1;
     if (makes) made_ = table_->create(call_target(callee.id()), callee.info());
+    to_ = table_->peer(call_target(callee.id()));
+    handed_ = table_->transfer(*argument.handle().get(), to_);
+    ferry::encode_values<std::uint32_t>(message_.bytes, message_.tensors, 0);  // the first reference of the list
     if (object || makes) {
       ferry::detail::add_object_record(message_, object ? &object->get()->object : nullptr,
                                        makes ? &made_.get()->object : nullptr);
@@ -134,11 +137,7 @@ class lone_request {
     // The turn of a call that is blocked elsewhere.
     ferry::detail::add_chain_record(message_, {{held_turn{{table_->self(), table_->self(), 9999}, {-1}, 1, true}}, {}},
                                     true);
-    message_.begin_payload();
-    to_ = table_->peer(call_target(callee.id()));
-    handed_ = table_->transfer(*argument.handle().get(), to_);
-    ferry::encode_values<std::uint32_t>(message_.bytes, message_.tensors, 0);  // the first reference of the list
-    ferry::detail::insert_references_record(message_, table_->self().incarnation, std::span(&handed_, 1));
+    ferry::detail::add_references_record(message_, table_->self().incarnation, std::span(&handed_, 1));
     message_.finish();
   }
 
@@ -147,8 +146,7 @@ class lone_request {
     ferry::inbound_message request;
     request.header = message_.header;
     request.payload = message_.payload();
-    const std::byte* begin = message_.bytes.data() + ferry::frame_header::encoded_size;
-    request.extensions = {begin, request.payload.data()};
+    request.extensions = {request.payload.data() + request.payload.size(), message_.header.extension_bytes};
     ferry_test::fail_allocation(failing);
     callee_->on_request(channel_, from_, std::move(request));
     return ferry_test::allocation_failed();

@@ -247,10 +247,10 @@ void check_messages() {
     ferry::outgoing_message message;
     message.header.kind = ferry::frame_kind::control;
     const auto content = make_message(1, 33).bytes;
+    message.bytes.append("payload", 7);
     message.add_extension(7, false, content.bytes());
     message.add_extension(9, true, {});
-    message.begin_payload();
-    message.bytes.append("payload", 7);
+    message.tensors = {make_tensor(3, 100)};
     message.finish();
     pair.near_end->send(std::move(message));
     const auto arrived = pair.far_log->take(1);
@@ -270,6 +270,8 @@ void check_messages() {
     CHECK_FALSE(ferry::next_extension(records, record));
     CHECK(std::string(reinterpret_cast<const char*>(arrived[0].payload.data()), arrived[0].payload.size()) ==
           "payload");
+    REQUIRE(arrived[0].tensors.size() == 1);
+    CHECK(is_tensor(arrived[0].tensors[0], 3, 100));
   }
   SUBCASE("of several threads do not mix") {
     constexpr std::uint64_t threads = 4, per_thread = 3000;
