@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <limits>
 #include <memory>
@@ -41,7 +42,8 @@ inline constexpr std::int64_t to_end = std::numeric_limits<std::int64_t>::max();
 namespace detail {
 
 struct tensor_body {
-  std::atomic<std::uint32_t> references{1};
+  std::atomic<std::uint32_t> references{1};  // handles
+  std::atomic<std::uint32_t> watchers{1};    // weak handles, and one for all handles together: they keep the address
   ferry::dtype type{};
   bool contiguous = true;
   std::int64_t offset = 0;  // in elements
@@ -55,7 +57,11 @@ struct tensor_body {
   static void operator delete(void* memory, std::size_t size) noexcept;
 };
 
+/// The last handle is gone: elements and slot are released, and the body with the last weak handle.
 void destroy(tensor_body* body) noexcept;
+void drop_watcher(tensor_body* body) noexcept;
+/// Another handle if there is still one; false otherwise.
+bool revive(tensor_body* body) noexcept;
 [[noreturn]] void refuse_undefined();
 [[noreturn]] void refuse_dtype(ferry::dtype wanted, const tensor& t);
 void check_index(const tensor& t, std::size_t axis, std::int64_t index);
@@ -68,8 +74,8 @@ tensor adopt_body(tensor_body* body) noexcept;
 /// A tensor is a handle, as cheap as a pointer: copies are the same tensor (same_as), moves leave an undefined one.
 /// Views are new tensors over the same storage. Constness is that of the handle, not of the elements.
 ///
-/// Axes and indices may be negative, counting from the end. Everything except defined(), same_as() and assignment needs
-/// a defined tensor and throws errc::invalid_argument otherwise. Arguments that do not fit the shape throw
+/// Axes and indices may be negative, counting from the end. Everything except defined(), same_as(), id(), use_count() and
+/// assignment needs a defined tensor and throws errc::invalid_argument otherwise. Arguments that do not fit the shape throw
 /// errc::bad_shape.
 ///
 /// Threads: one tensor may be read, copied and destroyed from several threads; writing elements or the slot while
@@ -94,6 +100,15 @@ class tensor {
   [[nodiscard]] bool defined() const noexcept { return body_ != nullptr; }
   /// Whether both handles are the same tensor (not: equal elements).
   [[nodiscard]] bool same_as(const tensor& other) const noexcept { return body_ == other.body_; }
+  /// The same number for all handles of one tensor, for no other tensor while it has a handle or a weak handle, and 0 for
+  /// an undefined one. Later tensors may get it again: keep a handle or a weak_tensor beside a stored id. std::hash<tensor>
+  /// hashes it; containers compare with same_tensor.
+  [[nodiscard]] std::uintptr_t id() const noexcept { return reinterpret_cast<std::uintptr_t>(body_); }
+  /// The number of handles of this tensor (views are other tensors; storage().use_count() counts those). 0 if undefined.
+  /// Exact while no other thread copies or drops handles.
+  [[nodiscard]] std::size_t use_count() const noexcept {
+    return body_ ? body_->references.load(std::memory_order_acquire) : 0;
+  }
 
   [[nodiscard]] ferry::dtype dtype() const { return body().type; }
   [[nodiscard]] ferry::device device() const { return body().bytes.device(); }
@@ -217,6 +232,7 @@ class tensor {
 
  private:
   friend tensor detail::adopt_body(detail::tensor_body* body) noexcept;
+  friend class weak_tensor;
 
   [[nodiscard]] detail::tensor_body& body() const {
     if (!body_) detail::refuse_undefined();
@@ -231,6 +247,51 @@ class tensor {
   void read_item(ferry::dtype type, void* out) const;
 
   detail::tensor_body* body_ = nullptr;
+};
+
+/// A handle that keeps a tensor's identity but not the tensor: its elements and its slot are released with the last
+/// tensor handle, the id is given to no other tensor while a weak handle has it. For caches by identity, and for what a
+/// slot remembers about tensors that refer to the slot. As cheap as a tensor.
+///
+/// Threads: as tensor; lock() may run while other threads drop the last handle.
+class weak_tensor {
+ public:
+  /// Refers to nothing.
+  weak_tensor() noexcept = default;
+  weak_tensor(const tensor& t) noexcept : weak_tensor(t.body_) {}  // NOLINT: as std::weak_ptr
+  weak_tensor(const weak_tensor& other) noexcept : weak_tensor(other.body_) {}
+  weak_tensor(weak_tensor&& other) noexcept : body_(std::exchange(other.body_, nullptr)) {}
+  weak_tensor& operator=(weak_tensor other) noexcept {
+    std::swap(body_, other.body_);
+    return *this;
+  }
+  ~weak_tensor() {
+    if (body_) detail::drop_watcher(body_);
+  }
+
+  /// The tensor, or an undefined one if its last handle is gone.
+  [[nodiscard]] tensor lock() const noexcept {
+    return body_ && detail::revive(body_) ? detail::adopt_body(body_) : tensor();
+  }
+  /// Whether lock() would return an undefined tensor.
+  [[nodiscard]] bool expired() const noexcept {
+    return !body_ || body_->references.load(std::memory_order_acquire) == 0;
+  }
+  /// The tensor's id, also when it is gone.
+  [[nodiscard]] std::uintptr_t id() const noexcept { return reinterpret_cast<std::uintptr_t>(body_); }
+
+ private:
+  explicit weak_tensor(detail::tensor_body* body) noexcept : body_(body) {
+    if (body_) body_->watchers.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  detail::tensor_body* body_ = nullptr;
+};
+
+/// Equality of identity, for containers: std::unordered_map<tensor, value, std::hash<tensor>, same_tensor>.
+struct same_tensor {
+  bool operator()(const tensor& a, const tensor& b) const noexcept { return a.same_as(b); }
+  bool operator()(const weak_tensor& a, const weak_tensor& b) const noexcept { return a.id() == b.id(); }
 };
 
 /// Whether both have the same shape, dtype and elements (NaN differs from itself). Both on the CPU.
@@ -254,3 +315,12 @@ std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& o
 }
 
 }  // namespace ferry::inline v0
+
+template <>
+struct std::hash<ferry::tensor> {
+  std::size_t operator()(const ferry::tensor& t) const noexcept { return std::hash<std::uintptr_t>()(t.id()); }
+};
+template <>
+struct std::hash<ferry::weak_tensor> {
+  std::size_t operator()(const ferry::weak_tensor& t) const noexcept { return std::hash<std::uintptr_t>()(t.id()); }
+};
