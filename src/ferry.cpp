@@ -64,12 +64,18 @@
 #include "tensor/format.cpp"
 #include "tensor/generator.cpp"
 #include "tensor/layout.cpp"
-#include "tensor/ops.cpp"
+#include "tensor/operation.cpp"
 #include "tensor/pack.cpp"
 #include "tensor/storage.cpp"
 #include "tensor/tensor.cpp"
 #include "tensor/transfer.cpp"
 #include "tensor/views.cpp"
+
+// ops/
+#include "ops/arithmetic.cpp"
+#include "ops/device_arithmetic.cpp"
+#include "ops/matmul.cpp"
+#include "ops/sum.cpp"
 
 // wire/
 #include "wire/archive.cpp"

@@ -5,8 +5,10 @@ read it from here."""
 FLOORS = [
     [("base", "errors, ids, bytes, time, log and trace hooks, type and method names, addresses and descriptors")],
     [("device", "devices, streams and events, `device_traits` for `cpu` and `cuda`, memory of the host and of devices")],
-    [("tensor", "element types, storage, the tensor handle, views, factories, operations, `tensor_traits` for foreign tensor types")],
-    [("wire", "frames, archives over contiguous memory, messages: header, extension records, payload, tensors beside it; limits")],
+    [("tensor", "element types, storage, the tensor handle and its slot, views, copies, factories, how operations are declared and run, "
+                "`tensor_traits` for foreign tensor types")],
+    [("ops", "operations on tensors: a descriptor, a function and its kernels each"),
+     ("wire", "frames, archives over contiguous memory, messages: header, extension records, payload, tensors beside it; limits")],
     [("transport", "connections that move messages: `tcp`, `unix`, `inproc`; channels that move the bytes of tensors: `inline`, `inproc`, "
                    "`cuda_staged`; the reactor")],
     [("store", "key-value stores for the rendezvous of workers: `tcp`, `file`, `hash`, prefixes")],

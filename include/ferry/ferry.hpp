@@ -17,6 +17,7 @@
 #include <ferry/device/traits.hpp>
 #include <ferry/group/all_gather.hpp>
 #include <ferry/group/barrier.hpp>
+#include <ferry/ops/ops.hpp>
 #include <ferry/rpc/call.hpp>
 #include <ferry/rpc/combinators.hpp>
 #include <ferry/rpc/exceptions.hpp>
@@ -35,7 +36,6 @@
 #include <ferry/store/tcp_store.hpp>
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/generator.hpp>
-#include <ferry/tensor/ops.hpp>
 #include <ferry/tensor/tensor.hpp>
 #include <ferry/tensor/traits.hpp>
 #include <ferry/transport/channel.hpp>

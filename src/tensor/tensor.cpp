@@ -4,6 +4,8 @@
 
 #include <ferry/base/error.hpp>
 #include <ferry/device/cpu_pool.hpp>
+#include <ferry/tensor/hooks.hpp>
+#include <ferry/tensor/operations.hpp>
 
 #include "layout.hpp"
 
@@ -101,11 +103,12 @@ tensor make_tensor(storage bytes, dtype type, dims shape, dims strides, std::int
 std::int64_t tensor::size(std::int64_t axis) const { return shape()[detail::normal_axis(axis, rank(), *this)]; }
 std::int64_t tensor::stride(std::int64_t axis) const { return strides()[detail::normal_axis(axis, rank(), *this)]; }
 
+bool tensor::requires_grad() const { return slot() && slot()->requires_grad(*this); }
+
 void tensor::mark_written() const {
-  tensor self = *this;
   if (slot()) {
-    const std::shared_ptr<tensor_hooks> hooks = slot();  // hooks may replace themselves
-    hooks->mutated(self);
+    const tensor* const target = this;
+    detail::operation_reports({std::type_identity<op::external_write>{}, {}}, {&target, 1}).mutated();
   }
   storage().bump_version();
 }

@@ -193,7 +193,7 @@ void outgoing_message::finish() {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const device target = targets.empty() ? device() : targets.at(i);
     if (!tensors[i].device().is_cpu() || !target.is_cpu()) on_devices_ = true;
-    tensors[i] = pack(tensors[i]);
+    tensors[i] = detail::packed_to_send(tensors[i]);
     detail::append_entry(bytes, tensors[i], target);
     header.tensor_bytes += packed_bytes(tensors[i]).size();
   }

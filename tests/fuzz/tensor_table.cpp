@@ -1,7 +1,7 @@
 // The tensor table of a message. Input: u8 number of tensors, u32 bytes of their data, then the table.
 
+#include <ferry/ops/ops.hpp>
 #include <ferry/tensor/factories.hpp>
-#include <ferry/tensor/ops.hpp>
 #include <ferry/tensor/pack.hpp>
 #include <ferry/wire/message.hpp>
 

@@ -36,6 +36,29 @@ class Tree(unittest.TestCase):
         )
 
 
+class Operations(Tree):
+    DESCRIPTOR = "struct %s : base {\n  struct parameters {};\n private:\n  friend struct ferry::operation_access;\n};\n"
+
+    def check(self, status, expected):
+        result = self.tool("check_operations.py")
+        self.assertEqual(result.returncode, status, result.stdout + result.stderr)
+        self.assertIn(expected, result.stdout)
+
+    def test_operations_that_are_listed_pass(self):
+        self.put("include/ferry/ops/sum.hpp", self.DESCRIPTOR % "sum" + self.DESCRIPTOR % "mean")
+        self.put("include/ferry/ops/ops.hpp", "using operations = operation_list<op::sum,\n op::mean>;\n")
+        self.check(0, "2 descriptors, 0 problems")
+
+    def test_one_that_is_not_listed_is_named(self):
+        self.put("include/ferry/ops/sum.hpp", self.DESCRIPTOR % "sum" + self.DESCRIPTOR % "mean")
+        self.put("include/ferry/ops/ops.hpp", "using operations = operation_list<op::sum>;\n")
+        self.check(1, "include/ferry/ops/sum.hpp: the operation mean is in no operation_list")
+
+    def test_a_tree_without_operations_is_an_error(self):
+        self.put("include/ferry/ops/ops.hpp", "")
+        self.check(1, "no operation below")
+
+
 class Floors(Tree):
     def check(self, status, *expected):
         result = self.tool("check_floors.py")

@@ -23,18 +23,7 @@
 namespace ferry::inline v0 {
 
 class tensor;
-
-/// Implemented by a higher layer (gradients) and stored in the one slot of a tensor. Called on the thread that uses the
-/// tensor.
-class tensor_hooks {
- public:
-  virtual ~tensor_hooks() = default;
-  /// `view` was made from `base`, whose slot this is; it has no hooks of its own yet.
-  virtual void viewed(const tensor& base, tensor& view) = 0;
-  /// The elements of `target` are about to be written in place. An exception refuses the write.
-  virtual void mutated(tensor& target) = 0;
-  [[nodiscard]] virtual bool requires_grad(const tensor& target) const noexcept = 0;
-};
+class tensor_hooks;  // <ferry/tensor/hooks.hpp>
 
 /// Means "up to the end" in tensor::slice.
 inline constexpr std::int64_t to_end = std::numeric_limits<std::int64_t>::max();
@@ -194,7 +183,7 @@ class tensor {
   /// Any view whose elements lie within the storage. `offset` is counted from the start of the storage.
   [[nodiscard]] tensor as_strided(const dims& shape, const dims& strides, std::int64_t offset) const;
 
-  // Copies. They carry no hooks. Those on a device are made in the order of the calling thread's current stream of it,
+  // Copies. Those on a device are made in the order of the calling thread's current stream of it,
   // and the host does not wait. (On CUDA devices of a ferry built without nvcc, and on user-defined kinds, elements
   // that are not one block, or change their type, go through the host, which then waits.)
 
@@ -213,7 +202,7 @@ class tensor {
   /// Throws errc::bad_device, errc::out_of_memory, errc::device_failure.
   [[nodiscard]] tensor to(ferry::device where) const;
 
-  // Writes in place: hooks first, then the elements, then the storage's version. Return this tensor. They throw
+  // Writes in place: hooks first, then the storage's version, then the elements. Return this tensor. They throw
   // errc::bad_shape if one element of memory would be written for several of the tensor (after expand).
 
   /// Element by element from a tensor of equal shape, or one that expands to it, on any device; converts, and waits or
@@ -223,10 +212,13 @@ class tensor {
   /// Calls hooks and raises the version for elements that were, or are about to be, written through data() or at().
   void mark_written() const;
 
-  /// The open slot: hooks that views and writes call; nullptr empties it.
+  /// The open slot: hooks that views, copies, writes and operations call (<ferry/tensor/hooks.hpp>); nullptr empties it.
   void set_slot(std::shared_ptr<tensor_hooks> hooks) const { body().slot = std::move(hooks); }
   [[nodiscard]] const std::shared_ptr<tensor_hooks>& slot() const { return body().slot; }
-  [[nodiscard]] bool requires_grad() const { return body().slot && body().slot->requires_grad(*this); }
+  /// Whether there are hooks in the slot; false for an undefined tensor.
+  [[nodiscard]] bool has_slot() const noexcept { return body_ && body_->slot != nullptr; }
+  /// What the hooks say; false without.
+  [[nodiscard]] bool requires_grad() const;
   /// The number of writes in place to the storage so far, through any view.
   [[nodiscard]] std::uint64_t version() const { return body().bytes.version(); }
 
@@ -243,7 +235,6 @@ class tensor {
     if (index < -size || index >= size) detail::check_index(*this, axis, index);
     return (index < 0 ? index + size : index) * body_->strides[axis];
   }
-  [[nodiscard]] tensor make_view(dims shape, dims strides, std::int64_t offset) const;
   void read_item(ferry::dtype type, void* out) const;
 
   detail::tensor_body* body_ = nullptr;

@@ -12,8 +12,8 @@
 #include <sys/socket.h>
 
 #include <ferry/device/current.hpp>
+#include <ferry/ops/ops.hpp>
 #include <ferry/tensor/factories.hpp>
-#include <ferry/tensor/ops.hpp>
 #include <ferry/tensor/pack.hpp>
 #include <ferry/test_kit/transport_kit.hpp>
 

@@ -21,7 +21,7 @@
 
 #include <doctest/doctest.h>
 
-#include <ferry/tensor/ops.hpp>
+#include <ferry/ops/ops.hpp>
 #include <ferry/test_kit/child_process.hpp>
 #include <ferry/test_kit/transport_flow.hpp>
 #include <ferry/test_kit/transport_kit.hpp>
