@@ -471,7 +471,7 @@ void incoming_call::fail(const std::exception_ptr& thrown) noexcept {
         if (e.kind() == errc::unknown_method || e.kind() == errc::signature_mismatch ||
             e.kind() == errc::unknown_extension || e.kind() == errc::reference_deleted ||
             e.kind() == errc::would_deadlock || e.kind() == errc::rpc_timeout || e.kind() == errc::call_cancelled ||
-            e.kind() == errc::device_failure || e.kind() == errc::out_of_memory ||
+            e.kind() == errc::device_failure || e.kind() == errc::device_timeout || e.kind() == errc::out_of_memory ||
             (e.kind() == errc::bad_device && (stage_ == stage::encoding || request_.failure))) {
           code = e.kind();
           detail = e.message();

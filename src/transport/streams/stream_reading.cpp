@@ -23,9 +23,9 @@ constexpr std::chrono::microseconds driver_yield_after{200};  // a driver that s
 
 // The connection may already be closed.
 void stream_connection::start(std::shared_ptr<connection_receiver> receiver) {
-  arriving_ = make_channel_context(loop_, [weak = weak_from_this()] {
+  arriving_.news = [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->continue_reading();
-  });
+  };
   receiver_ = std::move(receiver);
   try {
     std::lock_guard lock(arm_mutex_);

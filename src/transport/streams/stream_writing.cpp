@@ -115,7 +115,7 @@ void stream_connection::send_from_devices(outgoing_message&& message) {
                             [weak = weak_from_this()] {
                               if (const auto self = weak.lock()) self->continue_writing();
                             },
-                            nullptr};
+                            outgoing_copies_};
     next->staged = std::make_shared<staged_send>(message, std::move(context), prefetched_);
     ready = next->staged->begun();
     message.header.flags |= frame_outcome;
