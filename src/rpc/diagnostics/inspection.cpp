@@ -147,7 +147,8 @@ void worker_core::add_own_figures() {
     return has_references_.load() ? references_->figures() : reference_protocol::counts{};
   };
   add_debug_info("references",
-                 {{"num_forks", [references] { return std::to_string(references().forks); }},
+                 {{"num_expected_rrefs", [references] { return std::to_string(references().expected); }},
+                  {"num_forks", [references] { return std::to_string(references().forks); }},
                   {"num_owner_rrefs", [references] { return std::to_string(references().owners); }},
                   {"num_pending_children", [references] { return std::to_string(references().pending_children); }},
                   {"num_pending_futures",

@@ -22,6 +22,7 @@ struct call_references {
 
   ref_ptr<owned_object> target;  ///< the object that the request is for
   object_id target_id;
+  bool awaits = false;             ///< the table counts it among the calls that wait for the target to be made
   ref_ptr<owned_object> creation;  ///< the object that it makes
   object_id creation_id;
   ref_ptr<owned_object> made_before;  ///< made by an earlier copy of this call: this copy is only answered

@@ -120,16 +120,14 @@ struct reference_table::parked_limit : work {
   incoming_call* call = nullptr;
 };
 
-// Called when everything that the call waits for is there (`late` is null), and at its deadline (`late` is the error).
-// The first call counts.
-void reference_table::begin(incoming_call& call, const std::exception_ptr& late) noexcept {
+// Called when everything that the call waits for is there (`late` is null), and at its deadline or when it is given up
+// (`late` is the error). The first call counts.
+void reference_table::begin(incoming_call& call, const std::exception_ptr& late, bool by_timer) noexcept {
   call_references& own = *call.references_;
   if (own.begun.exchange(true)) return;
-  if (late) {
-    own.late = late;
-  } else if (own.at_limit && timers_->cancel_timer(own.limit)) {
-    delete static_cast<parked_limit*>(own.at_limit);
-  }
+  if (late) own.late = late;
+  // The timer may run before its number is known.
+  if (!by_timer && own.at_limit && timers_->cancel_timer(own.limit)) delete static_cast<parked_limit*>(own.at_limit);
   if (own.target) {
     own.target->turns().ready(call);
   } else {
@@ -186,7 +184,8 @@ void reference_table::admit(incoming_call* call) noexcept {
         owned->table->begin(*owned->call,
                             make_error(errc::rpc_timeout,
                                        "the deadline passed while waiting for the owners of references among its "
-                                       "arguments to confirm them"));
+                                       "arguments to confirm them"),
+                            true);
       };
     }
     if (own.target) own.target->turns().enter(*call);
@@ -241,13 +240,16 @@ void reference_table::find_target(call_references& own, const object_id& object)
   own.target_id = object;
   const std::lock_guard lock(mutex_);
   own.target = object_at(object);
-  if (own.target) return protocol_.await(object);  // its references may end before it is made
+  if (own.target) {
+    own.awaits = protocol_.await(object);  // its references may end before it is made
+    return;
+  }
   if (closed_ || protocol_.look_up(object) == reference_protocol::knowledge::deleted) {
     throw_error(errc::reference_deleted, "the object has been deleted: no reference to it was left");
   }
   auto expected = expected_object(object);
   try {
-    protocol_.await(object);
+    own.awaits = protocol_.await(object);
   } catch (...) {
     objects_.erase(object);
     throw;
@@ -314,6 +316,9 @@ void reference_table::done(incoming_call& call) noexcept {
     own.creation = {};
   }
   if (own.target) own.target->turns().leave(call);
+  if (std::exchange(own.awaits, false)) {
+    end([&](reference_effects& effects, consequences&) { protocol_.stop_awaiting(own.target_id, effects); });
+  }
 }
 
 }  // namespace ferry::inline v0::detail

@@ -227,7 +227,7 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   void send_controls() noexcept;
   void on_timer(const timer_item* item) noexcept;
   void release_later(object_list&& objects) noexcept;
-  void begin(incoming_call& call, const std::exception_ptr& late) noexcept;
+  void begin(incoming_call& call, const std::exception_ptr& late, bool by_timer = false) noexcept;
   void end_wait(incoming_call& call) noexcept;
   std::shared_ptr<reference_state> next_hold(std::optional<object_id>& last) noexcept;
   [[nodiscard]] bool is_over(const peer_incarnation& peer, std::uint64_t& question) const noexcept;
