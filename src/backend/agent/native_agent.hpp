@@ -145,6 +145,8 @@ class native_core final : public link_owner,
   void on_connect_outcome(peer& whom, incarnation_id incarnation, const connect_outcome& outcome) noexcept;
   enum class evidence : std::uint8_t { gone, silence, notice, record };
   void lose(peer& whom, incarnation_id incarnation, const std::string& reason, evidence from) noexcept;
+  /// The same; throws std::bad_alloc before anything has changed.
+  void declare_lost(peer& whom, incarnation_id incarnation, const std::string& reason, evidence from);
   void end_links(const peer* whom, incarnation_id incarnation, errc code, const std::exception_ptr& why) noexcept;
   void spread(const fence_notice& notice) noexcept;
   enum class departure : std::uint8_t {
@@ -153,9 +155,13 @@ class native_core final : public link_owner,
     begun,     ///< the log says that it leaves; it still ends its calls
   };
   void depart(peer& whom, incarnation_id incarnation, std::string reason, departure how = departure::unlogged) noexcept;
+  /// The same; throws std::bad_alloc before anything has changed.
+  void record_departure(peer& whom, incarnation_id incarnation, std::string reason, departure how);
   void report_end(worker_id id, incarnation_id incarnation) noexcept;
   void settle_loose_ends(deadline until);
   void become_fenced(const std::string& reason) noexcept;
+  /// The same; throws std::bad_alloc before anything has changed.
+  void accept_fence(const std::string& reason);
   void publish_fence(const fence_notice& notice, bool contested) noexcept;
   void write_fence(const fence_notice& notice, bool contested);
   void look_for_own_fence() noexcept;
@@ -213,6 +219,8 @@ class native_core final : public link_owner,
   bool run_in_time(std::function<void()> action, deadline until, const std::function<bool()>& unwanted = nullptr);
   /// Writes something in the background and retries until the store accepts it; `what` is for log messages.
   void write_later(std::function<void()> write, std::string what, bool urgent = false) noexcept;
+  /// The same; throws std::bad_alloc if it cannot.
+  void add_write(std::function<void()> write, std::string what, bool urgent = false);
   void write_pending() noexcept;
 
   // Dynamic groups (dynamic_group.cpp).
@@ -224,7 +232,7 @@ class native_core final : public link_owner,
   void choose_id();
   [[noreturn]] void throw_still_leaving(const worker_record& holder, bool by_name) const;
   [[nodiscard]] connect_outcome probe(const worker_record& holder, deadline until);
-  void take(const membership_change& change) noexcept;
+  void take(const membership_change& change);
   void follow() noexcept;
   /// Reads the log; errors are logged. False: it could not be read.
   bool catch_up() const noexcept;
@@ -234,7 +242,7 @@ class native_core final : public link_owner,
   void record_loss(const fence_notice& notice, bool contested);
   /// Handles entries of the log about this worker itself, and about others.
   void take_own(const membership_change& change);
-  void answer_suspicion() noexcept;
+  void answer_suspicion();
   void take_others(const membership_change& change);
   /// Asks in the log whether a member lives that this worker has never reached; reads its answer.
   void ask_log(peer& whom, incarnation_id incarnation) noexcept;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -50,7 +51,7 @@ void native_core::form_dynamic(deadline until) {
     listen();
     const auto change = log_->append(member_entry::join(own_record()), until);
     // Others may have read the entry, and removed it, before this worker saw that it was accepted.
-    if (change.what == membership_change::kind::joined || joined_.load() != 0) break;
+    if (change == membership_change::kind::joined || joined_.load() != 0) break;
     announced_.store(0);
     stop_listening();  // another worker took the name or the id first, or has joined with device maps that conflict
   }
@@ -158,8 +159,9 @@ connect_outcome native_core::probe(const worker_record& holder, deadline until) 
 
 // ---------------------------------------------------------------- changes from the log
 
-// Called by the log, in the order of its entries.
-void native_core::take(const membership_change& change) noexcept {
+// Called by the log, in the order of its entries. Throws std::bad_alloc before anything has changed, then is called
+// again with the same change.
+void native_core::take(const membership_change& change) {
   if (change.what == membership_change::kind::none) return;
   try {
     if (change.record.incarnation == incarnation_) {
@@ -167,54 +169,62 @@ void native_core::take(const membership_change& change) noexcept {
     } else {
       take_others(change);
     }
-    wake_waiting();
-    if (is_member()) watch_next();
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception& e) {
     log(log_level::error, fmt::format("{}: a change of the group was not handled: {}", self_.name(), e.what()));
   }
+  wake_waiting();
+  if (is_member()) watch_next();
 }
 
 void native_core::take_own(const membership_change& change) {
   const worker_record& record = change.record;
   switch (change.what) {
-    case membership_change::kind::joined:
+    case membership_change::kind::joined: {
+      const member_event event{member_event::kind::joined, record.who, record.incarnation, {}};
+      const std::vector<peer*> others = peers_.all();
+      // The snapshot has the query, but its entry may be gone.
+      if (record.suspected != 0) answer_suspicion();
       admit(record);
       announced_.store(record.joined);
-      for (peer* each : peers_.all()) {  // the duration of the join does not count as their silence
+      for (peer* each : others) {  // the duration of the join does not count as their silence
         const std::lock_guard lock(each->mutex);
         each->live.allow_for_delay(clock::now());
       }
       joined_.store(record.joined);
-      if (record.suspected != 0) answer_suspicion();  // the snapshot has the query, but its entry may be gone
-      return report({member_event::kind::joined, record.who, record.incarnation, {}});
+      return report(event);
+    }
     case membership_change::kind::suspected: return answer_suspicion();
     case membership_change::kind::gone:
       if (gone_written_.load()) return;
       [[fallthrough]];
     case membership_change::kind::lost:
-      return become_fenced(change.reason.empty() ? "the group's log does not list it as a member" : change.reason);
+      return accept_fence(change.reason.empty() ? "the group's log does not list it as a member" : change.reason);
     case membership_change::kind::none:
     case membership_change::kind::left:
     case membership_change::kind::answered: return;
   }
 }
 
-void native_core::answer_suspicion() noexcept {
-  write_later([this] { (void)log_->append(member_entry::alive(incarnation_), deadline::after(store_limit)); },
-              "it lives", true);
+void native_core::answer_suspicion() {
+  add_write([this] { (void)log_->append(member_entry::alive(incarnation_), deadline::after(store_limit)); }, "it lives",
+            true);
 }
 
 void native_core::take_others(const membership_change& change) {
   const worker_record& record = change.record;
   peer& place = peers_.place(record.who.id());
   switch (change.what) {
-    case membership_change::kind::joined:
+    case membership_change::kind::joined: {
+      const member_event event{member_event::kind::joined, record.who, record.incarnation, {}};
       admit(record);
-      if (!record.leaving) return report({member_event::kind::joined, record.who, record.incarnation, {}});
+      if (!record.leaving) return report(event);
       [[fallthrough]];
+    }
     case membership_change::kind::left: {
       if (!record.leaving || change.what == membership_change::kind::left) {
-        depart(place, record.incarnation, "it has left the group", departure::begun);
+        record_departure(place, record.incarnation, "it has left the group", departure::begun);
       }
       std::lock_guard lock(place.mutex);
       if (place.record.incarnation == record.incarnation && place.state != peer_state::lost)
@@ -223,7 +233,9 @@ void native_core::take_others(const membership_change& change) {
       return;
     }
     case membership_change::kind::gone: {
-      if (!record.leaving) return depart(place, record.incarnation, "it has left the group", departure::in_log);
+      if (!record.leaving) {
+        return record_departure(place, record.incarnation, "it has left the group", departure::in_log);
+      }
       {
         std::lock_guard lock(place.mutex);
         if (place.record.incarnation != record.incarnation || !place.present()) return;
@@ -235,8 +247,8 @@ void native_core::take_others(const membership_change& change) {
     }
     case membership_change::kind::lost:
       // Losses before this worker joined are not its own.
-      if (!is_member()) return depart(place, record.incarnation, change.reason, departure::in_log);
-      return lose(place, record.incarnation, change.reason, evidence::record);
+      if (!is_member()) return record_departure(place, record.incarnation, change.reason, departure::in_log);
+      return declare_lost(place, record.incarnation, change.reason, evidence::record);
     case membership_change::kind::answered: {
       std::lock_guard lock(place.mutex);
       if (place.record.incarnation == record.incarnation && place.live.question != 0)

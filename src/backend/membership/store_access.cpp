@@ -126,30 +126,34 @@ bool native_core::run_in_time(std::function<void()> action, deadline until, cons
 
 void native_core::write_later(std::function<void()> write, std::string what, bool urgent) noexcept {
   try {
-    {
-      std::lock_guard lock(members_mutex_);
-      if (closing_.load() || fenced_.load()) return;
-      pending_write item{std::move(write), std::move(what)};
-      if (urgent) {
-        to_write_.push_front(std::move(item));
-      } else {
-        to_write_.push_back(std::move(item));
-      }
-      write_added_ = true;
-      if (std::exchange(writing_, true)) {
-        members_changed_.notify_all();
-        return;
-      }
-    }
-    try {
-      run_detached(*reactor_, [self = shared_from_this()] { self->write_pending(); });
-    } catch (...) {
-      std::lock_guard lock(members_mutex_);
-      writing_ = false;
-      throw;
-    }
+    add_write(std::move(write), std::move(what), urgent);
   } catch (const std::exception& e) {
     log(log_level::warning, fmt::format("{} could not start a write to the store: {}", self_.name(), e.what()));
+  }
+}
+
+void native_core::add_write(std::function<void()> write, std::string what, bool urgent) {
+  {
+    std::lock_guard lock(members_mutex_);
+    if (closing_.load() || fenced_.load()) return;
+    pending_write item{std::move(write), std::move(what)};
+    if (urgent) {
+      to_write_.push_front(std::move(item));
+    } else {
+      to_write_.push_back(std::move(item));
+    }
+    write_added_ = true;
+    if (std::exchange(writing_, true)) {
+      members_changed_.notify_all();
+      return;
+    }
+  }
+  try {
+    run_detached(*reactor_, [self = shared_from_this()] { self->write_pending(); });
+  } catch (...) {
+    std::lock_guard lock(members_mutex_);
+    writing_ = false;  // the next write starts this one, too
+    throw;
   }
 }
 
