@@ -58,7 +58,7 @@ class stream_connection final : public connection,
                                 private message_sink,
                                 public std::enable_shared_from_this<stream_connection> {
  public:
-  stream_connection(std::shared_ptr<io_threads> loop, int descriptor, std::string_view name, std::string description,
+  stream_connection(std::shared_ptr<reactor> loop, int descriptor, std::string_view name, std::string description,
                     const transport_options& options, std::shared_ptr<void> kept, bool device_tensors)
       : loop_(std::move(loop)),
         kept_(std::move(kept)),
@@ -109,7 +109,7 @@ class stream_connection final : public connection,
 
   // ---- reactor
   void on_ready(readiness ready) noexcept override;
-  bool linger() noexcept override;
+  bool linger(io_threads& on) noexcept override;
   void flush() noexcept override;
   bool resume_watching(bool now) noexcept override;
 
@@ -163,7 +163,7 @@ class stream_connection final : public connection,
   void fail(std::exception_ptr reason) noexcept;
   int interrupt_descriptor() noexcept;
 
-  const std::shared_ptr<io_threads> loop_;
+  const std::shared_ptr<reactor> loop_;
   std::shared_ptr<void> kept_;  // until the descriptor is closed
   const int descriptor_;
   const std::string_view name_;

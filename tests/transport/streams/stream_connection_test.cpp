@@ -345,7 +345,7 @@ TEST_CASE("work posted while the last bytes of a batch are written runs, too") {
   auto* const threads = dynamic_cast<detail::io_threads*>(loop.get());
   REQUIRE(threads);
   std::atomic<int> count{0};
-  struct writer final : detail::deferred {
+  struct writer final : deferred_io {
     reactor* loop = nullptr;
     work* last = nullptr;
     void flush() noexcept override {
