@@ -81,7 +81,7 @@ class outgoing_call {
 
   [[nodiscard]] const std::shared_ptr<worker_core>& worker() const noexcept { return worker_; }
   [[nodiscard]] worker_id peer() const noexcept { return peer_.who.id(); }
-  [[nodiscard]] const located_worker& to_whom() const noexcept { return peer_; }
+  [[nodiscard]] const peer_route& to_whom() const noexcept { return peer_; }
   [[nodiscard]] const method_entry& method() const noexcept { return method_; }
   [[nodiscard]] clock::time_point began() const noexcept { return began_; }
   [[nodiscard]] deadline until() const noexcept { return until_; }
@@ -104,7 +104,7 @@ class outgoing_call {
   const streams_scope streams_;  // from the options
   std::shared_ptr<worker_core> worker_;
   const method_entry& method_;
-  located_worker peer_;
+  peer_route peer_;
   reference_handle object_;
   handed_references references_;
   clock::time_point began_ = clock::now();

@@ -21,7 +21,7 @@ std::vector<open_call> native_core::open_calls() const {
   return result;
 }
 
-void native_core::visit_requests(const agent::request_visitor& visit) const {
+void native_core::visit_requests(const agent_inspection::request_visitor& visit) const {
   std::vector<std::shared_ptr<incoming_link>> links;
   {
     std::lock_guard lock(links_mutex_);

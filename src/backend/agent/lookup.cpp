@@ -42,9 +42,9 @@ peer* native_core::look_up(deadline until, const Find& find, bool& read) const {
   return found;
 }
 
-located_worker native_core::locate(std::string_view name, deadline until) const {
+native_core::found_worker native_core::locate(std::string_view name, deadline until) const {
   bool read = false;
-  const peer* found = look_up(
+  peer* const found = look_up(
       until, [&] { return peers_.find(name); }, read);
   if (!found) {
     constexpr std::size_t listed = 8;
@@ -60,16 +60,16 @@ located_worker native_core::locate(std::string_view name, deadline until) const 
   }
   {
     std::lock_guard lock(found->mutex);
-    if (found->record.who.name() == name) return {found->record.who, found->record.incarnation};
+    if (found->record.who.name() == name) return {{found->record.who, found->record.incarnation}, found};
   }
   // A newcomer has just taken the place, and is about to remove this name from the list.
   std::this_thread::yield();
   return locate(name, until);
 }
 
-located_worker native_core::locate(worker_id id, deadline until) const {
+native_core::found_worker native_core::locate(worker_id id, deadline until) const {
   bool read = false;
-  const peer* found = look_up(
+  peer* const found = look_up(
       until, [&] { return peers_.at(id); }, read);
   if (!found) {
     throw_error(errc::unknown_worker, fmt::format("{} could not find destination {}: {}{}", to_string(self_), id.value,
@@ -78,16 +78,16 @@ located_worker native_core::locate(worker_id id, deadline until) const {
                                                   read ? "" : no_answer));
   }
   std::lock_guard lock(found->mutex);
-  return {found->record.who, found->record.incarnation};
+  return {{found->record.who, found->record.incarnation}, found};
 }
 
-located_worker native_core::locate(const call_target& whom, deadline until) const {
-  const auto look = [&]() -> std::optional<located_worker> {
-    const peer* place = peers_.at(whom.id);
+native_core::found_worker native_core::locate(const call_target& whom, deadline until) const {
+  const auto look = [&]() -> std::optional<found_worker> {
+    peer* const place = peers_.at(whom.id);
     if (!place) return {};
     std::lock_guard lock(place->mutex);
     if (place->record.incarnation != whom.incarnation) return {};
-    return located_worker{place->record.who, place->record.incarnation};
+    return found_worker{{place->record.who, place->record.incarnation}, place};
   };
   if (const auto there = look()) return *there;
   if (log_ && !closing_.load() && !fenced_.load()) {

@@ -109,7 +109,7 @@ void native_core::notify(const call_target& to, outgoing_message&& request) {
 }
 
 std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool urgent, bool reaches_leaving) {
-  peer* place = peers_.at(to.id);
+  peer* place = to.record ? static_cast<peer*>(to.record) : peers_.at(to.id);
   if (!place) {
     // A caller that names an incarnation has learned it from another worker, and may be a thread that must not wait for
     // the store.
@@ -117,8 +117,7 @@ std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool 
       throw_error(errc::unknown_worker,
                   fmt::format("{} has no record of worker {} yet", to_string(self_), to.id.value));
     }
-    (void)find(to.id);  // throws, unless the worker has joined just now
-    place = peers_.at(to.id);
+    place = locate(to.id, {}).place;  // throws, unless the worker has joined just now
   }
   peer& target = *place;
   std::lock_guard lock(target.mutex);
@@ -448,30 +447,92 @@ void native_core::close() noexcept {
 
 namespace {
 
+class native_members final : public group_view {
+ public:
+  explicit native_members(native_core& core) noexcept : core_(core) {}
+
+  [[nodiscard]] std::vector<worker_info> workers() const override { return core_.workers(); }
+  [[nodiscard]] bool dynamic() const noexcept override { return core_.dynamic(); }
+  [[nodiscard]] worker_info find(std::string_view name) const override { return core_.find(name); }
+  [[nodiscard]] worker_info find(worker_id id) const override { return core_.find(id); }
+  [[nodiscard]] located_worker locate(std::string_view name, deadline until) const override {
+    return core_.locate(name, until);
+  }
+  [[nodiscard]] located_worker locate(worker_id id, deadline until) const override { return core_.locate(id, until); }
+  [[nodiscard]] located_worker locate(const call_target& whom, deadline until) const override {
+    return core_.locate(whom, until);
+  }
+  [[nodiscard]] bool is_over(const call_target& whom, std::uint64_t& question) const override {
+    return core_.is_over(whom, question);
+  }
+  void seek(const call_target& whom) const noexcept override { core_.seek(whom); }
+  [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) const override {
+    return core_.wait_for(name, until);
+  }
+  bool update(deadline until) const override { return core_.update_workers(until); }
+  [[nodiscard]] std::string metadata(worker_id id) const override { return core_.metadata(id); }
+  [[nodiscard]] std::vector<device> devices() const override { return core_.devices(); }
+  [[nodiscard]] bool uses_devices() const noexcept override { return core_.uses_devices(); }
+  [[nodiscard]] device_map request_map(worker_id to) const override {
+    const auto maps = core_.maps_to(to);
+    return maps ? maps->requests : device_map();
+  }
+  [[nodiscard]] device_map response_map(worker_id to) const override {
+    const auto maps = core_.maps_to(to);
+    return maps ? maps->responses : device_map();
+  }
+
+ private:
+  native_core& core_;
+};
+
+class native_inspection final : public agent_inspection {
+ public:
+  explicit native_inspection(const native_core& core) noexcept : core_(core) {}
+
+  [[nodiscard]] agent_counters counters() const noexcept override { return core_.counters(); }
+  [[nodiscard]] std::vector<open_call> open_calls() const override { return core_.open_calls(); }
+  void visit_requests(const request_visitor& visit) const override { core_.visit_requests(visit); }
+  [[nodiscard]] std::optional<std::chrono::nanoseconds> silence(worker_id peer) const noexcept override {
+    return core_.silence(peer);
+  }
+  [[nodiscard]] std::vector<peer_traffic> traffic() const override { return core_.traffic(); }
+  [[nodiscard]] route_info route(worker_id to) const override { return core_.route(to); }
+
+ private:
+  const native_core& core_;
+};
+
 class native_agent final : public agent {
  public:
-  explicit native_agent(std::shared_ptr<native_core> core) : core_(std::move(core)) {}
+  explicit native_agent(std::shared_ptr<native_core> core)
+      : core_(std::move(core)), members_(*core_), inspection_(*core_) {}
   ~native_agent() override { core_->close(); }
+  native_agent(const native_agent&) = delete;
+  native_agent& operator=(const native_agent&) = delete;
 
   [[nodiscard]] const worker_info& self() const noexcept override { return core_->self(); }
   [[nodiscard]] incarnation_id incarnation() const noexcept override { return core_->incarnation(); }
-  [[nodiscard]] bool dynamic() const noexcept override { return core_->dynamic(); }
-  [[nodiscard]] std::vector<worker_info> workers() const override { return core_->workers(); }
-  [[nodiscard]] worker_info find(std::string_view name) const override { return core_->find(name); }
-  [[nodiscard]] worker_info find(worker_id id) const override { return core_->find(id); }
-  [[nodiscard]] located_worker locate(std::string_view name, deadline until) const override {
-    return core_->locate(name, until);
-  }
-  [[nodiscard]] located_worker locate(worker_id id, deadline until) const override { return core_->locate(id, until); }
-  [[nodiscard]] located_worker locate(const call_target& whom, deadline until) const override {
-    return core_->locate(whom, until);
-  }
-  [[nodiscard]] bool is_over(const call_target& whom, std::uint64_t& question) const override {
-    return core_->is_over(whom, question);
-  }
+  [[nodiscard]] const rpc_options& options() const noexcept override { return core_->options(); }
+  [[nodiscard]] std::shared_ptr<ferry::reactor> reactor() const override { return core_->reactor(); }
+  [[nodiscard]] const group_view& members() const noexcept override { return members_; }
+  [[nodiscard]] const agent_inspection& inspection() const noexcept override { return inspection_; }
   void join(request_handler& handler) override {
     core_->set_request_handler(&handler);
     core_->join();
+  }
+  [[nodiscard]] peer_route open(std::string_view name, deadline until) override {
+    return as_route(core_->locate(name, until));
+  }
+  [[nodiscard]] peer_route open(worker_id id, deadline until) override { return as_route(core_->locate(id, until)); }
+  [[nodiscard]] peer_route open(const call_target& whom, deadline until) override {
+    return as_route(core_->locate(whom, until));
+  }
+  void place_request(const call_target& to, outgoing_message& request, const device_map* placement) const override {
+    core_->place_tensors(to, request, false, placement);
+  }
+  void place_response(const call_target& to, outgoing_message& response, const device_map* placement) const override {
+    core_->place_tensors(to, response, true, placement);
   }
   call_ticket call(const call_target& to, outgoing_message&& request, pending_call& call, deadline until,
                    bool driven) override {
@@ -487,49 +548,23 @@ class native_agent final : public agent {
   }
   void finished_calls(std::uint64_t count) noexcept override { core_->finished_calls(count); }
   void activity_changed() noexcept override { core_->activity_changed(); }
-  [[nodiscard]] std::shared_ptr<ferry::reactor> reactor() const override { return core_->reactor(); }
-  [[nodiscard]] const rpc_options& options() const noexcept override { return core_->options(); }
-  [[nodiscard]] agent_counters counters() const noexcept override { return core_->counters(); }
-  [[nodiscard]] std::vector<open_call> open_calls() const override { return core_->open_calls(); }
-  void visit_requests(const request_visitor& visit) const override { core_->visit_requests(visit); }
-  [[nodiscard]] std::vector<peer_traffic> traffic() const override { return core_->traffic(); }
-  [[nodiscard]] std::optional<std::chrono::nanoseconds> silence(worker_id peer) const noexcept override {
-    return core_->silence(peer);
-  }
-  void seek(const call_target& whom) noexcept override { core_->seek(whom); }
-  bool update_workers(deadline until) override { return core_->update_workers(until); }
-  [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) override {
-    return core_->wait_for(name, until);
-  }
-  [[nodiscard]] std::string metadata(worker_id id) const override { return core_->metadata(id); }
-  [[nodiscard]] std::vector<device> devices() const override { return core_->devices(); }
-  [[nodiscard]] bool uses_devices() const noexcept override { return core_->uses_devices(); }
-  [[nodiscard]] device_map request_map(worker_id to) const override {
-    const auto maps = core_->maps_to(to);
-    return maps ? maps->requests : device_map();
-  }
-  [[nodiscard]] device_map response_map(worker_id to) const override {
-    const auto maps = core_->maps_to(to);
-    return maps ? maps->responses : device_map();
-  }
-  [[nodiscard]] route_info route(worker_id to) const override { return core_->route(to); }
-  void place_request(const call_target& to, outgoing_message& request, const device_map* placement) const override {
-    core_->place_tensors(to, request, false, placement);
-  }
-  void place_response(const call_target& to, outgoing_message& response, const device_map* placement) const override {
-    core_->place_tensors(to, response, true, placement);
-  }
   void leave_together(deadline until) override { core_->leave_together(until); }
   void leave(deadline until) override { core_->leave(until); }
   void stop_leaving(bool entirely) noexcept override { core_->stop_leaving(entirely); }
   void close() noexcept override { core_->close(); }
 
  private:
+  [[nodiscard]] peer_route as_route(native_core::found_worker found) {
+    peer* const place = found.place;
+    return {*this, std::move(found), place};
+  }
   static outgoing_link& link_of(const call_ticket& ticket) noexcept {
     return *static_cast<outgoing_link*>(ticket.route.get());
   }
 
   const std::shared_ptr<native_core> core_;
+  const native_members members_;
+  const native_inspection inspection_;
 };
 
 }  // namespace

@@ -50,9 +50,13 @@ class native_core final : public link_owner,
   [[nodiscard]] std::vector<worker_info> workers() const;
   [[nodiscard]] worker_info find(std::string_view name) const;
   [[nodiscard]] worker_info find(worker_id id) const;
-  [[nodiscard]] located_worker locate(std::string_view name, deadline until) const;
-  [[nodiscard]] located_worker locate(worker_id id, deadline until) const;
-  [[nodiscard]] located_worker locate(const call_target& whom, deadline until) const;
+  /// A worker that was found, and its place, which lives as long as this object.
+  struct found_worker : located_worker {
+    peer* place;
+  };
+  [[nodiscard]] found_worker locate(std::string_view name, deadline until) const;
+  [[nodiscard]] found_worker locate(worker_id id, deadline until) const;
+  [[nodiscard]] found_worker locate(const call_target& whom, deadline until) const;
   [[nodiscard]] bool is_over(const call_target& whom, std::uint64_t& question) const;
   bool update_workers(deadline until) const;
   [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) const;
@@ -79,7 +83,7 @@ class native_core final : public link_owner,
   [[nodiscard]] const rpc_options& options() const noexcept { return options_; }
   [[nodiscard]] agent_counters counters() const noexcept;
   [[nodiscard]] std::vector<open_call> open_calls() const;
-  void visit_requests(const agent::request_visitor& visit) const;
+  void visit_requests(const agent_inspection::request_visitor& visit) const;
   [[nodiscard]] std::vector<peer_traffic> traffic() const;
   [[nodiscard]] std::optional<std::chrono::nanoseconds> silence(worker_id of) const noexcept;
   void seek(const call_target& whom) noexcept;

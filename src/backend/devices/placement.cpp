@@ -29,7 +29,7 @@ void place_by(const agent& own, const call_target& to, outgoing_message& message
   if (!placement && all_on_cpu(message)) return;
   if (placement && !placement->is_one_to_one())
     throw_error(errc::invalid_argument, "the placement of a call is not one-to-one: " + to_string(*placement));
-  const std::string destination = own.find(to.id).name();
+  const std::string destination = own.members().find(to.id).name();
   place(message, {response, destination, placement, nullptr});
 }
 
@@ -104,7 +104,7 @@ void native_core::place_tensors(const call_target& to, outgoing_message& message
   message.targets.clear();
   if (message.tensors.empty() && !placement) return;
   if (!placement && !maps_known_.load(std::memory_order_acquire) && all_on_cpu(message)) return;
-  const peer* const there = peers_.at(to.id);
+  const peer* const there = to.record ? static_cast<const peer*>(to.record) : peers_.at(to.id);
   if (!there) return (void)find(to.id);  // throws
   std::unique_lock lock(there->mutex);
   // A message to a predecessor is not sent, and the maps of its successor do not apply.

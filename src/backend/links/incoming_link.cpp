@@ -225,7 +225,7 @@ void incoming_link::reply(std::uint64_t call_id, outgoing_message&& answer) {
   connection_->send(std::move(answer));
 }
 
-void incoming_link::visit_requests(const agent::request_visitor& visit) const {
+void incoming_link::visit_requests(const agent_inspection::request_visitor& visit) const {
   std::lock_guard lock(mutex_);  // keeps the calls alive: each is removed before it ends
   for (const auto& [id, call] : running_) {
     if (call) visit(peer_.who, id, *call);

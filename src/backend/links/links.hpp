@@ -215,7 +215,7 @@ class incoming_link final : public connection_receiver,
   };
   /// The requests that have arrived and are not answered.
   [[nodiscard]] load served_now() const noexcept;
-  void visit_requests(const agent::request_visitor& visit) const;
+  void visit_requests(const agent_inspection::request_visitor& visit) const;
   /// Adds this link's traffic.
   void add_traffic(peer_traffic& sum) const noexcept;
 

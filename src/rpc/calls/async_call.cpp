@@ -28,8 +28,7 @@ void async_call::start(outgoing_call& call) {
     // Before the call can complete; it may be complete when this returns.
     object_ = call.object();
     if (!call.references().empty()) references_.emplace(std::move(call.references()));
-    ticket_ = call.worker()->agent().call({call.peer(), call.to_whom().incarnation}, std::move(call.message), *this,
-                                          call.until(), false);
+    ticket_ = call.to_whom().call(std::move(call.message), *this, call.until(), false);
   } catch (...) {
     references_.reset();
     stop_.reset();

@@ -115,10 +115,10 @@ outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, const to& dest
       limit_(destination.options().timeout.value_or(worker_->default_timeout())),
       stop_(destination.options().stop.get()),
       placement_(destination.options().placement.get()) {
-  const ferry::agent& agent = worker_->agent();
+  ferry::agent& agent = worker_->agent();
   bound();
   if (destination.by_id()) {
-    peer_ = agent.locate(destination.id(), until_);
+    peer_ = agent.open(destination.id(), until_);
     if (!destination.name().empty() && peer_.who.name() != destination.name()) {
       throw_error(
           errc::unknown_worker,
@@ -126,7 +126,7 @@ outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, const to& dest
                       to_string(agent.self()), destination.id().value, destination.name(), to_string(peer_.who)));
     }
   } else {
-    peer_ = agent.locate(destination.name(), until_);
+    peer_ = agent.open(destination.name(), until_);
   }
   begin(whom);
 }
@@ -141,7 +141,7 @@ outgoing_call::outgoing_call(const reference_handle& object, const call_options&
       stop_(options.stop.get()),
       placement_(options.placement.get()) {
   bound();
-  peer_ = object.get()->owner(until_);
+  peer_ = {worker_->agent(), object.get()->owner(until_)};
   begin(whom);
 }
 
@@ -198,7 +198,7 @@ void outgoing_call::begin(call_mode whom) {
 }
 
 void outgoing_call::place_tensors() {
-  worker_->agent().place_request({peer_.who.id(), peer_.incarnation}, message, placement_);
+  peer_.place(message, placement_);
   const bool reads = (message.header.flags & frame_one_way) == 0 && !creates(method_.flavour) &&
                      std::any_of(message.tensors.begin(), message.tensors.end(),
                                  [](const tensor& each) { return !operations_of(each.device().kind).immediate; });
@@ -217,7 +217,7 @@ void outgoing_call::drop_object(const reference_handle& made) noexcept { made.ge
 
 void outgoing_call::send_one_way() {
   const std::uint64_t bytes = message.size();
-  worker_->agent().notify({peer_.who.id(), peer_.incarnation}, std::move(message));
+  peer_.notify(std::move(message));
   references_.sent();
   worker_->recorder().add(flight_event::one_way_sent, flight_time(began_), peer_.who.id(), 0, method_.id, bytes);
 }
@@ -229,7 +229,7 @@ void outgoing_call::run() {
   call.began = began_;
   std::atomic<bool> stopped{false};
   const argument_order arguments(message.reads);
-  const call_ticket ticket = agent.call({peer_.who.id(), peer_.incarnation}, std::move(message), call, until_, true);
+  const call_ticket ticket = peer_.call(std::move(message), call, until_, true);
   references_.sent();
   facts_ = {worker_, &method_, peer_.who, limit_, inherited_, peer_.incarnation};
   const call_facts& facts = facts_;

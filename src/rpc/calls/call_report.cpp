@@ -21,7 +21,7 @@ std::string hint(const call_facts& facts, call_phase phase) {
     text =
         "; a call on an object may wait there for its turn or for the object to be made (the log of its owner says so)";
   }
-  const auto silence = facts.worker->agent_unchecked().silence(facts.peer.id());
+  const auto silence = facts.worker->agent_unchecked().inspection().silence(facts.peer.id());
   if (!silence) return text;
   const double seconds = in_seconds(*silence);
   return text + fmt::format("; it was last heard of {:.1f} s ago", seconds);

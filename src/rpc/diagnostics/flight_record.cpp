@@ -117,7 +117,7 @@ std::string worker_core::flight_record(std::string_view reason) const {
       nanoseconds_of(steady));
   append_list(out, "pending_calls", pending_calls());
   append_list(out, "served_calls", served_calls());
-  append_list(out, "traffic", agent_->traffic());
+  append_list(out, "traffic", agent_->inspection().traffic());
   out += R"(, "debug_info": {)";
   std::string_view separator = "\n  ";
   for (const auto& [name, value] : debug_info()) {

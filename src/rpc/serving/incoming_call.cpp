@@ -142,7 +142,7 @@ void incoming_call::record(flight_event what, std::uint64_t bytes, errc code) no
 
 void incoming_call::take_streams() {
   std::vector<stream> streams = std::move(request_.streams);
-  for (const device& each : worker_->agent_unchecked().devices()) {
+  for (const device& each : worker_->agent_unchecked().members().devices()) {
     const bool has_one =
         std::any_of(streams.begin(), streams.end(), [&](const stream& own) { return own.device() == each; });
     if (has_one) continue;
@@ -159,7 +159,7 @@ void incoming_call::take_streams() {
 void incoming_call::serve() noexcept {
   progress_.store(progress::running, std::memory_order_relaxed);
   std::exception_ptr no_streams;
-  if (!request_.streams.empty() || worker_->agent_unchecked().uses_devices())
+  if (!request_.streams.empty() || worker_->agent_unchecked().members().uses_devices())
     no_streams = caught([&] { take_streams(); });
   const context_scope scope(this);
   const serving_scope on_stack(this);

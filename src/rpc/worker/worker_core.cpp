@@ -143,7 +143,7 @@ void worker_core::serve_forever() {
     shutdown_changed_.wait(lock, [&] { return progress_ == progress::ended; });
     return;
   }
-  const bool dynamic = agent_->dynamic();
+  const bool dynamic = agent_->members().dynamic();
   if (dynamic) {
     progress_ = progress::serving;
     shutdown_changed_.wait(lock, [&] { return requested_mode_ != shutdown_mode::together || fenced_.load(); });
@@ -198,7 +198,7 @@ void worker_core::end(shutdown_mode how, timeout limit) {
     try {
       part(how, limit);
       // An interrupted shutdown has given the others no time to drop their references.
-      if (effective_mode(how) == shutdown_mode::together && !agent_->dynamic()) check_leaks();
+      if (effective_mode(how) == shutdown_mode::together && !agent_->members().dynamic()) check_leaks();
     } catch (...) {
       failure = std::current_exception();
     }

@@ -140,7 +140,7 @@ TEST_CASE("a caller whose connection is not read for longer than a lease is not 
     (void)agents[0]->call(worker_id{1}, std::move(request), calls[i], {}, false);
   }
   handlers[1].arrived.await_arrivals(1);
-  while (agents[1]->counters().paused_connections == 0) std::this_thread::yield();
+  while (agents[1]->inspection().counters().paused_connections == 0) std::this_thread::yield();
   for (const auto until = clock::now() + 2 * lease; clock::now() < until && handlers[1].lost() == 0;)
     std::this_thread::sleep_for(1ms);
   CHECK(handlers[1].arrived.arrived() == 1);

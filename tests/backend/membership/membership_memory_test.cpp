@@ -149,11 +149,11 @@ TEST_CASE("a member that is out of memory when it reads of a join or a leave rep
     other->close();
     while (seen.left.load() != others || seen.ended.load() != others) std::this_thread::yield();
     read->failing.store(0);
-    (void)first->update_workers(ferry::deadline::after(std::chrono::minutes(1)));
+    (void)first->members().update(ferry::deadline::after(std::chrono::minutes(1)));
     CHECK(seen.joined.load() == others + 1);
     CHECK(seen.left.load() == others);
     CHECK(seen.ended.load() == others);
-    CHECK(first->workers().size() == 1);
+    CHECK(first->members().workers().size() == 1);
     failures += read->failures.load();
     if (read->failures.load() == 0) break;
   }

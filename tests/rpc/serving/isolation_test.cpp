@@ -171,7 +171,7 @@ TEST_CASE("a request with a critical extension record that the callee does not k
     CHECK(reply.header.kind == (critical ? ferry::frame_kind::failure : ferry::frame_kind::reply));
     if (!critical) continue;
     expect_error(errc::unknown_extension, "4711", [&] {
-      ferry::detail::check_reply({core, &method, core->agent().find(peer), ferry::timeout()}, reply);
+      ferry::detail::check_reply({core, &method, core->agent().members().find(peer), ferry::timeout()}, reply);
     });
   }
 }

@@ -146,7 +146,7 @@ bool reference_table::is_over(const peer_incarnation& peer, std::uint64_t& quest
   const auto own = worker_.lock();
   if (!own || !incarnations_known_) return false;
   try {
-    return own->agent_unchecked().is_over({peer.id, peer.incarnation}, question);
+    return own->agent_unchecked().members().is_over({peer.id, peer.incarnation}, question);
   } catch (const std::exception&) {
     return false;
   }
@@ -188,7 +188,7 @@ void reference_table::unanswered(const peer_incarnation& by) noexcept {
   }
   if (failures >= failures_before_query) {
     if (is_over(by, question)) return gone(by.id, by.incarnation);
-    if (const auto own = worker_.lock()) own->agent_unchecked().seek({by.id, by.incarnation});
+    if (const auto own = worker_.lock()) own->agent_unchecked().members().seek({by.id, by.incarnation});
   }
   const std::lock_guard lock(mutex_);
   const auto outbox = outboxes_.find(by);
