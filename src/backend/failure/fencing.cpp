@@ -47,16 +47,6 @@ int native_core::gone_count() const {
   return result;
 }
 
-void native_core::report(const member_event& event) noexcept {
-  std::lock_guard lock(listener_mutex_);
-  if (event_listener_) event_listener_->on_member_event(event);
-}
-
-void native_core::report_end(worker_id id, incarnation_id incarnation) noexcept {
-  std::lock_guard lock(listener_mutex_);
-  if (event_listener_) event_listener_->on_member_end(id, incarnation);
-}
-
 void native_core::depart(peer& whom, incarnation_id incarnation, std::string reason, departure how) noexcept {
   try {
     record_departure(whom, incarnation, std::move(reason), how);
@@ -93,10 +83,10 @@ void native_core::record_departure(peer& whom, incarnation_id incarnation, std::
   }
   activity_changed();
   keep_ticking();
-  if (entry && is_member() && !closing_.load() && !fenced_.load()) {
+  if (entry && is_member() && !closing_.load() && !fence_.is_up()) {
     wake_waiting();
     watch_next();
-    write_later(std::move(entry), std::move(what));
+    access_.write_later(std::move(entry), std::move(what));
   }
 }
 
@@ -110,7 +100,7 @@ void native_core::lose(peer& whom, incarnation_id incarnation, const std::string
 }
 
 void native_core::declare_lost(peer& whom, incarnation_id incarnation, const std::string& reason, evidence from) {
-  if (closing_.load() || fenced_.load() || whom.id == self_.id()) return;
+  if (ended() || whom.id == self_.id()) return;
   member_event event{member_event::kind::lost, {}, incarnation, reason};
   std::string end = reason;
   {
@@ -146,7 +136,7 @@ void native_core::declare_lost(peer& whom, incarnation_id incarnation, const std
     report_end(event.who.id(), incarnation);
     end_links(&whom, incarnation, errc::peer_lost, dead_while_leaving);
     activity_changed();
-    if (entry) write_later(std::move(entry), std::move(what));
+    if (entry) access_.write_later(std::move(entry), std::move(what));
     return;
   }
   lost_workers_.fetch_add(1);
@@ -173,29 +163,8 @@ void native_core::declare_lost(peer& whom, incarnation_id incarnation, const std
 void native_core::end_links(const peer* whom, incarnation_id incarnation, errc code,
                             const std::exception_ptr& why) noexcept {
   try {
-    std::vector<std::shared_ptr<outgoing_link>> out;
-    std::vector<std::shared_ptr<incoming_link>> in;
-    std::vector<std::shared_ptr<control_link>> control;
-    {
-      std::lock_guard lock(links_mutex_);
-      const auto its = [&](const remote_worker& far) {
-        return whom == nullptr || (far.who.id() == whom->id && far.incarnation == incarnation);
-      };
-      for (auto& [key, link] : outgoing_) {
-        if (its(link->peer())) out.push_back(link);
-      }
-      for (auto& [key, link] : incoming_) {
-        if (its(link->peer())) in.push_back(link);
-      }
-      for (auto& [key, link] : controls_) {
-        if (its(link->peer())) control.push_back(link);
-      }
-    }
-    for (int once = 0; once != 2; ++once) {
-      for (auto& link : out) link->close(code, why, false);
-      for (auto& link : in) link->close(why, false);
-      for (auto& link : control) link->close(why, false);
-    }
+    const link_list ended = whom ? links_.of(whom->id, incarnation) : links_.all();
+    for (int once = 0; once != 2; ++once) ended.close(code, why, false);
   } catch (const std::bad_alloc&) {
     log(log_level::error, "out of memory: connections to lost workers were not closed");
   }
@@ -217,18 +186,13 @@ void native_core::spread(const fence_notice& notice) noexcept {
   }
 }
 
-std::shared_ptr<bounded_store> native_core::group_store() const {
-  std::lock_guard lock(links_mutex_);
-  return store_;
-}
-
 // A member of a dynamic group may have announced its leave in the log only.
 void native_core::lose_unless_left(peer& whom, incarnation_id incarnation, const std::string& reason) noexcept {
   if (!log_) return lose(whom, incarnation, reason, evidence::gone);
   try {
     run_detached(*reactor_, [self = shared_from_this(), &whom, incarnation, reason] {
       if (self->closing_.load()) return;
-      (void)self->read_log(deadline::after(log_grace));
+      (void)self->access_.read_log(deadline::after(log_grace));
       self->lose(whom, incarnation, reason, evidence::gone);
     });
   } catch (const std::bad_alloc&) {
@@ -239,7 +203,7 @@ void native_core::lose_unless_left(peer& whom, incarnation_id incarnation, const
 // All others read the log; of two workers that declare each other dead, the first entry wins.
 void native_core::record_loss(const fence_notice& notice, bool contested) {
   (void)log_->append(member_entry::lost(incarnation_, notice.incarnation, notice.reason), deadline::after(store_limit));
-  if (contested && !fenced_.load()) spread(notice);
+  if (contested && !fence_.is_up()) spread(notice);
 }
 
 // Two workers whose link is cut declare each other dead: of the two, the store accepts the first one.
@@ -262,7 +226,7 @@ void native_core::write_fence(const fence_notice& notice, bool contested) {
 }
 
 void native_core::publish_fence(const fence_notice& notice, bool contested) noexcept {
-  write_later(
+  access_.write_later(
       [this, notice, contested, first = true]() mutable {
         try {
           write_fence(notice, contested);
@@ -297,7 +261,7 @@ void native_core::check_store_without(const std::string& host, const std::string
 
 void native_core::look_for_own_fence() noexcept {
   if (log_) {
-    (void)request_read();
+    (void)access_.request_read();
     return;
   }
   try {
@@ -329,13 +293,9 @@ void native_core::accept_fence(const std::string& reason) {
       to_string(self_), reason);
   const auto fenced = make_error(errc::fenced, why);
   const member_event event{member_event::kind::fenced, self_, incarnation_, why};
-  {
-    std::lock_guard lock(links_mutex_);
-    if (closing_.load() || fenced_.load()) return;
-    fence_reason_ = std::move(why);
-    fenced_.store(true, std::memory_order_release);
-  }
-  log(log_level::error, fence_reason_);
+  if (closing_.load() || !fence_.raise(std::move(why))) return;
+  links_.refuse_new();
+  log(log_level::error, fence_.reason());
   end_links(nullptr, {}, errc::fenced, fenced);
   report(event);
   activity_changed();

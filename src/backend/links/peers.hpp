@@ -17,6 +17,7 @@
 #include <ferry/base/ids.hpp>
 
 #include "../devices/device_checks.hpp"
+#include "../lock_ranks.hpp"
 #include "control.hpp"
 #include "liveness.hpp"
 
@@ -69,7 +70,7 @@ struct peer {
   /// Set by every message from it; cleared by the tick. On a separate cache line from what calls lock.
   alignas(64) std::atomic<bool> heard{false};
 
-  alignas(64) mutable std::mutex mutex;  // guards what follows
+  alignas(64) mutable ranked_mutex mutex{rank_of_peer};  // guards what follows
   peer_state state = peer_state::unknown;
   worker_record record;
   std::string end;  ///< why it left or was lost

@@ -38,7 +38,7 @@ std::chrono::nanoseconds longest_wait_for_news(timeout lease) noexcept {
 
 void native_core::form_dynamic(deadline until) {
   agree_on_group(until);
-  log_ = std::make_unique<member_log>(store_, [this](const membership_change& change) { take(change); });
+  log_ = std::make_unique<member_log>(group_store(), [this](const membership_change& change) { take(change); });
   log_->load(until);
   choose_id();
   for (;;) {
@@ -208,8 +208,8 @@ void native_core::take_own(const membership_change& change) {
 }
 
 void native_core::answer_suspicion() {
-  add_write([this] { (void)log_->append(member_entry::alive(incarnation_), deadline::after(store_limit)); }, "it lives",
-            true);
+  access_.add_write([this] { (void)log_->append(member_entry::alive(incarnation_), deadline::after(store_limit)); },
+                    "it lives", true);
 }
 
 void native_core::take_others(const membership_change& change) {
@@ -278,8 +278,7 @@ void native_core::follow() noexcept {
                         to_string(self_), e.what()));
       }
     }
-    std::unique_lock lock(members_mutex_);
-    (void)members_changed_.wait_for(lock, pause, [&] { return closing_.load(); });
+    access_.pause(pause);
     // The log may contain a query for this worker, so the pause must stay below the lease.
     const auto longest = std::max(entry_poll_pause,
                                   std::chrono::duration_cast<std::chrono::milliseconds>(options_.lease.duration() / 4));
@@ -287,7 +286,7 @@ void native_core::follow() noexcept {
   }
 }
 
-bool native_core::catch_up() const noexcept {
+bool native_core::catch_up() noexcept {
   try {
     log_->catch_up(deadline::after(store_limit));
     return true;
@@ -302,7 +301,7 @@ bool native_core::catch_up() const noexcept {
 void native_core::watch_next() noexcept {
   if (options_.heartbeat_interval.is_never()) return;
   try {
-    std::lock_guard watching(watched_mutex_);
+    std::lock_guard watching(ring_mutex_);
     // Found within a few steps: this runs at every change of the group.
     peer* next = peers_.next_after(self_.id(), [](const peer& each) {
       std::lock_guard lock(each.mutex);
@@ -397,23 +396,21 @@ void native_core::read_answer(peer& whom, incarnation_id incarnation) noexcept {
 
 // ---------------------------------------------------------------- leaving
 
-void native_core::leave_dynamic(deadline until, int stop_level) {
-  if (fenced_.load(std::memory_order_acquire)) throw_error(errc::fenced, fence_reason_);
-  {
-    std::lock_guard lock(quiet_mutex_);
-    shutdown_until_ = until;
-  }
-  log_own_leave(std::min(until, deadline::after(store_limit)), stop_level);
-  wait_until_quiet(until, stop_level);
+void native_core::leave_dynamic(deadline until, leave_interrupt level) {
+  fence_.check();
+  shutdown_until_.store(until);
+  log_own_leave(std::min(until, deadline::after(store_limit)), level);
+  wait_until_quiet(until, level);
   settle_loose_ends(until);
 }
 
-void native_core::log_own_leave(deadline until, int stop_level) {
+void native_core::log_own_leave(deadline until, leave_interrupt level) {
   try {
     leave_written_.store(true);
-    const bool written = run_in_time([this, until] { (void)log_->append(member_entry::leave(incarnation_), until); },
-                                     until, [&] { return leaving_stopped_.load() >= stop_level; });
-    if (!written && leaving_stopped_.load() < stop_level) {
+    const bool written =
+        access_.run_in_time([this, until] { (void)log_->append(member_entry::leave(incarnation_), until); }, until,
+                            [&] { return quiet_.interrupted(level); });
+    if (!written && !quiet_.interrupted(level)) {
       log(log_level::info, fmt::format("{}: the store has no record yet that it leaves", to_string(self_)));
     }
   } catch (const error& e) {
@@ -423,14 +420,11 @@ void native_core::log_own_leave(deadline until, int stop_level) {
 
 // Releases its name and its id. Its join entry may be in the log, although it has not read that.
 void native_core::log_own_end() noexcept {
-  if (!is_announced() || fenced_.load() || gone_written_.exchange(true)) return;
-  deadline limit;
-  {
-    std::lock_guard lock(quiet_mutex_);
-    limit = std::min(deadline::after(store_limit), std::max(shutdown_until_, deadline::after(least_for_end)));
-  }
+  if (!is_announced() || fence_.is_up() || gone_written_.exchange(true)) return;
+  const deadline limit =
+      std::min(deadline::after(store_limit), std::max(shutdown_until_.load(), deadline::after(least_for_end)));
   try {
-    const bool written = run_in_time(
+    const bool written = access_.run_in_time(
         [this, limit] {
           (void)log_->append(member_entry::gone(incarnation_), limit);
           // The next group in this store may have other leases.
@@ -443,14 +437,6 @@ void native_core::log_own_end() noexcept {
   } catch (const std::exception& e) {
     log(log_level::info, fmt::format("{}: the store has no record that it has left: {}", to_string(self_), e.what()));
   }
-}
-
-void native_core::wake_waiting() const noexcept {
-  {
-    std::lock_guard lock(members_mutex_);
-    ++member_changes_;
-  }
-  members_changed_.notify_all();
 }
 
 // A worker that leaves without a log entry has sent a goodbye to those it was connected to, if any; they write the
