@@ -8,6 +8,7 @@
 //     static constexpr bool crosses_processes = true;                  // other processes can connect
 //     static std::string missing() { return {}; }                      // why this machine cannot run it, if so
 //     static ferry::transport_options options() { return {}; }
+//     static std::shared_ptr<ferry::reactor> reactor();                // a reactor of its own; or leave it out
 //     static constexpr bool bounds_flow = false;                       // without pause_reading() and unwritten_bytes(); or leave it out
 //   };
 //   TEST_CASE("my_transport conforms") { ferry::test_kit::transport_conformance<my_transport_under_test>(); }
@@ -29,10 +30,20 @@
 
 namespace ferry::test_kit {
 
+/// The reactor that a transport is tested over: that of its description, or the library's.
+template <class Under>
+std::shared_ptr<ferry::reactor> reactor_under_test() {
+  if constexpr (requires { Under::reactor(); }) {
+    return Under::reactor();
+  } else {
+    return test_reactor();
+  }
+}
+
 /// One worker "server" that listens and one connection to it.
 template <class Under>
 struct linked_pair {
-  std::shared_ptr<ferry::reactor> loop = test_reactor();
+  std::shared_ptr<ferry::reactor> loop = reactor_under_test<Under>();
   std::shared_ptr<ferry::transport> over = ferry::transport_traits<typename Under::tag>::open(*loop);
   std::shared_ptr<accepting_worker> server = std::make_shared<accepting_worker>("server");
   std::string address;
@@ -426,7 +437,11 @@ void check_closing() {
   SUBCASE("twice, for a peer that does not read") {
     std::promise<void> let_go;
     auto wait = let_go.get_future().share();
-    pair.far_log->on_arrival = [wait](ferry::connection&, ferry::inbound_message&) { wait.wait(); };
+    pair.far_log->on_arrival = [wait, loop = pair.loop](ferry::connection&, ferry::inbound_message&) {
+      loop->begin_blocking();  // the reactor may have one thread
+      wait.wait();
+      loop->end_blocking();
+    };
     const auto big = make_tensor(1, 1 << 20);
     for (std::uint64_t i = 0; i < 30; ++i) pair.near_end->send(make_message(i, 10, {big}));
     pair.near_end->close(ferry::make_error(ferry::errc::shutting_down, "bye"));
@@ -524,7 +539,7 @@ constexpr const char* peer_role = "ferry transport peer";
 // A worker "echo" in a process of its own, until its first connection has ended.
 template <class Under>
 void be_peer() {
-  const auto loop = test_reactor();
+  const auto loop = reactor_under_test<Under>();
   const auto over = ferry::transport_traits<typename Under::tag>::open(*loop);
   const auto echo = std::make_shared<accepting_worker>("echo");
   echo->prepare = [](recorder& log) {
@@ -542,7 +557,7 @@ void be_peer() {
 template <class Under>
 void check_processes() {
   if (!Under::crosses_processes) return;
-  const auto loop = test_reactor();
+  const auto loop = reactor_under_test<Under>();
   const auto over = ferry::transport_traits<typename Under::tag>::open(*loop);
   child_process child = child_process::in_role(peer_role, {});
   const std::string address = child.read_line();
