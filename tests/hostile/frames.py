@@ -95,10 +95,10 @@ def call_ids(world):
     with world.honest.connect() as connection:
         for call in [1, 1, 2, 0, (1 << 64) - 1, 2]:
             connection.send(wire.message(wire.CONTROL, code=wire.CANCEL_CALL, call=call))
-            connection.send(add(call=call, timeout=5_000_000))
+            connection.send(add(call=call, timeout=300_000_000))
             connection.send(wire.message(wire.CANCEL, call=call))
             connection.send(wire.message(wire.CANCEL, call=call))
-        hold = dict(payload=wire.string("x"), timeout=5_000_000, **named("hold"))
+        hold = dict(payload=wire.string("x"), timeout=300_000_000, **named("hold"))
         for _ in range(3):
             connection.send(wire.message(wire.REQUEST, call=9, **hold))  # three at once, of one id
         connection.send(wire.message(wire.CANCEL, call=9))
@@ -113,7 +113,7 @@ def call_ids(world):
 @attack("extension records that are none, or unknown")
 def extensions(world):
     life = wire.u64(0) + wire.u64(world.victim[1])
-    call = dict(call=1, timeout=5_000_000)
+    call = dict(call=1, timeout=300_000_000)
     refused = {
         "an unknown critical record": wire.record(99, b"12345678", critical=True),
         "an unknown critical record behind a known one": wire.record(3, b"") + wire.record(99, b"", critical=True),
@@ -171,7 +171,7 @@ def tensors(table, data, count=1, payload=None, call=1, method="shapes", **field
     if payload is None:
         payload = (wire.u32(0) if method == "tensor_back" else
                    wire.vector([wire.u32(index) for index in range(count)]))
-    return wire.message(wire.REQUEST, payload, table=table, data=data, tensors=count, call=call, timeout=5_000_000,
+    return wire.message(wire.REQUEST, payload, table=table, data=data, tensors=count, call=call, timeout=300_000_000,
                         **named(method), **fields)
 
 
@@ -268,7 +268,7 @@ def many_tensors(world):
             table = wire.table_entry("u8", (size,)) * 65535
             payload = wire.u64(65535)
             connection.send(wire.header(tensors=65535, call=1, payload=len(payload), tensor_bytes=size * 65535,
-                                        table=len(table), timeout=5_000_000, **named("shapes")) + payload + table[:-1])
+                                        table=len(table), timeout=300_000_000, **named("shapes")) + payload + table[:-1])
         world.must_serve()
         for connection in connections:
             try:

@@ -187,7 +187,7 @@ def lent(world):
     with session.Member(world) as member:
         with member.connect() as connection:
             for number in range(200):
-                connection.send(wire.message(wire.REQUEST, b"", call=number + 1, timeout=5_000_000,
+                connection.send(wire.message(wire.REQUEST, b"", call=number + 1, timeout=300_000_000,
                                              **world.named("lend")))
                 frame = connection.receive()
                 world.must(frame.kind == wire.REPLY, f"lend: a frame of kind {frame.kind}")
@@ -204,7 +204,7 @@ def watermark(world):
         with member.connect() as connection:
             body = wire.u64(member.incarnation) + wire.u64(world.victim[1]) + wire.u64(1) + wire.reference_control(
                 wire.WATERMARK, number=(1 << 64) - 1)
-            connection.send(wire.message(wire.REQUEST, body, call=1, timeout=5_000_000,
+            connection.send(wire.message(wire.REQUEST, body, call=1, timeout=300_000_000,
                                          **world.named("ferry/references")))
             world.must(connection.receive().kind in (wire.REPLY, wire.FAILURE), "the highest watermark")
             target = wire.object_id(world.victim, (member.id, member.incarnation), 1)

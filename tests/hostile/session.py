@@ -57,7 +57,7 @@ def dial(address, patience):
 class Store:
     """A client of the group's store."""
 
-    def __init__(self, port, secret, patience=5.0):
+    def __init__(self, port, secret, patience):
         self.sock = dial(("127.0.0.1", port), patience)
         hello = wire.store_hello(1 if secret else 0, random.getrandbits(64)) + (os.urandom(32) if secret else b"")
         self.send(hello)
@@ -210,7 +210,7 @@ class Connection:
             if frame.kind != wire.CONTROL:
                 return frame
 
-    def request(self, method, payload=b"", timeout=5_000_000, **fields):
+    def request(self, method, payload=b"", timeout=300_000_000, **fields):
         """Sends a call; returns its id."""
         said = dict(call=next(self.calls), timeout=timeout, **method)
         said.update(fields)
