@@ -5,7 +5,8 @@ before its own, and no includes form a circle.
 A floor is a folder below include/ferry/ or src/, a room a folder of a floor; tools/house.py lists both in order. Headers directly
 in include/ferry/ are umbrellas: they may include floors, but no floor may include them, except config.hpp, which is below all.
 src/ferry.cpp includes every source. A private header is named relative to the file that includes it, so that src/ferry.cpp
-compiles without an include path for src/. A violation names both files.
+compiles without an include path for src/. A violation names both files. The core of calls must not name what attaches to it
+(IGNORANT in tools/house.py).
 Exit status: 0 if all is well, 1 with the violations on stdout otherwise.
 """
 
@@ -14,7 +15,7 @@ import pathlib
 import re
 import sys
 
-from house import AGAINST_THE_ORDER, FLOORS, HUB, ROOMS
+from house import FLOORS, HUB, IGNORANT, ROOMS
 
 LEVEL = {name: level for level, entries in enumerate(FLOORS) for name, _ in entries}
 # The highest floor that an umbrella header may reach; the others are open.
@@ -65,8 +66,8 @@ def room_of(root, path):
     return "/".join(parts[1:-1]) if len(parts) > 1 else None
 
 
-def check_rooms(root, path, line, target, problems, used):
-    """Within a floor, rooms include those before them; what goes against the order is listed."""
+def check_rooms(root, path, line, target, problems):
+    """Within a floor, rooms include those before them."""
     floor, here, there = floor_of(root, path), room_of(root, path), room_of(root, target)
     if floor != floor_of(root, target) or here is None or there is None or not there or here == there:
         return
@@ -77,9 +78,6 @@ def check_rooms(root, path, line, target, problems, used):
         return
     file, header = path.relative_to(root).as_posix(), target.relative_to(root).as_posix()
     if path.suffix != ".hpp" and header == HUB.get(floor):
-        return
-    if header in AGAINST_THE_ORDER.get(file, ()):
-        used.add((file, header))
         return
     relation = f"room '{there}' comes after room '{here}'" if here else f"a room is included by the floor's own folder '{floor}'"
     problems.append(f"{file}:{line} includes {header}: {relation}")
@@ -99,6 +97,17 @@ def check_order(root, path, line, target, problems):
     elif here in LEVEL and there in LEVEL and here != there and LEVEL[there] >= LEVEL[here]:
         relation = "stands beside" if LEVEL[there] == LEVEL[here] else "comes after"
         problems.append(f"{names}: floor '{there}' {relation} floor '{here}'")
+
+
+def check_ignorance(root, path, problems):
+    """The core of calls does not mention references, objects, or their turns."""
+    relative = path.relative_to(root).as_posix()
+    if not any(relative == place or relative.startswith(place + "/") for place in IGNORANT["places"]):
+        return
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        found = re.search(r"(?<!errc::)(?<!flavour::)\b(?:" + IGNORANT["words"] + r")\b", line)
+        if found:
+            problems.append(f"{relative}:{number} mentions {found.group()}: the core of calls knows nothing of what attaches to it")
 
 
 def circles(graph):
@@ -125,7 +134,7 @@ def circles(graph):
 def check(root):
     """The list of problems of the tree at `root`, and the number of files read."""
     root = root.resolve()
-    problems, graph, used = [], {}, set()
+    problems, graph = [], {}
     for path in project_files(root):
         floor = floor_of(root, path)
         if floor is not None and floor not in LEVEL:
@@ -133,6 +142,7 @@ def check(root):
         room = room_of(root, path)
         if floor in LEVEL and room and room not in [name for name, _ in ROOMS.get(floor, [])]:
             problems.append(f"{path.relative_to(root)}: '{room}' is not a room of floor '{floor}' (tools/house.py)")
+        check_ignorance(root, path, problems)
         graph[path] = set()
         for line, target in includes_of(root, path):
             if isinstance(target, str):
@@ -140,12 +150,8 @@ def check(root):
                                 "named relative to the file that includes it")
                 continue
             check_order(root, path, line, target, problems)
-            check_rooms(root, path, line, target, problems, used)
+            check_rooms(root, path, line, target, problems)
             graph[path].add(target)
-    for file, headers in AGAINST_THE_ORDER.items():
-        for header in headers:
-            if (root / file).is_file() and (file, header) not in used:
-                problems.append(f"{file} does not include {header} any more: take it out of tools/house.py")
     for circle in circles(graph):
         problems.append("circle: " + " -> ".join(str(path.relative_to(root)) for path in circle))
     return problems, len(graph)

@@ -12,7 +12,7 @@ import sys
 from html import escape
 
 import check_floors
-from house import AGAINST_THE_ORDER, FLOORS, ROOMS
+from house import FLOORS, ROOMS
 
 BEGIN, END = "<!-- begin: tools/draw_floors.py -->", "<!-- end -->"
 ROW, LEFT, CELL, NAME, ROOM_TOP = 58, 20, 26, 130, 30
@@ -99,9 +99,6 @@ def tables(used, rooms):
                 uses = [other for other, _ in ROOMS[name] if other in rooms.get((name, room), ())]
                 lines.append(f"    {room + '/':<22} {sentence}" + (f" (uses {', '.join(uses)})" if uses else ""))
     lines += ["```"]
-    against = [f"`{file}` includes `{header}`" for file, headers in AGAINST_THE_ORDER.items() for header in headers]
-    if against:
-        lines += ["", "Against the order of rooms, until calls have one seam that references attach to: " + "; ".join(against) + "."]
     return "\n".join(lines)
 
 

@@ -5,8 +5,10 @@ read it from here."""
 FLOORS = [
     [("base", "errors, ids, bytes, time, log and trace hooks, type and method names, addresses and descriptors")],
     [("device", "devices, streams and events, `device_traits` for `cpu` and `cuda`, memory of the host and of devices")],
-    [("tensor", "element types, storage, the tensor handle, views, factories, operations, `tensor_traits` for foreign tensor types")],
-    [("wire", "frames, archives over contiguous memory, messages: header, extension records, payload, tensors beside it; limits")],
+    [("tensor", "element types, storage, the tensor handle and its slot, views, copies, factories, how operations are declared and run, "
+                "`tensor_traits` for foreign tensor types")],
+    [("ops", "operations on tensors: a descriptor, a function and its kernels each"),
+     ("wire", "frames, archives over contiguous memory, messages: header, payload, extension records, tensors beside it; limits")],
     [("transport", "connections that move messages: `tcp`, `unix`, `inproc`; channels that move the bytes of tensors: `inline`, `inproc`, "
                    "`cuda_staged`; the reactor")],
     [("store", "key-value stores for the rendezvous of workers: `tcp`, `file`, `hash`, prefixes")],
@@ -48,13 +50,14 @@ ROOMS = {
         ("agent", "the native agent, its options, routes and lookups"),
     ],
     "rpc": [
-        ("futures", "futures, promises, tasks and the call context"),
+        ("futures", "futures, promises, tasks, the call context and context values"),
         ("methods", "the method table, exceptions that keep their type, plug-ins"),
+        ("pipeline", "what passes with calls: interceptors, observers, attachments, the library's own clients"),
+        ("calls", "outgoing calls: synchronous, asynchronous, one-way; the life of a call and what it reports"),
+        ("serving", "incoming calls, their answers, and the threads that run handlers"),
         ("references/protocol", "the counting of references as a value type without I/O, its records and messages"),
-        ("calls", "outgoing calls: synchronous, asynchronous, one-way, and what they report"),
         ("objects", "objects at their owner: turns, order on devices"),
-        ("serving", "incoming calls and the threads that run handlers"),
-        ("references/table", "the table of references of a worker, handles, the exchange with other workers"),
+        ("references/table", "the references of a worker: the table, handles, calls on objects, the exchange with other workers"),
         ("diagnostics", "open calls, the flight recorder and its records"),
         ("worker", "the worker: start, shutdown, what its parts share"),
     ],
@@ -66,10 +69,11 @@ HUB = {
     "rpc": "src/rpc/worker/worker_core.hpp",
 }
 
-# Includes against the order of rooms that stand until calls have one seam that references attach to.
-AGAINST_THE_ORDER = {
-    "src/rpc/calls/async_call.cpp": ["src/rpc/references/table/reference_table.hpp"],
-    "src/rpc/calls/call.cpp": ["src/rpc/references/table/reference_table.hpp"],
-    "src/rpc/calls/call_report.cpp": ["src/rpc/references/table/reference_table.hpp"],
-    "src/rpc/serving/incoming_call.cpp": ["src/rpc/references/table/reference_table.hpp"],
+# Rooms and public headers that know nothing of what attaches to calls, and the words that would show otherwise.
+IGNORANT = {
+    "places": ["src/rpc/futures", "src/rpc/methods", "src/rpc/pipeline", "src/rpc/calls", "src/rpc/serving",
+               "include/ferry/rpc/call.hpp", "include/ferry/rpc/context.hpp", "include/ferry/rpc/detail/incoming_call.hpp",
+               "include/ferry/rpc/detail/call_lifecycle.hpp", "include/ferry/rpc/detail/reply_writer.hpp"],
+    "words": r"reference_\w+|references_of|handed_references|owned_(object|value)|object_(turns|order|uses|visit|call|id)|"
+             r"turn_waits|call_chain|rref|<ferry/rpc/rref",
 }

@@ -1,10 +1,10 @@
 // Tensors as plain arguments and results: a matrix product on all workers.   ferry-run -n 3 ./02_tensors
 
 #include <ferry/ferry.hpp>
+#include <ferry/ops/ops.hpp>
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/format.hpp>
 #include <ferry/tensor/generator.hpp>
-#include <ferry/tensor/ops.hpp>
 
 #include <cereal/types/map.hpp>
 #include <iostream>

@@ -1,8 +1,8 @@
 // Types and exceptions of one's own as arguments and results.   ferry-run -n 2 ./04_custom_type
 
 #include <ferry/ferry.hpp>
+#include <ferry/ops/ops.hpp>
 #include <ferry/tensor/factories.hpp>
-#include <ferry/tensor/ops.hpp>
 
 #include <cereal/types/map.hpp>
 #include <iostream>

@@ -1,9 +1,9 @@
 // A parameter server (worker 0) and trainers (the others) fit a linear model.   ferry-run -n 4 ./05_parameter_server
 
 #include <ferry/ferry.hpp>
+#include <ferry/ops/ops.hpp>
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/generator.hpp>
-#include <ferry/tensor/ops.hpp>
 
 #include <cmath>
 #include <cstdio>

@@ -35,15 +35,15 @@ bool message_assembler::add(std::span<const std::byte> packet, ferry::inbound_me
   return true;
 }
 
-// Extensions, payload and tensor table are there. The tensors' data goes straight to where it belongs.
+// Payload, extensions and tensor table are there. The tensors' data goes straight to where it belongs.
 void message_assembler::take_body() {
   const ferry::frame_header& header = message_.header;
   message_.storage = ferry::shared_block::allocate(body_.size());
   if (!body_.empty()) std::memcpy(message_.storage.data(), body_.data(), body_.size());
   const std::span<const std::byte> body(message_.storage.data(), body_.size());
   body_ = {};
-  message_.extensions = body.first(header.extension_bytes);
-  message_.payload = body.subspan(header.extension_bytes, static_cast<std::size_t>(header.payload_bytes));
+  message_.payload = body.first(static_cast<std::size_t>(header.payload_bytes));
+  message_.extensions = body.subspan(message_.payload.size(), header.extension_bytes);
   message_.tensors = ferry::decode_tensor_table(header, body.last(header.table_bytes), limits_);
   tensor_ = filled_ = 0;
   body_done_ = true;
@@ -116,7 +116,7 @@ void packet_connection::ask_for_a_turn() noexcept {
 void packet_connection::write() noexcept {
   while (!outbox_.empty() && !ended_) {
     const ferry::outgoing_message& message = outbox_.front();
-    // Header, extensions, payload and table lie in one piece, each tensor's data in another.
+    // Header, payload, extensions and table lie in one piece, each tensor's data in another.
     std::size_t skip = written_;
     std::size_t room = largest_packet;
     std::vector<iovec> parts;

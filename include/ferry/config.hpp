@@ -7,7 +7,7 @@
 // |---|---|---|
 // | `FERRY_WITH_AUTHENTICATION` | 0 | shared secrets of workers and stores; libcrypto of OpenSSL 3 |
 // | `FERRY_WITH_CUDA` | 0 | CUDA devices; the CUDA Toolkit's headers, and its static runtime to link |
-// | `FERRY_WITH_CUDA_KERNELS` | 0 | src/tensor/kernels.cu was compiled by nvcc and is linked; needs `FERRY_WITH_CUDA` |
+// | `FERRY_WITH_CUDA_KERNELS` | 0 | src/ferry.cu was compiled by nvcc and is linked; needs `FERRY_WITH_CUDA` |
 // | `CEREAL_THREAD_SAFE` | 1 | the same in every file of a program that includes cereal |
 //
 // The first three matter only to the files that compile ferry itself: Meson sets them from its options, a program in the

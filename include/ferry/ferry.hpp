@@ -17,8 +17,10 @@
 #include <ferry/device/traits.hpp>
 #include <ferry/group/all_gather.hpp>
 #include <ferry/group/barrier.hpp>
+#include <ferry/ops/ops.hpp>
 #include <ferry/rpc/call.hpp>
 #include <ferry/rpc/combinators.hpp>
+#include <ferry/rpc/context_values.hpp>
 #include <ferry/rpc/exceptions.hpp>
 #include <ferry/rpc/future.hpp>
 #include <ferry/rpc/plugin.hpp>
@@ -35,7 +37,6 @@
 #include <ferry/store/tcp_store.hpp>
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/generator.hpp>
-#include <ferry/tensor/ops.hpp>
 #include <ferry/tensor/tensor.hpp>
 #include <ferry/tensor/traits.hpp>
 #include <ferry/transport/channel.hpp>

@@ -89,6 +89,7 @@ std::string_view errc_name(errc code) noexcept {
     case errc::bad_device: return "bad_device";
     case errc::out_of_memory: return "out_of_memory";
     case errc::device_failure: return "device_failure";
+    case errc::device_timeout: return "device_timeout";
   }
   return "unknown";
 }

@@ -23,9 +23,9 @@ future<gather_answer> serve_gather(const gather_arrival& arrival) {
   const std::shared_ptr<worker_core> here = current_worker();
   ferry::agent& agent = here->agent();
   // Do not look the sender up by id: the id may have been reassigned to another worker.
-  const auto* call = dynamic_cast<const incoming_call*>(thread_context());
+  const incoming_call* call = thread_call();
   const worker_info* sender = call ? call->sender() : nullptr;
-  const std::string from = sender ? sender->name() : agent.find(this_call().caller()).name();
+  const std::string from = sender ? sender->name() : agent.members().find(this_call().caller()).name();
   const auto& members = arrival.members;
   if (members.empty() || members.front() != agent.self().name()) {
     throw_error(errc::invalid_argument,

@@ -24,9 +24,9 @@ constexpr std::chrono::seconds longest_update{5};  // of the member list, before
 // Whether another worker has the name of one that has left or was lost. Others may know it, and gather with it, before
 // this worker's member list has it, and before its observers are told that it joined, or even that the other one ended.
 // Blocks while the list is brought up to date.
-bool is_back(ferry::agent& group, const std::string& name) {
+bool is_back(const group_view& group, const std::string& name) {
   if (!group.dynamic()) return false;  // the member list of a static group never changes
-  (void)group.update_workers(deadline::after(longest_update));
+  (void)group.update(deadline::after(longest_update));
   const auto there = group.workers();
   return std::any_of(there.begin(), there.end(), [&](const worker_info& each) { return each.name() == name; });
 }
@@ -92,9 +92,33 @@ void gather_rounds::departure::operator()() const noexcept {
   if (const auto rounds = own->rounds.lock()) rounds->give_up(*own, false);
 }
 
+namespace {
+
+// Lets go of the rounds when the worker closes, so that handlers that wait in one end.
+class rounds_of_worker final : public worker_attachment {
+ public:
+  [[nodiscard]] std::shared_ptr<gather_rounds> rounds() const {
+    const std::lock_guard lock(mutex_);
+    if (!rounds_) throw_error(errc::not_initialized, "the worker has been shut down; call init_rpc again");
+    return rounds_;
+  }
+  void close() noexcept override {
+    std::shared_ptr<gather_rounds> dropped;  // destroyed without the mutex
+    const std::lock_guard lock(mutex_);
+    dropped.swap(rounds_);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<gather_rounds> rounds_ = std::make_shared<gather_rounds>();
+};
+
+constexpr attached_key<rounds_of_worker> rounds_key("ferry.group");
+
+}  // namespace
+
 std::shared_ptr<gather_rounds> gather_rounds::of(worker_core& worker) {
-  static const char key = 0;
-  auto own = worker.attached<gather_rounds>(&key);
+  auto own = attached_to(worker, rounds_key)->rounds();
   std::call_once(own->observes_, [&] {
     worker.observe_members(
         [weak = own->weak_from_this(), weak_worker = worker.weak_from_this()](const member_event& event) {
@@ -102,7 +126,7 @@ std::shared_ptr<gather_rounds> gather_rounds::of(worker_core& worker) {
           const auto whose = weak_worker.lock();
           if (!rounds || !whose) return;
           const bool ends = event.what == member_event::kind::left || event.what == member_event::kind::lost;
-          if (ends && is_back(whose->agent_unchecked(), event.who.name())) return;
+          if (ends && is_back(whose->agent_unchecked().members(), event.who.name())) return;
           switch (event.what) {
             case member_event::kind::joined: return rounds->on_joined(event.who);
             case member_event::kind::left: return rounds->on_gone(event.who, "has left the group");
@@ -331,7 +355,7 @@ void gather_rounds::forget_returned(const member_set& set, ferry::agent& group) 
     }
   }
   for (const auto& [name, number] : recorded) {
-    if (!is_back(group, name)) continue;
+    if (!is_back(group.members(), name)) continue;
     const std::lock_guard lock(mutex_);
     // The one that came back may have gone, too.
     if (const auto gone = gone_.find(name); gone != gone_.end() && gone->second.number == number)

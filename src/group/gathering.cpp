@@ -41,10 +41,10 @@ gathering::gathering(std::shared_ptr<worker_core> worker, const members& among, 
   }
   const ferry::agent& agent = worker_->agent();
   if (among.all()) {
-    for (const worker_info& each : agent.workers()) names_.push_back(each.name());
+    for (const worker_info& each : agent.members().workers()) names_.push_back(each.name());
   } else {
     names_ = among.names();
-    for (const std::string& name : names_) (void)agent.find(name);
+    for (const std::string& name : names_) (void)agent.members().find(name);
   }
   std::sort(names_.begin(), names_.end());
   if (const auto twice = std::adjacent_find(names_.begin(), names_.end()); twice != names_.end()) {

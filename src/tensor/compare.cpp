@@ -1,6 +1,7 @@
 #include <cmath>
 #include <cstring>
 
+#include <ferry/tensor/operation.hpp>
 #include <ferry/tensor/tensor.hpp>
 #include <ferry/tensor/visit.hpp>
 
@@ -53,6 +54,7 @@ bool allclose(const tensor& a, const tensor& b, double relative, double absolute
     return x == y || (std::isfinite(distance) && distance <= absolute + relative * std::abs(y));
   };
   const dtype common = is_complex(a.dtype()) || is_complex(b.dtype()) ? dtype::c128 : dtype::f64;
+  const detail::unreported parts;  // a comparison has no tensor as its result
   const tensor x = a.to(common);
   const tensor y = b.to(common);
   return common == dtype::f64 ? detail::all_pairs<double>(x, y, close)

@@ -8,6 +8,7 @@
 
 #include <ferry/base/error.hpp>
 #include <ferry/tensor/factories.hpp>
+#include <ferry/tensor/operations.hpp>
 #include <ferry/tensor/visit.hpp>
 
 #include "convert.hpp"
@@ -167,39 +168,47 @@ void tensor::read_item(ferry::dtype type, void* out) const {
   detail::storer_of(dtype(), type)(&wide_value, static_cast<std::byte*>(out), 0, 1);
 }
 
-tensor tensor::clone() const {
-  tensor result = empty(shape(), dtype(), device());
-  detail::move_elements(*this, result);
+tensor op::clone::compute(const parameters&, const tensor& t) {
+  tensor result = empty(t.shape(), t.dtype(), t.device());
+  detail::move_elements(t, result);
   return result;
 }
+tensor tensor::clone() const { return run_operation<op::clone>({}, *this); }
 
+tensor op::to_dtype::compute(const parameters& with, const tensor& t) {
+  tensor result = empty(t.shape(), with.type, t.device());
+  detail::move_elements(t, result);
+  return result;
+}
 tensor tensor::to(ferry::dtype type) const {
-  if (type == dtype()) return *this;
-  tensor result = empty(shape(), type, device());
-  detail::move_elements(*this, result);
-  return result;
+  return type == dtype() ? *this : run_operation<op::to_dtype>({type}, *this);
 }
 
+tensor op::to_device::compute(const parameters& with, const tensor& t) {
+  tensor result = empty(t.shape(), t.dtype(), with.where);
+  detail::move_elements(t, result);
+  return result;
+}
 tensor tensor::to(ferry::device where) const {
-  if (where == device()) return *this;
-  tensor result = empty(shape(), dtype(), where);
-  detail::move_elements(*this, result);
-  return result;
+  return where == device() ? *this : run_operation<op::to_device>({where}, *this);
 }
 
+void op::copy_::check(const parameters&, const tensor& target, const tensor& source) {
+  detail::need_expands(source, target.shape());
+}
+void op::copy_::compute(const parameters&, const tensor& target, const tensor& source) {
+  tensor from = detail::expanded(source, target.shape());
+  if (detail::may_overlap(target, from)) from = from.clone();
+  detail::move_elements(from, target);
+}
 const tensor& tensor::copy_(const tensor& source) const {
-  detail::need_distinct(*this, "copy_");
-  tensor from = detail::expanded(source, shape());
-  if (detail::may_overlap(*this, from)) from = from.clone();
-  mark_written();
-  detail::move_elements(from, *this);
+  run_operation<op::copy_>({}, *this, source);
   return *this;
 }
 
+void op::fill_::compute(const parameters& with, const tensor& target) { detail::fill_anywhere(target, with.value); }
 const tensor& tensor::fill_(const scalar& value) const {
-  detail::need_distinct(*this, "fill_");
-  mark_written();
-  detail::fill_anywhere(*this, value);
+  run_operation<op::fill_>({value}, *this);
   return *this;
 }
 

@@ -1,35 +1,15 @@
-// The kernels on a GPU. The only file compiled by nvcc; keep it small.
+// The kernels on a GPU.
 
+#include "gpu_launcher.cuh"
 #include "kernels.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr int block_size = 256;
-constexpr std::int64_t most_blocks = 1 << 16;
-
-template <class F>
-__global__ void run(F function, std::int64_t count) {
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
-    function(i);
-  }
-}
-
-struct gpu_launcher {
-  template <class F>
-  static int launch(CUstream_st* stream, std::int64_t count, const F& function) {
-    std::int64_t blocks = (count + block_size - 1) / block_size;
-    if (blocks > most_blocks) blocks = most_blocks;
-    run<<<static_cast<unsigned>(blocks), block_size, 0, stream>>>(function, count);
-    return static_cast<int>(cudaGetLastError());
-  }
-};
-
-constexpr tensor_kernels on_gpu = make_tensor_kernels<gpu_launcher>();
+constexpr tensor_kernels tensor_kernels_on_gpu = make_tensor_kernels<gpu_launcher>();
 
 }  // namespace
 
-const tensor_kernels* linked_tensor_kernels() noexcept { return &on_gpu; }
+const tensor_kernels* linked_tensor_kernels() noexcept { return &tensor_kernels_on_gpu; }
 
 }  // namespace ferry::inline v0::detail

@@ -31,7 +31,9 @@ bool view_strides(const tensor& t, const dims& shape, dims& strides);
 /// `shape` with its -1, if any, computed. Throws errc::bad_shape if the number of elements differs from t's.
 dims complete_shape(const tensor& t, const dims& shape);
 
-/// tensor::expand without calling hooks.
+/// Throws errc::bad_shape unless `t` expands to this shape.
+void need_expands(const tensor& t, const dims& shape);
+/// tensor::expand without calling hooks; `t` itself if it has that shape.
 tensor expanded(const tensor& t, const dims& shape);
 
 /// Whether the host can access the memory of `where` and operations there complete at once.

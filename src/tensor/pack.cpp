@@ -9,6 +9,7 @@
 
 #include <ferry/base/error.hpp>
 #include <ferry/tensor/factories.hpp>
+#include <ferry/tensor/operations.hpp>
 
 #include "layout.hpp"
 
@@ -74,8 +75,13 @@ dims canonical(std::span<const std::int64_t> shape, std::span<const std::int64_t
 
 bool is_packed(const tensor& t) { return detail::block_elements(t.shape(), t.strides()) >= 0; }
 
-tensor pack(const tensor& t) {
-  if (t.storage().owns_memory() && is_packed(t)) return t;
+tensor pack(const tensor& t) { return t.storage().owns_memory() && is_packed(t) ? t : run_operation<op::pack>({}, t); }
+tensor detail::packed_to_send(const tensor& t) {
+  const unreported part_of_sending;
+  return pack(t);
+}
+
+tensor op::pack::compute(const parameters&, const tensor& t) {
   dims shape = t.shape();  // of the distinct elements
   dims strides = contiguous_strides(shape);
   std::int64_t expected = 1;

@@ -4,6 +4,8 @@
 
 #include <ferry/base/error.hpp>
 #include <ferry/device/cpu_pool.hpp>
+#include <ferry/tensor/hooks.hpp>
+#include <ferry/tensor/operations.hpp>
 
 #include "layout.hpp"
 
@@ -13,7 +15,31 @@ namespace detail {
 void* tensor_body::operator new(std::size_t size) { return cpu_allocate(size); }
 void tensor_body::operator delete(void* memory, std::size_t size) noexcept { cpu_deallocate(memory, size); }
 
-void destroy(tensor_body* body) noexcept { delete body; }
+void destroy(tensor_body* body) noexcept {
+  // While weak handles keep the body, nothing else is kept.
+  body->slot.reset();
+  body->bytes = {};
+  drop_watcher(body);
+}
+
+void drop_watcher(tensor_body* body) noexcept {
+  // Only one is left, and it is this thread's: no other thread can add or drop one, so the decrement is spared.
+  if (body->watchers.load(std::memory_order_acquire) == 1 ||
+      body->watchers.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    delete body;
+  }
+}
+
+bool revive(tensor_body* body) noexcept {
+  std::uint32_t count = body->references.load(std::memory_order_relaxed);
+  while (count != 0) {
+    if (body->references.compare_exchange_weak(count, count + 1, std::memory_order_acq_rel,
+                                               std::memory_order_relaxed)) {
+      return true;
+    }
+  }
+  return false;
+}
 
 tensor adopt_body(tensor_body* body) noexcept {
   tensor result;
@@ -77,11 +103,12 @@ tensor make_tensor(storage bytes, dtype type, dims shape, dims strides, std::int
 std::int64_t tensor::size(std::int64_t axis) const { return shape()[detail::normal_axis(axis, rank(), *this)]; }
 std::int64_t tensor::stride(std::int64_t axis) const { return strides()[detail::normal_axis(axis, rank(), *this)]; }
 
+bool tensor::requires_grad() const { return slot() && slot()->requires_grad(*this); }
+
 void tensor::mark_written() const {
-  tensor self = *this;
   if (slot()) {
-    const std::shared_ptr<tensor_hooks> hooks = slot();  // hooks may replace themselves
-    hooks->mutated(self);
+    const tensor* const target = this;
+    detail::operation_reports({std::type_identity<op::external_write>{}, {}}, {&target, 1}).mutated();
   }
   storage().bump_version();
 }

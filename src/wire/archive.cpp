@@ -5,6 +5,7 @@
 
 #include <ferry/base/error.hpp>
 #include <ferry/base/type_name.hpp>
+#include <ferry/tensor/operation.hpp>
 #include <ferry/wire/serialize.hpp>
 
 namespace ferry::inline v0 {
@@ -127,7 +128,11 @@ tensor wire_input_archive::read_tensor() {
 tensor wire_input_archive::read_unshared_tensor() {
   const std::size_t used_before = tensors_used_;
   tensor value = read_tensor();
-  return value.defined() && tensors_used_ == used_before ? value.clone() : value;
+  if (!value.defined() || tensors_used_ != used_before) return value;
+  const detail::unreported part_of_decoding;
+  tensor copy = value.clone();
+  copy.set_slot(value.slot());
+  return copy;
 }
 
 void wire_input_archive::check_bools(const std::byte* data, std::size_t count) const {

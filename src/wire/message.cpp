@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <limits>
 #include <string>
 
@@ -10,6 +11,7 @@
 #include <ferry/tensor/pack.hpp>
 
 #include "device_marks.hpp"
+#include "extension_format.hpp"
 #include "tensor_table.hpp"
 
 namespace ferry::inline v0 {
@@ -18,15 +20,6 @@ namespace {
 
 using detail::load_le;
 using detail::store_le;
-
-// docs/protocol.md, "Extension records".
-constexpr std::size_t record_header = 8;
-constexpr std::size_t record_alignment = 8;
-constexpr std::uint16_t record_critical = 1;
-
-constexpr std::size_t padded(std::size_t bytes) noexcept {
-  return (bytes + record_alignment - 1) / record_alignment * record_alignment;
-}
 
 // docs/protocol.md, "Tensor table".
 constexpr std::size_t entry_header = 8;
@@ -109,28 +102,57 @@ std::uint64_t size_of(const table_entry& entry, std::size_t index) {
 }  // namespace detail
 
 void outgoing_message::add_extension(std::uint16_t type, bool critical, std::span<const std::byte> content) {
-  if (bytes.size() != payload_start_) {
-    throw_error(errc::invalid_argument, "an extension record must be added before the payload is begun");
-  }
-  if (content.size() > std::numeric_limits<std::uint32_t>::max() - detail::record_header - detail::record_alignment) {
-    throw_error(errc::limit_exceeded,
-                "an extension record of " + std::to_string(content.size()) + " bytes; at most 2^32 - 17");
-  }
-  const std::size_t body = detail::padded(content.size());
-  std::byte* at = bytes.extend(detail::record_header + body);
-  detail::store_le(at, type);
-  detail::store_le(at + 2, critical ? detail::record_critical : std::uint16_t{0});
-  detail::store_le(at + 4, static_cast<std::uint32_t>(content.size()));
-  if (!content.empty()) std::memcpy(at + detail::record_header, content.data(), content.size());
-  if (body != content.size()) std::memset(at + detail::record_header + content.size(), 0, body - content.size());
-  payload_start_ = bytes.size();
+  begin_extension(type, critical).append(content.data(), content.size());
+  end_extension();
 }
 
-void outgoing_message::insert_extension(std::uint16_t type, bool critical, std::span<const std::byte> content) {
-  const std::vector<std::byte> payload(bytes.data() + payload_start_, bytes.data() + bytes.size());
-  bytes.truncate(payload_start_);
-  add_extension(type, critical, content);
-  bytes.append(payload.data(), payload.size());
+byte_buffer& outgoing_message::begin_extension(std::uint16_t type, bool critical) {
+  if (range_of_extension(type) == extension_range::reserved) {
+    throw_error(errc::invalid_argument, "extension records of type 0 are reserved");
+  }
+  if (table_start_ != 0) throw_error(errc::invalid_argument, "an extension record is added to a finished message");
+  check_records();
+  const std::size_t start = bytes.size();
+  std::byte* at = bytes.extend(detail::record_header);
+  detail::store_le(at, type);
+  detail::store_le(at + detail::record_flags_at, critical ? detail::record_critical : std::uint16_t{0});
+  detail::store_le(at + detail::record_length_at, std::uint32_t{0});
+  if (records_start_ == 0) records_start_ = start;
+  open_record_ = start;
+  return bytes;
+}
+
+void outgoing_message::end_extension() {
+  if (open_record_ == 0) throw_error(errc::invalid_argument, "an extension record is ended that was not begun");
+  const std::size_t length = bytes.size() - open_record_ - detail::record_header;
+  if (length > std::numeric_limits<std::uint32_t>::max() - detail::record_header - detail::record_alignment) {
+    throw_error(errc::limit_exceeded, "an extension record of " + std::to_string(length) + " bytes; at most 2^32 - 17");
+  }
+  const std::size_t padding = detail::padded_record(length) - length;
+  if (padding != 0) std::memset(bytes.extend(padding), 0, padding);
+  detail::store_le(bytes.data() + open_record_ + detail::record_length_at, static_cast<std::uint32_t>(length));
+  open_record_ = 0;
+  records_end_ = bytes.size();
+  ++record_count_;
+}
+
+// The end of `bytes` is the end of the payload or of a record.
+void outgoing_message::check_records() const {
+  if (open_record_ != 0) throw_error(errc::invalid_argument, "an extension record was begun and not ended");
+  if (records_start_ != 0 && (table_start_ != 0 ? table_start_ : bytes.size()) != records_end_) {
+    throw_error(
+        errc::invalid_argument,
+        "bytes were written behind the extension records; the payload must be complete before the first record");
+  }
+}
+
+void outgoing_message::discard_payload() noexcept {
+  bytes.truncate(frame_header::encoded_size);
+  tensors.clear();
+  targets.clear();
+  records_start_ = records_end_ = open_record_ = table_start_ = 0;
+  record_count_ = 0;
+  marks_.reset();
 }
 
 outgoing_message outgoing_message::copy() const {
@@ -143,7 +165,10 @@ outgoing_message outgoing_message::copy() const {
   other.reads = reads;
   other.on_devices_ = on_devices_;
   other.marks_ = marks_;
-  other.payload_start_ = payload_start_;
+  other.records_start_ = records_start_;
+  other.records_end_ = records_end_;
+  other.open_record_ = open_record_;
+  other.record_count_ = record_count_;
   other.table_start_ = table_start_;
   return other;
 }
@@ -174,10 +199,15 @@ std::uint64_t outgoing_message::tensor_size() const noexcept {
 
 void outgoing_message::finish() {
   constexpr wire_limits format;  // the limits of a receiver with defaults
-  const std::size_t extension_bytes = payload_start_ - frame_header::encoded_size;
+  check_records();
+  const std::size_t extension_bytes = records_end_ - records_start_;
   if (extension_bytes > format.max_extension_bytes) {
     throw_error(errc::limit_exceeded, "the extension records of a message take " + std::to_string(extension_bytes) +
                                           " bytes, the limit is " + std::to_string(format.max_extension_bytes));
+  }
+  if (record_count_ > format.max_extensions) {
+    throw_error(errc::limit_exceeded, "a message with " + std::to_string(record_count_) +
+                                          " extension records, the limit is " + std::to_string(format.max_extensions));
   }
   if (tensors.size() > format.max_tensors) {
     throw_error(errc::limit_exceeded, "a message with " + std::to_string(tensors.size()) + " tensors, the limit is " +
@@ -186,14 +216,14 @@ void outgoing_message::finish() {
   if (table_start_ != 0) bytes.truncate(table_start_);
   table_start_ = bytes.size();
   header.extension_bytes = static_cast<std::uint32_t>(extension_bytes);
-  header.payload_bytes = bytes.size() - payload_start_;
+  header.payload_bytes = payload().size();
   header.tensor_count = static_cast<std::uint16_t>(tensors.size());
   header.tensor_bytes = 0;
   on_devices_ = false;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const device target = targets.empty() ? device() : targets.at(i);
     if (!tensors[i].device().is_cpu() || !target.is_cpu()) on_devices_ = true;
-    tensors[i] = pack(tensors[i]);
+    tensors[i] = detail::packed_to_send(tensors[i]);
     detail::append_entry(bytes, tensors[i], target);
     header.tensor_bytes += packed_bytes(tensors[i]).size();
   }
@@ -207,46 +237,6 @@ void outgoing_message::finish() {
   }
   if (on_devices_ && !marks_) marks_ = detail::mark_devices(tensors);
   header.encode(bytes.data());
-}
-
-bool next_extension(std::span<const std::byte>& records, extension_record& record) {
-  if (records.empty()) return false;
-  if (records.size() < detail::record_header) {
-    throw_error(errc::truncated, "the extension records end within the header of one");
-  }
-  const auto flags = detail::load_le<std::uint16_t>(records.data() + 2);
-  const std::size_t length = detail::load_le<std::uint32_t>(records.data() + 4);
-  record.type = detail::load_le<std::uint16_t>(records.data());
-  record.critical = (flags & detail::record_critical) != 0;
-  if ((flags & ~detail::record_critical) != 0) {
-    throw_error(errc::malformed, "extension record of type " + std::to_string(record.type) + " has unknown flags " +
-                                     std::to_string(flags));
-  }
-  if (detail::padded(length) > records.size() - detail::record_header) {
-    throw_error(errc::truncated, "extension record of type " + std::to_string(record.type) + " says " +
-                                     std::to_string(length) + " bytes, " +
-                                     std::to_string(records.size() - detail::record_header) + " are left");
-  }
-  record.content = records.subspan(detail::record_header, length);
-  for (std::size_t i = length; i < detail::padded(length); ++i) {
-    if (records[detail::record_header + i] != std::byte{0}) {
-      throw_error(errc::malformed,
-                  "extension record of type " + std::to_string(record.type) + " is padded with other than zeros");
-    }
-  }
-  records = records.subspan(detail::record_header + detail::padded(length));
-  return true;
-}
-
-void check_extensions(std::span<const std::byte> records) {
-  extension_record record;
-  while (next_extension(records, record)) {
-    if (record.critical) {
-      throw_error(errc::unknown_extension,
-                  "the message has a critical extension record of type " + std::to_string(record.type) +
-                      ", which this version of ferry does not know; build both programs with the same one");
-    }
-  }
 }
 
 namespace detail {

@@ -13,7 +13,7 @@ tensor describe_tensor(const tensor& value, tensor_record& record) {
     throw_error(errc::bad_device,
                 "a tensor on " + to_string(value.device()) + " cannot be archived; copy it to the CPU first");
   }
-  tensor packed = pack(value);
+  tensor packed = packed_to_send(value);
   record.dtype = static_cast<std::uint8_t>(packed.dtype());
   record.shape.values = packed.shape();
   record.strides.values = packed.strides();

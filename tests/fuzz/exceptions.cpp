@@ -38,7 +38,6 @@ const std::type_info& type_of(const std::exception_ptr& thrown) {
 
 std::vector<std::byte> encode(const std::exception_ptr& thrown) {
   ferry::outgoing_message message;
-  message.begin_payload();
   ferry::detail::encode_exception(thrown, message);
   const bytes payload = message.bytes.bytes().subspan(ferry::frame_header::encoded_size);
   return {payload.begin(), payload.end()};

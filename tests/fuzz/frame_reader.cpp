@@ -103,9 +103,8 @@ outcome read_at_once(bytes left) {
       bytes rest = left.subspan(ferry::frame_header::encoded_size);
       const auto body = static_cast<std::size_t>(message.header.body_bytes());
       if (rest.size() < body) break;
-      message.extensions = rest.first(message.header.extension_bytes);
-      message.payload =
-          rest.subspan(message.header.extension_bytes, static_cast<std::size_t>(message.header.payload_bytes));
+      message.payload = rest.first(static_cast<std::size_t>(message.header.payload_bytes));
+      message.extensions = rest.subspan(message.payload.size(), message.header.extension_bytes);
       if (message.header.tensor_count != 0) {
         message.tensors =
             ferry::decode_tensor_table(message.header, rest.first(body).last(message.header.table_bytes), limits);
@@ -164,19 +163,21 @@ void check_encoding(const ferry::inbound_message& message) {
   again.header = message.header;
   bytes left = message.extensions;
   ferry::extension_record record;
+  again.bytes.append(message.payload.data(), message.payload.size());
   if (!accepted([&] {
+        ferry::check_extensions(left, limits);
         while (ferry::next_extension(left, record)) again.add_extension(record.type, record.critical, record.content);
       })) {
     return;  // found by the reader of the records
   }
-  again.begin_payload();
-  again.bytes.append(message.payload.data(), message.payload.size());
   again.tensors = message.tensors;
   again.finish();
   std::array<std::byte, ferry::frame_header::encoded_size> header;
   message.header.encode(header.data());
   require(same(again.bytes.bytes().first(header.size()), header), "a header encodes to what it was decoded from");
-  require(same(again.bytes.bytes().subspan(header.size(), message.extensions.size()), message.extensions),
+  const bytes body = again.bytes.bytes().subspan(header.size());
+  require(same(body.first(message.payload.size()), message.payload), "a payload encodes to what it was decoded from");
+  require(same(body.subspan(message.payload.size(), message.extensions.size()), message.extensions),
           "extension records encode to what they were decoded from");
 }
 
@@ -224,9 +225,8 @@ void seeds(const seed_sink& sink) {
   for (int i = 0; i != 3; ++i) {
     ferry::outgoing_message message;
     message.header.call_id = static_cast<std::uint64_t>(i);
-    if (i == 1) message.add_extension(1, true, bytes_of("extension"));
-    message.begin_payload();
     message.bytes.append("payload", 7);
+    if (i == 1) message.add_extension(1, true, bytes_of("extension"));
     if (i == 2) message.tensors = {ferry::zeros({3, 5}), ferry::zeros({2}, ferry::dtype::u8), ferry::zeros({0})};
     append(stream, message);
   }
@@ -236,7 +236,6 @@ void seeds(const seed_sink& sink) {
   for (const char* text : {"", "the device has failed"}) {
     ferry::outgoing_message message;
     message.header.flags = ferry::frame_outcome;
-    message.begin_payload();
     message.tensors = {ferry::zeros({3, 5}), ferry::zeros({70})};
     const ferry::transfer_status how{*text == 0 ? ferry::errc{} : ferry::errc::device_failure, text};
     stream.clear();
@@ -245,7 +244,6 @@ void seeds(const seed_sink& sink) {
     add_seed(sink, *text == 0 ? "outcome" : "failed-outcome", stream, 100);
   }
   ferry::outgoing_message bools;
-  bools.begin_payload();
   bools.tensors = {ferry::zeros({1}), ferry::ones({3}, ferry::dtype::bool_)};
   stream.clear();
   append(stream, bools);
@@ -255,7 +253,6 @@ void seeds(const seed_sink& sink) {
                          std::size_t data) {
     ferry::outgoing_message message;
     message.header.kind = ferry::frame_kind::reply;
-    message.begin_payload();
     std::memset(message.bytes.extend(payload), 0, payload);
     message.tensors = std::move(tensors);
     message.finish();

@@ -82,7 +82,6 @@ struct handler final : request_handler {
     run.running = false;
     outgoing_message answer;
     answer.header.kind = frame_kind::reply;
-    answer.begin_payload();
     channel->reply(run.id, std::move(answer));
     channel->end_call(run.id, run);
     channel->handled(frame_header::encoded_size);
@@ -110,7 +109,6 @@ struct session {
   void call() {
     outgoing_message request;
     request.header.flags = frame_no_deadline;
-    request.begin_payload();
     own_call& made = calls.emplace_back();
     std::uint64_t id = 0;
     if (!out->call(request, made, deadline(), false, id)) {

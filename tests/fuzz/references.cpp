@@ -6,6 +6,7 @@
 
 #include <ferry/wire/serialize.hpp>
 
+#include "rpc/pipeline/placement_record.hpp"
 #include "rpc/references/protocol/reference_messages.hpp"
 #include "rpc/references/protocol/reference_records.hpp"
 #include "targets.hpp"
@@ -26,9 +27,7 @@ ferry::outgoing_message written(const reference_records& records) {
                       records.creation ? &*records.creation : nullptr);
   }
   if (!records.chain.turns.empty()) add_chain_record(message, records.chain, true);
-  if (records.way_back) add_placement_record(message, records.way_back->inverse());
-  message.begin_payload();
-  if (!records.references.empty()) insert_references_record(message, records.from, records.references);
+  if (!records.references.empty()) add_references_record(message, records.from, records.references);
   return message;
 }
 bytes records_of(ferry::outgoing_message& message) {
@@ -44,7 +43,20 @@ void read_them(bytes input) {
     require(again.references == records.references, "references survive");
     require(records.references.empty() || again.from == records.from, "so does whose they are");
     require(again.chain.turns == records.chain.turns, "a call chain survives");
-    require(again.way_back == records.way_back, "so does a placement");
+  });
+}
+
+void read_placement(bytes input) {
+  accepted([&] {
+    ferry::extension_record record;
+    while (next_extension(input, record)) {
+      if (record.type != placement_record_type) continue;
+      const ferry::device_map way_back = read_placement_record(record.content);
+      ferry::outgoing_message message;
+      add_placement_record(message, way_back.inverse());
+      const auto again = ferry::extension_records(records_of(message)).find(placement_record_type);
+      require(again && read_placement_record(*again) == way_back, "a placement survives");
+    }
   });
 }
 
@@ -82,6 +94,7 @@ void carry_out(bytes input) {
 
 void run(bytes input) {
   read_them(input);
+  read_placement(input);
   carry_out(input);
 }
 
@@ -91,8 +104,8 @@ void seeds(const seed_sink& sink) {
   records.object = object;
   records.creation = object_id{self, sender, 2};
   records.chain.turns = {{object, ferry::worker_id{-1}, 4, true}, {object, ferry::worker_id{3}, 1, false}};
-  records.way_back = ferry::device_map{{0, 1}, {1, "cpu"}};
   ferry::outgoing_message request = written(records);
+  add_placement_record(request, {{1, 0}, {"cpu", 1}});
   sink("request", records_of(request));
   records = {};
   records.from = sender.incarnation;

@@ -57,7 +57,8 @@ inline constexpr ferry::wire_limits limits{.max_message_bytes = std::uint64_t{1}
                                            .max_tensors = 64,
                                            .max_rank = 8,
                                            .max_depth = 64,
-                                           .max_extension_bytes = 4096};
+                                           .max_extension_bytes = 4096,
+                                           .max_extensions = 16};
 
 /// Takes an input apart; at its end there are zeroes.
 class source {

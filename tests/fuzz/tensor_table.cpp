@@ -1,7 +1,7 @@
 // The tensor table of a message. Input: u8 number of tensors, u32 bytes of their data, then the table.
 
+#include <ferry/ops/ops.hpp>
 #include <ferry/tensor/factories.hpp>
-#include <ferry/tensor/ops.hpp>
 #include <ferry/tensor/pack.hpp>
 #include <ferry/wire/message.hpp>
 
@@ -24,7 +24,6 @@ struct encoded {
 };
 encoded encode(const std::vector<ferry::tensor>& tensors) {
   encoded result;
-  result.message.begin_payload();
   result.message.tensors = tensors;
   result.message.finish();
   result.table = result.message.bytes.bytes().subspan(ferry::frame_header::encoded_size);

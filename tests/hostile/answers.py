@@ -15,23 +15,23 @@ def string_of(frame):
     return frame.payload[8:].decode(errors="replace")
 
 
-def ask(world, question, member, connection=None):
+PROMPT = 120_000  # milliseconds that the victim's call may take: an answer comes, whatever it is
+SILENCE = 1000  # none may come, and the call ends then
+
+
+def ask(world, question, member, limit=PROMPT):
     """What the victim's call of the member's method "answer" ended with."""
-    own = connection or world.honest.connect()
-    try:
-        frame = own.call(named(question), wire.string(member.name))
+    with world.honest.connect() as own:
+        frame = own.call(named(question), wire.string(member.name) + wire.i64(limit))
         world.must(frame.kind == wire.REPLY, f"{question}: a frame of kind {frame.kind}: "
                    f"{frame.text() if frame.kind == wire.FAILURE else ''}")
         return string_of(frame)
-    finally:
-        if not connection:
-            own.close()
 
 
-def check(world, what, answers, question, expected=PHRASES):
+def check(world, what, answers, question, expected=PHRASES, limit=PROMPT):
     """A member that answers so: the victim's call must end with one of these."""
     with Member(world, answers) as member:
-        outcome = ask(world, question, member)
+        outcome = ask(world, question, member, limit)
         world.must(any(outcome.startswith(phrase) for phrase in expected), f"{what}: the call ended with '{outcome}'")
         return outcome
 
@@ -118,7 +118,7 @@ def confusion(world):
     for kind in [wire.REQUEST, wire.CANCEL, wire.CONTROL, 0, 9]:
         check(world, f"a frame of kind {kind} for an answer",
               lambda sock, frame, kind=kind: sock.sendall(wire.message(kind, right, call=frame.call, **named("add"))),
-              "ask_number")
+              "ask_number", limit=SILENCE)
     check(world, "a critical record", reply(right, extension=wire.record(99, b"", critical=True)), "ask_number")
     check(world, "a record that is skipped", reply(right, extension=wire.record(99, b"")), "ask_number", ("49",))
     check(world, "flags", reply(right, flags=wire.NO_REPLY), "ask_number")
@@ -137,7 +137,8 @@ def halves(world):
 
             if ending == "silence" and size not in (0, 64):
                 continue  # each takes the call's whole limit
-            check(world, f"{size} bytes of an answer, then {ending}", half, "ask_number")
+            check(world, f"{size} bytes of an answer, then {ending}", half, "ask_number",
+                  limit=SILENCE if ending == "silence" else PROMPT)
 
 
 @attack("a member that refuses connections, or does not shake hands")
@@ -192,12 +193,12 @@ def recursion(world):
 
     def again():
         try:
-            ask(world, "ask_number", member)
+            ask(world, "ask_number", member, SILENCE)
         except (AssertionError, Closed, Refused, Silent, OSError):
             pass  # refused: the bound
 
     with Member(world, ask_back) as member:
-        outcome = ask(world, "ask_number", member)
+        outcome = ask(world, "ask_number", member, SILENCE)
         world.must(outcome.startswith(PHRASES), f"the call ended with '{outcome}'")
         world.eventually(lambda: world.figure("agent.client_active_calls") == 0, "the victim's calls end")
 

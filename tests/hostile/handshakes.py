@@ -227,6 +227,61 @@ def silence(world):
                 exactly=True)
 
 
+@attack("more handshakes than a worker keeps")
+def many_handshakes(world):
+    """Of those that have said nothing, and of those that stop in the middle, at most so many are kept."""
+    good = hello(world)
+    for what, said in [("say nothing", b""), ("stop in the middle", good[:30])]:
+        world.bound(f"handshakes kept that {what}", the_world.MOST_HANDSHAKES,
+                    kept(world, world.victim_address, said, 3 * the_world.MOST_HANDSHAKES))
+        world.connect_honest().close()
+
+
+def kept(world, address, said, count):
+    """Opens so many connections that say this; returns how many descriptors the victim has for them at most."""
+    world.peak.begin()
+    before = world.peak.descriptors
+    socks = []
+    try:
+        for _ in range(count):
+            sock = dial(address, world.patience)
+            socks.append(sock)
+            try:
+                sock.sendall(said)
+            except OSError:
+                pass  # has made room already
+        until = time.monotonic() + 1
+        while time.monotonic() < until and world.peak.descriptors == before:
+            time.sleep(0.05)
+        time.sleep(0.3)  # the samples of what the victim has
+        return world.peak.descriptors - before
+    finally:
+        for sock in socks:
+            sock.close()
+
+
+@attack("more connections than a member needs")
+def of_one_member(world):
+    """Those of one member are counted by what they are for."""
+    for what, features in [("calls", 0), ("control", wire.CONTROL_ONLY)]:
+        open_ones, refused = [], 0
+        with Member(world) as member:
+            try:
+                for _ in range(3 * the_world.CONNECTIONS_OF_A_MEMBER):
+                    try:
+                        open_ones.append(member.connect(features))
+                    except (Refused, Closed) as no:
+                        world.must(isinstance(no, Closed) or no.status == RESOURCE_EXHAUSTED, f"refused with {no}")
+                        refused += 1
+                world.must(refused > 0, f"{len(open_ones)} connections of one member for {what} are open")
+                world.bound(f"connections of a member for {what}", the_world.CONNECTIONS_OF_A_MEMBER, len(open_ones),
+                            exactly=True)
+                world.must_serve()
+            finally:
+                for connection in open_ones:
+                    connection.close()
+
+
 @attack("more connections than a worker takes")
 def too_many(world):
     """Beyond the bound connections are refused, with words; those that are open go on."""

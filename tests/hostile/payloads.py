@@ -14,7 +14,7 @@ MAP, STRINGS, BITS, PAIRS, NUMBER = range(5)  # alternatives of take_everything
 
 
 def call(method, payload, number=1, **fields):
-    return wire.message(wire.REQUEST, payload, call=number, timeout=5_000_000, **named(method), **fields)
+    return wire.message(wire.REQUEST, payload, call=number, timeout=300_000_000, **named(method), **fields)
 
 
 def chain(length):
@@ -30,11 +30,11 @@ def methods(world):
                                         (right["method"] ^ 1, right["signature"], UNKNOWN_METHOD),
                                         (right["method"], 0, SIGNATURE_MISMATCH),
                                         (right["method"], right["signature"] ^ (1 << 63), SIGNATURE_MISMATCH)]:
-            world.must_fail(connection, wire.message(wire.REQUEST, wire.i32(1) * 2, call=1, timeout=5_000_000,
+            world.must_fail(connection, wire.message(wire.REQUEST, wire.i32(1) * 2, call=1, timeout=300_000_000,
                                                      method=method, signature=signature), (code,),
                             f"method {method:x}, signature {signature:x}")
         for flavour in ["on:", "new:", "new-on:"]:  # no object in sight
-            connection.send(wire.message(wire.REQUEST, wire.i32(1) * 2, call=2, timeout=5_000_000,
+            connection.send(wire.message(wire.REQUEST, wire.i32(1) * 2, call=2, timeout=300_000_000,
                                          **named("add", flavour=flavour)))
             world.must(connection.receive().kind in (wire.FAILURE, wire.EXCEPTION), f"{flavour} without an object")
 
@@ -88,8 +88,9 @@ def expansion(world):
     """The decoder's budgets: 64 MiB in all, and 16 MiB beside what the payload's size justifies."""
     before = world.peak.begin()
     with world.honest.connect() as connection:
-        for count in [1 << 16, 1 << 24, 1 << 32, (1 << 63) - 1, (1 << 64) - 1]:
-            connection.send(wire.message(wire.REQUEST, wire.u64(1) + wire.u64(count), call=1, timeout=5_000_000,
+        # As many as fit take a sanitizer's worker minutes.
+        for count in [1 << 16, 1 << (24 if world.memory_factor == 1 else 20), 1 << 32, (1 << 63) - 1, (1 << 64) - 1]:
+            connection.send(wire.message(wire.REQUEST, wire.u64(1) + wire.u64(count), call=1, timeout=300_000_000,
                                          **world.named("take_nothings")))
             frame = connection.receive()
             world.must(frame.kind in (wire.REPLY, wire.FAILURE), f"{count} elements without bytes")
@@ -109,7 +110,7 @@ def expansion(world):
 def pointers(world):
 
     def chained(payload):
-        return wire.message(wire.REQUEST, payload, call=1, timeout=5_000_000, **world.named("take_chain"))
+        return wire.message(wire.REQUEST, payload, call=1, timeout=300_000_000, **world.named("take_chain"))
 
     with world.honest.connect() as connection:
         for length in [0, 1, 10]:
@@ -127,7 +128,7 @@ def shared_pointers(world):
     first, text = wire.u32((1 << 31) + 1), wire.string("x")
 
     def shared(*numbers):
-        return wire.message(wire.REQUEST, wire.vector(list(numbers)), call=1, timeout=5_000_000,
+        return wire.message(wire.REQUEST, wire.vector(list(numbers)), call=1, timeout=300_000_000,
                             **world.named("take_shared"))
 
     with world.honest.connect() as connection:

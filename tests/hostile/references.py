@@ -150,6 +150,23 @@ def wrong_use(world):
     world.eventually(lambda: world.figure("agent.server_active_calls") <= 1, "calls of objects that never were end")
 
 
+@attack("calls of objects that are never made")
+def never_made(world):
+    """Each waits until it is given up; nothing of its object stays, whether the creator exists or not."""
+    before = world.figure("num_expected_rrefs")
+    with world.honest.connect() as connection:
+        calls = range(2001, 2401)
+        for call in calls:
+            creator = me(world) if call % 2 else (4711, call)
+            connection.send(wire.message(wire.REQUEST, wire.i32(1), call=call, timeout=600_000_000,
+                                         extension=object_record(1, wire.object_id(world.victim, creator, (1 << 42) + call)),
+                                         **world.named("counter.add", "on:")))
+        world.eventually(lambda: world.figure("num_expected_rrefs") >= before + len(calls), "400 objects are expected")
+        for call in calls:
+            connection.send(wire.message(wire.CANCEL, call=call))
+        world.eventually(lambda: world.figure("num_expected_rrefs") <= before, "objects that are never made are forgotten")
+
+
 @attack("references handed over that do not exist")
 def handed_over(world):
     one = me(world)
@@ -187,7 +204,7 @@ def lent(world):
     with session.Member(world) as member:
         with member.connect() as connection:
             for number in range(200):
-                connection.send(wire.message(wire.REQUEST, b"", call=number + 1, timeout=5_000_000,
+                connection.send(wire.message(wire.REQUEST, b"", call=number + 1, timeout=300_000_000,
                                              **world.named("lend")))
                 frame = connection.receive()
                 world.must(frame.kind == wire.REPLY, f"lend: a frame of kind {frame.kind}")
@@ -204,7 +221,7 @@ def watermark(world):
         with member.connect() as connection:
             body = wire.u64(member.incarnation) + wire.u64(world.victim[1]) + wire.u64(1) + wire.reference_control(
                 wire.WATERMARK, number=(1 << 64) - 1)
-            connection.send(wire.message(wire.REQUEST, body, call=1, timeout=5_000_000,
+            connection.send(wire.message(wire.REQUEST, body, call=1, timeout=300_000_000,
                                          **world.named("ferry/references")))
             world.must(connection.receive().kind in (wire.REPLY, wire.FAILURE), "the highest watermark")
             target = wire.object_id(world.victim, (member.id, member.incarnation), 1)

@@ -57,7 +57,7 @@ def dial(address, patience):
 class Store:
     """A client of the group's store."""
 
-    def __init__(self, port, secret, patience=5.0):
+    def __init__(self, port, secret, patience):
         self.sock = dial(("127.0.0.1", port), patience)
         hello = wire.store_hello(1 if secret else 0, random.getrandbits(64)) + (os.urandom(32) if secret else b"")
         self.send(hello)
@@ -129,8 +129,8 @@ class Frame:
         (self.kind, self.flags, tensors, extension, self.call, payload, data, table, self.code, self.method,
          self.signature, self.timeout) = struct.unpack("<BBHIQQQIIQQQ", exactly(sock, wire.HEADER_BYTES))
         self.tensors = tensors
-        self.extension = exactly(sock, extension)
         self.payload = exactly(sock, payload)
+        self.extension = exactly(sock, extension)
         self.table = exactly(sock, table)
         self.data = exactly(sock, data)
         self.status = exactly(sock, 128) if self.flags & wire.TRANSFER_STATUS else b""
@@ -210,7 +210,7 @@ class Connection:
             if frame.kind != wire.CONTROL:
                 return frame
 
-    def request(self, method, payload=b"", timeout=5_000_000, **fields):
+    def request(self, method, payload=b"", timeout=300_000_000, **fields):
         """Sends a call; returns its id."""
         said = dict(call=next(self.calls), timeout=timeout, **method)
         said.update(fields)

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -45,7 +46,8 @@ struct node {
 
 }  // namespace
 
-int add(int a, int b) { return a + b; }
+// Any numbers may come.
+int add(int a, int b) { return static_cast<int>(static_cast<unsigned>(a) + static_cast<unsigned>(b)); }
 std::string echo(std::string text) { return text; }
 std::size_t shapes(const std::vector<ferry::tensor>& tensors) {
   std::size_t elements = 0;
@@ -100,7 +102,7 @@ class counter {
  public:
   counter() = default;
   explicit counter(int start) : value_(start) {}
-  int add(int more) { return value_ += more; }
+  int add(int more) { return value_ = ::add(value_, more); }
   template <class Archive>
   void serialize(Archive& archive) {
     archive(value_);
@@ -113,7 +115,8 @@ class counter {
 ferry::rref<counter> lend() { return ferry::remote<ferry::named<"counter", ferry::make<counter, int>>>("victim", 1); }
 int use(const ferry::rref<counter>& lent) { return lent.rpc_sync<ferry::named<"counter.add", &counter::add>>({2s}, 1); }
 
-// Has this worker call the hostile one, whose answers are then its attack. Returns what the call ended with.
+// Has this worker call the hostile one, whose answers are then its attack; the call ends after so many milliseconds at
+// the latest. Returns what it ended with.
 template <class Call>
 std::string outcome(const Call& call) {
   try {
@@ -124,25 +127,35 @@ std::string outcome(const Call& call) {
     return std::string("exception: ") + e.what();
   }
 }
-std::string ask_number(const std::string& whom) {
-  return outcome([&] {
-    return std::to_string(ferry::rpc_sync<ferry::stub<"answer", int(int)>>({whom, {.timeout = 1s}}, 7));
-  });
+template <class Answer>
+Answer ask(const std::string& whom, std::int64_t limit) {
+  return ferry::rpc_sync<ferry::stub<"answer", Answer(int)>>({whom, {.timeout = std::chrono::milliseconds(limit)}}, 7);
 }
-std::string ask_text(const std::string& whom) {
-  return outcome([&] { return ferry::rpc_sync<ferry::stub<"answer", std::string(int)>>({whom, {.timeout = 1s}}, 7); });
+std::string ask_number(const std::string& whom, std::int64_t limit) {
+  return outcome([&] { return std::to_string(ask<int>(whom, limit)); });
 }
-std::string ask_tensor(const std::string& whom) {
-  return outcome([&] {
-    const auto answer = ferry::rpc_sync<ferry::stub<"answer", ferry::tensor(int)>>({whom, {.timeout = 1s}}, 7);
-    return std::to_string(answer.numel());
-  });
+std::string ask_text(const std::string& whom, std::int64_t limit) {
+  return outcome([&] { return ask<std::string>(whom, limit); });
 }
-std::string ask_reference(const std::string& whom) {
-  return outcome([&] {
-    const auto answer = ferry::rpc_sync<ferry::stub<"answer", ferry::rref<counter>(int)>>({whom, {.timeout = 1s}}, 7);
-    return std::to_string(answer.owner().id().value);
+std::string ask_tensor(const std::string& whom, std::int64_t limit) {
+  return outcome([&] { return std::to_string(ask<ferry::tensor>(whom, limit).numel()); });
+}
+std::string ask_reference(const std::string& whom, std::int64_t limit) {
+  return outcome([&] { return std::to_string(ask<ferry::rref<counter>>(whom, limit).owner().id().value); });
+}
+// So many calls with so many bytes each, whose results nothing waits for: until one is refused. Returns how many were
+// not, and why the next one was.
+std::string ask_often(const std::string& whom, std::int64_t limit, std::uint64_t times, std::uint64_t bytes) {
+  const std::string text(bytes, 'x');
+  std::uint64_t made = 0;
+  const std::string refusal = outcome([&] {
+    for (; made != times; ++made) {
+      (void)ferry::rpc_async<ferry::stub<"take", int(std::string)>>(
+          {whom, {.timeout = std::chrono::milliseconds(limit)}}, text);
+    }
+    return std::string("none was refused");
   });
+  return std::to_string(made) + " calls, then " + refusal;
 }
 
 const ferry::worker* this_worker = nullptr;
@@ -161,14 +174,15 @@ int main() {
                ferry::named<"counter", ferry::make<counter, int>>, ferry::named<"counter.add", &counter::add>,
                ferry::named<"lend", lend>, ferry::named<"use", use>, ferry::named<"ask_number", ask_number>,
                ferry::named<"ask_text", ask_text>, ferry::named<"ask_tensor", ask_tensor>,
-               ferry::named<"ask_reference", ask_reference>, ferry::named<"figures", figures>>();
+               ferry::named<"ask_reference", ask_reference>, ferry::named<"ask_often", ask_often>,
+               ferry::named<"figures", figures>>();
   constexpr std::uint64_t mib = std::uint64_t{1} << 20;
   ferry::worker_config config;
   config.name = "victim";
   config.rank = 0;
   config.world_size = ferry::dynamic_world;
   config.secret = ferry::secret_from_environment();
-  config.lease = 60s;
+  config.lease = 600s;  // the hostile members send no heartbeats
   config.num_worker_threads = 4;
   config.max_blocked_handlers = 32;
   config.transports = {"tcp"};
@@ -178,6 +192,12 @@ int main() {
   config.flow.served_bytes_per_worker = 16 * mib;
   config.flow.bytes_per_peer = 4 * mib;
   config.flow.bytes_per_worker = 16 * mib;
+  config.flow.calls_per_peer = 64;
+  config.flow.calls_per_worker = 160;
+  config.flow.queued_calls_per_peer = 128;
+  config.flow.queued_calls_per_worker = 320;
+  config.flow.queued_bytes_per_peer = 2 * mib;
+  config.flow.queued_bytes_per_worker = 5 * mib;
   config.transport.limits.max_message_bytes = 8 * mib;
   config.transport.limits.max_decoded_bytes = 64 * mib;
   config.transport.limits.max_depth = 64;

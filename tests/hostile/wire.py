@@ -122,7 +122,7 @@ def message(kind=REQUEST, payload=b"", extension=b"", table=b"", data=b"", statu
     """A whole message; `fields` replace what the parts say of themselves."""
     said = dict(kind=kind, extension=len(extension), payload=len(payload), tensor_bytes=len(data), table=len(table))
     said.update(fields)
-    return header(**said) + extension + payload + table + data + status
+    return header(**said) + payload + extension + table + data + status
 
 
 def object_id(owner, creator, number):

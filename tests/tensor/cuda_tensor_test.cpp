@@ -17,9 +17,9 @@
 #include <ferry/device/current.hpp>
 #include <ferry/device/memory.hpp>
 #include <ferry/device/stream.hpp>
+#include <ferry/ops/ops.hpp>
 #include <ferry/tensor/dlpack.hpp>
 #include <ferry/tensor/factories.hpp>
-#include <ferry/tensor/ops.hpp>
 #include <ferry/tensor/pack.hpp>
 #include <ferry/tensor/tensor.hpp>
 
@@ -188,39 +188,6 @@ TEST_CASE("the host cannot access device elements by mistake") {
   CHECK(t.data<float>() != nullptr);  // for kernels
 }
 
-TEST_CASE("arithmetic is done where the tensors are") {
-  for (const dtype type : {dtype::i32, dtype::i64, dtype::f32, dtype::f64}) {
-    const tensor a = ferry::arange(0, 12).to(type).view({3, 4});
-    const tensor b = ferry::arange(5, 17).to(type).view({4, 3}).transpose(0, 1);
-    const tensor x = a.to(gpu(1));
-    const tensor y = b.to(gpu(1));
-    const auto same = [](const tensor& there, const tensor& here) { return ferry::equal(there.to(host), here); };
-    CHECK(same(x + y, a + b));
-    CHECK(same(ferry::add(x, y, 3), ferry::add(a, b, 3)));
-    CHECK(same(x - y, a - b));
-    CHECK(same(x * y, a * b));
-    CHECK(same(x * 3, a * 3));
-    CHECK(same(x + 7, a + 7));
-    CHECK(same(x - 7, a - 7));
-    CHECK(same(x + y.select(0, 1), a + b.select(0, 1)));
-    ferry::add_(x, y, 2);
-    ferry::add_(a, b, 2);
-    ferry::mul_(x, y);
-    ferry::mul_(a, b);
-    ferry::mul_(x, 2);
-    ferry::mul_(a, 2);
-    ferry::sub_(x.transpose(0, 1), y.transpose(0, 1));
-    ferry::sub_(a.transpose(0, 1), b.transpose(0, 1));
-    ferry::add_(x, 1);
-    ferry::add_(a, 1);
-    CHECK(same(x, a));
-  }
-  expect_error(errc::bad_device, "add of tensors on cuda:1 and on cpu: move one of them with to()",
-               [] { (void)(ferry::ones({1}, dtype::f32, gpu(1)) + ferry::ones({1})); });
-  expect_error(errc::bad_dtype, "add works on i32, i64, f32 and f64",
-               [] { (void)(ferry::ones({1}, dtype::u8, gpu(1)) + ferry::ones({1}, dtype::u8, gpu(1))); });
-}
-
 TEST_CASE("device operations do not block the host until it reads elements") {
   for (const int index : {1, 2, 5}) warm_up(gpu(index));
   const auto before = fake_cuda::host_synchronizations();
@@ -335,27 +302,6 @@ TEST_CASE("tensors of a device are freed in the order of their stream") {
   }
   CHECK(ferry::get_device_memory_stats(gpu(4)).used_bytes == 0);
   CHECK(ferry::empty({1000}, dtype::f32, gpu(4)).data() == data);
-}
-
-TEST_CASE("writes on a device call hooks and raise versions") {
-  struct counting final : ferry::tensor_hooks {
-    void viewed(const tensor&, tensor&) override { ++views; }
-    void mutated(tensor&) override { ++writes; }
-    [[nodiscard]] bool requires_grad(const tensor&) const noexcept override { return false; }
-    int views = 0;
-    int writes = 0;
-  };
-  const tensor t = ferry::zeros({4}, dtype::f32, gpu(1));
-  const auto hooks = std::make_shared<counting>();
-  t.set_slot(hooks);
-  t.fill_(1);
-  t.copy_(ferry::ones({4}));
-  ferry::add_(t, t);
-  ferry::mul_(t, 2);
-  CHECK(hooks->writes == 4);
-  CHECK(t.version() == 4);
-  (void)t.slice(0, 1);
-  CHECK(hooks->views == 1);
 }
 
 TEST_CASE("a DLPack export is ordered on the consumer's stream") {

@@ -3,12 +3,14 @@
 #include <array>
 #include <complex>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include <ferry/tensor/factories.hpp>
+#include <ferry/tensor/hooks.hpp>
 #include <ferry/tensor/visit.hpp>
 
 #include "expect_error.hpp"
@@ -105,10 +107,12 @@ void check_refused(errc kind, std::string_view text, Change&& change) {
   CHECK(made.given_back == 1);
 }
 
-class counting_hooks final : public ferry::tensor_hooks {
+// What requires gradients, and hands them on to nothing.
+class learning_slot final : public ferry::tensor_hooks {
  public:
-  void viewed(const tensor&, tensor&) override {}
-  void mutated(tensor&) override {}
+  void viewed(const ferry::operation&, const tensor&, tensor&) override {}
+  void mutated(const ferry::operation&, const tensor&, std::span<const tensor>) override {}
+  void computed(const ferry::operation&, std::span<const tensor>, std::span<tensor>) override {}
   [[nodiscard]] bool requires_grad(const tensor&) const noexcept override { return true; }
 };
 
@@ -288,7 +292,7 @@ TEST_CASE("exports that are refused or restricted") {
                [] { (void)to_dlpack<DLManagedTensor>(ferry::zeros({1}), dlpack::access::read_only); });
   CHECK(to_dlpack(ferry::zeros({1}), dlpack::access::read_only)->flags == dlpack::flag_read_only);
   const tensor learning = ferry::zeros({1});
-  learning.set_slot(std::make_shared<counting_hooks>());
+  learning.set_slot(std::make_shared<learning_slot>());
   expect_error(errc::invalid_argument, "requires gradients", [&] { (void)to_dlpack(learning); });
   CHECK(to_dlpack(learning.clone())->dl_tensor.ndim == 1);
   const auto scalar = to_dlpack(ferry::tensor_of(3.F));

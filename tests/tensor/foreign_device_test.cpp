@@ -8,9 +8,9 @@
 #include <ferry/device/cpu_pool.hpp>
 #include <ferry/device/current.hpp>
 #include <ferry/device/traits.hpp>
+#include <ferry/ops/ops.hpp>
 #include <ferry/tensor/dlpack.hpp>
 #include <ferry/tensor/factories.hpp>
-#include <ferry/tensor/ops.hpp>
 #include <ferry/tensor/tensor.hpp>
 
 #include "../device/queue_device.hpp"

@@ -5,8 +5,8 @@
 
 #include <doctest/doctest.h>
 
+#include <ferry/ops/ops.hpp>
 #include <ferry/tensor/factories.hpp>
-#include <ferry/tensor/ops.hpp>
 
 #include "expect_error.hpp"
 

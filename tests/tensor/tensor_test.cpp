@@ -237,52 +237,6 @@ TEST_CASE("clone, contiguous, copy_, fill_") {
   CHECK(square.at<std::int64_t>(0, 1) == 2);
 }
 
-namespace {
-
-struct counting_hooks : ferry::tensor_hooks {
-  int views = 0;
-  int writes = 0;
-  bool refuse = false;
-  void viewed(const tensor& base, tensor& view) override {
-    CHECK(base.slot().get() == this);
-    CHECK(!view.slot());
-    view.set_slot(base.slot());
-    ++views;
-  }
-  void mutated(tensor& target) override {
-    if (refuse) ferry::throw_error(errc::invalid_argument, "a leaf must not be written in place");
-    CHECK(target.requires_grad());
-    ++writes;
-  }
-  bool requires_grad(const tensor&) const noexcept override { return true; }
-};
-
-}  // namespace
-
-TEST_CASE("hooks are called for views and writes, and the version counts writes") {
-  const auto hooks = std::make_shared<counting_hooks>();
-  const tensor t = ferry::zeros({2, 2});
-  CHECK(!t.requires_grad());
-  CHECK(t.version() == 0);
-  t.set_slot(hooks);
-  CHECK(t.requires_grad());
-  const tensor row = t.select(0, 0);
-  const tensor cell = row.narrow(0, 1, 1);
-  CHECK(hooks->views == 2);
-  cell.fill_(3);
-  CHECK(hooks->writes == 1);
-  CHECK(t.version() == 1);
-  t.mark_written();
-  CHECK(row.version() == 2);
-  hooks->refuse = true;
-  expect_error(errc::invalid_argument, "a leaf", [&] { t.fill_(9); });
-  CHECK(t.version() == 2);
-  CHECK(t.at<float>(1, 1) == 0);
-  CHECK(!t.clone().requires_grad());
-  t.set_slot(nullptr);
-  CHECK(!t.requires_grad());
-}
-
 TEST_CASE("handles are copied and dropped from several threads") {
   int released = 0;
   std::vector<float> memory(1000, 1.0F);

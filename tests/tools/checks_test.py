@@ -36,6 +36,29 @@ class Tree(unittest.TestCase):
         )
 
 
+class Operations(Tree):
+    DESCRIPTOR = "struct %s : base {\n  struct parameters {};\n private:\n  friend struct ferry::operation_access;\n};\n"
+
+    def check(self, status, expected):
+        result = self.tool("check_operations.py")
+        self.assertEqual(result.returncode, status, result.stdout + result.stderr)
+        self.assertIn(expected, result.stdout)
+
+    def test_operations_that_are_listed_pass(self):
+        self.put("include/ferry/ops/sum.hpp", self.DESCRIPTOR % "sum" + self.DESCRIPTOR % "mean")
+        self.put("include/ferry/ops/ops.hpp", "using operations = operation_list<op::sum,\n op::mean>;\n")
+        self.check(0, "2 descriptors, 0 problems")
+
+    def test_one_that_is_not_listed_is_named(self):
+        self.put("include/ferry/ops/sum.hpp", self.DESCRIPTOR % "sum" + self.DESCRIPTOR % "mean")
+        self.put("include/ferry/ops/ops.hpp", "using operations = operation_list<op::sum>;\n")
+        self.check(1, "include/ferry/ops/sum.hpp: the operation mean is in no operation_list")
+
+    def test_a_tree_without_operations_is_an_error(self):
+        self.put("include/ferry/ops/ops.hpp", "")
+        self.check(1, "no operation below")
+
+
 class Floors(Tree):
     def check(self, status, *expected):
         result = self.tool("check_floors.py")
@@ -113,9 +136,11 @@ class Floors(Tree):
         self.put("src/rpc/misc/things.cpp", "")
         self.check(1, "'misc' is not a room of floor 'rpc'")
 
-    def test_an_exception_that_is_not_needed_is_a_problem(self):
-        self.put("src/rpc/calls/call.cpp", "")
-        self.check(1, "src/rpc/calls/call.cpp does not include src/rpc/references/table/reference_table.hpp any more")
+    def test_the_core_of_calls_does_not_name_what_attaches_to_it(self):
+        self.put("src/rpc/calls/call.cpp", "int a;  // errc::reference_deleted is the name of an error\n")
+        self.check(0)
+        self.put("src/rpc/calls/call.cpp", "int a;\nclass reference_table;\n")
+        self.check(1, "src/rpc/calls/call.cpp:2 mentions reference_table")
 
     def test_private_headers_are_named_relative_to_the_file(self):
         self.put("src/rpc/worker/worker_core.hpp", "")

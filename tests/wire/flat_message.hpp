@@ -37,8 +37,8 @@ inline ferry::inbound_message unflatten(std::span<const std::byte> flat, const f
   if (body != 0) std::memcpy(message.storage.data(), flat.data(), body);
   const std::span<const std::byte> stored(message.storage.data(), body);
   const auto payload = static_cast<std::size_t>(message.header.payload_bytes);
-  message.extensions = stored.first(message.header.extension_bytes);
-  message.payload = stored.subspan(message.header.extension_bytes, payload);
+  message.payload = stored.first(payload);
+  message.extensions = stored.subspan(payload, message.header.extension_bytes);
   message.tensors = ferry::decode_tensor_table(message.header, stored.last(message.header.table_bytes), limits);
   flat = flat.subspan(body);
   need(message.header.tensor_bytes);

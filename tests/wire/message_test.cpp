@@ -27,69 +27,11 @@ std::string text_of(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-TEST_CASE("extension records are padded to eight bytes and read back in order") {
-  ferry::outgoing_message message;
-  message.add_extension(1, true, bytes_of("abc"));
-  message.add_extension(500, false, {});
-  message.add_extension(2, false, bytes_of("12345678"));
-  message.begin_payload();
-  message.finish();
-  CHECK(message.header.extension_bytes == 16 + 8 + 16);
-  CHECK(kind_of([&] {
-          ferry::outgoing_message late;
-          late.bytes.extend(1);
-          late.add_extension(1, true, {});
-        }) == errc::invalid_argument);
-
-  std::span<const std::byte> records = message.bytes.bytes().subspan(64, 40);
-  ferry::extension_record record;
-  REQUIRE(ferry::next_extension(records, record));
-  CHECK(record.type == 1);
-  CHECK(record.critical);
-  CHECK(text_of(record.content) == "abc");
-  REQUIRE(ferry::next_extension(records, record));
-  CHECK(record.type == 500);
-  CHECK_FALSE(record.critical);
-  CHECK(record.content.empty());
-  REQUIRE(ferry::next_extension(records, record));
-  CHECK(text_of(record.content) == "12345678");
-  CHECK_FALSE(ferry::next_extension(records, record));
-}
-
-TEST_CASE("extension records that no encoder writes are refused") {
-  ferry::outgoing_message message;
-  message.add_extension(1, true, bytes_of("abc"));
-  const auto whole = message.bytes.bytes().subspan(64);
-  const auto with = [&](std::size_t at, int value) {
-    std::vector<std::byte> changed(whole.begin(), whole.end());
-    changed[at] = static_cast<std::byte>(value);
-    return kind_of([&] {
-      std::span<const std::byte> records = changed;
-      ferry::extension_record record;
-      while (ferry::next_extension(records, record)) {
-      }
-    });
-  };
-  CHECK(with(2, 2) == errc::malformed);  // an unknown flag
-  CHECK(with(4, 9) == errc::truncated);  // longer than the remaining bytes
-  CHECK(with(7, 255) == errc::truncated);
-  CHECK(with(15, 1) == errc::malformed);  // padding
-  for (std::size_t size = 1; size < whole.size(); ++size) {
-    CHECK(kind_of([&] {
-            auto records = whole.first(size);
-            ferry::extension_record record;
-            while (ferry::next_extension(records, record)) {
-            }
-          }) == errc::truncated);
-  }
-}
-
 TEST_CASE("[row 90] the flat wire format round-trips with and without payload and tensors") {
   for (const std::string& text : {std::string(), std::string("payload")}) {
     for (const bool with_tensors : {false, true}) {
       ferry::outgoing_message message;
       message.header.kind = ferry::frame_kind::reply;
-      message.begin_payload();
       message.bytes.append(text.data(), text.size());
       if (with_tensors) message.tensors = {ferry::arange(6).view({2, 3}), ferry::zeros({0, 4}), ferry::full({}, 2.5)};
       const auto flat = flatten(message);
@@ -108,7 +50,6 @@ TEST_CASE("[row 90] the flat wire format round-trips with and without payload an
 TEST_CASE("[row 90] a small view shrinks to what is visible, a full tensor is not cloned") {
   const tensor large = ferry::arange(1024 * 1024).view({1024, 1024});
   ferry::outgoing_message message;
-  message.begin_payload();
   message.tensors = {large, large.narrow(1, 3, 2), large.transpose(0, 1)};
   message.finish();
   CHECK(message.tensors[0].same_as(large));
@@ -125,7 +66,6 @@ TEST_CASE("[row 88] one row of a large tensor: only the row is sent, and nothing
   const tensor large = ferry::arange(1024 * 1024).view({1024, 1024});
   const tensor row = large.select(0, 7);
   ferry::outgoing_message message;
-  message.begin_payload();
   message.tensors = {row};
   message.finish();
   CHECK(message.header.tensor_bytes == 1024 * sizeof(std::int64_t));
@@ -139,7 +79,6 @@ TEST_CASE("[row 89] a tensor over borrowed memory is copied before it is sent") 
   auto owner = std::make_shared<std::vector<float>>(memory);
   const tensor owned = ferry::from_blob(owner->data(), {4}, ferry::dtype::f32, owner);
   ferry::outgoing_message message;
-  message.begin_payload();
   message.tensors = {borrowed, owned};
   message.finish();
   memory.assign(4, 0.0F);
@@ -151,9 +90,8 @@ TEST_CASE("[row 89] a tensor over borrowed memory is copied before it is sent") 
 TEST_CASE("[row 90] a message cut short anywhere gives an error of truncation or of bounds") {
   ferry::outgoing_message message;
   message.header.kind = ferry::frame_kind::request;
-  message.add_extension(9, false, bytes_of("x"));
-  message.begin_payload();
   ferry::encode_values<std::string, tensor>(message.bytes, message.tensors, "text", ferry::arange(5));
+  message.add_extension(9, false, bytes_of("x"));
   const auto flat = flatten(message);
   for (std::size_t size = 0; size < flat.size(); ++size) {
     CAPTURE(size);
@@ -163,7 +101,6 @@ TEST_CASE("[row 90] a message cut short anywhere gives an error of truncation or
 
 TEST_CASE("a tensor table is checked before anything is allocated") {
   ferry::outgoing_message message;
-  message.begin_payload();
   message.tensors = {ferry::zeros({2, 3})};
   message.finish();
   const std::size_t entry = 8 + 2 * 16;

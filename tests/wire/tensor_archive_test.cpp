@@ -1,12 +1,18 @@
 #include <ferry/wire/tensor_archive.hpp>
 
 #include <map>
+#include <memory>
+#include <span>
+#include <sstream>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <cereal/archives/binary.hpp>
 #include <cereal/types/map.hpp>
 
 #include <ferry/tensor/factories.hpp>
+#include <ferry/tensor/hooks.hpp>
 #include <ferry/wire/serialize.hpp>
 
 #include "errors.hpp"
@@ -20,6 +26,11 @@ struct matrix {
     ar(elements);
   }
 };
+
+// Keeps the tensor that it arrived as.
+struct variable {
+  ferry::tensor value;
+};
 }  // namespace other_library
 
 template <>
@@ -31,8 +42,26 @@ struct ferry::tensor_traits<other_library::matrix> {
   }
 };
 
+template <>
+struct ferry::tensor_traits<other_library::variable> {
+  static tensor to_tensor(const other_library::variable& value) { return value.value; }
+  static other_library::variable from_tensor(tensor t) { return {std::move(t)}; }
+};
+
 using ferry::errc;
 using ferry::tensor;
+
+namespace {
+
+struct silent_slot final : ferry::tensor_hooks {
+  int calls = 0;
+  void viewed(const ferry::operation&, const tensor&, tensor&) override { ++calls; }
+  void mutated(const ferry::operation&, const tensor&, std::span<const tensor>) override { ++calls; }
+  void computed(const ferry::operation&, std::span<const tensor>, std::span<tensor>) override { ++calls; }
+  [[nodiscard]] bool requires_grad(const tensor&) const noexcept override { return true; }
+};
+
+}  // namespace
 
 TEST_CASE("tensors anywhere in the values are sent beside the payload, in order") {
   const tensor a = ferry::arange(3);
@@ -100,4 +129,36 @@ TEST_CASE("a foreign tensor type is sent as a tensor, whatever its own serialise
   CHECK(kind_of([] {
           (void)ferry::deserialize<other_library::matrix>(ferry::serialize(ferry::zeros({2, 2})));
         }) == errc::bad_shape);
+}
+
+TEST_CASE("a foreign tensor that came twice has memory of its own, and the slot of the first") {
+  using other_library::variable;
+  const tensor w = ferry::arange(4);
+  const auto encoded = ferry::serialize(std::vector{variable{w}, variable{w}, variable{w}});
+  REQUIRE(encoded.tensors.size() == 1);
+  const auto slot = std::make_shared<silent_slot>();
+  encoded.tensors[0].set_slot(slot);  // as an interceptor does before the arguments are decoded
+  const auto back = ferry::deserialize<std::vector<variable>>(encoded);
+  REQUIRE(back.size() == 3);
+  for (const variable& each : back) {
+    CHECK(each.value.slot() == slot);
+    CHECK(ferry::equal(each.value, w));
+  }
+  CHECK(back[1].value.data() != back[0].value.data());
+  CHECK(back[1].value.data() != back[2].value.data());
+  CHECK(slot->calls == 0);
+}
+
+TEST_CASE("sending and storing a tensor is nothing that its slot hears of") {
+  const tensor strided = ferry::arange(8).slice(0, 0, 8, 2);
+  const auto slot = std::make_shared<silent_slot>();
+  strided.set_slot(slot);
+  std::stringstream file;
+  {
+    cereal::BinaryOutputArchive archive(file);
+    archive(strided);
+  }
+  const auto encoded = ferry::serialize(strided);
+  CHECK(encoded.tensors.at(0).slot() == slot);
+  CHECK(slot->calls == 0);
 }

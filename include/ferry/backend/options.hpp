@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <initializer_list>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,8 @@
 #include <ferry/transport/transport.hpp>
 
 namespace ferry::inline v0 {
+
+class interceptor;  // <ferry/rpc/interceptor.hpp>
 
 /// Options that every backend understands; a backend's own options derive from it.
 struct rpc_options {
@@ -113,6 +116,8 @@ struct worker_config {
   /// Restricts what others may call: ferry::serve_list<f, g>. Unset: what ferry::serve<...>() listed in this process
   /// before the worker started, else every method of the program.
   served_methods serve = {};
+  /// See the calls that this worker makes and serves, in this order. Their names are unique. docs/interceptors.md.
+  std::vector<std::shared_ptr<interceptor>> interceptors = {};
 
   /// As in rpc_options.
   void set_device_map(std::string_view worker, const device_map& map) {

@@ -85,6 +85,7 @@ enum class errc : int {
   bad_device = 602,      ///< no such device, or tensors on different devices
   out_of_memory = 603,   ///< the allocation failed
   device_failure = 604,  ///< the runtime of a device reported an error
+  device_timeout = 605,  ///< copies to or from a device made no progress for transport_options::device_timeout
 };
 
 /// The category of ferry::errc; name() is "ferry".

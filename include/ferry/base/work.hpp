@@ -2,6 +2,7 @@
 
 // The interface between work items and the threads that run them.
 
+#include <atomic>
 #include <memory>
 
 namespace ferry::inline v0 {
@@ -32,8 +33,33 @@ class stoppable {
   /// Marks it, and notifies the registered callbacks: may run user code.
   virtual void request_stop() noexcept = 0;
 
+  /// Marks it, and returns work that calls request_stop(), for a thread that may run user code; holds a reference until
+  /// then. Null if that was returned before. Allocates nothing: a call must stop also when memory is exhausted.
+  [[nodiscard]] work* begin_stop() noexcept {
+    if (stop_begun_.exchange(true)) return nullptr;
+    mark_stopped();
+    add_reference();
+    stop_.run = [](work* self) noexcept {
+      stoppable& stopped = *static_cast<stop_work*>(self)->whom;
+      stopped.request_stop();
+      stopped.drop_reference();
+    };
+    return &stop_;
+  }
+
  protected:
+  stoppable() = default;
   ~stoppable() = default;
+  stoppable(const stoppable&) = delete;
+  stoppable& operator=(const stoppable&) = delete;
+
+ private:
+  struct stop_work : work {
+    explicit stop_work(stoppable* stopped) noexcept : whom(stopped) {}
+    stoppable* const whom;
+  };
+  stop_work stop_{this};
+  std::atomic<bool> stop_begun_{false};
 };
 
 /// Observes the blocking of a thread that runs handlers. One per thread, set by the thread itself.

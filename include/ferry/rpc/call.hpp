@@ -12,8 +12,8 @@
 #include <utility>
 
 #include <ferry/backend/agent.hpp>
+#include <ferry/rpc/detail/call_lifecycle.hpp>
 #include <ferry/rpc/detail/incoming_call.hpp>
-#include <ferry/rpc/detail/reference_handle.hpp>
 #include <ferry/rpc/future.hpp>
 #include <ferry/rpc/method.hpp>
 #include <ferry/rpc/named.hpp>
@@ -28,21 +28,20 @@ class worker_core;
 /// initialised in the process. Throws errc::not_initialized, errc::forked_process.
 std::shared_ptr<worker_core> current_worker();
 
-/// Properties of a call, for the texts of its errors.
-struct call_facts {
-  std::shared_ptr<worker_core> worker;
-  const method_entry* method = nullptr;
-  worker_info peer;
-  timeout limit;
-  bool inherited = false;           ///< the limit is the time that was left until the running handler's deadline
-  incarnation_id incarnation = {};  ///< of the peer
-};
-
 /// How the answer of a call is received.
 enum class call_mode : std::uint8_t {
-  waiting,  ///< the calling thread waits for it
-  later,    ///< by a future, or by the reference to the object that the call makes
-  one_way,  ///< no reply
+  waiting,   ///< the calling thread waits for it
+  later,     ///< by a future
+  detached,  ///< it completes something at the callee that no caller's code waits for
+  one_way,   ///< no reply
+};
+
+/// Where a call goes when that is not a worker's name or id, and what it keeps alive meanwhile.
+struct call_place {
+  located_worker (*find)(const void* what, deadline until);
+  const void* what;
+  std::shared_ptr<const void> held;
+  const char* hint;  ///< call_facts::hint
 };
 
 /// A call being made: destination, method and options resolved, message begun. Not thread-safe.
@@ -50,11 +49,10 @@ class outgoing_call {
  public:
   /// Throws errc::unknown_worker, errc::not_initialized, errc::rpc_timeout if the deadline of the running handler has
   /// passed or passes while the destination is looked up, errc::call_cancelled if the stop token is stopped.
-  outgoing_call(std::shared_ptr<worker_core> worker, const to& destination, const method_entry& method, call_mode whom);
-  /// A call on an object at its owner. Also throws the error that the reference has failed with: the error of its
-  /// creation, errc::reference_deleted or peer_lost.
-  outgoing_call(const reference_handle& object, const call_options& options, const method_entry& method,
-                call_mode whom);
+  outgoing_call(std::shared_ptr<worker_core> worker, const to& destination, const method_entry& method, call_mode mode);
+  /// The same, and what `find` throws.
+  outgoing_call(std::shared_ptr<worker_core> worker, call_place where, const call_options& options,
+                const method_entry& method, call_mode mode);
   ~outgoing_call();
   outgoing_call(const outgoing_call&) = delete;
   outgoing_call& operator=(const outgoing_call&) = delete;
@@ -62,61 +60,47 @@ class outgoing_call {
   outgoing_message message;
   inbound_message reply;  ///< after run()
 
-  /// Makes the result a new object at the callee. Call before the arguments are written.
-  reference_handle make_object();
-  /// Drops that object because writing the arguments failed and nothing is sent.
-  static void drop_object(const reference_handle& made) noexcept;
-  /// Call after the arguments have been written.
-  void seal() {
-    if (!message.tensors.empty() || placement_) place_tensors();
-    references_.seal(message);
-  }
+  /// Call after the arguments have been written, and after any other record: places the tensors, and lets interceptors
+  /// see the request.
+  void seal();
 
   /// Sends and blocks until the reply arrives. Throws the error that the call ended with.
   void run();
-  /// Sends the call that makes `object`, and passes its outcome to `object`.
-  void run_creation(const reference_handle& object);
   /// Sends without waiting for anything.
   void send_one_way();
 
-  [[nodiscard]] const std::shared_ptr<worker_core>& worker() const noexcept { return worker_; }
-  [[nodiscard]] worker_id peer() const noexcept { return peer_.who.id(); }
-  [[nodiscard]] const located_worker& to_whom() const noexcept { return peer_; }
-  [[nodiscard]] const method_entry& method() const noexcept { return method_; }
+  [[nodiscard]] const std::shared_ptr<worker_core>& worker() const noexcept { return life_.facts.worker; }
+  [[nodiscard]] const peer_route& route() const noexcept { return route_; }
+  [[nodiscard]] const worker_info& peer() const noexcept { return life_.facts.peer; }
+  [[nodiscard]] const method_entry& method() const noexcept { return *life_.facts.method; }
   [[nodiscard]] clock::time_point began() const noexcept { return began_; }
   [[nodiscard]] deadline until() const noexcept { return until_; }
-  [[nodiscard]] timeout limit() const noexcept { return limit_; }
-  [[nodiscard]] bool inherited() const noexcept { return inherited_; }
   [[nodiscard]] const std::stop_token* stop() const noexcept { return stop_; }
   /// For errors while decoding the reply.
-  [[nodiscard]] const call_facts& facts() const noexcept { return facts_; }
-  /// The object that the call addresses; empty: none.
-  [[nodiscard]] const reference_handle& object() const noexcept { return object_; }
-  [[nodiscard]] handed_references& references() noexcept { return references_; }
+  [[nodiscard]] const call_facts& facts() const noexcept { return life_.facts; }
+  /// For the state of an asynchronous call, which goes on with it.
+  [[nodiscard]] call_lifecycle& life() noexcept { return life_; }
 
  private:
   void bound();
-  void begin(call_mode whom);
+  void begin(peer_route route);
   void place_tensors();
-
+  void let_interceptors_see(const context_values& values);
+  [[nodiscard]] bool awaited() const noexcept { return mode_ == call_mode::waiting || mode_ == call_mode::later; }
   void take_over_streams();
 
   const streams_scope streams_;  // from the options
-  std::shared_ptr<worker_core> worker_;
-  const method_entry& method_;
-  located_worker peer_;
-  reference_handle object_;
-  handed_references references_;
+  call_lifecycle life_;
+  peer_route route_;
+  const call_mode mode_;
+  message_handles handles_;
   clock::time_point began_ = clock::now();
   deadline until_;
-  timeout limit_;
-  bool inherited_ = false;
   const std::stop_token* stop_;
   const device_map* placement_;
-  call_facts facts_;  // after run()
 };
 
-/// Accepts the references in `reply`. Returns if `reply` is a value; otherwise throws the error it carries.
+/// Passes the records of `reply` to their readers. Returns if `reply` is a value; otherwise throws the error it carries.
 void check_reply(const call_facts& facts, inbound_message& reply);
 /// Throws errc::bad_result, wrapping the current exception.
 [[noreturn]] void throw_bad_result(const call_facts& facts);
@@ -171,23 +155,27 @@ class async_call : public pending_call {
   virtual void set_cancelled(std::exception_ptr error) noexcept = 0;
   virtual void keep() noexcept = 0;  ///< adds a reference to the state
   virtual void drop() noexcept = 0;  ///< drops a reference to the state
-
-  call_facts facts_;
+  [[nodiscard]] const call_facts& facts() const noexcept { return life_.facts; }
 
  private:
+  struct decoding;
+  struct helping;
   struct stopper {
     async_call* call;
     void operator()() const noexcept { call->give_up(); }
   };
-  struct decoding;
-  struct helping;
   void wake_helper() noexcept;
+  void prepare_delivery();
+  /// Tells the hooks of the reply, and completes the state with it.
+  void deliver(inbound_message& reply) noexcept;
+  void let_go_of_hooks() noexcept;
   /// The call has its result; drops the pending reference.
   void finish() noexcept;
 
+  call_lifecycle life_;
+  std::atomic<int> hook_users_{2};
+  decoding* delivery_ = nullptr;  // of the reply, made before the call is sent; null if there are no hooks
   call_ticket ticket_;
-  reference_handle object_;  // the object that the call addresses: kept alive until the answer has arrived
-  std::optional<handed_references> references_;  // those sent with the arguments
   // The code of the derived class belongs to the library that made the call: it stays loaded while the call is pending.
   method_hold code_;
   const bool decodes_alone_;
@@ -219,10 +207,10 @@ class call_state final : public future_state<R>, public async_call {
     const streams_scope streams(reply.streams);  // the value is decoded in the order of these streams
     auto failure = caught([&] {
       if constexpr (std::is_void_v<R>) {
-        decode_result<R>(facts_, reply);
+        decode_result<R>(facts(), reply);
         this->try_set_value();
       } else {
-        this->try_set_value(decode_result<R>(facts_, reply));
+        this->try_set_value(decode_result<R>(facts(), reply));
       }
     });
     if (failure) this->try_set_error(std::move(failure));
@@ -257,42 +245,30 @@ consteval void check_arguments() {
   }
 }
 
-template <auto F, method_flavour Flavour, class... A>
-void write_arguments(outgoing_call& call, const A&... args) {
+// `call` is an outgoing_call, or derived from it with a seal() of its own.
+template <auto F, method_flavour Flavour, class Call, class... A>
+void write_arguments(Call& call, const A&... args) {
   check_arguments<F, Flavour, A...>();
   using wires = typename holders<typename parts_of<F, Flavour>::parameters>::type;
   encode_arguments(call.message, static_cast<wires*>(nullptr), args...);
   call.seal();
 }
 
-template <auto F, method_flavour Flavour, class... A>
-auto finish_sync(outgoing_call& call, const A&... args) -> result_of<F, Flavour> {
+template <auto F, method_flavour Flavour, class Call, class... A>
+auto finish_sync(Call& call, const A&... args) -> result_of<F, Flavour> {
   write_arguments<F, Flavour>(call, args...);
   call.run();
   return decode_result<result_of<F, Flavour>>(call.facts(), call.reply);
 }
-template <auto F, method_flavour Flavour, class... A>
-auto finish_async(outgoing_call& call, const A&... args) -> future<result_of<F, Flavour>> {
+template <auto F, method_flavour Flavour, class Call, class... A>
+auto finish_async(Call& call, const A&... args) -> future<result_of<F, Flavour>> {
   write_arguments<F, Flavour>(call, args...);
   return call_state<result_of<F, Flavour>>::send(call);
 }
-template <auto F, method_flavour Flavour, class... A>
-void finish_one_way(outgoing_call& call, const A&... args) {
+template <auto F, method_flavour Flavour, class Call, class... A>
+void finish_one_way(Call& call, const A&... args) {
   write_arguments<F, Flavour>(call, args...);
   call.send_one_way();
-}
-
-template <auto F, method_flavour Flavour, class... A>
-reference_handle finish_creation(outgoing_call& call, const A&... args) {
-  reference_handle made = call.make_object();
-  try {
-    write_arguments<F, Flavour>(call, args...);
-  } catch (...) {
-    outgoing_call::drop_object(made);
-    throw;
-  }
-  call.run_creation(made);
-  return made;
 }
 
 template <auto F, class... A>

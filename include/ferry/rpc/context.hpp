@@ -1,9 +1,9 @@
 #pragma once
 
-// The context of a call: the state that is passed along with it (deadline, stop, slots) and the executor of its
-// continuations. Promises, continuations and tasks capture the context in which they were made.
+// The context of a call: the state that is passed along with it (deadline, stop, streams) and the executor of its
+// continuations. Beside it stand the context values of a thread (context_values.hpp). Continuations, coroutines and calls
+// capture both where they are made.
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -17,14 +17,14 @@
 #include <ferry/base/time.hpp>
 #include <ferry/base/work.hpp>
 #include <ferry/device/stream.hpp>
+#include <ferry/rpc/context_values.hpp>
 
 namespace ferry::inline v0 {
 
 class call_context;
 
 namespace detail {
-struct call_chain;
-class owned_object;
+class incoming_call;
 
 /// Sets the calling thread's current streams of their devices for the duration of the scope; no effect for an empty
 /// list. Devices that no longer exist are skipped. Memory that the thread frees in the scope is freed in the order of
@@ -74,9 +74,6 @@ class context_ptr {
 /// The context of one call at its handler, or the root context of a worker. Thread-safe.
 class call_context : public stoppable {
  public:
-  /// Slots for higher floors, with fixed numbers.
-  enum slot : std::size_t { autograd_slot = 0, profiler_slot = 1, stream_slot = 2, user_slot = 3, slot_count = 4 };
-
   explicit call_context(std::shared_ptr<ferry::executor> threads, ferry::deadline until = {}, worker_id caller = {})
       : executor_(std::move(threads)), deadline_(until), caller_(caller) {}
   virtual ~call_context() = default;
@@ -105,25 +102,22 @@ class call_context : public stoppable {
 
   /// Called when a thread in this context begins (1) or ends (-1) a wait in ferry.
   virtual void count_wait(int change) noexcept { (void)change; }
-  /// Called when a thread in this context obtains the object itself: device work that it queues from now on is work on
-  /// the object, and its streams wait for earlier work on it. Returns false if the context does not report the end of
-  /// the use. Throws errc::device_failure.
-  virtual bool uses_object(detail::owned_object& object) {
-    (void)object;
-    return false;
-  }
-  /// The objects at which this call, and the calls that wait for it, hold their turn; null: none. Lives as long as the
-  /// context.
-  [[nodiscard]] virtual const detail::call_chain* chain() const noexcept { return nullptr; }
 
   /// The initial current streams on any thread that runs the call: those that its arguments arrived on, and one for
   /// each other device that messages of the worker may be on. Empty: the current streams of the thread are used.
   [[nodiscard]] const std::vector<stream>& streams() const noexcept { return streams_; }
 
-  [[nodiscard]] std::shared_ptr<void> get_slot(slot which) const;
-  void set_slot(slot which, std::shared_ptr<void> value);
+  /// The context values with which a thread that enters the context begins. Never changed while code of the call runs.
+  [[nodiscard]] const context_values& initial_values() const noexcept { return initial_values_; }
+
+  /// The call whose context this is; null for the root context of a worker, and for contexts of other code.
+  [[nodiscard]] detail::incoming_call* call() const noexcept { return call_; }
 
  protected:
+  /// Call in the constructor of the call.
+  void set_call(detail::incoming_call* call) noexcept { call_ = call; }
+  /// Call before any code of the call runs.
+  void set_initial_values(context_values values) noexcept { initial_values_ = std::move(values); }
   /// Call before any code of the call runs.
   void set_executor(std::shared_ptr<ferry::executor> threads) noexcept { executor_ = std::move(threads); }
   /// Call before any code of the call runs.
@@ -136,9 +130,10 @@ class call_context : public stoppable {
   ferry::deadline deadline_;
   worker_id caller_;
   std::vector<stream> streams_;
+  context_values initial_values_;
+  detail::incoming_call* call_ = nullptr;
   mutable std::mutex mutex_;  // guards what follows
   std::unique_ptr<std::stop_source> stop_source_;
-  std::unique_ptr<std::array<std::shared_ptr<void>, slot_count>> slots_;
 };
 
 inline context_ptr::context_ptr(const context_ptr& other) noexcept : context_(other.context_) {
@@ -159,22 +154,49 @@ inline context_ptr::~context_ptr() {
 /// none.
 [[nodiscard]] call_context* thread_context() noexcept;
 
-/// Makes `context` the current one of this thread for a scope, and its streams the current streams, unless the thread
-/// is in that context already. Cheap.
-class context_scope {
+/// What code that runs later, perhaps on another thread, needs to run as if it ran here: the call context and the
+/// context values.
+struct captured_context {
+  context_ptr context;
+  context_values values;
+
+  /// Those of the calling thread.
+  [[nodiscard]] static captured_context current() { return {current_context(), current_values()}; }
+};
+
+/// Makes a context the current one of this thread for a scope, and its streams the current streams, unless the thread is
+/// in that context already. Cheap. The thread has other context values for the scope, too: those that were captured, or,
+/// for a context alone, its initial values (none for no context).
+///
+///     pool.submit([here = ferry::captured_context::current()] {
+///       const ferry::context_scope scope(here);
+///       // as if it ran where submit() was called
+///     });
+class [[nodiscard]] context_scope {
  public:
-  explicit context_scope(call_context* context) noexcept;
+  explicit context_scope(call_context* context) noexcept
+      : context_scope(context, context ? context->initial_values() : context_values()) {}
   explicit context_scope(const context_ptr& context) noexcept : context_scope(context.get()) {}
+  explicit context_scope(const captured_context& captured) noexcept
+      : context_scope(captured.context.get(), captured.values) {}
+  context_scope(call_context* context, context_values values) noexcept;
   ~context_scope();
   context_scope(const context_scope&) = delete;
   context_scope& operator=(const context_scope&) = delete;
 
  private:
   call_context* previous_;
+  context_values former_values_;
   detail::streams_scope streams_;
 };
 
 namespace detail {
+/// The call whose code (handler, continuation or coroutine) runs on this thread; null if there is none.
+[[nodiscard]] inline incoming_call* thread_call() noexcept {
+  const call_context* context = thread_context();
+  return context ? context->call() : nullptr;
+}
+
 /// Sets the fall-back of current_context() (the root context of the last initialised worker).
 void set_root_context(context_ptr context);
 }  // namespace detail

@@ -70,7 +70,8 @@ class future_awaiter;
 ///
 /// Continuations and coroutines run on the handler threads of the worker in whose call context they were attached
 /// (current_context() at that time), under that context, even if the result was already available; they may block.
-/// Without a context they run on the thread that completes the future, or on the one that attaches.
+/// Without a context they run on the thread that completes the future, or on the one that attaches. In either case they
+/// have the context values (context_values.hpp) that were in force where they were attached.
 ///
 /// If the value has tensors on devices, device work may still be running when the future is complete: wait(), get() and
 /// co_await make the current streams of their thread wait, never the host. Callbacks run with streams that wait for the
@@ -214,7 +215,7 @@ class future_awaiter : private continuation {
   [[nodiscard]] bool await_ready() const noexcept { return state_->ready(); }
   bool await_suspend(std::coroutine_handle<> waiter) noexcept {
     waiter_ = waiter;
-    this->context = current_context();
+    this->where = captured_context::current();
     this->invoke = &resume;
     // After a successful attach the coroutine may already run on another thread and *this may have been destroyed.
     return state_->try_attach(this);
@@ -295,7 +296,7 @@ class then_state final : public future_state<U>, private continuation {
   template <class G>
   then_state(const ref_ptr<future_state<T>>& parent, G&& callback) {
     callback_.emplace(parent, std::forward<G>(callback));
-    this->context = current_context();
+    this->where = captured_context::current();
     this->invoke = &run;
   }
 
@@ -331,8 +332,10 @@ class then_state final : public future_state<U>, private continuation {
       if (!inner_.valid()) throw_empty_inner();
       this->add_ref();
       this->invoke = &forward;
-      // No context: passing on a result does not justify a switch to another thread. *this may be complete and
+      // No context: passing on a result does not justify a switch to another thread. The values are those of the
+      // callback, for the code of users that copies the result and destroys the captures. *this may be complete and
       // destroyed when attach() returns.
+      this->where.values = current_values();
       const auto inner = inner_.shared_state();
       inner->attach(this);
     } else if constexpr (std::is_void_v<U>) {
@@ -381,7 +384,7 @@ class done_node final : private continuation {
  private:
   template <class G>
   done_node(const ref_ptr<future_state<T>>& parent, G&& callback) : callback_(parent, std::forward<G>(callback)) {
-    this->context = current_context();
+    this->where = captured_context::current();
     this->invoke = &run;
   }
   static void run(continuation* node) noexcept {

@@ -181,6 +181,15 @@ consteval bool runs_inline() {
   }
 }
 
+template <auto F>
+consteval bool is_protocol() {
+  if constexpr (requires { method_traits<function_behind<F>()>::protocol; }) {
+    return method_traits<function_behind<F>()>::protocol;
+  } else {
+    return false;
+  }
+}
+
 // Hidden visibility: every library has its own entries, with the lifetime of the library. None becomes an
 // STB_GNU_UNIQUE symbol, which would keep its library from being unloaded.
 
@@ -204,6 +213,7 @@ template <auto F, method_flavour Flavour = method_flavour::call>
       source.type = &typeid(typename without_noexcept<decltype(function)>::type);
       source.serve = &serve_method<function, Flavour>;
       source.inline_handler = runs_inline<F>();
+      source.protocol = is_protocol<F>();
     }
     return source;
   }());

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include <ferry/rpc/call.hpp>
+#include <ferry/rpc/detail/object_call.hpp>
 #include <ferry/rpc/detail/reference_handle.hpp>
 #include <ferry/rpc/object_traits.hpp>
 
@@ -207,7 +208,7 @@ class rref : public detail::reference_base {
   }
   template <auto F, class... A>
   [[nodiscard]] auto remote(const call_options& options, const A&... args) const {
-    auto call = begin<F, detail::method_flavour::object_creation>(options, detail::call_mode::later);
+    auto call = begin<F, detail::method_flavour::object_creation>(options, detail::call_mode::detached);
     return rref<detail::result_of<F, detail::method_flavour::object_creation>>(
         detail::finish_creation<F, detail::method_flavour::object_creation>(call, args...));
   }
@@ -225,9 +226,9 @@ class rref : public detail::reference_base {
 
  private:
   template <auto F, detail::method_flavour Flavour>
-  detail::outgoing_call begin(const call_options& options, detail::call_mode mode) const {
+  detail::object_call begin(const call_options& options, detail::call_mode mode) const {
     detail::check_object<F, T, Flavour>();
-    return detail::outgoing_call(handle_, options, detail::usable_method<F, Flavour>(), mode);
+    return detail::object_call(handle_, options, detail::usable_method<F, Flavour>(), mode);
   }
 };
 
@@ -266,7 +267,7 @@ namespace detail {
 template <auto F, class... A>
 auto create(std::shared_ptr<worker_core> worker, const to& destination, const A&... args)
     -> rref<result_of<F, method_flavour::creation>> {
-  outgoing_call call(std::move(worker), destination, usable_method<F, method_flavour::creation>(), call_mode::later);
+  object_call call(std::move(worker), destination, usable_method<F, method_flavour::creation>());
   return rref<result_of<F, method_flavour::creation>>(finish_creation<F, method_flavour::creation>(call, args...));
 }
 

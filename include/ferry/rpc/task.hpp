@@ -4,12 +4,13 @@
 //
 // Everything that a coroutine refers to must outlive it. The coroutine stores its parameters, but not the objects that
 // references and lambda captures refer to. A coroutine may resume on another thread after every co_await: do not hold a
-// lock or a context_scope across one.
+// lock or a context_scope across one. A scope of context values may be held across it.
 
 #include <coroutine>
 #include <exception>
 #include <optional>
 
+#include <ferry/rpc/detail/foreign_awaiter.hpp>
 #include <ferry/rpc/future.hpp>
 
 namespace ferry::inline v0 {
@@ -39,6 +40,14 @@ class task_promise_base {
   [[nodiscard]] std::suspend_always initial_suspend() const noexcept { return {}; }
   [[nodiscard]] final_awaiter final_suspend() const noexcept { return {}; }
   void unhandled_exception() noexcept { error_ = detail::current_error(); }
+  template <class A>
+  decltype(auto) await_transform(A&& awaitable) {
+    if constexpr (is_future_v<std::remove_cvref_t<A>> || is_task_v<std::remove_cvref_t<A>>) {
+      return static_cast<A&&>(awaitable);
+    } else {
+      return foreign_awaiter<decltype(awaiter_of(std::declval<A>()))>(std::in_place, std::forward<A>(awaitable));
+    }
+  }
 
   void set_waiter(std::coroutine_handle<> waiter) noexcept { waiter_ = waiter; }
   void set_target(ref_ptr<future_state<T>> target) noexcept { target_ = std::move(target); }
@@ -104,8 +113,8 @@ class task_awaiter;
 }  // namespace detail
 
 /// A coroutine that has not started yet. Await it in another coroutine, or pass it to start() or sync_wait(), once. It
-/// runs in the call context of the code that starts it: after every suspension it resumes on the handler threads of
-/// that context. Move-only. If destroyed before it is started, it never runs. Not thread-safe.
+/// runs in the call context and with the context values of the code that starts or awaits it: after every suspension it
+/// resumes on the handler threads of that context, with the values that it had. Move-only. If destroyed before it is started, it never runs. Not thread-safe.
 template <class T>
 class [[nodiscard]] task {
   static_assert(!std::is_reference_v<T>, "a task returns a value: use task<T>, not task<T&>");
@@ -181,7 +190,14 @@ void start_coroutine(std::coroutine_handle<> handle);
 template <class T>
 class future_promise final : public task_result<T> {
  public:
-  [[nodiscard]] std::suspend_never initial_suspend() const noexcept { return {}; }
+  // Runs the coroutine until its first suspension as every later part is run: the values that it puts in force do not
+  // reach its caller. Its frame may be destroyed when run_coroutine() returns.
+  struct starter {
+    [[nodiscard]] bool await_ready() const noexcept { return false; }
+    void await_suspend(std::coroutine_handle<> started) const noexcept { run_coroutine(started); }
+    void await_resume() const noexcept {}
+  };
+  [[nodiscard]] starter initial_suspend() const noexcept { return {}; }
   future<T> get_return_object() {
     auto state = ref_ptr<future_state<T>>::adopt(new future_state<T>);
     this->set_target(state);

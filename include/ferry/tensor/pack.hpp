@@ -21,6 +21,11 @@ namespace ferry::inline v0 {
 /// errc::device_failure.
 [[nodiscard]] tensor pack(const tensor& t);
 
+namespace detail {
+/// The same for a message or an archive that `t` goes into: hooks do not see the copy.
+[[nodiscard]] tensor packed_to_send(const tensor& t);
+}  // namespace detail
+
 /// Whether the distinct elements of `t` are one dense block.
 [[nodiscard]] bool is_packed(const tensor& t);
 

@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <limits>
 #include <memory>
@@ -22,18 +23,7 @@
 namespace ferry::inline v0 {
 
 class tensor;
-
-/// Implemented by a higher layer (gradients) and stored in the one slot of a tensor. Called on the thread that uses the
-/// tensor.
-class tensor_hooks {
- public:
-  virtual ~tensor_hooks() = default;
-  /// `view` was made from `base`, whose slot this is; it has no hooks of its own yet.
-  virtual void viewed(const tensor& base, tensor& view) = 0;
-  /// The elements of `target` are about to be written in place. An exception refuses the write.
-  virtual void mutated(tensor& target) = 0;
-  [[nodiscard]] virtual bool requires_grad(const tensor& target) const noexcept = 0;
-};
+class tensor_hooks;  // <ferry/tensor/hooks.hpp>
 
 /// Means "up to the end" in tensor::slice.
 inline constexpr std::int64_t to_end = std::numeric_limits<std::int64_t>::max();
@@ -41,7 +31,8 @@ inline constexpr std::int64_t to_end = std::numeric_limits<std::int64_t>::max();
 namespace detail {
 
 struct tensor_body {
-  std::atomic<std::uint32_t> references{1};
+  std::atomic<std::uint32_t> references{1};  // handles
+  std::atomic<std::uint32_t> watchers{1};    // weak handles, and one for all handles together: they keep the address
   ferry::dtype type{};
   bool contiguous = true;
   std::int64_t offset = 0;  // in elements
@@ -55,7 +46,11 @@ struct tensor_body {
   static void operator delete(void* memory, std::size_t size) noexcept;
 };
 
+/// The last handle is gone: elements and slot are released, and the body with the last weak handle.
 void destroy(tensor_body* body) noexcept;
+void drop_watcher(tensor_body* body) noexcept;
+/// Another handle if there is still one; false otherwise.
+bool revive(tensor_body* body) noexcept;
 [[noreturn]] void refuse_undefined();
 [[noreturn]] void refuse_dtype(ferry::dtype wanted, const tensor& t);
 void check_index(const tensor& t, std::size_t axis, std::int64_t index);
@@ -68,8 +63,8 @@ tensor adopt_body(tensor_body* body) noexcept;
 /// A tensor is a handle, as cheap as a pointer: copies are the same tensor (same_as), moves leave an undefined one.
 /// Views are new tensors over the same storage. Constness is that of the handle, not of the elements.
 ///
-/// Axes and indices may be negative, counting from the end. Everything except defined(), same_as() and assignment needs
-/// a defined tensor and throws errc::invalid_argument otherwise. Arguments that do not fit the shape throw
+/// Axes and indices may be negative, counting from the end. Everything except defined(), same_as(), id(), use_count() and
+/// assignment needs a defined tensor and throws errc::invalid_argument otherwise. Arguments that do not fit the shape throw
 /// errc::bad_shape.
 ///
 /// Threads: one tensor may be read, copied and destroyed from several threads; writing elements or the slot while
@@ -94,6 +89,15 @@ class tensor {
   [[nodiscard]] bool defined() const noexcept { return body_ != nullptr; }
   /// Whether both handles are the same tensor (not: equal elements).
   [[nodiscard]] bool same_as(const tensor& other) const noexcept { return body_ == other.body_; }
+  /// The same number for all handles of one tensor, for no other tensor while it has a handle or a weak handle, and 0 for
+  /// an undefined one. Later tensors may get it again: keep a handle or a weak_tensor beside a stored id. std::hash<tensor>
+  /// hashes it; containers compare with same_tensor.
+  [[nodiscard]] std::uintptr_t id() const noexcept { return reinterpret_cast<std::uintptr_t>(body_); }
+  /// The number of handles of this tensor (views are other tensors; storage().use_count() counts those). 0 if undefined.
+  /// Exact while no other thread copies or drops handles.
+  [[nodiscard]] std::size_t use_count() const noexcept {
+    return body_ ? body_->references.load(std::memory_order_acquire) : 0;
+  }
 
   [[nodiscard]] ferry::dtype dtype() const { return body().type; }
   [[nodiscard]] ferry::device device() const { return body().bytes.device(); }
@@ -179,7 +183,7 @@ class tensor {
   /// Any view whose elements lie within the storage. `offset` is counted from the start of the storage.
   [[nodiscard]] tensor as_strided(const dims& shape, const dims& strides, std::int64_t offset) const;
 
-  // Copies. They carry no hooks. Those on a device are made in the order of the calling thread's current stream of it,
+  // Copies. Those on a device are made in the order of the calling thread's current stream of it,
   // and the host does not wait. (On CUDA devices of a ferry built without nvcc, and on user-defined kinds, elements
   // that are not one block, or change their type, go through the host, which then waits.)
 
@@ -198,7 +202,7 @@ class tensor {
   /// Throws errc::bad_device, errc::out_of_memory, errc::device_failure.
   [[nodiscard]] tensor to(ferry::device where) const;
 
-  // Writes in place: hooks first, then the elements, then the storage's version. Return this tensor. They throw
+  // Writes in place: hooks first, then the storage's version, then the elements. Return this tensor. They throw
   // errc::bad_shape if one element of memory would be written for several of the tensor (after expand).
 
   /// Element by element from a tensor of equal shape, or one that expands to it, on any device; converts, and waits or
@@ -208,15 +212,19 @@ class tensor {
   /// Calls hooks and raises the version for elements that were, or are about to be, written through data() or at().
   void mark_written() const;
 
-  /// The open slot: hooks that views and writes call; nullptr empties it.
+  /// The open slot: hooks that views, copies, writes and operations call (<ferry/tensor/hooks.hpp>); nullptr empties it.
   void set_slot(std::shared_ptr<tensor_hooks> hooks) const { body().slot = std::move(hooks); }
   [[nodiscard]] const std::shared_ptr<tensor_hooks>& slot() const { return body().slot; }
-  [[nodiscard]] bool requires_grad() const { return body().slot && body().slot->requires_grad(*this); }
+  /// Whether there are hooks in the slot; false for an undefined tensor.
+  [[nodiscard]] bool has_slot() const noexcept { return body_ && body_->slot != nullptr; }
+  /// What the hooks say; false without.
+  [[nodiscard]] bool requires_grad() const;
   /// The number of writes in place to the storage so far, through any view.
   [[nodiscard]] std::uint64_t version() const { return body().bytes.version(); }
 
  private:
   friend tensor detail::adopt_body(detail::tensor_body* body) noexcept;
+  friend class weak_tensor;
 
   [[nodiscard]] detail::tensor_body& body() const {
     if (!body_) detail::refuse_undefined();
@@ -227,10 +235,54 @@ class tensor {
     if (index < -size || index >= size) detail::check_index(*this, axis, index);
     return (index < 0 ? index + size : index) * body_->strides[axis];
   }
-  [[nodiscard]] tensor make_view(dims shape, dims strides, std::int64_t offset) const;
   void read_item(ferry::dtype type, void* out) const;
 
   detail::tensor_body* body_ = nullptr;
+};
+
+/// A handle that keeps a tensor's identity but not the tensor: its elements and its slot are released with the last
+/// tensor handle, the id is given to no other tensor while a weak handle has it. For caches by identity, and for what a
+/// slot remembers about tensors that refer to the slot. As cheap as a tensor.
+///
+/// Threads: as tensor; lock() may run while other threads drop the last handle.
+class weak_tensor {
+ public:
+  /// Refers to nothing.
+  weak_tensor() noexcept = default;
+  weak_tensor(const tensor& t) noexcept : weak_tensor(t.body_) {}  // NOLINT: as std::weak_ptr
+  weak_tensor(const weak_tensor& other) noexcept : weak_tensor(other.body_) {}
+  weak_tensor(weak_tensor&& other) noexcept : body_(std::exchange(other.body_, nullptr)) {}
+  weak_tensor& operator=(weak_tensor other) noexcept {
+    std::swap(body_, other.body_);
+    return *this;
+  }
+  ~weak_tensor() {
+    if (body_) detail::drop_watcher(body_);
+  }
+
+  /// The tensor, or an undefined one if its last handle is gone.
+  [[nodiscard]] tensor lock() const noexcept {
+    return body_ && detail::revive(body_) ? detail::adopt_body(body_) : tensor();
+  }
+  /// Whether lock() would return an undefined tensor.
+  [[nodiscard]] bool expired() const noexcept {
+    return !body_ || body_->references.load(std::memory_order_acquire) == 0;
+  }
+  /// The tensor's id, also when it is gone.
+  [[nodiscard]] std::uintptr_t id() const noexcept { return reinterpret_cast<std::uintptr_t>(body_); }
+
+ private:
+  explicit weak_tensor(detail::tensor_body* body) noexcept : body_(body) {
+    if (body_) body_->watchers.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  detail::tensor_body* body_ = nullptr;
+};
+
+/// Equality of identity, for containers: std::unordered_map<tensor, value, std::hash<tensor>, same_tensor>.
+struct same_tensor {
+  bool operator()(const tensor& a, const tensor& b) const noexcept { return a.same_as(b); }
+  bool operator()(const weak_tensor& a, const weak_tensor& b) const noexcept { return a.id() == b.id(); }
 };
 
 /// Whether both have the same shape, dtype and elements (NaN differs from itself). Both on the CPU.
@@ -254,3 +306,12 @@ std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& o
 }
 
 }  // namespace ferry::inline v0
+
+template <>
+struct std::hash<ferry::tensor> {
+  std::size_t operator()(const ferry::tensor& t) const noexcept { return std::hash<std::uintptr_t>()(t.id()); }
+};
+template <>
+struct std::hash<ferry::weak_tensor> {
+  std::size_t operator()(const ferry::weak_tensor& t) const noexcept { return std::hash<std::uintptr_t>()(t.id()); }
+};

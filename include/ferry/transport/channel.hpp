@@ -4,6 +4,7 @@
 // messages of a connection. Each is a specialisation of channel_traits; the channel for a pair of devices is the first
 // usable one.
 
+#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <functional>
@@ -33,32 +34,34 @@ struct channel_path {
   std::string_view obstacle = {};  ///< why it does not; a literal
 };
 
-/// What the ends of a channel get from their connection.
+/// What the ends of a channel get from their connection. Made by make_channel_context().
 struct channel_context {
   std::shared_ptr<reactor> loop;
-  /// Reports that there is more to send, or room again. Called on threads of the reactor, also after the end was
-  /// destroyed.
+  /// Reports that there is more to send, or room again, or that it is time to check whether a device has exceeded its
+  /// limit. Called on threads of the reactor, also after the end was destroyed.
   std::function<void()> news;
-  /// Bounds the host memory used by the receiving ends of one connection.
+  /// The copies under way of one direction of the connection: bounds the host memory of those that are received, and
+  /// notices those that make no progress.
   std::shared_ptr<detail::staging_ring> ring;
 };
 
-/// A context with a ring of its own.
-[[nodiscard]] channel_context make_channel_context(std::shared_ptr<reactor> loop, std::function<void()> news);
+/// A context with a ring of its own. Copies that make no progress for `device_timeout` fail with errc::device_timeout.
+[[nodiscard]] channel_context make_channel_context(
+    std::shared_ptr<reactor> loop, std::function<void()> news,
+    std::chrono::milliseconds device_timeout = std::chrono::milliseconds(30'000));
 
 /// The sending end, of one tensor: returns its bytes, front to back. Not thread-safe, except that it may be destroyed
 /// on any thread, at any time: memory that a device still reads or writes is kept until the device has finished.
 class tensor_source {
  public:
   virtual ~tensor_source() = default;
-  /// Ensures that up to `ahead` bytes are ready or being fetched. Does not block. Throws errc::device_failure,
-  /// errc::out_of_memory.
-  /// errc::out_of_memory.
+  /// Ensures that up to `ahead` bytes are ready or being fetched, or fewer where the device makes no progress. Does not
+  /// block. Throws errc::device_failure, errc::device_timeout, errc::out_of_memory.
   virtual void fetch(std::size_t ahead) = 0;
   /// Bytes fetched and not yet consumed.
   [[nodiscard]] virtual std::size_t fetched() const noexcept = 0;
   /// The next bytes that may be sent. Empty: at the end, or not ready before news() is called. Throws
-  /// errc::device_failure.
+  /// errc::device_failure, errc::device_timeout.
   virtual std::span<const std::byte> ready() = 0;
   /// The first `bytes` bytes of ready() have been sent.
   virtual void consume(std::size_t bytes) noexcept = 0;
@@ -69,12 +72,10 @@ class tensor_sink {
  public:
   virtual ~tensor_sink() = default;
   /// The buffer for the next bytes. Empty: at the end, or not ready before news() is called. Throws
-  /// errc::device_failure, errc::out_of_memory.
-  /// errc::out_of_memory.
+  /// errc::device_failure, errc::device_timeout, errc::out_of_memory.
   virtual std::span<std::byte> room() = 0;
   /// `bytes` bytes have been received into room(). Once all have, the tensor is valid in the order of its stream.
   /// Throws errc::device_failure.
-  /// errc::device_failure.
   virtual void commit(std::size_t bytes) = 0;
 };
 
@@ -165,7 +166,8 @@ struct inline_tensors {};
 struct inproc_tensors {};
 /// From and to CUDA devices, and devices of user-defined kinds, in the byte stream: through page-locked host memory, in
 /// pieces, while others are being written or received. At most staging_window bytes of a tensor are in such memory at
-/// either end, and at most that of all tensors that a connection receives.
+/// either end, and at most that of all tensors that a connection receives, besides one piece for each further device
+/// and what a device that makes no progress keeps: 2 * staging_window, and a piece for each of its streams.
 struct cuda_staged {};
 
 inline constexpr std::size_t staging_piece = std::size_t{1} << 20;

@@ -79,6 +79,11 @@ struct transport_options {
   /// The most connections that a worker accepts on sockets and keeps open at once; a further peer is refused with
   /// errc::resource_exhausted. Peers open up to two each.
   std::size_t max_connections = 16384;
+  /// How long copies between a device and the host may hold up a connection over a socket without progress. Then the
+  /// message whose tensors are being copied fails with errc::device_timeout, at both ends, and the connection goes on
+  /// with the next one; work that hangs on the device keeps the memory of its copies until it ends. Must be positive,
+  /// and longer than the longest work that a device is given at once.
+  std::chrono::milliseconds device_timeout{30'000};
 
   friend bool operator==(const transport_options&, const transport_options&) = default;
 };

@@ -155,7 +155,8 @@ class wire_input_archive : public cereal::InputArchive<wire_input_archive, cerea
     return read_count(cost);
   }
   [[nodiscard]] tensor read_tensor();
-  /// As read_tensor, but a tensor that was read before is returned as a copy.
+  /// As read_tensor, but a tensor that was read before is returned as a copy, which has the same slot: to the sender both
+  /// are one tensor.
   [[nodiscard]] tensor read_unshared_tensor();
   /// Null outside messages, and in messages without handles.
   [[nodiscard]] const detail::handle_reader* handles() const noexcept { return handles_; }

@@ -2,7 +2,7 @@
 
 // The fixed header of a message on a byte stream. docs/protocol.md specifies every byte.
 //
-//   header (64) | extension records | payload | tensor table | tensor data ...
+//   header (64) | payload | extension records | tensor table | tensor data ... | transfer status
 
 #include <cstddef>
 #include <cstdint>

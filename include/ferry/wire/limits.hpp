@@ -15,6 +15,8 @@ struct wire_limits {
   std::uint32_t max_rank = 32;                    ///< dimensions of one tensor
   std::uint32_t max_depth = 128;                  ///< nesting of containers, pointers and user types
   std::uint32_t max_extension_bytes = 4U << 20U;  ///< extension records of one message (48 for each reference in it)
+  /// Extension records of one message: one without content takes eight bytes on the wire, and more to read.
+  std::uint32_t max_extensions = 64;
 
   /// What decoding a payload of `bytes` may take.
   [[nodiscard]] constexpr std::uint64_t decoded_budget(std::uint64_t bytes) const noexcept {

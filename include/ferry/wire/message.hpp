@@ -15,6 +15,7 @@
 #include <ferry/tensor/dims.hpp>
 #include <ferry/tensor/dtype.hpp>
 #include <ferry/tensor/tensor.hpp>
+#include <ferry/wire/extension.hpp>
 #include <ferry/wire/frame.hpp>
 
 namespace ferry::inline v0 {
@@ -26,9 +27,9 @@ struct device_marks;
 class read_marks;
 }  // namespace detail
 
-/// A message being built or sent. `bytes` starts with room for the frame header, then come the extension records, then
-/// the payload, then (added by finish) the tensor table. The tensors are kept alive until the transport has released
-/// them.
+/// A message being built or sent. `bytes` starts with room for the frame header, then come the payload, then the
+/// extension records, then (added by finish) the tensor table. The tensors are kept alive until the transport has
+/// released them. Not thread-safe.
 class outgoing_message {
  public:
   outgoing_message() { bytes.extend(frame_header::encoded_size); }
@@ -43,34 +44,26 @@ class outgoing_message {
   /// Receives what values send beside the payload (archive.hpp), while they are encoded.
   detail::handle_writer* handles = nullptr;
 
-  /// Appends one extension record; only before the payload is started. Unknown critical records are errors at the peer,
-  /// other unknown ones are skipped.
+  /// Adds one extension record behind the payload: at any time after the payload has been written and before finish().
+  /// Nothing may be appended to the payload afterwards: the next record and finish() then throw. Records keep their
+  /// order, several may have one type (extension.hpp has the ranges of types). A peer that does not know the type
+  /// refuses the message if the record is critical, else skips the record.
+  /// Throws errc::invalid_argument if the type is 0, after finish(), within another record, or if the payload has grown
+  /// since the first record; errc::limit_exceeded for more than 2^32 - 17 bytes.
   void add_extension(std::uint16_t type, bool critical, std::span<const std::byte> content);
-  /// The same at any time before finish(): moves the payload up.
-  void insert_extension(std::uint16_t type, bool critical, std::span<const std::byte> content);
-  /// Drops everything, so that extension records can be added from the first one on.
-  void begin_extensions() noexcept {
-    bytes.truncate(frame_header::encoded_size);
-    begin_payload();
-  }
-  /// Where the payload starts; call once all extensions have been added.
-  void begin_payload() noexcept {
-    payload_start_ = bytes.size();
-    table_start_ = 0;
-  }
-  /// Drops everything after begin_payload() (an encoder threw), so that another payload can be written.
-  void discard_payload() noexcept {
-    bytes.truncate(payload_start_);
-    tensors.clear();
-    targets.clear();
-    table_start_ = 0;
-    marks_.reset();
-  }
+  /// The same without a buffer of the caller's: append the content to the returned buffer, which is `bytes`, then call
+  /// end_extension(). Throws as add_extension() does.
+  byte_buffer& begin_extension(std::uint16_t type, bool critical);
+  /// Throws errc::invalid_argument if no record has been begun, and errc::limit_exceeded as add_extension() does.
+  void end_extension();
+  /// Drops payload, records and tensors (an encoder threw), so that another payload can be written.
+  void discard_payload() noexcept;
   /// Packs the tensors (a view becomes its visible elements; foreign memory without an owner is copied), writes the
   /// tensor table, fills in the sizes and encodes the header. Marks on the calling thread's current streams when the
   /// tensors that are on devices may be read (at the first time, if called again): the message may then be sent by any
   /// thread.
-  /// Throws errc::limit_exceeded, errc::bad_device, errc::device_failure.
+  /// Throws errc::limit_exceeded, errc::bad_device, errc::device_failure; errc::invalid_argument if bytes were appended
+  /// behind the extension records, or one was not ended.
   void finish();
   /// Once finished: a tensor is on a device, or is to arrive on one. Only some connections carry such messages.
   [[nodiscard]] bool on_devices() const noexcept { return on_devices_; }
@@ -81,9 +74,10 @@ class outgoing_message {
   /// support device tensors (feature_device_tensors).
   void become_void();
 
-  /// The bytes after the extension records, without the tensor table.
+  /// The bytes between the header and the extension records.
   [[nodiscard]] std::span<std::byte> payload() noexcept {
-    return {bytes.data() + payload_start_, (table_start_ != 0 ? table_start_ : bytes.size()) - payload_start_};
+    const std::size_t end = records_start_ != 0 ? records_start_ : table_start_ != 0 ? table_start_ : bytes.size();
+    return {bytes.data() + frame_header::encoded_size, end - frame_header::encoded_size};
   }
   /// Its final size in bytes; until finish() without its tensor table.
   [[nodiscard]] std::uint64_t size() const noexcept { return bytes.size() + (tensors.empty() ? 0 : tensor_size()); }
@@ -92,9 +86,14 @@ class outgoing_message {
 
  private:
   [[nodiscard]] std::uint64_t tensor_size() const noexcept;
+  void check_records() const;
 
-  std::size_t payload_start_ = frame_header::encoded_size;
+  // Offsets in `bytes`; 0: not yet.
+  std::size_t records_start_ = 0;
+  std::size_t records_end_ = 0;
+  std::size_t open_record_ = 0;  // begun and not ended
   std::size_t table_start_ = 0;  // once finished
+  std::uint32_t record_count_ = 0;
   bool on_devices_ = false;
   std::shared_ptr<const detail::device_marks> marks_;
 };
@@ -113,27 +112,6 @@ struct inbound_message {
   /// Why the tensors could not be received although the rest was. The message must be treated as failed.
   std::exception_ptr failure = {};
 };
-
-/// The types of extension records.
-enum class extension_type : std::uint16_t {
-  object = 1,      ///< of a request: the object it is for, and the one it makes
-  references = 2,  ///< the references in the payload
-  call_chain = 3,  ///< of a request: which objects the handlers that wait for it hold for themselves
-  placement = 4,   ///< of a request: the devices on which its tensors arrive, and the reverse for those of its result
-};
-
-/// One extension record.
-struct extension_record {
-  std::uint16_t type = 0;
-  bool critical = false;
-  std::span<const std::byte> content;
-};
-
-/// Takes the next record off `records`; false at the end. Throws errc::truncated or errc::malformed.
-bool next_extension(std::span<const std::byte>& records, extension_record& record);
-/// Checks `records`, of which this version supports no type. Throws as next_extension does, and errc::unknown_extension
-/// if one is critical.
-void check_extensions(std::span<const std::byte> records);
 
 /// One entry of a tensor table: a tensor that is about to arrive.
 struct tensor_description {

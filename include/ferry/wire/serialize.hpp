@@ -102,7 +102,7 @@ inline void encode_values(byte_buffer& bytes, std::vector<tensor>& tensors, cons
   detail::encode_with<Wire...>(bytes, tensors, nullptr, values...);
 }
 
-/// The same as the payload of a message, after begin_payload().
+/// The same as the payload of a message, before its first extension record.
 template <class... Wire, class... Ts>
 inline void encode_payload(outgoing_message& message, const Ts&... values) {
   detail::encode_with<Wire...>(message.bytes, message.tensors, message.handles, values...);

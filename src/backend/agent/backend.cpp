@@ -1,6 +1,7 @@
 #include <ferry/backend/backend.hpp>
 
 #include <string>
+#include <utility>
 
 #include <ferry/backend/agent.hpp>
 #include <ferry/base/error.hpp>
@@ -23,7 +24,26 @@ void throw_foreign_options(std::string_view backend, std::string_view wanted, st
 
 namespace ferry::inline v0 {
 
-located_worker agent::locate(const call_target& whom, deadline until) const {
+worker_info group_view::find(std::string_view name) const {
+  for (worker_info& each : workers()) {
+    if (each.name() == name) return std::move(each);
+  }
+  throw_error(errc::unknown_worker,
+              "could not find destination '" + std::string(name) + "': no worker of the group has that name");
+}
+
+worker_info group_view::find(worker_id id) const {
+  for (worker_info& each : workers()) {
+    if (each.id() == id) return std::move(each);
+  }
+  throw_error(errc::unknown_worker,
+              "could not find destination " + std::to_string(id.value) + ": no worker of the group has that id");
+}
+
+located_worker group_view::locate(std::string_view name, deadline /*until*/) const { return {find(name), {}}; }
+located_worker group_view::locate(worker_id id, deadline /*until*/) const { return {find(id), {}}; }
+
+located_worker group_view::locate(const call_target& whom, deadline until) const {
   located_worker there = locate(whom.id, until);
   if (whom.incarnation != incarnation_id{} && there.incarnation != whom.incarnation) {
     throw_error(errc::peer_lost, "worker " + std::to_string(whom.id.value) +
@@ -33,12 +53,34 @@ located_worker agent::locate(const call_target& whom, deadline until) const {
   return there;
 }
 
-bool agent::is_over(const call_target& whom, std::uint64_t& /*question*/) const {
+bool group_view::is_over(const call_target& whom, std::uint64_t& /*question*/) const {
   try {
     return locate(whom.id, deadline(clock::now())).incarnation != whom.incarnation;
   } catch (const error& e) {
     return e.kind() == errc::unknown_worker;
   }
 }
+
+worker_info group_view::wait_for(std::string_view name, deadline /*until*/) const { return find(name); }
+
+std::string group_view::metadata(worker_id id) const {
+  (void)find(id);
+  return {};
+}
+
+device_map group_view::request_map(worker_id to) const {
+  (void)find(to);
+  return {};
+}
+device_map group_view::response_map(worker_id to) const { return request_map(to); }
+
+const agent_inspection& agent::inspection() const noexcept {
+  static const agent_inspection nothing;
+  return nothing;
+}
+
+peer_route agent::open(std::string_view name, deadline until) { return {*this, members().locate(name, until)}; }
+peer_route agent::open(worker_id id, deadline until) { return {*this, members().locate(id, until)}; }
+peer_route agent::open(const call_target& whom, deadline until) { return {*this, members().locate(whom, until)}; }
 
 }  // namespace ferry::inline v0

@@ -32,8 +32,8 @@ template <class Find>
 peer* native_core::look_up(deadline until, const Find& find, bool& read) const {
   peer* found = find();
   read = true;
-  if (found || !log_ || closing_.load() || fenced_.load()) return found;
-  read = read_log(std::min(until, deadline::after(store_limit)), [&] { return find() != nullptr; });
+  if (found || !log_ || ended()) return found;
+  read = access_.read_log(std::min(until, deadline::after(store_limit)), [&] { return find() != nullptr; });
   found = find();
   if (!found && !read && until.expired()) {
     throw rpc_timeout(fmt::format("{} looked for a worker in the group's log, and its store did not answer in time",
@@ -42,9 +42,9 @@ peer* native_core::look_up(deadline until, const Find& find, bool& read) const {
   return found;
 }
 
-located_worker native_core::locate(std::string_view name, deadline until) const {
+native_core::found_worker native_core::locate(std::string_view name, deadline until) const {
   bool read = false;
-  const peer* found = look_up(
+  peer* const found = look_up(
       until, [&] { return peers_.find(name); }, read);
   if (!found) {
     constexpr std::size_t listed = 8;
@@ -60,16 +60,16 @@ located_worker native_core::locate(std::string_view name, deadline until) const 
   }
   {
     std::lock_guard lock(found->mutex);
-    if (found->record.who.name() == name) return {found->record.who, found->record.incarnation};
+    if (found->record.who.name() == name) return {{found->record.who, found->record.incarnation}, found};
   }
   // A newcomer has just taken the place, and is about to remove this name from the list.
   std::this_thread::yield();
   return locate(name, until);
 }
 
-located_worker native_core::locate(worker_id id, deadline until) const {
+native_core::found_worker native_core::locate(worker_id id, deadline until) const {
   bool read = false;
-  const peer* found = look_up(
+  peer* const found = look_up(
       until, [&] { return peers_.at(id); }, read);
   if (!found) {
     throw_error(errc::unknown_worker, fmt::format("{} could not find destination {}: {}{}", to_string(self_), id.value,
@@ -78,20 +78,21 @@ located_worker native_core::locate(worker_id id, deadline until) const {
                                                   read ? "" : no_answer));
   }
   std::lock_guard lock(found->mutex);
-  return {found->record.who, found->record.incarnation};
+  return {{found->record.who, found->record.incarnation}, found};
 }
 
-located_worker native_core::locate(const call_target& whom, deadline until) const {
-  const auto look = [&]() -> std::optional<located_worker> {
-    const peer* place = peers_.at(whom.id);
+native_core::found_worker native_core::locate(const call_target& whom, deadline until) const {
+  const auto look = [&]() -> std::optional<found_worker> {
+    peer* const place = peers_.at(whom.id);
     if (!place) return {};
     std::lock_guard lock(place->mutex);
     if (place->record.incarnation != whom.incarnation) return {};
-    return located_worker{place->record.who, place->record.incarnation};
+    return found_worker{{place->record.who, place->record.incarnation}, place};
   };
   if (const auto there = look()) return *there;
-  if (log_ && !closing_.load() && !fenced_.load()) {
-    const bool read = read_log(std::min(until, deadline::after(store_limit)), [&] { return look().has_value(); });
+  if (log_ && !closing_.load() && !fence_.is_up()) {
+    const bool read =
+        access_.read_log(std::min(until, deadline::after(store_limit)), [&] { return look().has_value(); });
     if (const auto there = look()) return *there;
     if (!read) {
       throw rpc_timeout(fmt::format("{} looked for worker {} in the group's log, and its store did not answer in time",
@@ -103,49 +104,41 @@ located_worker native_core::locate(const call_target& whom, deadline until) cons
 }
 
 bool native_core::is_over(const call_target& whom, std::uint64_t& question) const {
-  std::uint64_t read = 0;
-  {
-    std::lock_guard lock(members_mutex_);
-    read = reads_good_;
-  }
+  const std::uint64_t read = access_.last_good_read();
   if (const peer* place = peers_.at(whom.id)) {
     std::lock_guard lock(place->mutex);
     if (place->record.incarnation == whom.incarnation) return !place->present();
   }
   if (!log_) return true;
   if (question != 0 && read >= question) return true;
-  question = request_read();
+  question = access_.request_read();
   return false;
 }
 
 worker_info native_core::find(std::string_view name) const { return locate(name, {}).who; }
 worker_info native_core::find(worker_id id) const { return locate(id, {}).who; }
 
+bool native_core::update_workers(deadline until) const {
+  return !log_ || access_.read_log(std::min(until, deadline::after(store_limit)));
+}
+
 worker_info native_core::wait_for(std::string_view name, deadline until) const {
   if (!log_) return find(name);
   std::optional<blocking_scope> blocking;
   for (;;) {
-    std::uint64_t seen = 0;
-    {
-      std::lock_guard lock(members_mutex_);
-      seen = member_changes_;
-    }
+    const std::uint64_t seen = access_.member_changes();
     if (const peer* found = peers_.find(name)) {
       std::lock_guard lock(found->mutex);
       // Skip the name of a newcomer that has just taken the place.
       if (found->state == peer_state::member && found->record.who.name() == name) return found->record.who;
     }
-    if (fenced_.load(std::memory_order_acquire)) throw_error(errc::fenced, fence_reason_);
+    fence_.check();
     if (closing_.load()) throw_error(errc::shutting_down, to_string(self_) + " has been shut down");
     if (!blocking) {
       blocking.emplace();
-      (void)request_read();  // so that later entries are read, too
+      (void)access_.request_read();  // so that later entries are read, too
     }
-    std::unique_lock lock(members_mutex_);
-    const auto changed = [&] { return member_changes_ != seen; };
-    if (until.is_never()) {
-      members_changed_.wait(lock, changed);
-    } else if (!members_changed_.wait_until(lock, until.at(), changed)) {
+    if (!access_.await_change(seen, until)) {
       throw_error(errc::rpc_timeout,
                   fmt::format("{} timed out waiting for worker '{}': no worker of that name has joined",
                               to_string(self_), name));

@@ -19,6 +19,11 @@ namespace {
 constexpr std::chrono::seconds connect_limit{30};
 constexpr std::chrono::seconds close_limit{5};
 
+lease_rules rules_of(const rpc_options& options) {
+  if (options.heartbeat_interval.is_never()) return {};  // the clock never ticks
+  return {options.heartbeat_interval.duration(), options.lease.duration()};
+}
+
 std::vector<transport_factory> chosen_transports(const std::vector<transport_factory>& built,
                                                  const rpc_options& options) {
   std::vector<transport_factory> result = built;
@@ -55,18 +60,21 @@ rpc_options with_admission(rpc_options options, const worker_config& config) {
 
 native_core::native_core(std::shared_ptr<store> group_store, const worker_config& config, const rpc_options& options,
                          const std::vector<transport_factory>& transports, device_counts counts)
-    : store_(std::make_shared<bounded_store>(std::move(group_store))),
-      options_(with_admission(options, config)),
+    : options_(with_admission(options, config)),
       reactor_(shared_reactor()),
       // The id is determined by join().
       self_(config.name, config.rank == any_rank ? worker_id::max : config.rank),
       world_size_(config.world_size),
       wanted_id_(config.rank),
       metadata_(config.metadata),
+      init_timeout_(config.init_timeout.value_or(config.rpc_timeout)),
       devices_(std::make_shared<const device_record>(
           device_record{std::move(counts), options_.devices, options_.device_maps})),
-      init_timeout_(config.init_timeout.value_or(config.rpc_timeout)),
-      flow_(options_.flow) {
+      flow_(options_.flow),
+      access_(*this, std::make_shared<bounded_store>(std::move(group_store)), reactor_),
+      beats_(
+          rules_of(options_), reactor_, [this] { return shared_from_this(); },
+          [this](const heartbeat_clock::tick& due) { tick(due); }) {
   options_.check();
   for (const transport_factory& factory : chosen_transports(transports, options_)) {
     std::string reason = factory.unusable();
@@ -109,7 +117,7 @@ void native_core::notify(const call_target& to, outgoing_message&& request) {
 }
 
 std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool urgent, bool reaches_leaving) {
-  peer* place = peers_.at(to.id);
+  peer* place = to.record ? static_cast<peer*>(to.record) : peers_.at(to.id);
   if (!place) {
     // A caller that names an incarnation has learned it from another worker, and may be a thread that must not wait for
     // the store.
@@ -117,8 +125,7 @@ std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool 
       throw_error(errc::unknown_worker,
                   fmt::format("{} has no record of worker {} yet", to_string(self_), to.id.value));
     }
-    (void)find(to.id);  // throws, unless the worker has joined just now
-    place = peers_.at(to.id);
+    place = locate(to.id, {}).place;  // throws, unless the worker has joined just now
   }
   peer& target = *place;
   std::lock_guard lock(target.mutex);
@@ -136,19 +143,15 @@ std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool 
   const auto refusing = [&](errc code, std::string why) {
     return std::make_shared<outgoing_link>(shared_from_this(), remote, code, std::move(why));
   };
-  if (fenced_.load(std::memory_order_acquire)) return refusing(errc::fenced, fence_reason_);
+  if (fence_.is_up()) return refusing(errc::fenced, fence_.reason());
   if (target.state == peer_state::lost) return refusing(errc::peer_lost, target.why_lost());
   if (target.state == peer_state::left || (leaving && !reaches_leaving))
     return refusing(errc::peer_lost, "it has left the group");
   auto link = std::make_shared<outgoing_link>(shared_from_this(), remote);
-  {
-    std::lock_guard links(links_mutex_);
-    if (fenced_.load()) return refusing(errc::fenced, fence_reason_);
-    if (closing_.load()) {
-      throw_error(errc::shutting_down, fmt::format("{} has been shut down; it can no longer call {}", to_string(self_),
-                                                   to_string(target.record.who)));
-    }
-    outgoing_.emplace(link.get(), link);
+  if (!links_.add(link)) {
+    if (fence_.is_up()) return refusing(errc::fenced, fence_.reason());
+    throw_error(errc::shutting_down, fmt::format("{} has been shut down; it can no longer call {}", to_string(self_),
+                                                 to_string(target.record.who)));
   }
   current = link;
   try {
@@ -220,20 +223,8 @@ void native_core::start_connecting(const std::shared_ptr<outgoing_link>& link, c
 }
 
 void native_core::on_link_closed(void* link) noexcept {
-  std::shared_ptr<outgoing_link> out;
-  std::shared_ptr<incoming_link> in;
-  std::lock_guard lock(links_mutex_);
-  if (const auto found = outgoing_.find(link); found != outgoing_.end()) {
-    out = std::move(found->second);
-    outgoing_.erase(found);
-    keep_traffic(*out);
-  } else if (const auto other = incoming_.find(link); other != incoming_.end()) {
-    in = std::move(other->second);
-    incoming_.erase(other);
-    peers_.at(in->peer().who.id())->accepted_calls.fetch_sub(1);
-    keep_traffic(*in);
-  }
-  links_changed_.notify_all();
+  if (links_.remove_outgoing(link)) return;
+  if (const auto in = links_.remove_incoming(link)) peers_.at(in->peer().who.id())->accepted_calls.fetch_sub(1);
 }
 
 void native_core::finished_calls(std::uint64_t count) noexcept {
@@ -249,17 +240,10 @@ agent_counters native_core::counters() const noexcept {
           .queued_calls = flow_.queued_messages.load(),
           .queued_bytes = flow_.queued_bytes.load(),
           .unwritten_bytes = flow_.requests.bytes(),
-          .served_bytes = served_bytes(),
+          .served_bytes = links_.served_bytes(),
           .unwritten_replies = flow_.replies.bytes(),
           .held_handlers = flow_.held_handlers.load(),
           .paused_connections = flow_.paused_links.load()};
-}
-
-std::uint64_t native_core::served_bytes() const noexcept {
-  std::uint64_t sum = 0;
-  std::lock_guard lock(links_mutex_);
-  for (const auto& [key, link] : incoming_) sum += link->served_now().bytes;
-  return sum;
 }
 
 // ---------------------------------------------------------------- accepting
@@ -271,7 +255,7 @@ hello_reply native_core::on_hello(const hello& from) {
                             to_string(self_)));
   }
   if (closing_.load()) throw_error(errc::shutting_down, fmt::format("{} is shutting down", to_string(self_)));
-  if (fenced_.load()) throw_error(errc::unknown_worker, to_string(self_) + " was declared dead by its group");
+  if (fence_.is_up()) throw_error(errc::unknown_worker, to_string(self_) + " was declared dead by its group");
   check_hello(from);
   if (const peer* known = peers_.at(from.id)) check_connections(*known, from);
   return {.name = self_.name(), .id = self_.id(), .incarnation = incarnation_, .features = feature_device_tensors};
@@ -330,11 +314,9 @@ void native_core::on_accepted(std::shared_ptr<connection> accepted, const hello&
         *handler_.load(), accepted);
     {
       std::lock_guard lock(place.mutex);
-      std::lock_guard links(links_mutex_);
-      if (closing_.load() || fenced_.load() || !place.counts(from.incarnation)) {
+      if (ended() || !place.counts(from.incarnation) || !links_.add(link)) {
         link = nullptr;
       } else {
-        incoming_.emplace(link.get(), link);
         place.accepted_calls.fetch_add(1);
         if ((from.features & feature_urgent) == 0) place.incoming = link;
       }
@@ -358,20 +340,20 @@ void native_core::on_accepted(std::shared_ptr<connection> accepted, const hello&
 
 bool native_core::expects(std::string_view host) noexcept {
   try {
-    const std::uint64_t changes = group_changes_.load(std::memory_order_acquire);
-    const std::lock_guard lock(hosts_mutex_);
-    if (peer_hosts_as_of_ != changes) {
-      peer_hosts_.clear();
-      for (const peer* each : peers_.all()) {
-        const std::lock_guard lock_peer(each->mutex);
-        if (!each->present()) continue;
-        for (const std::string& text : each->record.addresses) {
-          if (has_scheme(text, "tcp")) peer_hosts_.insert(address::parse(text).host);
-        }
-      }
-      peer_hosts_as_of_ = changes;
-    }
-    return peer_hosts_.contains(host);
+    return peer_hosts_.with(
+        group_changes_.load(std::memory_order_acquire),
+        [&] {
+          std::set<std::string, std::less<>> hosts;
+          for (const peer* each : peers_.all()) {
+            const std::lock_guard lock(each->mutex);
+            if (!each->present()) continue;
+            for (const std::string& text : each->record.addresses) {
+              if (has_scheme(text, "tcp")) hosts.insert(address::parse(text).host);
+            }
+          }
+          return hosts;
+        },
+        [&](const auto& hosts) { return hosts.contains(host); });
   } catch (const std::exception&) {  // an address of a later version, or out of memory: then it has no privilege
     return false;
   }
@@ -380,11 +362,10 @@ bool native_core::expects(std::string_view host) noexcept {
 // ---------------------------------------------------------------- close
 
 void native_core::close() noexcept {
-  {
-    std::lock_guard lock(links_mutex_);
-    if (closing_.exchange(true)) return;
-  }
-  stop_timers();
+  if (closing_.exchange(true)) return;
+  links_.refuse_new();
+  checks_.stop();
+  beats_.stop();
   wake_waiting();
   if (log_ && !leave_written_.load())
     log_own_end();  // before the others' leases run out, which would declare it
@@ -392,39 +373,18 @@ void native_core::close() noexcept {
   const auto reason = make_error(errc::shutting_down, fmt::format("{} was shut down", to_string(self_)));
   const auto until = clock::now() + close_limit;
   for (bool first = true;; first = false) {
-    std::vector<std::shared_ptr<outgoing_link>> out;
-    std::vector<std::shared_ptr<incoming_link>> in;
-    std::vector<std::shared_ptr<control_link>> control;
-    std::unique_lock lock(links_mutex_);
-    const auto open = [&] { return outgoing_.size() + incoming_.size() + controls_.size(); };
-    for (auto& [key, link] : outgoing_) out.push_back(link);
-    for (auto& [key, link] : incoming_) in.push_back(link);
-    for (auto& [key, link] : controls_) control.push_back(link);
-    if (open() == 0) break;
-    lock.unlock();
     // The first pass still lets queued messages be written; the last one drops them.
-    for (auto& link : control) link->close(reason, first);
-    for (auto& link : out) link->close(errc::shutting_down, reason, first);
-    for (auto& link : in) link->close(reason, first);
-    control.clear();
-    out.clear();
-    in.clear();
-    lock.lock();
-    const bool done =
-        links_changed_.wait_until(lock, first ? clock::now() + close_limit / 2 : until, [&] { return open() == 0; });
-    if (done) break;
+    links_.all().close(errc::shutting_down, reason, first);
+    if (links_.wait_until_empty(first ? clock::now() + close_limit / 2 : until)) break;
     if (!first) {
-      log(log_level::warning, fmt::format("{}: {} connections did not close in time", self_.name(), open()));
+      log(log_level::warning, fmt::format("{}: {} connections did not close in time", self_.name(), links_.size()));
       break;
     }
   }
   // Until here peers that connect get the error that this worker is leaving, not that it has terminated.
   stop_listening();
   stop_following();
-  {
-    std::lock_guard lock(listener_mutex_);
-    event_listener_ = nullptr;
-  }
+  events_.set(nullptr);
   for (peer* each : peers_.all()) {
     std::shared_ptr<incoming_link> in;
     std::shared_ptr<outgoing_link> link;
@@ -437,41 +397,105 @@ void native_core::close() noexcept {
     control.swap(each->control);
   }
   activity_changed();
-  std::shared_ptr<bounded_store>
-      released;  // futures that are kept keep this object alive, but must not keep the store's
-                 // resources open
-  std::lock_guard lock(links_mutex_);
-  released.swap(store_);
+  access_.release_store();
 }
 
 // ---------------------------------------------------------------- the agent
 
 namespace {
 
+class native_members final : public group_view {
+ public:
+  explicit native_members(native_core& core) noexcept : core_(core) {}
+
+  [[nodiscard]] std::vector<worker_info> workers() const override { return core_.workers(); }
+  [[nodiscard]] bool dynamic() const noexcept override { return core_.dynamic(); }
+  [[nodiscard]] worker_info find(std::string_view name) const override { return core_.find(name); }
+  [[nodiscard]] worker_info find(worker_id id) const override { return core_.find(id); }
+  [[nodiscard]] located_worker locate(std::string_view name, deadline until) const override {
+    return core_.locate(name, until);
+  }
+  [[nodiscard]] located_worker locate(worker_id id, deadline until) const override { return core_.locate(id, until); }
+  [[nodiscard]] located_worker locate(const call_target& whom, deadline until) const override {
+    return core_.locate(whom, until);
+  }
+  [[nodiscard]] bool is_over(const call_target& whom, std::uint64_t& question) const override {
+    return core_.is_over(whom, question);
+  }
+  void seek(const call_target& whom) const noexcept override { core_.seek(whom); }
+  [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) const override {
+    return core_.wait_for(name, until);
+  }
+  bool update(deadline until) const override { return core_.update_workers(until); }
+  [[nodiscard]] std::string metadata(worker_id id) const override { return core_.metadata(id); }
+  [[nodiscard]] std::vector<device> devices() const override { return core_.devices(); }
+  [[nodiscard]] bool uses_devices() const noexcept override { return core_.uses_devices(); }
+  [[nodiscard]] device_map request_map(worker_id to) const override {
+    const auto maps = core_.maps_to(to);
+    return maps ? maps->requests : device_map();
+  }
+  [[nodiscard]] device_map response_map(worker_id to) const override {
+    const auto maps = core_.maps_to(to);
+    return maps ? maps->responses : device_map();
+  }
+
+ private:
+  native_core& core_;
+};
+
+class native_inspection final : public agent_inspection {
+ public:
+  explicit native_inspection(const native_core& core) noexcept : core_(core) {}
+
+  [[nodiscard]] agent_counters counters() const noexcept override { return core_.counters(); }
+  [[nodiscard]] std::vector<open_call> open_calls() const override {
+    std::vector<open_call> result;
+    for (const auto& link : core_.links().all().out) link->list_calls(result);
+    return result;
+  }
+  void visit_requests(const request_visitor& visit) const override {
+    for (const auto& link : core_.links().all().in) link->visit_requests(visit);
+  }
+  [[nodiscard]] std::optional<std::chrono::nanoseconds> silence(worker_id peer) const noexcept override {
+    return core_.silence(peer);
+  }
+  [[nodiscard]] std::vector<peer_traffic> traffic() const override { return core_.links().traffic(); }
+  [[nodiscard]] route_info route(worker_id to) const override { return core_.route(to); }
+
+ private:
+  const native_core& core_;
+};
+
 class native_agent final : public agent {
  public:
-  explicit native_agent(std::shared_ptr<native_core> core) : core_(std::move(core)) {}
+  explicit native_agent(std::shared_ptr<native_core> core)
+      : core_(std::move(core)), members_(*core_), inspection_(*core_) {}
   ~native_agent() override { core_->close(); }
+  native_agent(const native_agent&) = delete;
+  native_agent& operator=(const native_agent&) = delete;
 
   [[nodiscard]] const worker_info& self() const noexcept override { return core_->self(); }
   [[nodiscard]] incarnation_id incarnation() const noexcept override { return core_->incarnation(); }
-  [[nodiscard]] bool dynamic() const noexcept override { return core_->dynamic(); }
-  [[nodiscard]] std::vector<worker_info> workers() const override { return core_->workers(); }
-  [[nodiscard]] worker_info find(std::string_view name) const override { return core_->find(name); }
-  [[nodiscard]] worker_info find(worker_id id) const override { return core_->find(id); }
-  [[nodiscard]] located_worker locate(std::string_view name, deadline until) const override {
-    return core_->locate(name, until);
-  }
-  [[nodiscard]] located_worker locate(worker_id id, deadline until) const override { return core_->locate(id, until); }
-  [[nodiscard]] located_worker locate(const call_target& whom, deadline until) const override {
-    return core_->locate(whom, until);
-  }
-  [[nodiscard]] bool is_over(const call_target& whom, std::uint64_t& question) const override {
-    return core_->is_over(whom, question);
-  }
+  [[nodiscard]] const rpc_options& options() const noexcept override { return core_->options(); }
+  [[nodiscard]] std::shared_ptr<ferry::reactor> reactor() const override { return core_->reactor(); }
+  [[nodiscard]] const group_view& members() const noexcept override { return members_; }
+  [[nodiscard]] const agent_inspection& inspection() const noexcept override { return inspection_; }
   void join(request_handler& handler) override {
     core_->set_request_handler(&handler);
     core_->join();
+  }
+  [[nodiscard]] peer_route open(std::string_view name, deadline until) override {
+    return as_route(core_->locate(name, until));
+  }
+  [[nodiscard]] peer_route open(worker_id id, deadline until) override { return as_route(core_->locate(id, until)); }
+  [[nodiscard]] peer_route open(const call_target& whom, deadline until) override {
+    return as_route(core_->locate(whom, until));
+  }
+  void place_request(const call_target& to, outgoing_message& request, const device_map* placement) const override {
+    core_->place_tensors(to, request, false, placement);
+  }
+  void place_response(const call_target& to, outgoing_message& response, const device_map* placement) const override {
+    core_->place_tensors(to, response, true, placement);
   }
   call_ticket call(const call_target& to, outgoing_message&& request, pending_call& call, deadline until,
                    bool driven) override {
@@ -487,49 +511,23 @@ class native_agent final : public agent {
   }
   void finished_calls(std::uint64_t count) noexcept override { core_->finished_calls(count); }
   void activity_changed() noexcept override { core_->activity_changed(); }
-  [[nodiscard]] std::shared_ptr<ferry::reactor> reactor() const override { return core_->reactor(); }
-  [[nodiscard]] const rpc_options& options() const noexcept override { return core_->options(); }
-  [[nodiscard]] agent_counters counters() const noexcept override { return core_->counters(); }
-  [[nodiscard]] std::vector<open_call> open_calls() const override { return core_->open_calls(); }
-  void visit_requests(const request_visitor& visit) const override { core_->visit_requests(visit); }
-  [[nodiscard]] std::vector<peer_traffic> traffic() const override { return core_->traffic(); }
-  [[nodiscard]] std::optional<std::chrono::nanoseconds> silence(worker_id peer) const noexcept override {
-    return core_->silence(peer);
-  }
-  void seek(const call_target& whom) noexcept override { core_->seek(whom); }
-  bool update_workers(deadline until) override { return core_->update_workers(until); }
-  [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) override {
-    return core_->wait_for(name, until);
-  }
-  [[nodiscard]] std::string metadata(worker_id id) const override { return core_->metadata(id); }
-  [[nodiscard]] std::vector<device> devices() const override { return core_->devices(); }
-  [[nodiscard]] bool uses_devices() const noexcept override { return core_->uses_devices(); }
-  [[nodiscard]] device_map request_map(worker_id to) const override {
-    const auto maps = core_->maps_to(to);
-    return maps ? maps->requests : device_map();
-  }
-  [[nodiscard]] device_map response_map(worker_id to) const override {
-    const auto maps = core_->maps_to(to);
-    return maps ? maps->responses : device_map();
-  }
-  [[nodiscard]] route_info route(worker_id to) const override { return core_->route(to); }
-  void place_request(const call_target& to, outgoing_message& request, const device_map* placement) const override {
-    core_->place_tensors(to, request, false, placement);
-  }
-  void place_response(const call_target& to, outgoing_message& response, const device_map* placement) const override {
-    core_->place_tensors(to, response, true, placement);
-  }
   void leave_together(deadline until) override { core_->leave_together(until); }
   void leave(deadline until) override { core_->leave(until); }
   void stop_leaving(bool entirely) noexcept override { core_->stop_leaving(entirely); }
   void close() noexcept override { core_->close(); }
 
  private:
+  [[nodiscard]] peer_route as_route(native_core::found_worker found) {
+    peer* const place = found.place;
+    return {*this, std::move(found), place};
+  }
   static outgoing_link& link_of(const call_ticket& ticket) noexcept {
     return *static_cast<outgoing_link*>(ticket.route.get());
   }
 
   const std::shared_ptr<native_core> core_;
+  const native_members members_;
+  const native_inspection inspection_;
 };
 
 }  // namespace

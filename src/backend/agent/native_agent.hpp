@@ -3,11 +3,8 @@
 // The agent of the native backend. The core is shared with its links; the agent is the handle that closes it.
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,23 +12,33 @@
 #include <string>
 #include <string_view>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include <ferry/backend/agent.hpp>
 #include <ferry/backend/backend.hpp>
 
 #include "../../store/bounded_store.hpp"
+#include "../failure/fence.hpp"
+#include "../failure/heartbeat_clock.hpp"
 #include "../links/connect_attempt.hpp"
+#include "../links/link_checks.hpp"
+#include "../links/link_table.hpp"
 #include "../links/links.hpp"
 #include "../links/peers.hpp"
+#include "../lock_ranks.hpp"
+#include "../made_from_members.hpp"
 #include "../membership/member_log.hpp"
-#include "core_timer.hpp"
+#include "../membership/store_access.hpp"
+#include "event_reports.hpp"
+#include "quiescence.hpp"
 
 namespace ferry::inline v0::detail {
 
+/// Ties the rooms of the backend together: each has its own state and mutex, in the order of lock_ranks.hpp, and this
+/// class has what they share (who this worker and its peers are) and what goes from one to another.
 class native_core final : public link_owner,
                           public connection_acceptor,
+                          private store_user,
                           public std::enable_shared_from_this<native_core> {
  public:
   native_core(std::shared_ptr<store> group_store, const worker_config& config, const rpc_options& options,
@@ -50,9 +57,13 @@ class native_core final : public link_owner,
   [[nodiscard]] std::vector<worker_info> workers() const;
   [[nodiscard]] worker_info find(std::string_view name) const;
   [[nodiscard]] worker_info find(worker_id id) const;
-  [[nodiscard]] located_worker locate(std::string_view name, deadline until) const;
-  [[nodiscard]] located_worker locate(worker_id id, deadline until) const;
-  [[nodiscard]] located_worker locate(const call_target& whom, deadline until) const;
+  /// A worker that was found, and its place, which lives as long as this object.
+  struct found_worker : located_worker {
+    peer* place;
+  };
+  [[nodiscard]] found_worker locate(std::string_view name, deadline until) const;
+  [[nodiscard]] found_worker locate(worker_id id, deadline until) const;
+  [[nodiscard]] found_worker locate(const call_target& whom, deadline until) const;
   [[nodiscard]] bool is_over(const call_target& whom, std::uint64_t& question) const;
   bool update_workers(deadline until) const;
   [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) const;
@@ -72,15 +83,12 @@ class native_core final : public link_owner,
   void activity_changed() noexcept;
   void set_request_handler(request_handler* handler) noexcept {
     handler_.store(handler);
-    const std::lock_guard lock(listener_mutex_);
-    event_listener_ = handler;
+    events_.set(handler);
   }
   [[nodiscard]] const std::shared_ptr<ferry::reactor>& reactor() const noexcept { return reactor_; }
   [[nodiscard]] const rpc_options& options() const noexcept { return options_; }
   [[nodiscard]] agent_counters counters() const noexcept;
-  [[nodiscard]] std::vector<open_call> open_calls() const;
-  void visit_requests(const agent::request_visitor& visit) const;
-  [[nodiscard]] std::vector<peer_traffic> traffic() const;
+  [[nodiscard]] const link_table& links() const noexcept { return links_; }
   [[nodiscard]] std::optional<std::chrono::nanoseconds> silence(worker_id of) const noexcept;
   void seek(const call_target& whom) noexcept;
 
@@ -89,18 +97,18 @@ class native_core final : public link_owner,
   void count_late_reply() noexcept override { late_replies_.fetch_add(1, std::memory_order_relaxed); }
   [[nodiscard]] bool closing() const noexcept override { return closing_.load(); }
   [[nodiscard]] worker_flow& flow() noexcept override { return flow_; }
-  void check_deadlines_at(deadline at) noexcept override;
+  void check_deadlines_at(deadline at) noexcept override { checks_.check_deadlines_at(at); }
   void count_sent(std::int64_t change) noexcept override { sent_.fetch_add(static_cast<std::uint64_t>(change)); }
   void count_handled(std::int64_t change) noexcept override { handled_.fetch_add(static_cast<std::uint64_t>(change)); }
   [[nodiscard]] bool takes_tensors_on(device where) const noexcept override;
   void run_later(work* item) noexcept override { reactor_->post(item); }
-  void look_again_soon() noexcept override;
+  void look_again_soon() noexcept override { checks_.look_again_soon(); }
   void on_link_open(const remote_worker& peer, const connection& opened, bool by_us) noexcept override;
   void on_link_lost(const remote_worker& peer, const connection& lost) noexcept override;
   void on_control(const remote_worker& from, inbound_message&& message) noexcept override;
   void on_control_closed(control_link& which) noexcept override;
   void on_cancel(const remote_worker& peer, std::uint64_t call_id) noexcept override;
-  void on_link_event(const link_event& event) noexcept override;
+  void on_link_event(const link_event& event) noexcept override { events_.link(event); }
 
   // connection_acceptor
   hello_reply on_hello(const hello& from) override;
@@ -108,11 +116,11 @@ class native_core final : public link_owner,
   [[nodiscard]] bool expects(std::string_view host) noexcept override;
 
  private:
-  [[nodiscard]] std::uint64_t served_bytes() const noexcept;
-  void keep_traffic(const outgoing_link& closed) noexcept;
-  void keep_traffic(const incoming_link& closed) noexcept;
-  template <class Link>
-  void keep_traffic_of(const Link& closed) noexcept;
+  // store_user; closing() is the one of link_owner.
+  [[nodiscard]] std::shared_ptr<void> keep_alive() override { return shared_from_this(); }
+  [[nodiscard]] bool ended() const noexcept override { return closing_.load() || fence_.is_up(); }
+  [[nodiscard]] bool catch_up() noexcept override;
+  [[nodiscard]] std::string name() const override { return to_string(self_); }
 
   /// The connection for urgent calls, or the ordinary one. A leaving worker is no longer a member, but may be reached.
   std::shared_ptr<outgoing_link> link_to(const call_target& to, bool urgent, bool reaches_leaving);
@@ -131,7 +139,7 @@ class native_core final : public link_owner,
   /// Ensures that a tick is scheduled, at `at` if there is none yet.
   void keep_ticking(clock::time_point at) noexcept;
   void keep_ticking() noexcept { keep_ticking(clock::now() + options_.heartbeat_interval.duration()); }
-  void tick(const work* fired) noexcept;
+  void tick(const heartbeat_clock::tick& due) noexcept;
   bool check_peer(peer& whom, clock::time_point now, const lease_rules& rules, bool late, bool beat,
                   clock::time_point& next);
   void open_control(peer& to) noexcept;
@@ -145,6 +153,8 @@ class native_core final : public link_owner,
   void on_connect_outcome(peer& whom, incarnation_id incarnation, const connect_outcome& outcome) noexcept;
   enum class evidence : std::uint8_t { gone, silence, notice, record };
   void lose(peer& whom, incarnation_id incarnation, const std::string& reason, evidence from) noexcept;
+  /// The same; throws std::bad_alloc before anything has changed.
+  void declare_lost(peer& whom, incarnation_id incarnation, const std::string& reason, evidence from);
   void end_links(const peer* whom, incarnation_id incarnation, errc code, const std::exception_ptr& why) noexcept;
   void spread(const fence_notice& notice) noexcept;
   enum class departure : std::uint8_t {
@@ -153,16 +163,20 @@ class native_core final : public link_owner,
     begun,     ///< the log says that it leaves; it still ends its calls
   };
   void depart(peer& whom, incarnation_id incarnation, std::string reason, departure how = departure::unlogged) noexcept;
-  void report_end(worker_id id, incarnation_id incarnation) noexcept;
+  /// The same; throws std::bad_alloc before anything has changed.
+  void record_departure(peer& whom, incarnation_id incarnation, std::string reason, departure how);
+  void report_end(worker_id id, incarnation_id incarnation) noexcept { events_.member_end(id, incarnation); }
   void settle_loose_ends(deadline until);
   void become_fenced(const std::string& reason) noexcept;
+  /// The same; throws std::bad_alloc before anything has changed.
+  void accept_fence(const std::string& reason);
   void publish_fence(const fence_notice& notice, bool contested) noexcept;
   void write_fence(const fence_notice& notice, bool contested);
   void look_for_own_fence() noexcept;
   /// Gives up the store unless it answers: the worker whose process serves it is lost.
   void check_store_without(const std::string& host, const std::string& reason) noexcept;
-  void report(const member_event& event) noexcept;
-  [[nodiscard]] std::shared_ptr<bounded_store> group_store() const;
+  void report(const member_event& event) noexcept { events_.member(event); }
+  [[nodiscard]] std::shared_ptr<bounded_store> group_store() const { return access_.store(); }
   [[nodiscard]] bool is_gone(int rank) const;
   [[nodiscard]] int gone_count() const;
 
@@ -198,51 +212,32 @@ class native_core final : public link_owner,
   /// The sums of what the members wrote under `prefix`; without those that have terminated and wrote nothing.
   [[nodiscard]] std::string add_up_round(const std::string& prefix, deadline until);
 
-  // Access to the store with bounded waits (store_access.cpp).
-  /// Begins to read the log, unless a read has begun since the last request.
-  std::uint64_t request_read() const noexcept;
-  void read_for_all() const noexcept;
-  /// Reads the log, until `enough` is true if it is given. False: it could not be read before the deadline.
-  [[nodiscard]] bool read_log(deadline until, const std::function<bool()>& enough = nullptr) const;
-  struct background_action;
-  [[nodiscard]] std::shared_ptr<background_action> run_in_background(std::function<void()> action);
-  /// Waits for an action, and rethrows what it throws. False: it was still running at the deadline, or when `unwanted`
-  /// became true.
-  bool await_background(background_action& action, deadline until, const std::function<bool()>& unwanted = nullptr);
-  /// Both.
-  bool run_in_time(std::function<void()> action, deadline until, const std::function<bool()>& unwanted = nullptr);
-  /// Writes something in the background and retries until the store accepts it; `what` is for log messages.
-  void write_later(std::function<void()> write, std::string what, bool urgent = false) noexcept;
-  void write_pending() noexcept;
-
   // Dynamic groups (dynamic_group.cpp).
   void form_dynamic(deadline until);
-  void leave_dynamic(deadline until, int stop_level);
+  void leave_dynamic(deadline until, leave_interrupt level);
   /// Throws errc::duplicate_name or duplicate_id if a live member has this worker's name or id; records a dead one as
   /// lost.
   void make_room(deadline until);
   void choose_id();
   [[noreturn]] void throw_still_leaving(const worker_record& holder, bool by_name) const;
   [[nodiscard]] connect_outcome probe(const worker_record& holder, deadline until);
-  void take(const membership_change& change) noexcept;
+  void take(const membership_change& change);
   void follow() noexcept;
-  /// Reads the log; errors are logged. False: it could not be read.
-  bool catch_up() const noexcept;
   /// Every member of a dynamic group is watched by one other, so that every death is noticed.
   void watch_next() noexcept;
   void lose_unless_left(peer& whom, incarnation_id incarnation, const std::string& reason) noexcept;
   void record_loss(const fence_notice& notice, bool contested);
   /// Handles entries of the log about this worker itself, and about others.
   void take_own(const membership_change& change);
-  void answer_suspicion() noexcept;
+  void answer_suspicion();
   void take_others(const membership_change& change);
   /// Asks in the log whether a member lives that this worker has never reached; reads its answer.
   void ask_log(peer& whom, incarnation_id incarnation) noexcept;
   void read_answer(peer& whom, incarnation_id incarnation) noexcept;
-  void log_own_leave(deadline until, int stop_level);
+  void log_own_leave(deadline until, leave_interrupt level);
   void log_own_end() noexcept;
   void stop_following() noexcept;
-  void wake_waiting() const noexcept;
+  void wake_waiting() noexcept { access_.wake_waiting(); }
   void write_gone(incarnation_id incarnation);
 
   void log_route(const worker_info& to) const noexcept;
@@ -259,18 +254,14 @@ class native_core final : public link_owner,
   void listen();
   void stop_listening() noexcept;
   void read_peers(deadline until);
-  /// Throws errc::shutting_down once leaving_stopped_ has reached `stop_level`: 1: do not wait for others, 2: do not
-  /// wait at all.
-  void wait_until_quiet(deadline until, int stop_level);
-  void check_still_leaving(int stop_level) const;
+  /// Throws errc::shutting_down once waits of this level are interrupted.
+  void wait_until_quiet(deadline until, leave_interrupt level);
+  void check_still_leaving(leave_interrupt level) const;
   [[nodiscard]] bool quiet() const noexcept;
-  void check_deadlines(const work* fired) noexcept;
-  void look_again(const work* fired) noexcept;
-  void stop_timers() noexcept;
   [[nodiscard]] hello greeting(const worker_info& target, std::uint64_t features) const;
   [[nodiscard]] std::string missing_workers(std::string_view prefix, deadline until) const;
 
-  std::shared_ptr<bounded_store> store_;  // for joining, leaving and fences; null once closed; guarded by links_mutex_
+  // What the rooms share: who this worker is.
   const rpc_options options_;
   const std::shared_ptr<ferry::reactor> reactor_;
   worker_info self_;
@@ -280,19 +271,26 @@ class native_core final : public link_owner,
   const int world_size_;               // 0: dynamic
   const int wanted_id_;                // any_rank: the lowest free one
   const std::string metadata_;
-  const std::shared_ptr<const device_record> devices_;
-  const std::vector<device> declared_devices_ = devices_in_use(*devices_, {});
-  std::atomic<std::uint64_t> group_changes_{0};  // incremented when a worker joins or leaves
-  mutable std::mutex used_mutex_;                // guards the next two
-  mutable std::vector<device> used_devices_;     // the result of devices(), unless they are declared
-  mutable std::optional<std::uint64_t> used_as_of_;
-  std::mutex hosts_mutex_;                         // guards the next two
-  std::set<std::string, std::less<>> peer_hosts_;  // IP addresses that members listen on
-  std::optional<std::uint64_t> peer_hosts_as_of_;
   const std::string host_ = this_host();
   const timeout init_timeout_;
   std::string group_;
+  std::atomic<bool> closing_{false};
+  std::atomic<request_handler*> handler_{nullptr};
+  event_reports events_;
+  quiescence quiet_;
 
+  // The other members, with a mutex for each.
+  peer_table peers_;
+  std::atomic<bool> peers_known_{false};         // the table is complete
+  std::atomic<std::uint64_t> group_changes_{0};  // incremented when a worker joins or leaves
+
+  // Devices.
+  const std::shared_ptr<const device_record> devices_;
+  const std::vector<device> declared_devices_ = devices_in_use(*devices_, {});
+  made_from_members<std::vector<device>> used_devices_;  // the result of devices(), unless they are declared
+  std::atomic<bool> maps_known_{false};                  // there is a map from or to this worker
+
+  // Links.
   struct open_transport {
     std::string name;
     std::shared_ptr<ferry::transport> transport;
@@ -300,78 +298,31 @@ class native_core final : public link_owner,
   };
   std::vector<open_transport> transports_;
   std::vector<rejected_route> unusable_;  // the requested ones that cannot be used
-
   std::vector<std::string> advertised_;
-
-  std::atomic<bool> peers_known_{false};  // the table is complete
-  peer_table peers_;
-  std::atomic<bool> maps_known_{false};  // there is a map from or to this worker
-  std::atomic<request_handler*> handler_{nullptr};
-
-  std::atomic<bool> closing_{false};
+  made_from_members<std::set<std::string, std::less<>>> peer_hosts_;  // IP addresses that members listen on
   worker_flow flow_;
   std::atomic<std::uint64_t> sent_{0};     // requests, on links that are open
   std::atomic<std::uint64_t> handled_{0};  // the same
   std::atomic<std::uint64_t> late_replies_{0};
-  std::atomic<std::uint64_t> lost_workers_{0};
+  link_table links_;
+  link_checks checks_{links_, reactor_, [this] { return shared_from_this(); }};
 
-  mutable std::mutex links_mutex_;  // guards what follows
-  std::condition_variable links_changed_;
-  std::unordered_map<void*, std::shared_ptr<outgoing_link>> outgoing_;
-  std::unordered_map<void*, std::shared_ptr<incoming_link>> incoming_;
-  std::unordered_map<void*, std::shared_ptr<control_link>> controls_;
-  std::map<std::int32_t, peer_traffic> past_traffic_;  // of links that are closed, by the peer's id
-
+  // Membership.
+  mutable store_access access_;              // for joining, leaving and fences
   std::unique_ptr<member_log> log_;          // of a dynamic group, once it begins to join; then for good
   std::thread follower_;                     // reads it
   std::atomic<std::uint64_t> joined_{0};     // the index of its own entry
   std::atomic<std::uint64_t> announced_{0};  // as in hellos: the same, or ~0 while the entry is being written
   std::atomic<bool> leave_written_{false};   // or about to be, as the next one
   std::atomic<bool> gone_written_{false};
-  mutable std::mutex members_mutex_;  // guards what follows
-  mutable std::condition_variable members_changed_;
-  mutable std::uint64_t member_changes_ = 0;
-  mutable std::uint64_t reads_wanted_ = 0;  // of the log
-  mutable std::uint64_t reads_done_ = 0;
-  mutable std::uint64_t reads_good_ = 0;  // the last one that succeeded
-  mutable bool reading_ = false;
-  mutable bool log_readable_ = true;  // the result of the last read
-  struct pending_write {
-    std::function<void()> write;
-    std::string what;
-  };
-  std::deque<pending_write> to_write_;
-  bool writing_ = false;
-  bool write_added_ = false;
-  std::mutex watched_mutex_;  // guards the next one
-  peer* watched_ = nullptr;   // the next member of a dynamic group
+  std::atomic<deadline> shutdown_until_{deadline(clock::time_point::min())};  // of the last leave
 
-  std::mutex quiet_mutex_;
-  std::condition_variable quiet_changed_;
-  deadline shutdown_until_{clock::time_point::min()};  // of the last leave; guarded by quiet_mutex_
-  std::atomic<int> quiet_waiters_{0};
-  std::atomic<int> leaving_stopped_{0};  // stop_leaving(): 1: of leave_together(), 2: of leave(), too
-  std::uint64_t activity_ = 0;           // guarded by quiet_mutex_
-
-  std::mutex deadlines_mutex_;  // guards what follows
-  deadline next_check_;
-  core_timer check_timer_;
-
-  std::mutex looks_mutex_;  // guards the next one
-  core_timer look_timer_;
-
-  std::mutex listener_mutex_;  // guards the next one, and is held during its calls
-  request_handler* event_listener_ = nullptr;
-
-  std::atomic<bool> fenced_{false};
-  std::string fence_reason_;  // set before fenced_
-
-  std::mutex ticks_mutex_;  // guards what follows
-  clock::time_point next_beat_{};
-  bool ticking_ = false;
-  bool watch_changed_ = false;
-  clock::time_point next_tick_{};
-  core_timer tick_timer_;
+  // Failure.
+  std::atomic<std::uint64_t> lost_workers_{0};
+  fence fence_;
+  heartbeat_clock beats_;
+  ranked_mutex ring_mutex_{rank_of_ring};  // guards the next one
+  peer* watched_ = nullptr;                // the next member of a dynamic group
 };
 
 }  // namespace ferry::inline v0::detail

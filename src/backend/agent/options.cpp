@@ -42,6 +42,8 @@ void rpc_options::check() const {
     throw_error(errc::invalid_argument, "transport.handshake_timeout must be positive");
   if (transport.max_handshakes == 0) throw_error(errc::invalid_argument, "transport.max_handshakes must not be zero");
   if (transport.max_connections == 0) throw_error(errc::invalid_argument, "transport.max_connections must not be zero");
+  if (transport.device_timeout.count() <= 0)
+    throw_error(errc::invalid_argument, "transport.device_timeout must be positive");
   if (secret.size() > detail::longest_secret) {
     throw_error(errc::invalid_argument,
                 fmt::format("the secret has {} bytes, more than {}", secret.size(), detail::longest_secret));

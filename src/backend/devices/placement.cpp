@@ -29,7 +29,7 @@ void place_by(const agent& own, const call_target& to, outgoing_message& message
   if (!placement && all_on_cpu(message)) return;
   if (placement && !placement->is_one_to_one())
     throw_error(errc::invalid_argument, "the placement of a call is not one-to-one: " + to_string(*placement));
-  const std::string destination = own.find(to.id).name();
+  const std::string destination = own.members().find(to.id).name();
   place(message, {response, destination, placement, nullptr});
 }
 
@@ -43,7 +43,7 @@ worker_record native_core::own_record() const {
   record.addresses = advertised_;
   record.metadata = metadata_;
   record.devices = devices_;
-  record.serves_store = store_->serves();
+  record.serves_store = group_store()->serves();
   return record;
 }
 
@@ -71,19 +71,19 @@ void native_core::check_devices_fit() const {
 // Called for every request.
 std::vector<device> native_core::devices() const {
   if (!devices_->devices.empty()) return declared_devices_;
-  const std::uint64_t changes = group_changes_.load(std::memory_order_acquire);
-  const std::lock_guard lock(used_mutex_);
-  if (used_as_of_ == changes) return used_devices_;
-  std::vector<device_map> back;
-  if (maps_known_.load(std::memory_order_acquire)) {
-    for (const peer* each : peers_.all()) {
-      const std::lock_guard lock_peer(each->mutex);
-      if (each->present() && each->record.maps) back.push_back(each->record.maps->responses);
-    }
-  }
-  used_devices_ = devices_in_use(*devices_, back);
-  used_as_of_ = changes;
-  return used_devices_;
+  return used_devices_.with(
+      group_changes_.load(std::memory_order_acquire),
+      [&] {
+        std::vector<device_map> back;
+        if (maps_known_.load(std::memory_order_acquire)) {
+          for (const peer* each : peers_.all()) {
+            const std::lock_guard lock(each->mutex);
+            if (each->present() && each->record.maps) back.push_back(each->record.maps->responses);
+          }
+        }
+        return devices_in_use(*devices_, back);
+      },
+      [](const std::vector<device>& used) { return used; });
 }
 
 // Declared devices are a complete list. Without a declaration, a placement may use any existing device.
@@ -104,7 +104,7 @@ void native_core::place_tensors(const call_target& to, outgoing_message& message
   message.targets.clear();
   if (message.tensors.empty() && !placement) return;
   if (!placement && !maps_known_.load(std::memory_order_acquire) && all_on_cpu(message)) return;
-  const peer* const there = peers_.at(to.id);
+  const peer* const there = to.record ? static_cast<const peer*>(to.record) : peers_.at(to.id);
   if (!there) return (void)find(to.id);  // throws
   std::unique_lock lock(there->mutex);
   // A message to a predecessor is not sent, and the maps of its successor do not apply.

@@ -30,63 +30,33 @@ namespace {
 constexpr std::chrono::milliseconds timer_resolution{1};  // of timers
 constexpr std::chrono::seconds goodbye_limit{5};          // between a goodbye and the end of the connections
 
-lease_rules rules_of(const rpc_options& options) {
-  return {options.heartbeat_interval.duration(), options.lease.duration()};
-}
-
 }  // namespace
 
 // ---------------------------------------------------------------- ticks
 
 void native_core::keep_ticking(clock::time_point at) noexcept {
-  if (options_.heartbeat_interval.is_never() || !is_announced()) return;
-  std::lock_guard lock(ticks_mutex_);
-  watch_changed_ = true;
-  if (ticking_ || closing_.load() || fenced_.load()) return;
-  try {
-    tick_timer_.set(*reactor_, deadline(at), shared_from_this(), &native_core::tick);
-    next_tick_ = at;
-    ticking_ = true;
-  } catch (const std::exception& e) {
-    log(log_level::error, fmt::format("{}: no timer for heartbeats: {}", self_.name(), e.what()));
-  }
+  if (options_.heartbeat_interval.is_never() || !is_announced() || fence_.is_up()) return;
+  beats_.keep_ticking(at);
 }
 
 // Ticks come every interval, when heartbeats are sent, and when a lease may have run out.
-void native_core::tick(const work* fired) noexcept {
-  const lease_rules rules = rules_of(options_);
-  const auto now = clock::now();
-  bool late = false;
-  bool beat = false;
-  std::chrono::nanoseconds slept{};
-  {
-    std::lock_guard lock(ticks_mutex_);
-    if (!tick_timer_.claim(fired)) return;
-    watch_changed_ = false;
-    late = was_stalled(next_tick_, now, rules);
-    slept = now - next_tick_;
-    beat = now + timer_resolution >= next_beat_;
-    if (beat) next_beat_ = now + rules.interval;
-  }
+void native_core::tick(const heartbeat_clock::tick& due) noexcept {
+  const lease_rules rules{options_.heartbeat_interval.duration(), options_.lease.duration()};
   bool wanted = false;
-  auto next = now + rules.interval;
+  auto next = due.now + rules.interval;
   try {
-    if (is_member() && slept > rules.lease) {
-      log(log_level::warning,
-          fmt::format("{} was suspended, or starved of CPU time, for {:.1f} s", to_string(self_), in_seconds(slept)));
+    if (is_member() && due.late_by > rules.lease) {
+      log(log_level::warning, fmt::format("{} was suspended, or starved of CPU time, for {:.1f} s", to_string(self_),
+                                          in_seconds(due.late_by)));
       look_for_own_fence();
     }
-    for (peer* each : peers_.all()) wanted = check_peer(*each, now, rules, late, beat, next) || wanted;
+    for (peer* each : peers_.all()) wanted = check_peer(*each, due.now, rules, due.stalled, due.beat, next) || wanted;
   } catch (const std::exception& e) {
     log(log_level::error, e.what());
     wanted = true;
   }
-  {
-    std::lock_guard lock(ticks_mutex_);
-    ticking_ = false;
-    wanted = wanted || watch_changed_;
-  }
-  if (wanted) keep_ticking(std::max(next, now + timer_resolution));
+  wanted = beats_.end_tick() || wanted;
+  if (wanted) keep_ticking(std::max(next, due.now + timer_resolution));
 }
 
 // What a tick does about one peer; true if it needs another tick.
@@ -167,7 +137,7 @@ void native_core::on_link_lost(const remote_worker& peer, const connection& lost
     if (!place.live.watched()) place.live.renew(clock::now());
     if (!lost.same_process()) --place.live.links;
     if (place.live.links == 0) place.incoming.swap(in);
-    if (place.state != peer_state::member || closing_.load() || fenced_.load()) return;
+    if (place.state != peer_state::member || ended()) return;
     if (!place.live.control) {
       place.live.suspect = true;
       ask = !place.live.opening;
@@ -186,7 +156,7 @@ void native_core::on_control_closed(control_link& which) noexcept {
     if (place.control.get() == &which) {
       place.control.swap(released);
       place.live.control = false;
-      if (place.is(which.peer().incarnation) && !closing_.load() && !fenced_.load()) {
+      if (place.is(which.peer().incarnation) && !closing_.load() && !fence_.is_up()) {
         if (!place.live.watched()) place.live.renew(clock::now());
         place.live.suspect = true;
         ask = !place.live.opening;
@@ -195,14 +165,8 @@ void native_core::on_control_closed(control_link& which) noexcept {
   }
   if (ask) open_control(place);
   keep_ticking();
-  std::shared_ptr<control_link> registered;
-  std::lock_guard lock(links_mutex_);
-  if (const auto found = controls_.find(&which); found != controls_.end()) {
-    registered = std::move(found->second);
-    controls_.erase(found);
-    if (which.accepted()) place.accepted_controls.fetch_sub(1);
-  }
-  links_changed_.notify_all();
+  const auto removed = links_.remove_control(&which);
+  if (removed && which.accepted()) place.accepted_controls.fetch_sub(1);
 }
 
 void native_core::await(peer& whom) noexcept {
@@ -249,7 +213,7 @@ void native_core::open_control(peer& to) noexcept {
                                                               : options_.lease.duration();
     attempt_to_reach(
         record, feature_control, limit,
-        [self = shared_from_this()] { return !self->closing_.load() && !self->fenced_.load(); },
+        [self = shared_from_this()] { return !self->closing_.load() && !self->fence_.is_up(); },
         [self = shared_from_this(), &to, incarnation = record.incarnation](connect_outcome outcome) {
           {
             std::lock_guard lock(to.mutex);
@@ -275,11 +239,12 @@ void native_core::add_control(peer& to, std::shared_ptr<connection> opened, inca
   std::shared_ptr<control_link> before;  // both ends may have opened one at once: the replaced one stays open, unused
   {
     std::lock_guard lock(to.mutex);
-    std::lock_guard links(links_mutex_);
-    if (!closing_.load() && !fenced_.load() && to.counts(incarnation)) {
+    if (!ended() && to.counts(incarnation)) {
       link = std::make_shared<control_link>(shared_from_this(), remote_worker(to.record.who, incarnation, &to.heard),
                                             opened, !by_us);
-      controls_.emplace(link.get(), link);
+      if (!links_.add(link)) link = nullptr;
+    }
+    if (link) {
       if (!by_us) to.accepted_controls.fetch_add(1);
       before = std::exchange(to.control, link);
       to.live.control = true;

@@ -10,6 +10,7 @@
 // where a worker that has been suspended for long looks before it reports anything about others.
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -46,86 +47,106 @@ int native_core::gone_count() const {
   return result;
 }
 
-void native_core::report(const member_event& event) noexcept {
-  std::lock_guard lock(listener_mutex_);
-  if (event_listener_) event_listener_->on_member_event(event);
-}
-
-void native_core::report_end(worker_id id, incarnation_id incarnation) noexcept {
-  std::lock_guard lock(listener_mutex_);
-  if (event_listener_) event_listener_->on_member_end(id, incarnation);
-}
-
 void native_core::depart(peer& whom, incarnation_id incarnation, std::string reason, departure how) noexcept {
   try {
-    member_event event{member_event::kind::left, {}, incarnation, std::move(reason)};
-    {
-      std::lock_guard lock(whom.mutex);
-      if (!whom.is(incarnation)) return;
-      whom.state = peer_state::left;
-      group_changes_.fetch_add(1, std::memory_order_release);
-      whom.end = event.reason;
-      whom.live.renew(clock::now());
-      event.who = whom.record.who;
-    }
-    if (!closing_.load()) {
-      report(event);
-      if (how != departure::begun) report_end(event.who.id(), incarnation);
-    }
-    activity_changed();
-    keep_ticking();
-    if (log_ && how == departure::unlogged && is_member() && !closing_.load() && !fenced_.load()) {
-      wake_waiting();
-      watch_next();
-      write_later([this, incarnation] { write_gone(incarnation); }, fmt::format("{} has left", to_string(event.who)));
-    }
+    record_departure(whom, incarnation, std::move(reason), how);
   } catch (const std::exception& e) {
     log(log_level::error, fmt::format("{}: the leave of a worker was not recorded: {}", self_.name(), e.what()));
   }
 }
 
+void native_core::record_departure(peer& whom, incarnation_id incarnation, std::string reason, departure how) {
+  member_event event{member_event::kind::left, {}, incarnation, std::move(reason)};
+  std::string end = event.reason;
+  {
+    std::lock_guard lock(whom.mutex);
+    if (!whom.is(incarnation)) return;
+    event.who = whom.record.who;
+  }
+  std::function<void()> entry;
+  std::string what;
+  if (log_ && how == departure::unlogged) {
+    entry = [this, incarnation] { write_gone(incarnation); };
+    what = fmt::format("{} has left", to_string(event.who));
+  }
+  {
+    std::lock_guard lock(whom.mutex);
+    if (!whom.is(incarnation)) return;
+    whom.state = peer_state::left;
+    group_changes_.fetch_add(1, std::memory_order_release);
+    whom.end.swap(end);
+    whom.live.renew(clock::now());
+  }
+  if (!closing_.load()) {
+    report(event);
+    if (how != departure::begun) report_end(event.who.id(), incarnation);
+  }
+  activity_changed();
+  keep_ticking();
+  if (entry && is_member() && !closing_.load() && !fence_.is_up()) {
+    wake_waiting();
+    watch_next();
+    access_.write_later(std::move(entry), std::move(what));
+  }
+}
+
 // Call with no lock held.
 void native_core::lose(peer& whom, incarnation_id incarnation, const std::string& reason, evidence from) noexcept {
-  if (closing_.load() || fenced_.load() || whom.id == self_.id()) return;
   try {
-    member_event event{member_event::kind::lost, {}, incarnation, reason};
-    bool left = false;
-    bool served_store = false;
-    {
-      std::lock_guard lock(whom.mutex);
-      if (!whom.present(incarnation)) return;
-      served_store = whom.record.serves_store;
-      left = whom.state == peer_state::leaving;
-      whom.state = left ? peer_state::left : peer_state::lost;
-      group_changes_.fetch_add(1, std::memory_order_release);
-      whom.end = reason;
-      event.who = whom.record.who;
-    }
-    if (left) {  // its leave was reported then
-      report_end(event.who.id(), incarnation);
-      end_links(
-          &whom, incarnation, errc::peer_lost,
-          make_error(errc::peer_lost, fmt::format("{} has left the group, and died before it had ended its calls: {}",
-                                                  to_string(event.who), reason)));
-      activity_changed();
-      if (from == evidence::gone || from == evidence::silence) {
-        write_later(
-            [this, incarnation, reason] {
-              (void)log_->append(member_entry::lost(incarnation_, incarnation, reason), deadline::after(store_limit));
-            },
-            fmt::format("{} has terminated", to_string(event.who)));
-      }
-      return;
-    }
-    lost_workers_.fetch_add(1);
-    log_about(event.who.id(), log_level::warning,
-              [&] { return fmt::format("{}: {} is lost: {}", to_string(self_), to_string(event.who), reason); });
-    end_links(&whom, incarnation, errc::peer_lost,
-              make_error(errc::peer_lost, fmt::format("{} is dead: {}", to_string(event.who), reason)));
-    report(event);
+    declare_lost(whom, incarnation, reason, from);
+  } catch (const std::exception& e) {
+    log(log_level::error, fmt::format("{}: the loss of a worker was not recorded: {}", self_.name(), e.what()));
+  }
+}
+
+void native_core::declare_lost(peer& whom, incarnation_id incarnation, const std::string& reason, evidence from) {
+  if (ended() || whom.id == self_.id()) return;
+  member_event event{member_event::kind::lost, {}, incarnation, reason};
+  std::string end = reason;
+  {
+    std::lock_guard lock(whom.mutex);
+    if (!whom.present(incarnation)) return;
+    event.who = whom.record.who;
+  }
+  const std::string who = to_string(event.who);
+  const fence_notice notice{event.who, incarnation, reason};
+  const auto dead = make_error(errc::peer_lost, fmt::format("{} is dead: {}", who, reason));
+  const auto dead_while_leaving = make_error(
+      errc::peer_lost, fmt::format("{} has left the group, and died before it had ended its calls: {}", who, reason));
+  std::function<void()> entry;
+  std::string what;
+  if (log_ && (from == evidence::gone || from == evidence::silence)) {
+    entry = [this, incarnation, reason] {
+      (void)log_->append(member_entry::lost(incarnation_, incarnation, reason), deadline::after(store_limit));
+    };
+    what = fmt::format("{} has terminated", who);
+  }
+  bool left = false;
+  bool served_store = false;
+  {
+    std::lock_guard lock(whom.mutex);
+    if (!whom.present(incarnation)) return;
+    served_store = whom.record.serves_store;
+    left = whom.state == peer_state::leaving;
+    whom.state = left ? peer_state::left : peer_state::lost;
+    group_changes_.fetch_add(1, std::memory_order_release);
+    whom.end.swap(end);
+  }
+  if (left) {  // its leave was reported then
+    report_end(event.who.id(), incarnation);
+    end_links(&whom, incarnation, errc::peer_lost, dead_while_leaving);
     activity_changed();
-    if (served_store && !log_) check_store_without(to_string(event.who), reason);
-    const fence_notice notice{event.who, incarnation, reason};
+    if (entry) access_.write_later(std::move(entry), std::move(what));
+    return;
+  }
+  lost_workers_.fetch_add(1);
+  end_links(&whom, incarnation, errc::peer_lost, dead);
+  report(event);
+  activity_changed();
+  try {
+    log_about(event.who.id(), log_level::warning,
+              [&] { return fmt::format("{}: {} is lost: {}", to_string(self_), who, reason); });
+    if (served_store && !log_) check_store_without(who, reason);
     switch (from) {
       case evidence::record: return;
       case evidence::notice: return spread(notice);
@@ -133,7 +154,7 @@ void native_core::lose(peer& whom, incarnation_id incarnation, const std::string
       case evidence::silence: return publish_fence(notice, true);  // calls spread()
     }
   } catch (const std::exception& e) {
-    log(log_level::error, e.what());
+    log(log_level::error, fmt::format("{}: the group was not told that {} is lost: {}", self_.name(), who, e.what()));
   }
 }
 
@@ -142,29 +163,8 @@ void native_core::lose(peer& whom, incarnation_id incarnation, const std::string
 void native_core::end_links(const peer* whom, incarnation_id incarnation, errc code,
                             const std::exception_ptr& why) noexcept {
   try {
-    std::vector<std::shared_ptr<outgoing_link>> out;
-    std::vector<std::shared_ptr<incoming_link>> in;
-    std::vector<std::shared_ptr<control_link>> control;
-    {
-      std::lock_guard lock(links_mutex_);
-      const auto its = [&](const remote_worker& far) {
-        return whom == nullptr || (far.who.id() == whom->id && far.incarnation == incarnation);
-      };
-      for (auto& [key, link] : outgoing_) {
-        if (its(link->peer())) out.push_back(link);
-      }
-      for (auto& [key, link] : incoming_) {
-        if (its(link->peer())) in.push_back(link);
-      }
-      for (auto& [key, link] : controls_) {
-        if (its(link->peer())) control.push_back(link);
-      }
-    }
-    for (int once = 0; once != 2; ++once) {
-      for (auto& link : out) link->close(code, why, false);
-      for (auto& link : in) link->close(why, false);
-      for (auto& link : control) link->close(why, false);
-    }
+    const link_list ended = whom ? links_.of(whom->id, incarnation) : links_.all();
+    for (int once = 0; once != 2; ++once) ended.close(code, why, false);
   } catch (const std::bad_alloc&) {
     log(log_level::error, "out of memory: connections to lost workers were not closed");
   }
@@ -186,18 +186,13 @@ void native_core::spread(const fence_notice& notice) noexcept {
   }
 }
 
-std::shared_ptr<bounded_store> native_core::group_store() const {
-  std::lock_guard lock(links_mutex_);
-  return store_;
-}
-
 // A member of a dynamic group may have announced its leave in the log only.
 void native_core::lose_unless_left(peer& whom, incarnation_id incarnation, const std::string& reason) noexcept {
   if (!log_) return lose(whom, incarnation, reason, evidence::gone);
   try {
     run_detached(*reactor_, [self = shared_from_this(), &whom, incarnation, reason] {
       if (self->closing_.load()) return;
-      (void)self->read_log(deadline::after(log_grace));
+      (void)self->access_.read_log(deadline::after(log_grace));
       self->lose(whom, incarnation, reason, evidence::gone);
     });
   } catch (const std::bad_alloc&) {
@@ -208,7 +203,7 @@ void native_core::lose_unless_left(peer& whom, incarnation_id incarnation, const
 // All others read the log; of two workers that declare each other dead, the first entry wins.
 void native_core::record_loss(const fence_notice& notice, bool contested) {
   (void)log_->append(member_entry::lost(incarnation_, notice.incarnation, notice.reason), deadline::after(store_limit));
-  if (contested && !fenced_.load()) spread(notice);
+  if (contested && !fence_.is_up()) spread(notice);
 }
 
 // Two workers whose link is cut declare each other dead: of the two, the store accepts the first one.
@@ -231,7 +226,7 @@ void native_core::write_fence(const fence_notice& notice, bool contested) {
 }
 
 void native_core::publish_fence(const fence_notice& notice, bool contested) noexcept {
-  write_later(
+  access_.write_later(
       [this, notice, contested, first = true]() mutable {
         try {
           write_fence(notice, contested);
@@ -266,7 +261,7 @@ void native_core::check_store_without(const std::string& host, const std::string
 
 void native_core::look_for_own_fence() noexcept {
   if (log_) {
-    (void)request_read();
+    (void)access_.request_read();
     return;
   }
   try {
@@ -285,23 +280,26 @@ void native_core::look_for_own_fence() noexcept {
 
 void native_core::become_fenced(const std::string& reason) noexcept {
   try {
-    {
-      std::lock_guard lock(links_mutex_);
-      if (closing_.load() || fenced_.load()) return;
-      fence_reason_ = fmt::format(
-          "{} was declared dead by its group and excluded from it ({}); a new worker may "
-          "be started in its place",
-          to_string(self_), reason);
-      fenced_.store(true, std::memory_order_release);
-    }
-    log(log_level::error, fence_reason_);
-    end_links(nullptr, {}, errc::fenced, make_error(errc::fenced, fence_reason_));
-    report({member_event::kind::fenced, self_, incarnation_, fence_reason_});
-    activity_changed();
-    wake_waiting();
+    accept_fence(reason);
   } catch (const std::exception& e) {
-    log(log_level::error, fmt::format("{}: the fence was not handled completely: {}", self_.name(), e.what()));
+    log(log_level::error, fmt::format("{}: the fence was not handled: {}", self_.name(), e.what()));
   }
+}
+
+void native_core::accept_fence(const std::string& reason) {
+  std::string why = fmt::format(
+      "{} was declared dead by its group and excluded from it ({}); a new worker may "
+      "be started in its place",
+      to_string(self_), reason);
+  const auto fenced = make_error(errc::fenced, why);
+  const member_event event{member_event::kind::fenced, self_, incarnation_, why};
+  if (closing_.load() || !fence_.raise(std::move(why))) return;
+  links_.refuse_new();
+  log(log_level::error, fence_.reason());
+  end_links(nullptr, {}, errc::fenced, fenced);
+  report(event);
+  activity_changed();
+  wake_waiting();
 }
 
 }  // namespace ferry::inline v0::detail

@@ -18,7 +18,6 @@ outgoing_message control_message(control_code code, std::uint64_t call_id) {
   message.header.kind = frame_kind::control;
   message.header.code = static_cast<std::uint32_t>(code);
   message.header.call_id = call_id;
-  message.begin_payload();
   message.finish();
   return message;
 }
@@ -35,7 +34,6 @@ outgoing_message fence_notice::encode() const {
   outgoing_message message;
   message.header.kind = frame_kind::control;
   message.header.code = static_cast<std::uint32_t>(control_code::fence);
-  message.begin_payload();
   encode_values<worker_info, std::uint64_t, std::string>(message.bytes, message.tensors, who, incarnation.value,
                                                          reason);
   message.finish();

@@ -13,6 +13,8 @@
 #include <ferry/transport/connection.hpp>
 #include <ferry/wire/message.hpp>
 
+#include "../lock_ranks.hpp"
+
 namespace ferry::inline v0::detail {
 
 /// The sum of what several connections have accepted and not yet written. Thread-safe.
@@ -24,7 +26,7 @@ class unwritten_sum {
   [[nodiscard]] std::uint64_t bytes() const noexcept;
 
  private:
-  mutable std::mutex mutex_;  // taken with the mutex of a link held
+  mutable ranked_mutex mutex_{rank_of_unwritten};
   std::vector<const connection*> all_;
 };
 

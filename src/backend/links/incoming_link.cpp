@@ -1,7 +1,6 @@
 #include "links.hpp"
 
 #include <algorithm>
-#include <memory>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -17,23 +16,9 @@ void add(std::atomic<std::uint64_t>& figure, std::uint64_t more) noexcept {
   figure.store(figure.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
 }
 
-// Stops calls: marks them at once, and runs the callbacks of users on another thread; releases one reference to each.
-void stop_later(link_owner& owner, std::vector<stoppable*> calls) {
-  struct stopping : work {
-    std::vector<stoppable*> calls;
-  };
-  if (calls.empty()) return;
-  for (stoppable* call : calls) call->mark_stopped();
-  auto* item = new stopping;
-  item->calls = std::move(calls);
-  item->run = [](work* self) noexcept {
-    const std::unique_ptr<stopping> owned(static_cast<stopping*>(self));
-    for (stoppable* call : owned->calls) {
-      call->request_stop();
-      call->drop_reference();
-    }
-  };
-  owner.run_later(item);
+// Runs a list that is linked by work::next.
+void run_all_later(link_owner& owner, work* first) noexcept {
+  while (first) owner.run_later(std::exchange(first, first->next));
 }
 
 }  // namespace
@@ -81,38 +66,37 @@ void incoming_link::on_message(connection& from, inbound_message&& message) noex
 }
 
 void incoming_link::cancel(std::uint64_t call_id) noexcept {
-  stoppable* running = nullptr;
+  work* stop = nullptr;
   {
     std::lock_guard lock(mutex_);
-    stoppable** found = find_running(call_id);
-    if (!found) return;
-    running = *found;
-    running->add_reference();
+    if (stoppable** found = find_running(call_id)) stop = (*found)->begin_stop();
   }
-  stop_later(*owner_, {running});
+  if (stop) owner_->run_later(stop);
 }
 
 void incoming_link::on_closed(connection& which, std::exception_ptr reason) noexcept {
-  owner_->note(link_event::kind::lost, peer_, which, reason);
   flow_.replies.remove(which);
-  std::vector<stoppable*> running;
+  work* stops = nullptr;
   std::vector<held_handler> held;
   {
     std::lock_guard lock(mutex_);
     closed_ = true;
     if (std::exchange(paused_, false)) flow_.paused_links.fetch_sub(1);
     release(held);
+    const auto stop = [&](stoppable& call) {
+      if (work* item = call.begin_stop()) item->next = std::exchange(stops, item);
+    };
     for (auto& [id, call] : running_) {
-      if (call) running.push_back(call);
+      if (call) stop(*call);
     }
-    for (auto& [id, call] : others_running_) running.push_back(call);
-    for (stoppable* call : running) call->add_reference();
+    for (auto& [id, call] : others_running_) stop(*call);
     running_.clear();
     others_running_.clear();
     owner_->count_handled(-std::exchange(handled_, 0));
   }
-  stop_later(*owner_, std::move(running));
+  run_all_later(*owner_, stops);
   for (const auto& [item, on] : held) on->post(item);
+  owner_->note(link_event::kind::lost, peer_, which, reason);
   owner_->on_link_lost(peer_, which);
   owner_->on_link_closed(this);
 }
@@ -241,7 +225,7 @@ void incoming_link::reply(std::uint64_t call_id, outgoing_message&& answer) {
   connection_->send(std::move(answer));
 }
 
-void incoming_link::visit_requests(const agent::request_visitor& visit) const {
+void incoming_link::visit_requests(const agent_inspection::request_visitor& visit) const {
   std::lock_guard lock(mutex_);  // keeps the calls alive: each is removed before it ends
   for (const auto& [id, call] : running_) {
     if (call) visit(peer_.who, id, *call);

@@ -379,7 +379,6 @@ void outgoing_link::send_cancel(std::uint64_t id) noexcept {
     outgoing_message cancel;
     cancel.header.kind = frame_kind::cancel;
     cancel.header.call_id = id;
-    cancel.begin_payload();
     cancel.finish();
     {
       std::lock_guard lock(mutex_);

@@ -14,6 +14,7 @@
 #include <ferry/backend/agent.hpp>
 #include <ferry/transport/connection.hpp>
 
+#include "../lock_ranks.hpp"
 #include "control.hpp"
 #include "flow.hpp"
 
@@ -167,7 +168,7 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   const errc refusal_{};
   const std::string refusal_text_;
   worker_flow& flow_;
-  mutable std::mutex mutex_;
+  mutable ranked_mutex mutex_{rank_of_link};
   std::shared_ptr<connection> connection_;  // set once, before open_
   std::vector<rejected_route> failed_routes_;
   std::atomic<bool> open_{false};
@@ -215,7 +216,7 @@ class incoming_link final : public connection_receiver,
   };
   /// The requests that have arrived and are not answered.
   [[nodiscard]] load served_now() const noexcept;
-  void visit_requests(const agent::request_visitor& visit) const;
+  void visit_requests(const agent_inspection::request_visitor& visit) const;
   /// Adds this link's traffic.
   void add_traffic(peer_traffic& sum) const noexcept;
 
@@ -278,7 +279,7 @@ class incoming_link final : public connection_receiver,
 
   // A caller of this library numbers its calls by slots that it reuses, so the low halves are small and dense.
   static constexpr std::uint32_t dense_slots = 4096;
-  mutable std::mutex mutex_;
+  mutable ranked_mutex mutex_{rank_of_link};
   std::vector<running_call> running_;  // by slot, those below dense_slots
   // By id. A caller may, against the protocol, use one id for several calls at once: they end with the connection, too.
   std::unordered_multimap<std::uint64_t, stoppable*> others_running_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -106,7 +107,11 @@ peer* peer_table::find(std::string_view name) const {
 peer& peer_table::admit(worker_record record) {
   peer& where = place(record.who.id());
   const std::string name = record.who.name();
-  std::string before;
+  {
+    const std::lock_guard lock(mutex_);
+    names_.try_emplace(name, nullptr);  // nothing below needs memory
+  }
+  worker_record before;
   struct {  // released without the lock
     std::shared_ptr<outgoing_link> link;
     std::shared_ptr<outgoing_link> urgent;
@@ -115,7 +120,6 @@ peer& peer_table::admit(worker_record record) {
   } old;
   {
     const std::lock_guard lock(where.mutex);
-    before = where.record.who.name();
     if (where.state != peer_state::unknown) {  // of its predecessor
       where.live = {};
       old.link = std::move(where.link);
@@ -123,14 +127,15 @@ peer& peer_table::admit(worker_record record) {
       old.incoming = std::move(where.incoming);
       old.control = std::move(where.control);
     }
-    where.record = std::move(record);
+    before = std::exchange(where.record, std::move(record));
     where.state = peer_state::member;
     where.end.clear();
   }
   const std::lock_guard lock(mutex_);
-  if (const auto old = names_.find(before); old != names_.end() && old->second == &where && before != name)
-    names_.erase(old);
-  names_[name] = &where;
+  if (const auto left = names_.find(before.who.name());
+      left != names_.end() && left->second == &where && left->first != name)
+    names_.erase(left);
+  names_.find(name)->second = &where;
   return where;
 }
 

@@ -17,6 +17,7 @@
 #include <ferry/base/ids.hpp>
 
 #include "../devices/device_checks.hpp"
+#include "../lock_ranks.hpp"
 #include "control.hpp"
 #include "liveness.hpp"
 
@@ -69,7 +70,7 @@ struct peer {
   /// Set by every message from it; cleared by the tick. On a separate cache line from what calls lock.
   alignas(64) std::atomic<bool> heard{false};
 
-  alignas(64) mutable std::mutex mutex;  // guards what follows
+  alignas(64) mutable ranked_mutex mutex{rank_of_peer};  // guards what follows
   peer_state state = peer_state::unknown;
   worker_record record;
   std::string end;  ///< why it left or was lost
@@ -116,7 +117,7 @@ class peer_table {
   [[nodiscard]] peer* at(worker_id id) const noexcept;
   /// The member of that name; null if there is none.
   [[nodiscard]] peer* find(std::string_view name) const;
-  /// Assigns the place of the record's id to this member.
+  /// Assigns the place of the record's id to this member. Throws std::bad_alloc; then nothing has changed.
   peer& admit(worker_record record);
   /// The first place after `id`, in a ring of all ids in use, for which `wanted` is true; null if there is none but its
   /// own.
@@ -136,9 +137,9 @@ class peer_table {
   static constexpr int block_size = 256;
   using block = std::array<std::atomic<peer*>, block_size>;
   std::array<std::atomic<block*>, (worker_id::max + block_size) / block_size> blocks_{};
-  std::atomic<int> highest_{-1};     // id of the last place
-  mutable std::shared_mutex mutex_;  // guards the names, and writing
-  std::map<std::string, peer*, std::less<>> names_;
+  std::atomic<int> highest_{-1};                     // id of the last place
+  mutable std::shared_mutex mutex_;                  // guards the names, and writing
+  std::map<std::string, peer*, std::less<>> names_;  // null: of a member that is about to be admitted
   std::vector<std::unique_ptr<peer>> owned_;
   std::vector<std::unique_ptr<block>> owned_blocks_;
 };

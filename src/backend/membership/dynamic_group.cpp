@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -37,7 +38,7 @@ std::chrono::nanoseconds longest_wait_for_news(timeout lease) noexcept {
 
 void native_core::form_dynamic(deadline until) {
   agree_on_group(until);
-  log_ = std::make_unique<member_log>(store_, [this](const membership_change& change) { take(change); });
+  log_ = std::make_unique<member_log>(group_store(), [this](const membership_change& change) { take(change); });
   log_->load(until);
   choose_id();
   for (;;) {
@@ -50,7 +51,7 @@ void native_core::form_dynamic(deadline until) {
     listen();
     const auto change = log_->append(member_entry::join(own_record()), until);
     // Others may have read the entry, and removed it, before this worker saw that it was accepted.
-    if (change.what == membership_change::kind::joined || joined_.load() != 0) break;
+    if (change == membership_change::kind::joined || joined_.load() != 0) break;
     announced_.store(0);
     stop_listening();  // another worker took the name or the id first, or has joined with device maps that conflict
   }
@@ -158,8 +159,9 @@ connect_outcome native_core::probe(const worker_record& holder, deadline until) 
 
 // ---------------------------------------------------------------- changes from the log
 
-// Called by the log, in the order of its entries.
-void native_core::take(const membership_change& change) noexcept {
+// Called by the log, in the order of its entries. Throws std::bad_alloc before anything has changed, then is called
+// again with the same change.
+void native_core::take(const membership_change& change) {
   if (change.what == membership_change::kind::none) return;
   try {
     if (change.record.incarnation == incarnation_) {
@@ -167,54 +169,62 @@ void native_core::take(const membership_change& change) noexcept {
     } else {
       take_others(change);
     }
-    wake_waiting();
-    if (is_member()) watch_next();
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception& e) {
     log(log_level::error, fmt::format("{}: a change of the group was not handled: {}", self_.name(), e.what()));
   }
+  wake_waiting();
+  if (is_member()) watch_next();
 }
 
 void native_core::take_own(const membership_change& change) {
   const worker_record& record = change.record;
   switch (change.what) {
-    case membership_change::kind::joined:
+    case membership_change::kind::joined: {
+      const member_event event{member_event::kind::joined, record.who, record.incarnation, {}};
+      const std::vector<peer*> others = peers_.all();
+      // The snapshot has the query, but its entry may be gone.
+      if (record.suspected != 0) answer_suspicion();
       admit(record);
       announced_.store(record.joined);
-      for (peer* each : peers_.all()) {  // the duration of the join does not count as their silence
+      for (peer* each : others) {  // the duration of the join does not count as their silence
         const std::lock_guard lock(each->mutex);
         each->live.allow_for_delay(clock::now());
       }
       joined_.store(record.joined);
-      if (record.suspected != 0) answer_suspicion();  // the snapshot has the query, but its entry may be gone
-      return report({member_event::kind::joined, record.who, record.incarnation, {}});
+      return report(event);
+    }
     case membership_change::kind::suspected: return answer_suspicion();
     case membership_change::kind::gone:
       if (gone_written_.load()) return;
       [[fallthrough]];
     case membership_change::kind::lost:
-      return become_fenced(change.reason.empty() ? "the group's log does not list it as a member" : change.reason);
+      return accept_fence(change.reason.empty() ? "the group's log does not list it as a member" : change.reason);
     case membership_change::kind::none:
     case membership_change::kind::left:
     case membership_change::kind::answered: return;
   }
 }
 
-void native_core::answer_suspicion() noexcept {
-  write_later([this] { (void)log_->append(member_entry::alive(incarnation_), deadline::after(store_limit)); },
-              "it lives", true);
+void native_core::answer_suspicion() {
+  access_.add_write([this] { (void)log_->append(member_entry::alive(incarnation_), deadline::after(store_limit)); },
+                    "it lives", true);
 }
 
 void native_core::take_others(const membership_change& change) {
   const worker_record& record = change.record;
   peer& place = peers_.place(record.who.id());
   switch (change.what) {
-    case membership_change::kind::joined:
+    case membership_change::kind::joined: {
+      const member_event event{member_event::kind::joined, record.who, record.incarnation, {}};
       admit(record);
-      if (!record.leaving) return report({member_event::kind::joined, record.who, record.incarnation, {}});
+      if (!record.leaving) return report(event);
       [[fallthrough]];
+    }
     case membership_change::kind::left: {
       if (!record.leaving || change.what == membership_change::kind::left) {
-        depart(place, record.incarnation, "it has left the group", departure::begun);
+        record_departure(place, record.incarnation, "it has left the group", departure::begun);
       }
       std::lock_guard lock(place.mutex);
       if (place.record.incarnation == record.incarnation && place.state != peer_state::lost)
@@ -223,7 +233,9 @@ void native_core::take_others(const membership_change& change) {
       return;
     }
     case membership_change::kind::gone: {
-      if (!record.leaving) return depart(place, record.incarnation, "it has left the group", departure::in_log);
+      if (!record.leaving) {
+        return record_departure(place, record.incarnation, "it has left the group", departure::in_log);
+      }
       {
         std::lock_guard lock(place.mutex);
         if (place.record.incarnation != record.incarnation || !place.present()) return;
@@ -235,8 +247,8 @@ void native_core::take_others(const membership_change& change) {
     }
     case membership_change::kind::lost:
       // Losses before this worker joined are not its own.
-      if (!is_member()) return depart(place, record.incarnation, change.reason, departure::in_log);
-      return lose(place, record.incarnation, change.reason, evidence::record);
+      if (!is_member()) return record_departure(place, record.incarnation, change.reason, departure::in_log);
+      return declare_lost(place, record.incarnation, change.reason, evidence::record);
     case membership_change::kind::answered: {
       std::lock_guard lock(place.mutex);
       if (place.record.incarnation == record.incarnation && place.live.question != 0)
@@ -266,8 +278,7 @@ void native_core::follow() noexcept {
                         to_string(self_), e.what()));
       }
     }
-    std::unique_lock lock(members_mutex_);
-    (void)members_changed_.wait_for(lock, pause, [&] { return closing_.load(); });
+    access_.pause(pause);
     // The log may contain a query for this worker, so the pause must stay below the lease.
     const auto longest = std::max(entry_poll_pause,
                                   std::chrono::duration_cast<std::chrono::milliseconds>(options_.lease.duration() / 4));
@@ -275,7 +286,7 @@ void native_core::follow() noexcept {
   }
 }
 
-bool native_core::catch_up() const noexcept {
+bool native_core::catch_up() noexcept {
   try {
     log_->catch_up(deadline::after(store_limit));
     return true;
@@ -290,7 +301,7 @@ bool native_core::catch_up() const noexcept {
 void native_core::watch_next() noexcept {
   if (options_.heartbeat_interval.is_never()) return;
   try {
-    std::lock_guard watching(watched_mutex_);
+    std::lock_guard watching(ring_mutex_);
     // Found within a few steps: this runs at every change of the group.
     peer* next = peers_.next_after(self_.id(), [](const peer& each) {
       std::lock_guard lock(each.mutex);
@@ -385,23 +396,21 @@ void native_core::read_answer(peer& whom, incarnation_id incarnation) noexcept {
 
 // ---------------------------------------------------------------- leaving
 
-void native_core::leave_dynamic(deadline until, int stop_level) {
-  if (fenced_.load(std::memory_order_acquire)) throw_error(errc::fenced, fence_reason_);
-  {
-    std::lock_guard lock(quiet_mutex_);
-    shutdown_until_ = until;
-  }
-  log_own_leave(std::min(until, deadline::after(store_limit)), stop_level);
-  wait_until_quiet(until, stop_level);
+void native_core::leave_dynamic(deadline until, leave_interrupt level) {
+  fence_.check();
+  shutdown_until_.store(until);
+  log_own_leave(std::min(until, deadline::after(store_limit)), level);
+  wait_until_quiet(until, level);
   settle_loose_ends(until);
 }
 
-void native_core::log_own_leave(deadline until, int stop_level) {
+void native_core::log_own_leave(deadline until, leave_interrupt level) {
   try {
     leave_written_.store(true);
-    const bool written = run_in_time([this, until] { (void)log_->append(member_entry::leave(incarnation_), until); },
-                                     until, [&] { return leaving_stopped_.load() >= stop_level; });
-    if (!written && leaving_stopped_.load() < stop_level) {
+    const bool written =
+        access_.run_in_time([this, until] { (void)log_->append(member_entry::leave(incarnation_), until); }, until,
+                            [&] { return quiet_.interrupted(level); });
+    if (!written && !quiet_.interrupted(level)) {
       log(log_level::info, fmt::format("{}: the store has no record yet that it leaves", to_string(self_)));
     }
   } catch (const error& e) {
@@ -411,14 +420,11 @@ void native_core::log_own_leave(deadline until, int stop_level) {
 
 // Releases its name and its id. Its join entry may be in the log, although it has not read that.
 void native_core::log_own_end() noexcept {
-  if (!is_announced() || fenced_.load() || gone_written_.exchange(true)) return;
-  deadline limit;
-  {
-    std::lock_guard lock(quiet_mutex_);
-    limit = std::min(deadline::after(store_limit), std::max(shutdown_until_, deadline::after(least_for_end)));
-  }
+  if (!is_announced() || fence_.is_up() || gone_written_.exchange(true)) return;
+  const deadline limit =
+      std::min(deadline::after(store_limit), std::max(shutdown_until_.load(), deadline::after(least_for_end)));
   try {
-    const bool written = run_in_time(
+    const bool written = access_.run_in_time(
         [this, limit] {
           (void)log_->append(member_entry::gone(incarnation_), limit);
           // The next group in this store may have other leases.
@@ -431,14 +437,6 @@ void native_core::log_own_end() noexcept {
   } catch (const std::exception& e) {
     log(log_level::info, fmt::format("{}: the store has no record that it has left: {}", to_string(self_), e.what()));
   }
-}
-
-void native_core::wake_waiting() const noexcept {
-  {
-    std::lock_guard lock(members_mutex_);
-    ++member_changes_;
-  }
-  members_changed_.notify_all();
 }
 
 // A worker that leaves without a log entry has sent a goodbye to those it was connected to, if any; they write the

@@ -26,16 +26,16 @@ void native_core::join() {
 
 void native_core::leave_together(deadline until) {
   if (world_size_ == 0) {
-    leave_dynamic(until, 1);
+    leave_dynamic(until, leave_interrupt::others);
   } else {
     leave_static(until);
   }
 }
 
 void native_core::leave(deadline until) {
-  if (world_size_ == 0) return leave_dynamic(until, 2);
+  if (world_size_ == 0) return leave_dynamic(until, leave_interrupt::all);
   // The others receive goodbyes on its connections, or find no listener at its address.
-  wait_until_quiet(until, 2);
+  wait_until_quiet(until, leave_interrupt::all);
   settle_loose_ends(until);
 }
 
@@ -52,7 +52,7 @@ void native_core::agree_on_group(deadline until) {
   const std::string kind = fmt::format(
       "{}, heartbeats {}, lease {}", world_size_ == 0 ? std::string("dynamic") : fmt::format("static {}", world_size_),
       text(options_.heartbeat_interval), text(options_.lease));
-  if (const std::string there = store_->compare_set("kind", "", kind, until); there != kind) {
+  if (const std::string there = group_store()->compare_set("kind", "", kind, until); there != kind) {
     throw_error(
         errc::group_mismatch,
         fmt::format(
@@ -62,15 +62,15 @@ void native_core::agree_on_group(deadline until) {
             to_string(self_), kind, there));
   }
   const std::string proposal = fmt::format("{:016x}", incarnation_id::random().value);
-  group_ = store_->compare_set("group", "", proposal, until);
+  group_ = group_store()->compare_set("group", "", proposal, until);
 }
 
 void native_core::listen() {
   advertised_.clear();
   for (auto& own : transports_) {
     try {
-      auto addresses =
-          own.transport->listen(group_, self_.name(), store_->local_address(), options_.transport, shared_from_this());
+      auto addresses = own.transport->listen(group_, self_.name(), group_store()->local_address(), options_.transport,
+                                             shared_from_this());
       advertised_.insert(advertised_.end(), addresses.begin(), addresses.end());
       own.listening = true;
     } catch (const error& e) {
@@ -96,66 +96,28 @@ void native_core::stop_listening() noexcept {
 
 bool native_core::quiet() const noexcept { return flow_.active_calls.load() == 0 && !handler_.load()->busy(); }
 
-// May be called with locks of the rpc layer held; quiet() takes those, so it is never called with quiet_mutex_ held.
-void native_core::activity_changed() noexcept {
-  if (quiet_waiters_.load() == 0) return;
-  std::lock_guard lock(quiet_mutex_);
-  ++activity_;
-  quiet_changed_.notify_all();
-}
+void native_core::activity_changed() noexcept { quiet_.changed(); }
 
-// The strongest request wins, and stays: it may arrive before the leave that it interrupts has begun.
 void native_core::stop_leaving(bool entirely) noexcept {
-  const int stop_level = entirely ? 2 : 1;
-  int before = leaving_stopped_.load();
-  while (before < stop_level && !leaving_stopped_.compare_exchange_weak(before, stop_level)) {
-  }
-  {
-    std::lock_guard lock(quiet_mutex_);
-    ++activity_;
-    quiet_changed_.notify_all();
-  }
+  quiet_.interrupt(entirely ? leave_interrupt::all : leave_interrupt::others);
   wake_waiting();
 }
 
-void native_core::check_still_leaving(int stop_level) const {
-  if (leaving_stopped_.load() >= stop_level) {
+void native_core::check_still_leaving(leave_interrupt level) const {
+  if (quiet_.interrupted(level)) {
     throw_error(errc::shutting_down,
                 to_string(self_) + ": the graceful shutdown was interrupted by a shutdown that is not graceful");
   }
 }
 
-void native_core::wait_until_quiet(deadline until, int stop_level) {
-  quiet_waiters_.fetch_add(1);
-  bool in_time = true;
-  for (;;) {
-    std::uint64_t seen = 0;
-    {
-      std::lock_guard lock(quiet_mutex_);
-      seen = activity_;
-    }
-    if (leaving_stopped_.load() >= stop_level) {
-      quiet_waiters_.fetch_sub(1);
-      check_still_leaving(stop_level);
-    }
-    if (quiet()) break;
-    if (!in_time) {
-      quiet_waiters_.fetch_sub(1);
-      throw_error(
-          errc::shutdown_timeout,
-          fmt::format(
-              "{}: {} calls of this worker are pending, or handlers are running, at the deadline of the shutdown",
-              to_string(self_), flow_.active_calls.load()));
-    }
-    std::unique_lock lock(quiet_mutex_);
-    const auto changed = [&] { return activity_ != seen; };
-    if (until.is_never()) {
-      quiet_changed_.wait(lock, changed);
-    } else {
-      in_time = quiet_changed_.wait_until(lock, until.at(), changed);
-    }
-  }
-  quiet_waiters_.fetch_sub(1);
+void native_core::wait_until_quiet(deadline until, leave_interrupt level) {
+  const auto result = quiet_.wait(until, level, [this] { return quiet(); });
+  if (result == quiescence::result::quiet) return;
+  if (result == quiescence::result::interrupted) check_still_leaving(level);
+  throw_error(errc::shutdown_timeout,
+              fmt::format("{}: {} calls of this worker are pending, or handlers are running, at the deadline of the "
+                          "shutdown",
+                          to_string(self_), flow_.active_calls.load()));
 }
 
 }  // namespace ferry::inline v0::detail

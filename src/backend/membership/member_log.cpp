@@ -67,11 +67,20 @@ std::uint64_t member_log::number_at(std::string_view key, deadline until) const 
   return to_number(where()->try_get(key, until).value_or("0"));
 }
 
-void member_log::report(const membership_change& change) {
-  if (change.what != membership_change::kind::none) observer_(change);
+void member_log::report() {
+  auto next = unreported_.begin();
+  try {
+    for (; next != unreported_.end(); ++next) observer_(*next);
+  } catch (...) {
+    unreported_.erase(unreported_.begin(), next);
+    throw;
+  }
+  unreported_.clear();
+  seen_.store(members_.index(), std::memory_order_release);
 }
 
-membership_change member_log::take(std::uint64_t index, const std::string& text) {
+membership_change::kind member_log::take(std::uint64_t index, const std::string& text) {
+  unreported_.reserve(unreported_.size() + 1);  // once the entry is applied, its change must not be lost
   membership_change change;
   try {
     const member_entry entry = member_entry::decode(text);
@@ -85,9 +94,10 @@ membership_change member_log::take(std::uint64_t index, const std::string& text)
     const std::lock_guard lock(members_mutex_);
     members_.skip(index);
   }
-  report(change);
-  seen_.store(index, std::memory_order_release);
-  return change;
+  const auto what = change.what;
+  if (what != membership_change::kind::none) unreported_.push_back(std::move(change));
+  report();
+  return what;
 }
 
 void member_log::load(deadline until) {
@@ -98,15 +108,17 @@ void member_log::load(deadline until) {
 
 // Loads the snapshot that other members have published, and reports what differs from what was known here.
 void member_log::load_snapshot(deadline until) {
+  report();
   for (std::optional<std::uint64_t> before;;) {
     if (const auto text = where()->try_get("members", until)) {
       membership there = membership::decode(*text);
       if (there.index() > members_.index()) {
+        unreported_ = difference(members_, there);
         {
           const std::lock_guard lock(members_mutex_);
           std::swap(members_, there);
         }
-        report_difference(there);
+        report();
       }
     }
     // All entries in one round trip.
@@ -132,21 +144,22 @@ void member_log::load_snapshot(deadline until) {
   }
 }
 
-void member_log::report_difference(const membership& known) {
+std::vector<membership_change> member_log::difference(const membership& from, const membership& to) {
   using what = membership_change::kind;
-  for (const auto& [id, record] : known.members()) {
-    const worker_record* now = members_.find(record.incarnation);
+  std::vector<membership_change> result;
+  for (const auto& [id, record] : from.members()) {
+    const worker_record* now = to.find(record.incarnation);
     if (!now) {
-      report({what::gone, record, {}});
+      result.push_back({what::gone, record, {}});
       continue;
     }
-    if (now->leaving && !record.leaving) report({what::left, *now, {}});
-    if (now->suspected != 0 && now->suspected != record.suspected) report({what::suspected, *now, {}});
+    if (now->leaving && !record.leaving) result.push_back({what::left, *now, {}});
+    if (now->suspected != 0 && now->suspected != record.suspected) result.push_back({what::suspected, *now, {}});
   }
-  for (const auto& [id, record] : members_.members()) {
-    if (!known.find(record.incarnation)) report({what::joined, record, {}});
+  for (const auto& [id, record] : to.members()) {
+    if (!from.find(record.incarnation)) result.push_back({what::joined, record, {}});
   }
-  seen_.store(members_.index(), std::memory_order_release);
+  return result;
 }
 
 void member_log::catch_up(deadline until) {
@@ -155,6 +168,7 @@ void member_log::catch_up(deadline until) {
 }
 
 void member_log::read_new(bool look_for_gap, deadline until) {
+  report();
   for (;;) {
     const std::uint64_t next = members_.index() + 1;
     std::vector<std::string> found;
@@ -175,7 +189,7 @@ void member_log::read_new(bool look_for_gap, deadline until) {
   }
 }
 
-membership_change member_log::append(const member_entry& entry, deadline until) {
+membership_change::kind member_log::append(const member_entry& entry, deadline until) {
   const std::string text = entry.encode();
   const turn mine(*this, until);
   for (;;) {
@@ -188,7 +202,7 @@ membership_change member_log::append(const member_entry& entry, deadline until) 
       load_snapshot(until);
       continue;
     }
-    membership_change change = take(next, there);
+    const membership_change::kind change = take(next, there);
     if (there != text) continue;
     try {  // the entry stands, even if these writes fail
       where()->set("tail", std::to_string(next), until);

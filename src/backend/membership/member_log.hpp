@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "../../store/bounded_store.hpp"
 #include "membership.hpp"
@@ -24,7 +25,8 @@ namespace ferry::inline v0::detail {
 /// threads. Throws what the store throws.
 class member_log {
  public:
-  /// Receives every change, in order; must not call any function of the log.
+  /// Receives every change, in order; must not call any function of the log. May throw std::bad_alloc before it has
+  /// changed anything: then it gets the change again, before any other one, when the log is asked next.
   using observer = std::function<void(const membership_change& change)>;
 
   member_log(std::shared_ptr<bounded_store> where, observer observe)
@@ -35,7 +37,7 @@ class member_log {
   /// Reads new entries.
   void catch_up(deadline until);
   /// Writes an entry at the end, and returns the change it made there; none, if it does not fit.
-  membership_change append(const member_entry& entry, deadline until);
+  membership_change::kind append(const member_entry& entry, deadline until);
   /// Blocks until there may be new entries. False at the deadline.
   bool wait(deadline until);
 
@@ -69,10 +71,11 @@ class member_log {
   /// `members`.
   void read_new(bool look_for_gap, deadline until);
   void load_snapshot(deadline until);
-  /// Reports what differs between `known` and the members now.
-  void report_difference(const membership& known);
-  membership_change take(std::uint64_t index, const std::string& text);
-  void report(const membership_change& change);
+  membership_change::kind take(std::uint64_t index, const std::string& text);
+  /// What leads from one list of members to another.
+  static std::vector<membership_change> difference(const membership& from, const membership& to);
+  /// Passes the unreported changes to the observer.
+  void report();
   void publish_members(deadline until);
   [[nodiscard]] std::uint64_t number_at(std::string_view key, deadline until) const;
 
@@ -86,6 +89,7 @@ class member_log {
   mutable std::condition_variable turn_free_;
   mutable std::mutex members_mutex_;  // guards the next one; only the thread whose turn it is changes it
   membership members_;
+  std::vector<membership_change> unreported_;  // only the thread whose turn it is accesses it
   std::atomic<std::uint64_t> seen_{0};
   std::mutex waiting_mutex_;  // guards the next one
   std::uint64_t tail_version_ = store_change::unknown;

@@ -143,9 +143,7 @@ void native_core::choose_attempt(deadline until) {
              (own->try_get(rank_key("name/", rank), until) && !own->try_get("all_ready", until));
     };
     if (!failed || !(took_part() || parse_failure(*failed).age > failure_counts)) {
-      const std::lock_guard lock(links_mutex_);
-      store_ = own;
-      return;
+      return access_.replace_store(own);
     }
     const std::string next = std::to_string(attempt + 1);
     if (base->compare_set("attempt", number.value_or(""), next, until) != next || attempt == 0) continue;
@@ -160,17 +158,18 @@ void native_core::form_static(deadline until) {
     agree_on_group(until);
     agree_on_names(until);
     listen();
-    store_->set(rank_key("worker/", self_.id().value), own_record().encode(), until);
+    group_store()->set(rank_key("worker/", self_.id().value), own_record().encode(), until);
     read_peers(until);
     // A worker that returns from here may call any other: all must have their tables by then.
-    if (store_->add("ready", 1, until) == world_size_) store_->set("all_ready", "1", until);
+    if (group_store()->add("ready", 1, until) == world_size_) group_store()->set("all_ready", "1", until);
     wait_for_ready(until);
   } catch (const error& e) {
     // The others would wait for this worker until their deadline.
     const auto limit = deadline::after(failure_report_limit);
     try {
-      store_->compare_set("failed", "", fmt::format("{}\n{}: {}", unix_seconds(), to_string(self_), e.what()), limit);
-      store_->set(rank_key("told/", self_.id().value), "", limit);
+      group_store()->compare_set("failed", "", fmt::format("{}\n{}: {}", unix_seconds(), to_string(self_), e.what()),
+                                 limit);
+      group_store()->set(rank_key("told/", self_.id().value), "", limit);
     } catch (const error& unreachable) {
       log(log_level::info, fmt::format("{}: the failed start cannot be reported to the other workers: {}",
                                        to_string(self_), unreachable.what()));
@@ -182,7 +181,7 @@ void native_core::form_static(deadline until) {
 void native_core::wait_for_ready(deadline until) {
   for (growing_wait wait(until);;) {
     try {
-      return store_->wait("all_ready", wait.next());
+      return group_store()->wait("all_ready", wait.next());
     } catch (const error& e) {
       if (e.kind() != errc::store_timeout) throw;
     }
@@ -190,14 +189,14 @@ void native_core::wait_for_ready(deadline until) {
     if (until.expired()) {
       throw_error(errc::init_failed,
                   fmt::format("{}: only {} of {} workers are ready after {:.1f} s; did another one fail to start?",
-                              to_string(self_), store_->try_get("ready", last_look(until)).value_or("0"), world_size_,
-                              in_seconds(init_timeout_.duration())));
+                              to_string(self_), group_store()->try_get("ready", last_look(until)).value_or("0"),
+                              world_size_, in_seconds(init_timeout_.duration())));
     }
   }
 }
 
 void native_core::check_for_failed_start(deadline until) {
-  if (const auto failed = store_->try_get("failed", last_look(until)))
+  if (const auto failed = group_store()->try_get("failed", last_look(until)))
     throw_error(errc::init_failed,
                 fmt::format("{}: another worker could not start: {}", to_string(self_), parse_failure(*failed).text));
 }
@@ -206,13 +205,13 @@ void native_core::check_for_failed_start(deadline until) {
 void native_core::agree_on_names(deadline until) {
   const std::string own = fmt::format("{}\n{:016x}", self_.name(), incarnation_.value);
   const int id = self_.id().value;
-  if (const std::string there = store_->compare_set(rank_key("name/", id), "", own, until); there != own) {
+  if (const std::string there = group_store()->compare_set(rank_key("name/", id), "", own, until); there != own) {
     throw_error(
         errc::duplicate_id,
         fmt::format("worker id {} is not unique: '{}' took it before '{}'. Was a rank given twice, or is the {} "
                     "still used by an earlier group? If no worker of that one runs any more (it was killed), start all "
                     "workers again: the next start uses separate keys",
-                    id, split(there, '\n').front(), self_.name(), store_->describe()));
+                    id, split(there, '\n').front(), self_.name(), group_store()->describe()));
   }
   const std::string unique = "unique";
   std::string verdict = unique;
@@ -226,7 +225,7 @@ void native_core::agree_on_names(deadline until) {
                               at->second, rank);
       }
     }
-    store_->set("names", verdict, until);
+    group_store()->set("names", verdict, until);
   } else {
     verdict = get_all({"names"}, "name/", until).front();
   }
@@ -245,16 +244,16 @@ std::vector<std::string> native_core::get_all(const std::vector<std::string>& ke
                                               deadline until) {
   for (growing_wait wait(until);;) {
     try {
-      return store_->get(keys, wait.next());
+      return group_store()->get(keys, wait.next());
     } catch (const error& e) {
       if (e.kind() != errc::store_timeout) throw;
     }
-    if (store_->try_get("failed", last_look(until))) {
+    if (group_store()->try_get("failed", last_look(until))) {
       // Another worker may have failed over the values of these keys, which exist by now: all must report the same
       // error.
       std::vector<std::string> values;
-      for (auto value = store_->try_get(keys[0], last_look(until)); value;
-           value = store_->try_get(keys[values.size()], last_look(until))) {
+      for (auto value = group_store()->try_get(keys[0], last_look(until)); value;
+           value = group_store()->try_get(keys[values.size()], last_look(until))) {
         values.push_back(*std::move(value));
         if (values.size() == keys.size()) return values;
       }
@@ -296,14 +295,14 @@ void native_core::publish_peers(const std::vector<std::string>& records, deadlin
       const std::string& record = records[static_cast<std::size_t>(rank)];
       together += fmt::format("{} {}", record.size(), record);
     }
-    store_->set(rank_key("workers/", part), together, until);
+    group_store()->set(rank_key("workers/", part), together, until);
   }
 }
 
 std::string native_core::missing_workers(std::string_view prefix, deadline until) const {
   std::set<std::string> there;
   try {
-    for (const store_entry& entry : store_->list(prefix, last_look(until))) there.insert(entry.key);
+    for (const store_entry& entry : group_store()->list(prefix, last_look(until))) there.insert(entry.key);
   } catch (const error& e) {
     return fmt::format("unknown ({})", e.message());
   }
@@ -328,23 +327,23 @@ std::string native_core::sum_of_round(int round, deadline until) {
   const std::string sum = prefix + "sum";
   peer* watched = nullptr;
   for (growing_wait wait(until);;) {
-    if (fenced_.load(std::memory_order_acquire)) throw_error(errc::fenced, fence_reason_);
-    check_still_leaving(1);
+    fence_.check();
+    check_still_leaving(leave_interrupt::others);
     int first = 0;
     while (first != self_.id().value && is_gone(first)) ++first;
     const bool sums_up = first == self_.id().value;
     const deadline slice = wait.next();
     std::set<std::string> there;
     try {
-      if (!sums_up) return store_->get(sum, slice);
-      return store_->compare_set(sum, "", add_up_round(prefix, slice), last_look(slice));
+      if (!sums_up) return group_store()->get(sum, slice);
+      return group_store()->compare_set(sum, "", add_up_round(prefix, slice), last_look(slice));
     } catch (const error& e) {
       if (e.kind() != errc::store_timeout) throw;
     }
     try {
       if (sums_up) {  // a worker that declared this one lost, or that this one declared lost, may have written them
-        if (auto done = store_->try_get(sum, last_look(slice))) return *std::move(done);
-        for (const store_entry& entry : store_->list(prefix, last_look(slice))) there.insert(entry.key);
+        if (auto done = group_store()->try_get(sum, last_look(slice))) return *std::move(done);
+        for (const store_entry& entry : group_store()->list(prefix, last_look(slice))) there.insert(entry.key);
       }
     } catch (const error& e) {
       if (e.kind() != errc::store_timeout) throw;
@@ -379,10 +378,11 @@ std::string native_core::add_up_round(const std::string& prefix, deadline until)
       keys.push_back(rank_key(prefix, rank));
     }
   }
-  auto counts = store_->get(keys, until);
+  auto counts = group_store()->get(keys, until);
   // A terminated worker may have taken part in this round before.
   for (const int rank : gone) {
-    if (auto count = store_->try_get(rank_key(prefix, rank), last_look(until))) counts.push_back(*std::move(count));
+    if (auto count = group_store()->try_get(rank_key(prefix, rank), last_look(until)))
+      counts.push_back(*std::move(count));
   }
   request_counts sums;
   for (const std::string& text : counts) {
@@ -397,25 +397,25 @@ std::string native_core::add_up_round(const std::string& prefix, deadline until)
 // The request runs on a thread that may block: a store that hangs must not keep this one.
 template <class Request>
 auto native_core::ask_while_leaving(deadline until, Request request) {
-  using result = decltype(request(*store_));
+  using result = decltype(request(std::declval<const bounded_store&>()));
   const auto answer = std::make_shared<std::optional<result>>();
   std::string why = "no answer";
   try {
-    const auto pending = run_in_background(
+    const auto pending = access_.run_in_background(
         [answer, where = group_store(), request = std::move(request)] { answer->emplace(request(*where)); });
-    const auto interrupted = [this] { return leaving_stopped_.load() >= 1 || fenced_.load(); };
-    bool done = await_background(*pending, std::min(until, deadline::after(patience_with_store)), interrupted);
+    const auto interrupted = [this] { return quiet_.interrupted(leave_interrupt::others) || fence_.is_up(); };
+    bool done = access_.await_background(*pending, std::min(until, deadline::after(patience_with_store)), interrupted);
     if (!done) {
       watch_store_host();
-      done = await_background(*pending, until, interrupted);
+      done = access_.await_background(*pending, until, interrupted);
     }
     if (done) return **std::move(answer);
   } catch (const error& e) {
     if (e.kind() != errc::store_timeout) throw;
     why = e.message();
   }
-  if (fenced_.load(std::memory_order_acquire)) throw_error(errc::fenced, fence_reason_);
-  check_still_leaving(1);
+  fence_.check();
+  check_still_leaving(leave_interrupt::others);
   throw_silent_store(why);
 }
 
@@ -432,7 +432,7 @@ void native_core::watch_store_host() noexcept {
 
 void native_core::throw_silent_store(std::string_view why) const {
   throw_error(errc::shutdown_timeout, fmt::format("{}: the {} has not answered at the deadline of the shutdown ({})",
-                                                  to_string(self_), store_->describe(), why));
+                                                  to_string(self_), group_store()->describe(), why));
 }
 
 // Mattern's four counters: in every round each worker, once it is quiet, publishes how many requests it has ever sent
@@ -441,14 +441,14 @@ void native_core::throw_silent_store(std::string_view why) const {
 // theirs, which takes messages, and agree again.
 void native_core::leave_static(deadline until) {
   // A worker that has left may start another group here at once, which must not connect to this group's server.
-  store_->admit_no_more();
+  group_store()->admit_no_more();
   const int left_before = gone_count();
   request_handler& above = *handler_.load();
   constexpr std::uint64_t none = ~std::uint64_t{0};
   std::uint64_t last_sent = none;
   bool tidy = false;
   for (int round = 0;; ++round) {
-    wait_until_quiet(until, 1);
+    wait_until_quiet(until, leave_interrupt::others);
     const std::string prefix = fmt::format("round/{}/", round);
     (void)ask_while_leaving(until, [key = rank_key(prefix, self_.id().value),
                                     counts = fmt::format("{} {} {}", sent_.load(), handled_.load(), above.loose_ends()),
@@ -464,7 +464,7 @@ void native_core::leave_static(deadline until) {
       tidy = true;
       last_sent = none;
       above.on_group_quiet(until, false);
-      check_still_leaving(1);
+      check_still_leaving(leave_interrupt::others);
     }
     if (until.expired()) {
       throw_error(errc::shutdown_timeout,

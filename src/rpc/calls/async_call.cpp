@@ -1,51 +1,50 @@
-// Asynchronous calls: those with a future, and those that make an object.
+// Asynchronous calls.
 
 #include <atomic>
 #include <memory>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 #include <ferry/rpc/call.hpp>
 
 #include "../../transport/reactor/io_threads.hpp"
-#include "../references/table/reference_table.hpp"
 #include "../worker/worker_core.hpp"
 #include "call_report.hpp"
 
 namespace ferry::inline v0::detail {
 
-async_call::~async_call() = default;
-
-void async_call::start(outgoing_call& call) {
-  facts_ = {call.worker(), &call.method(),   call.to_whom().who,
-            call.limit(),  call.inherited(), call.to_whom().incarnation};
-  code_ = method_hold(call.method());
-  began = call.began();
-  keep();  // until finish()
-  try {
-    if (call.stop() && call.stop()->stop_possible()) stop_.emplace(*call.stop(), stopper{this});
-    // Before the call can complete; it may be complete when this returns.
-    object_ = call.object();
-    if (!call.references().empty()) references_.emplace(std::move(call.references()));
-    ticket_ = call.worker()->agent().call({call.peer(), call.to_whom().incarnation}, std::move(call.message), *this,
-                                          call.until(), false);
-  } catch (...) {
-    references_.reset();
-    stop_.reset();
-    drop();
-    throw;
-  }
-  record_start(facts_, *this);
-  trace_call(trace_event::kind::call_begin, facts_, call_id);
-  sent_.store(true);
-  if (unwanted_.load()) give_up();
-}
-
 struct async_call::decoding : work {
   async_call* call = nullptr;
   inbound_message reply;
 };
+
+async_call::~async_call() { delete delivery_; }
+
+void async_call::start(outgoing_call& call) {
+  const ferry::deadline until = call.until();
+  code_ = method_hold(call.method());
+  began = call.began();
+  // Before the call can complete; it may be complete when agent::call() returns.
+  life_ = std::move(call.life());
+  keep();  // until finish()
+  try {
+    if (!life_.hooks.empty()) prepare_delivery();
+    if (call.stop() && call.stop()->stop_possible()) stop_.emplace(*call.stop(), stopper{this});
+    (void)facts().worker->agent();  // throws once it has been shut down
+    ticket_ = call.route().call(std::move(call.message), *this, until, false);
+  } catch (...) {
+    life_.not_accepted(std::current_exception());
+    stop_.reset();
+    drop();
+    throw;
+  }
+  life_.accepted(*this);
+  let_go_of_hooks();
+  sent_.store(true);
+  if (unwanted_.load()) give_up();
+}
 
 // A thread reads until its call has a value, or a reply that it decodes itself once it has stopped reading.
 struct async_call::helping final : drive_condition {
@@ -65,11 +64,11 @@ struct async_call::helping final : drive_condition {
 thread_local async_call::helping* async_call::helping::current = nullptr;
 
 bool async_call::help(const future_state_base& state, deadline until) {
-  const blocking_scope blocking;
   work* reply = nullptr;
   {
+    const blocking_scope blocking;
     const helping scope(*this, state);
-    facts_.worker->agent_unchecked().wait(ticket_, scope, until);
+    facts().worker->agent_unchecked().wait(ticket_, scope, until);
     reply = scope.reply;
   }
   if (reply) reply->run(reply);
@@ -82,18 +81,40 @@ void async_call::give_up() noexcept {
   // The call goes on: it is the parent process's, like the connection and the locks.
   if (is_forked_child()) return set_cancelled(caught([] { check_not_forked(); }));
   call_phase phase{};
-  if (!facts_.worker->agent_unchecked().abandon(ticket_, phase)) return;
-  record_failure(facts_, *this, errc::call_cancelled, phase, "");
-  if (references_) references_->query();
-  set_cancelled(failure_of(facts_, errc::call_cancelled, phase, ""));
+  if (!facts().worker->agent_unchecked().abandon(ticket_, phase)) return;
+  life_.failed(*this, errc::call_cancelled, phase, "");
+  set_cancelled(failure_of(facts(), errc::call_cancelled, phase, ""));
   wake_helper();
   finish();
 }
 
+// Hooks are told on a thread that may block, in the context of the call.
+void async_call::prepare_delivery() {
+  delivery_ = new decoding;
+  delivery_->call = this;
+  delivery_->run = [](work* self) noexcept {
+    const std::unique_ptr<decoding> owned(static_cast<decoding*>(self));
+    async_call& call = *owned->call;
+    const captured_context context = call.life_.context;  // the call may be destroyed by its finish()
+    const context_scope scope(context);
+    call.deliver(owned->reply);
+    call.wake_helper();
+    call.finish();
+  };
+}
+
 // Runs on a thread that reads the connection. User code must not block it: it may call the same peer.
 void async_call::on_reply(inbound_message&& reply) noexcept {
-  record_reply(facts_, *this, reply);
-  if (references_) settle(*references_, reply);
+  life_.replied(*this, reply);
+  if (decoding* const item = std::exchange(delivery_, nullptr)) {
+    item->reply = std::move(reply);
+    if (helping::current && &helping::current->call == this) {
+      helping::current->reply = item;
+    } else {
+      facts().worker->agent_unchecked().reactor()->post_elsewhere(item);
+    }
+    return;
+  }
   if (!decodes_alone_ || reply.header.kind == frame_kind::exception) {
     if (auto* item = new (std::nothrow) decoding) {
       item->call = this;
@@ -107,7 +128,7 @@ void async_call::on_reply(inbound_message&& reply) noexcept {
       if (helping::current && &helping::current->call == this) {
         helping::current->reply = item;
       } else {
-        facts_.worker->agent_unchecked().reactor()->post(item);  // on a reactor thread: runs after what it reads
+        facts().worker->agent_unchecked().reactor()->post(item);  // on a reactor thread: runs after what it reads
       }
       return;
     }
@@ -116,10 +137,24 @@ void async_call::on_reply(inbound_message&& reply) noexcept {
   finish();
 }
 
+void async_call::deliver(inbound_message& reply) noexcept {
+  std::exception_ptr refused;
+  {
+    const streams_scope streams(reply.streams);  // the tensors are valid in the order of these
+    refused = life_.tell_hooks(reply);
+  }
+  if (refused) return set_error(std::move(refused));
+  complete(reply);
+}
+
+// start() and finish() both do: the later one drops what the hooks keep.
+void async_call::let_go_of_hooks() noexcept {
+  if (hook_users_.fetch_sub(1, std::memory_order_acq_rel) == 1) life_.hooks.clear();
+}
+
 void async_call::on_failure(errc code, call_phase phase, const std::string& detail) noexcept {
-  record_failure(facts_, *this, code, phase, detail);
-  if (references_) references_->query();
-  set_error(failure_of(facts_, code, phase, detail));
+  life_.failed(*this, code, phase, detail);
+  set_error(failure_of(facts(), code, phase, detail));
   wake_helper();
   finish();
 }
@@ -127,74 +162,19 @@ void async_call::on_failure(errc code, call_phase phase, const std::string& deta
 // The call was completed, but not by a reply that the waiting thread would have read: wake the thread in help(). Before
 // sent_ is set no handle of the future exists, and each later one finds it complete.
 void async_call::wake_helper() noexcept {
-  if (sent_.load()) facts_.worker->agent_unchecked().interrupt(ticket_);
+  if (sent_.load()) facts().worker->agent_unchecked().interrupt(ticket_);
 }
 
 void async_call::finish() noexcept {
   stop_.reset();
-  object_ = {};  // a kept result keeps no object
-  trace_call(trace_event::kind::call_end, facts_, call_id);
-  const method_hold code = std::move(code_);                  // until no code of the state runs
-  const std::shared_ptr<worker_core> worker = facts_.worker;  // dropping the reference may destroy the state
-  worker->agent_unchecked().finished_calls(1);
+  // A result that is kept keeps nothing else.
+  life_.held.reset();
+  life_.context = {};
+  let_go_of_hooks();
+  const method_hold code = std::move(code_);                   // until no code of the state runs
+  const std::shared_ptr<worker_core> worker = facts().worker;  // dropping the reference may destroy the state
+  life_.end(*this);
   drop();
-}
-
-// ---------------------------------------------------------------- calls that make an object
-
-namespace {
-
-// The reference tracks the object from here on.
-class creation_call final : public async_call {
- public:
-  explicit creation_call(reference_handle made) : async_call(true), made_(std::move(made)) {}
-  void send(outgoing_call& call) { start(call); }
-  void drop() noexcept override {
-    if (references_count_.fetch_sub(1) == 1) delete this;
-  }
-
- private:
-  ~creation_call() = default;
-  reference_table& table() noexcept { return *made_.get()->table; }
-  void complete(inbound_message& reply) noexcept override {
-    auto failure = caught([&] {
-      check_reply(facts_, reply);
-      table().created(made_);
-    });
-    if (failure) table().creation_refused(made_, explain(failure));
-  }
-  void set_error(std::exception_ptr error) noexcept override { table().creation_lost(made_, explain(error)); }
-  void set_cancelled(std::exception_ptr error) noexcept override { table().creation_lost(made_, explain(error)); }
-  void keep() noexcept override { references_count_.fetch_add(1); }
-
-  // The error of the call, worded for later uses of the reference.
-  static std::exception_ptr explain(const std::exception_ptr& why) noexcept {
-    try {
-      std::rethrow_exception(why);
-    } catch (const error& e) {
-      return make_error(e.kind(),
-                        fmt::format("the creation by remote failed, and the object may not exist: {}", e.message()));
-    } catch (...) {
-      return why;
-    }
-  }
-
-  reference_handle made_;
-  std::atomic<int> references_count_{1};
-};
-
-}  // namespace
-
-void outgoing_call::run_creation(const reference_handle& object) {
-  auto* call = new creation_call(object);
-  try {
-    call->send(*this);
-  } catch (...) {
-    object.get()->table->not_created(object);
-    call->drop();
-    throw;
-  }
-  call->drop();
 }
 
 }  // namespace ferry::inline v0::detail

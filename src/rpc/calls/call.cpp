@@ -9,10 +9,11 @@
 #include <ferry/device/current.hpp>
 
 #include "../../wire/read_marks.hpp"
-#include "../references/protocol/reference_records.hpp"
-#include "../references/table/reference_table.hpp"
+#include "../pipeline/interceptor_table.hpp"
+#include "../pipeline/placement_record.hpp"
 #include "../worker/worker_core.hpp"
 #include "call_report.hpp"
+#include "request_builder.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -108,137 +109,154 @@ std::span<const stream> streams_of(const call_options& options) noexcept {
 }  // namespace
 
 outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, const to& destination, const method_entry& method,
-                             call_mode whom)
+                             call_mode mode)
     : streams_(streams_of(destination.options())),
-      worker_(std::move(worker)),
-      method_(method),
-      limit_(destination.options().timeout.value_or(worker_->default_timeout())),
+      mode_(mode),
       stop_(destination.options().stop.get()),
       placement_(destination.options().placement.get()) {
-  const ferry::agent& agent = worker_->agent();
+  life_.facts.worker = std::move(worker);
+  life_.facts.method = &method;
+  life_.facts.limit = destination.options().timeout.value_or(life_.facts.worker->default_timeout());
+  ferry::agent& agent = life_.facts.worker->agent();
   bound();
+  peer_route found;
   if (destination.by_id()) {
-    peer_ = agent.locate(destination.id(), until_);
-    if (!destination.name().empty() && peer_.who.name() != destination.name()) {
+    found = agent.open(destination.id(), until_);
+    if (!destination.name().empty() && found.who.name() != destination.name()) {
       throw_error(
           errc::unknown_worker,
           fmt::format("{} could not find destination worker_info(id={}, name={}) in its group: {} has its id",
-                      to_string(agent.self()), destination.id().value, destination.name(), to_string(peer_.who)));
+                      to_string(agent.self()), destination.id().value, destination.name(), to_string(found.who)));
     }
   } else {
-    peer_ = agent.locate(destination.name(), until_);
+    found = agent.open(destination.name(), until_);
   }
-  begin(whom);
+  begin(std::move(found));
 }
 
-outgoing_call::outgoing_call(const reference_handle& object, const call_options& options, const method_entry& method,
-                             call_mode whom)
-    : streams_(streams_of(options)),
-      worker_(object.usable().table->worker()),
-      method_(method),
-      object_(object),
-      limit_(options.timeout.value_or(worker_->default_timeout())),
-      stop_(options.stop.get()),
-      placement_(options.placement.get()) {
+outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, call_place where, const call_options& options,
+                             const method_entry& method, call_mode mode)
+    : streams_(streams_of(options)), mode_(mode), stop_(options.stop.get()), placement_(options.placement.get()) {
+  life_.facts.worker = std::move(worker);
+  life_.facts.method = &method;
+  life_.facts.limit = options.timeout.value_or(life_.facts.worker->default_timeout());
+  life_.facts.hint = where.hint;
+  life_.held = std::move(where.held);
+  ferry::agent& agent = life_.facts.worker->agent();
   bound();
-  peer_ = object.get()->owner(until_);
-  begin(whom);
+  begin({agent, where.find(where.what, until_)});
 }
 
 outgoing_call::~outgoing_call() = default;
 
 // The deadline of the handler that makes the call bounds it.
 void outgoing_call::bound() {
-  until_ = deadline::after(limit_, began_);
+  call_facts& facts = life_.facts;
+  until_ = deadline::after(facts.limit, began_);
   if (const call_context* context = thread_context()) {
     if (context->deadline() < until_) {
       until_ = context->deadline();
-      inherited_ = true;
-      limit_ = std::max<std::chrono::nanoseconds>(until_.remaining(), std::chrono::nanoseconds(1));
+      facts.inherited = true;
+      facts.limit = std::max<std::chrono::nanoseconds>(until_.remaining(), std::chrono::nanoseconds(1));
     }
   }
 }
 
 // The destination is known.
-void outgoing_call::begin(call_mode whom) {
-  const bool one_way = whom == call_mode::one_way;
-  references_ = handed_references(*worker_, {peer_.who.id(), peer_.incarnation});
+void outgoing_call::begin(peer_route route) {
+  route_ = std::move(route);
+  call_facts& facts = life_.facts;
+  facts.peer = route_.who;
+  facts.incarnation = route_.incarnation;
+  handles_ = message_handles(*facts.worker, route_.target());
   if (stop_ && stop_->stop_requested()) {
-    throw call_cancelled(describe({worker_, &method_, peer_.who, limit_}) +
-                         ": its stop token was stopped before it was sent");
+    throw call_cancelled(describe(facts) + ": its stop token was stopped before it was sent");
   }
   if (!until_.is_never() && until_.expired()) {
-    throw rpc_timeout(describe({worker_, &method_, peer_.who, limit_}) +
-                      (inherited_
-                           ? std::string(": the deadline of the running handler has passed")
-                           : fmt::format(": its timeout of {} was over before it was sent", in_milliseconds(limit_))));
+    throw rpc_timeout(describe(facts) + (facts.inherited
+                                             ? std::string(": the deadline of the running handler has passed")
+                                             : fmt::format(": its timeout of {} was over before it was sent",
+                                                           in_milliseconds(facts.limit))));
   }
-  frame_header& header = message.header;
-  header.kind = frame_kind::request;
-  header.method = method_.id;
-  header.signature = method_.signature;
-  if (one_way) header.flags |= frame_one_way;
-  if (until_.is_never() || one_way) {
-    header.flags |= frame_no_deadline;
-  } else {
-    header.timeout_us = static_cast<std::uint64_t>(std::max<std::int64_t>(
-        1, std::chrono::duration_cast<std::chrono::microseconds>(until_.remaining(began_)).count()));
-  }
-  const bool makes = creates(method_.flavour);
-  if (object_ && !makes) add_object_record(message, &object_.get()->object, nullptr);
-  if (const call_context* context = thread_context(); context && !one_way && !makes) {
-    if (const call_chain* chain = context->chain()) {
-      // The thread runs the handler: the answer of the handler waits for whatever this thread waits for.
-      add_chain_record(message, *chain, whom == call_mode::waiting && incoming_call::on_this_thread() == context);
+  message.header = request_header(*facts.method, until_, began_, mode_ == call_mode::one_way);
+  message.handles = &handles_;
+}
+
+void outgoing_call::seal() {
+  try {
+    if (!message.tensors.empty() || placement_) place_tensors();
+    if (placement_ && awaited()) add_placement_record(message, *placement_);
+    handles_.seal(message);
+    life_.carried = handles_.release();
+    const context_values values = current_values();
+    const incoming_call* here = thread_call();
+    if (worker()->interceptors().sees_all_requests() || values.has_travelling() || (here && here->has_hooks())) {
+      let_interceptors_see(values);
     }
+  } catch (...) {
+    life_.not_accepted(std::current_exception());
+    throw;
   }
-  if (placement_ && !one_way && !makes) add_placement_record(message, *placement_);
-  message.begin_payload();
-  message.handles = &references_;
+}
+
+void outgoing_call::let_interceptors_see(const context_values& values) {
+  incoming_call* here = thread_call();
+  outgoing_request request(message, life_.facts, until_, awaited(),
+                           mode_ == call_mode::waiting && here && incoming_call::on_this_thread() == here);
+  if (here) here->on_nested_request(request);
+  values.for_each_travelling([&](const travelling_value& each) { each.on_request(request); });
+  worker()->interceptors().on_request(request, life_.hooks);
+  if (!life_.hooks.empty()) life_.context = captured_context::current();
 }
 
 void outgoing_call::place_tensors() {
-  worker_->agent().place_request({peer_.who.id(), peer_.incarnation}, message, placement_);
-  const bool reads = (message.header.flags & frame_one_way) == 0 && !creates(method_.flavour) &&
-                     std::any_of(message.tensors.begin(), message.tensors.end(),
-                                 [](const tensor& each) { return !operations_of(each.device().kind).immediate; });
+  route_.place(message, placement_);
+  const bool reads = awaited() && std::any_of(message.tensors.begin(), message.tensors.end(), [](const tensor& each) {
+                       return !operations_of(each.device().kind).immediate;
+                     });
   if (reads) message.reads = std::make_shared<read_marks>();
 }
 
-reference_handle outgoing_call::make_object() {
-  const reference_handle made = worker_->references().create({peer_.who.id(), peer_.incarnation}, peer_.who);
-  message.begin_extensions();
-  add_object_record(message, object_ ? &object_.get()->object : nullptr, &made.get()->object);
-  message.begin_payload();
-  return made;
-}
-
-void outgoing_call::drop_object(const reference_handle& made) noexcept { made.get()->table->not_created(made); }
-
 void outgoing_call::send_one_way() {
   const std::uint64_t bytes = message.size();
-  worker_->agent().notify({peer_.who.id(), peer_.incarnation}, std::move(message));
-  references_.sent();
-  worker_->recorder().add(flight_event::one_way_sent, flight_time(began_), peer_.who.id(), 0, method_.id, bytes);
+  try {
+    (void)worker()->agent();  // throws once it has been shut down
+    route_.notify(std::move(message));
+  } catch (...) {
+    life_.not_accepted(std::current_exception());
+    throw;
+  }
+  life_.accepted_one_way(began_, bytes);
 }
 
 void outgoing_call::run() {
-  ferry::agent& agent = worker_->agent();
-  blocking_scope blocking;
   sync_call call;
   call.began = began_;
   std::atomic<bool> stopped{false};
   const argument_order arguments(message.reads);
-  const call_ticket ticket = agent.call({peer_.who.id(), peer_.incarnation}, std::move(message), call, until_, true);
-  references_.sent();
-  facts_ = {worker_, &method_, peer_.who, limit_, inherited_, peer_.incarnation};
-  const call_facts& facts = facts_;
-  record_start(facts, call);
-  trace_call(trace_event::kind::call_begin, facts, call.call_id);
+  std::optional<blocking_scope> blocking;
+  call_ticket ticket;
+  try {
+    (void)worker()->agent();  // throws once it has been shut down
+    blocking.emplace();
+    ticket = route_.call(std::move(message), call, until_, true);
+  } catch (...) {
+    life_.not_accepted(std::current_exception());
+    throw;
+  }
+  ferry::agent& agent = worker()->agent_unchecked();
+  life_.accepted(call);
   const auto stop = [&]() noexcept {
     stopped.store(true);
     call.poke();
     agent.interrupt(ticket);
+  };
+  // Ends with what the agent says, or with the caller's own decision. The wait is over before hooks are told.
+  const auto fail = [&](errc code, call_phase phase, const std::string& detail) {
+    blocking.reset();
+    life_.failed(call, code, phase, detail);
+    life_.end(call);
+    std::rethrow_exception(failure_of(life_.facts, code, phase, detail));
   };
   {
     std::optional<std::stop_callback<decltype(stop)>> stopper;
@@ -256,34 +274,27 @@ void outgoing_call::run() {
       const bool cancel = stopped.load();
       if (cancel || (waited && until_.expired())) {
         call_phase phase{};
-        if (agent.abandon(ticket, phase)) {
-          const errc code = cancel ? errc::call_cancelled : errc::rpc_timeout;
-          record_failure(facts, call, code, phase, "");
-          trace_call(trace_event::kind::call_end, facts, call.call_id);
-          agent.finished_calls(1);
-          references_.query();
-          std::rethrow_exception(failure_of(facts, code, phase, ""));
-        }
+        if (agent.abandon(ticket, phase)) fail(cancel ? errc::call_cancelled : errc::rpc_timeout, phase, "");
         call.sleep_until_done();  // it is being completed by another thread
         break;
       }
       if (!agent.wait(ticket, finished, until_)) call.sleep(until_);
     }
   }
-  if (call.failed_) {
-    record_failure(facts, call, call.code_, call.phase_, call.detail_);
-  } else {
-    record_reply(facts, call, call.reply_);
-  }
-  trace_call(trace_event::kind::call_end, facts, call.call_id);
-  agent.finished_calls(1);
-  if (call.failed_) {
-    references_.query();
-    std::rethrow_exception(failure_of(facts, call.code_, call.phase_, call.detail_));
-  }
-  settle(references_, call.reply_);
+  if (call.failed_) fail(call.code_, call.phase_, call.detail_);
+  blocking.reset();
   reply = std::move(call.reply_);
-  if (!reply.streams.empty()) take_over_streams();
+  try {
+    if (!reply.streams.empty()) take_over_streams();
+  } catch (const error& problem) {
+    life_.failed(call, problem.kind(), call_phase::waiting_for_reply, "");
+    life_.end(call);
+    throw;
+  }
+  life_.replied(call, reply);
+  const std::exception_ptr refused = life_.tell_hooks(reply);
+  life_.end(call);
+  if (refused) std::rethrow_exception(refused);
 }
 
 // The caller's streams wait for the result; the calling thread does not.

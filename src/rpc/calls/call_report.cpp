@@ -4,8 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "../references/protocol/reference_records.hpp"
-#include "../references/table/reference_table.hpp"
+#include "../pipeline/interceptor_table.hpp"
 #include "../worker/worker_core.hpp"
 
 namespace ferry::inline v0::detail {
@@ -17,24 +16,11 @@ std::string hint(const call_facts& facts, call_phase phase) {
     return "; no connection to it was open (does it run, and can it be reached from here?)";
   }
   std::string text;
-  if (on_object(facts.method->flavour) && phase == call_phase::waiting_for_reply) {
-    text =
-        "; a call on an object may wait there for its turn or for the object to be made (the log of its owner says so)";
-  }
-  const auto silence = facts.worker->agent_unchecked().silence(facts.peer.id());
+  if (facts.hint && phase == call_phase::waiting_for_reply) text = facts.hint;
+  const auto silence = facts.worker->agent_unchecked().inspection().silence(facts.peer.id());
   if (!silence) return text;
   const double seconds = in_seconds(*silence);
   return text + fmt::format("; it was last heard of {:.1f} s ago", seconds);
-}
-
-void record(const call_facts& facts, flight_event what, flight_time at, const pending_call& call, std::uint64_t bytes,
-            errc code = {}, std::string_view text = {}) noexcept {
-  flight_recorder& recorder = facts.worker->recorder();
-  if (text.empty()) {
-    recorder.add(what, at, facts.peer.id(), call.call_id, facts.method->id, bytes, code);
-  } else {
-    recorder.add(what, at, facts.peer.id(), call.call_id, facts.method->id, bytes, code, text);
-  }
 }
 
 }  // namespace
@@ -63,44 +49,6 @@ std::exception_ptr failure_of(const call_facts& facts, errc code, call_phase pha
   }
 }
 
-void trace_call(trace_event::kind what, const call_facts& facts, std::uint64_t id) noexcept {
-  if (!trace_enabled()) return;
-  const std::string peer = std::to_string(facts.peer.id().value);
-  trace({what, facts.method->name, facts.worker->agent_unchecked().self().name(), peer, id,
-         std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now().time_since_epoch()).count()});
-}
-
-void record_start(const call_facts& facts, const pending_call& call) noexcept {
-  record(facts, flight_event::call_started, flight_time(call.began), call, call.bytes);
-}
-
-void record_reply(const call_facts& facts, const pending_call& call, const inbound_message& reply) noexcept {
-  if (!facts.worker->recorder().on()) return;
-  const frame_header& header = reply.header;
-  const errc code = header.kind == frame_kind::reply       ? errc{}
-                    : header.kind == frame_kind::exception ? errc::remote_exception
-                                                           : static_cast<errc>(header.code);
-  record(facts, flight_event::call_replied, flight_time::now(), call, header.message_bytes(), code);
-}
-
-void record_failure(const call_facts& facts, const pending_call& call, errc code, call_phase phase,
-                    const std::string& detail) noexcept {
-  const bool timed_out = code == errc::rpc_timeout;
-  const auto what = timed_out                      ? flight_event::call_timed_out
-                    : code == errc::call_cancelled ? flight_event::call_cancelled
-                                                   : flight_event::call_failed;
-  record(facts, what, flight_time::now(), call, 0, code, detail.empty() ? to_string(phase) : std::string_view(detail));
-  if (timed_out) facts.worker->record_timeout();
-}
-
-void settle(handed_references& references, const inbound_message& reply) noexcept {
-  if (reply.header.kind == frame_kind::failure) {
-    references.query();
-  } else {
-    references.arrived();
-  }
-}
-
 // ---------------------------------------------------------------- replies
 
 const wire_limits& reply_limits(const call_facts& facts) noexcept { return facts.worker->limits(); }
@@ -123,15 +71,11 @@ auto decode_part(const call_facts& facts, std::string_view what, const Decode& d
 }  // namespace
 
 void check_reply(const call_facts& facts, inbound_message& reply) {
-  if (!reply.extensions.empty()) {
-    try {
-      const reference_records records = read_records(reply.extensions);
-      if (!records.references.empty()) {
-        reply.handles = facts.worker->references().receive(records, {facts.peer.id(), facts.incarnation}, nullptr);
-      }
-    } catch (const error& e) {
-      throw_error(e.kind(), fmt::format("{}: in the reply: {}", describe(facts), e.message()));
-    }
+  try {
+    incoming_reply view(reply, facts);
+    facts.worker->interceptors().on_reply_records(view);
+  } catch (const error& e) {
+    throw_error(e.kind(), fmt::format("{}: in the reply: {}", describe(facts), e.message()));
   }
   if (reply.failure) {
     try {

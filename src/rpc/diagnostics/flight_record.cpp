@@ -117,7 +117,7 @@ std::string worker_core::flight_record(std::string_view reason) const {
       nanoseconds_of(steady));
   append_list(out, "pending_calls", pending_calls());
   append_list(out, "served_calls", served_calls());
-  append_list(out, "traffic", agent_->traffic());
+  append_list(out, "traffic", agent_->inspection().traffic());
   out += R"(, "debug_info": {)";
   std::string_view separator = "\n  ";
   for (const auto& [name, value] : debug_info()) {
@@ -166,8 +166,9 @@ void worker_core::record_timeout() noexcept {
       const std::unique_ptr<writing> owned(static_cast<writing*>(self));
       worker_core& core = *owned->worker;
       const worker_info& who = core.agent_->self();
+      const auto threads = core.agent_->reactor();
       try {
-        io_threads::suspend_batching();
+        threads->begin_blocking();
         const std::string file =
             write_record(core.agent_->options().record_on_timeout,
                          fmt::format("ferry-{}-{}.json", who.name(), ::getpid()), core.flight_record("timeout"));
@@ -175,12 +176,12 @@ void worker_core::record_timeout() noexcept {
       } catch (const std::exception& e) {
         log(log_level::warning, fmt::format("{}: {}", to_string(who), e.what()));
       }
-      io_threads::resume_batching();
+      threads->end_blocking();
       std::lock_guard lock(core.records_mutex_);
       --core.records_under_way_;
       core.records_changed_.notify_all();
     };
-    static_cast<io_threads&>(*agent_->reactor()).post_elsewhere(item.release());
+    agent_->reactor()->post_elsewhere(item.release());
   } catch (const std::exception& e) {
     log(log_level::warning, fmt::format("{}: no flight record: {}", to_string(agent_->self()), e.what()));
   }

@@ -56,8 +56,8 @@ namespace detail {
 std::vector<pending_call_info> worker_core::pending_calls() const {
   const auto now = clock::now();
   std::vector<pending_call_info> result;
-  for (open_call& each : agent_->open_calls()) {
-    const auto silence = agent_->silence(each.peer.id());
+  for (open_call& each : agent_->inspection().open_calls()) {
+    const auto silence = agent_->inspection().silence(each.peer.id());
     result.push_back({.id = each.id,
                       .method = readable_name(each.method),
                       .peer = std::move(each.peer),
@@ -76,7 +76,7 @@ std::vector<pending_call_info> worker_core::pending_calls() const {
 std::vector<served_call_info> worker_core::served_calls() const {
   const auto now = clock::now();
   std::vector<served_call_info> result;
-  agent_->visit_requests([&](const worker_info& from, std::uint64_t id, stoppable& running) {
+  agent_->inspection().visit_requests([&](const worker_info& from, std::uint64_t id, stoppable& running) {
     // Channels carry no other kind of device.
     result.push_back(static_cast<const incoming_call&>(running).describe_now(from, id, now));
   });
@@ -91,7 +91,7 @@ std::vector<served_call_info> worker_core::served_calls() const {
   }
   for (const auto& [at, id] : unnamed) {
     try {
-      result[at].caller = agent_->find(id);
+      result[at].caller = agent_->members().find(id);
     } catch (const error&) {
       result[at].caller = worker_info("unknown", id);
     }
@@ -128,32 +128,24 @@ void worker_core::add_own_figures() {
   add_debug_info(
       "the agent",
       {{"agent.blocked_handlers", [this] { return std::to_string(pool_->blocked()); }},
-       {"agent.client_active_calls", [this] { return std::to_string(agent_->counters().client_active_calls); }},
-       {"agent.held_handlers", [this] { return std::to_string(agent_->counters().held_handlers); }},
-       {"agent.late_replies", [this] { return std::to_string(agent_->counters().late_replies); }},
-       {"agent.lost_workers", [this] { return std::to_string(agent_->counters().lost_workers); }},
+       {"agent.client_active_calls",
+        [this] { return std::to_string(agent_->inspection().counters().client_active_calls); }},
+       {"agent.held_handlers", [this] { return std::to_string(agent_->inspection().counters().held_handlers); }},
+       {"agent.late_replies", [this] { return std::to_string(agent_->inspection().counters().late_replies); }},
+       {"agent.lost_workers", [this] { return std::to_string(agent_->inspection().counters().lost_workers); }},
        {"agent.num_idle_threads",
         [this, threads] { return std::to_string(threads() - std::min(threads(), pool_->running())); }},
-       {"agent.paused_connections", [this] { return std::to_string(agent_->counters().paused_connections); }},
-       {"agent.queued_bytes", [this] { return std::to_string(agent_->counters().queued_bytes); }},
-       {"agent.queued_calls", [this] { return std::to_string(agent_->counters().queued_calls); }},
+       {"agent.paused_connections",
+        [this] { return std::to_string(agent_->inspection().counters().paused_connections); }},
+       {"agent.queued_bytes", [this] { return std::to_string(agent_->inspection().counters().queued_bytes); }},
+       {"agent.queued_calls", [this] { return std::to_string(agent_->inspection().counters().queued_calls); }},
        {"agent.server_active_async_calls", [this] { return std::to_string(std::max(later_.load(), 0)); }},
        {"agent.server_active_calls", [this] { return std::to_string(requests_.load()); }},
-       {"agent.served_bytes", [this] { return std::to_string(agent_->counters().served_bytes); }},
+       {"agent.served_bytes", [this] { return std::to_string(agent_->inspection().counters().served_bytes); }},
        {"agent.thread_pool_size", [threads] { return std::to_string(threads()); }},
-       {"agent.unwritten_bytes", [this] { return std::to_string(agent_->counters().unwritten_bytes); }},
-       {"agent.unwritten_replies", [this] { return std::to_string(agent_->counters().unwritten_replies); }}});
-  const auto references = [this] {
-    return has_references_.load() ? references_->figures() : reference_protocol::counts{};
-  };
-  add_debug_info("references",
-                 {{"num_forks", [references] { return std::to_string(references().forks); }},
-                  {"num_owner_rrefs", [references] { return std::to_string(references().owners); }},
-                  {"num_pending_children", [references] { return std::to_string(references().pending_children); }},
-                  {"num_pending_futures",
-                   [this] { return std::to_string(has_references_.load() ? references_->unanswered_controls() : 0); }},
-                  {"num_pending_users", [references] { return std::to_string(references().pending_users); }},
-                  {"num_users", [references] { return std::to_string(references().users); }}});
+       {"agent.unwritten_bytes", [this] { return std::to_string(agent_->inspection().counters().unwritten_bytes); }},
+       {"agent.unwritten_replies",
+        [this] { return std::to_string(agent_->inspection().counters().unwritten_replies); }}});
 }
 
 void worker_core::add_debug_info(std::string_view provider, std::vector<debug_figure> figures) {

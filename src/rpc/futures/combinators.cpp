@@ -13,6 +13,7 @@ void collector::watch(std::size_t index, future_state_base& input) noexcept {
   item.input = &input;
   item.index = index;
   item.invoke = &completed;
+  item.where.values = current_values();  // for the code of users that copies results
   input.add_ref();
   owner().add_ref();
   input.attach(&item);

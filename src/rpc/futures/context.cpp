@@ -7,12 +7,13 @@
 #include <ferry/device/current.hpp>
 
 #include "../../device/memory/release_order.hpp"
+#include "thread_values.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
-thread_local call_context* entered_context = nullptr;
+thread_local constinit call_context* entered_context = nullptr;
 
 std::mutex root_mutex;
 context_ptr& root_context() {
@@ -43,17 +44,6 @@ void call_context::request_stop() noexcept {
   source.request_stop();  // callbacks run outside the lock
 }
 
-std::shared_ptr<void> call_context::get_slot(slot which) const {
-  std::lock_guard lock(mutex_);
-  return slots_ ? (*slots_)[which] : nullptr;
-}
-
-void call_context::set_slot(slot which, std::shared_ptr<void> value) {
-  std::lock_guard lock(mutex_);
-  if (!slots_) slots_ = std::make_unique<std::array<std::shared_ptr<void>, slot_count>>();
-  (*slots_)[which].swap(value);
-}
-
 context_ptr current_context() {
   if (detail::entered_context) {
     return context_ptr::share(detail::entered_context);
@@ -64,11 +54,16 @@ context_ptr current_context() {
 
 call_context* thread_context() noexcept { return detail::entered_context; }
 
-context_scope::context_scope(call_context* context) noexcept
+context_scope::context_scope(call_context* context, context_values values) noexcept
     : previous_(std::exchange(detail::entered_context, context)),
+      former_values_(detail::thread_values::exchange(std::move(values))),
       streams_(context && context != previous_ ? std::span<const stream>(context->streams())
                                                : std::span<const stream>()) {}
-context_scope::~context_scope() { detail::entered_context = previous_; }
+// The values of the scope are released here, while its context still lives: they may need the code of its method.
+context_scope::~context_scope() {
+  detail::entered_context = previous_;
+  detail::thread_values::exchange(std::move(former_values_));
+}
 
 namespace detail {
 

@@ -49,8 +49,8 @@ void run_inline(work* item) noexcept {
 void enter(work* item) noexcept {
   auto* self = static_cast<continuation*>(item);
   // invoke() may free the node; keep its context alive for what runs after it.
-  const context_ptr context = std::move(self->context);
-  const context_scope scope(context);
+  captured_context where = std::move(self->where);
+  const context_scope scope(where.context.get(), std::move(where.values));
   self->invoke(self);
 }
 
@@ -58,9 +58,9 @@ void enter(work* item) noexcept {
 
 void dispatch(continuation* item) noexcept {
   item->run = enter;
-  if (item->context && item->context->executor()) {
+  if (item->where.context && item->where.context->executor()) {
     // The item may run and release the executor before post() has returned.
-    const std::shared_ptr<executor> threads = item->context->executor();
+    const std::shared_ptr<executor> threads = item->where.context->executor();
     threads->post(item);
     return;
   }

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "thread_values.hpp"
+
 namespace ferry::inline v0::detail {
 namespace {
 
@@ -18,6 +20,7 @@ thread_local constinit coroutine_loop loop;
 
 void run_coroutine(std::coroutine_handle<> handle) noexcept {
   const coroutine_loop outer = loop;
+  const values_restorer values;  // those of a coroutine go no further than its suspension
   while (handle) {
     loop = {handle.address(), nullptr};
     handle.resume();
@@ -37,8 +40,8 @@ void transfer(std::coroutine_handle<> from, std::coroutine_handle<> to) noexcept
 }
 
 void start_coroutine(std::coroutine_handle<> handle) {
-  const context_ptr context = current_context();
-  const context_scope scope(context);
+  const captured_context here = captured_context::current();
+  const context_scope scope(here);
   run_coroutine(handle);
 }
 

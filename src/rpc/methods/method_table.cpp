@@ -167,6 +167,7 @@ method_entry::method_entry(const method_source& source)
     : signature_text(source.signature()),
       serve(source.serve),
       inline_handler(source.inline_handler && source.flavour == method_flavour::call),
+      protocol(source.protocol),
       flavour(source.flavour) {
   signature = fingerprint(signature_text);
   if (source.tag) {

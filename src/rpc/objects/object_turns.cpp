@@ -8,7 +8,8 @@
 #include <ferry/rpc/detail/incoming_call.hpp>
 
 #include "../worker/worker_core.hpp"
-#include "call_references.hpp"
+#include "object_uses.hpp"
+#include "object_visit.hpp"
 #include "turn_waits.hpp"
 
 namespace ferry::inline v0::detail {
@@ -22,63 +23,63 @@ bool needs_turn(const execution_policy& policy) noexcept { return policy.how != 
 
 // ---------------------------------------------------------------- lists, with the mutex held
 
-void object_turns::add(call_queue& to, incoming_call& call) noexcept {
-  place& own = call.references_->turn;
+void object_turns::add(call_queue& to, object_visit& visit) noexcept {
+  place& own = visit.turn;
   own.previous = to.last;
   own.next = nullptr;
-  (to.last ? to.last->references_->turn.next : to.first) = &call;
-  to.last = &call;
+  (to.last ? to.last->turn.next : to.first) = &visit;
+  to.last = &visit;
 }
 
-void object_turns::remove(call_queue& from, incoming_call& call) noexcept {
-  place& own = call.references_->turn;
-  (own.previous ? own.previous->references_->turn.next : from.first) = own.next;
-  (own.next ? own.next->references_->turn.previous : from.last) = own.previous;
+void object_turns::remove(call_queue& from, object_visit& visit) noexcept {
+  place& own = visit.turn;
+  (own.previous ? own.previous->turn.next : from.first) = own.next;
+  (own.next ? own.next->turn.previous : from.last) = own.previous;
   own.previous = own.next = nullptr;
 }
 
-void object_turns::begun::add(incoming_call& call) noexcept {
-  call.references_->turn.next_launched = nullptr;
-  (last_ ? last_->references_->turn.next_launched : first_) = &call;
-  last_ = &call;
+void object_turns::begun::add(object_visit& visit) noexcept {
+  visit.turn.next_launched = nullptr;
+  (last_ ? last_->turn.next_launched : first_) = &visit;
+  last_ = &visit;
 }
 
 // Without the mutex. A launched call may end and be destroyed at once.
 void object_turns::begun::launch() noexcept {
-  while (incoming_call* call = first_) {
-    place& own = call->references_->turn;
+  while (object_visit* visit = first_) {
+    place& own = visit->turn;
     first_ = own.next_launched;
     if (!own.step) {
-      call->launch();
+      visit->call.release();
       continue;
     }
     // One at a time: the next step gets the turn once this one has run, or waits.
-    own.item.call = call;
+    own.item.visit = visit;
     own.item.run = [](work* self) noexcept {
-      incoming_call& of = *static_cast<place::step_item*>(self)->call;
-      const context_ptr keep = context_ptr::share(&of);  // the step, which keeps the call alive, ends soon
-      work* const step = std::exchange(of.references_->turn.step, nullptr);
-      of.resume_use();
+      object_visit& of = *static_cast<place::step_item*>(self)->visit;
+      const context_ptr keep = context_ptr::share(&of.call);  // the step, which keeps the call alive, ends soon
+      work* const step = std::exchange(of.turn.step, nullptr);
+      resume_use(of.call, *of.target);
       step->run(step);
-      of.pause_use();
-      of.references_->target->turns().pause(of);
+      pause_use(of.call, *of.target);
+      of.target->turns().pause(of);
     };
-    call->worker_->post(&own.item);
+    visit->call.worker()->post(&own.item);
   }
 }
 
 // ---------------------------------------------------------------- places
 
 // With the mutex held, once the object has been made. Throws only where enter() calls it.
-void object_turns::take_place(incoming_call& call) {
-  call_references& own = *call.references_;
+void object_turns::take_place(object_visit& visit) {
+  object_visit& own = visit;
   place& at = own.turn;
   if (!needs_turn(policy_) || own.takes_no_turn) {
     at.passes = true;
     return;
   }
   const bool ordered = policy_.how == execution::ordered;
-  at.lane_key = ordered ? peer_incarnation{call.caller(), call.sender_incarnation()} : lane_of_all;
+  at.lane_key = ordered ? peer_incarnation{visit.call.caller(), visit.call.sender_incarnation()} : lane_of_all;
   lane* in = &all_;
   if (ordered) {
     auto found = lanes_.find(at.lane_key);
@@ -96,14 +97,14 @@ void object_turns::take_place(incoming_call& call) {
     // A chain has only turns of calls that wait: one-way calls cannot deadlock.
     const auto holds = [&](const held_turn& turn) {
       return in->running && turn.object == own.target_id && turn.lane == at.lane_key.id &&
-             turn.number == in->running->references_->turn.number;
+             turn.number == in->running->turn.number;
     };
     if (std::any_of(own.chain.turns.begin(), own.chain.turns.end(), holds)) {
       at.passes = true;
       own.refusal =
           make_error(errc::would_deadlock,
                      fmt::format("it would wait for its turn at {}, held by {}, which waits for this call; {}",
-                                 call.describe_target(), in->running->describe_plainly(), deadlock_advice));
+                                 visit.describe_target(), in->running->call.describe_plainly(), deadlock_advice));
       return;
     }
     at.number = ++numbers_;
@@ -111,28 +112,28 @@ void object_turns::take_place(incoming_call& call) {
   }
   at.in_lane = true;
   ++in->calls;
-  add(in->waiting, call);
+  add(in->waiting, visit);
 }
 
-void object_turns::enter(incoming_call& call) {
-  place& own = call.references_->turn;
+void object_turns::enter(object_visit& visit) {
+  place& own = visit.turn;
   const std::lock_guard lock(mutex_);
-  if (made_) return take_place(call);
+  if (made_) return take_place(visit);
   lane_map one;
   one.try_emplace(lane_of_all);
   own.spare = one.extract(one.begin());
   own.early = true;
-  add(early_, call);
+  add(early_, visit);
 }
 
-void object_turns::ready(incoming_call& call) noexcept {
+void object_turns::ready(object_visit& visit) noexcept {
   begun now;
   {
     const std::lock_guard lock(mutex_);
-    place& own = call.references_->turn;
+    place& own = visit.turn;
     own.ready = true;
     if (own.passes) {
-      now.add(call);
+      now.add(visit);
     } else if (lane* in = find(own)) {
       advance(*in, now);
     }
@@ -141,13 +142,13 @@ void object_turns::ready(incoming_call& call) noexcept {
 }
 
 // With the mutex held: withdraws a call that has not begun. Calls queued behind it may be ready although it was not.
-void object_turns::withdraw(incoming_call& call, begun& now) noexcept {
-  place& own = call.references_->turn;
+void object_turns::withdraw(object_visit& visit, begun& now) noexcept {
+  place& own = visit.turn;
   if (own.early) {
-    remove(early_, call);
+    remove(early_, visit);
     own.early = false;
   } else if (lane* in = find(own)) {
-    remove(in->waiting, call);
+    remove(in->waiting, visit);
     own.in_lane = false;
     advance(*in, now);
     leave_lane(own);
@@ -155,15 +156,15 @@ void object_turns::withdraw(incoming_call& call, begun& now) noexcept {
   own.passes = true;
 }
 
-bool object_turns::refuse(incoming_call& call, std::exception_ptr why) noexcept {
+bool object_turns::refuse(object_visit& visit, std::exception_ptr why) noexcept {
   begun now;
   {
     const std::lock_guard lock(mutex_);
-    place& own = call.references_->turn;
+    place& own = visit.turn;
     if (own.running || own.left || own.passes) return false;
-    withdraw(call, now);
-    call.references_->refusal = std::move(why);
-    if (own.ready) now.add(call);
+    withdraw(visit, now);
+    visit.refusal = std::move(why);
+    if (own.ready) now.add(visit);
   }
   now.launch();
   return true;
@@ -175,12 +176,12 @@ void object_turns::made(execution_policy policy) noexcept {
     const std::lock_guard lock(mutex_);
     made_ = true;
     policy_ = policy;
-    while (incoming_call* call = early_.first) {
-      remove(early_, *call);
-      place& own = call->references_->turn;
+    while (object_visit* visit = early_.first) {
+      remove(early_, *visit);
+      place& own = visit->turn;
       own.early = false;
-      take_place(*call);  // no call has the turn yet, so none is refused
-      if (own.ready && own.passes) now.add(*call);
+      take_place(*visit);  // no call has the turn yet, so none is refused
+      if (own.ready && own.passes) now.add(*visit);
     }
     advance(all_, now);
     for (auto& [key, each] : lanes_) advance(each, now);
@@ -197,7 +198,7 @@ object_turns::lane* object_turns::find(const place& of) noexcept {
 }
 
 // With the mutex held: the call that has the turn in a place's lane; null: none.
-const incoming_call* object_turns::running_in(const place& of) const noexcept {
+const object_visit* object_turns::running_in(const place& of) const noexcept {
   if (of.lane_key == lane_of_all) return all_.running;
   const auto found = lanes_.find(of.lane_key);
   return found == lanes_.end() ? nullptr : found->second.running;
@@ -218,34 +219,34 @@ void object_turns::advance(lane& of, begun& now) noexcept {
   if (returning_call* next = of.first_returning) {
     of.first_returning = next->next;
     if (!of.first_returning) of.last_returning = nullptr;
-    of.running = next->call;
+    of.running = next->visit;
     next->admitted = true;
     admitted_.notify_all();
     return;
   }
   // Steps take precedence over calls that have not begun.
-  if (incoming_call* next = of.first_stepping) {
+  if (object_visit* next = of.first_stepping) {
     of.running = next;
     take_step(of, *next);
     now.add(*next);
     return;
   }
-  incoming_call* next = of.waiting.first;
+  object_visit* next = of.waiting.first;
   if (policy_.how == execution::exclusive) {
-    while (next && !next->references_->turn.ready) next = next->references_->turn.next;
+    while (next && !next->turn.ready) next = next->turn.next;
   }
-  if (!next || !next->references_->turn.ready) return;
+  if (!next || !next->turn.ready) return;
   remove(of.waiting, *next);
   of.running = next;
-  place& own = next->references_->turn;
+  place& own = next->turn;
   own.running = true;
-  if (policy_.reentrant) next->set_executor(std::shared_ptr<executor>(next->worker_, &own.threads));
+  if (policy_.reentrant) next->call.run_on(std::shared_ptr<executor>(next->call.worker(), &own.threads));
   now.add(*next);
 }
 
 // With the mutex held: takes the oldest step of the first call that has one; if that call has more, it is queued again.
-void object_turns::take_step(lane& of, incoming_call& call) noexcept {
-  place& own = call.references_->turn;
+void object_turns::take_step(lane& of, object_visit& visit) noexcept {
+  place& own = visit.turn;
   of.first_stepping = std::exchange(own.next_stepping, nullptr);
   if (!of.first_stepping) of.last_stepping = nullptr;
   own.step = own.first_step;
@@ -256,16 +257,16 @@ void object_turns::take_step(lane& of, incoming_call& call) noexcept {
     own.stepping = false;
     return;
   }
-  (of.last_stepping ? of.last_stepping->references_->turn.next_stepping : of.first_stepping) = &call;
-  of.last_stepping = &call;
+  (of.last_stepping ? of.last_stepping->turn.next_stepping : of.first_stepping) = &visit;
+  of.last_stepping = &visit;
 }
 
 // With the mutex held: lets threads of a call that has answered continue without a turn.
-void object_turns::release_returning(lane& of, const incoming_call& call) noexcept {
+void object_turns::release_returning(lane& of, const object_visit& visit) noexcept {
   returning_call** link = &of.first_returning;
   of.last_returning = nullptr;
   while (returning_call* each = *link) {
-    if (each->call == &call) {
+    if (each->visit == &visit) {
       *link = each->next;
       each->admitted = true;
       admitted_.notify_all();
@@ -276,36 +277,36 @@ void object_turns::release_returning(lane& of, const incoming_call& call) noexce
   }
 }
 
-void object_turns::leave(incoming_call& call) noexcept {
+void object_turns::leave(object_visit& visit) noexcept {
   begun now;
   work* steps = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    place& own = call.references_->turn;
+    place& own = visit.turn;
     if (own.left) return;
     own.left = true;
     if (own.early) {
-      withdraw(call, now);
+      withdraw(visit, now);
     } else if (lane* in = find(own)) {
-      if (in->running == &call) {
+      if (in->running == &visit) {
         in->running = nullptr;
       } else if (!own.running) {
-        remove(in->waiting, call);  // it was dropped before its turn
+        remove(in->waiting, visit);  // it was dropped before its turn
       }
       if (own.stepping) {  // its remaining steps take no turn
-        incoming_call** link = &in->first_stepping;
-        incoming_call* before = nullptr;
-        while (*link != &call) {
+        object_visit** link = &in->first_stepping;
+        object_visit* before = nullptr;
+        while (*link != &visit) {
           before = *link;
-          link = &before->references_->turn.next_stepping;
+          link = &before->turn.next_stepping;
         }
         *link = own.next_stepping;
-        if (in->last_stepping == &call) in->last_stepping = before;
+        if (in->last_stepping == &visit) in->last_stepping = before;
         own.stepping = false;
         steps = std::exchange(own.first_step, nullptr);
         own.last_step = nullptr;
       }
-      release_returning(*in, call);
+      release_returning(*in, visit);
       advance(*in, now);
       leave_lane(own);
     }
@@ -315,47 +316,47 @@ void object_turns::leave(incoming_call& call) noexcept {
     work* const step = steps;
     steps = step->next;
     step->next = nullptr;
-    call.worker_->post(step);
+    visit.call.worker()->post(step);
   }
 }
 
-void object_turns::pause(incoming_call& call) noexcept {
+void object_turns::pause(object_visit& visit) noexcept {
   begun now;
   {
     const std::lock_guard lock(mutex_);
-    const place& own = call.references_->turn;
+    const place& own = visit.turn;
     lane* in = own.left ? nullptr : find(own);
-    if (!in || in->running != &call) return;
+    if (!in || in->running != &visit) return;
     in->running = nullptr;
     advance(*in, now);
   }
   now.launch();
 }
 
-void object_turns::resume(incoming_call& call) noexcept {
+void object_turns::resume(object_visit& visit) noexcept {
   std::unique_lock lock(mutex_);
-  const place& own = call.references_->turn;
+  const place& own = visit.turn;
   lane* in = own.left ? nullptr : find(own);
-  if (!in) return;
+  if (!in || in->running == &visit) return;
   if (!in->running) {
-    in->running = &call;
+    in->running = &visit;
     return;
   }
-  returning_call self{&call};
+  returning_call self{&visit};
   (in->last_returning ? in->last_returning->next : in->first_returning) = &self;
   in->last_returning = &self;
   admitted_.wait(lock, [&] { return self.admitted; });
 }
 
-void object_turns::post(incoming_call& call, work* step) noexcept {
+void object_turns::post(object_visit& visit, work* step) noexcept {
   begun now;
   {
     std::unique_lock lock(mutex_);
-    place& own = call.references_->turn;
+    place& own = visit.turn;
     lane* in = own.left ? nullptr : find(own);
     if (!in) {
       lock.unlock();
-      return call.worker_->post(step);
+      return visit.call.worker()->post(step);
     }
     step->next = nullptr;
     (own.last_step ? own.last_step->next : own.first_step) = step;
@@ -363,8 +364,8 @@ void object_turns::post(incoming_call& call, work* step) noexcept {
     if (!own.stepping) {
       own.stepping = true;
       own.next_stepping = nullptr;
-      (in->last_stepping ? in->last_stepping->references_->turn.next_stepping : in->first_stepping) = &call;
-      in->last_stepping = &call;
+      (in->last_stepping ? in->last_stepping->turn.next_stepping : in->first_stepping) = &visit;
+      in->last_stepping = &visit;
     }
     advance(*in, now);
   }
@@ -373,44 +374,36 @@ void object_turns::post(incoming_call& call, work* step) noexcept {
 
 // ---------------------------------------------------------------- the wait graph
 
-void object_turns::set_maker(incoming_call* call) noexcept {
+void object_turns::set_maker(object_visit* visit) noexcept {
   const std::lock_guard lock(mutex_);
-  maker_ = call;
+  maker_ = visit;
 }
 
-object_turns::obstacle object_turns::obstacle_of(const incoming_call& call) const {
+object_turns::obstacle object_turns::obstacle_of(const object_visit& visit) const {
   const std::lock_guard lock(mutex_);
-  const place& own = call.references_->turn;
+  const place& own = visit.turn;
   if (own.early) return {maker_, {}};
   if (own.left || !own.in_lane) return {};
   // On a reentrant object no call keeps the turn while it waits.
-  if (own.running) return {nullptr, {call.references_->target_id, own.lane_key.id, own.number}, true};
-  const incoming_call* running = running_in(own);
+  if (own.running) return {nullptr, {visit.target_id, own.lane_key.id, own.number}, true};
+  const object_visit* running = running_in(own);
   if (!running) return {};
-  return {nullptr, {call.references_->target_id, own.lane_key.id, running->references_->turn.number}};
+  return {nullptr, {visit.target_id, own.lane_key.id, running->turn.number}};
 }
 
-std::string object_turns::describe_wait(const incoming_call& call) const {
+std::string object_turns::describe_wait(const object_visit& visit) const {
   const std::lock_guard lock(mutex_);
-  const place& own = call.references_->turn;
+  const place& own = visit.turn;
   if (own.left || own.passes || own.running) return {};
-  if (own.early) return fmt::format("{}, which has yet to be made", call.describe_target());
+  if (own.early) return fmt::format("{}, which has yet to be made", visit.describe_target());
   if (!own.in_lane) return {};
-  const incoming_call* running = running_in(own);
+  const object_visit* running = running_in(own);
   if (!running) return own.ready ? "" : "the owners of references among its arguments";
-  return fmt::format("its turn at {}, held by {}", call.describe_target(), running->describe_plainly());
+  return fmt::format("its turn at {}, held by {}", visit.describe_target(), running->call.describe_plainly());
 }
 
 // ---------------------------------------------------------------- executors
 
-void turn_executor::post(work* item) noexcept { call_.references_->target->turns().post(call_, item); }
-
-const std::shared_ptr<worker_core>& turn_executor::worker() const noexcept { return call_.worker_; }
-
-std::shared_ptr<worker_core> worker_behind(executor* threads) noexcept {
-  if (auto* worker = dynamic_cast<worker_core*>(threads)) return worker->shared_from_this();
-  if (auto* turns = dynamic_cast<turn_executor*>(threads)) return turns->worker();
-  return nullptr;
-}
+void turn_executor::post(work* item) noexcept { call_.target->turns().post(call_, item); }
 
 }  // namespace ferry::inline v0::detail

@@ -18,40 +18,38 @@
 
 namespace ferry::inline v0::detail {
 
-class incoming_call;
-class worker_core;
+struct object_visit;
 class owned_object;
 
 /// Runs the continuations of a call on a reentrant object in the call's turns. Part of the call.
 class turn_executor final : public executor {
  public:
-  explicit turn_executor(incoming_call& call) : call_(call) {}
+  explicit turn_executor(object_visit& visit) : call_(visit) {}
   void post(work* item) noexcept override;
-  [[nodiscard]] const std::shared_ptr<worker_core>& worker() const noexcept;
 
  private:
-  incoming_call& call_;  // code that posts holds the call's context
+  object_visit& call_;  // code that posts holds the call's context
 };
 
 /// Waiting calls in the order of their places.
 struct call_queue {
-  incoming_call* first = nullptr;
-  incoming_call* last = nullptr;
+  object_visit* first = nullptr;
+  object_visit* last = nullptr;
 };
 /// A thread of a call that waits to get the turn back.
 struct returning_call {
-  incoming_call* call = nullptr;
+  object_visit* visit = nullptr;
   bool admitted = false;
   returning_call* next = nullptr;
 };
 /// A set of calls of which one at a time has the turn.
 struct turn_lane {
   int calls = 0;  ///< number that have entered and not left
-  incoming_call* running = nullptr;
+  object_visit* running = nullptr;
   returning_call* first_returning = nullptr;
   returning_call* last_returning = nullptr;
-  incoming_call* first_stepping = nullptr;
-  incoming_call* last_stepping = nullptr;
+  object_visit* first_stepping = nullptr;
+  object_visit* last_stepping = nullptr;
   call_queue waiting;
 };
 
@@ -72,7 +70,7 @@ class object_turns {
  public:
   /// A call's position. Part of the call; guarded by the object's mutex.
   struct place {
-    explicit place(incoming_call& call) : threads(call) {}
+    explicit place(object_visit& visit) : threads(visit) {}
 
     bool early = false;  ///< the object has not been made
     bool in_lane = false;
@@ -86,16 +84,16 @@ class object_turns {
    private:
     friend class object_turns;
     struct step_item : work {
-      incoming_call* call = nullptr;
+      object_visit* visit = nullptr;
     };
-    incoming_call* previous = nullptr;  // in the list of waiting calls
-    incoming_call* next = nullptr;
-    incoming_call* next_launched = nullptr;
+    object_visit* previous = nullptr;  // in the list of waiting calls
+    object_visit* next = nullptr;
+    object_visit* next_launched = nullptr;
     // Steps of a coroutine that wait for the turn, oldest first; `step` is the one that has the turn.
     work* first_step = nullptr;
     work* last_step = nullptr;
     bool stepping = false;  // in the lane's list of calls that have steps
-    incoming_call* next_stepping = nullptr;
+    object_visit* next_stepping = nullptr;
     work* step = nullptr;
     step_item item;
     lane_map::node_type spare;  // for a new lane, if the call needs one
@@ -104,70 +102,67 @@ class object_turns {
 
   /// A call has arrived; it keeps its place from now on. Sets the refusal of a call that would wait for a call that
   /// itself waits for it. Throws std::bad_alloc; then the call has no place. Strong guarantee.
-  void enter(incoming_call& call);
+  void enter(object_visit& visit);
   /// The call can begin: begins it now or when its turn comes.
-  void ready(incoming_call& call) noexcept;
+  void ready(object_visit& visit) noexcept;
   /// Answers a call that has not begun with that error, without waiting for its turn. Returns false if it has begun.
-  bool refuse(incoming_call& call, std::exception_ptr why) noexcept;
+  bool refuse(object_visit& visit, std::exception_ptr why) noexcept;
   /// The object has been made, or its creation has failed: calls may begin.
   void made(execution_policy policy) noexcept;
   /// The call has answered.
-  void leave(incoming_call& call) noexcept;
+  void leave(object_visit& visit) noexcept;
   /// Brackets a wait of a thread of the call: pause() releases the turn, resume() blocks until the call has it again.
-  void pause(incoming_call& call) noexcept;
-  void resume(incoming_call& call) noexcept;
+  void pause(object_visit& visit) noexcept;
+  void resume(object_visit& visit) noexcept;
   /// Runs a step of a call whose handler has returned as soon as the call has the turn again.
-  void post(incoming_call& call, work* step) noexcept;
+  void post(object_visit& visit, work* step) noexcept;
 
   // ---- for deadlock detection
 
   /// Sets the running call that makes the object, or (null) clears it. Users of the pointer must keep the call alive.
-  void set_maker(incoming_call* call) noexcept;
+  void set_maker(object_visit* visit) noexcept;
   /// What certainly keeps a call from ending.
   struct obstacle {
-    incoming_call* maker = nullptr;  ///< the call that has yet to make the object
-    held_turn turn;                  ///< the turn that it waits for, or its own one once begun. None: its number is 0
-    bool begun = false;              ///< `turn` is its own
+    object_visit* maker = nullptr;  ///< the call that has yet to make the object
+    held_turn turn;                 ///< the turn that it waits for, or its own one once begun. None: its number is 0
+    bool begun = false;             ///< `turn` is its own
   };
-  [[nodiscard]] obstacle obstacle_of(const incoming_call& call) const;
+  [[nodiscard]] obstacle obstacle_of(const object_visit& visit) const;
   /// What a call that has not begun waits for: "its turn at ..., held by ...". Empty: it waits for a thread.
-  [[nodiscard]] std::string describe_wait(const incoming_call& call) const;
+  [[nodiscard]] std::string describe_wait(const object_visit& visit) const;
 
  private:
   // Calls, and steps of calls, that may run now, in order.
   class begun {
    public:
-    void add(incoming_call& call) noexcept;
+    void add(object_visit& visit) noexcept;
     void launch() noexcept;
 
    private:
-    incoming_call* first_ = nullptr;
-    incoming_call* last_ = nullptr;
+    object_visit* first_ = nullptr;
+    object_visit* last_ = nullptr;
   };
 
-  static void add(call_queue& to, incoming_call& call) noexcept;
-  static void remove(call_queue& from, incoming_call& call) noexcept;
-  void take_place(incoming_call& call);
-  void withdraw(incoming_call& call, begun& now) noexcept;
+  static void add(call_queue& to, object_visit& visit) noexcept;
+  static void remove(call_queue& from, object_visit& visit) noexcept;
+  void take_place(object_visit& visit);
+  void withdraw(object_visit& visit, begun& now) noexcept;
   lane* find(const place& of) noexcept;
-  [[nodiscard]] const incoming_call* running_in(const place& of) const noexcept;
+  [[nodiscard]] const object_visit* running_in(const place& of) const noexcept;
   void advance(lane& of, begun& now) noexcept;
   void leave_lane(const place& of) noexcept;
-  static void take_step(lane& of, incoming_call& call) noexcept;
-  void release_returning(lane& of, const incoming_call& call) noexcept;
+  static void take_step(lane& of, object_visit& visit) noexcept;
+  void release_returning(lane& of, const object_visit& visit) noexcept;
 
   mutable std::mutex mutex_;  // guards what follows
   bool made_ = false;
   execution_policy policy_;
   std::uint64_t numbers_ = 0;  // turns numbered so far
-  incoming_call* maker_ = nullptr;
+  object_visit* maker_ = nullptr;
   call_queue early_;  // calls that arrived before the object was made
   lane all_;
   lane_map lanes_;  // by caller
   std::condition_variable admitted_;
 };
-
-/// The worker of a call context's executor; null if the executor is not the library's.
-std::shared_ptr<worker_core> worker_behind(executor* threads) noexcept;
 
 }  // namespace ferry::inline v0::detail

@@ -7,6 +7,7 @@
 
 #include "object_order.hpp"
 #include "object_turns.hpp"
+#include "object_uses.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -37,7 +38,7 @@ void owned_object::fail(std::exception_ptr error) noexcept {
 
 void owned_object::use_here() {
   if (!has_value() || !value_->may_use_devices()) return;
-  if (call_context* context = thread_context(); context && context->uses_object(*this)) return;
+  if (incoming_call* call = thread_call(); call && use_object(*call, *this)) return;
   if (order_->idle()) return;
   order_->let_streams_wait({});
   order_->add_users();

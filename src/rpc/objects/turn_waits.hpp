@@ -25,19 +25,19 @@ inline constexpr const char* deadlock_advice =
 class turn_waits {
  public:
   /// The call has taken its place in its object's turns. It is listed here until remove().
-  void add(incoming_call& call) noexcept;
+  void add(object_visit& visit) noexcept;
   /// The same for a call that makes an object and has taken a place at another: calls may wait for the object that it
   /// makes.
-  void add_maker(incoming_call& call) noexcept;
+  void add_maker(object_visit& visit) noexcept;
   /// The call has been answered. No effect if it is not listed.
-  void remove(incoming_call& call) noexcept;
+  void remove(object_visit& visit) noexcept;
 
  private:
-  [[nodiscard]] bool refuse_if_in_cycle(incoming_call& call) const;
-  [[nodiscard]] object_turns::obstacle obstacle_of(const incoming_call& call, std::string* in_words) const;
+  [[nodiscard]] bool refuse_if_in_cycle(object_visit& visit) const;
+  [[nodiscard]] object_turns::obstacle obstacle_of(const object_visit& visit, std::string* in_words) const;
 
   std::mutex mutex_;  // guards what follows and keeps listed calls alive; locked before the mutex of an object's turns
-  incoming_call* first_ = nullptr;
+  object_visit* first_ = nullptr;
 };
 
 }  // namespace ferry::inline v0::detail

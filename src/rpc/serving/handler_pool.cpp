@@ -8,7 +8,6 @@
 #include <ferry/rpc/context.hpp>
 
 #include "../../base/thread_exit.hpp"
-#include "../../transport/reactor/io_threads.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -102,7 +101,7 @@ void handler_pool::launch(runner* free, work* item, bool elsewhere) noexcept {
   free->queued = elsewhere;
   free->pool = shared_from_this();
   if (elsewhere) {
-    static_cast<io_threads&>(*threads_).post_elsewhere(free);
+    threads_->post_elsewhere(free);
   } else {
     threads_->post(free);
   }
@@ -182,7 +181,7 @@ void handler_pool::before_blocking() {
   }
   if (free) launch(free, item, true);
   if (call_context* context = thread_context()) context->count_wait(1);
-  io_threads::suspend_batching();
+  threads_->begin_blocking();
 }
 
 void handler_pool::after_blocking() noexcept {
@@ -200,7 +199,7 @@ void handler_pool::after_blocking() noexcept {
     }
     --blocked_;
   }
-  io_threads::resume_batching();
+  threads_->end_blocking();
 }
 
 }  // namespace ferry::inline v0::detail

@@ -1,18 +1,17 @@
 #include <ferry/rpc/detail/incoming_call.hpp>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 #include <ferry/base/log.hpp>
 #include <ferry/device/stream.hpp>
+#include <ferry/rpc/interceptor.hpp>
 
 #include "../../base/peer_log.hpp"
 #include "../../base/thread_exit.hpp"
-#include "../../wire/read_marks.hpp"
-#include "../objects/call_references.hpp"
-#include "../objects/object_order.hpp"
-#include "../references/table/reference_table.hpp"
+#include "../pipeline/interceptor_table.hpp"
 #include "../worker/worker_core.hpp"
 
 namespace ferry::inline v0::detail {
@@ -35,13 +34,6 @@ deadline deadline_of(const frame_header& request, clock::time_point now) noexcep
   return deadline(now + std::chrono::microseconds(request.timeout_us));
 }
 
-void trace_handler(trace_event::kind what, const method_entry& method, const worker_core& worker, worker_id caller,
-                   std::uint64_t id) noexcept {
-  const std::string peer = std::to_string(caller.value);
-  trace({what, method.name, worker.agent_unchecked().self().name(), peer, id,
-         std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now().time_since_epoch()).count()});
-}
-
 }  // namespace
 
 incoming_call::incoming_call(std::shared_ptr<worker_core> worker, std::shared_ptr<reply_channel> channel,
@@ -54,6 +46,7 @@ incoming_call::incoming_call(std::shared_ptr<worker_core> worker, std::shared_pt
       arrived_(now),
       bytes_(request_.header.message_bytes()),
       is_one_way_((request_.header.flags & frame_one_way) != 0) {
+  set_call(this);
   run = [](work* self) noexcept {
     auto* call = static_cast<incoming_call*>(self);
     // A second time, if it was held back.
@@ -63,8 +56,11 @@ incoming_call::incoming_call(std::shared_ptr<worker_core> worker, std::shared_pt
     call->serve();
     call->drop_reference();
   };
-  worker_->recorder().add(flight_event::request_received, flight_time(now), from, request_.header.call_id,
-                          request_.header.method, bytes_);
+  call_event event{.what = call_moment::received, .at = now, .peer = from, .call = request_.header.call_id};
+  event.method = request_.header.method;
+  event.entry = method();
+  event.bytes = bytes_;
+  worker_->observers().tell(*worker_, event);
   // Before more is read from the connection: the next frame may be a cancellation, long before a thread runs the handler.
   if (one_way()) {
     worker_->enlist_one_way(*this);
@@ -75,6 +71,10 @@ incoming_call::incoming_call(std::shared_ptr<worker_core> worker, std::shared_pt
 
 incoming_call::~incoming_call() {
   if (stage_ != stage::done) done();  // never started: the worker could not queue it
+  for (callee_hooks* each = hooks_.load(std::memory_order_relaxed); each;) {
+    const std::unique_ptr<callee_hooks> dropped(each);
+    each = dropped->next_;
+  }
 }
 
 const worker_info* incoming_call::sender() const noexcept { return channel_ ? channel_->sender() : nullptr; }
@@ -95,54 +95,126 @@ std::string incoming_call::describe_plainly() const {
                      caller().value);
 }
 
-// Of a call on an object.
-std::string incoming_call::describe_target() const {
-  const object_id& object = references_->target_id;
-  std::string text = fmt::format("object {}@{}", object.number, object.creator.id.value);
-  if (references_->target->has_value()) text += fmt::format(" ({})", references_->target->value_made().type_name());
-  return text;
+const call_context* incoming_call::on_this_thread() noexcept { return serving; }
+
+// ---------------------------------------------------------------- arrival and hooks
+
+void incoming_call::add_hooks(std::unique_ptr<callee_hooks> hooks) noexcept {
+  callee_hooks* const added = hooks.release();
+  added->next_ = hooks_.load(std::memory_order_relaxed);
+  while (!hooks_.compare_exchange_weak(added->next_, added, std::memory_order_acq_rel)) {
+  }
 }
 
-const call_context* incoming_call::on_this_thread() noexcept { return serving; }
+callee_hooks* incoming_call::find_hooks(const void* key) const noexcept {
+  for (callee_hooks* each = hooks_.load(std::memory_order_acquire); each; each = each->next_) {
+    if (each->key() == key) return each;
+  }
+  return nullptr;
+}
+
+callee_hooks& incoming_call::find_or_add_hooks(const void* key,
+                                               std::unique_ptr<callee_hooks> (*make)(incoming_call& call)) {
+  if (callee_hooks* known = find_hooks(key)) return *known;
+  std::unique_ptr<callee_hooks> fresh = make(*this);
+  callee_hooks* first = hooks_.load(std::memory_order_acquire);
+  for (;;) {
+    if (callee_hooks* known = find_hooks(key)) return *known;  // another thread of the call was faster
+    fresh->next_ = first;
+    if (hooks_.compare_exchange_weak(first, fresh.get(), std::memory_order_acq_rel)) return *fresh.release();
+  }
+}
+
+template <class Tell>
+void incoming_call::tell_in_reverse(const Tell& tell) {
+  for (callee_hooks* each = hooks_.load(std::memory_order_acquire); each; each = each->next_) tell(*each);
+}
+
+// Later hooks stand first: the list is walked to its end before the first of them is told.
+template <class Tell>
+void incoming_call::tell_in_order(const Tell& tell) {
+  const auto walk = [&](const auto& self, callee_hooks* each) -> void {
+    if (!each) return;
+    self(self, each->next_);
+    tell(*each);
+  };
+  walk(walk, hooks_.load(std::memory_order_acquire));
+}
+
+std::exception_ptr incoming_call::tell_all(const std::function<void(callee_hooks& hooks)>& tell) noexcept {
+  std::exception_ptr first;
+  tell_in_reverse([&](callee_hooks& each) {
+    auto thrown = caught([&] { tell(each); });
+    if (!first) first = std::move(thrown);
+  });
+  return first;
+}
+
+void incoming_call::on_nested_request(outgoing_request& request) {
+  tell_in_order([&](callee_hooks& each) { each.on_nested_request(request); });
+}
+
+void incoming_call::place_answer_by(device_map placement) {
+  reply_placement_ = std::make_unique<const device_map>(std::move(placement));
+}
+
+void incoming_call::arrive() noexcept {
+  refusal_ = caught([&] { worker_->interceptors().on_arrival(*this); });
+  if (holds_.load(std::memory_order_acquire) != 1) {
+    tell_stops();                      // from here on
+    if (is_stopped()) tell_stopped();  // before, so that its stop told none
+    if (refusal_) tell_in_reverse([&](callee_hooks& each) { each.refused(refusal_); });
+  }
+  if (holds_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  const method_entry* called = method();
+  if (called && called->inline_handler && !has_records()) {
+    run(this);
+  } else {
+    launch();
+  }
+}
+
+void incoming_call::release() noexcept {
+  if (holds_.fetch_sub(1, std::memory_order_acq_rel) == 1) launch();
+}
 
 void incoming_call::launch() noexcept {
   progress_.store(progress::queued, std::memory_order_relaxed);
   worker_->post(this);
 }
 
+void incoming_call::tell_stopped() noexcept {
+  if ((ends_.fetch_or(stop_told_bit, std::memory_order_acq_rel) & stop_told_bit) != 0) return;
+  tell_in_reverse([](callee_hooks& each) { each.stopped(); });
+}
+
 void incoming_call::request_stop() noexcept {
   call_context::request_stop();
   if ((ends_.fetch_or(stopped_bit, std::memory_order_acq_rel) & returned_bit) != 0) return give_up();
-  if (progress_.load(std::memory_order_acquire) == progress::held) worker_->references().give_up(*this);
+  if (progress_.load(std::memory_order_acquire) == progress::held) tell_stopped();
 }
 
-// The caller's own error cannot say what happens here.
-void incoming_call::log_given_up() const noexcept {
-  try {
-    std::string what = references_->target ? references_->target->turns().describe_wait(*this) : "";
-    if (what.empty()) what = references_->what_is_missing();
-    if (what.empty()) return;
-    const auto waited = clock::now() - arrived_;
-    const ferry::deadline until = call_context::deadline();
-    const bool in_time = until.is_never() || until.remaining() > waited / 4;  // then it was cancelled
-    log_about(caller(), in_time ? log_level::info : log_level::warning, [&] {
-      return fmt::format("{}: {} was given up by its caller after {:.3g} s, in which it waited for {}",
-                         to_string(worker_->agent_unchecked().self()), describe_plainly(), in_seconds(waited), what);
-    });
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): only a log line is lost
-  }
+void incoming_call::count_wait(int change) noexcept {
+  waits_.fetch_add(change, std::memory_order_relaxed);
+  tell_in_reverse([&](callee_hooks& each) { each.waiting(change); });
 }
 
 // Valid while the request exists: until done().
-void incoming_call::record(flight_event what, std::uint64_t bytes, errc code) noexcept {
-  flight_recorder& recorder = worker_->recorder();
-  if (!recorder.on()) return;
-  recorder.add(what, flight_time::now(), caller(), request_.header.call_id, request_.header.method, bytes, code);
+void incoming_call::report(call_moment what, std::uint64_t bytes, errc code) noexcept {
+  call_event event{.what = what, .peer = caller(), .call = request_.header.call_id};
+  event.method = request_.header.method;
+  event.entry = method();
+  event.bytes = bytes;
+  event.code = code;
+  event.queued = had_to_wait_;
+  worker_->observers().tell(*worker_, event);
 }
+
+// ---------------------------------------------------------------- the handler
 
 void incoming_call::take_streams() {
   std::vector<stream> streams = std::move(request_.streams);
-  for (const device& each : worker_->agent_unchecked().devices()) {
+  for (const device& each : worker_->agent_unchecked().members().devices()) {
     const bool has_one =
         std::any_of(streams.begin(), streams.end(), [&](const stream& own) { return own.device() == each; });
     if (has_one) continue;
@@ -156,55 +228,73 @@ void incoming_call::take_streams() {
   set_streams(std::move(streams));
 }
 
+// What the hooks say before the handler may run.
+void incoming_call::begin_handler(handler_start& start) {
+  stage_ = stage::intercepting;
+  if (refusal_) std::rethrow_exception(refusal_);
+  tell_in_order([&](callee_hooks& each) { each.before_handler(start); });
+  stage_ = stage::decoding;
+}
+
 void incoming_call::serve() noexcept {
   progress_.store(progress::running, std::memory_order_relaxed);
+  stage_ = stage::decoding;
   std::exception_ptr no_streams;
-  if (!request_.streams.empty() || worker_->agent_unchecked().uses_devices())
+  if (!request_.streams.empty() || worker_->agent_unchecked().members().uses_devices())
     no_streams = caught([&] { take_streams(); });
   const context_scope scope(this);
+  std::optional<context_values_scope> values;
   const serving_scope on_stack(this);
   const method_entry* called = method();
-  const bool traced = trace_enabled() && called;
-  const std::uint64_t id = request_.header.call_id;  // the answer, perhaps on another thread, consumes the request
-  if (had_to_wait_) record(flight_event::handler_begun, 0);
-  if (traced) trace_handler(trace_event::kind::handler_begin, *called, *worker_, caller(), id);
+  // The answer, perhaps on another thread, consumes the request.
+  call_event event{.what = call_moment::handler_begun, .peer = caller(), .call = request_.header.call_id};
+  event.method = request_.header.method;
+  event.entry = called;
+  event.queued = had_to_wait_;
+  worker_->observers().tell(*worker_, event);
   std::exception_ptr thrown;
   try {
     if (request_.failure) std::rethrow_exception(request_.failure);
     if (no_streams) std::rethrow_exception(no_streams);
-    if (references_ && references_->refusal) std::rethrow_exception(references_->refusal);
-    if (references_ && references_->late) std::rethrow_exception(references_->late);
-    if (references_ && references_->made_before) {
-      outgoing_message answer;
-      answer.begin_payload();
-      return send(std::move(answer));
+    bool skipped = false;
+    if (refusal_ || has_hooks()) {
+      handler_start start(*this);
+      begin_handler(start);
+      skipped = start.skipped();
+      if (!start.values().empty()) {
+        set_initial_values(start.values());
+        values.emplace(start.values());
+      }
     }
-    if (!called) {
-      throw_error(errc::unknown_method, worker_->serves(request_.header.method)
-                                            ? ""
-                                            : "it serves a list of methods (ferry::serve<...>() or "
-                                              "worker_config::serve), which does not contain this one");
+    if (skipped) {
+      skipped_ = true;
+      answer();
+    } else {
+      if (!called) {
+        throw_error(errc::unknown_method, worker_->serves(request_.header.method)
+                                              ? ""
+                                              : "it serves a list of methods (ferry::serve<...>() or "
+                                                "worker_config::serve), which does not contain this one");
+      }
+      if (called->signature != request_.header.signature) throw_error(errc::signature_mismatch, called->signature_text);
+      called->serve(*this);
     }
-    if (called->signature != request_.header.signature) throw_error(errc::signature_mismatch, called->signature_text);
-    if (references_ && references_->target && !references_->takes_no_turn) references_->target->use_here();
-    called->serve(*this);
   } catch (...) {
     thrown = current_error();
   }
   if (thrown && !later_) fail(thrown);
   if (later_) {
-    worker_->recorder().add(flight_event::handler_returned, flight_time::now(), caller(), id, called->id, 0);
+    event.what = call_moment::handler_suspended;
+    worker_->observers().tell(*worker_, event);
   }
-  if (traced) trace_handler(trace_event::kind::handler_end, *called, *worker_, caller(), id);
+  event.what = call_moment::handler_ended;
+  worker_->observers().tell(*worker_, event);
 }
 
 // The answer may exist already.
 void incoming_call::answer_later() noexcept {
   later_ = true;
-  if (gives_turn_away()) {
-    pause_use();
-    references_->target->turns().pause(*this);
-  }
+  tell_in_reverse([](callee_hooks& each) { each.suspended(); });
   worker_->count_later(1);
   auto expected = progress::running;
   if (!progress_.compare_exchange_strong(expected, progress::later)) return worker_->count_later(-1);
@@ -223,8 +313,7 @@ void incoming_call::give_up() noexcept {
   auto expected = progress::later;
   if (!progress_.compare_exchange_strong(expected, progress::given_up, std::memory_order_acq_rel)) return;
   worker_->count_later(-1);
-  record(flight_event::request_failed, 0,
-         call_context::deadline().expired() ? errc::rpc_timeout : errc::call_cancelled);
+  report(call_moment::refused, 0, call_context::deadline().expired() ? errc::rpc_timeout : errc::call_cancelled);
   const context_scope scope(this);  // frees memory in the order of its streams
   release_request();
 }
@@ -246,176 +335,32 @@ served_call_info incoming_call::describe_now(const worker_info& from, std::uint6
           .unwanted = stop_requested()};
 }
 
-incoming_call::answer_message::answer_message(incoming_call& call)
-    : call_(call), references_(*call.worker_, {call.caller(), call.sender_incarnation()}) {
-  message.begin_payload();
-  message.handles = &references_;
-}
+// ---------------------------------------------------------------- the answer
 
-incoming_call::answer_message::~answer_message() = default;
-
-void incoming_call::place(outgoing_message& answer) const {
-  if (answer.tensors.empty()) return;
-  const device_map* placed = references_ && references_->way_back ? &*references_->way_back : nullptr;
-  worker_->agent_unchecked().place_response({caller(), sender_incarnation()}, answer, placed);
-}
-
-void incoming_call::answer_message::send() {
-  call_.place(message);
-  const bool reads = std::any_of(message.tensors.begin(), message.tensors.end(),
-                                 [](const tensor& each) { return !operations_of(each.device().kind).immediate; });
-  if (reads && call_.works_on_objects()) message.reads = std::make_shared<read_marks>();
-  call_.end_uses(message.reads);
-  references_.seal(message);
-  call_.send(std::move(message));
-  references_.sent();
-}
-
-owned_object& incoming_call::target() const {
-  if (!references_ || !references_->target) {
-    throw_error(errc::bad_arguments, "the request names no object for a function of objects");
-  }
-  return *references_->target;
-}
-
-owned_object& incoming_call::creation() const {
-  if (!references_ || !references_->creation) {
-    throw_error(errc::bad_arguments, "the request names no object that it is to make");
-  }
-  return *references_->creation;
-}
-
-const call_chain* incoming_call::chain() const noexcept {
-  // After the answer no caller waits for this call.
-  if (!references_ || references_->answered.load()) return nullptr;
-  return references_->chain.empty() ? nullptr : &references_->chain;
-}
-
-// A waiting handler gives up its turn at the object, if the object is reentrant.
-void incoming_call::count_wait(int change) noexcept {
-  waits_.fetch_add(change, std::memory_order_relaxed);
-  if (!gives_turn_away()) return;
-  if (change > 0) {
-    pause_use();
-    references_->target->turns().pause(*this);
-  } else {
-    references_->target->turns().resume(*this);
-    resume_use();
+void incoming_call::tell_result() {
+  if (result_told_ || !hooks_.load(std::memory_order_acquire)) return;
+  result_told_ = true;
+  handler_result result(nullptr, !skipped_);
+  if (auto thrown = tell_all([&](callee_hooks& each) { each.handler_ended(result); })) {
+    stage_ = stage::intercepting;
+    std::rethrow_exception(thrown);
   }
 }
 
-bool incoming_call::gives_turn_away() const noexcept {
-  return references_ && references_->turn.running && references_->turn.in_lane &&
-         references_->target->value_made().policy().reentrant;
-}
-
-// ---------------------------------------------------------------- objects that it works on
-
-namespace {
-
-template <class Describe>
-void tell_quietly(const Describe& describe, std::string_view what, const std::exception& problem) noexcept {
-  try {
-    log(log_level::error, fmt::format("{}: {}: {}", describe(), what, problem.what()));
-  } catch (const std::exception&) {  // no memory for more
-    log(log_level::error, what);
-  }
-}
-
-}  // namespace
-
-bool incoming_call::uses_object(owned_object& object) {
-  if (streams().empty() && object.order().idle()) return true;
-  const std::lock_guard lock(uses_mutex_);
-  if (uses_ended_) return false;
-  auto use =
-      std::find_if(uses_.begin(), uses_.end(), [&](const object_use& each) { return each.object.get() == &object; });
-  if (use == uses_.end()) use = uses_.insert(use, {ref_ptr<owned_object>::share(&object), {}});
-  use->before = object.order().let_streams_wait(streams(), true);
-  return true;
-}
-
-bool incoming_call::works_on_objects() {
-  const std::lock_guard lock(uses_mutex_);
-  return !uses_.empty();
-}
-
-void incoming_call::end_uses(const std::shared_ptr<read_marks>& reads) {
-  std::vector<object_use> ended;  // destroyed without the mutex: destructors run user code
-  const std::lock_guard lock(uses_mutex_);
-  ended.reserve(uses_.size());
-  while (!uses_.empty()) {
-    uses_.back().object->order().leave_mark(streams(), uses_.back().before, reads);
-    ended.push_back(std::move(uses_.back()));
-    uses_.pop_back();
-  }
-  uses_ended_ = true;
-}
-
-void incoming_call::end_uses_quietly() noexcept {
-  try {
-    end_uses(nullptr);
-  } catch (const std::exception& problem) {
-    {
-      std::vector<object_use> ended;
-      const std::lock_guard lock(uses_mutex_);
-      ended.swap(uses_);
-      uses_ended_ = true;
-    }
-    tell_quietly([&] { return describe(); }, "calls on its objects do not wait for what devices still do for it",
-                 problem);
-  }
-}
-
-void incoming_call::pause_use() noexcept {
-  try {
-    const std::lock_guard lock(uses_mutex_);
-    for (object_use& each : uses_) {
-      if (each.object.get() != references_->target.get()) continue;
-      each.object->order().leave_mark(streams(), each.before);
-      each.before.clear();
-    }
-  } catch (const std::exception& problem) {
-    tell_quietly([&] { return describe(); }, "those who have its turn meanwhile do not wait for its devices", problem);
-  }
-}
-
-void incoming_call::resume_use() noexcept {
-  try {
-    const std::lock_guard lock(uses_mutex_);
-    for (object_use& each : uses_) {
-      if (each.object.get() == references_->target.get())
-        each.before = each.object->order().let_streams_wait(streams(), thread_context() == this);
-    }
-  } catch (const std::exception& problem) {
-    tell_quietly([&] { return describe(); }, "it does not wait for the devices of those who have had its turn",
-                 problem);
-  }
-}
-
-void incoming_call::keep_value(std::unique_ptr<owned_value> made) {
-  stage_ = stage::encoding;
-  end_uses(nullptr);
-  creation().finish(std::move(made));
-  answer();
-}
-
-void incoming_call::send(outgoing_message&& reply) {
-  reply.header.kind = frame_kind::reply;
-  record(flight_event::request_answered, reply.size());
-  channel_->reply(request_.header.call_id, std::move(reply));
+void incoming_call::send(reply_writer& reply) {
+  reply.send();
   done();
 }
 
 void incoming_call::done() noexcept {
-  end_uses_quietly();
   stage_ = stage::done;
+  over_.store(true);  // before hooks are told: those that are added from now on see it
   if (late_ && progress_.exchange(progress::done, std::memory_order_relaxed) == progress::later) {
     worker_->count_later(-1);
   }
-  if (references_) worker_->references().done(*this);
+  tell_in_reverse([](callee_hooks& each) { each.ended(); });
   if (given_up_) return;
-  if (one_way()) record(flight_event::request_done, 0);
+  if (one_way()) report(call_moment::done, 0);
   release_request();
   channel_.reset();
 }
@@ -435,11 +380,15 @@ void incoming_call::release_request() noexcept {
 
 // No caller waits for it any more.
 void incoming_call::fail_unanswered(const std::exception_ptr& thrown) noexcept {
-  end_uses_quietly();
   log_about(caller(), log_level::info, [&] {
     return fmt::format("{} failed after its caller had given it up: {}", describe(), describe_exception(thrown));
   });
-  if (references_ && references_->creation) references_->creation->fail(thrown);
+  if (!std::exchange(result_told_, true)) {
+    handler_result result(thrown, stage_ == stage::running);
+    if (auto failure = tell_all([&](callee_hooks& each) { each.handler_ended(result); }))
+      log_about(caller(), log_level::warning,
+                [&] { return fmt::format("{}: an interceptor threw {}", describe(), describe_exception(failure)); });
+  }
   done();
 }
 
@@ -454,92 +403,161 @@ std::exception_ptr incoming_call::name_method(const std::exception_ptr& reason) 
   }
 }
 
+// What the caller is told, and the log.
+struct incoming_call::failure {
+  errc code{};
+  std::string detail;  // for the caller, which has the rest
+  std::string logged;
+  bool thrown = false;  // an exception that keeps its type; otherwise a failure with the code
+};
+
+incoming_call::failure incoming_call::failure_of(const std::exception_ptr& reason) const {
+  failure what;
+  what.logged = what.detail = describe_exception(reason);
+  what.thrown = stage_ == stage::running;
+  if (what.thrown) {
+    what.code = errc::remote_exception;
+    return what;
+  }
+  what.code = stage_ == stage::encoding ? errc::bad_result : errc::bad_arguments;
+  const auto passes_on = [&](errc kind) {
+    switch (kind) {
+      case errc::unknown_method:
+      case errc::signature_mismatch:
+      case errc::unknown_extension:
+      case errc::reference_deleted:
+      case errc::would_deadlock:
+      case errc::rpc_timeout:
+      case errc::call_cancelled:
+      case errc::device_failure:
+      case errc::device_timeout:
+      case errc::out_of_memory: return true;
+      case errc::bad_device: return stage_ == stage::encoding || static_cast<bool>(request_.failure);
+      case errc::malformed:
+      case errc::truncated:
+      case errc::limit_exceeded: return false;
+      default: return stage_ == stage::intercepting;  // what an interceptor decides
+    }
+  };
+  try {
+    std::rethrow_exception(reason);
+  } catch (const error& e) {
+    if (passes_on(e.kind())) {
+      what.code = e.kind();
+      what.detail = e.message();
+    }
+    if (e.kind() == errc::signature_mismatch) {
+      what.logged = fmt::format("signature_mismatch: here it is {}, and the caller has another signature", what.detail);
+    }
+  } catch (const std::bad_alloc&) {
+    what.code = errc::out_of_memory;
+    what.detail = "the callee ran out of memory";
+  } catch (...) {  // `detail` suffices, but for what an interceptor throws
+    what.thrown = stage_ == stage::intercepting;
+    if (what.thrown) what.code = errc::remote_exception;
+  }
+  return what;
+}
+
+// A call that its caller has given up is not a failure, nor is a wait that cannot succeed.
+void incoming_call::log_failure(const failure& what, bool expected) const noexcept {
+  const bool ran = stage_ == stage::running;
+  const bool in_vain = ran || what.code == errc::would_deadlock || what.code == errc::rpc_timeout;
+  const auto level = expected || what.code == errc::call_cancelled ? log_level::info
+                     : in_vain                                     ? log_level::warning
+                                                                   : log_level::error;
+  log_about(caller(), level, [&] {
+    return fmt::format("{} {}: {}", describe(),
+                       stage_ == stage::encoding ? "has a result that cannot be sent"
+                       : ran                     ? "threw"
+                                                 : "was not run",
+                       what.logged);
+  });
+}
+
 void incoming_call::fail(const std::exception_ptr& thrown) noexcept {
   if (stage_ == stage::done) return;  // the answer has been sent
   if (given_up_) return fail_unanswered(thrown);
-  end_uses_quietly();
-  try {
-    const std::exception_ptr reason = name_method(thrown);
-    const std::string text = describe_exception(reason);
-    errc code = stage_ == stage::decoding ? errc::bad_arguments : errc::bad_result;
-    std::string detail = text;  // for the caller, which has the rest
-    std::string logged = text;
-    if (stage_ != stage::running) {
-      try {
-        std::rethrow_exception(reason);
-      } catch (const error& e) {
-        if (e.kind() == errc::unknown_method || e.kind() == errc::signature_mismatch ||
-            e.kind() == errc::unknown_extension || e.kind() == errc::reference_deleted ||
-            e.kind() == errc::would_deadlock || e.kind() == errc::rpc_timeout || e.kind() == errc::call_cancelled ||
-            e.kind() == errc::device_failure || e.kind() == errc::out_of_memory ||
-            (e.kind() == errc::bad_device && (stage_ == stage::encoding || request_.failure))) {
-          code = e.kind();
-          detail = e.message();
-        }
-        if (e.kind() == errc::signature_mismatch) {
-          logged = fmt::format("signature_mismatch: here it is {}, and the caller has another signature", detail);
-        }
-      } catch (const std::bad_alloc&) {
-        code = errc::out_of_memory;
-        detail = "the callee ran out of memory";
-      } catch (...) {  // NOLINT(bugprone-empty-catch): `text` suffices
-      }
-    }
-    // A call that its caller has given up is not a failure, nor is a wait that cannot succeed.
-    const bool given_up = code == errc::call_cancelled || (references_ && references_->given_up);
-    const bool in_vain = stage_ == stage::running || code == errc::would_deadlock || code == errc::rpc_timeout;
-    const auto level = given_up ? log_level::info : in_vain ? log_level::warning : log_level::error;
-    log_about(caller(), level, [&] {
-      return fmt::format("{} {}: {}", describe(),
-                         stage_ == stage::decoding  ? "was not run"
-                         : stage_ == stage::running ? "threw"
-                                                    : "has a result that cannot be sent",
-                         logged);
-    });
-    record(flight_event::request_failed, 0, stage_ == stage::running ? errc::remote_exception : code);
-    // An exception of the function is recorded as the state of the object: its creation has been attempted.
-    const bool creation = references_ && references_->creation;
-    if (creation) references_->creation->fail(stage_ == stage::running ? reason : make_error(code, detail));
-    if (one_way()) return done();
-    outgoing_message answer;
-    if (stage_ == stage::running && creation) {
-      answer.begin_payload();
-      return send(std::move(answer));
-    }
-    if (stage_ == stage::running) {
-      answer.header.kind = frame_kind::exception;
-      answer.begin_payload();
-      encode_exception(reason, answer);
-      place(answer);
-    } else {
-      answer.header.kind = frame_kind::failure;
-      answer.header.code = static_cast<std::uint32_t>(code);
-      answer.begin_payload();
-      encode_values<std::string>(answer.bytes, answer.tensors, detail);
-    }
-    channel_->reply(request_.header.call_id, std::move(answer));
-    done();
-  } catch (...) {  // an encoder of a user's exception threw, or the text is above the limits
-    fail_plainly();
-  }
+  // An encoder of a user's exception may throw, or a hook: that is then what the caller is told.
+  std::exception_ptr left = send_failure(thrown, false);
+  if (left) left = send_failure(left, true);
+  if (left) fail_plainly(left);
 }
 
-void incoming_call::fail_plainly() noexcept {
-  try {
-    log_about(caller(), log_level::error,
-              [&] { return describe() + ": the error could not be encoded: " + describe_exception(current_error()); });
-    outgoing_message answer;
-    answer.header.kind = frame_kind::failure;
-    answer.header.code = static_cast<std::uint32_t>(errc::remote_exception);
-    answer.begin_payload();
-    encode_values<std::string>(answer.bytes, answer.tensors,
-                               std::string("the method failed, and its error could not be encoded"));
-    channel_->reply(request_.header.call_id, std::move(answer));
-  } catch (const std::exception& e) {
+// Returns what kept the error from being sent.
+std::exception_ptr incoming_call::send_failure(const std::exception_ptr& thrown, bool again) noexcept {
+  return caught([&] {
+    const std::exception_ptr reason = name_method(thrown);
+    const failure what = failure_of(reason);
+    handler_result result(what.thrown ? reason : make_error(what.code, what.detail), stage_ == stage::running);
+    std::exception_ptr refused;
+    if (!std::exchange(result_told_, true)) {
+      refused = tell_all([&](callee_hooks& each) { each.handler_ended(result); });
+    }
+    log_failure(what, result.expected());
+    if (!again) report(call_moment::refused, 0, what.code);
+    if (refused) {
+      stage_ = stage::intercepting;
+      std::rethrow_exception(refused);
+    }
+    if (one_way()) return done();
+    reply_writer reply(*this);
+    if (!result.absorbed()) {
+      if (what.thrown || result.replaced()) {
+        reply.be_exception(result.error());
+      } else {
+        reply.be_failure(what.code, what.detail);
+      }
+    }
+    send(reply);
+  });
+}
+
+void incoming_call::fail_plainly(const std::exception_ptr& thrown) noexcept {
+  log_about(caller(), log_level::error,
+            [&] { return describe() + ": the error could not be encoded: " + describe_exception(thrown); });
+  const auto failure = caught([&] {
+    if (one_way()) return;
+    reply_writer reply(*worker_, *channel_, {caller(), sender_incarnation()}, request_.header.call_id);
+    reply.be_failure(errc::remote_exception, "the method failed, and its error could not be encoded");
+    reply.send();
+  });
+  if (failure) {
     log_about("callers", log_level::error,
-              [&] { return std::string("an error could not be sent to the caller: ") + e.what(); });
+              [&] { return "an error could not be sent to the caller: " + describe_exception(failure); });
   }
   done();
 }
 
+// ---------------------------------------------------------------- what hooks see
 }  // namespace ferry::inline v0::detail
+
+namespace ferry::inline v0 {
+
+std::string_view served_request::method() const noexcept {
+  return call_.method() ? std::string_view(call_.method()->name) : std::string_view();
+}
+const worker_info* served_request::sender() const noexcept { return call_.sender(); }
+worker_id served_request::caller() const noexcept { return call_.caller(); }
+incarnation_id served_request::incarnation() const noexcept { return call_.sender_incarnation(); }
+ferry::deadline served_request::deadline() const noexcept { return static_cast<const call_context&>(call_).deadline(); }
+bool served_request::one_way() const noexcept { return call_.one_way(); }
+std::uint64_t served_request::bytes() const noexcept { return call_.bytes(); }
+extension_records served_request::records() const noexcept { return extension_records(call_.request().extensions); }
+std::span<tensor> served_request::tensors() noexcept { return call_.request().tensors; }
+detail::worker_core& served_request::core() const noexcept { return *call_.worker(); }
+
+request_hold incoming_request::hold() {
+  call().hold();
+  call().add_reference();
+  return request_hold(&call());
+}
+
+void request_hold::release() noexcept {
+  if (detail::incoming_call* call = std::exchange(call_, nullptr)) {
+    call->release();
+    call->drop_reference();
+  }
+}
+
+}  // namespace ferry::inline v0

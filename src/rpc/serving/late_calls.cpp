@@ -64,7 +64,7 @@ void late_calls::look(const work* fired) noexcept {
   auto next = clock::time_point::max();
   std::vector<incoming_call*> expired;
   try {
-    worker_.agent_unchecked().visit_requests([&](const worker_info&, std::uint64_t, stoppable& running) {
+    worker_.agent_unchecked().inspection().visit_requests([&](const worker_info&, std::uint64_t, stoppable& running) {
       auto& call = static_cast<incoming_call&>(running);  // channels carry no others
       const deadline until = static_cast<const call_context&>(call).deadline();
       if (until.is_never() || !call.answers_later()) return;

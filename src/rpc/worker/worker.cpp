@@ -113,12 +113,13 @@ worker start(worker_config config, Make make) {
   config.allow_unauthenticated =
       config.allow_unauthenticated || !config.serve.everything() || unauthenticated_allowed_by_environment();
   const rpc_options options = config.options();
+  (void)interceptor_table({}, config.interceptors);  // throws before anything is started
   const auto found = find_store(config);
   const turn here(*found, config, config.init_timeout.value_or(config.rpc_timeout));
   auto group_store = std::make_shared<prefix_store>(here.prefix(), found);
   try {
-    auto core = std::make_shared<worker_core>(group_store, make(group_store, config, options), config.exit_timeout,
-                                              config.serve, config.ignore_rref_leaks, [here] { here.left(); });
+    auto core =
+        std::make_shared<worker_core>(group_store, make(group_store, config, options), config, [here] { here.left(); });
     core->start();
     return worker(std::move(core));
   } catch (...) {
@@ -202,9 +203,9 @@ const std::shared_ptr<detail::worker_core>& worker::core() const {
 }
 
 const worker_info& worker::info() const { return core()->agent_unchecked().self(); }
-std::vector<worker_info> worker::workers() const { return core()->agent().workers(); }
-worker_info worker::get_worker_info(std::string_view name) const { return core()->agent().find(name); }
-worker_info worker::get_worker_info(worker_id id) const { return core()->agent().find(id); }
+std::vector<worker_info> worker::workers() const { return core()->agent().members().workers(); }
+worker_info worker::get_worker_info(std::string_view name) const { return core()->agent().members().find(name); }
+worker_info worker::get_worker_info(worker_id id) const { return core()->agent().members().find(id); }
 timeout worker::rpc_timeout() const { return core()->default_timeout(); }
 void worker::set_rpc_timeout(timeout value) {
   if (!value.is_set()) throw_error(errc::invalid_argument, "set_rpc_timeout needs a duration or no_timeout");
@@ -217,7 +218,7 @@ void worker::on_peer_lost(std::function<void(const worker_info& who, const std::
 bool worker::fenced() const { return core()->fenced(); }
 std::vector<pending_call_info> worker::pending_calls() const { return core()->pending_calls(); }
 std::vector<served_call_info> worker::served_calls() const { return core()->served_calls(); }
-std::vector<peer_traffic> worker::traffic() const { return core()->agent_unchecked().traffic(); }
+std::vector<peer_traffic> worker::traffic() const { return core()->agent_unchecked().inspection().traffic(); }
 std::vector<std::pair<std::string, std::string>> worker::debug_info() const {
   (void)core()->agent();  // throws once it has been shut down
   return core()->debug_info();
@@ -240,24 +241,24 @@ void worker::on_member_event(std::function<void(const member_event& event)> obse
 }
 worker_info worker::wait_for_worker(std::string_view name, timeout limit) const {
   const auto until = deadline::after(limit.value_or(core()->default_timeout()));
-  return core()->agent().wait_for(name, std::min(until, this_call().deadline()));
+  return core()->agent().members().wait_for(name, std::min(until, this_call().deadline()));
 }
 std::string worker::metadata(std::string_view name) const {
-  agent& own = core()->agent();
-  return own.metadata(own.find(name).id());
+  const group_view& group = core()->agent().members();
+  return group.metadata(group.find(name).id());
 }
-std::vector<device> worker::devices() const { return core()->agent().devices(); }
+std::vector<device> worker::devices() const { return core()->agent().members().devices(); }
 device_map worker::device_map_to(std::string_view name) const {
-  const agent& own = core()->agent();
-  return own.request_map(own.find(name).id());
+  const group_view& group = core()->agent().members();
+  return group.request_map(group.find(name).id());
 }
 route_info worker::route(std::string_view name) const {
   const agent& own = core()->agent();
-  return own.route(own.find(name).id());
+  return own.inspection().route(own.members().find(name).id());
 }
 device_map worker::device_map_back_to(std::string_view name) const {
-  const agent& own = core()->agent();
-  return own.response_map(own.find(name).id());
+  const group_view& group = core()->agent().members();
+  return group.response_map(group.find(name).id());
 }
 
 void worker::shutdown(bool graceful, timeout limit) {
@@ -267,9 +268,9 @@ void worker::leave(timeout limit) { detail::leave_with(*core(), limit); }
 void worker::serve_forever() { core()->serve_forever(); }
 
 worker_info get_worker_info() { return detail::current_worker()->agent().self(); }
-worker_info get_worker_info(std::string_view name) { return detail::current_worker()->agent().find(name); }
-worker_info get_worker_info(worker_id id) { return detail::current_worker()->agent().find(id); }
-std::vector<worker_info> get_worker_infos() { return detail::current_worker()->agent().workers(); }
+worker_info get_worker_info(std::string_view name) { return detail::current_worker()->agent().members().find(name); }
+worker_info get_worker_info(worker_id id) { return detail::current_worker()->agent().members().find(id); }
+std::vector<worker_info> get_worker_infos() { return detail::current_worker()->agent().members().workers(); }
 
 bool is_initialized() noexcept {
   try {
@@ -288,7 +289,7 @@ void serve_forever() { detail::current_worker()->serve_forever(); }
 worker_info wait_for_worker(std::string_view name, timeout limit) {
   const auto own = detail::current_worker();
   const auto until = deadline::after(limit.value_or(own->default_timeout()));
-  return own->agent().wait_for(name, std::min(until, this_call().deadline()));
+  return own->agent().members().wait_for(name, std::min(until, this_call().deadline()));
 }
 
 }  // namespace ferry::inline v0

@@ -13,15 +13,13 @@
 
 #include "../../base/peer_log.hpp"
 #include "../../transport/reactor/io_threads.hpp"
-#include "../references/table/reference_table.hpp"
+#include "../pipeline/library_clients.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr std::chrono::seconds handler_end_limit{5};     // for handlers still running when the worker has closed
-constexpr std::chrono::seconds reference_limit{30};      // for other workers to drop their references
-constexpr std::chrono::seconds lone_reference_limit{2};  // for owners to receive the ends of this worker's references
-constexpr std::chrono::seconds store_end_limit{5};       // for other workers to leave a store served here
+constexpr std::chrono::seconds handler_end_limit{5};  // for handlers still running when the worker has closed
+constexpr std::chrono::seconds store_end_limit{5};    // for other workers to leave a store served here
 
 // The workers of the process in the order of their start; the last one is current.
 struct worker_list {
@@ -35,21 +33,47 @@ worker_list& all_workers() {
 
 }  // namespace
 
-worker_core::worker_core(std::shared_ptr<store> group_store, std::unique_ptr<ferry::agent> agent, timeout exit_timeout,
-                         served_methods served, bool ignore_rref_leaks, std::function<void()> on_left)
+worker_core::worker_core(std::shared_ptr<store> group_store, std::unique_ptr<ferry::agent> agent,
+                         const worker_config& config, std::function<void()> on_left)
     : store_(std::move(group_store)),
       agent_(std::move(agent)),
       recorder_(static_cast<std::size_t>(agent_->options().flight_events)),
-      exit_timeout_(exit_timeout),
-      served_(served.everything() ? served_by_default() : std::move(served)),
+      exit_timeout_(config.exit_timeout),
+      served_(config.serve.everything() ? served_by_default() : config.serve),
       library_methods_(library_methods()),
-      ignore_rref_leaks_(ignore_rref_leaks),
+      ignore_rref_leaks_(config.ignore_rref_leaks),
       on_left_(std::move(on_left)),
       pool_(std::make_shared<handler_pool>(
           agent_->reactor(), agent_->options().num_worker_threads, agent_->options().max_blocked_handlers,
           [](void* self) noexcept { static_cast<worker_core*>(self)->agent_->activity_changed(); }, this)),
-      default_timeout_(agent_->options().rpc_timeout) {
+      default_timeout_(agent_->options().rpc_timeout),
+      interceptors_(make_library_clients(), config.interceptors) {
+  observers_of_calls_.add(flight_);
+  observers_of_calls_.add(trace_);
   add_own_figures();
+}
+
+// The state of each part of the library; returns those that are interceptors.
+std::vector<interceptor*> worker_core::make_library_clients() {
+  std::vector<std::pair<int, interceptor*>> found;
+  for (const library_client& each : library_clients()) {
+    std::shared_ptr<worker_attachment> state;
+    if (each.attach) state = each.attach(*this);
+    if (each.intercept) found.emplace_back(each.rank, each.intercept(state.get()));
+    attached_.add_of_library(std::move(state));
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<interceptor*> in_order;
+  for (const auto& [rank, each] : found) in_order.push_back(each);
+  return in_order;
+}
+
+std::unique_ptr<carried_handles> worker_core::carry(const call_target& to) {
+  const std::vector<library_client>& clients = library_clients();
+  for (std::size_t i = 0; i != clients.size(); ++i) {
+    if (clients[i].carry) return clients[i].carry(*attached_.of_library(i), to);
+  }
+  throw_error(errc::not_serialisable, "this program is linked without what carries such values");
 }
 
 void worker_core::start() {
@@ -78,7 +102,9 @@ ferry::agent& worker_core::agent() const {
 
 bool worker_core::runs_here() const noexcept {
   const call_context* context = thread_context();
-  return context && worker_behind(context->executor().get()).get() == this;
+  if (!context) return false;
+  const incoming_call* call = context->call();
+  return call ? call->worker().get() == this : context->executor().get() == this;
 }
 
 void worker_core::shutdown(shutdown_mode how, timeout limit) {
@@ -128,7 +154,7 @@ void worker_core::ask_to_leave(timeout limit) {
 // Ends the waits of a running shutdown that `how` does not include.
 void worker_core::stop_waiting(shutdown_mode how) noexcept {
   agent_->stop_leaving(how == shutdown_mode::at_once);
-  if (has_references_.load()) references_->stop_clean_up(how == shutdown_mode::at_once);
+  attached_.stop_waiting(how == shutdown_mode::at_once);
 }
 
 void worker_core::serve_forever() {
@@ -143,7 +169,7 @@ void worker_core::serve_forever() {
     shutdown_changed_.wait(lock, [&] { return progress_ == progress::ended; });
     return;
   }
-  const bool dynamic = agent_->dynamic();
+  const bool dynamic = agent_->members().dynamic();
   if (dynamic) {
     progress_ = progress::serving;
     shutdown_changed_.wait(lock, [&] { return requested_mode_ != shutdown_mode::together || fenced_.load(); });
@@ -198,7 +224,7 @@ void worker_core::end(shutdown_mode how, timeout limit) {
     try {
       part(how, limit);
       // An interrupted shutdown has given the others no time to drop their references.
-      if (effective_mode(how) == shutdown_mode::together && !agent_->dynamic()) check_leaks();
+      if (effective_mode(how) == shutdown_mode::together && !agent_->members().dynamic()) check_leaks();
     } catch (...) {
       failure = std::current_exception();
     }
@@ -213,15 +239,14 @@ void worker_core::end(shutdown_mode how, timeout limit) {
   }
   agent_->close();
   late_calls_.close();
-  drop_attached();
-  references().close();
+  attached_.close();
   const bool idle = pool_->wait_idle(deadline::after(handler_end_limit));
   if (!idle) {
     log(log_level::warning, fmt::format("{} was shut down while handlers or continuations still run; they go on, but "
                                         "their calls fail",
                                         to_string(agent_->self())));
   }
-  references().clear(idle);
+  attached_.clear(idle);
   report_left_out_lines();
   drop_observers();
   await_records();
@@ -252,15 +277,10 @@ void worker_core::on_request(const std::shared_ptr<reply_channel>& channel, cons
     channel->handled(bytes);
     return request_done();
   }
-  if (call->has_extensions()) {
-    try {
-      (void)references();
-    } catch (const std::exception&) {
-      call->fail(std::current_exception());
-      return call->drop_reference();
-    }
-    references_->admit(call);
-  } else if (const method_entry* method = call->method(); method && method->inline_handler) {
+  const method_entry* method = call->method();
+  if (call->has_records() || (interceptors_.sees_all_requests() && !(method && method->protocol))) {
+    call->arrive();
+  } else if (method && method->inline_handler) {
     call->run(call);
   } else {
     pool_->submit(call);
@@ -275,80 +295,28 @@ void worker_core::drop_request(reply_channel& channel, const worker_info& from, 
       return fmt::format("{} dropped a request of {}: {}", to_string(agent_->self()), to_string(from), why.what());
     });
     if (!id) return;
-    outgoing_message answer;
-    answer.header.kind = frame_kind::failure;
-    answer.header.code = static_cast<std::uint32_t>(errc::out_of_memory);
-    answer.begin_payload();
-    encode_values<std::string>(answer.bytes, answer.tensors, fmt::format("the callee dropped it: {}", why.what()));
-    channel.reply(*id, std::move(answer));
+    reply_writer reply(*this, channel, {from.id(), channel.sender_incarnation()}, *id);
+    reply.be_failure(errc::out_of_memory, fmt::format("the callee dropped it: {}", why.what()));
+    reply.send();
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the caller's call times out
   }
 }
 
-const std::shared_ptr<reference_table>& worker_core::references_shared() {
-  std::call_once(references_made_, [&] {
-    references_ = std::make_shared<reference_table>(*this);
-    std::vector<std::pair<worker_id, incarnation_id>> leaving;
-    std::deque<std::pair<worker_id, incarnation_id>> gone;
-    {
-      const std::lock_guard lock(events_mutex_);
-      has_references_.store(true);
-      leaving.swap(leaving_before_);
-      gone.swap(gone_before_);
-    }
-    for (const auto& [id, incarnation] : leaving) references_->leaving(id, incarnation);
-    for (const auto& [id, incarnation] : gone) references_->gone(id, incarnation);
-  });
-  return references_;
-}
-
 void worker_core::on_member_end(worker_id id, incarnation_id incarnation) noexcept {
-  {
-    const std::lock_guard lock(events_mutex_);
-    if (!has_references_.load()) {
-      std::erase(leaving_before_, std::pair(id, incarnation));
-      try {
-        gone_before_.emplace_back(id, incarnation);
-        if (gone_before_.size() > reference_protocol::most_gone)
-          gone_before_.pop_front();  // the same limit as for references
-      } catch (const std::bad_alloc&) {
-        log(log_level::error, "no memory to keep in mind that a worker is gone");
-      }
-      return;
-    }
-  }
-  references_->gone(id, incarnation);
+  attached_.on_member_end(id, incarnation);
 }
 
-void worker_core::on_member_leaving(worker_id id, incarnation_id incarnation) {
-  {
-    const std::lock_guard lock(events_mutex_);
-    if (!has_references_.load()) {
-      leaving_before_.emplace_back(id, incarnation);
-      return;
-    }
-  }
-  references_->leaving(id, incarnation);
-}
-
-// Spend at most half the deadline waiting for remote references: the rest of the shutdown reports those that remain.
 void worker_core::on_group_quiet(deadline until, bool alone) {
-  deadline limit = deadline::after(alone ? lone_reference_limit : reference_limit);
-  if (!until.is_never()) limit = std::min(limit, deadline::after(until.remaining() / 2));
-  reference_table& own = references();
   if (const shutdown_mode now = effective_mode(shutdown_mode::together); now != shutdown_mode::together)
-    own.stop_clean_up(now == shutdown_mode::at_once);
-  own.clean_up(limit, alone);
+    attached_.stop_waiting(now == shutdown_mode::at_once);
+  attached_.on_group_quiet(until, alone);
 }
 
-std::uint64_t worker_core::loose_ends() const noexcept {
-  return has_references_.load() ? references_->loose_ends() : 0;
-}
+std::uint64_t worker_core::loose_ends() const noexcept { return attached_.loose_ends(); }
 
 // Call this after all references were dropped.
 void worker_core::check_leaks() const {
-  if (!has_references_.load()) return;
-  const std::vector<std::string> leaks = references_->leaks();
+  const std::vector<std::string> leaks = attached_.leaks();
   if (leaks.empty()) return;
   for (const std::string& each : leaks) {
     log(log_level::warning, fmt::format("{}: leaking reference: {}", to_string(agent_->self()), each));
@@ -356,25 +324,6 @@ void worker_core::check_leaks() const {
   if (ignore_rref_leaks_) return;
   throw_error(errc::reference_leaked, fmt::format("{} is leaking {} references to its objects: {}",
                                                   to_string(agent_->self()), leaks.size(), fmt::join(leaks, "; ")));
-}
-
-std::shared_ptr<void> worker_core::attach(const void* key, std::shared_ptr<void> (*make)()) {
-  std::lock_guard lock(attached_mutex_);
-  if (attached_dropped_) {
-    throw_error(errc::not_initialized, to_string(agent_->self()) + " has been shut down; call init_rpc again");
-  }
-  for (const auto& [known, what] : attached_) {
-    if (known == key) return what;
-  }
-  return attached_.emplace_back(key, make()).second;
-}
-
-void worker_core::drop_attached() noexcept {
-  std::vector<std::pair<const void*, std::shared_ptr<void>>>
-      dropped;  // destroyed outside the lock: destructors may run user code
-  std::lock_guard lock(attached_mutex_);
-  attached_dropped_ = true;
-  dropped.swap(attached_);
 }
 
 // An observer; it receives one event after the other, on handler threads.
@@ -482,8 +431,7 @@ void worker_core::on_member_event(const member_event& event) noexcept {
       shutdown_changed_.notify_all();
     }
     if (event.what == member_event::kind::lost) on_member_end(event.who.id(), event.incarnation);
-    if (event.what == member_event::kind::left) on_member_leaving(event.who.id(), event.incarnation);
-    if (event.what == member_event::kind::fenced && has_references_.load()) references_->fence(event.reason);
+    attached_.on_member_event(event);
     const std::lock_guard lock(events_mutex_);
     if (observers_dropped_) return;
     for (const auto& each : observers_) report(each, event);
@@ -519,7 +467,7 @@ void worker_core::request_done() noexcept {
 }
 
 const method_entry* running_method() noexcept {
-  const auto* call = dynamic_cast<const incoming_call*>(thread_context());
+  const incoming_call* call = thread_call();
   return call ? call->method() : nullptr;
 }
 
@@ -532,7 +480,8 @@ std::vector<std::shared_ptr<worker_core>> running_workers() {
 std::shared_ptr<worker_core> current_worker() {
   check_not_forked();
   if (call_context* context = thread_context()) {
-    if (auto core = worker_behind(context->executor().get())) return core;
+    if (const incoming_call* call = context->call()) return call->worker();
+    if (auto* core = dynamic_cast<worker_core*>(context->executor().get())) return core->shared_from_this();
   }
   auto& list = all_workers();
   std::lock_guard lock(list.mutex);

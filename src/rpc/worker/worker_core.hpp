@@ -24,20 +24,22 @@
 #include <ferry/rpc/detail/incoming_call.hpp>
 #include <ferry/store/store.hpp>
 
+#include "../diagnostics/flight_observer.hpp"
 #include "../diagnostics/flight_recorder.hpp"
+#include "../pipeline/attachments.hpp"
+#include "../pipeline/call_observers.hpp"
+#include "../pipeline/interceptor_table.hpp"
 #include "../serving/handler_pool.hpp"
 #include "../serving/late_calls.hpp"
 
 namespace ferry::inline v0::detail {
 
-class reference_table;
-
 /// The state shared by the handle `worker` and the contexts of its calls. Inert once shut down.
 class worker_core final : public executor, public request_handler, public std::enable_shared_from_this<worker_core> {
  public:
   /// `on_left` is called once the worker leaves its group.
-  worker_core(std::shared_ptr<store> group_store, std::unique_ptr<ferry::agent> agent, timeout exit_timeout,
-              served_methods served, bool ignore_rref_leaks, std::function<void()> on_left);
+  worker_core(std::shared_ptr<store> group_store, std::unique_ptr<ferry::agent> agent, const worker_config& config,
+              std::function<void()> on_left);
 
   /// Joins the group and becomes the process's current worker.
   void start();
@@ -80,15 +82,13 @@ class worker_core final : public executor, public request_handler, public std::e
   /// A call has timed out: writes the flight record if that is configured, unless one was written recently.
   void record_timeout() noexcept;
 
-  /// State of a higher floor for this worker, under a key of that floor (an address); created on first use.
-  /// Dropped when the worker ends, before it waits for its handlers. Throws errc::not_initialized from then on.
-  template <class T>
-  std::shared_ptr<T> attached(const void* key) {
-    return std::static_pointer_cast<T>(attach(key, []() -> std::shared_ptr<void> { return std::make_shared<T>(); }));
-  }
-  /// The references of this worker. Made on first use, after it has joined its group.
-  [[nodiscard]] reference_table& references() { return *references_shared(); }
-  [[nodiscard]] const std::shared_ptr<reference_table>& references_shared();
+  // What calls pass on their way.
+  [[nodiscard]] const call_observers& observers() const noexcept { return observers_of_calls_; }
+  [[nodiscard]] const interceptor_table& interceptors() const noexcept { return interceptors_; }
+  /// Begins to carry handles to that worker. Throws errc::not_serialisable if no part of the library does.
+  [[nodiscard]] std::unique_ptr<carried_handles> carry(const call_target& to);
+  /// State of other floors and rooms for this worker.
+  [[nodiscard]] detail::attachments& attached() noexcept { return attached_; }
 
   using member_observer = std::function<void(const member_event& event)>;
   /// Reports all later events, the present members as joined, and earlier losses; on request, earlier leaves, too. Of
@@ -117,8 +117,7 @@ class worker_core final : public executor, public request_handler, public std::e
   [[nodiscard]] shutdown_mode effective_mode(shutdown_mode how) const;
   void stop_waiting(shutdown_mode how) noexcept;
   void check_leaks() const;
-  std::shared_ptr<void> attach(const void* key, std::shared_ptr<void> (*make)());
-  void drop_attached() noexcept;
+  [[nodiscard]] std::vector<interceptor*> make_library_clients();
   void drop_observers() noexcept;
   void add_own_figures();
   void drop_figures() noexcept;
@@ -126,7 +125,6 @@ class worker_core final : public executor, public request_handler, public std::e
   struct observer;
   struct event_report;
   void report(const std::shared_ptr<observer>& whom, const member_event& event);
-  void on_member_leaving(worker_id id, incarnation_id incarnation);
   void drop_request(reply_channel& channel, const worker_info& from, std::optional<std::uint64_t> id,
                     const std::exception& why) noexcept;
   void add_observer(member_observer function, bool of_members, bool of_departed);
@@ -137,6 +135,9 @@ class worker_core final : public executor, public request_handler, public std::e
   const timeout exit_timeout_;
   const served_methods served_;
   const std::vector<std::uint64_t> library_methods_;
+  trace_observer trace_;
+  flight_observer flight_{*this};
+  call_observers observers_of_calls_;
   const bool ignore_rref_leaks_;
   const std::function<void()> on_left_;
   const std::shared_ptr<handler_pool> pool_;
@@ -148,10 +149,7 @@ class worker_core final : public executor, public request_handler, public std::e
   shutdown_mode requested_mode_ = shutdown_mode::together;
   timeout requested_limit_;
   std::atomic<bool> fenced_{false};
-  std::mutex events_mutex_;                                           // guards the next seven
-  std::vector<std::pair<worker_id, incarnation_id>> leaving_before_;  // had references, and have not terminated
-  std::deque<std::pair<worker_id, incarnation_id>>
-      gone_before_;  // had references, and have terminated: the most recent
+  std::mutex events_mutex_;  // guards the next five
   bool observers_dropped_ = false;
   std::map<worker_id, member_event> members_;     // as joined
   std::map<worker_id, member_event> losses_;      // of ids that are free
@@ -178,12 +176,9 @@ class worker_core final : public executor, public request_handler, public std::e
   mutable std::mutex figures_mutex_;  // guards the next two
   bool figures_dropped_ = false;
   std::vector<std::shared_ptr<const figures_of>> figures_;
-  std::once_flag references_made_;
-  std::shared_ptr<reference_table> references_;
-  std::atomic<bool> has_references_{false};
-  std::mutex attached_mutex_;  // guards the next two
-  std::vector<std::pair<const void*, std::shared_ptr<void>>> attached_;
-  bool attached_dropped_ = false;
+  // Last: their parts know the worker.
+  detail::attachments attached_;
+  const interceptor_table interceptors_;
 };
 
 /// The list of ferry::serve<...>(), or everything if it was never called.

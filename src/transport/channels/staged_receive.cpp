@@ -69,7 +69,7 @@ void staged_receive::receive_into(const tensor_description& next) {
 const stream& staged_receive::arrival(device where) {
   const auto known =
       std::find_if(streams_.begin(), streams_.end(), [&](const stream& each) { return each.device() == where; });
-  return known != streams_.end() ? *known : streams_.emplace_back(pool_stream(where));
+  return known != streams_.end() ? *known : streams_.emplace_back(context_.ring->pick(where));
 }
 
 // Fails the message: releases its memory; its remaining bytes are received and discarded.

@@ -37,7 +37,7 @@ staged_send::staged_send(const outgoing_message& message, channel_context contex
     if (!from.is_cpu()) {
       auto known = std::find_if(streams_.begin(), streams_.end(), [&](const stream& s) { return s.device() == from; });
       if (known == streams_.end()) {
-        known = streams_.insert(known, pool_stream(from));
+        known = streams_.insert(known, context.ring->pick(from));
         if (marks_) marks_->wait_for(from, *known);
       }
       on = *known;

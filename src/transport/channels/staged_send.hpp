@@ -27,7 +27,7 @@ class staged_send {
   using prefetch_count = std::shared_ptr<std::atomic<std::size_t>>;
 
   /// Makes its own streams wait for the sender's, and begins to fetch. Throws errc::bad_device, errc::device_failure,
-  /// errc::out_of_memory.
+  /// errc::device_timeout, errc::out_of_memory.
   staged_send(const outgoing_message& message, channel_context context, prefetch_count prefetched);
   staged_send(const staged_send&) = delete;
   staged_send& operator=(const staged_send&) = delete;
@@ -42,7 +42,8 @@ class staged_send {
   /// Fills in what may be written next, in order; returns how many. 0: waiting for a device; channel_context::news is
   /// called later.
   std::size_t collect(std::span<iovec> vectors) noexcept;
-  /// Whether collect() would return bytes, judging by what has been fetched so far. Calls no device runtime.
+  /// Whether collect() would return bytes, judging by what has been fetched so far. Calls no device runtime, unless a
+  /// device seems to have exceeded its limit.
   [[nodiscard]] bool ready() const noexcept;
   /// `bytes` bytes have been written.
   void consume(std::size_t bytes) noexcept;

@@ -18,8 +18,8 @@ inbound_message as_inbound(outgoing_message&& message, std::vector<tensor> tenso
   result.tensors = std::move(tensors);
   result.storage = shared_block::adopt(std::move(message.bytes));
   const std::byte* at = result.storage.data() + frame_header::encoded_size;
-  result.extensions = {at, result.header.extension_bytes};
-  result.payload = {at + result.header.extension_bytes, result.header.payload_bytes};
+  result.payload = {at, result.header.payload_bytes};
+  result.extensions = {at + result.header.payload_bytes, result.header.extension_bytes};
   return result;
 }
 
@@ -27,7 +27,7 @@ inbound_message as_inbound(outgoing_message&& message, std::vector<tensor> tenso
 
 std::pair<std::shared_ptr<inproc_connection>, std::shared_ptr<inproc_connection>> inproc_connection::make_pair(
     reactor& loop, std::string first_sees, std::string second_sees) {
-  const auto threads = static_cast<io_threads&>(loop).shared_from_this();
+  const auto threads = loop.shared_from_this();
   auto first = std::make_shared<inproc_connection>(threads, std::move(first_sees));
   auto second = std::make_shared<inproc_connection>(threads, std::move(second_sees));
   first->peer_ = second;
@@ -37,7 +37,7 @@ std::pair<std::shared_ptr<inproc_connection>, std::shared_ptr<inproc_connection>
   return {std::move(first), std::move(second)};
 }
 
-inproc_connection::inproc_connection(std::shared_ptr<io_threads> loop, std::string description)
+inproc_connection::inproc_connection(std::shared_ptr<reactor> loop, std::string description)
     : loop_(std::move(loop)), description_(std::move(description)) {
   work_.end = this;
   work_.run = [](work* item) noexcept {

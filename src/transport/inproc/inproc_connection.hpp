@@ -14,8 +14,7 @@
 #include <vector>
 
 #include <ferry/transport/connection.hpp>
-
-#include "../reactor/io_threads.hpp"
+#include <ferry/transport/reactor.hpp>
 
 namespace ferry::inline v0::detail {
 
@@ -30,7 +29,7 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   static std::pair<std::shared_ptr<inproc_connection>, std::shared_ptr<inproc_connection>> make_pair(
       reactor& loop, std::string first_sees, std::string second_sees);
 
-  inproc_connection(std::shared_ptr<io_threads> loop, std::string description);
+  inproc_connection(std::shared_ptr<reactor> loop, std::string description);
   /// An end that was never started closes the other one.
   ~inproc_connection() override;
 
@@ -93,7 +92,7 @@ class inproc_connection final : public connection, public std::enable_shared_fro
     return inbox_.empty() ? !closed_ || closed_reported_ || !pending_.empty() : paused_ && urgent_.empty();
   }
 
-  const std::shared_ptr<io_threads> loop_;
+  const std::shared_ptr<reactor> loop_;
   const std::string description_;
   const std::shared_ptr<backlog> received_ = std::make_shared<backlog>();
   std::shared_ptr<backlog> sent_ = received_;  // the peer's received_; set together with peer_

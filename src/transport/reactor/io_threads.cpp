@@ -56,7 +56,7 @@ struct io_threads::thread_state {
   work* head = nullptr;
   work* tail = nullptr;
   std::atomic<std::size_t> size{0};
-  std::vector<std::shared_ptr<deferred>> corked;
+  std::vector<std::shared_ptr<deferred_io>> corked;
   std::atomic<std::uint64_t> progress{0};
   std::uint64_t seen_progress = 0;             // owned by the monitor
   bool batching = false;                       // owned by the thread: it is between two waits for events
@@ -69,6 +69,11 @@ struct io_threads::thread_state {
 
 namespace {
 thread_local void* current_state = nullptr;
+}
+
+io_threads::thread_state* io_threads::own_state() const noexcept {
+  auto* const state = static_cast<thread_state*>(current_state);
+  return state && state->owner == this ? state : nullptr;
 }
 
 io_threads::io_threads() {
@@ -100,7 +105,7 @@ io_threads::~io_threads() {
 
 void io_threads::start() {
   try {
-    monitor_ = std::thread([self = shared_from_this()] { self->monitor_main(); });
+    monitor_ = std::thread([self = self()] { self->monitor_main(); });
   } catch (const std::system_error& e) {
     throw_error(errc::system_failure, std::string("starting the monitor thread: ") + e.what());
   }
@@ -116,7 +121,7 @@ void io_threads::stop() noexcept {
   stopping_.store(true);
   std::uint64_t one = 1;
   (void)!::write(stop_event_, &one, sizeof one);
-  const std::size_t own = current_state && static_cast<thread_state*>(current_state)->owner == this ? 1 : 0;
+  const std::size_t own = own_state() ? 1 : 0;
   {
     std::unique_lock lock(threads_mutex_);
     threads_changed_.wait(lock, [&] { return threads_.load() <= own; });
@@ -129,7 +134,7 @@ void io_threads::stop() noexcept {
   if (monitor_.joinable() && monitor_.get_id() != std::this_thread::get_id()) monitor_.join();
   // A connection that is still watched owns the loop, which owns the connection.
   std::vector<std::shared_ptr<descriptor_handler>> watched;  // destroyed outside the locks
-  std::vector<std::shared_ptr<deferred>> later;
+  std::vector<std::shared_ptr<deferred_io>> later;
   {
     std::lock_guard lock(table_mutex_);
     for (registration& entry : table_) {
@@ -158,7 +163,7 @@ bool io_threads::spawn() noexcept {
       std::lock_guard lock(threads_mutex_);
       states_.reserve(threads_.load());
     }
-    std::thread([self = shared_from_this()] { self->thread_main(); }).detach();
+    std::thread([self = self()] { self->thread_main(); }).detach();
     return true;
   } catch (const std::exception& e) {
     spawning_.fetch_sub(1);
@@ -237,7 +242,7 @@ void io_threads::thread_main() noexcept {
         break;
       }
       ensure_poller();
-      if (!lingering->linger()) {
+      if (!lingering->linger(*this)) {
         // No message; but the connection may have ended meanwhile and have queued its cleanup in the batch.
         finish_batch(self);
         break;
@@ -287,11 +292,11 @@ void io_threads::run_item(thread_state& self, work* item) noexcept {
   self.running = true;
   item->run(item);
   self.running = false;
-  if (thread_exit_was_held()) suspend_batching();  // other threads take what this one holds, and will get
+  if (thread_exit_was_held()) begin_blocking();  // other threads take what this one holds, and will get
 }
 
 void io_threads::release_deferred(thread_state& self) noexcept {
-  std::vector<std::shared_ptr<deferred>> corked;
+  std::vector<std::shared_ptr<deferred_io>> corked;
   {
     std::lock_guard lock(self.mutex);
     if (self.corked.empty()) return;
@@ -304,8 +309,8 @@ void io_threads::release_deferred(thread_state& self) noexcept {
 }
 
 void io_threads::post(work* item) noexcept {
-  auto* self = static_cast<thread_state*>(current_state);
-  if (!self || self->owner != this || !self->holds_back()) return post_elsewhere(item);
+  auto* self = own_state();
+  if (!self || !self->holds_back()) return post_elsewhere(item);
   item->next = nullptr;
   std::size_t size = 0;
   {
@@ -416,14 +421,14 @@ void io_threads::unwatch(watch_id watch) noexcept {
   free_registrations_.push_back(index);
 }
 
-bool io_threads::has_more_work() noexcept {
-  auto* self = static_cast<thread_state*>(current_state);
+bool io_threads::has_more_work() const noexcept {
+  const auto* self = own_state();
   return self && self->holds_back() && self->size.load(std::memory_order_relaxed) != 0;
 }
 
-bool io_threads::flush_later(const std::shared_ptr<deferred>& item) noexcept {
-  auto* self = static_cast<thread_state*>(current_state);
-  if (!self || self->owner != this || !self->holds_back()) return false;
+bool io_threads::flush_later(const std::shared_ptr<deferred_io>& item) noexcept {
+  auto* self = own_state();
+  if (!self || !self->holds_back()) return false;
   if (self->size.load(std::memory_order_relaxed) == 0) return false;
   {
     std::lock_guard lock(self->mutex);
@@ -434,11 +439,10 @@ bool io_threads::flush_later(const std::shared_ptr<deferred>& item) noexcept {
   return true;
 }
 
-void io_threads::suspend_batching() noexcept {
-  auto* self = static_cast<thread_state*>(current_state);
+void io_threads::begin_blocking() noexcept {
+  auto* self = own_state();
   if (!self) return;
   ++self->suspended;
-  auto& owner = *self->owner;
   work* head = nullptr;
   work* tail = nullptr;
   std::size_t count = 0;
@@ -448,15 +452,15 @@ void io_threads::suspend_batching() noexcept {
     tail = std::exchange(self->tail, nullptr);
     count = self->size.exchange(0);
   }
-  if (head) owner.push_global(head, tail, count);
-  if (owner.queue_size_.load() != 0) owner.wake_one();
-  owner.release_deferred(*self);
+  if (head) push_global(head, tail, count);
+  if (queue_size_.load() != 0) wake_one();
+  release_deferred(*self);
   if (auto* held = dynamic_cast<lingering_handler*>(self->source.get())) held->resume_watching(true);
-  owner.ensure_poller();
+  ensure_poller();
 }
 
-void io_threads::resume_batching() noexcept {
-  if (auto* self = static_cast<thread_state*>(current_state)) --self->suspended;
+void io_threads::end_blocking() noexcept {
+  if (auto* self = own_state()) --self->suspended;
 }
 
 // ---- timers and monitor
@@ -486,7 +490,7 @@ bool io_threads::cancel_timer(timer_id which) noexcept {
   return false;
 }
 
-void io_threads::watch_later(std::shared_ptr<deferred> item) noexcept {
+void io_threads::watch_later(std::shared_ptr<deferred_io> item) noexcept {
   {
     std::lock_guard lock(watches_mutex_);
     watches_.push_back(std::move(item));
@@ -505,7 +509,7 @@ bool io_threads::inspect_threads() noexcept {
   work* head = nullptr;
   work* tail = nullptr;
   std::size_t count = 0;
-  std::vector<std::shared_ptr<deferred>> corked;
+  std::vector<std::shared_ptr<deferred_io>> corked;
   {
     std::lock_guard threads(threads_mutex_);
     for (thread_state* state : states_) {
@@ -534,7 +538,7 @@ bool io_threads::inspect_threads() noexcept {
 }
 
 bool io_threads::inspect_watches() noexcept {
-  std::vector<std::shared_ptr<deferred>> watches;
+  std::vector<std::shared_ptr<deferred_io>> watches;
   {
     std::lock_guard lock(watches_mutex_);
     watches.swap(watches_);

@@ -24,25 +24,17 @@
 
 namespace ferry::inline v0::detail {
 
-/// An object whose output or input a thread defers briefly.
-class deferred {
- public:
-  virtual ~deferred() = default;
-  /// Writes the deferred output.
-  virtual void flush() noexcept = 0;
-  /// Called once per tick while registered by watch_later: true once the descriptor is watched again (or is closed).
-  virtual bool resume_watching(bool now) noexcept = 0;
-};
+class io_threads;
 
 /// A descriptor_handler whose thread may wait for the next message by reading the descriptor itself.
-class lingering_handler : public descriptor_handler, public deferred {
+class lingering_handler : public descriptor_handler, public deferred_io {
  public:
-  /// Called after a batch caused by this handler alone: may wait a few milliseconds; true if another message arrived
-  /// and its work is in the batch.
-  virtual bool linger() noexcept = 0;
+  /// Called by a thread of `on` after a batch caused by this handler alone: may wait a few milliseconds; true if another
+  /// message arrived and its work is in the batch.
+  virtual bool linger(io_threads& on) noexcept = 0;
 };
 
-class io_threads final : public reactor, public std::enable_shared_from_this<io_threads> {
+class io_threads final : public reactor {
  public:
   static constexpr std::chrono::milliseconds tick{1};
   static constexpr int max_private_waits = 2;
@@ -60,23 +52,12 @@ class io_threads final : public reactor, public std::enable_shared_from_this<io_
   timer_id start_timer(deadline at, work* item) override;
   bool cancel_timer(timer_id timer) noexcept override;
 
-  /// Like post, but never into the current thread's batch: another thread may run it at once.
-  void post_elsewhere(work* item) noexcept;
-
-  /// If the current thread still has batch items to run: defers the write to the end of the batch, where `item` is
-  /// flushed, and returns true.
-  bool flush_later(const std::shared_ptr<deferred>& item) noexcept;
-
-  /// True if the current thread has further work in its batch.
-  [[nodiscard]] static bool has_more_work() noexcept;
-
-  /// Makes the monitor call resume_watching() on `item` until it watches its descriptor again.
-  void watch_later(std::shared_ptr<deferred> item) noexcept;
-
-  /// The current thread is about to block, or to compute for long: passes everything it defers to other threads. Until
-  /// resume_batching() nothing more is deferred. No effect on foreign threads.
-  static void suspend_batching() noexcept;
-  static void resume_batching() noexcept;
+  void post_elsewhere(work* item) noexcept override;
+  bool flush_later(const std::shared_ptr<deferred_io>& item) noexcept override;
+  [[nodiscard]] bool has_more_work() const noexcept override;
+  void watch_later(std::shared_ptr<deferred_io> item) noexcept override;
+  void begin_blocking() noexcept override;
+  void end_blocking() noexcept override;
 
   /// Ensures that a thread waits for events while the current one does something else.
   void ensure_poller() noexcept;
@@ -105,6 +86,9 @@ class io_threads final : public reactor, public std::enable_shared_from_this<io_
     work* item;
   };
 
+  [[nodiscard]] std::shared_ptr<io_threads> self() { return std::static_pointer_cast<io_threads>(shared_from_this()); }
+  /// The state of the current thread, if it is one of these.
+  [[nodiscard]] thread_state* own_state() const noexcept;
   void start();
   void stop() noexcept;
   bool spawn() noexcept;
@@ -156,7 +140,7 @@ class io_threads final : public reactor, public std::enable_shared_from_this<io_
   bool monitor_stop_ = false;
   std::atomic<bool> ticking_{false};
   std::mutex watches_mutex_;
-  std::vector<std::shared_ptr<deferred>> watches_;
+  std::vector<std::shared_ptr<deferred_io>> watches_;
   std::thread monitor_;
 };
 

@@ -26,13 +26,14 @@ constexpr std::chrono::milliseconds device_poll_interval{50};
 
 }  // namespace
 
-void pending_copy::watch(std::shared_ptr<reactor> threads, const std::vector<stream>& streams,
-                         callback on_done) noexcept {
+void pending_copy::watch(std::shared_ptr<reactor> threads, const std::vector<stream>& streams, callback on_done,
+                         std::function<void()> on_wait) noexcept {
   std::shared_ptr<pending_copy> self;
   if (auto why = [&]() noexcept -> std::exception_ptr {
         try {
           self = std::make_shared<pending_copy>(std::move(threads));
           self->on_done_ = std::move(on_done);
+          self->on_wait_ = std::move(on_wait);
           self->begin(streams);
           return nullptr;
         } catch (...) {
@@ -96,14 +97,17 @@ void pending_copy::start_timer() {
 void pending_copy::look() noexcept {
   std::exception_ptr failure;
   try {
-    const std::lock_guard lock(mutex_);
-    if (finished_) return;
-    for (const event& each : events_) (void)each.done();
-    timer_ = timer_id::none;
-    try {
-      start_timer();
-    } catch (const std::bad_alloc&) {  // the device's callback still reports completion
+    {
+      const std::lock_guard lock(mutex_);
+      if (finished_) return;
+      for (const event& each : events_) (void)each.done();
+      timer_ = timer_id::none;
+      try {
+        start_timer();
+      } catch (const std::bad_alloc&) {  // the device's callback still reports completion
+      }
     }
+    if (on_wait_) on_wait_();
     return;
   } catch (...) {
     failure = std::current_exception();

@@ -21,8 +21,10 @@ class pending_copy : public std::enable_shared_from_this<pending_copy> {
  public:
   /// Called on a thread of the reactor, once: with null when all work has completed, else with the device's failure.
   using callback = std::function<void(std::exception_ptr failure)>;
-  /// Never throws: a stream that cannot be watched counts as failed.
-  static void watch(std::shared_ptr<reactor> threads, const std::vector<stream>& streams, callback on_done) noexcept;
+  /// Never throws: a stream that cannot be watched counts as failed. Until the end, `on_wait` is called every 50 ms, on
+  /// a thread of the reactor; it may still be running, or begin once more, when `on_done` is called.
+  static void watch(std::shared_ptr<reactor> threads, const std::vector<stream>& streams, callback on_done,
+                    std::function<void()> on_wait = {}) noexcept;
 
   /// For watch().
   explicit pending_copy(std::shared_ptr<reactor> threads) : threads_(std::move(threads)) {}
@@ -39,6 +41,7 @@ class pending_copy : public std::enable_shared_from_this<pending_copy> {
 
   const std::shared_ptr<reactor> threads_;
   callback on_done_;
+  std::function<void()> on_wait_;
   std::atomic<std::size_t> missing_{0};
   task arrival_;  // posted by a thread of the device's runtime
   std::size_t id_ = 0;

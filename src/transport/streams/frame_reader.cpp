@@ -144,13 +144,13 @@ void frame_reader::start_large_body() {
 
 void frame_reader::finish_body(std::byte* body, const message_sink& sink) {
   const frame_header& header = message_.header;
-  message_.extensions = {body, header.extension_bytes};
-  message_.payload = {body + header.extension_bytes, static_cast<std::size_t>(header.payload_bytes)};
+  const auto payload_bytes = static_cast<std::size_t>(header.payload_bytes);
+  message_.payload = {body, payload_bytes};
+  message_.extensions = {body + payload_bytes, header.extension_bytes};
   phase_ = phase::header;
   const bool has_outcome = (header.flags & frame_outcome) != 0;
   if (header.tensor_count == 0 && header.table_bytes == 0 && header.tensor_bytes == 0 && !has_outcome) return;
-  const std::span<const std::byte> table{body + header.extension_bytes + static_cast<std::size_t>(header.payload_bytes),
-                                         header.table_bytes};
+  const std::span<const std::byte> table{body + payload_bytes + header.extension_bytes, header.table_bytes};
   const channel_context* const channels = sink.channels();
   const bool for_devices = names_devices(header, table);
   if (has_outcome ? !for_devices || channels : for_devices && channels) {

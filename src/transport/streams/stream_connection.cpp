@@ -15,7 +15,6 @@ namespace ferry::inline v0::detail {
 std::shared_ptr<connection> make_stream_connection(reactor& loop, int descriptor, std::string_view transport_name,
                                                    std::string description, const transport_options& options,
                                                    std::shared_ptr<void> kept, bool device_tensors) {
-  auto& threads = static_cast<io_threads&>(loop);
   // Blocking, with a timeout: calls that must not wait pass MSG_DONTWAIT.
   timeval bound{};
   bound.tv_usec = std::chrono::microseconds(plain_wait).count();
@@ -27,7 +26,7 @@ std::shared_ptr<connection> make_stream_connection(reactor& loop, int descriptor
     throw_errno(errc::system_failure, "setting up a connection", reason);
   }
   try {
-    return std::make_shared<stream_connection>(threads.shared_from_this(), descriptor, transport_name,
+    return std::make_shared<stream_connection>(loop.shared_from_this(), descriptor, transport_name,
                                                std::move(description), options, std::move(kept), device_tensors);
   } catch (...) {
     ::close(descriptor);

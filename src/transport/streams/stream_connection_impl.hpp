@@ -22,6 +22,7 @@
 #include <ferry/transport/connection.hpp>
 #include <ferry/transport/transport.hpp>
 
+#include "../channels/staged_channel.hpp"
 #include "../channels/staged_send.hpp"
 #include "../reactor/adaptive_spin.hpp"
 #include "../reactor/io_threads.hpp"
@@ -58,7 +59,7 @@ class stream_connection final : public connection,
                                 private message_sink,
                                 public std::enable_shared_from_this<stream_connection> {
  public:
-  stream_connection(std::shared_ptr<io_threads> loop, int descriptor, std::string_view name, std::string description,
+  stream_connection(std::shared_ptr<reactor> loop, int descriptor, std::string_view name, std::string description,
                     const transport_options& options, std::shared_ptr<void> kept, bool device_tensors)
       : loop_(std::move(loop)),
         kept_(std::move(kept)),
@@ -66,8 +67,14 @@ class stream_connection final : public connection,
         name_(name),
         description_(std::move(description)),
         device_tensors_(device_tensors),
+        arriving_{loop_,
+                  {},
+                  std::make_shared<staging_ring>(options.device_timeout, staging_ring::direction::to_device,
+                                                 "tensors from " + description_)},
         reader_state_(options.limits),
-        spin_(options.max_spin) {}
+        spin_(options.max_spin),
+        outgoing_copies_(std::make_shared<staging_ring>(options.device_timeout, staging_ring::direction::from_device)) {
+  }
 
   ~stream_connection() override {
     if (!released_) ::close(descriptor_);
@@ -109,7 +116,7 @@ class stream_connection final : public connection,
 
   // ---- reactor
   void on_ready(readiness ready) noexcept override;
-  bool linger() noexcept override;
+  bool linger(io_threads& on) noexcept override;
   void flush() noexcept override;
   bool resume_watching(bool now) noexcept override;
 
@@ -163,13 +170,13 @@ class stream_connection final : public connection,
   void fail(std::exception_ptr reason) noexcept;
   int interrupt_descriptor() noexcept;
 
-  const std::shared_ptr<io_threads> loop_;
+  const std::shared_ptr<reactor> loop_;
   std::shared_ptr<void> kept_;  // until the descriptor is closed
   const int descriptor_;
   const std::string_view name_;
   const std::string description_;
   const bool device_tensors_;  // the other end supports them
-  channel_context arriving_;   // set by start()
+  channel_context arriving_;   // its news is set by start()
   std::shared_ptr<connection_receiver> receiver_;
 
   std::mutex arm_mutex_;  // guards watch_ and changes of the watched events
@@ -214,6 +221,7 @@ class stream_connection final : public connection,
   std::size_t queued_bytes_ = 0;
   std::vector<std::shared_ptr<awaited_message>> awaited_;
   const staged_send::prefetch_count prefetched_ = std::make_shared<std::atomic<std::size_t>>(0);
+  const std::shared_ptr<staging_ring> outgoing_copies_;
   std::uint64_t notify_at_ = no_threshold;  // the receiver requested a notification at this many unwritten bytes
   // Bytes of messages that were not written at once; the difference is what queue_ and active_ hold.
   std::atomic<std::uint64_t> taken_{0};    // changed under the mutex

@@ -23,9 +23,9 @@ constexpr std::chrono::microseconds driver_yield_after{200};  // a driver that s
 
 // The connection may already be closed.
 void stream_connection::start(std::shared_ptr<connection_receiver> receiver) {
-  arriving_ = make_channel_context(loop_, [weak = weak_from_this()] {
+  arriving_.news = [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->continue_reading();
-  });
+  };
   receiver_ = std::move(receiver);
   try {
     std::lock_guard lock(arm_mutex_);
@@ -178,7 +178,7 @@ void stream_connection::read_all(bool to_the_end) noexcept {
     round += received;
     if (result == outcome::ended) break;
     if (result == outcome::drained && (!to_the_end || received == 0)) break;
-    if (round >= read_round && io_threads::has_more_work()) {
+    if (round >= read_round && loop_->has_more_work()) {
       take_reader();  // so that leaving arms the descriptor again, which reports the rest
       break;
     }
@@ -232,7 +232,7 @@ bool stream_connection::resume_watching(bool now) noexcept {
   return touched_.load() == touched || noted_.exchange(true);
 }
 
-bool stream_connection::linger() noexcept {
+bool stream_connection::linger(io_threads& on) noexcept {
   if (paused()) return false;
   // A caller that waits for its reply can read the connection only if no other thread occupies it.
   if (driven_.load(std::memory_order_relaxed)) {
@@ -257,9 +257,9 @@ bool stream_connection::linger() noexcept {
     } while (received == 0 && result == outcome::drained && clock::now() - started < budget);
     received != 0 ? spin_.succeeded() : spin_.failed();
   }
-  if (received == 0 && result == outcome::drained && loop_->begin_private_wait()) {
+  if (received == 0 && result == outcome::drained && on.begin_private_wait()) {
     result = receive(received, true);
-    loop_->end_private_wait();
+    on.end_private_wait();
     if (received != 0) spin_.slept(clock::now() - started);
   }
   const bool got = received != 0;

@@ -70,7 +70,7 @@ void stream_connection::send_message(outgoing_message&& message, bool soon) noex
       }
     }
     if (writing_) return enqueue(std::move(message));
-    if (queued_bytes_ < flush_at && io_threads::has_more_work()) {
+    if (queued_bytes_ < flush_at && loop_->has_more_work()) {
       enqueue(std::move(message));
       if (!corked_) corked_ = loop_->flush_later(shared_from_this());
       if (corked_) return;
@@ -115,7 +115,7 @@ void stream_connection::send_from_devices(outgoing_message&& message) {
                             [weak = weak_from_this()] {
                               if (const auto self = weak.lock()) self->continue_writing();
                             },
-                            nullptr};
+                            outgoing_copies_};
     next->staged = std::make_shared<staged_send>(message, std::move(context), prefetched_);
     ready = next->staged->begun();
     message.header.flags |= frame_outcome;

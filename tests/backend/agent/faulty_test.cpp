@@ -55,7 +55,7 @@ void next(int value) {
 std::mutex senders_mutex;
 std::vector<std::pair<ferry::worker_info, ferry::incarnation_id>> senders;  // guarded by senders_mutex
 void note_sender() {
-  const auto* call = dynamic_cast<const ferry::detail::incoming_call*>(ferry::thread_context());
+  const ferry::detail::incoming_call* call = ferry::detail::thread_call();
   const ferry::worker_info* from = call ? call->sender() : nullptr;
   const std::lock_guard lock(senders_mutex);
   senders.emplace_back(from ? *from : ferry::worker_info(),

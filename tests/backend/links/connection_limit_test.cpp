@@ -72,7 +72,6 @@ class quiet final : public request_handler {
                   inbound_message&& request) noexcept override {
     outgoing_message answer;
     answer.header.kind = frame_kind::reply;
-    answer.begin_payload();
     channel->reply(request.header.call_id, std::move(answer));
     channel->handled(request.header.held_bytes());
   }
@@ -121,7 +120,6 @@ void call(agent& from, int to) {
   outgoing_message request;
   request.header.kind = frame_kind::request;
   request.header.flags = frame_no_deadline;
-  request.begin_payload();
   (void)from.call(worker_id{to}, std::move(request), pending, {}, false);
   pending.ended.await_arrivals(1);
   CHECK_FALSE(pending.failed);

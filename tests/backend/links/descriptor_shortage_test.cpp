@@ -33,7 +33,6 @@ class echo final : public request_handler {
                   inbound_message&& request) noexcept override {
     outgoing_message answer;
     answer.header.kind = frame_kind::reply;
-    answer.begin_payload();
     channel->reply(request.header.call_id, std::move(answer));
     channel->handled(request.header.held_bytes());
   }
@@ -90,7 +89,6 @@ int be_many(const std::vector<std::string>&) {
         outgoing_message request;
         request.header.kind = frame_kind::request;
         request.header.flags = frame_no_deadline;
-        request.begin_payload();
         calls[made].ended = &ended;
         (void)agents[from]->call(worker_id{to}, std::move(request), calls[made++], {}, false);
       }

@@ -16,6 +16,7 @@
 #include <ferry/tensor/factories.hpp>
 #include <ferry/wire/serialize.hpp>
 
+#include "allocation_count.hpp"
 #include "expect_error.hpp"
 
 namespace {
@@ -93,7 +94,6 @@ outgoing_message request_with(std::chrono::microseconds timeout) {
   request.header.kind = frame_kind::request;
   request.header.flags = timeout.count() == 0 ? frame_no_deadline : 0;
   request.header.timeout_us = static_cast<std::uint64_t>(timeout.count());
-  request.begin_payload();
   return request;
 }
 
@@ -512,6 +512,38 @@ TEST_CASE("calls for which a caller used one id all end with its connection") {
     from.link->end_call(id, calls[3]);
     from.link->on_closed(*from.wire, make_error(errc::connection_lost, "lost"));
     for (std::size_t i = 0; i != calls.size(); ++i) CHECK(calls[i].stopped == (i % 2 == 0 ? 1 : 0));
+  }
+}
+
+TEST_CASE("calls are stopped without memory when they are cancelled or their connection ends" *
+          doctest::skip(!ferry_test::counts_allocations)) {
+  struct served final : stoppable {
+    int marked = 0;
+    int stopped = 0;
+    int references = 0;
+    void add_reference() noexcept override { ++references; }
+    void drop_reference() noexcept override { --references; }
+    void mark_stopped() noexcept override { ++marked; }
+    void request_stop() noexcept override { ++stopped; }
+  };
+  for (const std::uint64_t id : {std::uint64_t{7}, std::uint64_t{1} << 40U | 77777}) {  // by slot, and not
+    accepted from({});
+    std::vector<served> calls(3);
+    for (std::size_t i = 0; i != calls.size(); ++i) from.link->begin_call(id + i, calls[i]);
+    const auto lost = make_error(errc::connection_lost, "lost");
+    ferry_test::fail_allocation(1);
+    from.link->cancel(id + 1);
+    from.link->cancel(id + 1);
+    CHECK_FALSE(ferry_test::allocation_failed());
+    CHECK(calls[1].stopped == 1);
+    ferry_test::fail_allocation(1);  // the event for diagnostic records needs memory, after the calls were stopped
+    from.link->on_closed(*from.wire, lost);
+    (void)ferry_test::allocation_failed();
+    for (const served& each : calls) {
+      CHECK(each.marked == 1);
+      CHECK(each.stopped == 1);
+      CHECK(each.references == 0);
+    }
   }
 }
 

@@ -87,7 +87,6 @@ class request_keeper final : public request_handler {
     for (auto& [channel, request] : all) {
       outgoing_message answer;
       answer.header.kind = frame_kind::reply;
-      answer.begin_payload();
       channel->reply(request.header.call_id, std::move(answer));
       channel->handled(request.header.held_bytes());
     }
@@ -136,11 +135,10 @@ TEST_CASE("a caller whose connection is not read for longer than a lease is not 
     outgoing_message request;
     request.header.kind = frame_kind::request;
     request.header.flags = frame_no_deadline;
-    request.begin_payload();
     (void)agents[0]->call(worker_id{1}, std::move(request), calls[i], {}, false);
   }
   handlers[1].arrived.await_arrivals(1);
-  while (agents[1]->counters().paused_connections == 0) std::this_thread::yield();
+  while (agents[1]->inspection().counters().paused_connections == 0) std::this_thread::yield();
   for (const auto until = clock::now() + 2 * lease; clock::now() < until && handlers[1].lost() == 0;)
     std::this_thread::sleep_for(1ms);
   CHECK(handlers[1].arrived.arrived() == 1);

@@ -210,7 +210,7 @@ struct group_of {
   void outlast_a_lease(worker_id whom) const {
     auto before = std::chrono::nanoseconds::max();
     for (int beats = 0; beats <= lease / heartbeat_interval + 10 && well(); std::this_thread::yield()) {
-      const auto silence = members.front()->agent->silence(whom);
+      const auto silence = members.front()->agent->inspection().silence(whom);
       if (!silence) continue;
       if (*silence < before) ++beats;
       before = *silence;
@@ -264,7 +264,7 @@ TEST_CASE("the messages of a worker count even if its store is slow to confirm i
   group_of group({"member"});
   const auto is_heard = [&] { group.outlast_a_lease(worker_id{1}); };
   group.join("newcomer", std::make_shared<slow_to_confirm>(group.store->share(), is_heard));
-  CHECK(group.members[0]->agent->workers().size() == 2);
+  CHECK(group.members[0]->agent->members().workers().size() == 2);
   CHECK(group.well());
 }
 
@@ -289,8 +289,8 @@ TEST_CASE("a worker whose entry was read and removed before it knew of it has jo
   };
   const auto& newcomer = group.join("newcomer", std::make_shared<slow_to_confirm>(group.store->share(), much_else));
   CHECK(group.store->try_get("trimmed").has_value());
-  CHECK(newcomer.agent->workers().size() == 2);
-  CHECK(group.members[0]->agent->find("newcomer").id() == newcomer.agent->self().id());
+  CHECK(newcomer.agent->members().workers().size() == 2);
+  CHECK(group.members[0]->agent->members().find("newcomer").id() == newcomer.agent->self().id());
   const auto is_asked = [&] {
     others.catch_up();
     return others.members().find("newcomer")->suspected != 0;

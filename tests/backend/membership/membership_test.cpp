@@ -279,11 +279,11 @@ TEST_CASE("all readers of a log come to the same result") {
   reader two(where);
   one.log.load();
   two.log.load();
-  CHECK(one.log.append(member_entry::join(record("a", 0, 1))).what == kind::joined);
-  CHECK(two.log.append(member_entry::join(record("a", 0, 2))).what == kind::none);
-  CHECK(two.log.append(member_entry::join(record("b", 1, 2))).what == kind::joined);
-  CHECK(one.log.append(member_entry::leave(incarnation_id{2})).what == kind::left);
-  CHECK(two.log.append(member_entry::gone(incarnation_id{2})).what == kind::gone);
+  CHECK(one.log.append(member_entry::join(record("a", 0, 1))) == kind::joined);
+  CHECK(two.log.append(member_entry::join(record("a", 0, 2))) == kind::none);
+  CHECK(two.log.append(member_entry::join(record("b", 1, 2))) == kind::joined);
+  CHECK(one.log.append(member_entry::leave(incarnation_id{2})) == kind::left);
+  CHECK(two.log.append(member_entry::gone(incarnation_id{2})) == kind::gone);
   one.log.catch_up();
   CHECK(one.changes == std::vector<std::string>{"+a", "+b", "-b", "0b"});
   two.log.catch_up();
@@ -291,7 +291,7 @@ TEST_CASE("all readers of a log come to the same result") {
   CHECK(two.log.seen() == 5);
   SUBCASE("all readers skip invalid entries") {
     where->set("log/6", "rubbish");
-    CHECK(one.log.append(member_entry::join(record("c", 2, 3))).what == kind::joined);
+    CHECK(one.log.append(member_entry::join(record("c", 2, 3))) == kind::joined);
     CHECK(one.log.seen() == 7);
     two.log.catch_up();
     CHECK(two.changes.back() == "+c");
@@ -401,7 +401,7 @@ TEST_CASE("a log whose list of members cannot be written continues untrimmed, an
       if (join) ++incarnation;
       const auto change = writer.log.append(join ? member_entry::join(record("w", 5, incarnation))
                                                  : member_entry::gone(incarnation_id{incarnation}));
-      CHECK(change.what == (join ? kind::joined : kind::gone));
+      CHECK(change == (join ? kind::joined : kind::gone));
     }
   };
   where->refused = "members";
@@ -478,9 +478,8 @@ TEST_CASE("many writers at once") {
       for (int i = 0; i != each; ++i) {
         const int id = t * each + i;
         const auto incarnation = static_cast<std::uint64_t>(id) + 1;
-        CHECK(own.log.append(member_entry::join(record("w" + std::to_string(id), id, incarnation))).what ==
-              kind::joined);
-        if (i % 2 == 0) CHECK(own.log.append(member_entry::gone(incarnation_id{incarnation})).what == kind::gone);
+        CHECK(own.log.append(member_entry::join(record("w" + std::to_string(id), id, incarnation))) == kind::joined);
+        if (i % 2 == 0) CHECK(own.log.append(member_entry::gone(incarnation_id{incarnation})) == kind::gone);
       }
     });
   }

@@ -14,7 +14,7 @@ class patient_log : public ferry::detail::member_log {
 
   void load() { member_log::load(limit()); }
   void catch_up() { member_log::catch_up(limit()); }
-  ferry::detail::membership_change append(const ferry::detail::member_entry& entry) {
+  ferry::detail::membership_change::kind append(const ferry::detail::member_entry& entry) {
     return member_log::append(entry, limit());
   }
   bool wait(ferry::deadline until = limit()) { return member_log::wait(until); }

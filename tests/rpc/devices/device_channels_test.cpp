@@ -267,6 +267,33 @@ TEST_CASE("any failing device operation is the error of one call; the connection
   CHECK(failed > 20);
 }
 
+TEST_CASE("a call whose device hangs ends at its limit, and a call behind it on the connection is answered") {
+  const auto limited = [](native_options& options) {
+    options.transports = {"tcp"};
+    options.transport.device_timeout = 300ms;
+    options.set_device_map("worker1", {{"cpu", "cuda:1"}});
+  };
+  device_group group({limited, [](native_options& options) {
+                        options.transports = {"tcp"};
+                        options.transport.device_timeout = 300ms;
+                      }});
+  const tensor large = filled(host, 5, 6 * piece);
+  CHECK(group[0].rpc_sync<size_of>("worker1", large) == 6 * piece);
+  fake_cuda::drain();
+  const leases before = held();
+  for (int round = 0; round != 2; ++round) {
+    {
+      const fake_cuda::pause nothing_runs;
+      const auto stuck = group[0].rpc_async<size_of>("worker1", large);
+      const auto behind = group[0].rpc_async<number>("worker1");
+      CHECK(behind.get() == 7);
+      expect_error(errc::device_timeout, "copies to cuda:1 made no progress for 0.3 s", [&] { (void)stuck.get(); });
+    }
+    CHECK(comes_back_to(before));
+    CHECK(group[0].rpc_sync<size_of>("worker1", large) == 6 * piece);
+  }
+}
+
 TEST_CASE("route() reports the transport, the channel of each pair of devices, and why better ones are not used") {
   device_group group({[](native_options& options) {
                         options.transports = {"inproc", "tcp"};

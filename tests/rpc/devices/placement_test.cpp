@@ -11,7 +11,7 @@
 #include <ferry/wire/message.hpp>
 
 #include "expect_error.hpp"
-#include "rpc/references/protocol/reference_records.hpp"
+#include "rpc/pipeline/placement_record.hpp"
 #include "rpc/worker/worker_core.hpp"
 #include "with_devices.hpp"
 
@@ -255,9 +255,10 @@ TEST_CASE("the inverse of a placement is sent with the call") {
   using namespace ferry::detail;
   ferry::outgoing_message message;
   add_placement_record(message, {{0, 1}, {"cpu", 0}, {2, "cpu"}});
-  message.begin_payload();
-  const auto records = read_records(message.bytes.bytes().subspan(ferry::frame_header::encoded_size));
-  CHECK(records.way_back == device_map{{1, 0}, {0, "cpu"}, {"cpu", 2}});
+  const ferry::extension_records records(message.bytes.bytes().subspan(ferry::frame_header::encoded_size));
+  const auto content = records.find(placement_record_type);
+  REQUIRE(content);
+  CHECK(read_placement_record(*content) == device_map{{1, 0}, {0, "cpu"}, {"cpu", 2}});
 
   // The callee has no map for the caller, but knows the target of its result.
   pair_of_workers group;

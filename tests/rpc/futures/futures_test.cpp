@@ -26,6 +26,30 @@ int slow(int value) {
   return value;
 }
 
+constexpr ferry::context_key<int> mark("mark");
+int mark_here() {
+  const int* value = ferry::current_value(mark);
+  return value ? *value : -1;
+}
+/// A call to worker 0 under a mark of its own; -2 if the mark is not that afterwards.
+ferry::task<int> under_mark(int value) {
+  const ferry::context_value_scope scope(mark, value);
+  for (int i = 0; i != 10; ++i) {
+    if (co_await ferry::rpc_async<add>("worker0", value, 1) != value + 1 || mark_here() != value) co_return -2;
+  }
+  co_return mark_here();
+}
+/// Two coroutines at once in one handler, which has no mark itself.
+ferry::task<std::vector<int>> two_marks(int first) {
+  auto a = ferry::start(under_mark(first));
+  auto b = ferry::start(under_mark(first + 1));
+  std::vector<int> seen{mark_here()};
+  seen.push_back(co_await a);
+  seen.push_back(co_await b);
+  seen.push_back(mark_here());
+  co_return seen;
+}
+
 }  // namespace futures_test
 
 using namespace futures_test;
@@ -156,4 +180,23 @@ TEST_CASE("a call's continuations and coroutines run on handler threads and may 
   std::vector<ferry::future<int>> tasks;
   for (int i = 0; i != 50; ++i) tasks.push_back(ferry::start(coroutine(group[0], i)));
   for (int i = 0; i != 50; ++i) CHECK(tasks[static_cast<std::size_t>(i)].get() == i + 2);
+}
+
+TEST_CASE("two threads, and two coroutines of one handler, have different context values, which stay in their worker") {
+  cluster group(2);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int i = 0; i != 4; ++i) {
+    threads.emplace_back([&, i] {
+      const ferry::context_value_scope scope(mark, 100 * i);
+      for (int round = 0; round != 10; ++round) {
+        const auto call = group[0].rpc_async<two_marks>("worker1", 10 * i);
+        const auto after = call.then([](const std::vector<int>&) { return mark_here(); });
+        if (call.get() != std::vector<int>{-1, 10 * i, 10 * i + 1, -1}) ++wrong;
+        if (after.get() != 100 * i || mark_here() != 100 * i) ++wrong;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK(wrong == 0);
 }

@@ -159,10 +159,9 @@ TEST_CASE("a request with a critical extension record that the callee does not k
     request.header.flags = ferry::frame_no_deadline;
     request.header.method = method.id;
     request.header.signature = method.signature;
+    ferry::encode_values<int>(request.bytes, request.tensors, 5);
     const std::byte content[4]{};
     request.add_extension(4711, critical, content);
-    request.begin_payload();
-    ferry::encode_values<int>(request.bytes, request.tensors, 5);
     bare_call call;
     (void)core->agent().call(peer, std::move(request), call, {}, false);
     ferry::inbound_message reply = call.reply.get_future().get();
@@ -171,7 +170,7 @@ TEST_CASE("a request with a critical extension record that the callee does not k
     CHECK(reply.header.kind == (critical ? ferry::frame_kind::failure : ferry::frame_kind::reply));
     if (!critical) continue;
     expect_error(errc::unknown_extension, "4711", [&] {
-      ferry::detail::check_reply({core, &method, core->agent().find(peer), ferry::timeout()}, reply);
+      ferry::detail::check_reply({core, &method, core->agent().members().find(peer), ferry::timeout()}, reply);
     });
   }
 }
@@ -182,7 +181,6 @@ TEST_CASE("a reply with a critical extension record that the caller does not kno
   ferry::outgoing_message message;
   message.header.kind = ferry::frame_kind::reply;
   message.add_extension(4712, true, {});
-  message.begin_payload();
   message.finish();
   ferry::inbound_message reply;
   reply.header = message.header;
@@ -192,6 +190,29 @@ TEST_CASE("a reply with a critical extension record that the caller does not kno
   expect_error(errc::unknown_extension, "4712", [&] {
     ferry::detail::check_reply({core, &method, core->agent().self(), ferry::timeout()}, reply);
   });
+}
+
+TEST_CASE("a reply with more extension records than the caller takes is an error") {
+  cluster group(2);
+  const auto core = ferry::detail::current_worker();
+  const auto& method = ferry::detail::method_of<&mark>();
+  const std::uint32_t most = core->limits().max_extensions;
+  for (const std::uint32_t count : {most, most + 1}) {
+    CAPTURE(count);
+    ferry::outgoing_message message;
+    for (std::uint32_t i = 0; i != count; ++i) message.add_extension(4713, false, {});
+    ferry::inbound_message reply;
+    reply.header.kind = ferry::frame_kind::reply;
+    reply.extensions = message.bytes.bytes().subspan(ferry::frame_header::encoded_size);
+    const auto check = [&] {
+      ferry::detail::check_reply({core, &method, core->agent().self(), ferry::timeout()}, reply);
+    };
+    if (count == most) {
+      CHECK_NOTHROW(check());
+    } else {
+      expect_error(errc::limit_exceeded, "max_extensions", check);
+    }
+  }
 }
 
 TEST_CASE("futures that are kept keep no descriptors of connections that are gone") {

@@ -9,9 +9,9 @@
 
 #include <doctest/doctest.h>
 #include <ferry/ferry.hpp>
+#include <ferry/ops/ops.hpp>
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/generator.hpp>
-#include <ferry/tensor/ops.hpp>
 
 #include "cluster.hpp"
 

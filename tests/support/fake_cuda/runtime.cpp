@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <device/cuda/cuda_runtime.hpp>
+#include <ops/kernels.hpp>
 #include <tensor/kernels.hpp>
 
 #include "executor.hpp"
@@ -486,11 +487,13 @@ struct host_launcher {
 };
 
 constexpr ferry::detail::tensor_kernels kernels = ferry::detail::make_tensor_kernels<host_launcher>();
+constexpr ferry::detail::arithmetic_kernels arithmetic = ferry::detail::make_arithmetic_kernels<host_launcher>();
 
 // Before main(), so before anything of ferry asks for devices.
 const bool installed = [] {
   ferry::detail::use_cuda_runtime(&functions);
   ferry::detail::use_tensor_kernels(&kernels);
+  ferry::detail::use_arithmetic_kernels(&arithmetic);
   return true;
 }();
 

@@ -93,10 +93,36 @@ class no_channel final : public reply_channel {
   const incarnation_id incarnation_;
 };
 
+// Shows what the injector has done, too.
+class faulty_inspection final : public agent_inspection {
+ public:
+  faulty_inspection(const agent_inspection& inner, const fault_engine& engine, const std::atomic<std::uint64_t>& active)
+      : inner_(inner), engine_(engine), active_(active) {}
+  [[nodiscard]] agent_counters counters() const noexcept override {
+    agent_counters figures = inner_.counters();
+    figures.client_active_calls = active_.load();
+    return figures;
+  }
+  [[nodiscard]] std::vector<open_call> open_calls() const override { return engine_.open_calls(inner_.open_calls()); }
+  void visit_requests(const request_visitor& visit) const override { inner_.visit_requests(visit); }
+  [[nodiscard]] std::optional<std::chrono::nanoseconds> silence(worker_id peer) const noexcept override {
+    return inner_.silence(peer);
+  }
+  [[nodiscard]] std::vector<peer_traffic> traffic() const override { return inner_.traffic(); }
+  [[nodiscard]] route_info route(worker_id to) const override { return inner_.route(to); }
+
+ private:
+  const agent_inspection& inner_;
+  const fault_engine& engine_;
+  const std::atomic<std::uint64_t>& active_;
+};
+
 class faulty_agent final : public agent, public request_handler {
  public:
   faulty_agent(std::unique_ptr<agent> inner, const fault_injector& faults)
-      : inner_(std::move(inner)), engine_(std::make_shared<fault_engine>(*inner_, faults.core())) {
+      : inner_(std::move(inner)),
+        engine_(std::make_shared<fault_engine>(*inner_, faults.core())),
+        inspection_(inner_->inspection(), *engine_, active_) {
     faults.core()->listen(engine_);
   }
   ~faulty_agent() override { close(); }
@@ -105,36 +131,25 @@ class faulty_agent final : public agent, public request_handler {
 
   [[nodiscard]] const worker_info& self() const noexcept override { return inner_->self(); }
   [[nodiscard]] incarnation_id incarnation() const noexcept override { return inner_->incarnation(); }
-  [[nodiscard]] bool dynamic() const noexcept override { return inner_->dynamic(); }
-  [[nodiscard]] std::vector<worker_info> workers() const override { return inner_->workers(); }
-  [[nodiscard]] worker_info find(std::string_view name) const override { return inner_->find(name); }
-  [[nodiscard]] worker_info find(worker_id id) const override { return inner_->find(id); }
-  [[nodiscard]] located_worker locate(std::string_view name, deadline until) const override {
-    return inner_->locate(name, until);
-  }
-  [[nodiscard]] located_worker locate(worker_id id, deadline until) const override { return inner_->locate(id, until); }
-  [[nodiscard]] located_worker locate(const call_target& whom, deadline until) const override {
-    return inner_->locate(whom, until);
-  }
-  [[nodiscard]] bool is_over(const call_target& whom, std::uint64_t& question) const override {
-    return inner_->is_over(whom, question);
-  }
+  [[nodiscard]] const rpc_options& options() const noexcept override { return inner_->options(); }
+  [[nodiscard]] std::shared_ptr<ferry::reactor> reactor() const override { return inner_->reactor(); }
+  [[nodiscard]] const group_view& members() const noexcept override { return inner_->members(); }
+  [[nodiscard]] const agent_inspection& inspection() const noexcept override { return inspection_; }
 
-  [[nodiscard]] std::string metadata(worker_id id) const override { return inner_->metadata(id); }
-  [[nodiscard]] std::vector<device> devices() const override { return inner_->devices(); }
-  [[nodiscard]] bool uses_devices() const noexcept override { return inner_->uses_devices(); }
-  [[nodiscard]] device_map request_map(worker_id to) const override { return inner_->request_map(to); }
-  [[nodiscard]] device_map response_map(worker_id to) const override { return inner_->response_map(to); }
-  [[nodiscard]] route_info route(worker_id to) const override { return inner_->route(to); }
+  [[nodiscard]] peer_route open(std::string_view name, deadline until) override {
+    return inner_->open(name, until).through(*this);
+  }
+  [[nodiscard]] peer_route open(worker_id id, deadline until) override {
+    return inner_->open(id, until).through(*this);
+  }
+  [[nodiscard]] peer_route open(const call_target& whom, deadline until) override {
+    return inner_->open(whom, until).through(*this);
+  }
   void place_request(const call_target& to, outgoing_message& request, const device_map* placement) const override {
     inner_->place_request(to, request, placement);
   }
   void place_response(const call_target& to, outgoing_message& response, const device_map* placement) const override {
     inner_->place_response(to, response, placement);
-  }
-  bool update_workers(deadline until) override { return inner_->update_workers(until); }
-  [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) override {
-    return inner_->wait_for(name, until);
   }
 
   void join(request_handler& handler) override {
@@ -151,7 +166,7 @@ class faulty_agent final : public agent, public request_handler {
     const auto made = std::make_shared<faulty_call>(engine_, &call,
                                                     open_call{.id = id,
                                                               .method = call.method,
-                                                              .peer = inner_->find(to.id),
+                                                              .peer = inner_->members().find(to.id),
                                                               .began = call.began,
                                                               .until = until,
                                                               .bytes = call.bytes},
@@ -169,7 +184,7 @@ class faulty_agent final : public agent, public request_handler {
   }
 
   void notify(const call_target& to, outgoing_message&& request) override {
-    const std::string peer = inner_->find(to.id).name();
+    const std::string peer = inner_->members().find(to.id).name();
     const fault_decision decision = engine_->rules().decide(
         {message_kinds::one_way, fault_direction::sending, peer, request.header.method, request.payload()});
     if (!decision.pass) {
@@ -212,22 +227,6 @@ class faulty_agent final : public agent, public request_handler {
     inner_->activity_changed();
   }
   void activity_changed() noexcept override { inner_->activity_changed(); }
-
-  [[nodiscard]] std::shared_ptr<ferry::reactor> reactor() const override { return inner_->reactor(); }
-  [[nodiscard]] const rpc_options& options() const noexcept override { return inner_->options(); }
-  [[nodiscard]] agent_counters counters() const noexcept override {
-    agent_counters figures = inner_->counters();
-    figures.client_active_calls = active_.load();
-    return figures;
-  }
-
-  [[nodiscard]] std::vector<open_call> open_calls() const override { return engine_->open_calls(inner_->open_calls()); }
-  void visit_requests(const request_visitor& visit) const override { inner_->visit_requests(visit); }
-  [[nodiscard]] std::vector<peer_traffic> traffic() const override { return inner_->traffic(); }
-  void seek(const call_target& whom) noexcept override { inner_->seek(whom); }
-  [[nodiscard]] std::optional<std::chrono::nanoseconds> silence(worker_id peer) const noexcept override {
-    return inner_->silence(peer);
-  }
 
   void leave_together(deadline until) override { inner_->leave_together(until); }
   void leave(deadline until) override { inner_->leave(until); }
@@ -295,6 +294,7 @@ class faulty_agent final : public agent, public request_handler {
   std::atomic<std::uint64_t> next_call_{1};
   std::atomic<std::uint64_t> active_{0};
   std::atomic<bool> closed_{false};
+  const faulty_inspection inspection_;
 };
 
 }  // namespace

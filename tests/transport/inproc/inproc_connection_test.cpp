@@ -21,7 +21,6 @@ ferry::outgoing_message make_cancel(std::uint64_t id) {
   ferry::outgoing_message message;
   message.header.kind = ferry::frame_kind::cancel;
   message.header.call_id = id;
-  message.begin_payload();
   message.finish();
   return message;
 }

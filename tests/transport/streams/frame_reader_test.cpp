@@ -53,7 +53,6 @@ outgoing_message request_with(std::vector<tensor> tensors) {
   outgoing_message message;
   message.header.kind = frame_kind::request;
   message.header.flags = frame_no_deadline;
-  message.begin_payload();
   message.tensors = std::move(tensors);
   message.finish();
   return message;

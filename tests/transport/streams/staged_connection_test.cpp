@@ -1,7 +1,10 @@
 // Byte streams with tensors for devices: what a message reports, and how its failures end.
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <latch>
 #include <memory>
 #include <string>
 #include <thread>
@@ -12,18 +15,21 @@
 #include <sys/socket.h>
 
 #include <ferry/device/current.hpp>
+#include <ferry/device/memory.hpp>
+#include <ferry/ops/ops.hpp>
 #include <ferry/tensor/factories.hpp>
-#include <ferry/tensor/ops.hpp>
 #include <ferry/tensor/pack.hpp>
 #include <ferry/test_kit/transport_kit.hpp>
 
 #include "fake_cuda.hpp"
+#include "tests/device/queue_device.hpp"
 #include "transport/streams/frame_reader.hpp"
 #include "transport/streams/stream_connection.hpp"
 
 namespace {
 
 using namespace ferry;
+using namespace std::chrono_literals;
 using test_kit::make_message;
 using test_kit::make_tensor;
 
@@ -39,11 +45,11 @@ struct stream_pair {
   std::shared_ptr<connection> near_end, far_end;
   std::shared_ptr<picky_recorder> near_log = std::make_shared<picky_recorder>();
   std::shared_ptr<picky_recorder> far_log = std::make_shared<picky_recorder>();
-  explicit stream_pair(bool device_tensors = true) {
+  explicit stream_pair(bool device_tensors = true, const transport_options& options = {}) {
     int ends[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
-    near_end = detail::make_stream_connection(*loop, ends[0], "test", "test near", {}, {}, device_tensors);
-    far_end = detail::make_stream_connection(*loop, ends[1], "test", "test far", {}, {}, device_tensors);
+    near_end = detail::make_stream_connection(*loop, ends[0], "test", "test near", options, {}, device_tensors);
+    far_end = detail::make_stream_connection(*loop, ends[1], "test", "test far", options, {}, device_tensors);
     near_end->start(near_log);
     far_end->start(far_log);
   }
@@ -69,6 +75,57 @@ std::pair<errc, std::string> failure_of(const inbound_message& message) {
   }
   return {errc{}, ""};
 }
+
+transport_options with_limit(std::chrono::milliseconds device_timeout) {
+  transport_options options;
+  options.device_timeout = device_timeout;
+  return options;
+}
+
+constexpr auto mebibyte = static_cast<std::int64_t>(staging_piece);
+
+// What a hanging device held has come back.
+bool staging_comes_back(device_kind kind, std::uint64_t before) {
+  for (const auto until = clock::now() + 30s; clock::now() < until; std::this_thread::yield()) {
+    const auto now = get_staging_memory_stats(kind);
+    if (now.blocks_in_use <= before && now.blocks_awaited == 0) return true;
+  }
+  return false;
+}
+
+constexpr device queue_of(int index) { return {device_traits<queue_device>::kind, index}; }
+
+// The streams that transfers of a device use, the one that the next transfer uses first.
+std::vector<stream> pool_of(device where) {
+  std::vector<stream> all;
+  while (all.empty() || std::find(all.begin(), all.end(), all.back()) == all.end() - 1)
+    all.push_back(pool_stream(where));
+  all.pop_back();
+  while (!(pool_stream(where) == all.back())) {
+  }
+  return all;
+}
+
+// Streams that do nothing until the end of this.
+class hanging {
+ public:
+  explicit hanging(const std::vector<stream>& streams) {
+    for (const stream& each : streams) {
+      each.call_on_host([](void* gate) { static_cast<std::latch*>(gate)->wait(); }, &gate_);
+      ends_.push_back(each.record());
+    }
+  }
+  ~hanging() {
+    gate_.count_down();
+    for (const event& each : ends_) each.synchronize();
+  }
+  hanging(const hanging&) = delete;
+  hanging& operator=(const hanging&) = delete;
+
+ private:
+  std::latch gate_{1};
+  std::vector<event> ends_;
+};
 
 // In the order of the streams on which it arrived.
 bool holds(const inbound_message& message, std::uint64_t seed, std::int64_t bytes) {
@@ -163,6 +220,55 @@ TEST_CASE("a device that has failed before its tensors are written: the message 
   CHECK(test_kit::is_message(got[0], 1, 100));
   CHECK(test_kit::is_message(got[1], 2, 100));
   CHECK(holds(got[1], 3, 8 * static_cast<std::int64_t>(staging_piece)));
+}
+
+TEST_CASE("extension records that are added once the tensors are known arrive with tensors of devices and a status") {
+  stream_pair pair;
+  constexpr std::int64_t bytes = 5'000'000;
+  const std::string text = "what the tensors are";
+  const auto message_with_record = [&](std::uint64_t id, std::size_t payload, const tensor& t) {
+    outgoing_message message;
+    message.header.kind = frame_kind::request;
+    message.header.call_id = id;
+    message.header.method = id * 3;
+    std::byte* at = message.bytes.extend(payload);
+    for (std::size_t i = 0; i != payload; ++i) at[i] = test_kit::pattern(id, i);
+    message.tensors = {t};
+    message.targets = {gpu(5)};
+    message.add_extension(1024, true, std::as_bytes(std::span(text)));
+    message.begin_extension(40000, false).append(&id, sizeof id);
+    message.end_extension();
+    message.finish();
+    CHECK(message.on_devices());
+    return message;
+  };
+  const auto has_records = [&](const inbound_message& message) {
+    std::span<const std::byte> records = message.extensions;
+    extension_record first, second, none;
+    return next_extension(records, first) && next_extension(records, second) && !next_extension(records, none) &&
+           first.type == 1024 && first.critical && first.content.size() == text.size() &&
+           std::memcmp(first.content.data(), text.data(), text.size()) == 0 && second.type == 40000 &&
+           second.content.size() == 8 && std::memcmp(second.content.data(), &message.header.call_id, 8) == 0;
+  };
+  const tensor t = make_tensor(3, bytes).to(gpu(3));
+  constexpr std::size_t payloads[]{0, 1, 7, 100'003};  // the last one is too large for the block
+  for (std::size_t i = 0; i != std::size(payloads); ++i) pair.near_end->send(message_with_record(i, payloads[i], t));
+  for (const inbound_message& each : pair.far_log->take(std::size(payloads))) {
+    REQUIRE(each.header.call_id < std::size(payloads));
+    CHECK(test_kit::is_message(each, each.header.call_id, payloads[each.header.call_id]));
+    CHECK(has_records(each));
+    CHECK(holds(each, 3, bytes));
+  }
+
+  fake_cuda::drain();
+  fake_cuda::fail(fake_cuda::call::stream_wait_event, 719);
+  pair.near_end->send(message_with_record(9, 3, t));
+  fake_cuda::fail_nothing();
+  const auto got = pair.far_log->take(1);
+  REQUIRE(got.size() == 1);
+  CHECK(failure_of(got[0]).first == errc::device_failure);
+  CHECK(test_kit::is_message(got[0], 9, 3));
+  CHECK(has_records(got[0]));  // without the tensors, they are what is left
 }
 
 TEST_CASE("the sender does not wait for a tensor behind one without elements") {
@@ -268,5 +374,121 @@ TEST_CASE("page-locked memory is not reused before the device has read it; witho
     }
     CHECK(holds(got[0], 2, 1000) == marked);
     CHECK(holds(got[1], 3, 1000));
+  }
+}
+
+TEST_CASE("a device that hangs fails the message that it receives at its limit, and the connection goes on") {
+  stream_pair pair(true, with_limit(200ms));
+  const auto blocks = fake_cuda::blocks_in_use(1);
+  const auto staged = get_staging_memory_stats(device_kind::cuda).blocks_in_use;
+  const tensor large = make_tensor(1, 6 * mebibyte);
+  const auto waits = fake_cuda::host_synchronizations();
+  {
+    const fake_cuda::pause nothing_runs;
+    for (const std::uint64_t id : {1U, 3U}) {
+      pair.near_end->send(message_for(id, {large, make_tensor(2, 5000)}, {gpu(1), gpu(1)}));
+      pair.near_end->send(message_for(id + 1, {}, {}));
+      const auto got = pair.far_log->take(2);
+      REQUIRE(got.size() == 2);
+      CHECK(test_kit::is_message(got[0], id, 100));
+      const auto [kind, text] = failure_of(got[0]);
+      CHECK(kind == errc::device_timeout);
+      CHECK_MESSAGE(text.find("copies to cuda:1 made no progress for 0.2 s") != text.npos, text);
+      CHECK_MESSAGE(text.find("transport.device_timeout (tensors from test far)") != text.npos, text);
+      CHECK(got[0].tensors.empty());
+      CHECK(test_kit::is_message(got[1], id + 1, 100));
+    }
+    CHECK(get_staging_memory_stats(device_kind::cuda).blocks_awaited != 0);  // not reused before the copies end
+  }
+  CHECK(fake_cuda::host_synchronizations() <= waits + 12);  // page-locked memory that is allocated
+  CHECK(staging_comes_back(device_kind::cuda, staged));
+  pair.near_end->send(message_for(5, {large}, {gpu(1)}));
+  CHECK(holds(pair.far_log->take(1).at(0), 1, 6 * mebibyte));
+  fake_cuda::drain();
+  CHECK(fake_cuda::blocks_in_use(1) == blocks);
+}
+
+TEST_CASE("a device that hangs fails the message that it sends at its limit, and the connection goes on") {
+  stream_pair pair(true, with_limit(200ms));
+  const auto staged = get_staging_memory_stats(device_kind::cuda).blocks_in_use;
+  const tensor large = make_tensor(3, 6 * mebibyte).to(gpu(3));
+  std::vector<outgoing_message> messages;
+  for (const std::uint64_t id : {1U, 2U}) messages.push_back(message_for(id, {large, make_tensor(2, 5000)}, {}));
+  fake_cuda::drain();  // the messages begin to be written at once
+  {
+    const fake_cuda::pause nothing_runs;
+    for (outgoing_message& each : messages) pair.near_end->send(std::move(each));
+    pair.near_end->send(message_for(3, {}, {}));
+    const auto got = pair.far_log->take(3);
+    REQUIRE(got.size() == 3);
+    for (const std::uint64_t id : {1U, 2U}) {
+      CHECK(test_kit::is_message(got[id - 1], id, 100));
+      const auto [kind, text] = failure_of(got[id - 1]);
+      CHECK(kind == errc::device_timeout);
+      CHECK_MESSAGE(text.find("copies from cuda:3 made no progress for 0.2 s") != text.npos, text);
+      CHECK_MESSAGE(text.ends_with("or raise transport.device_timeout"), text);
+      CHECK(got[id - 1].tensors.empty());
+    }
+    CHECK(test_kit::is_message(got[2], 3, 100));
+    CHECK(get_staging_memory_stats(device_kind::cuda).blocks_in_use > staged);  // kept by the copies
+  }
+  CHECK(staging_comes_back(device_kind::cuda, staged));
+  pair.near_end->send(message_for(4, {large}, {}));
+  CHECK(holds(pair.far_log->take(1).at(0), 3, 6 * mebibyte));
+}
+
+TEST_CASE("a device that hangs keeps no other device from memory for transfers") {
+  register_devices<queue_device>();
+  stream_pair pair(true, with_limit(10min));
+  const tensor window = make_tensor(1, 4 * mebibyte);
+  inbound_message first;
+  {
+    const hanging device(pool_of(queue_of(0)));
+    pair.near_end->send(message_for(1, {window}, {queue_of(0)}));  // as much as one connection may have under way
+    first = std::move(pair.far_log->take(1).at(0));
+    pair.near_end->send(message_for(2, {make_tensor(2, 6 * mebibyte)}, {queue_of(1)}));
+    CHECK(holds(pair.far_log->take(1).at(0), 2, 6 * mebibyte));
+  }
+  CHECK(holds(first, 1, 4 * mebibyte));
+}
+
+TEST_CASE("a stream that hangs fails one message; others of its device use other streams") {
+  register_devices<queue_device>();
+  stream_pair pair(true, with_limit(200ms));
+  const std::vector<stream> pool = pool_of(queue_of(2));
+  const hanging one({pool.front()});
+  pair.near_end->send(message_for(1, {make_tensor(1, 6 * mebibyte)}, {queue_of(2)}));
+  CHECK(failure_of(pair.far_log->take(1).at(0)).first == errc::device_timeout);
+  for (std::uint64_t id = 2; id != 2 + pool.size(); ++id) {
+    pair.near_end->send(message_for(id, {make_tensor(id, 1000)}, {queue_of(2)}));
+    const inbound_message got = std::move(pair.far_log->take(1).at(0));
+    REQUIRE(got.streams.size() == 1);
+    CHECK_FALSE(got.streams[0] == pool.front());
+    CHECK(holds(got, id, 1000));
+  }
+}
+
+TEST_CASE("the memory that the copies of a hanging device keep is bounded, and comes back") {
+  register_devices<queue_device>();
+  constexpr device_kind kind = device_traits<queue_device>::kind;
+  const std::uint64_t in_use = get_staging_memory_stats(kind).blocks_in_use;
+  const tensor on_host = make_tensor(1, 5 * mebibyte);
+  const tensor on_device = on_host.to(queue_of(1));
+  for (const bool sends : {false, true}) {
+    CAPTURE(sends);
+    stream_pair pair(true, with_limit(50ms));
+    std::vector<outgoing_message> messages;
+    for (std::uint64_t id = 1; id != 41; ++id) {
+      messages.push_back(sends ? message_for(id, {on_device}, {}) : message_for(id, {on_host}, {queue_of(1)}));
+    }
+    default_stream(queue_of(1)).synchronize();
+    const auto before = get_staging_memory_stats(kind).reserved_bytes;
+    {
+      const hanging device(pool_of(queue_of(1)));
+      for (outgoing_message& each : messages) pair.near_end->send(std::move(each));
+      for (const inbound_message& got : pair.far_log->take(40)) CHECK(failure_of(got).first == errc::device_timeout);
+    }
+    CHECK(get_staging_memory_stats(kind).reserved_bytes - before <= 2 * staging_window + 32 * staging_piece);
+    CHECK(staging_comes_back(kind, in_use));
   }
 }

@@ -24,7 +24,6 @@ outgoing_message text_message(std::uint64_t id, const std::string& text) {
   message.header.kind = frame_kind::request;
   message.header.flags = frame_no_deadline;
   message.header.call_id = id;
-  message.begin_payload();
   message.bytes.append(text.data(), text.size());
   message.finish();
   return message;
@@ -99,7 +98,6 @@ TEST_CASE("tensors are received into their own memory") {
     outgoing_message with;
     with.header.kind = frame_kind::request;
     with.header.flags = frame_no_deadline;
-    with.begin_payload();
     with.bytes.append("tensors", 7);
     with.tensors.push_back(arange(0, 3000000, 1, dtype::f32));
     with.tensors.push_back(zeros({0}));
@@ -123,7 +121,6 @@ TEST_CASE("many tensors of one message each get their own bytes") {
     outgoing_message message;
     message.header.kind = frame_kind::request;
     message.header.flags = frame_no_deadline;
-    message.begin_payload();
     for (int i = 0; i != 64; ++i) message.tensors.push_back(full({2048}, i, dtype::i32));
     message.finish();
     ends.a->send(std::move(message));
@@ -145,7 +142,6 @@ TEST_CASE("large and small tensors and texts alternate in any order") {
     outgoing_message message;
     message.header.kind = frame_kind::request;
     message.header.flags = frame_no_deadline;
-    message.begin_payload();
     message.bytes.append(texts.back().data(), texts.back().size());
     for (int i = 0; i < kind; ++i, ++tensors) {
       message.tensors.push_back(full({kind == 2 ? 3 : 40'000}, static_cast<int>(tensors), dtype::i32));
@@ -345,7 +341,7 @@ TEST_CASE("work posted while the last bytes of a batch are written runs, too") {
   auto* const threads = dynamic_cast<detail::io_threads*>(loop.get());
   REQUIRE(threads);
   std::atomic<int> count{0};
-  struct writer final : detail::deferred {
+  struct writer final : deferred_io {
     reactor* loop = nullptr;
     work* last = nullptr;
     void flush() noexcept override {

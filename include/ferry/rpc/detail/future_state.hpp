@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <ferry/base/detail/ref_ptr.hpp>
 #include <ferry/base/error.hpp>
 #include <ferry/base/time.hpp>
 #include <ferry/base/work.hpp>
@@ -18,44 +19,6 @@
 #include <ferry/rpc/detail/value_order.hpp>
 
 namespace ferry::inline v0::detail {
-
-/// Shared ownership of an object that counts its own references (add_ref, release).
-template <class S>
-class ref_ptr {
- public:
-  ref_ptr() noexcept = default;
-  /// Takes ownership of a reference that the caller holds.
-  static ref_ptr adopt(S* object) noexcept { return ref_ptr(object); }
-  /// Adds a reference.
-  static ref_ptr share(S* object) noexcept {
-    if (object) object->add_ref();
-    return ref_ptr(object);
-  }
-  ref_ptr(const ref_ptr& other) noexcept : object_(other.object_) {
-    if (object_) object_->add_ref();
-  }
-  ref_ptr(ref_ptr&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
-  template <class D>
-    requires std::is_convertible_v<D*, S*>
-  ref_ptr(ref_ptr<D>&& other) noexcept : object_(other.detach()) {}  // NOLINT(google-explicit-constructor)
-  ref_ptr& operator=(ref_ptr other) noexcept {
-    std::swap(object_, other.object_);
-    return *this;
-  }
-  ~ref_ptr() {
-    if (object_) object_->release();
-  }
-  [[nodiscard]] S* get() const noexcept { return object_; }
-  S* operator->() const noexcept { return object_; }
-  S& operator*() const noexcept { return *object_; }
-  explicit operator bool() const noexcept { return object_ != nullptr; }
-  /// Transfers the reference to the caller.
-  [[nodiscard]] S* detach() noexcept { return std::exchange(object_, nullptr); }
-
- private:
-  explicit ref_ptr(S* object) noexcept : object_(object) {}
-  S* object_ = nullptr;
-};
 
 /// The exception that `run` throws; null if none. The catch block has ended when the exception is published to another
 /// thread: if a thread published it inside the catch block, ThreadSanitizer would report a race between the last
@@ -71,13 +34,12 @@ template <class F>
 }
 
 /// Work to run once a state is complete. Embedded in its owner (a coroutine frame, a child state), which keeps it alive
-/// until `invoke` is called. `invoke` is called exactly once, under context_scope(context), and may free the
-/// continuation.
+/// until `invoke` is called. `invoke` is called exactly once, under context_scope(where), and may free the continuation.
 struct continuation : work {
   void (*invoke)(continuation* self) noexcept = nullptr;
-  /// The context in which it was attached. invoke runs on its executor, if it has one; otherwise, or if the context is
-  /// empty, on the thread that completes or attaches.
-  context_ptr context;
+  /// The context and the context values with which it was attached. invoke runs on the executor of the context, if it
+  /// has one; otherwise, or if the context is empty, on the thread that completes or attaches.
+  captured_context where;
 };
 
 /// Runs `item` on the executor of its context, else on this thread: nested up to a bounded depth, beyond that queued

@@ -4,18 +4,18 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include <ferry/base/work.hpp>
 #include <ferry/rpc/context.hpp>
 #include <ferry/rpc/debug.hpp>
-#include <ferry/rpc/detail/owned_object.hpp>
-#include <ferry/rpc/detail/reference_handle.hpp>
+#include <ferry/rpc/detail/call_lifecycle.hpp>
+#include <ferry/rpc/detail/reply_writer.hpp>
 #include <ferry/rpc/future.hpp>
 #include <ferry/rpc/method.hpp>
 #include <ferry/rpc/task.hpp>
@@ -23,15 +23,15 @@
 
 namespace ferry::inline v0 {
 
+class callee_hooks;
+class handler_start;
+class outgoing_request;
 class reply_channel;
 
 namespace detail {
 
 class worker_core;
-struct call_references;
-struct object_mark;
-class read_marks;
-enum class flight_event : std::uint8_t;
+enum class call_moment : std::uint8_t;
 
 /// A base class, so that it is destroyed after all other parts of the call, including objects that users put into its
 /// context.
@@ -49,6 +49,7 @@ class incoming_call final : public work, private held_method, public call_contex
                 inbound_message&& request, clock::time_point now);
   ~incoming_call() override;
 
+  [[nodiscard]] const std::shared_ptr<worker_core>& worker() const noexcept { return worker_; }
   /// The caller; its id may since have been reassigned to another worker. Null: the backend does not report it. Valid
   /// until the call is answered.
   [[nodiscard]] const worker_info* sender() const noexcept;
@@ -56,10 +57,37 @@ class incoming_call final : public work, private held_method, public call_contex
   [[nodiscard]] incarnation_id sender_incarnation() const noexcept;
   /// Null: this worker serves no such method.
   [[nodiscard]] const method_entry* method() const noexcept { return held_method::method.get(); }
+  /// Until the call is answered.
+  [[nodiscard]] inbound_message& request() noexcept { return request_; }
+  [[nodiscard]] clock::time_point arrived() const noexcept { return arrived_; }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] bool one_way() const noexcept { return is_one_way_; }
+  /// The request is over: its hooks have been told, or are being told.
+  [[nodiscard]] bool is_over() const noexcept { return over_.load(); }
+  [[nodiscard]] bool has_records() const noexcept { return !request_.extensions.empty(); }
 
-  [[nodiscard]] bool has_extensions() const noexcept { return !request_.extensions.empty(); }
+  // ---- arrival, on the reading thread
 
-  // Called by serve_method, in this order.
+  /// Lets interceptors see the request, then begins it, unless they hold it. Takes over a reference to the call.
+  void arrive() noexcept;
+  /// On any thread; hooks added later come first. Once the handler runs, hooks with a key only.
+  void add_hooks(std::unique_ptr<callee_hooks> hooks) noexcept;
+  /// The hooks with that key; if there are none, `make` makes them. Thread-safe.
+  callee_hooks& find_or_add_hooks(const void* key, std::unique_ptr<callee_hooks> (*make)(incoming_call& call));
+  [[nodiscard]] callee_hooks* find_hooks(const void* key) const noexcept;
+  [[nodiscard]] bool has_hooks() const noexcept { return hooks_.load(std::memory_order_acquire) != nullptr; }
+  /// Code of the call makes another call. Throws what hooks throw.
+  void on_nested_request(outgoing_request& request);
+  /// Each hold() needs one release(); the last one begins the call. hold() only before that.
+  void hold() noexcept { holds_.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept;
+  /// Where the answer's tensors arrive, in place of the caller's device map.
+  void place_answer_by(device_map placement);
+  /// Continuations of the call run there. Before any code of the call runs.
+  void run_on(std::shared_ptr<ferry::executor> threads) noexcept { set_executor(std::move(threads)); }
+
+  // ---- called by serve_method, in this order
+
   /// Decodes the arguments.
   template <class... Ts>
   void read(Ts&... values) {
@@ -69,37 +97,23 @@ class incoming_call final : public work, private held_method, public call_contex
   /// Encodes the result (none for void) and sends the reply.
   template <class... Wire, class... Ts>
   void answer(const Ts&... result) {
-    stage_ = stage::encoding;
+    begin_encoding();
+    tell_result();
     if (!needs_answer()) return done();
-    answer_message reply(*this);
+    reply_writer reply(*this);
     if constexpr (sizeof...(Ts) != 0) encode_payload<Wire...>(reply.message, result...);
-    reply.send();
+    send(reply);
   }
-  /// The object that the request addresses; it has been made. Throws what its creation threw. Valid while this call
-  /// holds its references.
-  template <class C>
-  [[nodiscard]] C& object() {
-    if constexpr (std::is_same_v<C, owned_object>) {
-      (void)target().value_made();
-      return target();
-    } else {
-      return target().template as<C>();
-    }
-  }
-  /// Stores the value that `make` returns as a new object of this worker.
-  template <class T, class Make>
-  void keep(Make&& make) {
-    (void)creation();
-    keep_value(std::make_unique<owned_value_of<T>>(std::forward<Make>(make)));
-  }
-  /// Call before a callback that calls answer(), keep() or fail(), on any thread, is attached to the handler's future.
+  /// The handler has returned a value: what is thrown from here on concerns the answer.
+  void begin_encoding() noexcept { stage_ = stage::encoding; }
+  /// Call before a callback that calls answer() or fail(), on any thread, is attached to the handler's future.
   void expect_later() noexcept { late_ = true; }
   /// Call first in that callback.
   void begin_answer() noexcept;
   /// Call after that callback has been attached.
   void answer_later() noexcept;
   /// If the call waits for its handler's future: it no longer counts as being served, and gets no answer. The future,
-  /// the arguments, and the call's turn at an object remain until the future is ready: code of the handler may use them.
+  /// the arguments, and what hooks keep for the call remain until the future is ready: code of the handler may use them.
   void give_up() noexcept;
   /// Whether give_up() has an effect.
   [[nodiscard]] bool answers_later() const noexcept { return progress_.load() == progress::later; }
@@ -111,99 +125,68 @@ class incoming_call final : public work, private held_method, public call_contex
   void serve() noexcept;
 
   void count_wait(int change) noexcept override;
-  [[nodiscard]] const call_chain* chain() const noexcept override;
-  bool uses_object(owned_object& object) override;
   void request_stop() noexcept override;
   /// The call whose handler runs on this thread and has not returned. Null if there is none, or if the thread runs a
   /// continuation or coroutine of a handler that has returned.
   [[nodiscard]] static const call_context* on_this_thread() noexcept;
   /// A snapshot for debugging. May be called on any thread until the call is done.
   [[nodiscard]] served_call_info describe_now(const worker_info& from, std::uint64_t id, clock::time_point now) const;
+  /// "worker_info(...): 'f' called by worker 1"
+  [[nodiscard]] std::string describe() const;
+  /// The same without this worker.
+  [[nodiscard]] std::string describe_plainly() const;
 
  private:
-  friend class worker_core;      // keeps a list of the one-way calls
-  friend class reference_table;  // reads the references of the request and holds it until it may start
-  friend class object_turns;
-  friend class turn_executor;
-  friend class turn_waits;
+  friend class worker_core;   // keeps a list of the one-way calls
+  friend class reply_writer;  // answers it
+
+  enum class stage : std::uint8_t { intercepting, decoding, running, encoding, done };
 
   // Ensures that the call has current streams for all devices that messages of the worker may be on.
   void take_streams();
-  // The objects that the call uses, and the device work on them that its streams have already waited for. After the
-  // call has released its turn at an object, it waits again.
-  struct object_use {
-    ref_ptr<owned_object> object;
-    std::vector<std::shared_ptr<const object_mark>> before;
-  };
-
-  // Records the work that the call has queued as work on these objects: the next user of an object waits for it, and
-  // for `reads`. Call before the end of the call is visible to any other thread. Throws errc::device_failure;
-  // end_uses_quietly() then handles the remaining objects and logs errors.
-  void end_uses(const std::shared_ptr<read_marks>& reads);
-  void end_uses_quietly() noexcept;
-  [[nodiscard]] bool works_on_objects();
-  // For the object whose turn the call releases and re-acquires while it waits.
-  void pause_use() noexcept;
-  void resume_use() noexcept;
-  void keep_value(std::unique_ptr<owned_value> made);
-  // Determines the placement of an answer's tensors at the receiver. Throws what agent::place_response throws.
-  void place(outgoing_message& answer) const;
-
-  // An answer with its references. If it is not sent, they are released.
-  class answer_message {
-   public:
-    explicit answer_message(incoming_call& call);
-    ~answer_message();
-    answer_message(const answer_message&) = delete;
-    answer_message& operator=(const answer_message&) = delete;
-    void send();
-
-    outgoing_message message;
-
-   private:
-    incoming_call& call_;
-    handed_references references_;
-  };
-
-  enum class stage : std::uint8_t { decoding, running, encoding, done };
-
-  /// Schedules the call on a handler thread. Call once nothing holds it.
+  /// Tells each of the hooks, in the order of the interceptors or in the reverse one.
+  template <class Tell>
+  void tell_in_order(const Tell& tell);
+  template <class Tell>
+  void tell_in_reverse(const Tell& tell);
+  void begin_handler(handler_start& start);
+  void tell_result();
+  /// All of them, whatever one throws; returns the first exception.
+  [[nodiscard]] std::exception_ptr tell_all(const std::function<void(callee_hooks& hooks)>& tell) noexcept;
   void launch() noexcept;
-  void log_given_up() const noexcept;
-  /// For the thread that has marked it as held: a stop that found it otherwise is seen here.
+  void tell_stops() noexcept { progress_.store(progress::held, std::memory_order_release); }
+  void tell_stopped() noexcept;
   [[nodiscard]] bool is_stopped() noexcept { return (ends_.fetch_or(0, std::memory_order_acq_rel) & stopped_bit) != 0; }
-  /// Marks the call as held. Call after references_ has been set: other threads then read it.
-  void hold() noexcept { progress_.store(progress::held, std::memory_order_release); }
-  [[nodiscard]] std::string describe_plainly() const;
-  [[nodiscard]] std::string describe_target() const;
   [[nodiscard]] const wire_limits& limits() const noexcept;
-  [[nodiscard]] bool one_way() const noexcept { return is_one_way_; }
   [[nodiscard]] bool needs_answer() const noexcept { return !is_one_way_ && !given_up_; }
-  void send(outgoing_message&& reply);
-  [[nodiscard]] owned_object& target() const;
-  [[nodiscard]] owned_object& creation() const;
-  [[nodiscard]] bool gives_turn_away() const noexcept;
+  void send(reply_writer& reply);
   [[nodiscard]] std::exception_ptr name_method(const std::exception_ptr& reason) const;
-  void fail_plainly() noexcept;
+  struct failure;
+  [[nodiscard]] failure failure_of(const std::exception_ptr& reason) const;
+  void log_failure(const failure& what, bool expected) const noexcept;
+  [[nodiscard]] std::exception_ptr send_failure(const std::exception_ptr& thrown, bool again) noexcept;
+  void fail_plainly(const std::exception_ptr& thrown) noexcept;
   void fail_unanswered(const std::exception_ptr& thrown) noexcept;
   void release_request() noexcept;
   void done() noexcept;
-  [[nodiscard]] std::string describe() const;
-  void record(flight_event what, std::uint64_t bytes, errc code = {}) noexcept;
+  void report(call_moment what, std::uint64_t bytes, errc code = {}) noexcept;
 
   std::shared_ptr<worker_core> worker_;
   std::shared_ptr<reply_channel> channel_;
   inbound_message request_;
-  std::unique_ptr<call_references> references_;  // null for most calls
-  stage stage_ = stage::decoding;
+  std::atomic<callee_hooks*> hooks_{nullptr};          // owned; null for most calls; the last added first
+  std::unique_ptr<const device_map> reply_placement_;  // null for most calls
+  std::exception_ptr refusal_;                         // why the handler must not run
+  std::atomic<int> holds_{1};                          // one for arrive() itself
+  stage stage_ = stage::intercepting;
   bool late_ = false;  // set before another thread can access this call
   bool later_ = false;
   bool given_up_ = false;  // set by begin_answer(); another thread may still be in give_up() and use the next members
+  bool result_told_ = false;  // to the hooks
+  bool reply_told_ = false;   // the same
+  bool skipped_ = false;      // the handler, by a hook
   bool tried_ = false;
   bool had_to_wait_ = false;  // for a num_worker_threads slot, or until answers to the caller are written
-  std::mutex uses_mutex_;     // guards the next two
-  std::vector<object_use> uses_;
-  bool uses_ended_ = false;
 
   // Read by debugging functions on other threads.
   const clock::time_point arrived_;
@@ -214,34 +197,12 @@ class incoming_call final : public work, private held_method, public call_contex
   // The stop and the return of the handler, each of which must see the other.
   static constexpr std::uint8_t stopped_bit = 1;
   static constexpr std::uint8_t returned_bit = 2;
+  static constexpr std::uint8_t stop_told_bit = 4;
   std::atomic<std::uint8_t> ends_{0};
   std::atomic<int> waits_{0};  // threads of this call that wait in ferry
+  std::atomic<bool> over_{false};
   incoming_call* previous_ = nullptr;
   incoming_call* following_ = nullptr;
-};
-
-/// Keeps a call and its arguments until the future that it returned is ready.
-template <method_flavour Flavour, class Arguments, class T>
-struct answering {
-  context_ptr keep;
-  incoming_call& call;
-  Arguments arguments;
-
-  void operator()(const future<T>& result) noexcept {
-    call.begin_answer();
-    const auto failure = caught([&] {
-      result.shared_state()->let_streams_wait();  // the streams on which the answer is sent
-      if constexpr (creates(Flavour)) {
-        call.keep<T>([&] { return result.get(); });
-      } else if constexpr (std::is_void_v<T>) {
-        result.value();
-        call.answer();
-      } else {
-        call.template answer<wire_type<T>>(result.value());
-      }
-    });
-    if (failure) call.fail(failure);
-  }
 };
 
 /// Passes a decoded argument to a parameter of type P: moved for values, by reference for references; views
@@ -257,29 +218,59 @@ decltype(auto) pass(Holder& holder) {
   }
 }
 
-template <auto F, method_flavour Flavour, class Arguments, std::size_t... I>
-decltype(auto) invoke_method([[maybe_unused]] incoming_call& call, Arguments& arguments, std::index_sequence<I...>) {
-  using parameters = typename parts_of<F, Flavour>::parameters;
-  if constexpr (on_object(Flavour)) {
-    auto& object = call.object<typename parts_of<F, Flavour>::object>();
+/// How a method of one flavour is run, and what becomes of its result. The primary template runs a plain call and sends
+/// the result back.
+template <method_flavour Flavour>
+struct serving_of {
+  template <auto F, class Arguments, std::size_t... I>
+  static decltype(auto) invoke(incoming_call&, Arguments& arguments, std::index_sequence<I...>) {
+    using parameters = typename parts_of<F, Flavour>::parameters;
     if constexpr (std::is_member_function_pointer_v<decltype(F)>) {
-      return (object.*F)(pass<std::tuple_element_t<I, parameters>>(std::get<I>(arguments))...);
+      auto& object = std::get<0>(arguments);
+      return [&]<std::size_t First, std::size_t... Rest>(std::index_sequence<First, Rest...>) -> decltype(auto) {
+        if constexpr (parts_of<F>::on_rvalue) {
+          return (std::move(object).*F)(pass<std::tuple_element_t<Rest, parameters>>(std::get<Rest>(arguments))...);
+        } else {
+          return (object.*F)(pass<std::tuple_element_t<Rest, parameters>>(std::get<Rest>(arguments))...);
+        }
+      }(std::index_sequence<I...>{});
     } else {
-      return F(object, pass<std::tuple_element_t<I, parameters>>(std::get<I>(arguments))...);
+      return F(pass<std::tuple_element_t<I, parameters>>(std::get<I>(arguments))...);
     }
-  } else if constexpr (std::is_member_function_pointer_v<decltype(F)>) {
-    auto& object = std::get<0>(arguments);
-    return [&]<std::size_t First, std::size_t... Rest>(std::index_sequence<First, Rest...>) -> decltype(auto) {
-      if constexpr (parts_of<F>::on_rvalue) {
-        return (std::move(object).*F)(pass<std::tuple_element_t<Rest, parameters>>(std::get<Rest>(arguments))...);
-      } else {
-        return (object.*F)(pass<std::tuple_element_t<Rest, parameters>>(std::get<Rest>(arguments))...);
-      }
-    }(std::index_sequence<I...>{});
-  } else {
-    return F(pass<std::tuple_element_t<I, parameters>>(std::get<I>(arguments))...);
   }
-}
+  /// `get` returns the result, perhaps by running the method; T is its type.
+  template <class T, class Get>
+  static void answer(incoming_call& call, const Get& get) {
+    if constexpr (std::is_void_v<T>) {
+      get();
+      call.answer();
+    } else {
+      const auto& result = get();
+      call.template answer<wire_type<T>>(result);
+    }
+  }
+};
+
+/// Keeps a call and its arguments until the future that it returned is ready.
+template <method_flavour Flavour, class Arguments, class T>
+struct answering {
+  context_ptr keep;
+  incoming_call& call;
+  Arguments arguments;
+
+  void operator()(const future<T>& result) noexcept {
+    call.begin_answer();
+    const auto failure = caught([&] {
+      result.shared_state()->let_streams_wait();  // the streams on which the answer is sent
+      if constexpr (creates(Flavour)) {
+        serving_of<Flavour>::template answer<T>(call, [&] { return result.get(); });
+      } else {
+        serving_of<Flavour>::template answer<T>(call, [&]() -> decltype(auto) { return result.value(); });
+      }
+    });
+    if (failure) call.fail(failure);
+  }
+};
 
 template <class Parameters>
 struct holders;
@@ -295,6 +286,7 @@ void serve_method(incoming_call& call) {
   using arguments = typename holders<parameters>::type;
   using indices = std::make_index_sequence<std::tuple_size_v<arguments>>;
   using result = typename parts::result;
+  using serving = serving_of<Flavour>;
 
   if constexpr (!std::is_default_constructible_v<arguments>) {
     static_assert(dependent_false<arguments>,
@@ -308,9 +300,9 @@ void serve_method(incoming_call& call) {
     std::apply([&](auto&... values) { call.read(values...); }, *kept);
     auto pending = [&] {
       if constexpr (is_task_v<result>) {
-        return start(invoke_method<F, Flavour>(call, *kept, indices{}));
+        return start(serving::template invoke<F>(call, *kept, indices{}));
       } else {
-        return invoke_method<F, Flavour>(call, *kept, indices{});
+        return serving::template invoke<F>(call, *kept, indices{});
       }
     }();
     if (!pending.valid()) throw_error(errc::no_state, "the method returned an empty future");
@@ -321,16 +313,8 @@ void serve_method(incoming_call& call) {
   } else {
     arguments values;
     std::apply([&](auto&... each) { call.read(each...); }, values);
-    if constexpr (creates(Flavour)) {
-      call.keep<wire_type<result>>(
-          [&]() -> decltype(auto) { return invoke_method<F, Flavour>(call, values, indices{}); });
-    } else if constexpr (std::is_void_v<result>) {
-      invoke_method<F, Flavour>(call, values, indices{});
-      call.answer();
-    } else {
-      const auto& answer = invoke_method<F, Flavour>(call, values, indices{});
-      call.answer<wire_type<result>>(answer);
-    }
+    serving::template answer<result>(
+        call, [&]() -> decltype(auto) { return serving::template invoke<F>(call, values, indices{}); });
   }
 }
 

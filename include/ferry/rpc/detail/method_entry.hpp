@@ -50,6 +50,7 @@ struct method_source {
   std::string (*signature)() = nullptr;
   void (*serve)(incoming_call& call) = nullptr;  ///< null: a stub
   bool inline_handler = false;
+  bool protocol = false;
 };
 
 /// One method of one binary of this program: every shared library has its own entry, even for a method that others also
@@ -64,6 +65,7 @@ struct method_entry {
   std::string signature_text;
   void (*serve)(incoming_call& call) = nullptr;  ///< null: a stub
   bool inline_handler = false;
+  bool protocol = false;  ///< part of the library's own protocol: interceptors do not see it
   method_flavour flavour{};
   method_use* use = nullptr;
 

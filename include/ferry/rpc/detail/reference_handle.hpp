@@ -65,47 +65,6 @@ class reference_handle {
 /// Whether calls of this method only query the object and therefore run without waiting for their turn.
 bool only_queries_object(std::uint64_t method) noexcept;
 
-/// The references that are sent in one message. If the message is not sent, they are released.
-class handed_references final : public handle_writer {
- public:
-  handed_references() noexcept = default;
-  /// If `to` has no incarnation, the current incarnation of that worker in the group is used.
-  handed_references(worker_core& worker, const call_target& to) noexcept : worker_(&worker), to_(to) {}
-  handed_references(handed_references&& other) noexcept = default;
-  handed_references& operator=(handed_references&& other) noexcept = default;
-  /// Releases references that were not sent, and tracks those that were.
-  ~handed_references();
-
-  std::uint32_t put(const void* handle) override;
-  /// Appends the record to the message. Call after the payload has been written.
-  void seal(outgoing_message& message) {
-    if (list_) write(message);
-  }
-  [[nodiscard]] bool empty() const noexcept { return !list_; }
-  /// Call when the message has been sent.
-  void sent() noexcept;
-  /// Call when the reply has arrived.
-  void arrived() noexcept {
-    if (list_) settle(true);
-  }
-  /// Call when no reply will arrive: whether the message was received is unknown.
-  void query() noexcept {
-    if (list_) settle(false);
-  }
-
- private:
-  struct list;
-  struct drop_list {
-    void operator()(list* dropped) const noexcept;
-  };
-  void write(outgoing_message& message);
-  void settle(bool answered) noexcept;
-
-  worker_core* worker_ = nullptr;
-  call_target to_ = worker_id{};
-  std::unique_ptr<list, drop_list> list_;
-};
-
 /// For the serialiser of rref<T>. Throw errc::not_serialisable outside messages between workers.
 void write_reference(wire_output_archive& archive, const reference_handle& handle);
 reference_handle read_reference(wire_input_archive& archive);

@@ -33,12 +33,12 @@ reference_protocol::objects::iterator reference_protocol::find_or_expect(const o
 void reference_protocol::mark_never_made(owned_object& entry, const object_id& object, reference_effects& effects) {
   effects.never_made.push_back(object);
   entry.made = owned_object::creation::never;
-  entry.awaited = false;
+  entry.awaited = 0;
 }
 
 void reference_protocol::release_if_free(objects::iterator object, reference_effects& effects) {
   const owned_object& entry = object->second;
-  if (entry.held || entry.awaited || !entry.forks.empty() || entry.made == owned_object::creation::running) return;
+  if (entry.held || entry.awaited != 0 || !entry.forks.empty() || entry.made == owned_object::creation::running) return;
   effects.released.push_back(object->first);
   objects_.erase(object);
 }
@@ -96,7 +96,7 @@ bool reference_protocol::begin_creation(const object_id& object, reference_effec
     throw;
   }
   entry->second.made = owned_object::creation::running;
-  entry->second.awaited = false;
+  entry->second.awaited = 0;
   return true;
 }
 
@@ -119,8 +119,19 @@ reference_protocol::knowledge reference_protocol::look_up(const object_id& objec
   return knowledge::deleted;
 }
 
-void reference_protocol::await(const object_id& object) {
-  if (look_up(object) == knowledge::awaited) objects_[object].awaited = true;
+bool reference_protocol::await(const object_id& object) {
+  if (look_up(object) != knowledge::awaited) return false;
+  ++objects_[object].awaited;
+  return true;
+}
+
+void reference_protocol::stop_awaiting(const object_id& object, reference_effects& effects) {
+  const auto entry = objects_.find(object);
+  if (entry == objects_.end() || entry->second.made != owned_object::creation::to_come || entry->second.awaited == 0) {
+    return;
+  }
+  --entry->second.awaited;
+  release_if_free(entry, effects);
 }
 
 reference_answer reference_protocol::on_fork_request(peer_incarnation from, const object_id& object,
@@ -301,6 +312,7 @@ reference_protocol::counts reference_protocol::figures() const {
   for (const auto& [object, entry] : objects_) {
     if (!entry.forks.empty() || entry.made == owned_object::creation::running) ++result.owners;
     result.forks += entry.forks.size();
+    if (entry.made == owned_object::creation::to_come) ++result.expected;
   }
   result.users = users_.size();
   for (const auto& [fork, entry] : users_) {

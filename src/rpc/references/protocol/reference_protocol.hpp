@@ -192,8 +192,11 @@ class reference_protocol {
   };
   /// Looks up an object of this worker, for a call on it that has arrived.
   [[nodiscard]] knowledge look_up(const object_id& object) const;
-  /// Records that a call here waits for an awaited object: the object is held until it is here or never_made.
-  void await(const object_id& object);
+  /// A call here begins to wait for an awaited object, which is held until it is here or never_made, or until all calls
+  /// that wait for it have ended. Returns false if the object is not awaited: then nothing is recorded.
+  bool await(const object_id& object);
+  /// A call for which await() returned true has ended. No effect once the object is here or never_made.
+  void stop_awaiting(const object_id& object, reference_effects& effects);
 
   // ---- at a holder
 
@@ -274,6 +277,7 @@ class reference_protocol {
   struct counts {
     std::size_t owners = 0;            ///< objects here that other workers refer to, or that are being made
     std::size_t forks = 0;             ///< of these
+    std::size_t expected = 0;          ///< objects here that are referred to or called, and have yet to be made
     std::size_t users = 0;             ///< forks of this worker
     std::size_t pending_users = 0;     ///< of these, not registered by their owner
     std::size_t pending_children = 0;  ///< transfers that are not settled
@@ -296,9 +300,9 @@ class reference_protocol {
   struct owned_object {
     enum class creation : std::uint8_t { to_come, running, ended, never };
     creation made = creation::to_come;
-    bool held = false;     ///< by handles here
-    bool awaited = false;  ///< by calls here
-    bool queried = false;  ///< this worker is its creator and has queried itself
+    bool held = false;        ///< by handles here
+    bool queried = false;     ///< this worker is its creator and has queried itself
+    std::size_t awaited = 0;  ///< number of calls here that wait for it
     std::set<std::pair<peer_incarnation, fork_key>> forks;
     friend bool operator==(const owned_object&, const owned_object&) = default;
   };

@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ferry/base/bytes.hpp>
@@ -18,10 +19,13 @@ constexpr std::size_t object_record_size = 2 * incarnation_size + 8;
 constexpr std::size_t reference_size = object_record_size + 8;
 constexpr std::size_t turn_size = object_record_size + 24;
 constexpr std::uint64_t certainly_waits = 1;
-constexpr std::size_t placement_entry_size = 16;
 
+// Writes one record: from its construction to end().
 class record_writer {
  public:
+  record_writer(outgoing_message& message, std::uint16_t type, bool critical)
+      : message_(message), bytes_(message.begin_extension(type, critical)) {}
+  void end() { message_.end_extension(); }
   void number(std::uint64_t value) { store_le(bytes_.extend(8), value); }
   void incarnation(const peer_incarnation& value) {
     number(static_cast<std::uint32_t>(value.id.value));
@@ -32,25 +36,11 @@ class record_writer {
     incarnation(value.creator);
     number(value.number);
   }
-  [[nodiscard]] std::span<const std::byte> content() const noexcept { return {bytes_.data(), bytes_.size()}; }
 
  private:
-  byte_buffer bytes_;
+  outgoing_message& message_;
+  byte_buffer& bytes_;
 };
-
-constexpr std::uint64_t device_kind_count = 256;
-
-std::uint64_t number_of(device where) {
-  return static_cast<std::uint64_t>(where.kind) << 32U | static_cast<std::uint32_t>(where.index);
-}
-
-device device_of(std::uint64_t number) {
-  const std::uint64_t kind = number >> 32U;
-  const auto index = static_cast<std::uint32_t>(number);
-  if (kind >= device_kind_count || index > static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max()))
-    throw_error(errc::malformed, "a placement names device " + std::to_string(number));
-  return {static_cast<device_kind>(kind), static_cast<int>(index)};
-}
 
 // Reads the content of a record whose length has been checked.
 class record_reader {
@@ -94,32 +84,18 @@ class record_reader {
   std::span<const std::byte> content_;
 };
 
-// Returns the inverse map, for the answer.
-device_map read_placement(record_reader& reader) {
-  std::vector<device_pair> entries;
-  for (std::size_t left = reader.count(placement_entry_size); left != 0; --left) {
-    const device from = device_of(reader.number());
-    entries.emplace_back(from, device_of(reader.number()));
-  }
-  try {
-    return device_map(entries).inverse();
-  } catch (const error& e) {
-    throw_error(errc::malformed, "a placement: " + std::string(e.message()));
-  }
-}
-
 }  // namespace
 
 void add_object_record(outgoing_message& message, const object_id* object, const object_id* creation) {
-  record_writer writer;
+  record_writer writer(message, object_record, true);
   writer.number((object ? has_object : 0U) | (creation ? has_creation : 0U));
   if (object) writer.object(*object);
   if (creation) writer.object(*creation);
-  message.add_extension(static_cast<std::uint16_t>(extension_type::object), true, writer.content());
+  writer.end();
 }
 
 void add_chain_record(outgoing_message& message, const call_chain& chain, bool waits) {
-  record_writer writer;
+  record_writer writer(message, call_chain_record, false);
   const auto write = [&](const held_turn& turn) {
     writer.object(turn.object);
     writer.number(static_cast<std::uint64_t>(turn.lane.value + 1));
@@ -128,36 +104,28 @@ void add_chain_record(outgoing_message& message, const call_chain& chain, bool w
   };
   for (const held_turn& turn : chain.turns) write(turn);
   if (chain.own.number != 0) write(chain.own);
-  message.add_extension(static_cast<std::uint16_t>(extension_type::call_chain), false, writer.content());
+  writer.end();
 }
 
-void add_placement_record(outgoing_message& message, const device_map& placement) {
-  record_writer writer;
-  for (const device_pair& each : placement) {
-    writer.number(number_of(each.from));
-    writer.number(number_of(each.to));
-  }
-  message.add_extension(static_cast<std::uint16_t>(extension_type::placement), true, writer.content());
-}
-
-void insert_references_record(outgoing_message& message, incarnation_id from,
-                              std::span<const handed_reference> references) {
-  record_writer writer;
+void add_references_record(outgoing_message& message, incarnation_id from,
+                           std::span<const handed_reference> references) {
+  record_writer writer(message, references_record, true);
   writer.number(from.value);
   for (const handed_reference& each : references) {
     writer.object(each.object);
     writer.number(each.transfer);
   }
-  message.insert_extension(static_cast<std::uint16_t>(extension_type::references), true, writer.content());
+  writer.end();
 }
 
 reference_records read_records(std::span<const std::byte> extensions) {
   reference_records found;
+  bool has_references = false;
   extension_record record;
   while (next_extension(extensions, record)) {
     record_reader reader(record.content);
-    switch (static_cast<extension_type>(record.type)) {
-      case extension_type::object: {
+    switch (record.type) {
+      case object_record: {
         const std::uint64_t flags = reader.number();
         if (flags == 0 || flags > (has_object | has_creation)) {
           throw_error(errc::malformed, "an object record has flags " + std::to_string(flags));
@@ -168,15 +136,16 @@ reference_records read_records(std::span<const std::byte> extensions) {
         reader.finish();
         continue;
       }
-      case extension_type::references:
-        if (!found.references.empty()) throw_error(errc::malformed, "a message has two records of references");
+      case references_record:
+        if (std::exchange(has_references, true))
+          throw_error(errc::malformed, "a message has two records of references");
         found.from = incarnation_id{reader.number()};
         for (std::size_t left = reader.count(reference_size); left != 0; --left) {
           const object_id object = reader.object();
           found.references.push_back({object, reader.number()});
         }
         continue;
-      case extension_type::call_chain:
+      case call_chain_record:
         for (std::size_t left = reader.count(turn_size); left != 0; --left) {
           const object_id object = reader.object();
           const std::uint64_t lane = reader.number();
@@ -192,15 +161,7 @@ reference_records read_records(std::span<const std::byte> extensions) {
               {object, worker_id{static_cast<std::int32_t>(lane) - 1}, number, flags == certainly_waits});
         }
         continue;
-      case extension_type::placement:
-        if (found.way_back) throw_error(errc::malformed, "a message has two placements");
-        found.way_back = read_placement(reader);
-        continue;
-    }
-    if (record.critical) {
-      throw_error(errc::unknown_extension,
-                  "the message has a critical extension record of type " + std::to_string(record.type) +
-                      ", which this version of ferry does not know; build both programs with the same one");
+      default: continue;  // another reader's
     }
   }
   return found;

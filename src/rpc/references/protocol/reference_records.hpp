@@ -1,6 +1,6 @@
 #pragma once
 
-// The extension records that calls and references add to messages, as docs/protocol.md specifies them.
+// The extension records of references and objects, as docs/protocol.md specifies them.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,12 +8,16 @@
 #include <span>
 #include <vector>
 
-#include <ferry/backend/device_map.hpp>
 #include <ferry/wire/message.hpp>
 
 #include "reference_protocol.hpp"
 
 namespace ferry::inline v0::detail {
+
+// Types of extension records (ferry's range, wire/extension.hpp).
+inline constexpr std::uint16_t object_record = 1;      // requests: the object it is for, and the one it makes
+inline constexpr std::uint16_t references_record = 2;  // the references in the payload
+inline constexpr std::uint16_t call_chain_record = 3;  // requests: the turns that the handlers waiting for it hold
 
 /// An object on which a call holds the turn; `lane` is the caller whose calls alone are serialised, if the object is
 /// `ordered`.
@@ -41,20 +45,16 @@ struct reference_records {
   incarnation_id from;                ///< the sender's incarnation, from the references record
   std::vector<handed_reference> references;
   call_chain chain;
-  std::optional<device_map> way_back;  ///< placement of the answer's tensors, where the request has its own placement
 };
 
+// Each adds one record to a message whose payload is complete.
 void add_object_record(outgoing_message& message, const object_id* object, const object_id* creation);
 /// `waits`: the calls that hold the turns wait for this request, where `certain` is set.
 void add_chain_record(outgoing_message& message, const call_chain& chain, bool waits);
-/// `placement`: the request's own one.
-void add_placement_record(outgoing_message& message, const device_map& placement);
-/// After the payload.
-void insert_references_record(outgoing_message& message, incarnation_id from,
-                              std::span<const handed_reference> references);
+void add_references_record(outgoing_message& message, incarnation_id from,
+                           std::span<const handed_reference> references);
 
-/// Reads all records of a message. Throws errc::truncated, errc::malformed, and errc::unknown_extension for a critical
-/// record of an unknown type.
+/// Reads these records of a message, and skips all others. Throws errc::truncated, errc::malformed.
 reference_records read_records(std::span<const std::byte> extensions);
 
 }  // namespace ferry::inline v0::detail

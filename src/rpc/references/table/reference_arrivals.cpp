@@ -8,6 +8,7 @@
 
 #include "../../worker/worker_core.hpp"
 #include "reference_table.hpp"
+#include "request_references.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -110,124 +111,105 @@ struct reference_table::resume_call : continuation {
   // What it waits for; may outlive the call if that ends at its deadline.
   reference_handle reference;
   ref_ptr<owned_object> object;
-  incoming_call* call = nullptr;
+  request_references* request = nullptr;
 };
 
 // Timer item for the same call's deadline.
 struct reference_table::parked_limit : work {
-  std::shared_ptr<reference_table> table;
   context_ptr keep;
-  incoming_call* call = nullptr;
+  request_references* request = nullptr;
 };
 
-// Called when everything that the call waits for is there (`late` is null), and at its deadline (`late` is the error).
-// The first call counts.
-void reference_table::begin(incoming_call& call, const std::exception_ptr& late) noexcept {
-  call_references& own = *call.references_;
-  if (own.begun.exchange(true)) return;
-  if (late) {
-    own.late = late;
-  } else if (own.at_limit && timers_->cancel_timer(own.limit)) {
-    delete static_cast<parked_limit*>(own.at_limit);
+// Called when everything that the request waits for is there (`late` is null), and at its deadline or when it is given up
+// (`late` is the error). The first call counts.
+void reference_table::begin(request_references& request, const std::exception_ptr& late, bool by_timer) noexcept {
+  if (request.begun.exchange(true)) return;
+  if (late) request.late = late;
+  // The timer may run before its number is known.
+  if (!by_timer && request.at_limit && timers_->cancel_timer(request.limit)) {
+    delete static_cast<parked_limit*>(request.at_limit);
   }
-  if (own.target) {
-    own.target->turns().ready(call);
+  if (request.target) {
+    request.target->turns().ready(request);
   } else {
-    call.launch();
+    request.call.release();
   }
 }
 
-void reference_table::admit(incoming_call* call) noexcept {
-  const context_ptr keep = context_ptr::share(call);  // the call may already have been served when this returns
-  try {
-    call->references_ = std::make_unique<call_references>(*call);
-  } catch (const std::bad_alloc&) {
-    call->fail(std::current_exception());
-    return call->drop_reference();
-  }
-  call_references& own = *call->references_;
+void reference_table::admit(request_references& request) noexcept {
+  request.call.hold();
   std::vector<reference_handle> unconfirmed;
   std::vector<std::pair<std::unique_ptr<resume_call>, future_state_base*>> waits;
   std::unique_ptr<parked_limit> limit;
   const auto refuse = [&](const std::exception_ptr& why) {
     waits.clear();
-    if (own.target && own.target->turns().refuse(*call, why)) return;
-    if (!own.refusal) own.refusal = why;
+    if (request.target && request.target->turns().refuse(request, why)) return;
+    if (!request.refusal) request.refusal = why;
   };
   const auto wait_for = [&](future_state_base& what, reference_handle reference, ref_ptr<owned_object> object) {
     auto waiting = std::make_unique<resume_call>();
-    waiting->keep = keep;
+    waiting->keep = context_ptr::share(&request.call);
     waiting->reference = std::move(reference);
     waiting->object = std::move(object);
-    waiting->call = call;
+    waiting->request = &request;
     waiting->invoke = [](continuation* self) noexcept {
       const std::unique_ptr<resume_call> owned(static_cast<resume_call*>(self));
-      incoming_call& own_call = *owned->call;
-      if (own_call.references_->missing.fetch_sub(1) == 1) own_call.worker_->references().begin(own_call, nullptr);
+      request_references& own = *owned->request;
+      if (own.missing.fetch_sub(1) == 1) own.table->begin(own, nullptr);
     };
     waits.emplace_back(std::move(waiting), &what);
   };
-  const deadline until = static_cast<call_context*>(call)->deadline();
+  const deadline until = static_cast<const call_context&>(request.call).deadline();
   // All allocations come first. A call that is refused for lack of memory waits for nothing.
   try {
-    read_call(*call, unconfirmed);
-    if (own.made_before) {
-      wait_for(*own.made_before, {}, own.made_before);  // it needs no references
+    read_request(request, unconfirmed);
+    if (request.made_before) {
+      wait_for(*request.made_before, {}, request.made_before);  // it needs no references
     } else {
       for (const reference_handle& each : unconfirmed) wait_for(*each.get()->known, each, {});
     }
-    if (!waits.empty() && !own.made_before && !until.is_never()) {
+    if (!waits.empty() && !request.made_before && !until.is_never()) {
       limit = std::make_unique<parked_limit>();
-      limit->table = shared_from_this();
-      limit->keep = keep;
-      limit->call = call;
+      limit->keep = context_ptr::share(&request.call);
+      limit->request = &request;
       limit->run = [](work* self) noexcept {
         const std::unique_ptr<parked_limit> owned(static_cast<parked_limit*>(self));
-        owned->table->begin(*owned->call,
-                            make_error(errc::rpc_timeout,
-                                       "the deadline passed while waiting for the owners of references among its "
-                                       "arguments to confirm them"));
+        request_references& own = *owned->request;
+        own.table->begin(own,
+                         make_error(errc::rpc_timeout,
+                                    "the deadline passed while waiting for the owners of references among its "
+                                    "arguments to confirm them"),
+                         true);
       };
     }
-    if (own.target) own.target->turns().enter(*call);
+    if (request.target) request.target->turns().enter(request);
   } catch (...) {
     refuse(std::current_exception());
   }
-  if (own.target && !own.refusal) {
-    if (own.creation) waits_.add_maker(*call);
-    waits_.add(*call);
+  if (request.target && !request.refusal) {
+    if (request.creation) waits_.add_maker(request);
+    waits_.add(request);
   }
-  call->hold();  // from here on other threads read what it waits for
   if (limit && !waits.empty()) {
-    own.at_limit = limit.get();
+    request.at_limit = limit.get();
     try {
-      own.limit = timers_->start_timer(until, limit.get());
+      request.limit = timers_->start_timer(until, limit.get());
       (void)limit.release();
     } catch (...) {
-      own.at_limit = nullptr;
+      request.at_limit = nullptr;
       refuse(std::current_exception());
     }
   }
-  own.missing.fetch_add(static_cast<int>(waits.size()));
+  request.missing.fetch_add(static_cast<int>(waits.size()));
   for (auto& [waiting, what] : waits) what->attach(waiting.release());
-  if (own.missing.fetch_sub(1) == 1) begin(*call, nullptr);
-  if (call->is_stopped()) give_up(*call);  // before it was held, so that its stop did nothing
-  if ((own.wait_ends.fetch_or(call_references::waits_bit) & call_references::given_up_bit) != 0) end_wait(*call);
+  if (request.missing.fetch_sub(1) == 1) begin(request, nullptr);
 }
 
-void reference_table::give_up(incoming_call& call) noexcept {
-  const unsigned char before = call.references_->wait_ends.fetch_or(call_references::given_up_bit);
-  if (before == call_references::waits_bit) end_wait(call);
-}
-
-// Of a call that its caller has given up. Its place in the object's turns would be kept for as long as it waits, and it
-// may wait for ever: for an object that is never made.
-void reference_table::end_wait(incoming_call& call) noexcept {
-  call.log_given_up();
-  const auto why = make_error(errc::call_cancelled, "the caller gave the call up while it waited to begin");
-  call_references& own = *call.references_;
-  if (own.target) (void)own.target->turns().refuse(call, why);
-  begin(call, why);
+// The place of the call in the object's turns would be kept for as long as it waits, and it may wait for ever: for an
+// object that is never made.
+void reference_table::give_up(request_references& request, const std::exception_ptr& why) noexcept {
+  if (request.target) (void)request.target->turns().refuse(request, why);
+  begin(request, why);
 }
 
 void reference_table::check_own(const object_id& object) const {
@@ -236,18 +218,21 @@ void reference_table::check_own(const object_id& object) const {
               fmt::format("the request is for an object of another incarnation of worker {}", object.owner.id.value));
 }
 
-void reference_table::find_target(call_references& own, const object_id& object) {
+void reference_table::find_target(request_references& own, const object_id& object) {
   check_own(object);
   own.target_id = object;
   const std::lock_guard lock(mutex_);
   own.target = object_at(object);
-  if (own.target) return protocol_.await(object);  // its references may end before it is made
+  if (own.target) {
+    own.awaits = protocol_.await(object);  // its references may end before it is made
+    return;
+  }
   if (closed_ || protocol_.look_up(object) == reference_protocol::knowledge::deleted) {
     throw_error(errc::reference_deleted, "the object has been deleted: no reference to it was left");
   }
   auto expected = expected_object(object);
   try {
-    protocol_.await(object);
+    own.awaits = protocol_.await(object);
   } catch (...) {
     objects_.erase(object);
     throw;
@@ -255,8 +240,8 @@ void reference_table::find_target(call_references& own, const object_id& object)
   own.target = std::move(expected);
 }
 
-void reference_table::begin_creation(incoming_call& call, const object_id& object) {
-  call_references& own = *call.references_;
+void reference_table::begin_creation(request_references& own, const object_id& object) {
+  incoming_call& call = own.call;
   check_own(object);
   const bool by_caller =
       object.creator == sender_of({call.caller(), call.sender_incarnation()}, object.creator.incarnation);
@@ -290,30 +275,30 @@ void reference_table::begin_creation(incoming_call& call, const object_id& objec
   throw_error(errc::reference_deleted, "the call that makes the object was given up by its caller, or is a duplicate");
 }
 
-void reference_table::read_call(incoming_call& call, std::vector<reference_handle>& unconfirmed) {
-  inbound_message& request = call.request_;
-  call_references& own = *call.references_;
+void reference_table::read_request(request_references& own, std::vector<reference_handle>& unconfirmed) {
+  inbound_message& request = own.call.request();
   reference_records records = read_records(request.extensions);
   own.chain.turns = std::move(records.chain.turns);
   own.takes_no_turn = only_queries_object(request.header.method);
-  own.way_back = std::move(records.way_back);
   if (!records.references.empty())
-    request.handles = receive(records, {call.caller(), call.sender_incarnation()}, &unconfirmed);
+    request.handles = receive(records, {own.call.caller(), own.call.sender_incarnation()}, &unconfirmed);
   if (records.object) find_target(own, *records.object);
-  if (records.creation) begin_creation(call, *records.creation);
+  if (records.creation) begin_creation(own, *records.creation);
 }
 
-void reference_table::done(incoming_call& call) noexcept {
-  call_references& own = *call.references_;
+void reference_table::done(request_references& own) noexcept {
   own.answered.store(true);
-  waits_.remove(call);
+  waits_.remove(own);
   if (own.creation) {
     own.creation->fail(
         make_error(errc::reference_deleted, "the call that was to make the object ended without making it"));
     end([&](reference_effects& effects, consequences&) { protocol_.end_creation(own.creation_id, effects); });
     own.creation = {};
   }
-  if (own.target) own.target->turns().leave(call);
+  if (own.target) own.target->turns().leave(own);
+  if (std::exchange(own.awaits, false)) {
+    end([&](reference_effects& effects, consequences&) { protocol_.stop_awaiting(own.target_id, effects); });
+  }
 }
 
 }  // namespace ferry::inline v0::detail

@@ -11,7 +11,9 @@
 #include <ferry/rpc/worker.hpp>
 
 #include "../../../base/peer_log.hpp"
+#include "../../calls/request_builder.hpp"
 #include "../../worker/worker_core.hpp"
+#include "reference_client.hpp"
 #include "reference_table.hpp"
 
 namespace ferry::inline v0 {
@@ -20,6 +22,7 @@ namespace ferry::inline v0 {
 template <>
 struct method_traits<&detail::serve_references> {
   static constexpr bool inline_handler = true;
+  static constexpr bool protocol = true;
 };
 
 namespace detail {
@@ -39,9 +42,9 @@ const bool references_served_by_all = [] {
 }  // namespace
 
 reference_answers serve_references(const reference_batch& batch) {
-  const auto* call = dynamic_cast<const incoming_call*>(thread_context());
-  return current_worker()->references().serve(
-      {this_call().caller(), call ? call->sender_incarnation() : incarnation_id{}}, batch);
+  const incoming_call* call = thread_call();
+  return references_of(*current_worker())
+      ->serve({this_call().caller(), call ? call->sender_incarnation() : incarnation_id{}}, batch);
 }
 
 reference_answers reference_table::serve(const call_target& from, const reference_batch& batch) {
@@ -122,17 +125,12 @@ void reference_table::send_controls() noexcept {
     try {
       const method_entry& method = usable_method<named<"ferry/references", serve_references>>();
       const timeout limit = call->urgency == call_urgency::high ? first_limit : answer_limit;
-      outgoing_message message;
-      message.header.kind = frame_kind::request;
-      message.header.method = method.id;
-      message.header.signature = method.signature;
-      message.header.timeout_us =
-          static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(limit.duration()).count());
-      message.begin_payload();
-      encode_payload<reference_batch>(message, batch);
       call->began = clock::now();
-      (void)own->agent_unchecked().call({to.id, to.incarnation}, std::move(message), *call, deadline::after(limit),
-                                        false);
+      const deadline until = deadline::after(limit, call->began);
+      outgoing_message message;
+      message.header = request_header(method, until, call->began);
+      encode_payload<reference_batch>(message, batch);
+      (void)own->agent_unchecked().call({to.id, to.incarnation}, std::move(message), *call, until, false);
       (void)call.release();
     } catch (const std::exception&) {  // no memory, worker no longer in the group, ...: retried later
       unanswered(to);
@@ -146,7 +144,7 @@ bool reference_table::is_over(const peer_incarnation& peer, std::uint64_t& quest
   const auto own = worker_.lock();
   if (!own || !incarnations_known_) return false;
   try {
-    return own->agent_unchecked().is_over({peer.id, peer.incarnation}, question);
+    return own->agent_unchecked().members().is_over({peer.id, peer.incarnation}, question);
   } catch (const std::exception&) {
     return false;
   }
@@ -188,7 +186,7 @@ void reference_table::unanswered(const peer_incarnation& by) noexcept {
   }
   if (failures >= failures_before_query) {
     if (is_over(by, question)) return gone(by.id, by.incarnation);
-    if (const auto own = worker_.lock()) own->agent_unchecked().seek({by.id, by.incarnation});
+    if (const auto own = worker_.lock()) own->agent_unchecked().members().seek({by.id, by.incarnation});
   }
   const std::lock_guard lock(mutex_);
   const auto outbox = outboxes_.find(by);

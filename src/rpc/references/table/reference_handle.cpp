@@ -10,7 +10,9 @@
 
 #include "../../calls/call_report.hpp"
 #include "../../worker/worker_core.hpp"
+#include "reference_client.hpp"
 #include "reference_table.hpp"
+#include "request_references.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -36,7 +38,7 @@ reference_handle reference_handle::own(std::unique_ptr<owned_value> value) {
   return own(*current_worker(), std::move(value));
 }
 reference_handle reference_handle::own(worker_core& worker, std::unique_ptr<owned_value> value) {
-  return worker.references().own(std::move(value));
+  return references_of(worker)->own(std::move(value));
 }
 
 bool reference_handle::is_owner() const { return !state().fork; }
@@ -68,11 +70,11 @@ namespace {
 // A handler that holds turns is about to wait for an object whose creating call may wait for that handler. A call to
 // the object detects the deadlock.
 void check_for_deadlock(const reference_handle& object, timeout limit) {
-  const call_context* context = thread_context();
-  if (!context || !context->chain()) return;
+  const request_references* running = references_of_request(thread_call());
+  if (!running || !running->held_turns()) return;
   try {
     constexpr auto flavour = method_flavour::object_call;
-    outgoing_call call(object, {.timeout = limit}, usable_method<&await_object, flavour>(), call_mode::waiting);
+    object_call call(object, {.timeout = limit}, usable_method<&await_object, flavour>(), call_mode::waiting);
     finish_sync<&await_object, flavour>(call);
   } catch (const error& e) {
     if (e.kind() == errc::would_deadlock) throw;
@@ -171,7 +173,7 @@ future<std::string> reference_handle::type() const {
     return make_ready_future(std::move(name));
   }
   return usable().type([&] {
-    outgoing_call call(*this, {}, type_method(), call_mode::later);
+    object_call call(*this, {}, type_method(), call_mode::later);
     return finish_async<named<"ferry/type_of_object", &type_of_object>, method_flavour::object_call>(call);
   });
 }
@@ -185,70 +187,7 @@ const bool objects_served_by_all = [] {
 }();
 }  // namespace
 
-// ---------------------------------------------------------------- references in messages
-
-struct handed_references::list {
-  std::shared_ptr<reference_table> table;
-  peer_incarnation to;
-  std::vector<std::shared_ptr<const reference_state>> states;  // kept alive, so that their addresses are not reused
-  std::vector<handed_reference> references;
-  bool sent = false;
-};
-
-// A deleter, so that it also runs for lists that an assignment drops.
-void handed_references::drop_list::operator()(list* dropped) const noexcept {
-  const std::unique_ptr<list> owned(dropped);
-  if (owned->references.empty()) return;
-  if (owned->sent) {
-    owned->table->watch(owned->to, owned->references);
-  } else {
-    owned->table->not_sent(owned->to, owned->references);
-  }
-}
-
-handed_references::~handed_references() = default;
-
-std::uint32_t handed_references::put(const void* handle) {
-  const auto& state = *static_cast<const reference_state*>(handle);
-  state.check();
-  if (!list_) {
-    std::unique_ptr<list, drop_list> fresh(new list);
-    fresh->table = worker_->references_shared();
-    fresh->to = fresh->table->peer(to_);
-    list_ = std::move(fresh);
-  }
-  if (state.table != list_->table) {
-    throw_error(
-        errc::invalid_argument,
-        fmt::format("{} cannot send a reference that belongs to another worker of this process (id {}); let that "
-                    "worker make the call",
-                    to_string(worker_->agent().self()), state.table->self().id.value));
-  }
-  for (std::size_t i = 0; i != list_->states.size() && i != 16; ++i) {  // most messages have few
-    if (list_->states[i].get() == &state) return static_cast<std::uint32_t>(i);
-  }
-  list_->references.push_back(list_->table->transfer(state, list_->to));
-  list_->states.push_back(state.shared_from_this());
-  return static_cast<std::uint32_t>(list_->references.size() - 1);
-}
-
-void handed_references::write(outgoing_message& message) {
-  insert_references_record(message, list_->table->self().incarnation, list_->references);
-}
-
-void handed_references::sent() noexcept {
-  if (list_) list_->sent = true;
-}
-
-void handed_references::settle(bool answered) noexcept {
-  if (answered) {
-    list_->table->arrived(list_->to, list_->references);
-  } else {
-    list_->table->query(list_->to, list_->references);
-  }
-  list_->references.clear();
-  list_.reset();
-}
+// ---------------------------------------------------------------- references in payloads
 
 namespace {
 constexpr std::uint32_t empty_reference = 0xffffffff;

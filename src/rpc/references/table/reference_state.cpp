@@ -21,7 +21,8 @@ located_worker reference_state::owner(deadline until) const {
     throw_error(errc::peer_lost, fmt::format("the owner of the object, worker {}, is dead or has left the group",
                                              object.owner.id.value));
   }
-  const located_worker there = table->worker()->agent().locate({object.owner.id, object.owner.incarnation}, until);
+  const located_worker there =
+      table->worker()->agent().members().locate({object.owner.id, object.owner.incarnation}, until);
   const std::lock_guard lock(mutex_);
   owner_ = there.who;
   return there;

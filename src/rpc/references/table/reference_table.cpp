@@ -23,8 +23,9 @@ peer_incarnation own_incarnation(const agent& agent, bool lives_known) {
 reference_table::reference_table(worker_core& worker)
     : worker_(worker.weak_from_this()),
       timers_(worker.agent_unchecked().reactor()),
-      incarnations_known_(worker.agent_unchecked().locate(worker.agent_unchecked().self().id(), {}).incarnation !=
-                          incarnation_id{}),
+      incarnations_known_(
+          worker.agent_unchecked().members().locate(worker.agent_unchecked().self().id(), {}).incarnation !=
+          incarnation_id{}),
       self_(own_incarnation(worker.agent_unchecked(), incarnations_known_)),
       protocol_(self_) {
   effects_.reserve(1);
@@ -48,7 +49,7 @@ peer_incarnation reference_table::peer(const call_target& to) const {
   if (to.id == self_.id) return self_;
   if (!incarnations_known_) return {to.id, {}};
   if (to.incarnation != incarnation_id{}) return {to.id, to.incarnation};
-  return {to.id, worker()->agent().locate(to.id, {}).incarnation};
+  return {to.id, worker()->agent().members().locate(to.id, {}).incarnation};
 }
 
 // The id may belong to another incarnation by now: a message may be late. The incarnation that a message claims is used
@@ -70,7 +71,7 @@ std::string reference_table::name_of(const peer_incarnation& peer) const {
       const agent& agent = own->agent_unchecked();
       if (peer == self_) return agent.self().name();
       // Without waiting.
-      const located_worker there = agent.locate(peer.id, deadline(clock::now()));
+      const located_worker there = agent.members().locate(peer.id, deadline(clock::now()));
       if (there.incarnation == peer.incarnation) return there.who.name();
     }
   } catch (const error&) {  // NOLINT(bugprone-empty-catch): it has left; use its id
@@ -226,7 +227,7 @@ reference_handle reference_table::own(std::unique_ptr<owned_value> value) {
   const auto owner = worker();
   const ferry::agent& agent = owner->agent_unchecked();
   auto made = ref_ptr<owned_object>::adopt(new owned_object);
-  made->finish(std::move(value), agent.uses_devices() ? agent.devices() : std::vector<device>());
+  made->finish(std::move(value), agent.members().uses_devices() ? agent.members().devices() : std::vector<device>());
   const std::lock_guard lock(mutex_);
   if (closed_) throw_shut_down();
   const object_id object = protocol_.own();

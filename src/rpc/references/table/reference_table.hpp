@@ -22,17 +22,17 @@
 #include <ferry/rpc/detail/reference_handle.hpp>
 #include <ferry/transport/reactor.hpp>
 
-#include "../../objects/call_references.hpp"
 #include "../../objects/turn_waits.hpp"
 #include "../protocol/reference_messages.hpp"
 #include "../protocol/reference_outbox.hpp"
 #include "../protocol/reference_protocol.hpp"
+#include "../protocol/reference_records.hpp"
 #include "reference_state.hpp"
 
 namespace ferry::inline v0::detail {
 
 class worker_core;
-class incoming_call;
+struct request_references;
 
 struct object_hash {
   std::size_t operator()(const object_id& object) const noexcept {
@@ -80,13 +80,13 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
                                                std::vector<reference_handle>* unconfirmed);
 
   // ---- calls that are served
-  /// Takes ownership of a request with extension records; its handler begins once everything that it needs is there.
-  void admit(incoming_call* call) noexcept;
-  /// Its caller waits for it no more: if it has not begun, it ends with errc::call_cancelled, and leaves its place in the
-  /// turns of its object. Call it once the call has been marked as held.
-  void give_up(incoming_call& call) noexcept;
+  /// A request that has arrived: reads its records, and holds it until everything that it needs is there.
+  void admit(request_references& request) noexcept;
+  /// It must not wait any more: if it has not begun, it ends with that error, and leaves its place in the turns of its
+  /// object. After admit().
+  void give_up(request_references& request, const std::exception_ptr& why) noexcept;
   /// The call has been answered.
-  void done(incoming_call& call) noexcept;
+  void done(request_references& request) noexcept;
 
   // ---- controls
   reference_answers serve(const call_target& from, const reference_batch& batch);
@@ -227,13 +227,12 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   void send_controls() noexcept;
   void on_timer(const timer_item* item) noexcept;
   void release_later(object_list&& objects) noexcept;
-  void begin(incoming_call& call, const std::exception_ptr& late) noexcept;
-  void end_wait(incoming_call& call) noexcept;
+  void begin(request_references& request, const std::exception_ptr& late, bool by_timer = false) noexcept;
   std::shared_ptr<reference_state> next_hold(std::optional<object_id>& last) noexcept;
   [[nodiscard]] bool is_over(const peer_incarnation& peer, std::uint64_t& question) const noexcept;
-  void read_call(incoming_call& call, std::vector<reference_handle>& unconfirmed);
-  void find_target(call_references& own, const object_id& object);
-  void begin_creation(incoming_call& call, const object_id& object);
+  void read_request(request_references& request, std::vector<reference_handle>& unconfirmed);
+  void find_target(request_references& request, const object_id& object);
+  void begin_creation(request_references& request, const object_id& object);
   std::shared_ptr<reference_state> state_of(const handed_reference& reference,
                                             const reference_protocol::receipt& receipt, consequences& to_do);
   void check_own(const object_id& object) const;

@@ -47,8 +47,7 @@ void deliver_use(turn& owner, const world& now, const message& carried) {
       }
       return;
     case reference_protocol::knowledge::awaited:
-      owner.protocol().await(object);
-      owner->waiting.emplace(object, caller);
+      if (owner->waiting.emplace(object, caller).second) owner.protocol().await(object);
       return;
     case reference_protocol::knowledge::deleted: {
       const bool in_time = (now.crashed & bit(carried.from)) == 0 &&
@@ -209,6 +208,7 @@ world begin(const rules& with) {
   now.duplicates = with.duplicates;
   now.stop_level = with.stop_level;
   now.unsent = with.unsent;
+  now.impatience = with.impatience;
   now.crashes = with.crashes;
   std::string ignored;
   for (const auto& [creator, owner] : with.there) {
@@ -273,6 +273,14 @@ world apply(const world& before, const action& step, const rules& with, std::str
       } else {
         reply_with(at, now, with, step.actor, caller, step.how - 1);
       }
+      break;
+    }
+    case event::stop_waiting: {
+      --now.impatience;
+      const auto [object, caller] = *nth(at->waiting, step.which);
+      at->waiting.erase({object, caller});
+      at.protocol().stop_awaiting(object, at.effects);
+      at.answer(caller);
       break;
     }
     case event::give_up_early: --now.stop_level; [[fallthrough]];

@@ -66,6 +66,7 @@ struct rules {
   int duplicates = 0;      ///< number of duplicated messages
   int stop_level = 0;      ///< number of calls and replies that are given up while still in flight
   int unsent = 0;          ///< number of calls that turn out not to have been sent
+  int impatience = 0;      ///< number of calls that end while they wait for their object
   int crashes = 0;
   bool ghosts = false;            ///< messages of a dead worker may arrive even after its death is known
   bool zombies = false;           ///< a worker declared dead continues to run
@@ -126,7 +127,8 @@ struct world {
   unsigned created = 0;  ///< bits: which of rules::creates
   unsigned handed = 0;
   unsigned used = 0;
-  int replies = 0, losses = 0, duplicates = 0, stop_level = 0, unsent = 0, crashes = 0;  ///< left
+  int replies = 0, losses = 0, duplicates = 0, stop_level = 0, unsent = 0, impatience = 0,
+      crashes = 0;               ///< left
   std::set<object_id> given_up;  ///< objects whose creators gave up the call
 };
 
@@ -142,6 +144,7 @@ struct action {
     resend,
     end_creation,
     reply,
+    stop_waiting,   ///< end a call that waits for its object
     give_up,        ///< end a call that is lost
     give_up_early,  ///< end a call that is still in flight
     query,          ///< a reply

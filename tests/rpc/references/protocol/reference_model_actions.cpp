@@ -69,6 +69,7 @@ class lister {
       must(event::reply, actor, place);
       for (std::size_t i = 0; i < references(actor) && now_.replies > 0; ++i) may(event::reply, actor, place, i + 1);
     }
+    for (place = 0; place < here.waiting.size() && now_.impatience > 0; ++place) may(event::stop_waiting, actor, place);
     for (const auto& [number, call] : here.calls) {
       if (dead(call.to)) continue;  // the death event handles it
       if (!under_way(actor, number, call)) {

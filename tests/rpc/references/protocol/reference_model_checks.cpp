@@ -1,5 +1,6 @@
 // Invariants of a model world, and digests that identify worlds.
 
+#include <algorithm>
 #include <bit>
 #include <type_traits>
 
@@ -119,6 +120,12 @@ class inspector {
   void look_at(int id) {
     actor_ = id;
     const node& at = *now_.nodes[static_cast<std::size_t>(id)];
+    for (const auto& [object, entry] : reference_probe::objects(probed(at))) {
+      if (entry.made != creation::to_come) continue;
+      const auto calls = std::count_if(at.waiting.begin(), at.waiting.end(),
+                                       [&object = object](const auto& each) { return each.first == object; });
+      if (static_cast<std::size_t>(calls) != entry.awaited) deep_fault("holds an object for another number of calls");
+    }
     for (const auto& [fork, entry] : reference_probe::users(probed(at))) {
       if (!alive(fork.owner)) continue;
       using standing = reference_probe::user_fork::standing;
@@ -301,12 +308,12 @@ std::array<std::uint64_t, 2> digest(const world& of) {
     sum.all(at->digest);
   }
   sum.all(of.in_flight, of.crashed, of.created, of.handed, of.used, of.replies, of.losses, of.duplicates, of.stop_level,
-          of.unsent, of.crashes, of.given_up);
+          of.unsent, of.impatience, of.crashes, of.given_up);
   return sum.result();
 }
 
 std::string describe(const world& before, const action& step) {
-  static constexpr std::array<const char*, 20> names{"arrives",
+  static constexpr std::array<const char*, 21> names{"arrives",
                                                      "arrives, its answer is lost",
                                                      "is lost",
                                                      "was not sent",
@@ -314,6 +321,7 @@ std::string describe(const world& before, const action& step) {
                                                      "resends",
                                                      "has made an object",
                                                      "replies",
+                                                     "ends waiting call",
                                                      "gives up call",
                                                      "gives up early call",
                                                      "queries a reply",

@@ -192,7 +192,11 @@ class turn {
     std::erase_if(copy_->calls, [&](const auto& call) { return call.second.to == dead; });
     std::erase_if(copy_->in_replies, [&](const auto& each) { return each.first == dead; });
     std::erase_if(copy_->owed, [&](const auto& each) { return each.first == dead; });
-    std::erase_if(copy_->waiting, [&](const auto& each) { return each.second.first == dead; });
+    std::erase_if(copy_->waiting, [&](const auto& each) {
+      if (each.second.first != dead) return false;
+      protocol().stop_awaiting(each.first, effects);
+      return true;
+    });
     copy_->deaths_known |= bit(dead);
   }
 

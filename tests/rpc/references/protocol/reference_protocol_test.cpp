@@ -287,6 +287,48 @@ TEST_CASE("a worker that makes an object at itself") {
   CHECK(w.no_records_left());
 }
 
+TEST_CASE("an object that is awaited and never made is forgotten with the last call that waits for it") {
+  parties w;
+  const object_id object = w.a.protocol.create(w.b.self());
+  CHECK(w.b.protocol.await(object));
+  CHECK(w.b.protocol.await(object));
+  w.b.protocol.stop_awaiting(object, w.b.effects);
+  CHECK(w.b.effects.released.empty());
+  SUBCASE("and may still be made") {
+    w.b.protocol.stop_awaiting(object, w.b.effects);
+    CHECK(w.b.effects.released == std::vector{object});
+    CHECK(w.b.protocol.look_up(object) == knowledge::awaited);
+    w.b.effects.released.clear();
+    REQUIRE(w.b.protocol.begin_creation(object, w.b.effects));
+    CHECK_FALSE(w.b.protocol.await(object));
+    w.b.protocol.end_creation(object, w.b.effects);
+  }
+  SUBCASE("unless it was made meanwhile") {
+    REQUIRE(w.b.protocol.begin_creation(object, w.b.effects));
+    w.b.protocol.stop_awaiting(object, w.b.effects);
+    w.b.protocol.end_creation(object, w.b.effects);
+    w.b.protocol.stop_awaiting(object, w.b.effects);  // no such call is left
+    CHECK(w.b.effects.released.empty());
+  }
+  SUBCASE("or has a reference") {
+    w.b.protocol.receive(w.a.protocol.transfer(w.a.protocol.creating_fork(object), w.b.self()), w.a.self(),
+                         w.b.effects);
+    w.b.protocol.stop_awaiting(object, w.b.effects);
+    CHECK(w.b.effects.released.empty());
+    w.b.protocol.drop_locally(object, w.b.effects);
+    CHECK(w.b.effects.released == std::vector{object});
+    w.b.effects.released.clear();
+    w.settle();
+    REQUIRE(w.b.protocol.begin_creation(object, w.b.effects));
+    w.b.protocol.end_creation(object, w.b.effects);
+  }
+  w.a.protocol.confirm_creation(object, w.a.effects);
+  w.a.protocol.drop(w.a.protocol.creating_fork(object), w.a.effects);
+  w.settle();
+  CHECK(w.b.effects.released == std::vector{object});
+  CHECK(w.no_records_left());
+}
+
 TEST_CASE("a reference may arrive before the call that makes its object") {
   parties w;
   const object_id object = w.a.protocol.create(w.b.self());
@@ -315,6 +357,13 @@ TEST_CASE("a reference may arrive before the call that makes its object") {
   }
   SUBCASE("which is never sent") {
     w.a.protocol.not_created(object, w.a.effects);
+    w.settle();
+    CHECK(w.b.effects.never_made == std::vector{object});
+  }
+  SUBCASE("which is lost, after the call of c was given up") {
+    w.b.protocol.stop_awaiting(object, w.b.effects);
+    CHECK(w.b.effects.released.empty());  // the fork of c keeps it
+    w.a.protocol.query_creation(object, w.a.effects);
     w.settle();
     CHECK(w.b.effects.never_made == std::vector{object});
   }

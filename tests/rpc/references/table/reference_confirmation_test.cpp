@@ -107,6 +107,23 @@ TEST_CASE(
   await_no_references(group);
 }
 
+TEST_CASE("a call that is given up while its references are not confirmed keeps nothing until its deadline") {
+  faulty_cluster group(3);
+  {
+    const auto object = group[0].remote<ferry::make<exclusive_tally>>("worker1");
+    const auto argument = group[0].remote<ferry::make<tracked>>("worker2", 1);
+    object.created().get();
+    argument.created().get();
+    keep_unconfirmed(group);
+    const auto call = object.rpc_async<&tally::note_of>({.timeout = 10min}, argument, 1);
+    await([&] { return held_back(group[1]) == 1; });
+    call.cancel();
+    await([&] { return held_back(group[1]) == 0; });
+    group.faults(1).clear();
+  }
+  await_no_references(group);
+}
+
 TEST_CASE("a call whose references are never confirmed ends at its deadline, without remains at either end") {
   const captured_log logged(ferry::log_level::info);
   faulty_cluster group(3);

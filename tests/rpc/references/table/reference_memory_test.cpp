@@ -20,6 +20,7 @@
 #include "gate.hpp"
 #include "references.hpp"
 #include "rpc/references/protocol/reference_names.hpp"
+#include "rpc/references/table/reference_client.hpp"
 #include "rpc/references/table/reference_table.hpp"
 #include "rpc/worker/worker_core.hpp"
 
@@ -34,6 +35,7 @@ using ferry::detail::object_id;
 using ferry::detail::peer_incarnation;
 using ferry::detail::reference_handle;
 using ferry::detail::reference_table;
+using ferry::detail::references_of;
 using ferry_test::cluster;
 using namespace references_test;
 
@@ -119,7 +121,7 @@ class lone_request {
  public:
   lone_request(ferry::worker& caller, ferry::worker& callee, const method_entry& method, const reference_handle* object,
                bool makes, const rref<tracked>& argument)
-      : callee_(callee.core()), from_(caller.info()), table_(caller.core()->references_shared()) {
+      : callee_(callee.core()), from_(caller.info()), table_(references_of(*caller.core())) {
     ferry::frame_header& header = message_.header;
     header.kind = ferry::frame_kind::request;
     header.method = method.id;
@@ -127,6 +129,9 @@ class lone_request {
     header.timeout_us = 60'000'000;
     header.call_id = 1;
     if (makes) made_ = table_->create(call_target(callee.id()), callee.info());
+    to_ = table_->peer(call_target(callee.id()));
+    handed_ = table_->transfer(*argument.handle().get(), to_);
+    ferry::encode_values<std::uint32_t>(message_.bytes, message_.tensors, 0);  // the first reference of the list
     if (object || makes) {
       ferry::detail::add_object_record(message_, object ? &object->get()->object : nullptr,
                                        makes ? &made_.get()->object : nullptr);
@@ -134,11 +139,7 @@ class lone_request {
     // The turn of a call that is blocked elsewhere.
     ferry::detail::add_chain_record(message_, {{held_turn{{table_->self(), table_->self(), 9999}, {-1}, 1, true}}, {}},
                                     true);
-    message_.begin_payload();
-    to_ = table_->peer(call_target(callee.id()));
-    handed_ = table_->transfer(*argument.handle().get(), to_);
-    ferry::encode_values<std::uint32_t>(message_.bytes, message_.tensors, 0);  // the first reference of the list
-    ferry::detail::insert_references_record(message_, table_->self().incarnation, std::span(&handed_, 1));
+    ferry::detail::add_references_record(message_, table_->self().incarnation, std::span(&handed_, 1));
     message_.finish();
   }
 
@@ -147,8 +148,7 @@ class lone_request {
     ferry::inbound_message request;
     request.header = message_.header;
     request.payload = message_.payload();
-    const std::byte* begin = message_.bytes.data() + ferry::frame_header::encoded_size;
-    request.extensions = {begin, request.payload.data()};
+    request.extensions = {request.payload.data() + request.payload.size(), message_.header.extension_bytes};
     ferry_test::fail_allocation(failing);
     callee_->on_request(channel_, from_, std::move(request));
     return ferry_test::allocation_failed();
@@ -297,12 +297,12 @@ TEST_CASE("objects that are released when memory is exhausted are destroyed late
 TEST_CASE("controls that arrive when memory is exhausted take effect when they are sent again" *
           doctest::skip(!ferry_test::counts_allocations)) {
   cluster group(2);
-  reference_table& owner = group[1].core()->references();
+  reference_table& owner = *references_of(*group[1].core());
   const auto object = group[0].remote<ferry::make<tracked>>("worker1", 1);
   object.created().get();
   const object_id id = object.handle().get()->object;
   const call_target from(group[0].id());
-  const reference_table& there = group[0].core()->references();
+  const reference_table& there = *references_of(*group[0].core());
   int refused = 0;
   std::uint64_t claim = 1'000'000;
   for (std::size_t failing = 1;; ++failing, ++claim) {
@@ -342,7 +342,7 @@ TEST_CASE("controls that arrive when memory is exhausted take effect when they a
 TEST_CASE("an answer about a fork that arrives when memory is exhausted confirms it when it is sent again" *
           doctest::skip(!ferry_test::counts_allocations)) {
   cluster group(3);
-  const auto table = group[0].core()->references_shared();
+  const auto table = references_of(*group[0].core());
   for (std::size_t failing = 1;; ++failing) {
     CAPTURE(failing);
     REQUIRE(failing < 1000);
@@ -351,7 +351,7 @@ TEST_CASE("an answer about a fork that arrives when memory is exhausted confirms
     const call_target sender(group[2].id());
     const object_id object{owner, owner, 1};
     ferry::detail::reference_records records;
-    records.from = group[2].core()->references().self().incarnation;
+    records.from = references_of(*group[2].core())->self().incarnation;
     records.references.push_back({object, 1'000'000 + failing});
     std::vector<reference_handle> unconfirmed;
     const auto received = table->receive(records, sender, &unconfirmed);
@@ -373,7 +373,7 @@ TEST_CASE("an answer about a fork that arrives when memory is exhausted confirms
     table->gone(owner.id, owner.incarnation);
     if (!failed) break;
   }
-  table->gone(group[2].id(), group[2].core()->references().self().incarnation);
+  table->gone(group[2].id(), references_of(*group[2].core())->self().incarnation);
 }
 
 TEST_CASE("references end with their owner, their worker or the fence although memory is exhausted" *
@@ -382,11 +382,11 @@ TEST_CASE("references end with their owner, their worker or the fence although m
   const std::pair<const char*, ending> endings[]{
       {"leaving",
        [](cluster& group, reference_table& table) {
-         table.leaving(group[1].id(), group[1].core()->references().self().incarnation);
+         table.leaving(group[1].id(), references_of(*group[1].core())->self().incarnation);
        }},
       {"gone",
        [](cluster& group, reference_table& table) {
-         table.gone(group[1].id(), group[1].core()->references().self().incarnation);
+         table.gone(group[1].id(), references_of(*group[1].core())->self().incarnation);
        }},
       {"fence", [](cluster&, reference_table& table) { table.fence("a test"); }},
       {"close", [](cluster&, reference_table& table) { table.close(); }}};
@@ -401,8 +401,8 @@ TEST_CASE("references end with their owner, their worker or the fence although m
       const auto here = group[0].make_rref(3);
       there.created().get();
       also_there.created().get();
-      reference_table& table = group[0].core()->references();
-      (void)group[1].core()->references();
+      reference_table& table = *references_of(*group[0].core());
+      (void)*references_of(*group[1].core());
       ferry_test::fail_allocation(failing);
       end(group, table);
       const bool failed = ferry_test::allocation_failed();

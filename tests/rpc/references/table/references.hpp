@@ -80,8 +80,8 @@ void await_figure(const ferry::worker& worker, const char* name, const std::stri
 /// Waits until no worker has objects, references, or controls in flight.
 template <class Group>
 void await_no_references(Group& group) {
-  for (const char* figure : {"num_owner_rrefs", "num_forks", "num_users", "num_pending_users", "num_pending_children",
-                             "num_pending_futures"}) {
+  for (const char* figure : {"num_owner_rrefs", "num_forks", "num_expected_rrefs", "num_users", "num_pending_users",
+                             "num_pending_children", "num_pending_futures"}) {
     for (int rank = 0; rank != group.size(); ++rank) await_figure(group[rank], figure, "0");
   }
 }

@@ -36,7 +36,7 @@
 
 #include <ferry/device/current.hpp>
 #include <ferry/device/memory.hpp>
-#include <ferry/tensor/ops.hpp>
+#include <ferry/ops/ops.hpp>
 #include <ferry/tensor/pack.hpp>
 #include <ferry/test_kit/child_process.hpp>
 #include <ferry/test_kit/transport_kit.hpp>

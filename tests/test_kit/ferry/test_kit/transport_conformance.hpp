@@ -8,6 +8,7 @@
 //     static constexpr bool crosses_processes = true;                  // other processes can connect
 //     static std::string missing() { return {}; }                      // why this machine cannot run it, if so
 //     static ferry::transport_options options() { return {}; }
+//     static std::shared_ptr<ferry::reactor> reactor();                // a reactor of its own; or leave it out
 //     static constexpr bool bounds_flow = false;                       // without pause_reading() and unwritten_bytes(); or leave it out
 //   };
 //   TEST_CASE("my_transport conforms") { ferry::test_kit::transport_conformance<my_transport_under_test>(); }
@@ -21,7 +22,7 @@
 
 #include <doctest/doctest.h>
 
-#include <ferry/tensor/ops.hpp>
+#include <ferry/ops/ops.hpp>
 #include <ferry/test_kit/child_process.hpp>
 #include <ferry/test_kit/transport_flow.hpp>
 #include <ferry/test_kit/transport_kit.hpp>
@@ -29,10 +30,20 @@
 
 namespace ferry::test_kit {
 
+/// The reactor that a transport is tested over: that of its description, or the library's.
+template <class Under>
+std::shared_ptr<ferry::reactor> reactor_under_test() {
+  if constexpr (requires { Under::reactor(); }) {
+    return Under::reactor();
+  } else {
+    return test_reactor();
+  }
+}
+
 /// One worker "server" that listens and one connection to it.
 template <class Under>
 struct linked_pair {
-  std::shared_ptr<ferry::reactor> loop = test_reactor();
+  std::shared_ptr<ferry::reactor> loop = reactor_under_test<Under>();
   std::shared_ptr<ferry::transport> over = ferry::transport_traits<typename Under::tag>::open(*loop);
   std::shared_ptr<accepting_worker> server = std::make_shared<accepting_worker>("server");
   std::string address;
@@ -247,10 +258,10 @@ void check_messages() {
     ferry::outgoing_message message;
     message.header.kind = ferry::frame_kind::control;
     const auto content = make_message(1, 33).bytes;
+    message.bytes.append("payload", 7);
     message.add_extension(7, false, content.bytes());
     message.add_extension(9, true, {});
-    message.begin_payload();
-    message.bytes.append("payload", 7);
+    message.tensors = {make_tensor(3, 100)};
     message.finish();
     pair.near_end->send(std::move(message));
     const auto arrived = pair.far_log->take(1);
@@ -270,6 +281,8 @@ void check_messages() {
     CHECK_FALSE(ferry::next_extension(records, record));
     CHECK(std::string(reinterpret_cast<const char*>(arrived[0].payload.data()), arrived[0].payload.size()) ==
           "payload");
+    REQUIRE(arrived[0].tensors.size() == 1);
+    CHECK(is_tensor(arrived[0].tensors[0], 3, 100));
   }
   SUBCASE("of several threads do not mix") {
     constexpr std::uint64_t threads = 4, per_thread = 3000;
@@ -426,7 +439,11 @@ void check_closing() {
   SUBCASE("twice, for a peer that does not read") {
     std::promise<void> let_go;
     auto wait = let_go.get_future().share();
-    pair.far_log->on_arrival = [wait](ferry::connection&, ferry::inbound_message&) { wait.wait(); };
+    pair.far_log->on_arrival = [wait, loop = pair.loop](ferry::connection&, ferry::inbound_message&) {
+      loop->begin_blocking();  // the reactor may have one thread
+      wait.wait();
+      loop->end_blocking();
+    };
     const auto big = make_tensor(1, 1 << 20);
     for (std::uint64_t i = 0; i < 30; ++i) pair.near_end->send(make_message(i, 10, {big}));
     pair.near_end->close(ferry::make_error(ferry::errc::shutting_down, "bye"));
@@ -524,7 +541,7 @@ constexpr const char* peer_role = "ferry transport peer";
 // A worker "echo" in a process of its own, until its first connection has ended.
 template <class Under>
 void be_peer() {
-  const auto loop = test_reactor();
+  const auto loop = reactor_under_test<Under>();
   const auto over = ferry::transport_traits<typename Under::tag>::open(*loop);
   const auto echo = std::make_shared<accepting_worker>("echo");
   echo->prepare = [](recorder& log) {
@@ -542,7 +559,7 @@ void be_peer() {
 template <class Under>
 void check_processes() {
   if (!Under::crosses_processes) return;
-  const auto loop = test_reactor();
+  const auto loop = reactor_under_test<Under>();
   const auto over = ferry::transport_traits<typename Under::tag>::open(*loop);
   child_process child = child_process::in_role(peer_role, {});
   const std::string address = child.read_line();

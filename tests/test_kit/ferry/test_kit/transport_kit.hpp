@@ -210,7 +210,6 @@ inline ferry::outgoing_message make_message(std::uint64_t id, std::size_t payloa
   message.header.kind = ferry::frame_kind::request;
   message.header.call_id = id;
   message.header.method = id * 3;
-  message.begin_payload();
   std::byte* at = message.bytes.extend(payload_bytes);
   for (std::size_t i = 0; i < payload_bytes; ++i) at[i] = pattern(id, i);
   message.tensors = std::move(tensors);

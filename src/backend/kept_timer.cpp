@@ -1,23 +1,19 @@
-#include "core_timer.hpp"
-
-#include <utility>
-
-#include "native_agent.hpp"
+#include "kept_timer.hpp"
 
 namespace ferry::inline v0::detail {
 
-struct core_timer::item : work {
-  std::shared_ptr<native_core> core;
+struct kept_timer::item : work {
+  std::shared_ptr<void> owner;
   action act = nullptr;
 };
 
-void core_timer::set(reactor& loop, deadline at, std::shared_ptr<native_core> core, action act) {
+void kept_timer::set_for(reactor& loop, deadline at, std::shared_ptr<void> owner, action act) {
   auto fresh = std::make_unique<item>();
-  fresh->core = std::move(core);
+  fresh->owner = std::move(owner);
   fresh->act = act;
   fresh->run = [](work* self) noexcept {
     const std::unique_ptr<item> fired(static_cast<item*>(self));
-    (fired->core.get()->*fired->act)(fired.get());
+    fired->act(fired->owner.get(), fired.get());
   };
   const timer_id timer = loop.start_timer(at, fresh.get());
   cancel(loop);
@@ -25,12 +21,12 @@ void core_timer::set(reactor& loop, deadline at, std::shared_ptr<native_core> co
   item_ = fresh.release();
 }
 
-void core_timer::cancel(reactor& loop) noexcept {
+void kept_timer::cancel(reactor& loop) noexcept {
   item* before = std::exchange(item_, nullptr);
   if (before && loop.cancel_timer(timer_)) delete before;
 }
 
-bool core_timer::claim(const work* fired) noexcept {
+bool kept_timer::claim(const work* fired) noexcept {
   if (fired != item_) return false;
   item_ = nullptr;
   return true;

@@ -1,4 +1,4 @@
-#include <ferry/tensor/ops.hpp>
+#include <ferry/ops/ops.hpp>
 
 #include <limits>
 

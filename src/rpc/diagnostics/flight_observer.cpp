@@ -1,0 +1,45 @@
+#include "flight_observer.hpp"
+
+#include <optional>
+
+#include "../worker/worker_core.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+std::optional<flight_event> flight_event_of(const call_event& event) noexcept {
+  switch (event.what) {
+    case call_moment::started: return flight_event::call_started;
+    case call_moment::replied: return flight_event::call_replied;
+    case call_moment::failed: return flight_event::call_failed;
+    case call_moment::timed_out: return flight_event::call_timed_out;
+    case call_moment::cancelled: return flight_event::call_cancelled;
+    case call_moment::one_way_sent: return flight_event::one_way_sent;
+    case call_moment::received: return flight_event::request_received;
+    case call_moment::handler_begun:
+      return event.queued ? std::optional(flight_event::handler_begun) : std::nullopt;  // else it began at once
+    case call_moment::handler_suspended: return flight_event::handler_returned;
+    case call_moment::answered: return flight_event::request_answered;
+    case call_moment::refused: return flight_event::request_failed;
+    case call_moment::done: return flight_event::request_done;
+    case call_moment::ended:
+    case call_moment::handler_ended: return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void flight_observer::on_call(const worker_core&, const call_event& event) noexcept {
+  if (const auto what = worker_.recorder().on() ? flight_event_of(event) : std::nullopt) {
+    const flight_time at = event.at == clock::time_point{} ? flight_time::now() : flight_time(event.at);
+    if (event.text.empty()) {
+      worker_.recorder().add(*what, at, event.peer, event.call, event.method, event.bytes, event.code);
+    } else {
+      worker_.recorder().add(*what, at, event.peer, event.call, event.method, event.bytes, event.code, event.text);
+    }
+  }
+  if (event.what == call_moment::timed_out) worker_.record_timeout();
+}
+
+}  // namespace ferry::inline v0::detail

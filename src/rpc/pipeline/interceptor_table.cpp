@@ -1,0 +1,117 @@
+#include "interceptor_table.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <ferry/base/error.hpp>
+#include <ferry/rpc/detail/incoming_call.hpp>
+
+#include "../worker/worker_core.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::size_t longest_interceptor_name = 127;
+constexpr std::size_t most_interceptors = 64;
+
+bool less_by_type(const std::pair<std::uint16_t, std::size_t>& entry, std::uint16_t type) noexcept {
+  return entry.first < type;
+}
+
+}  // namespace
+
+interceptor_table::interceptor_table(std::vector<interceptor*> of_library,
+                                     std::vector<std::shared_ptr<interceptor>> of_user)
+    : owned_(std::move(of_user)) {
+  for (interceptor* each : of_library) add(*each, true);
+  for (const auto& each : owned_) {
+    if (!each) throw_error(errc::invalid_argument, "worker_config::interceptors contains a null pointer");
+    add(*each, false);
+  }
+}
+
+void interceptor_table::add(interceptor& one, bool of_library) {
+  const std::string_view name = one.name();
+  if (name.empty() || name.size() > longest_interceptor_name) {
+    throw_error(errc::invalid_argument, fmt::format("an interceptor needs a name of 1 to {} characters, and has '{}'",
+                                                    longest_interceptor_name, name));
+  }
+  for (const interceptor* other : all_) {
+    if (other->name() != name) continue;
+    throw_error(errc::invalid_argument,
+                fmt::format("worker_config::interceptors contains two interceptors named '{}'", name));
+  }
+  for (const std::uint16_t type : one.record_types()) {
+    if (!of_library && type < first_registered_extension) {
+      throw_error(errc::invalid_argument,
+                  fmt::format("the interceptor '{}' reads extension records of type {}: types below {} are the "
+                              "library's; use one from {} on (docs/protocol.md lists the ranges)",
+                              name, type, first_registered_extension, first_private_extension));
+    }
+    const auto at = std::lower_bound(readers_.begin(), readers_.end(), type, less_by_type);
+    if (at != readers_.end() && at->first == type) {
+      throw_error(errc::invalid_argument,
+                  fmt::format("the interceptors '{}' and '{}' both read extension records of type {}",
+                              at->second == all_.size() ? name : all_[at->second]->name(), name, type));
+    }
+    readers_.insert(at, {type, all_.size()});
+  }
+  if (all_.size() == most_interceptors) {
+    throw_error(errc::invalid_argument,
+                fmt::format("the interceptor '{}' is one too many: a worker has at most {}", name, most_interceptors));
+  }
+  all_.push_back(&one);
+  if (!one.sees_all_requests()) return;
+  seeing_all_.push_back(&one);
+  seeing_all_set_ |= reader_set{1} << (all_.size() - 1);
+}
+
+interceptor* interceptor_table::reader_of(std::uint16_t type) const noexcept {
+  const auto at = std::lower_bound(readers_.begin(), readers_.end(), type, less_by_type);
+  return at != readers_.end() && at->first == type ? all_[at->second] : nullptr;
+}
+
+interceptor_table::reader_set interceptor_table::readers_of(std::span<const std::byte> records,
+                                                            const wire_limits& limits) const {
+  check_extensions(records, limits);
+  reader_set found = 0;
+  extension_record record;
+  while (next_extension(records, record)) {
+    const auto at = std::lower_bound(readers_.begin(), readers_.end(), record.type, less_by_type);
+    if (at != readers_.end() && at->first == record.type) {
+      found |= reader_set{1} << at->second;
+    } else if (record.critical) {
+      throw_error(errc::unknown_extension,
+                  fmt::format("the message has a critical extension record of type {}, {}", record.type,
+                              record.type < first_registered_extension
+                                  ? "which this version of ferry does not know; build both programs with the same one"
+                                  : "and no interceptor of this worker reads it (worker_config::interceptors)"));
+    }
+  }
+  return found;
+}
+
+void interceptor_table::on_request(outgoing_request& request, std::vector<std::unique_ptr<caller_hooks>>& hooks) const {
+  for (interceptor* each : seeing_all_) {
+    hooks.reserve(hooks.size() + 1);  // what it returns must not be lost
+    if (auto kept = each->on_request(request)) hooks.push_back(std::move(kept));
+  }
+}
+
+void interceptor_table::on_arrival(incoming_call& call) const {
+  incoming_request request(call);
+  const reader_set readers = readers_of(call.request().extensions, call.worker()->limits());
+  for (std::size_t i = 0; i != all_.size(); ++i) {
+    if (((readers | seeing_all_set_) >> i & 1U) == 0) continue;
+    if (auto kept = all_[i]->on_arrival(request)) call.add_hooks(std::move(kept));
+  }
+}
+
+void interceptor_table::read_reply(incoming_reply& reply) const {
+  const reader_set readers = readers_of(reply.message().extensions, reply.core().limits());
+  for (std::size_t i = all_.size(); i-- != 0;) {
+    if ((readers >> i & 1U) != 0) all_[i]->on_reply_records(reply);
+  }
+}
+
+}  // namespace ferry::inline v0::detail
