@@ -23,6 +23,16 @@ class executor {
   virtual void post(work* item) noexcept = 0;
 };
 
+class stoppable;
+
+namespace detail {
+/// The work of stoppable::begin_stop().
+struct stop_work : work {
+  explicit stop_work(stoppable* stopped) noexcept : whom(stopped) {}
+  stoppable* const whom;
+};
+}  // namespace detail
+
 /// A running operation whose requester may cancel it. Reference-counted.
 class stoppable {
  public:
@@ -40,7 +50,7 @@ class stoppable {
     mark_stopped();
     add_reference();
     stop_.run = [](work* self) noexcept {
-      stoppable& stopped = *static_cast<stop_work*>(self)->whom;
+      stoppable& stopped = *static_cast<detail::stop_work*>(self)->whom;
       stopped.request_stop();
       stopped.drop_reference();
     };
@@ -54,11 +64,7 @@ class stoppable {
   stoppable& operator=(const stoppable&) = delete;
 
  private:
-  struct stop_work : work {
-    explicit stop_work(stoppable* stopped) noexcept : whom(stopped) {}
-    stoppable* const whom;
-  };
-  stop_work stop_{this};
+  detail::stop_work stop_{this};
   std::atomic<bool> stop_begun_{false};
 };
 
