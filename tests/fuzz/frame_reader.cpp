@@ -226,7 +226,7 @@ void seeds(const seed_sink& sink) {
     ferry::outgoing_message message;
     message.header.call_id = static_cast<std::uint64_t>(i);
     message.bytes.append("payload", 7);
-    if (i == 1) message.add_extension(1, true, bytes_of("extension"));
+    if (i >= 1) message.add_extension(1, true, bytes_of("extension"));
     if (i == 2) message.tensors = {ferry::zeros({3, 5}), ferry::zeros({2}, ferry::dtype::u8), ferry::zeros({0})};
     append(stream, message);
   }
