@@ -140,8 +140,7 @@ class native_core final : public link_owner,
   void keep_ticking(clock::time_point at) noexcept;
   void keep_ticking() noexcept { keep_ticking(clock::now() + options_.heartbeat_interval.duration()); }
   void tick(const heartbeat_clock::tick& due) noexcept;
-  bool check_peer(peer& whom, clock::time_point now, const lease_rules& rules, bool late, bool beat,
-                  clock::time_point& next);
+  bool check_peer(peer& whom, const heartbeat_clock::tick& due, const lease_rules& rules, clock::time_point& next);
   void open_control(peer& to) noexcept;
   void cancel_served(const remote_worker& from, std::uint64_t call_id) noexcept;
   void add_control(peer& to, std::shared_ptr<connection> opened, incarnation_id incarnation, bool by_us);

@@ -50,7 +50,7 @@ void native_core::tick(const heartbeat_clock::tick& due) noexcept {
                                           in_seconds(due.late_by)));
       look_for_own_fence();
     }
-    for (peer* each : peers_.all()) wanted = check_peer(*each, due.now, rules, due.stalled, due.beat, next) || wanted;
+    for (peer* each : peers_.all()) wanted = check_peer(*each, due, rules, next) || wanted;
   } catch (const std::exception& e) {
     log(log_level::error, e.what());
     wanted = true;
@@ -60,8 +60,9 @@ void native_core::tick(const heartbeat_clock::tick& due) noexcept {
 }
 
 // What a tick does about one peer; true if it needs another tick.
-bool native_core::check_peer(peer& whom, clock::time_point now, const lease_rules& rules, bool late, bool beat,
+bool native_core::check_peer(peer& whom, const heartbeat_clock::tick& due, const lease_rules& rules,
                              clock::time_point& next) {
+  const clock::time_point now = due.now;
   liveness_actions actions;
   std::optional<control_route> route;
   incarnation_id incarnation;
@@ -74,7 +75,7 @@ bool native_core::check_peer(peer& whom, clock::time_point now, const lease_rule
     if (incarnation == incarnation_) return false;
     // Call messages arrived at some time since the last tick.
     if (whom.heard.exchange(false, std::memory_order_relaxed)) whom.live.renew(now - rules.interval);
-    if (late) whom.live.allow_for_delay(now);
+    if (due.stalled) whom.live.excuse(now, due.late_by, rules);
     // Without a control connection its heartbeats are queued behind the calls, and are not read while reading is
     // paused.
     if (!whom.control && !whom.live.suspect && whom.incoming && whom.incoming->paused()) whom.live.renew(now);
@@ -96,7 +97,7 @@ bool native_core::check_peer(peer& whom, clock::time_point now, const lease_rule
     silence = in_seconds(now - whom.live.heard);
   }
   if (actions.open_control) open_control(whom);
-  if (actions.send_heartbeat && beat) route->send([] { return control_message(control_code::heartbeat); });
+  if (actions.send_heartbeat && due.beat) route->send([] { return control_message(control_code::heartbeat); });
   if (actions.ask_log) ask_log(whom, incarnation);
   if (actions.read_log) read_answer(whom, incarnation);
   if (actions.declare_lost) {

@@ -23,7 +23,7 @@ class heartbeat_clock {
   struct tick {
     clock::time_point now;
     std::chrono::nanoseconds late_by;  ///< after the time it was set for
-    bool stalled;                      ///< the worker was suspended, or had no CPU time: silence does not count
+    bool stalled;                      ///< the worker was suspended, or had no CPU time: `late_by` is no silence
     bool beat;                         ///< heartbeats are due
   };
 

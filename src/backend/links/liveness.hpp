@@ -3,9 +3,10 @@
 // Decides when a worker is dead. Only the decisions, without clocks, threads or connections: the agent calls it at
 // every tick, and executes the result. docs/failure.md has the reasoning.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <string_view>
+#include <utility>
 
 #include <ferry/base/time.hpp>
 
@@ -27,6 +28,7 @@ struct liveness {
   bool reached = false;       ///< this worker has opened a connection to it before: its addresses are right
   bool control = false;       ///< the control connection is open
   bool opening = false;       ///< or being opened
+  bool spared = false;        ///< its lease ran out while this worker stood still, and it got another interval
   int ticks_without_control = 0;
 
   // For a guarded worker that was never reached: it is queried in the group's log.
@@ -46,7 +48,9 @@ struct liveness {
   [[nodiscard]] bool connected() const noexcept { return control || links > 0; }
   /// Starts or restarts watching: the lease starts now.
   void renew(clock::time_point now) noexcept {
-    if (now > heard) heard = now;
+    if (now <= heard) return;
+    heard = now;
+    spared = false;
   }
   void begin_guarding(clock::time_point now) noexcept {
     guarded = true;
@@ -58,6 +62,13 @@ struct liveness {
   void allow_for_delay(clock::time_point now) noexcept {
     renew(now);
     unreached_since = asked_at = now;
+  }
+  /// This worker itself stood still for `stall` until `now`, and read nothing: that time is not the other's silence. A lease
+  /// that has run out even so is extended once, to read what has arrived; it ends although every tick comes late.
+  void excuse(clock::time_point now, std::chrono::nanoseconds stall, const lease_rules& rules) noexcept {
+    if (stall >= rules.lease) return allow_for_delay(now);  // it was suspended: all others may have been, too
+    for (auto* since : {&heard, &unreached_since, &asked_at}) *since = std::min(now, *since + stall);
+    if (now - heard > rules.lease && !std::exchange(spared, true)) heard = now - rules.lease + rules.interval;
   }
   /// It has answered in the log.
   void take_answer(clock::time_point now) noexcept {

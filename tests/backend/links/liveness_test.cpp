@@ -115,7 +115,47 @@ TEST_CASE("a lease starts at the last message") {
   CHECK(assess(opening, start + 6s, rules, true).declare_lost);
 }
 
-TEST_CASE("a tick that is late by more than an interval shows that this process was suspended") {
+TEST_CASE("a tick that is late by more than an interval shows that this process stood still") {
   CHECK_FALSE(was_stalled(start, start + 500ms, rules));
   CHECK(was_stalled(start, start + 501ms, rules));
+}
+
+TEST_CASE("the time in which this process stood still is not the silence of others") {
+  liveness peer{.heard = start, .links = 1, .control = true};
+  peer.excuse(start + 4s, 3s, rules);  // 1 s of silence
+  CHECK_FALSE(assess(peer, start + 8s, rules, true).declare_lost);
+  CHECK(assess(peer, start + 8s + 1ns, rules, true).declare_lost);
+  peer.excuse(start + 5s, 3s, rules);  // nothing is heard in the future
+  CHECK(peer.heard == start + 5s);
+  peer.excuse(start + 1h, 50min, rules);  // suspended: a new lease
+  CHECK(peer.heard == start + 1h);
+}
+
+TEST_CASE("a lease that runs out while this process stands still gets one more interval to read what has arrived") {
+  liveness peer{.heard = start, .links = 1, .control = true};
+  peer.excuse(start + 9s, 2s, rules);
+  CHECK_FALSE(assess(peer, start + 9s, rules, true).declare_lost);
+  CHECK_FALSE(assess(peer, start + 9500ms, rules, true).declare_lost);
+  SUBCASE("nothing has arrived") { CHECK(assess(peer, start + 9501ms, rules, true).declare_lost); }
+  SUBCASE("nothing has arrived, and it stands still again") {
+    peer.excuse(start + 11s, 1s, rules);
+    CHECK(assess(peer, start + 11s, rules, true).declare_lost);
+  }
+  SUBCASE("something has arrived: a new lease, and a new reprieve") {
+    peer.renew(start + 9500ms);
+    peer.excuse(start + 16s, 600ms, rules);
+    CHECK_FALSE(assess(peer, start + 16s, rules, true).declare_lost);
+  }
+}
+
+TEST_CASE("a silent worker is lost although every tick comes late") {
+  liveness peer{.heard = start, .links = 1, .control = true};
+  auto now = start;
+  int ticks = 0;
+  do {
+    now += rules.interval + 2s;
+    peer.excuse(now, 2s, rules);
+    REQUIRE(++ticks < 100);
+  } while (!assess(peer, now, rules, true).declare_lost);
+  CHECK(ticks == 13);  // a lease has ten intervals
 }
