@@ -1,7 +1,6 @@
 // The operations as slots see them: on the CPU, and on the fake CUDA runtime.
 
 #include <complex>
-#include <memory>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -16,18 +15,16 @@ using ferry::device;
 using ferry::device_kind;
 using ferry::dtype;
 using ferry::tensor;
-using ferry_test::recording_slot;
+using ferry_test::gpu;
+using ferry_test::host;
+using ferry_test::matrix;
+using ferry_test::recording;
 
 namespace op = ferry::op;
 
 namespace {
 
-constexpr device gpu{device_kind::cuda, 1};
-constexpr device host{};
-
 using tensors = std::vector<tensor>;
-
-tensor matrix(device where) { return ferry::arange(0, 12, 1, dtype::f32, where).view({3, 4}); }
 
 // Of one tensor, or of two whose shapes broadcast.
 struct of_one {
@@ -121,17 +118,17 @@ TEST_CASE("operators lose no slot") {
   for (const device where : {host, gpu}) {
     for (const auto expression : expressions) {
       const tensor t = matrix(where);
-      const auto slot = std::make_shared<recording_slot>();
-      t.set_slot(slot);
-      CHECK(expression(t).slot() == slot);
+      const recording slot;
+      slot.attach_to(t);
+      CHECK(slot.is_slot_of(expression(t)));
     }
   }
 }
 
 TEST_CASE("arguments that do not fit are refused before a slot is told, and nothing is written") {
   const tensor t = matrix(host);
-  const auto slot = std::make_shared<recording_slot>();
-  t.set_slot(slot);
+  const recording slot;
+  slot.attach_to(t);
   expect_error(ferry::errc::bad_shape, "does not expand", [&] { ferry::add_(t, ferry::zeros({5})); });
   expect_error(ferry::errc::bad_dtype, "convert one", [&] { ferry::mul_(t, ferry::zeros({4}, dtype::f64)); });
   expect_error(ferry::errc::bad_dtype, "does not fit", [&] { ferry::add_(t, std::complex<float>(1, 1)); });

@@ -13,6 +13,7 @@
 
 #include <ferry/base/error.hpp>
 #include <ferry/base/type_name.hpp>
+#include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/hooks.hpp>
 #include <ferry/tensor/operation.hpp>
 #include <ferry/tensor/tensor.hpp>
@@ -66,6 +67,31 @@ class recording_slot final : public ferry::tensor_hooks, public std::enable_shar
   }
 };
 
+/// Owns a recording_slot. What it has written down is in a circle with it (tensors whose slot it is), which ends here.
+class recording {
+ public:
+  recording() = default;
+  recording(recording&&) noexcept = default;
+  recording& operator=(recording&&) = delete;
+  ~recording() {
+    if (slot_) slot_->events.clear();
+  }
+  [[nodiscard]] recording_slot* operator->() const noexcept { return slot_.get(); }
+  void attach_to(const ferry::tensor& t) const { t.set_slot(slot_); }
+  [[nodiscard]] bool is_slot_of(const ferry::tensor& t) const { return t.slot() == slot_; }
+
+ private:
+  std::shared_ptr<recording_slot> slot_ = std::make_shared<recording_slot>();
+};
+
+/// [3, 4]
+inline ferry::tensor matrix(ferry::device where) {
+  return ferry::arange(0, 12, 1, ferry::dtype::f32, where).view({3, 4});
+}
+
+constexpr ferry::device gpu{ferry::device_kind::cuda, 1};
+constexpr ferry::device host{};
+
 /// How an operation is used. Specialise it for each descriptor of the lists: a new operation is tested when it has one,
 /// and nothing compiles before.
 ///   static std::vector<tensor> inputs(device where);                    what it may take there
@@ -107,7 +133,7 @@ void check_reports(ferry::device where, std::size_t at, const std::vector<ferry:
   using sample = operation_sample<Op>;
   constexpr bool in_place = Op::kind == ferry::operation_kind::in_place;
   const std::vector<ferry::tensor> inputs = sample::inputs(where);
-  const auto slot = std::make_shared<recording_slot>();
+  const recording slot;
   slot->inspect = [](const ferry::operation& what) {
     CHECK(what.is<Op>());
     CHECK(what.id() == ferry::fingerprint(Op::name));
@@ -116,7 +142,7 @@ void check_reports(ferry::device where, std::size_t at, const std::vector<ferry:
   };
   const ferry::tensor old_elements = on_host(inputs[0]);
   const std::uint64_t old_version = inputs[0].version();
-  inputs[at].set_slot(slot);
+  slot.attach_to(inputs[at]);
   const std::vector<ferry::tensor> results = sample::run(inputs);
 
   REQUIRE(slot->events.size() == (in_place ? 2 : 1));
@@ -139,7 +165,7 @@ void check_reports(ferry::device where, std::size_t at, const std::vector<ferry:
   }
   REQUIRE(results.size() == expected.size());
   for (std::size_t i = 0; i != results.size(); ++i) {
-    CHECK(results[i].slot() == slot);
+    CHECK(slot.is_slot_of(results[i]));
     CHECK(ferry::equal(on_host(results[i]), expected[i]));
   }
 }
@@ -149,11 +175,11 @@ template <class Op>
 void check_refusal(ferry::device where, std::size_t at) {
   using sample = operation_sample<Op>;
   const std::vector<ferry::tensor> inputs = sample::inputs(where);
-  const auto slot = std::make_shared<recording_slot>();
+  const recording slot;
   slot->refuses = true;
   const ferry::tensor old_elements = on_host(inputs[0]);
   const std::uint64_t old_version = inputs[0].version();
-  inputs[at].set_slot(slot);
+  slot.attach_to(inputs[at]);
   const bool in_place = Op::kind == ferry::operation_kind::in_place;
   expect_error(ferry::errc::invalid_argument, in_place ? "a leaf must not be written" : "nothing may be computed",
                [&] { (void)sample::run(inputs); });
@@ -166,16 +192,13 @@ void check_refusal(ferry::device where, std::size_t at) {
 template <class Op>
 void check_first_slot(ferry::device where) {
   const std::vector<ferry::tensor> inputs = operation_sample<Op>::inputs(where);
-  std::vector<std::shared_ptr<recording_slot>> slots;
-  for (const ferry::tensor& each : inputs) {
-    slots.push_back(std::make_shared<recording_slot>());
-    each.set_slot(slots.back());
-  }
+  std::vector<recording> slots;
+  for (const ferry::tensor& each : inputs) slots.emplace_back().attach_to(each);
   (void)operation_sample<Op>::run(inputs);
   CHECK(!slots[0]->events.empty());
   for (std::size_t i = 1; i < slots.size(); ++i) {
     CHECK(slots[i]->events.empty());
-    CHECK(slots[0]->events[0].inputs[i].slot() == slots[i]);
+    CHECK(slots[i].is_slot_of(slots[0]->events[0].inputs[i]));
   }
 }
 

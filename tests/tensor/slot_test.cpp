@@ -24,19 +24,16 @@ using ferry::dims;
 using ferry::dtype;
 using ferry::errc;
 using ferry::tensor;
-using ferry_test::recording_slot;
+using ferry_test::gpu;
+using ferry_test::host;
+using ferry_test::matrix;
+using ferry_test::recording;
 
 namespace op = ferry::op;
 
 namespace {
 
-constexpr device gpu{device_kind::cuda, 1};
-constexpr device host{};
-
 using tensors = std::vector<tensor>;
-
-// [3, 4]
-tensor matrix(device where) { return ferry::arange(0, 12, 1, dtype::f32, where).view({3, 4}); }
 
 }  // namespace
 
@@ -195,11 +192,11 @@ TEST_CASE("functions made of operations lose no slot") {
     for (const auto& [last, function] : functions) {
       CAPTURE(last);
       const tensor t = matrix(where);
-      const auto slot = std::make_shared<recording_slot>();
-      t.set_slot(slot);
+      const recording slot;
+      slot.attach_to(t);
       const tensor result = function(t);
       CHECK(!result.same_as(t));
-      CHECK(result.slot() == slot);
+      CHECK(slot.is_slot_of(result));
       REQUIRE(!slot->events.empty());
       CHECK(slot->events.back().operation == last);
       CHECK(slot->events.back().outputs.front().same_as(result));
@@ -209,8 +206,8 @@ TEST_CASE("functions made of operations lose no slot") {
 
 TEST_CASE("what returns the tensor itself is no operation") {
   const tensor t = matrix(host);
-  const auto slot = std::make_shared<recording_slot>();
-  t.set_slot(slot);
+  const recording slot;
+  slot.attach_to(t);
   CHECK(t.contiguous().same_as(t));
   CHECK(t.to(dtype::f32).same_as(t));
   CHECK(t.to(host).same_as(t));
@@ -222,9 +219,9 @@ TEST_CASE("what returns the tensor itself is no operation") {
 
 TEST_CASE("a write through data() is reported as one that ferry did not do") {
   const tensor t = matrix(host);
-  const auto slot = std::make_shared<recording_slot>();
+  const recording slot;
   slot->inspect = [](const ferry::operation& what) { CHECK(what.is<op::external_write>()); };
-  t.set_slot(slot);
+  slot.attach_to(t);
   t.at<float>(0, 0) = 7;
   t.mark_written();
   REQUIRE(slot->events.size() == 1);
@@ -237,8 +234,8 @@ TEST_CASE("a write through data() is reported as one that ferry did not do") {
 
 TEST_CASE("arguments that do not fit are refused before a slot is told") {
   const tensor t = matrix(host);
-  const auto slot = std::make_shared<recording_slot>();
-  t.set_slot(slot);
+  const recording slot;
+  slot.attach_to(t);
   expect_error(errc::bad_shape, "does not expand", [&] { t.copy_(ferry::zeros({5})); });
   expect_error(errc::bad_shape, "no view", [&] {
     const tensor turned = t.transpose(0, 1);
@@ -290,14 +287,14 @@ struct split_sum {
 TEST_CASE("a program declares operations of its own") {
   const tensors in{ferry::tensor_of(1), ferry::tensor_of(2), ferry::tensor_of(4)};
   CHECK(ferry::run_operation<split_sum>({.factor = 3}, in)[0].item<std::int64_t>() == 10);
-  const auto slot = std::make_shared<recording_slot>();
-  in[2].set_slot(slot);
+  const recording slot;
+  slot.attach_to(in[2]);
   const tensors out = ferry::run_operation<split_sum>({.factor = 3}, in);
   REQUIRE(slot->events.size() == 1);  // the clone() inside is part of it
   CHECK(slot->events[0].operation == "test.split_sum");
   CHECK(ferry_test::same_tensors(slot->events[0].inputs, in));
   CHECK(ferry_test::same_tensors(slot->events[0].outputs, out));
-  CHECK(out[1].slot() == slot);
+  CHECK(slot.is_slot_of(out[1]));
   expect_error(errc::bad_dtype, "test.split_sum of i32 and f32", [&] {
     const tensors mixed{in[0], ferry::tensor_of(1.F)};
     (void)ferry::run_operation<split_sum>({}, mixed);
