@@ -13,12 +13,12 @@
 
 constexpr std::uint16_t user_record = ferry::first_private_extension + 1;  // the type of the record on the wire
 
-// The user of the running code. Set by whoever starts something, and in each handler by the interceptor below.
+// The user of the running code. main() sets it for its calls, and the interceptor below for each handler.
 constexpr ferry::context_key<std::string> user("user");
 
 std::string who() {
   const std::string* name = ferry::current_value(user);
-  return name ? *name : "nobody";
+  return name ? *name : "anonymous";
 }
 
 // Refused calls end with this at their caller, like any exception of a method.

@@ -60,7 +60,7 @@ void skip_extension(const extension_record& record) {
   throw_error(errc::unknown_extension,
               "the message has a critical extension record of type " + std::to_string(record.type) +
                   ", which this worker does not know; build both programs with the same version of ferry, and give "
-                  "both the same extensions");
+                  "both workers the same interceptors (worker_config::interceptors)");
 }
 
 }  // namespace ferry::inline v0

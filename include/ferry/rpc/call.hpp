@@ -165,7 +165,6 @@ class async_call : public pending_call {
     void operator()() const noexcept { call->give_up(); }
   };
   void wake_helper() noexcept;
-  void prepare_delivery();
   /// Tells the hooks of the reply, and completes the state with it.
   void deliver(inbound_message& reply) noexcept;
   void let_go_of_hooks() noexcept;

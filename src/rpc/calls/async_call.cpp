@@ -3,7 +3,6 @@
 #include <atomic>
 #include <memory>
 #include <new>
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,8 +14,17 @@
 
 namespace ferry::inline v0::detail {
 
+// A reply on its way to a thread that may run user code.
 struct async_call::decoding : work {
-  async_call* call = nullptr;
+  explicit decoding(async_call& of) noexcept : call(of) {
+    run = [](work* self) noexcept {
+      const std::unique_ptr<decoding> owned(static_cast<decoding*>(self));
+      owned->call.deliver(owned->reply);
+      owned->call.wake_helper();
+      owned->call.finish();
+    };
+  }
+  async_call& call;
   inbound_message reply;
 };
 
@@ -30,7 +38,7 @@ void async_call::start(outgoing_call& call) {
   life_ = std::move(call.life());
   keep();  // until finish()
   try {
-    if (!life_.hooks.empty()) prepare_delivery();
+    if (!life_.hooks.empty()) delivery_ = new decoding(*this);
     if (call.stop() && call.stop()->stop_possible()) stop_.emplace(*call.stop(), stopper{this});
     (void)facts().worker->agent();  // throws once it has been shut down
     ticket_ = call.route().call(std::move(call.message), *this, until, false);
@@ -88,62 +96,35 @@ void async_call::give_up() noexcept {
   finish();
 }
 
-// Hooks are told on a thread that may block, in the context of the call.
-void async_call::prepare_delivery() {
-  delivery_ = new decoding;
-  delivery_->call = this;
-  delivery_->run = [](work* self) noexcept {
-    const std::unique_ptr<decoding> owned(static_cast<decoding*>(self));
-    async_call& call = *owned->call;
-    const captured_context context = call.life_.context;  // the call may be destroyed by its finish()
-    const context_scope scope(context);
-    call.deliver(owned->reply);
-    call.wake_helper();
-    call.finish();
-  };
-}
-
 // Runs on a thread that reads the connection. User code must not block it: it may call the same peer.
 void async_call::on_reply(inbound_message&& reply) noexcept {
   life_.replied(*this, reply);
-  if (decoding* const item = std::exchange(delivery_, nullptr)) {
-    item->reply = std::move(reply);
-    if (helping::current && &helping::current->call == this) {
-      helping::current->reply = item;
-    } else {
-      facts().worker->agent_unchecked().reactor()->post_elsewhere(item);
-    }
+  decoding* item = std::exchange(delivery_, nullptr);
+  const bool has_hooks = item != nullptr;
+  if (!item && (!decodes_alone_ || reply.header.kind == frame_kind::exception))
+    item = new (std::nothrow) decoding(*this);
+  if (!item) {
+    complete(reply);
+    return finish();
+  }
+  item->reply = std::move(reply);
+  if (helping::current && &helping::current->call == this) {
+    helping::current->reply = item;
     return;
   }
-  if (!decodes_alone_ || reply.header.kind == frame_kind::exception) {
-    if (auto* item = new (std::nothrow) decoding) {
-      item->call = this;
-      item->reply = std::move(reply);
-      item->run = [](work* self) noexcept {
-        const std::unique_ptr<decoding> owned(static_cast<decoding*>(self));
-        owned->call->complete(owned->reply);
-        owned->call->wake_helper();
-        owned->call->finish();
-      };
-      if (helping::current && &helping::current->call == this) {
-        helping::current->reply = item;
-      } else {
-        facts().worker->agent_unchecked().reactor()->post(item);  // on a reactor thread: runs after what it reads
-      }
-      return;
-    }
-  }
-  complete(reply);
-  finish();
+  reactor& threads = *facts().worker->agent_unchecked().reactor();
+  if (has_hooks) return threads.post_elsewhere(item);  // they may block
+  threads.post(item);                                  // on a reactor thread: runs after what it reads
 }
 
+// Hooks are told in the context of the call.
 void async_call::deliver(inbound_message& reply) noexcept {
-  std::exception_ptr refused;
-  {
+  if (!life_.hooks.empty()) {
+    const captured_context context = life_.context;
+    const context_scope scope(context);
     const streams_scope streams(reply.streams);  // the tensors are valid in the order of these
-    refused = life_.tell_hooks(reply);
+    if (auto refused = life_.tell_hooks(reply)) return set_error(std::move(refused));
   }
-  if (refused) return set_error(std::move(refused));
   complete(reply);
 }
 

@@ -20,7 +20,6 @@
 #include <ferry/base/log.hpp>
 
 #include "../../base/unique_fd.hpp"
-#include "../../transport/reactor/io_threads.hpp"
 #include "../methods/method_table.hpp"
 #include "../worker/worker_core.hpp"
 #include "json_text.hpp"

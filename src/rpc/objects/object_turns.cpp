@@ -72,9 +72,8 @@ void object_turns::begun::launch() noexcept {
 
 // With the mutex held, once the object has been made. Throws only where enter() calls it.
 void object_turns::take_place(object_visit& visit) {
-  object_visit& own = visit;
-  place& at = own.turn;
-  if (!needs_turn(policy_) || own.takes_no_turn) {
+  place& at = visit.turn;
+  if (!needs_turn(policy_) || visit.takes_no_turn) {
     at.passes = true;
     return;
   }
@@ -96,19 +95,19 @@ void object_turns::take_place(object_visit& visit) {
   if (!policy_.reentrant) {
     // A chain has only turns of calls that wait: one-way calls cannot deadlock.
     const auto holds = [&](const held_turn& turn) {
-      return in->running && turn.object == own.target_id && turn.lane == at.lane_key.id &&
+      return in->running && turn.object == visit.target_id && turn.lane == at.lane_key.id &&
              turn.number == in->running->turn.number;
     };
-    if (std::any_of(own.chain.turns.begin(), own.chain.turns.end(), holds)) {
+    if (std::any_of(visit.chain.turns.begin(), visit.chain.turns.end(), holds)) {
       at.passes = true;
-      own.refusal =
+      visit.refusal =
           make_error(errc::would_deadlock,
                      fmt::format("it would wait for its turn at {}, held by {}, which waits for this call; {}",
                                  visit.describe_target(), in->running->call.describe_plainly(), deadlock_advice));
       return;
     }
     at.number = ++numbers_;
-    own.chain.own = {own.target_id, at.lane_key.id, at.number, true};
+    visit.chain.own = {visit.target_id, at.lane_key.id, at.number, true};
   }
   at.in_lane = true;
   ++in->calls;

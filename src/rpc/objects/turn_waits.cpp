@@ -25,12 +25,11 @@ bool awaited_by(const object_visit& visit, const held_turn& turn) {
 }  // namespace
 
 void turn_waits::add(object_visit& visit) noexcept {
-  object_visit& own = visit;
-  const std::vector<held_turn>& turns = own.chain.turns;
+  const std::vector<held_turn>& turns = visit.chain.turns;
   if (std::none_of(turns.begin(), turns.end(), [](const held_turn& each) { return each.certain; })) return;
   const std::lock_guard lock(mutex_);
-  own.in_waits = true;
-  own.next_wait = first_;
+  visit.in_waits = true;
+  visit.next_wait = first_;
   if (first_) first_->previous_wait = &visit;
   first_ = &visit;
   try {
@@ -50,15 +49,14 @@ void turn_waits::add_maker(object_visit& visit) noexcept {
 }
 
 void turn_waits::remove(object_visit& visit) noexcept {
-  object_visit& own = visit;
-  if (!own.in_waits && !own.makes_behind_turn) return;
+  if (!visit.in_waits && !visit.makes_behind_turn) return;
   const std::lock_guard lock(mutex_);
-  if (own.makes_behind_turn) own.creation->turns().set_maker(nullptr);
-  own.makes_behind_turn = false;
-  if (!own.in_waits) return;
-  (own.previous_wait ? own.previous_wait->next_wait : first_) = own.next_wait;
-  if (own.next_wait) own.next_wait->previous_wait = own.previous_wait;
-  own.in_waits = false;
+  if (visit.makes_behind_turn) visit.creation->turns().set_maker(nullptr);
+  visit.makes_behind_turn = false;
+  if (!visit.in_waits) return;
+  (visit.previous_wait ? visit.previous_wait->next_wait : first_) = visit.next_wait;
+  if (visit.next_wait) visit.next_wait->previous_wait = visit.previous_wait;
+  visit.in_waits = false;
 }
 
 // The turn that must end before the call can end; follows calls that have yet to make the call's object.

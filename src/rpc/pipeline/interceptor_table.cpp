@@ -80,12 +80,8 @@ interceptor_table::reader_set interceptor_table::readers_of(std::span<const std:
     const auto at = std::lower_bound(readers_.begin(), readers_.end(), record.type, less_by_type);
     if (at != readers_.end() && at->first == record.type) {
       found |= reader_set{1} << at->second;
-    } else if (record.critical) {
-      throw_error(errc::unknown_extension,
-                  fmt::format("the message has a critical extension record of type {}, {}", record.type,
-                              record.type < first_registered_extension
-                                  ? "which this version of ferry does not know; build both programs with the same one"
-                                  : "and no interceptor of this worker reads it (worker_config::interceptors)"));
+    } else {
+      skip_extension(record);
     }
   }
   return found;

@@ -161,8 +161,8 @@ void incoming_call::place_answer_by(device_map placement) {
 void incoming_call::arrive() noexcept {
   refusal_ = caught([&] { worker_->interceptors().on_arrival(*this); });
   if (holds_.load(std::memory_order_acquire) != 1) {
-    tell_stops();                      // from here on
-    if (is_stopped()) tell_stopped();  // before, so that its stop told none
+    mark_held();  // hooks are told of stops from here on, and now of an earlier one
+    if (is_stopped()) tell_stopped();
     if (refusal_) tell_in_reverse([&](callee_hooks& each) { each.refused(refusal_); });
   }
   if (holds_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;

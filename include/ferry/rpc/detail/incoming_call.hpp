@@ -154,7 +154,7 @@ class incoming_call final : public work, private held_method, public call_contex
   /// All of them, whatever one throws; returns the first exception.
   [[nodiscard]] std::exception_ptr tell_all(const std::function<void(callee_hooks& hooks)>& tell) noexcept;
   void launch() noexcept;
-  void tell_stops() noexcept { progress_.store(progress::held, std::memory_order_release); }
+  void mark_held() noexcept { progress_.store(progress::held, std::memory_order_release); }
   void tell_stopped() noexcept;
   [[nodiscard]] bool is_stopped() noexcept { return (ends_.fetch_or(0, std::memory_order_acq_rel) & stopped_bit) != 0; }
   [[nodiscard]] const wire_limits& limits() const noexcept;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
-#include <ferry/rpc/detail/object_serving.hpp>
 
 #include "../../../base/peer_log.hpp"
 #include "../../objects/object_uses.hpp"
@@ -11,12 +10,6 @@
 #include "reference_table.hpp"
 
 namespace ferry::inline v0::detail {
-
-std::string object_visit::describe_target() const {
-  std::string text = fmt::format("object {}@{}", target_id.number, target_id.creator.id.value);
-  if (target->has_value()) text += fmt::format(" ({})", target->value_made().type_name());
-  return text;
-}
 
 request_references* references_of_request(const incoming_call* call) noexcept {
   return call ? static_cast<request_references*>(call->find_hooks(&request_references::key_of)) : nullptr;
@@ -93,29 +86,6 @@ void request_references::log_given_up() const noexcept {
     });
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): only a log line is lost
   }
-}
-
-// ---------------------------------------------------------------- what methods of objects run on
-
-owned_object& served_object(incoming_call& call) {
-  request_references* own = references_of_request(&call);
-  if (!own || !own->target) {
-    throw_error(errc::bad_arguments, "the request names no object for a function of objects");
-  }
-  return *own->target;
-}
-
-owned_object& served_creation(incoming_call& call) {
-  request_references* own = references_of_request(&call);
-  if (!own || !own->creation) throw_error(errc::bad_arguments, "the request names no object that it is to make");
-  return *own->creation;
-}
-
-void answer_with_object(incoming_call& call, std::unique_ptr<owned_value> made) {
-  call.begin_encoding();
-  end_uses(call);
-  served_creation(call).finish(std::move(made));
-  call.answer();
 }
 
 }  // namespace ferry::inline v0::detail
