@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <utility>
 
 #include <ferry/base/time.hpp>
 
@@ -17,18 +16,21 @@ struct lease_rules {
   std::chrono::nanoseconds lease;     ///< silence that counts as death
 };
 
+/// How long a silent worker is excused, without the time in which this worker stood still.
+inline constexpr int leases_excused = 2;
+
 /// What one worker has recorded about the liveness of another.
 struct liveness {
-  clock::time_point heard{};  ///< the last message received, or the start of watching
-  int links = 0;              ///< open connections that carry calls, of either direction
-  bool suspect = false;       ///< a connection has broken, and none has been opened since
-  bool awaited = false;       ///< a local operation waits for it without a call (a shutdown)
-  bool sought = false;        ///< calls are repeated until it answers: its absence matters, its silence does not
-  bool guarded = false;       ///< this worker watches it even when no other worker does
-  bool reached = false;       ///< this worker has opened a connection to it before: its addresses are right
-  bool control = false;       ///< the control connection is open
-  bool opening = false;       ///< or being opened
-  bool spared = false;        ///< its lease ran out while this worker stood still, and it got another interval
+  clock::time_point heard{};      ///< the last message received, the start of watching, or a new lease
+  clock::time_point last_word{};  ///< without new leases, but later by the time in which this worker stood still
+  int links = 0;                  ///< open connections that carry calls, of either direction
+  bool suspect = false;           ///< a connection has broken, and none has been opened since
+  bool awaited = false;           ///< a local operation waits for it without a call (a shutdown)
+  bool sought = false;            ///< calls are repeated until it answers: its absence matters, its silence does not
+  bool guarded = false;           ///< this worker watches it even when no other worker does
+  bool reached = false;           ///< this worker has opened a connection to it before: its addresses are right
+  bool control = false;           ///< the control connection is open
+  bool opening = false;           ///< or being opened
   int ticks_without_control = 0;
 
   // For a guarded worker that was never reached: it is queried in the group's log.
@@ -48,9 +50,8 @@ struct liveness {
   [[nodiscard]] bool connected() const noexcept { return control || links > 0; }
   /// Starts or restarts watching: the lease starts now.
   void renew(clock::time_point now) noexcept {
-    if (now <= heard) return;
-    heard = now;
-    spared = false;
+    heard = std::max(heard, now);
+    last_word = std::max(last_word, now);
   }
   void begin_guarding(clock::time_point now) noexcept {
     guarded = true;
@@ -63,12 +64,11 @@ struct liveness {
     renew(now);
     unreached_since = asked_at = now;
   }
-  /// This worker itself stood still for `stall` until `now`, and read nothing: that time is not the other's silence. A lease
-  /// that has run out even so is extended once, to read what has arrived; it ends although every tick comes late.
+  /// This worker itself stood still for `stall` until `now`, and read nothing: grants a new lease, but not for ever where
+  /// this happens again and again.
   void excuse(clock::time_point now, std::chrono::nanoseconds stall, const lease_rules& rules) noexcept {
-    if (stall >= rules.lease) return allow_for_delay(now);  // it was suspended: all others may have been, too
-    for (auto* since : {&heard, &unreached_since, &asked_at}) *since = std::min(now, *since + stall);
-    if (now - heard > rules.lease && !std::exchange(spared, true)) heard = now - rules.lease + rules.interval;
+    for (auto* since : {&last_word, &unreached_since, &asked_at}) *since = std::min(now, *since + stall);
+    if (now - last_word <= leases_excused * rules.lease) heard = now;
   }
   /// It has answered in the log.
   void take_answer(clock::time_point now) noexcept {

@@ -120,42 +120,38 @@ TEST_CASE("a tick that is late by more than an interval shows that this process 
   CHECK(was_stalled(start, start + 501ms, rules));
 }
 
-TEST_CASE("the time in which this process stood still is not the silence of others") {
-  liveness peer{.heard = start, .links = 1, .control = true};
-  peer.excuse(start + 4s, 3s, rules);  // 1 s of silence
-  CHECK_FALSE(assess(peer, start + 8s, rules, true).declare_lost);
-  CHECK(assess(peer, start + 8s + 1ns, rules, true).declare_lost);
-  peer.excuse(start + 5s, 3s, rules);  // nothing is heard in the future
-  CHECK(peer.heard == start + 5s);
-  peer.excuse(start + 1h, 50min, rules);  // suspended: a new lease
-  CHECK(peer.heard == start + 1h);
+TEST_CASE("after this process stood still, others get a new lease") {
+  liveness peer;
+  peer.links = 1;
+  peer.renew(start);
+  peer.excuse(start + 6s, 2s, rules);  // silent for 4 s
+  CHECK_FALSE(assess(peer, start + 11s, rules, true).declare_lost);
+  CHECK(assess(peer, start + 11001ms, rules, true).declare_lost);
+  peer.excuse(start + 1h, 1h - 10s, rules);  // suspended
+  CHECK_FALSE(assess(peer, start + 1h + 5s, rules, true).declare_lost);
 }
 
-TEST_CASE("a lease that runs out while this process stands still gets one more interval to read what has arrived") {
-  liveness peer{.heard = start, .links = 1, .control = true};
-  peer.excuse(start + 9s, 2s, rules);
-  CHECK_FALSE(assess(peer, start + 9s, rules, true).declare_lost);
-  CHECK_FALSE(assess(peer, start + 9500ms, rules, true).declare_lost);
-  SUBCASE("nothing has arrived") { CHECK(assess(peer, start + 9501ms, rules, true).declare_lost); }
-  SUBCASE("nothing has arrived, and it stands still again") {
-    peer.excuse(start + 11s, 1s, rules);
-    CHECK(assess(peer, start + 11s, rules, true).declare_lost);
-  }
-  SUBCASE("something has arrived: a new lease, and a new reprieve") {
-    peer.renew(start + 9500ms);
-    peer.excuse(start + 16s, 600ms, rules);
-    CHECK_FALSE(assess(peer, start + 16s, rules, true).declare_lost);
-  }
-}
-
-TEST_CASE("a silent worker is lost although every tick comes late") {
-  liveness peer{.heard = start, .links = 1, .control = true};
+TEST_CASE("a silent worker is lost although this process stands still again and again") {
+  std::chrono::nanoseconds stall{};
+  SUBCASE("now and then") { stall = 600ms; }
+  SUBCASE("for most of the time") { stall = 2s; }
+  SUBCASE("for longer than a lease at a time") { stall = 7s; }
+  liveness peer;
+  peer.links = 1;
+  peer.renew(start);
   auto now = start;
   int ticks = 0;
   do {
-    now += rules.interval + 2s;
-    peer.excuse(now, 2s, rules);
+    now += rules.interval + stall;
+    peer.excuse(now, stall, rules);
     REQUIRE(++ticks < 100);
   } while (!assess(peer, now, rules, true).declare_lost);
-  CHECK(ticks == 13);  // a lease has ten intervals
+  // Twenty intervals are two leases; then one lease more.
+  CHECK(ticks > 20);
+  CHECK(ticks <= 20 + 1 + rules.lease / (rules.interval + stall) + 1);
+  SUBCASE("but not one that is heard meanwhile") {
+    peer.renew(now);
+    peer.excuse(now + 10s, 9s, rules);
+    CHECK_FALSE(assess(peer, now + 14s, rules, true).declare_lost);
+  }
 }
