@@ -45,9 +45,9 @@ ROOMS = {
     "backend": [
         ("devices", "device maps: checks, records, placement"),
         ("links", "what a worker keeps of each peer: outgoing and incoming links, control connections, flow limits, leases"),
-        ("membership", "the members of the group: static groups, the log of dynamic ones, records in the store"),
         ("failure", "declaring workers dead, fencing"),
-        ("agent", "the native agent, its options, routes and lookups"),
+        ("membership", "the group: static ones, dynamic ones and their log, look-up of members, records in the store"),
+        ("agent", "the native agent and its core, options, routes"),
     ],
     "rpc": [
         ("futures", "futures, promises, tasks, the call context and context values"),
@@ -65,7 +65,6 @@ ROOMS = {
 
 # The class whose member functions fill several rooms of a floor: sources may include its header wherever they stand.
 HUB = {
-    "backend": "src/backend/agent/native_agent.hpp",
     "rpc": "src/rpc/worker/worker_core.hpp",
 }
 

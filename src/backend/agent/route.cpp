@@ -7,7 +7,7 @@
 #include <ferry/base/log.hpp>
 
 #include "../../base/peer_log.hpp"
-#include "native_agent.hpp"
+#include "native_core.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
@@ -27,7 +27,7 @@ void add(std::vector<device_route>& routes, const connection& over, device from,
 }  // namespace
 
 route_info native_core::route(worker_id id) const {
-  (void)find(id);
+  (void)group_->find(id);
   route_info result;
   const peer* there = peers_.at(id);
   if (!there) return result;
@@ -40,19 +40,7 @@ route_info native_core::route(worker_id id) const {
   if (!over) return result;
   result.transport = over->transport_name();
   result.description = over->description();
-  result.skipped = unusable_;
-  const auto failed = link->failed_routes();
-  for (const open_transport& each : transports_) {
-    if (each.name == result.transport) break;
-    const bool known = std::any_of(addresses.begin(), addresses.end(),
-                                   [&](const std::string& address) { return each.transport->understands(address); });
-    if (!known) result.skipped.push_back({each.name, "the peer has no address for it"});
-    for (const rejected_route& attempt : failed) {
-      if (each.transport->understands(attempt.name)) {
-        result.skipped.push_back({each.name, fmt::format("{}: {}", attempt.name, attempt.reason)});
-      }
-    }
-  }
+  result.skipped = ends_.better_than(result.transport, addresses, link->failed_routes());
   add(result.devices, *over, {}, {});
   if (maps) {
     for (const device_map* map : {&maps->requests, &maps->responses}) {
@@ -65,10 +53,11 @@ route_info native_core::route(worker_id id) const {
 void native_core::log_route(const worker_info& to) const noexcept {
   if (!log_enabled(log_level::info)) return;
   try {
-    log_about(to.id(), log_level::info,
-              [&] { return fmt::format("{} reaches {} over {}", self_.name(), to.name(), to_string(route(to.id()))); });
+    log_about(to.id(), log_level::info, [&] {
+      return fmt::format("{} reaches {} over {}", own_.self.name(), to.name(), to_string(route(to.id())));
+    });
   } catch (const std::exception& e) {
-    log(log_level::info, fmt::format("{}: cannot describe a route: {}", self_.name(), e.what()));
+    log(log_level::info, fmt::format("{}: cannot describe a route: {}", own_.self.name(), e.what()));
   }
 }
 

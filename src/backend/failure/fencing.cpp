@@ -1,61 +1,39 @@
 // The consequences of the end of another worker: its connections end, the listener is notified, and, if it died, its
-// incarnation is fenced: every member is notified, and the worker itself, if it lives. failure.cpp has the detection.
+// incarnation is fenced: every member is notified, and the worker itself, if it lives. failure_detector.cpp
+// has the detection.
 //
-// A fence is sent to the members that a connection leads to, each of which forwards it once, and written to the store:
-// in the log of a dynamic group, where the first entry wins; in a static one as
-//
-//   fence/<id>         "<incarnation>\n<reason>"
-//   silence/<a>/<b>    of two incarnations, the first one that declared the other one silent; the other one is dead
-//
-// where a worker that has been suspended for long looks before it reports anything about others.
+// A fence is sent to the members that a connection leads to, each of which forwards it once, and recorded by the group
+// (group_records), where a worker that has been suspended for long looks before it reports anything about others.
 
-#include <algorithm>
-#include <functional>
+#include "failure_detector.hpp"
+
 #include <optional>
 #include <utility>
 
 #include <fmt/format.h>
+
 #include <ferry/base/log.hpp>
 
 #include "../../base/peer_log.hpp"
-#include "../agent/native_agent.hpp"
 #include "../detached.hpp"
 #include "../links/control_route.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr std::chrono::seconds store_probe_limit{1};
 constexpr std::chrono::seconds log_grace{1};  // between the end of a worker and declaring it lost
-
-std::string fence_key(worker_id id) { return fmt::format("fence/{}", id.value); }
-std::string fence_value(incarnation_id incarnation, const std::string& reason) {
-  return fmt::format("{:016x}\n{}", incarnation.value, reason);
-}
 
 }  // namespace
 
-bool native_core::is_gone(int rank) const {
-  const peer* place = peers_.at(worker_id{rank});
-  std::lock_guard lock(place->mutex);
-  return place->state == peer_state::lost || place->state == peer_state::left;
-}
-
-int native_core::gone_count() const {
-  int result = 0;
-  for (int rank = 0; rank != world_size_; ++rank) result += is_gone(rank) ? 1 : 0;
-  return result;
-}
-
-void native_core::depart(peer& whom, incarnation_id incarnation, std::string reason, departure how) noexcept {
+void failure_detector::depart(peer& whom, incarnation_id incarnation, std::string reason, departure how) noexcept {
   try {
     record_departure(whom, incarnation, std::move(reason), how);
   } catch (const std::exception& e) {
-    log(log_level::error, fmt::format("{}: the leave of a worker was not recorded: {}", self_.name(), e.what()));
+    log(log_level::error, fmt::format("{}: the leave of a worker was not recorded: {}", own_.self.name(), e.what()));
   }
 }
 
-void native_core::record_departure(peer& whom, incarnation_id incarnation, std::string reason, departure how) {
+void failure_detector::record_departure(peer& whom, incarnation_id incarnation, std::string reason, departure how) {
   member_event event{member_event::kind::left, {}, incarnation, std::move(reason)};
   std::string end = event.reason;
   {
@@ -63,44 +41,39 @@ void native_core::record_departure(peer& whom, incarnation_id incarnation, std::
     if (!whom.is(incarnation)) return;
     event.who = whom.record.who;
   }
-  std::function<void()> entry;
-  std::string what;
-  if (log_ && how == departure::unlogged) {
-    entry = [this, incarnation] { write_gone(incarnation); };
-    what = fmt::format("{} has left", to_string(event.who));
-  }
+  store_record entry;
+  if (how == departure::unlogged) entry = group_->departure_of(event.who, incarnation);
   {
     std::lock_guard lock(whom.mutex);
     if (!whom.is(incarnation)) return;
     whom.state = peer_state::left;
-    group_changes_.fetch_add(1, std::memory_order_release);
+    peers_.note_change();
     whom.end.swap(end);
     whom.live.renew(clock::now());
   }
-  if (!closing_.load()) {
+  if (!own_.closing.load()) {
     report(event);
     if (how != departure::begun) report_end(event.who.id(), incarnation);
   }
-  activity_changed();
+  group_->on_activity();
   keep_ticking();
-  if (entry && is_member() && !closing_.load() && !fence_.is_up()) {
-    wake_waiting();
-    watch_next();
-    access_.write_later(std::move(entry), std::move(what));
+  if (entry.write && group_->is_member() && !own_.ended()) {
+    group_->on_departure();
+    group_->write_later(std::move(entry));
   }
 }
 
 // Call with no lock held.
-void native_core::lose(peer& whom, incarnation_id incarnation, const std::string& reason, evidence from) noexcept {
+void failure_detector::lose(peer& whom, incarnation_id incarnation, const std::string& reason, evidence from) noexcept {
   try {
     declare_lost(whom, incarnation, reason, from);
   } catch (const std::exception& e) {
-    log(log_level::error, fmt::format("{}: the loss of a worker was not recorded: {}", self_.name(), e.what()));
+    log(log_level::error, fmt::format("{}: the loss of a worker was not recorded: {}", own_.self.name(), e.what()));
   }
 }
 
-void native_core::declare_lost(peer& whom, incarnation_id incarnation, const std::string& reason, evidence from) {
-  if (ended() || whom.id == self_.id()) return;
+void failure_detector::declare_lost(peer& whom, incarnation_id incarnation, const std::string& reason, evidence from) {
+  if (own_.ended() || whom.id == own_.self.id()) return;
   member_event event{member_event::kind::lost, {}, incarnation, reason};
   std::string end = reason;
   {
@@ -113,14 +86,8 @@ void native_core::declare_lost(peer& whom, incarnation_id incarnation, const std
   const auto dead = make_error(errc::peer_lost, fmt::format("{} is dead: {}", who, reason));
   const auto dead_while_leaving = make_error(
       errc::peer_lost, fmt::format("{} has left the group, and died before it had ended its calls: {}", who, reason));
-  std::function<void()> entry;
-  std::string what;
-  if (log_ && (from == evidence::gone || from == evidence::silence)) {
-    entry = [this, incarnation, reason] {
-      (void)log_->append(member_entry::lost(incarnation_, incarnation, reason), deadline::after(store_limit));
-    };
-    what = fmt::format("{} has terminated", who);
-  }
+  store_record entry;
+  if (from == evidence::gone || from == evidence::silence) entry = group_->end_of_leaving(notice);
   bool left = false;
   bool served_store = false;
   {
@@ -129,39 +96,40 @@ void native_core::declare_lost(peer& whom, incarnation_id incarnation, const std
     served_store = whom.record.serves_store;
     left = whom.state == peer_state::leaving;
     whom.state = left ? peer_state::left : peer_state::lost;
-    group_changes_.fetch_add(1, std::memory_order_release);
+    peers_.note_change();
     whom.end.swap(end);
   }
   if (left) {  // its leave was reported then
     report_end(event.who.id(), incarnation);
     end_links(&whom, incarnation, errc::peer_lost, dead_while_leaving);
-    activity_changed();
-    if (entry) access_.write_later(std::move(entry), std::move(what));
+    group_->on_activity();
+    if (entry.write) group_->write_later(std::move(entry));
     return;
   }
   lost_workers_.fetch_add(1);
   end_links(&whom, incarnation, errc::peer_lost, dead);
   report(event);
-  activity_changed();
+  group_->on_activity();
   try {
     log_about(event.who.id(), log_level::warning,
-              [&] { return fmt::format("{}: {} is lost: {}", to_string(self_), who, reason); });
-    if (served_store && !log_) check_store_without(who, reason);
+              [&] { return fmt::format("{}: {} is lost: {}", to_string(own_.self), who, reason); });
+    if (served_store) group_->on_store_host_lost(who, reason);
     switch (from) {
       case evidence::record: return;
       case evidence::notice: return spread(notice);
-      case evidence::gone: spread(notice); return publish_fence(notice, false);
-      case evidence::silence: return publish_fence(notice, true);  // calls spread()
+      case evidence::gone: spread(notice); return group_->publish_loss(notice, false);
+      case evidence::silence: return group_->publish_loss(notice, true);  // calls spread()
     }
   } catch (const std::exception& e) {
-    log(log_level::error, fmt::format("{}: the group was not told that {} is lost: {}", self_.name(), who, e.what()));
+    log(log_level::error,
+        fmt::format("{}: the group was not told that {} is lost: {}", own_.self.name(), who, e.what()));
   }
 }
 
 // Ends those of one incarnation of a worker, or (null) all. They are closed twice: the peer will not read what they
 // have queued.
-void native_core::end_links(const peer* whom, incarnation_id incarnation, errc code,
-                            const std::exception_ptr& why) noexcept {
+void failure_detector::end_links(const peer* whom, incarnation_id incarnation, errc code,
+                                 const std::exception_ptr& why) noexcept {
   try {
     const link_list ended = whom ? links_.of(whom->id, incarnation) : links_.all();
     for (int once = 0; once != 2; ++once) ended.close(code, why, false);
@@ -171,7 +139,7 @@ void native_core::end_links(const peer* whom, incarnation_id incarnation, errc c
 }
 
 // Sends to every worker that a connection leads to, or is about to.
-void native_core::spread(const fence_notice& notice) noexcept {
+void failure_detector::spread(const fence_notice& notice) noexcept {
   try {
     for (peer* each : peers_.all()) {
       std::optional<control_route> route;
@@ -187,119 +155,61 @@ void native_core::spread(const fence_notice& notice) noexcept {
 }
 
 // A member of a dynamic group may have announced its leave in the log only.
-void native_core::lose_unless_left(peer& whom, incarnation_id incarnation, const std::string& reason) noexcept {
-  if (!log_) return lose(whom, incarnation, reason, evidence::gone);
+void failure_detector::lose_unless_left(peer& whom, incarnation_id incarnation, const std::string& reason) noexcept {
+  if (!group_->has_log()) return lose(whom, incarnation, reason, evidence::gone);
   try {
-    run_detached(*reactor_, [self = shared_from_this(), &whom, incarnation, reason] {
-      if (self->closing_.load()) return;
-      (void)self->access_.read_log(deadline::after(log_grace));
-      self->lose(whom, incarnation, reason, evidence::gone);
+    run_detached(*own_.threads, [this, kept = own_.keep_alive(), &whom, incarnation, reason] {
+      if (own_.closing.load()) return;
+      (void)group_->read_records(deadline::after(log_grace));
+      lose(whom, incarnation, reason, evidence::gone);
     });
   } catch (const std::bad_alloc&) {
     lose(whom, incarnation, reason, evidence::gone);
   }
 }
 
-// All others read the log; of two workers that declare each other dead, the first entry wins.
-void native_core::record_loss(const fence_notice& notice, bool contested) {
-  (void)log_->append(member_entry::lost(incarnation_, notice.incarnation, notice.reason), deadline::after(store_limit));
-  if (contested && !fence_.is_up()) spread(notice);
-}
-
-// Two workers whose link is cut declare each other dead: of the two, the store accepts the first one.
-void native_core::write_fence(const fence_notice& notice, bool contested) {
-  if (log_) return record_loss(notice, contested);
-  const auto where = group_store();
-  if (!where) return;
-  const auto until = deadline::after(store_limit);
-  if (contested) {
-    const std::string own = fmt::format("{:016x}", incarnation_.value);
-    const auto [less, more] = std::minmax(incarnation_.value, notice.incarnation.value);
-    const std::string first = where->compare_set(fmt::format("silence/{:016x}/{:016x}", less, more), "", own, until);
-    if (first != own) {
-      return become_fenced(
-          fmt::format("{} lost contact with it, and was the first to report that", to_string(notice.who)));
-    }
-    spread(notice);
-  }
-  where->set(fence_key(notice.who.id()), fence_value(notice.incarnation, notice.reason), until);
-}
-
-void native_core::publish_fence(const fence_notice& notice, bool contested) noexcept {
-  access_.write_later(
-      [this, notice, contested, first = true]() mutable {
-        try {
-          write_fence(notice, contested);
-        } catch (const error&) {
-          if (contested && std::exchange(first, false)) spread(notice);
-          throw;
-        }
-      },
-      fmt::format("{} is lost", to_string(notice.who)));
-}
-
-// It may be reached on another path than its worker. A store that does not answer now is not asked again: requests to
-// it, which a stopped process neither answers nor refuses, would all wait until their deadlines.
-void native_core::check_store_without(const std::string& host, const std::string& reason) noexcept {
-  try {
-    run_detached(*reactor_, [self = shared_from_this(), host, reason] {
-      const auto where = self->group_store();
-      if (!where || self->closing_.load()) return;
-      try {
-        (void)where->try_get("group", deadline::after(store_probe_limit));
-      } catch (const error& e) {
-        if (self->closing_.load()) return;
-        log(log_level::warning, fmt::format("{} gives up the {}, which {} served: {}", to_string(self->self_),
-                                            where->describe(), host, e.message()));
-        where->give_up(fmt::format("{}, which served it, is lost: {}", host, reason));
-      }
-    });
-  } catch (const std::exception& e) {
-    log(log_level::warning, fmt::format("{}: did not check the store: {}", self_.name(), e.what()));
-  }
-}
-
-void native_core::look_for_own_fence() noexcept {
-  if (log_) {
-    (void)access_.request_read();
-    return;
-  }
-  try {
-    run_detached(*reactor_, [self = shared_from_this()] {
-      const auto where = self->group_store();
-      if (!where) return;
-      const auto fence = where->try_get(fence_key(self->self_.id()), deadline::after(store_limit));
-      if (fence && fence->starts_with(fence_value(self->incarnation_, {}))) {
-        self->become_fenced(fmt::format("the store reports: {}", fence->substr(fence->find('\n') + 1)));
-      }
-    });
-  } catch (const std::bad_alloc&) {
-    log(log_level::warning, "out of memory: did not look for a fence");
-  }
-}
-
-void native_core::become_fenced(const std::string& reason) noexcept {
+void failure_detector::become_fenced(const std::string& reason) noexcept {
   try {
     accept_fence(reason);
   } catch (const std::exception& e) {
-    log(log_level::error, fmt::format("{}: the fence was not handled: {}", self_.name(), e.what()));
+    log(log_level::error, fmt::format("{}: the fence was not handled: {}", own_.self.name(), e.what()));
   }
 }
 
-void native_core::accept_fence(const std::string& reason) {
+void failure_detector::accept_fence(const std::string& reason) {
   std::string why = fmt::format(
       "{} was declared dead by its group and excluded from it ({}); a new worker may "
       "be started in its place",
-      to_string(self_), reason);
+      to_string(own_.self), reason);
   const auto fenced = make_error(errc::fenced, why);
-  const member_event event{member_event::kind::fenced, self_, incarnation_, why};
-  if (closing_.load() || !fence_.raise(std::move(why))) return;
+  const member_event event{member_event::kind::fenced, own_.self, own_.incarnation, why};
+  if (own_.closing.load() || !own_.fence.raise(std::move(why))) return;
   links_.refuse_new();
-  log(log_level::error, fence_.reason());
+  log(log_level::error, own_.fence.reason());
   end_links(nullptr, {}, errc::fenced, fenced);
   report(event);
-  activity_changed();
-  wake_waiting();
+  group_->on_activity();
+  group_->on_change();
+}
+
+// ---------------------------------------------------------------- what is known
+
+std::optional<std::string> failure_detector::end_of(const peer& whom, incarnation_id incarnation) const {
+  const std::lock_guard lock(whom.mutex);
+  if (whom.state == peer_state::lost && whom.record.incarnation == incarnation) return whom.why_lost();
+  return {};
+}
+
+std::optional<std::chrono::nanoseconds> failure_detector::silence(worker_id of) const noexcept {
+  const peer* place = peers_.at(of);
+  const timeout interval = own_.options.heartbeat_interval;
+  if (!place || of == own_.self.id() || interval.is_never()) return std::nullopt;
+  std::lock_guard lock(place->mutex);
+  if (!place->live.connected() && !place->live.suspect) return std::nullopt;
+  const std::chrono::nanoseconds known = std::max(clock::now() - place->live.heard, clock::duration{});
+  // A message arrived since the last tick, which has yet to record it.
+  if (place->heard.load(std::memory_order_relaxed)) return std::min(known, interval.duration());
+  return known;
 }
 
 }  // namespace ferry::inline v0::detail

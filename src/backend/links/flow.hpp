@@ -63,6 +63,13 @@ struct worker_flow {
   }
 };
 
+/// Requests that a worker has sent and handled, on links that are open: one that closes subtracts its own, at both ends,
+/// for what was under way on it will never be handled.
+struct request_totals {
+  std::atomic<std::uint64_t> sent{0};
+  std::atomic<std::uint64_t> handled{0};
+};
+
 /// Messages to one peer that wait for their turn, in FIFO order. Not thread-safe; keeps the worker's counters up to
 /// date.
 class send_queue {

@@ -136,6 +136,7 @@ peer& peer_table::admit(worker_record record) {
       left != names_.end() && left->second == &where && left->first != name)
     names_.erase(left);
   names_.find(name)->second = &where;
+  note_change();
   return where;
 }
 

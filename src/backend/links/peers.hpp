@@ -133,11 +133,16 @@ class peer_table {
   /// Every place, by id.
   [[nodiscard]] std::vector<peer*> all() const;
 
+  /// Counts the admissions, and what note_change() reports of a state that has changed.
+  [[nodiscard]] std::uint64_t changes() const noexcept { return changes_.load(std::memory_order_acquire); }
+  void note_change() noexcept { changes_.fetch_add(1, std::memory_order_release); }
+
  private:
   static constexpr int block_size = 256;
   using block = std::array<std::atomic<peer*>, block_size>;
   std::array<std::atomic<block*>, (worker_id::max + block_size) / block_size> blocks_{};
-  std::atomic<int> highest_{-1};                     // id of the last place
+  std::atomic<int> highest_{-1};  // id of the last place
+  std::atomic<std::uint64_t> changes_{0};
   mutable std::shared_mutex mutex_;                  // guards the names, and writing
   std::map<std::string, peer*, std::less<>> names_;  // null: of a member that is about to be admitted
   std::vector<std::unique_ptr<peer>> owned_;

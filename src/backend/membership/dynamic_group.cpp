@@ -1,6 +1,8 @@
 // How workers join and leave a dynamic group: entries of its log (member_log.hpp), which every member reads. Joining
 // and leaving wait for no other member, except for one that holds the requested name or id and does not answer.
 
+#include "dynamic_group.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -11,9 +13,9 @@
 
 #include <fmt/format.h>
 
+#include <ferry/backend/agent.hpp>
 #include <ferry/base/log.hpp>
 
-#include "../agent/native_agent.hpp"
 #include "../detached.hpp"
 
 namespace ferry::inline v0::detail {
@@ -36,7 +38,7 @@ std::chrono::nanoseconds longest_wait_for_news(timeout lease) noexcept {
 
 // ---------------------------------------------------------------- joining
 
-void native_core::form_dynamic(deadline until) {
+void dynamic_group::join(deadline until) {
   agree_on_group(until);
   log_ = std::make_unique<member_log>(group_store(), [this](const membership_change& change) { take(change); });
   log_->load(until);
@@ -47,34 +49,42 @@ void native_core::form_dynamic(deadline until) {
     check_devices_fit();
     // Other workers may read this worker's entry, and connect, before it has read its place in the order; and one that
     // looks for a predecessor may find it as soon as it listens.
-    announced_.store(~std::uint64_t{0});
+    own_.announced.store(~std::uint64_t{0});
     listen();
     const auto change = log_->append(member_entry::join(own_record()), until);
     // Others may have read the entry, and removed it, before this worker saw that it was accepted.
     if (change == membership_change::kind::joined || joined_.load() != 0) break;
-    announced_.store(0);
-    stop_listening();  // another worker took the name or the id first, or has joined with device maps that conflict
+    own_.announced.store(0);
+    ends_
+        .stop_listening();  // another worker took the name or the id first, or has joined with device maps that conflict
   }
   follower_ = std::thread([this] { follow(); });
   watch_next();
 }
 
-void native_core::choose_id() {
-  if (wanted_id_ == any_rank) self_ = worker_info(self_.name(), log_->members().lowest_free_id());
+void dynamic_group::choose_id() {
+  if (own_.wanted_id == any_rank) own_.self = worker_info(own_.self.name(), log_->members().lowest_free_id());
 }
 
-void native_core::make_room(deadline until) {
+void dynamic_group::check_devices_fit() const {
+  if (const std::string broken = log_->members().device_conflict(own_record()); !broken.empty())
+    throw_error(errc::invalid_argument, broken);
+}
+
+void dynamic_group::make_room(deadline until) {
   // A lease, as among members; without leases as long as starting may take.
-  const auto a_lease = [&] { return options_.heartbeat_interval.is_never() ? until : deadline::after(options_.lease); };
+  const auto a_lease = [&] {
+    return own_.options.heartbeat_interval.is_never() ? until : deadline::after(own_.options.lease);
+  };
   auto lease_wait = a_lease();
   for (;;) {
     const membership there = log_->members();
-    const worker_record* same_name = there.find(self_.name());
+    const worker_record* same_name = there.find(own_.self.name());
     const worker_record* holder = same_name;
-    if (!holder && wanted_id_ != any_rank) holder = there.find(worker_id{wanted_id_});
+    if (!holder && own_.wanted_id != any_rank) holder = there.find(worker_id{own_.wanted_id});
     if (!holder) return;
     const connect_outcome outcome = probe(*holder, std::min(lease_wait, until));
-    const bool on_this_machine = !host_.empty() && host_ == holder->host;
+    const bool on_this_machine = !own_.host.empty() && own_.host == holder->host;
     const bool patient = !lease_wait.expired() && !until.expired();
     switch (outcome.verdict) {
       case connect_verdict::gone:  // on another machine the address may be the wrong one
@@ -85,7 +95,7 @@ void native_core::make_room(deadline until) {
           log_->catch_up(last_look(until));
         } else {
           (void)log_->append(member_entry::lost({}, holder->incarnation,
-                                                fmt::format("'{}' takes its place: {}", self_.name(), outcome.why)),
+                                                fmt::format("'{}' takes its place: {}", own_.self.name(), outcome.why)),
                              last_look(until));
         }
         continue;
@@ -116,23 +126,23 @@ void native_core::make_room(deadline until) {
     const std::string why = outcome.why.empty() ? std::string() : fmt::format(" ({})", outcome.why);
     if (same_name) {
       throw_error(errc::duplicate_name, fmt::format("worker name '{}' is not unique: {} has it, and is alive{}",
-                                                    self_.name(), to_string(holder->who), why));
+                                                    own_.self.name(), to_string(holder->who), why));
     }
-    throw_error(errc::duplicate_id, fmt::format("worker id {} is not unique: {} has it, and is alive{}", wanted_id_,
+    throw_error(errc::duplicate_id, fmt::format("worker id {} is not unique: {} has it, and is alive{}", own_.wanted_id,
                                                 to_string(holder->who), why));
   }
 }
 
-void native_core::throw_still_leaving(const worker_record& holder, bool by_name) const {
+void dynamic_group::throw_still_leaving(const worker_record& holder, bool by_name) const {
   throw_error(by_name ? errc::duplicate_name : errc::duplicate_id,
               fmt::format("worker {} is not free yet: {} is leaving the group and still has calls to end at "
                           "init_timeout. Choose another one, or raise init_timeout",
-                          by_name ? fmt::format("name '{}'", self_.name()) : fmt::format("id {}", wanted_id_),
+                          by_name ? fmt::format("name '{}'", own_.self.name()) : fmt::format("id {}", own_.wanted_id),
                           to_string(holder.who)));
 }
 
 // Whether a member lives, probed by a non-member: it refuses the connection, which is an answer. Blocks.
-connect_outcome native_core::probe(const worker_record& holder, deadline until) {
+connect_outcome dynamic_group::probe(const worker_record& holder, deadline until) {
   struct answer {
     std::mutex mutex;
     std::condition_variable there;
@@ -141,16 +151,18 @@ connect_outcome native_core::probe(const worker_record& holder, deadline until) 
   auto state = std::make_shared<answer>();
   const auto limit = until.is_never() ? std::chrono::nanoseconds(std::chrono::hours(1))
                                       : std::max<std::chrono::nanoseconds>(until.remaining(), entry_poll_pause);
-  attempt_to_reach(
-      holder, feature_control, limit, [] { return true; },
-      [state](connect_outcome outcome) {
-        if (outcome.opened)
-          outcome.opened->close(make_error(errc::shutting_down, "the connection only probed whether the worker lives"));
-        const std::lock_guard lock(state->mutex);
-        state->outcome = std::move(outcome);
-        state->there.notify_all();
-      })
-      ->start(*reactor_);
+  ends_
+      .attempt_to_reach(
+          holder, feature_control, limit, [] { return true; },
+          [state](connect_outcome outcome) {
+            if (outcome.opened)
+              outcome.opened->close(
+                  make_error(errc::shutting_down, "the connection only probed whether the worker lives"));
+            const std::lock_guard lock(state->mutex);
+            state->outcome = std::move(outcome);
+            state->there.notify_all();
+          })
+      ->start(*own_.threads);
   const blocking_scope blocking;
   std::unique_lock lock(state->mutex);
   state->there.wait(lock, [&] { return state->outcome.has_value(); });
@@ -161,10 +173,10 @@ connect_outcome native_core::probe(const worker_record& holder, deadline until) 
 
 // Called by the log, in the order of its entries. Throws std::bad_alloc before anything has changed, then is called
 // again with the same change.
-void native_core::take(const membership_change& change) {
+void dynamic_group::take(const membership_change& change) {
   if (change.what == membership_change::kind::none) return;
   try {
-    if (change.record.incarnation == incarnation_) {
+    if (change.record.incarnation == own_.incarnation) {
       take_own(change);
     } else {
       take_others(change);
@@ -172,13 +184,13 @@ void native_core::take(const membership_change& change) {
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& e) {
-    log(log_level::error, fmt::format("{}: a change of the group was not handled: {}", self_.name(), e.what()));
+    log(log_level::error, fmt::format("{}: a change of the group was not handled: {}", own_.self.name(), e.what()));
   }
-  wake_waiting();
+  on_change();
   if (is_member()) watch_next();
 }
 
-void native_core::take_own(const membership_change& change) {
+void dynamic_group::take_own(const membership_change& change) {
   const worker_record& record = change.record;
   switch (change.what) {
     case membership_change::kind::joined: {
@@ -187,68 +199,73 @@ void native_core::take_own(const membership_change& change) {
       // The snapshot has the query, but its entry may be gone.
       if (record.suspected != 0) answer_suspicion();
       admit(record);
-      announced_.store(record.joined);
+      own_.announced.store(record.joined);
       for (peer* each : others) {  // the duration of the join does not count as their silence
         const std::lock_guard lock(each->mutex);
         each->live.allow_for_delay(clock::now());
       }
       joined_.store(record.joined);
-      return report(event);
+      return failures_.report(event);
     }
     case membership_change::kind::suspected: return answer_suspicion();
     case membership_change::kind::gone:
       if (gone_written_.load()) return;
       [[fallthrough]];
     case membership_change::kind::lost:
-      return accept_fence(change.reason.empty() ? "the group's log does not list it as a member" : change.reason);
+      return failures_.accept_fence(change.reason.empty() ? "the group's log does not list it as a member"
+                                                          : change.reason);
     case membership_change::kind::none:
     case membership_change::kind::left:
     case membership_change::kind::answered: return;
   }
 }
 
-void native_core::answer_suspicion() {
-  access_.add_write([this] { (void)log_->append(member_entry::alive(incarnation_), deadline::after(store_limit)); },
+void dynamic_group::answer_suspicion() {
+  access_.add_write([this] { (void)log_->append(member_entry::alive(own_.incarnation), deadline::after(store_limit)); },
                     "it lives", true);
 }
 
-void native_core::take_others(const membership_change& change) {
+void dynamic_group::take_others(const membership_change& change) {
   const worker_record& record = change.record;
   peer& place = peers_.place(record.who.id());
   switch (change.what) {
     case membership_change::kind::joined: {
       const member_event event{member_event::kind::joined, record.who, record.incarnation, {}};
       admit(record);
-      if (!record.leaving) return report(event);
+      if (!record.leaving) return failures_.report(event);
       [[fallthrough]];
     }
     case membership_change::kind::left: {
       if (!record.leaving || change.what == membership_change::kind::left) {
-        record_departure(place, record.incarnation, "it has left the group", departure::begun);
+        failures_.record_departure(place, record.incarnation, "it has left the group",
+                                   failure_detector::departure::begun);
       }
       std::lock_guard lock(place.mutex);
       if (place.record.incarnation == record.incarnation && place.state != peer_state::lost)
         place.state = peer_state::leaving;
-      group_changes_.fetch_add(1, std::memory_order_release);
+      peers_.note_change();
       return;
     }
     case membership_change::kind::gone: {
       if (!record.leaving) {
-        return record_departure(place, record.incarnation, "it has left the group", departure::in_log);
+        return failures_.record_departure(place, record.incarnation, "it has left the group",
+                                          failure_detector::departure::in_log);
       }
       {
         std::lock_guard lock(place.mutex);
         if (place.record.incarnation != record.incarnation || !place.present()) return;
         place.state = peer_state::left;
-        group_changes_.fetch_add(1, std::memory_order_release);
+        peers_.note_change();
         place.live.renew(clock::now());
       }
-      return report_end(record.who.id(), record.incarnation);
+      return failures_.report_end(record.who.id(), record.incarnation);
     }
     case membership_change::kind::lost:
       // Losses before this worker joined are not its own.
-      if (!is_member()) return record_departure(place, record.incarnation, change.reason, departure::in_log);
-      return declare_lost(place, record.incarnation, change.reason, evidence::record);
+      if (!is_member())
+        return failures_.record_departure(place, record.incarnation, change.reason,
+                                          failure_detector::departure::in_log);
+      return failures_.declare_lost(place, record.incarnation, change.reason, failure_detector::evidence::record);
     case membership_change::kind::answered: {
       std::lock_guard lock(place.mutex);
       if (place.record.incarnation == record.incarnation && place.live.question != 0)
@@ -260,50 +277,51 @@ void native_core::take_others(const membership_change& change) {
   }
 }
 
-void native_core::follow() noexcept {
+void dynamic_group::follow() noexcept {
   auto pause = entry_poll_pause;
   bool reported = false;
-  while (!closing_.load()) {
+  while (!own_.closing.load()) {
     try {
       log_->catch_up(deadline::after(store_limit));
-      (void)log_->wait(deadline::after(longest_wait_for_news(options_.lease)));
+      (void)log_->wait(deadline::after(longest_wait_for_news(own_.options.lease)));
       pause = entry_poll_pause;
       reported = false;
       continue;
     } catch (const std::exception& e) {
-      if (closing_.load()) return;
+      if (own_.closing.load()) return;
       if (!std::exchange(reported, true)) {
         log(log_level::warning,
             fmt::format("{} cannot read which workers join or leave until the store can be reached: {}",
-                        to_string(self_), e.what()));
+                        to_string(own_.self), e.what()));
       }
     }
     access_.pause(pause);
     // The log may contain a query for this worker, so the pause must stay below the lease.
-    const auto longest = std::max(entry_poll_pause,
-                                  std::chrono::duration_cast<std::chrono::milliseconds>(options_.lease.duration() / 4));
+    const auto longest = std::max(
+        entry_poll_pause, std::chrono::duration_cast<std::chrono::milliseconds>(own_.options.lease.duration() / 4));
     pause = std::min<std::chrono::milliseconds>(2 * pause, std::min<std::chrono::milliseconds>(longest, 2s));
   }
 }
 
-bool native_core::catch_up() noexcept {
+bool dynamic_group::catch_up() noexcept {
+  if (!log_) return false;
   try {
     log_->catch_up(deadline::after(store_limit));
     return true;
   } catch (const std::exception& e) {
-    log(log_level::info, fmt::format("{}: the group's log cannot be read: {}", to_string(self_), e.what()));
+    log(log_level::info, fmt::format("{}: the group's log cannot be read: {}", to_string(own_.self), e.what()));
     return false;
   }
 }
 
 // Members watch each other in a ring by id: each has one watcher, and watches one. A worker that resumes after its
 // death was recorded is not watched any more.
-void native_core::watch_next() noexcept {
-  if (options_.heartbeat_interval.is_never()) return;
+void dynamic_group::watch_next() noexcept {
+  if (own_.options.heartbeat_interval.is_never()) return;
   try {
     std::lock_guard watching(ring_mutex_);
     // Found within a few steps: this runs at every change of the group.
-    peer* next = peers_.next_after(self_.id(), [](const peer& each) {
+    peer* next = peers_.next_after(own_.self.id(), [](const peer& each) {
       std::lock_guard lock(each.mutex);
       return each.present();
     });
@@ -313,15 +331,37 @@ void native_core::watch_next() noexcept {
       before->live.guarded = false;
       before->live.question = 0;
     }
-    if (next) await(*next);
+    if (next) failures_.await(*next);
   } catch (const std::exception& e) {
-    log(log_level::error, fmt::format("{} cannot watch the next member: {}", to_string(self_), e.what()));
+    log(log_level::error, fmt::format("{} cannot watch the next member: {}", to_string(own_.self), e.what()));
   }
+}
+
+void dynamic_group::on_departure() noexcept {
+  on_change();
+  watch_next();
+}
+
+// ---------------------------------------------------------------- ends of others
+
+store_record dynamic_group::departure_of(const worker_info& who, incarnation_id incarnation) {
+  return {[this, incarnation] { write_gone(incarnation); }, fmt::format("{} has left", to_string(who))};
+}
+
+store_record dynamic_group::end_of_leaving(const fence_notice& notice) {
+  return {[this, notice] { write_loss(notice, false); }, fmt::format("{} has terminated", to_string(notice.who))};
+}
+
+// All others read the log; of two workers that declare each other dead, the first entry wins.
+void dynamic_group::write_loss(const fence_notice& notice, bool contested) {
+  (void)log_->append(member_entry::lost(own_.incarnation, notice.incarnation, notice.reason),
+                     deadline::after(store_limit));
+  if (contested && !own_.fence.is_up()) failures_.spread(notice);
 }
 
 // ---------------------------------------------------------------- unreachable members
 
-void native_core::ask_log(peer& whom, incarnation_id incarnation) noexcept {
+void dynamic_group::ask_for_life(peer& whom, incarnation_id incarnation) noexcept {
   const auto asked = [this, &whom, incarnation](std::uint64_t question) {
     {
       std::lock_guard lock(whom.mutex);
@@ -330,19 +370,19 @@ void native_core::ask_log(peer& whom, incarnation_id incarnation) noexcept {
       whom.live.question = question;
       whom.live.asked_at = whom.live.unreached_since = clock::now();
     }
-    keep_ticking();
+    failures_.keep_ticking();
   };
   try {
-    run_detached(*reactor_, [self = shared_from_this(), asked, incarnation] {
+    run_detached(*own_.threads, [this, kept = own_.keep_alive(), asked, incarnation] {
       std::uint64_t question = 0;
       try {
-        (void)self->log_->append(member_entry::suspect(self->incarnation_, incarnation), deadline::after(store_limit));
+        (void)log_->append(member_entry::suspect(own_.incarnation, incarnation), deadline::after(store_limit));
         // Another member may have asked before, and died since.
-        const membership there = self->log_->members();
+        const membership there = log_->members();
         if (const worker_record* record = there.find(incarnation)) question = record->suspected;
       } catch (const error& e) {
         log(log_level::info,
-            fmt::format("{}: the group's log cannot be queried for a worker: {}", to_string(self->self_), e.what()));
+            fmt::format("{}: the group's log cannot be queried for a worker: {}", to_string(own_.self), e.what()));
       }
       asked(question);
     });
@@ -351,7 +391,7 @@ void native_core::ask_log(peer& whom, incarnation_id incarnation) noexcept {
   }
 }
 
-void native_core::read_answer(peer& whom, incarnation_id incarnation) noexcept {
+void dynamic_group::read_answer(peer& whom, incarnation_id incarnation) noexcept {
   std::uint64_t question = 0;
   {
     std::lock_guard lock(whom.mutex);
@@ -365,27 +405,27 @@ void native_core::read_answer(peer& whom, incarnation_id incarnation) noexcept {
       if (answered && whom.live.question != 0) whom.live.take_answer(clock::now());
       whom.live.asked_at = clock::now();
     }
-    keep_ticking();
+    failures_.keep_ticking();
   };
   try {
-    run_detached(*reactor_, [self = shared_from_this(), decided, incarnation, question] {
+    run_detached(*own_.threads, [this, kept = own_.keep_alive(), decided, incarnation, question] {
       bool answered = false;
       try {
         const auto began = clock::now();
-        self->log_->catch_up(deadline::after(store_limit));
+        log_->catch_up(deadline::after(store_limit));
         // A slow or unreachable store may have delayed the answer: wait for another lease then.
-        const bool prompt = clock::now() - began < self->options_.heartbeat_interval.duration();
-        const membership there = self->log_->members();
+        const bool prompt = clock::now() - began < own_.options.heartbeat_interval.duration();
+        const membership there = log_->members();
         const worker_record* record = there.find(incarnation);
         answered = !record || record->suspected != question;
         if (!answered && prompt) {
-          (void)self->log_->append(
-              member_entry::lost(self->incarnation_, incarnation,
+          (void)log_->append(
+              member_entry::lost(own_.incarnation, incarnation,
                                  "no member can reach it, and it did not answer in the group's log", question),
               deadline::after(store_limit));
         }
       } catch (const error& e) {
-        log(log_level::info, fmt::format("{}: the group's log cannot be read: {}", to_string(self->self_), e.what()));
+        log(log_level::info, fmt::format("{}: the group's log cannot be read: {}", to_string(own_.self), e.what()));
       }
       decided(answered);
     });
@@ -396,52 +436,53 @@ void native_core::read_answer(peer& whom, incarnation_id incarnation) noexcept {
 
 // ---------------------------------------------------------------- leaving
 
-void native_core::leave_dynamic(deadline until, leave_interrupt level) {
-  fence_.check();
+void dynamic_group::leave_by_log(deadline until, leave_interrupt level) {
+  own_.fence.check();
   shutdown_until_.store(until);
   log_own_leave(std::min(until, deadline::after(store_limit)), level);
   wait_until_quiet(until, level);
   settle_loose_ends(until);
 }
 
-void native_core::log_own_leave(deadline until, leave_interrupt level) {
+void dynamic_group::log_own_leave(deadline until, leave_interrupt level) {
   try {
     leave_written_.store(true);
     const bool written =
-        access_.run_in_time([this, until] { (void)log_->append(member_entry::leave(incarnation_), until); }, until,
+        access_.run_in_time([this, until] { (void)log_->append(member_entry::leave(own_.incarnation), until); }, until,
                             [&] { return quiet_.interrupted(level); });
     if (!written && !quiet_.interrupted(level)) {
-      log(log_level::info, fmt::format("{}: the store has no record yet that it leaves", to_string(self_)));
+      log(log_level::info, fmt::format("{}: the store has no record yet that it leaves", to_string(own_.self)));
     }
   } catch (const error& e) {
-    log(log_level::info, fmt::format("{}: the store has no record that it leaves: {}", to_string(self_), e.what()));
+    log(log_level::info, fmt::format("{}: the store has no record that it leaves: {}", to_string(own_.self), e.what()));
   }
 }
 
 // Releases its name and its id. Its join entry may be in the log, although it has not read that.
-void native_core::log_own_end() noexcept {
-  if (!is_announced() || fence_.is_up() || gone_written_.exchange(true)) return;
+void dynamic_group::log_own_end() noexcept {
+  if (!is_announced() || own_.fence.is_up() || gone_written_.exchange(true)) return;
   const deadline limit =
       std::min(deadline::after(store_limit), std::max(shutdown_until_.load(), deadline::after(least_for_end)));
   try {
     const bool written = access_.run_in_time(
         [this, limit] {
-          (void)log_->append(member_entry::gone(incarnation_), limit);
+          (void)log_->append(member_entry::gone(own_.incarnation), limit);
           // The next group in this store may have other leases.
           if (!log_->members().members().empty()) return;
           if (const auto where = group_store()) where->erase("kind", limit);
         },
         limit);
     if (!written)
-      log(log_level::info, fmt::format("{}: the store has no record yet that it has left", to_string(self_)));
+      log(log_level::info, fmt::format("{}: the store has no record yet that it has left", to_string(own_.self)));
   } catch (const std::exception& e) {
-    log(log_level::info, fmt::format("{}: the store has no record that it has left: {}", to_string(self_), e.what()));
+    log(log_level::info,
+        fmt::format("{}: the store has no record that it has left: {}", to_string(own_.self), e.what()));
   }
 }
 
 // A worker that leaves without a log entry has sent a goodbye to those it was connected to, if any; they write the
 // entry for it.
-void native_core::write_gone(incarnation_id incarnation) {
+void dynamic_group::write_gone(incarnation_id incarnation) {
   const auto until = deadline::after(store_limit);
   log_->catch_up(until);
   const membership there = log_->members();
@@ -449,7 +490,11 @@ void native_core::write_gone(incarnation_id incarnation) {
   if (record && !record->leaving) (void)log_->append(member_entry::gone(incarnation), until);
 }
 
-void native_core::stop_following() noexcept {
+void dynamic_group::begin_to_close() noexcept {
+  if (log_ && !leave_written_.load()) log_own_end();
+}
+
+void dynamic_group::end() noexcept {
   if (!log_) return;
   log_own_end();
   if (follower_.joinable()) {

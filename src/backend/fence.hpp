@@ -7,7 +7,7 @@
 
 #include <ferry/base/error.hpp>
 
-#include "../lock_ranks.hpp"
+#include "lock_ranks.hpp"
 
 namespace ferry::inline v0::detail {
 

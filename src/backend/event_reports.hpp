@@ -4,7 +4,7 @@
 
 #include <ferry/backend/agent.hpp>
 
-#include "../lock_ranks.hpp"
+#include "lock_ranks.hpp"
 
 namespace ferry::inline v0::detail {
 

@@ -12,8 +12,9 @@
 //
 // The consequences are in fencing.cpp.
 
+#include "failure_detector.hpp"
+
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -21,7 +22,6 @@
 #include <ferry/base/log.hpp>
 
 #include "../../base/peer_log.hpp"
-#include "../agent/native_agent.hpp"
 #include "../links/control_route.hpp"
 
 namespace ferry::inline v0::detail {
@@ -30,25 +30,40 @@ namespace {
 constexpr std::chrono::milliseconds timer_resolution{1};  // of timers
 constexpr std::chrono::seconds goodbye_limit{5};          // between a goodbye and the end of the connections
 
+lease_rules rules_of(const rpc_options& options) {
+  if (options.heartbeat_interval.is_never()) return {};  // the clock never ticks
+  return {options.heartbeat_interval.duration(), options.lease.duration()};
+}
+
 }  // namespace
+
+failure_detector::failure_detector(own_worker& own, peer_table& peers, link_table& links, const endpoints& ends,
+                                   link_owner& owner)
+    : own_(own),
+      peers_(peers),
+      links_(links),
+      ends_(ends),
+      owner_(owner),
+      beats_(rules_of(own.options), own.threads, own.keep_alive,
+             [this](const heartbeat_clock::tick& due) { tick(due); }) {}
 
 // ---------------------------------------------------------------- ticks
 
-void native_core::keep_ticking(clock::time_point at) noexcept {
-  if (options_.heartbeat_interval.is_never() || !is_announced() || fence_.is_up()) return;
+void failure_detector::keep_ticking(clock::time_point at) noexcept {
+  if (own_.options.heartbeat_interval.is_never() || !group_->is_announced() || own_.fence.is_up()) return;
   beats_.keep_ticking(at);
 }
 
 // Ticks come every interval, when heartbeats are sent, and when a lease may have run out.
-void native_core::tick(const heartbeat_clock::tick& due) noexcept {
-  const lease_rules rules{options_.heartbeat_interval.duration(), options_.lease.duration()};
+void failure_detector::tick(const heartbeat_clock::tick& due) noexcept {
+  const lease_rules rules{own_.options.heartbeat_interval.duration(), own_.options.lease.duration()};
   bool wanted = false;
   auto next = due.now + rules.interval;
   try {
-    if (is_member() && due.late_by > rules.lease) {
-      log(log_level::warning, fmt::format("{} was suspended, or starved of CPU time, for {:.1f} s", to_string(self_),
-                                          in_seconds(due.late_by)));
-      look_for_own_fence();
+    if (group_->is_member() && due.late_by > rules.lease) {
+      log(log_level::warning, fmt::format("{} was suspended, or starved of CPU time, for {:.1f} s",
+                                          to_string(own_.self), in_seconds(due.late_by)));
+      group_->look_for_own_fence();
     }
     for (peer* each : peers_.all()) wanted = check_peer(*each, due, rules, next) || wanted;
   } catch (const std::exception& e) {
@@ -60,8 +75,8 @@ void native_core::tick(const heartbeat_clock::tick& due) noexcept {
 }
 
 // What a tick does about one peer; true if it needs another tick.
-bool native_core::check_peer(peer& whom, const heartbeat_clock::tick& due, const lease_rules& rules,
-                             clock::time_point& next) {
+bool failure_detector::check_peer(peer& whom, const heartbeat_clock::tick& due, const lease_rules& rules,
+                                  clock::time_point& next) {
   const clock::time_point now = due.now;
   liveness_actions actions;
   std::optional<control_route> route;
@@ -72,17 +87,17 @@ bool native_core::check_peer(peer& whom, const heartbeat_clock::tick& due, const
   {
     std::lock_guard lock(whom.mutex);
     incarnation = whom.record.incarnation;
-    if (incarnation == incarnation_) return false;
+    if (incarnation == own_.incarnation) return false;
     // Call messages arrived at some time since the last tick.
     if (whom.heard.exchange(false, std::memory_order_relaxed)) whom.live.renew(now - rules.interval);
     if (due.stalled) whom.live.excuse(now, due.late_by, rules);
     // Without a control connection its heartbeats are queued behind the calls, and are not read while reading is
     // paused.
     if (!whom.control && !whom.live.suspect && whom.incoming && whom.incoming->paused()) whom.live.renew(now);
-    if (!is_member()) {
+    if (!group_->is_member()) {
       wanted = actions.send_heartbeat = whom.live.connected();
     } else if (whom.present()) {
-      actions = assess(whom.live, now, rules, self_.id() < whom.id);
+      actions = assess(whom.live, now, rules, own_.self.id() < whom.id);
       wanted = whom.live.wants_control() || whom.live.connected();
       if (whom.live.watched() && !actions.declare_lost) {
         next = std::min(next, whom.live.heard + rules.lease + timer_resolution);
@@ -98,8 +113,8 @@ bool native_core::check_peer(peer& whom, const heartbeat_clock::tick& due, const
   }
   if (actions.open_control) open_control(whom);
   if (actions.send_heartbeat && due.beat) route->send([] { return control_message(control_code::heartbeat); });
-  if (actions.ask_log) ask_log(whom, incarnation);
-  if (actions.read_log) read_answer(whom, incarnation);
+  if (actions.ask_log) group_->ask_for_life(whom, incarnation);
+  if (actions.read_log) group_->read_answer(whom, incarnation);
   if (actions.declare_lost) {
     lose(whom, incarnation,
          fmt::format("it was silent for {:.1f} s; its lease is {:.1f} s", silence, in_seconds(rules.lease)),
@@ -114,7 +129,7 @@ bool native_core::check_peer(peer& whom, const heartbeat_clock::tick& due, const
 
 // ---------------------------------------------------------------- connections
 
-void native_core::on_link_open(const remote_worker& peer, const connection& opened, bool by_us) noexcept {
+void failure_detector::on_link_open(const remote_worker& peer, const connection& opened, bool by_us) noexcept {
   auto& place = *peers_.at(peer.who.id());  // made before any link to it
   {
     std::lock_guard lock(place.mutex);
@@ -128,7 +143,7 @@ void native_core::on_link_open(const remote_worker& peer, const connection& open
   keep_ticking();
 }
 
-void native_core::on_link_lost(const remote_worker& peer, const connection& lost) noexcept {
+void failure_detector::on_link_lost(const remote_worker& peer, const connection& lost) noexcept {
   auto& place = *peers_.at(peer.who.id());
   bool ask = false;
   std::shared_ptr<incoming_link> in;  // released without the lock
@@ -138,7 +153,7 @@ void native_core::on_link_lost(const remote_worker& peer, const connection& lost
     if (!place.live.watched()) place.live.renew(clock::now());
     if (!lost.same_process()) --place.live.links;
     if (place.live.links == 0) place.incoming.swap(in);
-    if (place.state != peer_state::member || ended()) return;
+    if (place.state != peer_state::member || own_.ended()) return;
     if (!place.live.control) {
       place.live.suspect = true;
       ask = !place.live.opening;
@@ -148,7 +163,7 @@ void native_core::on_link_lost(const remote_worker& peer, const connection& lost
   keep_ticking();
 }
 
-void native_core::on_control_closed(control_link& which) noexcept {
+void failure_detector::on_control_closed(control_link& which) noexcept {
   auto& place = *peers_.at(which.peer().who.id());
   bool ask = false;
   std::shared_ptr<control_link> released;
@@ -157,7 +172,7 @@ void native_core::on_control_closed(control_link& which) noexcept {
     if (place.control.get() == &which) {
       place.control.swap(released);
       place.live.control = false;
-      if (place.is(which.peer().incarnation) && !closing_.load() && !fence_.is_up()) {
+      if (place.is(which.peer().incarnation) && !own_.closing.load() && !own_.fence.is_up()) {
         if (!place.live.watched()) place.live.renew(clock::now());
         place.live.suspect = true;
         ask = !place.live.opening;
@@ -170,18 +185,14 @@ void native_core::on_control_closed(control_link& which) noexcept {
   if (removed && which.accepted()) place.accepted_controls.fetch_sub(1);
 }
 
-void native_core::await(peer& whom) noexcept {
-  if (whom.id == self_.id()) return;
+void failure_detector::await(peer& whom) noexcept {
+  if (whom.id == own_.self.id()) return;
   bool ask = false;
   {
     std::lock_guard lock(whom.mutex);
     if (!whom.present()) return;
     if (!whom.live.watched()) whom.live.renew(clock::now());
-    if (!log_) {
-      whom.live.awaited = true;
-    } else if (!whom.live.guarded) {
-      whom.live.begin_guarding(clock::now());
-    }
+    group_->begin_to_watch(whom.live);
     ask = !whom.live.control && !whom.live.opening;
   }
   if (ask) open_control(whom);
@@ -190,59 +201,61 @@ void native_core::await(peer& whom) noexcept {
 
 // In a static group, goodbyes are not forwarded, and a worker is notified of a death only if it has a connection to a
 // worker that detected it. Members of a dynamic group read every end in the log.
-void native_core::seek(const call_target& whom) noexcept {
-  peer* place = log_ ? nullptr : peers_.at(whom.id);
+void failure_detector::seek(const call_target& whom) noexcept {
+  peer* place = group_->has_log() ? nullptr : peers_.at(whom.id);
   if (!place) return;
   std::lock_guard lock(place->mutex);
   if (place->present(whom.incarnation)) place->live.sought = true;  // the next attempt to reach it decides
 }
 
-void native_core::open_control(peer& to) noexcept {
+void failure_detector::open_control(peer& to) noexcept {
   // Until its entry is in the log, other workers have no record of this one and would reject it as an incarnation that
   // has ended.
-  if (!is_member()) return;
+  if (!group_->is_member()) return;
   worker_record record;
   try {
     {
       std::lock_guard lock(to.mutex);
-      if (!to.present() || to.live.opening || to.live.control || to.id == self_.id()) return;
+      if (!to.present() || to.live.opening || to.live.control || to.id == own_.self.id()) return;
       record = to.record;
       to.live.opening = true;
     }
     // Without leases a silent host is probed again only by the next call.
-    const auto limit = options_.heartbeat_interval.is_never() ? std::chrono::nanoseconds(std::chrono::seconds(30))
-                                                              : options_.lease.duration();
-    attempt_to_reach(
-        record, feature_control, limit,
-        [self = shared_from_this()] { return !self->closing_.load() && !self->fence_.is_up(); },
-        [self = shared_from_this(), &to, incarnation = record.incarnation](connect_outcome outcome) {
-          {
-            std::lock_guard lock(to.mutex);
-            to.live.opening = false;
-          }
-          if (outcome.verdict == connect_verdict::opened)
-            return self->add_control(to, std::move(outcome.opened), incarnation, true);
-          if (outcome.verdict == connect_verdict::hung_up) return;  // the next tick retries
-          self->on_connect_outcome(to, incarnation, outcome);
-        })
-        ->start(*reactor_);
+    const auto limit = own_.options.heartbeat_interval.is_never() ? std::chrono::nanoseconds(std::chrono::seconds(30))
+                                                                  : own_.options.lease.duration();
+    ends_
+        .attempt_to_reach(
+            record, feature_control, limit,
+            [this, kept = own_.keep_alive()] { return !own_.closing.load() && !own_.fence.is_up(); },
+            [this, kept = own_.keep_alive(), &to, incarnation = record.incarnation](connect_outcome outcome) {
+              {
+                std::lock_guard lock(to.mutex);
+                to.live.opening = false;
+              }
+              if (outcome.verdict == connect_verdict::opened)
+                return add_control(to, std::move(outcome.opened), incarnation, true);
+              if (outcome.verdict == connect_verdict::hung_up) return;  // the next tick retries
+              on_connect_outcome(to, incarnation, outcome);
+            })
+        ->start(*own_.threads);
   } catch (const std::exception& e) {
     log_about(to.id, log_level::warning, [&] {
-      return fmt::format("{}: no control connection to {}: {}", self_.name(), to_string(record.who), e.what());
+      return fmt::format("{}: no control connection to {}: {}", own_.self.name(), to_string(record.who), e.what());
     });
     std::lock_guard lock(to.mutex);
     to.live.opening = false;
   }
 }
 
-void native_core::add_control(peer& to, std::shared_ptr<connection> opened, incarnation_id incarnation, bool by_us) {
+void failure_detector::add_control(peer& to, std::shared_ptr<connection> opened, incarnation_id incarnation,
+                                   bool by_us) {
   std::shared_ptr<control_link> link;
   std::shared_ptr<control_link> before;  // both ends may have opened one at once: the replaced one stays open, unused
   {
     std::lock_guard lock(to.mutex);
-    if (!ended() && to.counts(incarnation)) {
-      link = std::make_shared<control_link>(shared_from_this(), remote_worker(to.record.who, incarnation, &to.heard),
-                                            opened, !by_us);
+    if (!own_.ended() && to.counts(incarnation)) {
+      link = std::make_shared<control_link>(kept_owner(), remote_worker(to.record.who, incarnation, &to.heard), opened,
+                                            !by_us);
       if (!links_.add(link)) link = nullptr;
     }
     if (link) {
@@ -255,7 +268,7 @@ void native_core::add_control(peer& to, std::shared_ptr<connection> opened, inca
     }
   }
   if (!link) {
-    if (closing_.load()) send_goodbye(*opened);
+    if (own_.closing.load()) send_goodbye(*opened);
     return opened->close(make_error(errc::shutting_down, "the worker no longer accepts connections"));
   }
   try {
@@ -269,7 +282,8 @@ void native_core::add_control(peer& to, std::shared_ptr<connection> opened, inca
   keep_ticking();
 }
 
-void native_core::on_connect_outcome(peer& whom, incarnation_id incarnation, const connect_outcome& outcome) noexcept {
+void failure_detector::on_connect_outcome(peer& whom, incarnation_id incarnation,
+                                          const connect_outcome& outcome) noexcept {
   switch (outcome.verdict) {
     case connect_verdict::opened:
     case connect_verdict::unknown: return;  // its lease decides
@@ -290,8 +304,8 @@ void native_core::on_connect_outcome(peer& whom, incarnation_id incarnation, con
     std::lock_guard lock(whom.mutex);
     // A member announces itself once it listens; if this worker runs on the same machine, the refusal is that of the
     // right machine.
-    const bool same_machine = !host_.empty() && whom.record.host == host_;
-    reached = whom.live.reached || (log_ && same_machine);
+    const bool same_machine = !own_.host.empty() && whom.record.host == own_.host;
+    reached = whom.live.reached || (group_->has_log() && same_machine);
     give_up = whom.live.awaited || (whom.live.sought && same_machine);
   }
   // If this worker has never reached it, the address may be wrong: that is no evidence for others, but waiting cannot
@@ -305,7 +319,7 @@ void native_core::on_connect_outcome(peer& whom, incarnation_id incarnation, con
 
 // ---------------------------------------------------------------- control frames
 
-void native_core::on_control(const remote_worker& from, inbound_message&& message) noexcept {
+void failure_detector::on_control(const remote_worker& from, inbound_message&& message) noexcept {
   switch (static_cast<control_code>(message.header.code)) {
     case control_code::heartbeat: {
       peer& place = *peers_.at(from.who.id());
@@ -319,15 +333,15 @@ void native_core::on_control(const remote_worker& from, inbound_message&& messag
     default: return;  // of a later version
   }
   try {
-    const auto notice = fence_notice::decode(message, options_.transport.limits);
+    const auto notice = fence_notice::decode(message, own_.options.transport.limits);
     {
       const peer& sender = *peers_.at(from.who.id());
       std::lock_guard lock(sender.mutex);
       if (!sender.present(from.incarnation)) return;  // reports of dead workers do not count
     }
-    if (notice.incarnation == incarnation_)
+    if (notice.incarnation == own_.incarnation)
       return become_fenced(fmt::format("{} reports: {}", to_string(from.who), notice.reason));
-    if (!is_member() || notice.who.id() == self_.id()) return;
+    if (!group_->is_member() || notice.who.id() == own_.self.id()) return;
     if (peer* whom = peers_.at(notice.who.id())) lose(*whom, notice.incarnation, notice.reason, evidence::notice);
   } catch (const std::exception& e) {
     log_about(from.who.id(), log_level::warning, [&] {
@@ -338,7 +352,7 @@ void native_core::on_control(const remote_worker& from, inbound_message&& messag
 
 // If the peer does not read this worker's calls at present, the cancellation arrives on this connection. It may
 // overtake the call itself, and then has no effect; the one queued behind the call does.
-void native_core::on_cancel(const remote_worker& peer, std::uint64_t call_id) noexcept {
+void failure_detector::on_cancel(const remote_worker& peer, std::uint64_t call_id) noexcept {
   const auto& place = *peers_.at(peer.who.id());
   std::shared_ptr<control_link> control;
   {
@@ -353,7 +367,7 @@ void native_core::on_cancel(const remote_worker& peer, std::uint64_t call_id) no
   }
 }
 
-void native_core::cancel_served(const remote_worker& from, std::uint64_t call_id) noexcept {
+void failure_detector::cancel_served(const remote_worker& from, std::uint64_t call_id) noexcept {
   const auto& place = *peers_.at(from.who.id());
   std::shared_ptr<incoming_link> calls;
   {

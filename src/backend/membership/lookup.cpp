@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "native_agent.hpp"
+#include "worker_group.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -16,12 +16,12 @@ constexpr std::string_view no_answer = "; but the group's store, which records n
 
 }  // namespace
 
-std::vector<worker_info> native_core::workers() const {
+std::vector<worker_info> worker_group::workers() const {
   std::vector<worker_info> result;
   for (const peer* each : peers_.all()) {
     std::lock_guard lock(each->mutex);
     // The members of a static group never change.
-    if (each->state == peer_state::member || (!log_ && each->state != peer_state::unknown))
+    if (each->state == peer_state::member || (!own_.dynamic() && each->state != peer_state::unknown))
       result.push_back(each->record.who);
   }
   return result;
@@ -29,20 +29,20 @@ std::vector<worker_info> native_core::workers() const {
 
 // In a dynamic group a worker may have joined since the log was last read.
 template <class Find>
-peer* native_core::look_up(deadline until, const Find& find, bool& read) const {
+peer* worker_group::look_up(deadline until, const Find& find, bool& read) const {
   peer* found = find();
   read = true;
-  if (found || !log_ || ended()) return found;
+  if (found || !own_.dynamic() || own_.ended()) return found;
   read = access_.read_log(std::min(until, deadline::after(store_limit)), [&] { return find() != nullptr; });
   found = find();
   if (!found && !read && until.expired()) {
     throw rpc_timeout(fmt::format("{} looked for a worker in the group's log, and its store did not answer in time",
-                                  to_string(self_)));
+                                  to_string(own_.self)));
   }
   return found;
 }
 
-native_core::found_worker native_core::locate(std::string_view name, deadline until) const {
+worker_group::found_worker worker_group::locate(std::string_view name, deadline until) const {
   bool read = false;
   peer* const found = look_up(
       until, [&] { return peers_.find(name); }, read);
@@ -54,7 +54,7 @@ native_core::found_worker native_core::locate(std::string_view name, deadline un
       known += fmt::format("{}'{}'", i == 0 ? "" : ", ", all[i].name());
     throw_error(errc::unknown_worker,
                 fmt::format("{} could not find destination '{}': no worker of the group has that name; there {} {}{}{}",
-                            to_string(self_), name, all.size() == 1 ? "is only" : "are", known,
+                            to_string(own_.self), name, all.size() == 1 ? "is only" : "are", known,
                             all.size() > listed ? fmt::format(" and {} more", all.size() - listed) : "",
                             read ? "" : no_answer));
   }
@@ -67,21 +67,22 @@ native_core::found_worker native_core::locate(std::string_view name, deadline un
   return locate(name, until);
 }
 
-native_core::found_worker native_core::locate(worker_id id, deadline until) const {
+worker_group::found_worker worker_group::locate(worker_id id, deadline until) const {
   bool read = false;
   peer* const found = look_up(
       until, [&] { return peers_.at(id); }, read);
   if (!found) {
-    throw_error(errc::unknown_worker, fmt::format("{} could not find destination {}: {}{}", to_string(self_), id.value,
-                                                  log_ ? std::string("no worker of the group has that id")
-                                                       : fmt::format("the group has the ids 0..{}", world_size_ - 1),
-                                                  read ? "" : no_answer));
+    throw_error(errc::unknown_worker,
+                fmt::format("{} could not find destination {}: {}{}", to_string(own_.self), id.value,
+                            own_.dynamic() ? std::string("no worker of the group has that id")
+                                           : fmt::format("the group has the ids 0..{}", own_.world_size - 1),
+                            read ? "" : no_answer));
   }
   std::lock_guard lock(found->mutex);
   return {{found->record.who, found->record.incarnation}, found};
 }
 
-native_core::found_worker native_core::locate(const call_target& whom, deadline until) const {
+worker_group::found_worker worker_group::locate(const call_target& whom, deadline until) const {
   const auto look = [&]() -> std::optional<found_worker> {
     peer* const place = peers_.at(whom.id);
     if (!place) return {};
@@ -90,40 +91,40 @@ native_core::found_worker native_core::locate(const call_target& whom, deadline 
     return found_worker{{place->record.who, place->record.incarnation}, place};
   };
   if (const auto there = look()) return *there;
-  if (log_ && !closing_.load() && !fence_.is_up()) {
+  if (own_.dynamic() && !own_.ended()) {
     const bool read =
         access_.read_log(std::min(until, deadline::after(store_limit)), [&] { return look().has_value(); });
     if (const auto there = look()) return *there;
     if (!read) {
       throw rpc_timeout(fmt::format("{} looked for worker {} in the group's log, and its store did not answer in time",
-                                    to_string(self_), whom.id.value));
+                                    to_string(own_.self), whom.id.value));
     }
   }
   throw_error(errc::peer_lost, fmt::format("worker {} is no longer a member of the group{}", whom.id.value,
                                            peers_.at(whom.id) ? "; its id was reassigned" : ""));
 }
 
-bool native_core::is_over(const call_target& whom, std::uint64_t& question) const {
+bool worker_group::is_over(const call_target& whom, std::uint64_t& question) const {
   const std::uint64_t read = access_.last_good_read();
   if (const peer* place = peers_.at(whom.id)) {
     std::lock_guard lock(place->mutex);
     if (place->record.incarnation == whom.incarnation) return !place->present();
   }
-  if (!log_) return true;
+  if (!own_.dynamic()) return true;
   if (question != 0 && read >= question) return true;
   question = access_.request_read();
   return false;
 }
 
-worker_info native_core::find(std::string_view name) const { return locate(name, {}).who; }
-worker_info native_core::find(worker_id id) const { return locate(id, {}).who; }
+worker_info worker_group::find(std::string_view name) const { return locate(name, {}).who; }
+worker_info worker_group::find(worker_id id) const { return locate(id, {}).who; }
 
-bool native_core::update_workers(deadline until) const {
-  return !log_ || access_.read_log(std::min(until, deadline::after(store_limit)));
+bool worker_group::update(deadline until) const {
+  return !own_.dynamic() || access_.read_log(std::min(until, deadline::after(store_limit)));
 }
 
-worker_info native_core::wait_for(std::string_view name, deadline until) const {
-  if (!log_) return find(name);
+worker_info worker_group::wait_for(std::string_view name, deadline until) const {
+  if (!own_.dynamic()) return find(name);
   std::optional<blocking_scope> blocking;
   for (;;) {
     const std::uint64_t seen = access_.member_changes();
@@ -132,8 +133,8 @@ worker_info native_core::wait_for(std::string_view name, deadline until) const {
       // Skip the name of a newcomer that has just taken the place.
       if (found->state == peer_state::member && found->record.who.name() == name) return found->record.who;
     }
-    fence_.check();
-    if (closing_.load()) throw_error(errc::shutting_down, to_string(self_) + " has been shut down");
+    own_.fence.check();
+    if (own_.closing.load()) throw_error(errc::shutting_down, to_string(own_.self) + " has been shut down");
     if (!blocking) {
       blocking.emplace();
       (void)access_.request_read();  // so that later entries are read, too
@@ -141,12 +142,12 @@ worker_info native_core::wait_for(std::string_view name, deadline until) const {
     if (!access_.await_change(seen, until)) {
       throw_error(errc::rpc_timeout,
                   fmt::format("{} timed out waiting for worker '{}': no worker of that name has joined",
-                              to_string(self_), name));
+                              to_string(own_.self), name));
     }
   }
 }
 
-std::string native_core::metadata(worker_id id) const {
+std::string worker_group::metadata(worker_id id) const {
   (void)find(id);
   const peer* found = peers_.at(id);
   std::lock_guard lock(found->mutex);

@@ -1,6 +1,6 @@
 // The wait of a worker that leaves.
 
-#include "backend/agent/quiescence.hpp"
+#include "backend/membership/quiescence.hpp"
 
 #include <atomic>
 #include <chrono>
