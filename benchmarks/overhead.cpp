@@ -1,5 +1,5 @@
 // The cost of ferry apart from calls: processor time of two idle workers that are connected to each other, and what the
-// flight recorder adds to a small call.
+// flight recorder, and an interceptor that does nothing, add to a small call.
 
 #include <cerrno>
 #include <chrono>
@@ -7,6 +7,7 @@
 #include <ctime>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -57,15 +58,24 @@ void measure(report& out, const options& chosen, const std::string& transport) {
   out.add({.name = prefix + "callee", .value = other, .unit = "% core", .n = 1}, wanted);
 }
 
-// Two pairs of workers that differ only in the recorder take turns, in short windows, so that other load affects both.
-void measure_recorder(report& out, const options& chosen, const std::string& transport) {
-  const std::string prefix = "recorder/" + transport + "/";
+// What something adds to a small call: two pairs of workers that differ only in it take turns, in short windows, so that
+// other load affects both.
+struct addition {
+  std::string name;
+  pair_options with;
+  pair_options without;
+  const char* unit;  // "%" of the call, or "ns"
+  double most;
+};
+
+void measure_addition(report& out, const options& chosen, const addition& what) {
+  const std::string prefix = what.name + "/" + what.with.transport + "/";
   if (!chosen.wants(prefix)) return;
   const auto window = chosen.window_or(20ms);
   const int turns = chosen.quick ? 10 : 100;
   const pin_mode pin = processors().size() > 1 ? pin_mode::two_cores : pin_mode::same_core;
-  worker_pair with({.transport = transport}, pin);
-  worker_pair without({.transport = transport, .flight_events = 0}, pin);
+  worker_pair with(what.with, pin);
+  worker_pair without(what.without, pin);
   const auto median_of = [&](worker_pair& pair) {
     pair.pin();
     const auto call = [&] { (void)pair.caller().rpc_sync<remote::add>(callee, 1, 2); };
@@ -82,13 +92,14 @@ void measure_recorder(report& out, const options& chosen, const std::string& tra
     const double second = median_of(with_first ? without : with);
     on.push_back(with_first ? first : second);
     off.push_back(with_first ? second : first);
-    added.push_back(100 * (on.back() / off.back() - 1));
+    const bool absolute = std::string_view(what.unit) == "ns";
+    added.push_back(absolute ? 1000 * (on.back() - off.back()) : 100 * (on.back() / off.back() - 1));
   }
   out.section(prefix);
   out.add({.name = prefix + "add", .value = quantile(on, 0.5), .unit = "us", .n = on.size()});
   out.add({.name = prefix + "add-without", .value = quantile(off, 0.5), .unit = "us", .n = off.size()});
-  out.add({.name = prefix + "added", .value = quantile(added, 0.5), .unit = "%", .n = added.size()},
-          target{2, false, false});
+  out.add({.name = prefix + "added", .value = quantile(added, 0.5), .unit = what.unit, .n = added.size()},
+          target{what.most, false, false});
 }
 
 }  // namespace
@@ -97,13 +108,21 @@ void measure_recorder(report& out, const options& chosen, const std::string& tra
 int main(int argc, char** argv) {
   using namespace ferry_bench;
   run_role(argc, argv, worker_roles());
-  const options chosen =
-      read_options(argc, argv, "overhead: processor time of idle workers, and the cost of the flight recorder");
+  const options chosen = read_options(
+      argc, argv,
+      "overhead: processor time of idle workers; the cost of the flight recorder and of an idle interceptor");
   end_after(chosen.limit.count() != 0 ? chosen.limit : std::chrono::seconds(120));
   try {
     report out("overhead", chosen);
     for (const std::string transport : {"tcp", "unix"}) measure(out, chosen, transport);
-    for (const std::string transport : {"tcp", "unix", "inproc"}) measure_recorder(out, chosen, transport);
+    for (const std::string transport : {"tcp", "unix", "inproc"}) {
+      measure_addition(out, chosen,
+                       {"recorder", {.transport = transport}, {.transport = transport, .flight_events = 0}, "%", 2});
+      // Each adds its part at the caller and at the callee.
+      measure_addition(
+          out, chosen,
+          {"interceptor", {.transport = transport, .idle_interceptors = 1}, {.transport = transport}, "ns", 30});
+    }
     return 0;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "overhead: %s\n", e.what());

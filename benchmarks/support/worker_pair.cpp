@@ -4,9 +4,12 @@
 #include <exception>
 #include <future>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include <poll.h>
+
+#include <ferry/rpc/interceptor.hpp>
 #include <ferry/store/tcp_store.hpp>
 
 #include "handlers.hpp"
@@ -15,6 +18,15 @@ namespace ferry_bench {
 namespace {
 
 using namespace std::chrono_literals;
+
+class idle_interceptor final : public ferry::interceptor {
+ public:
+  explicit idle_interceptor(int number) : name_("idle." + std::to_string(number)) {}
+  [[nodiscard]] std::string_view name() const noexcept override { return name_; }
+
+ private:
+  const std::string name_;
+};
 
 // In the order of worker_pair's arguments.
 ferry::worker start(const std::vector<std::string>& arguments) {
@@ -28,6 +40,8 @@ ferry::worker start(const std::vector<std::string>& arguments) {
   config.heartbeat_interval = std::chrono::milliseconds(std::stoll(arguments.at(6)));
   config.lease = std::chrono::milliseconds(std::stoll(arguments.at(7)));
   config.flight_events = std::stoi(arguments.at(8));
+  for (int i = 0; i != std::stoi(arguments.at(9)); ++i)
+    config.interceptors.push_back(std::make_shared<idle_interceptor>(i));
   config.transport.bind = "127.0.0.1";
   config.init_timeout = 20s;
   config.exit_timeout = 20s;
@@ -78,7 +92,8 @@ worker_pair::worker_pair(const pair_options& wanted, pin_mode pin) : pin_(pin), 
             waiting,
             milliseconds(wanted.heartbeat_interval),
             milliseconds(wanted.lease),
-            std::to_string(wanted.flight_events)};
+            std::to_string(wanted.flight_events),
+            std::to_string(wanted.idle_interceptors)};
   };
   std::future<ferry::worker> other;
   if (within_) {

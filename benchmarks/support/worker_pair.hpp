@@ -23,7 +23,8 @@ struct pair_options {
   ferry::timeout heartbeat_interval = std::chrono::milliseconds(500);
   ferry::timeout lease = std::chrono::seconds(5);
   int flight_events = ferry::rpc_options{}.flight_events;
-  bool third = false;      ///< another process that serves: worker `third`, pinned as the callee is
+  int idle_interceptors = 0;  ///< of both workers: each sees every call, and keeps nothing of it
+  bool third = false;         ///< another process that serves: worker `third`, pinned as the callee is
   bool bystander = false;  ///< a third process whose calls block a handler of the callee for 100 ms each, all the time
 };
 

@@ -263,7 +263,8 @@ def comings_and_goings(world):
     world.honest_connection.call(named("release"))
 
 
-@attack("an honest member while others flood")
+# Three times 4 MiB of requests, as many decoded, and of answers: with what the allocator keeps for each thread.
+@attack("an honest member while others flood", memory=112)
 def beside_floods(world):
     """Calls of one member beside three that send as much as the victim takes."""
     over = threading.Event()
