@@ -19,7 +19,7 @@
 namespace ferry::inline v0::detail {
 
 /// What all rooms of the backend share: who this worker is, and whether it still takes part in its group. Thread-safe, but
-/// for `self` and `group`, which joining writes before the worker listens.
+/// for `self` and `group`, which joining writes while no other worker is let in.
 struct own_worker {
   /// `owner` returns what keeps all rooms alive. Throws what rpc_options::check() throws.
   own_worker(const worker_config& config, rpc_options with, std::shared_ptr<reactor> loop, std::string machine,

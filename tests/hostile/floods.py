@@ -17,12 +17,22 @@ def pour(connection, data, seconds=2.0, most=1 << 30):
     times, until = 0, time.monotonic() + seconds
     try:
         while times < most and time.monotonic() < until and select.select([], [connection.sock], [], 0.3)[1]:
-            connection.sock.settimeout(0.5)
-            connection.sock.sendall(data)
+            if not send_whole(connection.sock, data, 0.5):
+                break
             times += 1
     except OSError:
-        pass  # full in the middle of `data`, or closed by the victim
+        pass  # closed by the victim
     return times
+
+
+def send_whole(sock, data, patience):
+    """False if the other end took nothing for so long. Leaves alone the socket's timeout, which a Reader uses."""
+    rest = memoryview(data)
+    while rest:
+        if not select.select([], [sock], [], patience)[1]:
+            return False
+        rest = rest[sock.send(rest):]
+    return True
 
 
 class Reader(threading.Thread):

@@ -59,7 +59,7 @@ bool device_placement::takes_tensors_on(device where) const noexcept {
   return declared.empty() || std::find(declared.begin(), declared.end(), where) != declared.end();
 }
 
-bool device_placement::concerns(const outgoing_message& message, const device_map* placement) const noexcept {
+bool device_placement::concerns(const outgoing_message& message, const device_map* placement) const {
   if (placement) return true;
   return !message.tensors.empty() && (maps_known() || !all_on_cpu(message));
 }

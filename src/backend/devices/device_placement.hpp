@@ -38,8 +38,8 @@ class device_placement {
   /// device that exists.
   [[nodiscard]] bool takes_tensors_on(device where) const noexcept;
 
-  /// Whether the tensors of this message may arrive anywhere but on the CPU.
-  [[nodiscard]] bool concerns(const outgoing_message& message, const device_map* placement) const noexcept;
+  /// Whether the tensors of this message may arrive anywhere but on the CPU. Throws if one is undefined.
+  [[nodiscard]] bool concerns(const outgoing_message& message, const device_map* placement) const;
   /// Sets the devices that the tensors of a message to `member` arrive on: by the placement of the call, else by the maps
   /// of the group. Throws errc::invalid_argument, errc::bad_device.
   void place(outgoing_message& message, bool response, const worker_devices& member, const device_maps_between* maps,

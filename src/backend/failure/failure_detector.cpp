@@ -109,7 +109,7 @@ bool failure_detector::check_peer(peer& whom, const heartbeat_clock::tick& due, 
       overdue = whom.state == peer_state::left && wanted && now - whom.live.heard > goodbye_limit;
     }
     route.emplace(whom);
-    silence = in_seconds(now - whom.live.heard);
+    silence = in_seconds(now - whom.live.last_word);
   }
   if (actions.open_control) open_control(whom);
   if (actions.send_heartbeat && due.beat) route->send([] { return control_message(control_code::heartbeat); });

@@ -21,7 +21,7 @@
 namespace ferry::inline v0::detail {
 
 /// Detects which other workers are dead, and carries out the consequences; knows when this one was declared dead.
-/// Thread-safe; call without a lock.
+/// Thread-safe. Call without the mutex of a peer, a link or the store access.
 class failure_detector {
  public:
   /// `owner`: of the control connections that this opens; kept alive by own.keep_alive().

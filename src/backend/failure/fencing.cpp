@@ -206,7 +206,7 @@ std::optional<std::chrono::nanoseconds> failure_detector::silence(worker_id of) 
   if (!place || of == own_.self.id() || interval.is_never()) return std::nullopt;
   std::lock_guard lock(place->mutex);
   if (!place->live.connected() && !place->live.suspect) return std::nullopt;
-  const std::chrono::nanoseconds known = std::max(clock::now() - place->live.heard, clock::duration{});
+  const std::chrono::nanoseconds known = std::max(clock::now() - place->live.last_word, clock::duration{});
   // A message arrived since the last tick, which has yet to record it.
   if (place->heard.load(std::memory_order_relaxed)) return std::min(known, interval.duration());
   return known;

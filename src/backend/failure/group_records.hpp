@@ -19,11 +19,11 @@ struct store_record {
 };
 
 /// How the members of a group learn of each other's ends, beside connections: failure detection asks this of the group.
-/// Thread-safe; called without a lock unless stated otherwise.
+/// Thread-safe.
 class group_records {
  public:
   /// Whether this worker's statements about others count: in a dynamic group its own entry must be in the log first, and
-  /// it must have read it.
+  /// it must have read it. May be called with the mutex of a peer held, as may the next two.
   [[nodiscard]] virtual bool is_member() const noexcept = 0;
   /// Whether others may have a record of it: also while its entry is being written.
   [[nodiscard]] virtual bool is_announced() const noexcept = 0;
@@ -38,9 +38,10 @@ class group_records {
   /// Reads whether the group has declared this worker dead.
   virtual void look_for_own_fence() noexcept = 0;
 
-  /// To be written once `who` has left without a word in the store. Throws std::bad_alloc, as does the next one.
+  // Called without a lock from here on.
+  /// To be written once `who` has left without a word in the store; empty: nothing is. Throws std::bad_alloc, as does the next one.
   [[nodiscard]] virtual store_record departure_of(const worker_info& who, incarnation_id incarnation) = 0;
-  /// To be written once `who`, which had announced its leave, has died.
+  /// To be written if that worker has died after it had announced its leave; empty: nothing is.
   [[nodiscard]] virtual store_record end_of_leaving(const fence_notice& notice) = 0;
   virtual void write_later(store_record&& record) noexcept = 0;
   /// Records that a worker is dead, and tells the others; `contested`: only its silence shows it, and it may have declared
@@ -51,7 +52,7 @@ class group_records {
   /// The worker whose process serves the store is lost.
   virtual void on_store_host_lost(const std::string& host, const std::string& reason) noexcept = 0;
 
-  /// A member has left, and this worker is the first to know.
+  /// A member has left, and departure_of() has a record of that to be written.
   virtual void on_departure() noexcept = 0;
   /// Waits for the members, or for the end of calls, look again.
   virtual void on_change() noexcept = 0;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Decides when a worker is dead. Only the decisions, without clocks, threads or connections: the agent calls it at
-// every tick, and executes the result. docs/failure.md has the reasoning.
+// Decides when a worker is dead. Only the decisions, without clocks, threads or connections: the failure detector calls it
+// at every tick, and executes the result. docs/failure.md has the reasoning.
 
 #include <algorithm>
 #include <chrono>
@@ -56,6 +56,7 @@ struct liveness {
   void begin_guarding(clock::time_point now) noexcept {
     guarded = true;
     unreached_since = now;
+    last_word = std::max(last_word, now);
     answers = 0;
     question = 0;
   }
@@ -68,12 +69,20 @@ struct liveness {
   /// this happens again and again.
   void excuse(clock::time_point now, std::chrono::nanoseconds stall, const lease_rules& rules) noexcept {
     for (auto* since : {&last_word, &unreached_since, &asked_at}) *since = std::min(now, *since + stall);
-    if (now - last_word <= leases_excused * rules.lease) heard = now;
+    if (now - last_word > leases_excused * rules.lease) return;
+    for (auto* since : {&heard, &unreached_since, &asked_at}) *since = std::max(*since, now);
+  }
+  /// The log has a question for it. Its excuses begin anew.
+  void ask(std::uint64_t entry, clock::time_point now) noexcept {
+    question = entry;
+    asked_at = unreached_since = now;
+    last_word = std::max(last_word, now);
   }
   /// It has answered in the log.
   void take_answer(clock::time_point now) noexcept {
     question = 0;
     unreached_since = now;
+    last_word = std::max(last_word, now);
     ++answers;
   }
 };

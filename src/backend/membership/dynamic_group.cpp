@@ -367,8 +367,7 @@ void dynamic_group::ask_for_life(peer& whom, incarnation_id incarnation) noexcep
       std::lock_guard lock(whom.mutex);
       whom.live.log_is_asked = false;
       if (!whom.present(incarnation) || !whom.live.guarded) return;
-      whom.live.question = question;
-      whom.live.asked_at = whom.live.unreached_since = clock::now();
+      whom.live.ask(question, clock::now());
     }
     failures_.keep_ticking();
   };

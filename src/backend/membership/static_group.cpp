@@ -23,6 +23,7 @@
 #include "static_group.hpp"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <string_view>

@@ -43,7 +43,7 @@ struct group_surroundings {
 };
 
 /// What both kinds of groups have in common: agreement on the parameters, look-up of members, becoming idle before leaving.
-/// Thread-safe; join() comes first, and end() after all links have ended.
+/// Thread-safe; join() comes first, and end() after the links were closed.
 class worker_group : public group_records, private store_user {
  public:
   worker_group(const group_surroundings& around, std::shared_ptr<store> where);

@@ -112,19 +112,21 @@ void async_call::on_reply(inbound_message&& reply) noexcept {
     helping::current->reply = item;
     return;
   }
-  reactor& threads = *facts().worker->agent_unchecked().reactor();
-  if (has_hooks) return threads.post_elsewhere(item);  // they may block
-  threads.post(item);                                  // on a reactor thread: runs after what it reads
+  const auto threads = facts().worker->agent_unchecked().reactor();  // the item may end the worker
+  if (has_hooks) return threads->post_elsewhere(item);               // they may block
+  threads->post(item);                                               // on a reactor thread: runs after what it reads
 }
 
 // Hooks are told in the context of the call.
 void async_call::deliver(inbound_message& reply) noexcept {
+  std::exception_ptr refused;
   if (!life_.hooks.empty()) {
     const captured_context context = life_.context;
     const context_scope scope(context);
     const streams_scope streams(reply.streams);  // the tensors are valid in the order of these
-    if (auto refused = life_.tell_hooks(reply)) return set_error(std::move(refused));
+    refused = life_.tell_hooks(reply);
   }
+  if (refused) return set_error(std::move(refused));  // runs continuations: outside of those scopes
   complete(reply);
 }
 

@@ -155,3 +155,22 @@ TEST_CASE("a silent worker is lost although this process stands still again and 
     CHECK_FALSE(assess(peer, now + 14s, rules, true).declare_lost);
   }
 }
+
+TEST_CASE("a question in the log gets new leases, too, when this process stood still") {
+  liveness peer;
+  peer.begin_guarding(start);
+  peer.ask(17, start + 6s);
+  peer.excuse(start + 1h, 59min + 50s, rules);
+  CHECK(assess(peer, start + 1h + 5s, rules, true).read_log == false);
+  CHECK(assess(peer, start + 1h + 5001ms, rules, true).read_log);
+  SUBCASE("but not for ever") {
+    auto now = start + 1h;
+    int ticks = 0;
+    do {
+      now += rules.interval + 2s;
+      peer.excuse(now, 2s, rules);
+      REQUIRE(++ticks < 100);
+    } while (!assess(peer, now, rules, true).read_log);
+    CHECK(ticks > 10);
+  }
+}
