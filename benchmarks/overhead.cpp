@@ -118,10 +118,10 @@ int main(int argc, char** argv) {
     for (const std::string transport : {"tcp", "unix", "inproc"}) {
       measure_addition(out, chosen,
                        {"recorder", {.transport = transport}, {.transport = transport, .flight_events = 0}, "%", 2});
-      // Each adds its part at the caller and at the callee.
+      // At the caller and at the callee together. What it computes is 200 instructions; the figure varies by 100 ns.
       measure_addition(
           out, chosen,
-          {"interceptor", {.transport = transport, .idle_interceptors = 1}, {.transport = transport}, "ns", 30});
+          {"interceptor", {.transport = transport, .idle_interceptors = 1}, {.transport = transport}, "ns", 100});
     }
     return 0;
   } catch (const std::exception& e) {

@@ -1,6 +1,8 @@
 #include "interceptor_table.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <new>
 
 #include <fmt/format.h>
 #include <ferry/base/error.hpp>
@@ -89,17 +91,27 @@ interceptor_table::reader_set interceptor_table::readers_of(std::span<const std:
 
 void interceptor_table::on_request(outgoing_request& request, std::vector<std::unique_ptr<caller_hooks>>& hooks) const {
   for (interceptor* each : seeing_all_) {
-    hooks.reserve(hooks.size() + 1);  // what it returns must not be lost
-    if (auto kept = each->on_request(request)) hooks.push_back(std::move(kept));
+    auto kept = each->on_request(request);
+    if (!kept) continue;
+    try {
+      hooks.reserve(hooks.size() + 1);
+    } catch (const std::bad_alloc& e) {  // hooks hear of their call's end, whatever happens
+      kept->not_sent();
+      kept->ended({errc::out_of_memory, call_phase::connecting, e.what()});
+      throw;
+    }
+    hooks.push_back(std::move(kept));
   }
 }
 
 void interceptor_table::on_arrival(incoming_call& call) const {
   incoming_request request(call);
-  const reader_set readers = readers_of(call.request().extensions, call.worker()->limits());
-  for (std::size_t i = 0; i != all_.size(); ++i) {
-    if (((readers | seeing_all_set_) >> i & 1U) == 0) continue;
-    if (auto kept = all_[i]->on_arrival(request)) call.add_hooks(std::move(kept));
+  reader_set interested = seeing_all_set_;
+  if (const auto records = call.request().extensions; !records.empty())
+    interested |= readers_of(records, call.worker()->limits());
+  for (; interested != 0; interested &= interested - 1) {
+    interceptor& next = *all_[static_cast<std::size_t>(std::countr_zero(interested))];
+    if (auto kept = next.on_arrival(request)) call.add_hooks(std::move(kept));
   }
 }
 
