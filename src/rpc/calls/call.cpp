@@ -166,9 +166,10 @@ void outgoing_call::bound() {
 void outgoing_call::begin(peer_route route) {
   route_ = std::move(route);
   call_facts& facts = life_.facts;
-  facts.peer = route_.who;
+  const call_target target = route_.target();
+  facts.peer = std::move(route_.who);  // the id stays, and the route needs no more
   facts.incarnation = route_.incarnation;
-  handles_ = message_handles(*facts.worker, route_.target());
+  handles_ = message_handles(*facts.worker, target);
   if (stop_ && stop_->stop_requested()) {
     throw call_cancelled(describe(facts) + ": its stop token was stopped before it was sent");
   }

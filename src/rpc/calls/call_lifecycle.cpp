@@ -158,7 +158,8 @@ void call_lifecycle::failed(const pending_call& call, errc code, call_phase phas
 }
 
 void call_lifecycle::end(const pending_call& call) noexcept {
-  facts.worker->observers().tell(*facts.worker, event_of(call_moment::ended, facts, call));
+  if (const call_observers& watching = facts.worker->observers(); watching.see(call_moment::ended))
+    watching.tell(*facts.worker, event_of(call_moment::ended, facts, call));
   facts.worker->agent_unchecked().finished_calls(1);
 }
 

@@ -16,12 +16,12 @@ std::optional<flight_event> flight_event_of(const call_event& event) noexcept {
     case call_moment::cancelled: return flight_event::call_cancelled;
     case call_moment::one_way_sent: return flight_event::one_way_sent;
     case call_moment::received: return flight_event::request_received;
-    case call_moment::handler_begun:
-      return event.queued ? std::optional(flight_event::handler_begun) : std::nullopt;  // else it began at once
+    case call_moment::handler_begun_late: return flight_event::handler_begun;
     case call_moment::handler_suspended: return flight_event::handler_returned;
     case call_moment::answered: return flight_event::request_answered;
     case call_moment::refused: return flight_event::request_failed;
     case call_moment::done: return flight_event::request_done;
+    case call_moment::handler_begun:  // as it was received
     case call_moment::ended:
     case call_moment::handler_ended: return std::nullopt;
   }
@@ -29,6 +29,13 @@ std::optional<flight_event> flight_event_of(const call_event& event) noexcept {
 }
 
 }  // namespace
+
+call_moments flight_observer::moments() const noexcept {
+  return {
+      call_moment::started,           call_moment::replied,      call_moment::failed,   call_moment::timed_out,
+      call_moment::cancelled,         call_moment::one_way_sent, call_moment::received, call_moment::handler_begun_late,
+      call_moment::handler_suspended, call_moment::answered,     call_moment::refused,  call_moment::done};
+}
 
 void flight_observer::on_call(const worker_core&, const call_event& event) noexcept {
   if (const auto what = worker_.recorder().on() ? flight_event_of(event) : std::nullopt) {

@@ -8,6 +8,7 @@ namespace ferry::inline v0::detail {
 class flight_observer final : public call_observer {
  public:
   explicit flight_observer(worker_core& worker) noexcept : worker_(worker) {}
+  [[nodiscard]] call_moments moments() const noexcept override;
   void on_call(const worker_core& worker, const call_event& event) noexcept override;
 
  private:

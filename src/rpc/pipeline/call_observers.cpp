@@ -15,13 +15,23 @@ std::optional<trace_event::kind> kind_of(call_moment what) noexcept {
   switch (what) {
     case call_moment::started: return trace_event::kind::call_begin;
     case call_moment::ended: return trace_event::kind::call_end;
-    case call_moment::handler_begun: return trace_event::kind::handler_begin;
+    case call_moment::handler_begun:
+    case call_moment::handler_begun_late: return trace_event::kind::handler_begin;
     case call_moment::handler_ended: return trace_event::kind::handler_end;
     default: return std::nullopt;
   }
 }
 
 }  // namespace
+
+void call_observers::tell_all(const worker_core& worker, const call_event& event) const noexcept {
+  for (std::size_t i = 0; i != count_; ++i) list_[i]->on_call(worker, event);
+}
+
+call_moments trace_observer::moments() const noexcept {
+  return {call_moment::started, call_moment::ended, call_moment::handler_begun, call_moment::handler_begun_late,
+          call_moment::handler_ended};
+}
 
 void trace_observer::on_call(const worker_core& worker, const call_event& event) noexcept {
   if (!trace_enabled() || !event.entry) return;

@@ -5,10 +5,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
 
 #include <ferry/backend/agent.hpp>
 #include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
 #include <ferry/base/time.hpp>
 
 namespace ferry::inline v0::detail {
@@ -28,12 +30,13 @@ enum class call_moment : std::uint8_t {
   one_way_sent,
   // At the callee.
   received,
-  handler_begun,      ///< `queued`: it had to wait for its turn
-  handler_suspended,  ///< the handler has returned a future or a task that is not ready
-  handler_ended,      ///< the thread is done with it; the answer may be pending
-  answered,           ///< with a value
-  refused,            ///< with an error: `code`
-  done,               ///< a one-way request
+  handler_begun,       ///< at once
+  handler_begun_late,  ///< the same, after it had to wait for its turn
+  handler_suspended,   ///< the handler has returned a future or a task that is not ready
+  handler_ended,       ///< the thread is done with it; the answer may be pending
+  answered,            ///< with a value
+  refused,             ///< with an error: `code`
+  done,                ///< a one-way request
 };
 
 struct call_event {
@@ -45,13 +48,35 @@ struct call_event {
   const method_entry* entry = nullptr;  ///< null: the worker has no such method
   std::uint64_t bytes = 0;              ///< of the message
   errc code{};
-  bool queued = false;
   std::string_view text = {};
+};
+
+/// A set of moments.
+class call_moments {
+ public:
+  constexpr call_moments() = default;
+  constexpr call_moments(std::initializer_list<call_moment> all) {
+    for (const call_moment each : all) bits_ |= bit(each);
+  }
+  constexpr call_moments& operator|=(const call_moments& more) noexcept {
+    bits_ |= more.bits_;
+    return *this;
+  }
+  [[nodiscard]] constexpr bool contains(call_moment which) const noexcept { return (bits_ & bit(which)) != 0; }
+
+ private:
+  static constexpr std::uint32_t bit(call_moment which) noexcept { return 1U << static_cast<unsigned>(which); }
+  std::uint32_t bits_ = 0;
 };
 
 /// Sees the calls that a worker makes and serves. Called on the threads of the calls: must be quick and not block.
 class call_observer {
  public:
+  /// What it sees. Other moments cost nothing.
+  [[nodiscard]] virtual call_moments moments() const noexcept = 0;
+  /// Whether it sees them only while the process has a trace sink.
+  [[nodiscard]] virtual bool only_traced() const noexcept { return false; }
+  /// Called with the moments that it sees; perhaps with others.
   virtual void on_call(const worker_core& worker, const call_event& event) noexcept = 0;
 
  protected:
@@ -61,19 +86,32 @@ class call_observer {
 /// The observers of one worker, in order. Fixed once the worker has started.
 class call_observers {
  public:
-  void add(call_observer& observer) noexcept { list_[count_++] = &observer; }
+  void add(call_observer& observer) noexcept {
+    list_[count_++] = &observer;
+    (observer.only_traced() ? traced_ : always_) |= observer.moments();
+  }
+  /// Whether any of them sees this moment now.
+  [[nodiscard]] bool see(call_moment which) const noexcept {
+    return always_.contains(which) || (traced_.contains(which) && trace_enabled());
+  }
   void tell(const worker_core& worker, const call_event& event) const noexcept {
-    for (std::size_t i = 0; i != count_; ++i) list_[i]->on_call(worker, event);
+    if (see(event.what)) tell_all(worker, event);
   }
 
  private:
+  void tell_all(const worker_core& worker, const call_event& event) const noexcept;
+
   std::array<call_observer*, 4> list_{};
   std::size_t count_ = 0;
+  call_moments always_;
+  call_moments traced_;
 };
 
 /// Passes calls to the process's trace sink (base/log.hpp), if there is one.
 class trace_observer final : public call_observer {
  public:
+  [[nodiscard]] call_moments moments() const noexcept override;
+  [[nodiscard]] bool only_traced() const noexcept override { return true; }
   void on_call(const worker_core& worker, const call_event& event) noexcept override;
 };
 

@@ -206,7 +206,6 @@ void incoming_call::report(call_moment what, std::uint64_t bytes, errc code) noe
   event.entry = method();
   event.bytes = bytes;
   event.code = code;
-  event.queued = had_to_wait_;
   worker_->observers().tell(*worker_, event);
 }
 
@@ -247,10 +246,11 @@ void incoming_call::serve() noexcept {
   const serving_scope on_stack(this);
   const method_entry* called = method();
   // The answer, perhaps on another thread, consumes the request.
-  call_event event{.what = call_moment::handler_begun, .peer = caller(), .call = request_.header.call_id};
+  call_event event{.what = had_to_wait_ ? call_moment::handler_begun_late : call_moment::handler_begun,
+                   .peer = caller(),
+                   .call = request_.header.call_id};
   event.method = request_.header.method;
   event.entry = called;
-  event.queued = had_to_wait_;
   worker_->observers().tell(*worker_, event);
   std::exception_ptr thrown;
   try {
