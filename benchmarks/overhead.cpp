@@ -73,6 +73,7 @@ void measure_addition(report& out, const options& chosen, const addition& what) 
   if (!chosen.wants(prefix)) return;
   const auto window = chosen.window_or(20ms);
   const int turns = chosen.quick ? 10 : 100;
+  const bool absolute = std::string_view(what.unit) == "ns";
   const pin_mode pin = processors().size() > 1 ? pin_mode::two_cores : pin_mode::same_core;
   worker_pair with(what.with, pin);
   worker_pair without(what.without, pin);
@@ -92,7 +93,6 @@ void measure_addition(report& out, const options& chosen, const addition& what) 
     const double second = median_of(with_first ? without : with);
     on.push_back(with_first ? first : second);
     off.push_back(with_first ? second : first);
-    const bool absolute = std::string_view(what.unit) == "ns";
     added.push_back(absolute ? 1000 * (on.back() - off.back()) : 100 * (on.back() / off.back() - 1));
   }
   out.section(prefix);
@@ -121,7 +121,7 @@ int main(int argc, char** argv) {
       // At the caller and at the callee together. What it computes is 200 instructions; the figure varies by 100 ns.
       measure_addition(
           out, chosen,
-          {"interceptor", {.transport = transport, .idle_interceptors = 1}, {.transport = transport}, "ns", 100});
+          {"interceptor", {.transport = transport, .idle_interceptors = 1}, {.transport = transport}, "ns", 30});
     }
     return 0;
   } catch (const std::exception& e) {

@@ -169,6 +169,8 @@
 #include "backend/membership/membership.cpp"
 #include "backend/membership/quiescence.cpp"
 #include "backend/membership/static_group.cpp"
+#include "backend/membership/static_keys.cpp"
+#include "backend/membership/static_leaving.cpp"
 #include "backend/membership/store_access.cpp"
 #include "backend/membership/worker_group.cpp"
 

@@ -273,7 +273,8 @@ def comings_and_goings(world):
     world.honest_connection.call(named("release"))
 
 
-# Three times 4 MiB of requests, as many decoded, and of answers: with what the allocator keeps for each thread.
+# Served at once for all peers 16 MiB and a share of 1 MiB for each of 24 connections, as much in unwritten answers: 80 MiB, and what
+# the allocator keeps for each thread. Without a sanitizer 79 to 94 MiB after other attacks.
 @attack("an honest member while others flood", memory=112)
 def beside_floods(world):
     """Calls of one member beside three that send as much as the victim takes."""

@@ -83,7 +83,7 @@ class outgoing_call {
 
  private:
   void bound();
-  void begin(peer_route route);
+  void begin();
   void place_tensors();
   void let_interceptors_see(const context_values& values);
   [[nodiscard]] bool awaited() const noexcept { return mode_ == call_mode::waiting || mode_ == call_mode::later; }

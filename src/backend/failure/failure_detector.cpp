@@ -172,7 +172,7 @@ void failure_detector::on_control_closed(control_link& which) noexcept {
     if (place.control.get() == &which) {
       place.control.swap(released);
       place.live.control = false;
-      if (place.is(which.peer().incarnation) && !own_.closing.load() && !own_.fence.is_up()) {
+      if (place.is(which.peer().incarnation) && !own_.ended()) {
         if (!place.live.watched()) place.live.renew(clock::now());
         place.live.suspect = true;
         ask = !place.live.opening;
@@ -225,8 +225,7 @@ void failure_detector::open_control(peer& to) noexcept {
                                                                   : own_.options.lease.duration();
     ends_
         .attempt_to_reach(
-            record, feature_control, limit,
-            [this, kept = own_.keep_alive()] { return !own_.closing.load() && !own_.fence.is_up(); },
+            record, feature_control, limit, [this, kept = own_.keep_alive()] { return !own_.ended(); },
             [this, kept = own_.keep_alive(), &to, incarnation = record.incarnation](connect_outcome outcome) {
               {
                 std::lock_guard lock(to.mutex);

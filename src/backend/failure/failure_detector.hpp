@@ -65,8 +65,6 @@ class failure_detector {
   void depart(peer& whom, incarnation_id incarnation, std::string reason, departure how = departure::unlogged) noexcept;
   /// The same; throws std::bad_alloc before anything has changed.
   void record_departure(peer& whom, incarnation_id incarnation, std::string reason, departure how);
-  void report(const member_event& event) noexcept { own_.events.member(event); }
-  void report_end(worker_id id, incarnation_id incarnation) noexcept { own_.events.member_end(id, incarnation); }
   /// Tells every worker that a connection leads to, or is about to.
   void spread(const fence_notice& notice) noexcept;
   /// This worker was declared dead.

@@ -1,6 +1,5 @@
 // The consequences of the end of another worker: its connections end, the listener is notified, and, if it died, its
-// incarnation is fenced: every member is notified, and the worker itself, if it lives. failure_detector.cpp
-// has the detection.
+// incarnation is fenced: every member is notified, and the worker itself, if it lives. failure_detector.cpp detects it.
 //
 // A fence is sent to the members that a connection leads to, each of which forwards it once, and recorded by the group
 // (group_records), where a worker that has been suspended for long looks before it reports anything about others.
@@ -52,8 +51,8 @@ void failure_detector::record_departure(peer& whom, incarnation_id incarnation, 
     whom.live.renew(clock::now());
   }
   if (!own_.closing.load()) {
-    report(event);
-    if (how != departure::begun) report_end(event.who.id(), incarnation);
+    own_.events.member(event);
+    if (how != departure::begun) own_.events.member_end(event.who.id(), incarnation);
   }
   group_->on_activity();
   keep_ticking();
@@ -100,7 +99,7 @@ void failure_detector::declare_lost(peer& whom, incarnation_id incarnation, cons
     whom.end.swap(end);
   }
   if (left) {  // its leave was reported then
-    report_end(event.who.id(), incarnation);
+    own_.events.member_end(event.who.id(), incarnation);
     end_links(&whom, incarnation, errc::peer_lost, dead_while_leaving);
     group_->on_activity();
     if (entry.write) group_->write_later(std::move(entry));
@@ -108,7 +107,7 @@ void failure_detector::declare_lost(peer& whom, incarnation_id incarnation, cons
   }
   lost_workers_.fetch_add(1);
   end_links(&whom, incarnation, errc::peer_lost, dead);
-  report(event);
+  own_.events.member(event);
   group_->on_activity();
   try {
     log_about(event.who.id(), log_level::warning,
@@ -187,7 +186,7 @@ void failure_detector::accept_fence(const std::string& reason) {
   links_.refuse_new();
   log(log_level::error, own_.fence.reason());
   end_links(nullptr, {}, errc::fenced, fenced);
-  report(event);
+  own_.events.member(event);
   group_->on_activity();
   group_->on_change();
 }

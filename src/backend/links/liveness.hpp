@@ -51,12 +51,14 @@ struct liveness {
   /// Starts or restarts watching: the lease starts now.
   void renew(clock::time_point now) noexcept {
     heard = std::max(heard, now);
-    last_word = std::max(last_word, now);
+    note_word(now);
   }
+  /// It has said something, or was asked: its excuses begin anew.
+  void note_word(clock::time_point now) noexcept { last_word = std::max(last_word, now); }
   void begin_guarding(clock::time_point now) noexcept {
     guarded = true;
     unreached_since = now;
-    last_word = std::max(last_word, now);
+    note_word(now);
     answers = 0;
     question = 0;
   }
@@ -72,17 +74,17 @@ struct liveness {
     if (now - last_word > leases_excused * rules.lease) return;
     for (auto* since : {&heard, &unreached_since, &asked_at}) *since = std::max(*since, now);
   }
-  /// The log has a question for it. Its excuses begin anew.
+  /// The log has a question for it.
   void ask(std::uint64_t entry, clock::time_point now) noexcept {
     question = entry;
     asked_at = unreached_since = now;
-    last_word = std::max(last_word, now);
+    note_word(now);
   }
   /// It has answered in the log.
   void take_answer(clock::time_point now) noexcept {
     question = 0;
     unreached_since = now;
-    last_word = std::max(last_word, now);
+    note_word(now);
     ++answers;
   }
 };

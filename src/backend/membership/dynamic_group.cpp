@@ -205,7 +205,7 @@ void dynamic_group::take_own(const membership_change& change) {
         each->live.allow_for_delay(clock::now());
       }
       joined_.store(record.joined);
-      return failures_.report(event);
+      return own_.events.member(event);
     }
     case membership_change::kind::suspected: return answer_suspicion();
     case membership_change::kind::gone:
@@ -232,7 +232,7 @@ void dynamic_group::take_others(const membership_change& change) {
     case membership_change::kind::joined: {
       const member_event event{member_event::kind::joined, record.who, record.incarnation, {}};
       admit(record);
-      if (!record.leaving) return failures_.report(event);
+      if (!record.leaving) return own_.events.member(event);
       [[fallthrough]];
     }
     case membership_change::kind::left: {
@@ -258,7 +258,7 @@ void dynamic_group::take_others(const membership_change& change) {
         peers_.note_change();
         place.live.renew(clock::now());
       }
-      return failures_.report_end(record.who.id(), record.incarnation);
+      return own_.events.member_end(record.who.id(), record.incarnation);
     }
     case membership_change::kind::lost:
       // Losses before this worker joined are not its own.

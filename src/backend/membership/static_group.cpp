@@ -1,4 +1,4 @@
-// How the workers of a static group find each other and how they leave. Everything goes through the store, never
+// How the workers of a static group find each other, and how they declare one dead. Everything goes through the store, never
 // through calls. Data that all workers need about all others is combined by one worker, so that the store serves n
 // requests and not n squared. Keys, below the store's prefix:
 //
@@ -24,10 +24,10 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string_view>
-#include <thread>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -35,51 +35,13 @@
 #include <ferry/backend/agent.hpp>
 #include <ferry/base/log.hpp>
 
-#include "../../base/parse_number.hpp"
 #include "../detached.hpp"
+#include "static_keys.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
 
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> result;
-  std::size_t at = 0;
-  for (;;) {
-    const std::size_t end = text.find(separator, at);
-    result.push_back(text.substr(at, end - at));
-    if (end == std::string::npos) return result;
-    at = end + 1;
-  }
-}
-
-std::uint64_t stored_number(std::string_view text, std::string_view what) {
-  const auto value = parse_number<std::uint64_t>(text);
-  if (!value) {
-    throw_error(errc::malformed,
-                fmt::format("the store holds '{}' as {}; is another program using these keys?", text, what));
-  }
-  return *value;
-}
-
-constexpr std::chrono::milliseconds longest_poll_pause{50};
 constexpr std::chrono::seconds failure_report_limit{2};
-constexpr std::chrono::milliseconds patience_with_store{500};
-
-// Splits a long wait in the store, to check from time to time whether the awaited key can still appear.
-class growing_wait {
- public:
-  explicit growing_wait(deadline until) : until_(until) {}
-  /// The next slice: doubles, up to a second, since a group may wait for a slow member for hours.
-  deadline next() {
-    const auto slice = std::exchange(slice_, std::min<std::chrono::nanoseconds>(2 * slice_, std::chrono::seconds(1)));
-    const auto now = clock::now();
-    return std::min(deadline(now + slice), std::max(until_, deadline(now + std::chrono::milliseconds(1))));
-  }
-
- private:
-  const deadline until_;
-  std::chrono::nanoseconds slice_ = std::chrono::milliseconds(100);
-};
 
 // A failed start counts for the group that forms now for this long: its workers may start one after the other.
 constexpr std::chrono::seconds failure_counts{60};
@@ -98,19 +60,6 @@ failed_start parse_failure(const std::string& value) {
   const auto when = stored_number(value.substr(0, line), "the time of a failed start");
   return {std::chrono::seconds(unix_seconds() - static_cast<std::int64_t>(when)),
           line == std::string::npos ? std::string() : value.substr(line + 1)};
-}
-
-struct request_counts {
-  std::uint64_t sent = 0;
-  std::uint64_t handled = 0;
-  std::uint64_t loose_ends = 0;
-};
-
-request_counts parse_counts(const std::string& text) {
-  const auto parts = split(text, ' ');
-  if (parts.size() != 3) throw_error(errc::malformed, fmt::format("the store holds '{}' as shutdown counters", text));
-  return {stored_number(parts[0], "a counter"), stored_number(parts[1], "a counter"),
-          stored_number(parts[2], "a counter")};
 }
 
 constexpr int records_together = 64;  // with the longest metadata they stay below the store's limit for one value
@@ -132,8 +81,6 @@ std::string fence_key(worker_id id) { return fmt::format("fence/{}", id.value); 
 std::string fence_value(incarnation_id incarnation, const std::string& reason) {
   return fmt::format("{:016x}\n{}", incarnation.value, reason);
 }
-
-std::string rank_key(std::string_view prefix, int rank) { return fmt::format("{}{}", prefix, rank); }
 
 }  // namespace
 
@@ -221,7 +168,7 @@ void static_group::agree_on_names(deadline until) {
         fmt::format("worker id {} is not unique: '{}' took it before '{}'. Was a rank given twice, or is the {} "
                     "still used by an earlier group? If no worker of that one runs any more (it was killed), start all "
                     "workers again: the next start uses separate keys",
-                    id, split(there, '\n').front(), own_.self.name(), group_store()->describe()));
+                    id, split_text(there, '\n').front(), own_.self.name(), group_store()->describe()));
   }
   const std::string unique = "unique";
   std::string verdict = unique;
@@ -229,7 +176,7 @@ void static_group::agree_on_names(deadline until) {
     const auto names = get_all(all_ranks("name/"), "name/", until);
     std::map<std::string, int> ids;
     for (int rank = 0; rank != own_.world_size && verdict == unique; ++rank) {
-      const auto [at, fresh] = ids.emplace(split(names[static_cast<std::size_t>(rank)], '\n').front(), rank);
+      const auto [at, fresh] = ids.emplace(split_text(names[static_cast<std::size_t>(rank)], '\n').front(), rank);
       if (!fresh) {
         verdict = fmt::format("worker name '{}' is not unique: the workers {} and {} both have it", at->first,
                               at->second, rank);
@@ -297,7 +244,7 @@ void static_group::read_peers(deadline until) {
     throw_error(errc::invalid_argument, broken);
   for (worker_record& each : records) {
     const peer& admitted = admit(std::move(each));
-    failures_.report({member_event::kind::joined, admitted.record.who, admitted.record.incarnation, {}});
+    own_.events.member({member_event::kind::joined, admitted.record.who, admitted.record.incarnation, {}});
   }
   peers_known_.store(true, std::memory_order_release);
 }
@@ -335,195 +282,6 @@ std::string static_group::missing_workers(std::string_view prefix, deadline unti
     }
   }
   return fmt::format("{}", fmt::join(missing, ", "));
-}
-
-// ---------------------------------------------------------------- leaving
-
-void static_group::leave(deadline until) {
-  wait_until_quiet(until, leave_interrupt::all);
-  settle_loose_ends(until);
-}
-
-bool static_group::is_gone(int rank) const {
-  const peer* place = peers_.at(worker_id{rank});
-  std::lock_guard lock(place->mutex);
-  return place->state == peer_state::lost || place->state == peer_state::left;
-}
-
-int static_group::gone_count() const {
-  int result = 0;
-  for (int rank = 0; rank != own_.world_size; ++rank) result += is_gone(rank) ? 1 : 0;
-  return result;
-}
-
-// The sums of a shutdown round, the same for every worker. The lowest rank that has not terminated computes them and
-// watches the ranks it waits for; the others watch that one, and take over if it terminates.
-std::string static_group::sum_of_round(int round, deadline until) {
-  const std::string prefix = fmt::format("round/{}/", round);
-  const std::string sum = prefix + "sum";
-  peer* watched = nullptr;
-  for (growing_wait wait(until);;) {
-    own_.fence.check();
-    check_still_leaving(leave_interrupt::others);
-    int first = 0;
-    while (first != own_.self.id().value && is_gone(first)) ++first;
-    const bool sums_up = first == own_.self.id().value;
-    const deadline slice = wait.next();
-    std::set<std::string> there;
-    try {
-      if (!sums_up) return group_store()->get(sum, slice);
-      return group_store()->compare_set(sum, "", add_up_round(prefix, slice), last_look(slice));
-    } catch (const error& e) {
-      if (e.kind() != errc::store_timeout) throw;
-    }
-    try {
-      if (sums_up) {  // a worker that declared this one lost, or that this one declared lost, may have written them
-        if (auto done = group_store()->try_get(sum, last_look(slice))) return *std::move(done);
-        for (const store_entry& entry : group_store()->list(prefix, last_look(slice))) there.insert(entry.key);
-      }
-    } catch (const error& e) {
-      if (e.kind() != errc::store_timeout) throw;
-      if (!until.expired()) continue;
-      throw_silent_store(e.message());
-    }
-    if (until.expired()) {
-      throw_error(errc::shutdown_timeout, fmt::format("{} waited for the others to shut down; missing in round {}: {}",
-                                                      to_string(own_.self), round, missing_workers(prefix, until)));
-    }
-    // Watch the awaited ranks: a worker that died before it was ever called would never be detected. Without
-    // heartbeats, this loop keeps probing.
-    peer& whom = peers_.place(worker_id{first});
-    if (std::exchange(watched, &whom) == &whom && !own_.options.heartbeat_interval.is_never()) continue;
-    if (!sums_up) {
-      failures_.await(whom);
-      continue;
-    }
-    for (int rank = 0; rank != own_.world_size; ++rank) {
-      if (there.count(rank_key(prefix, rank)) == 0 && !is_gone(rank)) failures_.await(peers_.place(worker_id{rank}));
-    }
-  }
-}
-
-std::string static_group::add_up_round(const std::string& prefix, deadline until) {
-  std::vector<std::string> keys;
-  std::vector<int> gone;
-  for (int rank = 0; rank != own_.world_size; ++rank) {
-    if (is_gone(rank)) {
-      gone.push_back(rank);
-    } else {
-      keys.push_back(rank_key(prefix, rank));
-    }
-  }
-  auto counts = group_store()->get(keys, until);
-  // A terminated worker may have taken part in this round before.
-  for (const int rank : gone) {
-    if (auto count = group_store()->try_get(rank_key(prefix, rank), last_look(until)))
-      counts.push_back(*std::move(count));
-  }
-  request_counts sums;
-  for (const std::string& text : counts) {
-    const request_counts own = parse_counts(text);
-    sums.sent += own.sent;
-    sums.handled += own.handled;
-    sums.loose_ends += own.loose_ends;
-  }
-  return fmt::format("{} {} {}", sums.sent, sums.handled, sums.loose_ends);
-}
-
-// The request runs on a thread that may block: a store that hangs must not keep this one.
-template <class Request>
-auto static_group::ask_while_leaving(deadline until, Request request) {
-  using result = decltype(request(std::declval<const bounded_store&>()));
-  const auto answer = std::make_shared<std::optional<result>>();
-  std::string why = "no answer";
-  try {
-    const auto pending = access_.run_in_background(
-        [answer, where = group_store(), request = std::move(request)] { answer->emplace(request(*where)); });
-    const auto interrupted = [this] { return quiet_.interrupted(leave_interrupt::others) || own_.fence.is_up(); };
-    bool done = access_.await_background(*pending, std::min(until, deadline::after(patience_with_store)), interrupted);
-    if (!done) {
-      watch_store_host();
-      done = access_.await_background(*pending, until, interrupted);
-    }
-    if (done) return **std::move(answer);
-  } catch (const error& e) {
-    if (e.kind() != errc::store_timeout) throw;
-    why = e.message();
-  }
-  own_.fence.check();
-  check_still_leaving(leave_interrupt::others);
-  throw_silent_store(why);
-}
-
-// So that the end of the process that serves the store is noticed, which may never have been called.
-void static_group::watch_store_host() noexcept {
-  for (peer* each : peers_.all()) {
-    const bool serves = [&] {
-      std::lock_guard lock(each->mutex);
-      return each->record.serves_store && each->present();
-    }();
-    if (serves) failures_.await(*each);
-  }
-}
-
-void static_group::throw_silent_store(std::string_view why) const {
-  throw_error(errc::shutdown_timeout, fmt::format("{}: the {} has not answered at the deadline of the shutdown ({})",
-                                                  to_string(own_.self), group_store()->describe(), why));
-}
-
-// Mattern's four counters: in every round each worker, once it is quiet, publishes how many requests it has ever sent
-// and handled. When two rounds in a row have equal sums, sent and handled alike, nothing was under way in between.
-// Requests lost with a connection are counted at neither end. If any worker then has loose ends, all workers settle
-// theirs, which takes messages, and agree again.
-void static_group::leave_together(deadline until) {
-  // A worker that has left may start another group here at once, which must not connect to this group's server.
-  group_store()->admit_no_more();
-  const int left_before = gone_count();
-  request_handler& above = *own_.handler.load();
-  constexpr std::uint64_t none = ~std::uint64_t{0};
-  std::uint64_t last_sent = none;
-  bool tidy = false;
-  for (int round = 0;; ++round) {
-    wait_until_quiet(until, leave_interrupt::others);
-    const std::string prefix = fmt::format("round/{}/", round);
-    (void)ask_while_leaving(
-        until, [key = rank_key(prefix, own_.self.id().value),
-                counts = fmt::format("{} {} {}", totals_.sent.load(), totals_.handled.load(), above.loose_ends()),
-                until](const bounded_store& where) {
-          where.set(key, counts, until);
-          return true;
-        });
-    const auto [sent, handled, loose_ends] = parse_counts(sum_of_round(round, until));
-    const bool agreed = sent == handled && sent == last_sent;
-    if (agreed && (tidy || loose_ends == 0)) break;
-    last_sent = sent == handled ? sent : none;
-    if (agreed) {
-      tidy = true;
-      last_sent = none;
-      above.on_group_quiet(until, false);
-      check_still_leaving(leave_interrupt::others);
-    }
-    if (until.expired()) {
-      throw_error(errc::shutdown_timeout,
-                  fmt::format("{}: at the deadline of shutdown {} requests have been sent in the group "
-                              "and {} handled",
-                              to_string(own_.self), sent, handled));
-    }
-    if (round >= 1) {
-      (void)ask_while_leaving(until, [key = rank_key(fmt::format("round/{}/", round - 1), own_.self.id().value),
-                                      until](const bounded_store& where) { return where.erase(key, until); });
-    }
-    // The first rounds usually differ; later ones only while something is under way, or a connection has just been
-    // lost.
-    if (round >= 2)
-      std::this_thread::sleep_for(std::min(std::chrono::milliseconds(1 << std::min(round, 6)), longest_poll_pause));
-  }
-  // The last worker removes the group's keys, so that a store that outlives the group (a file) can serve another.
-  (void)ask_while_leaving(until, [present = own_.world_size - left_before, until](const bounded_store& where) {
-    if (where.add("left", 1, until) != present) return false;
-    for (const store_entry& entry : where.list({}, until)) where.erase(entry.key, until);
-    return true;
-  });
 }
 
 // ---------------------------------------------------------------- fences

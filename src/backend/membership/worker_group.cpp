@@ -29,7 +29,7 @@ void worker_group::agree_on_group(deadline until) {
   };
   const std::string kind =
       fmt::format("{}, heartbeats {}, lease {}",
-                  own_.world_size == 0 ? std::string("dynamic") : fmt::format("static {}", own_.world_size),
+                  own_.dynamic() ? std::string("dynamic") : fmt::format("static {}", own_.world_size),
                   text(own_.options.heartbeat_interval), text(own_.options.lease));
   if (const std::string there = group_store()->compare_set("kind", "", kind, until); there != kind) {
     throw_error(

@@ -119,19 +119,18 @@ outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, const to& dest
   life_.facts.limit = destination.options().timeout.value_or(life_.facts.worker->default_timeout());
   ferry::agent& agent = life_.facts.worker->agent();
   bound();
-  peer_route found;
   if (destination.by_id()) {
-    found = agent.open(destination.id(), until_);
-    if (!destination.name().empty() && found.who.name() != destination.name()) {
+    route_ = agent.open(destination.id(), until_);
+    if (!destination.name().empty() && route_.who.name() != destination.name()) {
       throw_error(
           errc::unknown_worker,
           fmt::format("{} could not find destination worker_info(id={}, name={}) in its group: {} has its id",
-                      to_string(agent.self()), destination.id().value, destination.name(), to_string(found.who)));
+                      to_string(agent.self()), destination.id().value, destination.name(), to_string(route_.who)));
     }
   } else {
-    found = agent.open(destination.name(), until_);
+    route_ = agent.open(destination.name(), until_);
   }
-  begin(std::move(found));
+  begin();
 }
 
 outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, call_place where, const call_options& options,
@@ -144,7 +143,8 @@ outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, call_place whe
   life_.held = std::move(where.held);
   ferry::agent& agent = life_.facts.worker->agent();
   bound();
-  begin({agent, where.find(where.what, until_)});
+  route_ = {agent, where.find(where.what, until_)};
+  begin();
 }
 
 outgoing_call::~outgoing_call() = default;
@@ -163,8 +163,7 @@ void outgoing_call::bound() {
 }
 
 // The destination is known.
-void outgoing_call::begin(peer_route route) {
-  route_ = std::move(route);
+void outgoing_call::begin() {
   call_facts& facts = life_.facts;
   const call_target target = route_.target();
   facts.peer = std::move(route_.who);  // the id stays, and the route needs no more

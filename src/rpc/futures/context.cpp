@@ -13,8 +13,6 @@ namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
-thread_local constinit call_context* entered_context = nullptr;
-
 std::mutex root_mutex;
 context_ptr& root_context() {
   static auto* instance = new context_ptr;  // outlives static destruction on purpose
@@ -45,23 +43,23 @@ void call_context::request_stop() noexcept {
 }
 
 context_ptr current_context() {
-  if (detail::entered_context) {
-    return context_ptr::share(detail::entered_context);
+  if (detail::current_thread.context) {
+    return context_ptr::share(detail::current_thread.context);
   }
   std::lock_guard lock(detail::root_mutex);
   return detail::root_context();
 }
 
-call_context* thread_context() noexcept { return detail::entered_context; }
+call_context* thread_context() noexcept { return detail::current_thread.context; }
 
 context_scope::context_scope(call_context* context, context_values values) noexcept
-    : previous_(std::exchange(detail::entered_context, context)),
+    : previous_(std::exchange(detail::current_thread.context, context)),
       former_values_(detail::thread_values::exchange(std::move(values))),
       streams_(context && context != previous_ ? std::span<const stream>(context->streams())
                                                : std::span<const stream>()) {}
 // The values of the scope are released here, while its context still lives: they may need the code of its method.
 context_scope::~context_scope() {
-  detail::entered_context = previous_;
+  detail::current_thread.context = previous_;
   detail::thread_values::exchange(std::move(former_values_));
 }
 

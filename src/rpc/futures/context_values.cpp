@@ -8,9 +8,9 @@ namespace ferry::inline v0 {
 namespace detail {
 
 constinit std::atomic<bool> values_in_use{false};
-thread_local constinit const value_map* thread_values::own = nullptr;
+thread_local constinit thread_state current_thread{};
 
-const value_map* thread_value_map() noexcept { return thread_values::own; }
+const value_map* thread_value_map() noexcept { return current_thread.values; }
 
 value_map* value_map::allocate(std::size_t entries) {
   if (!values_in_use.load(std::memory_order_relaxed)) values_in_use.store(true, std::memory_order_relaxed);

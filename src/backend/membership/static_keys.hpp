@@ -1,0 +1,40 @@
+#pragma once
+
+// What the workers of a static group read and write in its store; static_group.cpp lists the keys.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ferry/base/time.hpp>
+
+namespace ferry::inline v0::detail {
+
+/// `prefix` and the rank.
+[[nodiscard]] std::string rank_key(std::string_view prefix, int rank);
+/// The parts of a value.
+[[nodiscard]] std::vector<std::string> split_text(const std::string& text, char separator);
+/// A number that was read as `what`. Throws errc::malformed.
+[[nodiscard]] std::uint64_t stored_number(std::string_view text, std::string_view what);
+
+/// Splits a long wait in the store, to check from time to time whether the awaited key can still appear.
+class growing_wait {
+ public:
+  explicit growing_wait(deadline until) : until_(until) {}
+  /// The next slice: doubles, up to a second, since a group may wait for a slow member for hours.
+  deadline next() {
+    const auto slice = std::exchange(slice_, std::min<std::chrono::nanoseconds>(2 * slice_, std::chrono::seconds(1)));
+    const auto now = clock::now();
+    return std::min(deadline(now + slice), std::max(until_, deadline(now + std::chrono::milliseconds(1))));
+  }
+
+ private:
+  const deadline until_;
+  std::chrono::nanoseconds slice_ = std::chrono::milliseconds(100);
+};
+
+}  // namespace ferry::inline v0::detail
