@@ -23,6 +23,9 @@
 #include <thread>
 #include <vector>
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <doctest/doctest.h>
 
 #include <ferry/ferry.hpp>
@@ -160,6 +163,12 @@ class member {
     }
     self_ = {};
   }
+  void rejoin_if_fenced() {
+    if (!self_.fenced()) return;
+    ++fences_;
+    stop_worker();
+    join();
+  }
   /// Calls every other worker until it answers. Returns why that failed, or nothing.
   std::string reach_all() {
     for (int slot = 0; slot != workers; ++slot) {
@@ -167,11 +176,7 @@ class member {
       std::string last = "it never answered";
       // Leases, the fences of others and their new starts are over by then.
       for (const auto until = ferry::clock::now() + longest();;) {
-        if (self_.fenced()) {
-          ++fences_;
-          stop_worker();
-          join();
-        }
+        rejoin_if_fenced();
         try {
           // A damaged connection that the proxies have reset by now cannot make this wrong.
           if (self_.rpc_sync<add>({name_of(slot), {.timeout = lease_}}, slot, 7) == slot + 7) break;
@@ -306,6 +311,9 @@ const ferry_test::role network_member("network member", [](const std::vector<std
   self.join();
   ferry_test::tell_parent("joined");
   for (;;) {
+    // What befell it while the network was bad may reach it late, and the others wait for it: they cannot reach it before it
+    // has joined again.
+    for (pollfd input{STDIN_FILENO, POLLIN, 0}; ::poll(&input, 1, 100) == 0;) self.rejoin_if_fenced();
     const std::string order = ferry_test::ask_parent();
     if (order == "reach") {
       const std::string problem = self.reach_all();

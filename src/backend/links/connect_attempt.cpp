@@ -13,6 +13,7 @@ namespace {
 constexpr int times_while_pending = 80;  // five seconds in all
 constexpr int times_after_hang_up = 7;   // 127 ms
 constexpr int times_while_exhausted = 7;
+constexpr int most_doubts = 4;
 
 std::pair<errc, std::string> taken_apart(const std::exception_ptr& reason) {
   try {
@@ -105,6 +106,13 @@ bool connect_attempt::try_later(int most) {
   return true;
 }
 
+bool connect_attempt::doubts(errc answer) {
+  const bool ends_a_worker = answer == errc::unknown_worker || answer == errc::fenced || answer == errc::shutting_down;
+  if (!ends_a_worker || std::exchange(first_answer_, answer) == answer || times_doubted_++ == most_doubts) return false;
+  loop_->post(new step(shared_from_this()));
+  return true;
+}
+
 void connect_attempt::take(connect_result result) {
   if (result.opened && !options_.secret.empty() && (result.peer.features & feature_authenticated) == 0) {
     result.opened->close(make_error(errc::authentication_failed, "the peer did not prove the secret"));
@@ -117,10 +125,12 @@ void connect_attempt::take(connect_result result) {
       return finish(std::move(outcome));
     }
     result.opened->close(make_error(errc::fenced, "another incarnation answered"));
+    if (doubts(errc::unknown_worker)) return;
     ++gone_;
     failures_.push_back({routes_[next_].second, "another incarnation of the worker answered; it was restarted"});
   } else {
     auto [code, text] = taken_apart(result.error);
+    if (doubts(code)) return;
     // The peer has not read yet that this worker has joined.
     if (code == errc::join_pending && try_later(times_while_pending)) return;
     // A process that is being killed closes its connections before the socket that it listens on, or after it.
@@ -141,6 +151,7 @@ void connect_attempt::take(connect_result result) {
     failures_.push_back({address, text});
   }
   ++next_;
+  first_answer_.reset();
   advance();
 }
 

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,6 +46,9 @@ class connect_attempt : public std::enable_shared_from_this<connect_attempt> {
   void advance();
   /// Retries the same address soon. False: it has been retried `most` times.
   bool try_later(int most);
+  /// An answer that ends a worker, there or here, is believed when a second one says the same: the bytes of one may have
+  /// been damaged on the way. True: the same address is asked again.
+  bool doubts(errc answer);
   void take(connect_result result);
   void finish(connect_outcome outcome) noexcept;
 
@@ -65,6 +69,8 @@ class connect_attempt : public std::enable_shared_from_this<connect_attempt> {
   bool answered_ = false;
   reactor* loop_ = nullptr;
   int times_put_off_ = 0;
+  int times_doubted_ = 0;
+  std::optional<errc> first_answer_;  // of the address, when it was doubted
   std::vector<rejected_route> failures_;
 };
 
