@@ -22,13 +22,13 @@ class forwarding_agent : public ferry::agent {
   [[nodiscard]] const ferry::agent_inspection& inspection() const noexcept override { return inner_->inspection(); }
   void join(ferry::request_handler& handler) override { inner_->join(handler); }
   [[nodiscard]] ferry::peer_route open(std::string_view name, ferry::deadline until) override {
-    return inner_->open(name, until).through(*this);
+    return inner_->open(name, until);
   }
   [[nodiscard]] ferry::peer_route open(ferry::worker_id id, ferry::deadline until) override {
-    return inner_->open(id, until).through(*this);
+    return inner_->open(id, until);
   }
   [[nodiscard]] ferry::peer_route open(const ferry::call_target& whom, ferry::deadline until) override {
-    return inner_->open(whom, until).through(*this);
+    return inner_->open(whom, until);
   }
   void place_request(const ferry::call_target& to, ferry::outgoing_message& request,
                      const ferry::device_map* placement) const override {

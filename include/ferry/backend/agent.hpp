@@ -138,28 +138,11 @@ struct call_ticket {
   std::uint64_t id = 0;
 };
 
-class agent;
-
 /// A worker that agent::open() has found, for calls to it: nothing looks it up again. Value type; of use while its agent
 /// lives, also when the worker has left: then calls end with errc::peer_lost.
-class peer_route : public located_worker {
- public:
-  peer_route() = default;
-  /// `record`: the backend's own record of the worker, as in call_target.
-  peer_route(ferry::agent& through, located_worker found, void* record = nullptr)
-      : located_worker(std::move(found)), agent_(&through), record_(record) {}
-
-  [[nodiscard]] call_target target() const noexcept { return {who.id(), incarnation, record_}; }
-  /// The same worker, through an agent that wraps the one that has found it.
-  [[nodiscard]] peer_route through(ferry::agent& wrapper) const { return {wrapper, *this, record_}; }
-  /// agent::place_request, call and notify.
-  inline void place(outgoing_message& request, const device_map* placement) const;
-  inline call_ticket call(outgoing_message&& request, pending_call& call, deadline until, bool driven) const;
-  inline void notify(outgoing_message&& request) const;
-
- private:
-  ferry::agent* agent_ = nullptr;
-  void* record_ = nullptr;
+struct peer_route : located_worker {
+  void* record = nullptr;  ///< as in call_target
+  [[nodiscard]] call_target target() const noexcept { return {who.id(), incarnation, record}; }
 };
 
 /// Moves messages to and from the other workers of a group. A backend implements the functions that have no default.
@@ -234,13 +217,5 @@ class agent {
   /// handler is called any more.
   virtual void close() noexcept = 0;
 };
-
-inline void peer_route::place(outgoing_message& request, const device_map* placement) const {
-  agent_->place_request(target(), request, placement);
-}
-inline call_ticket peer_route::call(outgoing_message&& request, pending_call& call, deadline until, bool driven) const {
-  return agent_->call(target(), std::move(request), call, until, driven);
-}
-inline void peer_route::notify(outgoing_message&& request) const { agent_->notify(target(), std::move(request)); }
 
 }  // namespace ferry::inline v0

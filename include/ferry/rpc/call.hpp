@@ -70,7 +70,7 @@ class outgoing_call {
   void send_one_way();
 
   [[nodiscard]] const std::shared_ptr<worker_core>& worker() const noexcept { return life_.facts.worker; }
-  [[nodiscard]] const peer_route& route() const noexcept { return route_; }
+  [[nodiscard]] const call_target& target() const noexcept { return target_; }
   [[nodiscard]] const worker_info& peer() const noexcept { return life_.facts.peer; }
   [[nodiscard]] const method_entry& method() const noexcept { return *life_.facts.method; }
   [[nodiscard]] clock::time_point began() const noexcept { return began_; }
@@ -83,7 +83,8 @@ class outgoing_call {
 
  private:
   void bound();
-  void begin();
+  /// The destination is known.
+  void begin(peer_route&& there);
   void place_tensors();
   void let_interceptors_see(const context_values& values);
   [[nodiscard]] bool awaited() const noexcept { return mode_ == call_mode::waiting || mode_ == call_mode::later; }
@@ -91,7 +92,7 @@ class outgoing_call {
 
   const streams_scope streams_;  // from the options
   call_lifecycle life_;
-  peer_route route_;
+  call_target target_ = worker_id{};
   const call_mode mode_;
   message_handles handles_;
   clock::time_point began_ = clock::now();
@@ -139,9 +140,10 @@ class async_call : public pending_call {
   void on_failure(errc code, call_phase phase, const std::string& detail) noexcept final;
 
  protected:
-  explicit async_call(bool decodes_alone) noexcept : decodes_alone_(decodes_alone) {}
+  async_call(outgoing_call& call, bool decodes_alone) noexcept
+      : life_(std::move(call.life())), decodes_alone_(decodes_alone) {}
   ~async_call();
-  /// Sends. The call may be complete on return. Throws if nothing was sent.
+  /// Sends the call of the constructor. It may be complete on return. Throws if nothing was sent.
   void start(outgoing_call& call);
   /// The user has cancelled the call.
   void give_up() noexcept;
@@ -190,9 +192,9 @@ void record_call(future_state_base& call);
 template <class R>
 class call_state final : public future_state<R>, public async_call {
  public:
-  call_state() noexcept : async_call(decodes_alone<R>) {}
+  explicit call_state(outgoing_call& call) noexcept : async_call(call, decodes_alone<R>) {}
   static future<R> send(outgoing_call& call) {
-    auto self = ref_ptr<call_state>::adopt(new call_state);
+    auto self = ref_ptr<call_state>::adopt(new call_state(call));
     if (call.message.reads) self->set_order(value_order::behind(call.message.reads));
     self->start(call);
     record_call(*self);

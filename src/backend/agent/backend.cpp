@@ -79,8 +79,8 @@ const agent_inspection& agent::inspection() const noexcept {
   return nothing;
 }
 
-peer_route agent::open(std::string_view name, deadline until) { return {*this, members().locate(name, until)}; }
-peer_route agent::open(worker_id id, deadline until) { return {*this, members().locate(id, until)}; }
-peer_route agent::open(const call_target& whom, deadline until) { return {*this, members().locate(whom, until)}; }
+peer_route agent::open(std::string_view name, deadline until) { return {members().locate(name, until)}; }
+peer_route agent::open(worker_id id, deadline until) { return {members().locate(id, until)}; }
+peer_route agent::open(const call_target& whom, deadline until) { return {members().locate(whom, until)}; }
 
 }  // namespace ferry::inline v0

@@ -91,13 +91,11 @@ class native_agent final : public agent {
   [[nodiscard]] const agent_inspection& inspection() const noexcept override { return inspection_; }
   void join(request_handler& handler) override { core_->join(handler); }
   [[nodiscard]] peer_route open(std::string_view name, deadline until) override {
-    return as_route(core_->group().locate(name, until));
+    return core_->group().locate(name, until);
   }
-  [[nodiscard]] peer_route open(worker_id id, deadline until) override {
-    return as_route(core_->group().locate(id, until));
-  }
+  [[nodiscard]] peer_route open(worker_id id, deadline until) override { return core_->group().locate(id, until); }
   [[nodiscard]] peer_route open(const call_target& whom, deadline until) override {
-    return as_route(core_->group().locate(whom, until));
+    return core_->group().locate(whom, until);
   }
   void place_request(const call_target& to, outgoing_message& request, const device_map* placement) const override {
     core_->place_tensors(to, request, false, placement);
@@ -125,10 +123,6 @@ class native_agent final : public agent {
   void close() noexcept override { core_->close(); }
 
  private:
-  [[nodiscard]] peer_route as_route(worker_group::found_worker found) {
-    peer* const place = found.place;
-    return {*this, std::move(found), place};
-  }
   static outgoing_link& link_of(const call_ticket& ticket) noexcept {
     return *static_cast<outgoing_link*>(ticket.route.get());
   }

@@ -85,7 +85,7 @@ std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool 
       throw_error(errc::unknown_worker,
                   fmt::format("{} has no record of worker {} yet", to_string(own_.self), to.id.value));
     }
-    place = group_->locate(to.id, {}).place;  // throws, unless the worker has joined just now
+    place = static_cast<peer*>(group_->locate(to.id, {}).record);  // throws, unless the worker has joined just now
   }
   peer& target = *place;
   std::lock_guard lock(target.mutex);

@@ -43,7 +43,7 @@ peer* worker_group::look_up(deadline until, const Find& find, bool& read) const 
   return found;
 }
 
-worker_group::found_worker worker_group::locate(std::string_view name, deadline until) const {
+peer_route worker_group::locate(std::string_view name, deadline until) const {
   bool read = false;
   peer* const found = look_up(
       until, [&] { return peers_.find(name); }, read);
@@ -68,7 +68,7 @@ worker_group::found_worker worker_group::locate(std::string_view name, deadline 
   return locate(name, until);
 }
 
-worker_group::found_worker worker_group::locate(worker_id id, deadline until) const {
+peer_route worker_group::locate(worker_id id, deadline until) const {
   bool read = false;
   peer* const found = look_up(
       until, [&] { return peers_.at(id); }, read);
@@ -83,13 +83,13 @@ worker_group::found_worker worker_group::locate(worker_id id, deadline until) co
   return {{found->record.who, found->record.incarnation}, found};
 }
 
-worker_group::found_worker worker_group::locate(const call_target& whom, deadline until) const {
-  const auto look = [&]() -> std::optional<found_worker> {
+peer_route worker_group::locate(const call_target& whom, deadline until) const {
+  const auto look = [&]() -> std::optional<peer_route> {
     peer* const place = peers_.at(whom.id);
     if (!place) return {};
     std::lock_guard lock(place->mutex);
     if (place->record.incarnation != whom.incarnation) return {};
-    return found_worker{{place->record.who, place->record.incarnation}, place};
+    return peer_route{{place->record.who, place->record.incarnation}, place};
   };
   if (const auto there = look()) return *there;
   if (own_.dynamic() && !own_.ended()) {

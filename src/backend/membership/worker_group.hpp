@@ -65,16 +65,13 @@ class worker_group : public group_records, private store_user {
 
   // Members (lookup.cpp). Where this worker's list of members may be behind, it reads the log of a dynamic group once more
   // before it reports a worker as unknown.
-  /// A worker that was found, and its place, which lives as long as the table of peers.
-  struct found_worker : located_worker {
-    peer* place;
-  };
   [[nodiscard]] std::vector<worker_info> workers() const;
   [[nodiscard]] worker_info find(std::string_view name) const;
   [[nodiscard]] worker_info find(worker_id id) const;
-  [[nodiscard]] found_worker locate(std::string_view name, deadline until) const;
-  [[nodiscard]] found_worker locate(worker_id id, deadline until) const;
-  [[nodiscard]] found_worker locate(const call_target& whom, deadline until) const;
+  /// The record of a route is its place (a peer), which lives as long as the table of peers.
+  [[nodiscard]] peer_route locate(std::string_view name, deadline until) const;
+  [[nodiscard]] peer_route locate(worker_id id, deadline until) const;
+  [[nodiscard]] peer_route locate(const call_target& whom, deadline until) const;
   [[nodiscard]] bool is_over(const call_target& whom, std::uint64_t& question) const;
   bool update(deadline until) const;
   [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) const;

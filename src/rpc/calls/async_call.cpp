@@ -32,16 +32,15 @@ async_call::~async_call() { delete delivery_; }
 
 void async_call::start(outgoing_call& call) {
   const ferry::deadline until = call.until();
-  code_ = method_hold(call.method());
+  code_ = method_hold(*facts().method);
   began = call.began();
   // Before the call can complete; it may be complete when agent::call() returns.
-  life_ = std::move(call.life());
   keep();  // until finish()
   try {
     if (!life_.hooks.empty()) delivery_ = new decoding(*this);
     if (call.stop() && call.stop()->stop_possible()) stop_.emplace(*call.stop(), stopper{this});
-    (void)facts().worker->agent();  // throws once it has been shut down
-    ticket_ = call.route().call(std::move(call.message), *this, until, false);
+    ferry::agent& agent = facts().worker->agent();  // throws once it has been shut down
+    ticket_ = agent.call(call.target(), std::move(call.message), *this, until, false);
   } catch (...) {
     life_.not_accepted(std::current_exception());
     stop_.reset();

@@ -119,18 +119,17 @@ outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, const to& dest
   life_.facts.limit = destination.options().timeout.value_or(life_.facts.worker->default_timeout());
   ferry::agent& agent = life_.facts.worker->agent();
   bound();
-  if (destination.by_id()) {
-    route_ = agent.open(destination.id(), until_);
-    if (!destination.name().empty() && route_.who.name() != destination.name()) {
-      throw_error(
-          errc::unknown_worker,
-          fmt::format("{} could not find destination worker_info(id={}, name={}) in its group: {} has its id",
-                      to_string(agent.self()), destination.id().value, destination.name(), to_string(route_.who)));
-    }
-  } else {
-    route_ = agent.open(destination.name(), until_);
+  if (!destination.by_id()) {
+    begin(agent.open(destination.name(), until_));
+    return;
   }
-  begin();
+  peer_route there = agent.open(destination.id(), until_);
+  if (!destination.name().empty() && there.who.name() != destination.name()) {
+    throw_error(errc::unknown_worker,
+                fmt::format("{} could not find destination worker_info(id={}, name={}) in its group: {} has its id",
+                            to_string(agent.self()), destination.id().value, destination.name(), to_string(there.who)));
+  }
+  begin(std::move(there));
 }
 
 outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, call_place where, const call_options& options,
@@ -141,10 +140,9 @@ outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, call_place whe
   life_.facts.limit = options.timeout.value_or(life_.facts.worker->default_timeout());
   life_.facts.hint = where.hint;
   life_.held = std::move(where.held);
-  ferry::agent& agent = life_.facts.worker->agent();
+  (void)life_.facts.worker->agent();  // throws once it has been shut down
   bound();
-  route_ = {agent, where.find(where.what, until_)};
-  begin();
+  begin({where.find(where.what, until_)});
 }
 
 outgoing_call::~outgoing_call() = default;
@@ -162,13 +160,12 @@ void outgoing_call::bound() {
   }
 }
 
-// The destination is known.
-void outgoing_call::begin() {
+void outgoing_call::begin(peer_route&& there) {
   call_facts& facts = life_.facts;
-  const call_target target = route_.target();
-  facts.peer = std::move(route_.who);  // the id stays, and the route needs no more
-  facts.incarnation = route_.incarnation;
-  handles_ = message_handles(*facts.worker, target);
+  target_ = there.target();
+  facts.peer = std::move(there.who);
+  facts.incarnation = there.incarnation;
+  handles_ = message_handles(*facts.worker, target_);
   if (stop_ && stop_->stop_requested()) {
     throw call_cancelled(describe(facts) + ": its stop token was stopped before it was sent");
   }
@@ -210,7 +207,7 @@ void outgoing_call::let_interceptors_see(const context_values& values) {
 }
 
 void outgoing_call::place_tensors() {
-  route_.place(message, placement_);
+  worker()->agent().place_request(target_, message, placement_);
   const bool reads = awaited() && std::any_of(message.tensors.begin(), message.tensors.end(), [](const tensor& each) {
                        return !operations_of(each.device().kind).immediate;
                      });
@@ -220,8 +217,7 @@ void outgoing_call::place_tensors() {
 void outgoing_call::send_one_way() {
   const std::uint64_t bytes = message.size();
   try {
-    (void)worker()->agent();  // throws once it has been shut down
-    route_.notify(std::move(message));
+    worker()->agent().notify(target_, std::move(message));  // agent() throws once it has been shut down
   } catch (...) {
     life_.not_accepted(std::current_exception());
     throw;
@@ -237,9 +233,9 @@ void outgoing_call::run() {
   std::optional<blocking_scope> blocking;
   call_ticket ticket;
   try {
-    (void)worker()->agent();  // throws once it has been shut down
+    ferry::agent& agent = worker()->agent();  // throws once it has been shut down
     blocking.emplace();
-    ticket = route_.call(std::move(message), call, until_, true);
+    ticket = agent.call(target_, std::move(message), call, until_, true);
   } catch (...) {
     life_.not_accepted(std::current_exception());
     throw;

@@ -27,19 +27,10 @@ call_lifecycle::call_lifecycle() noexcept = default;
 
 call_lifecycle::call_lifecycle(call_lifecycle&& other) noexcept
     : facts(std::move(other.facts)),
-      hooks(std::exchange(other.hooks, {})),
+      hooks(std::move(other.hooks)),
       carried(std::move(other.carried)),
       held(std::move(other.held)),
       context(std::move(other.context)) {}
-
-call_lifecycle& call_lifecycle::operator=(call_lifecycle&& other) noexcept {
-  facts = std::move(other.facts);
-  hooks.swap(other.hooks);
-  carried.swap(other.carried);
-  held.swap(other.held);
-  context = std::move(other.context);
-  return *this;
-}
 
 call_lifecycle::~call_lifecycle() {
   if (!hooks.empty()) not_accepted(nullptr);

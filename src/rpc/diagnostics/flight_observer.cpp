@@ -1,5 +1,7 @@
 #include "flight_observer.hpp"
 
+#include <array>
+#include <cstddef>
 #include <optional>
 
 #include "../worker/worker_core.hpp"
@@ -7,8 +9,8 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-std::optional<flight_event> flight_event_of(const call_event& event) noexcept {
-  switch (event.what) {
+constexpr std::optional<flight_event> flight_event_of(call_moment what) noexcept {
+  switch (what) {
     case call_moment::started: return flight_event::call_started;
     case call_moment::replied: return flight_event::call_replied;
     case call_moment::failed: return flight_event::call_failed;
@@ -28,6 +30,14 @@ std::optional<flight_event> flight_event_of(const call_event& event) noexcept {
   return std::nullopt;
 }
 
+constexpr std::size_t moments_in_all = static_cast<std::size_t>(call_moment::done) + 1;
+// A look-up costs less than the jump of the switch.
+constexpr auto flight_events = [] {
+  std::array<std::optional<flight_event>, moments_in_all> all;
+  for (std::size_t i = 0; i != all.size(); ++i) all[i] = flight_event_of(static_cast<call_moment>(i));
+  return all;
+}();
+
 }  // namespace
 
 call_moments flight_observer::moments() const noexcept {
@@ -38,12 +48,13 @@ call_moments flight_observer::moments() const noexcept {
 }
 
 void flight_observer::on_call(const worker_core&, const call_event& event) noexcept {
-  if (const auto what = worker_.recorder().on() ? flight_event_of(event) : std::nullopt) {
+  flight_recorder& recorder = worker_.recorder();
+  if (const auto what = flight_events[static_cast<std::size_t>(event.what)]; what && recorder.on()) {
     const flight_time at = event.at == clock::time_point{} ? flight_time::now() : flight_time(event.at);
     if (event.text.empty()) {
-      worker_.recorder().add(*what, at, event.peer, event.call, event.method, event.bytes, event.code);
+      recorder.add(*what, at, event.peer, event.call, event.method, event.bytes, event.code);
     } else {
-      worker_.recorder().add(*what, at, event.peer, event.call, event.method, event.bytes, event.code, event.text);
+      recorder.add(*what, at, event.peer, event.call, event.method, event.bytes, event.code, event.text);
     }
   }
   if (event.what == call_moment::timed_out) worker_.record_timeout();

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ferry/base/error.hpp>
@@ -153,9 +154,9 @@ class flight_recorder {
                                 static_cast<std::uint64_t>(static_cast<std::uint32_t>(peer.value)) << 32U,
                             text};
     std::uint64_t* place = words_ + (number & mask_) * words_per_event;
-    for (std::size_t i = 0; i != words.size(); ++i) {
-      std::atomic_ref(place[i]).store(words[i], std::memory_order_relaxed);
-    }
+    [&]<std::size_t... I>(std::index_sequence<I...>) {  // without a loop, so that the words need no memory
+      (std::atomic_ref(place[I]).store(words[I], std::memory_order_relaxed), ...);
+    }(std::make_index_sequence<words_per_event - 1>());
     std::atomic_ref(place[words.size()]).store(check(words), std::memory_order_relaxed);
   }
 

@@ -54,13 +54,14 @@ call_context* thread_context() noexcept { return detail::current_thread.context;
 
 context_scope::context_scope(call_context* context, context_values values) noexcept
     : previous_(std::exchange(detail::current_thread.context, context)),
-      former_values_(detail::thread_values::exchange(std::move(values))),
+      former_values_(detail::thread_values::exchange(detail::current_thread, std::move(values))),
       streams_(context && context != previous_ ? std::span<const stream>(context->streams())
                                                : std::span<const stream>()) {}
 // The values of the scope are released here, while its context still lives: they may need the code of its method.
 context_scope::~context_scope() {
-  detail::current_thread.context = previous_;
-  detail::thread_values::exchange(std::move(former_values_));
+  detail::thread_state& thread = detail::current_thread;
+  thread.context = previous_;
+  detail::thread_values::exchange(thread, std::move(former_values_));
 }
 
 namespace detail {

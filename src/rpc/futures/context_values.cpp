@@ -9,6 +9,7 @@ namespace detail {
 
 constinit std::atomic<bool> values_in_use{false};
 thread_local constinit thread_state current_thread{};
+thread_state& find_current_thread() noexcept { return current_thread; }
 
 const value_map* thread_value_map() noexcept { return current_thread.values; }
 
@@ -74,14 +75,15 @@ std::string context_values::describe() const {
   return text;
 }
 
-context_values current_values() noexcept { return detail::thread_values::get(); }
+context_values current_values() noexcept { return detail::thread_values::get(detail::current_thread); }
 
 context_values_scope::context_values_scope(context_values values) noexcept
-    : own_(std::move(values)), former_(detail::thread_values::exchange(own_)) {}
+    : own_(std::move(values)), former_(detail::thread_values::exchange(detail::current_thread, own_)) {}
 
 context_values_scope::~context_values_scope() {
   // Otherwise the scope was held where it must not be: across the suspension of a coroutine of another library.
-  if (detail::thread_values::in_force(own_)) detail::thread_values::exchange(std::move(former_));
+  detail::thread_state& thread = detail::current_thread;
+  if (detail::thread_values::in_force(thread, own_)) detail::thread_values::exchange(thread, std::move(former_));
 }
 
 }  // namespace ferry::inline v0

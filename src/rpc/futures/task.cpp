@@ -5,35 +5,30 @@
 #include "thread_values.hpp"
 
 namespace ferry::inline v0::detail {
-namespace {
 
-// A coroutine resumes the next one by storing it here and returning to the loop below. The symmetric transfer of
-// the language would do the same with less code, but compilers promise it only when they optimise, and a loop over
+// A coroutine resumes the next one by storing it in the thread's state and returning to the loop. The symmetric transfer
+// of the language would do the same with less code, but compilers promise it only when they optimise, and a loop over
 // tasks would overflow the stack of a debug or sanitizer build.
-struct coroutine_loop {
-  void* running = nullptr;
-  std::coroutine_handle<> next;
-};
-thread_local constinit coroutine_loop loop;
-
-}  // namespace
-
 void run_coroutine(std::coroutine_handle<> handle) noexcept {
-  const coroutine_loop outer = loop;
-  const values_restorer values;  // those of a coroutine go no further than its suspension
+  thread_state& thread = find_current_thread();
+  void* const outer = thread.coroutine;
+  const std::coroutine_handle<> next_of_outer = thread.next;
+  const values_restorer values(thread);  // those of a coroutine go no further than its suspension
   while (handle) {
-    loop = {handle.address(), nullptr};
+    thread.coroutine = handle.address();
+    thread.next = nullptr;
     handle.resume();
-    handle = loop.next;
+    handle = thread.next;
   }
-  loop = outer;
+  thread.coroutine = outer;
+  thread.next = next_of_outer;
 }
 
 void transfer(std::coroutine_handle<> from, std::coroutine_handle<> to) noexcept {
   // `from` may have been resumed from outside of the loop (an awaitable that is not ours, another coroutine
   // type): then what is left there would never be resumed.
-  if (loop.running == from.address()) {
-    loop.next = to;
+  if (current_thread.coroutine == from.address()) {
+    current_thread.next = to;
   } else {
     run_coroutine(to);
   }

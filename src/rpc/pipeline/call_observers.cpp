@@ -24,17 +24,13 @@ std::optional<trace_event::kind> kind_of(call_moment what) noexcept {
 
 }  // namespace
 
-void call_observers::tell_all(const worker_core& worker, const call_event& event) const noexcept {
-  for (std::size_t i = 0; i != count_; ++i) list_[i]->on_call(worker, event);
-}
-
 call_moments trace_observer::moments() const noexcept {
   return {call_moment::started, call_moment::ended, call_moment::handler_begun, call_moment::handler_begun_late,
           call_moment::handler_ended};
 }
 
 void trace_observer::on_call(const worker_core& worker, const call_event& event) noexcept {
-  if (!trace_enabled() || !event.entry) return;
+  if (!event.entry) return;
   const auto kind = kind_of(event.what);
   if (!kind) return;
   const std::string peer = std::to_string(event.peer.value);

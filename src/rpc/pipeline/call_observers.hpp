@@ -83,28 +83,35 @@ class call_observer {
   ~call_observer() = default;
 };
 
-/// The observers of one worker, in order. Fixed once the worker has started.
+/// The observers of one worker. Fixed once the worker has started.
 class call_observers {
  public:
-  void add(call_observer& observer) noexcept {
-    list_[count_++] = &observer;
-    (observer.only_traced() ? traced_ : always_) |= observer.moments();
-  }
+  void add(call_observer& observer) noexcept { (observer.only_traced() ? traced_ : always_).add(observer); }
   /// Whether any of them sees this moment now.
   [[nodiscard]] bool see(call_moment which) const noexcept {
-    return always_.contains(which) || (traced_.contains(which) && trace_enabled());
+    return always_.moments.contains(which) || (traced_.moments.contains(which) && trace_enabled());
   }
   void tell(const worker_core& worker, const call_event& event) const noexcept {
-    if (see(event.what)) tell_all(worker, event);
+    if (always_.moments.contains(event.what)) always_.tell(worker, event);
+    if (traced_.moments.contains(event.what) && trace_enabled()) traced_.tell(worker, event);
   }
 
  private:
-  void tell_all(const worker_core& worker, const call_event& event) const noexcept;
+  struct group {
+    call_moments moments;
+    std::size_t count = 0;
+    std::array<call_observer*, 2> list{};
 
-  std::array<call_observer*, 4> list_{};
-  std::size_t count_ = 0;
-  call_moments always_;
-  call_moments traced_;
+    void add(call_observer& observer) noexcept {
+      list[count++] = &observer;
+      moments |= observer.moments();
+    }
+    void tell(const worker_core& worker, const call_event& event) const noexcept {
+      for (std::size_t i = 0; i != count; ++i) list[i]->on_call(worker, event);
+    }
+  };
+  group always_;
+  group traced_;
 };
 
 /// Passes calls to the process's trace sink (base/log.hpp), if there is one.

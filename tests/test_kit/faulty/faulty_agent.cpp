@@ -136,15 +136,9 @@ class faulty_agent final : public agent, public request_handler {
   [[nodiscard]] const group_view& members() const noexcept override { return inner_->members(); }
   [[nodiscard]] const agent_inspection& inspection() const noexcept override { return inspection_; }
 
-  [[nodiscard]] peer_route open(std::string_view name, deadline until) override {
-    return inner_->open(name, until).through(*this);
-  }
-  [[nodiscard]] peer_route open(worker_id id, deadline until) override {
-    return inner_->open(id, until).through(*this);
-  }
-  [[nodiscard]] peer_route open(const call_target& whom, deadline until) override {
-    return inner_->open(whom, until).through(*this);
-  }
+  [[nodiscard]] peer_route open(std::string_view name, deadline until) override { return inner_->open(name, until); }
+  [[nodiscard]] peer_route open(worker_id id, deadline until) override { return inner_->open(id, until); }
+  [[nodiscard]] peer_route open(const call_target& whom, deadline until) override { return inner_->open(whom, until); }
   void place_request(const call_target& to, outgoing_message& request, const device_map* placement) const override {
     inner_->place_request(to, request, placement);
   }

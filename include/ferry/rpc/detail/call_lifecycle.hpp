@@ -76,7 +76,7 @@ class call_lifecycle {
  public:
   call_lifecycle() noexcept;
   call_lifecycle(call_lifecycle&& other) noexcept;
-  call_lifecycle& operator=(call_lifecycle&& other) noexcept;
+  call_lifecycle& operator=(call_lifecycle&&) = delete;
   /// A call that was neither accepted nor refused is refused.
   ~call_lifecycle();
 

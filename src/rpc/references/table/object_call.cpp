@@ -36,7 +36,7 @@ object_call::object_call(std::shared_ptr<worker_core> worker, const to& destinat
     : outgoing_call(std::move(worker), destination, method, call_mode::detached) {}
 
 reference_handle object_call::make_object() {
-  made_ = references_of(*worker())->create(route().target(), peer());
+  made_ = references_of(*worker())->create(target(), peer());
   return made_;
 }
 
@@ -54,7 +54,7 @@ namespace {
 // The reference tracks the object from here on.
 class creation_call final : public async_call {
  public:
-  explicit creation_call(reference_handle made) : async_call(true), made_(std::move(made)) {}
+  creation_call(outgoing_call& call, reference_handle made) noexcept : async_call(call, true), made_(std::move(made)) {}
   void send(outgoing_call& call) { start(call); }
   void drop() noexcept override {
     if (references_count_.fetch_sub(1) == 1) delete this;
@@ -93,7 +93,7 @@ class creation_call final : public async_call {
 }  // namespace
 
 void object_call::run_creation(const reference_handle& object) {
-  auto* call = new creation_call(object);
+  auto* call = new creation_call(*this, object);
   try {
     call->send(*this);
   } catch (...) {
