@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Checks that the library compiles as one file, and that it stays possible.
+"""Checks that each library compiles as one file, and that it stays possible.
 
-Without a compiler (always): src/ferry.cpp lists every source below src/ once; an unnamed namespace in src/ lies inside a namespace
+Without a compiler (always): the files directly in src/, one for each library, list every source below src/ once; an unnamed namespace in src/ lies inside a namespace
 `detail`, never directly in `ferry`, where its names would hide those of other files or be hidden by them.
-With --cxx: the file compiles without a warning, after all public headers and before them.
+With --cxx: each of these files compiles without a warning, after all public headers and before them.
 With --alone: each source compiles alone, too.
 Exit status: 0 if all is well, 1 with the problems on stdout otherwise.
 """
@@ -24,13 +24,19 @@ OPENED = re.compile(r"^(?:inline )?namespace\s*([\w:\s]*?)\s*\{\s*$")
 CLOSED = re.compile(r"^\}\s*//\s*namespace")
 
 
+def one_files(root):
+    """The sources directly in src/, each of which is a library as one file; and those that it lists."""
+    return {path.name: LISTED.findall(path.read_text(encoding="utf-8")) for path in sorted((root / "src").glob("*.cpp"))}
+
+
 def check_list(root):
-    """Problems of the list of sources."""
-    listed = LISTED.findall((root / "src" / "ferry.cpp").read_text(encoding="utf-8"))
-    there = {path.relative_to(root / "src").as_posix() for path in (root / "src").rglob("*.cpp")} - {"ferry.cpp"}
-    problems = [f"src/{name} is not listed in src/ferry.cpp" for name in sorted(there - set(listed))]
-    problems += [f"src/ferry.cpp lists {name}, which does not exist" for name in sorted(set(listed) - there)]
-    problems += [f"src/ferry.cpp lists {name} twice" for name in sorted({name for name in listed if listed.count(name) > 1})]
+    """Problems of the lists of sources."""
+    problems, listed = [], [name for names in one_files(root).values() for name in names]
+    there = {path.relative_to(root / "src").as_posix() for path in (root / "src").rglob("*.cpp")} - set(one_files(root))
+    problems += [f"src/{name} is listed in none of src/*.cpp" for name in sorted(there - set(listed))]
+    for one, names in one_files(root).items():
+        problems += [f"src/{one} lists {name}, which does not exist" for name in sorted(set(names) - there)]
+    problems += [f"src/{name} is listed twice in src/*.cpp" for name in sorted({name for name in listed if listed.count(name) > 1})]
     return problems
 
 
@@ -71,12 +77,13 @@ def texts(root, alone):
                       if "adapters" not in path.parts)
     # <ferry/tensor/format.hpp> brings fmt, which src/ferry.cpp compiles in.
     settings = "#define FMT_HEADER_ONLY\n"
-    one_file = f'#include "{root / "src" / "ferry.cpp"}"\n'
-    yield "src/ferry.cpp after all public headers", settings + headers + one_file
-    yield "src/ferry.cpp before all public headers", one_file + headers
-    if alone:
-        for name in LISTED.findall((root / "src" / "ferry.cpp").read_text(encoding="utf-8")):
-            yield f"src/{name} alone", settings + f'#include "{root / "src" / name}"\n'
+    for one, names in one_files(root).items():
+        one_file = f'#include "{root / "src" / one}"\n'
+        yield f"src/{one} after all public headers", settings + headers + one_file
+        yield f"src/{one} before all public headers", one_file + headers
+        if alone:
+            for name in names:
+                yield f"src/{name} alone", settings + f'#include "{root / "src" / name}"\n'
 
 
 def main():

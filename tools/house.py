@@ -16,7 +16,7 @@ FLOORS = [
                  "groups, failure detection")],
     [("rpc", "methods, futures, tasks, calls, the call context, references, workers")],
     [("group", "collectives over workers")],
-    [("autograd", "gradients, local and distributed")],
+    [("autograd", "gradients: the graph, backward passes, the formulas of operations")],
     [("nn", "modules"), ("optim", "optimizers")],
     [("profiler", "spans of calls"), ("adapters", "bridges to other libraries: Asio, Eigen, mdspan, spans")],
 ]
@@ -60,6 +60,11 @@ ROOMS = {
         ("references/table", "the references of a worker: the table, handles, calls on objects, the exchange with other workers"),
         ("diagnostics", "open calls, the flight recorder and its records"),
         ("worker", "the worker: start, shutdown, what its parts share"),
+    ],
+    "autograd": [
+        ("derivatives", "the formulas of operations, and the table of them"),
+        ("graph", "nodes, what the slots of tensors keep, what operations put into the graph"),
+        ("engine", "passes back through the graph"),
     ],
 }
 

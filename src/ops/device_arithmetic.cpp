@@ -35,4 +35,12 @@ void combine_by_kernel(const tensor& to, const tensor& a, kernel_operation how, 
   });
 }
 
+void sum_by_kernel(const tensor& to, const tensor& first, const tensor& reduced) {
+  const walk<2> plan = plan_walk<2>({&to, &first});
+  if (plan.empty) return;
+  launch_kernel({&to, &first}, [&](CUstream_st* on) {
+    return arithmetic_table.in_use()->sum(on, plan, plan_walk<1>({&reduced}), first.dtype());
+  });
+}
+
 }  // namespace ferry::inline v0::detail

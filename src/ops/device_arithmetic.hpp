@@ -24,5 +24,8 @@ kernel_number as_kernel_number(T value) {
 void combine_by_kernel(const tensor& to, const tensor& a, const tensor& b, kernel_operation how, kernel_number factor);
 /// to = a + value, or a * value.
 void combine_by_kernel(const tensor& to, const tensor& a, kernel_operation how, kernel_number value);
+/// Each element of `to` = the sum over `reduced`, moved to the element of `first` of that index. `reduced` begins at the first
+/// element of `first`.
+void sum_by_kernel(const tensor& to, const tensor& first, const tensor& reduced);
 
 }  // namespace ferry::inline v0::detail

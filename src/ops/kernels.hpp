@@ -27,6 +27,9 @@ struct arithmetic_kernels {
   /// 0 = 1 + value, or 0 = 1 * value.
   int (*combine_number)(CUstream_st* stream, const walk<2>& plan, dtype type, kernel_operation how,
                         kernel_number value);
+  /// An element of 0 = the sum over `reduced`, whose first element is that of 1. Integers are added as i64, which 0 holds; others
+  /// as f64, and 0 is of their type.
+  int (*sum)(CUstream_st* stream, const walk<2>& plan, const walk<1>& reduced, dtype from);
 };
 
 // ---------------------------------------------------------------- functions of one index
@@ -84,6 +87,25 @@ struct combine_number_kernel {
   }
 };
 
+/// One index adds the elements of one sum, in order.
+template <class T>
+struct sum_kernel {
+  using total_type = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
+  using result_type = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;
+  walk<2> plan;
+  walk<1> reduced;
+  std::int64_t count;  // of elements of one sum
+  FERRY_KERNEL void operator()(std::int64_t index) const {
+    const auto at = locate(plan, index);
+    total_type total = 0;
+    for (std::int64_t i = 0; i != count; ++i) {
+      const std::int64_t offset = locate(reduced, i)[0] - reduced.start[0];
+      total = multiply_add<total_type>(total, static_cast<total_type>(element_at<T>(at[1] + offset)), 1);
+    }
+    element_at<result_type>(at[0]) = static_cast<result_type>(total);
+  }
+};
+
 // ---------------------------------------------------------------- the table
 
 template <class Launcher>
@@ -118,6 +140,16 @@ constexpr arithmetic_kernels make_arithmetic_kernels() {
             return Launcher::launch(stream, count, combine_number_kernel<float>{plan, how, number_as<float>(value)});
           default:
             return Launcher::launch(stream, count, combine_number_kernel<double>{plan, how, number_as<double>(value)});
+        }
+      },
+      .sum = [](CUstream_st* stream, const walk<2>& plan, const walk<1>& reduced, dtype from) -> int {
+        const std::int64_t sums = element_count(plan);
+        const std::int64_t count = reduced.empty ? 0 : element_count(reduced);
+        switch (from) {
+          case dtype::i32: return Launcher::launch(stream, sums, sum_kernel<std::int32_t>{plan, reduced, count});
+          case dtype::i64: return Launcher::launch(stream, sums, sum_kernel<std::int64_t>{plan, reduced, count});
+          case dtype::f32: return Launcher::launch(stream, sums, sum_kernel<float>{plan, reduced, count});
+          default: return Launcher::launch(stream, sums, sum_kernel<double>{plan, reduced, count});
         }
       },
   };

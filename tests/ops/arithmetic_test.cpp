@@ -84,6 +84,23 @@ TEST_CASE("integers wrap") {
   CHECK(ferry::sum(ferry::full({2}, limits::max(), dtype::i64)).item<std::int64_t>() == -2);
 }
 
+TEST_CASE("sums over axes") {
+  const tensor t = ferry::arange(0, 24).view({2, 3, 4});
+  CHECK(ferry::equal(ferry::sum(t, {2}), ferry::tensor_of<std::int64_t>({{6, 22, 38}, {54, 70, 86}})));
+  CHECK(ferry::equal(ferry::sum(t, {-1, 0}), ferry::tensor_of<std::int64_t>({60, 92, 124})));
+  CHECK(ferry::sum(t, {1}, true).shape() == ferry::dims{2, 1, 4});
+  CHECK(ferry::equal(ferry::sum(t, {0, 1, 2}), ferry::sum(t)));
+  CHECK(ferry::equal(ferry::sum(t.to(dtype::i32), {}), t));
+  CHECK(ferry::equal(ferry::sum(t.transpose(0, 2).slice(0, 1, 3), {0}),
+                     ferry::sum(t.slice(2, 1, 3), {2}).transpose(0, 1)));
+  CHECK(ferry::equal(ferry::sum(ferry::zeros({2, 0}), {1}), ferry::zeros({2})));
+  CHECK(ferry::sum(ferry::zeros({0, 2}), {1}).shape() == ferry::dims{0});
+  CHECK(ferry::equal(ferry::sum(t.select(0, 0).select(0, 0).unsqueeze(0).expand({3, 4}), {0}),
+                     ferry::tensor_of<std::int64_t>({0, 3, 6, 9})));
+  expect_error(errc::bad_shape, "one comes twice", [&] { (void)ferry::sum(t, {1, -2}); });
+  expect_error(errc::bad_shape, "", [&] { (void)ferry::sum(t, {3}); });
+}
+
 TEST_CASE("sum") {
   CHECK(ferry::sum(ferry::ones({3, 4})).item<float>() == 12.F);
   CHECK(ferry::sum(ferry::ones({3, 4})).rank() == 0);

@@ -36,6 +36,10 @@ TEST_CASE("arithmetic is done where the tensors are") {
     CHECK(same(x + 7, a + 7));
     CHECK(same(x - 7, a - 7));
     CHECK(same(x + y.select(0, 1), a + b.select(0, 1)));
+    CHECK(same(ferry::sum(x), ferry::sum(a)));
+    CHECK(same(ferry::sum(y, {0}, true), ferry::sum(b, {0}, true)));
+    CHECK(same(ferry::sum(y.slice(1, 1, 3), {1}), ferry::sum(b.slice(1, 1, 3), {1})));
+    CHECK(same(ferry::sum(x.slice(0, 0, 0), {0}), ferry::sum(a.slice(0, 0, 0), {0})));
     ferry::add_(x, y, 2);
     ferry::add_(a, b, 2);
     ferry::mul_(x, y);

@@ -9,7 +9,7 @@
 #include <ferry/tensor/factories.hpp>
 
 #include "fake_cuda.hpp"
-#include "tests/tensor/operation_slots.hpp"
+#include "tests/ops/operation_samples.hpp"
 
 using ferry::device;
 using ferry::device_kind;
@@ -21,87 +21,6 @@ using ferry_test::matrix;
 using ferry_test::recording;
 
 namespace op = ferry::op;
-
-namespace {
-
-using tensors = std::vector<tensor>;
-
-// Of one tensor, or of two whose shapes broadcast.
-struct of_one {
-  static tensors inputs(device where) { return {matrix(where)}; }
-};
-struct of_two {
-  static tensors inputs(device where) { return {matrix(where), ferry::full({4}, 3, dtype::f32, where)}; }
-};
-
-}  // namespace
-
-namespace ferry_test {
-
-template <>
-struct operation_sample<op::add> : of_two {
-  static tensors run(const tensors& in) { return {ferry::add(in[0], in[1], 2)}; }
-  static void check(const op::add::parameters& with) { CHECK(with.alpha.real() == 2); }
-};
-template <>
-struct operation_sample<op::add_scalar> : of_one {
-  static tensors run(const tensors& in) { return {ferry::add(in[0], 2.5)}; }
-  static void check(const op::add_scalar::parameters& with) { CHECK(with.value.real() == 2.5); }
-};
-template <>
-struct operation_sample<op::sub> : of_two {
-  static tensors run(const tensors& in) { return {ferry::sub(in[0], in[1], 2)}; }
-  static void check(const op::sub::parameters& with) { CHECK(with.alpha.real() == 2); }
-};
-template <>
-struct operation_sample<op::mul> : of_two {
-  static tensors run(const tensors& in) { return {ferry::mul(in[0], in[1])}; }
-  static void check(const op::mul::parameters&) {}
-};
-template <>
-struct operation_sample<op::mul_scalar> : of_one {
-  static tensors run(const tensors& in) { return {ferry::mul(in[0], 2.5)}; }
-  static void check(const op::mul_scalar::parameters& with) { CHECK(with.value.real() == 2.5); }
-};
-template <>
-struct operation_sample<op::add_> : of_two {
-  static tensors run(const tensors& in) { return {ferry::add_(in[0], in[1], 2)}; }
-  static void check(const op::add_::parameters& with) { CHECK(with.alpha.real() == 2); }
-};
-template <>
-struct operation_sample<op::add_scalar_> : of_one {
-  static tensors run(const tensors& in) { return {ferry::add_(in[0], 2.5)}; }
-  static void check(const op::add_scalar_::parameters& with) { CHECK(with.value.real() == 2.5); }
-};
-template <>
-struct operation_sample<op::sub_> : of_two {
-  static tensors run(const tensors& in) { return {ferry::sub_(in[0], in[1], 2)}; }
-  static void check(const op::sub_::parameters& with) { CHECK(with.alpha.real() == 2); }
-};
-template <>
-struct operation_sample<op::mul_> : of_two {
-  static tensors run(const tensors& in) { return {ferry::mul_(in[0], in[1])}; }
-  static void check(const op::mul_::parameters&) {}
-};
-template <>
-struct operation_sample<op::mul_scalar_> : of_one {
-  static tensors run(const tensors& in) { return {ferry::mul_(in[0], 2.5)}; }
-  static void check(const op::mul_scalar_::parameters& with) { CHECK(with.value.real() == 2.5); }
-};
-template <>
-struct operation_sample<op::sum> : of_one {
-  static tensors run(const tensors& in) { return {ferry::sum(in[0])}; }
-  static void check(const op::sum::parameters&) {}
-};
-template <>
-struct operation_sample<op::matmul> {
-  // Strided, so that it makes copies of its own.
-  static tensors inputs(device where) { return {matrix(where), matrix(where).transpose(0, 1)}; }
-  static tensors run(const tensors& in) { return {ferry::matmul(in[0], in[1])}; }
-  static void check(const op::matmul::parameters&) {}
-};
-
-}  // namespace ferry_test
 
 TEST_CASE("a slot sees each operation on the CPU") { ferry_test::check_operations<ferry::operations>(host); }
 

@@ -31,6 +31,7 @@ ROOT = HERE.parent.parent
 KINDS = ["onefile", "pkgconfig", "cmake", "cxx23", "parts", "static", "meson"]
 OWN_BUILD = {"onefile", "static", "meson"}
 OPTIONS = None
+GRADIENTS = "[0] 2 4\n"  # what cmake/gradients.cpp prints
 
 
 def readme_program():
@@ -185,11 +186,19 @@ class Consumers(unittest.TestCase):
                 *self.installed.flags(package="ferry-testing"))
         self.run_program(program, self.installed.libraries, workers=1, expected="")
 
+    def test_installed_gradients(self):
+        folder = self.wanted("pkgconfig", "pkg-config")
+        program = folder / "gradients"
+        command(*OPTIONS.cxx, "-std=c++20", HERE / "cmake" / "gradients.cpp", "-o", program,
+                *self.installed.flags(package="ferry-autograd"))
+        self.run_program(program, self.installed.libraries, workers=1, expected=GRADIENTS)
+
     def test_cmake(self):
         folder = self.wanted("cmake", "cmake", project="cmake")
         build = self.installed.cmake(folder)
         self.run_program(build / "consumer")
         self.run_program(build / "faults", workers=1, expected="")
+        self.run_program(build / "gradients", workers=1, expected=GRADIENTS)
         wrong = self.work / "wrong"
         wrong.mkdir()
         (wrong / "CMakeLists.txt").write_text(
@@ -223,6 +232,7 @@ class Consumers(unittest.TestCase):
         folder = self.work / f"onefile_{name}"
         shutil.copytree(HERE / "onefile", folder)
         (folder / "consumer.cpp").write_text(readme_program(), encoding="utf-8")
+        shutil.copy(HERE / "cmake" / "gradients.cpp", folder)
         for part in ("include", "src"):
             shutil.copytree(ROOT / part, folder / "ferry" / part)
         return folder
@@ -241,6 +251,7 @@ class Consumers(unittest.TestCase):
             ]
             for build in builds:
                 build.result()
+        self.run_program(plain / "gradients", workers=1, expected=GRADIENTS)
         # ferry-run makes a secret for its workers. A program without authentication does without it, but refuses one that
         # the user demands, and says how to get authentication.
         self.run_program(plain / "consumer")

@@ -1,6 +1,6 @@
 #pragma once
 
-// The sum of a tensor's elements.
+// Sums of a tensor's elements.
 
 #include <cstddef>
 #include <string_view>
@@ -10,9 +10,14 @@
 
 namespace ferry::inline v0 {
 
-/// The sum of all elements of a CPU tensor, as a tensor without axes: f32 and f64 in their dtype (computed in f64), i32
-/// and i64 as i64; integers wrap. Throws errc::bad_dtype for other dtypes, errc::bad_device.
+// Of tensors on the CPU and on CUDA devices: f32 and f64 in their dtype (computed in f64), i32 and i64 as i64; integers wrap. They
+// throw errc::bad_dtype for other dtypes, errc::bad_device.
+
+/// The sum of all elements, as a tensor without axes.
 [[nodiscard]] tensor sum(const tensor& t);
+/// Over these axes, which are removed, or kept with size 1. Without axes: the elements themselves. Throws errc::bad_shape for an
+/// axis that does not exist or comes twice.
+[[nodiscard]] tensor sum(const tensor& t, const dims& axes, bool keep = false);
 
 namespace op {
 
@@ -20,8 +25,11 @@ struct sum {
   static constexpr std::string_view name = "sum";
   static constexpr operation_kind kind = operation_kind::new_result;
   static constexpr std::size_t inputs = 1;
-  static constexpr operation_needs needs{.elements = element_set::arithmetic, .devices = device_set::cpu};
-  struct parameters {};
+  static constexpr operation_needs needs{.elements = element_set::arithmetic, .devices = device_set::with_kernels};
+  struct parameters {
+    dims axes;
+    bool keep = false;  // with size 1
+  };
 
  private:
   friend struct ferry::operation_access;

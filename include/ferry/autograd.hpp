@@ -1,0 +1,11 @@
+#pragma once
+
+// Gradients on one worker: the library ferry-autograd (CMake: ferry::autograd).
+
+#include <ferry/autograd/backward.hpp>
+#include <ferry/autograd/derivative.hpp>
+#include <ferry/autograd/function.hpp>
+#include <ferry/autograd/grad_mode.hpp>
+#include <ferry/autograd/gradient.hpp>
+#include <ferry/autograd/node.hpp>
+#include <ferry/autograd/saved_tensor.hpp>

@@ -1,0 +1,97 @@
+#pragma once
+
+// The graph of gradients: a node for each operation whose result requires a gradient, and an edge from it to what computed
+// each of its inputs.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ferry/device/stream.hpp>
+#include <ferry/tensor/tensor.hpp>
+
+namespace ferry::inline v0 {
+
+class node;
+namespace detail {
+class backward_pass;
+class gradient_hooks;
+}  // namespace detail
+
+/// Where the gradient of a tensor goes: value `value` of a node. Empty for a tensor that requires no gradient.
+struct edge {
+  std::shared_ptr<node> to;
+  std::uint32_t value = 0;
+  explicit operator bool() const noexcept { return to != nullptr; }
+};
+
+/// What a tensor of the forward pass looked like; its gradient looks the same.
+struct value_facts {
+  dims shape;
+  ferry::dtype type{};
+  device where;
+  static value_facts of(const tensor& t) { return {t.shape(), t.dtype(), t.device()}; }
+  /// "f32 [2, 3]", with the device unless that is the CPU.
+  [[nodiscard]] std::string describe() const;
+};
+
+/// What turns the gradients of the values that an operation computed into those of its inputs. Derive from derivative<Op>
+/// or function<F> rather than from this.
+///
+/// Threads: a graph is made by the thread that computes; several threads may go back through a graph at once, if it was
+/// kept, each with its own pass.
+class node {
+ public:
+  node(const node&) = delete;
+  node& operator=(const node&) = delete;
+  /// Releases what is only reachable from it without recursion, however deep the graph.
+  virtual ~node();
+
+  /// That of the operation.
+  [[nodiscard]] virtual std::string_view name() const noexcept = 0;
+  /// One for each input of the operation, empty where that requires no gradient.
+  [[nodiscard]] std::span<const edge> edges() const noexcept { return edges_; }
+  /// The results of the operation.
+  [[nodiscard]] std::span<const value_facts> values() const noexcept { return values_; }
+  /// Counts the nodes of this process: later operations have larger numbers.
+  [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+  /// The stream on which the operation ran; its gradients are computed on it, too.
+  [[nodiscard]] const stream& on() const noexcept { return on_; }
+  /// "mul (node 7, f32 [2, 3])"
+  [[nodiscard]] std::string describe() const;
+
+  /// Computes the gradients of the inputs: `results[i]` for edge i; one that is left undefined stands for zero.
+  /// `gradients[j]` is that of value j, undefined if none reached it (but not all of them are). Both are the pass's: what is
+  /// moved out of `gradients` may be written by its new owner if it is the only handle.
+  virtual void apply(std::span<tensor> gradients, std::span<tensor> results) = 0;
+  /// Drops what apply() needs: the graph is not to be used again.
+  virtual void release_saved() noexcept {}
+
+ protected:
+  /// On the current stream of the first value's device.
+  node(std::vector<edge> edges, std::vector<value_facts> values);
+
+  void set_edge(std::size_t input, edge to) { edges_.at(input) = std::move(to); }
+
+ private:
+  friend class detail::backward_pass;
+  friend class detail::gradient_hooks;
+
+  std::vector<edge> edges_;
+  std::vector<value_facts> values_;
+  const std::uint64_t number_;
+  stream on_;
+  std::shared_ptr<detail::gradient_hooks> hooks_;  // null for most nodes
+  // The pass that has numbered the node, and its number there. Passes that come to it meanwhile look their own up in a table.
+  std::atomic<const detail::backward_pass*> numbered_by_{nullptr};
+  std::uint32_t place_ = 0;
+};
+
+}  // namespace ferry::inline v0

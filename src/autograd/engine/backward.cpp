@@ -1,0 +1,87 @@
+#include <ferry/autograd/backward.hpp>
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ferry/autograd/grad_mode.hpp>
+#include <ferry/autograd/gradient.hpp>
+#include <ferry/base/error.hpp>
+#include <ferry/tensor/factories.hpp>
+
+#include "backward_pass.hpp"
+
+namespace ferry::inline v0 {
+namespace detail {
+namespace {
+
+tensor gradient_of_root(const tensor& root, std::size_t number, std::span<const tensor> given) {
+  const value_facts facts = value_facts::of(root);
+  if (number < given.size() && given[number].defined()) {
+    const value_facts own = value_facts::of(given[number]);
+    if (own.shape == facts.shape && own.type == facts.type && own.where == facts.where) return detach(given[number]);
+    throw_error(errc::bad_shape, fmt::format("the gradient given for root {} is {}, and the root is {}", number,
+                                             own.describe(), facts.describe()));
+  }
+  if (root.numel() != 1) {
+    throw_error(
+        errc::invalid_argument,
+        fmt::format(
+            "root {} is {}: only for one with a single element there is a gradient to begin with. Reduce it (to a "
+            "loss), or give its gradient",
+            number, facts.describe()));
+  }
+  return ones(root.shape(), root.dtype(), root.device());
+}
+
+void add_roots(backward_pass& pass, std::span<const tensor> roots, std::span<const tensor> given) {
+  if (roots.empty()) throw_error(errc::invalid_argument, "backward without a root");
+  if (given.size() > roots.size()) {
+    throw_error(errc::invalid_argument,
+                fmt::format("{} gradients were given for {} roots", given.size(), roots.size()));
+  }
+  for (std::size_t i = 0; i != roots.size(); ++i) {
+    edge to = gradient_edge(roots[i]);
+    if (!to) {
+      throw_error(errc::invalid_argument,
+                  fmt::format("root {} requires no gradient: it was not computed from a tensor that does, or within "
+                              "ferry::no_grad",
+                              i));
+    }
+    pass.add_root(std::move(to), gradient_of_root(roots[i], i, given));
+  }
+}
+
+}  // namespace
+}  // namespace detail
+
+void backward(tensor_span roots, const backward_options& options) {
+  const no_grad outside;
+  detail::backward_pass pass(options.retain_graph);
+  detail::add_roots(pass, roots, options.gradients);
+  pass.run();
+}
+
+std::vector<tensor> gradients(tensor_span roots, tensor_span inputs, const backward_options& options) {
+  const no_grad outside;
+  detail::backward_pass pass(options.retain_graph);
+  detail::add_roots(pass, roots, options.gradients);
+  for (std::size_t i = 0; i != inputs.size(); ++i) {
+    edge at = gradient_edge(inputs[i]);
+    if (!at) throw_error(errc::invalid_argument, fmt::format("input {} requires no gradient", i));
+    (void)pass.add_target(at);
+  }
+  if (inputs.empty()) return {};
+  pass.run();
+  std::vector<tensor> found;
+  found.reserve(inputs.size());
+  for (std::size_t i = 0; i != inputs.size(); ++i) found.push_back(pass.result(i));
+  // The caller may write them.
+  for (tensor& each : found) {
+    if (each.defined() && (each.use_count() != 1 || each.storage().use_count() != 1 || !each.is_contiguous()))
+      each = each.clone();
+  }
+  return found;
+}
+
+}  // namespace ferry::inline v0

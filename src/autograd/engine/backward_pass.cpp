@@ -1,0 +1,210 @@
+#include "backward_pass.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ferry/base/error.hpp>
+#include <ferry/device/current.hpp>
+#include <ferry/ops/arithmetic.hpp>
+
+#include "../graph/accumulator.hpp"
+#include "../graph/gradient_record.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+// Errors of ferry name the node that they happened in.
+template <class F>
+void within(const node& what, F&& run) {
+  try {
+    run();
+  } catch (const error& e) {
+    throw_error(e.kind(), fmt::format("backward of {}: {}", what.describe(), e.message()));
+  }
+}
+
+void check_result(const tensor& gradient, const value_facts& facts, std::size_t input) {
+  if (gradient.shape() == facts.shape && gradient.dtype() == facts.type && gradient.device() == facts.where) return;
+  throw_error(errc::bad_shape, fmt::format("its formula returned {} as the gradient of input {}, which is {}",
+                                           value_facts::of(gradient).describe(), input, facts.describe()));
+}
+
+// Whether only this pass has the tensor.
+bool is_own(const tensor& t) {
+  return t.use_count() == 1 && t.storage().use_count() == 1 && t.is_contiguous() && t.storage().owns_memory();
+}
+
+}  // namespace
+
+backward_pass::~backward_pass() {
+  for (const entry& each : nodes_) {
+    if (each.what->numbered_by_.load(std::memory_order_relaxed) == this)
+      each.what->numbered_by_.store(nullptr, std::memory_order_release);
+  }
+}
+
+std::uint32_t backward_pass::number_of(node& what) {
+  if (what.numbered_by_.load(std::memory_order_acquire) == this) return what.place_;
+  if (const auto found = elsewhere_.find(&what); found != elsewhere_.end()) return found->second;
+  // The entry comes first: the destructor takes the number off the nodes that have one.
+  const auto number = static_cast<std::uint32_t>(nodes_.size());
+  nodes_.push_back({.what = &what, .first = static_cast<std::uint32_t>(gradients_.size())});
+  gradients_.resize(gradients_.size() + what.values().size());
+  const backward_pass* none = nullptr;
+  if (what.numbered_by_.compare_exchange_strong(none, this, std::memory_order_acq_rel)) {
+    what.place_ = number;
+  } else {
+    elsewhere_[&what] = number;
+  }
+  return number;
+}
+
+std::uint32_t backward_pass::known_number(const node& what) const noexcept {
+  return what.numbered_by_.load(std::memory_order_relaxed) == this ? what.place_ : elsewhere_.find(&what)->second;
+}
+
+void backward_pass::add_root(edge root, tensor gradient) {
+  roots_.push_back(std::move(root));
+  root_gradients_.push_back(std::move(gradient));
+}
+
+std::size_t backward_pass::add_target(const edge& target) {
+  targets_.push_back({target, {}});
+  return targets_.size() - 1;
+}
+
+// Counts the gradients that will arrive at each node: one for each edge and root.
+void backward_pass::discover() {
+  for (const edge& root : roots_) ++nodes_[number_of(*root.to)].missing;
+  for (std::size_t next = 0; next != nodes_.size(); ++next) {  // number_of() adds to nodes_
+    const std::span<const edge> edges = nodes_[next].what->edges();
+    for (const edge& each : edges) {
+      if (each) ++nodes_[number_of(*each.to)].missing;
+    }
+  }
+}
+
+// Which nodes lead to a target, from the targets upwards: in the reverse of an order in which each comes after those that
+// lead to it.
+void backward_pass::find_wanted() {
+  for (entry& each : nodes_) each.wanted = each.runs = false;
+  for (const target& each : targets_) {
+    const node& at = *each.at.to;
+    if (at.numbered_by_.load(std::memory_order_relaxed) == this || elsewhere_.contains(&at))
+      nodes_[known_number(at)].wanted = true;
+  }
+  std::vector<std::uint32_t> missing;
+  std::vector<std::uint32_t> order;
+  missing.reserve(nodes_.size());
+  order.reserve(nodes_.size());
+  for (const entry& each : nodes_) missing.push_back(each.missing);
+  for (const edge& root : roots_) {
+    if (const std::uint32_t number = known_number(*root.to); --missing[number] == 0) order.push_back(number);
+  }
+  for (std::size_t next = 0; next != order.size(); ++next) {
+    for (const edge& each : nodes_[order[next]].what->edges()) {
+      if (!each) continue;
+      if (const std::uint32_t number = known_number(*each.to); --missing[number] == 0) order.push_back(number);
+    }
+  }
+  for (auto number = order.rbegin(); number != order.rend(); ++number) {
+    entry& one = nodes_[*number];
+    for (const edge& each : one.what->edges()) {
+      if (each && nodes_[known_number(*each.to)].wanted) one.runs = true;
+    }
+    one.wanted = one.wanted || one.runs;
+  }
+}
+
+void backward_pass::run() {
+  discover();
+  if (!targets_.empty()) find_wanted();
+  for (std::size_t i = 0; i != roots_.size(); ++i) {
+    const std::uint32_t number = known_number(*roots_[i].to);
+    const device where = root_gradients_[i].device();
+    arrive(number, roots_[i].value, std::move(root_gradients_[i]), where.is_cpu() ? stream() : current_stream(where));
+    one_arrived(number);
+  }
+  while (!ready_.empty()) {
+    const std::uint32_t number = ready_.back();
+    ready_.pop_back();
+    run_node(number);
+  }
+  for (const stream& each : streams_) current_stream(each.device()).wait(each);
+  for (const target& each : targets_) {
+    if (each.found.defined() && !each.found.device().is_cpu())
+      each.found.storage().record_use(current_stream(each.found.device()));
+  }
+}
+
+void backward_pass::call_hooks(node& what, std::span<tensor> gradients) {
+  if (what.edges().empty()) {
+    if (const auto* leaf = dynamic_cast<const accumulator*>(&what)) leaf->call_hooks(gradients[0], !targets_.empty());
+  }
+  if (!what.hooks_) return;
+  for (std::uint32_t value = 0; value != gradients.size(); ++value) {
+    if (gradients[value].defined()) what.hooks_->call(what, value, gradients[value], !targets_.empty());
+  }
+}
+
+void backward_pass::run_node(std::uint32_t number) {
+  node& what = *nodes_[number].what;
+  const std::span<const edge> edges = what.edges();
+  const std::span<tensor> gradients(gradients_.data() + nodes_[number].first, what.values().size());
+  const bool arrived = nodes_[number].wanted && std::any_of(gradients.begin(), gradients.end(),
+                                                            [](const tensor& each) { return each.defined(); });
+  results_.assign(edges.size(), tensor());
+  if (arrived) {
+    std::optional<stream_guard> on;
+    if (!what.on().device().is_cpu()) {
+      on.emplace(what.on());
+      if (std::find(streams_.begin(), streams_.end(), what.on()) == streams_.end()) streams_.push_back(what.on());
+    }
+    within(what, [&] {
+      call_hooks(what, gradients);
+      for (target& each : targets_) {
+        if (each.at.to.get() == &what) each.found = gradients[each.at.value];
+      }
+      if (!nodes_[number].runs) return;
+      what.apply(gradients, results_);
+      if (!keeps_graph_) what.release_saved();
+      for (std::size_t i = 0; i != edges.size(); ++i) {
+        if (edges[i] && results_[i].defined()) check_result(results_[i], edges[i].to->values()[edges[i].value], i);
+      }
+    });
+  }
+  for (tensor& each : gradients) each = {};
+  for (std::size_t i = 0; i != edges.size(); ++i) {
+    if (!edges[i]) continue;
+    const std::uint32_t next = known_number(*edges[i].to);
+    if (results_[i].defined() && nodes_[next].wanted) arrive(next, edges[i].value, std::move(results_[i]), what.on());
+    one_arrived(next);
+  }
+}
+
+// `gradient` is valid on `from`, and is used on the stream of the node.
+void backward_pass::arrive(std::uint32_t number, std::uint32_t value, tensor&& gradient, const stream& from) {
+  const stream& to = nodes_[number].what->on();
+  tensor& place = gradients_[nodes_[number].first + value];
+  const bool on_device = !gradient.device().is_cpu();
+  if (on_device && gradient.device() == to.device() && from != to) {
+    to.wait(from);
+    gradient.storage().record_use(to);
+  }
+  if (!place.defined()) {
+    place = std::move(gradient);
+    return;
+  }
+  std::optional<stream_guard> on;
+  if (on_device) on.emplace(to);
+  if (is_own(place)) {
+    add_(place, gradient);
+  } else {
+    place = add(place, gradient);
+  }
+}
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,24 @@
+#pragma once
+
+#include "gradient_record.hpp"
+
+namespace ferry::inline v0::detail {
+
+/// The node of a leaf: adds to its gradient. Keeps the leaf.
+class accumulator final : public node {
+ public:
+  accumulator(const tensor& leaf, std::shared_ptr<gradient_record> record)
+      : node({}, {value_facts::of(leaf)}), leaf_(leaf), record_(std::move(record)) {}
+
+  [[nodiscard]] std::string_view name() const noexcept override { return "accumulate"; }
+  void apply(std::span<tensor> gradients, std::span<tensor> results) override;
+  [[nodiscard]] const tensor& leaf() const noexcept { return leaf_; }
+  /// Lets the leaf's hooks see, and replace, its gradient.
+  void call_hooks(tensor& gradient, bool only_finds) const;
+
+ private:
+  const tensor leaf_;
+  const std::shared_ptr<gradient_record> record_;
+};
+
+}  // namespace ferry::inline v0::detail

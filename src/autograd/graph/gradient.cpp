@@ -1,0 +1,156 @@
+#include <ferry/autograd/gradient.hpp>
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ferry/autograd/function.hpp>
+#include <ferry/base/error.hpp>
+
+#include "../../tensor/layout.hpp"
+#include "gradient_record.hpp"
+
+namespace ferry::inline v0 {
+namespace detail {
+namespace {
+
+std::shared_ptr<gradient_record> required_record(const tensor& t, const char* what) {
+  auto record = gradient_record::of(t);
+  if (record && record->required()) return record;
+  throw_error(errc::invalid_argument, fmt::format("{} of a tensor that requires no gradient: it is no leaf made so by "
+                                                  "require_grad(), and was not computed from one",
+                                                  what));
+}
+
+tensor alias_of(const tensor& t) {
+  return make_tensor(t.storage(), t.dtype(), t.shape(), t.strides(), t.storage_offset());
+}
+
+}  // namespace
+}  // namespace detail
+
+using detail::gradient_record;
+
+const tensor& require_grad(const tensor& t, bool required) {
+  if (!required) {
+    const auto record = gradient_record::of(t);
+    if (!record) return t;
+    if (!record->is_leaf()) {
+      throw_error(errc::invalid_argument,
+                  "this tensor was computed from one that requires a gradient; detach() makes one that requires none");
+    }
+    record->require(false);
+    return t;
+  }
+  if (t.dtype() != dtype::f32 && t.dtype() != dtype::f64) {
+    throw_error(errc::bad_dtype, fmt::format("only tensors of f32 and f64 have gradients, not of {}; convert with to()",
+                                             dtype_name(t.dtype())));
+  }
+  const auto record = gradient_record::of_or_new(t);
+  if (record->is_leaf()) record->require(true);
+  return t;
+}
+
+bool is_leaf(const tensor& t) {
+  const auto record = gradient_record::of(t);
+  return !record || record->is_leaf();
+}
+
+tensor grad(const tensor& t) {
+  const auto record = gradient_record::of(t);
+  return record ? record->gradient() : tensor();
+}
+
+void set_grad(const tensor& t, const tensor& gradient) {
+  const auto record = detail::required_record(t, "set_grad");
+  if (gradient.defined()) {
+    const value_facts wanted = value_facts::of(t);
+    const value_facts given = value_facts::of(gradient);
+    const errc code = given.shape != wanted.shape ? errc::bad_shape
+                      : given.type != wanted.type ? errc::bad_dtype
+                                                  : errc::bad_device;
+    if (given.shape != wanted.shape || given.type != wanted.type || given.where != wanted.where) {
+      throw_error(code, fmt::format("a gradient of {} for a tensor of {}", given.describe(), wanted.describe()));
+    }
+  }
+  // Passes add to it in place.
+  const bool writable = !gradient.defined() ||
+                        (gradient.is_contiguous() && !gradient.storage().same_as(t.storage()) && !gradient.has_slot());
+  const detail::unreported copy;
+  record->set_gradient(writable ? gradient : gradient.clone());
+}
+
+void retain_grad(const tensor& t) { detail::required_record(t, "retain_grad")->retain(); }
+
+tensor detach(const tensor& t) { return detail::alias_of(t); }
+
+edge gradient_edge(const tensor& t) {
+  const auto record = gradient_record::of(t);
+  return record ? record->edge_of(t) : edge();
+}
+
+gradient_hook on_gradient(const tensor& t, std::function<tensor(const tensor& gradient)> hook) {
+  return detail::required_record(t, "on_gradient")->add_hook(std::move(hook));
+}
+
+gradient_hook on_accumulated(const tensor& leaf, std::function<void(const tensor& leaf)> hook) {
+  const auto record = detail::required_record(leaf, "on_accumulated");
+  if (!record->is_leaf()) {
+    throw_error(errc::invalid_argument,
+                "on_accumulated of a tensor that is not a leaf: nothing is added to its gradient");
+  }
+  return record->add_accumulated_hook(std::move(hook));
+}
+
+// ---------------------------------------------------------------- users' functions
+
+namespace detail {
+
+bool enters_graph(std::span<const tensor* const> inputs) noexcept {
+  if (!grad_enabled()) return false;
+  for (const tensor* each : inputs) {
+    if (each->defined() && each->requires_grad()) return true;
+  }
+  return false;
+}
+
+std::vector<value_facts> facts_of_results(std::string_view function, std::span<const tensor> results) {
+  std::vector<value_facts> facts;
+  facts.reserve(results.size());
+  for (const tensor& each : results) {
+    facts.push_back(value_facts::of(each));
+    if (is_floating_point(each.dtype())) continue;
+    throw_error(
+        errc::bad_dtype,
+        fmt::format(
+            "{} returned {}: results of differentiable functions are of f32 or f64; detach() its inputs, or leave "
+            "that result out",
+            function, facts.back().describe()));
+  }
+  return facts;
+}
+
+void enter_graph(const std::shared_ptr<node>& made, std::span<const tensor* const> inputs, std::span<tensor> results) {
+  for (std::uint32_t i = 0; i != results.size(); ++i) {
+    bool shares = false;
+    for (const tensor* each : inputs) shares |= each->defined() && each->storage().same_as(results[i].storage());
+    for (std::uint32_t before = 0; before != i; ++before)
+      shares |= results[before].storage().same_as(results[i].storage());
+    if (shares) {
+      const unreported copy;
+      results[i] = results[i].clone();
+    } else if (results[i].has_slot() || results[i].use_count() != 1) {
+      results[i] = alias_of(results[i]);
+    }
+    gradient_record::set_history(results[i], {made, i});
+  }
+}
+
+void refuse_used_up() {
+  throw_error(errc::invalid_argument,
+              "what the function has saved was released by an earlier backward pass over this graph; give that pass "
+              ".retain_graph = true, or compute the roots again");
+}
+
+}  // namespace detail
+}  // namespace ferry::inline v0

@@ -1,0 +1,23 @@
+// All of ferry-autograd as one file, beside ferry.cpp:
+//
+//     c++ -std=c++20 -I ferry/include main.cpp ferry/src/ferry.cpp ferry/src/ferry_autograd.cpp -pthread
+//
+// The list below is also Meson's list of sources: a new source is entered here and nowhere else.
+
+#ifndef FMT_HEADER_ONLY
+  #define FMT_HEADER_ONLY
+#endif
+
+// autograd/
+#include "autograd/derivatives/derivative.cpp"
+#include "autograd/derivatives/table.cpp"
+#include "autograd/engine/backward.cpp"
+#include "autograd/engine/backward_pass.cpp"
+#include "autograd/graph/accumulator.cpp"
+#include "autograd/graph/grad_mode.cpp"
+#include "autograd/graph/gradient.cpp"
+#include "autograd/graph/gradient_hooks.cpp"
+#include "autograd/graph/gradient_record.cpp"
+#include "autograd/graph/node.cpp"
+#include "autograd/graph/saved_tensor.cpp"
+#include "autograd/graph/view_nodes.cpp"

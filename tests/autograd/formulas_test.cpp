@@ -1,0 +1,73 @@
+// The formula of each operation against differences of values.
+
+#include <type_traits>
+
+#include <doctest/doctest.h>
+
+#include <ferry/autograd.hpp>
+#include <ferry/autograd/derivatives/derivatives.hpp>
+#include <ferry/ops/ops.hpp>
+
+#include "gradient_check.hpp"
+#include "tests/ops/operation_samples.hpp"
+#include "tests/tensor/operation_samples.hpp"
+
+using ferry::tensor;
+using ferry_test::check_gradients;
+using ferry_test::operation_sample;
+using ferry_test::tensors;
+using ferry_test::varied;
+
+namespace {
+
+template <class Op>
+void check_formula() {
+  if constexpr (!requires { ferry::derivative<Op>::none; }) {
+    CAPTURE(Op::name);
+    tensors points;
+    for (const tensor& each : operation_sample<Op>::inputs({}))
+      points.push_back(varied(each.shape(), 0.5 + points.size()));
+    if (Op::kind == ferry::operation_kind::in_place || !ferry_test::plain(operation_sample<Op>::run(points)[0])) {
+      // What the sample converts to, or where, is not what differences are taken of.
+      check_gradients(
+          [](const tensors& in) {
+            tensors own;
+            for (const tensor& each : in) own.push_back(each * 1);
+            tensors results = operation_sample<Op>::run(own);
+            for (tensor& each : results) each = each.to(ferry::dtype::f64).to(ferry::device{});
+            return results;
+          },
+          points, 1e-3);
+    } else {
+      check_gradients(operation_sample<Op>::run, points);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("the formulas of operations", List, ferry::tensor_operations, ferry::operations) {
+  List::for_each([]<class Op>(std::type_identity<Op>) { check_formula<Op>(); });
+}
+
+TEST_CASE("broadcasting sums the gradient over the axes that were stretched") {
+  check_gradients([](const tensors& in) -> tensors { return {in[0] * in[1] + in[2] - in[3]}; },
+                  {varied({2, 3, 4}, 1), varied({3, 1}, 2), varied({}, 3), varied({2, 1, 4}, 4)});
+}
+
+TEST_CASE("sums over axes") {
+  check_gradients(
+      [](const tensors& in) -> tensors {
+        return {ferry::sum(in[0], {0, -1}), ferry::sum(in[0], {1}, true), ferry::sum(in[0]), ferry::sum(in[0], {})};
+      },
+      {varied({2, 3, 4}, 1)});
+}
+
+TEST_CASE("views of views") {
+  check_gradients(
+      [](const tensors& in) -> tensors {
+        return {in[0].permute({2, 0, 1}).slice(1, 1).flatten(0, 1).unsqueeze(1).expand({4, 2, 3}),
+                in[0].as_strided({2, 2}, {1, 5}, 3)};
+      },
+      {varied({2, 3, 4}, 1)});
+}

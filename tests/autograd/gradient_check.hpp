@@ -1,0 +1,79 @@
+#pragma once
+
+// Gradients against differences of values.
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <ferry/autograd.hpp>
+#include <ferry/ops/ops.hpp>
+#include <ferry/tensor/factories.hpp>
+
+namespace ferry_test {
+
+using tensors = std::vector<ferry::tensor>;
+
+/// Numbers without a pattern, between -1 and 1, of f64.
+inline ferry::tensor varied(const ferry::dims& shape, double seed) {
+  ferry::tensor t = ferry::empty(shape, ferry::dtype::f64);
+  auto* const first = t.data<double>();
+  for (std::int64_t i = 0; i != t.numel(); ++i) first[i] = std::sin(seed + 1.7 * static_cast<double>(i));
+  return t;
+}
+
+/// Of f64, on the CPU.
+inline bool plain(const ferry::tensor& t) { return t.dtype() == ferry::dtype::f64 && t.device().is_cpu(); }
+
+/// sum(weights * outputs), whose gradient with respect to an output is its weights.
+inline double weighed(const tensors& outputs, const tensors& weights) {
+  double total = 0;
+  for (std::size_t i = 0; i != outputs.size(); ++i) {
+    if (weights[i].defined())
+      total += ferry::sum(ferry::mul(ferry::detach(outputs[i]).contiguous(), weights[i])).item<double>();
+  }
+  return total;
+}
+
+/// Checks the gradient of each input (of f64, on the CPU) against central differences: the Jacobian, multiplied by weights. `f` must
+/// leave its inputs as they are.
+inline void check_gradients(const std::function<tensors(const tensors&)>& f, const tensors& points,
+                            double tolerance = 1e-6) {
+  tensors inputs;
+  for (const ferry::tensor& each : points) inputs.push_back(ferry::require_grad(each.clone()));
+  const tensors outputs = f(inputs);
+  tensors roots;
+  tensors weights;
+  tensors weights_of_roots;
+  for (const ferry::tensor& each : outputs) {
+    const bool counts = each.requires_grad();
+    weights.push_back(counts ? varied(each.shape(), 0.3 + static_cast<double>(weights.size())) : ferry::tensor());
+    if (!counts) continue;
+    roots.push_back(each);
+    weights_of_roots.push_back(weights.back());
+  }
+  REQUIRE(!roots.empty());
+  const tensors found = ferry::gradients(roots, inputs, {.gradients = weights_of_roots});
+  for (std::size_t i = 0; i != inputs.size(); ++i) {
+    CAPTURE(i);
+    const ferry::tensor own = found[i].defined() ? found[i].contiguous() : ferry::zeros_like(points[i]);
+    REQUIRE(own.shape() == points[i].shape());
+    for (std::int64_t k = 0; k != own.numel(); ++k) {
+      CAPTURE(k);
+      const auto at = [&](double offset) {
+        tensors moved;
+        for (const ferry::tensor& each : points) moved.push_back(each.clone());
+        moved[i].data<double>()[k] += offset;
+        return weighed(f(moved), weights);
+      };
+      constexpr double step = 1e-5;
+      CHECK(own.data<double>()[k] == doctest::Approx((at(step) - at(-step)) / (2 * step)).epsilon(tolerance).scale(1));
+    }
+  }
+}
+
+}  // namespace ferry_test
