@@ -20,7 +20,7 @@ namespace detail {
 namespace {
 
 constexpr std::int64_t summarised_above = 1000;  // elements
-constexpr std::int64_t edge = 3;                 // elements shown at each end of a summarised axis
+constexpr std::int64_t at_each_end = 3;          // elements shown at each end of a summarised axis
 constexpr std::size_t most_shown = 10'000;       // many short axes cannot be summarised
 constexpr std::size_t line_width = 80;
 constexpr std::string_view opening = "tensor(";
@@ -63,7 +63,7 @@ class printer {
   bool collect() {
     std::size_t shown = 1;
     for (const std::int64_t size : t_.shape()) {
-      shown *= static_cast<std::size_t>(cut(size) ? 2 * edge : size);
+      shown *= static_cast<std::size_t>(cut(size) ? 2 * at_each_end : size);
       if (shown > most_shown) return false;
     }
     std::vector<const std::byte*> elements;
@@ -76,7 +76,7 @@ class printer {
   void write(std::string& out) { write_axis(0, opening.size(), out); }
 
  private:
-  [[nodiscard]] bool cut(std::int64_t size) const { return summarised_ && size > 2 * edge; }
+  [[nodiscard]] bool cut(std::int64_t size) const { return summarised_ && size > 2 * at_each_end; }
 
   void gather(std::size_t axis, const std::byte* at, std::vector<const std::byte*>& elements) const {
     if (axis == t_.rank()) {
@@ -86,7 +86,7 @@ class printer {
     const std::int64_t size = t_.shape()[axis];
     const auto step = t_.strides()[axis] * static_cast<std::int64_t>(dtype_size(t_.dtype()));
     for (std::int64_t i = 0; i != size; ++i) {
-      if (cut(size) && i == edge) i = size - edge;
+      if (cut(size) && i == at_each_end) i = size - at_each_end;
       gather(axis + 1, at + i * step, elements);
     }
   }
@@ -144,10 +144,10 @@ class printer {
         out += !last || in_line == per_line ? new_line : " ";
         if (in_line == per_line) in_line = 0;
       }
-      if (cut(size) && i == edge) {
+      if (cut(size) && i == at_each_end) {
         out += "...,";
         out += last ? " " : new_line;
-        i = size - edge;
+        i = size - at_each_end;
       }
       if (last) {
         out.append(width_ - texts_[next_].size(), ' ');

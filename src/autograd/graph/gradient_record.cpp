@@ -58,7 +58,7 @@ bool shares_elements(const tensor& t) {
 
 view_place place_of(const tensor& t) { return {t.shape(), t.strides(), t.storage_offset()}; }
 
-std::vector<value_facts> facts_of(std::span<const tensor> all) {
+std::vector<value_facts> facts_of_values(std::span<const tensor> all) {
   std::vector<value_facts> facts;
   facts.reserve(all.size());
   for (const tensor& each : all) facts.push_back(value_facts::of(each));
@@ -330,7 +330,7 @@ void gradient_record::computed(const operation& what, std::span<const tensor> in
                             "detach() the input first",
                             what.name(), dtype_name(each.dtype())));
   }
-  const auto made = formula->make(what, edges_of(inputs), facts_of(outputs));
+  const auto made = formula->make(what, edges_of(inputs), facts_of_values(outputs));
   if (formula->keeps.inputs) made->inputs_.assign(inputs.begin(), inputs.end());
   if (formula->keeps.outputs) made->outputs_.assign(outputs.begin(), outputs.end());
   for (std::uint32_t i = 0; i != outputs.size(); ++i) {
