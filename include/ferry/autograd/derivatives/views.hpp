@@ -22,7 +22,7 @@ struct view_derivative {
   template <class Part>
   static std::array<tensor, 1> filled(const backward_run& run, const tensor& gradient, const Part& part) {
     const value_facts& facts = run.facts(0);
-    tensor whole = zeros(facts.shape, facts.type, facts.where);
+    tensor whole = ferry::zeros(facts.shape, facts.type, facts.where);
     part(whole).copy_(gradient);
     return {std::move(whole)};
   }
