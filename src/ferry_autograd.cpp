@@ -21,3 +21,4 @@
 #include "autograd/graph/node.cpp"
 #include "autograd/graph/saved_tensor.cpp"
 #include "autograd/graph/view_nodes.cpp"
+#include "autograd/memory.cpp"

@@ -84,6 +84,14 @@ struct keeping : ferry::function<keeping> {
   }
 };
 
+// To half precision.
+struct halving : ferry::function<halving> {
+  static constexpr std::string_view name = "halving";
+  struct saved {};
+  static tensor forward(saved&, const tensor& x) { return x.to(ferry::dtype::f16); }
+  static tensor backward(const saved&, const tensor& gradient) { return gradient.to(ferry::dtype::f64); }
+};
+
 struct wrong : ferry::function<wrong> {
   static constexpr std::string_view name = "wrong";
   struct saved {};
@@ -101,23 +109,15 @@ struct failing : ferry::function<failing> {
 }  // namespace
 
 // An operation of the program's own, with a formula and without.
-struct halved {
+struct halved : ferry_test::operation_on_one<ferry::operation_kind::new_result> {
   static constexpr std::string_view name = "test.halved";
-  static constexpr ferry::operation_kind kind = ferry::operation_kind::new_result;
-  static constexpr std::size_t inputs = 1;
-  static constexpr ferry::operation_needs needs{};
-  struct parameters {};
 
  private:
   friend struct ferry::operation_access;
   static tensor compute(const parameters&, const tensor& t) { return t * 0.5; }
 };
-struct opaque {
+struct opaque : ferry_test::operation_on_one<ferry::operation_kind::new_result> {
   static constexpr std::string_view name = "test.opaque";
-  static constexpr ferry::operation_kind kind = ferry::operation_kind::new_result;
-  static constexpr std::size_t inputs = 1;
-  static constexpr ferry::operation_needs needs{};
-  struct parameters {};
 
  private:
   friend struct ferry::operation_access;
@@ -160,6 +160,11 @@ TEST_CASE("a function that returns its argument does not make it a value") {
   CHECK(ferry::equal(ferry::grad(x), ferry::tensor_of({1.})));
   ferry::add_(y, 1);
   CHECK(ferry::equal(ferry::detach(x), ferry::tensor_of({2.})));
+}
+
+TEST_CASE("a function that returns what has no gradient is refused") {
+  const tensor x = ferry::require_grad(ferry::tensor_of({2.}));
+  expect_error(errc::bad_dtype, "halving returned f16", [&] { (void)halving::apply(x); });
 }
 
 TEST_CASE("what is saved may be nothing, and a result that is kept is no circle") {

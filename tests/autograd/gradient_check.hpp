@@ -26,6 +26,15 @@ inline ferry::tensor varied(const ferry::dims& shape, double seed) {
   return t;
 }
 
+/// What the descriptors of tests' own operations on one tensor share.
+template <ferry::operation_kind Kind>
+struct operation_on_one {
+  static constexpr ferry::operation_kind kind = Kind;
+  static constexpr std::size_t inputs = 1;
+  static constexpr ferry::operation_needs needs{};
+  struct parameters {};
+};
+
 /// Of f64, on the CPU.
 inline bool plain(const ferry::tensor& t) { return t.dtype() == ferry::dtype::f64 && t.device().is_cpu(); }
 

@@ -166,12 +166,8 @@ TEST_CASE("elements that share memory have the sum of the gradients") {
 }
 
 // Writes, and throws.
-struct failing_ {
+struct failing_ : ferry_test::operation_on_one<ferry::operation_kind::in_place> {
   static constexpr std::string_view name = "test.failing_";
-  static constexpr ferry::operation_kind kind = ferry::operation_kind::in_place;
-  static constexpr std::size_t inputs = 1;
-  static constexpr ferry::operation_needs needs{};
-  struct parameters {};
 
  private:
   friend struct ferry::operation_access;

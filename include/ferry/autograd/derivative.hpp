@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include <ferry/autograd/detail/memory.hpp>
 #include <ferry/autograd/node.hpp>
 #include <ferry/autograd/saved_tensor.hpp>
 #include <ferry/tensor/operation.hpp>
@@ -54,13 +55,13 @@ namespace detail {
 class gradient_record;
 
 /// A node for a run of an operation; what does not depend on the operation.
-class operation_node : public node {
+class operation_node : public graph_node {
  public:
   void release_saved() noexcept override;
 
  protected:
-  operation_node(std::vector<edge> edges, std::vector<value_facts> values)
-      : node(std::move(edges), std::move(values)) {}
+  operation_node(std::vector<graph_edge> edges, std::vector<value_facts> values)
+      : graph_node(std::move(edges), std::move(values)) {}
 
   /// Throws errc::invalid_argument if the operation, one in place, has thrown: what it has written is not known.
   void need_finished() const {
@@ -81,11 +82,6 @@ class operation_node : public node {
   bool finished_ = true;
 };
 
-/// `gradient` summed over the axes that `shape` was stretched along.
-tensor summed_to(const tensor& gradient, const dims& shape);
-/// part += gradient, of one shape. Elements of `part` may share memory, which then gets the sum of their gradients.
-void add_to_part(const tensor& part, const tensor& gradient);
-
 }  // namespace detail
 
 /// What a formula sees of the run of its operation.
@@ -97,7 +93,7 @@ class backward_run {
   [[nodiscard]] bool wants(std::size_t input) const noexcept { return static_cast<bool>(node_.edges()[input]); }
   /// Of an input that is wanted.
   [[nodiscard]] const value_facts& facts(std::size_t input) const noexcept {
-    const edge& to = node_.edges()[input];
+    const graph_edge& to = node_.edges()[input];
     return to.to->values()[to.value];
   }
   /// Of a result.
@@ -120,20 +116,29 @@ class backward_run {
 
 namespace detail {
 
+/// The formula of an operation whose gradient is that of its one input.
+struct passed_on_derivative {
+  static constexpr derivative_keeps keeps{};
+  template <class Parameters>
+  static std::array<tensor, 1> backward(const Parameters&, const backward_run&, const tensor& gradient) {
+    return {gradient};
+  }
+};
+
 /// What is known about the formula of an operation.
 struct derivative_entry {
   std::string_view name;
   std::uint64_t id = 0;
   bool none = false;
   derivative_keeps keeps;
-  std::shared_ptr<operation_node> (*make)(const operation& what, std::vector<edge> edges,
+  std::shared_ptr<operation_node> (*make)(const operation& what, std::vector<graph_edge> edges,
                                           std::vector<value_facts> values) = nullptr;
 };
 
 template <class Op>
 class derivative_node final : public operation_node {
  public:
-  derivative_node(const operation& what, std::vector<edge> edges, std::vector<value_facts> values)
+  derivative_node(const operation& what, std::vector<graph_edge> edges, std::vector<value_facts> values)
       : operation_node(std::move(edges), std::move(values)), with_(what.parameters<Op>()) {}
   [[nodiscard]] std::string_view name() const noexcept override { return Op::name; }
   void apply(std::span<tensor> gradients, std::span<tensor> results) override {
@@ -173,7 +178,7 @@ constexpr derivative_entry make_derivative_entry() {
     return {.name = Op::name,
             .id = info_of<Op>.id,
             .keeps = derivative<Op>::keeps,
-            .make = [](const operation& what, std::vector<edge> edges,
+            .make = [](const operation& what, std::vector<graph_edge> edges,
                        std::vector<value_facts> values) -> std::shared_ptr<operation_node> {
               return std::make_shared<derivative_node<Op>>(what, std::move(edges), std::move(values));
             }};

@@ -25,7 +25,6 @@
 #include <memory>
 #include <span>
 #include <string_view>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -45,15 +44,15 @@ bool enters_graph(std::span<const tensor* const> inputs) noexcept;
 std::vector<value_facts> facts_of_results(std::string_view function, std::span<const tensor> results);
 /// Makes the results values of the node. A result that shares elements with an input is copied first, so that writes to it do not
 /// reach the input; one that has other handles becomes a tensor of its own.
-void enter_graph(const std::shared_ptr<node>& made, std::span<const tensor* const> inputs, std::span<tensor> results);
-
+void enter_graph(const std::shared_ptr<graph_node>& made, std::span<const tensor* const> inputs,
+                 std::span<tensor> results);
 [[noreturn]] void refuse_used_up();
 
 template <class F, std::size_t Inputs>
-class function_node final : public node {
+class function_node final : public graph_node {
  public:
-  function_node(typename F::saved kept, std::vector<edge> edges, std::vector<value_facts> values)
-      : node(std::move(edges), std::move(values)), kept_(std::make_unique<typename F::saved>(std::move(kept))) {}
+  function_node(typename F::saved kept, std::vector<graph_edge> edges, std::vector<value_facts> values)
+      : graph_node(std::move(edges), std::move(values)), kept_(std::make_unique<typename F::saved>(std::move(kept))) {}
   [[nodiscard]] std::string_view name() const noexcept override { return F::name; }
   void apply(std::span<tensor> gradients, std::span<tensor> results) override {
     if (!kept_) refuse_used_up();
@@ -112,7 +111,7 @@ struct function {
     }();
     if (!detail::enters_graph(tensors)) return result;
     const auto results = detail::as_results(result);
-    std::vector<edge> edges;
+    std::vector<graph_edge> edges;
     edges.reserve(inputs);
     for (const tensor* each : tensors) edges.push_back(gradient_edge(*each));
     detail::enter_graph(std::make_shared<detail::function_node<F, inputs>>(std::move(kept), std::move(edges),

@@ -36,7 +36,7 @@ void retain_grad(const tensor& t);
 
 /// Where the gradient of `t` goes: the node of the operation that computed it; for a leaf, the node that adds to grad(t).
 /// Empty if `t` requires none.
-[[nodiscard]] edge gradient_edge(const tensor& t);
+[[nodiscard]] graph_edge gradient_edge(const tensor& t);
 
 /// A registered hook; copies name the same one. The hook stays, whatever becomes of this.
 class gradient_hook {

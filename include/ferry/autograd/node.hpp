@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,15 +18,15 @@
 
 namespace ferry::inline v0 {
 
-class node;
+class graph_node;
 namespace detail {
 class backward_pass;
 class gradient_hooks;
 }  // namespace detail
 
 /// Where the gradient of a tensor goes: value `value` of a node. Empty for a tensor that requires no gradient.
-struct edge {
-  std::shared_ptr<node> to;
+struct graph_edge {
+  std::shared_ptr<graph_node> to;
   std::uint32_t value = 0;
   explicit operator bool() const noexcept { return to != nullptr; }
 };
@@ -38,6 +37,7 @@ struct value_facts {
   ferry::dtype type{};
   device where;
   static value_facts of(const tensor& t) { return {t.shape(), t.dtype(), t.device()}; }
+  friend bool operator==(const value_facts&, const value_facts&) = default;
   /// "f32 [2, 3]", with the device unless that is the CPU.
   [[nodiscard]] std::string describe() const;
 };
@@ -47,17 +47,17 @@ struct value_facts {
 ///
 /// Threads: a graph is made by the thread that computes; several threads may go back through a graph at once, if it was
 /// kept, each with its own pass.
-class node {
+class graph_node {
  public:
-  node(const node&) = delete;
-  node& operator=(const node&) = delete;
+  graph_node(const graph_node&) = delete;
+  graph_node& operator=(const graph_node&) = delete;
   /// Releases what is only reachable from it without recursion, however deep the graph.
-  virtual ~node();
+  virtual ~graph_node();
 
   /// That of the operation.
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   /// One for each input of the operation, empty where that requires no gradient.
-  [[nodiscard]] std::span<const edge> edges() const noexcept { return edges_; }
+  [[nodiscard]] std::span<const graph_edge> edges() const noexcept { return edges_; }
   /// The results of the operation.
   [[nodiscard]] std::span<const value_facts> values() const noexcept { return values_; }
   /// Counts the nodes of this process: later operations have larger numbers.
@@ -76,15 +76,13 @@ class node {
 
  protected:
   /// On the current stream of the first value's device.
-  node(std::vector<edge> edges, std::vector<value_facts> values);
-
-  void set_edge(std::size_t input, edge to) { edges_.at(input) = std::move(to); }
+  graph_node(std::vector<graph_edge> edges, std::vector<value_facts> values);
 
  private:
   friend class detail::backward_pass;
   friend class detail::gradient_hooks;
 
-  std::vector<edge> edges_;
+  std::vector<graph_edge> edges_;
   std::vector<value_facts> values_;
   const std::uint64_t number_;
   stream on_;

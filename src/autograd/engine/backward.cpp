@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <ferry/autograd/detail/memory.hpp>
 #include <ferry/autograd/grad_mode.hpp>
 #include <ferry/autograd/gradient.hpp>
 #include <ferry/base/error.hpp>
@@ -19,7 +20,7 @@ tensor gradient_of_root(const tensor& root, std::size_t number, std::span<const 
   const value_facts facts = value_facts::of(root);
   if (number < given.size() && given[number].defined()) {
     const value_facts own = value_facts::of(given[number]);
-    if (own.shape == facts.shape && own.type == facts.type && own.where == facts.where) return detach(given[number]);
+    if (own == facts) return detach(given[number]);
     throw_error(errc::bad_shape, fmt::format("the gradient given for root {} is {}, and the root is {}", number,
                                              own.describe(), facts.describe()));
   }
@@ -41,7 +42,7 @@ void add_roots(backward_pass& pass, std::span<const tensor> roots, std::span<con
                 fmt::format("{} gradients were given for {} roots", given.size(), roots.size()));
   }
   for (std::size_t i = 0; i != roots.size(); ++i) {
-    edge to = gradient_edge(roots[i]);
+    graph_edge to = gradient_edge(roots[i]);
     if (!to) {
       throw_error(errc::invalid_argument,
                   fmt::format("root {} requires no gradient: it was not computed from a tensor that does, or within "
@@ -67,7 +68,7 @@ std::vector<tensor> gradients(tensor_span roots, tensor_span inputs, const backw
   detail::backward_pass pass(options.retain_graph);
   detail::add_roots(pass, roots, options.gradients);
   for (std::size_t i = 0; i != inputs.size(); ++i) {
-    edge at = gradient_edge(inputs[i]);
+    graph_edge at = gradient_edge(inputs[i]);
     if (!at) throw_error(errc::invalid_argument, fmt::format("input {} requires no gradient", i));
     (void)pass.add_target(at);
   }
@@ -78,8 +79,7 @@ std::vector<tensor> gradients(tensor_span roots, tensor_span inputs, const backw
   for (std::size_t i = 0; i != inputs.size(); ++i) found.push_back(pass.result(i));
   // The caller may write them.
   for (tensor& each : found) {
-    if (each.defined() && (each.use_count() != 1 || each.storage().use_count() != 1 || !each.is_contiguous()))
-      each = each.clone();
+    if (each.defined() && !detail::is_only_owner(each)) each = each.clone();
   }
   return found;
 }

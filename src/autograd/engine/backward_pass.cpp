@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <ferry/autograd/detail/memory.hpp>
 #include <ferry/base/error.hpp>
 #include <ferry/device/current.hpp>
 #include <ferry/ops/arithmetic.hpp>
@@ -18,7 +19,7 @@ namespace {
 
 // Errors of ferry name the node that they happened in.
 template <class F>
-void within(const node& what, F&& run) {
+void within(const graph_node& what, F&& run) {
   try {
     run();
   } catch (const error& e) {
@@ -27,14 +28,9 @@ void within(const node& what, F&& run) {
 }
 
 void check_result(const tensor& gradient, const value_facts& facts, std::size_t input) {
-  if (gradient.shape() == facts.shape && gradient.dtype() == facts.type && gradient.device() == facts.where) return;
+  if (value_facts::of(gradient) == facts) return;
   throw_error(errc::bad_shape, fmt::format("its formula returned {} as the gradient of input {}, which is {}",
                                            value_facts::of(gradient).describe(), input, facts.describe()));
-}
-
-// Whether only this pass has the tensor.
-bool is_own(const tensor& t) {
-  return t.use_count() == 1 && t.storage().use_count() == 1 && t.is_contiguous() && t.storage().owns_memory();
 }
 
 }  // namespace
@@ -46,7 +42,7 @@ backward_pass::~backward_pass() {
   }
 }
 
-std::uint32_t backward_pass::number_of(node& what) {
+std::uint32_t backward_pass::number_of(graph_node& what) {
   if (what.numbered_by_.load(std::memory_order_acquire) == this) return what.place_;
   if (const auto found = elsewhere_.find(&what); found != elsewhere_.end()) return found->second;
   // The entry comes first: the destructor takes the number off the nodes that have one.
@@ -62,26 +58,26 @@ std::uint32_t backward_pass::number_of(node& what) {
   return number;
 }
 
-std::uint32_t backward_pass::known_number(const node& what) const noexcept {
+std::uint32_t backward_pass::known_number(const graph_node& what) const noexcept {
   return what.numbered_by_.load(std::memory_order_relaxed) == this ? what.place_ : elsewhere_.find(&what)->second;
 }
 
-void backward_pass::add_root(edge root, tensor gradient) {
+void backward_pass::add_root(graph_edge root, tensor gradient) {
   roots_.push_back(std::move(root));
   root_gradients_.push_back(std::move(gradient));
 }
 
-std::size_t backward_pass::add_target(const edge& target) {
+std::size_t backward_pass::add_target(const graph_edge& target) {
   targets_.push_back({target, {}});
   return targets_.size() - 1;
 }
 
 // Counts the gradients that will arrive at each node: one for each edge and root.
 void backward_pass::discover() {
-  for (const edge& root : roots_) ++nodes_[number_of(*root.to)].missing;
+  for (const graph_edge& root : roots_) ++nodes_[number_of(*root.to)].missing;
   for (std::size_t next = 0; next != nodes_.size(); ++next) {  // number_of() adds to nodes_
-    const std::span<const edge> edges = nodes_[next].what->edges();
-    for (const edge& each : edges) {
+    const std::span<const graph_edge> edges = nodes_[next].what->edges();
+    for (const graph_edge& each : edges) {
       if (each) ++nodes_[number_of(*each.to)].missing;
     }
   }
@@ -92,7 +88,7 @@ void backward_pass::discover() {
 void backward_pass::find_wanted() {
   for (entry& each : nodes_) each.wanted = each.runs = false;
   for (const target& each : targets_) {
-    const node& at = *each.at.to;
+    const graph_node& at = *each.at.to;
     if (at.numbered_by_.load(std::memory_order_relaxed) == this || elsewhere_.contains(&at))
       nodes_[known_number(at)].wanted = true;
   }
@@ -101,18 +97,18 @@ void backward_pass::find_wanted() {
   missing.reserve(nodes_.size());
   order.reserve(nodes_.size());
   for (const entry& each : nodes_) missing.push_back(each.missing);
-  for (const edge& root : roots_) {
+  for (const graph_edge& root : roots_) {
     if (const std::uint32_t number = known_number(*root.to); --missing[number] == 0) order.push_back(number);
   }
   for (std::size_t next = 0; next != order.size(); ++next) {
-    for (const edge& each : nodes_[order[next]].what->edges()) {
+    for (const graph_edge& each : nodes_[order[next]].what->edges()) {
       if (!each) continue;
       if (const std::uint32_t number = known_number(*each.to); --missing[number] == 0) order.push_back(number);
     }
   }
   for (auto number = order.rbegin(); number != order.rend(); ++number) {
     entry& one = nodes_[*number];
-    for (const edge& each : one.what->edges()) {
+    for (const graph_edge& each : one.what->edges()) {
       if (each && nodes_[known_number(*each.to)].wanted) one.runs = true;
     }
     one.wanted = one.wanted || one.runs;
@@ -140,7 +136,7 @@ void backward_pass::run() {
   }
 }
 
-void backward_pass::call_hooks(node& what, std::span<tensor> gradients) {
+void backward_pass::call_hooks(graph_node& what, std::span<tensor> gradients) {
   if (what.edges().empty()) {
     if (const auto* leaf = dynamic_cast<const accumulator*>(&what)) leaf->call_hooks(gradients[0], !targets_.empty());
   }
@@ -151,8 +147,8 @@ void backward_pass::call_hooks(node& what, std::span<tensor> gradients) {
 }
 
 void backward_pass::run_node(std::uint32_t number) {
-  node& what = *nodes_[number].what;
-  const std::span<const edge> edges = what.edges();
+  graph_node& what = *nodes_[number].what;
+  const std::span<const graph_edge> edges = what.edges();
   const std::span<tensor> gradients(gradients_.data() + nodes_[number].first, what.values().size());
   const bool arrived = nodes_[number].wanted && std::any_of(gradients.begin(), gradients.end(),
                                                             [](const tensor& each) { return each.defined(); });
@@ -200,7 +196,7 @@ void backward_pass::arrive(std::uint32_t number, std::uint32_t value, tensor&& g
   }
   std::optional<stream_guard> on;
   if (on_device) on.emplace(to);
-  if (is_own(place)) {
+  if (is_only_owner(place)) {
     add_(place, gradient);
   } else {
     place = add(place, gradient);

@@ -24,10 +24,10 @@ class backward_pass {
   backward_pass& operator=(const backward_pass&) = delete;
 
   /// `gradient` has arrived at `root` when the pass begins. It is valid on the current stream of its device.
-  void add_root(edge root, tensor gradient);
+  void add_root(graph_edge root, tensor gradient);
   /// The pass finds the gradient that arrives there, and runs only nodes that lead to such places; leaves keep theirs. Call
   /// after the roots. Returns the number of the result.
-  std::size_t add_target(const edge& target);
+  std::size_t add_target(const graph_edge& target);
   /// Throws what nodes and hooks throw.
   void run();
   /// After run(): undefined if none arrived.
@@ -35,34 +35,34 @@ class backward_pass {
 
  private:
   struct entry {
-    node* what;
+    graph_node* what;
     std::uint32_t missing = 0;  // gradients that have not arrived
     std::uint32_t first = 0;    // of its values in gradients_
     bool wanted = true;         // its gradient is
     bool runs = true;
   };
   struct target {
-    edge at;
+    graph_edge at;
     tensor found;
   };
 
-  std::uint32_t number_of(node& what);
-  [[nodiscard]] std::uint32_t known_number(const node& what) const noexcept;
+  std::uint32_t number_of(graph_node& what);
+  [[nodiscard]] std::uint32_t known_number(const graph_node& what) const noexcept;
   void discover();
   void find_wanted();
   void run_node(std::uint32_t number);
-  void call_hooks(node& what, std::span<tensor> gradients);
+  void call_hooks(graph_node& what, std::span<tensor> gradients);
   void arrive(std::uint32_t number, std::uint32_t value, tensor&& gradient, const stream& from);
   void one_arrived(std::uint32_t number) {
     if (--nodes_[number].missing == 0) ready_.push_back(number);
   }
 
   const bool keeps_graph_;
-  std::vector<edge> roots_;
+  std::vector<graph_edge> roots_;
   std::vector<tensor> root_gradients_;
   std::vector<entry> nodes_;
-  std::vector<tensor> gradients_;                             // those that have arrived
-  std::unordered_map<const node*, std::uint32_t> elsewhere_;  // nodes that another pass has numbered
+  std::vector<tensor> gradients_;                                   // those that have arrived
+  std::unordered_map<const graph_node*, std::uint32_t> elsewhere_;  // nodes that another pass has numbered
   std::vector<std::uint32_t> ready_;
   std::vector<tensor> results_;  // of the node that runs
   std::vector<target> targets_;

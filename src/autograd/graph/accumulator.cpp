@@ -7,7 +7,7 @@ void accumulator::call_hooks(tensor& gradient, bool only_finds) const {
 }
 
 void accumulator::apply(std::span<tensor> gradients, std::span<tensor>) {
-  record_->add_gradient(std::move(gradients[0]), values()[0]);
+  record_->add_gradient(std::move(gradients[0]));
   if (const auto hooks = record_->leaf_hooks()) {
     tensor leaf = leaf_;
     hooks->call(*this, 1, leaf, false);

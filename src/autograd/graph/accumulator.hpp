@@ -5,10 +5,10 @@
 namespace ferry::inline v0::detail {
 
 /// The node of a leaf: adds to its gradient. Keeps the leaf.
-class accumulator final : public node {
+class accumulator final : public graph_node {
  public:
   accumulator(const tensor& leaf, std::shared_ptr<gradient_record> record)
-      : node({}, {value_facts::of(leaf)}), leaf_(leaf), record_(std::move(record)) {}
+      : graph_node({}, {value_facts::of(leaf)}), leaf_(leaf), record_(std::move(record)) {}
 
   [[nodiscard]] std::string_view name() const noexcept override { return "accumulate"; }
   void apply(std::span<tensor> gradients, std::span<tensor> results) override;

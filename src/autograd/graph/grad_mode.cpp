@@ -9,12 +9,11 @@ namespace {
 thread_local constinit bool gradients_on = true;
 
 }  // namespace
+
+bool set_grad_enabled(bool now) noexcept { return std::exchange(gradients_on, now); }
+
 }  // namespace detail
 
 bool grad_enabled() noexcept { return detail::gradients_on; }
-no_grad::no_grad() noexcept : former_(std::exchange(detail::gradients_on, false)) {}
-no_grad::~no_grad() { detail::gradients_on = former_; }
-enable_grad::enable_grad() noexcept : former_(std::exchange(detail::gradients_on, true)) {}
-enable_grad::~enable_grad() { detail::gradients_on = former_; }
 
 }  // namespace ferry::inline v0

@@ -4,10 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <ferry/autograd/detail/memory.hpp>
 #include <ferry/autograd/function.hpp>
 #include <ferry/base/error.hpp>
 
-#include "../../tensor/layout.hpp"
 #include "gradient_record.hpp"
 
 namespace ferry::inline v0 {
@@ -20,10 +20,6 @@ std::shared_ptr<gradient_record> required_record(const tensor& t, const char* wh
   throw_error(errc::invalid_argument, fmt::format("{} of a tensor that requires no gradient: it is no leaf made so by "
                                                   "require_grad(), and was not computed from one",
                                                   what));
-}
-
-tensor alias_of(const tensor& t) {
-  return make_tensor(t.storage(), t.dtype(), t.shape(), t.strides(), t.storage_offset());
 }
 
 }  // namespace
@@ -42,7 +38,7 @@ const tensor& require_grad(const tensor& t, bool required) {
     record->require(false);
     return t;
   }
-  if (t.dtype() != dtype::f32 && t.dtype() != dtype::f64) {
+  if (!detail::has_gradients(t.dtype())) {
     throw_error(errc::bad_dtype, fmt::format("only tensors of f32 and f64 have gradients, not of {}; convert with to()",
                                              dtype_name(t.dtype())));
   }
@@ -66,10 +62,10 @@ void set_grad(const tensor& t, const tensor& gradient) {
   if (gradient.defined()) {
     const value_facts wanted = value_facts::of(t);
     const value_facts given = value_facts::of(gradient);
-    const errc code = given.shape != wanted.shape ? errc::bad_shape
-                      : given.type != wanted.type ? errc::bad_dtype
-                                                  : errc::bad_device;
-    if (given.shape != wanted.shape || given.type != wanted.type || given.where != wanted.where) {
+    if (given != wanted) {
+      const errc code = given.shape != wanted.shape ? errc::bad_shape
+                        : given.type != wanted.type ? errc::bad_dtype
+                                                    : errc::bad_device;
       throw_error(code, fmt::format("a gradient of {} for a tensor of {}", given.describe(), wanted.describe()));
     }
   }
@@ -84,9 +80,9 @@ void retain_grad(const tensor& t) { detail::required_record(t, "retain_grad")->r
 
 tensor detach(const tensor& t) { return detail::alias_of(t); }
 
-edge gradient_edge(const tensor& t) {
+graph_edge gradient_edge(const tensor& t) {
   const auto record = gradient_record::of(t);
-  return record ? record->edge_of(t) : edge();
+  return record ? record->edge_of(t) : graph_edge();
 }
 
 gradient_hook on_gradient(const tensor& t, std::function<tensor(const tensor& gradient)> hook) {
@@ -119,7 +115,7 @@ std::vector<value_facts> facts_of_results(std::string_view function, std::span<c
   facts.reserve(results.size());
   for (const tensor& each : results) {
     facts.push_back(value_facts::of(each));
-    if (is_floating_point(each.dtype())) continue;
+    if (has_gradients(each.dtype())) continue;
     throw_error(
         errc::bad_dtype,
         fmt::format(
@@ -130,7 +126,8 @@ std::vector<value_facts> facts_of_results(std::string_view function, std::span<c
   return facts;
 }
 
-void enter_graph(const std::shared_ptr<node>& made, std::span<const tensor* const> inputs, std::span<tensor> results) {
+void enter_graph(const std::shared_ptr<graph_node>& made, std::span<const tensor* const> inputs,
+                 std::span<tensor> results) {
   for (std::uint32_t i = 0; i != results.size(); ++i) {
     bool shares = false;
     for (const tensor* each : inputs) shares |= each->defined() && each->storage().same_as(results[i].storage());

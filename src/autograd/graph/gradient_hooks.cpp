@@ -40,14 +40,14 @@ bool gradient_hooks::has(std::uint64_t number) const {
   return std::any_of(entries_.begin(), entries_.end(), [&](const entry& each) { return each.number == number; });
 }
 
-void gradient_hooks::call(const node& of, std::uint32_t value, tensor& gradient, bool only_finds) const {
+void gradient_hooks::call(const graph_node& of, std::uint32_t value, tensor& gradient, bool only_finds) const {
   const value_facts facts = value_facts::of(gradient);
   for (const entry& each : entries()) {
     if (each.value != value || (only_finds && each.retains) || !has(each.number)) continue;
     tensor other = each.hook(gradient);
     if (!other.defined()) continue;
     const value_facts now = value_facts::of(other);
-    if (now.shape != facts.shape || now.type != facts.type || now.where != facts.where) {
+    if (now != facts) {
       throw_error(errc::bad_shape, fmt::format("a hook on the gradient of {} returned {} for {}", of.describe(),
                                                now.describe(), facts.describe()));
     }

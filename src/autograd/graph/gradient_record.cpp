@@ -1,19 +1,18 @@
 #include "gradient_record.hpp"
 
 #include <algorithm>
-#include <cstdint>
 #include <typeinfo>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include <ferry/autograd/detail/memory.hpp>
 #include <ferry/autograd/grad_mode.hpp>
 #include <ferry/base/error.hpp>
 #include <ferry/ops/arithmetic.hpp>
 #include <ferry/tensor/operations.hpp>
 
-#include "../../tensor/layout.hpp"
 #include "accumulator.hpp"
 #include "view_nodes.hpp"
 
@@ -24,37 +23,12 @@ namespace {
 // leaves it here.
 thread_local std::weak_ptr<operation_node> writing;
 
-bool continuous(dtype type) noexcept { return type == dtype::f32 || type == dtype::f64; }
-
 // Elements that the formula needs, as they are before the target is written.
 saved_tensor saved_before(const tensor& each, const tensor& target) {
   return each.storage().same_as(target.storage()) ? saved_tensor(each.clone()) : saved_tensor(each);
 }
 
-// Behind the last element, in elements of the storage.
-std::int64_t end_of(const view_place& place) {
-  std::int64_t end = place.offset + 1;
-  for (std::size_t axis = 0; axis != place.shape.size(); ++axis) {
-    if (place.shape[axis] == 0) return place.offset;
-    end += (place.shape[axis] - 1) * place.strides[axis];
-  }
-  return end;
-}
-
-// Whether two elements of the tensor may share memory.
-bool shares_elements(const tensor& t) {
-  std::vector<std::pair<std::int64_t, std::int64_t>> axes;  // strides and sizes
-  for (std::size_t axis = 0; axis != t.rank(); ++axis) {
-    if (t.shape()[axis] > 1) axes.emplace_back(t.strides()[axis], t.shape()[axis]);
-  }
-  std::sort(axes.begin(), axes.end());
-  std::int64_t reach = 0;
-  for (const auto& [stride, size] : axes) {
-    if (stride <= reach) return true;
-    reach += stride * (size - 1);
-  }
-  return false;
-}
+std::int64_t end_of(const view_place& place) { return end_of_elements(place.shape, place.strides, place.offset); }
 
 view_place place_of(const tensor& t) { return {t.shape(), t.strides(), t.storage_offset()}; }
 
@@ -69,8 +43,8 @@ bool any_required(std::span<const tensor> inputs) noexcept {
   return std::any_of(inputs.begin(), inputs.end(), [](const tensor& each) { return each.requires_grad(); });
 }
 
-std::vector<edge> edges_of(std::span<const tensor> inputs) {
-  std::vector<edge> edges;
+std::vector<graph_edge> edges_of(std::span<const tensor> inputs) {
+  std::vector<graph_edge> edges;
   edges.reserve(inputs.size());
   for (const tensor& each : inputs) edges.push_back(gradient_edge(each));
   return edges;
@@ -104,9 +78,9 @@ std::shared_ptr<gradient_record> gradient_record::of_or_new(const tensor& t) {
   return record;
 }
 
-void gradient_record::set_history(const tensor& t, edge from) { of_or_new(t)->set_history(std::move(from)); }
+void gradient_record::set_history(const tensor& t, graph_edge from) { of_or_new(t)->set_history(std::move(from)); }
 
-void gradient_record::set_history(edge from) {
+void gradient_record::set_history(graph_edge from) {
   {
     std::lock_guard lock(mutex_);
     std::swap(history_, from);
@@ -119,7 +93,7 @@ void gradient_record::set_history(edge from) {
 bool gradient_record::requires_grad(const tensor&) const noexcept { return required(); }
 
 // Several threads may use a view at once, none of which has written its base.
-edge gradient_record::history() {
+graph_edge gradient_record::history() {
   std::lock_guard lock(mutex_);
   if (part_ && is_value_ && part_->followed != part_->base->rewritten_) {
     const value_facts facts{part_->place.shape, part_->base_facts.type, part_->base_facts.where};
@@ -131,7 +105,7 @@ edge gradient_record::history() {
   return history_;
 }
 
-edge gradient_record::edge_of(const tensor& t) {
+graph_edge gradient_record::edge_of(const tensor& t) {
   if (is_value_) return history();
   if (!leaf_required_) return {};
   std::lock_guard lock(mutex_);
@@ -155,16 +129,14 @@ void gradient_record::set_gradient(tensor gradient) {
   std::swap(gradient_, gradient);  // the former one is destroyed outside of the lock, or by its other owners
 }
 
-void gradient_record::add_gradient(tensor&& more, const value_facts& facts) {
+void gradient_record::add_gradient(tensor&& more) {
   std::lock_guard lock(mutex_);
   if (gradient_.defined()) {
     add_(gradient_, more);
-    return;
+  } else {
+    // Row-major, as the optimizers and the wire want it; a leaf of another layout has its gradient in this one, too.
+    gradient_ = is_only_owner(more) ? std::move(more) : more.clone();
   }
-  // Row-major, as the optimizers and the wire want it; a leaf of another layout has its gradient in this one, too.
-  const bool own = more.use_count() == 1 && more.storage().use_count() == 1 && more.is_contiguous() &&
-                   more.storage().owns_memory() && more.nbytes() == more.storage().size() && !more.has_slot();
-  gradient_ = own && more.dtype() == facts.type ? std::move(more) : more.clone();
 }
 
 void gradient_record::retain() {
@@ -177,11 +149,11 @@ void gradient_record::retain() {
 void gradient_record::keep_retaining() {
   if (!retained_) return;
   retaining_.remove();
-  const edge to = history();
+  const graph_edge to = history();
   retaining_ = gradient_hooks::of(*to.to).add(
       to.value,
       [self = weak_from_this()](const tensor& gradient) -> tensor {
-        if (const auto record = self.lock()) record->add_gradient(tensor(gradient), value_facts::of(gradient));
+        if (const auto record = self.lock()) record->add_gradient(tensor(gradient));
         return {};
       },
       true);
@@ -189,7 +161,7 @@ void gradient_record::keep_retaining() {
 
 gradient_hook gradient_record::add_hook(std::function<tensor(const tensor&)> hook) {
   if (is_leaf()) return own_hooks().add(0, std::move(hook));
-  const edge to = history();
+  const graph_edge to = history();
   return gradient_hooks::of(*to.to).add(to.value, std::move(hook));
 }
 
@@ -232,7 +204,7 @@ void gradient_record::viewed(const operation& what, const tensor& base, tensor& 
   } else {
     const derivative_entry* const formula = find_derivative(what.info());
     if (!formula || !formula->make) refuse_unknown(what);
-    if (what.is<op::as_strided>() && shares_elements(base)) {
+    if (what.is<op::as_strided>() && overlapping_axis(base.shape(), base.strides())) {
       throw_error(errc::invalid_argument,
                   "as_strided of a leaf whose elements share memory (after expand) has no gradient: take a clone() of "
                   "it first");
@@ -244,7 +216,7 @@ void gradient_record::viewed(const operation& what, const tensor& base, tensor& 
   record->part_ = std::make_unique<part>(
       part_ ? part{part_->base, part_->base_facts, part_->base_place, place_of(view), part_->leaf}
             : part{shared_from_this(), value_facts::of(base), place_of(base), place_of(view),
-                   is_leaf() ? edge_of(base) : edge()});
+                   is_leaf() ? edge_of(base) : graph_edge()});
   // Otherwise what is to be followed first makes the history.
   record->part_->followed = record->part_->base->rewritten_ - (of_whole ? 1 : 0);
   record->is_value_ = true;
@@ -276,7 +248,7 @@ void gradient_record::mutated(const operation& what, const tensor& target, std::
   }
   const derivative_entry* const formula = find_derivative(what.info());
   if (!formula || formula->none) refuse_unknown(what);
-  if (!continuous(target.dtype())) {
+  if (!has_gradients(target.dtype())) {
     throw_error(errc::bad_dtype,
                 fmt::format("{} in place on a tensor of {} with an input that requires a gradient: convert the "
                             "target with to()",
@@ -288,8 +260,7 @@ void gradient_record::mutated(const operation& what, const tensor& target, std::
         "a tensor that requires no gradient and shares its elements with others (views, detach()ed ones, what a graph "
         "saved)",
         "they would not have the gradient of the new elements. Write into a clone(), or make the whole require a "
-        "gradient "
-        "first");
+        "gradient first");
   const auto made = formula->make(what, edges_of(inputs), {value_facts::of(target)});
   if (formula->keeps.inputs) {
     made->inputs_.reserve(inputs.size());
@@ -301,7 +272,7 @@ void gradient_record::mutated(const operation& what, const tensor& target, std::
   if (own->part_) {
     own->write_through(made);
   } else {
-    own->set_history(edge{made, 0});
+    own->set_history(graph_edge{made, 0});
   }
 }
 
@@ -318,13 +289,11 @@ void gradient_record::computed(const operation& what, std::span<const tensor> in
   if (!grad_enabled() || !any_required(inputs)) return;
   const derivative_entry* const formula = find_derivative(what.info());
   if (formula && formula->none) return;
-  const auto has_gradient = [](const tensor& each) {
-    return !is_integral(each.dtype()) && each.dtype() != dtype::bool_;
-  };
-  if (std::none_of(outputs.begin(), outputs.end(), has_gradient)) return;
+  const auto counts = [](const tensor& each) { return is_integral(each.dtype()) || each.dtype() == dtype::bool_; };
+  if (std::all_of(outputs.begin(), outputs.end(), counts)) return;
   if (!formula) refuse_unknown(what);
   for (const tensor& each : outputs) {
-    if (!has_gradient(each) || continuous(each.dtype())) continue;
+    if (counts(each) || has_gradients(each.dtype())) continue;
     throw_error(errc::bad_dtype,
                 fmt::format("{} computed {} from a tensor that requires a gradient, and only f32 and f64 have one: "
                             "detach() the input first",
@@ -334,7 +303,7 @@ void gradient_record::computed(const operation& what, std::span<const tensor> in
   if (formula->keeps.inputs) made->inputs_.assign(inputs.begin(), inputs.end());
   if (formula->keeps.outputs) made->outputs_.assign(outputs.begin(), outputs.end());
   for (std::uint32_t i = 0; i != outputs.size(); ++i) {
-    if (continuous(outputs[i].dtype())) set_history(outputs[i], {made, i});
+    if (has_gradients(outputs[i].dtype())) set_history(outputs[i], {made, i});
   }
 }
 
@@ -343,9 +312,9 @@ void gradient_record::write_through(const std::shared_ptr<operation_node>& writt
   gradient_record& base = *part_->base;
   if (!base.required()) {  // it was told so since the view was made
     part_.reset();
-    return set_history(edge{written, 0});
+    return set_history(graph_edge{written, 0});
   }
-  base.set_history(edge{
+  base.set_history(graph_edge{
       std::make_shared<written_part_node>(base.history(), part_->base_facts, part_->base_place, part_->place, written),
       0});
   keep_retaining();

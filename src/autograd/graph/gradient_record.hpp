@@ -20,7 +20,7 @@ namespace ferry::inline v0::detail {
 class gradient_hooks : public std::enable_shared_from_this<gradient_hooks> {
  public:
   /// Those of a node's values.
-  static gradient_hooks& of(node& values) {
+  static gradient_hooks& of(graph_node& values) {
     if (!values.hooks_) values.hooks_ = std::make_shared<gradient_hooks>();
     return *values.hooks_;
   }
@@ -28,7 +28,7 @@ class gradient_hooks : public std::enable_shared_from_this<gradient_hooks> {
   gradient_hook add(std::uint32_t value, std::function<tensor(const tensor&)> hook, bool retains = false);
   void remove(std::uint64_t number) noexcept;
   /// Lets the hooks of a value see, and replace, its gradient.
-  void call(const node& of, std::uint32_t value, tensor& gradient, bool only_finds) const;
+  void call(const graph_node& of, std::uint32_t value, tensor& gradient, bool only_finds) const;
 
  private:
   struct entry {
@@ -66,18 +66,18 @@ class gradient_record final : public tensor_hooks, public std::enable_shared_fro
   /// The same, made if there is none. Throws errc::invalid_argument if another library has the slot.
   static std::shared_ptr<gradient_record> of_or_new(const tensor& t);
   /// The tensor becomes a value of a node.
-  static void set_history(const tensor& t, edge from);
+  static void set_history(const tensor& t, graph_edge from);
 
   [[nodiscard]] bool required() const noexcept { return leaf_required_ || is_value_; }
   [[nodiscard]] bool is_leaf() const noexcept { return !is_value_; }
   void require(bool now) noexcept { leaf_required_ = now; }
   /// Of `t`, which has this record. Empty if it requires no gradient.
-  edge edge_of(const tensor& t);
+  graph_edge edge_of(const tensor& t);
 
   [[nodiscard]] tensor gradient() const;
   void set_gradient(tensor gradient);
   /// Adds in place, or takes it over if it is the first and no other handle exists.
-  void add_gradient(tensor&& more, const value_facts& facts);
+  void add_gradient(tensor&& more);
   void retain();
   gradient_hook add_hook(std::function<tensor(const tensor&)> hook);
   gradient_hook add_accumulated_hook(std::function<void(const tensor&)> hook);
@@ -96,12 +96,12 @@ class gradient_record final : public tensor_hooks, public std::enable_shared_fro
     value_facts base_facts;
     view_place base_place;
     view_place place;
-    edge leaf;                   // of the base, if that is a leaf
+    graph_edge leaf;             // of the base, if that is a leaf
     std::uint64_t followed = 0;  // what rewritten_ of the base was when the history was made
   };
 
-  void set_history(edge from);
-  edge history();
+  void set_history(graph_edge from);
+  graph_edge history();
   void write_through(const std::shared_ptr<operation_node>& written);
   void keep_retaining();
   gradient_hooks& own_hooks();
@@ -111,13 +111,13 @@ class gradient_record final : public tensor_hooks, public std::enable_shared_fro
   bool outside_ = false;         // a view of a value or leaf that was made within no_grad
   std::uint64_t rewritten_ = 0;  // how often its history was replaced by writes, through it or through views of it
   std::unique_ptr<part> part_;   // null: not a view
-  mutable std::mutex mutex_;     // guards the next ones, and `followed` of part_
-  edge history_;                 // of a value; history() brings that of a view up to date
+  bool retained_ = false;
+  gradient_hook retaining_;
+  mutable std::mutex mutex_;  // guards the next ones, and `followed` of part_
+  graph_edge history_;        // of a value; history() brings that of a view up to date
   std::weak_ptr<accumulator> leaf_;
   tensor gradient_;
   std::shared_ptr<gradient_hooks> leaf_hooks_;
-  bool retained_ = false;
-  gradient_hook retaining_;
 };
 
 }  // namespace ferry::inline v0::detail

@@ -17,7 +17,7 @@ stream stream_of_values(const std::vector<value_facts>& values) {
 }
 
 // Nodes whose last owner is being destroyed on this thread, while it does so.
-thread_local constinit std::vector<std::shared_ptr<node>>* dying = nullptr;
+thread_local constinit std::vector<std::shared_ptr<graph_node>>* dying = nullptr;
 
 }  // namespace
 }  // namespace detail
@@ -26,32 +26,32 @@ std::string value_facts::describe() const {
   return fmt::format("{} {}{}", dtype_name(type), to_string(shape), where.is_cpu() ? "" : " on " + to_string(where));
 }
 
-node::node(std::vector<edge> edges, std::vector<value_facts> values)
+graph_node::graph_node(std::vector<graph_edge> edges, std::vector<value_facts> values)
     : edges_(std::move(edges)),
       values_(std::move(values)),
       number_(detail::nodes_so_far.fetch_add(1) + 1),
       on_(detail::stream_of_values(values_)) {}
 
 // A node may be the only owner of the next one, and so on: they are destroyed one after the other, not within each other.
-node::~node() {
-  std::vector<std::shared_ptr<node>> own;
+graph_node::~graph_node() {
+  std::vector<std::shared_ptr<graph_node>> own;
   const bool outermost = detail::dying == nullptr;
   if (outermost) detail::dying = &own;
   try {
-    for (edge& each : edges_) {
+    for (graph_edge& each : edges_) {
       if (each.to) detail::dying->push_back(std::move(each.to));
     }
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): what is left goes with edges_, by recursion
   }
   if (!outermost) return;
   while (!own.empty()) {
-    const std::shared_ptr<node> last = std::move(own.back());
+    const std::shared_ptr<graph_node> last = std::move(own.back());
     own.pop_back();
   }
   detail::dying = nullptr;
 }
 
-std::string node::describe() const {
+std::string graph_node::describe() const {
   std::string shapes;
   for (const value_facts& each : values_) shapes += ", " + each.describe();
   return fmt::format("{} (node {}{})", name(), number_, shapes);

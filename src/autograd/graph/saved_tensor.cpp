@@ -2,15 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <ferry/autograd/detail/memory.hpp>
 #include <ferry/base/error.hpp>
-
-#include "../../tensor/layout.hpp"
 
 namespace ferry::inline v0 {
 
 saved_tensor::saved_tensor(const tensor& t) {
   if (!t.defined()) return;
-  elements_ = detail::make_tensor(t.storage(), t.dtype(), t.shape(), t.strides(), t.storage_offset());
+  elements_ = detail::alias_of(t);
   version_ = t.version();
 }
 

@@ -20,8 +20,8 @@ tensor like_base(const value_facts& facts, const view_place& place) {
 }
 
 // The edges of a written part: first the base, then the operation's inputs but its target.
-std::vector<edge> edges_of_written(edge base, const operation_node& written) {
-  std::vector<edge> edges{std::move(base)};
+std::vector<graph_edge> edges_of_written(graph_edge base, const operation_node& written) {
+  std::vector<graph_edge> edges{std::move(base)};
   edges.insert(edges.end(), written.edges().begin() + 1, written.edges().end());
   return edges;
 }
@@ -34,9 +34,9 @@ void part_node::apply(std::span<tensor> gradients, std::span<tensor> results) {
   results[0] = std::move(whole);
 }
 
-written_part_node::written_part_node(edge base, value_facts facts, view_place base_place, view_place place,
+written_part_node::written_part_node(graph_edge base, value_facts facts, view_place base_place, view_place place,
                                      std::shared_ptr<operation_node> written)
-    : node(edges_of_written(std::move(base), *written), {std::move(facts)}),
+    : graph_node(edges_of_written(std::move(base), *written), {std::move(facts)}),
       base_place_(std::move(base_place)),
       place_(std::move(place)),
       written_(std::move(written)) {}

@@ -14,10 +14,10 @@
 namespace ferry::inline v0::detail {
 
 /// A view, as a part of a base that was written since it was made.
-class part_node final : public node {
+class part_node final : public graph_node {
  public:
-  part_node(edge base, value_facts base_facts, view_place base_place, value_facts facts, view_place place)
-      : node({std::move(base)}, {std::move(facts)}),
+  part_node(graph_edge base, value_facts base_facts, view_place base_place, value_facts facts, view_place place)
+      : graph_node({std::move(base)}, {std::move(facts)}),
         base_(std::move(base_facts)),
         base_place_(std::move(base_place)),
         place_(std::move(place)) {}
@@ -31,9 +31,9 @@ class part_node final : public node {
 };
 
 /// A base, a part of which an operation in place has written.
-class written_part_node final : public node {
+class written_part_node final : public graph_node {
  public:
-  written_part_node(edge base, value_facts facts, view_place base_place, view_place place,
+  written_part_node(graph_edge base, value_facts facts, view_place base_place, view_place place,
                     std::shared_ptr<operation_node> written);
   [[nodiscard]] std::string_view name() const noexcept override { return written_->name(); }
   void apply(std::span<tensor> gradients, std::span<tensor> results) override;

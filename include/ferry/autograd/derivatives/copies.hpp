@@ -8,22 +8,10 @@
 #include <ferry/tensor/operations.hpp>
 
 namespace ferry::inline v0 {
-namespace detail {
-
-struct copy_derivative {
-  static constexpr derivative_keeps keeps{};
-  template <class Parameters>
-  static std::array<tensor, 1> backward(const Parameters&, const backward_run&, const tensor& gradient) {
-    return {gradient};
-  }
-};
-
-}  // namespace detail
-
 template <>
-struct derivative<op::clone> : detail::copy_derivative {};
+struct derivative<op::clone> : detail::passed_on_derivative {};
 template <>
-struct derivative<op::pack> : detail::copy_derivative {};
+struct derivative<op::pack> : detail::passed_on_derivative {};
 
 template <>
 struct derivative<op::to_dtype> {

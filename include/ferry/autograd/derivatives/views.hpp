@@ -106,21 +106,11 @@ struct derivative<op::as_strided> {
     // The view may reach beyond its input: a stretch of memory that has both.
     const tensor& input = run.layout(0);
     const std::int64_t from = std::min(with.offset, input.storage_offset());
-    const std::int64_t to = std::max(end_of(with.shape, with.strides, with.offset),
-                                     end_of(input.shape(), input.strides(), input.storage_offset()));
-    const tensor memory = zeros({to - from}, input.dtype(), input.device());
+    const std::int64_t to = std::max(detail::end_of_elements(with.shape, with.strides, with.offset),
+                                     detail::end_of_elements(input.shape(), input.strides(), input.storage_offset()));
+    const tensor memory = ferry::zeros({to - from}, input.dtype(), input.device());
     detail::add_to_part(memory.as_strided(with.shape, with.strides, with.offset - from), gradient);
     return {memory.as_strided(input.shape(), input.strides(), input.storage_offset() - from)};
-  }
-
- private:
-  static std::int64_t end_of(const dims& shape, const dims& strides, std::int64_t offset) {
-    std::int64_t end = offset + 1;
-    for (std::size_t axis = 0; axis != shape.size(); ++axis) {
-      if (shape[axis] == 0) return offset;
-      end += (shape[axis] - 1) * strides[axis];
-    }
-    return end;
   }
 };
 
