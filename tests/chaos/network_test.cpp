@@ -34,6 +34,7 @@
 
 #include "ports.hpp"
 #include "processes.hpp"
+#include "sanitizers.hpp"
 #include "temporary_directory.hpp"
 #include "watchdog.hpp"
 
@@ -49,17 +50,7 @@ constexpr int workers = 5;
 constexpr auto heartbeat = 100ms;
 // What damaged sizes may make a worker ask for at once.
 constexpr std::uint64_t largest_message = std::uint64_t{16} << 20U;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr long most_memory = 4L << 20U;  // KiB
-#elif defined(__has_feature)
-  #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-constexpr long most_memory = 4L << 20U;
-  #else
-constexpr long most_memory = 1L << 20U;
-  #endif
-#else
-constexpr long most_memory = 1L << 20U;
-#endif
+constexpr long most_memory = (ferry_test::sanitized ? 4L : 1L) << 20U;  // KiB
 
 std::string name_of(int slot) { return "n-" + std::to_string(slot); }
 

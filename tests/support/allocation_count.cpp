@@ -8,7 +8,7 @@ namespace {
 thread_local std::size_t count = 0;
 thread_local std::size_t to_fail = 0;  // 0: none
 
-#if FERRY_TEST_COUNTS_ALLOCATIONS
+#if !FERRY_TEST_ADDRESS_SANITIZER && !FERRY_TEST_THREAD_SANITIZER
 void note() {
   ++count;
   if (to_fail != 0 && --to_fail == 0) throw std::bad_alloc();
@@ -31,7 +31,7 @@ std::size_t ferry_test::allocations_of_this_thread() noexcept { return count; }
 void ferry_test::fail_allocation(std::size_t which) noexcept { to_fail = which; }
 bool ferry_test::allocation_failed() noexcept { return std::exchange(to_fail, 0) == 0; }
 
-#if FERRY_TEST_COUNTS_ALLOCATIONS
+#if !FERRY_TEST_ADDRESS_SANITIZER && !FERRY_TEST_THREAD_SANITIZER
 void* operator new(std::size_t size) { return counted(size); }
 void* operator new[](std::size_t size) { return counted(size); }
 void* operator new(std::size_t size, std::align_val_t alignment) { return counted(size, alignment); }

@@ -29,6 +29,11 @@ class Documents(unittest.TestCase):
                     if "://" not in target:
                         self.assertTrue((document.parent / target).exists(), f"{document.relative_to(ROOT)} links to {target}")
 
+    def test_every_page_is_among_those_that_doxygen_reads(self):
+        read = text("docs/Doxyfile.in")
+        for page in (ROOT / "docs").glob("*.md"):
+            self.assertIn(f"@root@/docs/{page.name} ", read)
+
     def test_dev_lists_every_benchmark(self):
         known = re.search(r'^bench_names="(.*)"$', text("dev"), re.MULTILINE).group(1).split()
         for source in (ROOT / "benchmarks").glob("*.cpp"):

@@ -14,6 +14,7 @@
 
 #include "captured_log.hpp"
 #include "device_group.hpp"
+#include "sanitizers.hpp"
 #include "tests/rpc/references/table/references.hpp"
 
 namespace device_calls {
@@ -83,17 +84,7 @@ struct expected_calls {
 };
 
 // Missing order is also a data race, which the thread sanitizer reports: with it nothing is omitted.
-#if defined(__SANITIZE_THREAD__)
-constexpr bool races_are_errors = true;
-#elif defined(__has_feature)
-  #if __has_feature(thread_sanitizer)
-constexpr bool races_are_errors = true;
-  #else
-constexpr bool races_are_errors = false;
-  #endif
-#else
-constexpr bool races_are_errors = false;
-#endif
+constexpr bool races_are_errors = ferry_test::thread_sanitized;
 
 inline void check_each_is_needed(const scenario& run, const std::vector<expected_calls>& expected) {
   const ferry_test::captured_log quiet;

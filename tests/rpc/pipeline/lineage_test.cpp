@@ -74,7 +74,9 @@ struct unsendable {
 };
 int takes(unsendable) { return 0; }
 ferry_test::gate held;
-int stay() {
+ferry_test::gate reached;
+int stay(bool says_so) {
+  if (says_so) reached.arrive();
   held.pass();
   return 0;
 }
@@ -255,9 +257,10 @@ TEST_CASE("a call that times out, is cancelled, or loses its peer has ended for 
   const auto all = ferry::attached(state_key, group[0]);
   const ferry::context_value_scope scope(lineage::current, 3U);
   held.reset();
-  expect_error(errc::rpc_timeout, "", [&] { (void)group[0].rpc_sync<stay>({"worker1", {.timeout = 20ms}}); });
+  reached.reset();
+  expect_error(errc::rpc_timeout, "", [&] { (void)group[0].rpc_sync<stay>({"worker1", {.timeout = 20ms}}, false); });
   CHECK(all->ended == 1);
-  const auto future = group[0].rpc_async<stay>({"worker1", {.timeout = ferry::no_timeout}});
+  const auto future = group[0].rpc_async<stay>({"worker1", {.timeout = ferry::no_timeout}}, false);
   future.cancel();
   expect_error(errc::call_cancelled, "", [&] { (void)future.get(); });
   std::stop_source stop;
@@ -265,11 +268,11 @@ TEST_CASE("a call that times out, is cancelled, or loses its peer has ended for 
       {[&] {
          const ferry::context_value_scope inner(lineage::current, 4U);
          expect_error(errc::call_cancelled, "", [&] {
-           (void)group[0].rpc_sync<stay>({"worker1", {.timeout = ferry::no_timeout, .stop = stop.get_token()}});
+           (void)group[0].rpc_sync<stay>({"worker1", {.timeout = ferry::no_timeout, .stop = stop.get_token()}}, true);
          });
        },
        [&] {
-         held.await_arrivals(3);
+         reached.await_arrivals(1);
          stop.request_stop();
        }});
   CHECK(all->ended == 3);
@@ -333,7 +336,9 @@ TEST_CASE("every call ends exactly once for its hooks, whatever happens to messa
     std::mt19937 random(seed);
     for (int i = 0; i != 400; ++i) {
       try {
-        auto future = workers[0].rpc_async<later_along>({"worker1", {.timeout = 50ms}}, "worker0", doubles());
+        // Most time out where the machine is busy. Some do not, unless a message of theirs is dropped.
+        const ferry::timeout limit = i % 16 == 0 ? 3s : 50ms;
+        auto future = workers[0].rpc_async<later_along>({"worker1", {.timeout = limit}}, "worker0", doubles());
         if (random() % 8 == 0) future.cancel();
         futures.push_back(std::move(future));
       } catch (const ferry::error&) {  // injected

@@ -21,19 +21,11 @@
 
 #include "processes.hpp"
 #include "raw_socket.hpp"
+#include "sanitizers.hpp"
 
 using namespace store_test;
 
 namespace {
-
-// Sanitizers have memory of their own for every block.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool sanitized = true;
-#elif defined(__has_feature)
-constexpr bool sanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#else
-constexpr bool sanitized = false;
-#endif
 
 constexpr std::size_t slack = std::size_t{12} << 20U;  // the allocator, and buffers of the one message being worked on
 
@@ -97,7 +89,8 @@ struct loaded {
     const std::size_t bytes = grown();
     MESSAGE(std::string(load), ": ", bytes >> 20U, " MiB resident under a limit of ", limit >> 20U, " MiB");
     CHECK(bytes > limit / 4);  // the load has arrived
-    if (!sanitized) CHECK(bytes < limit + limit * 3 / 10 + slack);
+    // Sanitizers have memory of their own for every block.
+    if (!ferry_test::sanitized) CHECK(bytes < limit + limit * 3 / 10 + slack);
   }
 };
 
