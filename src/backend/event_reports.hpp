@@ -20,6 +20,13 @@ class event_reports {
     const std::lock_guard lock(mutex_);
     if (listener_) listener_->on_member_event(event);
   }
+  /// Makes the change that the event is about, and tells it unless `change` returns false. What others do once they see
+  /// the change is told after it: a leave never before the join, an end never after the join of a successor.
+  template <class Change>
+  void member(const member_event& event, Change change) {
+    const std::lock_guard lock(mutex_);
+    if (change() && listener_) listener_->on_member_event(event);
+  }
   void member_end(worker_id id, incarnation_id incarnation) noexcept {
     const std::lock_guard lock(mutex_);
     if (listener_) listener_->on_member_end(id, incarnation);

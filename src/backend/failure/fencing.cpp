@@ -42,18 +42,19 @@ void failure_detector::record_departure(peer& whom, incarnation_id incarnation, 
   }
   store_record entry;
   if (how == departure::unlogged) entry = group_->departure_of(event.who, incarnation);
-  {
+  bool left = false;
+  own_.events.member(event, [&] {
     std::lock_guard lock(whom.mutex);
-    if (!whom.is(incarnation)) return;
+    if (!whom.is(incarnation)) return false;
+    left = true;
     whom.state = peer_state::left;
     peers_.note_change();
     whom.end.swap(end);
     whom.live.renew(clock::now());
-  }
-  if (!own_.closing.load()) {
-    own_.events.member(event);
-    if (how != departure::begun) own_.events.member_end(event.who.id(), incarnation);
-  }
+    return !own_.closing.load();
+  });
+  if (!left) return;
+  if (how != departure::begun && !own_.closing.load()) own_.events.member_end(event.who.id(), incarnation);
   group_->on_activity();
   keep_ticking();
   if (entry.write && group_->is_member() && !own_.ended()) {
@@ -87,18 +88,20 @@ void failure_detector::declare_lost(peer& whom, incarnation_id incarnation, cons
       errc::peer_lost, fmt::format("{} has left the group, and died before it had ended its calls: {}", who, reason));
   store_record entry;
   if (from == evidence::gone || from == evidence::silence) entry = group_->end_of_leaving(notice);
-  bool left = false;
   bool served_store = false;
-  {
+  auto became = peer_state::unknown;
+  own_.events.member(event, [&] {
     std::lock_guard lock(whom.mutex);
-    if (!whom.present(incarnation)) return;
+    if (!whom.present(incarnation)) return false;
     served_store = whom.record.serves_store;
-    left = whom.state == peer_state::leaving;
-    whom.state = left ? peer_state::left : peer_state::lost;
+    became = whom.state == peer_state::leaving ? peer_state::left : peer_state::lost;
+    whom.state = became;
     peers_.note_change();
     whom.end.swap(end);
-  }
-  if (left) {  // its leave was reported then
+    return became == peer_state::lost;  // the leave was told when it began
+  });
+  if (became == peer_state::unknown) return;
+  if (became == peer_state::left) {
     own_.events.member_end(event.who.id(), incarnation);
     end_links(&whom, incarnation, errc::peer_lost, dead_while_leaving);
     group_->on_activity();
@@ -107,7 +110,6 @@ void failure_detector::declare_lost(peer& whom, incarnation_id incarnation, cons
   }
   lost_workers_.fetch_add(1);
   end_links(&whom, incarnation, errc::peer_lost, dead);
-  own_.events.member(event);
   group_->on_activity();
   try {
     log_about(event.who.id(), log_level::warning,

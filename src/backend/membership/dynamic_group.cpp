@@ -198,14 +198,16 @@ void dynamic_group::take_own(const membership_change& change) {
       const std::vector<peer*> others = peers_.all();
       // The snapshot has the query, but its entry may be gone.
       if (record.suspected != 0) answer_suspicion();
-      admit(record);
-      own_.announced.store(record.joined);
-      for (peer* each : others) {  // the duration of the join does not count as their silence
-        const std::lock_guard lock(each->mutex);
-        each->live.allow_for_delay(clock::now());
-      }
-      joined_.store(record.joined);
-      return own_.events.member(event);
+      return own_.events.member(event, [&] {
+        admit(record);
+        own_.announced.store(record.joined);
+        for (peer* each : others) {  // the duration of the join does not count as their silence
+          const std::lock_guard lock(each->mutex);
+          each->live.allow_for_delay(clock::now());
+        }
+        joined_.store(record.joined);
+        return true;
+      });
     }
     case membership_change::kind::suspected: return answer_suspicion();
     case membership_change::kind::gone:
@@ -231,8 +233,11 @@ void dynamic_group::take_others(const membership_change& change) {
   switch (change.what) {
     case membership_change::kind::joined: {
       const member_event event{member_event::kind::joined, record.who, record.incarnation, {}};
-      admit(record);
-      if (!record.leaving) return own_.events.member(event);
+      own_.events.member(event, [&] {
+        admit(record);
+        return !record.leaving;
+      });
+      if (!record.leaving) return;
       [[fallthrough]];
     }
     case membership_change::kind::left: {

@@ -243,8 +243,11 @@ void static_group::read_peers(deadline until) {
   if (const std::string broken = broken_device_rule(devices, true); !broken.empty())
     throw_error(errc::invalid_argument, broken);
   for (worker_record& each : records) {
-    const peer& admitted = admit(std::move(each));
-    own_.events.member({member_event::kind::joined, admitted.record.who, admitted.record.incarnation, {}});
+    const member_event event{member_event::kind::joined, each.who, each.incarnation, {}};
+    own_.events.member(event, [&] {
+      admit(std::move(each));
+      return true;
+    });
   }
   peers_known_.store(true, std::memory_order_release);
 }
