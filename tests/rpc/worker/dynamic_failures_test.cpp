@@ -192,7 +192,7 @@ TEST_CASE("a worker that dies while it leaves is gone: its calls end, and its na
     expect_error(errc::peer_lost, "", [&] { result.get(); });
   }
   SUBCASE("stopped") {
-    child.stop();
+    stop_outside_of_store(at.directory.file("store"), {&child});
     expect_error(errc::peer_lost, "left the group, and died", [&] { result.get(); });
   }
   SUBCASE("killed, and its place is wanted at once") {
@@ -214,7 +214,7 @@ TEST_CASE("neighbours that fall silent together are found out, all of them") {
   for (int i = 1; i != 5; ++i) others.push_back(start_newcomer(at.method, "w" + std::to_string(i), i));
   // No worker has ever called them. Each watches the next one, and this one the first of them; it has nothing to do with the others.
   ferry::worker first = ferry::init_rpc(member(at.method, "w0", 0));
-  for (int i = 0; i != 3; ++i) others[static_cast<std::size_t>(i)]->stop();
+  stop_outside_of_store(at.directory.file("store"), {others[0].get(), others[1].get(), others[2].get()});
   while (first.workers().size() != 2) std::this_thread::sleep_for(1ms);
   CHECK(names_of(first.workers()) == std::vector<std::string>{"w0", "w4"});
   CHECK(ask(*others[3], "call w0") == "done");

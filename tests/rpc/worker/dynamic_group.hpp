@@ -12,6 +12,10 @@
 #include <string_view>
 #include <vector>
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <doctest/doctest.h>
 
 #include "cluster.hpp"
@@ -31,6 +35,15 @@ inline ferry::worker_config config_of(const std::string& meeting, const std::str
           .heartbeat_interval = 100ms,
           .lease = 5s,
           .exit_timeout = 100s};
+}
+
+// Stops processes while none of them can hold the lock of their file store, which all others would wait for.
+inline void stop_outside_of_store(const std::string& store, const std::vector<const ferry_test::child_process*>& all) {
+  const int file = ::open(store.c_str(), O_RDWR | O_CLOEXEC);
+  REQUIRE(file >= 0);
+  REQUIRE(::flock(file, LOCK_EX) == 0);
+  for (const auto* each : all) each->stop();
+  ::close(file);
 }
 
 inline std::vector<std::string> names_of(const std::vector<ferry::worker_info>& workers) {

@@ -301,7 +301,7 @@ TEST_CASE("a stopped worker loses its place after a lease, and learns of it") {
   auto sleeper = start_newcomer(at.method, "sleeper", 1);
   seen.up_to("sleeper joined");
   CHECK(ask(*sleeper, "call first") == "done");
-  sleeper->stop();
+  stop_outside_of_store(at.directory.file("store"), {sleeper.get()});
   // Whether the others or the one that wants its place are first, it is dead.
   auto heir = start_newcomer(at.method, "sleeper", 1);
   seen.up_to("sleeper joined");
