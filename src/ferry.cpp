@@ -74,8 +74,18 @@
 
 // ops/
 #include "ops/arithmetic.cpp"
+#include "ops/comparison.cpp"
 #include "ops/device_arithmetic.cpp"
+#include "ops/device_rows.cpp"
+#include "ops/elementwise.cpp"
+#include "ops/extremes.cpp"
+#include "ops/indexing.cpp"
+#include "ops/joining.cpp"
+#include "ops/losses.cpp"
 #include "ops/matmul.cpp"
+#include "ops/normalization.cpp"
+#include "ops/sampling.cpp"
+#include "ops/softmax.cpp"
 #include "ops/sum.cpp"
 
 // wire/

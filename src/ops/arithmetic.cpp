@@ -9,44 +9,12 @@
 
 #include "../tensor/layout.hpp"
 #include "device_arithmetic.hpp"
+#include "loops.hpp"
 #include "numbers.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
 namespace {
-
-// combine(a, b) into `to`, all of one shape.
-template <class T, class Combine>
-void each_pair(const tensor& to, const tensor& a, const tensor& b, Combine combine) {
-  run_walk(plan_walk<3>({&to, &a, &b}), [&](const auto& at, const auto& step, std::int64_t count) {
-    constexpr auto size = static_cast<std::int64_t>(sizeof(T));
-    if (step[0] == size && step[1] == size && step[2] == size) {
-      T* out = &element_at<T>(at[0]);
-      const T* left = &element_at<T>(at[1]);
-      const T* right = &element_at<T>(at[2]);
-      if (out == left) {  // in place: said so that the compiler vectorises this loop, too
-        for (std::int64_t i = 0; i != count; ++i) out[i] = combine(out[i], right[i]);
-      } else {
-        for (std::int64_t i = 0; i != count; ++i) out[i] = combine(left[i], right[i]);
-      }
-      return;
-    }
-    for (std::int64_t i = 0; i != count; ++i) {
-      element_at<T>(at[0] + i * step[0]) =
-          combine(element_at<T>(at[1] + i * step[1]), element_at<T>(at[2] + i * step[2]));
-    }
-  });
-}
-
-// combine(a) into `to`.
-template <class T, class Combine>
-void each_element(const tensor& to, const tensor& a, Combine combine) {
-  run_walk(plan_walk<2>({&to, &a}), [&](const auto& at, const auto& step, std::int64_t count) {
-    for (std::int64_t i = 0; i != count; ++i) {
-      element_at<T>(at[0] + i * step[0]) = combine(element_at<T>(at[1] + i * step[1]));
-    }
-  });
-}
 
 // to = a + factor * b, or a * b, of one shape; `to` may be `a`.
 void combine(const tensor& to, const tensor& a, const tensor& b, kernel_operation how, const scalar& factor) {

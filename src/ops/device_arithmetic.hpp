@@ -28,4 +28,14 @@ void combine_by_kernel(const tensor& to, const tensor& a, kernel_operation how, 
 /// element of `first`.
 void sum_by_kernel(const tensor& to, const tensor& first, const tensor& reduced);
 
+/// to = f(a); the kernels of function_kernels.hpp.
+void function_by_kernel(const tensor& to, const tensor& a, unary_function f, const function_numbers& with);
+void function_gradient_by_kernel(const tensor& to, const tensor& gradient, const tensor& from, unary_function f,
+                                 const function_numbers& with);
+void function_by_kernel(const tensor& to, const tensor& a, const tensor& b, binary_function f);
+void function_gradient_by_kernel(const tensor& to, const tensor& gradient, const tensor& a, const tensor& b,
+                                 binary_function f, std::size_t input);
+void compare_by_kernel(const tensor& to, const tensor& a, const tensor& b, comparison how);
+void choose_by_kernel(const tensor& to, const tensor& condition, const tensor& a, const tensor& b);
+
 }  // namespace ferry::inline v0::detail

@@ -9,6 +9,10 @@
 #include <ferry/tensor/dtype.hpp>
 
 #include "../tensor/kernels.hpp"
+#include "comparisons.hpp"
+#include "function_kernels.hpp"
+#include "numbers.hpp"
+#include "rows.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -30,6 +34,23 @@ struct arithmetic_kernels {
   /// An element of 0 = the sum over `reduced`, whose first element is that of 1. Integers are added as i64, which 0 holds; others
   /// as f64, and 0 is of their type.
   int (*sum)(CUstream_st* stream, const walk<2>& plan, const walk<1>& reduced, dtype from);
+
+  // The kernels of function_kernels.hpp; f32 and f64 where the function is for them alone.
+  int (*function)(CUstream_st* stream, const walk<2>& plan, dtype type, unary_function f, const function_numbers& with);
+  int (*function_gradient)(CUstream_st* stream, const walk<3>& plan, dtype type, unary_function f,
+                           const function_numbers& with);
+  int (*pair)(CUstream_st* stream, const walk<3>& plan, dtype type, binary_function f);
+  int (*pair_gradient)(CUstream_st* stream, const walk<4>& plan, dtype type, binary_function f, std::size_t input);
+  int (*compare)(CUstream_st* stream, const walk<3>& plan, dtype from, comparison how);
+  int (*choose)(CUstream_st* stream, const walk<4>& plan, std::size_t size);
+
+  // Those of rows.hpp.
+  int (*softmax)(CUstream_st* stream, const row_plan<2>& plan, dtype type, bool logarithm);
+  int (*softmax_gradient)(CUstream_st* stream, const row_plan<3>& plan, dtype type, bool logarithm);
+  int (*logsumexp)(CUstream_st* stream, const row_plan<2>& plan, dtype type);
+  int (*extreme)(CUstream_st* stream, const row_plan<3>& plan, dtype type, bool largest);
+  int (*scatter_add)(CUstream_st* stream, const row_plan<3>& plan, dtype type, std::int64_t places);
+  int (*gather)(CUstream_st* stream, const walk<3>& plan, std::size_t size, std::int64_t places, std::int64_t step);
 };
 
 // ---------------------------------------------------------------- functions of one index
@@ -108,48 +129,109 @@ struct sum_kernel {
 
 // ---------------------------------------------------------------- the table
 
+/// Calls f(std::type_identity<T>{}) for f32 or f64.
+template <class F>
+int visit_floating_kernel(dtype type, const F& f) {
+  return type == dtype::f32 ? f(std::type_identity<float>{}) : f(std::type_identity<double>{});
+}
+
 template <class Launcher>
 constexpr arithmetic_kernels make_arithmetic_kernels() {
   return {
       .combine = [](CUstream_st* stream, const walk<3>& plan, dtype type, kernel_operation how,
                     kernel_number factor) -> int {
-        const std::int64_t count = element_count(plan);
-        switch (type) {
-          case dtype::i32:
-            return Launcher::launch(stream, count,
-                                    combine_kernel<std::int32_t>{plan, how, number_as<std::int32_t>(factor)});
-          case dtype::i64:
-            return Launcher::launch(stream, count,
-                                    combine_kernel<std::int64_t>{plan, how, number_as<std::int64_t>(factor)});
-          case dtype::f32:
-            return Launcher::launch(stream, count, combine_kernel<float>{plan, how, number_as<float>(factor)});
-          default: return Launcher::launch(stream, count, combine_kernel<double>{plan, how, number_as<double>(factor)});
-        }
+        return visit_arithmetic(type, [&]<class T>(std::type_identity<T>) {
+          return Launcher::launch(stream, element_count(plan), combine_kernel<T>{plan, how, number_as<T>(factor)});
+        });
       },
       .combine_number = [](CUstream_st* stream, const walk<2>& plan, dtype type, kernel_operation how,
                            kernel_number value) -> int {
-        const std::int64_t count = element_count(plan);
-        switch (type) {
-          case dtype::i32:
-            return Launcher::launch(stream, count,
-                                    combine_number_kernel<std::int32_t>{plan, how, number_as<std::int32_t>(value)});
-          case dtype::i64:
-            return Launcher::launch(stream, count,
-                                    combine_number_kernel<std::int64_t>{plan, how, number_as<std::int64_t>(value)});
-          case dtype::f32:
-            return Launcher::launch(stream, count, combine_number_kernel<float>{plan, how, number_as<float>(value)});
-          default:
-            return Launcher::launch(stream, count, combine_number_kernel<double>{plan, how, number_as<double>(value)});
-        }
+        return visit_arithmetic(type, [&]<class T>(std::type_identity<T>) {
+          return Launcher::launch(stream, element_count(plan),
+                                  combine_number_kernel<T>{plan, how, number_as<T>(value)});
+        });
       },
       .sum = [](CUstream_st* stream, const walk<2>& plan, const walk<1>& reduced, dtype from) -> int {
-        const std::int64_t sums = element_count(plan);
         const std::int64_t count = reduced.empty ? 0 : element_count(reduced);
-        switch (from) {
-          case dtype::i32: return Launcher::launch(stream, sums, sum_kernel<std::int32_t>{plan, reduced, count});
-          case dtype::i64: return Launcher::launch(stream, sums, sum_kernel<std::int64_t>{plan, reduced, count});
-          case dtype::f32: return Launcher::launch(stream, sums, sum_kernel<float>{plan, reduced, count});
-          default: return Launcher::launch(stream, sums, sum_kernel<double>{plan, reduced, count});
+        return visit_arithmetic(from, [&]<class T>(std::type_identity<T>) {
+          return Launcher::launch(stream, element_count(plan), sum_kernel<T>{plan, reduced, count});
+        });
+      },
+      .function = [](CUstream_st* stream, const walk<2>& plan, dtype type, unary_function f,
+                     const function_numbers& with) -> int {
+        return visit_arithmetic(type, [&]<class T>(std::type_identity<T>) {
+          return Launcher::launch(stream, element_count(plan),
+                                  function_kernel<T>{plan, f, static_cast<T>(with.first), static_cast<T>(with.second)});
+        });
+      },
+      .function_gradient = [](CUstream_st* stream, const walk<3>& plan, dtype type, unary_function f,
+                              const function_numbers& with) -> int {
+        return visit_floating_kernel(type, [&]<class T>(std::type_identity<T>) {
+          return Launcher::launch(
+              stream, element_count(plan),
+              function_gradient_kernel<T>{plan, f, static_cast<T>(with.first), static_cast<T>(with.second)});
+        });
+      },
+      .pair = [](CUstream_st* stream, const walk<3>& plan, dtype type, binary_function f) -> int {
+        return visit_arithmetic(type, [&]<class T>(std::type_identity<T>) {
+          return Launcher::launch(stream, element_count(plan), pair_kernel<T>{plan, f});
+        });
+      },
+      .pair_gradient = [](CUstream_st* stream, const walk<4>& plan, dtype type, binary_function f,
+                          std::size_t input) -> int {
+        return visit_floating_kernel(type, [&]<class T>(std::type_identity<T>) {
+          return Launcher::launch(stream, element_count(plan), pair_gradient_kernel<T>{plan, f, input});
+        });
+      },
+      .compare = [](CUstream_st* stream, const walk<3>& plan, dtype from, comparison how) -> int {
+        return visit_arithmetic(from, [&]<class T>(std::type_identity<T>) {
+          return Launcher::launch(stream, element_count(plan), compare_kernel<T>{plan, how});
+        });
+      },
+      .choose = [](CUstream_st* stream, const walk<4>& plan, std::size_t size) -> int {
+        const std::int64_t count = element_count(plan);
+        switch (size) {
+          case 1: return Launcher::launch(stream, count, choose_kernel<std::uint8_t>{plan});
+          case 2: return Launcher::launch(stream, count, choose_kernel<std::uint16_t>{plan});
+          case 4: return Launcher::launch(stream, count, choose_kernel<std::uint32_t>{plan});
+          case 8: return Launcher::launch(stream, count, choose_kernel<std::uint64_t>{plan});
+          default: return Launcher::launch(stream, count, choose_kernel<sixteen_bytes>{plan});
+        }
+      },
+      .softmax = [](CUstream_st* stream, const row_plan<2>& plan, dtype type, bool logarithm) -> int {
+        return visit_floating_kernel(type, [&]<class T>(std::type_identity<T>) {
+          return Launcher::launch(stream, element_count(plan.outer), softmax_kernel<T>{plan, logarithm});
+        });
+      },
+      .softmax_gradient = [](CUstream_st* stream, const row_plan<3>& plan, dtype type, bool logarithm) -> int {
+        return visit_floating_kernel(type, [&]<class T>(std::type_identity<T>) {
+          return Launcher::launch(stream, element_count(plan.outer), softmax_gradient_kernel<T>{plan, logarithm});
+        });
+      },
+      .logsumexp = [](CUstream_st* stream, const row_plan<2>& plan, dtype type) -> int {
+        return visit_floating_kernel(type, [&]<class T>(std::type_identity<T>) {
+          return Launcher::launch(stream, element_count(plan.outer), logsumexp_kernel<T>{plan});
+        });
+      },
+      .extreme = [](CUstream_st* stream, const row_plan<3>& plan, dtype type, bool largest) -> int {
+        return visit_arithmetic(type, [&]<class T>(std::type_identity<T>) {
+          return Launcher::launch(stream, element_count(plan.outer), extreme_kernel<T>{plan, largest});
+        });
+      },
+      .scatter_add = [](CUstream_st* stream, const row_plan<3>& plan, dtype type, std::int64_t places) -> int {
+        return visit_arithmetic(type, [&]<class T>(std::type_identity<T>) {
+          return Launcher::launch(stream, element_count(plan.outer), scatter_add_kernel<T>{plan, places});
+        });
+      },
+      .gather = [](CUstream_st* stream, const walk<3>& plan, std::size_t size, std::int64_t places,
+                   std::int64_t step) -> int {
+        const std::int64_t count = element_count(plan);
+        switch (size) {
+          case 1: return Launcher::launch(stream, count, gather_kernel<std::uint8_t>{plan, places, step});
+          case 2: return Launcher::launch(stream, count, gather_kernel<std::uint16_t>{plan, places, step});
+          case 4: return Launcher::launch(stream, count, gather_kernel<std::uint32_t>{plan, places, step});
+          case 8: return Launcher::launch(stream, count, gather_kernel<std::uint64_t>{plan, places, step});
+          default: return Launcher::launch(stream, count, gather_kernel<sixteen_bytes>{plan, places, step});
         }
       },
   };
@@ -157,6 +239,9 @@ constexpr arithmetic_kernels make_arithmetic_kernels() {
 
 /// The table of kernels.cu; null in a build without a compiler for CUDA.
 const arithmetic_kernels* linked_arithmetic_kernels() noexcept;
+
+/// The table that is used. There is one: has_kernels() is true.
+const arithmetic_kernels& kernels_in_use() noexcept;
 
 /// Replaces the table, for tests: call it before any other use of ferry. Cannot be undone.
 void use_arithmetic_kernels(const arithmetic_kernels* kernels) noexcept;

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <ferry/base/error.hpp>
+#include <ferry/ops/elementwise.hpp>
 #include <ferry/tensor/factories.hpp>
 
 #include "../tensor/kernels.hpp"
@@ -101,6 +102,15 @@ tensor sum(const tensor& t, const dims& axes, bool keep) {
                                              to_string(axes), to_string(t.shape())));
   }
   return run_operation<op::sum>({std::move(normal), keep}, t);
+}
+
+tensor mean(const tensor& t) { return div(sum(t), static_cast<double>(t.numel())); }
+
+tensor mean(const tensor& t, const dims& axes, bool keep) {
+  const tensor total = sum(t, axes, keep);
+  double count = 1;
+  for (const std::int64_t axis : axes) count *= static_cast<double>(t.size(axis));
+  return div(total, count);
 }
 
 }  // namespace ferry::inline v0

@@ -42,9 +42,11 @@ void need_alike(const tensor& a, const tensor& b, std::string_view operation) {
 void need_elements(const tensor& t, const operation_info& info) {
   if (info.needs.elements == element_set::any) return;
   const dtype type = t.dtype();
-  if (type == dtype::i32 || type == dtype::i64 || type == dtype::f32 || type == dtype::f64) return;
-  throw_error(errc::bad_dtype, fmt::format("{} works on i32, i64, f32 and f64, not on {}; convert with to()", info.name,
-                                           dtype_name(type)));
+  if (type == dtype::f32 || type == dtype::f64) return;
+  const bool floating = info.needs.elements == element_set::floating;
+  if (!floating && (type == dtype::i32 || type == dtype::i64)) return;
+  throw_error(errc::bad_dtype, fmt::format("{} works on {}, not on {}; convert with to()", info.name,
+                                           floating ? "f32 and f64" : "i32, i64, f32 and f64", dtype_name(type)));
 }
 
 }  // namespace

@@ -20,19 +20,30 @@ using ferry_test::varied;
 
 namespace {
 
+// Where the sample's formula is checked.
+template <class Op>
+tensors points_of() {
+  if constexpr (requires { operation_sample<Op>::points(); }) {
+    return operation_sample<Op>::points();
+  } else {
+    tensors points;
+    for (const tensor& each : operation_sample<Op>::inputs({}))
+      points.push_back(varied(each.shape(), 0.5 + points.size()));
+    return points;
+  }
+}
+
 template <class Op>
 void check_formula() {
   if constexpr (!requires { ferry::derivative<Op>::none; }) {
     CAPTURE(Op::name);
-    tensors points;
-    for (const tensor& each : operation_sample<Op>::inputs({}))
-      points.push_back(varied(each.shape(), 0.5 + points.size()));
+    const tensors points = points_of<Op>();
     if (Op::kind == ferry::operation_kind::in_place || !ferry_test::plain(operation_sample<Op>::run(points)[0])) {
       // What the sample converts to, or where, is not what differences are taken of.
       check_gradients(
           [](const tensors& in) {
             tensors own;
-            for (const tensor& each : in) own.push_back(each * 1);
+            for (const tensor& each : in) own.push_back(ferry_test::plain(each) ? each * 1 : each);
             tensors results = operation_sample<Op>::run(own);
             for (tensor& each : results) each = each.to(ferry::dtype::f64).to(ferry::device{});
             return results;

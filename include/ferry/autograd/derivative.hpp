@@ -37,6 +37,7 @@ namespace ferry::inline v0 {
 struct derivative_keeps {
   bool inputs = false;   ///< in place: as they were; the target, and what shares its memory, are copied before
   bool outputs = false;  ///< in place: the target as it became
+  std::uint32_t which = ~std::uint32_t{0};  ///< of the inputs: a bit for each that is needed
 };
 
 /// Derive from this for an operation whose results do not depend on its inputs in a way that has gradients (argmax).
@@ -89,6 +90,7 @@ class backward_run {
  public:
   explicit backward_run(const detail::operation_node& of) noexcept : node_(of) {}
 
+  [[nodiscard]] std::size_t inputs() const noexcept { return node_.edges().size(); }
   /// Whether the gradient of this input is used.
   [[nodiscard]] bool wants(std::size_t input) const noexcept { return static_cast<bool>(node_.edges()[input]); }
   /// Of an input that is wanted.
@@ -173,7 +175,7 @@ constexpr derivative_entry make_derivative_entry() {
       "ferry: the operation has no derivative: specialise ferry::derivative<Op> (see <ferry/autograd/derivative.hpp>), "
       "or derive the specialisation from ferry::no_derivative");
   if constexpr (requires { derivative<Op>::none; }) {
-    return {.name = Op::name, .id = info_of<Op>.id, .none = true};
+    return {.name = Op::name, .id = info_of<Op>.id, .none = true, .keeps = {}};
   } else {
     return {.name = Op::name,
             .id = info_of<Op>.id,

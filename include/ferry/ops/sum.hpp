@@ -1,6 +1,6 @@
 #pragma once
 
-// Sums of a tensor's elements.
+// Sums and means of a tensor's elements.
 
 #include <cstddef>
 #include <string_view>
@@ -18,6 +18,10 @@ namespace ferry::inline v0 {
 /// Over these axes, which are removed, or kept with size 1. Without axes: the elements themselves. Throws errc::bad_shape for an
 /// axis that does not exist or comes twice.
 [[nodiscard]] tensor sum(const tensor& t, const dims& axes, bool keep = false);
+
+/// The same for means, of f32 and f64; NaN for no elements.
+[[nodiscard]] tensor mean(const tensor& t);
+[[nodiscard]] tensor mean(const tensor& t, const dims& axes, bool keep = false);
 
 namespace op {
 

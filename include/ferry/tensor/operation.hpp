@@ -49,6 +49,7 @@ enum class operation_kind : std::uint8_t {
 enum class element_set : std::uint8_t {
   any,
   arithmetic,  // i32, i64, f32, f64
+  floating,    // f32, f64
 };
 
 /// Devices that an operation works on.

@@ -19,6 +19,10 @@
 namespace ferry::inline v0::detail {
 namespace {
 
+bool needs_input(const derivative_entry& formula, std::size_t number) noexcept {
+  return number >= 32 || (formula.keeps.which >> number & 1U) != 0;
+}
+
 // The node of the operation in place that this thread runs, between mutated() and computed(). Weak: what throws in between
 // leaves it here.
 thread_local std::weak_ptr<operation_node> writing;
@@ -264,7 +268,8 @@ void gradient_record::mutated(const operation& what, const tensor& target, std::
   const auto made = formula->make(what, edges_of(inputs), {value_facts::of(target)});
   if (formula->keeps.inputs) {
     made->inputs_.reserve(inputs.size());
-    for (const tensor& each : inputs) made->inputs_.push_back(saved_before(each, target));
+    for (std::size_t i = 0; i != inputs.size(); ++i)
+      made->inputs_.push_back(needs_input(*formula, i) ? saved_before(inputs[i], target) : saved_tensor());
   }
   made->finished_ = false;
   writing = made;
@@ -300,7 +305,11 @@ void gradient_record::computed(const operation& what, std::span<const tensor> in
                             what.name(), dtype_name(each.dtype())));
   }
   const auto made = formula->make(what, edges_of(inputs), facts_of_values(outputs));
-  if (formula->keeps.inputs) made->inputs_.assign(inputs.begin(), inputs.end());
+  if (formula->keeps.inputs) {
+    made->inputs_.reserve(inputs.size());
+    for (std::size_t i = 0; i != inputs.size(); ++i)
+      made->inputs_.push_back(needs_input(*formula, i) ? saved_tensor(inputs[i]) : saved_tensor());
+  }
   if (formula->keeps.outputs) made->outputs_.assign(outputs.begin(), outputs.end());
   for (std::uint32_t i = 0; i != outputs.size(); ++i) {
     if (has_gradients(outputs[i].dtype())) set_history(outputs[i], {made, i});

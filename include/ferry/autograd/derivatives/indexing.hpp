@@ -1,0 +1,75 @@
+#pragma once
+
+// Of what picks elements, adds them and joins them.
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <ferry/autograd/derivative.hpp>
+#include <ferry/ops/extremes.hpp>
+#include <ferry/ops/indexing.hpp>
+#include <ferry/ops/joining.hpp>
+#include <ferry/tensor/factories.hpp>
+
+namespace ferry::inline v0 {
+namespace detail {
+
+/// Zeros with the gradient at the places of the elements that were picked along the axis.
+inline tensor put_back(const backward_run& run, std::int64_t axis, const tensor& places, const tensor& gradient) {
+  return scatter_add(zeros(run.facts(0).shape, gradient.dtype(), gradient.device()), axis, places, gradient);
+}
+
+/// Of operations that return elements and their places.
+struct picking_derivative {
+  static constexpr derivative_keeps keeps{.outputs = true};
+  template <class Parameters>
+  static std::array<tensor, 1> backward(const Parameters& with, const backward_run& run,
+                                        std::span<const tensor> gradients) {
+    return {put_back(run, with.axis, run.output(1), gradients[0])};
+  }
+};
+
+}  // namespace detail
+
+template <>
+struct derivative<op::extreme> : detail::picking_derivative {};
+template <>
+struct derivative<op::topk> : detail::picking_derivative {};
+
+template <>
+struct derivative<op::gather> {
+  static constexpr derivative_keeps keeps{.inputs = true, .which = 0b10};
+  static std::array<tensor, 2> backward(const op::gather::parameters& with, const backward_run& run,
+                                        const tensor& gradient) {
+    return {detail::put_back(run, with.axis, run.input(1), gradient), tensor()};
+  }
+};
+
+template <>
+struct derivative<op::scatter_add> {
+  static constexpr derivative_keeps keeps{.inputs = true, .which = 0b010};
+  static std::array<tensor, 3> backward(const op::scatter_add::parameters& with, const backward_run& run,
+                                        const tensor& gradient) {
+    return {gradient, tensor(), run.fit(2, [&] { return gather(gradient, with.axis, run.input(1)); })};
+  }
+};
+
+template <>
+struct derivative<op::cat> {
+  static constexpr derivative_keeps keeps{.inputs = true};
+  static std::vector<tensor> backward(const op::cat::parameters& with, const backward_run& run,
+                                      const tensor& gradient) {
+    std::vector<tensor> parts;
+    std::int64_t begin = 0;
+    for (std::size_t i = 0; i != run.inputs(); ++i) {
+      const std::int64_t size = run.layout(i).size(with.axis);
+      parts.push_back(run.wants(i) ? gradient.narrow(with.axis, begin, size) : tensor());
+      begin += size;
+    }
+    return parts;
+  }
+};
+
+}  // namespace ferry::inline v0

@@ -1,0 +1,135 @@
+#include <ferry/ops/elementwise.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <ferry/ops/arithmetic.hpp>
+#include <ferry/tensor/factories.hpp>
+
+#include "device_arithmetic.hpp"
+#include "functions.hpp"
+#include "loops.hpp"
+#include "numbers.hpp"
+
+namespace ferry::inline v0 {
+namespace detail {
+namespace {
+
+// Calls f(std::type_identity<T>{}) for f32 or f64.
+template <class F>
+void visit_floating(dtype type, F&& f) {
+  if (type == dtype::f32) return f(std::type_identity<float>{});
+  f(std::type_identity<double>{});
+}
+
+}  // namespace
+
+tensor apply_function(unary_function f, const function_numbers& with, const tensor& t) {
+  tensor result = empty_like(t);
+  if (!t.device().is_cpu()) {
+    function_by_kernel(result, t, f, with);
+    return result;
+  }
+  visit_arithmetic(t.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const T first = static_cast<T>(with.first);
+    const T second = static_cast<T>(with.second);
+    visit_function(f, [&](auto constant) {
+      constexpr unary_function function = decltype(constant)::value;
+      if constexpr (!std::is_integral_v<T> || for_integers(function))
+        each_element<T>(result, t, [=](T x) { return function_value<function>(x, first, second); });
+    });
+  });
+  return result;
+}
+
+tensor function_gradient(unary_function f, const function_numbers& with, const tensor& gradient, const tensor& from) {
+  tensor result = empty_like(gradient);
+  if (!gradient.device().is_cpu()) {
+    function_gradient_by_kernel(result, gradient, from, f, with);
+    return result;
+  }
+  visit_floating(gradient.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const T first = static_cast<T>(with.first);
+    const T second = static_cast<T>(with.second);
+    visit_function(f, [&](auto constant) {
+      constexpr unary_function function = decltype(constant)::value;
+      each_pair<T>(result, gradient, from, [=](T g, T x) { return g * function_slope<function>(x, first, second); });
+    });
+  });
+  return result;
+}
+
+tensor apply_function(binary_function f, const tensor& a, const tensor& b) {
+  const dims shape = broadcast_shapes(a.shape(), b.shape());
+  tensor result = empty(shape, a.dtype(), a.device());
+  const tensor left = expanded(a, shape);
+  const tensor right = expanded(b, shape);
+  if (!a.device().is_cpu()) {
+    function_by_kernel(result, left, right, f);
+    return result;
+  }
+  visit_arithmetic(a.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    visit_function(f, [&](auto constant) {
+      constexpr binary_function function = decltype(constant)::value;
+      if constexpr (!std::is_integral_v<T> || for_integers(function))
+        each_pair<T>(result, left, right, [](T x, T y) { return function_value<function>(x, y); });
+    });
+  });
+  return result;
+}
+
+tensor function_gradient(binary_function f, std::size_t input, const tensor& gradient, const tensor& a,
+                         const tensor& b) {
+  const dims& shape = gradient.shape();
+  tensor result = empty_like(gradient);
+  const tensor left = expanded(a, shape);
+  const tensor right = expanded(b, shape);
+  if (!gradient.device().is_cpu()) {
+    function_gradient_by_kernel(result, gradient, left, right, f, input);
+    return result;
+  }
+  visit_floating(gradient.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    visit_function(f, [&](auto constant) {
+      constexpr binary_function function = decltype(constant)::value;
+      if (input == 0) {
+        each_triple<T>(result, gradient, left, right,
+                       [](T g, T x, T y) { return g * function_slope<function, 0>(x, y); });
+      } else {
+        each_triple<T>(result, gradient, left, right,
+                       [](T g, T x, T y) { return g * function_slope<function, 1>(x, y); });
+      }
+    });
+  });
+  return result;
+}
+
+}  // namespace detail
+
+tensor neg(const tensor& t) { return run_operation<op::neg>({}, t); }
+tensor abs(const tensor& t) { return run_operation<op::abs>({}, t); }
+tensor relu(const tensor& t) { return run_operation<op::relu>({}, t); }
+tensor minimum(const tensor& a, const tensor& b) { return run_operation<op::minimum>({}, a, b); }
+tensor maximum(const tensor& a, const tensor& b) { return run_operation<op::maximum>({}, a, b); }
+tensor exp(const tensor& t) { return run_operation<op::exp>({}, t); }
+tensor log(const tensor& t) { return run_operation<op::log>({}, t); }
+tensor sqrt(const tensor& t) { return run_operation<op::sqrt>({}, t); }
+tensor pow(const tensor& t, double exponent) { return run_operation<op::pow_scalar>({exponent}, t); }
+tensor pow(const tensor& t, const tensor& exponent) { return run_operation<op::pow>({}, t, exponent); }
+tensor div(const tensor& a, const tensor& b) { return run_operation<op::div>({}, a, b); }
+tensor div(const tensor& a, double b) { return run_operation<op::div_scalar>({b}, a); }
+tensor clamp(const tensor& t, double low, double high) { return run_operation<op::clamp>({low, high}, t); }
+tensor tanh(const tensor& t) { return run_operation<op::tanh>({}, t); }
+tensor sigmoid(const tensor& t) { return run_operation<op::sigmoid>({}, t); }
+tensor silu(const tensor& t) { return run_operation<op::silu>({}, t); }
+tensor softplus(const tensor& t, double beta, double threshold) {
+  return run_operation<op::softplus>({beta, threshold}, t);
+}
+tensor gelu(const tensor& t) { return run_operation<op::gelu>({}, t); }
+tensor gelu_tanh(const tensor& t) { return run_operation<op::gelu_tanh>({}, t); }
+
+}  // namespace ferry::inline v0

@@ -1,0 +1,279 @@
+#include <ferry/ops/indexing.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <ferry/base/error.hpp>
+#include <ferry/ops/arithmetic.hpp>
+#include <ferry/ops/comparison.hpp>
+#include <ferry/ops/extremes.hpp>
+#include <ferry/ops/joining.hpp>
+#include <ferry/ops/sum.hpp>
+#include <ferry/tensor/factories.hpp>
+
+#include "../tensor/layout.hpp"
+#include "device_rows.hpp"
+#include "numbers.hpp"
+#include "rows.hpp"
+
+namespace ferry::inline v0 {
+namespace detail {
+namespace {
+
+void need_indices(const tensor& index, const tensor& t, std::string_view operation) {
+  if (index.dtype() != dtype::i64) {
+    throw_error(errc::bad_dtype,
+                fmt::format("{}: the indices are of {}; they have to be of i64", operation, dtype_name(index.dtype())));
+  }
+  if (index.device() == t.device()) return;
+  throw_error(errc::bad_device, fmt::format("{} of elements on {} with indices on {}: move one of them with to()",
+                                            operation, to_string(t.device()), to_string(index.device())));
+}
+
+// Nowhere longer than `t`, but along the axis.
+void need_within(const tensor& index, const tensor& t, std::int64_t axis, std::string_view operation) {
+  bool fits = index.rank() == t.rank();
+  for (std::size_t i = 0; fits && i != t.rank(); ++i)
+    fits = static_cast<std::int64_t>(i) == axis || index.shape()[i] <= t.shape()[i];
+  if (fits) return;
+  throw_error(errc::bad_shape, fmt::format("{} along axis {} of a tensor of shape {} with indices of shape {}",
+                                           operation, axis, to_string(t.shape()), to_string(index.shape())));
+}
+
+[[noreturn]] void refuse_index(std::int64_t place, std::int64_t places, std::string_view operation) {
+  throw_error(errc::invalid_argument, fmt::format("{}: the index {} is not below {}", operation, place, places));
+}
+
+void need_in_range(const tensor& index, std::int64_t places, std::string_view operation) {
+  run_walk(plan_walk<1>({&index}), [&](const auto& at, const auto& step, std::int64_t count) {
+    for (std::int64_t i = 0; i != count; ++i) {
+      const std::int64_t place = element_at<std::int64_t>(at[0] + i * step[0]);
+      if (place < 0 || place >= places) refuse_index(place, places, operation);
+    }
+  });
+}
+
+// Elements of `from`, which does not step along the axis.
+void gather_elements(const tensor& to, const tensor& index, const tensor& from, std::int64_t places,
+                     std::int64_t stride) {
+  const std::size_t size = dtype_size(to.dtype());
+  const std::int64_t bytes = stride * static_cast<std::int64_t>(size);
+  run_walk(plan_walk<3>({&to, &index, &from}), [&](const auto& at, const auto& step, std::int64_t count) {
+    const auto place_at = [&](std::int64_t i) {
+      const std::int64_t place = element_at<std::int64_t>(at[1] + i * step[1]);
+      if (place < 0 || place >= places) refuse_index(place, places, op::gather::name);
+      return place;
+    };
+    if (step[1] == 0 && step[0] == static_cast<std::int64_t>(size) && step[2] == step[0]) {  // a piece of one slice
+      std::memcpy(at[0], at[2] + place_at(0) * bytes, static_cast<std::size_t>(count) * size);
+      return;
+    }
+    for (std::int64_t i = 0; i != count; ++i)
+      std::memcpy(at[0] + i * step[0], at[2] + i * step[2] + place_at(i) * bytes, size);
+  });
+}
+
+// Where every index is that of a whole slice, a slice after the other, which is added in vectors.
+template <class T>
+void add_slices(const tensor& to, const tensor& index, const tensor& source, std::int64_t stride) {
+  run_walk(plan_walk<3>({&source, &index, &to}), [&](const auto& at, const auto& step, std::int64_t count) {
+    constexpr auto size = static_cast<std::int64_t>(sizeof(T));
+    if (step[1] == 0 && step[0] == size && step[2] == size) {
+      const T* from = &element_at<T>(at[0]);
+      T* out = &element_at<T>(at[2] + element_at<std::int64_t>(at[1]) * stride * size);
+      for (std::int64_t i = 0; i != count; ++i) out[i] = plus(out[i], from[i]);
+      return;
+    }
+    for (std::int64_t i = 0; i != count; ++i) {
+      T& out = element_at<T>(at[2] + i * step[2] + element_at<std::int64_t>(at[1] + i * step[1]) * stride * size);
+      out = plus(out, element_at<T>(at[0] + i * step[0]));
+    }
+  });
+}
+
+// `t` with this shape, and without a step along the axis.
+tensor along_places(const tensor& t, const dims& shape, std::int64_t axis) {
+  dims strides = t.strides();
+  strides[static_cast<std::size_t>(axis)] = 0;
+  return make_tensor(t.storage(), t.dtype(), shape, strides, t.storage_offset());
+}
+
+// One index for each slice, of one axis, as one for each element of `shape`.
+tensor for_slices(const tensor& index, const dims& shape, std::int64_t axis) {
+  dims line(shape.size(), std::int64_t{1});
+  line[static_cast<std::size_t>(axis)] = index.numel();
+  return index.view(line).expand(shape);
+}
+
+// Where each bag ends. The offsets begin at 0, and do not descend.
+std::vector<std::int64_t> ends_of_bags(const tensor& offsets, std::int64_t count) {
+  need_cpu(offsets, "embedding_bag: the offsets");
+  if (offsets.dtype() != dtype::i64) {
+    throw_error(errc::bad_dtype, fmt::format("embedding_bag: the offsets are of {}; they have to be of i64",
+                                             dtype_name(offsets.dtype())));
+  }
+  const tensor all = offsets.contiguous();
+  const auto* const first = all.data<std::int64_t>();
+  std::vector<std::int64_t> ends(first, first + all.numel());
+  const bool ascends = std::is_sorted(ends.begin(), ends.end());
+  if (ends.empty() ? count != 0 : !ascends || ends.front() != 0 || ends.back() > count) {
+    throw_error(
+        errc::invalid_argument,
+        fmt::format("embedding_bag: the offsets have to ascend from 0 to at most the number of indices, {}", count));
+  }
+  if (ends.empty()) return ends;
+  ends.erase(ends.begin());
+  ends.push_back(count);
+  return ends;
+}
+
+dims shape_of_slices(const tensor& t, std::int64_t axis, const tensor& index, std::string_view operation) {
+  if (index.rank() != 1) {
+    throw_error(errc::bad_shape, fmt::format("{}: the indices are of shape {}; they have to have one axis", operation,
+                                             to_string(index.shape())));
+  }
+  dims shape = t.shape();
+  shape[static_cast<std::size_t>(axis)] = index.numel();
+  return shape;
+}
+
+}  // namespace
+}  // namespace detail
+
+tensor op::gather::compute(const parameters& with, const tensor& t, const tensor& index) {
+  detail::need_indices(index, t, name);
+  detail::need_within(index, t, with.axis, name);
+  tensor result = empty(index.shape(), t.dtype(), t.device());
+  const auto axis = static_cast<std::size_t>(with.axis);
+  const std::int64_t places = t.shape()[axis];
+  const std::int64_t stride = t.strides()[axis];
+  if (places == 0 && index.numel() != 0) detail::refuse_index(0, 0, name);
+  const tensor from = detail::along_places(t, index.shape(), with.axis);
+  if (t.device().is_cpu()) {
+    detail::gather_elements(result, index, from, places, stride);
+  } else {
+    detail::gather_by_kernel(result, index, from, places, stride * static_cast<std::int64_t>(dtype_size(t.dtype())));
+  }
+  return result;
+}
+
+tensor op::scatter_add::compute(const parameters& with, const tensor& t, const tensor& index, const tensor& source) {
+  detail::need_indices(index, t, name);
+  detail::need_within(index, t, with.axis, name);
+  if (source.dtype() != t.dtype()) {
+    throw_error(errc::bad_dtype, fmt::format("scatter_add of {} to {}: convert one of them with to()",
+                                             dtype_name(source.dtype()), dtype_name(t.dtype())));
+  }
+  if (source.device() != t.device()) {
+    throw_error(errc::bad_device, fmt::format("scatter_add of tensors on {} and on {}: move one of them with to()",
+                                              to_string(t.device()), to_string(source.device())));
+  }
+  if (source.shape() != index.shape()) {
+    throw_error(errc::bad_shape, fmt::format("scatter_add of elements of shape {} with indices of shape {}",
+                                             to_string(source.shape()), to_string(index.shape())));
+  }
+  if (t.device().is_cpu()) detail::need_in_range(index, t.size(with.axis), name);
+  tensor result = t.clone();
+  if (!t.device().is_cpu()) {
+    detail::scatter_add_by_kernel(result, index, source, with.axis);
+    return result;
+  }
+  detail::visit_arithmetic(t.dtype(), [&]<class T>(std::type_identity<T>) {
+    detail::add_slices<T>(detail::along_places(result, index.shape(), with.axis), index, source,
+                          result.strides()[static_cast<std::size_t>(with.axis)]);
+  });
+  return result;
+}
+
+tensor gather(const tensor& t, std::int64_t axis, const tensor& index) {
+  return run_operation<op::gather>({static_cast<std::int64_t>(detail::normal_axis(axis, t.rank(), t))}, t, index);
+}
+tensor scatter_add(const tensor& t, std::int64_t axis, const tensor& index, const tensor& source) {
+  return run_operation<op::scatter_add>({static_cast<std::int64_t>(detail::normal_axis(axis, t.rank(), t))}, t, index,
+                                        source);
+}
+
+tensor index_select(const tensor& t, std::int64_t axis, const tensor& index) {
+  const auto normal = static_cast<std::int64_t>(detail::normal_axis(axis, t.rank(), t));
+  return gather(t, normal,
+                detail::for_slices(index, detail::shape_of_slices(t, normal, index, "index_select"), normal));
+}
+
+tensor index_add(const tensor& t, std::int64_t axis, const tensor& index, const tensor& source, const scalar& alpha) {
+  const auto normal = static_cast<std::int64_t>(detail::normal_axis(axis, t.rank(), t));
+  const tensor places = detail::for_slices(index, detail::shape_of_slices(t, normal, index, "index_add"), normal);
+  const bool as_it_is = alpha.is_integral() && alpha.integer() == 1;
+  return scatter_add(t, normal, places, as_it_is ? source : mul(source, alpha));
+}
+
+tensor embedding(const tensor& weight, const tensor& indices) {
+  if (weight.rank() != 2) {
+    throw_error(errc::bad_shape, fmt::format("embedding: the weight is of shape {}; it has to be [count, width]",
+                                             to_string(weight.shape())));
+  }
+  const tensor rows = index_select(weight, 0, indices.reshape({-1}));
+  if (indices.rank() == 1) return rows;
+  dims shape(indices.rank() + 1, weight.size(1));
+  std::copy(indices.shape().begin(), indices.shape().end(), shape.begin());
+  return rows.view(shape);
+}
+
+tensor embedding_bag(const tensor& weight, const tensor& indices, bag_mode mode) {
+  if (indices.rank() != 2) {
+    throw_error(errc::bad_shape,
+                fmt::format("embedding_bag without offsets: the indices are of shape {}; they have to be "
+                            "[bags, size]",
+                            to_string(indices.shape())));
+  }
+  const tensor rows = embedding(weight, indices);
+  if (indices.size(1) == 0) return sum(rows, {1});
+  switch (mode) {
+    case bag_mode::sum: return sum(rows, {1});
+    case bag_mode::mean: return mean(rows, {1});
+    case bag_mode::max: break;
+  }
+  return max(rows, 1).values;
+}
+
+tensor embedding_bag(const tensor& weight, const tensor& indices, const tensor& offsets, bag_mode mode) {
+  if (indices.rank() != 1 || offsets.rank() != 1) {
+    throw_error(errc::bad_shape,
+                fmt::format("embedding_bag: indices of shape {} and offsets of shape {}; both have to have one "
+                            "axis",
+                            to_string(indices.shape()), to_string(offsets.shape())));
+  }
+  const std::vector<std::int64_t> ends = detail::ends_of_bags(offsets, indices.numel());
+  const auto bags = static_cast<std::int64_t>(ends.size());
+  const tensor rows = embedding(weight, indices);
+  if (mode == bag_mode::max) {
+    std::vector<tensor> all;
+    for (std::int64_t bag = 0, begin = 0; bag != bags; begin = ends[static_cast<std::size_t>(bag++)]) {
+      const std::int64_t size = ends[static_cast<std::size_t>(bag)] - begin;
+      all.push_back(size == 0 ? zeros({weight.size(1)}, weight.dtype(), weight.device())
+                              : max(rows.narrow(0, begin, size), 0).values);
+    }
+    return bags == 0 ? zeros({0, weight.size(1)}, weight.dtype(), weight.device()) : stack(all);
+  }
+  const tensor bag_of = empty({indices.numel()}, dtype::i64);
+  const tensor shares = empty({bags, 1}, dtype::f64);
+  for (std::int64_t bag = 0, begin = 0; bag != bags; begin = ends[static_cast<std::size_t>(bag++)]) {
+    const std::int64_t end = ends[static_cast<std::size_t>(bag)];
+    std::fill(bag_of.data<std::int64_t>() + begin, bag_of.data<std::int64_t>() + end, bag);
+    shares.data<double>()[bag] = end == begin ? 0 : 1 / static_cast<double>(end - begin);
+  }
+  const tensor sums =
+      index_add(zeros({bags, weight.size(1)}, weight.dtype(), weight.device()), 0, bag_of.to(weight.device()), rows);
+  return mode == bag_mode::sum ? sums : mul(sums, shares.to(weight.dtype()).to(weight.device()));
+}
+
+tensor one_hot(const tensor& indices, std::int64_t classes) {
+  if (indices.device().is_cpu() && indices.dtype() == dtype::i64) detail::need_in_range(indices, classes, "one_hot");
+  return eq(indices.unsqueeze(-1), arange(0, classes, 1, dtype::i64, indices.device())).to(dtype::i64);
+}
+
+}  // namespace ferry::inline v0

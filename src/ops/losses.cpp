@@ -1,0 +1,83 @@
+#include <ferry/ops/losses.hpp>
+
+#include <fmt/format.h>
+
+#include <ferry/base/error.hpp>
+#include <ferry/ops/arithmetic.hpp>
+#include <ferry/ops/comparison.hpp>
+#include <ferry/ops/elementwise.hpp>
+#include <ferry/ops/indexing.hpp>
+#include <ferry/ops/softmax.hpp>
+#include <ferry/ops/sum.hpp>
+
+namespace ferry::inline v0 {
+namespace detail {
+namespace {
+
+tensor reduced(const tensor& losses, reduction how) {
+  switch (how) {
+    case reduction::mean: return mean(losses);
+    case reduction::sum: return sum(losses);
+    case reduction::none: break;
+  }
+  return losses;
+}
+
+// A loss does not broadcast: a prediction [n, 1] and a target [n] would become [n, n].
+void need_same_shape(const tensor& prediction, const tensor& target, std::string_view loss) {
+  if (prediction.shape() == target.shape()) return;
+  throw_error(errc::bad_shape,
+              fmt::format("{} of a prediction of shape {} and a target of shape {}: they have to be the same", loss,
+                          to_string(prediction.shape()), to_string(target.shape())));
+}
+
+}  // namespace
+}  // namespace detail
+
+tensor mse_loss(const tensor& prediction, const tensor& target, reduction how) {
+  detail::need_same_shape(prediction, target, "mse_loss");
+  const tensor difference = sub(prediction, target);
+  return detail::reduced(mul(difference, difference), how);
+}
+
+tensor huber_loss(const tensor& prediction, const tensor& target, double delta, reduction how) {
+  detail::need_same_shape(prediction, target, "huber_loss");
+  if (!(delta > 0))
+    throw_error(errc::invalid_argument, fmt::format("huber_loss: delta is {}; it has to be positive", delta));
+  const tensor distance = abs(sub(prediction, target));
+  const tensor near = mul(mul(distance, distance), 0.5);
+  const tensor far = mul(sub(distance, delta / 2), delta);
+  return detail::reduced(where(le(distance, delta), near, far), how);
+}
+
+tensor bce_with_logits(const tensor& logits, const tensor& target, reduction how) {
+  detail::need_same_shape(logits, target, "bce_with_logits");
+  return detail::reduced(add(sub(relu(logits), mul(logits, target)), softplus(neg(abs(logits)))), how);
+}
+
+tensor nll_loss(const tensor& log_probabilities, const tensor& target, reduction how,
+                std::optional<std::int64_t> ignored) {
+  const bool one = log_probabilities.rank() == 1 && target.rank() == 0;
+  const bool many = log_probabilities.rank() == 2 && target.rank() == 1 && log_probabilities.size(0) == target.size(0);
+  if (!one && !many) {
+    throw_error(
+        errc::bad_shape,
+        fmt::format("nll_loss needs [count, classes] and targets [count], or [classes] and a target []; the shapes are "
+                    "{} and {}",
+                    to_string(log_probabilities.shape()), to_string(target.shape())));
+  }
+  if (!ignored) {
+    return detail::reduced(neg(gather(log_probabilities, -1, target.unsqueeze(-1)).squeeze(-1)), how);
+  }
+  const tensor left_out = eq(target, *ignored);
+  const tensor places = masked_fill(target, left_out, 0);
+  const tensor losses = masked_fill(neg(gather(log_probabilities, -1, places.unsqueeze(-1)).squeeze(-1)), left_out, 0);
+  if (how != reduction::mean) return detail::reduced(losses, how);
+  return div(sum(losses), sum(ne(target, *ignored).to(losses.dtype())));
+}
+
+tensor cross_entropy(const tensor& logits, const tensor& target, reduction how, std::optional<std::int64_t> ignored) {
+  return nll_loss(log_softmax(logits, -1), target, how, ignored);
+}
+
+}  // namespace ferry::inline v0
