@@ -183,6 +183,7 @@ TEST_CASE("references held by a temporarily unreachable peer stay valid, and are
   {
     const auto t = group[0].remote<ferry::make<tracked>>("worker1", 1);
     CHECK(group[0].rpc_sync<touch>("worker2", t) == 1);
+    while (!t.confirmed_by_owner()) std::this_thread::yield();  // else the cut ends its creation
     group.faults(0).cut("worker1");
     CHECK_THROWS_AS((void)t.rpc_sync<&tracked::value>(), ferry::error);
     CHECK(tracked::alive() == 1);
