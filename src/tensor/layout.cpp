@@ -206,5 +206,6 @@ walk<N> plan_walk(const std::array<const tensor*, N>& operands) {
 template walk<1> plan_walk(const std::array<const tensor*, 1>&);
 template walk<2> plan_walk(const std::array<const tensor*, 2>&);
 template walk<3> plan_walk(const std::array<const tensor*, 3>&);
+template walk<5> plan_walk(const std::array<const tensor*, 5>&);
 
 }  // namespace ferry::inline v0::detail
