@@ -1,6 +1,7 @@
 #include <ferry/optim/adam.hpp>
 
 #include <cmath>
+#include <concepts>
 
 #include "apply.hpp"
 #include "rows.hpp"

@@ -4,6 +4,7 @@
 
 #include <ferry/base/error.hpp>
 #include <ferry/tensor/factories.hpp>
+#include <ferry/tensor/operation.hpp>
 
 #include "../tensor/device_kernels.hpp"
 

@@ -80,12 +80,10 @@ struct update_kernel {
   FERRY_KERNEL void operator()(std::int64_t index) const { update_at<T>(locate(plan, index), update); }
 };
 
-/// Element `column` of row 0.
-FERRY_KERNEL inline std::array<std::byte*, 5> column_of(const update_rows_plan& plan, std::int64_t column) {
-  if (plan.inner.rank != 1) return locate(plan.inner, column);
-  std::array<std::byte*, 5> at = plan.inner.start;
-  for (std::size_t n = 0; n != 5; ++n) at[n] += column * plan.inner.steps[0][n];
-  return at;
+/// Element `column` of row 0 of an operand.
+FERRY_KERNEL inline std::byte* column_of(const update_rows_plan& plan, std::size_t operand, std::int64_t column) {
+  if (plan.inner.rank != 1) return locate(plan.inner, column)[operand];
+  return plan.inner.start[operand] + column * plan.inner.steps[0][operand];
 }
 
 /// The gradient of row `n` at the column whose gradient in row 0 is at `first`.
@@ -106,16 +104,18 @@ struct rows_kernel {
   Update update;
 
   FERRY_KERNEL void apply(std::int64_t n, std::int64_t column) const {
-    auto at = column_of(plan, column);
     const std::int64_t row = plan.rows ? plan.rows[n] : n;
-    T gradient = gradient_of_row<T>(plan, n, at[1]);
-    for (std::size_t operand = 0; operand != 5; ++operand) at[operand] += row * plan.row_step[operand];
-    at[1] = reinterpret_cast<std::byte*>(&gradient);
-    update_at<T>(at, update);
+    update(at(0, row, column), gradient_of_row<T>(plan, n, column_of(plan, 1, column)), at(2, row, column),
+           at(3, row, column), at(4, row, column));
   }
   FERRY_KERNEL void operator()(std::int64_t index) const {
     const std::int64_t n = index / plan.width;
     apply(n, index - n * plan.width);
+  }
+
+ private:
+  FERRY_KERNEL T& at(std::size_t operand, std::int64_t row, std::int64_t column) const {
+    return element_at<T>(column_of(plan, operand, column) + row * plan.row_step[operand]);
   }
 };
 
@@ -129,19 +129,24 @@ struct row_wise_kernel {
     const std::int64_t row = plan.rows ? plan.rows[n] : n;
     double squares = 0;
     for (std::int64_t column = 0; column != plan.width; ++column) {
-      const auto at = column_of(plan, column);
-      const T gradient = decayed(gradient_of_row<T>(plan, n, at[1]), element_at<T>(at[0] + row * plan.row_step[0]),
-                                 update.weight_decay);
-      squares += static_cast<double>(gradient) * static_cast<double>(gradient);
+      const auto value = static_cast<double>(gradient(n, column, parameter(row, column)));
+      squares += value * value;
     }
     T& sum = element_at<T>(plan.inner.start[2] + row * plan.row_step[2]);
     sum += static_cast<T>(squares / static_cast<double>(plan.width));
     const T rate = static_cast<T>(update.lr) / (std::sqrt(sum) + static_cast<T>(update.eps));
     for (std::int64_t column = 0; column != plan.width; ++column) {
-      const auto at = column_of(plan, column);
-      T& parameter = element_at<T>(at[0] + row * plan.row_step[0]);
-      parameter -= rate * decayed(gradient_of_row<T>(plan, n, at[1]), parameter, update.weight_decay);
+      T& written = parameter(row, column);
+      written -= rate * gradient(n, column, written);
     }
+  }
+
+ private:
+  FERRY_KERNEL T& parameter(std::int64_t row, std::int64_t column) const {
+    return element_at<T>(column_of(plan, 0, column) + row * plan.row_step[0]);
+  }
+  FERRY_KERNEL T gradient(std::int64_t n, std::int64_t column, T value) const {
+    return decayed(gradient_of_row<T>(plan, n, column_of(plan, 1, column)), value, update.weight_decay);
   }
 };
 

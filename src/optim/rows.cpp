@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include <ferry/base/error.hpp>
 #include <ferry/tensor/factories.hpp>
+#include <ferry/tensor/operation.hpp>
 
 namespace ferry::inline v0::detail {
 namespace {

@@ -2,6 +2,8 @@
 
 // Updates of some rows of a parameter: those that a batch has looked up in a table of embeddings.
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -25,10 +27,30 @@ chosen_rows choose_rows(std::string_view algorithm, const tensor& parameter, con
 /// Of these rows, or without `chosen` of all. The operands have the parameter's rank; a kept one may have one axis, its rows.
 update_rows_plan plan_rows(const update_operands& on, const chosen_rows* chosen);
 
+// One row whose elements lie at one step, which those of tables do.
+template <class T, class Update>
+void row_on_host(const update_rows_plan& plan, std::int64_t n, const Update& update) {
+  const std::array<std::int64_t, 5> step = plan.inner.steps[0];
+  const auto first = [&](std::size_t operand) {
+    return plan.inner.start[operand] + (plan.rows ? plan.rows[n] : n) * plan.row_step[operand];
+  };
+  std::byte* const parameter = first(0);
+  std::byte* const kept[]{first(2), first(3), first(4)};
+  for (std::int64_t column = 0; column != plan.width; ++column) {
+    const T gradient = gradient_of_row<T>(plan, n, plan.inner.start[1] + column * step[1]);
+    update(element_at<T>(parameter + column * step[0]), gradient, element_at<T>(kept[0] + column * step[2]),
+           element_at<T>(kept[1] + column * step[3]), element_at<T>(kept[2] + column * step[4]));
+  }
+}
+
 template <class T, class Update>
 void rows_on_host(const update_rows_plan& plan, const Update& update) {
   const rows_kernel<T, Update> each{plan, update};
   for (std::int64_t n = 0; n != plan.count; ++n) {
+    if (plan.inner.rank == 1) {
+      row_on_host<T>(plan, n, update);
+      continue;
+    }
     for (std::int64_t column = 0; column != plan.width; ++column) each.apply(n, column);
   }
 }
