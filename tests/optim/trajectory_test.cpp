@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -21,7 +22,7 @@ namespace {
 
 // The problem of record_torch.py, by backward().
 template <class Algorithm>
-void check_trajectory(const char* name, const torch_trajectories::trajectory& expected,
+void check_trajectory(const std::string& name, const torch_trajectories::trajectory& expected,
                       const typename Algorithm::options& with, dtype type = dtype::f64, double tolerance = 1e-12) {
   CAPTURE(name);
   const tensor p = ferry::require_grad(ferry::tensor_of({{1., -2.}, {.5, 3.}}).to(type));
