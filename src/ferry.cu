@@ -3,3 +3,5 @@
 #include "tensor/kernels.cu"
 
 #include "ops/kernels.cu"
+
+#include "optim/kernels.cu"

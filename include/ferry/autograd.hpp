@@ -1,6 +1,6 @@
 #pragma once
 
-// Gradients on one worker: the library ferry-autograd (CMake: ferry::autograd).
+// Gradients on one worker: the library ferry-autograd (CMake: ferry::autograd). Its optimizers are in <ferry/optim.hpp>.
 
 #include <ferry/autograd/backward.hpp>
 #include <ferry/autograd/derivative.hpp>

@@ -207,5 +207,6 @@ template walk<1> plan_walk(const std::array<const tensor*, 1>&);
 template walk<2> plan_walk(const std::array<const tensor*, 2>&);
 template walk<3> plan_walk(const std::array<const tensor*, 3>&);
 template walk<4> plan_walk(const std::array<const tensor*, 4>&);
+template walk<5> plan_walk(const std::array<const tensor*, 5>&);
 
 }  // namespace ferry::inline v0::detail

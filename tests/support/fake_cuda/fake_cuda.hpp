@@ -9,7 +9,8 @@
 // * Memory of devices is poisoned when it is had, when it is given back, and where a copy is about to land. A processor that
 //   has protection keys lets only the double touch it: the host's code that reads it by mistake dies.
 // * Every call is counted and can be made to fail; contexts are noted. What the runtime refuses, the double refuses.
-// * Kernels are called on the host, in the order of their stream, through the seam of src/tensor/kernels.hpp and src/ops/kernels.hpp.
+// * Kernels are called on the host, in the order of their stream, through the seam of src/tensor/kernels.hpp and src/ops/kernels.hpp;
+//   launcher.hpp is for those of other floors.
 //
 // From the environment: FERRY_FAKE_CUDA_DEVICES (0: no driver), FERRY_FAKE_CUDA_SEED.
 //

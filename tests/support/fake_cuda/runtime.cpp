@@ -15,6 +15,7 @@
 #include <tensor/kernels.hpp>
 
 #include "executor.hpp"
+#include "launcher.hpp"
 #include "memory.hpp"
 
 namespace fake_cuda {
@@ -473,19 +474,6 @@ constexpr cuda_runtime functions{
     .pointer_get_attributes = &pointer_get_attributes,
 };
 
-struct host_launcher {
-  template <class F>
-  static int launch(CUstream_st* stream, std::int64_t count, const F& kernel) {
-    if (const status error = enter(call::launch_kernel)) return error;
-    if (const status error = find_stream(stream)) return error;
-    if (stream->device != current_device) return failed(cuda_error::invalid_resource_handle);
-    executor::instance().enqueue(stream, [kernel, count] {
-      for (std::int64_t i = 0; i != count; ++i) kernel(i);
-    });
-    return cuda_error::success;
-  }
-};
-
 constexpr ferry::detail::tensor_kernels kernels = ferry::detail::make_tensor_kernels<host_launcher>();
 constexpr ferry::detail::arithmetic_kernels arithmetic = ferry::detail::make_arithmetic_kernels<host_launcher>();
 
@@ -498,6 +486,14 @@ const bool installed = [] {
 }();
 
 }  // namespace
+
+int start_kernel(CUstream_st* stream, std::function<void()> kernel) {
+  if (const status error = enter(call::launch_kernel)) return error;
+  if (const status error = find_stream(stream)) return error;
+  if (stream->device != current_device) return failed(cuda_error::invalid_resource_handle);
+  executor::instance().enqueue(stream, std::move(kernel));
+  return cuda_error::success;
+}
 
 int device_count() {
   static const int count = devices_from_environment();
