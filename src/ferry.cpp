@@ -74,7 +74,12 @@
 
 // ops/
 #include "ops/arithmetic.cpp"
+#include "ops/cpu/blas_library.cpp"
+#include "ops/cpu/cpu_kernels.cpp"
+#include "ops/cpu/gemm.cpp"
+#include "ops/cpu/plain_kernels.cpp"
 #include "ops/device_arithmetic.cpp"
+#include "ops/linear.cpp"
 #include "ops/matmul.cpp"
 #include "ops/sum.cpp"
 
