@@ -225,10 +225,10 @@ struct function_case {
 // `wide`: for double.
 std::vector<function_case> function_cases(bool wide) {
   return {
-      {array_function::exp, [](long double x) { return std::exp(x); }, wide ? -708 : -87, wide ? 709.7 : 88.7},
+      {array_function::exp, [](long double x) { return std::exp(x); }, wide ? -708.0 : -87.0, wide ? 709.7 : 88.7},
       {array_function::log, [](long double x) { return std::log(x); }, 0.01, 30},
       {array_function::tanh, [](long double x) { return std::tanh(x); }, -12, 12},
-      {array_function::sigmoid, [](long double x) { return 1 / (1 + std::exp(-x)); }, wide ? -600 : -80, 60},
+      {array_function::sigmoid, [](long double x) { return 1 / (1 + std::exp(-x)); }, wide ? -600.0 : -80.0, 60},
   };
 }
 
@@ -269,7 +269,7 @@ TEST_CASE_TEMPLATE("functions of arrays at the ends of their ranges", T, float, 
   const std::vector<T> in{infinity, -infinity, limits::quiet_NaN(), T{0}, -T{0}, T{1000},
                           T{-1000}, T(1e-20),  limits::max()};
   const std::vector<std::vector<T>> expected{
-      {infinity, 0, limits::quiet_NaN(), 1, 1, sizeof(T) == 4 ? infinity : infinity, 0, 1, infinity},
+      {infinity, 0, limits::quiet_NaN(), 1, 1, infinity, 0, 1, infinity},
       {infinity, limits::quiet_NaN(), limits::quiet_NaN(), -infinity, -infinity, std::log(T{1000}), limits::quiet_NaN(),
        std::log(T(1e-20)), std::log(limits::max())},
       {1, -1, limits::quiet_NaN(), 0, -T{0}, 1, -1, T(1e-20), 1},
@@ -287,7 +287,7 @@ TEST_CASE_TEMPLATE("functions of arrays at the ends of their ranges", T, float, 
         if (std::isnan(wanted[i])) {
           CHECK(std::isnan(out[i]));
         } else {
-          CHECK(out[i] == doctest::Approx(wanted[i]).epsilon(1e-6));
+          CHECK((out[i] == wanted[i] || out[i] == doctest::Approx(wanted[i]).epsilon(1e-6)));
           if (wanted[i] == 0) CHECK(std::signbit(out[i]) == std::signbit(wanted[i]));
         }
       }

@@ -96,7 +96,8 @@ struct tanh_of {
     const P power = exp_of::apply<T>(packets::padd(size, size));
     const P far = packets::psub(all<P>(T{1}), packets::pdiv(all<P>(T{2}), packets::padd(power, all<P>(T{1}))));
     const P signed_far = packets::pselect(packets::pcmp_lt(x, all<P>(T{0})), packets::pnegate(far), far);
-    return packets::pselect(packets::pcmp_lt(size, all<P>(T(0.625))), near, signed_far);
+    const P y = packets::pselect(packets::pcmp_lt(size, all<P>(T(0.625))), near, signed_far);
+    return packets::pselect(packets::pcmp_eq(x, all<P>(T{0})), x, y);  // -0 stays what it is
   }
 };
 
