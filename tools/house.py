@@ -29,6 +29,9 @@ ROOMS = {
         ("memory", "pools of host memory, page-locked memory, staging of copies"),
         ("cuda", "the table of CUDA runtime functions, contexts, memory pools"),
     ],
+    "ops": [
+        ("cpu", "kernels for the instruction sets of CPUs, the seam for products of matrices, libraries for them"),
+    ],
     "transport": [
         ("reactor", "the threads that wait for descriptors, timers and devices"),
         ("channels", "how the bytes of tensors travel: staged through page-locked memory, copied within a process"),
@@ -81,3 +84,6 @@ IGNORANT = {
     "words": r"reference_\w+|references_of|handed_references|owned_(object|value)|object_(turns|order|uses|visit|call|id)|"
              r"turn_waits|call_chain|rref|<ferry/rpc/rref",
 }
+
+# Sources below src/ that are no part of a library as one file: compiled several times, with flags of their own.
+COMPILED_APART = ["ops/cpu/instruction_set_kernels.cpp"]

@@ -8,9 +8,10 @@
 // | `FERRY_WITH_AUTHENTICATION` | 0 | shared secrets of workers and stores; libcrypto of OpenSSL 3 |
 // | `FERRY_WITH_CUDA` | 0 | CUDA devices; the CUDA Toolkit's headers, and its static runtime to link |
 // | `FERRY_WITH_CUDA_KERNELS` | 0 | src/ferry.cu was compiled by nvcc and is linked; needs `FERRY_WITH_CUDA` |
+// | `FERRY_WITH_CPU_KERNELS` | 0 | src/ops/cpu/instruction_set_kernels.cpp was compiled for each instruction set and is linked; Eigen |
 // | `CEREAL_THREAD_SAFE` | 1 | the same in every file of a program that includes cereal |
 //
-// The first three matter only to the files that compile ferry itself: Meson sets them from its options, a program in the
+// The first four matter only to the files that compile ferry itself: Meson sets them from its options, a program in the
 // one-file form gives them to the compiler of src/ferry.cpp: `-DFERRY_WITH_AUTHENTICATION=1`, and links with `-lcrypto`.
 
 #ifndef FERRY_WITH_AUTHENTICATION
@@ -21,6 +22,9 @@
 #endif
 #ifndef FERRY_WITH_CUDA_KERNELS
   #define FERRY_WITH_CUDA_KERNELS 0
+#endif
+#ifndef FERRY_WITH_CPU_KERNELS
+  #define FERRY_WITH_CPU_KERNELS 0
 #endif
 #ifndef CEREAL_THREAD_SAFE
   #define CEREAL_THREAD_SAFE 1
@@ -38,6 +42,9 @@
 #endif
 #if (-1 - FERRY_WITH_CUDA_KERNELS - 1) != -2 && (-1 - FERRY_WITH_CUDA_KERNELS - 1) != -3
   #error "ferry: FERRY_WITH_CUDA_KERNELS must be 0 or 1; leave it undefined for 0"
+#endif
+#if (-1 - FERRY_WITH_CPU_KERNELS - 1) != -2 && (-1 - FERRY_WITH_CPU_KERNELS - 1) != -3
+  #error "ferry: FERRY_WITH_CPU_KERNELS must be 0 or 1; leave it undefined for 0"
 #endif
 #if FERRY_WITH_CUDA_KERNELS && !FERRY_WITH_CUDA
   #error "ferry: FERRY_WITH_CUDA_KERNELS=1 needs FERRY_WITH_CUDA=1: the kernels are launched through the CUDA runtime"

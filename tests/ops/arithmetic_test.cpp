@@ -124,6 +124,4 @@ TEST_CASE("matmul") {
   CHECK(equal(ferry::matmul(big, eye), big));
   expect_error(errc::bad_shape, "matmul needs [n, k] and [k, m]; the shapes are [2, 3] and [2, 3]",
                [&] { (void)ferry::matmul(a, a); });
-  expect_error(errc::bad_shape, "the shapes are [3] and [3]",
-               [] { (void)ferry::matmul(ferry::zeros({3}), ferry::zeros({3})); });
 }

@@ -254,5 +254,13 @@ struct operation_sample<op::matmul> {
   static tensors run(const tensors& in) { return {ferry::matmul(in[0], in[1])}; }
   static void check(const op::matmul::parameters&) {}
 };
+template <>
+struct operation_sample<op::linear> {
+  static tensors inputs(ferry::device where) {
+    return {matrix(where), matrix(where).slice(0, 1), ferry::full({2}, 3, ferry::dtype::f32, where)};
+  }
+  static tensors run(const tensors& in) { return {ferry::linear(in[0], in[1], in[2])}; }
+  static void check(const op::linear::parameters&) {}
+};
 
 }  // namespace ferry_test

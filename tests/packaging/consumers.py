@@ -268,6 +268,7 @@ class Consumers(unittest.TestCase):
         self.wanted("onefile")
         for flags, text in {
             ("-DFERRY_WITH_CUDA=2",): "FERRY_WITH_CUDA must be 0 or 1",
+            ("-DFERRY_WITH_CPU_KERNELS=2",): "FERRY_WITH_CPU_KERNELS must be 0 or 1",
             ("-DFERRY_WITH_AUTHENTICATION=",): "FERRY_WITH_AUTHENTICATION must be 0 or 1",
             ("-DFERRY_WITH_CUDA_KERNELS",): "FERRY_WITH_CUDA_KERNELS=1 needs FERRY_WITH_CUDA=1",
             ("-DCEREAL_THREAD_SAFE=0",): "ferry needs CEREAL_THREAD_SAFE=1",

@@ -90,6 +90,7 @@ class backward_run {
  public:
   explicit backward_run(const detail::operation_node& of) noexcept : node_(of) {}
 
+  /// How many inputs the run had.
   [[nodiscard]] std::size_t inputs() const noexcept { return node_.edges().size(); }
   /// Whether the gradient of this input is used.
   [[nodiscard]] bool wants(std::size_t input) const noexcept { return static_cast<bool>(node_.edges()[input]); }

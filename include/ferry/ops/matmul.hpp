@@ -10,8 +10,17 @@
 
 namespace ferry::inline v0 {
 
-/// The product of two matrices on the CPU, [n, k] x [k, m] -> [n, m], of i32, i64, f32 or f64; integers wrap. Throws
-/// errc::bad_shape, errc::bad_dtype for other or different dtypes, errc::bad_device.
+/// The product of matrices on the CPU, of i32, i64, f32 or f64; integers wrap.
+///
+///   [n, k] x [k, m]            -> [n, m]
+///   [..., n, k] x [..., k, m]  -> [..., n, m]; the leading axes broadcast
+///   [k] x [..., k, m]          -> [..., m]
+///   [..., n, k] x [k]          -> [..., n]
+///   [k] x [k]                  -> a tensor without axes
+///
+/// No copies are made of matrices whose rows or columns lie densely. Throws errc::bad_shape, errc::bad_dtype for other or
+/// different dtypes, errc::bad_device, and errc::missing_environment if FERRY_BLAS names a library that cannot be used.
+/// Thread-safe, as long as nothing writes the inputs.
 [[nodiscard]] tensor matmul(const tensor& a, const tensor& b);
 
 namespace op {

@@ -9,6 +9,7 @@
 #include <ferry/ops/extremes.hpp>
 #include <ferry/ops/indexing.hpp>
 #include <ferry/ops/joining.hpp>
+#include <ferry/ops/linear.hpp>
 #include <ferry/ops/losses.hpp>
 #include <ferry/ops/matmul.hpp>
 #include <ferry/ops/normalization.hpp>
@@ -25,6 +26,6 @@ using operations =
                    op::sqrt, op::pow_scalar, op::pow, op::div, op::div_scalar, op::clamp, op::tanh, op::sigmoid,
                    op::silu, op::softplus, op::gelu, op::gelu_tanh, op::eq, op::ne, op::lt, op::le, op::gt, op::ge,
                    op::where, op::masked_fill, op::sum, op::softmax, op::log_softmax, op::logsumexp, op::extreme,
-                   op::topk, op::gather, op::scatter_add, op::cat, op::matmul>;
+                   op::topk, op::gather, op::scatter_add, op::cat, op::matmul, op::linear>;
 
 }  // namespace ferry::inline v0
