@@ -2,11 +2,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 
 #include <ferry/ops/arithmetic.hpp>
 #include <ferry/tensor/factories.hpp>
 
+#include "cpu_kernels.hpp"
 #include "device_arithmetic.hpp"
 #include "functions.hpp"
 #include "loops.hpp"
@@ -23,12 +25,32 @@ void visit_floating(dtype type, F&& f) {
   f(std::type_identity<double>{});
 }
 
+// Those that the CPU's kernels have in vectors.
+std::optional<array_function> array_function_of(unary_function f) noexcept {
+  switch (f) {
+    case unary_function::exp: return array_function::exp;
+    case unary_function::log: return array_function::log;
+    case unary_function::tanh: return array_function::tanh;
+    case unary_function::sigmoid: return array_function::sigmoid;
+    default: return {};
+  }
+}
+
 }  // namespace
 
 tensor apply_function(unary_function f, const function_numbers& with, const tensor& t) {
   tensor result = empty_like(t);
   if (!t.device().is_cpu()) {
     function_by_kernel(result, t, f, with);
+    return result;
+  }
+  if (const auto vectorised = array_function_of(f); vectorised && t.is_contiguous()) {
+    const cpu_kernels& kernels = cpu_kernels_in_use();
+    if (t.dtype() == dtype::f32) {
+      kernels.array_f32(*vectorised, t.data<float>(), result.data<float>(), t.numel());
+    } else {
+      kernels.array_f64(*vectorised, t.data<double>(), result.data<double>(), t.numel());
+    }
     return result;
   }
   visit_arithmetic(t.dtype(), [&](auto tag) {
