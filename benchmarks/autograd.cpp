@@ -56,7 +56,8 @@ class torch_peer {
     return text;
   }
   [[nodiscard]] double measure(const std::string& what, std::chrono::nanoseconds window) const {
-    return std::stod(ask(fmt::format("{} {}", what, std::chrono::duration_cast<std::chrono::milliseconds>(window).count())));
+    return std::stod(
+        ask(fmt::format("{} {}", what, std::chrono::duration_cast<std::chrono::milliseconds>(window).count())));
   }
 
  private:
@@ -102,8 +103,9 @@ double median_us(std::chrono::nanoseconds window, const auto& once) {
   return quantile(samples, 0.5);
 }
 
-void compare(report& out, const options& chosen, const torch_peer& peer, const std::string& name, const std::string& unit,
-             const std::string& asked, double part, const auto& own, std::optional<target> wanted) {
+void compare(report& out, const options& chosen, const torch_peer& peer, const std::string& name,
+             const std::string& unit, const std::string& asked, double part, const auto& own,
+             std::optional<target> wanted) {
   if (!chosen.wants(name)) return;
   const auto window = chosen.window_or(400ms);
   const bool beside = peer.there() && !chosen.alone;
@@ -125,21 +127,23 @@ void measure_graph(report& out, const options& chosen, const torch_peer& peer) {
     for (int i = 0; i != chain_length; ++i) y = y * 1.0001;
     return y;
   };
-  compare(out, chosen, peer, "graph/forward-per-operation", "us", "forward", chain_length,
-          [&](auto window) { return median_us(window, [&] { (void)chain(); }); }, std::nullopt);
-  compare(out, chosen, peer, "graph/backward-per-node", "us", "backward", chain_length,
-          [&](auto window) {
-            std::vector<double> samples;
-            const auto until = clock::now() + window;
-            do {
-              const tensor y = chain();
-              const auto start = clock::now();
-              ferry::backward(y);
-              samples.push_back(std::chrono::duration<double, std::micro>(clock::now() - start).count());
-            } while (clock::now() < until);
-            return quantile(samples, 0.5);
-          },
-          target{0.125, false, true});
+  compare(
+      out, chosen, peer, "graph/forward-per-operation", "us", "forward", chain_length,
+      [&](auto window) { return median_us(window, [&] { (void)chain(); }); }, std::nullopt);
+  compare(
+      out, chosen, peer, "graph/backward-per-node", "us", "backward", chain_length,
+      [&](auto window) {
+        std::vector<double> samples;
+        const auto until = clock::now() + window;
+        do {
+          const tensor y = chain();
+          const auto start = clock::now();
+          ferry::backward(y);
+          samples.push_back(std::chrono::duration<double, std::micro>(clock::now() - start).count());
+        } while (clock::now() < until);
+        return quantile(samples, 0.5);
+      },
+      target{0.125, false, true});
 }
 
 void measure_step(report& out, const options& chosen, const torch_peer& peer) {
@@ -147,8 +151,9 @@ void measure_step(report& out, const options& chosen, const torch_peer& peer) {
   const std::array<std::pair<int, double>, 3> batches{{{7, 1 / 1.9}, {32, 1}, {256, 1 / 1.3}}};
   for (const auto& [batch, bound] : batches) {
     net own(batch);
-    compare(out, chosen, peer, fmt::format("step/batch-{}", batch), "us", fmt::format("step-{}", batch), 1,
-            [&](auto window) { return median_us(window, [&] { own.step(); }); }, target{bound, false, true});
+    compare(
+        out, chosen, peer, fmt::format("step/batch-{}", batch), "us", fmt::format("step-{}", batch), 1,
+        [&](auto window) { return median_us(window, [&] { own.step(); }); }, target{bound, false, true});
   }
 }
 
@@ -158,7 +163,8 @@ void measure_step(report& out, const options& chosen, const torch_peer& peer) {
 int main(int argc, char** argv) {
   using namespace ferry_bench;
   const options chosen = read_options(
-      argc, argv, "autograd: the cost of a node of the graph, and a step of the net 512-256-128-64-32-8, on one thread");
+      argc, argv,
+      "autograd: the cost of a node of the graph, and a step of the net 512-256-128-64-32-8, on one thread");
   end_after(chosen.limit.count() != 0 ? chosen.limit : std::chrono::seconds(300));
   try {
     pin_process(0, pin_mode::same_core, side::caller);

@@ -69,7 +69,8 @@ std::string blas() {
   std::string found = "none";
   for (std::string line; std::getline(maps, line);) {
     const auto at = line.find('/');
-    if (at != std::string::npos && (line.find("blas", at) != std::string::npos || line.find("mkl", at) != std::string::npos))
+    if (at != std::string::npos &&
+        (line.find("blas", at) != std::string::npos || line.find("mkl", at) != std::string::npos))
       found = line.substr(at);
   }
   return found;
@@ -88,10 +89,12 @@ int main(int argc, char** argv) {
   }
   if (what == "forward") {
     const torch::Tensor x = torch::ones({1}).requires_grad_();
-    value = median_us(window, [] { return 0; }, [&](int) { (void)chain(x); });
+    value = median_us(
+        window, [] { return 0; }, [&](int) { (void)chain(x); });
   } else if (what == "backward") {
     const torch::Tensor x = torch::ones({1}).requires_grad_();
-    value = median_us(window, [&] { return chain(x); }, [](const torch::Tensor& y) { y.backward(); });
+    value = median_us(
+        window, [&] { return chain(x); }, [](const torch::Tensor& y) { y.backward(); });
   } else if (what.rfind("step-", 0) == 0) {
     value = step(std::atoi(what.c_str() + 5), window);
   } else {

@@ -44,12 +44,13 @@ tensor apply_function(unary_function f, const function_numbers& with, const tens
     function_by_kernel(result, t, f, with);
     return result;
   }
-  if (const auto vectorised = array_function_of(f); vectorised && t.is_contiguous()) {
+  if (const auto vectorised = array_function_of(f)) {
+    const tensor dense = t.contiguous();  // a strided tensor has the values of a contiguous one
     const cpu_kernels& kernels = cpu_kernels_in_use();
     if (t.dtype() == dtype::f32) {
-      kernels.array_f32(*vectorised, t.data<float>(), result.data<float>(), t.numel());
+      kernels.array_f32(*vectorised, dense.data<float>(), result.data<float>(), t.numel());
     } else {
-      kernels.array_f64(*vectorised, t.data<double>(), result.data<double>(), t.numel());
+      kernels.array_f64(*vectorised, dense.data<double>(), result.data<double>(), t.numel());
     }
     return result;
   }

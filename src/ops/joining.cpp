@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -52,7 +53,11 @@ tensor op::cat::compute(const parameters& with, std::span<const tensor> all) {
 
 tensor cat(std::span<const tensor> all, std::int64_t axis) {
   detail::need_some(all, "cat");
-  return run_operation<op::cat>({detail::axis_among(all, axis, 0)}, all);
+  const std::int64_t normal = detail::axis_among(all, axis, 0);
+  std::vector<std::int64_t> sizes;
+  sizes.reserve(all.size());
+  for (const tensor& each : all) sizes.push_back(each.rank() == all.front().rank() ? each.size(normal) : 0);
+  return run_operation<op::cat>({normal, std::move(sizes)}, all);
 }
 tensor cat(std::initializer_list<tensor> all, std::int64_t axis) {
   return cat(std::span<const tensor>(all.begin(), all.size()), axis);

@@ -240,7 +240,10 @@ template <>
 struct operation_sample<op::cat> {
   static tensors inputs(ferry::device where) { return {matrix(where), matrix(where).slice(1, 1, 3), matrix(where)}; }
   static tensors run(const tensors& in) { return {ferry::cat(in, -1)}; }
-  static void check(const op::cat::parameters& with) { CHECK(with.axis == 1); }
+  static void check(const op::cat::parameters& with) {
+    CHECK(with.axis == 1);
+    CHECK(with.sizes == std::vector<std::int64_t>{4, 2, 4});
+  }
 };
 template <>
 struct operation_sample<op::sum> : of_one {

@@ -36,6 +36,7 @@ struct cat {
   static constexpr operation_needs needs{.alike = true};
   struct parameters {
     std::int64_t axis = 0;
+    std::vector<std::int64_t> sizes;  // of the tensors along it
   };
 
  private:

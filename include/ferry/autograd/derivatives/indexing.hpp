@@ -58,15 +58,14 @@ struct derivative<op::scatter_add> {
 
 template <>
 struct derivative<op::cat> {
-  static constexpr derivative_keeps keeps{.inputs = true};
+  static constexpr derivative_keeps keeps{};
   static std::vector<tensor> backward(const op::cat::parameters& with, const backward_run& run,
                                       const tensor& gradient) {
     std::vector<tensor> parts;
     std::int64_t begin = 0;
     for (std::size_t i = 0; i != run.inputs(); ++i) {
-      const std::int64_t size = run.layout(i).size(with.axis);
-      parts.push_back(run.wants(i) ? gradient.narrow(with.axis, begin, size) : tensor());
-      begin += size;
+      parts.push_back(run.wants(i) ? gradient.narrow(with.axis, begin, with.sizes[i]) : tensor());
+      begin += with.sizes[i];
     }
     return parts;
   }

@@ -51,6 +51,7 @@ enum class defect : std::uint8_t {
 /// The events that are allowed in one world.
 struct rules {
   std::string_view name = {};
+  bool large = false;  ///< takes most of the time; a sanitizer, which finds nothing new in it, leaves it out
   /// Objects that exist initially: (creator, owner). An owner's own objects have a handle there.
   std::vector<std::pair<int, int>> there = {};
   /// Creations, each at most once, at any time: (creator, owner).
