@@ -11,8 +11,10 @@
 #include "../tensor/kernels.hpp"
 #include "comparisons.hpp"
 #include "function_kernels.hpp"
+#include "gemm_kernel.hpp"
 #include "numbers.hpp"
 #include "rows.hpp"
+#include "wrapping.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -51,28 +53,12 @@ struct arithmetic_kernels {
   int (*extreme)(CUstream_st* stream, const row_plan<3>& plan, dtype type, bool largest);
   int (*scatter_add)(CUstream_st* stream, const row_plan<3>& plan, dtype type, std::int64_t places);
   int (*gather)(CUstream_st* stream, const walk<3>& plan, std::size_t size, std::int64_t places, std::int64_t step);
+
+  /// That of gemm_kernel.hpp; `call` is a gemm_call of the type's, without a bias.
+  int (*gemm)(CUstream_st* stream, dtype type, const void* call);
 };
 
 // ---------------------------------------------------------------- functions of one index
-
-/// a + b * c and a * b with the CPU's results: integers wrap.
-template <class T>
-FERRY_KERNEL T multiply_add(T a, T b, T c) {
-  if constexpr (std::is_integral_v<T>) {
-    using bits = std::make_unsigned_t<T>;
-    return static_cast<T>(static_cast<bits>(a) + static_cast<bits>(b) * static_cast<bits>(c));
-  } else {
-    return a + b * c;
-  }
-}
-template <class T>
-FERRY_KERNEL T multiply(T a, T b) {
-  if constexpr (std::is_integral_v<T>) {
-    return multiply_add<T>(T{0}, a, b);
-  } else {
-    return a * b;
-  }
-}
 
 template <class T>
 FERRY_KERNEL T number_as(const kernel_number& value) {
@@ -233,6 +219,12 @@ constexpr arithmetic_kernels make_arithmetic_kernels() {
           case 8: return Launcher::launch(stream, count, gather_kernel<std::uint64_t>{plan, places, step});
           default: return Launcher::launch(stream, count, gather_kernel<sixteen_bytes>{plan, places, step});
         }
+      },
+      .gemm = [](CUstream_st* stream, dtype type, const void* call) -> int {
+        return visit_arithmetic(type, [&]<class T>(std::type_identity<T>) {
+          const auto& product = *static_cast<const gemm_call<T>*>(call);
+          return Launcher::launch(stream, product.rows * product.columns, gemm_kernel<T>{product});
+        });
       },
   };
 }

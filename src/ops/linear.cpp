@@ -8,6 +8,8 @@
 #include <ferry/base/error.hpp>
 #include <ferry/tensor/factories.hpp>
 
+#include "../tensor/layout.hpp"
+#include "device_arithmetic.hpp"
 #include "matrices.hpp"
 #include "numbers.hpp"
 
@@ -37,27 +39,33 @@ tensor op::linear::compute(const parameters&, std::span<const tensor> inputs) {
   if (inputs.size() == 3 && (inputs[2].rank() != 1 || inputs[2].size(0) != columns)) detail::refuse_linear(inputs);
   dims shape = x.shape();
   shape[shape.size() - 1] = columns;
-  tensor result = empty(shape, x.dtype());
+  tensor result = empty(shape, x.dtype(), x.device());
   if (result.numel() == 0) return result;
   const std::int64_t rows = result.numel() / columns;
   const detail::matrices left(x.rank() == 2 ? x : x.reshape({rows, x.size(-1)}));
   const detail::matrices right(weight);
   const tensor bias = inputs.size() == 3 ? inputs[2].contiguous() : tensor();
+  const bool fused = x.device().is_cpu();
   detail::visit_arithmetic(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    detail::multiply_matrices(detail::gemm_call<T>{.rows = rows,
-                                                   .columns = columns,
-                                                   .inner = weight.size(1),
-                                                   .a = left.t.data<T>(),
-                                                   .a_leading = left.layout.leading,
-                                                   .a_transposed = left.layout.transposed,
-                                                   .b = right.t.data<T>(),
-                                                   .b_leading = right.layout.leading,
-                                                   .b_transposed = !right.layout.transposed,
-                                                   .out = result.data<T>(),
-                                                   .out_leading = columns,
-                                                   .bias = bias.defined() ? bias.data<T>() : nullptr});
+    const detail::gemm_call<T> call{.rows = rows,
+                                    .columns = columns,
+                                    .inner = weight.size(1),
+                                    .a = left.t.data<T>(),
+                                    .a_leading = left.layout.leading,
+                                    .a_transposed = left.layout.transposed,
+                                    .b = right.t.data<T>(),
+                                    .b_leading = right.layout.leading,
+                                    .b_transposed = !right.layout.transposed,
+                                    .out = result.data<T>(),
+                                    .out_leading = columns,
+                                    .bias = bias.defined() && fused ? bias.data<T>() : nullptr};
+    detail::multiply_matrices(call, result, left.t, right.t);
   });
+  if (bias.defined() && !fused) {
+    detail::combine_by_kernel(result, result, detail::expanded(bias, shape), detail::kernel_operation::add,
+                              {.integer = 1, .real = 1});
+  }
   return result;
 }
 

@@ -55,7 +55,7 @@ void multiply_each(gemm_call<T> call, const tensor& a, const tensor& b, const te
   const std::int64_t step = call.rows * call.columns;
   std::array<std::int64_t, max_rank> index{};
   for (std::int64_t left = count_of(leading_axes(out)); left != 0; --left) {
-    multiply_matrices(call);
+    multiply_matrices(call, out, a, b);
     call.out += step;
     for (std::size_t axis = axes; axis-- != 0;) {
       call.a += a.strides()[axis];
@@ -73,7 +73,7 @@ tensor product_of(const tensor& a, const tensor& b) {
   const dims front = broadcast_shapes(leading_axes(a), leading_axes(b));
   const std::int64_t rows = a.size(-2);
   const std::int64_t columns = b.size(-1);
-  tensor result = empty(joined(front, rows, columns), a.dtype());
+  tensor result = empty(joined(front, rows, columns), a.dtype(), a.device());
   if (result.numel() == 0) return result;
   const matrices right(b);
   // With one matrix on the right, the rows of all on the left are those of one.
@@ -92,7 +92,7 @@ tensor product_of(const tensor& a, const tensor& b) {
                       .b_transposed = right.layout.transposed,
                       .out = result.data<T>(),
                       .out_leading = columns};
-    if (fold || result.rank() == 2) return multiply_matrices(call);
+    if (fold || result.rank() == 2) return multiply_matrices(call, result, left.t, right.t);
     multiply_each(call, expanded(left.t, joined(front, rows, a.size(-1))),
                   expanded(right.t, joined(front, a.size(-1), columns)), result);
   });

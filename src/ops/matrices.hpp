@@ -9,15 +9,19 @@
 
 #include <ferry/tensor/tensor.hpp>
 
+#include "device_gemm.hpp"
 #include "gemm.hpp"
 #include "plain_gemm.hpp"
 
 namespace ferry::inline v0::detail {
 
-/// The call's product, of any type of element_set::arithmetic. Throws as gemm().
+/// The call's product, of any type of element_set::arithmetic, in the memory of `result`, `a` and `b`, which are on one device. On a
+/// device the call has no bias. Throws as gemm(); errc::device_failure.
 template <class T>
-void multiply_matrices(const gemm_call<T>& call) {
-  if constexpr (std::is_floating_point_v<T>) {
+void multiply_matrices(const gemm_call<T>& call, const tensor& result, const tensor& a, const tensor& b) {
+  if (!result.device().is_cpu()) {
+    multiply_on_device(call, result, a, b);
+  } else if constexpr (std::is_floating_point_v<T>) {
     gemm(call);
   } else {
     plain_gemm(call);

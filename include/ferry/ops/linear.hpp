@@ -11,7 +11,7 @@
 
 namespace ferry::inline v0 {
 
-/// x * weight^T + bias on the CPU: x [..., in], weight [out, in], bias [out] or undefined -> [..., out], of one dtype of i32, i64,
+/// x * weight^T + bias: x [..., in], weight [out, in], bias [out] or undefined -> [..., out], of one dtype of i32, i64,
 /// f32 or f64; integers wrap. No copies are made of operands that are contiguous or transposed. Throws errc::bad_shape,
 /// errc::bad_dtype, errc::bad_device, and errc::missing_environment if FERRY_BLAS names a library that cannot be used.
 /// Thread-safe, as long as nothing writes the inputs.
@@ -25,7 +25,7 @@ struct linear {
   static constexpr operation_kind kind = operation_kind::new_result;
   static constexpr std::size_t inputs = any_number;
   static constexpr operation_needs needs{
-      .elements = element_set::arithmetic, .devices = device_set::cpu, .alike = true};
+      .elements = element_set::arithmetic, .devices = device_set::with_kernels, .alike = true};
   struct parameters {};
 
  private:

@@ -10,7 +10,7 @@
 
 namespace ferry::inline v0 {
 
-/// The product of matrices on the CPU, of i32, i64, f32 or f64; integers wrap.
+/// The product of matrices, of i32, i64, f32 or f64; integers wrap. On CUDA devices by cuBLAS, if it is installed, else by a kernel.
 ///
 ///   [n, k] x [k, m]            -> [n, m]
 ///   [..., n, k] x [..., k, m]  -> [..., n, m]; the leading axes broadcast
@@ -30,7 +30,7 @@ struct matmul {
   static constexpr operation_kind kind = operation_kind::new_result;
   static constexpr std::size_t inputs = 2;
   static constexpr operation_needs needs{
-      .elements = element_set::arithmetic, .devices = device_set::cpu, .alike = true};
+      .elements = element_set::arithmetic, .devices = device_set::with_kernels, .alike = true};
   struct parameters {};
 
  private:

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <device/cuda/cuda_runtime.hpp>
+#include <ops/cublas.hpp>
 #include <ops/kernels.hpp>
 #include <tensor/kernels.hpp>
 
@@ -482,6 +483,7 @@ const bool installed = [] {
   ferry::detail::use_cuda_runtime(&functions);
   ferry::detail::use_tensor_kernels(&kernels);
   ferry::detail::use_arithmetic_kernels(&arithmetic);
+  ferry::detail::use_cublas(nullptr);  // the memory of the double is not a GPU's
   return true;
 }();
 
