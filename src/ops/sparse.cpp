@@ -29,7 +29,7 @@ dims with_count(std::int64_t count, const dims& others) {
 }
 
 std::int64_t places_in(const dims& shape, std::size_t axes) {
-  return element_count(std::span<const std::int64_t>(shape).first(axes));
+  return ferry::element_count(std::span<const std::int64_t>(shape).first(axes));
 }
 
 // Throws unless the indices, dense and on the CPU, are within the shape.
@@ -139,7 +139,7 @@ sparse_tensor sparse_tensor::from_dense(const tensor& t, std::size_t sparse_axes
   }
   const std::int64_t places = detail::places_in(t.shape(), sparse_axes);
   const dims inner = detail::sizes_from(t.shape(), sparse_axes);
-  const std::int64_t width = element_count(inner);
+  const std::int64_t width = ferry::element_count(inner);
   std::vector<std::int64_t> found;
   {
     const detail::unreported parts;
