@@ -107,8 +107,7 @@ TEST_CASE("sparse: from a whole tensor and back") {
 
 TEST_CASE("sparse: nothing stored") {
   for (const device where : everywhere) {
-    const sparse_tensor none =
-        sparse_tensor(ferry::empty({1, 0}, dtype::i64), ferry::empty({0, 2}), {5, 2}).to(where);
+    const sparse_tensor none = sparse_tensor(ferry::empty({1, 0}, dtype::i64), ferry::empty({0, 2}), {5, 2}).to(where);
     CHECK(equal(on_host(none.to_dense()), ferry::zeros({5, 2})));
     CHECK(none.coalesce().nnz() == 0);
     CHECK(equal(on_host(add(none, rows(where)).to_dense()), dense_rows()));
@@ -163,7 +162,8 @@ TEST_CASE("sparse: parts that do not fit are refused with both sides named") {
   expect_error(errc::bad_shape, "values of shape [2, 2]", make(some, values, {5, 3}));
   expect_error(errc::bad_shape, "indices of shape [1, 3]", make(indices_of({{0, 1, 2}}), values, {5, 2}));
   expect_error(errc::bad_shape, "at least one", make(ferry::empty({0, 2}, dtype::i64), values, {2}));
-  expect_error(errc::bad_shape, "", make(indices_of({{0}, {0}}), ferry::ones({1}), {std::int64_t{1} << 40, std::int64_t{1} << 40}));
+  expect_error(errc::bad_shape, "",
+               make(indices_of({{0}, {0}}), ferry::ones({1}), {std::int64_t{1} << 40, std::int64_t{1} << 40}));
   expect_error(errc::invalid_argument, "index 5 of value 1", make(indices_of({{0, 5}}), values, {5, 2}));
   expect_error(errc::invalid_argument, "index -1", make(indices_of({{-1, 1}}), values, {5, 2}));
   expect_error(errc::bad_device, "cpu", make(some, values.to(everywhere[1]), {5, 2}));

@@ -162,7 +162,9 @@ void backward_pass::run_node(std::uint32_t number) {
   const std::span<const graph_edge> edges = what.edges();
   const std::span<tensor> gradients(gradients_.data() + nodes_[number].first, what.values().size());
   std::vector<sparse_tensor> rows;
-  if (const auto found = rows_.find(number); found != rows_.end()) rows = std::move(found->second);
+  if (!rows_.empty()) {
+    if (const auto found = rows_.find(number); found != rows_.end()) rows = std::move(found->second);
+  }
   const bool arrived =
       nodes_[number].wanted && (!rows.empty() || std::any_of(gradients.begin(), gradients.end(),
                                                              [](const tensor& each) { return each.defined(); }));
