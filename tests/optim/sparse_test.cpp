@@ -114,7 +114,7 @@ TEST_CASE("bounds count sparse gradients as their dense form") {
     CHECK(near(sparse_grad(w).to_dense(), copies[0], 1e-12));
     CHECK(near(ferry::grad(bias), copies[1], 1e-12));
     ferry::clip_grad_value_(sparse_ones, 0.01);
-    CHECK(near(sparse_grad(w).to_dense().select(0, 4), ferry::full({3}, 0.01), 1e-12));
+    CHECK(near(sparse_grad(w).to_dense().select(0, 4), ferry::full({3}, 0.01, dtype::f64), 1e-12));
     CHECK(near(sparse_grad(w).to_dense().select(0, 0), ferry::zeros({3}), 1e-12));
   }
 }

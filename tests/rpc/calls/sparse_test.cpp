@@ -65,7 +65,14 @@ struct ferry::type_name_traits<sparse_test::claim> {
 
 using namespace sparse_test;
 
-TEST_CASE("sparse tensors are arguments and results, alone and in containers") {
+TEST_CASE("[row 12] a group of one calls itself with sparse tensors") {
+  cluster group(1);
+  CHECK(equal(group[0].rpc_sync<doubled>("worker0", rows(1)), rows(2)));
+  CHECK(equal(group[0].rpc_async<doubled>("worker0", rows(2)).get(), rows(4)));
+  CHECK(equal(group[0].remote<doubled>("worker0", rows(1)).to_here(), rows(2)));
+}
+
+TEST_CASE("[row 36] sparse tensors are arguments and results, alone and in containers") {
   cluster group(2);
   ferry::worker& self = group[0];
   for (const char* to : {"worker0", "worker1"}) {
