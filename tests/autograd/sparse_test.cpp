@@ -1,6 +1,10 @@
 // Gradients of leaves as rows.
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -39,7 +43,22 @@ tensor table(device where = {}) { return ferry::require_grad(varied({6, 3}, 0.5)
 tensor indices_of(const std::vector<std::int64_t>& all) { return ferry::from_vector(all); }
 tensor weights(const ferry::dims& shape) { return varied(shape, 2.5); }
 
-// The gradient of sum(weights * f(table)), by rows or densely.
+// The first row of a table, with a formula for rows that is wrong on demand.
+struct first_row {
+  static constexpr std::string_view name = "sparse_test.first_row";
+  static constexpr ferry::operation_kind kind = ferry::operation_kind::new_result;
+  static constexpr std::size_t inputs = 1;
+  static constexpr ferry::operation_needs needs{};
+  struct parameters {
+    std::int64_t rows;  // that the formula claims
+  };
+
+ private:
+  friend struct ferry::operation_access;
+  static tensor compute(const parameters&, const tensor& t) { return t.select(0, 0).clone(); }
+};
+
+// The gradient of a leaf, whatever its form.
 tensor dense_gradient_of(const tensor& w) {
   return has_sparse_grad(w) ? sparse_grad(w).to_dense().to(device{}) : grad(w).to(device{});
 }
@@ -61,6 +80,19 @@ void check_same(const F& f, device where = {}) {
 }
 
 }  // namespace
+
+template <>
+struct ferry::derivative<first_row> {
+  static constexpr derivative_keeps keeps{};
+  static std::array<tensor, 1> backward(const first_row::parameters&, const backward_run& run, const tensor& gradient) {
+    const tensor whole = zeros(run.facts(0).shape, gradient.dtype(), gradient.device());
+    whole.select(0, 0).copy_(gradient);
+    return {whole};
+  }
+  static sparse_tensor sparse_backward(const first_row::parameters& with, const backward_run& run, tensor gradient) {
+    return {zeros({1, 1}, dtype::i64), gradient.unsqueeze(0).clone(), {with.rows, run.facts(0).shape[1]}};
+  }
+};
 
 TEST_CASE("sparse gradients are the dense ones") {
   for (const device where : {device{}, gpu}) {
@@ -286,4 +318,15 @@ TEST_CASE("rows on streams of a device: the caller's streams wait for them") {
     CHECK(whole.at<float>(2, 50) == 12);
     CHECK(whole.at<float>(1, 50) == 0);
   }
+}
+
+TEST_CASE("operations of one's own may give rows") {
+  CHECK(ferry::register_derivative<first_row>());
+  const tensor w = table();
+  ferry::backward(ferry::sum(ferry::run_operation<first_row>({6}, w)));
+  CHECK(has_sparse_grad(w));
+  CHECK(ferry::sum(sparse_grad(w).to_dense().select(0, 0)).item<double>() == 3);
+  expect_error(errc::bad_shape, "first_row",
+               [&] { ferry::backward(ferry::sum(ferry::run_operation<first_row>({5}, w))); });
+  CHECK(sparse_grad(w).nnz() == 1);
 }

@@ -1,6 +1,8 @@
 // Sparse tensors in messages and files.
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -111,4 +113,17 @@ TEST_CASE("sparse tensors: what is none is refused") {
   refused("share memory", {.indices = ferry::zeros({1, 1}, dtype::i64).expand({1, many}),
                            .values = ferry::zeros({1, 2}).expand({many, 2})});
   refused("", {.shape = {many, many}, .indices = ferry::zeros({2, 1}, dtype::i64), .values = ferry::ones({1})});
+}
+
+TEST_CASE("sparse tensors: no part of an encoding is one") {
+  const ferry::serialized whole = ferry::serialize(rows());
+  const std::span<const std::byte> bytes(whole.bytes.data(), whole.bytes.size());
+  for (std::size_t size = 0; size != bytes.size(); ++size) {
+    sparse_tensor into;
+    CHECK_THROWS_AS(ferry::decode_values(bytes.first(size), whole.tensors, {}, into), ferry::error);
+    CHECK_FALSE(into.defined());
+  }
+  sparse_tensor into;
+  CHECK_THROWS_AS(ferry::decode_values(bytes, std::span(whole.tensors).first(1), {}, into), ferry::error);
+  CHECK_FALSE(into.defined());
 }
