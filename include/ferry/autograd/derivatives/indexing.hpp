@@ -21,7 +21,7 @@ namespace detail {
 
 /// Zeros with the gradient at the places of the elements that were picked along the axis.
 inline tensor put_back(const backward_run& run, std::int64_t axis, const tensor& places, const tensor& gradient) {
-  return scatter_add(zeros(run.facts(0).shape, gradient.dtype(), gradient.device()), axis, places, gradient);
+  return scatter_add(ferry::zeros(run.facts(0).shape, gradient.dtype(), gradient.device()), axis, places, gradient);
 }
 
 /// Of operations that return elements and their places.
