@@ -85,6 +85,7 @@
 #include "ops/device_rows.cpp"
 #include "ops/elementwise.cpp"
 #include "ops/extremes.cpp"
+#include "ops/grouping.cpp"
 #include "ops/indexing.cpp"
 #include "ops/joining.cpp"
 #include "ops/linear.cpp"
@@ -93,6 +94,7 @@
 #include "ops/normalization.cpp"
 #include "ops/sampling.cpp"
 #include "ops/softmax.cpp"
+#include "ops/sparse.cpp"
 #include "ops/sum.cpp"
 
 // wire/

@@ -18,6 +18,7 @@
 #include "autograd/graph/gradient.cpp"
 #include "autograd/graph/gradient_hooks.cpp"
 #include "autograd/graph/gradient_record.cpp"
+#include "autograd/graph/kept_gradient.cpp"
 #include "autograd/graph/node.cpp"
 #include "autograd/graph/saved_tensor.cpp"
 #include "autograd/graph/view_nodes.cpp"

@@ -132,6 +132,33 @@ std::vector<std::int64_t> ends_of_bags(const tensor& offsets, std::int64_t count
   return ends;
 }
 
+void need_scatter(std::int64_t axis, const tensor& t, const tensor& index, const tensor& source,
+                  std::string_view operation) {
+  need_indices(index, t, operation);
+  need_within(index, t, axis, operation);
+  if (source.dtype() != t.dtype()) {
+    throw_error(errc::bad_dtype, fmt::format("{} of {} to {}: convert one of them with to()", operation,
+                                             dtype_name(source.dtype()), dtype_name(t.dtype())));
+  }
+  if (source.device() != t.device()) {
+    throw_error(errc::bad_device, fmt::format("{} of tensors on {} and on {}: move one of them with to()", operation,
+                                              to_string(t.device()), to_string(source.device())));
+  }
+  if (source.shape() != index.shape()) {
+    throw_error(errc::bad_shape, fmt::format("{} of elements of shape {} with indices of shape {}", operation,
+                                             to_string(source.shape()), to_string(index.shape())));
+  }
+  visit_arithmetic(t.dtype(), [](auto) {});
+  if (t.device().is_cpu()) need_in_range(index, t.size(axis), operation);
+}
+
+void scatter_onto(std::int64_t axis, const tensor& to, const tensor& index, const tensor& source) {
+  if (!to.device().is_cpu()) return scatter_add_by_kernel(to, index, source, axis);
+  visit_arithmetic(to.dtype(), [&]<class T>(std::type_identity<T>) {
+    add_slices<T>(along_places(to, index.shape(), axis), index, source, to.strides()[static_cast<std::size_t>(axis)]);
+  });
+}
+
 dims shape_of_slices(const tensor& t, std::int64_t axis, const tensor& index, std::string_view operation) {
   if (index.rank() != 1) {
     throw_error(errc::bad_shape, fmt::format("{}: the indices are of shape {}; they have to have one axis", operation,
@@ -163,31 +190,22 @@ tensor op::gather::compute(const parameters& with, const tensor& t, const tensor
 }
 
 tensor op::scatter_add::compute(const parameters& with, const tensor& t, const tensor& index, const tensor& source) {
-  detail::need_indices(index, t, name);
-  detail::need_within(index, t, with.axis, name);
-  if (source.dtype() != t.dtype()) {
-    throw_error(errc::bad_dtype, fmt::format("scatter_add of {} to {}: convert one of them with to()",
-                                             dtype_name(source.dtype()), dtype_name(t.dtype())));
-  }
-  if (source.device() != t.device()) {
-    throw_error(errc::bad_device, fmt::format("scatter_add of tensors on {} and on {}: move one of them with to()",
-                                              to_string(t.device()), to_string(source.device())));
-  }
-  if (source.shape() != index.shape()) {
-    throw_error(errc::bad_shape, fmt::format("scatter_add of elements of shape {} with indices of shape {}",
-                                             to_string(source.shape()), to_string(index.shape())));
-  }
-  if (t.device().is_cpu()) detail::need_in_range(index, t.size(with.axis), name);
+  detail::need_scatter(with.axis, t, index, source, name);
   tensor result = t.clone();
-  if (!t.device().is_cpu()) {
-    detail::scatter_add_by_kernel(result, index, source, with.axis);
-    return result;
-  }
-  detail::visit_arithmetic(t.dtype(), [&]<class T>(std::type_identity<T>) {
-    detail::add_slices<T>(detail::along_places(result, index.shape(), with.axis), index, source,
-                          result.strides()[static_cast<std::size_t>(with.axis)]);
-  });
+  detail::scatter_onto(with.axis, result, index, source);
   return result;
+}
+
+void op::scatter_add_::check(const parameters& with, const tensor& t, const tensor& index, const tensor& source) {
+  detail::need_scatter(with.axis, t, index, source, name);
+}
+void op::scatter_add_::compute(const parameters& with, const tensor& t, const tensor& index, const tensor& source) {
+  const auto apart = [&](const tensor& each) { return detail::may_overlap(t, each) ? each.clone() : each; };
+  detail::scatter_onto(with.axis, t, apart(index), apart(source));
+}
+
+tensor op::embedding::compute(const parameters&, const tensor& weight, const tensor& index) {
+  return index_select(weight, 0, index);
 }
 
 tensor gather(const tensor& t, std::int64_t axis, const tensor& index) {
@@ -204,33 +222,59 @@ tensor index_select(const tensor& t, std::int64_t axis, const tensor& index) {
                 detail::for_slices(index, detail::shape_of_slices(t, normal, index, "index_select"), normal));
 }
 
-tensor index_add(const tensor& t, std::int64_t axis, const tensor& index, const tensor& source, const scalar& alpha) {
-  const auto normal = static_cast<std::int64_t>(detail::normal_axis(axis, t.rank(), t));
-  const tensor places = detail::for_slices(index, detail::shape_of_slices(t, normal, index, "index_add"), normal);
+namespace detail {
+namespace {
+
+// What index_add() gives to scatter_add().
+struct added_slices {
+  std::int64_t axis;
+  tensor places;
+  tensor source;
+};
+added_slices slices_to_add(const tensor& t, std::int64_t axis, const tensor& index, const tensor& source,
+                           const scalar& alpha, std::string_view operation) {
+  const auto normal = static_cast<std::int64_t>(normal_axis(axis, t.rank(), t));
   const bool as_it_is = alpha.is_integral() && alpha.integer() == 1;
-  return scatter_add(t, normal, places, as_it_is ? source : mul(source, alpha));
+  return {normal, for_slices(index, shape_of_slices(t, normal, index, operation), normal),
+          as_it_is ? source : mul(source, alpha)};
 }
 
-tensor embedding(const tensor& weight, const tensor& indices) {
+}  // namespace
+}  // namespace detail
+
+tensor index_add(const tensor& t, std::int64_t axis, const tensor& index, const tensor& source, const scalar& alpha) {
+  const detail::added_slices with = detail::slices_to_add(t, axis, index, source, alpha, "index_add");
+  return run_operation<op::scatter_add>({with.axis}, t, with.places, with.source);
+}
+const tensor& index_add_(const tensor& t, std::int64_t axis, const tensor& index, const tensor& source,
+                         const scalar& alpha) {
+  const detail::added_slices with = detail::slices_to_add(t, axis, index, source, alpha, "index_add_");
+  run_operation<op::scatter_add_>({with.axis}, t, with.places, with.source);
+  return t;
+}
+
+tensor embedding(const tensor& weight, const tensor& indices, const embedding_options& with) {
   if (weight.rank() != 2) {
     throw_error(errc::bad_shape, fmt::format("embedding: the weight is of shape {}; it has to be [count, width]",
                                              to_string(weight.shape())));
   }
-  const tensor rows = index_select(weight, 0, indices.reshape({-1}));
+  const tensor flat = indices.reshape({-1});
+  const tensor rows =
+      with.sparse_gradient ? run_operation<op::embedding>({}, weight, flat) : index_select(weight, 0, flat);
   if (indices.rank() == 1) return rows;
   dims shape(indices.rank() + 1, weight.size(1));
   std::copy(indices.shape().begin(), indices.shape().end(), shape.begin());
   return rows.view(shape);
 }
 
-tensor embedding_bag(const tensor& weight, const tensor& indices, bag_mode mode) {
+tensor embedding_bag(const tensor& weight, const tensor& indices, bag_mode mode, const embedding_options& with) {
   if (indices.rank() != 2) {
     throw_error(errc::bad_shape,
                 fmt::format("embedding_bag without offsets: the indices are of shape {}; they have to be "
                             "[bags, size]",
                             to_string(indices.shape())));
   }
-  const tensor rows = embedding(weight, indices);
+  const tensor rows = embedding(weight, indices, with);
   if (indices.size(1) == 0) return sum(rows, {1});
   switch (mode) {
     case bag_mode::sum: return sum(rows, {1});
@@ -240,7 +284,8 @@ tensor embedding_bag(const tensor& weight, const tensor& indices, bag_mode mode)
   return max(rows, 1).values;
 }
 
-tensor embedding_bag(const tensor& weight, const tensor& indices, const tensor& offsets, bag_mode mode) {
+tensor embedding_bag(const tensor& weight, const tensor& indices, const tensor& offsets, bag_mode mode,
+                     const embedding_options& with) {
   if (indices.rank() != 1 || offsets.rank() != 1) {
     throw_error(errc::bad_shape,
                 fmt::format("embedding_bag: indices of shape {} and offsets of shape {}; both have to have one "
@@ -249,7 +294,7 @@ tensor embedding_bag(const tensor& weight, const tensor& indices, const tensor& 
   }
   const std::vector<std::int64_t> ends = detail::ends_of_bags(offsets, indices.numel());
   const auto bags = static_cast<std::int64_t>(ends.size());
-  const tensor rows = embedding(weight, indices);
+  const tensor rows = embedding(weight, indices, with);
   if (mode == bag_mode::max) {
     std::vector<tensor> all;
     for (std::int64_t bag = 0, begin = 0; bag != bags; begin = ends[static_cast<std::size_t>(bag++)]) {

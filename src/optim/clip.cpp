@@ -16,7 +16,15 @@ namespace {
 std::vector<tensor> gradients_of(std::span<const tensor> parameters) {
   std::vector<tensor> found;
   found.reserve(parameters.size());
-  for (const tensor& each : parameters) found.push_back(each.defined() ? grad(each) : tensor());
+  for (const tensor& each : parameters) {
+    if (each.defined() && has_sparse_grad(each)) {
+      // An element of the gradient has to be one number: the sum of the values of its row.
+      set_sparse_grad(each, sparse_grad(each).coalesce());
+      found.push_back(sparse_grad(each).values());
+    } else {
+      found.push_back(each.defined() ? grad(each) : tensor());
+    }
+  }
   return found;
 }
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <ferry/base/error.hpp>
+#include <ferry/tensor/operation.hpp>
 
 #include "apply.hpp"
 
@@ -29,8 +30,13 @@ void need_group(std::string_view algorithm, std::span<const tensor> parameters, 
 
 void clear_gradients(std::span<const tensor> parameters) {
   for (const tensor& each : parameters) {
-    if (grad(each).defined() && each.requires_grad()) set_grad(each, {});
+    if ((grad(each).defined() || has_sparse_grad(each)) && each.requires_grad()) set_grad(each, {});
   }
+}
+
+tensor dense_gradient(const tensor& parameter) {
+  const unreported parts;
+  return has_sparse_grad(parameter) ? sparse_grad(parameter).to_dense() : grad(parameter);
 }
 
 void refuse_group(std::string_view algorithm, std::size_t group, std::size_t groups) {

@@ -1,7 +1,5 @@
 #include "rows.hpp"
 
-#include <algorithm>
-#include <numeric>
 #include <span>
 #include <vector>
 
@@ -10,6 +8,8 @@
 #include <ferry/base/error.hpp>
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/operation.hpp>
+
+#include "../ops/grouping.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -62,24 +62,12 @@ chosen_rows choose_rows(std::string_view algorithm, const tensor& parameter, con
   }
   if (given.empty()) return {};
 
-  std::vector<std::int64_t> order(given.size());
-  std::iota(order.begin(), order.end(), std::int64_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
-    return given[static_cast<std::size_t>(a)] < given[static_cast<std::size_t>(b)];
-  });
-  std::vector<std::int64_t> lists;
-  std::vector<std::int64_t> begins;
-  for (std::size_t i = 0; i != order.size(); ++i) {
-    const std::int64_t row = given[static_cast<std::size_t>(order[i])];
-    if (!lists.empty() && lists.back() == row) continue;
-    lists.push_back(row);
-    begins.push_back(static_cast<std::int64_t>(i));
-  }
-  begins.push_back(static_cast<std::int64_t>(order.size()));
+  number_groups groups = group_numbers(given);
   chosen_rows result;
-  result.count = static_cast<std::int64_t>(lists.size());
-  lists.insert(lists.end(), begins.begin(), begins.end());
-  lists.insert(lists.end(), order.begin(), order.end());
+  result.count = static_cast<std::int64_t>(groups.distinct.size());
+  std::vector<std::int64_t>& lists = groups.distinct;
+  lists.insert(lists.end(), groups.begins.begin(), groups.begins.end());
+  lists.insert(lists.end(), groups.order.begin(), groups.order.end());
   result.lists = from_vector(lists).to(parameter.device());
   return result;
 }

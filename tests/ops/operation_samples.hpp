@@ -237,6 +237,24 @@ struct operation_sample<op::scatter_add> {
   static void check(const op::scatter_add::parameters& with) { CHECK(with.axis == 0); }
 };
 template <>
+struct operation_sample<op::scatter_add_> {
+  static tensors inputs(ferry::device where) { return operation_sample<op::scatter_add>::inputs(where); }
+  static tensors points() { return operation_sample<op::scatter_add>::points(); }
+  static tensors run(const tensors& in) {
+    ferry::run_operation<op::scatter_add_>({.axis = 0}, in[0], in[1], in[2]);
+    return {in[0]};
+  }
+  static void check(const op::scatter_add_::parameters& with) { CHECK(with.axis == 0); }
+};
+template <>
+struct operation_sample<op::embedding> {
+  static ferry::tensor rows(ferry::device where) { return ferry::tensor_of<std::int64_t>({2, 0, 2}).to(where); }
+  static tensors inputs(ferry::device where) { return {matrix(where), rows(where)}; }
+  static tensors points() { return {varied({3, 4}, 0.5), rows({})}; }
+  static tensors run(const tensors& in) { return {ferry::run_operation<op::embedding>({}, in[0], in[1])}; }
+  static void check(const op::embedding::parameters&) {}
+};
+template <>
 struct operation_sample<op::cat> {
   static tensors inputs(ferry::device where) { return {matrix(where), matrix(where).slice(1, 1, 3), matrix(where)}; }
   static tensors run(const tensors& in) { return {ferry::cat(in, -1)}; }

@@ -14,6 +14,10 @@
 //
 // backward() returns the gradient of each input (std::array, or std::vector for any_number of inputs); an undefined one stands
 // for zero. An operation with several results takes a std::span<const tensor> of gradients. Formulas run outside of the graph.
+//
+// One that picks rows of its first input, and has one result, may also have
+//     static sparse_tensor sparse_backward(const parameters&, const backward_run& run, tensor gradient);
+// which returns the gradient of a leaf as these rows (<ferry/ops/sparse.hpp>), in memory that nothing else refers to.
 
 #include <array>
 #include <concepts>
@@ -153,8 +157,19 @@ class derivative_node final : public operation_node {
       pass_on(derivative<Op>::backward(with_, run, std::span<const tensor>(gradients)), results);
     }
   }
+  [[nodiscard]] bool has_sparse() const noexcept override { return sparse; }
+  [[nodiscard]] sparse_tensor apply_sparse(std::span<tensor> gradients) override {
+    if constexpr (sparse) {
+      need_finished();
+      return derivative<Op>::sparse_backward(with_, backward_run(*this), std::move(gradients[0]));
+    } else {
+      return {};
+    }
+  }
 
  private:
+  static constexpr bool sparse = requires { &derivative<Op>::sparse_backward; };
+
   template <std::size_t N>
   static void pass_on(std::array<tensor, N> all, std::span<tensor> results) {
     static_assert(N == Op::inputs,

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <ferry/device/stream.hpp>
+#include <ferry/ops/sparse.hpp>
 #include <ferry/tensor/tensor.hpp>
 
 namespace ferry::inline v0 {
@@ -71,6 +72,10 @@ class graph_node {
   /// `gradients[j]` is that of value j, undefined if none reached it (but not all of them are). Both are the pass's: what is
   /// moved out of `gradients` may be written by its new owner if it is the only handle.
   virtual void apply(std::span<tensor> gradients, std::span<tensor> results) = 0;
+  /// Whether there is apply_sparse(), which a pass takes in place of apply() if edge 0 leads to a leaf: the gradient of input 0 as
+  /// the rows that it consists of, with one sparse axis. Other inputs have none.
+  [[nodiscard]] virtual bool has_sparse() const noexcept { return false; }
+  [[nodiscard]] virtual sparse_tensor apply_sparse(std::span<tensor> /*gradients*/) { return {}; }
   /// Drops what apply() needs: the graph is not to be used again.
   virtual void release_saved() noexcept {}
 

@@ -27,15 +27,25 @@ namespace ferry::inline v0 {
 /// `t` with the slices of alpha * source added at the indices, of one axis.
 [[nodiscard]] tensor index_add(const tensor& t, std::int64_t axis, const tensor& index, const tensor& source,
                                const scalar& alpha = 1);
+/// The same in place; `t`, which is returned, has its version raised. Only the slices at the indices are touched.
+const tensor& index_add_(const tensor& t, std::int64_t axis, const tensor& index, const tensor& source,
+                         const scalar& alpha = 1);
+
+struct embedding_options {
+  /// The gradient of a weight that is a leaf is kept as the rows that were looked up: ferry::sparse_grad()
+  /// (<ferry/autograd/gradient.hpp>). That of another weight is dense.
+  bool sparse_gradient = false;
+};
 /// The rows of `weight`, [count, width], at the indices: [..., width] for indices [...].
-[[nodiscard]] tensor embedding(const tensor& weight, const tensor& indices);
+[[nodiscard]] tensor embedding(const tensor& weight, const tensor& indices, const embedding_options& with = {});
 /// How the rows of a bag become one.
 enum class bag_mode : std::uint8_t { sum, mean, max };
 /// One row, [width], of the rows of `weight`, [count, width], for each bag of indices: [bags, size], or [indices] that lie one bag after the
 /// other from `offsets`, of i64 on the CPU, [bags], ascending from 0. An empty bag is zeros.
-[[nodiscard]] tensor embedding_bag(const tensor& weight, const tensor& indices, bag_mode mode = bag_mode::mean);
+[[nodiscard]] tensor embedding_bag(const tensor& weight, const tensor& indices, bag_mode mode = bag_mode::mean,
+                                   const embedding_options& with = {});
 [[nodiscard]] tensor embedding_bag(const tensor& weight, const tensor& indices, const tensor& offsets,
-                                   bag_mode mode = bag_mode::mean);
+                                   bag_mode mode = bag_mode::mean, const embedding_options& with = {});
 /// 1 at the index along a new last axis, of i64, else 0.
 [[nodiscard]] tensor one_hot(const tensor& indices, std::int64_t classes);
 
@@ -67,6 +77,33 @@ struct scatter_add {
  private:
   friend struct ferry::operation_access;
   static tensor compute(const parameters& with, const tensor& t, const tensor& index, const tensor& source);
+};
+
+/// The same in place.
+struct scatter_add_ {
+  static constexpr std::string_view name = "scatter_add_";
+  static constexpr operation_kind kind = operation_kind::in_place;
+  static constexpr std::size_t inputs = 3;
+  static constexpr operation_needs needs{.devices = device_set::with_kernels};
+  using parameters = scatter_add::parameters;
+
+ private:
+  friend struct ferry::operation_access;
+  static void check(const parameters& with, const tensor& t, const tensor& index, const tensor& source);
+  static void compute(const parameters& with, const tensor& t, const tensor& index, const tensor& source);
+};
+
+/// ferry::embedding() with a sparse gradient: the rows of the first input at the indices of one axis. Without, it is a gather.
+struct embedding {
+  static constexpr std::string_view name = "embedding";
+  static constexpr operation_kind kind = operation_kind::new_result;
+  static constexpr std::size_t inputs = 2;
+  static constexpr operation_needs needs{.devices = device_set::with_kernels};
+  struct parameters {};
+
+ private:
+  friend struct ferry::operation_access;
+  static tensor compute(const parameters& with, const tensor& weight, const tensor& index);
 };
 
 }  // namespace op

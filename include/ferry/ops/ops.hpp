@@ -15,6 +15,7 @@
 #include <ferry/ops/normalization.hpp>
 #include <ferry/ops/sampling.hpp>
 #include <ferry/ops/softmax.hpp>
+#include <ferry/ops/sparse.hpp>
 #include <ferry/ops/sum.hpp>
 #include <ferry/tensor/operation.hpp>
 
@@ -26,6 +27,7 @@ using operations =
                    op::sqrt, op::pow_scalar, op::pow, op::div, op::div_scalar, op::clamp, op::tanh, op::sigmoid,
                    op::silu, op::softplus, op::gelu, op::gelu_tanh, op::eq, op::ne, op::lt, op::le, op::gt, op::ge,
                    op::where, op::masked_fill, op::sum, op::softmax, op::log_softmax, op::logsumexp, op::extreme,
-                   op::topk, op::gather, op::scatter_add, op::cat, op::matmul, op::linear>;
+                   op::topk, op::gather, op::scatter_add, op::scatter_add_, op::embedding, op::cat, op::matmul,
+                   op::linear>;
 
 }  // namespace ferry::inline v0

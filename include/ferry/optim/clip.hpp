@@ -1,8 +1,9 @@
 #pragma once
 
 // Bounds on gradients before a step. Those named clip_grad_ take parameters and write the gradients that these have
-// (ferry::grad()), the others take gradients; undefined ones are left out. The writes are in place, outside of the graph, on the
-// current stream of each gradient's device, and the host does not wait (except for a norm of gradients on the CPU and on devices).
+// (ferry::grad(), and the rows of ferry::sparse_grad(), which is coalesced first), the others take gradients; undefined ones are left
+// out. The writes are in place, outside of the graph, on the current stream of each gradient's device, and the host does not wait
+// (except for a norm of gradients on the CPU and on devices, and for the rows of a sparse gradient on a device).
 //
 // Errors: errc::invalid_argument for a bound that is negative or not a number; errc::bad_dtype, errc::bad_device,
 // errc::bad_shape for gradients that cannot be written: of other types than f32 and f64, on a device without kernels, with

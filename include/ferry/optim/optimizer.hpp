@@ -19,6 +19,7 @@
 #include <ferry/autograd/gradient.hpp>
 #include <ferry/base/type_name.hpp>
 #include <ferry/device/device.hpp>
+#include <ferry/ops/sparse.hpp>
 #include <ferry/optim/algorithm.hpp>
 #include <ferry/tensor/tensor.hpp>
 
@@ -31,6 +32,8 @@ inline constexpr std::uint32_t optimizer_record = 1;
 /// Throws as optimizer::add_group says. `present` are the parameters of the groups before.
 void need_group(std::string_view algorithm, std::span<const tensor> parameters, std::span<const tensor> present);
 void clear_gradients(std::span<const tensor> parameters);
+/// Also of a sparse one.
+tensor dense_gradient(const tensor& parameter);
 [[noreturn]] void refuse_group(std::string_view algorithm, std::size_t group, std::size_t groups);
 [[noreturn]] void refuse_stranger(std::string_view algorithm);
 
@@ -108,22 +111,25 @@ class optimizer {
     return groups_[in].states[index];
   }
 
-  /// Updates every parameter that has a gradient, ferry::grad(), on the current stream of its device. Throws as the algorithm's
-  /// update(); groups before the one that failed have been updated.
+  /// Updates every parameter that has a gradient, ferry::grad(), on the current stream of its device. One with a sparse
+  /// gradient, ferry::sparse_grad(), is updated by step_rows(), after the others of its group; algorithms without update_rows()
+  /// get the dense form. Throws as the algorithm's update() and update_rows(); groups before the one that failed have been updated.
   void step() {
     std::vector<tensor> gradients;
     for (group& each : groups_) {
       gradients.clear();
-      for (const tensor& parameter : each.parameters) gradients.push_back(grad(parameter));
+      for (const tensor& parameter : each.parameters) gradients.push_back(gradient_for_update(parameter));
       Algorithm::update(each.parameters, gradients, each.states, each.with);
+      for (std::size_t index = 0; index != each.parameters.size(); ++index) update_by_rows(each, index);
     }
   }
   /// Updates one parameter: in a hook (on_accumulated) this is done as soon as its gradient is known.
   void step(const tensor& parameter) {
     const auto [in, index] = find(parameter);
     group& its = groups_[in];
-    const tensor gradient = grad(parameter);
+    const tensor gradient = gradient_for_update(parameter);
     Algorithm::update({&parameter, 1}, {&gradient, 1}, std::span(its.states).subspan(index, 1), its.with);
+    update_by_rows(its, index);
   }
   /// Updates rows of one parameter by gradients that are given; see updates_rows.
   void step_rows(const tensor& parameter, const tensor& indices, const tensor& values)
@@ -132,7 +138,7 @@ class optimizer {
     const auto [in, index] = find(parameter);
     Algorithm::update_rows(parameter, indices, values, groups_[in].states[index], groups_[in].with);
   }
-  /// Clears the gradients: the next pass begins new ones.
+  /// Clears the gradients, sparse ones, too: the next pass begins new ones.
   void zero_grad() {
     for (const group& each : groups_) detail::clear_gradients(each.parameters);
   }
@@ -175,6 +181,23 @@ class optimizer {
     std::vector<state_type> states;
     options_type with;
   };
+
+  // Undefined: there is none, or it is for update_by_rows().
+  static tensor gradient_for_update(const tensor& parameter) {
+    if constexpr (updates_rows<Algorithm>) {
+      return grad(parameter);
+    } else {
+      return detail::dense_gradient(parameter);
+    }
+  }
+  static void update_by_rows(group& its, std::size_t index) {
+    if constexpr (updates_rows<Algorithm>) {
+      const tensor& parameter = its.parameters[index];
+      const sparse_tensor rows = sparse_grad(parameter);
+      if (!rows.defined()) return;
+      Algorithm::update_rows(parameter, rows.indices().select(0, 0), rows.values(), its.states[index], its.with);
+    }
+  }
 
   template <class Archive>
   static void load_group(Archive& archive, std::size_t number, group& into) {

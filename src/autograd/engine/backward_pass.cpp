@@ -10,6 +10,8 @@
 #include <ferry/base/error.hpp>
 #include <ferry/device/current.hpp>
 #include <ferry/ops/arithmetic.hpp>
+#include <ferry/ops/sparse.hpp>
+#include <ferry/tensor/factories.hpp>
 
 #include "../graph/accumulator.hpp"
 #include "../graph/gradient_record.hpp"
@@ -31,6 +33,15 @@ void check_result(const tensor& gradient, const value_facts& facts, std::size_t 
   if (value_facts::of(gradient) == facts) return;
   throw_error(errc::bad_shape, fmt::format("its formula returned {} as the gradient of input {}, which is {}",
                                            value_facts::of(gradient).describe(), input, facts.describe()));
+}
+
+void check_rows(const sparse_tensor& rows, const value_facts& facts) {
+  const value_facts whole{rows.shape(), rows.dtype(), rows.device()};
+  if (whole == facts && rows.sparse_axes() == 1) return;
+  throw_error(errc::bad_shape,
+              fmt::format("its formula returned {} with {} sparse axes as the gradient of a leaf, which "
+                          "is {}: a sparse gradient has one",
+                          whole.describe(), rows.sparse_axes(), facts.describe()));
 }
 
 }  // namespace
@@ -150,8 +161,14 @@ void backward_pass::run_node(std::uint32_t number) {
   graph_node& what = *nodes_[number].what;
   const std::span<const graph_edge> edges = what.edges();
   const std::span<tensor> gradients(gradients_.data() + nodes_[number].first, what.values().size());
-  const bool arrived = nodes_[number].wanted && std::any_of(gradients.begin(), gradients.end(),
-                                                            [](const tensor& each) { return each.defined(); });
+  std::vector<sparse_tensor> rows;
+  if (!rows_.empty()) {
+    if (const auto found = rows_.find(number); found != rows_.end()) rows = std::move(found->second);
+  }
+  const bool arrived =
+      nodes_[number].wanted && (!rows.empty() || std::any_of(gradients.begin(), gradients.end(),
+                                                             [](const tensor& each) { return each.defined(); }));
+  sparse_tensor rows_of_leaf;
   results_.assign(edges.size(), tensor());
   if (arrived) {
     std::optional<stream_guard> on;
@@ -160,12 +177,18 @@ void backward_pass::run_node(std::uint32_t number) {
       if (std::find(streams_.begin(), streams_.end(), what.on()) == streams_.end()) streams_.push_back(what.on());
     }
     within(what, [&] {
+      if (!rows.empty()) return run_leaf(dynamic_cast<accumulator&>(what), gradients, std::move(rows));
       call_hooks(what, gradients);
       for (target& each : targets_) {
         if (each.at.to.get() == &what) each.found = gradients[each.at.value];
       }
       if (!nodes_[number].runs) return;
-      what.apply(gradients, results_);
+      if (gives_rows(what)) {
+        rows_of_leaf = what.apply_sparse(gradients);
+        if (rows_of_leaf.defined()) check_rows(rows_of_leaf, edges[0].to->values()[0]);
+      } else {
+        what.apply(gradients, results_);
+      }
       if (!keeps_graph_) what.release_saved();
       for (std::size_t i = 0; i != edges.size(); ++i) {
         if (edges[i] && results_[i].defined()) check_result(results_[i], edges[i].to->values()[edges[i].value], i);
@@ -176,9 +199,43 @@ void backward_pass::run_node(std::uint32_t number) {
   for (std::size_t i = 0; i != edges.size(); ++i) {
     if (!edges[i]) continue;
     const std::uint32_t next = known_number(*edges[i].to);
+    if (i == 0 && rows_of_leaf.defined()) arrive_rows(next, std::move(rows_of_leaf), what.on());
     if (results_[i].defined() && nodes_[next].wanted) arrive(next, edges[i].value, std::move(results_[i]), what.on());
     one_arrived(next);
   }
+}
+
+// Passes that only find gradients find dense ones.
+bool backward_pass::gives_rows(const graph_node& what) const noexcept {
+  return targets_.empty() && what.has_sparse() && what.edges()[0] &&
+         dynamic_cast<const accumulator*>(what.edges()[0].to.get()) != nullptr;
+}
+
+void backward_pass::run_leaf(accumulator& leaf, std::span<tensor> gradients, std::vector<sparse_tensor>&& rows) {
+  if (!gradients[0].defined() && !leaf.has_hooks()) return leaf.apply_rows(std::move(rows));
+  tensor& whole = gradients[0];
+  if (!whole.defined()) {
+    const value_facts& facts = leaf.values()[0];
+    whole = zeros(facts.shape, facts.type, facts.where);
+  } else if (!is_only_owner(whole)) {
+    whole = whole.clone();
+  }
+  for (const sparse_tensor& each : rows) add_(whole, each);
+  leaf.call_hooks(whole, false);
+  leaf.apply(gradients, {});
+}
+
+void backward_pass::wait_for(const tensor& gradient, const stream& from, const stream& to) {
+  if (gradient.device().is_cpu() || gradient.device() != to.device() || from == to) return;
+  to.wait(from);
+  gradient.storage().record_use(to);
+}
+
+void backward_pass::arrive_rows(std::uint32_t number, sparse_tensor&& rows, const stream& from) {
+  const stream& to = nodes_[number].what->on();
+  wait_for(rows.indices(), from, to);
+  wait_for(rows.values(), from, to);
+  rows_[number].push_back(std::move(rows));
 }
 
 // `gradient` is valid on `from`, and is used on the stream of the node.
@@ -186,10 +243,7 @@ void backward_pass::arrive(std::uint32_t number, std::uint32_t value, tensor&& g
   const stream& to = nodes_[number].what->on();
   tensor& place = gradients_[nodes_[number].first + value];
   const bool on_device = !gradient.device().is_cpu();
-  if (on_device && gradient.device() == to.device() && from != to) {
-    to.wait(from);
-    gradient.storage().record_use(to);
-  }
+  wait_for(gradient, from, to);
   if (!place.defined()) {
     place = std::move(gradient);
     return;

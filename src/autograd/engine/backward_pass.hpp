@@ -10,9 +10,12 @@
 
 #include <ferry/autograd/node.hpp>
 #include <ferry/device/stream.hpp>
+#include <ferry/ops/sparse.hpp>
 #include <ferry/tensor/tensor.hpp>
 
 namespace ferry::inline v0::detail {
+
+class accumulator;
 
 /// Numbers the nodes that it reaches, counts for each how many gradients will arrive, and runs a node when they have: no
 /// recursion, and no look-up of nodes unless another pass has numbered them.
@@ -53,6 +56,12 @@ class backward_pass {
   void run_node(std::uint32_t number);
   void call_hooks(graph_node& what, std::span<tensor> gradients);
   void arrive(std::uint32_t number, std::uint32_t value, tensor&& gradient, const stream& from);
+  /// The same for the rows of a leaf.
+  void arrive_rows(std::uint32_t number, sparse_tensor&& rows, const stream& from);
+  static void wait_for(const tensor& gradient, const stream& from, const stream& to);
+  [[nodiscard]] bool gives_rows(const graph_node& what) const noexcept;
+  /// Runs a leaf, for which rows have arrived.
+  void run_leaf(accumulator& leaf, std::span<tensor> gradients, std::vector<sparse_tensor>&& rows);
   void one_arrived(std::uint32_t number) {
     if (--nodes_[number].missing == 0) ready_.push_back(number);
   }
@@ -64,7 +73,8 @@ class backward_pass {
   std::vector<tensor> gradients_;                                   // those that have arrived
   std::unordered_map<const graph_node*, std::uint32_t> elsewhere_;  // nodes that another pass has numbered
   std::vector<std::uint32_t> ready_;
-  std::vector<tensor> results_;  // of the node that runs
+  std::vector<tensor> results_;                                         // of the node that runs
+  std::unordered_map<std::uint32_t, std::vector<sparse_tensor>> rows_;  // that have arrived, of leaves
   std::vector<target> targets_;
   std::vector<stream> streams_;  // of devices, on which gradients were computed
 };

@@ -8,6 +8,20 @@ void accumulator::call_hooks(tensor& gradient, bool only_finds) const {
 
 void accumulator::apply(std::span<tensor> gradients, std::span<tensor>) {
   record_->add_gradient(std::move(gradients[0]));
+  call_accumulated();
+}
+
+bool accumulator::has_hooks() const {
+  const auto hooks = record_->leaf_hooks();
+  return hooks && hooks->has_any_of(0);
+}
+
+void accumulator::apply_rows(std::vector<sparse_tensor>&& rows) const {
+  record_->add_rows(std::move(rows));
+  call_accumulated();
+}
+
+void accumulator::call_accumulated() const {
   if (const auto hooks = record_->leaf_hooks()) {
     tensor leaf = leaf_;
     hooks->call(*this, 1, leaf, false);

@@ -15,8 +15,14 @@ class accumulator final : public graph_node {
   [[nodiscard]] const tensor& leaf() const noexcept { return leaf_; }
   /// Lets the leaf's hooks see, and replace, its gradient.
   void call_hooks(tensor& gradient, bool only_finds) const;
+  /// Whether there are such hooks: they see a dense gradient.
+  [[nodiscard]] bool has_hooks() const;
+  /// As apply(), with a gradient of which only rows have arrived.
+  void apply_rows(std::vector<sparse_tensor>&& rows) const;
 
  private:
+  void call_accumulated() const;
+
   const tensor leaf_;
   const std::shared_ptr<gradient_record> record_;
 };

@@ -22,6 +22,15 @@ std::shared_ptr<gradient_record> required_record(const tensor& t, const char* wh
                                                   what));
 }
 
+void need_gradient_of(const tensor& t, const value_facts& given) {
+  const value_facts wanted = value_facts::of(t);
+  if (given == wanted) return;
+  const errc code = given.shape != wanted.shape ? errc::bad_shape
+                    : given.type != wanted.type ? errc::bad_dtype
+                                                : errc::bad_device;
+  throw_error(code, fmt::format("a gradient of {} for a tensor of {}", given.describe(), wanted.describe()));
+}
+
 }  // namespace
 }  // namespace detail
 
@@ -59,21 +68,39 @@ tensor grad(const tensor& t) {
 
 void set_grad(const tensor& t, const tensor& gradient) {
   const auto record = detail::required_record(t, "set_grad");
-  if (gradient.defined()) {
-    const value_facts wanted = value_facts::of(t);
-    const value_facts given = value_facts::of(gradient);
-    if (given != wanted) {
-      const errc code = given.shape != wanted.shape ? errc::bad_shape
-                        : given.type != wanted.type ? errc::bad_dtype
-                                                    : errc::bad_device;
-      throw_error(code, fmt::format("a gradient of {} for a tensor of {}", given.describe(), wanted.describe()));
-    }
-  }
+  if (gradient.defined()) detail::need_gradient_of(t, value_facts::of(gradient));
   // Passes add to it in place.
   const bool writable = !gradient.defined() ||
                         (gradient.is_contiguous() && !gradient.storage().same_as(t.storage()) && !gradient.has_slot());
   const detail::unreported copy;
   record->set_gradient(writable ? gradient : gradient.clone());
+}
+
+bool has_sparse_grad(const tensor& t) {
+  const auto record = gradient_record::of(t);
+  return record && record->has_sparse_gradient();
+}
+
+sparse_tensor sparse_grad(const tensor& t) {
+  const auto record = gradient_record::of(t);
+  const detail::unreported parts;
+  return record ? record->sparse_gradient() : sparse_tensor();
+}
+
+void set_sparse_grad(const tensor& t, const sparse_tensor& gradient) {
+  const auto record = detail::required_record(t, "set_sparse_grad");
+  if (!record->is_leaf()) {
+    throw_error(errc::invalid_argument, "set_sparse_grad of a tensor that is not a leaf: its gradient is dense");
+  }
+  if (!gradient.defined()) return record->set_sparse_gradient({});
+  if (gradient.sparse_axes() != 1) {
+    throw_error(errc::bad_shape, fmt::format("a sparse gradient has one sparse axis, not {}", gradient.sparse_axes()));
+  }
+  const value_facts given{gradient.shape(), gradient.dtype(), gradient.device()};
+  detail::need_gradient_of(t, given);
+  const bool in_graph = gradient.values().has_slot();
+  record->set_sparse_gradient(in_graph ? sparse_tensor(gradient.indices(), detach(gradient.values()), gradient.shape())
+                                       : gradient);
 }
 
 void retain_grad(const tensor& t) { detail::required_record(t, "retain_grad")->retain(); }

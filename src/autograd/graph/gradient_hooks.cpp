@@ -40,6 +40,11 @@ bool gradient_hooks::has(std::uint64_t number) const {
   return std::any_of(entries_.begin(), entries_.end(), [&](const entry& each) { return each.number == number; });
 }
 
+bool gradient_hooks::has_any_of(std::uint32_t value) const {
+  std::lock_guard lock(mutex_);
+  return std::any_of(entries_.begin(), entries_.end(), [&](const entry& each) { return each.value == value; });
+}
+
 void gradient_hooks::call(const graph_node& of, std::uint32_t value, tensor& gradient, bool only_finds) const {
   const value_facts facts = value_facts::of(gradient);
   for (const entry& each : entries()) {

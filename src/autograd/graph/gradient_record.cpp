@@ -10,7 +10,6 @@
 #include <ferry/autograd/detail/memory.hpp>
 #include <ferry/autograd/grad_mode.hpp>
 #include <ferry/base/error.hpp>
-#include <ferry/ops/arithmetic.hpp>
 #include <ferry/tensor/operations.hpp>
 
 #include "accumulator.hpp"
@@ -121,27 +120,7 @@ graph_edge gradient_record::edge_of(const tensor& t) {
   return {std::move(made), 0};
 }
 
-// ---------------------------------------------------------------- the gradient
-
-tensor gradient_record::gradient() const {
-  std::lock_guard lock(mutex_);
-  return gradient_;
-}
-
-void gradient_record::set_gradient(tensor gradient) {
-  std::lock_guard lock(mutex_);
-  std::swap(gradient_, gradient);  // the former one is destroyed outside of the lock, or by its other owners
-}
-
-void gradient_record::add_gradient(tensor&& more) {
-  std::lock_guard lock(mutex_);
-  if (gradient_.defined()) {
-    add_(gradient_, more);
-  } else {
-    // Row-major, as the optimizers and the wire want it; a leaf of another layout has its gradient in this one, too.
-    gradient_ = is_only_owner(more) ? std::move(more) : more.clone();
-  }
-}
+// ---------------------------------------------------------------- hooks; the gradient is in kept_gradient.cpp
 
 void gradient_record::retain() {
   if (is_leaf()) return;

@@ -12,6 +12,7 @@
 #include <ferry/autograd/derivative.hpp>
 #include <ferry/autograd/gradient.hpp>
 #include <ferry/autograd/node.hpp>
+#include <ferry/ops/sparse.hpp>
 #include <ferry/tensor/hooks.hpp>
 
 namespace ferry::inline v0::detail {
@@ -29,6 +30,7 @@ class gradient_hooks : public std::enable_shared_from_this<gradient_hooks> {
   void remove(std::uint64_t number) noexcept;
   /// Lets the hooks of a value see, and replace, its gradient.
   void call(const graph_node& of, std::uint32_t value, tensor& gradient, bool only_finds) const;
+  [[nodiscard]] bool has_any_of(std::uint32_t value) const;
 
  private:
   struct entry {
@@ -75,9 +77,15 @@ class gradient_record final : public tensor_hooks, public std::enable_shared_fro
   graph_edge edge_of(const tensor& t);
 
   [[nodiscard]] tensor gradient() const;
+  [[nodiscard]] sparse_tensor sparse_gradient() const;
+  [[nodiscard]] bool has_sparse_gradient() const;
+  /// These replace what there is.
   void set_gradient(tensor gradient);
+  void set_sparse_gradient(const sparse_tensor& gradient);
   /// Adds in place, or takes it over if it is the first and no other handle exists.
   void add_gradient(tensor&& more);
+  /// The same for rows, which stay rows unless there is a dense gradient.
+  void add_rows(std::vector<sparse_tensor>&& more);
   void retain();
   gradient_hook add_hook(std::function<tensor(const tensor&)> hook);
   gradient_hook add_accumulated_hook(std::function<void(const tensor&)> hook);
@@ -116,7 +124,8 @@ class gradient_record final : public tensor_hooks, public std::enable_shared_fro
   mutable std::mutex mutex_;  // guards the next ones, and `followed` of part_
   graph_edge history_;        // of a value; history() brings that of a view up to date
   std::weak_ptr<accumulator> leaf_;
-  tensor gradient_;
+  tensor gradient_;                          // undefined while there are rows
+  mutable std::vector<sparse_tensor> rows_;  // the sparse gradient is their sum; joined when it is read
   std::shared_ptr<gradient_hooks> leaf_hooks_;
 };
 

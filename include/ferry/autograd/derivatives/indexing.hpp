@@ -5,12 +5,15 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <ferry/autograd/derivative.hpp>
+#include <ferry/autograd/detail/memory.hpp>
 #include <ferry/ops/extremes.hpp>
 #include <ferry/ops/indexing.hpp>
 #include <ferry/ops/joining.hpp>
+#include <ferry/ops/sparse.hpp>
 #include <ferry/tensor/factories.hpp>
 
 namespace ferry::inline v0 {
@@ -18,7 +21,7 @@ namespace detail {
 
 /// Zeros with the gradient at the places of the elements that were picked along the axis.
 inline tensor put_back(const backward_run& run, std::int64_t axis, const tensor& places, const tensor& gradient) {
-  return scatter_add(zeros(run.facts(0).shape, gradient.dtype(), gradient.device()), axis, places, gradient);
+  return scatter_add(ferry::zeros(run.facts(0).shape, gradient.dtype(), gradient.device()), axis, places, gradient);
 }
 
 /// Of operations that return elements and their places.
@@ -53,6 +56,31 @@ struct derivative<op::scatter_add> {
   static std::array<tensor, 3> backward(const op::scatter_add::parameters& with, const backward_run& run,
                                         const tensor& gradient) {
     return {gradient, tensor(), run.fit(2, [&] { return gather(gradient, with.axis, run.input(1)); })};
+  }
+};
+
+template <>
+struct derivative<op::scatter_add_> {
+  static constexpr derivative_keeps keeps{.inputs = true, .which = 0b010};
+  static std::array<tensor, 3> backward(const op::scatter_add_::parameters& with, const backward_run& run,
+                                        const tensor& gradient) {
+    return {gradient, tensor(), run.fit(2, [&] { return gather(gradient, with.axis, run.input(1)); })};
+  }
+};
+
+template <>
+struct derivative<op::embedding> {
+  static constexpr derivative_keeps keeps{.inputs = true, .which = 0b10};
+  static std::array<tensor, 2> backward(const op::embedding::parameters&, const backward_run& run,
+                                        const tensor& gradient) {
+    const tensor all = zeros(run.facts(0).shape, gradient.dtype(), gradient.device());
+    index_add_(all, 0, run.input(1), gradient);
+    return {all, tensor()};
+  }
+  static sparse_tensor sparse_backward(const op::embedding::parameters&, const backward_run& run, tensor gradient) {
+    // Kept beyond the pass: a user may write the indices, and what shares memory with the gradient, then.
+    tensor rows = detail::is_only_owner(gradient) ? std::move(gradient) : gradient.clone();
+    return {run.input(1).clone().unsqueeze(0), std::move(rows), run.facts(0).shape};
   }
 };
 
