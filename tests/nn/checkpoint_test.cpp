@@ -136,8 +136,7 @@ TEST_CASE("parameters travel as a list, and in ferry's own archive") {
   const nn::linear first(3, 2);
   nn::linear second(3, 2);
   const auto message = ferry::serialize(nn::named_parameters(first));
-  auto [values] = ferry::deserialize<std::vector<nn::named_parameter>>(message);
-  nn::load(second, values);
+  nn::load(second, ferry::deserialize<std::vector<nn::named_parameter>>(message));
   CHECK(equal(values_of(first), values_of(second)));
 }
 

@@ -29,6 +29,7 @@ struct sequential {
 
   /// What the last layer makes of it. The first one may take several arguments. Throws what the layers throw.
   template <class... Inputs>
+    requires std::is_invocable_r_v<tensor, const std::tuple_element_t<0, std::tuple<Layers...>>&, const Inputs&...>
   [[nodiscard]] tensor operator()(const Inputs&... inputs) const {
     return run<0>(inputs...);
   }
