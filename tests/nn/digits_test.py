@@ -59,7 +59,7 @@ class Digits(unittest.TestCase):
         self.refuse("none.csv': cannot open it: No such file or directory", self.path / "none.csv")
         self.refuse("cannot read it", self.path)
         self.refuse_data("less than 5 digits", "")
-        for bad in ("17" + lines[0][1:], lines[0] + ",1", lines[0][:-2], "", "a" + lines[0], lines[0] + "0"):
+        for bad in ("17" + lines[0][1:], lines[0] + ",1", lines[0][:-2], "", "a" + lines[0], lines[0] + "x"):
             self.refuse_data("line 3 is not 64 numbers", "\n".join([lines[0], lines[1], bad, lines[2]]))
 
     def test_pictures_that_cannot_be_written(self):
