@@ -11,7 +11,7 @@
 namespace ferry::inline v0::nn {
 
 layer_norm::layer_norm(const dims& over, const layer_norm_options& with) : shape(over), epsilon(with.epsilon) {
-  if (shape.size() == 0) throw_error(errc::bad_shape, "layer_norm over no axes");
+  if (shape.empty()) throw_error(errc::bad_shape, "layer_norm over no axes");
   for (const std::int64_t size : shape) detail::need_size("layer_norm", "a size", size);
   if (!(epsilon > 0)) {
     throw_error(errc::invalid_argument, fmt::format("layer_norm: epsilon is {}; it must be positive", epsilon));

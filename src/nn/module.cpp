@@ -42,7 +42,7 @@ tensor converted(const tensor& old, Convert convert) {
   const no_grad outside;
   const tensor values = convert(old);
   if (values.same_as(old)) return old;
-  const tensor result = like_leaf(values, old);
+  tensor result = like_leaf(values, old);
   const tensor gradient = grad(old);
   if (gradient.defined() && old.requires_grad()) set_grad(result, convert(gradient));
   return result;

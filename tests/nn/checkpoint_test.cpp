@@ -82,6 +82,19 @@ void refuse(errc kind, const char* text, M& model, Load load) {
   CHECK(equal(values_of(model), before));
 }
 
+// A module that is a value of calls.
+struct sent_layer {
+  nn::linear layer{3, 2};
+  template <class Archive>
+  void save(Archive& archive) const {
+    nn::save(layer, archive);
+  }
+  template <class Archive>
+  void load(Archive& archive) {
+    nn::load(layer, archive);
+  }
+};
+
 std::string contents(const std::string& file) {
   std::ifstream in(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -138,6 +151,10 @@ TEST_CASE("parameters travel as a list, and in ferry's own archive") {
   const auto message = ferry::serialize(nn::named_parameters(first));
   nn::load(second, ferry::deserialize<std::vector<nn::named_parameter>>(message));
   CHECK(equal(values_of(first), values_of(second)));
+
+  const sent_layer sent;
+  const auto received = ferry::deserialize<sent_layer>(ferry::serialize(sent));
+  CHECK(equal(values_of(sent.layer), values_of(received.layer)));
 }
 
 TEST_CASE("files") {
