@@ -5,7 +5,6 @@
 //   ferry::nn::sequential net(ferry::nn::linear(64, 32), ferry::relu, ferry::nn::linear(32, 10));
 //   ferry::tensor y = net(x);
 
-#include <concepts>
 #include <cstddef>
 #include <string>
 #include <tuple>
