@@ -24,6 +24,16 @@
 #include "autograd/graph/view_nodes.cpp"
 #include "autograd/memory.cpp"
 
+// nn/
+#include "nn/checkpoint.cpp"
+#include "nn/dropout.cpp"
+#include "nn/embedding.cpp"
+#include "nn/gru.cpp"
+#include "nn/init.cpp"
+#include "nn/layer_norm.cpp"
+#include "nn/linear.cpp"
+#include "nn/module.cpp"
+
 // optim/
 #include "optim/adadelta.cpp"
 #include "optim/adagrad.cpp"

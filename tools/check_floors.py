@@ -19,7 +19,8 @@ from house import FLOORS, HUB, IGNORANT, ROOMS
 
 LEVEL = {name: level for level, entries in enumerate(FLOORS) for name, _ in entries}
 # The highest floor that an umbrella header may reach; the others are open.
-UMBRELLA_LIMIT = {"ferry.hpp": LEVEL["group"], "autograd.hpp": LEVEL["autograd"], "optim.hpp": LEVEL["optim"]}
+UMBRELLA_LIMIT = {"ferry.hpp": LEVEL["group"], "autograd.hpp": LEVEL["autograd"], "nn.hpp": LEVEL["nn"],
+                  "optim.hpp": LEVEL["optim"]}
 SUFFIXES = {".hpp", ".cpp", ".h", ".cu", ".cuh", ".ipp"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)

@@ -17,7 +17,8 @@ FLOORS = [
     [("rpc", "methods, futures, tasks, calls, the call context, references, workers")],
     [("group", "collectives over workers")],
     [("autograd", "gradients: the graph, backward passes, the formulas of operations")],
-    [("nn", "modules"), ("optim", "optimizers: an algorithm each as a pure function, the class that makes steps of it, schedules, bounds on gradients")],
+    [("nn", "modules: structs that name their parameters, layers, how parameters begin, checkpoints"),
+     ("optim", "optimizers: an algorithm each as a pure function, the class that makes steps of it, schedules, bounds on gradients")],
     [("profiler", "spans of calls"), ("adapters", "bridges to other libraries: Asio, Eigen, mdspan, spans")],
 ]
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// Gradients on one worker: the library ferry-autograd (CMake: ferry::autograd). Its optimizers are in <ferry/optim.hpp>.
+// Gradients on one worker: the library ferry-autograd (CMake: ferry::autograd). Its modules are in <ferry/nn.hpp>, its
+// optimizers in <ferry/optim.hpp>.
 
 #include <ferry/autograd/backward.hpp>
 #include <ferry/autograd/derivative.hpp>

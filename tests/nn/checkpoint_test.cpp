@@ -1,0 +1,232 @@
+// Parameters in archives and files, and what is refused.
+
+#include <ferry/nn/archive.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <cereal/archives/binary.hpp>
+#include <cereal/archives/json.hpp>
+#include <cereal/archives/portable_binary.hpp>
+#include <cereal/archives/xml.hpp>
+#include <cereal/types/vector.hpp>
+
+#include <ferry/autograd.hpp>
+#include <ferry/nn.hpp>
+#include <ferry/ops/ops.hpp>
+#include <ferry/optim.hpp>
+#include <ferry/tensor/factories.hpp>
+#include <ferry/wire/serialize.hpp>
+
+#include "expect_error.hpp"
+#include "models.hpp"
+#include "temporary_directory.hpp"
+
+using ferry::dtype;
+using ferry::errc;
+using ferry::tensor;
+namespace nn = ferry::nn;
+
+namespace {
+
+template <class Out, class In>
+struct format {
+  using output = Out;
+  using input = In;
+};
+using binary = format<cereal::BinaryOutputArchive, cereal::BinaryInputArchive>;
+using portable = format<cereal::PortableBinaryOutputArchive, cereal::PortableBinaryInputArchive>;
+using json = format<cereal::JSONOutputArchive, cereal::JSONInputArchive>;
+using xml = format<cereal::XMLOutputArchive, cereal::XMLInputArchive>;
+
+template <class Format, class M>
+std::string saved(const M& m) {
+  std::ostringstream text;
+  {
+    typename Format::output archive(text);
+    nn::save(m, archive);
+  }
+  return text.str();
+}
+template <class Format, class M>
+void loaded(M& m, const std::string& text) {
+  std::istringstream stream(text);
+  typename Format::input archive(stream);
+  nn::load(m, archive);
+}
+
+template <class M>
+std::vector<tensor> values_of(const M& m) {
+  std::vector<tensor> values;
+  for (const tensor& each : nn::parameters(m)) values.push_back(ferry::detach(each).clone());
+  return values;
+}
+bool equal(const std::vector<tensor>& a, const std::vector<tensor>& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i != a.size(); ++i) {
+    if (!ferry::equal(a[i], b[i])) return false;
+  }
+  return true;
+}
+
+// Expects that load(model) fails and changes nothing.
+template <class M, class Load>
+void refuse(errc kind, const char* text, M& model, Load load) {
+  const std::vector<tensor> before = values_of(model);
+  expect_error(kind, text, [&] { load(model); });
+  CHECK(equal(values_of(model), before));
+}
+
+// A module that is a value of calls.
+struct sent_layer {
+  nn::linear layer{3, 2};
+  template <class Archive>
+  void save(Archive& archive) const {
+    nn::save(layer, archive);
+  }
+  template <class Archive>
+  void load(Archive& archive) {
+    nn::load(layer, archive);
+  }
+};
+
+std::string contents(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("parameters come back from archives, into the same tensors", Format, binary, portable, json, xml) {
+  const models::residual first;
+  models::residual second;
+  const std::vector<tensor> tensors = nn::parameters(second);
+  REQUIRE(!equal(values_of(first), values_of(second)));
+  loaded<Format>(second, saved<Format>(first));
+  CHECK(equal(values_of(first), values_of(second)));
+  for (std::size_t i = 0; i != tensors.size(); ++i) {
+    CHECK(nn::parameters(second)[i].same_as(tensors[i]));
+    CHECK((tensors[i].requires_grad() && ferry::is_leaf(tensors[i])));
+  }
+}
+
+TEST_CASE("an optimizer goes on with values that were loaded, from one archive with them") {
+  const auto train = [](nn::linear& layer, ferry::optimizer<ferry::adam>& optimizer) {
+    for (int step = 0; step != 3; ++step) {
+      optimizer.zero_grad();
+      const tensor y = layer(ferry::ones({2, 3}));
+      ferry::backward(ferry::sum(y * y));
+      optimizer.step();
+    }
+  };
+  nn::linear layer(3, 2);
+  ferry::optimizer<ferry::adam> optimizer(nn::parameters(layer), {.lr = 0.1});
+  train(layer, optimizer);
+  std::stringstream file;
+  {
+    cereal::BinaryOutputArchive archive(file);
+    nn::save(layer, archive);
+    archive(optimizer);
+  }
+  nn::linear other(3, 2);
+  ferry::optimizer<ferry::adam> of_other(nn::parameters(other));
+  {
+    cereal::BinaryInputArchive archive(file);
+    nn::load(other, archive);
+    archive(of_other);
+  }
+  train(layer, optimizer);
+  train(other, of_other);
+  CHECK(equal(values_of(layer), values_of(other)));
+}
+
+TEST_CASE("parameters travel as a list, and in ferry's own archive") {
+  const nn::linear first(3, 2);
+  nn::linear second(3, 2);
+  const auto message = ferry::serialize(nn::named_parameters(first));
+  nn::load(second, ferry::deserialize<std::vector<nn::named_parameter>>(message));
+  CHECK(equal(values_of(first), values_of(second)));
+
+  const sent_layer sent;
+  const auto received = ferry::deserialize<sent_layer>(ferry::serialize(sent));
+  CHECK(equal(values_of(sent.layer), values_of(received.layer)));
+}
+
+TEST_CASE("files") {
+  const ferry_test::temporary_directory folder;
+  const std::string file = folder.file("model.ferry");
+  const models::residual first;
+  models::residual second;
+  nn::save(models::residual(), file);
+  nn::save(first, file);  // replaces it
+  CHECK(contents(file) == saved<portable>(first));
+  nn::load(second, file);
+  CHECK(equal(values_of(first), values_of(second)));
+  CHECK(std::distance(std::filesystem::directory_iterator(std::filesystem::path(file).parent_path()), {}) == 1);
+
+  refuse(errc::system_failure, "cannot open", second, [&](auto& m) { nn::load(m, folder.file("none")); });
+  expect_error(errc::system_failure, "No such file", [&] { nn::save(first, folder.file("none/model")); });
+  // A folder is in the way of the name; the draft is removed.
+  std::filesystem::create_directories(folder.file("taken/full"));
+  expect_error(errc::system_failure, "cannot replace", [&] { nn::save(first, folder.file("taken")); });
+  CHECK(std::distance(std::filesystem::directory_iterator(std::filesystem::path(file).parent_path()), {}) == 2);
+
+  const std::string whole = contents(file);
+  for (std::size_t length = 0; length < whole.size(); length += 7) {
+    std::ofstream(file, std::ios::binary).write(whole.data(), static_cast<std::streamsize>(length));
+    refuse(errc::malformed, "model.ferry'", second, [&](auto& m) { nn::load(m, file); });
+  }
+  std::ofstream(file, std::ios::binary) << whole << "more";
+  refuse(errc::malformed, "goes on after the parameters", second, [&](auto& m) { nn::load(m, file); });
+  std::ofstream(file, std::ios::binary) << "something else, which is a text";
+  refuse(errc::malformed, "does not hold the parameters of a module", second, [&](auto& m) { nn::load(m, file); });
+}
+
+TEST_CASE("values of another module are refused, and the parameter is named") {
+  const std::string text = saved<binary>(nn::sequential(nn::linear(3, 2), ferry::relu, nn::linear(2, 1)));
+  const auto from_text = [&](auto& m) { loaded<binary>(m, text); };
+  nn::sequential larger(nn::linear(3, 2), ferry::relu, nn::linear(2, 1), nn::layer_norm({1}));
+  refuse(errc::invalid_argument, "there is no value for parameter '3.weight'", larger, from_text);
+  nn::sequential smaller(nn::linear(3, 2), ferry::relu);
+  refuse(errc::invalid_argument, "the module has no parameter '2.weight'", smaller, from_text);
+  nn::sequential wider(nn::linear(3, 2), ferry::relu, nn::linear(2, 4));
+  refuse(errc::bad_shape, "parameter '2.weight' is f32 [4, 2], its value f32 [1, 2]", wider, from_text);
+  nn::sequential finer(nn::linear(3, 2), ferry::relu, nn::linear(2, 1, {.dtype = dtype::f64}));
+  refuse(errc::bad_dtype, "parameter '2.weight' is f64 [1, 2], its value f32 [1, 2]", finer, from_text);
+
+  nn::linear layer(1, 1, {.bias = false});
+  const tensor one = ferry::ones({1, 1});
+  using list = std::vector<nn::named_parameter>;
+  const auto values = [](list all) { return [=](auto& m) { nn::load(m, all); }; };
+  refuse(errc::invalid_argument, "two values for parameter 'weight'", layer,
+         values({{"weight", one}, {"weight", one}}));
+  refuse(errc::invalid_argument, "the value of parameter 'weight' is undefined", layer, values({{"weight", {}}}));
+  refuse(errc::invalid_argument, "there is no value for parameter 'weight'", layer, values({}));
+}
+
+TEST_CASE("counts that an archive claims are not believed") {
+  nn::linear layer(1, 1);
+  const auto refuse_text = [&](errc kind, const char* message, auto write) {
+    std::ostringstream text;
+    {
+      cereal::BinaryOutputArchive archive(text);
+      write(archive);
+    }
+    refuse(kind, message, layer, [&](auto& m) { loaded<binary>(m, text.str()); });
+  };
+  const std::uint32_t record = ferry::detail::parameters_record;
+  refuse_text(errc::malformed, "claims a name of",
+              [&](auto& archive) { archive(record, std::uint64_t{1}, std::uint64_t{1} << 60); });
+  refuse_text(errc::malformed, "does not hold the parameters", [&](auto& archive) { archive(record + 1); });
+  std::ostringstream text;
+  {
+    cereal::BinaryOutputArchive archive(text);
+    archive(record, ~std::uint64_t{0});
+  }
+  CHECK_THROWS_AS(loaded<binary>(layer, text.str()), cereal::Exception);
+}
