@@ -11,10 +11,13 @@
 #include <ferry/nn.hpp>
 #include <ferry/nn/archive.hpp>
 #include <ferry/ops/ops.hpp>
+#include <ferry/optim.hpp>
 #include <ferry/tensor/factories.hpp>
+#include <optim/kernels.hpp>
 
 #include "expect_error.hpp"
 #include "fake_cuda.hpp"
+#include "launcher.hpp"
 
 using ferry::device;
 using ferry::dtype;
@@ -26,6 +29,13 @@ namespace {
 
 constexpr device gpu{ferry::device_kind::cuda, 1};
 constexpr device host{};
+
+constexpr ferry::detail::optimizer_kernels kernels = ferry::detail::make_optimizer_kernels<fake_cuda::host_launcher>();
+// Before main(), as the double's own.
+const bool installed = [] {
+  ferry::detail::use_optimizer_kernels(&kernels);
+  return true;
+}();
 
 struct text_model {
   nn::embedding words{6, 4, {.padding = 0}};
