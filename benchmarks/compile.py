@@ -50,6 +50,15 @@ UNITS = [
     ("transport/transport.hpp alone", "#include <ferry/transport/transport.hpp>\n", False),
     ("backend/backend.hpp alone", "#include <ferry/backend/backend.hpp>\n", False),
 ]
+# What the training floors add; the baseline is the unit of ferry.hpp alone.
+FERRY_ALONE = "#include <ferry/ferry.hpp>\n"
+TRAINING = [
+    ("autograd.hpp alone", "#include <ferry/autograd.hpp>\n", False),
+    ("ferry.hpp and autograd.hpp", FERRY_ALONE + "#include <ferry/autograd.hpp>\n", True),
+    ("ferry.hpp, autograd.hpp, nn.hpp, optim.hpp",
+     FERRY_ALONE + "#include <ferry/autograd.hpp>\n#include <ferry/nn.hpp>\n#include <ferry/optim.hpp>\n", False),
+]
+TRAINING_TARGET = 1.3
 METHODS = {
     "(int, int)": "int method(int a, int b) { return a + b + NUMBER; }|1, 2",
     "(vector, string)": "double method(const std::vector<double>& a, const std::string& b) "
@@ -179,6 +188,13 @@ def main():
                     continue
                 value, baseline, spread = compiler.in_turn(source, BASELINE, repeats, *flags)
                 report.add(name, value, "s", "cereal", baseline, repeats, spread, TARGET if aimed else None)
+            report.section(f"what the training floors add, {level}; baseline: ferry.hpp alone")
+            for name, source, aimed in TRAINING:
+                name = f"{level}/{name}"
+                if options.filter not in name:
+                    continue
+                value, baseline, spread = compiler.in_turn(source, FERRY_ALONE, repeats, *flags)
+                report.add(name, value, "s", "ferry.hpp", baseline, repeats, spread, TRAINING_TARGET if aimed else None)
         report.section("code and data that one more method adds to a unit, its call and its handler")
         for signature, declaration in METHODS.items():
             name = f"object/{signature}"
