@@ -1,8 +1,10 @@
 #include <ferry/nn/checkpoint.hpp>
 
+#include <atomic>
 #include <cerrno>
 #include <exception>
 #include <fstream>
+#include <ios>
 #include <string>
 #include <system_error>
 #include <unordered_map>
@@ -92,8 +94,14 @@ void assign_parameters(const module_parts& parts, const std::vector<nn::named_pa
 }
 
 void write_parameter_file(const std::vector<nn::named_parameter>& parameters, const std::filesystem::path& file) {
+  for (const nn::named_parameter& each : parameters) {
+    if (each.name.size() <= longest_parameter_name) continue;
+    throw_error(errc::invalid_argument, fmt::format("save: the name of a parameter has {} bytes, more than {}",
+                                                    each.name.size(), longest_parameter_name));
+  }
   unfinished_file temporary{file};
-  temporary.path += fmt::format(".{}.part", ::getpid());
+  static std::atomic<unsigned> saves{0};  // threads that save under one name write files of their own
+  temporary.path += fmt::format(".{}.{}.part", ::getpid(), saves.fetch_add(1));
   errno = 0;
   std::ofstream out(temporary.path, std::ios::binary | std::ios::trunc);
   if (!out) refuse_file("create", temporary.path, errno);
@@ -119,9 +127,11 @@ std::vector<nn::named_parameter> read_parameter_file(const std::filesystem::path
     cereal::PortableBinaryInputArchive archive(in);
     std::vector<nn::named_parameter> loaded = load_parameters(archive);
     if (in.peek() != std::ifstream::traits_type::eof()) {
-      throw_error(errc::malformed, fmt::format("'{}' goes on after the parameters", file.string()));
+      throw_error(errc::malformed, "it goes on after the parameters");
     }
     return loaded;
+  } catch (const std::ios_base::failure&) {  // a folder, for example
+    refuse_file("read", file, errno);
   } catch (const cereal::Exception& failure) {
     throw_error(errc::malformed,
                 fmt::format("'{}' is no complete file of parameters: {}", file.string(), failure.what()));

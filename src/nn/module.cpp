@@ -9,6 +9,7 @@
 #include <ferry/autograd/grad_mode.hpp>
 #include <ferry/autograd/gradient.hpp>
 #include <ferry/base/error.hpp>
+#include <ferry/ops/sparse.hpp>
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -43,8 +44,13 @@ tensor converted(const tensor& old, Convert convert) {
   const tensor values = convert(old);
   if (values.same_as(old)) return old;
   tensor result = like_leaf(values, old);
-  const tensor gradient = grad(old);
-  if (gradient.defined() && old.requires_grad()) set_grad(result, convert(gradient));
+  if (!old.requires_grad()) return result;
+  if (has_sparse_grad(old)) {
+    const sparse_tensor rows = sparse_grad(old);
+    set_sparse_grad(result, {rows.indices().to(values.device()), convert(rows.values()), rows.shape()});
+  } else if (const tensor gradient = grad(old); gradient.defined()) {
+    set_grad(result, convert(gradient));
+  }
   return result;
 }
 
@@ -104,7 +110,17 @@ void convert_parameters(const module_parts& parts, dtype type) {
   });
 }
 
-void clone_parameters(const module_parts& parts) {
+void clone_parameters(const module_parts& parts, const module_parts& original) {
+  std::unordered_set<const tensor*> there;
+  for (const parameter_slot& each : original.parameters) there.insert(each.at);
+  for (const parameter_slot& each : parts.parameters) {
+    if (!there.contains(each.at)) continue;
+    throw_error(
+        errc::invalid_argument,
+        fmt::format("clone: the parameter '{}' is behind a pointer, which a copy of the module shares: give the module "
+                    "a copy constructor that copies what it points to",
+                    each.name));
+  }
   const no_grad outside;
   replace_parameters(parts, [](const tensor& old) { return like_leaf(old.clone(), old); });
 }

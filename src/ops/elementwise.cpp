@@ -79,7 +79,8 @@ tensor function_gradient(unary_function f, const function_numbers& with, const t
     const T second = static_cast<T>(with.second);
     visit_function(f, [&](auto constant) {
       constexpr unary_function function = decltype(constant)::value;
-      each_pair<T>(result, gradient, from, [=](T g, T x) { return g * function_slope<function>(x, first, second); });
+      each_pair<T>(result, gradient, from,
+                   [=](T g, T x) { return gradient_times(g, function_slope<function>(x, first, second)); });
     });
   });
   return result;
@@ -121,10 +122,10 @@ tensor function_gradient(binary_function f, std::size_t input, const tensor& gra
       constexpr binary_function function = decltype(constant)::value;
       if (input == 0) {
         each_triple<T>(result, gradient, left, right,
-                       [](T g, T x, T y) { return g * function_slope<function, 0>(x, y); });
+                       [](T g, T x, T y) { return gradient_times(g, function_slope<function, 0>(x, y)); });
       } else {
         each_triple<T>(result, gradient, left, right,
-                       [](T g, T x, T y) { return g * function_slope<function, 1>(x, y); });
+                       [](T g, T x, T y) { return gradient_times(g, function_slope<function, 1>(x, y)); });
       }
     });
   });

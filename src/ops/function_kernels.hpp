@@ -41,9 +41,9 @@ struct function_gradient_kernel {
   FERRY_KERNEL void operator()(std::int64_t index) const {
     const auto at = locate(plan, index);
     const T from = element_at<T>(at[2]);
-    element_at<T>(at[0]) = element_at<T>(at[1]) * visit_function(function, [&](auto f) {
-                             return function_slope<decltype(f)::value>(from, first, second);
-                           });
+    const T slope =
+        visit_function(function, [&](auto f) { return function_slope<decltype(f)::value>(from, first, second); });
+    element_at<T>(at[0]) = gradient_times(element_at<T>(at[1]), slope);
   }
 };
 
@@ -75,10 +75,10 @@ struct pair_gradient_kernel {
     const auto at = locate(plan, index);
     const T a = element_at<T>(at[2]);
     const T b = element_at<T>(at[3]);
-    element_at<T>(at[0]) =
-        element_at<T>(at[1]) * visit_function(function, [&](auto f) {
-          return input == 0 ? function_slope<decltype(f)::value, 0>(a, b) : function_slope<decltype(f)::value, 1>(a, b);
-        });
+    const T slope = visit_function(function, [&](auto f) {
+      return input == 0 ? function_slope<decltype(f)::value, 0>(a, b) : function_slope<decltype(f)::value, 1>(a, b);
+    });
+    element_at<T>(at[0]) = gradient_times(element_at<T>(at[1]), slope);
   }
 };
 

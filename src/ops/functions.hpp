@@ -52,7 +52,8 @@ FERRY_KERNEL T function_value(T x, T first, T second) {
     return x / (T{1} + std::exp(-x));
   } else if constexpr (F == unary_function::softplus) {
     const T scaled = x * first;
-    return scaled > second ? x : std::log1p(std::exp(scaled)) / first;
+    if (scaled > second) return x;
+    return (scaled > T{0} ? x : T{0}) + std::log1p(std::exp(-std::fabs(scaled))) / first;
   } else if constexpr (F == unary_function::gelu) {
     return x * (T{1} + std::erf(x * T(0.70710678118654752440))) / T{2};
   } else {
@@ -110,8 +111,10 @@ FERRY_KERNEL T function_value(T a, T b) {
     return std::pow(a, b);
   } else if constexpr (F == binary_function::minimum) {
     return a < b || a != a ? a : b;
-  } else {
+  } else if constexpr (F == binary_function::maximum) {
     return a > b || a != a ? a : b;
+  } else {
+    return (a > T{0} ? a : T{0}) - a * b + std::log1p(std::exp(-std::fabs(a)));
   }
 }
 
@@ -119,15 +122,23 @@ FERRY_KERNEL T function_value(T a, T b) {
 template <binary_function F, std::size_t Input, class T>
 FERRY_KERNEL T function_slope(T a, T b) {
   if constexpr (F == binary_function::divide) {
-    return Input == 0 ? T{1} / b : -a / (b * b);
+    return Input == 0 ? T{1} / b : -(a / b) / b;
   } else if constexpr (F == binary_function::power) {
     if constexpr (Input == 0) return b == T{0} ? T{0} : b * std::pow(a, b - T{1});
     return a == T{0} && b >= T{0} ? T{0} : std::pow(a, b) * std::log(a);
+  } else if constexpr (F == binary_function::bce_with_logits) {
+    return Input == 0 ? function_value<unary_function::sigmoid>(a, T{0}, T{0}) - b : -a;
   } else {
     if (a == b) return T{0.5};
     const bool first = F == binary_function::minimum ? a < b || a != a : a > b || a != a;
     return first == (Input == 0) ? T{1} : T{0};
   }
+}
+
+/// gradient * slope. Where the slope is 0, nothing comes through, an infinite gradient neither.
+template <class T>
+FERRY_KERNEL T gradient_times(T gradient, T slope) {
+  return slope == T{0} ? T{0} : gradient * slope;
 }
 
 /// Calls f with the function as a constant.
@@ -159,7 +170,8 @@ FERRY_KERNEL auto visit_function(binary_function f, const Visitor& visitor) {
     case divide: return visitor(std::integral_constant<binary_function, divide>{});
     case power: return visitor(std::integral_constant<binary_function, power>{});
     case minimum: return visitor(std::integral_constant<binary_function, minimum>{});
-    default: return visitor(std::integral_constant<binary_function, maximum>{});
+    case maximum: return visitor(std::integral_constant<binary_function, maximum>{});
+    default: return visitor(std::integral_constant<binary_function, bce_with_logits>{});
   }
 }
 

@@ -317,7 +317,9 @@ tensor embedding_bag(const tensor& weight, const tensor& indices, const tensor& 
 }
 
 tensor one_hot(const tensor& indices, std::int64_t classes) {
-  if (indices.device().is_cpu() && indices.dtype() == dtype::i64) detail::need_in_range(indices, classes, "one_hot");
+  if (classes < 0) throw_error(errc::invalid_argument, fmt::format("one_hot: {} classes", classes));
+  detail::need_indices(indices, indices, "one_hot");
+  if (indices.device().is_cpu()) detail::need_in_range(indices, classes, "one_hot");
   return eq(indices.unsqueeze(-1), arange(0, classes, 1, dtype::i64, indices.device())).to(dtype::i64);
 }
 

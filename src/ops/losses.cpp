@@ -1,5 +1,7 @@
 #include <ferry/ops/losses.hpp>
 
+#include <limits>
+
 #include <fmt/format.h>
 
 #include <ferry/base/error.hpp>
@@ -42,8 +44,9 @@ tensor mse_loss(const tensor& prediction, const tensor& target, reduction how) {
 
 tensor huber_loss(const tensor& prediction, const tensor& target, double delta, reduction how) {
   detail::need_same_shape(prediction, target, "huber_loss");
-  if (!(delta > 0))
-    throw_error(errc::invalid_argument, fmt::format("huber_loss: delta is {}; it has to be positive", delta));
+  if (!(delta > 0) || delta == std::numeric_limits<double>::infinity())
+    throw_error(errc::invalid_argument,
+                fmt::format("huber_loss: delta is {}; it has to be positive and finite", delta));
   const tensor distance = abs(sub(prediction, target));
   const tensor near = mul(mul(distance, distance), 0.5);
   const tensor far = mul(sub(distance, delta / 2), delta);
@@ -52,7 +55,7 @@ tensor huber_loss(const tensor& prediction, const tensor& target, double delta, 
 
 tensor bce_with_logits(const tensor& logits, const tensor& target, reduction how) {
   detail::need_same_shape(logits, target, "bce_with_logits");
-  return detail::reduced(add(sub(relu(logits), mul(logits, target)), softplus(neg(abs(logits)))), how);
+  return detail::reduced(run_operation<op::bce_with_logits>({}, logits, target), how);
 }
 
 tensor nll_loss(const tensor& log_probabilities, const tensor& target, reduction how,
@@ -65,6 +68,10 @@ tensor nll_loss(const tensor& log_probabilities, const tensor& target, reduction
         fmt::format("nll_loss needs [count, classes] and targets [count], or [classes] and a target []; the shapes are "
                     "{} and {}",
                     to_string(log_probabilities.shape()), to_string(target.shape())));
+  }
+  if (target.dtype() != dtype::i64) {
+    throw_error(errc::bad_dtype,
+                fmt::format("nll_loss: the targets are of {}; they have to be of i64", dtype_name(target.dtype())));
   }
   if (!ignored) {
     return detail::reduced(neg(gather(log_probabilities, -1, target.unsqueeze(-1)).squeeze(-1)), how);

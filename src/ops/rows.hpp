@@ -83,10 +83,11 @@ struct softmax_kernel {
     const auto at = locate(plan.outer, index);
     const row_exponentials<T> row(at[1], plan.step[1], plan.length);
     const T factor = static_cast<T>(1 / row.total);
-    const T difference = row.largest + static_cast<T>(std::log(row.total));
+    const T difference = static_cast<T>(std::log(row.total));
     for (std::int64_t i = 0; i != plan.length; ++i) {
       const T x = element_at<T>(at[1] + i * plan.step[1]);
-      element_at<T>(at[0] + i * plan.step[0]) = logarithm ? x - difference : std::exp(x - row.largest) * factor;
+      element_at<T>(at[0] + i * plan.step[0]) =
+          logarithm ? (x - row.largest) - difference : std::exp(x - row.largest) * factor;
     }
   }
 };

@@ -91,6 +91,11 @@ tensor multinomial(const tensor& weights, std::int64_t count, bool replacement, 
   for (std::int64_t row = 0; row != rows; ++row) {
     const double* first = values.data<double>() + row * choices;
     std::vector<double> own(first, first + choices);
+    // So that their sum is finite.
+    const double largest = own.empty() ? 0 : *std::max_element(own.begin(), own.end());
+    if (largest > 0 && std::isfinite(largest)) {
+      for (double& each : own) each /= largest;
+    }
     detail::draw_row(own, result.data<std::int64_t>() + row * count, count, replacement, source);
   }
   return result;

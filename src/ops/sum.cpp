@@ -104,9 +104,25 @@ tensor sum(const tensor& t, const dims& axes, bool keep) {
   return run_operation<op::sum>({std::move(normal), keep}, t);
 }
 
-tensor mean(const tensor& t) { return div(sum(t), static_cast<double>(t.numel())); }
+namespace detail {
+namespace {
+
+void need_reals(const tensor& t) {
+  if (t.dtype() == dtype::f32 || t.dtype() == dtype::f64) return;
+  throw_error(errc::bad_dtype,
+              fmt::format("mean works on f32 and f64, not on {}; convert with to()", dtype_name(t.dtype())));
+}
+
+}  // namespace
+}  // namespace detail
+
+tensor mean(const tensor& t) {
+  detail::need_reals(t);
+  return div(sum(t), static_cast<double>(t.numel()));
+}
 
 tensor mean(const tensor& t, const dims& axes, bool keep) {
+  detail::need_reals(t);
   const tensor total = sum(t, axes, keep);
   double count = 1;
   for (const std::int64_t axis : axes) count *= static_cast<double>(t.size(axis));

@@ -1,5 +1,7 @@
 #include "apply.hpp"
 
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include <ferry/base/error.hpp>
@@ -31,9 +33,9 @@ void need_like(const std::string& what, const tensor& t, const tensor& parameter
 
 void need_option(bool holds, std::string_view algorithm, std::string_view option, double value,
                  std::string_view range) {
-  if (holds) return;
-  throw_error(errc::invalid_argument,
-              fmt::format("{}: the option {} is {}; it must be {}", algorithm, option, value, range));
+  if (holds && std::isfinite(value)) return;
+  throw_error(errc::invalid_argument, fmt::format("{}: the option {} is {}; it must be {}{}", algorithm, option, value,
+                                                  range, holds ? ", and finite" : ""));
 }
 
 std::string name_of_parameter(std::string_view algorithm, std::size_t index) {

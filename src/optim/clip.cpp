@@ -17,7 +17,9 @@ std::vector<tensor> gradients_of(std::span<const tensor> parameters) {
   std::vector<tensor> found;
   found.reserve(parameters.size());
   for (const tensor& each : parameters) {
-    if (each.defined() && has_sparse_grad(each)) {
+    if (each.defined() && !each.requires_grad()) {
+      found.emplace_back();  // frozen
+    } else if (each.defined() && has_sparse_grad(each)) {
       // An element of the gradient has to be one number: the sum of the values of its row.
       set_sparse_grad(each, sparse_grad(each).coalesce());
       found.push_back(sparse_grad(each).values());

@@ -30,7 +30,7 @@ void need_group(std::string_view algorithm, std::span<const tensor> parameters, 
 
 void clear_gradients(std::span<const tensor> parameters) {
   for (const tensor& each : parameters) {
-    if ((grad(each).defined() || has_sparse_grad(each)) && each.requires_grad()) set_grad(each, {});
+    if (grad(each).defined() || has_sparse_grad(each)) set_grad(each, {});
   }
 }
 
@@ -69,7 +69,8 @@ void need_archived_count(std::string_view algorithm, std::size_t group, std::uin
 }
 
 void need_archived_steps(std::string_view algorithm, std::int64_t steps) {
-  if (steps >= 0) return;
+  constexpr std::int64_t most = std::int64_t{1} << 53U;  // every one of them is a number of f64
+  if (steps >= 0 && steps < most) return;
   throw_error(errc::malformed, fmt::format("{}: the archive claims {} steps", algorithm, steps));
 }
 

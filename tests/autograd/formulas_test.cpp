@@ -1,5 +1,6 @@
 // The formula of each operation against differences of values.
 
+#include <limits>
 #include <type_traits>
 
 #include <doctest/doctest.h>
@@ -81,4 +82,22 @@ TEST_CASE("views of views") {
                 in[0].as_strided({2, 2}, {1, 5}, 3)};
       },
       {varied({2, 3, 4}, 1)});
+}
+
+TEST_CASE("slopes at the edges of their numbers") {
+  const auto slope_of = [](const auto& function, float at, float gradient) {
+    const tensor x = ferry::require_grad(ferry::tensor_of({at}));
+    ferry::backward(function(x), {.gradients = {ferry::tensor_of({gradient})}});
+    return ferry::grad(x).template item<float>();
+  };
+  constexpr float inf = std::numeric_limits<float>::infinity();
+  CHECK(slope_of([](const tensor& x) { return ferry::relu(x); }, -1, inf) == 0);
+  CHECK(slope_of([](const tensor& x) { return ferry::clamp(x, 0, 1); }, 2, inf) == 0);
+  CHECK(slope_of([](const tensor& x) { return ferry::maximum(x, ferry::tensor_of({1.F})); }, 0, inf) == 0);
+  for (const float size : {1e25F, 1e-25F}) {
+    const auto quotient = [&](const tensor& x) { return ferry::tensor_of({size}) / x; };
+    CHECK(slope_of(quotient, size, 1) == doctest::Approx(-1 / size));
+  }
+  CHECK(slope_of([](const tensor& x) { return ferry::softplus(x, 1, inf); }, 1000, 1) == 1);
+  CHECK(ferry::softplus(ferry::tensor_of({1000.F}), 1, inf).item<float>() == 1000);
 }

@@ -86,7 +86,7 @@ CASES = {
     "cross_entropy": ((X, integers((3,), [3, 0, 2])), F.cross_entropy),
     "cross_entropy_ignoring": ((X, integers((3,), [3, -100, 2])), lambda a, t: F.cross_entropy(a, t, ignore_index=-100)),
     "nll_loss": ((X, integers((3,), [3, 0, 2])), lambda a, t: F.nll_loss(a, t, reduction="sum")),
-    "bce_with_logits": ((X * 5, varied((3, 4), 2.5, 0, 1)), F.binary_cross_entropy_with_logits),
+    "bce_with_logits": ((torch.where(MASK, X * 5, torch.tensor(0.0)), varied((3, 4), 2.5, 0, 1)), F.binary_cross_entropy_with_logits),
     "one_hot": ((PLACES,), lambda i: F.one_hot(i, 3)),
     "argmax": ((X,), lambda a: torch.argmax(a, 0)),
 }

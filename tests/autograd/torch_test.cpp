@@ -7,11 +7,13 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include <ferry/autograd.hpp>
+#include <ferry/autograd/derivatives/derivatives.hpp>
 #include <ferry/ops/ops.hpp>
 #include <ferry/tensor/factories.hpp>
 
@@ -132,6 +134,27 @@ const std::map<std::string, function>& functions() {
 }
 
 }  // namespace
+
+TEST_CASE("each operation with a gradient has recorded values") {
+  // Under another name than the descriptor's.
+  const std::map<std::string, std::string> other{{"add_scalar", "add"},
+                                                 {"mul_scalar", "mul"},
+                                                 {"div_scalar", "mean"},
+                                                 {"extreme", "max"},
+                                                 {"scatter_add_", "scatter_add"},
+                                                 {"add_", "add"},
+                                                 {"add_scalar_", "add"},
+                                                 {"sub_", "sub"},
+                                                 {"mul_", "mul"},
+                                                 {"mul_scalar_", "mul"}};
+  ferry::operations::for_each([&]<class Op>(std::type_identity<Op>) {
+    if constexpr (!requires { ferry::derivative<Op>::none; }) {
+      const std::string name(Op::name);
+      CAPTURE(name);
+      CHECK(functions().contains(other.contains(name) ? other.at(name) : name));
+    }
+  });
+}
 
 TEST_CASE("values and gradients are PyTorch's") {
   std::size_t count = 0;

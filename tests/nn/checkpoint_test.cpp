@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -229,4 +230,19 @@ TEST_CASE("counts that an archive claims are not believed") {
     archive(record, ~std::uint64_t{0});
   }
   CHECK_THROWS_AS(loaded<binary>(layer, text.str()), cereal::Exception);
+}
+
+TEST_CASE("a folder is no file of parameters, and threads that save under one name leave a whole one") {
+  const ferry_test::temporary_directory directory;
+  nn::linear layer(2, 2);
+  expect_error(errc::system_failure, directory.file(""), [&] { nn::load(layer, directory.file("")); });
+  const std::string file = directory.file("parameters");
+  std::vector<std::thread> all;
+  for (int i = 0; i != 4; ++i) {
+    all.emplace_back([&] {
+      for (int round = 0; round != 50; ++round) nn::save(layer, file);
+    });
+  }
+  for (std::thread& each : all) each.join();
+  nn::load(layer, file);
 }

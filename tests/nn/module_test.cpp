@@ -3,6 +3,7 @@
 #include <ferry/nn/module.hpp>
 
 #include <array>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,14 @@ struct twice {
   void visit_members(Visit&& visit) {
     visit("layer", a);
     visit("layer", b);
+  }
+};
+
+struct of_pointers {
+  std::shared_ptr<nn::linear> layer = std::make_shared<nn::linear>(2, 1);
+  template <class Visit>
+  void visit_members(Visit&& visit) {
+    visit("layer", layer);
   }
 };
 
@@ -114,6 +123,43 @@ TEST_CASE("copies share parameters, clones do not") {
   ferry::backward(ferry::sum(model(ferry::ones({1, 4}))));
   CHECK(ferry::grad(copy.scale).defined());
   CHECK(!ferry::grad(own.scale).defined());
+}
+
+TEST_CASE("a clone does not reach through pointers that a copy shares") {
+  const of_pointers here;
+  const tensor before = here.layer->weight;
+  expect_error(errc::invalid_argument, "clone: the parameter 'layer.weight' is behind a pointer",
+               [&] { (void)nn::clone(here); });
+  CHECK(here.layer->weight.same_as(before));
+}
+
+TEST_CASE("sparse gradients move along") {
+  nn::embedding table(4, 2, {.sparse_gradient = true});
+  ferry::backward(ferry::sum(table(ferry::tensor_of<std::int64_t>({1, 3}))));
+  nn::to(table, dtype::f64);
+  REQUIRE(ferry::has_sparse_grad(table.weight));
+  CHECK(ferry::sparse_grad(table.weight).dtype() == dtype::f64);
+  CHECK(ferry::equal(ferry::sparse_grad(table.weight).to_dense().select(1, 1), ferry::tensor_of({0., 1., 0., 1.})));
+}
+
+TEST_CASE("frozen parameters that have a gradient are left, and cleared") {
+  const tensor w = ferry::require_grad(ferry::tensor_of({10.}));
+  const tensor rows = ferry::require_grad(ferry::ones({2, 2}));
+  ferry::backward(ferry::sum(w * 3) +
+                  ferry::sum(ferry::embedding(rows, ferry::tensor_of<std::int64_t>({1}), {.sparse_gradient = true}))
+                      .to(dtype::f64));
+  ferry::optimizer<ferry::sgd> optimizer({w, rows}, {.lr = 1});
+  ferry::require_grad(w, false);
+  ferry::require_grad(rows, false);
+  CHECK(ferry::clip_grad_norm_(std::vector{w, rows}, 1).item<double>() == 0);
+  optimizer.step();
+  CHECK(w.item<double>() == 10);
+  CHECK(ferry::equal(rows, ferry::ones({2, 2})));
+  optimizer.zero_grad();
+  ferry::require_grad(w);
+  ferry::require_grad(rows);
+  CHECK_FALSE(ferry::grad(w).defined());
+  CHECK_FALSE(ferry::has_sparse_grad(rows));
 }
 
 TEST_CASE("clones keep what is tied") {

@@ -158,10 +158,28 @@ TEST_CASE("normalised exponentials do not overflow") {
   CHECK(ferry::allclose(ferry::softmax(t.transpose(0, 2), 0), ferry::softmax(t, 2).transpose(0, 2)));
 }
 
+TEST_CASE("large logits of f32 lose nothing") {
+  for (const float large : {1e3F, 1e5F, 1e8F}) {
+    const tensor equal_ones = tensor_of({large, large});
+    CHECK(ferry::allclose(ferry::log_softmax(equal_ones, 0), tensor_of({-0.6931472F, -0.6931472F})));
+    CHECK(ferry::allclose(ferry::log_softmax(equal_ones.to(gpu), 0).to(ferry::device{}),
+                          tensor_of({-0.6931472F, -0.6931472F})));
+    CHECK(ferry::cross_entropy(equal_ones, ferry::zeros({}, dtype::i64)).item<float>() == doctest::Approx(0.6931472F));
+  }
+}
+
 TEST_CASE("losses refuse what would broadcast") {
   expect_error(errc::bad_shape, "mse_loss of a prediction of shape [2, 1] and a target of shape [2]", [] {
     (void)ferry::mse_loss(ferry::zeros({2, 1}), ferry::zeros({2}));
   });
+  expect_error(errc::bad_dtype, "nll_loss: the targets are of i32", [] {
+    (void)ferry::cross_entropy(ferry::zeros({1, 3}), tensor_of({0}));
+  });
+  expect_error(errc::invalid_argument, "delta is inf",
+               [] { (void)ferry::huber_loss(ferry::zeros({2}), ferry::zeros({2}), inf); });
+  expect_error(errc::bad_dtype, "mean works on f32 and f64, not on i64", [] { (void)ferry::mean(indices({1})); });
+  expect_error(errc::bad_dtype, "one_hot: the indices are of i32", [] { (void)ferry::one_hot(tensor_of({0}), 2); });
+  expect_error(errc::invalid_argument, "one_hot: -1 classes", [] { (void)ferry::one_hot(indices({0}), -1); });
   expect_error(errc::invalid_argument, "delta is 0",
                [] { (void)ferry::huber_loss(ferry::zeros({2}), ferry::zeros({2}), 0); });
   expect_error(errc::bad_shape, "nll_loss needs", [] { (void)ferry::nll_loss(ferry::zeros({2, 3}), indices({0})); });
@@ -211,6 +229,9 @@ TEST_CASE("multinomial draws by weights") {
     CHECK(each.shape() == dims{2, 3});
     CHECK(equal(ferry::topk(each, 3).values, ferry::tensor_of<std::int64_t>({{3, 1, 0}, {3, 2, 1}})));
   }
+  const tensor huge = ferry::multinomial(tensor_of({1e308, 1e308, 1.}), 100, true, source);
+  CHECK(ferry::max(huge).item<std::int64_t>() == 1);
+  CHECK(ferry::min(huge).item<std::int64_t>() == 0);
   expect_error(errc::invalid_argument, "3 different indices of 2 with a positive weight", [&] {
     (void)ferry::multinomial(tensor_of({1., 0., 2.}), 3);
   });

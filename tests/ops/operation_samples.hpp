@@ -264,6 +264,16 @@ struct operation_sample<op::cat> {
   }
 };
 template <>
+struct operation_sample<op::bce_with_logits> {
+  static tensors inputs(ferry::device where) { return {matrix(where), matrix(where)}; }
+  // At a logit of 0, too.
+  static tensors points() {
+    return {ferry::masked_fill(varied({3, 4}, 0.5), mask({}), 0), varied({3, 4}, 1.5) * 0.5 + 0.5};
+  }
+  static tensors run(const tensors& in) { return {ferry::bce_with_logits(in[0], in[1], ferry::reduction::none)}; }
+  static void check(const op::bce_with_logits::parameters&) {}
+};
+template <>
 struct operation_sample<op::sum> : of_one {
   static tensors run(const tensors& in) { return {ferry::sum(in[0])}; }
   static void check(const op::sum::parameters&) {}

@@ -1,6 +1,7 @@
 // The class over the algorithms: groups, steps, checkpoints.
 
 #include <cstdint>
+#include <limits>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -123,6 +124,38 @@ TEST_CASE("every group has its options, and steps read the gradients of the para
   expect_error(errc::invalid_argument, "sgd: the option lr is -1", [&] { optimizer.set_lr(-1); });
   CHECK(optimizer.options().lr == 0.5);
   expect_error(errc::invalid_argument, "sgd: there is no group 2, only 2", [&] { (void)optimizer.options(2); });
+}
+
+TEST_CASE("a copy is a snapshot") {
+  const tensor w = ferry::require_grad(ferry::tensor_of({1.}));
+  ferry::optimizer<ferry::adam> own({w}, {.lr = 0.1});
+  ferry::set_grad(w, ferry::tensor_of({1.}));
+  own.step();
+  const auto kept = own;
+  for (int step = 0; step != 3; ++step) own.step();
+  CHECK(kept.state(w).steps == 1);
+  CHECK(kept.state(w).mean.item<double>() == doctest::Approx(0.1));
+  CHECK(own.state(w).mean.item<double>() == doctest::Approx(0.3439));
+  own = kept;
+  CHECK(own.state(w).steps == 1);
+  own.step();
+  CHECK(kept.state(w).mean.item<double>() == doctest::Approx(0.1));
+}
+
+TEST_CASE("numbers of steps that no run has, and options that are not finite, are refused") {
+  const tensor w = ferry::require_grad(ferry::tensor_of({1.}));
+  ferry::optimizer<ferry::adam> own({w});
+  own.state(w).steps = std::int64_t{1} << 53U;
+  std::stringstream file;
+  {
+    cereal::BinaryOutputArchive out(file);
+    out(own);
+  }
+  ferry::optimizer<ferry::adam> other({w});
+  cereal::BinaryInputArchive in(file);
+  expect_error(errc::malformed, "the archive claims 9007199254740992 steps", [&] { in(other); });
+  expect_error(errc::invalid_argument, "adam: the option lr is inf; it must be at least 0, and finite",
+               [&] { other.set_lr(std::numeric_limits<double>::infinity()); });
 }
 
 TEST_CASE("one parameter is updated as soon as its gradient is there") {

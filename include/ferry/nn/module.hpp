@@ -170,7 +170,8 @@ std::int64_t count_elements(const module_parts& parts);
 void set_training(const module_parts& parts, bool training) noexcept;
 void move_parameters(const module_parts& parts, device where);
 void convert_parameters(const module_parts& parts, dtype type);
-void clone_parameters(const module_parts& parts);
+/// Of a copy of the module that `original` belongs to.
+void clone_parameters(const module_parts& parts, const module_parts& original);
 
 }  // namespace detail
 
@@ -221,12 +222,13 @@ void to(M& m, dtype type) {
   detail::convert_parameters(detail::module_parts_of(m), type);
 }
 
-/// A module with parameters of its own, of equal values; without gradients. Throws what allocations throw.
+/// A module with parameters of its own, of equal values; without gradients. Throws errc::invalid_argument for a parameter behind a pointer
+/// that the copy of the module shares, and what allocations throw.
 template <class M>
   requires std::copy_constructible<M>
 [[nodiscard]] M clone(const M& m) {
   M copy(m);
-  detail::clone_parameters(detail::module_parts_of(copy));
+  detail::clone_parameters(detail::module_parts_of(copy), detail::module_parts_of(m));
   return copy;
 }
 

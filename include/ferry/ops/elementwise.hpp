@@ -76,7 +76,13 @@ enum class unary_function : std::uint8_t {
   gelu,
   gelu_tanh,
 };
-enum class binary_function : std::uint8_t { divide, power, minimum, maximum };
+enum class binary_function : std::uint8_t {
+  divide,
+  power,
+  minimum,
+  maximum,
+  bce_with_logits,  // of a logit and a target
+};
 
 /// The parameters of a function.
 struct function_numbers {

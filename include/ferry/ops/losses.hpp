@@ -7,7 +7,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
+#include <ferry/ops/elementwise.hpp>
 #include <ferry/tensor/tensor.hpp>
 
 namespace ferry::inline v0 {
@@ -30,5 +32,14 @@ enum class reduction : std::uint8_t { none, mean, sum };
 /// nll_loss() of log_softmax(logits).
 [[nodiscard]] tensor cross_entropy(const tensor& logits, const tensor& target, reduction how = reduction::mean,
                                    std::optional<std::int64_t> ignored = {});
+
+namespace op {
+
+/// The loss of each element.
+struct bce_with_logits : detail::binary_descriptor<detail::binary_function::bce_with_logits> {
+  static constexpr std::string_view name = "bce_with_logits";
+};
+
+}  // namespace op
 
 }  // namespace ferry::inline v0

@@ -24,10 +24,10 @@ namespace ferry::inline v0 {
 using operations =
     operation_list<op::add, op::add_scalar, op::sub, op::mul, op::mul_scalar, op::add_, op::add_scalar_, op::sub_,
                    op::mul_, op::mul_scalar_, op::neg, op::abs, op::relu, op::minimum, op::maximum, op::exp, op::log,
-                   op::sqrt, op::pow_scalar, op::pow, op::div, op::div_scalar, op::clamp, op::tanh, op::sigmoid,
-                   op::silu, op::softplus, op::gelu, op::gelu_tanh, op::eq, op::ne, op::lt, op::le, op::gt, op::ge,
-                   op::where, op::masked_fill, op::sum, op::softmax, op::log_softmax, op::logsumexp, op::extreme,
-                   op::topk, op::gather, op::scatter_add, op::scatter_add_, op::embedding, op::cat, op::matmul,
-                   op::linear>;
+                   op::sqrt, op::pow_scalar, op::pow, op::div, op::div_scalar, op::bce_with_logits, op::clamp, op::tanh,
+                   op::sigmoid, op::silu, op::softplus, op::gelu, op::gelu_tanh, op::eq, op::ne, op::lt, op::le, op::gt,
+                   op::ge, op::where, op::masked_fill, op::sum, op::softmax, op::log_softmax, op::logsumexp,
+                   op::extreme, op::topk, op::gather, op::scatter_add, op::scatter_add_, op::embedding, op::cat,
+                   op::matmul, op::linear>;
 
 }  // namespace ferry::inline v0

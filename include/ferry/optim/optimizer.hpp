@@ -72,6 +72,21 @@ class optimizer {
     add_group(std::move(parameters), std::move(with));
   }
 
+  /// A copy updates the same parameters, with states of its own: a snapshot.
+  optimizer(const optimizer& other) : groups_(other.groups_) {
+    for (group& each : groups_) {
+      for (state_type& kept : each.states) {
+        kept.visit_tensors([](std::string_view, tensor& t) {
+          if (t.defined()) t = t.clone();
+        });
+      }
+    }
+  }
+  optimizer(optimizer&&) noexcept = default;
+  optimizer& operator=(const optimizer& other) { return *this = optimizer(other); }
+  optimizer& operator=(optimizer&&) noexcept = default;
+  ~optimizer() = default;
+
   /// Another group; returns its number. Throws errc::invalid_argument for an empty list, options that the algorithm refuses, a
   /// tensor that is undefined, no leaf, or in a group already; errc::bad_dtype, errc::bad_device for one that cannot be updated.
   std::size_t add_group(std::vector<tensor> parameters, options_type with = {}) {
@@ -111,7 +126,7 @@ class optimizer {
     return groups_[in].states[index];
   }
 
-  /// Updates every parameter that has a gradient, ferry::grad(), on the current stream of its device. One with a sparse
+  /// Updates every parameter that requires a gradient and has one, ferry::grad(), on the current stream of its device. One with a sparse
   /// gradient, ferry::sparse_grad(), is updated by step_rows(), after the others of its group; algorithms without update_rows()
   /// get the dense form. Throws as the algorithm's update() and update_rows(); groups before the one that failed have been updated.
   void step() {
@@ -184,6 +199,7 @@ class optimizer {
 
   // Undefined: there is none, or it is for update_by_rows().
   static tensor gradient_for_update(const tensor& parameter) {
+    if (!parameter.requires_grad()) return {};
     if constexpr (updates_rows<Algorithm>) {
       return grad(parameter);
     } else {
@@ -194,7 +210,7 @@ class optimizer {
     if constexpr (updates_rows<Algorithm>) {
       const tensor& parameter = its.parameters[index];
       const sparse_tensor rows = sparse_grad(parameter);
-      if (!rows.defined()) return;
+      if (!rows.defined() || !parameter.requires_grad()) return;
       Algorithm::update_rows(parameter, rows.indices().select(0, 0), rows.values(), its.states[index], its.with);
     }
   }

@@ -67,11 +67,14 @@ tensor grad(const tensor& t) {
 }
 
 void set_grad(const tensor& t, const tensor& gradient) {
+  if (!gradient.defined()) {  // also of a leaf that was frozen since
+    if (const auto record = gradient_record::of(t)) record->set_gradient({});
+    return;
+  }
   const auto record = detail::required_record(t, "set_grad");
-  if (gradient.defined()) detail::need_gradient_of(t, value_facts::of(gradient));
+  detail::need_gradient_of(t, value_facts::of(gradient));
   // Passes add to it in place.
-  const bool writable = !gradient.defined() ||
-                        (gradient.is_contiguous() && !gradient.storage().same_as(t.storage()) && !gradient.has_slot());
+  const bool writable = gradient.is_contiguous() && !gradient.storage().same_as(t.storage()) && !gradient.has_slot();
   const detail::unreported copy;
   record->set_gradient(writable ? gradient : gradient.clone());
 }
@@ -88,11 +91,11 @@ sparse_tensor sparse_grad(const tensor& t) {
 }
 
 void set_sparse_grad(const tensor& t, const sparse_tensor& gradient) {
+  if (!gradient.defined()) return set_grad(t, {});
   const auto record = detail::required_record(t, "set_sparse_grad");
   if (!record->is_leaf()) {
     throw_error(errc::invalid_argument, "set_sparse_grad of a tensor that is not a leaf: its gradient is dense");
   }
-  if (!gradient.defined()) return record->set_sparse_gradient({});
   if (gradient.sparse_axes() != 1) {
     throw_error(errc::bad_shape, fmt::format("a sparse gradient has one sparse axis, not {}", gradient.sparse_axes()));
   }
