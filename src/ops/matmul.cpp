@@ -75,6 +75,10 @@ tensor product_of(const tensor& a, const tensor& b) {
   const std::int64_t columns = b.size(-1);
   tensor result = empty(joined(front, rows, columns), a.dtype(), a.device());
   if (result.numel() == 0) return result;
+  if (a.size(-1) == 0) {  // sums of nothing; there is no memory to point to
+    fill_anywhere(result, 0);
+    return result;
+  }
   const matrices right(b);
   // With one matrix on the right, the rows of all on the left are those of one.
   const bool fold = a.rank() > 2 && count_of(leading_axes(b)) == 1 && leading_axes(a) == front && a.is_contiguous();

@@ -13,6 +13,7 @@ namespace ferry::inline v0::detail {
 /// The call's product; integers wrap.
 template <class T>
 void plain_gemm(const gemm_call<T>& call) {
+  if (call.columns == 0) return;
   for (std::int64_t i = 0; i != call.rows; ++i) {
     T* row = call.out + i * call.out_leading;
     for (std::int64_t j = 0; j != call.columns; ++j) {

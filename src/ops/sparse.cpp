@@ -60,7 +60,7 @@ bool ascend(const tensor& indices) {
   return true;
 }
 
-void need_parts(const tensor& indices, const tensor& values, const dims& shape) {
+void need_sparse_parts(const tensor& indices, const tensor& values, const dims& shape) {
   if (!indices.defined() || !values.defined()) {
     throw_error(errc::invalid_argument, "a sparse tensor of undefined indices or values");
   }
@@ -114,7 +114,7 @@ bool has_repeats(const tensor& t) {
 }  // namespace detail
 
 sparse_tensor::sparse_tensor(tensor indices, tensor values, dims shape) {
-  detail::need_parts(indices, values, shape);
+  detail::need_sparse_parts(indices, values, shape);
   if (indices.device().is_cpu()) detail::need_places(indices.contiguous(), shape);
   indices_ = std::move(indices);
   values_ = std::move(values);

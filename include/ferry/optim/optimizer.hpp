@@ -26,6 +26,13 @@
 namespace ferry::inline v0 {
 namespace detail {
 
+template <class Algorithm>
+struct optimizer_group {
+  std::vector<tensor> parameters;
+  std::vector<typename Algorithm::state> states;
+  typename Algorithm::options with;
+};
+
 /// The number that begins the record of an optimizer in an archive.
 inline constexpr std::uint32_t optimizer_record = 1;
 
@@ -191,11 +198,7 @@ class optimizer {
   }
 
  private:
-  struct group {
-    std::vector<tensor> parameters;
-    std::vector<state_type> states;
-    options_type with;
-  };
+  using group = detail::optimizer_group<Algorithm>;
 
   // Undefined: there is none, or it is for update_by_rows().
   static tensor gradient_for_update(const tensor& parameter) {
