@@ -59,7 +59,6 @@ void start_rows(const gemm_call<T>& call) {
 template <class T>
 void general_product(const gemm_call<T>& call) {
   start_rows(call);
-  if (call.rows == 0 || call.columns == 0 || call.inner == 0) return;
   if (call.a_transposed) {
     call.b_transposed ? add_product<T, true, true>(call) : add_product<T, true, false>(call);
   } else {
@@ -69,6 +68,9 @@ void general_product(const gemm_call<T>& call) {
 
 template <class T>
 void gemm(const gemm_call<T>& call) {
+  // Operands without elements may have no memory to point to.
+  if (call.rows == 0 || call.columns == 0) return;
+  if (call.inner == 0) return start_rows(call);
   // Where the special product was faster than Eigen's, measured for layers of 512-256-128-64-32-8 (docs/performance.md).
   constexpr std::int64_t few = 16;
   constexpr std::int64_t few_along_inner = 12;
