@@ -39,6 +39,10 @@ row_plan<N> plan_rows(const std::array<const tensor*, N>& operands, std::int64_t
     all[n] = &firsts[n];
   }
   plan.outer = plan_walk<N>(all);
+  for (std::size_t n = 0; n != N; ++n) {  // rows without elements, which may have no memory to point to
+    if (plan.outer.start[n] != nullptr || plan.outer.empty) continue;
+    for (std::size_t i = 0; i != plan.outer.rank; ++i) plan.outer.steps[i][n] = 0;
+  }
   return plan;
 }
 
