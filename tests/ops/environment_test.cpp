@@ -71,9 +71,10 @@ TEST_CASE("FERRY_BLAS computes products") {
     const tensor bias = counted({4}, type);
     CHECK(equal(ferry::linear(a, b.transpose(0, 1), bias).to(dtype::i64), expected + bias.to(dtype::i64)));
     CHECK(calls() == before + 2);
-    CHECK(equal(ferry::matmul(ferry::zeros({2, 0}, type), ferry::zeros({0, 3}, type)), ferry::zeros({2, 3}, type)));
+    CHECK(equal(ferry::matmul(ferry::zeros({2, 0}, type), ferry::zeros({0, 3}, type)),
+                ferry::zeros({2, 3}, type)));                                                  // by ferry
     CHECK(equal(ferry::matmul(a.to(dtype::i32), b.to(dtype::i32)).to(dtype::i64), expected));  // integers: by ferry
-    CHECK(calls() == before + 3);
+    CHECK(calls() == before + 2);
     ::dlclose(handle);
   }
 }
