@@ -50,12 +50,6 @@ void need_condition(const tensor& condition, std::string_view operation) {
                                            dtype_name(condition.dtype())));
 }
 
-void need_one_device(const tensor& a, const tensor& b, std::string_view operation) {
-  if (a.device() == b.device()) return;
-  throw_error(errc::bad_device, fmt::format("{} of tensors on {} and on {}: move one of them with to()", operation,
-                                            to_string(a.device()), to_string(b.device())));
-}
-
 tensor elements_where(const tensor& condition, const tensor& a, const tensor& b) {
   const dims shape = broadcast_shapes(condition.shape(), broadcast_shapes(a.shape(), b.shape()));
   tensor result = empty(shape, a.dtype(), a.device());
@@ -86,8 +80,8 @@ tensor like(const tensor& t, const scalar& value, std::string_view operation) {
 
 tensor op::where::compute(const parameters&, const tensor& condition, const tensor& a, const tensor& b) {
   detail::need_condition(condition, name);
-  detail::need_one_device(condition, a, name);
-  detail::need_one_device(a, b, name);
+  detail::need_one_device(condition.device(), a.device(), name);
+  detail::need_one_device(a.device(), b.device(), name);
   if (a.dtype() != b.dtype()) {
     throw_error(errc::bad_dtype, fmt::format("where of {} and {}: convert one of them with to()", dtype_name(a.dtype()),
                                              dtype_name(b.dtype())));
@@ -96,7 +90,7 @@ tensor op::where::compute(const parameters&, const tensor& condition, const tens
 }
 tensor op::masked_fill::compute(const parameters& with, const tensor& t, const tensor& mask) {
   detail::need_condition(mask, name);
-  detail::need_one_device(t, mask, name);
+  detail::need_one_device(t.device(), mask.device(), name);
   return detail::elements_where(mask, detail::like(t, with.value, name), t);
 }
 

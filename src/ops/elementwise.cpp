@@ -18,13 +18,6 @@ namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
-// Calls f(std::type_identity<T>{}) for f32 or f64.
-template <class F>
-void visit_floating(dtype type, F&& f) {
-  if (type == dtype::f32) return f(std::type_identity<float>{});
-  f(std::type_identity<double>{});
-}
-
 // Those that the CPU's kernels have in vectors.
 std::optional<array_function> array_function_of(unary_function f) noexcept {
   switch (f) {

@@ -23,7 +23,7 @@ struct gemm_kernel {
     const std::int64_t b_step = call.b_transposed ? 1 : call.b_leading;
     T& out = call.out[row * call.out_leading + column];
     T total = call.accumulate ? out : T{0};
-    for (std::int64_t i = 0; i != call.inner; ++i) total = multiply_add<T>(total, a[i * a_step], b[i * b_step]);
+    for (std::int64_t i = 0; i != call.inner; ++i) total = plus(total, times(a[i * a_step], b[i * b_step]));
     out = total;
   }
 };

@@ -140,10 +140,7 @@ void need_scatter(std::int64_t axis, const tensor& t, const tensor& index, const
     throw_error(errc::bad_dtype, fmt::format("{} of {} to {}: convert one of them with to()", operation,
                                              dtype_name(source.dtype()), dtype_name(t.dtype())));
   }
-  if (source.device() != t.device()) {
-    throw_error(errc::bad_device, fmt::format("{} of tensors on {} and on {}: move one of them with to()", operation,
-                                              to_string(t.device()), to_string(source.device())));
-  }
+  need_one_device(t.device(), source.device(), operation);
   if (source.shape() != index.shape()) {
     throw_error(errc::bad_shape, fmt::format("{} of elements of shape {} with indices of shape {}", operation,
                                              to_string(source.shape()), to_string(index.shape())));
@@ -234,9 +231,8 @@ struct added_slices {
 added_slices slices_to_add(const tensor& t, std::int64_t axis, const tensor& index, const tensor& source,
                            const scalar& alpha, std::string_view operation) {
   const auto normal = static_cast<std::int64_t>(normal_axis(axis, t.rank(), t));
-  const bool as_it_is = alpha.is_integral() && alpha.integer() == 1;
   return {normal, for_slices(index, shape_of_slices(t, normal, index, operation), normal),
-          as_it_is ? source : mul(source, alpha)};
+          is_one(alpha) ? source : mul(source, alpha)};
 }
 
 }  // namespace

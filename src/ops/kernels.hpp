@@ -78,7 +78,7 @@ struct combine_kernel {
     const auto at = locate(plan, index);
     const T a = element_at<T>(at[1]);
     const T b = element_at<T>(at[2]);
-    element_at<T>(at[0]) = how == kernel_operation::add ? multiply_add<T>(a, factor, b) : multiply<T>(a, b);
+    element_at<T>(at[0]) = how == kernel_operation::add ? plus(a, times(factor, b)) : times(a, b);
   }
 };
 
@@ -90,7 +90,7 @@ struct combine_number_kernel {
   FERRY_KERNEL void operator()(std::int64_t index) const {
     const auto at = locate(plan, index);
     const T a = element_at<T>(at[1]);
-    element_at<T>(at[0]) = how == kernel_operation::add ? multiply_add<T>(value, a, T{1}) : multiply<T>(a, value);
+    element_at<T>(at[0]) = how == kernel_operation::add ? plus(value, a) : times(a, value);
   }
 };
 
@@ -107,19 +107,13 @@ struct sum_kernel {
     total_type total = 0;
     for (std::int64_t i = 0; i != count; ++i) {
       const std::int64_t offset = locate(reduced, i)[0] - reduced.start[0];
-      total = multiply_add<total_type>(total, static_cast<total_type>(element_at<T>(at[1] + offset)), 1);
+      total = plus(total, static_cast<total_type>(element_at<T>(at[1] + offset)));
     }
     element_at<result_type>(at[0]) = static_cast<result_type>(total);
   }
 };
 
 // ---------------------------------------------------------------- the table
-
-/// Calls f(std::type_identity<T>{}) for f32 or f64.
-template <class F>
-int visit_floating_kernel(dtype type, const F& f) {
-  return type == dtype::f32 ? f(std::type_identity<float>{}) : f(std::type_identity<double>{});
-}
 
 template <class Launcher>
 constexpr arithmetic_kernels make_arithmetic_kernels() {
@@ -152,7 +146,7 @@ constexpr arithmetic_kernels make_arithmetic_kernels() {
       },
       .function_gradient = [](CUstream_st* stream, const walk<3>& plan, dtype type, unary_function f,
                               const function_numbers& with) -> int {
-        return visit_floating_kernel(type, [&]<class T>(std::type_identity<T>) {
+        return visit_floating(type, [&]<class T>(std::type_identity<T>) {
           return Launcher::launch(
               stream, element_count(plan),
               function_gradient_kernel<T>{plan, f, static_cast<T>(with.first), static_cast<T>(with.second)});
@@ -165,7 +159,7 @@ constexpr arithmetic_kernels make_arithmetic_kernels() {
       },
       .pair_gradient = [](CUstream_st* stream, const walk<4>& plan, dtype type, binary_function f,
                           std::size_t input) -> int {
-        return visit_floating_kernel(type, [&]<class T>(std::type_identity<T>) {
+        return visit_floating(type, [&]<class T>(std::type_identity<T>) {
           return Launcher::launch(stream, element_count(plan), pair_gradient_kernel<T>{plan, f, input});
         });
       },
@@ -185,17 +179,17 @@ constexpr arithmetic_kernels make_arithmetic_kernels() {
         }
       },
       .softmax = [](CUstream_st* stream, const row_plan<2>& plan, dtype type, bool logarithm) -> int {
-        return visit_floating_kernel(type, [&]<class T>(std::type_identity<T>) {
+        return visit_floating(type, [&]<class T>(std::type_identity<T>) {
           return Launcher::launch(stream, element_count(plan.outer), softmax_kernel<T>{plan, logarithm});
         });
       },
       .softmax_gradient = [](CUstream_st* stream, const row_plan<3>& plan, dtype type, bool logarithm) -> int {
-        return visit_floating_kernel(type, [&]<class T>(std::type_identity<T>) {
+        return visit_floating(type, [&]<class T>(std::type_identity<T>) {
           return Launcher::launch(stream, element_count(plan.outer), softmax_gradient_kernel<T>{plan, logarithm});
         });
       },
       .logsumexp = [](CUstream_st* stream, const row_plan<2>& plan, dtype type) -> int {
-        return visit_floating_kernel(type, [&]<class T>(std::type_identity<T>) {
+        return visit_floating(type, [&]<class T>(std::type_identity<T>) {
           return Launcher::launch(stream, element_count(plan.outer), logsumexp_kernel<T>{plan});
         });
       },

@@ -1,6 +1,6 @@
 #pragma once
 
-// Arithmetic on elements of the types that operations compute with.
+// The types of elements that operations compute with, and their arithmetic.
 
 #include <cstdint>
 #include <string_view>
@@ -9,6 +9,8 @@
 
 #include <ferry/tensor/dtype.hpp>
 #include <ferry/tensor/scalar.hpp>
+
+#include "wrapping.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -23,25 +25,14 @@ decltype(auto) visit_arithmetic(dtype type, F&& f) {
   }
 }
 
-// Signed overflow is undefined, so integers are computed as their unsigned types: they wrap.
-template <class T>
-T plus(T a, T b) {
-  if constexpr (std::is_integral_v<T>) {
-    using bits = std::make_unsigned_t<T>;
-    return static_cast<T>(static_cast<bits>(a) + static_cast<bits>(b));
-  } else {
-    return a + b;
-  }
+/// The same for one of element_set::floating.
+template <class F>
+decltype(auto) visit_floating(dtype type, F&& f) {
+  if (type == dtype::f32) return std::forward<F>(f)(std::type_identity<float>{});
+  return std::forward<F>(f)(std::type_identity<double>{});
 }
-template <class T>
-T times(T a, T b) {
-  if constexpr (std::is_integral_v<T>) {
-    using bits = std::make_unsigned_t<T>;
-    return static_cast<T>(static_cast<bits>(a) * static_cast<bits>(b));
-  } else {
-    return a * b;
-  }
-}
+
+inline bool is_one(const scalar& value) { return value.is_integral() && value.integer() == 1; }
 
 /// Throws errc::bad_dtype unless elements of `type` can be computed with `value`.
 void need_fitting(const scalar& value, dtype type, std::string_view operation);

@@ -13,6 +13,7 @@
 
 #include "../tensor/kernels.hpp"
 #include "../tensor/layout.hpp"
+#include "wrapping.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -162,12 +163,7 @@ struct scatter_add_kernel {
       if (place < 0 || place >= places) continue;
       T& to = element_at<T>(at[0] + place * plan.step[0]);
       const T x = element_at<T>(at[2] + i * plan.step[2]);
-      if constexpr (std::is_integral_v<T>) {
-        using bits = std::make_unsigned_t<T>;
-        to = static_cast<T>(static_cast<bits>(to) + static_cast<bits>(x));
-      } else {
-        to += x;
-      }
+      to = plus(to, x);
     }
   }
 };

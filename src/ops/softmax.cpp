@@ -8,6 +8,7 @@
 
 #include "../tensor/layout.hpp"
 #include "device_rows.hpp"
+#include "numbers.hpp"
 #include "rows.hpp"
 
 namespace ferry::inline v0 {
@@ -22,11 +23,7 @@ tensor softmax_along(const tensor& t, std::int64_t axis, bool logarithm) {
     return result;
   }
   const row_plan<2> plan = plan_rows<2>({&result, &t}, axis, t.size(axis));
-  if (t.dtype() == dtype::f32) {
-    run_rows(softmax_kernel<float>{plan, logarithm});
-  } else {
-    run_rows(softmax_kernel<double>{plan, logarithm});
-  }
+  visit_floating(t.dtype(), [&]<class T>(std::type_identity<T>) { run_rows(softmax_kernel<T>{plan, logarithm}); });
   return result;
 }
 
@@ -44,11 +41,9 @@ tensor softmax_gradient(const tensor& gradient, const tensor& result, std::int64
     return found;
   }
   const row_plan<3> plan = plan_rows<3>({&found, &gradient, &result}, axis, gradient.size(axis));
-  if (gradient.dtype() == dtype::f32) {
-    run_rows(softmax_gradient_kernel<float>{plan, logarithm});
-  } else {
-    run_rows(softmax_gradient_kernel<double>{plan, logarithm});
-  }
+  visit_floating(gradient.dtype(), [&]<class T>(std::type_identity<T>) {
+    run_rows(softmax_gradient_kernel<T>{plan, logarithm});
+  });
   return found;
 }
 
@@ -69,11 +64,8 @@ tensor op::logsumexp::compute(const parameters& with, const tensor& t) {
     return result;
   }
   const detail::row_plan<2> plan = detail::plan_rows<2>({&result, &t}, with.axis, t.size(with.axis));
-  if (t.dtype() == dtype::f32) {
-    detail::run_rows(detail::logsumexp_kernel<float>{plan});
-  } else {
-    detail::run_rows(detail::logsumexp_kernel<double>{plan});
-  }
+  detail::visit_floating(t.dtype(),
+                         [&]<class T>(std::type_identity<T>) { detail::run_rows(detail::logsumexp_kernel<T>{plan}); });
   return result;
 }
 

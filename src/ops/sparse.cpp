@@ -14,6 +14,7 @@
 
 #include "../tensor/layout.hpp"
 #include "grouping.hpp"
+#include "numbers.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
@@ -95,13 +96,8 @@ void need_same(const char* what, const dims& a_shape, dtype a_type, device a_dev
     throw_error(errc::bad_dtype, fmt::format("{} of {} and {}: convert one of them with to()", what, dtype_name(a_type),
                                              dtype_name(b.dtype())));
   }
-  if (a_device != b.device()) {
-    throw_error(errc::bad_device, fmt::format("{} of tensors on {} and on {}: move one of them with to()", what,
-                                              to_string(a_device), to_string(b.device())));
-  }
+  need_one_device(a_device, b.device(), what);
 }
-
-bool is_one(const scalar& value) { return value.is_integral() && value.integer() == 1; }
 
 bool has_repeats(const tensor& t) {
   for (std::size_t axis = 0; axis != t.rank(); ++axis) {

@@ -1,6 +1,7 @@
 #pragma once
 
-// Arithmetic of kernels: integers wrap, as on the CPU.
+// Arithmetic of elements, for the CPU and for kernels. Signed overflow is undefined, so integers are computed as their unsigned types:
+// they wrap.
 
 #include <type_traits>
 
@@ -8,20 +9,20 @@
 
 namespace ferry::inline v0::detail {
 
-/// a + b * c and a * b with the CPU's results: integers wrap.
 template <class T>
-FERRY_KERNEL T multiply_add(T a, T b, T c) {
+FERRY_KERNEL T plus(T a, T b) {
   if constexpr (std::is_integral_v<T>) {
     using bits = std::make_unsigned_t<T>;
-    return static_cast<T>(static_cast<bits>(a) + static_cast<bits>(b) * static_cast<bits>(c));
+    return static_cast<T>(static_cast<bits>(a) + static_cast<bits>(b));
   } else {
-    return a + b * c;
+    return a + b;
   }
 }
 template <class T>
-FERRY_KERNEL T multiply(T a, T b) {
+FERRY_KERNEL T times(T a, T b) {
   if constexpr (std::is_integral_v<T>) {
-    return multiply_add<T>(T{0}, a, b);
+    using bits = std::make_unsigned_t<T>;
+    return static_cast<T>(static_cast<bits>(a) * static_cast<bits>(b));
   } else {
     return a * b;
   }

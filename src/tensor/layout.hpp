@@ -41,6 +41,8 @@ bool on_host(device where);
 
 /// Throws errc::bad_device unless `t` is on the CPU.
 void need_cpu(const tensor& t, std::string_view operation);
+/// Throws errc::bad_device unless both are one.
+void need_one_device(device a, device b, std::string_view operation);
 /// Throws errc::bad_shape if one element of memory stands for several of `t`.
 void need_distinct(const tensor& t, std::string_view operation);
 

@@ -30,10 +30,7 @@ void need_devices(const tensor& t, const operation_info& info) {
 }
 
 void need_alike(const tensor& a, const tensor& b, std::string_view operation) {
-  if (a.device() != b.device()) {
-    throw_error(errc::bad_device, fmt::format("{} of tensors on {} and on {}: move one of them with to()", operation,
-                                              to_string(a.device()), to_string(b.device())));
-  }
+  need_one_device(a.device(), b.device(), operation);
   if (a.dtype() == b.dtype()) return;
   throw_error(errc::bad_dtype, fmt::format("{} of {} and {}: convert one of them with to()", operation,
                                            dtype_name(a.dtype()), dtype_name(b.dtype())));
@@ -50,6 +47,12 @@ void need_elements(const tensor& t, const operation_info& info) {
 }
 
 }  // namespace
+
+void need_one_device(device a, device b, std::string_view operation) {
+  if (a == b) return;
+  throw_error(errc::bad_device, fmt::format("{} of tensors on {} and on {}: move one of them with to()", operation,
+                                            to_string(a), to_string(b)));
+}
 
 void check_needs(const operation_info& info, std::span<const tensor* const> inputs) {
   for (const tensor* each : inputs) {

@@ -11,10 +11,6 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <cereal/archives/binary.hpp>
-#include <cereal/archives/json.hpp>
-#include <cereal/archives/portable_binary.hpp>
-#include <cereal/archives/xml.hpp>
 #include <cereal/types/vector.hpp>
 
 #include <ferry/autograd.hpp>
@@ -24,6 +20,7 @@
 #include <ferry/tensor/factories.hpp>
 #include <ferry/wire/serialize.hpp>
 
+#include "archive_formats.hpp"
 #include "expect_error.hpp"
 #include "models.hpp"
 #include "temporary_directory.hpp"
@@ -33,17 +30,12 @@ using ferry::errc;
 using ferry::tensor;
 namespace nn = ferry::nn;
 
-namespace {
+using ferry_test::binary;
+using ferry_test::json;
+using ferry_test::portable;
+using ferry_test::xml;
 
-template <class Out, class In>
-struct format {
-  using output = Out;
-  using input = In;
-};
-using binary = format<cereal::BinaryOutputArchive, cereal::BinaryInputArchive>;
-using portable = format<cereal::PortableBinaryOutputArchive, cereal::PortableBinaryInputArchive>;
-using json = format<cereal::JSONOutputArchive, cereal::JSONInputArchive>;
-using xml = format<cereal::XMLOutputArchive, cereal::XMLInputArchive>;
+namespace {
 
 template <class Format, class M>
 std::string saved(const M& m) {

@@ -50,7 +50,7 @@ T entry(std::int64_t row, std::int64_t column, std::int64_t seed) {
   return static_cast<T>((row * 7 + column * 3 + row * column + seed) % 7 - 3);
 }
 
-// A matrix in memory, with `gap` elements between its rows that nobody may touch.
+// A matrix in memory, with `gap` elements between its rows, which no kernel may read or write.
 template <class T>
 struct stored {
   std::int64_t leading;

@@ -8,9 +8,6 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <cereal/archives/binary.hpp>
-#include <cereal/archives/json.hpp>
-#include <cereal/archives/portable_binary.hpp>
 
 #include <ferry/autograd.hpp>
 #include <ferry/ops/ops.hpp>
@@ -18,6 +15,7 @@
 #include <ferry/tensor/factories.hpp>
 #include <ferry/wire/serialize.hpp>
 
+#include "archive_formats.hpp"
 #include "expect_error.hpp"
 #include "problems.hpp"
 
@@ -25,29 +23,11 @@ using ferry::dtype;
 using ferry::errc;
 using ferry::tensor;
 
-namespace {
+using ferry_test::binary;
+using ferry_test::json;
+using ferry_test::portable;
 
-template <class Out, class In>
-struct format {
-  template <class T>
-  static std::string write(const T& value) {
-    std::ostringstream file;
-    {
-      Out archive(file);
-      archive(cereal::make_nvp("optimizer", value));
-    }
-    return file.str();
-  }
-  template <class T>
-  static void read(const std::string& text, T& value) {
-    std::istringstream file(text);
-    In archive(file);
-    archive(cereal::make_nvp("optimizer", value));
-  }
-};
-using binary = format<cereal::BinaryOutputArchive, cereal::BinaryInputArchive>;
-using portable = format<cereal::PortableBinaryOutputArchive, cereal::PortableBinaryInputArchive>;
-using json = format<cereal::JSONOutputArchive, cereal::JSONInputArchive>;
+namespace {
 
 tensor leaf(const tensor& t) { return ferry::require_grad(t); }
 

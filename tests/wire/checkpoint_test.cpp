@@ -8,15 +8,12 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <cereal/archives/binary.hpp>
-#include <cereal/archives/json.hpp>
-#include <cereal/archives/portable_binary.hpp>
-#include <cereal/archives/xml.hpp>
 
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/generator.hpp>
 #include <ferry/wire/serialize.hpp>
 
+#include "archive_formats.hpp"
 #include "expect_error.hpp"
 #include "wire_types.hpp"
 
@@ -25,32 +22,12 @@ using ferry::dtype;
 using ferry::errc;
 using ferry::tensor;
 
-namespace {
+using ferry_test::binary;
+using ferry_test::json;
+using ferry_test::portable;
+using ferry_test::xml;
 
-template <class Out, class In>
-struct format {
-  template <class T>
-  static std::string write(const T& value) {
-    std::ostringstream file;
-    {
-      Out archive(file);
-      archive(cereal::make_nvp("value", value));
-    }
-    return file.str();
-  }
-  template <class T>
-  static T read(const std::string& text) {
-    std::istringstream file(text);
-    In archive(file);
-    T value;
-    archive(cereal::make_nvp("value", value));
-    return value;
-  }
-};
-using binary = format<cereal::BinaryOutputArchive, cereal::BinaryInputArchive>;
-using portable = format<cereal::PortableBinaryOutputArchive, cereal::PortableBinaryInputArchive>;
-using json = format<cereal::JSONOutputArchive, cereal::JSONInputArchive>;
-using xml = format<cereal::XMLOutputArchive, cereal::XMLInputArchive>;
+namespace {
 
 bool same_bytes(const tensor& a, const tensor& b) {
   const auto left = ferry::packed_bytes(a);

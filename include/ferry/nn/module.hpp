@@ -158,7 +158,7 @@ module_parts module_parts_of(M& m) {
   need_parts(parts);
   return parts;
 }
-/// Whoever asks reads the parts only; visit_members() changes nothing.
+/// Callers read the parts only; visit_members() changes nothing.
 template <class M>
 module_parts module_parts_of(const M& m) {
   return module_parts_of(const_cast<M&>(m));  // NOLINT(cppcoreguidelines-pro-type-const-cast)

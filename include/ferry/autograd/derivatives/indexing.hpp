@@ -34,6 +34,14 @@ struct picking_derivative {
   }
 };
 
+struct scatter_add_derivative {
+  static constexpr derivative_keeps keeps{.inputs = true, .which = 0b010};
+  template <class Parameters>
+  static std::array<tensor, 3> backward(const Parameters& with, const backward_run& run, const tensor& gradient) {
+    return {gradient, tensor(), run.fit(2, [&] { return gather(gradient, with.axis, run.input(1)); })};
+  }
+};
+
 }  // namespace detail
 
 template <>
@@ -51,22 +59,9 @@ struct derivative<op::gather> {
 };
 
 template <>
-struct derivative<op::scatter_add> {
-  static constexpr derivative_keeps keeps{.inputs = true, .which = 0b010};
-  static std::array<tensor, 3> backward(const op::scatter_add::parameters& with, const backward_run& run,
-                                        const tensor& gradient) {
-    return {gradient, tensor(), run.fit(2, [&] { return gather(gradient, with.axis, run.input(1)); })};
-  }
-};
-
+struct derivative<op::scatter_add> : detail::scatter_add_derivative {};
 template <>
-struct derivative<op::scatter_add_> {
-  static constexpr derivative_keeps keeps{.inputs = true, .which = 0b010};
-  static std::array<tensor, 3> backward(const op::scatter_add_::parameters& with, const backward_run& run,
-                                        const tensor& gradient) {
-    return {gradient, tensor(), run.fit(2, [&] { return gather(gradient, with.axis, run.input(1)); })};
-  }
-};
+struct derivative<op::scatter_add_> : detail::scatter_add_derivative {};
 
 template <>
 struct derivative<op::embedding> {
