@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -34,6 +35,19 @@ enum class backward_mode : std::uint8_t {
 
 class update_after;
 
+/// What updates parameters within a pass, or nothing. Refers to it.
+class update_ref {
+ public:
+  update_ref() noexcept = default;
+  update_ref(const update_after& what) noexcept : what_(&what) {}  // NOLINT(google-explicit-constructor)
+  explicit operator bool() const noexcept { return what_ != nullptr; }
+  const update_after& operator*() const noexcept { return *what_; }
+  const update_after* operator->() const noexcept { return what_; }
+
+ private:
+  const update_after* what_ = nullptr;
+};
+
 struct backward_options {
   /// Of the roots, one each, of their shapes; undefined ones and missing ones stand for 1, for roots with one element.
   std::vector<tensor> gradients = {};
@@ -44,7 +58,7 @@ struct backward_options {
   timeout limit = no_timeout;
   /// A distributed_optimizer, for example: updates each of its parameters as soon as the parameter's gradient is whole, on its worker.
   /// Must live until the pass ends. A pass that fails may have updated some of them.
-  const update_after* then = nullptr;
+  update_ref then = {};
 };
 
 // Errors of all: errc::invalid_argument for a context that the worker does not have, no roots, roots that require no gradient,
