@@ -69,6 +69,7 @@ ROOMS = {
         ("derivatives", "the formulas of operations, and the table of them"),
         ("graph", "nodes, what the slots of tensors keep, what operations put into the graph"),
         ("engine", "passes back through the graph"),
+        ("dist", "contexts, what goes with calls, passes through several workers, the seam of engines"),
     ],
 }
 

@@ -29,6 +29,8 @@ struct method_entry;
 class incoming_call;
 }  // namespace detail
 
+class caller_hooks;
+
 // ---------------------------------------------------------------- views of messages
 
 /// A request that is about to be sent: its arguments are encoded, and where its tensors arrive is decided. Valid during
@@ -59,6 +61,9 @@ class outgoing_request {
   void add_record(std::uint16_t type, bool critical, std::span<const std::byte> content) {
     message_.add_extension(type, critical, content);
   }
+  /// Tells `hooks` what becomes of the call, after those that were kept before. For travelling values and callee_hooks;
+  /// interceptors return theirs.
+  void keep(std::unique_ptr<caller_hooks> hooks);
 
   /// The attachment of the calling worker.
   template <class T>
@@ -67,15 +72,22 @@ class outgoing_request {
   }
 
   // For the library.
-  outgoing_request(outgoing_message& message, const detail::call_facts& facts, ferry::deadline until, bool awaited,
-                   bool blocks_handler) noexcept
-      : message_(message), facts_(facts), until_(until), awaited_(awaited), blocks_handler_(blocks_handler) {}
+  using kept_hooks = std::vector<std::unique_ptr<caller_hooks>>;
+  outgoing_request(outgoing_message& message, const detail::call_facts& facts, kept_hooks& hooks, ferry::deadline until,
+                   bool awaited, bool blocks_handler) noexcept
+      : message_(message),
+        facts_(facts),
+        hooks_(hooks),
+        until_(until),
+        awaited_(awaited),
+        blocks_handler_(blocks_handler) {}
   [[nodiscard]] outgoing_message& message() noexcept { return message_; }
   [[nodiscard]] detail::worker_core& core() const noexcept;
 
  private:
   outgoing_message& message_;
   const detail::call_facts& facts_;
+  kept_hooks& hooks_;
   ferry::deadline until_;
   bool awaited_;
   bool blocks_handler_;

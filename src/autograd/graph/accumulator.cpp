@@ -7,7 +7,7 @@ void accumulator::call_hooks(tensor& gradient, bool only_finds) const {
 }
 
 void accumulator::apply(std::span<tensor> gradients, std::span<tensor>) {
-  record_->add_gradient(std::move(gradients[0]));
+  record_->kept().add(std::move(gradients[0]));
   call_accumulated();
 }
 
@@ -17,7 +17,7 @@ bool accumulator::has_hooks() const {
 }
 
 void accumulator::apply_rows(std::vector<sparse_tensor>&& rows) const {
-  record_->add_rows(std::move(rows));
+  record_->kept().add_rows(std::move(rows));
   call_accumulated();
 }
 

@@ -19,10 +19,10 @@ class accumulator final : public graph_node {
   [[nodiscard]] bool has_hooks() const;
   /// As apply(), with a gradient of which only rows have arrived.
   void apply_rows(std::vector<sparse_tensor>&& rows) const;
-
- private:
+  /// Lets the leaf's hooks hear that its gradient was added.
   void call_accumulated() const;
 
+ private:
   const tensor leaf_;
   const std::shared_ptr<gradient_record> record_;
 };

@@ -63,12 +63,12 @@ bool is_leaf(const tensor& t) {
 
 tensor grad(const tensor& t) {
   const auto record = gradient_record::of(t);
-  return record ? record->gradient() : tensor();
+  return record ? record->kept().dense() : tensor();
 }
 
 void set_grad(const tensor& t, const tensor& gradient) {
   if (!gradient.defined()) {  // also of a leaf that was frozen since
-    if (const auto record = gradient_record::of(t)) record->set_gradient({});
+    if (const auto record = gradient_record::of(t)) record->kept().set({});
     return;
   }
   const auto record = detail::required_record(t, "set_grad");
@@ -76,18 +76,18 @@ void set_grad(const tensor& t, const tensor& gradient) {
   // Passes add to it in place.
   const bool writable = gradient.is_contiguous() && !gradient.storage().same_as(t.storage()) && !gradient.has_slot();
   const detail::unreported copy;
-  record->set_gradient(writable ? gradient : gradient.clone());
+  record->kept().set(writable ? gradient : gradient.clone());
 }
 
 bool has_sparse_grad(const tensor& t) {
   const auto record = gradient_record::of(t);
-  return record && record->has_sparse_gradient();
+  return record && record->kept().has_rows();
 }
 
 sparse_tensor sparse_grad(const tensor& t) {
   const auto record = gradient_record::of(t);
   const detail::unreported parts;
-  return record ? record->sparse_gradient() : sparse_tensor();
+  return record ? record->kept().rows() : sparse_tensor();
 }
 
 void set_sparse_grad(const tensor& t, const sparse_tensor& gradient) {
@@ -102,8 +102,8 @@ void set_sparse_grad(const tensor& t, const sparse_tensor& gradient) {
   const value_facts given{gradient.shape(), gradient.dtype(), gradient.device()};
   detail::need_gradient_of(t, given);
   const bool in_graph = gradient.values().has_slot();
-  record->set_sparse_gradient(in_graph ? sparse_tensor(gradient.indices(), detach(gradient.values()), gradient.shape())
-                                       : gradient);
+  record->kept().set_rows(in_graph ? sparse_tensor(gradient.indices(), detach(gradient.values()), gradient.shape())
+                                   : gradient);
 }
 
 void retain_grad(const tensor& t) { detail::required_record(t, "retain_grad")->retain(); }

@@ -136,7 +136,7 @@ void gradient_record::keep_retaining() {
   retaining_ = gradient_hooks::of(*to.to).add(
       to.value,
       [self = weak_from_this()](const tensor& gradient) -> tensor {
-        if (const auto record = self.lock()) record->add_gradient(tensor(gradient));
+        if (const auto record = self.lock()) record->kept().add(tensor(gradient));
         return {};
       },
       true);

@@ -12,15 +12,17 @@
 #include <ferry/autograd/derivative.hpp>
 #include <ferry/autograd/gradient.hpp>
 #include <ferry/autograd/node.hpp>
-#include <ferry/ops/sparse.hpp>
 #include <ferry/tensor/hooks.hpp>
+
+#include "kept_gradient.hpp"
 
 namespace ferry::inline v0::detail {
 
 /// The hooks of a leaf, or of the values of a node.
 class gradient_hooks : public std::enable_shared_from_this<gradient_hooks> {
  public:
-  /// Those of a node's values.
+  /// Those of a node's values; null: none.
+  static const gradient_hooks* existing(const graph_node& values) noexcept { return values.hooks_.get(); }
   static gradient_hooks& of(graph_node& values) {
     if (!values.hooks_) values.hooks_ = std::make_shared<gradient_hooks>();
     return *values.hooks_;
@@ -76,16 +78,9 @@ class gradient_record final : public tensor_hooks, public std::enable_shared_fro
   /// Of `t`, which has this record. Empty if it requires no gradient.
   graph_edge edge_of(const tensor& t);
 
-  [[nodiscard]] tensor gradient() const;
-  [[nodiscard]] sparse_tensor sparse_gradient() const;
-  [[nodiscard]] bool has_sparse_gradient() const;
-  /// These replace what there is.
-  void set_gradient(tensor gradient);
-  void set_sparse_gradient(const sparse_tensor& gradient);
-  /// Adds in place, or takes it over if it is the first and no other handle exists.
-  void add_gradient(tensor&& more);
-  /// The same for rows, which stay rows unless there is a dense gradient.
-  void add_rows(std::vector<sparse_tensor>&& more);
+  /// Of a leaf, or of a value that retains it.
+  [[nodiscard]] kept_gradient& kept() noexcept { return kept_; }
+  [[nodiscard]] const kept_gradient& kept() const noexcept { return kept_; }
   void retain();
   gradient_hook add_hook(std::function<tensor(const tensor&)> hook);
   gradient_hook add_accumulated_hook(std::function<void(const tensor&)> hook);
@@ -124,9 +119,8 @@ class gradient_record final : public tensor_hooks, public std::enable_shared_fro
   mutable std::mutex mutex_;  // guards the next ones, and `followed` of part_
   graph_edge history_;        // of a value; history() brings that of a view up to date
   std::weak_ptr<accumulator> leaf_;
-  tensor gradient_;                          // undefined while there are rows
-  mutable std::vector<sparse_tensor> rows_;  // the sparse gradient is their sum; joined when it is read
   std::shared_ptr<gradient_hooks> leaf_hooks_;
+  kept_gradient kept_;
 };
 
 }  // namespace ferry::inline v0::detail

@@ -17,7 +17,10 @@ class attachments {
  public:
   /// Those of the library, in the order of their clients, before any other; null entries are allowed.
   void add_of_library(std::shared_ptr<worker_attachment> state);
-  [[nodiscard]] worker_attachment* of_library(std::size_t client) const noexcept { return library_[client].get(); }
+  /// Null: it has none, or came to the process after the worker.
+  [[nodiscard]] worker_attachment* of_library(std::size_t client) const noexcept {
+    return client < library_.size() ? library_[client].get() : nullptr;
+  }
 
   /// Made on first use. Throws errc::not_initialized once closed.
   std::shared_ptr<worker_attachment> find_or_make(worker_core& worker, const void* key, std::string_view name,

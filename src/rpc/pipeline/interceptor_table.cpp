@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <new>
 
 #include <fmt/format.h>
 #include <ferry/base/error.hpp>
@@ -89,18 +88,9 @@ interceptor_table::reader_set interceptor_table::readers_of(std::span<const std:
   return found;
 }
 
-void interceptor_table::on_request(outgoing_request& request, std::vector<std::unique_ptr<caller_hooks>>& hooks) const {
+void interceptor_table::on_request(outgoing_request& request) const {
   for (interceptor* each : seeing_all_) {
-    auto kept = each->on_request(request);
-    if (!kept) continue;
-    try {
-      hooks.reserve(hooks.size() + 1);
-    } catch (const std::bad_alloc& e) {  // hooks hear of their call's end, whatever happens
-      kept->not_sent();
-      kept->ended({errc::out_of_memory, call_phase::connecting, e.what()});
-      throw;
-    }
-    hooks.push_back(std::move(kept));
+    if (auto kept = each->on_request(request)) request.keep(std::move(kept));
   }
 }
 

@@ -25,8 +25,8 @@ class interceptor_table {
   /// The reader of a type of records; null: there is none.
   [[nodiscard]] interceptor* reader_of(std::uint16_t type) const noexcept;
 
-  /// Adds what the interceptors keep of the call. Throws what they throw, with the hooks so far in place.
-  void on_request(outgoing_request& request, std::vector<std::unique_ptr<caller_hooks>>& hooks) const;
+  /// The request keeps what the interceptors keep of the call. Throws what they throw, with the hooks so far in place.
+  void on_request(outgoing_request& request) const;
   /// The same of a request that has arrived. Also throws errc::unknown_extension for a critical record without a reader,
   /// errc::truncated, errc::malformed and errc::limit_exceeded for a damaged block.
   void on_arrival(incoming_call& call) const;

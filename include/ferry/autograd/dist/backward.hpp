@@ -92,8 +92,8 @@ void backward(const rref<tensor>& root, bool retain_graph = false);
 /// A gradient of a leaf in a context.
 struct leaf_gradient {
   tensor leaf = {};
-  tensor dense = {};           ///< undefined if it is sparse
-  sparse_tensor rows = {};     ///< with one sparse axis; undefined if it is dense
+  tensor dense = {};        ///< undefined if it is sparse
+  sparse_tensor rows = {};  ///< with one sparse axis; undefined if it is dense
 };
 
 /// The gradients that a worker has in a context, by the identity of the leaf. A snapshot: later passes that add to the same leaf in place

@@ -65,7 +65,9 @@ class [[nodiscard]] context {
   context& operator=(const context&) = delete;
 
   [[nodiscard]] context_id id() const noexcept;
-  operator context_id() const noexcept { return id(); }  // NOLINT(google-explicit-constructor): a context stands for its id
+  operator context_id() const noexcept {
+    return id();
+  }  // NOLINT(google-explicit-constructor): a context stands for its id
 
   /// dist_autograd::backward(*this, roots, options)
   void backward(tensor_span roots, const backward_options& options) const;
@@ -116,8 +118,8 @@ struct context_info {
     worker_id from = {};
     std::size_t tensors = 0;  ///< those with gradients
   };
-  std::vector<sent> sends = {};            ///< by message
-  std::vector<received> receives = {};     ///< by message
+  std::vector<sent> sends = {};               ///< by message
+  std::vector<received> receives = {};        ///< by message
   std::vector<worker_id> known_workers = {};  ///< ascending: to which it was passed on
   bool pass_runs = false;
 };
@@ -130,5 +132,7 @@ struct context_info {
 
 template <>
 struct std::hash<ferry::dist_autograd::context_id> {
-  std::size_t operator()(ferry::dist_autograd::context_id id) const noexcept { return static_cast<std::size_t>(id.value); }
+  std::size_t operator()(ferry::dist_autograd::context_id id) const noexcept {
+    return static_cast<std::size_t>(id.value);
+  }
 };

@@ -87,30 +87,30 @@ class engine_interface {
 }  // namespace detail
 
 template <class Engine>
-concept autograd_engine =
-    requires(typename autograd_traits<Engine>::node_type& node, std::vector<node_edge>& edges,
-             std::span<gradient_value> gradients, tensor& gradient) {
-      { autograd_traits<Engine>::name } -> std::convertible_to<std::string_view>;
-      { autograd_traits<Engine>::value_count(node) } -> std::convertible_to<std::size_t>;
-      autograd_traits<Engine>::edges(node, edges);
-      autograd_traits<Engine>::apply(node, gradients, gradients, true);
-      { autograd_traits<Engine>::order(node) } -> std::convertible_to<std::uint64_t>;
-      { autograd_traits<Engine>::on(node) } -> std::same_as<stream>;
-      { autograd_traits<Engine>::describe(node) } -> std::convertible_to<std::string>;
-      { autograd_traits<Engine>::leaf(node) } -> std::same_as<std::optional<engine_leaf>>;
-      { autograd_traits<Engine>::needs_dense(node) } -> std::convertible_to<bool>;
-      autograd_traits<Engine>::before_accumulation(node, gradient);
-      autograd_traits<Engine>::after_accumulation(node);
-    };
+concept autograd_engine = requires(typename autograd_traits<Engine>::node_type& node, std::vector<node_edge>& edges,
+                                   std::span<gradient_value> gradients, tensor& gradient) {
+  { autograd_traits<Engine>::name } -> std::convertible_to<std::string_view>;
+  { autograd_traits<Engine>::value_count(node) } -> std::convertible_to<std::size_t>;
+  autograd_traits<Engine>::edges(node, edges);
+  autograd_traits<Engine>::apply(node, gradients, gradients, true);
+  { autograd_traits<Engine>::order(node) } -> std::convertible_to<std::uint64_t>;
+  { autograd_traits<Engine>::on(node) } -> std::same_as<stream>;
+  { autograd_traits<Engine>::describe(node) } -> std::convertible_to<std::string>;
+  { autograd_traits<Engine>::leaf(node) } -> std::same_as<std::optional<engine_leaf>>;
+  { autograd_traits<Engine>::needs_dense(node) } -> std::convertible_to<bool>;
+  autograd_traits<Engine>::before_accumulation(node, gradient);
+  autograd_traits<Engine>::after_accumulation(node);
+};
 
 namespace detail {
 
 template <class Engine>
 class engine_of final : public engine_interface {
-  static_assert(autograd_engine<Engine>,
-                "ferry: this type is no engine of gradients: specialise ferry::autograd_traits for it with name, node_type, "
-                "value_count, edges, apply, order, on, describe, leaf, needs_dense, before_accumulation and "
-                "after_accumulation; see <ferry/autograd/dist/engine.hpp>");
+  static_assert(
+      autograd_engine<Engine>,
+      "ferry: this type is no engine of gradients: specialise ferry::autograd_traits for it with name, node_type, "
+      "value_count, edges, apply, order, on, describe, leaf, needs_dense, before_accumulation and "
+      "after_accumulation; see <ferry/autograd/dist/engine.hpp>");
   using traits = autograd_traits<Engine>;
   using node = typename traits::node_type;
   static node& as(void* n) { return *static_cast<node*>(n); }
@@ -150,8 +150,9 @@ class node_ref {
   /// Null unless it is a node of that engine.
   template <class Engine>
   [[nodiscard]] typename autograd_traits<Engine>::node_type* as() const noexcept {
-    return engine_ == &detail::engine_instance<Engine> ? static_cast<typename autograd_traits<Engine>::node_type*>(node_)
-                                                       : nullptr;
+    return engine_ == &detail::engine_instance<Engine>
+               ? static_cast<typename autograd_traits<Engine>::node_type*>(node_)
+               : nullptr;
   }
   friend bool operator==(const node_ref&, const node_ref&) noexcept = default;
 

@@ -1,0 +1,624 @@
+#include "dist_pass.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+
+#include <fmt/format.h>
+#include <ferry/autograd/detail/memory.hpp>
+#include <ferry/autograd/grad_mode.hpp>
+#include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
+#include <ferry/device/current.hpp>
+#include <ferry/ops/arithmetic.hpp>
+#include <ferry/rpc/call.hpp>
+#include <ferry/rpc/named.hpp>
+#include <ferry/tensor/factories.hpp>
+#include <ferry/transport/reactor.hpp>
+
+#include "../../rpc/worker/worker_core.hpp"
+#include "../graph/gradient_record.hpp"
+#include "dist_worker.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+// How long the end of a failed pass is held back for other workers to hear of it: they are ready for the next one then.
+constexpr std::chrono::seconds failure_limit{2};
+
+thread_local constinit const dist_pass* running_pass_of_thread = nullptr;
+
+class running_scope {
+ public:
+  explicit running_scope(const dist_pass* pass) noexcept : former_(std::exchange(running_pass_of_thread, pass)) {}
+  ~running_scope() { running_pass_of_thread = former_; }
+  running_scope(const running_scope&) = delete;
+  running_scope& operator=(const running_scope&) = delete;
+
+ private:
+  const dist_pass* former_;
+};
+
+// What a node threw, and where.
+struct node_failure {
+  pass_failure failure;
+};
+
+stream valid_stream(const tensor& t) { return t.device().is_cpu() ? stream() : current_stream(t.device()); }
+
+pass_failure failure_of_code(errc code, std::string text) {
+  return {static_cast<std::uint32_t>(code), {}, std::move(text)};
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- failures
+
+pass_failure pass_failure::of(const std::exception_ptr& error, const std::string& where) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const remote_error& e) {
+    return {static_cast<std::uint32_t>(errc::remote_exception), e.type_name(),
+            fmt::format("{}: {}", where, e.message())};
+  } catch (const ferry::error& e) {
+    return failure_of_code(e.kind(), fmt::format("{}: {}", where, e.message()));
+  } catch (const std::bad_alloc& e) {
+    return failure_of_code(errc::out_of_memory, fmt::format("{}: {}", where, e.what()));
+  } catch (...) {
+    const std::string text = describe_exception(error);  // "type: text"
+    return {static_cast<std::uint32_t>(errc::remote_exception), text.substr(0, text.find(": ")),
+            fmt::format("{}: {}", where, text)};
+  }
+}
+
+std::exception_ptr pass_failure::exception() const {
+  if (!type.empty()) return std::make_exception_ptr(remote_error(type, text));
+  const auto known = static_cast<errc>(code);
+  return make_error(errc_name(known) == "unknown" ? errc::remote_exception : known, text);
+}
+
+// ---------------------------------------------------------------- the limit
+
+class dist_pass::time_limit {
+ public:
+  time_limit(std::shared_ptr<reactor> timers, deadline until, const std::shared_ptr<dist_pass>& pass)
+      : timers_(std::move(timers)), item_(new item) {
+    item_->pass = pass;
+    item_->run = [](work* self) noexcept {
+      const std::unique_ptr<item> owned(static_cast<item*>(self));
+      if (const auto late = owned->pass.lock()) late->on_limit();
+    };
+    try {
+      id_ = timers_->start_timer(until, item_);
+    } catch (...) {
+      delete item_;
+      throw;
+    }
+  }
+  ~time_limit() {
+    if (timers_->cancel_timer(id_)) delete item_;
+  }
+  time_limit(const time_limit&) = delete;
+  time_limit& operator=(const time_limit&) = delete;
+
+ private:
+  struct item : work {
+    std::weak_ptr<dist_pass> pass;
+  };
+  const std::shared_ptr<reactor> timers_;
+  item* const item_;
+  timer_id id_ = timer_id::none;
+};
+
+// ---------------------------------------------------------------- its beginning
+
+dist_pass::dist_pass(std::shared_ptr<dist_context> context, std::shared_ptr<const pass_header> header, bool is_root)
+    : context_(std::move(context)), header_(std::move(header)), is_root_(is_root) {
+  context_->home().count_passes(1);
+}
+
+dist_pass::~dist_pass() = default;
+
+const dist_pass* dist_pass::running_here() noexcept { return running_pass_of_thread; }
+
+std::shared_ptr<dist_pass> dist_pass::begin(const std::shared_ptr<dist_context>& context, std::vector<root> roots,
+                                            const root_options& options) {
+  auto header = std::make_shared<pass_header>();
+  header->context = context->id().value;
+  header->pass = context->home().next_pass();
+  header->exact = options.exact;
+  header->keeps_graph = options.keeps_graph;
+  header->accumulates = options.accumulates;
+  header->updaters = options.updaters;
+  if (options.exact) {
+    std::vector<held_edge> places;
+    places.reserve(roots.size());
+    for (const root& each : roots) places.push_back(each.to);
+    header->reached = messages_before(places, header->context, context->first_received());
+  }
+  auto pass = std::make_shared<dist_pass>(context, std::move(header), true);
+  if (auto refused = caught([&] { context->begin_pass(pass); })) {
+    context->home().count_passes(-1);
+    pass->over_ = true;
+    std::rethrow_exception(refused);
+  }
+  auto problem = caught([&] {
+    if (!options.until.is_never()) {
+      pass->limit_ = std::make_shared<time_limit>(context->home().core()->agent().reactor(), options.until, pass);
+    }
+    pass->discover(roots);
+    arrival first;
+    first.roots = std::move(roots);
+    const std::lock_guard lock(pass->mutex_);
+    pass->inbox_.push_back(std::move(first));
+  });
+  if (problem) pass->fail(pass_failure::of(problem, pass->place()), heard::here);
+  pass->drive();
+  return pass;
+}
+
+future<pass_failure> dist_pass::serve(const std::shared_ptr<dist_context>& context, const gradient_message& arriving) {
+  const auto made = [&] { return std::make_shared<dist_pass>(context, arriving.header, false); };
+  auto [pass, is_new, failed] = context->join_pass(arriving.header->pass, made);
+  if (!pass) return make_ready_future(failed);
+  future<pass_failure> whole = pass->whole();
+  arrival own;
+  own.message = arriving.message;
+  own.gradients = arriving.gradients;
+  own.valid_on.reserve(own.gradients.size());
+  for (const tensor& each : own.gradients) own.valid_on.push_back(each.defined() ? valid_stream(each) : stream());
+  if (is_new) {
+    if (auto problem = caught([&] { pass->discover({}); }))
+      pass->fail(pass_failure::of(problem, pass->place()), heard::here);
+    {
+      const std::lock_guard lock(pass->mutex_);
+      pass->inbox_.push_back(std::move(own));
+    }
+    pass->drive();
+    return whole;
+  }
+  pass->deliver(std::move(own));
+  return make_ready_future(pass_failure{});
+}
+
+std::uint32_t dist_pass::number_of(const node_ref& what) {
+  const auto [place, is_new] = numbers_.try_emplace(what.node(), static_cast<std::uint32_t>(nodes_.size()));
+  if (!is_new) return place->second;
+  const engine_interface& engine = what.engine();
+  entry added;
+  added.what = what;
+  added.on = engine.on(what.node());
+  added.order = engine.order(what.node());
+  added.value_count = static_cast<std::uint32_t>(engine.value_count(what.node()));
+  added.first = static_cast<std::uint32_t>(values_.size());
+  values_.resize(values_.size() + added.value_count);
+  nodes_.push_back(std::move(added));
+  return place->second;
+}
+
+// Counts the gradients that will arrive at each node: one for each edge, root, and tensor of a message of this worker.
+void dist_pass::discover(std::span<const root> roots) {
+  awaited_ = context_->taking_part(*header_);
+  for (const root& each : roots) {
+    kept_roots_.push_back(each.to.keeps);
+    ++nodes_[number_of(each.to.edge.to)].missing;
+  }
+  for (const auto& [message, sent] : awaited_) {
+    kept_messages_.push_back(sent);
+    for (const held_edge& each : sent->edges) ++nodes_[number_of(each.edge.to)].missing;
+  }
+  std::vector<node_edge> found;
+  for (std::size_t next = 0; next != nodes_.size(); ++next) {  // number_of() adds to nodes_
+    const node_ref what = nodes_[next].what;
+    if (const received_node* received = as_received(what); received && received->from().context != header_->context) {
+      throw_error(
+          errc::invalid_argument,
+          fmt::format("a tensor that came from {} in context {} is part of the graph: gradients do not go from one "
+                      "context to another; detach() it",
+                      to_string(received->from().sender),
+                      to_string(dist_autograd::context_id{received->from().context})));
+    }
+    found.clear();
+    what.engine().edges(what.node(), found);
+    nodes_[next].first_edge = static_cast<std::uint32_t>(edges_.size());
+    nodes_[next].edge_count = static_cast<std::uint32_t>(found.size());
+    for (const node_edge& each : found) {
+      numbered_edge to;
+      if (each) {
+        to = {number_of(each.to), each.value};
+        ++nodes_[to.to].missing;
+      }
+      edges_.push_back(to);
+    }
+  }
+  left_ = nodes_.size();
+}
+
+// ---------------------------------------------------------------- its run
+
+void dist_pass::deliver(arrival&& arrived) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (over_) return;
+    inbox_.push_back(std::move(arrived));
+    if (std::exchange(driving_, true)) return;
+  }
+  drive();
+}
+
+// The calling thread has set driving_.
+void dist_pass::drive() {
+  const auto self = shared_from_this();
+  const no_grad outside;
+  const context_values_scope values(current_values().without(current_dist_context));
+  const running_scope here(this);
+  std::vector<arrival> arrived;
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      arrived.clear();
+      std::swap(arrived, inbox_);
+      if (arrived.empty() || over_) {
+        driving_ = false;
+        break;
+      }
+    }
+    try {
+      for (arrival& each : arrived) take(std::move(each));
+      run_ready();
+    } catch (const node_failure& e) {
+      fail(e.failure, heard::here);
+    } catch (...) {
+      fail(pass_failure::of(current_error(), place()), heard::here);
+    }
+  }
+  finish_if_whole();
+}
+
+void dist_pass::take(arrival&& arrived) {
+  if (!arrived.roots.empty()) {
+    for (root& each : arrived.roots) {
+      const stream from = valid_stream(each.gradient);
+      const std::uint32_t number = numbers_.at(each.to.edge.to.node());
+      arrive(number, each.to.edge.value, std::move(each.gradient), from);
+      one_arrived(number);
+    }
+    return;
+  }
+  const auto found = awaited_.find(arrived.message);
+  if (found == awaited_.end()) {
+    throw_error(
+        errc::invalid_argument,
+        fmt::format("gradients came for message {} of worker {}, which takes no part in the pass, or has had them",
+                    arrived.message & last_message_number, sender_of(arrived.message).value));
+  }
+  const std::shared_ptr<const sent_message> sent = std::move(found->second);
+  awaited_.erase(found);
+  if (arrived.gradients.size() != sent->edges.size()) {
+    throw_error(errc::malformed, fmt::format("{} gradients came for a message with {} tensors that have one",
+                                             arrived.gradients.size(), sent->edges.size()));
+  }
+  for (std::size_t i = 0; i != sent->edges.size(); ++i) {
+    const node_edge& at = sent->edges[i].edge;
+    const std::uint32_t number = numbers_.at(at.to.node());
+    tensor& gradient = arrived.gradients[i];
+    if (gradient.defined()) {
+      const value_facts facts = value_facts::of(gradient);
+      if (facts != sent->facts[i]) {
+        throw_error(errc::bad_shape, fmt::format("the gradient that came for a tensor of {} is {}",
+                                                 sent->facts[i].describe(), facts.describe()));
+      }
+      arrive(number, at.value, std::move(gradient), arrived.valid_on[i]);
+    }
+    one_arrived(number);
+  }
+}
+
+void dist_pass::one_arrived(std::uint32_t number) {
+  if (--nodes_[number].missing != 0) return;
+  ready_.push_back(number);
+  std::push_heap(ready_.begin(), ready_.end(),
+                 [this](std::uint32_t a, std::uint32_t b) { return nodes_[a].order < nodes_[b].order; });
+}
+
+void dist_pass::run_ready() {
+  while (!ready_.empty() && !over_) {
+    std::pop_heap(ready_.begin(), ready_.end(),
+                  [this](std::uint32_t a, std::uint32_t b) { return nodes_[a].order < nodes_[b].order; });
+    const std::uint32_t number = ready_.back();
+    ready_.pop_back();
+    try {
+      run_node(number);
+    } catch (...) {
+      const node_ref what = nodes_[number].what;
+      throw node_failure{pass_failure::of(
+          current_error(), fmt::format("{}: backward of {}", place(), what.engine().describe(what.node())))};
+    }
+    --left_;
+  }
+}
+
+void dist_pass::use_stream(const stream& on) {
+  if (std::find(streams_.begin(), streams_.end(), on) == streams_.end()) streams_.push_back(on);
+}
+
+void dist_pass::run_node(std::uint32_t number) {
+  const entry node = nodes_[number];
+  const std::span<gradient_value> gradients(values_.data() + node.first, node.value_count);
+  std::vector<sparse_tensor> rows;
+  if (!rows_.empty()) {
+    if (const auto found = rows_.find(number); found != rows_.end()) rows = std::move(found->second);
+  }
+  const bool any = !rows.empty() || std::any_of(gradients.begin(), gradients.end(),
+                                                [](const gradient_value& each) { return each.dense.defined(); });
+  std::optional<stream_guard> on;
+  if (any && !node.on.device().is_cpu()) {
+    on.emplace(node.on);
+    use_stream(node.on);
+  }
+  results_.assign(node.edge_count, gradient_value());
+  if (as_received(node.what)) {
+    send_back(node, gradients);
+  } else if (any) {
+    const std::optional<engine_leaf> leaf =
+        node.edge_count == 0 ? node.what.engine().leaf(node.what.node()) : std::nullopt;
+    if (leaf) {
+      run_leaf(node, *leaf, gradients[0], std::move(rows));
+    } else {
+      node.what.engine().apply(node.what.node(), gradients, results_, header_->keeps_graph);
+    }
+  }
+  for (gradient_value& each : gradients) each = {};
+  for (std::uint32_t i = 0; i != node.edge_count; ++i) {
+    const numbered_edge to = edges_[node.first_edge + i];
+    if (to.to == numbered_edge::none) continue;
+    gradient_value& result = results_[i];
+    const entry& next = nodes_[to.to];
+    if (result.rows.defined()) {
+      if (next.edge_count == 0 && next.what.engine().leaf(next.what.node())) {
+        for (const tensor& part : {result.rows.indices(), result.rows.values()}) {
+          if (part.device().is_cpu() || node.on == next.on) continue;
+          next.on.wait(node.on);
+          part.storage().record_use(next.on);
+        }
+        rows_[to.to].push_back(std::move(result.rows));
+      } else {
+        result.dense = result.rows.to_dense();
+      }
+    }
+    if (result.dense.defined()) arrive(to.to, to.value, std::move(result.dense), node.on);
+    one_arrived(to.to);
+  }
+}
+
+// `gradient` is valid on `from`, and is used on the stream of the node.
+void dist_pass::arrive(std::uint32_t number, std::uint32_t value, tensor&& gradient, const stream& from) {
+  const entry& node = nodes_[number];
+  tensor& place = values_[node.first + value].dense;
+  const bool on_device = !gradient.device().is_cpu();
+  if (on_device && gradient.device() == node.on.device() && from != node.on) {
+    node.on.wait(from);
+    gradient.storage().record_use(node.on);
+  }
+  if (!place.defined()) {
+    place = std::move(gradient);
+    return;
+  }
+  std::optional<stream_guard> on;
+  if (on_device) on.emplace(node.on);
+  if (is_only_owner(place)) {
+    add_(place, gradient);
+  } else {
+    place = add(place, gradient);
+  }
+}
+
+void dist_pass::run_leaf(const entry& leaf, const engine_leaf& facts, gradient_value& gradient,
+                         std::vector<sparse_tensor>&& rows) {
+  const engine_interface& engine = leaf.what.engine();
+  void* const node = leaf.what.node();
+  tensor dense = std::move(gradient.dense);
+  if (engine.needs_dense(node)) {
+    if (!rows.empty()) {
+      if (!dense.defined()) {
+        dense = zeros(facts.value.shape(), facts.value.dtype(), facts.value.device());
+      } else if (!is_only_owner(dense)) {
+        dense = dense.clone();
+      }
+      for (const sparse_tensor& each : rows) add_(dense, each);
+      rows.clear();
+    }
+    engine.before_accumulation(node, dense);
+  }
+  if (!header_->accumulates) return;
+  const dist_autograd::leaf_gradient whole = context_->accumulate(facts, std::move(dense), std::move(rows));
+  engine.after_accumulation(node);
+  if (header_->updaters.empty()) return;
+  const std::int32_t here = context_->home().info().id().value;
+  for (const std::uint64_t each : header_->updaters) {
+    if (sender_of(each).value != here) continue;
+    if (const auto apply = context_->home().updates()->find(each & last_message_number)) (*apply)(whole);
+  }
+}
+
+// ---------------------------------------------------------------- other workers
+
+void dist_pass::send_back(const entry& at, std::span<gradient_value> gradients) {
+  const received_node& node = *as_received(at.what);
+  const received_node::origin& from = node.from();
+  gradient_message message{header_, from.message, {}};
+  std::vector<device_pair> pairs;
+  for (std::uint32_t i = 0; i != gradients.size(); ++i) {
+    tensor gradient = std::move(gradients[i].dense);
+    if (gradient.defined()) {
+      if (const gradient_hooks* hooks = gradient_hooks::existing(node)) hooks->call(node, i, gradient, false);
+      if (!gradient.device().is_cpu()) pairs.emplace_back(gradient.device(), from.devices[i]);
+    }
+    message.gradients.push_back(std::move(gradient));
+  }
+  const device_map placement = pairs.empty() ? device_map() : device_map(pairs);
+  call_options options{.timeout = no_timeout};
+  if (!pairs.empty()) options.placement = placement;
+  {
+    const std::lock_guard lock(mutex_);
+    ++unanswered_;
+  }
+  auto not_sent = caught([&] {
+    call_async<named<"ferry/autograd/gradients", serve_gradients>>(context_->home().core(),
+                                                                   to(from.sender.id(), options), message)
+        .add_done_callback([self = shared_from_this(), whom = from.sender](const future<pass_failure>& answer) {
+          if (!answer.failed()) return self->answered(answer.value());
+          self->answered(pass_failure::of(
+              answer.error(), fmt::format("{}: sending gradients back to {}", self->place(), to_string(whom))));
+        });
+  });
+  if (!not_sent) return;
+  {
+    const std::lock_guard lock(mutex_);
+    --unanswered_;
+  }
+  std::rethrow_exception(not_sent);
+}
+
+void dist_pass::answered(const pass_failure& how) {
+  {
+    const std::lock_guard lock(mutex_);
+    --unanswered_;
+  }
+  if (how.failed()) return fail(how, heard::elsewhere);
+  finish_if_whole();
+}
+
+void dist_pass::finish_if_whole() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (over_ || driving_ || unanswered_ != 0 || left_ != 0 || !awaited_.empty() || !inbox_.empty()) return;
+    over_ = true;
+  }
+  pass_failure how;
+  if (auto problem = caught([&] { context_->gradients_on(streams_); })) how = pass_failure::of(problem, place());
+  context_->end_pass(*this);
+  context_->home().count_passes(-1);
+  limit_.reset();
+  whole_.try_set_value(std::move(how));
+}
+
+// ---------------------------------------------------------------- failure
+
+std::string dist_pass::place() const { return context_->home().info().name(); }
+
+bool dist_pass::takes_part(worker_id who) const {
+  if (sender_of(header_->pass) == who) return true;
+  if (header_->exact) return header_->reached.has_sender(who);
+  const std::vector<worker_id> known = context_->known_workers();
+  return std::find(known.begin(), known.end(), who) != known.end();
+}
+
+void dist_pass::fail(const pass_failure& why, heard where) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (over_) return;
+    over_ = true;
+    inbox_.clear();
+  }
+  (void)context_->note_failure(header_->pass, why);
+  context_->end_pass(*this);
+  context_->home().count_passes(-1);
+  limit_.reset();
+  // The worker that has failed, and the one that began the pass, tell all: one of them may be cut off from some.
+  if (is_root_) return tell_failure(why, true);
+  if (where == heard::here || !header_->exact) tell_failure(why, false);
+  whole_.try_set_value(why);
+}
+
+namespace {
+
+// Completes the pass at its root when all others were told, or were not reached in time.
+class told_all {
+ public:
+  told_all(promise<pass_failure>& whole, pass_failure why, std::shared_ptr<dist_pass> keeps)
+      : whole_(whole), why_(std::move(why)), keeps_(std::move(keeps)) {}
+  ~told_all() { whole_.try_set_value(std::move(why_)); }
+  told_all(const told_all&) = delete;
+  told_all& operator=(const told_all&) = delete;
+
+ private:
+  promise<pass_failure>& whole_;
+  pass_failure why_;
+  std::shared_ptr<dist_pass> keeps_;
+};
+
+}  // namespace
+
+void dist_pass::tell_failure(const pass_failure& why, bool waits) {
+  std::shared_ptr<told_all> last;
+  if (waits) last = std::make_shared<told_all>(whole_, why, shared_from_this());
+  auto problem = caught([&] {
+    std::vector<worker_id> whom = header_->exact ? header_->reached.senders() : context_->known_workers();
+    whom.push_back(sender_of(header_->pass));
+    std::sort(whom.begin(), whom.end());
+    whom.erase(std::unique(whom.begin(), whom.end()), whom.end());
+    const worker_id here = context_->home().info().id();
+    const failure_message message{header_->context, header_->pass, !header_->exact, why};
+    const context_values_scope values(current_values().without(current_dist_context));
+    for (const worker_id each : whom) {
+      if (each == here) continue;
+      auto unreached = caught([&] {
+        call_async<named<"ferry/autograd/failure", serve_failure>>(
+            context_->home().core(), to(each, {.timeout = timeout(failure_limit)}), message)
+            .add_done_callback([last](const future<void>&) {});
+      });
+      if (unreached)
+        log(log_level::debug,
+            fmt::format("worker {} is not told that a pass failed: {}", each.value, describe_exception(unreached)));
+    }
+  });
+  if (problem) log(log_level::error, "other workers are not told that a pass failed: " + describe_exception(problem));
+}
+
+void dist_pass::on_failure_elsewhere(const std::shared_ptr<dist_context>& context, const failure_message& told) {
+  if (const auto pass = context->running_pass(); pass && pass->number() == told.pass)
+    return pass->fail(told.failure, heard::elsewhere);
+  if (!context->note_failure(told.pass, told.failure) || !told.floods) return;
+  auto header = std::make_shared<pass_header>();
+  header->context = told.context;
+  header->pass = told.pass;
+  header->exact = false;
+  const auto never_ran = std::make_shared<dist_pass>(context, std::move(header), false);
+  never_ran->over_ = true;
+  context->home().count_passes(-1);
+  never_ran->tell_failure(told.failure, false);
+}
+
+void dist_pass::on_lost(const member_event& event) {
+  const bool fenced = event.what == member_event::kind::fenced;
+  if (!fenced && !takes_part(event.who.id())) return;
+  const char* how = fenced ? "was declared dead" : event.what == member_event::kind::left ? "left" : "was lost";
+  fail(failure_of_code(fenced ? errc::fenced : errc::peer_lost,
+                       fmt::format("{}: {} {} during the pass{}{}", place(),
+                                   fenced ? std::string("this worker") : to_string(event.who), how,
+                                   event.reason.empty() ? "" : ": ", event.reason)),
+       heard::here);
+}
+
+void dist_pass::on_release() {
+  fail(failure_of_code(errc::invalid_argument,
+                       fmt::format("{}: context {} ended during the pass", place(), to_string(context_->id()))),
+       heard::here);
+}
+
+void dist_pass::supersede() {
+  fail(failure_of_code(errc::invalid_argument,
+                       fmt::format("{}: another pass of context {} has begun", place(), to_string(context_->id()))),
+       heard::elsewhere);
+}
+
+void dist_pass::on_limit() {
+  fail(
+      failure_of_code(errc::rpc_timeout,
+                      fmt::format("{}: the pass took longer than its limit: a worker is slow{}", place(),
+                                  header_->exact ? "" : ", or a message has no part in it (use backward_mode::smart)")),
+      heard::here);
+}
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,144 @@
+#pragma once
+
+// The part of one worker in a distributed pass.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <ferry/autograd/dist/backward.hpp>
+#include <ferry/autograd/dist/engine.hpp>
+#include <ferry/backend/agent.hpp>
+#include <ferry/device/stream.hpp>
+#include <ferry/rpc/promise.hpp>
+
+#include "dist_context.hpp"
+#include "pass_messages.hpp"
+
+namespace ferry::inline v0::detail {
+
+/// Numbers the nodes that the roots and the worker's messages in the pass lead to, counts for each how many gradients will
+/// arrive, and runs a node when they have, the latest first. Gradients of messages of other workers are sent back to these, and
+/// arrive there as those of messages of their own. One thread at a time runs the nodes: that of the first arrival while there
+/// is something to run. No thread waits for gradients. docs/distributed_autograd.md has the proof that it ends.
+class dist_pass final : public std::enable_shared_from_this<dist_pass> {
+ public:
+  struct root {
+    held_edge to;
+    tensor gradient;  ///< valid on the current stream of its device
+  };
+  struct root_options {
+    bool exact = true;
+    bool keeps_graph = false;
+    bool accumulates = true;
+    std::vector<std::uint64_t> updaters;
+    deadline until;
+  };
+
+  /// Begins a pass at this worker. Throws as dist_context::begin_pass.
+  static std::shared_ptr<dist_pass> begin(const std::shared_ptr<dist_context>& context, std::vector<root> roots,
+                                          const root_options& options);
+  /// Gradients have come for a message of this worker.
+  static future<pass_failure> serve(const std::shared_ptr<dist_context>& context, const gradient_message& arriving);
+  static void on_failure_elsewhere(const std::shared_ptr<dist_context>& context, const failure_message& told);
+
+  dist_pass(std::shared_ptr<dist_context> context, std::shared_ptr<const pass_header> header, bool is_root);
+  ~dist_pass();
+  dist_pass(const dist_pass&) = delete;
+  dist_pass& operator=(const dist_pass&) = delete;
+
+  [[nodiscard]] std::uint64_t number() const noexcept { return header_->pass; }
+  [[nodiscard]] std::uint64_t context_number() const noexcept { return header_->context; }
+  /// Completes when this worker's part is over and, if it began the pass, everything else: how it ended.
+  [[nodiscard]] future<pass_failure> whole() const { return whole_.get_future(); }
+
+  // Each of these ends the pass, unless it has ended.
+  void on_lost(const member_event& event);
+  void on_release();
+  void supersede();
+  void on_limit();
+
+  /// The pass that runs a node on this thread; null: none does.
+  [[nodiscard]] static const dist_pass* running_here() noexcept;
+
+ private:
+  struct arrival {
+    std::uint64_t message = 0;      // of this worker; or
+    std::vector<root> roots;        // these
+    std::vector<tensor> gradients;  // of the message
+    std::vector<stream> valid_on;   // of gradients on devices
+  };
+  struct entry {
+    node_ref what;
+    stream on;
+    std::uint64_t order = 0;
+    std::uint32_t missing = 0;  // gradients that have not arrived
+    std::uint32_t first = 0;    // of its values in values_
+    std::uint32_t value_count = 0;
+    std::uint32_t first_edge = 0;  // of its edges in edges_
+    std::uint32_t edge_count = 0;
+  };
+  struct numbered_edge {
+    std::uint32_t to = none;
+    std::uint32_t value = 0;
+    static constexpr std::uint32_t none = 0xffffffff;
+  };
+  enum class heard : std::uint8_t { here, elsewhere };
+  class time_limit;
+
+  // On the thread that drives; nothing else touches what they use.
+  std::uint32_t number_of(const node_ref& what);
+  void discover(std::span<const root> roots);
+  void take(arrival&& arrived);
+  void arrive(std::uint32_t number, std::uint32_t value, tensor&& gradient, const stream& from);
+  void one_arrived(std::uint32_t number);
+  void run_ready();
+  void run_node(std::uint32_t number);
+  void run_leaf(const entry& leaf, const engine_leaf& facts, gradient_value& gradient,
+                std::vector<sparse_tensor>&& rows);
+  void send_back(const entry& at, std::span<gradient_value> gradients);
+  void use_stream(const stream& on);
+
+  void deliver(arrival&& arrived);
+  void drive();
+  void answered(const pass_failure& how);
+  void finish_if_whole();
+  void fail(const pass_failure& why, heard where);
+  void tell_failure(const pass_failure& why, bool waits);
+  [[nodiscard]] bool takes_part(worker_id who) const;
+  [[nodiscard]] std::string place() const;
+
+  const std::shared_ptr<dist_context> context_;
+  const std::shared_ptr<const pass_header> header_;
+  const bool is_root_;
+  promise<pass_failure> whole_;
+  std::shared_ptr<time_limit> limit_;
+
+  // The graph stays, also if the context ends meanwhile.
+  std::vector<std::shared_ptr<void>> kept_roots_;
+  std::vector<std::shared_ptr<const sent_message>> kept_messages_;
+  std::vector<entry> nodes_;
+  std::vector<numbered_edge> edges_;
+  std::vector<gradient_value> values_;
+  std::unordered_map<std::uint32_t, std::vector<sparse_tensor>> rows_;  // that have arrived, of leaves
+  std::unordered_map<const void*, std::uint32_t> numbers_;
+  std::vector<std::uint32_t> ready_;                                      // a heap
+  std::map<std::uint64_t, std::shared_ptr<const sent_message>> awaited_;  // messages whose gradients have not come
+  std::size_t left_ = 0;                                                  // nodes that have not run
+  std::vector<stream> streams_;                                           // on which gradients were computed
+  std::vector<gradient_value> results_;
+
+  std::atomic<bool> over_{false};  // set under the mutex
+  std::mutex mutex_;               // guards the rest
+  std::vector<arrival> inbox_;
+  bool driving_ = true;  // its maker drives first
+  std::size_t unanswered_ = 0;
+};
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,383 @@
+#include "dist_worker.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+#include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
+#include <ferry/rpc/call.hpp>
+#include <ferry/rpc/debug.hpp>
+#include <ferry/rpc/named.hpp>
+
+#include "../../rpc/pipeline/library_clients.hpp"
+#include "../../rpc/worker/worker_core.hpp"
+#include "dist_pass.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::size_t most_contexts = std::size_t{1} << 20U;
+constexpr int release_attempts = 20;
+
+std::vector<debug_figure> figures_of_autograd(const dist_worker& own) {
+  return {{"autograd.num_current_backward_passes", [&own] { return std::to_string(own.running_passes()); }},
+          {"autograd.num_autograd_contexts", [&own] { return std::to_string(own.context_count()); }}};
+}
+
+const std::size_t autograd_of_workers = add_library_client({
+    .rank = 3,
+    .attach = [](worker_core& worker) -> std::shared_ptr<worker_attachment> {
+      auto own = std::make_shared<dist_worker>(worker);
+      worker.add_debug_info("autograd", figures_of_autograd(*own));
+      return own;
+    },
+    .intercept = [](worker_attachment* state) -> interceptor* { return static_cast<dist_worker*>(state); },
+});
+
+const bool pass_methods = [] {
+  add_library_methods({usable_method<named<"ferry/autograd/gradients", serve_gradients>>().id,
+                       usable_method<named<"ferry/autograd/failure", serve_failure>>().id,
+                       usable_method<named<"ferry/autograd/release", serve_release>>().id});
+  return true;
+}();
+
+// What is kept of a request that belongs to a context, at its callee.
+class recorded_request final : public callee_hooks {
+ public:
+  recorded_request(std::shared_ptr<dist_worker> own, autograd_record record)
+      : own_(std::move(own)), record_(std::move(record)) {}
+
+  void before_handler(handler_start& start) override {
+    context_ = own_->find_or_make({record_.context});
+    if (!context_) return;  // over meanwhile: the handler runs outside of it
+    caller_ = start.caller();
+    worker_info from = start.sender() ? *start.sender() : own_->core()->agent().members().find(caller_);
+    context_->arrive(record_, start.tensors(), from);
+    start.set_value(current_dist_context, context_in_force(context_));
+  }
+  void on_reply(outgoing_reply& reply) override {
+    if (!context_ || !reply.has_value()) return;
+    const auto needs = [](const tensor& each) { return each.requires_grad(); };
+    if (std::none_of(reply.tensors().begin(), reply.tensors().end(), needs)) return;
+    const std::optional<autograd_record> record = context_->leave(reply.tensors(), caller_);
+    if (!record) return;
+    const byte_buffer content = encode_autograd_record(*record);
+    reply.add_record(autograd_record_type, true, {content.data(), content.size()});
+  }
+
+ private:
+  const std::shared_ptr<dist_worker> own_;
+  const autograd_record record_;
+  std::shared_ptr<dist_context> context_;
+  worker_id caller_;
+};
+
+autograd_record one_record(const extension_records& records) {
+  const extension_record* found = nullptr;
+  const std::vector<extension_record> all = records.all();
+  for (const extension_record& each : all) {
+    if (each.type != autograd_record_type) continue;
+    if (std::exchange(found, &each)) throw_error(errc::malformed, "a message has two records of gradients");
+  }
+  return decode_autograd_record(found->content);
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- updates
+
+std::uint64_t update_table::add(update apply) {
+  auto kept = std::make_shared<const update>(std::move(apply));
+  const std::lock_guard lock(mutex_);
+  all_.emplace(next_, std::move(kept));
+  return next_++;
+}
+
+void update_table::remove(std::uint64_t number) noexcept {
+  std::shared_ptr<const update> last;  // destroyed outside of the lock
+  const std::lock_guard lock(mutex_);
+  const auto found = all_.find(number);
+  if (found == all_.end()) return;
+  last = std::move(found->second);
+  all_.erase(found);
+}
+
+std::shared_ptr<const update_table::update> update_table::find(std::uint64_t number) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = all_.find(number);
+  return found == all_.end() ? nullptr : found->second;
+}
+
+// ---------------------------------------------------------------- the worker
+
+std::shared_ptr<dist_worker> dist_worker::of(worker_core& core) {
+  worker_attachment* const state = core.attached().of_library(autograd_of_workers);
+  if (!state) throw_error(errc::not_initialized, "the worker was started before the library ferry-autograd was loaded");
+  return static_cast<dist_worker*>(state)->shared_from_this();
+}
+
+std::shared_ptr<worker_core> dist_worker::core() const {
+  const std::lock_guard lock(mutex_);
+  if (!closed_) return core_.shared_from_this();
+  throw_error(errc::not_initialized, fmt::format("{} has been shut down", to_string(info_)));
+}
+
+const worker_info& dist_worker::known_info() const {
+  if (info_.id().value < 0 && !closed_) info_ = core_.agent_unchecked().self();
+  return info_;
+}
+
+worker_info dist_worker::info() const {
+  const std::lock_guard lock(mutex_);
+  return known_info();
+}
+
+std::uint64_t dist_worker::number_of_worker(std::atomic<std::uint64_t>& counter) const {
+  const auto worker = static_cast<std::uint64_t>(info().id().value);
+  const std::uint64_t number = counter.fetch_add(1, std::memory_order_relaxed);
+  if (number > last_message_number)
+    throw_error(errc::resource_exhausted, "the numbers of distributed autograd are used up");
+  return worker << message_counter_bits | number;
+}
+
+std::uint64_t dist_worker::next_message() { return number_of_worker(next_message_); }
+std::uint64_t dist_worker::next_pass() { return number_of_worker(next_pass_); }
+
+std::size_t dist_worker::context_count() const {
+  const std::lock_guard lock(mutex_);
+  return contexts_.size();
+}
+
+std::shared_ptr<dist_context> dist_worker::make_context() {
+  const std::lock_guard lock(mutex_);
+  if (closed_) throw_error(errc::not_initialized, fmt::format("{} has been shut down", to_string(info_)));
+  if (next_context_ > last_message_number) throw_error(errc::resource_exhausted, "the ids of contexts are used up");
+  const std::uint64_t id = static_cast<std::uint64_t>(known_info().id().value) << message_counter_bits | next_context_;
+  auto made = std::make_shared<dist_context>(shared_from_this(), dist_autograd::context_id{id});
+  contexts_.emplace(id, made);
+  ++next_context_;
+  return made;
+}
+
+std::shared_ptr<dist_context> dist_worker::find(dist_autograd::context_id id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = contexts_.find(id.value);
+  return found == contexts_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<dist_context> dist_worker::need(dist_autograd::context_id id) const {
+  if (auto found = find(id)) return found;
+  throw_error(
+      errc::invalid_argument,
+      fmt::format("could not find context {} of distributed autograd at {}: it is over, or no call of it was here",
+                  to_string(id), to_string(info())));
+}
+
+std::shared_ptr<dist_context> dist_worker::find_or_make(dist_autograd::context_id id) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = contexts_.find(id.value); found != contexts_.end()) return found->second;
+  // A late message does not bring one back.
+  if (closed_ || id.made_by() == known_info().id()) return nullptr;
+  if (const auto ended = over_.find(id.made_by().value); ended != over_.end() && ended->second.contains(id.value))
+    return nullptr;
+  if (contexts_.size() == most_contexts) {
+    throw_error(errc::resource_exhausted,
+                fmt::format("{} has {} contexts of distributed autograd: no call of another one is "
+                            "served before some are over",
+                            to_string(info_), most_contexts));
+  }
+  auto made = std::make_shared<dist_context>(shared_from_this(), id);
+  contexts_.emplace(id.value, made);
+  return made;
+}
+
+// ---------------------------------------------------------------- the end of contexts
+
+std::uint64_t dist_worker::oldest_kept() const {
+  const std::uint64_t base = static_cast<std::uint64_t>(known_info().id().value) << message_counter_bits;
+  const auto first = contexts_.lower_bound(base);
+  const bool own = first != contexts_.end() && sender_of(first->first) == info_.id();
+  return own ? first->first : base + next_context_;
+}
+
+void dist_worker::end_context(const std::shared_ptr<dist_context>& which) noexcept {
+  release_message what;
+  {
+    const std::lock_guard lock(mutex_);
+    contexts_.erase(which->id().value);
+    what = {which->id().value, oldest_kept()};
+  }
+  tell_release(which->release(), what);
+}
+
+void dist_worker::on_release(const release_message& told) {
+  const dist_autograd::context_id id{told.context};
+  std::vector<std::shared_ptr<dist_context>> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_ || id.made_by() == known_info().id()) return;
+    over& its = over_[id.made_by().value];
+    if (sender_of(told.oldest_kept) == id.made_by()) its.below = std::max(its.below, told.oldest_kept);
+    if (told.context >= its.below) its.others.insert(told.context);
+    its.others.erase(its.others.begin(), its.others.lower_bound(its.below));
+    const auto base = static_cast<std::uint64_t>(id.made_by().value) << message_counter_bits;
+    for (auto each = contexts_.lower_bound(base); each != contexts_.end() && sender_of(each->first) == id.made_by();) {
+      if (!its.contains(each->first)) {
+        ++each;
+        continue;
+      }
+      ended.push_back(std::move(each->second));
+      each = contexts_.erase(each);
+    }
+  }
+  for (const auto& each : ended) tell_release(each->release(), {each->id().value, told.oldest_kept});
+}
+
+void dist_worker::tell_release(const std::vector<worker_id>& whom, const release_message& what) noexcept {
+  const dist_autograd::context_id id{what.context};
+  for (const worker_id each : whom) {
+    if (each == info().id() || each == id.made_by()) continue;
+    send_release(each, what, release_attempts);
+  }
+}
+
+// In the background. The answer tells whether it was received.
+void dist_worker::send_release(worker_id whom, const release_message& what, int attempts_left) noexcept {
+  const auto failed = [whom, what](const std::exception_ptr& error) {
+    log(log_level::info, fmt::format("worker {} does not hear that context {} is over: {}", whom.value,
+                                     to_string(dist_autograd::context_id{what.context}), describe_exception(error)));
+  };
+  auto problem = caught([&] {
+    std::shared_ptr<worker_core> worker;
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_) return;
+      worker = core_.shared_from_this();
+    }
+    const context_values_scope outside{context_values()};
+    call_async<named<"ferry/autograd/release", serve_release>>(std::move(worker), whom, what)
+        .add_done_callback([self = shared_from_this(), whom, what, attempts_left, failed](const future<void>& answer) {
+          if (!answer.failed()) return;
+          try {
+            std::rethrow_exception(answer.error());
+          } catch (const peer_lost&) {
+            return;  // with all that it had
+          } catch (const error& e) {
+            const errc code = e.kind();
+            const bool in_vain = code == errc::unknown_worker || code == errc::not_initialized ||
+                                 code == errc::fenced || code == errc::shutting_down || code == errc::unknown_method;
+            if (!in_vain && attempts_left > 1) return self->send_release(whom, what, attempts_left - 1);
+          } catch (...) {  // NOLINT(bugprone-empty-catch): reported below
+          }
+          failed(answer.error());
+        });
+  });
+  if (!problem) return;
+  // Not sent at all, as a fault injector does.
+  if (attempts_left > 1) {
+    try {
+      std::rethrow_exception(problem);
+    } catch (const error& e) {
+      const errc code = e.kind();
+      if (code == errc::injected_failure || code == errc::connection_lost)
+        return send_release(whom, what, attempts_left - 1);
+    } catch (...) {  // NOLINT(bugprone-empty-catch): reported below
+    }
+  }
+  failed(problem);
+}
+
+// ---------------------------------------------------------------- messages
+
+std::unique_ptr<callee_hooks> dist_worker::on_arrival(incoming_request& request) {
+  return std::make_unique<recorded_request>(shared_from_this(), one_record(request.records()));
+}
+
+void dist_worker::on_reply_records(incoming_reply& reply) {
+  const autograd_record record = one_record(reply.records());
+  if (const auto context = find({record.context})) context->arrive(record, reply.tensors(), reply.sender());
+}
+
+// ---------------------------------------------------------------- members
+
+void dist_worker::on_member_event(const member_event& event) noexcept {
+  using kind = member_event::kind;
+  {
+    const std::lock_guard lock(mutex_);
+    if (event.what != kind::fenced) over_.erase(event.who.id().value);  // a new incarnation counts from 0 again
+  }
+  if (event.what != kind::lost && event.what != kind::left && event.what != kind::fenced) return;
+  auto problem = caught([&] {
+    std::vector<std::shared_ptr<dist_context>> concerned;
+    std::vector<std::shared_ptr<dist_context>> orphans;
+    std::shared_ptr<worker_core> worker;
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_ || contexts_.empty()) return;
+      worker = core_.shared_from_this();
+      const bool all = event.what == kind::fenced;
+      for (auto each = contexts_.begin(); each != contexts_.end();) {
+        if (!all && each->second->id().made_by() == event.who.id()) {
+          orphans.push_back(std::move(each->second));
+          each = contexts_.erase(each);
+        } else {
+          concerned.push_back(each->second);
+          ++each;
+        }
+      }
+    }
+    if (concerned.empty() && orphans.empty()) return;
+    // Ends of passes run users' continuations: on a handler thread.
+    struct end_of_member final : work {
+      std::shared_ptr<worker_core> worker;
+      member_event event;
+      std::vector<std::shared_ptr<dist_context>> concerned;
+      std::vector<std::shared_ptr<dist_context>> orphans;
+    };
+    auto item = std::make_unique<end_of_member>();
+    item->worker = worker;
+    item->event = event;
+    item->concerned = std::move(concerned);
+    item->orphans = std::move(orphans);
+    item->run = [](work* self) noexcept {
+      const std::unique_ptr<end_of_member> own(static_cast<end_of_member*>(self));
+      for (const auto& each : own->orphans) (void)each->release();
+      for (const auto& each : own->concerned) {
+        if (const auto pass = each->running_pass()) pass->on_lost(own->event);
+      }
+    };
+    worker->post(item.release());
+  });
+  if (problem) log(log_level::error, "passes do not hear of the end of a worker: " + describe_exception(problem));
+}
+
+void dist_worker::close() noexcept {
+  std::map<std::uint64_t, std::shared_ptr<dist_context>> left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (info_.id().value < 0) info_ = core_.agent_unchecked().self();
+    closed_ = true;
+    left = std::move(contexts_);
+    contexts_.clear();
+  }
+  for (const auto& [id, each] : left) (void)each->release();
+}
+
+// ---------------------------------------------------------------- methods
+
+future<pass_failure> serve_gradients(const gradient_message& arriving) {
+  const auto own = dist_worker::of(*current_worker());
+  return dist_pass::serve(own->need({arriving.header->context}), arriving);
+}
+
+void serve_failure(const failure_message& told) {
+  const auto own = dist_worker::of(*current_worker());
+  if (const auto context = own->find({told.context})) dist_pass::on_failure_elsewhere(context, told);
+}
+
+void serve_release(const release_message& told) { dist_worker::of(*current_worker())->on_release(told); }
+
+}  // namespace ferry::inline v0::detail

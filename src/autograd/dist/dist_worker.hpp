@@ -1,0 +1,117 @@
+#pragma once
+
+// Distributed autograd of one worker: its contexts, and what it is told of messages and members.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <ferry/autograd/dist/backward.hpp>
+#include <ferry/rpc/attached.hpp>
+#include <ferry/rpc/interceptor.hpp>
+
+#include "autograd_record.hpp"
+#include "dist_context.hpp"
+
+namespace ferry::inline v0::detail {
+
+class worker_core;
+
+/// The updates that are registered at one worker. Outlives the worker with its last user.
+class update_table {
+ public:
+  using update = std::function<void(const dist_autograd::leaf_gradient& whole)>;
+  std::uint64_t add(update apply);
+  void remove(std::uint64_t number) noexcept;
+  /// Null: there is none of that number.
+  [[nodiscard]] std::shared_ptr<const update> find(std::uint64_t number) const;
+
+ private:
+  mutable std::mutex mutex_;  // guards the next two
+  std::uint64_t next_ = 1;
+  std::unordered_map<std::uint64_t, std::shared_ptr<const update>> all_;
+};
+
+/// An attachment of every worker of a process that has loaded the library, and the reader of its records. Thread-safe.
+class dist_worker final : public worker_attachment,
+                          public interceptor,
+                          public std::enable_shared_from_this<dist_worker> {
+ public:
+  explicit dist_worker(worker_core& core) noexcept : core_(core) {}
+  static std::shared_ptr<dist_worker> of(worker_core& core);
+
+  /// Throws errc::not_initialized once the worker shuts down.
+  [[nodiscard]] std::shared_ptr<worker_core> core() const;
+  /// This worker. Unknown before it has joined its group.
+  [[nodiscard]] worker_info info() const;
+  [[nodiscard]] const std::shared_ptr<update_table>& updates() const noexcept { return updates_; }
+
+  // Contexts.
+  /// Throws errc::not_initialized.
+  std::shared_ptr<dist_context> make_context();
+  /// Null if the worker has none of that id.
+  [[nodiscard]] std::shared_ptr<dist_context> find(dist_autograd::context_id id) const;
+  /// Throws errc::invalid_argument.
+  [[nodiscard]] std::shared_ptr<dist_context> need(dist_autograd::context_id id) const;
+  /// For a message that belongs to that context. Null if the context is over. Throws errc::resource_exhausted.
+  std::shared_ptr<dist_context> find_or_make(dist_autograd::context_id id);
+  /// Its maker has done with it.
+  void end_context(const std::shared_ptr<dist_context>& which) noexcept;
+  /// The maker, or a worker in between, says so.
+  void on_release(const release_message& told);
+
+  [[nodiscard]] std::uint64_t next_message();
+  [[nodiscard]] std::uint64_t next_pass();
+  void count_passes(int change) noexcept { passes_.fetch_add(change, std::memory_order_relaxed); }
+  [[nodiscard]] std::size_t running_passes() const noexcept {
+    return static_cast<std::size_t>(passes_.load(std::memory_order_relaxed));
+  }
+  [[nodiscard]] std::size_t context_count() const;
+
+  // worker_attachment
+  void on_member_event(const member_event& event) noexcept override;
+  void close() noexcept override;
+
+  // interceptor
+  [[nodiscard]] std::string_view name() const noexcept override { return "ferry/autograd"; }
+  [[nodiscard]] std::span<const std::uint16_t> record_types() const noexcept override { return {&record_type_, 1}; }
+  [[nodiscard]] bool sees_all_requests() const noexcept override { return false; }
+  std::unique_ptr<callee_hooks> on_arrival(incoming_request& request) override;
+  void on_reply_records(incoming_reply& reply) override;
+
+ private:
+  // Which contexts of a maker are over, as far as this worker was told.
+  struct over {
+    std::uint64_t below = 0;
+    std::set<std::uint64_t> others;
+    [[nodiscard]] bool contains(std::uint64_t id) const { return id < below || others.contains(id); }
+  };
+  [[nodiscard]] std::uint64_t oldest_kept() const;      // of this worker's own; under the lock
+  [[nodiscard]] const worker_info& known_info() const;  // under the lock
+  [[nodiscard]] std::uint64_t number_of_worker(std::atomic<std::uint64_t>& counter) const;
+  void tell_release(const std::vector<worker_id>& whom, const release_message& what) noexcept;
+  void send_release(worker_id whom, const release_message& what, int attempts_left) noexcept;
+
+  worker_core& core_;  // use core()
+  const std::uint16_t record_type_ = autograd_record_type;
+  const std::shared_ptr<update_table> updates_ = std::make_shared<update_table>();
+  std::atomic<std::int64_t> passes_{0};
+  std::atomic<std::uint64_t> next_message_{0};
+  std::atomic<std::uint64_t> next_pass_{0};
+  mutable std::mutex mutex_;  // guards the rest
+  bool closed_ = false;
+  mutable worker_info info_;
+  std::uint64_t next_context_ = 0;
+  std::map<std::uint64_t, std::shared_ptr<dist_context>> contexts_;
+  std::map<std::int32_t, over> over_;  // by maker
+};
+
+}  // namespace ferry::inline v0::detail
