@@ -53,6 +53,7 @@ class static_group final : public worker_group {
 
   [[nodiscard]] bool is_gone(int rank) const;
   [[nodiscard]] int gone_count() const;
+  void agree_to_leave(deadline until);
   [[nodiscard]] std::string sum_of_round(int round, deadline until);
   /// The sums of what the members wrote under `prefix`; without those that have terminated and wrote nothing.
   [[nodiscard]] std::string add_up_round(const std::string& prefix, deadline until);

@@ -168,11 +168,21 @@ void static_group::throw_silent_store(std::string_view why) const {
                                                   to_string(own_.self), group_store()->describe(), why));
 }
 
+void static_group::leave_together(deadline until) {
+  try {
+    agree_to_leave(until);
+  } catch (const error&) {
+    // A shutdown that interrupts this one closes the store: a request that fails for that is not the reason.
+    check_still_leaving(leave_interrupt::others);
+    throw;
+  }
+}
+
 // Mattern's four counters: in every round each worker, once it is quiet, publishes how many requests it has ever sent
 // and handled. When two rounds in a row have equal sums, sent and handled alike, nothing was under way in between.
 // Requests lost with a connection are counted at neither end. If any worker then has loose ends, all workers settle
 // theirs, which takes messages, and agree again.
-void static_group::leave_together(deadline until) {
+void static_group::agree_to_leave(deadline until) {
   // A worker that has left may start another group here at once, which must not connect to this group's server.
   group_store()->admit_no_more();
   const int left_before = gone_count();
