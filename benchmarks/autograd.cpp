@@ -1,5 +1,5 @@
 // Training on one worker: the cost of a node of the graph, and a step of a small net. One thread, on one processor; beside libtorch, which
-// a process of its own runs in turn, if the build has found it.
+// a process of its own runs in turn, if the build has found it. Then passes through two workers (distributed_autograd.hpp).
 
 #include <array>
 #include <chrono>
@@ -22,6 +22,7 @@
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/generator.hpp>
 
+#include "distributed_autograd.hpp"
 #include "support/affinity.hpp"
 #include "support/options.hpp"
 #include "support/report.hpp"
@@ -162,9 +163,11 @@ void measure_step(report& out, const options& chosen, const torch_peer& peer) {
 
 int main(int argc, char** argv) {
   using namespace ferry_bench;
+  run_role(argc, argv, distributed_roles());
   const options chosen = read_options(
       argc, argv,
-      "autograd: the cost of a node of the graph, and a step of the net 512-256-128-64-32-8, on one thread");
+      "autograd: the cost of a node of the graph, and a step of the net 512-256-128-64-32-8, on one thread; a pass "
+      "through two workers");
   end_after(chosen.limit.count() != 0 ? chosen.limit : std::chrono::seconds(300));
   try {
     pin_process(0, pin_mode::same_core, side::caller);
@@ -173,6 +176,7 @@ int main(int argc, char** argv) {
     out.say(peer.there() ? peer.ask("about") : "without libtorch: the build has not found it (Debian: libtorch-dev)");
     measure_graph(out, chosen, peer);
     measure_step(out, chosen, peer);
+    measure_distributed(out, chosen);
     return 0;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "autograd: %s\n", e.what());

@@ -1,0 +1,137 @@
+#include "distributed_autograd.hpp"
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <ferry/autograd.hpp>
+#include <ferry/ops/ops.hpp>
+#include <ferry/tensor/factories.hpp>
+
+#include "support/statistics.hpp"
+#include "support/worker_pair.hpp"
+
+namespace ferry_bench {
+namespace {
+
+using namespace std::chrono_literals;
+using ferry::tensor;
+namespace dist = ferry::dist_autograd;
+
+tensor add_remotely(const tensor& a, const tensor& b) { return ferry::add(a, b); }
+
+struct operands {
+  tensor a = ferry::ones({3, 3});
+  tensor b = ferry::ones({3, 3});
+};
+struct leaves : operands {
+  leaves() {
+    ferry::require_grad(a);
+    ferry::require_grad(b);
+  }
+};
+
+void two_plain_calls(const ferry::worker& caller, const operands& of) {
+  (void)caller.rpc_sync<add_remotely>(callee, of.a, of.b);
+  (void)caller.rpc_sync<add_remotely>(callee, of.a, of.b);
+}
+
+void round(const ferry::worker& caller, const leaves& of, dist::backward_mode mode) {
+  const dist::context context(caller);
+  const tensor sum = caller.rpc_sync<add_remotely>(callee, of.a, of.b);
+  dist::backward(context, ferry::sum(sum), {.mode = mode});
+}
+
+// Threads with a context each, at once.
+double rounds_per_second(const ferry::worker& caller, int threads, std::chrono::nanoseconds window) {
+  std::vector<std::size_t> counts(static_cast<std::size_t>(threads));
+  std::vector<std::thread> all;
+  const auto started = clock::now();
+  for (std::size_t& count : counts) {
+    all.emplace_back([&caller, &count, until = started + window] {
+      const leaves own;
+      for (; clock::now() < until; ++count) round(caller, own, dist::backward_mode::smart);
+    });
+  }
+  std::size_t sum = 0;
+  for (std::size_t i = 0; i != all.size(); ++i) {
+    all[i].join();
+    sum += counts[i];
+  }
+  return static_cast<double>(sum) / std::chrono::duration<double>(clock::now() - started).count();
+}
+
+double plain_per_second(const ferry::worker& caller, int threads, std::chrono::nanoseconds window) {
+  std::vector<std::size_t> counts(static_cast<std::size_t>(threads));
+  std::vector<std::thread> all;
+  const auto started = clock::now();
+  for (std::size_t& count : counts) {
+    all.emplace_back([&caller, &count, until = started + window] {
+      const operands own;
+      for (; clock::now() < until; ++count) two_plain_calls(caller, own);
+    });
+  }
+  std::size_t sum = 0;
+  for (std::size_t i = 0; i != all.size(); ++i) {
+    all[i].join();
+    sum += counts[i];
+  }
+  return static_cast<double>(sum) / std::chrono::duration<double>(clock::now() - started).count();
+}
+
+void measure_pair(report& out, const options& chosen, const std::string& transport) {
+  const std::string prefix = fmt::format("distributed/{}/", transport);
+  const std::array<std::string, 3> names{prefix + "round", prefix + "smart", prefix + "rounds-of-16-threads"};
+  if (!chosen.wants(names[0]) && !chosen.wants(names[1]) && !chosen.wants(names[2])) return;
+  out.section(prefix);
+  const auto pins = chosen.pins_or({pin_mode::two_cores});
+  if (pins.empty()) return;
+  worker_pair pair({.transport = transport}, pins.front());
+  const ferry::worker& caller = pair.caller();
+  const leaves own;
+  const auto window = chosen.window_or(200ms);
+  const int turns = chosen.repeats * 3;
+  const auto median = [&](const auto& once) {
+    auto samples = time_each(window, 10, once);
+    return quantile(samples, 0.5);
+  };
+  for (int warm = 0; warm != 200; ++warm) {
+    two_plain_calls(caller, own);
+    round(caller, own, dist::backward_mode::fast);
+  }
+  repeated smart;
+  repeated fast;
+  repeated plain;
+  for (int turn = 0; turn != turns; ++turn) {
+    plain.add(median([&] { two_plain_calls(caller, own); }));
+    smart.add(median([&] { round(caller, own, dist::backward_mode::smart); }));
+    fast.add(median([&] { round(caller, own, dist::backward_mode::fast); }));
+  }
+  const auto n = static_cast<std::size_t>(turns);
+  if (chosen.wants(names[0])) out.add(names[0], smart, "us", "two plain calls", &plain, n, target{1.5, false, true});
+  if (chosen.wants(names[1])) out.add(names[1], smart, "us", "fast", &fast, n, target{1.15, false, true});
+  if (!chosen.wants(names[2])) return;
+  repeated rate;
+  repeated plain_rate;
+  for (int turn = 0; turn != chosen.repeats; ++turn) {
+    plain_rate.add(plain_per_second(caller, 16, window));
+    rate.add(rounds_per_second(caller, 16, window));
+  }
+  out.add(names[2], rate, "/s", "two plain calls", &plain_rate, static_cast<std::size_t>(chosen.repeats));
+}
+
+}  // namespace
+
+std::map<std::string, role> distributed_roles() { return worker_roles(); }
+
+void measure_distributed(report& out, const options& chosen) {
+  for (const std::string transport : {"unix", "tcp"}) measure_pair(out, chosen, transport);
+}
+
+}  // namespace ferry_bench
