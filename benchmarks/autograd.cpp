@@ -5,16 +5,12 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <ferry/autograd.hpp>
 #include <ferry/ops/ops.hpp>
@@ -25,6 +21,7 @@
 #include "distributed_autograd.hpp"
 #include "support/affinity.hpp"
 #include "support/options.hpp"
+#include "support/peer_program.hpp"
 #include "support/report.hpp"
 #include "support/statistics.hpp"
 
@@ -37,32 +34,14 @@ using ferry::tensor;
 constexpr std::array<std::int64_t, 6> widths{512, 256, 128, 64, 32, 8};
 constexpr int chain_length = 1000;
 
-// The program of libtorch beside this one; it prints one number.
-class torch_peer {
+// A process of libtorch, which measures the same.
+class torch_peer : public peer_program {
  public:
-  torch_peer() {
-    std::error_code none;
-    const auto self = std::filesystem::read_symlink("/proc/self/exe", none);
-    const auto there = self.parent_path() / "torch_training";
-    if (std::filesystem::exists(there, none)) program_ = there.string();
-  }
-  [[nodiscard]] bool there() const noexcept { return !program_.empty(); }
-  [[nodiscard]] std::string ask(const std::string& arguments) const {
-    const std::string command = "'" + program_ + "' " + arguments;
-    std::FILE* const output = ::popen(command.c_str(), "r");  // NOLINT(cert-env33-c): a program of this build
-    if (output == nullptr) throw std::runtime_error("cannot start " + command);
-    std::string text;
-    for (int c = 0; (c = std::fgetc(output)) != EOF;) text.push_back(static_cast<char>(c));
-    if (::pclose(output) != 0) throw std::runtime_error(command + " failed");
-    return text;
-  }
+  torch_peer() : peer_program("torch_training") {}
   [[nodiscard]] double measure(const std::string& what, std::chrono::nanoseconds window) const {
     return std::stod(
         ask(fmt::format("{} {}", what, std::chrono::duration_cast<std::chrono::milliseconds>(window).count())));
   }
-
- private:
-  std::string program_;
 };
 
 // A parameter of each layer, drawn from one seed.

@@ -14,6 +14,7 @@
 #include <ferry/ops/ops.hpp>
 #include <ferry/tensor/factories.hpp>
 
+#include "support/peer_program.hpp"
 #include "support/statistics.hpp"
 #include "support/worker_pair.hpp"
 
@@ -126,12 +127,37 @@ void measure_pair(report& out, const options& chosen, const std::string& transpo
   out.add(names[2], rate, "/s", "two plain calls", &plain_rate, static_cast<std::size_t>(chosen.repeats));
 }
 
+// The same round through PyTorch's agent, in turn; each on two processors, with its defaults.
+void compare_with_torch(report& out, const options& chosen) {
+  const std::string name = "distributed/default/round-torch";
+  const peer_program peer("torch_dist_autograd");
+  if (!chosen.wants(name) || chosen.alone || !peer.there()) return;
+  out.section("distributed/default/");
+  const auto window = chosen.window_or(1s);
+  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(window).count();
+  repeated own;
+  repeated torch;
+  for (int turn = 0; turn != chosen.repeats; ++turn) {
+    {
+      const worker_pair pair({.transport = "unix"}, pin_mode::two_cores);
+      const leaves of;
+      for (int warm = 0; warm != 200; ++warm) round(pair.caller(), of, dist::backward_mode::smart);
+      auto samples = time_each(window, 10, [&] { round(pair.caller(), of, dist::backward_mode::smart); });
+      own.add(quantile(samples, 0.5));
+    }
+    torch.add(std::stod(peer.ask(fmt::format("{} 2>/dev/null", milliseconds))));
+  }
+  out.add(name, own, "us", "TensorPipe agent, C++", &torch, static_cast<std::size_t>(chosen.repeats),
+          target{0.125, false, true});
+}
+
 }  // namespace
 
 std::map<std::string, role> distributed_roles() { return worker_roles(); }
 
 void measure_distributed(report& out, const options& chosen) {
   for (const std::string transport : {"unix", "tcp"}) measure_pair(out, chosen, transport);
+  compare_with_torch(out, chosen);
 }
 
 }  // namespace ferry_bench
