@@ -157,14 +157,14 @@ std::shared_ptr<dist_pass> dist_pass::begin(const std::shared_ptr<dist_context>&
   return pass;
 }
 
-future<pass_failure> dist_pass::serve(const std::shared_ptr<dist_context>& context, const gradient_message& arriving) {
+future<pass_failure> dist_pass::serve(const std::shared_ptr<dist_context>& context, gradient_message&& arriving) {
   const auto made = [&] { return std::make_shared<dist_pass>(context, arriving.header, false); };
   auto [pass, is_new, failed] = context->join_pass(arriving.header->pass, made);
   if (!pass) return make_ready_future(failed);
   future<pass_failure> whole = pass->whole();
   arrival own;
   own.message = arriving.message;
-  own.gradients = arriving.gradients;
+  own.gradients = std::move(arriving.gradients);
   own.valid_on.reserve(own.gradients.size());
   for (const tensor& each : own.gradients) own.valid_on.push_back(each.defined() ? valid_stream(each) : stream());
   if (is_new) {
@@ -434,7 +434,7 @@ void dist_pass::run_leaf(const entry& leaf, const engine_leaf& facts, gradient_v
   const dist_autograd::leaf_gradient whole = context_->accumulate(facts, std::move(dense), std::move(rows));
   engine.after_accumulation(node);
   if (header_->updaters.empty()) return;
-  const std::int32_t here = context_->home().info().id().value;
+  const std::int32_t here = context_->home().id().value;
   for (const std::uint64_t each : header_->updaters) {
     if (sender_of(each).value != here) continue;
     if (const auto apply = context_->home().updates()->find(each & last_message_number)) (*apply)(whole);
@@ -558,7 +558,7 @@ void dist_pass::tell_failure(const pass_failure& why, bool waits) {
     whom.push_back(sender_of(header_->pass));
     std::sort(whom.begin(), whom.end());
     whom.erase(std::unique(whom.begin(), whom.end()), whom.end());
-    const worker_id here = context_->home().info().id();
+    const worker_id here = context_->home().id();
     const failure_message message{header_->context, header_->pass, !header_->exact, why};
     const context_values_scope values(current_values().without(current_dist_context));
     for (const worker_id each : whom) {

@@ -45,7 +45,7 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   static std::shared_ptr<dist_pass> begin(const std::shared_ptr<dist_context>& context, std::vector<root> roots,
                                           const root_options& options);
   /// Gradients have come for a message of this worker.
-  static future<pass_failure> serve(const std::shared_ptr<dist_context>& context, const gradient_message& arriving);
+  static future<pass_failure> serve(const std::shared_ptr<dist_context>& context, gradient_message&& arriving);
   static void on_failure_elsewhere(const std::shared_ptr<dist_context>& context, const failure_message& told);
 
   dist_pass(std::shared_ptr<dist_context> context, std::shared_ptr<const pass_header> header, bool is_root);

@@ -126,8 +126,16 @@ std::shared_ptr<worker_core> dist_worker::core() const {
 }
 
 const worker_info& dist_worker::known_info() const {
-  if (info_.id().value < 0 && !closed_) info_ = core_.agent_unchecked().self();
+  if (info_.id().value < 0 && !closed_) {
+    info_ = core_.agent_unchecked().self();
+    id_.store(info_.id().value, std::memory_order_relaxed);
+  }
   return info_;
+}
+
+worker_id dist_worker::id() const {
+  const worker_id known{id_.load(std::memory_order_relaxed)};
+  return known.value >= 0 ? known : info().id();
 }
 
 worker_info dist_worker::info() const {
@@ -136,7 +144,7 @@ worker_info dist_worker::info() const {
 }
 
 std::uint64_t dist_worker::number_of_worker(std::atomic<std::uint64_t>& counter) const {
-  const auto worker = static_cast<std::uint64_t>(info().id().value);
+  const auto worker = static_cast<std::uint64_t>(id().value);
   const std::uint64_t number = counter.fetch_add(1, std::memory_order_relaxed);
   if (number > last_message_number)
     throw_error(errc::resource_exhausted, "the numbers of distributed autograd are used up");
@@ -237,9 +245,9 @@ void dist_worker::on_release(const release_message& told) {
 }
 
 void dist_worker::tell_release(const std::vector<worker_id>& whom, const release_message& what) noexcept {
-  const dist_autograd::context_id id{what.context};
+  const worker_id maker = dist_autograd::context_id{what.context}.made_by();
   for (const worker_id each : whom) {
-    if (each == info().id() || each == id.made_by()) continue;
+    if (each == id() || each == maker) continue;
     send_release(each, what, release_attempts);
   }
 }
@@ -358,7 +366,7 @@ void dist_worker::close() noexcept {
   std::map<std::uint64_t, std::shared_ptr<dist_context>> left;
   {
     const std::lock_guard lock(mutex_);
-    if (info_.id().value < 0) info_ = core_.agent_unchecked().self();
+    (void)known_info();
     closed_ = true;
     left = std::move(contexts_);
     contexts_.clear();
@@ -368,9 +376,10 @@ void dist_worker::close() noexcept {
 
 // ---------------------------------------------------------------- methods
 
-future<pass_failure> serve_gradients(const gradient_message& arriving) {
+future<pass_failure> serve_gradients(gradient_message&& arriving) {
   const auto own = dist_worker::of(*current_worker());
-  return dist_pass::serve(own->need({arriving.header->context}), arriving);
+  const auto context = own->need({arriving.header->context});
+  return dist_pass::serve(context, std::move(arriving));
 }
 
 void serve_failure(const failure_message& told) {

@@ -52,6 +52,7 @@ class dist_worker final : public worker_attachment,
   [[nodiscard]] std::shared_ptr<worker_core> core() const;
   /// This worker. Unknown before it has joined its group.
   [[nodiscard]] worker_info info() const;
+  [[nodiscard]] worker_id id() const;
   [[nodiscard]] const std::shared_ptr<update_table>& updates() const noexcept { return updates_; }
 
   // Contexts.
@@ -106,6 +107,7 @@ class dist_worker final : public worker_attachment,
   std::atomic<std::int64_t> passes_{0};
   std::atomic<std::uint64_t> next_message_{0};
   std::atomic<std::uint64_t> next_pass_{0};
+  mutable std::atomic<std::int32_t> id_{-1};
   mutable std::mutex mutex_;  // guards the rest
   bool closed_ = false;
   mutable worker_info info_;
