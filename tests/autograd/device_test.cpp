@@ -73,3 +73,18 @@ TEST_CASE("a gradient crosses devices as its tensor did") {
   ferry::backward(ferry::sum(z.to(device{})));
   CHECK(ferry::equal(ferry::grad(x), ferry::tensor_of({6.f, 6.f})));
 }
+
+TEST_CASE("the gradient of a copy to the CPU is made on the thread's stream, and those of the device wait for it") {
+  for (int round = 0; round != 30; ++round) {
+    const tensor x = ferry::require_grad(ferry::full({1000}, 2, ferry::dtype::f32, gpu));
+    tensor y;
+    {
+      const ferry::stream first = ferry::pool_stream(gpu);
+      first.wait(ferry::current_stream(gpu));
+      const ferry::stream_guard on(first);
+      y = (x * x).to(device{});
+    }
+    ferry::backward(ferry::sum(y * 3));
+    CHECK(ferry::allclose(ferry::grad(x).to(device{}), ferry::full({1000}, 12, ferry::dtype::f32)));
+  }
+}

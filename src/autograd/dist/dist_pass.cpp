@@ -377,8 +377,9 @@ void dist_pass::run_node(std::uint32_t number) {
     if (result.rows.defined()) {
       if (next.edge_count == 0 && next.what.engine().leaf(next.what.node())) {
         for (const tensor& part : {result.rows.indices(), result.rows.values()}) {
-          if (part.device().is_cpu() || node.on == next.on) continue;
-          next.on.wait(node.on);
+          const stream from = valid_stream(part);
+          if (part.device().is_cpu() || from == next.on) continue;
+          next.on.wait(from);
           part.storage().record_use(next.on);
         }
         rows_[to.to].push_back(std::move(result.rows));
@@ -386,7 +387,11 @@ void dist_pass::run_node(std::uint32_t number) {
         result.dense = result.rows.to_dense();
       }
     }
-    if (result.dense.defined()) arrive(to.to, to.value, std::move(result.dense), node.on);
+    if (result.dense.defined()) {
+      // On another device than its value (the operation was a copy), it is on the thread's own stream there.
+      const stream from = valid_stream(result.dense);
+      arrive(to.to, to.value, std::move(result.dense), from);
+    }
     one_arrived(to.to);
   }
 }

@@ -196,11 +196,21 @@ void backward_pass::run_node(std::uint32_t number) {
     });
   }
   for (tensor& each : gradients) each = {};
+  // On another device than the node's (the operation was a copy between devices), on the thread's own stream there.
+  const auto made_on = [&](const tensor& t) {
+    return t.device().is_cpu() || t.device() == what.on().device() ? what.on() : current_stream(t.device());
+  };
   for (std::size_t i = 0; i != edges.size(); ++i) {
     if (!edges[i]) continue;
     const std::uint32_t next = known_number(*edges[i].to);
-    if (i == 0 && rows_of_leaf.defined()) arrive_rows(next, std::move(rows_of_leaf), what.on());
-    if (results_[i].defined() && nodes_[next].wanted) arrive(next, edges[i].value, std::move(results_[i]), what.on());
+    if (i == 0 && rows_of_leaf.defined()) {
+      const stream from = made_on(rows_of_leaf.values());
+      arrive_rows(next, std::move(rows_of_leaf), from);
+    }
+    if (results_[i].defined() && nodes_[next].wanted) {
+      const stream from = made_on(results_[i]);
+      arrive(next, edges[i].value, std::move(results_[i]), from);
+    }
     one_arrived(next);
   }
 }
