@@ -34,9 +34,11 @@ void clear_gradients(std::span<const tensor> parameters) {
   }
 }
 
-tensor dense_gradient(const tensor& parameter) {
+parameter_gradient gradient_of(const tensor& parameter) { return {grad(parameter), sparse_grad(parameter)}; }
+
+tensor dense_form(const parameter_gradient& gradient) {
   const unreported parts;
-  return has_sparse_grad(parameter) ? sparse_grad(parameter).to_dense() : grad(parameter);
+  return gradient.rows.defined() ? gradient.rows.to_dense() : gradient.dense;
 }
 
 void refuse_group(std::string_view algorithm, std::size_t group, std::size_t groups) {
@@ -74,8 +76,8 @@ void need_archived_steps(std::string_view algorithm, std::int64_t steps) {
   throw_error(errc::malformed, fmt::format("{}: the archive claims {} steps", algorithm, steps));
 }
 
-void adopt_archived(std::string_view algorithm, std::size_t group, std::size_t index, std::string_view name,
-                    tensor& archived, const tensor& parameter, const dims& shape) {
+void adopt_archived(std::string_view algorithm, parameter_place place, std::string_view name, tensor& archived,
+                    const tensor& parameter, const dims& shape) {
   if (!archived.defined()) return;
   const bool fits = archived.shape() == shape;
   if (!fits || archived.dtype() != parameter.dtype()) {
@@ -83,8 +85,8 @@ void adopt_archived(std::string_view algorithm, std::size_t group, std::size_t i
         fits ? errc::bad_dtype : errc::bad_shape,
         fmt::format("{}: the archive holds a state of another parameter: {} of parameter {} in group {} is {} {}, "
                     "not {} {}",
-                    algorithm, name, index, group, dtype_name(archived.dtype()), to_string(archived.shape()),
-                    dtype_name(parameter.dtype()), to_string(shape)));
+                    algorithm, name, place.index, place.group, dtype_name(archived.dtype()),
+                    to_string(archived.shape()), dtype_name(parameter.dtype()), to_string(shape)));
   }
   // A view may have one element of memory for several of its own.
   archived = archived.to(parameter.device()).contiguous();
