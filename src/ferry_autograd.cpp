@@ -19,6 +19,7 @@
 #include "autograd/dist/dist_worker.cpp"
 #include "autograd/dist/graph_engine.cpp"
 #include "autograd/dist/message_set.cpp"
+#include "autograd/dist/update_turn.cpp"
 #include "autograd/dist/wire_nodes.cpp"
 #include "autograd/engine/backward.cpp"
 #include "autograd/engine/backward_pass.cpp"
