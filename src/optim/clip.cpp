@@ -30,17 +30,6 @@ std::vector<tensor> gradients_of(std::span<const tensor> parameters) {
   return found;
 }
 
-// Those that are defined; throws unless all can be written.
-std::vector<tensor> need_gradients(const char* what, std::span<const tensor> gradients) {
-  std::vector<tensor> present;
-  for (std::size_t i = 0; i != gradients.size(); ++i) {
-    if (!gradients[i].defined()) continue;
-    need_parameter(what, i, gradients[i]);
-    present.push_back(gradients[i]);
-  }
-  return present;
-}
-
 template <class T>
 void square_sums_on_host(const tensor& t, double* parts) {
   const walk<1> plan = plan_walk<1>({&t});
@@ -68,6 +57,18 @@ tensor square_sums(const tensor& t) {
   return parts;
 }
 
+}  // namespace
+
+std::vector<tensor> need_gradients(const char* what, std::span<const tensor> gradients) {
+  std::vector<tensor> present;
+  for (std::size_t i = 0; i != gradients.size(); ++i) {
+    if (!gradients[i].defined()) continue;
+    need_parameter(what, i, gradients[i]);
+    present.push_back(gradients[i]);
+  }
+  return present;
+}
+
 tensor norm_of(std::span<const tensor> gradients) {
   const device where = gradients.empty() ? device{} : gradients.front().device();
   const auto count = static_cast<std::int64_t>(gradients.size());
@@ -84,7 +85,15 @@ tensor norm_of(std::span<const tensor> gradients) {
   return norm;
 }
 
-}  // namespace
+void rescale(std::span<const tensor> gradients, const tensor& norm, double most) {
+  tensor here = norm;
+  for (const tensor& each : gradients) {
+    if (here.device() != each.device()) here = norm.to(each.device());
+    const rescale_update update{.norm = here.data<double>(), .most = most};
+    apply_update(operands_of(each, each), update);
+  }
+}
+
 }  // namespace detail
 
 void clip_value_(std::span<const tensor> gradients, double limit) {
@@ -103,12 +112,7 @@ tensor clip_norm_(std::span<const tensor> gradients, double most) {
   detail::need_option(most >= 0, "clip_norm_", "most", most, "at least 0");
   const std::vector<tensor> present = detail::need_gradients("clip_norm_", gradients);
   tensor norm = detail::norm_of(present);
-  tensor here = norm;
-  for (const tensor& each : present) {
-    if (here.device() != each.device()) here = norm.to(each.device());
-    const detail::rescale_update update{.norm = here.data<double>(), .most = most};
-    detail::apply_update(detail::operands_of(each, each), update);
-  }
+  detail::rescale(present, norm, most);
   return norm;
 }
 

@@ -1,6 +1,9 @@
 #pragma once
 
-// Sums of squares on devices, for norms.
+// Norms of gradients.
+
+#include <span>
+#include <vector>
 
 #include <ferry/tensor/tensor.hpp>
 
@@ -10,5 +13,12 @@ namespace ferry::inline v0::detail {
 void start_square_sums(const tensor& t, const tensor& parts);
 /// norm, one element of f64 = the root of the sum of the parts.
 void start_norm(const tensor& parts, const tensor& norm);
+
+/// Those that are defined; throws unless all can be written.
+std::vector<tensor> need_gradients(const char* what, std::span<const tensor> gradients);
+/// f64 without axes, on the device of the first one.
+tensor norm_of(std::span<const tensor> gradients);
+/// Each times min(1, most / (norm + 1e-6)).
+void rescale(std::span<const tensor> gradients, const tensor& norm, double most);
 
 }  // namespace ferry::inline v0::detail

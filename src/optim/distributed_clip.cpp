@@ -1,0 +1,90 @@
+#include <ferry/optim/distributed_clip.hpp>
+
+#include <cmath>
+#include <optional>
+#include <unordered_set>
+
+#include <ferry/autograd/dist/backward.hpp>
+#include <ferry/autograd/dist/update_turn.hpp>
+#include <ferry/optim/distributed_optimizer.hpp>
+#include <ferry/tensor/factories.hpp>
+
+#include "apply.hpp"
+#include "norms.hpp"
+
+namespace ferry::inline v0 {
+namespace detail {
+
+constexpr const char* clip_name = "clip_grad_norm_";
+
+/// The parameters' gradients that are there, to be written in place. `coalesced`: those by rows so that each element is one number.
+std::vector<tensor> owned_gradients(const gradients_by_leaf& gradients, const std::vector<rref<tensor>>& parameters,
+                                    bool coalesced) {
+  std::vector<tensor> found;
+  std::unordered_set<std::uintptr_t> seen;
+  for (const rref<tensor>& each : parameters) {
+    const tensor& parameter = each.local_value();
+    if (!parameter.requires_grad() || !seen.insert(parameter.id()).second) continue;
+    const parameter_gradient its = gradients.of(parameter);
+    if (its.rows.defined()) {
+      found.push_back(coalesced ? its.rows.coalesce().values() : its.rows.values());
+    } else if (its.dense.defined()) {
+      found.push_back(its.dense);
+    }
+  }
+  return need_gradients(clip_name, found);
+}
+
+// Both are called on the first of the parameters, at their owner.
+
+/// None: the owner does not know the context.
+std::optional<double> norm_at_owner(const tensor&, dist_autograd::context_id in, std::vector<rref<tensor>> parameters) {
+  const gradients_by_leaf gradients(in);
+  if (!gradients.known()) return std::nullopt;
+  const std::vector<tensor> found = owned_gradients(gradients, parameters, true);
+  return found.empty() ? 0 : norm_of(found).to(device{}).item<double>();
+}
+
+void rescale_at_owner(const tensor&, dist_autograd::context_id in, std::vector<rref<tensor>> parameters, double norm,
+                      double most) {
+  const gradients_by_leaf gradients(in);
+  const std::vector<tensor> found = owned_gradients(gradients, parameters, false);
+  std::vector<device> devices;
+  for (const tensor& each : found) devices.push_back(each.device());
+  const dist_autograd::update_turn turn(dist_autograd::worker_updates(),
+                                        devices);  // steps come after it, on devices, too
+  rescale(found, full({}, norm, dtype::f64), most);
+}
+
+}  // namespace detail
+
+double clip_grad_norm_(dist_autograd::context_id in, const std::vector<rref<tensor>>& parameters, double most,
+                       const call_options& calls) {
+  using namespace detail;
+  need_option(most >= 0, clip_name, "most", most, "at least 0");
+  if (parameters.empty()) return 0;
+  std::vector<worker_info> owners;
+  std::vector<std::vector<rref<tensor>>> own;
+  for (const owner_share& each : shares_of(clip_name, {parameters})) {
+    owners.push_back(each.owner);
+    own.emplace_back();
+    for (const std::uint64_t position : each.groups.front().positions) own.back().push_back(parameters[position]);
+  }
+  const auto norms = at_owners(doing(clip_name, "the sum of squares"), owners, [&](std::size_t i) {
+    return own[i].front().rpc_async<&norm_at_owner>(calls, in, own[i]);
+  });
+  double squares = 0;
+  bool known = false;
+  for (const std::optional<double>& each : norms) {
+    squares += each.value_or(0) * each.value_or(0);
+    known = known || each.has_value();
+  }
+  if (!known) need_context(clip_name, parameters.front().handle(), in);
+  const double norm = std::sqrt(squares);
+  if (most / (norm + 1e-6) >= 1) return norm;
+  at_owners(doing(clip_name, "the bounding of gradients"), owners,
+            [&](std::size_t i) { return own[i].front().rpc_async<&rescale_at_owner>(calls, in, own[i], norm, most); });
+  return norm;
+}
+
+}  // namespace ferry::inline v0
