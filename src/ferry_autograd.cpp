@@ -43,6 +43,7 @@
 #include "nn/layer_norm.cpp"
 #include "nn/linear.cpp"
 #include "nn/module.cpp"
+#include "nn/remote_module.cpp"
 
 // optim/
 #include "optim/adadelta.cpp"

@@ -10,4 +10,5 @@
 #include <ferry/nn/layer_norm.hpp>
 #include <ferry/nn/linear.hpp>
 #include <ferry/nn/module.hpp>
+#include <ferry/nn/remote_module.hpp>
 #include <ferry/nn/sequential.hpp>

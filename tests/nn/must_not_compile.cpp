@@ -35,4 +35,18 @@ void use() {
 #if CASE == 4  // expect: ferry: a sequential needs a layer
   const ferry::nn::sequential<> net;
 #endif
+// [row 310] what a remote module does not have is refused, and the text says what it has
+#if CASE == 5  // expect: ferry: a remote module is at another worker: it has forward(), remote_parameters()
+  (void)ferry::nn::parameters(ferry::remote_module<ferry::nn::linear>());
+#endif
+#if CASE == 6  // expect: ferry: a remote module is at another worker: it has forward(), remote_parameters()
+  ferry::remote_module<ferry::nn::linear> far;
+  ferry::nn::to(far, ferry::dtype::f64);
+#endif
+#if CASE == 7  // expect: ferry: a remote_module needs a module: give the type a member template
+  const ferry::remote_module<nameless> far_and_nameless;
+#endif
+#if CASE == 8  // expect: ferry: forward() of a remote module was given arguments with which the module cannot be called
+  (void)ferry::remote_module<ferry::nn::linear>().forward(1, 2);
+#endif
 }

@@ -96,10 +96,18 @@ concept optional_member = requires(T& t) {
   { *t } -> std::same_as<std::add_lvalue_reference_t<std::remove_reference_t<decltype(*t)>>>;
 };
 
+/// Specialised by remote_module.hpp.
+template <class M>
+inline constexpr bool is_remote_module = false;
+
 template <class M>
 consteval void need_module() {
   static_assert(
-      nn::module<M>,
+      !is_remote_module<M>,
+      "ferry: a remote module is at another worker: it has forward(), remote_parameters(), train() and eval() of its "
+      "own; for all else call a function on module_rref(), at its owner");
+  static_assert(
+      nn::module<M> || is_remote_module<M>,
       "ferry: this type is no module: give it a member template <class Visit> void visit_members(Visit&& visit) "
       "that calls visit(\"name\", member) for each of its tensors and modules; see <ferry/nn/module.hpp>");
 }
