@@ -17,8 +17,9 @@ FLOORS = [
     [("rpc", "methods, futures, tasks, calls, the call context, references, workers")],
     [("group", "collectives over workers")],
     [("autograd", "gradients: the graph, backward passes, the formulas of operations")],
-    [("nn", "modules: structs that name their parameters, layers, how parameters begin, checkpoints"),
-     ("optim", "optimizers: an algorithm each as a pure function, the class that makes steps of it, schedules, bounds on gradients")],
+    [("nn", "modules: structs that name their parameters, layers, how parameters begin, checkpoints, modules of other workers"),
+     ("optim", "optimizers: an algorithm each as a pure function, the classes that make steps of it on one worker and on several, schedules, "
+               "bounds on gradients")],
     [("profiler", "spans of calls"), ("adapters", "bridges to other libraries: Asio, Eigen, mdspan, spans")],
 ]
 
