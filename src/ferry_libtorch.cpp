@@ -10,6 +10,9 @@
 #endif
 
 // adapters/libtorch/
+#include "adapters/libtorch/bridge.cpp"
+#include "adapters/libtorch/elements.cpp"
+#include "adapters/libtorch/engine.cpp"
 #include "adapters/libtorch/streams.cpp"
 #include "adapters/libtorch/tensor.cpp"
 #include "adapters/libtorch/types.cpp"
