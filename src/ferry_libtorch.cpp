@@ -13,6 +13,8 @@
 #include "adapters/libtorch/bridge.cpp"
 #include "adapters/libtorch/elements.cpp"
 #include "adapters/libtorch/engine.cpp"
+#include "adapters/libtorch/nn.cpp"
+#include "adapters/libtorch/optim.cpp"
 #include "adapters/libtorch/streams.cpp"
 #include "adapters/libtorch/tensor.cpp"
 #include "adapters/libtorch/types.cpp"

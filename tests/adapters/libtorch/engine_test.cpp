@@ -77,6 +77,19 @@ struct doubled : torch::autograd::Function<doubled> {
   }
 };
 
+// Gives both inputs one new tensor, and keeps it.
+struct twins : torch::autograd::Function<twins> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x, const at::Tensor& y) {
+    return x + y;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list& gradients) {
+    last = gradients[0] * 2;
+    return {last, last};
+  }
+  static inline at::Tensor last;
+};
+
 struct failing : torch::autograd::Function<failing> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
@@ -206,6 +219,29 @@ TEST_CASE("a gradient that a hook keeps is not written by later passes") {
   sums = pass(loss, true, std::move(sums));
   CHECK(at::allclose(first, at::full({2}, 5.)));
   CHECK(at::allclose(sum_of(sums, a), at::full({2}, 10.)));
+}
+
+TEST_CASE("a gradient that a formula gives twice, and keeps, is written for none of its takers") {
+  const at::Tensor a = leaf({2});
+  const at::Tensor b = leaf({2});
+  const at::Tensor loss = twins::apply(a, b).sum();
+  leaf_sums sums = pass(loss, true);
+  const at::Tensor first = twins::last;
+  sums = pass(loss, true, std::move(sums));
+  CHECK(at::allclose(first, at::full({2}, 2.)));
+  CHECK(at::allclose(sum_of(sums, a), at::full({2}, 4.)));
+  CHECK(at::allclose(sum_of(sums, b), at::full({2}, 4.)));
+}
+
+TEST_CASE("formulas run outside of the graph") {
+  const at::Tensor a = leaf({2});
+  at::Tensor seen;
+  const at::Tensor inner = a * a;
+  inner.register_hook([&](const at::Tensor& gradient) { seen = gradient * a; });
+  (void)pass((inner * 2).sum());
+  CHECK(seen.defined());
+  CHECK_FALSE(seen.requires_grad());
+  CHECK(at::GradMode::is_enabled());
 }
 
 TEST_CASE("a graph is released unless it is kept") {
