@@ -180,7 +180,7 @@ void at_each_owner(const char* what, const std::vector<torch_share>& shares,
     } catch (const error& problem) {
       note(problem.kind(), problem.what());
     } catch (const std::exception& problem) {
-      note(errc::remote_error, problem.what());
+      note(errc::remote_exception, problem.what());
     }
   };
   for (std::size_t i = 0; i != shares.size(); ++i) attempt(i, [&] { waits[i] = action(i); });

@@ -107,6 +107,16 @@ class torch_updates_of : public torch_updates {
   }
 };
 
+/// Called on one of the parameters, at their owner.
+template <class Optimizer>
+std::pair<rref<torch_updates_of<Optimizer>>, std::uint64_t> make_torch_updates(
+    const tensor& /*one*/, const std::vector<rref<tensor>>& parameters, const std::vector<std::uint64_t>& groups,
+    const std::vector<std::string>& options) {
+  rref<torch_updates_of<Optimizer>> made(std::in_place, parameters, groups, options);
+  const std::uint64_t number = made.local_value().number();
+  return {std::move(made), number};
+}
+
 /// Parameters by owner, and where each is among all of them.
 struct torch_share {
   worker_info owner;
@@ -158,13 +168,13 @@ class distributed_torch_optimizer final : public dist_autograd::update_after {
       options.push_back(detail::encode_torch_options(each.with));
     }
     shares_ = detail::shares_by_owner(parameters);
-    for (const detail::torch_share& each : shares_) {
-      at_owners_.push_back(ferry::remote<ferry::make<owned>>(each.owner, each.parameters, each.groups, options));
-    }
-    numbers_.resize(shares_.size());
-    each_owner("the making of an optimizer", [this](std::size_t i) {
-      future<std::uint64_t> number = at_owners_[i].template rpc_async<&detail::torch_updates::number>();
-      return [this, i, number]() mutable { numbers_[i] = number.get(); };
+    at_owners_.resize(shares_.size());
+    each_owner("the making of an optimizer", [&](std::size_t i) {
+      const detail::torch_share& own = shares_[i];
+      future<std::pair<rref<owned>, std::uint64_t>> made =
+          own.parameters.front().template rpc_async<&detail::make_torch_updates<Optimizer>>(own.parameters, own.groups,
+                                                                                            options);
+      return [this, i, made]() mutable { at_owners_[i] = made.get(); };
     });
   }
 
@@ -172,7 +182,7 @@ class distributed_torch_optimizer final : public dist_autograd::update_after {
   void step(dist_autograd::context_id in) {
     std::vector<char> known(shares_.size());
     each_owner("a step", [&](std::size_t i) {
-      future<bool> done = at_owners_[i].template rpc_async<&detail::torch_updates::step>(in);
+      future<bool> done = at_owners_[i].first.template rpc_async<&detail::torch_updates::step>(in);
       return [&known, i, done]() mutable { known[i] = done.get(); };
     });
     for (const bool each : known) {
@@ -185,22 +195,23 @@ class distributed_torch_optimizer final : public dist_autograd::update_after {
     if (group >= group_count_) detail::refuse_torch_group(group, group_count_);
     each_owner("the change of a learning rate", [&](std::size_t i) {
       future<void> done =
-          at_owners_[i].template rpc_async<&detail::torch_updates::set_lr>(static_cast<std::uint64_t>(group), lr);
+          at_owners_[i].first.template rpc_async<&detail::torch_updates::set_lr>(static_cast<std::uint64_t>(group), lr);
       return [done]() mutable { done.get(); };
     });
   }
   /// For backward(roots, {.then = optimizer}): each parameter is updated within the pass, as soon as its gradient is whole.
   [[nodiscard]] std::vector<updater> updaters() const override {
     std::vector<updater> all;
-    for (std::size_t i = 0; i != shares_.size(); ++i) all.push_back({shares_[i].owner.id(), numbers_[i]});
+    for (std::size_t i = 0; i != shares_.size(); ++i) all.push_back({shares_[i].owner.id(), at_owners_[i].second});
     return all;
   }
 
-  /// What the owners keep, options included, by the position of each parameter: it may be loaded where other workers own them.
+  /// What the owners keep, by the position of each parameter: it may be loaded where other workers own them. Not the options, which
+  /// libtorch's optimizers do not load.
   [[nodiscard]] std::string save() const {
     std::vector<std::string> states(count_);
     each_owner("a checkpoint", [&](std::size_t i) {
-      future<std::vector<std::string>> own = at_owners_[i].template rpc_async<&detail::torch_updates::states>();
+      future<std::vector<std::string>> own = at_owners_[i].first.template rpc_async<&detail::torch_updates::states>();
       return [&, i, own]() mutable {
         const std::vector<std::string> found = own.get();
         for (std::size_t at = 0; at != found.size(); ++at) states.at(shares_[i].positions.at(at)) = found[at];
@@ -208,14 +219,14 @@ class distributed_torch_optimizer final : public dist_autograd::update_after {
     });
     return detail::encode_torch_states(states);
   }
-  /// Throws errc::malformed, errc::invalid_argument for another number of parameters; nothing has changed then. What libtorch throws for
+  /// Throws errc::malformed, errc::truncated, errc::invalid_argument for another number of parameters; nothing has changed then. What libtorch throws for
   /// another optimizer's state comes from the owners, and some of them may have loaded.
   void load(const std::string& saved) {
     const std::vector<std::string> states = detail::decode_torch_states(saved, count_);
     each_owner("the loading of a checkpoint", [&](std::size_t i) {
       std::vector<std::string> own;
       for (const std::size_t position : shares_[i].positions) own.push_back(states[position]);
-      future<void> done = at_owners_[i].template rpc_async<&detail::torch_updates::load>(own);
+      future<void> done = at_owners_[i].first.template rpc_async<&detail::torch_updates::load>(own);
       return [done]() mutable { done.get(); };
     });
   }
@@ -230,8 +241,7 @@ class distributed_torch_optimizer final : public dist_autograd::update_after {
   std::size_t group_count_;
   std::size_t count_ = 0;
   std::vector<detail::torch_share> shares_;
-  std::vector<rref<owned>> at_owners_;  // of each share
-  std::vector<std::uint64_t> numbers_;
+  std::vector<std::pair<rref<owned>, std::uint64_t>> at_owners_;  // of each share; with its number in passes
 };
 
 }  // namespace ferry::inline v0
