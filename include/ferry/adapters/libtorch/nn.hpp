@@ -34,7 +34,7 @@ concept torch_module = std::derived_from<M, torch::nn::Module> || requires(M& m)
 
 namespace detail {
 
-template <torch_module M>
+template <class M>
 auto& torch_module_of(M& m) {
   if constexpr (std::derived_from<std::remove_const_t<M>, torch::nn::Module>) {
     return m;
