@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 
-from house import COMPILED_APART
+from house import COMPILED_APART, ONE_FILE_FLAGS
 
 FLAGS = ["-std=c++20", "-pthread", "-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 LISTED = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
@@ -75,19 +75,23 @@ def compile_text(root, compiler, flags, name, text):
 
 
 def texts(root, alone):
-    """(name, text) of each file to compile."""
+    """(name, text, further flags) of each file to compile."""
     public = sorted((root / "include").rglob("*.hpp"))
     headers = "".join(f"#include <{path.relative_to(root / 'include').as_posix()}>\n" for path in public
                       if "adapters" not in path.parts)
     # <ferry/tensor/format.hpp> brings fmt, which src/ferry.cpp compiles in.
     settings = "#define FMT_HEADER_ONLY\n"
     for one, names in one_files(root).items():
+        further = ONE_FILE_FLAGS.get(one, list)()
+        if further is None:
+            print(f"src/{one} left out: the library that it needs is not installed")
+            continue
         one_file = f'#include "{root / "src" / one}"\n'
-        yield f"src/{one} after all public headers", settings + headers + one_file
-        yield f"src/{one} before all public headers", one_file + headers
+        yield f"src/{one} after all public headers", settings + headers + one_file, further
+        yield f"src/{one} before all public headers", one_file + headers, further
         if alone:
             for name in names:
-                yield f"src/{name} alone", settings + f'#include "{root / "src" / name}"\n'
+                yield f"src/{name} alone", settings + f'#include "{root / "src" / name}"\n', further
 
 
 def main():
@@ -104,7 +108,7 @@ def main():
     for words in options.cxx:
         # ccache does not help a compiler that only checks the syntax.
         compiler = [word for word in shlex.split(words) if pathlib.Path(word).name != "ccache"]
-        work += [(root, compiler, options.flag, name, text) for name, text in texts(root, options.alone)]
+        work += [(root, compiler, [*options.flag, *further], name, text) for name, text, further in texts(root, options.alone)]
     with concurrent.futures.ThreadPoolExecutor(max(1, options.jobs)) as pool:
         for found in pool.map(lambda each: compile_text(*each), work):
             problems += found

@@ -1,6 +1,9 @@
 """The layout of the source tree: floors, rooms, and a sentence for each. The floor check and the picture of docs/architecture.md
 read it from here."""
 
+import os
+import pathlib
+
 # (folder, what it holds, library). Floors of one entry stand beside each other and do not include each other.
 FLOORS = [
     [("base", "errors, ids, bytes, time, log and trace hooks, type and method names, addresses and descriptors")],
@@ -20,7 +23,7 @@ FLOORS = [
     [("nn", "modules: structs that name their parameters, layers, how parameters begin, checkpoints, modules of other workers"),
      ("optim", "optimizers: an algorithm each as a pure function, the classes that make steps of it on one worker and on several, schedules, "
                "bounds on gradients")],
-    [("profiler", "spans of calls"), ("adapters", "bridges to other libraries: Asio, Eigen, mdspan, spans")],
+    [("profiler", "spans of calls"), ("adapters", "bridges to other libraries: Asio, Eigen, libtorch, mdspan, spans")],
 ]
 
 # The rooms (sub-folders) of a floor below src/, from the inside out. A file includes headers of its own room, of the floor's own
@@ -72,6 +75,9 @@ ROOMS = {
         ("engine", "passes back through the graph"),
         ("dist", "contexts, what goes with calls, passes through several workers, the seam of engines"),
     ],
+    "adapters": [
+        ("libtorch", "tensors of libtorch, and its graph in distributed passes: a library of its own"),
+    ],
 }
 
 # The class whose member functions fill several rooms of a floor: sources may include its header wherever they stand.
@@ -90,3 +96,16 @@ IGNORANT = {
 
 # Sources below src/ that are no part of a library as one file: compiled several times, with flags of their own.
 COMPILED_APART = ["ops/cpu/instruction_set_kernels.cpp"]
+
+
+def torch_flags():
+    """The compiler's flags for libtorch (in $LIBTORCH, or the system's), or None if it is not here."""
+    for root in filter(None, [os.environ.get("LIBTORCH"), "/usr"]):
+        api = pathlib.Path(root, "include/torch/csrc/api/include")
+        if (api / "torch/version.h").is_file():
+            return [*([] if root == "/usr" else ["-isystem", f"{root}/include"]), "-isystem", str(api)]
+    return None
+
+
+# Libraries as one file that meet another library: what gives the flags for that, or None if it is not here.
+ONE_FILE_FLAGS = {"ferry_libtorch.cpp": torch_flags}

@@ -31,6 +31,7 @@ ROOT = HERE.parent.parent
 KINDS = ["onefile", "pkgconfig", "cmake", "cxx23", "parts", "static", "meson"]
 OWN_BUILD = {"onefile", "static", "meson"}
 OPTIONS = None
+TORCH_SUM = "[0] 12\n"  # what libtorch/tensors.cpp prints
 GRADIENTS = "[0] 2 4\n"  # what cmake/gradients.cpp prints
 
 
@@ -192,6 +193,20 @@ class Consumers(unittest.TestCase):
         command(*OPTIONS.cxx, "-std=c++20", HERE / "cmake" / "gradients.cpp", "-o", program,
                 *self.installed.flags(package="ferry-autograd"))
         self.run_program(program, self.installed.libraries, workers=1, expected=GRADIENTS)
+
+    def test_installed_libtorch(self):
+        """With libtorch, where ferry was built with it: by pkg-config and by CMake."""
+        folder = self.wanted("pkgconfig", "pkg-config")
+        if not list(self.installed.prefix.rglob("ferry-libtorch.pc")):
+            self.skipTest("ferry was built without libtorch")
+        program = folder / "tensors"
+        command(*OPTIONS.cxx, "-std=c++20", HERE / "libtorch" / "tensors.cpp", "-o", program,
+                *self.installed.flags(package="ferry-libtorch"))
+        self.run_program(program, self.installed.libraries, workers=1, expected=TORCH_SUM)
+        if shutil.which("cmake"):
+            project = self.work / "libtorch"
+            shutil.copytree(HERE / "libtorch", project)
+            self.run_program(self.installed.cmake(project) / "tensors", workers=1, expected=TORCH_SUM)
 
     def test_cmake(self):
         folder = self.wanted("cmake", "cmake", project="cmake")
