@@ -45,6 +45,7 @@
 #include "device/cuda/cuda_memory.cpp"
 #include "device/cuda/cuda_runtime.cpp"
 #include "device/cuda/cuda_scope.cpp"
+#include "device/cuda/kernel_modules.cpp"
 #include "device/current.cpp"
 #include "device/device.cpp"
 #include "device/device_state.cpp"
@@ -53,6 +54,8 @@
 #include "device/memory/memory.cpp"
 #include "device/memory/pinned_memory.cpp"
 #include "device/memory/staging.cpp"
+#include "device/parked_blocks.cpp"
+#include "device/start/warm_up.cpp"
 #include "device/stream.cpp"
 
 // tensor/

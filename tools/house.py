@@ -33,6 +33,7 @@ ROOMS = {
     "device": [
         ("memory", "pools of host memory, page-locked memory, staging of copies"),
         ("cuda", "the table of CUDA runtime functions, contexts, memory pools"),
+        ("start", "what devices make before the first call"),
     ],
     "ops": [
         ("cpu", "kernels for the instruction sets of CPUs, the seam for products of matrices, libraries for them"),

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <exception>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,33 +11,82 @@
 #include <ferry/base/log.hpp>
 
 #include "device_state.hpp"
+#include "lazy_streams.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
 // Of the streams other than the default ones. Trivial: thread-local objects destroyed late may still use it.
-struct chosen_stream {
-  device where;
-  void* handle = nullptr;
-};
 constexpr std::size_t most_devices = 64;
-constinit thread_local std::array<chosen_stream, most_devices> chosen{};
+constinit thread_local std::array<stream_choice, most_devices> chosen{};
 constinit thread_local std::size_t chosen_count = 0;
 
-chosen_stream* find_chosen(device where) noexcept {
+stream_choice* find_chosen(device where) noexcept {
   for (std::size_t i = 0; i != chosen_count; ++i) {
     if (chosen[i].where == where) return &chosen[i];
   }
   return nullptr;
 }
 
-void* current_handle(const detail::device_state& state) {
-  const chosen_stream* found = find_chosen(state.where);
-  return found ? found->handle : state.operations->default_stream(state.where);
+// Without a stream of the pool's the default one is current, which is slower but equally correct.
+void* current_handle(const device_state& state) {
+  stream_choice* const found = find_chosen(state.where);
+  if (!found) return state.operations->default_stream(state.where);
+  if (found->source) {
+    lazy_streams* const source = std::exchange(found->source, nullptr);
+    found->handle = state.operations->default_stream(state.where);
+    try {
+      found->handle = source->take(state.where).handle();
+    } catch (const std::exception& problem) {
+      log(log_level::debug, fmt::format("no stream of the pool's is current: {}", problem.what()));
+    }
+  }
+  return found->handle;
+}
+
+// Replaces the choice for a device; returns the former one.
+stream_choice exchange_choice(const stream_choice& now) {
+  stream_choice* const found = find_chosen(now.where);
+  const stream_choice former = found ? *found : stream_choice{now.where, nullptr, nullptr, false};
+  if (found) {
+    *found = now.any ? now : chosen[--chosen_count];
+  } else if (now.any) {
+    if (chosen_count == most_devices) {
+      throw_error(errc::resource_exhausted,
+                  fmt::format("a thread has current streams on at most {} devices", most_devices));
+    }
+    chosen[chosen_count++] = now;
+  }
+  return former;
 }
 
 }  // namespace
+
+stream_choice choose_lazily(device where, lazy_streams& source) {
+  return exchange_choice({state_of(where).where, nullptr, &source, true});
+}
+
+stream_choice choose_stream(const stream& now) {
+  const device_state& state = state_of(now.device());
+  return exchange_choice(
+      {state.where, now.handle(), nullptr, now.handle() != state.operations->default_stream(state.where)});
+}
+
+void restore_choice(const stream_choice& former) noexcept {
+  try {
+    exchange_choice(former);
+  } catch (const std::exception& problem) {  // the place of a choice that was made since has been given away
+    log(log_level::error, problem.what());
+  }
+}
+
+std::optional<stream> known_current_stream(device where) {
+  const stream_choice* const found = find_chosen(where);
+  if (found && found->source) return std::nullopt;
+  return stream_of(where, current_handle(state_of(where)));
+}
+
 }  // namespace detail
 
 device current_device(device_kind kind) {
@@ -69,19 +119,7 @@ stream current_stream(device where) {
 stream set_current_stream(const stream& now) {
   const detail::device_state& state = detail::state_of(now.device());
   const stream former = detail::stream_of(state.where, detail::current_handle(state));
-  if (detail::chosen_stream* found = detail::find_chosen(state.where)) {
-    if (now.handle() != state.operations->default_stream(state.where)) {
-      found->handle = now.handle();
-    } else {
-      *found = detail::chosen[--detail::chosen_count];
-    }
-  } else if (now.handle() != state.operations->default_stream(state.where)) {
-    if (detail::chosen_count == detail::most_devices) {
-      throw_error(errc::resource_exhausted,
-                  fmt::format("a thread has current streams on at most {} devices", detail::most_devices));
-    }
-    detail::chosen[detail::chosen_count++] = {state.where, now.handle()};
-  }
+  (void)detail::choose_stream(now);
   return former;
 }
 

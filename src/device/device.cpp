@@ -129,9 +129,10 @@ const device_operations& operations_of(device_kind kind) {
 void check_device(device where) {
   const int count = operations_of(where.kind).count();
   if (where.index >= 0 && where.index < count) return;
-  throw_error(errc::bad_device,
-              fmt::format("there is no device {}:{}; this process has {} of the kind '{}'",
-                          device_kind_name(where.kind), where.index, count, device_kind_name(where.kind)));
+  const std::string obstacle = count == 0 ? operations_of(where.kind).obstacle() : std::string();
+  throw_error(errc::bad_device, fmt::format("there is no device {}:{}; this process has {} of the kind '{}'{}{}",
+                                            device_kind_name(where.kind), where.index, count,
+                                            device_kind_name(where.kind), obstacle.empty() ? "" : ": ", obstacle));
 }
 
 }  // namespace ferry::inline v0

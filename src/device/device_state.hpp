@@ -12,9 +12,9 @@
 #include <ferry/device/stream.hpp>
 #include <ferry/device/traits.hpp>
 
-namespace ferry::inline v0::detail {
+#include "parked_blocks.hpp"
 
-inline constexpr std::size_t streams_of_pool = 32;
+namespace ferry::inline v0::detail {
 
 /// Never destroyed, nor are its streams and events: tensors may outlive every static object, and the driver may be
 /// unloaded earlier.
@@ -24,17 +24,11 @@ struct device_state {
   std::mutex mutex;
   std::vector<void*> streams;
   std::size_t next_stream = 0;
-  std::vector<void*> events;       // not in use
-  void* reclaim_stream = nullptr;  // on which memory used by several streams is freed
-
-  struct staging_block {
-    void* memory;
-    std::size_t size;
-    event free_after;
-  };
-  std::mutex staging_mutex;            // taken before `mutex`
-  std::vector<staging_block> staging;  // not in use by the host, though a copy may still be in progress
-  std::size_t staging_in_use = 0;
+  std::vector<void*> events;          // not in use
+  std::vector<void*> waiting_events;  // not in use, of event::for_waiting
+  parked_blocks parked;
+  bool warm = false;                   // under the mutex of warm_up_devices()
+  std::atomic<bool> loss_told{false};  // that memory of a device that has failed is leaked
 
   std::atomic<std::uint64_t> blocks{0};
   std::atomic<std::uint64_t> used_bytes{0};

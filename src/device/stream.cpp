@@ -1,15 +1,60 @@
 #include <ferry/device/stream.hpp>
 
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include <ferry/base/error.hpp>
 
+#include "capture.hpp"
 #include "device_state.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
+namespace {
+
+constinit std::atomic<std::size_t> wanted_streams{32};
+
+enum class stream_use : std::uint8_t { idle, busy, captured };
+
+stream_use use_of_stream(const device_state& state, void* handle) noexcept {
+  try {
+    if (state.operations->capturing(state.where, handle)) return stream_use::captured;
+    return state.operations->stream_done(state.where, handle) ? stream_use::idle : stream_use::busy;
+  } catch (const std::exception&) {  // the caller finds out that the device has failed when it uses the stream
+    return stream_use::busy;
+  }
+}
+
+// The place of the stream to hand out next, of `existing` ones. With the mutex held: looks at a few, not at all.
+std::size_t next_idle_stream(const device_state& state, std::size_t existing) {
+  constexpr std::size_t most_asked = 8;
+  std::size_t not_captured = state.next_stream;
+  bool found = false;
+  for (std::size_t i = 0; i != std::min(existing, most_asked); ++i) {
+    const std::size_t place = (state.next_stream + i) % existing;
+    const stream_use use = use_of_stream(state, state.streams[place]);
+    if (use == stream_use::idle) return place;
+    if (use == stream_use::busy && !std::exchange(found, true)) not_captured = place;
+  }
+  return not_captured;
+}
+
+}  // namespace
+
+void refuse_capture(const stream& on, std::string_view attempt) {
+  if (!on.capturing()) return;
+  throw_error(
+      errc::device_failure,
+      fmt::format("cannot {} in the order of a stream of {} that is being captured: it would become part of the graph. "
+                  "End the capture first, or make a stream current that is not captured (stream_guard)",
+                  attempt, to_string(on.device())));
+}
 
 void refuse_native(device_kind wanted, device where) {
   throw_error(errc::bad_device, fmt::format("a handle of the kind '{}' was asked for, but this belongs to {}",
@@ -18,9 +63,21 @@ void refuse_native(device_kind wanted, device where) {
 
 }  // namespace detail
 
-bool stream::done() const { return detail::state_of(where_).operations->stream_done(where_, handle_); }
+bool stream::done() const {
+  detail::refuse_capture(*this, "ask for completed work");
+  return detail::state_of(where_).operations->stream_done(where_, handle_);
+}
 
-void stream::synchronize() const { detail::state_of(where_).operations->synchronize_stream(where_, handle_); }
+bool stream::capturing() const { return detail::state_of(where_).operations->capturing(where_, handle_); }
+
+void stream::synchronize() const {
+  const device_operations& operations = *detail::state_of(where_).operations;
+  if (operations.immediate) return operations.synchronize_stream(where_, handle_);
+  if (done()) return;
+  event end = event::for_waiting();
+  end.record(*this);
+  end.synchronize();
+}
 
 void stream::wait(const event& mark) const {
   if (!mark.handle_) return;
@@ -59,7 +116,7 @@ void event::release() noexcept {
   try {
     detail::device_state& state = detail::state_of(where_);
     const std::lock_guard lock(state.mutex);
-    state.events.push_back(handle);
+    (for_waiting_ ? state.waiting_events : state.events).push_back(handle);
   } catch (...) {  // no memory for the list, or a foreign event without device
     const device_operations* operations = nullptr;
     try {
@@ -77,12 +134,16 @@ void event::record(const stream& on) {
   if (!handle_ && !state.operations->immediate) {
     {
       const std::lock_guard lock(state.mutex);
-      if (!state.events.empty()) {
-        handle_ = state.events.back();
-        state.events.pop_back();
+      std::vector<void*>& unused = for_waiting_ ? state.waiting_events : state.events;
+      if (!unused.empty()) {
+        handle_ = unused.back();
+        unused.pop_back();
       }
     }
-    if (!handle_) handle_ = state.operations->create_event(on.device());
+    if (!handle_) {
+      handle_ = for_waiting_ ? state.operations->create_waiting_event(on.device())
+                             : state.operations->create_event(on.device());
+    }
   }
   where_ = on.device();
   if (handle_) state.operations->record_event(where_, handle_, on.handle());
@@ -101,14 +162,27 @@ stream default_stream(device where) {
 stream pool_stream(device where) {
   detail::device_state& state = detail::state_of(where);
   if (state.operations->immediate) return default_stream(where);
+  const std::size_t size = stream_pool_size();
   const std::lock_guard lock(state.mutex);
-  const std::size_t place = state.next_stream;
-  if (place == state.streams.size()) {
-    state.streams.reserve(detail::streams_of_pool);
+  if (state.next_stream >= size) state.next_stream = 0;
+  if (state.next_stream == state.streams.size()) {
+    state.streams.reserve(size);
     state.streams.push_back(state.operations->create_stream(where));
+    return detail::stream_of(where, state.streams[state.next_stream++]);
   }
-  state.next_stream = (place + 1) % detail::streams_of_pool;
+  const std::size_t existing = std::min(size, state.streams.size());
+  const std::size_t place = detail::next_idle_stream(state, existing);
+  state.next_stream = place + 1;
   return detail::stream_of(where, state.streams[place]);
 }
+
+void set_stream_pool_size(std::size_t streams) {
+  constexpr std::size_t most = 1024;
+  if (streams == 0 || streams > most)
+    throw_error(errc::invalid_argument, fmt::format("a pool has from 1 to {} streams, not {}", most, streams));
+  detail::wanted_streams.store(streams, std::memory_order_relaxed);
+}
+
+std::size_t stream_pool_size() noexcept { return detail::wanted_streams.load(std::memory_order_relaxed); }
 
 }  // namespace ferry::inline v0

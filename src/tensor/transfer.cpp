@@ -8,6 +8,7 @@
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/pack.hpp>
 
+#include "../device/capture.hpp"
 #include "../device/memory/staging.hpp"
 #include "device_kernels.hpp"
 #include "layout.hpp"
@@ -50,6 +51,7 @@ void move_within(const tensor& from, const tensor& to) {
   } else if (has_kernels(where)) {
     copy_by_kernel(from, to);
   } else {
+    refuse_capture(current_stream(where), "copy elements through the host");
     const tensor source = image_of(from);
     const bool whole = is_packed(to);
     const tensor target = whole ? empty_strided(to.shape(), to.strides(), to.dtype()) : image_of(to);
@@ -129,6 +131,10 @@ void move_elements(const tensor& from, const tensor& to) {
   if (from.numel() == 0) return;
   if (on_host(source) && on_host(target)) return copy_elements(from, to);
   if (source == target) return move_within(from, to);
+  // Before the streams are recorded as users: a record of a capture that was refused would outlive the stream.
+  for (const device where : {source, target}) {
+    if (!on_host(where)) refuse_capture(current_stream(where), "copy elements from and to other devices");
+  }
   if (on_host(source)) return move_in(from, to);
   if (on_host(target)) return move_out(from, to);
   if (source.kind == target.kind) return move_across(from, to);
@@ -151,6 +157,7 @@ void fill_anywhere(const tensor& t, const scalar& value) {
   } else if (has_kernels(t.device())) {
     fill_by_kernel(t, element);
   } else {
+    refuse_capture(current_stream(t.device()), "fill a tensor through the host");
     move_in(full({}, value, t.dtype()).expand(t.shape()), t);
   }
 }

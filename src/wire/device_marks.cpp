@@ -5,6 +5,8 @@
 #include <ferry/device/current.hpp>
 #include <ferry/device/traits.hpp>
 
+#include "../device/capture.hpp"
+
 namespace ferry::inline v0::detail {
 
 std::shared_ptr<const device_marks> mark_devices(std::span<const tensor> tensors) {
@@ -15,7 +17,10 @@ std::shared_ptr<const device_marks> mark_devices(std::span<const tensor> tensors
     if (!marks) marks = std::make_shared<device_marks>();
     const bool marked = std::any_of(marks->events.begin(), marks->events.end(),
                                     [&](const event& mark) { return mark.device() == where; });
-    if (!marked) marks->events.push_back(current_stream(where).record());
+    if (marked) continue;
+    const stream current = current_stream(where);
+    refuse_capture(current, "send a tensor");
+    marks->events.push_back(current.record());
   }
   return marks;
 }

@@ -5,6 +5,8 @@
 
 #include <ferry/device/current.hpp>
 
+#include "../device/capture.hpp"
+
 namespace ferry::inline v0::detail {
 
 void read_marks::add(std::vector<device> sources, const stream& on) {
@@ -16,7 +18,11 @@ void read_marks::add(std::vector<device> sources, const stream& on) {
 void read_marks::let_streams_wait(std::span<const stream> streams) const {
   const std::lock_guard lock(mutex_);
   for (const entry& each : entries_) {
-    for (const device& source : each.sources) stream_among(streams, source).wait(each.mark);
+    for (const device& source : each.sources) {
+      const stream on = stream_among(streams, source);
+      refuse_capture(on, "wait until the arguments of a call have been read");
+      on.wait(each.mark);
+    }
   }
 }
 

@@ -30,6 +30,7 @@ TEST_CASE("a pool has 32 streams, each created on first use") {
   for (int i = 1; i != 32; ++i) all.push_back(ferry::pool_stream(where));
   const auto made = fake_cuda::calls(call::stream_create);
   CHECK(made <= before + 32);
+  for (const stream& each : all) each.synchronize();
   for (const stream& each : all) CHECK(ferry::pool_stream(where) == each);
   CHECK(fake_cuda::calls(call::stream_create) == made);
 }
@@ -47,12 +48,13 @@ TEST_CASE("handles of events are reused") {
   const stream on = ferry::pool_stream(gpu);
   { const event mark = on.record(); }
   const auto made = fake_cuda::calls(call::event_create);
+  const auto destroyed = fake_cuda::calls(call::event_destroy);
   for (int i = 0; i != 20; ++i) (void)on.record();
   CHECK(fake_cuda::calls(call::event_create) == made);
   std::vector<event> many;
   for (int i = 0; i != 5; ++i) many.push_back(on.record());
-  CHECK(fake_cuda::calls(call::event_create) == made + 4);
-  CHECK(fake_cuda::calls(call::event_destroy) == 0);
+  CHECK(fake_cuda::calls(call::event_create) <= made + 4);
+  CHECK(fake_cuda::calls(call::event_destroy) == destroyed);
 }
 
 TEST_CASE("an event can be recorded on different devices") {

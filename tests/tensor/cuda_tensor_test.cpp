@@ -190,7 +190,9 @@ TEST_CASE("the host cannot access device elements by mistake") {
 
 TEST_CASE("device operations do not block the host until it reads elements") {
   for (const int index : {1, 2, 5}) warm_up(gpu(index));
-  const auto before = fake_cuda::host_synchronizations();
+  // Page-locked memory that is needed for the first time is no wait for work.
+  const auto waits = [] { return fake_cuda::host_synchronizations() - fake_cuda::calls(fake_cuda::call::host_alloc); };
+  const auto before = waits();
   std::vector<tensor> results;
   {
     const fake_cuda::pause pause;  // a blocked thread would wait for a minute and fail
@@ -205,11 +207,11 @@ TEST_CASE("device operations do not block the host until it reads elements") {
     results.push_back(results.back().to(gpu(5)));
     results.push_back(ferry::arange(0, 100, 1, dtype::f32, gpu(2)));
   }
-  CHECK(fake_cuda::host_synchronizations() == before);
+  CHECK(waits() == before);
   tensor expected = ferry::full({100}, 24.);
   expected.slice(0, 0, 50).fill_(32.);
   CHECK(ferry::equal(results[0].to(host), expected));
-  CHECK(fake_cuda::host_synchronizations() == before + 1);
+  CHECK(waits() == before + 1);
   CHECK(ferry::equal(results[1].to(host), expected));
   CHECK(ferry::equal(results[2].to(host), ferry::arange(0, 100).to(dtype::f32)));
 }

@@ -6,6 +6,7 @@
 #include <array>
 #include <concepts>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -186,10 +187,11 @@ struct native_options : rpc_options {
 };
 
 namespace detail {
-/// `devices`: those of the worker; the group's device maps are checked against them.
+/// `devices`: those of the worker; the group's device maps are checked against them. None: those of the process, which are
+/// counted once an option of a worker of the group names one.
 std::unique_ptr<agent> make_native_agent(std::shared_ptr<store> group_store, const worker_config& config,
                                          const rpc_options& options, std::vector<transport_factory> transports,
-                                         device_counts devices = local_device_counts());
+                                         std::optional<device_counts> devices = std::nullopt);
 }
 
 template <class Transports>

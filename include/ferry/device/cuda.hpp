@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include <ferry/device/traits.hpp>
@@ -24,6 +25,10 @@ struct cuda {};
 /// same after each call as before, except after make_current, and except in a thread whose device has no context yet
 /// (one that never used CUDA): that one is left on the named device.
 ///
+/// Work of the library does not disturb the capture of a graph on another thread: its calls are made in the thread's relaxed
+/// capture mode, which is restored. It refuses to work on a stream that is being captured itself. After an error that the
+/// device does not recover from, every call about it throws that error, without asking the runtime again.
+///
 /// ferry's own streams do not wait for CUDA's legacy default stream (cudaStreamNonBlocking). default_stream() is that
 /// legacy stream; kernels started without a stream run on it.
 template <>
@@ -36,6 +41,12 @@ struct device_traits<cuda> {
   /// The number of CUDA devices that this process may use. 0 if ferry was built without CUDA, or if the machine has no
   /// GPU or no usable driver. Does not create a CUDA context. Queried once, then cached. Thread-safe.
   static int count() noexcept;
+  /// Why there are none: which call of the runtime failed, and what it said.
+  static std::string obstacle();
+
+  /// Creates the context, the memory pool, and direct access to the pools of devices that were warmed up before, and loads
+  /// ferry's kernels. Throws errc::bad_device, errc::device_failure.
+  static void warm_up(device where);
 
   static int current() noexcept;
   static void make_current(int index);
@@ -53,12 +64,17 @@ struct device_traits<cuda> {
   static stream_handle default_stream(device where) noexcept;
   static stream_handle create_stream(device where);
   static void destroy_stream(device where, stream_handle stream) noexcept;
+  /// Null and cudaStreamLegacy: the default stream. Throws errc::invalid_argument for cudaStreamPerThread.
+  static stream_handle import_stream(device where, stream_handle stream);
+  static bool capturing(device where, stream_handle stream);
   static bool stream_done(device where, stream_handle stream);
   static void synchronize_stream(device where, stream_handle stream);
   /// Runs on a thread of the driver, which must not call CUDA. Not called after an error of the device.
   static void call_on_host(device where, stream_handle stream, void (*function)(void*), void* argument);
 
   static event_handle create_event(device where);
+  /// With cudaEventBlockingSync.
+  static event_handle create_waiting_event(device where);
   static void destroy_event(device where, event_handle event) noexcept;
   static void record_event(device where, event_handle event, stream_handle stream);
   static void wait_event(device where, stream_handle stream, event_handle event);

@@ -20,13 +20,15 @@ class device_memory {
   /// No block.
   device_memory() noexcept;
   /// At least `bytes` uninitialised bytes on a 64-byte boundary of on.device(), which may be used in the order of `on`;
-  /// no block for 0 bytes. Throws errc::out_of_memory, after the pool's unused memory has been released (the text has
-  /// the device, the size and what is in use), errc::bad_device, errc::device_failure.
+  /// no block for 0 bytes. If there is no memory, waits up to five seconds for blocks that were given up while streams
+  /// used them. Throws errc::out_of_memory, after the pool's unused memory has been released (the text has the device,
+  /// the size and what is in use), errc::bad_device, errc::device_failure (also if `on` is capturing).
   device_memory(const stream& on, std::size_t bytes);
   device_memory(device_memory&& other) noexcept;
   device_memory& operator=(device_memory&& other) noexcept;
   /// Frees the block: in the order of the stream it was made on, and after the work queued by now on the streams of
-  /// record_use().
+  /// record_use(). A block that streams still use is parked, and freed when these are done; blocks of other streams do
+  /// not wait for it.
   /// After the device has failed, or when the driver is unloaded at process end, the block is leaked.
   ~device_memory();
 
@@ -55,6 +57,9 @@ struct device_memory_stats {
   std::uint64_t reserved_bytes = 0;     ///< held by the pool, in use or cached; 0 for kinds without a pool
   std::uint64_t peak_used_bytes = 0;    ///< the maximum of used_bytes
   std::uint64_t total_allocations = 0;  ///< blocks made since the start
+  std::uint64_t parked_blocks = 0;      ///< given up, but not free yet: streams have work left that uses them
+  std::uint64_t parked_bytes = 0;       ///< in these blocks
+  std::uint64_t memory_waits = 0;       ///< how often an allocation had to wait for parked blocks
 };
 /// For the CPU only blocks made as device_memory (see cpu_pool.hpp). Does not create a context. Throws
 /// errc::bad_device. Thread-safe.
@@ -72,9 +77,9 @@ struct staging_memory_stats {
 /// Throws errc::device_failure. Thread-safe.
 staging_memory_stats get_staging_memory_stats(device_kind kind);
 
-/// Releases cached device memory that is not in use to the device, and the host memory for copies from and to it to the
-/// system; not blocks freed in the order of a stream that has not reached that point. CUDA may wait for the device when
-/// page-locked memory is released. Throws errc::bad_device, errc::device_failure. Thread-safe.
+/// Releases cached device memory that is not in use to the device; not blocks freed in the order of a stream that has not
+/// reached that point. Page-locked memory of the host, for copies from and to the device, is kept: to release it, CUDA waits
+/// for all devices. Throws errc::bad_device, errc::device_failure. Thread-safe.
 void device_memory_trim(device where);
 
 }  // namespace ferry::inline v0

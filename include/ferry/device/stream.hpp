@@ -39,11 +39,16 @@ class stream {
 
   /// A stream created elsewhere on device number `index`, of the kind's own type: from_native<cuda>(handle, 1). It must
   /// exist as long as it is used here, and as long as any tensor made or used on it. A null pointer in a variable of that type
-  /// means the default stream, as in CUDA.
+  /// means the default stream, as in CUDA; cudaStreamLegacy is that stream, too. cudaStreamPerThread is another queue in
+  /// each thread, and a stream may be used by any: errc::invalid_argument.
   template <class Tag>
   static stream from_native(typename device_traits<Tag>::stream_handle handle, int index) {
     const ferry::device where{device_traits<Tag>::kind, index};
-    return {where, handle ? handle : device_traits<Tag>::default_stream(where)};
+    if constexpr (detail::imports_streams<Tag>) {
+      return {where, device_traits<Tag>::import_stream(where, handle)};
+    } else {
+      return {where, handle ? handle : device_traits<Tag>::default_stream(where)};
+    }
   }
   template <class Tag>
   static stream from_native(std::nullptr_t, int) = delete;
@@ -59,7 +64,10 @@ class stream {
   [[nodiscard]] ferry::device device() const noexcept { return where_; }
   /// Whether all queued work has completed. Does not wait.
   [[nodiscard]] bool done() const;
-  /// The host waits until all work queued so far has completed.
+  /// Whether work that it is given is recorded in a graph instead of being done (CUDA's stream capture). ferry allocates
+  /// and sends nothing in the order of such a stream: errc::device_failure.
+  [[nodiscard]] bool capturing() const;
+  /// The host waits until all work queued so far has completed; the thread sleeps.
   void synchronize() const;
   /// Work queued later on this stream waits for the work that `mark` has recorded so far; the host does not. The event
   /// may be of another device, and may be recorded again or destroyed at once.
@@ -99,13 +107,23 @@ class event {
  public:
   /// Marks nothing: it is done, and waiting for it returns at once.
   event() noexcept = default;
-  event(event&& other) noexcept : where_(other.where_), handle_(std::exchange(other.handle_, nullptr)) {}
+  event(event&& other) noexcept
+      : where_(other.where_), handle_(std::exchange(other.handle_, nullptr)), for_waiting_(other.for_waiting_) {}
   event& operator=(event&& other) noexcept {
     std::swap(where_, other.where_);
     std::swap(handle_, other.handle_);
+    std::swap(for_waiting_, other.for_waiting_);
     return *this;
   }
   ~event();
+
+  /// One for a thread that waits for it: synchronize() lets the thread sleep, where for CUDA it keeps a processor busy
+  /// otherwise. To mark it costs the device a little more. Marks nothing yet.
+  [[nodiscard]] static event for_waiting() noexcept {
+    event result;
+    result.for_waiting_ = true;
+    return result;
+  }
 
   /// Takes ownership of an event created elsewhere on device number `index`: from_native<cuda>(handle, 1).
   template <class Tag>
@@ -142,6 +160,7 @@ class event {
 
   ferry::device where_;
   void* handle_ = nullptr;
+  bool for_waiting_ = false;
 };
 
 /// The device's default stream: for CUDA, the legacy one, on which kernels without a stream run. Throws
@@ -149,8 +168,15 @@ class event {
 /// Thread-safe.
 [[nodiscard]] stream default_stream(device where);
 
-/// One of 32 streams per device that the whole process shares, in rotation; created on first use. They do not wait for
-/// the default stream. Throws errc::bad_device, errc::device_failure. Thread-safe.
+/// One of the streams of a device that the whole process shares, stream_pool_size() of them, created on first use. Of the
+/// eight that were handed out longest ago, the first that has nothing left to do, if there is one. They do not wait for the
+/// default stream. Throws errc::bad_device, errc::device_failure. Thread-safe.
 [[nodiscard]] stream pool_stream(device where);
+
+/// How many streams pool_stream() hands out per device; 32 at first. Call it before devices are used: streams that exist
+/// stay. More streams than the device has queues (CUDA_DEVICE_MAX_CONNECTIONS) share these, and may wait for each other
+/// there. Throws errc::invalid_argument unless from 1 to 1024. Thread-safe.
+void set_stream_pool_size(std::size_t streams);
+[[nodiscard]] std::size_t stream_pool_size() noexcept;
 
 }  // namespace ferry::inline v0

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
@@ -69,6 +70,24 @@ struct cpu {};
 ///   static void* allocate_staging(device, std::size_t bytes);
 ///   static void deallocate_staging(device, void*, std::size_t bytes) noexcept;
 ///
+/// Optional: an event for which synchronize_event lets the thread sleep, where it keeps a processor busy otherwise.
+///   static event_handle create_waiting_event(device);
+///
+/// Optional: recording of work. A stream that is capturing keeps what it is given in a graph instead of doing it, so ferry
+/// queues nothing of its own there.
+///   static bool capturing(device, stream_handle);
+///
+/// Optional: makes everything that the device is slow to make, or has to stand still for (contexts, pools, kernels), so
+/// that no later function makes it. Called when a worker starts, once for each of its devices.
+///   static void warm_up(device);
+///
+/// Optional: checks a handle that the program brings, and returns the one to use (a null one becomes the default stream's).
+/// Throws errc::invalid_argument for a handle that ferry cannot use.
+///   static stream_handle import_stream(device, stream_handle);
+///
+/// Optional: why count() is 0: "cudaGetDeviceCount: no CUDA-capable device is detected". Empty: no reason is known.
+///   static std::string obstacle();
+///
 /// A kind whose memory the host can read and write, and which executes everything at once, can inherit most of this
 /// from immediate_device.
 template <class Tag>
@@ -117,6 +136,27 @@ template <class Tag>
 concept has_staging_memory = requires(device where, void* memory, std::size_t bytes) {
   { device_traits<Tag>::allocate_staging(where, bytes) } -> std::same_as<void*>;
   { device_traits<Tag>::deallocate_staging(where, memory, bytes) } noexcept -> std::same_as<void>;
+};
+
+template <class Tag>
+concept captures_on_device = requires(device where, typename device_traits<Tag>::stream_handle stream) {
+  { device_traits<Tag>::capturing(where, stream) } -> std::same_as<bool>;
+};
+template <class Tag>
+concept has_waiting_events = requires(device where) {
+  { device_traits<Tag>::create_waiting_event(where) } -> std::same_as<typename device_traits<Tag>::event_handle>;
+};
+template <class Tag>
+concept warms_up = requires(device where) {
+  { device_traits<Tag>::warm_up(where) } -> std::same_as<void>;
+};
+template <class Tag>
+concept imports_streams = requires(device where, typename device_traits<Tag>::stream_handle stream) {
+  { device_traits<Tag>::import_stream(where, stream) } -> std::same_as<typename device_traits<Tag>::stream_handle>;
+};
+template <class Tag>
+concept knows_obstacle = requires {
+  { device_traits<Tag>::obstacle() } -> std::same_as<std::string>;
 };
 
 template <class Tag>
@@ -273,6 +313,10 @@ struct device_operations {
   bool (*peer_access)(device from, device to) noexcept;
   void* (*allocate_staging)(device where, std::size_t bytes);
   void (*deallocate_staging)(device where, void* memory, std::size_t bytes) noexcept;
+  void* (*create_waiting_event)(device where);
+  bool (*capturing)(device where, void* stream);
+  void (*warm_up)(device where);
+  std::string (*obstacle)();
   /// Whether this kind executes everything at once in host memory (immediate_device).
   bool immediate;
 };
@@ -290,6 +334,16 @@ constexpr device_operations make_device_operations() noexcept {
       allocate_staging = &traits::allocate_staging;
       deallocate_staging = &traits::deallocate_staging;
     }
+    void* (*create_waiting_event)(device) = [](device where) -> void* { return traits::create_event(where); };
+    if constexpr (detail::has_waiting_events<Tag>)
+      create_waiting_event = [](device where) -> void* { return traits::create_waiting_event(where); };
+    bool (*capturing)(device, void*) = [](device, void*) { return false; };
+    if constexpr (detail::captures_on_device<Tag>)
+      capturing = [](device where, void* on) { return traits::capturing(where, static_cast<stream>(on)); };
+    void (*warm_up)(device) = [](device) {};
+    if constexpr (detail::warms_up<Tag>) warm_up = &traits::warm_up;
+    std::string (*obstacle)() = [] { return std::string(); };
+    if constexpr (detail::knows_obstacle<Tag>) obstacle = &traits::obstacle;
     return {
         .name = traits::name,
         .kind = traits::kind,
@@ -330,6 +384,10 @@ constexpr device_operations make_device_operations() noexcept {
         .peer_access = &traits::peer_access,
         .allocate_staging = allocate_staging,
         .deallocate_staging = deallocate_staging,
+        .create_waiting_event = create_waiting_event,
+        .capturing = capturing,
+        .warm_up = warm_up,
+        .obstacle = obstacle,
         .immediate = std::is_base_of_v<immediate_device, traits>,
     };
   } else {  // one message is enough

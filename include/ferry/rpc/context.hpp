@@ -25,6 +25,7 @@ class call_context;
 
 namespace detail {
 class incoming_call;
+class lazy_streams;
 
 /// Sets the calling thread's current streams of their devices for the duration of the scope; no effect for an empty
 /// list. Devices that no longer exist are skipped. Memory that the thread frees in the scope is freed in the order of
@@ -32,8 +33,11 @@ class incoming_call;
 class streams_scope {
  public:
   explicit streams_scope(std::span<const stream> now) noexcept {
-    if (!now.empty()) enter(now);
+    if (!now.empty()) enter(now, nullptr, false);
   }
+  /// Those of a context, and for its other devices streams that it takes when they are asked for. The current device is
+  /// that of the first stream that its call brought.
+  explicit streams_scope(const call_context* context) noexcept;
   streams_scope(const streams_scope&) = delete;
   streams_scope& operator=(const streams_scope&) = delete;
   ~streams_scope() {
@@ -41,7 +45,7 @@ class streams_scope {
   }
 
  private:
-  void enter(std::span<const stream> now) noexcept;
+  void enter(std::span<const stream> now, lazy_streams* later, bool first_is_current) noexcept;
   void leave() noexcept;
   struct former_streams;
   former_streams* former_ = nullptr;
@@ -74,9 +78,8 @@ class context_ptr {
 /// The context of one call at its handler, or the root context of a worker. Thread-safe.
 class call_context : public stoppable {
  public:
-  explicit call_context(std::shared_ptr<ferry::executor> threads, ferry::deadline until = {}, worker_id caller = {})
-      : executor_(std::move(threads)), deadline_(until), caller_(caller) {}
-  virtual ~call_context() = default;
+  explicit call_context(std::shared_ptr<ferry::executor> threads, ferry::deadline until = {}, worker_id caller = {});
+  virtual ~call_context();
   call_context(const call_context&) = delete;
   call_context& operator=(const call_context&) = delete;
 
@@ -103,9 +106,15 @@ class call_context : public stoppable {
   /// Called when a thread in this context begins (1) or ends (-1) a wait in ferry.
   virtual void count_wait(int change) noexcept { (void)change; }
 
-  /// The initial current streams on any thread that runs the call: those that its arguments arrived on, and one for
-  /// each other device that messages of the worker may be on. Empty: the current streams of the thread are used.
-  [[nodiscard]] const std::vector<stream>& streams() const noexcept { return streams_; }
+  /// The initial current streams on any thread that runs the call: those that its arguments arrived on, and those that
+  /// code of the call has asked for so far.
+  [[nodiscard]] std::vector<stream> streams() const;
+  /// Whether code of the call has a stream of the call's on `where`, or gets one when it asks for it.
+  [[nodiscard]] bool has_stream(device where) const;
+  /// Whether that is so for any device. If not, the current streams of the thread are used.
+  [[nodiscard]] bool has_streams() const noexcept { return !streams_.empty() || later_; }
+  /// The call's stream on a device for which has_stream() is true, as code of the call would get it.
+  [[nodiscard]] stream take_stream(device where) const;
 
   /// The context values with which a thread that enters the context begins. Never changed while code of the call runs.
   [[nodiscard]] const context_values& initial_values() const noexcept { return initial_values_; }
@@ -120,16 +129,18 @@ class call_context : public stoppable {
   void set_initial_values(context_values values) noexcept { initial_values_ = std::move(values); }
   /// Call before any code of the call runs.
   void set_executor(std::shared_ptr<ferry::executor> threads) noexcept { executor_ = std::move(threads); }
-  /// Call before any code of the call runs.
-  void set_streams(std::vector<stream> streams) noexcept { streams_ = std::move(streams); }
+  /// Call before any code of the call runs. `others`: devices on which the call takes a stream when it needs one.
+  void set_streams(std::vector<stream> streams, const std::vector<device>& others);
 
  private:
+  friend class detail::streams_scope;
   std::atomic<std::uint32_t> references_{1};
   std::atomic<bool> stopped_{false};
   std::shared_ptr<ferry::executor> executor_;
   ferry::deadline deadline_;
   worker_id caller_;
   std::vector<stream> streams_;
+  std::unique_ptr<detail::lazy_streams> later_;
   context_values initial_values_;
   detail::incoming_call* call_ = nullptr;
   mutable std::mutex mutex_;  // guards what follows

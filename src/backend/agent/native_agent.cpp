@@ -136,7 +136,7 @@ class native_agent final : public agent {
 
 std::unique_ptr<agent> make_native_agent(std::shared_ptr<store> group_store, const worker_config& config,
                                          const rpc_options& options, std::vector<transport_factory> transports,
-                                         device_counts devices) {
+                                         std::optional<device_counts> devices) {
   return std::make_unique<native_agent>(std::make_shared<native_core>(std::move(group_store), config, options,
                                                                       std::move(transports), std::move(devices)));
 }

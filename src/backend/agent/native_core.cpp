@@ -1,5 +1,6 @@
 #include "native_core.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -32,13 +33,31 @@ std::unique_ptr<worker_group> make_group(const group_surroundings& around, std::
   return std::make_unique<static_group>(around, std::move(where));
 }
 
+// To count devices starts the driver, so they are counted when an option of this worker names one, and in a dynamic group,
+// where a newcomer's map may name one at any time. In a static group the maps of others may, which is known when all have
+// published their records.
+device_record record_of_devices(const rpc_options& options, bool dynamic, std::optional<device_counts> counts) {
+  const bool named = !options.devices.empty() ||
+                     std::any_of(options.device_maps.begin(), options.device_maps.end(), [](const auto& each) {
+                       return std::any_of(each.second.begin(), each.second.end(),
+                                          [](const device_pair& pair) { return !pair.from.is_cpu(); });
+                     });
+  device_record result;
+  result.devices = options.devices;
+  result.maps = options.device_maps;
+  if (!counts && (named || dynamic)) counts = local_device_counts();
+  result.counted = counts.has_value();
+  if (counts) result.counts = *std::move(counts);
+  return result;
+}
+
 }  // namespace
 
 native_core::native_core(std::shared_ptr<store> group_store, const worker_config& config, const rpc_options& options,
-                         const std::vector<transport_factory>& transports, device_counts counts)
+                         const std::vector<transport_factory>& transports, std::optional<device_counts> counts)
     : own_(config, with_admission(options, config), shared_reactor(), this_host(),
            [this]() -> std::shared_ptr<void> { return shared_from_this(); }),
-      devices_(own_, device_record{std::move(counts), options.devices, options.device_maps}),
+      devices_(own_, record_of_devices(options, own_.dynamic(), std::move(counts))),
       flow_(own_.options.flow),
       ends_(own_, transports),
       failures_(own_, peers_, links_, ends_, *this),

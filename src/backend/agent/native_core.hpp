@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -34,7 +35,7 @@ class native_core final : public link_owner,
                           public std::enable_shared_from_this<native_core> {
  public:
   native_core(std::shared_ptr<store> group_store, const worker_config& config, const rpc_options& options,
-              const std::vector<transport_factory>& transports, device_counts counts);
+              const std::vector<transport_factory>& transports, std::optional<device_counts> counts);
 
   /// `handler` is told of requests and events until close() has returned. Throws as agent::join().
   void join(request_handler& handler);

@@ -30,6 +30,8 @@ bool exists(device which, const device_counts& counts) {
   return kind != counts.end() && which.index >= 0 && which.index < kind->second;
 }
 
+bool exists(device which, const device_record& there) { return !there.counted || exists(which, there.counts); }
+
 bool declared(device which, std::span<const device> devices) {
   return std::find(devices.begin(), devices.end(), which) != devices.end();
 }
@@ -46,13 +48,14 @@ bool all_targets(const device_map& map, Test test) {
 // Checks of the worker alone.
 std::string broken_declaration(const worker_devices& who) {
   if (!who.record) return {};
-  const auto& [counts, devices, maps] = *who.record;
+  const device_record& record = *who.record;
+  const std::vector<device>& devices = record.devices;
   if (std::set<device>(devices.begin(), devices.end()).size() != devices.size()) {
     return fmt::format("worker {} has duplicated devices; devices = {}", who.name, text_of(devices));
   }
-  if (!std::all_of(devices.begin(), devices.end(), [&, &there = counts](device each) { return exists(each, there); })) {
+  if (!std::all_of(devices.begin(), devices.end(), [&](device each) { return exists(each, record); })) {
     return fmt::format("worker {} has devices with invalid indices; devices = {}, device count = {}", who.name,
-                       text_of(devices), text_of(counts));
+                       text_of(devices), text_of(record.counts));
   }
   return {};
 }
@@ -72,7 +75,7 @@ std::string broken_targets(const worker_devices& source, const records_by_name& 
 // `name`: of a target that may (later) be a member or not: then `target` is null.
 std::string broken_map(const worker_devices& source, std::string_view name, const device_map& map,
                        const device_record* target) {
-  const auto& [counts, devices, maps] = *source.record;
+  const device_record& own = *source.record;
   const auto say = [&, &from = source](std::string_view what, std::string_view more) {
     return fmt::format("worker {} has {} in its device map for {}; device map = {}{}", from.name, what, name,
                        to_string(map), more);
@@ -80,17 +83,17 @@ std::string broken_map(const worker_devices& source, std::string_view name, cons
   const auto with_list = [](std::span<const device> list) { return ", devices = " + text_of(list); };
   const auto with_counts = [](const device_counts& there) { return ", device count = " + text_of(there); };
   if (!map.is_one_to_one()) return say("duplicated target devices", "");
-  if (!devices.empty()) {
-    if (!all_sources(map, [&, &list = devices](device each) { return declared(each, list); }))
-      return say("unexpected source devices", with_list(devices));
-  } else if (!all_sources(map, [&, &there = counts](device each) { return exists(each, there); })) {
-    return say("source devices with invalid indices", with_counts(counts));
+  if (!own.devices.empty()) {
+    if (!all_sources(map, [&](device each) { return declared(each, own.devices); }))
+      return say("unexpected source devices", with_list(own.devices));
+  } else if (!all_sources(map, [&](device each) { return exists(each, own); })) {
+    return say("source devices with invalid indices", with_counts(own.counts));
   }
   if (!target) return {};
   if (!target->devices.empty()) {
     if (!all_targets(map, [&](device each) { return declared(each, target->devices); }))
       return say("unexpected target devices", with_list(target->devices));
-  } else if (!all_targets(map, [&](device each) { return exists(each, target->counts); })) {
+  } else if (!all_targets(map, [&](device each) { return exists(each, *target); })) {
     return say("target devices with invalid indices", with_counts(target->counts));
   }
   return {};

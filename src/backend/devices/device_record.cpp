@@ -13,6 +13,7 @@ namespace ferry::inline v0::detail {
 namespace {
 
 constexpr std::string_view none = "-";
+constexpr std::string_view not_counted = "?";
 
 void append(std::string& out, device where) {
   fmt::format_to(std::back_inserter(out), "{}:{}", static_cast<int>(where.kind), where.index);
@@ -69,7 +70,11 @@ void read_list(std::string_view text, Take take) {
 
 std::string device_record::encode() const {
   std::string out;
-  append_separated(out, counts, [&](const auto& each) { append(out, {each.first, each.second}); });
+  if (counted) {
+    append_separated(out, counts, [&](const auto& each) { append(out, {each.first, each.second}); });
+  } else {
+    out += not_counted;
+  }
   out += ' ';
   append_separated(out, devices, [&](device each) { append(out, each); });
   for (const auto& [worker, map] : maps) {
@@ -94,10 +99,13 @@ device_record device_record::decode(std::string_view text) {
   std::string_view part;
   bool more = true;
   next_part(text, ' ', part, more);
-  read_list(part, [&](std::string_view each) {
-    const device counted = to_device(each);
-    if (!result.counts.emplace(counted.kind, counted.index).second) throw_bad_device_record(each);
-  });
+  result.counted = part != not_counted;
+  if (result.counted) {
+    read_list(part, [&](std::string_view each) {
+      const device last = to_device(each);
+      if (!result.counts.emplace(last.kind, last.index).second) throw_bad_device_record(each);
+    });
+  }
   if (!next_part(text, ' ', part, more)) throw_bad_device_record("");
   read_list(part, [&](std::string_view each) { result.devices.push_back(to_device(each)); });
   for (std::string_view name; next_part(text, ' ', name, more);) {

@@ -2,7 +2,7 @@
 
 // What a worker publishes about its devices. Text, one line, of parts separated by a space:
 //
-//   counts     <kind>:<count>, with commas in between; "-": none
+//   counts     <kind>:<count>, with commas in between; "-": none; "?": not counted, since no option named a device
 //   devices    <kind>:<index>, ...; "-": none
 //   and for each map, by the name of the worker that it leads to: this name, and <kind>:<index>><kind>:<index>, ...; "-": empty
 //
@@ -21,6 +21,7 @@ struct device_record {
   device_counts counts;         ///< of a kind that is missing there are none
   std::vector<device> devices;  ///< declared; empty: none declared
   device_map_table maps;        ///< its own
+  bool counted = true;          ///< false: the counts are not known, and not checked against
 
   static constexpr std::size_t max_text = std::size_t{128} << 10U;
 

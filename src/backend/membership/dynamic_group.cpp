@@ -43,6 +43,7 @@ void dynamic_group::join(deadline until) {
   log_ = std::make_unique<member_log>(group_store(), [this](const membership_change& change) { take(change); });
   log_->load(until);
   choose_id();
+  warm_up_named_devices();
   for (;;) {
     make_room(until);
     choose_id();

@@ -10,6 +10,7 @@
 //   names              written by rank 0: "unique", or the duplicates
 //   worker/<rank>      a worker_record
 //   workers/<k>        written by rank 0: the records of the ranks from 64 k on, each after its length and a space
+//   devices/<rank>     the counts of a worker's devices, where only the map of another worker names one of them
 //   ready              the number of workers that have read all records
 //   all_ready          written by the last of them
 //   round/<n>/<rank>   "<requests sent> <requests handled>" of a worker that was quiet, in shutdown round n
@@ -24,6 +25,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -114,6 +116,7 @@ void static_group::join(deadline until) {
   try {
     agree_on_group(until);
     agree_on_names(until);
+    warm_up_named_devices();
     listen();
     group_store()->set(rank_key("worker/", own_.self.id().value), own_record().encode(), until);
     read_peers(until);
@@ -237,6 +240,7 @@ void static_group::read_peers(deadline until) {
     throw_error(errc::malformed,
                 fmt::format("the store holds the records of {} workers of {}", records.size(), own_.world_size));
   }
+  count_mapped_devices(records, until);
   std::vector<worker_devices> devices;
   devices.reserve(records.size());
   for (const worker_record& each : records) devices.push_back(each.for_checks());
@@ -255,6 +259,38 @@ void static_group::read_peers(deadline until) {
 std::optional<std::uint64_t> static_group::table_as_of() const noexcept {
   if (!peers_known_.load(std::memory_order_acquire)) return std::nullopt;
   return 0;
+}
+
+// All workers know from the records which counts are missing, so all come to the same result.
+void static_group::count_mapped_devices(std::vector<worker_record>& records, deadline until) {
+  const auto is_mapped = [&](const worker_record& one) {
+    return std::any_of(records.begin(), records.end(), [&](const worker_record& source) {
+      if (!source.devices) return false;
+      const auto map = source.devices->maps.find(one.who.name());
+      return map != source.devices->maps.end() &&
+             std::any_of(map->second.begin(), map->second.end(),
+                         [](const device_pair& each) { return !each.to.is_cpu(); });
+    });
+  };
+  std::vector<std::size_t> missing;
+  std::vector<std::string> keys;
+  for (std::size_t rank = 0; rank != records.size(); ++rank) {
+    if (!records[rank].devices || records[rank].devices->counted || !is_mapped(records[rank])) continue;
+    missing.push_back(rank);
+    keys.push_back(rank_key("devices/", static_cast<int>(rank)));
+    if (static_cast<int>(rank) != own_.self.id().value) continue;
+    device_record counts;
+    counts.counts = local_device_counts();
+    group_store()->set(keys.back(), counts.encode(), until);
+  }
+  if (missing.empty()) return;
+  const std::vector<std::string> values = get_all(keys, "devices/", until);
+  for (std::size_t i = 0; i != missing.size(); ++i) {
+    device_record whole = *records[missing[i]].devices;
+    whole.counts = device_record::decode(values[i]).counts;
+    whole.counted = true;
+    records[missing[i]].devices = std::make_shared<const device_record>(std::move(whole));
+  }
 }
 
 void static_group::publish_peers(const std::vector<std::string>& records, deadline until) {

@@ -46,6 +46,7 @@ class static_group final : public worker_group {
   [[nodiscard]] std::vector<std::string> get_all(const std::vector<std::string>& keys, std::string_view prefix,
                                                  deadline until);
   void read_peers(deadline until);
+  void count_mapped_devices(std::vector<worker_record>& records, deadline until);
   void publish_peers(const std::vector<std::string>& records, deadline until);
   void wait_for_ready(deadline until);
   void check_for_failed_start(deadline until);

@@ -1,11 +1,14 @@
 #include "worker_group.hpp"
 
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include <ferry/backend/agent.hpp>
 #include <ferry/base/log.hpp>
+
+#include "../../device/start/warm_up.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -42,6 +45,14 @@ void worker_group::agree_on_group(deadline until) {
   }
   const std::string proposal = fmt::format("{:016x}", incarnation_id::random().value);
   own_.group = group_store()->compare_set("group", "", proposal, until);
+}
+
+void worker_group::warm_up_named_devices() {
+  std::vector<device> named = devices_.record()->devices;
+  for (const auto& [target, map] : devices_.record()->maps) {
+    for (const device_pair& each : map) named.push_back(each.from);
+  }
+  warm_up_devices(named, to_string(own_.self));
 }
 
 void worker_group::listen() {

@@ -98,6 +98,8 @@ class worker_group : public group_records, private store_user {
   [[nodiscard]] std::shared_ptr<bounded_store> group_store() const { return access_.store(); }
   void agree_on_group(deadline until);
   void listen();
+  /// Makes what the devices that this worker names are slow to make, before others can call it.
+  void warm_up_named_devices();
   [[nodiscard]] worker_record own_record() const;
   /// Adds a member to the table of peers, with the maps between it and this worker.
   peer& admit(worker_record record);

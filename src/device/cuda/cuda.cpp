@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include <unistd.h>
+
 #include <fmt/format.h>
 
 #include <ferry/base/error.hpp>
@@ -9,6 +11,7 @@
 
 #include "cuda_memory.hpp"
 #include "cuda_scope.hpp"
+#include "kernel_modules.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
@@ -20,27 +23,59 @@ using detail::cuda_scope;
 using detail::cuda_status;
 namespace cuda_error = detail::cuda_error;
 
-int ask_for_devices() noexcept {
-  const cuda_runtime* runtime = detail::cuda_runtime_in_use();
-  if (!runtime) return 0;
+struct cuda_census {
   int count = 0;
-  const cuda_status status = runtime->get_device_count(&count);
-  if (status == cuda_error::success) return count;
-  // The runtime keeps the last error until it is read: the user's own code must not find this one.
-  static_cast<void>(runtime->get_last_error());
-  if (log_enabled(log_level::info)) {
-    log(log_level::info, std::string("no CUDA devices: ") + runtime->get_error_string(status));
+  std::string obstacle;  // why there are none
+};
+
+// What the machine says about a driver that does not work: "; the driver supports CUDA 11.4, ferry was built with 12.4".
+std::string more_about_the_driver(const cuda_runtime& runtime, cuda_status status) {
+  constexpr const char* control = "/dev/nvidiactl";
+  int driver = 0;
+  int built_with = 0;
+  if (runtime.get_versions(&driver, &built_with) != cuda_error::success) {
+    static_cast<void>(runtime.get_last_error());
+  } else if (status == cuda_error::insufficient_driver) {
+    const auto text = [](int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); };
+    return driver == 0
+               ? "; no driver is installed"
+               : fmt::format("; the driver supports CUDA {}, ferry was built with {}", text(driver), text(built_with));
   }
-  return 0;
+  if (::access(control, F_OK) == 0 && ::access(control, R_OK | W_OK) != 0)
+    return fmt::format("; this process has no permission to open {}", control);
+  return {};
+}
+
+cuda_census ask_for_devices() noexcept {
+  cuda_census result;
+  try {
+    const cuda_runtime* runtime = detail::cuda_runtime_in_use();
+    if (!runtime) {
+      result.obstacle = "ferry was built without the CUDA Toolkit";
+      return result;
+    }
+    const cuda_status status = runtime->get_device_count(&result.count);
+    if (status == cuda_error::success) return result;
+    result.count = 0;
+    // The runtime keeps the last error until it is read: the user's own code must not find this one.
+    static_cast<void>(runtime->get_last_error());
+    result.obstacle = fmt::format("cudaGetDeviceCount failed: {} (CUDA error {}){}", runtime->get_error_string(status),
+                                  status, more_about_the_driver(*runtime, status));
+    log(log_level::info, "no CUDA devices: " + result.obstacle);
+  } catch (const std::exception&) {  // no memory for the text
+    result.obstacle.clear();
+  }
+  return result;
+}
+
+const cuda_census& the_census() noexcept {
+  static const cuda_census taken = ask_for_devices();
+  return taken;
 }
 
 // Converts the runtime's answer to a completion query.
 bool is_done(cuda_status status, device where, std::string_view attempt) {
-  if (status == cuda_error::not_ready) {
-    // Not a failure, but kept as the last error by some releases.
-    static_cast<void>(detail::need_cuda_runtime().get_last_error());
-    return false;
-  }
+  if (status == cuda_error::not_ready) return false;
   check_cuda(status, where, attempt);
   return true;
 }
@@ -53,7 +88,8 @@ void note_failure(const cuda_runtime& runtime, cuda_status status, device where,
     return;
   }
   static_cast<void>(runtime.get_last_error());
-  if (!log_enabled(log_level::warning)) return;
+  note_cuda_failure(status, where, attempt);
+  if (cuda_fence_of(where) != cuda_error::success || !log_enabled(log_level::warning)) return;
   try {
     log(log_level::warning, fmt::format("cannot {} on {}: {} (CUDA error {})", attempt, to_string(where),
                                         runtime.get_error_string(status), status));
@@ -65,9 +101,13 @@ void note_failure(const cuda_runtime& runtime, cuda_status status, device where,
 }  // namespace
 }  // namespace detail
 
-int device_traits<cuda>::count() noexcept {
-  static const int devices = detail::ask_for_devices();
-  return devices;
+int device_traits<cuda>::count() noexcept { return detail::the_census().count; }
+
+std::string device_traits<cuda>::obstacle() { return detail::the_census().obstacle; }
+
+void device_traits<cuda>::warm_up(device where) {
+  detail::warm_up_cuda_memory(where);
+  detail::load_kernels(where);
 }
 
 int device_traits<cuda>::current() noexcept {
@@ -81,12 +121,16 @@ int device_traits<cuda>::current() noexcept {
 }
 
 void device_traits<cuda>::make_current(int index) {
-  detail::check_cuda(detail::need_cuda_runtime().set_device(index), {kind, index}, "make the device current");
+  const detail::cuda_runtime& runtime = detail::need_cuda_runtime();
+  const detail::relaxed_captures relaxed(&runtime);
+  detail::check_cuda(runtime.set_device(index), {kind, index}, "make the device current");
 }
 
 void device_traits<cuda>::restore_current(int former) noexcept {
-  if (const detail::cuda_runtime* runtime = detail::cuda_runtime_in_use())
+  if (const detail::cuda_runtime* runtime = detail::cuda_runtime_in_use()) {
+    const detail::relaxed_captures relaxed(runtime);
     detail::restore_cuda_device(*runtime, former);
+  }
 }
 
 void* device_traits<cuda>::allocate(device where, std::size_t bytes, stream_handle stream) {
@@ -117,6 +161,25 @@ void device_traits<cuda>::destroy_stream(device where, stream_handle stream) noe
   if (scope.runtime()) detail::note_failure(*scope.runtime(), scope->stream_destroy(stream), where, "destroy a stream");
 }
 
+CUstream_st* device_traits<cuda>::import_stream(device where, stream_handle stream) {
+  if (stream == detail::stream_per_thread()) {
+    throw_error(
+        errc::invalid_argument,
+        fmt::format("cudaStreamPerThread of {} cannot be a ferry::stream: the handle stands for another stream in each "
+                    "thread, and ferry uses streams from several; create one with cudaStreamCreateWithFlags, or use "
+                    "pool_stream",
+                    to_string(where)));
+  }
+  return stream ? stream : default_stream(where);
+}
+
+bool device_traits<cuda>::capturing(device where, stream_handle stream) {
+  const detail::cuda_scope scope(where);
+  bool result = false;
+  detail::check_cuda(scope->stream_is_capturing(stream, &result), where, "ask whether a stream is being captured");
+  return result;
+}
+
 bool device_traits<cuda>::stream_done(device where, stream_handle stream) {
   const detail::cuda_scope scope(where);
   return detail::is_done(scope->stream_query(stream), where, "query a stream");
@@ -135,7 +198,14 @@ void device_traits<cuda>::call_on_host(device where, stream_handle stream, void 
 CUevent_st* device_traits<cuda>::create_event(device where) {
   const detail::cuda_scope scope(where);
   CUevent_st* event = nullptr;
-  detail::check_cuda(scope->event_create(&event), where, "create an event");
+  detail::check_cuda(scope->event_create(&event, false), where, "create an event");
+  return event;
+}
+
+CUevent_st* device_traits<cuda>::create_waiting_event(device where) {
+  const detail::cuda_scope scope(where);
+  CUevent_st* event = nullptr;
+  detail::check_cuda(scope->event_create(&event, true), where, "create an event");
   return event;
 }
 

@@ -22,7 +22,13 @@ namespace {
 struct pools {
   std::mutex mutex;
   std::vector<CUmemPoolHandle_st*> by_device;
-  std::set<std::pair<int, int>> peers;  // pairs for which access was requested, the smaller number first
+};
+
+// Taken before pools::mutex, and held until the access is there: another thread may copy at once when it finds the pair.
+struct opened_peers {
+  std::mutex mutex;
+  std::set<std::pair<int, int>> pairs;  // the smaller number first
+  std::set<int> warm;                   // devices that have been warmed up
 };
 
 // Never destroyed: memory may be freed while static objects are destroyed.
@@ -31,15 +37,25 @@ pools& all_pools() {
   return *all;
 }
 
+opened_peers& all_opened_peers() {
+  static auto* const all = new opened_peers;
+  return *all;
+}
+
 CUmemPoolHandle_st* make_pool(device where) {
   const cuda_scope scope(where);
-  CUmemPoolHandle_st* pool = nullptr;
-  cuda_status status = scope->mem_pool_create(&pool, where.index, true);
-  if (status != cuda_error::success) {
-    // Not every system supports exporting memory to other processes.
-    static_cast<void>(scope->get_last_error());
-    status = scope->mem_pool_create(&pool, where.index, false);
+  int supported = 0;
+  check_cuda(scope->device_has_memory_pools(&supported, where.index), where, "ask for memory pools");
+  if (supported == 0) {
+    throw_error(
+        errc::device_failure,
+        fmt::format("{} has no memory pools (cudaDevAttrMemoryPoolsSupported is 0), from which ferry allocates in the "
+                    "order of streams: they need a driver for CUDA 11.2 or later, and no virtual GPU without them",
+                    to_string(where)));
   }
+  CUmemPoolHandle_st* pool = nullptr;
+  // Not exportable to other processes: such a pool never gives memory back to the device.
+  cuda_status status = scope->mem_pool_create(&pool, where.index, false);
   check_cuda(status, where, "create a memory pool");
   // Without this the pool would release everything whenever the host waits for a stream.
   status = scope->mem_pool_set_release_threshold(pool, std::numeric_limits<std::uint64_t>::max());
@@ -121,22 +137,48 @@ void cuda_trim(device where) {
   check_cuda(scope->mem_pool_trim_to(pool, 0), where, "release unused memory");
 }
 
-void open_cuda_peers(device first, device second) {
-  const std::pair<int, int> pair = std::minmax(first.index, second.index);
-  pools& all = all_pools();
-  {
-    const std::lock_guard lock(all.mutex);
-    if (!all.peers.insert(pair).second) return;
-  }
+namespace {
+
+// With the peers' mutex held.
+void open_pair(device first, device second) {
   for (const auto& [from, to] : {std::pair(first, second), std::pair(second, first)}) {
     if (!device_traits<cuda>::peer_access(from, to)) continue;
     CUmemPoolHandle_st* pool = memory_pool_of(to);
     const cuda_scope scope(from);
-    const cuda_status status = scope->mem_pool_set_access(pool, from.index);
+    cuda_status status = scope->mem_pool_set_access(pool, from.index);
+    if (status == cuda_error::success) status = scope->device_enable_peer_access(to.index);
     if (status == cuda_error::success) continue;
-    static_cast<void>(scope->get_last_error());  // copies then go through the host
-    log(log_level::info, fmt::format("{} cannot access the memory of {} although peer access is supported: {}",
-                                     to_string(from), to_string(to), scope->get_error_string(status)));
+    static_cast<void>(scope->get_last_error());
+    if (status == cuda_error::peer_access_already_enabled) continue;  // by the program
+    log(log_level::info,
+        fmt::format("{} cannot access the memory of {} although peer access is supported, and copies go "
+                    "through the host: {}",
+                    to_string(from), to_string(to), scope->get_error_string(status)));
+  }
+}
+
+}  // namespace
+
+void open_cuda_peers(device first, device second) {
+  const std::pair<int, int> pair = std::minmax(first.index, second.index);
+  opened_peers& all = all_opened_peers();
+  const std::lock_guard lock(all.mutex);
+  if (all.pairs.contains(pair)) return;
+  open_pair(first, second);
+  all.pairs.insert(pair);
+}
+
+void warm_up_cuda_memory(device where) {
+  (void)memory_pool_of(where);
+  opened_peers& all = all_opened_peers();
+  std::vector<int> others;
+  {
+    const std::lock_guard lock(all.mutex);
+    others.assign(all.warm.begin(), all.warm.end());
+    all.warm.insert(where.index);
+  }
+  for (const int other : others) {
+    if (other != where.index) open_cuda_peers(where, {device_kind::cuda, other});
   }
 }
 

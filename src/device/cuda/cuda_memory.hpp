@@ -21,7 +21,12 @@ std::uint64_t cuda_reserved_bytes(device where);
 /// Releases the pool's unused memory to the device, if the device has a pool.
 void cuda_trim(device where);
 
-/// Gives two devices direct access to each other's pools where the machine supports it; queried once per pair.
+/// Makes the device's pool, and opens the device and those that were warmed up before to each other. Throws
+/// errc::bad_device, errc::device_failure.
+void warm_up_cuda_memory(device where);
+
+/// Gives two devices direct access to each other's memory where the machine supports it, from pools and from elsewhere;
+/// once per pair. On return the access is there.
 void open_cuda_peers(device first, device second);
 
 }  // namespace ferry::inline v0::detail

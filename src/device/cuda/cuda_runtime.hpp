@@ -24,18 +24,39 @@ inline constexpr cuda_status success = 0;
 inline constexpr cuda_status invalid_value = 1;
 inline constexpr cuda_status memory_allocation = 2;
 inline constexpr cuda_status runtime_unloading = 4;
+inline constexpr cuda_status insufficient_driver = 35;
 inline constexpr cuda_status no_device = 100;
 inline constexpr cuda_status invalid_device = 101;
+inline constexpr cuda_status ecc_uncorrectable = 214;
 inline constexpr cuda_status invalid_resource_handle = 400;
 inline constexpr cuda_status not_ready = 600;
+inline constexpr cuda_status illegal_address = 700;
+inline constexpr cuda_status launch_timeout = 702;
+inline constexpr cuda_status peer_access_already_enabled = 704;
 inline constexpr cuda_status context_is_destroyed = 709;
+inline constexpr cuda_status device_assert = 710;
+inline constexpr cuda_status hardware_stack_error = 714;
+inline constexpr cuda_status illegal_instruction = 715;
+inline constexpr cuda_status misaligned_address = 716;
+inline constexpr cuda_status invalid_address_space = 717;
+inline constexpr cuda_status invalid_program_counter = 718;
 inline constexpr cuda_status launch_failure = 719;
 inline constexpr cuda_status not_permitted = 800;
 inline constexpr cuda_status not_supported = 801;
+inline constexpr cuda_status capture_unsupported = 900;
+inline constexpr cuda_status capture_invalidated = 901;
+inline constexpr cuda_status capture_unjoined = 904;
+inline constexpr cuda_status capture_isolation = 905;
+inline constexpr cuda_status captured_event = 907;
 }  // namespace cuda_error
 
 /// cudaStreamLegacy
 inline CUstream_st* legacy_stream() noexcept { return reinterpret_cast<CUstream_st*>(std::uintptr_t{1}); }
+/// cudaStreamPerThread
+inline CUstream_st* stream_per_thread() noexcept { return reinterpret_cast<CUstream_st*>(std::uintptr_t{2}); }
+
+/// cudaStreamCaptureMode: what a thread's calls may do while a graph is captured.
+enum class cuda_capture_mode : int { global = 0, thread_local_ = 1, relaxed = 2 };
 
 enum class cuda_memory : int { unregistered = 0, host = 1, device = 2, managed = 3 };
 
@@ -46,21 +67,34 @@ struct cuda_runtime {
   /// cuDevicePrimaryCtxGetState: whether the runtime has a context on the device. Creates none.
   cuda_status (*device_has_context)(int* has, int device);
   cuda_status (*device_can_access_peer)(int* can, int device, int peer);
+  /// Gives the current device direct access to memory of the peer that comes from no pool.
+  cuda_status (*device_enable_peer_access)(int peer);
+  /// cudaDevAttrMemoryPoolsSupported
+  cuda_status (*device_has_memory_pools)(int* has, int device);
+  /// As 12040 for 12.4: what the driver supports (0: there is none), and what ferry was built with.
+  cuda_status (*get_versions)(int* driver, int* runtime);
   cuda_status (*get_last_error)();
   const char* (*get_error_string)(cuda_status status);
+
+  /// Sets the calling thread's mode, and returns the former one in its place.
+  cuda_status (*thread_exchange_stream_capture_mode)(cuda_capture_mode* mode);
+  /// Whether the stream is being captured, also if that capture has been invalidated. Allowed at any time.
+  cuda_status (*stream_is_capturing)(CUstream_st* stream, bool* capturing);
 
   /// With cudaStreamNonBlocking.
   cuda_status (*stream_create)(CUstream_st** stream);
   cuda_status (*stream_destroy)(CUstream_st* stream);
+  /// Leaves the last error alone if the answer is not_ready.
   cuda_status (*stream_query)(CUstream_st* stream);
   cuda_status (*stream_synchronize)(CUstream_st* stream);
   cuda_status (*stream_wait_event)(CUstream_st* stream, CUevent_st* event);
   cuda_status (*launch_host_func)(CUstream_st* stream, void (*function)(void*), void* argument);
 
-  /// With cudaEventDisableTiming.
-  cuda_status (*event_create)(CUevent_st** event);
+  /// With cudaEventDisableTiming; `blocking`: with cudaEventBlockingSync, so that a thread that waits for it sleeps.
+  cuda_status (*event_create)(CUevent_st** event, bool blocking);
   cuda_status (*event_destroy)(CUevent_st* event);
   cuda_status (*event_record)(CUevent_st* event, CUstream_st* stream);
+  /// Leaves the last error alone if the answer is not_ready.
   cuda_status (*event_query)(CUevent_st* event);
   cuda_status (*event_synchronize)(CUevent_st* event);
 
@@ -89,6 +123,9 @@ struct cuda_runtime {
                                    CUstream_st* stream);
   cuda_status (*memset_async)(void* memory, int value, std::size_t bytes, CUstream_st* stream);
   cuda_status (*pointer_get_attributes)(const void* memory, cuda_memory* type, int* device);
+
+  /// cudaFuncGetAttributes: loads a kernel, by its entry point, for the current device. Waits for the device.
+  cuda_status (*load_kernel)(const void* entry);
 };
 
 /// The toolkit's runtime; null in a build without the toolkit.

@@ -21,40 +21,96 @@ static_assert(cuda_error::no_device == cudaErrorNoDevice);
 static_assert(cuda_error::invalid_device == cudaErrorInvalidDevice);
 static_assert(cuda_error::invalid_resource_handle == cudaErrorInvalidResourceHandle);
 static_assert(cuda_error::not_ready == cudaErrorNotReady);
+static_assert(cuda_error::insufficient_driver == cudaErrorInsufficientDriver);
+static_assert(cuda_error::ecc_uncorrectable == cudaErrorECCUncorrectable);
+static_assert(cuda_error::illegal_address == cudaErrorIllegalAddress);
+static_assert(cuda_error::launch_timeout == cudaErrorLaunchTimeout);
+static_assert(cuda_error::peer_access_already_enabled == cudaErrorPeerAccessAlreadyEnabled);
 static_assert(cuda_error::context_is_destroyed == cudaErrorContextIsDestroyed);
+static_assert(cuda_error::device_assert == cudaErrorAssert);
+static_assert(cuda_error::hardware_stack_error == cudaErrorHardwareStackError);
+static_assert(cuda_error::illegal_instruction == cudaErrorIllegalInstruction);
+static_assert(cuda_error::misaligned_address == cudaErrorMisalignedAddress);
+static_assert(cuda_error::invalid_address_space == cudaErrorInvalidAddressSpace);
+static_assert(cuda_error::invalid_program_counter == cudaErrorInvalidPc);
 static_assert(cuda_error::launch_failure == cudaErrorLaunchFailure);
 static_assert(cuda_error::not_permitted == cudaErrorNotPermitted);
 static_assert(cuda_error::not_supported == cudaErrorNotSupported);
+static_assert(cuda_error::capture_unsupported == cudaErrorStreamCaptureUnsupported);
+static_assert(cuda_error::capture_invalidated == cudaErrorStreamCaptureInvalidated);
+static_assert(cuda_error::capture_unjoined == cudaErrorStreamCaptureUnjoined);
+static_assert(cuda_error::capture_isolation == cudaErrorStreamCaptureIsolation);
+static_assert(cuda_error::captured_event == cudaErrorCapturedEvent);
+static_assert(static_cast<int>(cuda_capture_mode::global) == cudaStreamCaptureModeGlobal);
+static_assert(static_cast<int>(cuda_capture_mode::thread_local_) == cudaStreamCaptureModeThreadLocal);
+static_assert(static_cast<int>(cuda_capture_mode::relaxed) == cudaStreamCaptureModeRelaxed);
 static_assert(static_cast<int>(cuda_memory::unregistered) == cudaMemoryTypeUnregistered);
 static_assert(static_cast<int>(cuda_memory::host) == cudaMemoryTypeHost);
 static_assert(static_cast<int>(cuda_memory::device) == cudaMemoryTypeDevice);
 static_assert(static_cast<int>(cuda_memory::managed) == cudaMemoryTypeManaged);
 
-using primary_context_state = int (*)(int device, unsigned* flags, int* active);
-
-// A driver function, loaded at run time: a machine may have no driver.
-primary_context_state driver_primary_context_state() noexcept {
+// A function of the driver, loaded at run time: a machine may have no driver. Null: it does not have the function.
+template <class Function>
+Function driver_function(const char* name) noexcept {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   #if CUDART_VERSION >= 12050
-  const cudaError_t status =
-      cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &function, 7000, cudaEnableDefault, &found);
+  const cudaError_t status = cudaGetDriverEntryPointByVersion(name, &function, 7000, cudaEnableDefault, &found);
   #elif CUDART_VERSION >= 12000
-  const cudaError_t status =
-      cudaGetDriverEntryPoint("cuDevicePrimaryCtxGetState", &function, cudaEnableDefault, &found);
+  const cudaError_t status = cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, &found);
   #else
-  const cudaError_t status = cudaGetDriverEntryPoint("cuDevicePrimaryCtxGetState", &function, cudaEnableDefault);
+  const cudaError_t status = cudaGetDriverEntryPoint(name, &function, cudaEnableDefault);
   found = cudaDriverEntryPointSuccess;
   #endif
   if (status != cudaSuccess || found != cudaDriverEntryPointSuccess) {
     static_cast<void>(cudaGetLastError());
     return nullptr;
   }
-  return reinterpret_cast<primary_context_state>(function);
+  return reinterpret_cast<Function>(function);
+}
+
+// The runtime's own queries store "not ready" as the last error of the thread, where the program keeps its own. The driver's
+// do not; the numbers of its errors are those of the runtime.
+cuda_status stream_query(cudaStream_t stream) {
+  static const auto query = driver_function<int (*)(cudaStream_t)>("cuStreamQuery");
+  if (query && stream && stream != cudaStreamLegacy) return query(stream);
+  const cudaError_t status = cudaStreamQuery(stream);
+  if (status == cudaErrorNotReady) static_cast<void>(cudaGetLastError());
+  return status;
+}
+
+cuda_status event_query(cudaEvent_t event) {
+  static const auto query = driver_function<int (*)(cudaEvent_t)>("cuEventQuery");
+  if (query) return query(event);
+  const cudaError_t status = cudaEventQuery(event);
+  if (status == cudaErrorNotReady) static_cast<void>(cudaGetLastError());
+  return status;
+}
+
+cuda_status stream_is_capturing(cudaStream_t stream, bool* capturing) {
+  cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
+  const cudaError_t status = cudaStreamIsCapturing(stream, &state);
+  // For the legacy stream: a stream that synchronises with it is being captured.
+  *capturing = state != cudaStreamCaptureStatusNone || status == cudaErrorStreamCaptureImplicit;
+  if (status != cudaErrorStreamCaptureImplicit) return status;
+  static_cast<void>(cudaGetLastError());
+  return cudaSuccess;
+}
+
+cuda_status thread_exchange_stream_capture_mode(cuda_capture_mode* mode) {
+  auto exchanged = static_cast<cudaStreamCaptureMode>(*mode);
+  const cudaError_t status = cudaThreadExchangeStreamCaptureMode(&exchanged);
+  *mode = static_cast<cuda_capture_mode>(exchanged);
+  return status;
+}
+
+cuda_status get_versions(int* driver, int* runtime) {
+  const cudaError_t status = cudaDriverGetVersion(driver);
+  return status == cudaSuccess ? cudaRuntimeGetVersion(runtime) : status;
 }
 
 cuda_status device_has_context(int* has, int device) {
-  static const primary_context_state state = driver_primary_context_state();
+  static const auto state = driver_function<int (*)(int, unsigned*, int*)>("cuDevicePrimaryCtxGetState");
   if (!state) return cudaErrorNotSupported;
   unsigned flags = 0;
   return state(device, &flags, has);  // driver and runtime number devices the same way
@@ -99,13 +155,20 @@ constexpr cuda_runtime linked{
     .device_can_access_peer = [](int* can, int device, int peer) -> cuda_status {
       return cudaDeviceCanAccessPeer(can, device, peer);
     },
+    .device_enable_peer_access = [](int peer) -> cuda_status { return cudaDeviceEnablePeerAccess(peer, 0); },
+    .device_has_memory_pools = [](int* has, int device) -> cuda_status {
+      return cudaDeviceGetAttribute(has, cudaDevAttrMemoryPoolsSupported, device);
+    },
+    .get_versions = &get_versions,
     .get_last_error = []() -> cuda_status { return cudaGetLastError(); },
     .get_error_string = [](cuda_status status) { return cudaGetErrorString(static_cast<cudaError_t>(status)); },
+    .thread_exchange_stream_capture_mode = &thread_exchange_stream_capture_mode,
+    .stream_is_capturing = &stream_is_capturing,
     .stream_create = [](cudaStream_t* stream) -> cuda_status {
       return cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking);
     },
     .stream_destroy = [](cudaStream_t stream) -> cuda_status { return cudaStreamDestroy(stream); },
-    .stream_query = [](cudaStream_t stream) -> cuda_status { return cudaStreamQuery(stream); },
+    .stream_query = &stream_query,
     .stream_synchronize = [](cudaStream_t stream) -> cuda_status { return cudaStreamSynchronize(stream); },
     .stream_wait_event = [](cudaStream_t stream, cudaEvent_t event) -> cuda_status {
       return cudaStreamWaitEvent(stream, event, 0);
@@ -113,14 +176,14 @@ constexpr cuda_runtime linked{
     .launch_host_func = [](cudaStream_t stream, void (*function)(void*), void* argument) -> cuda_status {
       return cudaLaunchHostFunc(stream, function, argument);
     },
-    .event_create = [](cudaEvent_t* event) -> cuda_status {
-      return cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+    .event_create = [](cudaEvent_t* event, bool blocking) -> cuda_status {
+      return cudaEventCreateWithFlags(event, cudaEventDisableTiming | (blocking ? cudaEventBlockingSync : 0U));
     },
     .event_destroy = [](cudaEvent_t event) -> cuda_status { return cudaEventDestroy(event); },
     .event_record = [](cudaEvent_t event, cudaStream_t stream) -> cuda_status {
       return cudaEventRecord(event, stream);
     },
-    .event_query = [](cudaEvent_t event) -> cuda_status { return cudaEventQuery(event); },
+    .event_query = &event_query,
     .event_synchronize = [](cudaEvent_t event) -> cuda_status { return cudaEventSynchronize(event); },
     .mem_pool_create = &mem_pool_create,
     .mem_pool_destroy = [](cudaMemPool_t pool) -> cuda_status { return cudaMemPoolDestroy(pool); },
@@ -151,6 +214,10 @@ constexpr cuda_runtime linked{
       return cudaMemsetAsync(memory, value, bytes, stream);
     },
     .pointer_get_attributes = &pointer_get_attributes,
+    .load_kernel = [](const void* entry) -> cuda_status {
+      cudaFuncAttributes attributes{};
+      return cudaFuncGetAttributes(&attributes, entry);
+    },
 };
 
 }  // namespace

@@ -22,6 +22,7 @@ class late_releases {
   struct entry {
     std::shared_ptr<const void> owner;
     std::vector<event> marks;
+    std::vector<stream> captured;  // streams that use it, and were being captured: they have no marks yet
   };
 
   static late_releases& of_process() {
@@ -84,10 +85,24 @@ class late_releases {
         fresh_.clear();
       }
       std::erase_if(waiting_, [](entry& each) {
+        mark_captured(each);
         std::erase_if(each.marks, &completed);
-        return each.marks.empty();
+        return each.marks.empty() && each.captured.empty();
       });
     }
+  }
+
+  // A stream that is not captured any more gets its mark.
+  static void mark_captured(entry& one) noexcept {
+    std::erase_if(one.captured, [&](const stream& each) {
+      try {
+        if (each.capturing()) return false;
+        one.marks.push_back(each.record());
+      } catch (
+          const std::exception&) {  // NOLINT(bugprone-empty-catch): a device that has failed does not use the memory
+      }
+      return true;
+    });
   }
 
   static bool completed(const event& mark) noexcept {
@@ -109,7 +124,7 @@ class late_releases {
 // True if the stream is done, or its device has failed.
 bool idle(const stream& each) noexcept {
   try {
-    return each.done();
+    return !each.capturing() && each.done();
   } catch (const std::exception&) {
     return true;
   }
@@ -128,8 +143,14 @@ foreign_memory::~foreign_memory() {
   std::erase_if(users_, &idle);
   if (users_.empty()) return;
   try {
-    late_releases::entry later{owner_, {}};
-    for (const stream& each : users_) later.marks.push_back(each.record());
+    late_releases::entry later{owner_, {}, {}};
+    for (const stream& each : users_) {
+      if (each.capturing()) {
+        later.captured.push_back(each);
+      } else {
+        later.marks.push_back(each.record());
+      }
+    }
     late_releases::of_process().add(std::move(later));
   } catch (const std::exception&) {  // no memory, no thread, or a failed device
     for (const stream& each : users_) wait_for(each);

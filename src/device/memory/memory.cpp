@@ -12,13 +12,29 @@
 #include <ferry/base/log.hpp>
 #include <ferry/device/current.hpp>
 
+#include "../capture.hpp"
 #include "../device_state.hpp"
+#include "../lazy_streams.hpp"
+#include "../parked_blocks.hpp"
 #include "release_order.hpp"
-#include "staging.hpp"
 
 namespace ferry::inline v0 {
 
 constinit thread_local bool detail::release_in_current_order::active = false;
+
+namespace detail {
+namespace {
+
+void lose(device where, std::size_t bytes, const char* why) noexcept {
+  try {
+    tell_leak(state_of(where), bytes, why);
+  } catch (const std::exception& problem) {  // the device existed when the block was made
+    log(log_level::info, problem.what());
+  }
+}
+
+}  // namespace
+}  // namespace detail
 
 // The other streams that use the block.
 struct device_memory::users {
@@ -26,27 +42,14 @@ struct device_memory::users {
   std::vector<ferry::stream> streams;
 };
 
-namespace detail {
-namespace {
-
-// The stream on which a block used by several streams is freed: a separate stream waits for all of them, so that none
-// of them has to wait for another. Under the state's lock.
-stream reclaim_stream(detail::device_state& state) {
-  const std::lock_guard lock(state.mutex);
-  if (!state.reclaim_stream) state.reclaim_stream = state.operations->create_stream(state.where);
-  return detail::stream_of(state.where, state.reclaim_stream);
-}
-
-}  // namespace
-}  // namespace detail
-
 device_memory::device_memory() noexcept = default;
 
 device_memory::device_memory(const ferry::stream& on, std::size_t bytes) : made_on_(on), size_(bytes) {
   detail::device_state& state = detail::state_of(on.device());
   if (!state.operations->immediate) users_ = std::make_unique<users>();
   if (bytes == 0) return;
-  data_ = state.operations->allocate(on.device(), bytes, on.handle());
+  if (!state.operations->immediate) detail::refuse_capture(on, "allocate memory");
+  data_ = state.parked.allocate(state, on, bytes);
   state.blocks.fetch_add(1, std::memory_order_relaxed);
   state.total_allocations.fetch_add(1, std::memory_order_relaxed);
   const std::uint64_t used = state.used_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
@@ -76,19 +79,33 @@ device_memory::~device_memory() {
     detail::device_state& state = detail::state_of(device());
     state.blocks.fetch_sub(1, std::memory_order_relaxed);
     state.used_bytes.fetch_sub(size_, std::memory_order_relaxed);
-    void* last = made_on_.handle();
-    if (users_ && detail::release_in_current_order::active) record_use(current_stream(device()));
-    if (users_ && !users_->streams.empty()) {
-      const ferry::stream reclaim = detail::reclaim_stream(state);
-      reclaim.wait(made_on_);
-      for (const ferry::stream& user : users_->streams) reclaim.wait(user);
-      last = reclaim.handle();
+    if (!users_) {
+      state.operations->deallocate(device(), data_, size_, made_on_.handle());
+      return;
     }
-    state.operations->deallocate(device(), data_, size_, last);
+    if (detail::release_in_current_order::active) {
+      if (const auto current = detail::known_current_stream(device())) record_use(*current);
+    }
+    detail::parked_blocks::block block{data_, size_, {}, {}};
+    const auto mark = [&](const ferry::stream& user) {
+      if (user.capturing()) {
+        block.captured.push_back(user);
+      } else if (!state.operations->stream_done(user.device(), user.handle())) {
+        block.marks.push_back(user.record());
+      }
+    };
+    for (const ferry::stream& user : users_->streams) mark(user);
+    if (block.marks.empty() && block.captured.empty() && !made_on_.capturing()) {
+      state.operations->deallocate(device(), data_, size_, made_on_.handle());
+    } else {
+      mark(made_on_);
+      state.parked.park(state, std::move(block));
+    }
+    state.parked.reclaim_some(state);
   } catch (const std::exception& problem) {
     // Leaked rather than reused while a stream may still write to it. A failed device stays failed, and an unloaded
     // driver (after main) has released the memory.
-    log(log_level::info, fmt::format("{} bytes of {} are leaked: {}", size_, to_string(device()), problem.what()));
+    detail::lose(device(), size_, problem.what());
   }
 }
 
@@ -101,19 +118,24 @@ void device_memory::record_use(const ferry::stream& by) {
 }
 
 device_memory_stats get_device_memory_stats(device where) {
-  const detail::device_state& state = detail::state_of(where);
+  detail::device_state& state = detail::state_of(where);
   device_memory_stats stats;
   stats.blocks = state.blocks.load(std::memory_order_relaxed);
   stats.used_bytes = state.used_bytes.load(std::memory_order_relaxed);
   stats.peak_used_bytes = state.peak_used_bytes.load(std::memory_order_relaxed);
   stats.total_allocations = state.total_allocations.load(std::memory_order_relaxed);
+  state.parked.reclaim_all(state);
+  stats.parked_blocks = state.parked.blocks();
+  stats.parked_bytes = state.parked.bytes();
+  stats.memory_waits = state.parked.waits();
   stats.reserved_bytes = state.operations->reserved_bytes(where);
   return stats;
 }
 
 void device_memory_trim(device where) {
-  detail::state_of(where).operations->trim(where);
-  detail::trim_staging(where);
+  detail::device_state& state = detail::state_of(where);
+  state.parked.reclaim_at_once(state);
+  state.operations->trim(where);
 }
 
 }  // namespace ferry::inline v0

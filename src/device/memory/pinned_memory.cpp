@@ -52,34 +52,75 @@ std::size_t pinned_class_of(std::size_t bytes) {
 
 }  // namespace
 
+namespace {
+
+std::size_t pinned_size_of(std::size_t size_class) { return std::size_t{1} << (size_class + smallest_class); }
+
+// With the pool's mutex held: blocks that devices have done with become free.
+void collect_pinned(pinned_pool& pool, std::size_t size_class) {
+  std::vector<void*>& free = pool.free.at(size_class);
+  std::vector<waiting_block>& waiting = pool.waiting.at(size_class);
+  for (std::size_t i = waiting.size(); i-- != 0;) {
+    try {
+      if (!waiting[i].last_use.done()) continue;
+      free.push_back(waiting[i].memory);
+    } catch (const error& problem) {  // the device has failed, and may still write to the block
+      pool.lost.fetch_add(1);
+      log(log_level::info, fmt::format("a block of host memory for copies is leaked: {}", problem.what()));
+    }
+    std::swap(waiting[i], waiting.back());
+    waiting.pop_back();
+  }
+}
+
+// With the pool's mutex held: a free block of the class, or half of a larger one; null if there is none. To ask the driver for
+// more would wait for all devices.
+void* take_pinned(pinned_pool& pool, std::size_t size_class) {
+  collect_pinned(pool, size_class);
+  std::size_t from = size_class;
+  while (from != classes && pool.free.at(from).empty()) ++from;
+  if (from == classes) return nullptr;
+  for (std::size_t smaller = size_class; smaller != from; ++smaller)
+    pool.free.at(smaller).reserve(pool.free.at(smaller).size() + 1);
+  auto* const memory = static_cast<std::byte*>(pool.free.at(from).back());
+  pool.free.at(from).pop_back();
+  while (from != size_class) {
+    --from;
+    pool.free.at(from).push_back(memory + pinned_size_of(from));
+  }
+  return memory;
+}
+
+}  // namespace
+
 pinned_block::pinned_block(device where, std::size_t bytes) : where_(where), size_class_(pinned_class_of(bytes)) {
   pinned_pool& pool = pinned_pool_of(where);
   {
     const std::lock_guard lock(pool.mutex);
-    std::vector<void*>& free = pool.free.at(size_class_);
-    std::vector<waiting_block>& waiting = pool.waiting.at(size_class_);
-    for (std::size_t i = waiting.size(); i-- != 0;) {
-      try {
-        if (!waiting[i].last_use.done()) continue;
-        free.push_back(waiting[i].memory);
-      } catch (const error& problem) {  // the device has failed, and may still write to the block
-        pool.lost.fetch_add(1);
-        log(log_level::info, fmt::format("a block of host memory for copies is leaked: {}", problem.what()));
-      }
-      std::swap(waiting[i], waiting.back());
-      waiting.pop_back();
-    }
-    if (!free.empty()) {
-      memory_ = free.back();
-      free.pop_back();
-    }
+    memory_ = take_pinned(pool, size_class_);
   }
   if (!memory_) {
-    const std::size_t size = std::size_t{1} << (size_class_ + smallest_class);
+    const std::size_t size = pinned_size_of(size_class_);
     memory_ = operations_of(where.kind).allocate_staging(where, size);
     pool.reserved_bytes.fetch_add(size);
   }
   pool.in_use.fetch_add(1);
+}
+
+void add_pinned_memory(device where, std::size_t bytes) {
+  const std::size_t size_class = pinned_class_of(bytes);
+  const std::size_t size = pinned_size_of(size_class);
+  pinned_pool& pool = pinned_pool_of(where);
+  const auto& operations = operations_of(where.kind);
+  void* const memory = operations.allocate_staging(where, size);
+  try {
+    const std::lock_guard lock(pool.mutex);
+    pool.free.at(size_class).push_back(memory);
+  } catch (...) {
+    operations.deallocate_staging(where, memory, size);
+    throw;
+  }
+  pool.reserved_bytes.fetch_add(size);
 }
 
 pinned_block::~pinned_block() {

@@ -10,9 +10,9 @@
 namespace ferry::inline v0::detail {
 
 /// A block of host memory that a device reads or writes without the host's involvement: for CUDA, page-locked. Blocks
-/// come from a pool of the process, in sizes that are powers of two, and return there; the pool only grows, to the peak
-/// usage, since releasing page-locked memory waits for every device. Owns the block. The destructor may run on any
-/// thread.
+/// come from a pool of the process, in sizes that are powers of two, and return there; a small one may be cut from a
+/// larger one that is free. The pool only grows, to the peak usage, since releasing page-locked memory waits for every
+/// device. Owns the block. The destructor may run on any thread.
 class pinned_block {
  public:
   static constexpr std::size_t smallest_size = 4096;  ///< page-locked memory is allocated in pages
@@ -37,5 +37,8 @@ class pinned_block {
   event last_use_;
   bool copy_pending_ = false;
 };
+
+/// Adds a block of so many bytes to the pool, from which smaller ones are cut. Throws as the constructor of pinned_block.
+void add_pinned_memory(device where, std::size_t bytes);
 
 }  // namespace ferry::inline v0::detail

@@ -8,6 +8,7 @@
 #include <ferry/base/log.hpp>
 #include <ferry/device/current.hpp>
 
+#include "../../device/capture.hpp"
 #include "../../wire/read_marks.hpp"
 #include "../pipeline/interceptor_table.hpp"
 #include "../pipeline/placement_record.hpp"
@@ -295,7 +296,11 @@ void outgoing_call::run() {
 
 // The caller's streams wait for the result; the calling thread does not.
 void outgoing_call::take_over_streams() {
-  for (const stream& each : reply.streams) current_stream(each.device()).wait(each);
+  for (const stream& each : reply.streams) {
+    const stream current = current_stream(each.device());
+    refuse_capture(current, "wait for the result of a call");
+    current.wait(each);
+  }
   for (const tensor& each : reply.tensors) each.storage().record_use(current_stream(each.device()));
 }
 

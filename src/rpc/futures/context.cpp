@@ -1,11 +1,16 @@
 #include <ferry/rpc/context.hpp>
 
+#include <algorithm>
 #include <memory>
+#include <optional>
+
+#include <fmt/format.h>
 
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
 #include <ferry/device/current.hpp>
 
+#include "../../device/lazy_streams.hpp"
 #include "../../device/memory/release_order.hpp"
 #include "thread_values.hpp"
 
@@ -21,6 +26,43 @@ context_ptr& root_context() {
 
 }  // namespace
 }  // namespace detail
+
+call_context::call_context(std::shared_ptr<ferry::executor> threads, ferry::deadline until, worker_id caller)
+    : executor_(std::move(threads)), deadline_(until), caller_(caller) {}
+
+call_context::~call_context() = default;
+
+void call_context::set_streams(std::vector<stream> streams, const std::vector<device>& others) {
+  std::vector<device> later;
+  for (const device& each : others) {
+    const bool has_one =
+        std::any_of(streams.begin(), streams.end(), [&](const stream& own) { return own.device() == each; });
+    if (!has_one) later.push_back(each);
+  }
+  streams_ = std::move(streams);
+  if (!later.empty()) later_ = std::make_unique<detail::lazy_streams>(std::move(later));
+}
+
+std::vector<stream> call_context::streams() const {
+  std::vector<stream> result = streams_;
+  if (!later_) return result;
+  const std::vector<stream> taken = later_->taken();
+  result.insert(result.end(), taken.begin(), taken.end());
+  return result;
+}
+
+bool call_context::has_stream(device where) const {
+  return (later_ && later_->covers(where)) ||
+         std::any_of(streams_.begin(), streams_.end(), [&](const stream& own) { return own.device() == where; });
+}
+
+stream call_context::take_stream(device where) const {
+  for (const stream& own : streams_) {
+    if (own.device() == where) return own;
+  }
+  if (later_ && later_->covers(where)) return later_->take(where);
+  throw_error(errc::bad_device, fmt::format("the call has no stream on {}", to_string(where)));
+}
 
 std::stop_token call_context::stop_token() {
   std::lock_guard lock(mutex_);
@@ -55,8 +97,7 @@ call_context* thread_context() noexcept { return detail::current_thread.context;
 context_scope::context_scope(call_context* context, context_values values) noexcept
     : previous_(std::exchange(detail::current_thread.context, context)),
       former_values_(detail::thread_values::exchange(detail::current_thread, std::move(values))),
-      streams_(context && context != previous_ ? std::span<const stream>(context->streams())
-                                               : std::span<const stream>()) {}
+      streams_(context && context != previous_ ? context : nullptr) {}
 // The values of the scope are released here, while its context still lives: they may need the code of its method.
 context_scope::~context_scope() {
   detail::thread_state& thread = detail::current_thread;
@@ -67,37 +108,45 @@ context_scope::~context_scope() {
 namespace detail {
 
 struct streams_scope::former_streams {
-  std::vector<stream> streams;
+  std::vector<stream_choice> choices;
+  std::optional<device_guard> current;
   release_in_current_order order;
 };
 
-void streams_scope::enter(std::span<const stream> now) noexcept {
+streams_scope::streams_scope(const call_context* context) noexcept {
+  if (context && context->has_streams()) enter(context->streams_, context->later_.get(), true);
+}
+
+void streams_scope::enter(std::span<const stream> now, lazy_streams* later, bool first_is_current) noexcept {
   try {
     auto former = std::make_unique<former_streams>();
-    former->streams.reserve(now.size());
+    former->choices.reserve(now.size() + (later ? later->devices().size() : 0));
     former_ = former.release();
   } catch (const std::exception& problem) {  // without memory the current streams stay as they are
     log(log_level::error, problem.what());
     return;
   }
-  for (const stream& each : now) {
+  const auto attempt = [](const auto& step) {
     try {
-      former_->streams.push_back(set_current_stream(each));
+      step();
     } catch (const std::exception& problem) {
       log(log_level::error, problem.what());
     }
+  };
+  for (const stream& each : now) attempt([&] { former_->choices.push_back(choose_stream(each)); });
+  if (later) {
+    for (const device& each : later->devices())
+      attempt([&] { former_->choices.push_back(choose_lazily(each, *later)); });
   }
+  if (first_is_current && !now.empty()) attempt([&] { former_->current.emplace(now.front().device()); });
 }
 
 void streams_scope::leave() noexcept {
   const std::unique_ptr<former_streams> former(former_);
-  while (!former->streams.empty()) {
-    try {
-      set_current_stream(former->streams.back());
-    } catch (const std::exception& problem) {
-      log(log_level::error, problem.what());
-    }
-    former->streams.pop_back();
+  former->current.reset();
+  while (!former->choices.empty()) {
+    restore_choice(former->choices.back());
+    former->choices.pop_back();
   }
 }
 

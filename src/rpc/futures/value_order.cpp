@@ -6,6 +6,7 @@
 #include <ferry/device/traits.hpp>
 
 #include "../../base/log_problem.hpp"
+#include "../../device/capture.hpp"
 #include "../../wire/read_marks.hpp"
 
 namespace ferry::inline v0::detail {
@@ -22,7 +23,10 @@ std::unique_ptr<value_order> value_order::of(std::span<const tensor> tensors) {
     order->memory_.push_back(each.storage());
     const bool marked = std::any_of(order->events_.begin(), order->events_.end(),
                                     [&](const event& mark) { return mark.device() == where; });
-    if (!marked) order->events_.push_back(current_stream(where).record());
+    if (marked) continue;
+    const stream current = current_stream(where);
+    refuse_capture(current, "pass on a tensor");
+    order->events_.push_back(current.record());
   }
   return order;
 }
@@ -42,6 +46,7 @@ std::vector<device> value_order::devices() const {
 }
 
 void value_order::let_current_streams_wait() const {
+  for (const event& each : events_) refuse_capture(current_stream(each.device()), "wait for a tensor");
   if (reads_) reads_->let_streams_wait();
   for (const event& each : events_) current_stream(each.device()).wait(each);
   for (const storage& each : memory_) each.record_use(current_stream(each.device()));
@@ -52,9 +57,7 @@ void callback_streams::enter(const value_order& order) noexcept {
     const call_context* context = thread_context();
     std::vector<stream> own;
     for (const device& each : order.devices()) {
-      const bool has_one = context && std::any_of(context->streams().begin(), context->streams().end(),
-                                                  [&](const stream& one) { return one.device() == each; });
-      if (!has_one) own.push_back(pool_stream(each));
+      if (!context || !context->has_stream(each)) own.push_back(pool_stream(each));
     }
     streams_.emplace(own);
     if (order.current_device()) device_.emplace(*order.current_device());

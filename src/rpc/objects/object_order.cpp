@@ -9,6 +9,7 @@
 #include <ferry/rpc/context.hpp>
 
 #include "../../base/log_problem.hpp"
+#include "../../device/capture.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -16,7 +17,11 @@ namespace {
 bool has_streams(device where) { return !operations_of(where.kind).immediate; }
 
 void make_wait(const object_mark& mark, std::span<const stream> streams) {
-  for (const event& each : mark.events) stream_among(streams, each.device()).wait(each);
+  for (const event& each : mark.events) {
+    const stream on = stream_among(streams, each.device());
+    refuse_capture(on, "wait for earlier work on an object");
+    on.wait(each);
+  }
   if (mark.reads) mark.reads->let_streams_wait(streams);
 }
 
@@ -43,6 +48,11 @@ std::vector<stream> object_order::streams_for(std::span<const stream> given) con
     if (!named) result.push_back(current_stream(where));
   }
   return result;
+}
+
+std::vector<device> object_order::devices() const {
+  const std::lock_guard lock(mutex_);
+  return devices_;
 }
 
 object_order::marks object_order::now() const {
@@ -78,7 +88,10 @@ void object_order::leave_mark(std::span<const stream> streams, const marks& befo
   auto mark = std::make_shared<object_mark>();
   const std::vector<stream> all = streams_for(streams);
   mark->events.reserve(all.size());
-  for (const stream& each : all) mark->events.push_back(each.record());
+  for (const stream& each : all) {
+    refuse_capture(each, "mark the work on an object");
+    mark->events.push_back(each.record());
+  }
   mark->reads = std::move(reads);
   const std::lock_guard lock(mutex_);
   marks_.reserve(marks_.size() + 1);

@@ -31,6 +31,8 @@ class object_order {
 
   /// True while no stream has used the object: there is nothing to order.
   [[nodiscard]] bool idle() const noexcept { return !in_use_.load(std::memory_order_acquire); }
+  /// Those on which streams have used it.
+  [[nodiscard]] std::vector<device> devices() const;
   /// Records `streams`, and the calling thread's current streams of `devices` that `streams` does not cover, as users
   /// of the object.
   void begin(std::span<const stream> streams, std::span<const device> devices);

@@ -10,13 +10,24 @@
 #include "../../wire/read_marks.hpp"
 
 namespace ferry::inline v0::detail {
+namespace {
+
+// Those of the call, with one for each device on which the object has been used: its marks concern that one.
+std::vector<stream> streams_for_object(const incoming_call& call, const owned_object& object) {
+  for (const device& where : object.order().devices()) {
+    if (call.has_stream(where)) (void)call.take_stream(where);
+  }
+  return call.streams();
+}
+
+}  // namespace
 
 bool object_uses::use(owned_object& object) {
   const std::lock_guard lock(mutex_);
   if (ended_) return false;
   auto use = std::find_if(uses_.begin(), uses_.end(), [&](const use_of& each) { return each.object.get() == &object; });
   if (use == uses_.end()) use = uses_.insert(use, {ref_ptr<owned_object>::share(&object), {}});
-  use->before = object.order().let_streams_wait(call_.streams(), true);
+  use->before = object.order().let_streams_wait(streams_for_object(call_, object), true);
   return true;
 }
 
@@ -25,7 +36,8 @@ void object_uses::end(const std::shared_ptr<read_marks>& reads) {
   const std::lock_guard lock(mutex_);
   ended.reserve(uses_.size());
   while (!uses_.empty()) {
-    uses_.back().object->order().leave_mark(call_.streams(), uses_.back().before, reads);
+    owned_object& object = *uses_.back().object;
+    object.order().leave_mark(streams_for_object(call_, object), uses_.back().before, reads);
     ended.push_back(std::move(uses_.back()));
     uses_.pop_back();
   }
@@ -81,7 +93,7 @@ void object_uses::pause(owned_object& object) noexcept {
     const std::lock_guard lock(mutex_);
     for (use_of& each : uses_) {
       if (each.object.get() != &object) continue;
-      each.object->order().leave_mark(call_.streams(), each.before);
+      each.object->order().leave_mark(streams_for_object(call_, object), each.before);
       each.before.clear();
     }
   } catch (const std::exception& problem) {
@@ -94,7 +106,8 @@ void object_uses::resume(owned_object& object) noexcept {
     const std::lock_guard lock(mutex_);
     for (use_of& each : uses_) {
       if (each.object.get() == &object)
-        each.before = each.object->order().let_streams_wait(call_.streams(), thread_context() == &call_);
+        each.before =
+            each.object->order().let_streams_wait(streams_for_object(call_, object), thread_context() == &call_);
     }
   } catch (const std::exception& problem) {
     complain("it does not wait for the devices of those who have had its turn", problem);
@@ -112,7 +125,7 @@ object_uses* uses_of(const incoming_call& call) noexcept {
 }  // namespace
 
 bool use_object(incoming_call& call, owned_object& object) {
-  if (call.streams().empty() && object.order().idle()) return true;
+  if (!call.has_streams() && object.order().idle()) return true;
   auto& uses = static_cast<object_uses&>(call.find_or_add_hooks(
       &object_uses::key_of,
       [](incoming_call& of) -> std::unique_ptr<callee_hooks> { return std::make_unique<object_uses>(of); }));

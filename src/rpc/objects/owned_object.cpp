@@ -23,7 +23,7 @@ void owned_object::finish(std::unique_ptr<owned_value> value, std::span<const de
     const call_context* context = thread_context();
     std::vector<device> all(devices.begin(), devices.end());
     all.push_back(value->where());
-    order_->begin(context ? std::span<const stream>(context->streams()) : std::span<const stream>(), all);
+    order_->begin(context ? context->streams() : std::vector<stream>(), all);
   }
   if (!claim()) return;  // it had failed before: discard the late value
   value_ = std::move(value);

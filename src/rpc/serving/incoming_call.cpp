@@ -212,19 +212,7 @@ void incoming_call::report(call_moment what, std::uint64_t bytes, errc code) noe
 // ---------------------------------------------------------------- the handler
 
 void incoming_call::take_streams() {
-  std::vector<stream> streams = std::move(request_.streams);
-  for (const device& each : worker_->agent_unchecked().members().devices()) {
-    const bool has_one =
-        std::any_of(streams.begin(), streams.end(), [&](const stream& own) { return own.device() == each; });
-    if (has_one) continue;
-    try {
-      streams.push_back(pool_stream(each));
-    } catch (const error& problem) {  // only a problem for handlers that use that device
-      log_about(caller(), log_level::debug,
-                [&] { return fmt::format("{} has no stream: {}", describe(), problem.message()); });
-    }
-  }
-  set_streams(std::move(streams));
+  set_streams(std::move(request_.streams), worker_->agent_unchecked().members().devices());
 }
 
 // What the hooks say before the handler may run.

@@ -286,7 +286,8 @@ void staging_ring::check(const stream& on) {
 stream staging_ring::pick(device where) {
   stream next = pool_stream(where);
   const std::lock_guard lock(mutex_);
-  for (std::size_t tried = 1; tried != streams_of_pool && stalled_for_certain(next); ++tried) next = pool_stream(where);
+  for (std::size_t tried = 1; tried != stream_pool_size() && stalled_for_certain(next); ++tried)
+    next = pool_stream(where);
   return next;
 }
 

@@ -46,7 +46,7 @@ TEST_CASE("an error of the runtime names the device, the attempt and the cause")
   const ferry::event mark = on.record();
   const std::vector<std::pair<call, std::function<void()>>> attempts{
       {call::stream_query, [&] { (void)on.done(); }},
-      {call::stream_synchronize, [&] { on.synchronize(); }},
+      {call::stream_synchronize, [&] { traits::synchronize_stream(gpu, on.native<ferry::cuda>()); }},
       {call::stream_wait_event, [&] { on.wait(mark); }},
       {call::launch_host_func, [&] { on.call_on_host([](void*) {}, nullptr); }},
       {call::event_record, [&] { (void)on.record(); }},
@@ -72,15 +72,18 @@ TEST_CASE("an error of the runtime names the device, the attempt and the cause")
   }
 }
 
-TEST_CASE("a pool that cannot be shared with other processes is used, too") {
+TEST_CASE("without memory pools a sentence says what is missing") {
   const nothing_fails restore;
   const device where{device_kind::cuda, 7};
   const stream on = ferry::pool_stream(where);
-  fake_cuda::fail(call::mem_pool_create, 801);
-  const auto before = fake_cuda::calls(call::mem_pool_create);
-  const device_memory block(on, 100);
-  CHECK(block.data() != nullptr);
-  CHECK(fake_cuda::calls(call::mem_pool_create) == before + 2);
+  fake_cuda::set_memory_pools(false);
+  expect_error(
+      errc::device_failure,
+      "cuda:7 has no memory pools (cudaDevAttrMemoryPoolsSupported is 0), from which ferry allocates in the order of "
+      "streams",
+      [&] { (void)device_memory(on, 100); });
+  fake_cuda::set_memory_pools(true);
+  CHECK(device_memory(on, 100).data() != nullptr);
 }
 
 TEST_CASE("a pool that cannot be created is retried next time") {

@@ -82,6 +82,9 @@ TEST_CASE("a block that another stream uses is not reused while that stream has 
   }
   fake_cuda::drain();
   CHECK(fake_cuda::peek(result.data(), size) == all(5));
+  CHECK(fake_cuda::peek(data, 1)[0] == 5);  // parked until memory is asked for or given up
+  CHECK(ferry::get_device_memory_stats(gpu(3)).parked_blocks == 0);
+  fake_cuda::drain();
   CHECK(fake_cuda::peek(data, 1)[0] == fake_cuda::freed_poison);
 }
 

@@ -3,12 +3,16 @@
 #include "fake_cuda.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
 
+#include <device/cuda/cuda_runtime.hpp>
 #include <ferry/base/error.hpp>
 #include <ferry/device/cuda.hpp>
 #include <ferry/device/memory.hpp>
@@ -182,5 +186,77 @@ TEST_CASE("the environment sets the number of devices, and there may be no drive
     ferry_test::child_process child({.role = "count_devices", .environment = {{"FERRY_FAKE_CUDA_DEVICES", number}}});
     CHECK(child.read_line() == number);
     CHECK(child.wait() == 0);
+  }
+}
+
+namespace {
+
+// Whether work of one stream goes on while another one, given work first, is held up.
+const ferry_test::role share_a_queue("share_a_queue", [](const std::vector<std::string>&) {
+  std::atomic<bool> begun = false;
+  std::atomic<bool> free = false;
+  struct gate {
+    std::atomic<bool>* begun;
+    std::atomic<bool>* free;
+  } both{&begun, &free};
+  const stream held = ferry::pool_stream(gpu);
+  const stream behind = ferry::pool_stream(gpu);
+  const stream elsewhere = ferry::pool_stream({device_kind::cuda, 3});
+  held.call_on_host(
+      [](void* argument) {
+        const gate& one = *static_cast<gate*>(argument);
+        *one.begun = true;
+        while (!*one.free) std::this_thread::yield();
+      },
+      &both);
+  while (!begun) std::this_thread::yield();
+  const ferry::event mark = behind.record();
+  for (int i = 0; i != 100; ++i) elsewhere.record().synchronize();  // as long as the work behind would take
+  ferry_test::tell_parent(mark.done() ? "goes on" : "held up");
+  free = true;
+  mark.synchronize();
+  return 0;
+});
+
+}  // namespace
+
+TEST_CASE("streams that share a queue of the hardware hold each other up") {
+  for (const std::string queues : {"0", "1"}) {
+    ferry_test::child_process child({.role = "share_a_queue", .environment = {{"FERRY_FAKE_CUDA_QUEUES", queues}}});
+    CHECK(child.read_line() == (queues == "1" ? "held up" : "goes on"));
+    CHECK(child.wait() == 0);
+  }
+}
+
+TEST_CASE("one thread calls all functions of the host") {
+  std::vector<std::thread::id> threads;
+  for (int i = 0; i != 8; ++i) {
+    ferry::pool_stream({device_kind::cuda, i})
+        .call_on_host(
+            [](void* into) { static_cast<std::vector<std::thread::id>*>(into)->push_back(std::this_thread::get_id()); },
+            &threads);
+  }
+  fake_cuda::drain();
+  REQUIRE(threads.size() == 8);
+  CHECK(std::count(threads.begin(), threads.end(), threads[0]) == 8);
+}
+
+TEST_CASE("a pool that can be exported gives nothing back, and memory is aligned to 256 bytes and no more") {
+  const ferry::detail::cuda_runtime& runtime = *ferry::detail::cuda_runtime_in_use();
+  const stream on = ferry::pool_stream(gpu);
+  for (const bool exportable : {true, false}) {
+    CUmemPoolHandle_st* pool = nullptr;
+    REQUIRE(runtime.mem_pool_create(&pool, gpu.index, exportable) == 0);
+    void* memory = nullptr;
+    REQUIRE(runtime.malloc_from_pool_async(&memory, size, pool, on.native<ferry::cuda>()) == 0);
+    CHECK(reinterpret_cast<std::uintptr_t>(memory) % 512 == 256);
+    REQUIRE(runtime.free_async(memory, on.native<ferry::cuda>()) == 0);
+    fake_cuda::drain();
+    REQUIRE(runtime.mem_pool_trim_to(pool, 0) == 0);
+    std::uint64_t reserved = 0;
+    std::uint64_t used = 0;
+    REQUIRE(runtime.mem_pool_usage(pool, &reserved, &used) == 0);
+    CHECK((reserved != 0) == exportable);
+    // Not destroyed: the arena knows it.
   }
 }

@@ -238,15 +238,14 @@ TEST_CASE("after a device failure no thread waits for another device that reads 
     called = group[0].rpc_async<ignore_both>("worker1", foreign(near, near_freed), foreign(far, far_freed));
     CHECK(group[0].rpc_sync<number>("worker1") == 7);  // the request has been sent by now
     fake_cuda::break_device(1, 700);
-    const auto waits = fake_cuda::calls(fake_cuda::call::stream_synchronize);
+    const auto waits = fake_cuda::host_synchronizations();
     // Until both have been polled again, or a thread waits.
     const auto looks = fake_cuda::calls(fake_cuda::call::event_query);
     const auto looked = [&] {
-      return fake_cuda::calls(fake_cuda::call::event_query) >= looks + 4 ||
-             fake_cuda::calls(fake_cuda::call::stream_synchronize) != waits;
+      return fake_cuda::calls(fake_cuda::call::event_query) >= looks + 4 || fake_cuda::host_synchronizations() != waits;
     };
     while (!looked()) std::this_thread::yield();
-    CHECK(fake_cuda::calls(fake_cuda::call::stream_synchronize) == waits);
+    CHECK(fake_cuda::host_synchronizations() == waits);
     while (!near_freed) std::this_thread::yield();
     CHECK_FALSE(far_freed);  // this device may still read
   }
@@ -461,7 +460,7 @@ TEST_CASE("[row 228] handlers that are futures and coroutines, with calls of the
 TEST_CASE("a device's lack of memory or failure is the error of the call, and nothing leaks") {
   const ferry_test::captured_log quiet;
   const auto in_use = [] {
-    fake_cuda::drain();
+    settle();
     return fake_cuda::blocks_in_use(0) + fake_cuda::blocks_in_use(1);
   };
   const auto before = in_use();

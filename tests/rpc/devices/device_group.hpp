@@ -11,6 +11,7 @@
 #include <doctest/doctest.h>
 
 #include <ferry/device/current.hpp>
+#include <ferry/device/memory.hpp>
 #include <ferry/device/traits.hpp>
 #include <ferry/ferry.hpp>
 #include <ferry/tensor/pack.hpp>
@@ -49,6 +50,16 @@ inline ferry::tensor duplicate(const ferry::tensor& from) {
   return made;
 }
 
+/// Waits until the devices have nothing left to do, and looks again and again for memory that has been given up: where a mark is
+/// missing, it is freed too early.
+inline void settle() {
+  while (fake_cuda::busy()) {
+    for (int index = 0; index != fake_cuda::device_count(); ++index) (void)ferry::get_device_memory_stats(gpu(index));
+  }
+  for (int index = 0; index != fake_cuda::device_count(); ++index) (void)ferry::get_device_memory_stats(gpu(index));
+  fake_cuda::drain();
+}
+
 /// Drains the devices; returns the value of all its bytes, -1 if they differ.
 inline int value_of(const ferry::tensor& t) {
   const auto bytes = ferry::packed_bytes(t);
@@ -56,7 +67,7 @@ inline int value_of(const ferry::tensor& t) {
   if (t.device().is_cpu()) {
     for (const std::byte each : bytes) seen.push_back(static_cast<unsigned char>(each));
   } else {
-    fake_cuda::drain();
+    settle();
     seen = fake_cuda::peek(bytes.data(), bytes.size());
   }
   for (const unsigned char each : seen) {

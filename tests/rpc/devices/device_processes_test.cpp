@@ -131,6 +131,7 @@ bool becomes(Condition condition) {
   return false;
 }
 in_use now() {
+  (void)ferry::get_device_memory_stats(gpu(0));  // frees what is parked and done
   fake_cuda::drain();
   return {};
 }

@@ -99,7 +99,7 @@ inline void check_each_is_needed(const scenario& run, const std::vector<expected
     const bool as_expected = run(one, value);
     made = one.made();
     release_kept();
-    fake_cuda::drain();
+    settle();
     return as_expected;
   };
   for (const auto& [what, count, implied] : expected) {

@@ -57,7 +57,7 @@ struct ferry::backend_traits<device_maps_test::with_devices> {
                                             const ferry::worker_config& config, const options_type& options) {
     return ferry::detail::make_native_agent(std::move(group_store), config, options,
                                             ferry::default_transports::factories(),
-                                            {{ferry::device_kind::cuda, options.count}});
+                                            ferry::device_counts{{ferry::device_kind::cuda, options.count}});
   }
 };
 

@@ -34,11 +34,16 @@ executor::executor() {
   if (!std::getenv("FERRY_FAKE_CUDA_SEED") && std::getenv("FERRY_FAKE_CUDA_VERBOSE")) {
     std::fprintf(stderr, "FERRY_FAKE_CUDA_SEED=%u\n", value);
   }
+  dropped_.resize(static_cast<std::size_t>(device_count()));
+  made_.resize(static_cast<std::size_t>(device_count()));
+  if (const char* text = std::getenv("FERRY_FAKE_CUDA_QUEUES"))
+    hardware_queues_ = static_cast<unsigned>(std::atoi(text));
   for (int device = 0; device != device_count(); ++device) legacy_.push_back(add_stream(device, true, true));
-  for (int i = 0; i != threads; ++i) {
-    std::thread([this] {
+  // The last one calls the functions of the host, as the one thread that the runtime has for them.
+  for (int i = 0; i != threads + 1; ++i) {
+    std::thread([this, i] {
       is_worker = true;
-      work();
+      work(i == threads);
     }).detach();
   }
 }
@@ -49,6 +54,7 @@ CUstream_st* executor::add_stream(int device, bool blocking, bool legacy) {
   stream->device = device;
   stream->blocking = blocking;
   stream->legacy = legacy;
+  stream->number = made_[static_cast<std::size_t>(device)]++;
   return stream;
 }
 
@@ -74,7 +80,13 @@ executor::clock::time_point executor::some_time(clock::time_point now) {
   return delay_ == 0 ? now : now + std::chrono::microseconds(random_() % (delay_ + 1));
 }
 
-marker_ptr executor::push(CUstream_st* stream, std::function<void()> run, std::vector<marker_ptr> needs) {
+marker_ptr executor::push(CUstream_st* stream, std::function<void()> run, std::vector<marker_ptr> needs,
+                          bool on_host_thread) {
+  if (dropped_[static_cast<std::size_t>(stream->device)]) {
+    auto nothing = std::make_shared<marker>();
+    nothing->done = true;
+    return nothing;
+  }
   if (stream->legacy) {
     for (const auto& other : streams_) {
       if (other->device == stream->device && other->blocking && other->last) needs.push_back(other->last);
@@ -84,16 +96,67 @@ marker_ptr executor::push(CUstream_st* stream, std::function<void()> run, std::v
   }
   auto end = std::make_shared<marker>();
   if (stream->queue.empty()) stream->begins = some_time(clock::now());
-  stream->queue.push_back({std::move(needs), std::move(run), end});
+  stream->queue.push_back({std::move(needs), std::move(run), end, ++queued_, on_host_thread});
   stream->last = end;
   stream->touched = ++ticks_;
   work_.notify_all();
   return end;
 }
 
-marker_ptr executor::enqueue(CUstream_st* stream, std::function<void()> run, std::vector<marker_ptr> needs) {
+marker_ptr executor::enqueue(CUstream_st* stream, std::function<void()> run, std::vector<marker_ptr> needs,
+                             bool on_host_thread) {
   const std::lock_guard lock(mutex_);
-  return push(stream, std::move(run), std::move(needs));
+  return push(stream, std::move(run), std::move(needs), on_host_thread);
+}
+
+void executor::drop(int device) {
+  std::vector<std::deque<operation>> gone;  // destroyed without the lock
+  const std::lock_guard lock(mutex_);
+  dropped_[static_cast<std::size_t>(device)] = true;
+  for (const auto& stream : streams_) {
+    if (stream->device != device || stream->queue.empty()) continue;
+    gone.emplace_back();
+    // What runs stays: its thread takes it away.
+    while (stream->queue.size() > (stream->running ? 1U : 0U)) {
+      stream->queue.back().end->done = true;
+      gone.back().push_back(std::move(stream->queue.back()));
+      stream->queue.pop_back();
+    }
+  }
+  work_.notify_all();
+  progress_.notify_all();
+}
+
+void executor::mend() {
+  const std::lock_guard lock(mutex_);
+  dropped_.assign(dropped_.size(), false);
+}
+
+bool executor::wait_for_device(int device) {
+  std::unique_lock lock(mutex_);
+  std::vector<marker_ptr> last;
+  for (const auto& stream : streams_) {
+    if (stream->device == device && stream->last) last.push_back(stream->last);
+  }
+  return progress_.wait_for(lock, limit, [&] {
+    return std::all_of(last.begin(), last.end(), [](const marker_ptr& each) { return each->done; });
+  });
+}
+
+void executor::set_hardware_queues(unsigned queues) {
+  const std::lock_guard lock(mutex_);
+  hardware_queues_ = queues;
+  work_.notify_all();
+}
+
+// Streams that share a queue of the hardware are worked off in the order in which the program queued things.
+bool executor::behind_another(const CUstream_st& stream) const {
+  if (hardware_queues_ == 0) return false;
+  const auto queue_of = [&](const CUstream_st& each) { return static_cast<unsigned>(each.number) % hardware_queues_; };
+  return std::any_of(streams_.begin(), streams_.end(), [&](const auto& each) {
+    return each.get() != &stream && each->device == stream.device && !each->queue.empty() &&
+           queue_of(*each) == queue_of(stream) && each->queue.front().number < stream.queue.front().number;
+  });
 }
 
 marker_ptr executor::position(CUstream_st* stream) {
@@ -129,6 +192,12 @@ bool executor::drain() {
   });
 }
 
+bool executor::busy() {
+  const std::lock_guard lock(mutex_);
+  return running_ != 0 ||
+         std::any_of(streams_.begin(), streams_.end(), [](const auto& each) { return !each->queue.empty(); });
+}
+
 void executor::begin_pause() {
   std::unique_lock lock(mutex_);
   ++pauses_;
@@ -151,7 +220,7 @@ void executor::set_delay(unsigned microseconds) {
   delay_ = microseconds;
 }
 
-CUstream_st* executor::pick(clock::time_point now, clock::time_point& earliest) {
+CUstream_st* executor::pick(clock::time_point now, clock::time_point& earliest, bool host_functions) {
   std::vector<CUstream_st*> ready;
   earliest = clock::time_point::max();
   // The item that comes first by a rule is also done first.
@@ -159,6 +228,9 @@ CUstream_st* executor::pick(clock::time_point now, clock::time_point& earliest) 
   for (const auto& stream : streams_) {
     if (stream->running || stream->queue.empty()) continue;
     const operation& next = stream->queue.front();
+    if (behind_another(*stream)) continue;
+    // By a rule, the one that comes first is chosen whichever thread asks; without one, each thread looks for its own.
+    if (schedule_ == schedule::random && next.on_host_thread != host_functions) continue;
     if (!std::all_of(next.needs.begin(), next.needs.end(), [](const marker_ptr& need) { return need->done; })) continue;
     // The order by a rule does not depend on the clock.
     if (schedule_ == schedule::random && stream->begins > now) {
@@ -169,20 +241,18 @@ CUstream_st* executor::pick(clock::time_point now, clock::time_point& earliest) 
   }
   if (ready.empty()) return nullptr;
   const auto older = [](const CUstream_st* a, const CUstream_st* b) { return a->touched < b->touched; };
-  switch (schedule_) {
-    case schedule::newest_first: return *std::max_element(ready.begin(), ready.end(), older);
-    case schedule::oldest_first: return *std::min_element(ready.begin(), ready.end(), older);
-    case schedule::random: break;
-  }
-  return ready[random_() % ready.size()];
+  if (schedule_ == schedule::random) return ready[random_() % ready.size()];
+  CUstream_st* const first = schedule_ == schedule::newest_first ? *std::max_element(ready.begin(), ready.end(), older)
+                                                                 : *std::min_element(ready.begin(), ready.end(), older);
+  return first->queue.front().on_host_thread == host_functions ? first : nullptr;
 }
 
-void executor::work() {
+void executor::work(bool host_functions) {
   keep_memory_open();
   std::unique_lock lock(mutex_);
   for (;;) {
     clock::time_point earliest;
-    CUstream_st* stream = pick(clock::now(), earliest);
+    CUstream_st* stream = pick(clock::now(), earliest, host_functions);
     if (!stream) {
       if (earliest == clock::time_point::max()) {
         work_.wait(lock);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -27,7 +28,22 @@ struct operation {
   std::vector<marker_ptr> needs;
   std::function<void()> run;
   marker_ptr end;
+  std::uint64_t number = 0;     // of all that were queued
+  bool on_host_thread = false;  // a function of the host
 };
+
+/// A graph that is being made of what streams are given.
+struct capture {
+  int mode = 0;            // cudaStreamCaptureMode
+  std::thread::id thread;  // that began it
+  CUstream_st* origin = nullptr;
+  bool invalid = false;
+  bool over = false;
+  std::size_t nodes = 0;
+  std::map<CUstream_st*, bool>
+      joined;  // the streams of it, and whether the others have waited for all that each was given
+};
+using capture_ptr = std::shared_ptr<capture>;
 
 }  // namespace fake_cuda
 
@@ -39,13 +55,18 @@ struct CUstream_st {
   fake_cuda::marker_ptr last;  // the end of what it was given; null if nothing
   bool running = false;
   bool destroyed = false;
-  std::uint64_t touched = 0;  // when it was last given something
+  int number = 0;                    // among the streams of its device: it has the hardware queue of this number
+  fake_cuda::capture_ptr capturing;  // under the lock of captures.cpp
+  std::uint64_t touched = 0;         // when it was last given something
   std::chrono::steady_clock::time_point begins;
 };
 
 struct CUevent_st {
   int device = 0;
   fake_cuda::marker_ptr captured;  // null: never recorded
+  fake_cuda::capture_ptr within;   // recorded in a stream that was being captured
+  CUstream_st* recorded_on = nullptr;
+  bool for_waiting = false;
 };
 
 namespace fake_cuda {
@@ -61,7 +82,15 @@ class executor {
   [[nodiscard]] bool knows(const CUstream_st* stream);
 
   /// Queues `run`; returns its end.
-  marker_ptr enqueue(CUstream_st* stream, std::function<void()> run, std::vector<marker_ptr> needs = {});
+  marker_ptr enqueue(CUstream_st* stream, std::function<void()> run, std::vector<marker_ptr> needs = {},
+                     bool on_host_thread = false);
+  /// The device has failed: what is queued is dropped, and so is what comes, until mend().
+  void drop(int device);
+  void mend();
+  /// Waits until nothing that was begun on the device runs, nor anything that was queued on it before: what a creation waits
+  /// for. False if that takes longer than a minute.
+  bool wait_for_device(int device);
+  void set_hardware_queues(unsigned queues);
   /// The end of what the stream was given; null if nothing.
   marker_ptr position(CUstream_st* stream);
   bool done(const marker_ptr& place);
@@ -70,6 +99,7 @@ class executor {
   /// False if it is not done within a minute.
   bool wait(const marker_ptr& place);
   bool drain();
+  bool busy();
 
   void begin_pause();
   void end_pause();
@@ -79,10 +109,12 @@ class executor {
  private:
   using clock = std::chrono::steady_clock;
   executor();
-  void work();
-  CUstream_st* pick(clock::time_point now, clock::time_point& earliest);
+  void work(bool host_functions);
+  CUstream_st* pick(clock::time_point now, clock::time_point& earliest, bool host_functions);
+  bool behind_another(const CUstream_st& stream) const;
   clock::time_point some_time(clock::time_point now);
-  marker_ptr push(CUstream_st* stream, std::function<void()> run, std::vector<marker_ptr> needs);
+  marker_ptr push(CUstream_st* stream, std::function<void()> run, std::vector<marker_ptr> needs,
+                  bool on_host_thread = false);
   CUstream_st* add_stream(int device, bool blocking, bool legacy);
 
   std::mutex mutex_;
@@ -96,6 +128,10 @@ class executor {
   int pauses_ = 0;
   int running_ = 0;
   std::uint64_t ticks_ = 0;
+  std::uint64_t queued_ = 0;
+  unsigned hardware_queues_ = 0;  // of a device; 0: one for each stream
+  std::vector<bool> dropped_;     // by device
+  std::vector<int> made_;         // streams of each device
 };
 
 /// Whether this is a thread of the double.

@@ -9,10 +9,16 @@
 // * Memory of devices is poisoned when it is had, when it is given back, and where a copy is about to land. A processor that
 //   has protection keys lets only the double touch it: the host's code that reads it by mistake dies.
 // * Every call is counted and can be made to fail; contexts are noted. What the runtime refuses, the double refuses.
+// * Captures are as strict as the documents of CUDA allow: a call that allocates, creates or asks invalidates every capture
+//   that its thread's mode does not protect, and a stream that is being captured keeps what it is given.
+// * One thread calls the functions of the host: one that waits for another waits for ever.
+// * A device that has failed drops what is queued, and answers every call with its error.
+// * Pools whose memory can be exported give nothing back; memory is aligned to 256 bytes and no more.
 // * Kernels are called on the host, in the order of their stream, through the seam of src/tensor/kernels.hpp and src/ops/kernels.hpp;
 //   launcher.hpp is for those of other floors.
 //
-// From the environment: FERRY_FAKE_CUDA_DEVICES (0: no driver), FERRY_FAKE_CUDA_SEED.
+// From the environment: FERRY_FAKE_CUDA_DEVICES (0: no driver), FERRY_FAKE_CUDA_SEED, FERRY_FAKE_CUDA_QUEUES (of the hardware;
+// 0: one for each stream), FERRY_FAKE_CUDA_CREATIONS_BLOCK=1.
 //
 // Thread-safe, all of it. Waits are bounded by a minute, and then fail.
 
@@ -23,6 +29,8 @@
 #include <string>
 #include <vector>
 
+struct CUstream_st;
+
 namespace fake_cuda {
 
 /// The calls of the runtime, as src/device/cuda_runtime.hpp names them, and starts of kernels.
@@ -32,6 +40,11 @@ enum class call : std::uint8_t {
   set_device,
   device_has_context,
   device_can_access_peer,
+  device_enable_peer_access,
+  device_has_memory_pools,
+  get_versions,
+  thread_exchange_stream_capture_mode,
+  stream_is_capturing,
   stream_create,
   stream_destroy,
   stream_query,
@@ -58,6 +71,7 @@ enum class call : std::uint8_t {
   memcpy_peer_async,
   memset_async,
   pointer_get_attributes,
+  load_kernel,
   launch_kernel,
   count_  ///< no call
 };
@@ -72,6 +86,17 @@ std::uint64_t calls(call which);
 /// How often the host waited for a device, or may have had to: stream_synchronize, event_synchronize, host_alloc and
 /// free_host, copies from or to pageable memory.
 std::uint64_t host_synchronizations();
+/// How often a thread kept a processor busy while it waited: stream_synchronize, and event_synchronize of an event that is
+/// not for waiting, of work that was not done.
+std::uint64_t busy_waits();
+/// How often something was made that the device is slow to make, and for which it may have to stand still: contexts, pools,
+/// streams, page-locked memory, access to peers; and how often a kernel was loaded because it was started.
+std::uint64_t creations();
+/// Whether each of them waits until the device has done what it was given; false at first.
+void set_creations_block(bool block);
+/// What the last call of this thread that failed has left, and is left by the program's own.
+int last_error();
+void set_last_error(int error);
 /// The devices that have a context.
 std::vector<int> contexts();
 
@@ -96,8 +121,27 @@ enum class schedule : std::uint8_t {
 void set_schedule(schedule how);
 /// An operation waits up to so many microseconds before it begins; 200 by default.
 void set_delay(unsigned microseconds);
+/// Streams share so many queues of each device, by their number: what one is given is begun only when all that was queued
+/// before, on any stream of its queue, has been done. 0: each has its own, as at first.
+void set_hardware_queues(unsigned queues);
 /// Waits until nothing is queued on any device.
 void drain();
+/// Whether anything is. Waits for nothing.
+bool busy();
+
+// ---------------------------------------------------------------- captures
+
+/// As cudaStreamCaptureMode.
+enum class capture_mode : std::uint8_t { global, thread_local_, relaxed };
+/// The calling thread's mode.
+capture_mode thread_capture_mode();
+/// Begins to capture the stream; returns a cudaError_t.
+int begin_capture(CUstream_st* stream, capture_mode mode = capture_mode::global);
+struct captured_graph {
+  int status = 0;         ///< a cudaError_t: whether the capture was invalidated, or a stream has not been joined
+  std::size_t nodes = 0;  ///< what was queued on the stream, and on those that waited for it
+};
+captured_graph end_capture(CUstream_st* stream);
 
 // ---------------------------------------------------------------- failures
 
@@ -108,9 +152,12 @@ void fail(call which, int error, unsigned nth = 1);
 void skip(call which, unsigned nth = 1);
 /// Forgets what fail() and skip() said and has not happened.
 void fail_nothing();
-/// From now on every call that is about the device fails, as after an error of a kernel, until mend().
+/// From now on every call that is about the device fails, as after an error of a kernel, until mend(), and what is queued on
+/// it is dropped: it counts as done, and does nothing.
 void break_device(int device, int error);
 void mend();
+/// The same, but what is queued goes on: the process is not told any more what the device does.
+void refuse_calls(int device, int error);
 /// As at the end of a process: the driver is gone, and every call fails with cudaErrorCudartUnloading. For good.
 void unload();
 
@@ -118,6 +165,12 @@ void unload();
 
 /// Whether a device reaches the memory of another; at first all do whose numbers are both below 4, or both not.
 void set_peer_access(int from, int to, bool can);
+/// Whether devices have memory pools; at first they do.
+void set_memory_pools(bool supported);
+/// What get_versions() says; 12040 both at first.
+void set_versions(int driver, int runtime);
+/// Whether cudaDeviceEnablePeerAccess has been called for the pair.
+bool peer_access_enabled(int from, int to);
 /// What each device has; 64 MiB at first.
 void set_memory(std::size_t bytes_per_device);
 

@@ -6,19 +6,35 @@
 #include <cstdint>
 #include <functional>
 
+#include <device/cuda/kernel_modules.hpp>
+
 struct CUstream_st;
 
 namespace fake_cuda {
 
-/// Queues a kernel on the stream, of the current device, as cudaLaunchKernel does; returns a cudaError_t.
-int start_kernel(CUstream_st* stream, std::function<void()> kernel);
+/// Queues a kernel on the stream, of the current device, as cudaLaunchKernel does; returns a cudaError_t. The first start of
+/// an `entry` on a device loads it, which is a creation.
+int start_kernel(CUstream_st* stream, std::function<void()> kernel, const void* entry = nullptr);
+
+/// The entry point of a kernel, noted as those of a GPU are.
+template <class F>
+struct kernel_entry {
+  static inline const char place = 0;
+  static const bool noted;
+};
+template <class F>
+const bool kernel_entry<F>::noted = ferry::detail::note_kernel(&kernel_entry<F>::place);
 
 struct host_launcher {
   template <class F>
   static int launch(CUstream_st* stream, std::int64_t count, const F& kernel) {
-    return start_kernel(stream, [kernel, count] {
-      for (std::int64_t i = 0; i != count; ++i) kernel(i);
-    });
+    static_cast<void>(kernel_entry<F>::noted);
+    return start_kernel(
+        stream,
+        [kernel, count] {
+          for (std::int64_t i = 0; i != count; ++i) kernel(i);
+        },
+        &kernel_entry<F>::place);
   }
 };
 

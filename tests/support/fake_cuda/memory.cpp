@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::size_t arena_size = std::size_t{1} << 30;  // of addresses
 constexpr std::size_t granule = 512;
+// CUDA promises no more, so no block of the double is aligned to more.
+constexpr std::size_t promised_alignment = 256;
 
 std::size_t rounded(std::size_t bytes) { return (bytes + granule - 1) / granule * granule; }
 
@@ -31,7 +33,7 @@ device_arenas::device_arenas() : arenas_(static_cast<std::size_t>(device_count()
       std::abort();
     }
     if (key_ >= 0) ::pkey_mprotect(start, arena_size, PROT_READ | PROT_WRITE, key_);
-    each.start = static_cast<std::byte*>(start);
+    each.start = static_cast<std::byte*>(start) + promised_alignment;
   }
 }
 
@@ -42,7 +44,7 @@ std::byte* device_arenas::carve(arena& from, std::size_t bytes, CUmemPoolHandle_
     if (static_cast<std::size_t>(start - at) >= bytes) break;
     at = start + taken.bytes;
   }
-  if (static_cast<std::size_t>(from.start + arena_size - at) < bytes) return nullptr;
+  if (static_cast<std::size_t>(from.start + (arena_size - promised_alignment) - at) < bytes) return nullptr;
   from.blocks[at] = {bytes, &pool, true};
   from.taken += bytes;
   pool.reserved += bytes;
@@ -89,6 +91,7 @@ void device_arenas::keep(const freed_block& block, CUstream_st* stream, marker_p
 
 void device_arenas::trim(CUmemPoolHandle_st& pool, std::size_t keep) {
   const std::lock_guard lock(mutex_);
+  if (pool.exportable) return;  // the driver keeps what other processes might have opened
   arena& from = arenas_[static_cast<std::size_t>(pool.device)];
   std::erase_if(pool.cache, [&](const CUmemPoolHandle_st::kept& each) {
     if (pool.reserved <= keep || !executor::instance().done(each.freed)) return false;
@@ -129,7 +132,7 @@ place device_arenas::locate(const void* memory, std::size_t bytes) {
   auto* at = const_cast<std::byte*>(static_cast<const std::byte*>(memory));
   for (std::size_t device = 0; device != arenas_.size(); ++device) {
     const arena& each = arenas_[device];
-    if (at < each.start || at >= each.start + arena_size) continue;
+    if (at < each.start || at >= each.start + (arena_size - promised_alignment)) continue;
     auto found = each.blocks.upper_bound(at);
     bool valid = false;
     if (found != each.blocks.begin()) {

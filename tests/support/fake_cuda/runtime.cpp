@@ -11,10 +11,12 @@
 #include <utility>
 
 #include <device/cuda/cuda_runtime.hpp>
+#include <device/cuda/cuda_scope.hpp>
 #include <ops/cublas.hpp>
 #include <ops/kernels.hpp>
 #include <tensor/kernels.hpp>
 
+#include "captures.hpp"
 #include "executor.hpp"
 #include "launcher.hpp"
 #include "memory.hpp"
@@ -23,6 +25,7 @@ namespace fake_cuda {
 namespace {
 
 namespace cuda_error = ferry::detail::cuda_error;
+using ferry::detail::cuda_capture_mode;
 using ferry::detail::cuda_memory;
 using ferry::detail::cuda_runtime;
 using status = ferry::detail::cuda_status;
@@ -38,17 +41,25 @@ struct machine {
     status error = 0;
   };
   std::array<std::vector<planned>, call_count> failures;
-  std::array<unsigned, call_count> skips{};  // 0: none
-  std::vector<status> broken;                // by device; 0: works
-  std::set<int> contexts;                    // devices that have one
-  std::set<std::pair<int, int>> apart;       // pairs whose first does not reach the second
+  std::array<unsigned, call_count> skips{};      // 0: none
+  std::vector<status> broken;                    // by device; 0: works
+  std::set<int> contexts;                        // devices that have one
+  std::set<std::pair<int, int>> apart;           // pairs whose first does not reach the second
+  std::set<std::pair<int, int>> peers;           // pairs whose access has been enabled
+  std::set<std::pair<const void*, int>> loaded;  // kernels, and the devices that they have been loaded for
+  bool memory_pools = true;
+  int driver_version = 12040;
+  int runtime_version = 12040;
 };
 
 std::array<std::atomic<std::uint64_t>, call_count> counted{};
 std::atomic<std::uint64_t> synchronized{0};
+std::atomic<std::uint64_t> spun{0};
+std::atomic<std::uint64_t> created{0};
+std::atomic<bool> creations_block{false};
 std::atomic<bool> unloaded{false};
 thread_local int current_device = 0;
-thread_local status last_error = 0;
+thread_local status last_error_of_thread = 0;
 
 int devices_from_environment() {
   const char* text = std::getenv("FERRY_FAKE_CUDA_DEVICES");
@@ -70,8 +81,40 @@ machine& the_machine() {
 }
 
 status failed(status error) {
-  if (error != cuda_error::success) last_error = error;
+  if (error != cuda_error::success) last_error_of_thread = error;
   return error;
+}
+
+// Those that may be made at any time while a graph is captured, whatever the mode of the thread; what is queued on a stream is
+// looked at by itself.
+bool safe_in_captures(call which) {
+  switch (which) {
+    case call::get_device_count:
+    case call::get_device:
+    case call::set_device:
+    case call::device_has_context:
+    case call::device_can_access_peer:
+    case call::device_has_memory_pools:
+    case call::get_versions:
+    case call::thread_exchange_stream_capture_mode:
+    case call::stream_is_capturing:
+    case call::stream_wait_event:
+    case call::event_record:
+    case call::launch_host_func:
+    case call::memcpy_async:
+    case call::memcpy_peer_async:
+    case call::memset_async:
+    case call::pointer_get_attributes:
+    case call::launch_kernel: return true;
+    default: return false;
+  }
+}
+
+// Something is made for which the device may have to stand still.
+status create_on(int device) {
+  created.fetch_add(1, std::memory_order_relaxed);
+  if (!creations_block.load(std::memory_order_relaxed)) return cuda_error::success;
+  return executor::instance().wait_for_device(device) ? cuda_error::success : failed(launch_timeout);
 }
 
 // At the start of every call: counts it, and says whether it fails.
@@ -80,6 +123,9 @@ status enter(call which) {
   counted[place].fetch_add(1, std::memory_order_relaxed);
   if (unloaded.load(std::memory_order_relaxed)) return cuda_error::runtime_unloading;
   if (on_executor()) return failed(cuda_error::not_permitted);
+  if (!safe_in_captures(which)) {
+    if (const status error = check_unsafe_call()) return failed(error);
+  }
   machine& all = the_machine();
   const std::lock_guard lock(all.mutex);
   auto& plans = all.failures[place];
@@ -102,10 +148,25 @@ bool skipped(call which) {
 // The call is about this device, which has a context from now on.
 status enter_device(int device) {
   machine& all = the_machine();
-  const std::lock_guard lock(all.mutex);
-  if (device < 0 || device >= device_count()) return failed(cuda_error::invalid_device);
-  if (all.broken[static_cast<std::size_t>(device)] != 0) return failed(all.broken[static_cast<std::size_t>(device)]);
-  all.contexts.insert(device);
+  {
+    const std::lock_guard lock(all.mutex);
+    if (device < 0 || device >= device_count()) return failed(cuda_error::invalid_device);
+    if (all.broken[static_cast<std::size_t>(device)] != 0) return failed(all.broken[static_cast<std::size_t>(device)]);
+    if (!all.contexts.insert(device).second) return cuda_error::success;
+  }
+  if (const status error = check_unsafe_call()) return failed(error);
+  return create_on(device);
+}
+
+// Queues work on a stream, or adds it to the graph that is made of the stream.
+status submit(CUstream_st* stream, std::function<void()> run, std::vector<marker_ptr> needs = {},
+              bool on_host_thread = false) {
+  switch (record_node(stream)) {
+    case capture_verdict::recorded: return cuda_error::success;
+    case capture_verdict::refused: return failed(cuda_error::capture_invalidated);
+    case capture_verdict::none: break;
+  }
+  executor::instance().enqueue(stream, std::move(run), std::move(needs), on_host_thread);
   return cuda_error::success;
 }
 
@@ -172,7 +233,51 @@ status device_can_access_peer(int* can, int device, int peer) {
   return cuda_error::success;
 }
 
-status get_last_error() { return std::exchange(last_error, cuda_error::success); }
+status device_enable_peer_access(int peer) {
+  if (const status error = enter(call::device_enable_peer_access)) return error;
+  if (const status error = enter_device(current_device)) return error;
+  if (const status error = enter_device(peer)) return error;
+  {
+    machine& all = the_machine();
+    const std::lock_guard lock(all.mutex);
+    if (all.apart.contains({current_device, peer})) return failed(cuda_error::invalid_device);
+    if (!all.peers.insert({current_device, peer}).second) return failed(cuda_error::peer_access_already_enabled);
+  }
+  return create_on(current_device);
+}
+
+status device_has_memory_pools(int* has, int device) {
+  if (const status error = enter(call::device_has_memory_pools)) return error;
+  if (device < 0 || device >= device_count()) return failed(cuda_error::invalid_device);
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  *has = all.memory_pools ? 1 : 0;
+  return cuda_error::success;
+}
+
+status get_versions(int* driver, int* runtime) {
+  if (const status error = enter(call::get_versions)) return error;
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  *driver = all.driver_version;
+  *runtime = all.runtime_version;
+  return cuda_error::success;
+}
+
+status thread_exchange_stream_capture_mode(cuda_capture_mode* mode) {
+  if (const status error = enter(call::thread_exchange_stream_capture_mode)) return error;
+  *mode = static_cast<cuda_capture_mode>(exchange_capture_mode(static_cast<int>(*mode)));
+  return cuda_error::success;
+}
+
+status stream_is_capturing(CUstream_st* stream, bool* capturing) {
+  if (const status error = enter(call::stream_is_capturing)) return error;
+  if (const status error = find_stream(stream)) return error;
+  *capturing = is_capturing(stream);
+  return cuda_error::success;
+}
+
+status get_last_error() { return std::exchange(last_error_of_thread, cuda_error::success); }
 
 const char* get_error_string(status error) {
   switch (error) {
@@ -188,6 +293,12 @@ const char* get_error_string(status error) {
     case cuda_error::launch_failure: return "unspecified launch failure";
     case cuda_error::not_permitted: return "operation not permitted";
     case cuda_error::not_supported: return "operation not supported";
+    case cuda_error::insufficient_driver: return "CUDA driver version is insufficient for CUDA runtime version";
+    case cuda_error::peer_access_already_enabled: return "peer access is already enabled";
+    case cuda_error::capture_unsupported: return "operation not permitted when stream is capturing";
+    case cuda_error::capture_invalidated: return "operation failed due to a previous error during capture";
+    case cuda_error::capture_isolation: return "dependency created on uncaptured work in another stream";
+    case cuda_error::captured_event: return "operation not permitted on an event last recorded in a capturing stream";
     default: return "unrecognized error code";
   }
 }
@@ -195,6 +306,7 @@ const char* get_error_string(status error) {
 status stream_create(CUstream_st** stream) {
   if (const status error = enter(call::stream_create)) return error;
   if (const status error = enter_device(current_device)) return error;
+  if (const status error = create_on(current_device)) return error;
   *stream = executor::instance().make_stream(current_device);
   return cuda_error::success;
 }
@@ -202,6 +314,7 @@ status stream_create(CUstream_st** stream) {
 status stream_destroy(CUstream_st* stream) {
   if (const status error = enter(call::stream_destroy)) return error;
   if (!executor::instance().knows(stream)) return failed(cuda_error::invalid_resource_handle);
+  static_cast<void>(refuse_if_capturing(stream));
   executor::instance().destroy_stream(stream);
   return cuda_error::success;
 }
@@ -209,14 +322,17 @@ status stream_destroy(CUstream_st* stream) {
 status stream_query(CUstream_st* stream) {
   if (const status error = enter(call::stream_query)) return error;
   if (const status error = find_stream(stream)) return error;
-  return executor::instance().idle(stream) ? cuda_error::success : failed(cuda_error::not_ready);
+  if (const status error = refuse_if_capturing(stream)) return failed(error);
+  return executor::instance().idle(stream) ? cuda_error::success : cuda_error::not_ready;
 }
 
 status stream_synchronize(CUstream_st* stream) {
   synchronized.fetch_add(1, std::memory_order_relaxed);
   if (const status error = enter(call::stream_synchronize)) return error;
   if (const status error = find_stream(stream)) return error;
+  if (const status error = refuse_if_capturing(stream)) return failed(error);
   executor& all = executor::instance();
+  if (!all.idle(stream)) spun.fetch_add(1, std::memory_order_relaxed);
   return all.wait(all.position(stream)) ? cuda_error::success : failed(launch_timeout);
 }
 
@@ -224,6 +340,7 @@ status stream_wait_event(CUstream_st* stream, CUevent_st* event) {
   if (const status error = enter(call::stream_wait_event)) return error;
   if (const status error = find_stream(stream)) return error;
   if (!alive(event)) return failed(cuda_error::invalid_resource_handle);
+  if (status error = cuda_error::success; wait_in_capture(stream, event, error)) return failed(error);
   if (event->captured && !skipped(call::stream_wait_event))
     executor::instance().enqueue(stream, [] {}, {event->captured});
   return cuda_error::success;
@@ -236,15 +353,16 @@ status launch_host_func(CUstream_st* stream, void (*function)(void*), void* argu
     function(argument);
     return cuda_error::success;
   }
-  executor::instance().enqueue(stream, [function, argument] { function(argument); });
-  return cuda_error::success;
+  return submit(
+      stream, [function, argument] { function(argument); }, {}, true);
 }
 
-status event_create(CUevent_st** event) {
+status event_create(CUevent_st** event, bool blocking) {
   if (const status error = enter(call::event_create)) return error;
   if (const status error = enter_device(current_device)) return error;
   auto fresh = std::make_unique<CUevent_st>();
   fresh->device = current_device;
+  fresh->for_waiting = blocking;
   const std::lock_guard lock(events().mutex);
   events().alive.insert(fresh.get());
   *event = fresh.release();
@@ -263,6 +381,10 @@ status event_record(CUevent_st* event, CUstream_st* stream) {
   if (const status error = enter(call::event_record)) return error;
   if (const status error = find_stream(stream)) return error;
   if (!alive(event) || event->device != stream->device) return failed(cuda_error::invalid_resource_handle);
+  if (record_in_capture(event, stream)) {
+    event->captured = nullptr;
+    return cuda_error::success;
+  }
   event->captured = skipped(call::event_record) ? nullptr : executor::instance().enqueue(stream, [] {});
   return cuda_error::success;
 }
@@ -271,7 +393,8 @@ status event_query(CUevent_st* event) {
   if (const status error = enter(call::event_query)) return error;
   if (!alive(event)) return failed(cuda_error::invalid_resource_handle);
   if (const status error = enter_device(event->device)) return error;
-  return executor::instance().done(event->captured) ? cuda_error::success : failed(cuda_error::not_ready);
+  if (const status error = refuse_if_captured(event)) return failed(error);
+  return executor::instance().done(event->captured) ? cuda_error::success : cuda_error::not_ready;
 }
 
 status event_synchronize(CUevent_st* event) {
@@ -279,12 +402,20 @@ status event_synchronize(CUevent_st* event) {
   if (const status error = enter(call::event_synchronize)) return error;
   if (!alive(event)) return failed(cuda_error::invalid_resource_handle);
   if (const status error = enter_device(event->device)) return error;
+  if (const status error = refuse_if_captured(event)) return failed(error);
+  if (!event->for_waiting && !executor::instance().done(event->captured)) spun.fetch_add(1, std::memory_order_relaxed);
   return executor::instance().wait(event->captured) ? cuda_error::success : failed(launch_timeout);
 }
 
 status mem_pool_create(CUmemPoolHandle_st** pool, int device, bool exportable) {
   if (const status error = enter(call::mem_pool_create)) return error;
   if (const status error = enter_device(device)) return error;
+  {
+    machine& all = the_machine();
+    const std::lock_guard lock(all.mutex);
+    if (!all.memory_pools) return failed(cuda_error::not_supported);
+  }
+  if (const status error = create_on(device)) return error;
   auto fresh = std::make_unique<CUmemPoolHandle_st>();
   fresh->device = device;
   fresh->exportable = exportable;
@@ -332,6 +463,7 @@ status malloc_from_pool_async(void** memory, std::size_t bytes, CUmemPoolHandle_
   if (const status error = enter(call::malloc_from_pool_async)) return error;
   if (const status error = find_stream(stream)) return error;
   if (stream->device != pool->device) return failed(cuda_error::invalid_value);
+  if (const status error = refuse_if_capturing(stream)) return failed(error);
   void* block = device_arenas::instance().allocate(*pool, bytes, stream);
   if (!block) return failed(cuda_error::memory_allocation);
   executor::instance().enqueue(stream, [block, bytes] { poison(block, fresh_poison, bytes); });
@@ -342,6 +474,7 @@ status malloc_from_pool_async(void** memory, std::size_t bytes, CUmemPoolHandle_
 status free_async(void* memory, CUstream_st* stream) {
   if (const status error = enter(call::free_async)) return error;
   if (const status error = find_stream(stream)) return error;
+  if (const status error = refuse_if_capturing(stream)) return failed(error);
   device_arenas& arenas = device_arenas::instance();
   device_arenas::freed_block block;
   if (!arenas.take_back(memory, block)) return failed(cuda_error::invalid_value);
@@ -361,6 +494,7 @@ status host_alloc(void** memory, std::size_t bytes) {
   synchronized.fetch_add(1, std::memory_order_relaxed);
   if (const status error = enter(call::host_alloc)) return error;
   if (const status error = enter_device(current_device)) return error;
+  if (const status error = create_on(current_device)) return error;
   *memory = device_arenas::instance().allocate_pinned(bytes);
   return *memory ? cuda_error::success : failed(cuda_error::memory_allocation);
 }
@@ -368,6 +502,7 @@ status host_alloc(void** memory, std::size_t bytes) {
 status free_host(void* memory) {
   synchronized.fetch_add(1, std::memory_order_relaxed);
   if (const status error = enter(call::free_host)) return error;
+  created.fetch_add(1, std::memory_order_relaxed);
   // It waits for the devices: they may be using it.
   if (!executor::instance().drain()) return failed(launch_timeout);
   return device_arenas::instance().free_pinned(memory) ? cuda_error::success : failed(cuda_error::invalid_value);
@@ -394,10 +529,12 @@ status memcpy_async(void* to, const void* from, std::size_t bytes, CUstream_st* 
   }
   executor& all = executor::instance();
   if (source.what == place::kind::pageable || target.what == place::kind::pageable) {
+    if (const status error = refuse_if_capturing(stream)) return failed(error);
     // The driver goes through memory of its own, and may have the host wait for it.
     synchronized.fetch_add(1, std::memory_order_relaxed);
     return all.wait(enqueue_copy(stream, to, from, bytes)) ? cuda_error::success : failed(launch_timeout);
   }
+  if (record_node(stream) != capture_verdict::none) return cuda_error::success;
   enqueue_copy(stream, to, from, bytes);
   return cuda_error::success;
 }
@@ -414,6 +551,7 @@ status memcpy_peer_async(void* to, int to_device, const void* from, int from_dev
   if (!target.valid || !source.valid || target.device != to_device || source.device != from_device) {
     return failed(cuda_error::invalid_value);
   }
+  if (record_node(stream) != capture_verdict::none) return cuda_error::success;
   enqueue_copy(stream, to, from, bytes);
   return cuda_error::success;
 }
@@ -423,8 +561,7 @@ status memset_async(void* memory, int value, std::size_t bytes, CUstream_st* str
   if (const status error = find_stream(stream)) return error;
   const place target = device_arenas::instance().locate(memory, bytes);
   if (!target.valid || target.what != place::kind::device) return failed(cuda_error::invalid_value);
-  executor::instance().enqueue(stream, [=] { std::memset(memory, value, bytes); });
-  return cuda_error::success;
+  return submit(stream, [=] { std::memset(memory, value, bytes); });
 }
 
 status pointer_get_attributes(const void* memory, cuda_memory* type, int* device) {
@@ -439,14 +576,30 @@ status pointer_get_attributes(const void* memory, cuda_memory* type, int* device
   return cuda_error::success;
 }
 
+status load_kernel(const void* entry) {
+  if (const status error = enter(call::load_kernel)) return error;
+  if (const status error = enter_device(current_device)) return error;
+  {
+    machine& all = the_machine();
+    const std::lock_guard lock(all.mutex);
+    if (!all.loaded.insert({entry, current_device}).second) return cuda_error::success;
+  }
+  return create_on(current_device);
+}
+
 constexpr cuda_runtime functions{
     .get_device_count = &get_device_count,
     .get_device = &get_device,
     .set_device = &set_device,
     .device_has_context = &device_has_context,
     .device_can_access_peer = &device_can_access_peer,
+    .device_enable_peer_access = &device_enable_peer_access,
+    .device_has_memory_pools = &device_has_memory_pools,
+    .get_versions = &get_versions,
     .get_last_error = &get_last_error,
     .get_error_string = &get_error_string,
+    .thread_exchange_stream_capture_mode = &thread_exchange_stream_capture_mode,
+    .stream_is_capturing = &stream_is_capturing,
     .stream_create = &stream_create,
     .stream_destroy = &stream_destroy,
     .stream_query = &stream_query,
@@ -473,6 +626,7 @@ constexpr cuda_runtime functions{
     .memcpy_peer_async = &memcpy_peer_async,
     .memset_async = &memset_async,
     .pointer_get_attributes = &pointer_get_attributes,
+    .load_kernel = &load_kernel,
 };
 
 constexpr ferry::detail::tensor_kernels kernels = ferry::detail::make_tensor_kernels<host_launcher>();
@@ -480,6 +634,7 @@ constexpr ferry::detail::arithmetic_kernels arithmetic = ferry::detail::make_ari
 
 // Before main(), so before anything of ferry asks for devices.
 const bool installed = [] {
+  if (const char* text = std::getenv("FERRY_FAKE_CUDA_CREATIONS_BLOCK")) creations_block.store(std::atoi(text) != 0);
   ferry::detail::use_cuda_runtime(&functions);
   ferry::detail::use_tensor_kernels(&kernels);
   ferry::detail::use_arithmetic_kernels(&arithmetic);
@@ -489,12 +644,23 @@ const bool installed = [] {
 
 }  // namespace
 
-int start_kernel(CUstream_st* stream, std::function<void()> kernel) {
+int start_kernel(CUstream_st* stream, std::function<void()> kernel, const void* entry) {
   if (const status error = enter(call::launch_kernel)) return error;
   if (const status error = find_stream(stream)) return error;
   if (stream->device != current_device) return failed(cuda_error::invalid_resource_handle);
-  executor::instance().enqueue(stream, std::move(kernel));
-  return cuda_error::success;
+  if (entry) {
+    bool fresh = false;
+    {
+      machine& all = the_machine();
+      const std::lock_guard lock(all.mutex);
+      fresh = all.loaded.insert({entry, current_device}).second;
+    }
+    if (fresh) {
+      if (const status error = check_unsafe_call()) return failed(error);
+      if (const status error = create_on(current_device)) return error;
+    }
+  }
+  return submit(stream, std::move(kernel));
 }
 
 int device_count() {
@@ -504,6 +670,12 @@ int device_count() {
 
 std::uint64_t calls(call which) { return counted[static_cast<std::size_t>(which)].load(std::memory_order_relaxed); }
 std::uint64_t host_synchronizations() { return synchronized.load(std::memory_order_relaxed); }
+
+std::uint64_t busy_waits() { return spun.load(std::memory_order_relaxed); }
+std::uint64_t creations() { return created.load(std::memory_order_relaxed); }
+void set_creations_block(bool block) { creations_block.store(block, std::memory_order_relaxed); }
+int last_error() { return last_error_of_thread; }
+void set_last_error(int error) { last_error_of_thread = error; }
 
 std::vector<int> contexts() {
   machine& all = the_machine();
@@ -515,7 +687,9 @@ pause::pause() { executor::instance().begin_pause(); }
 pause::~pause() { executor::instance().end_pause(); }
 void set_schedule(schedule how) { executor::instance().set_schedule(how); }
 void set_delay(unsigned microseconds) { executor::instance().set_delay(microseconds); }
+void set_hardware_queues(unsigned queues) { executor::instance().set_hardware_queues(queues); }
 void drain() { executor::instance().drain(); }
+bool busy() { return executor::instance().busy(); }
 
 void fail(call which, int error, unsigned nth) {
   machine& all = the_machine();
@@ -536,16 +710,25 @@ void fail_nothing() {
   all.skips.fill(0);
 }
 
-void break_device(int device, int error) {
+void refuse_calls(int device, int error) {
   machine& all = the_machine();
   const std::lock_guard lock(all.mutex);
   all.broken[static_cast<std::size_t>(device)] = error;
 }
 
+void break_device(int device, int error) {
+  refuse_calls(device, error);
+  executor::instance().drop(device);
+}
+
 void mend() {
-  machine& all = the_machine();
-  const std::lock_guard lock(all.mutex);
-  std::fill(all.broken.begin(), all.broken.end(), 0);
+  {
+    machine& all = the_machine();
+    const std::lock_guard lock(all.mutex);
+    std::fill(all.broken.begin(), all.broken.end(), 0);
+  }
+  executor::instance().mend();
+  ferry::detail::lift_cuda_fences();
 }
 
 void unload() { unloaded.store(true); }
@@ -558,6 +741,25 @@ void set_peer_access(int from, int to, bool can) {
   } else {
     all.apart.insert({from, to});
   }
+}
+
+void set_memory_pools(bool supported) {
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  all.memory_pools = supported;
+}
+
+void set_versions(int driver, int runtime) {
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  all.driver_version = driver;
+  all.runtime_version = runtime;
+}
+
+bool peer_access_enabled(int from, int to) {
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  return all.peers.contains({from, to});
 }
 
 void set_memory(std::size_t bytes_per_device) { device_arenas::instance().set_capacity(bytes_per_device); }

@@ -202,6 +202,7 @@ TEST_CASE("a device that fails while its tensor is being written ends this messa
 TEST_CASE("a device that has failed before its tensors are written: the message arrives without them") {
   stream_pair pair;
   const tensor t = make_tensor(3, 8 * static_cast<std::int64_t>(staging_piece)).to(gpu(6));
+  fake_cuda::drain();
   fake_cuda::break_device(6, 719);
   outgoing_message message = make_message(1, 100);
   message.tensors = {t};
@@ -456,7 +457,8 @@ TEST_CASE("a stream that hangs fails one message; others of its device use other
   register_devices<queue_device>();
   stream_pair pair(true, with_limit(200ms));
   const std::vector<stream> pool = pool_of(queue_of(2));
-  const hanging one({pool.front()});
+  // The pool prefers streams that are idle, of the next eight: none of these is.
+  const hanging first_eight({pool.begin(), pool.begin() + 8});
   pair.near_end->send(message_for(1, {make_tensor(1, 6 * mebibyte)}, {queue_of(2)}));
   CHECK(failure_of(pair.far_log->take(1).at(0)).first == errc::device_timeout);
   for (std::uint64_t id = 2; id != 2 + pool.size(); ++id) {

@@ -1,0 +1,161 @@
+// Memory that is given up while streams use it: what waits for what.
+
+#include <atomic>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <ferry/device/cuda.hpp>
+#include <ferry/device/memory.hpp>
+#include <ferry/device/stream.hpp>
+
+#include "captured_log.hpp"
+#include "expect_error.hpp"
+#include "fake_cuda.hpp"
+
+using fake_cuda::call;
+using ferry::device;
+using ferry::device_kind;
+using ferry::device_memory;
+using ferry::errc;
+using ferry::stream;
+using traits = ferry::device_traits<ferry::cuda>;
+
+namespace {
+
+constexpr std::size_t mebibyte = std::size_t{1} << 20;
+constexpr std::size_t large = 30 * mebibyte;  // two fit
+
+// Holds a stream up until it is let go.
+class held_stream {
+ public:
+  explicit held_stream(device where) : on_(ferry::pool_stream(where)) {
+    on_.call_on_host(
+        [](void* argument) {
+          auto& self = *static_cast<held_stream*>(argument);
+          while (!self.free_) std::this_thread::yield();
+          self.over_ = true;
+        },
+        this);
+  }
+  held_stream(const held_stream&) = delete;
+  held_stream& operator=(const held_stream&) = delete;
+  ~held_stream() {
+    let_go();
+    while (!over_) std::this_thread::yield();
+  }
+  void let_go() { free_ = true; }
+  [[nodiscard]] const stream& on() const { return on_; }
+
+ private:
+  stream on_;
+  std::atomic<bool> free_{false};
+  std::atomic<bool> over_{false};
+};
+
+struct all_memory {
+  explicit all_memory(device of) : where(of) { fake_cuda::set_memory(64 * mebibyte); }
+  ~all_memory() {
+    fake_cuda::drain();
+    ferry::device_memory_trim(where);
+    CHECK(ferry::get_device_memory_stats(where).reserved_bytes == 0);
+  }
+  device where;
+};
+
+}  // namespace
+
+TEST_CASE("a stream that is held up keeps its own memory, not that of others") {
+  const device where{device_kind::cuda, 6};
+  const all_memory whole(where);
+  const stream home = ferry::pool_stream(where);
+  const stream quick = ferry::pool_stream(where);
+  held_stream held(where);
+  std::optional<device_memory> first(std::in_place, home, large);
+  std::optional<device_memory> second(std::in_place, home, large);
+  first->record_use(held.on());
+  second->record_use(quick);
+  traits::fill(where, second->data(), 1, large, quick.native<ferry::cuda>());
+  // In this order, so that the second would stand behind the first in a line.
+  first.reset();
+  second.reset();
+  const auto waits = ferry::get_device_memory_stats(where).memory_waits;
+  quick.synchronize();
+  home.synchronize();
+  const device_memory third(home, large);  // the memory of the second
+  CHECK(third.data() != nullptr);
+  const auto stats = ferry::get_device_memory_stats(where);
+  CHECK(stats.parked_blocks == 1);
+  CHECK(stats.parked_bytes == large);
+  CHECK(stats.memory_waits == waits);
+}
+
+TEST_CASE("an allocation that would fail waits for memory that was given up, and is counted") {
+  const device where{device_kind::cuda, 6};
+  const all_memory whole(where);
+  const stream home = ferry::pool_stream(where);
+  held_stream held(where);
+  const auto waits = ferry::get_device_memory_stats(where).memory_waits;
+  for (int i = 0; i != 2; ++i) {
+    device_memory block(home, large);
+    block.record_use(held.on());
+  }
+  std::thread helper([&] {
+    while (ferry::get_device_memory_stats(where).memory_waits == waits) std::this_thread::yield();
+    held.let_go();
+  });
+  const device_memory next(home, large);
+  helper.join();
+  CHECK(next.data() != nullptr);
+  CHECK(ferry::get_device_memory_stats(where).memory_waits == waits + 1);
+}
+
+TEST_CASE("the wait for memory is bounded, and the error says what was waited for") {
+  const device where{device_kind::cuda, 6};
+  const all_memory whole(where);
+  const stream home = ferry::pool_stream(where);
+  held_stream held(where);
+  for (int i = 0; i != 2; ++i) {
+    device_memory block(home, large);
+    block.record_use(held.on());
+  }
+  expect_error(errc::out_of_memory, "; 62914560 bytes more were given up, but streams have used them for 5 s",
+               [&] { (void)device_memory(home, large); });
+}
+
+TEST_CASE("memory is looked after a few blocks at a time, and no look waits") {
+  const device where{device_kind::cuda, 6};
+  const stream home = ferry::pool_stream(where);
+  held_stream held(where);
+  const auto queries = fake_cuda::calls(call::event_query);
+  const auto synchronizations = fake_cuda::host_synchronizations();
+  constexpr unsigned count = 500;
+  for (unsigned i = 0; i != count; ++i) {
+    device_memory block(home, 1000);
+    block.record_use(held.on());
+  }
+  CHECK(fake_cuda::host_synchronizations() == synchronizations);
+  CHECK(fake_cuda::calls(call::event_query) - queries <= 3 * 8 * count);
+  CHECK(ferry::get_device_memory_stats(where).parked_blocks == count);
+  held.let_go();
+  fake_cuda::drain();
+  CHECK(ferry::get_device_memory_stats(where).parked_blocks == 0);
+}
+
+TEST_CASE("memory used on a stream that has been destroyed is leaked, with a word") {
+  const device where{device_kind::cuda, 6};
+  ferry_test::captured_log log;
+  CUstream_st* const made = traits::create_stream(where);
+  const std::size_t in_use = fake_cuda::blocks_in_use(6);
+  {
+    device_memory block(ferry::pool_stream(where), 1000);
+    block.record_use(stream::from_native<ferry::cuda>(made, 6));
+    traits::destroy_stream(where, made);
+  }
+  CHECK(fake_cuda::blocks_in_use(6) == in_use + 1);
+  CHECK(log.has("1000 bytes of cuda:6 are leaked rather than used again early"));
+  CHECK(log.has("was a stream or an event destroyed that ferry, or a tensor, still needs?"));
+}
