@@ -21,7 +21,8 @@ bool succeeds(cudaError_t status, const char* what) {
 // A kernel that was compiled as ferry's are.
 bool kernel_runs() {
   void* flag = nullptr;
-  if (!succeeds(cudaHostAlloc(&flag, sizeof(std::uint32_t), cudaHostAllocPortable), "no page-locked memory")) return false;
+  if (!succeeds(cudaHostAlloc(&flag, sizeof(std::uint32_t), cudaHostAllocPortable), "no page-locked memory"))
+    return false;
   *static_cast<std::uint32_t*>(flag) = 1;
   const auto started = real_cuda::hold_stream_by_kernel(nullptr, static_cast<std::uint32_t*>(flag), 1);
   return succeeds(static_cast<cudaError_t>(started), "a kernel does not start on this GPU") &&

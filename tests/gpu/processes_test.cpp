@@ -31,8 +31,7 @@ namespace {
 
 // Arguments: init method, rank, size, transport.
 const ferry_test::role serving("gpu worker", [](const std::vector<std::string>& arguments) {
-  ferry::worker self =
-      joined(arguments.at(0), std::stoi(arguments.at(1)), std::stoi(arguments.at(2)), arguments.at(3));
+  ferry::worker self = joined(arguments.at(0), std::stoi(arguments.at(1)), std::stoi(arguments.at(2)), arguments.at(3));
   self.shutdown();
   return 0;
 });

@@ -62,10 +62,11 @@ class calls_in_progress {
       const std::lock_guard lock(mutex_);
       for (const auto& [key, each] : begun_) {
         if (clock::now() - each.begin < longest_call) continue;
-        std::fprintf(stderr,
-                     "watchdog: %s has not come back for %lld s while all streams are held: the host waits for a device "
-                     "there\n",
-                     each.name, static_cast<long long>(longest_call.count()));
+        std::fprintf(
+            stderr,
+            "watchdog: %s has not come back for %lld s while all streams are held: the host waits for a device "
+            "there\n",
+            each.name, static_cast<long long>(longest_call.count()));
         std::abort();
       }
     }
@@ -126,7 +127,8 @@ void gate::close() {
   int former = 0;
   need(lower().get_device(&former), "ask for the current device");
   prepare();
-  if (!wait_until_idle()) std::fputs("real_cuda: a pause begins although a stream is not idle after a minute\n", stderr);
+  if (!wait_until_idle())
+    std::fputs("real_cuda: a pause begins although a stream is not idle after a minute\n", stderr);
   ++ticket_;
   holders_.assign(static_cast<std::size_t>(gpus()), holder());
   for (const auto& [stream, device] : streams.all()) {
@@ -184,7 +186,8 @@ int gate::copy_now(int device, void* to, const void* from, std::size_t bytes, bo
     auto* const target = static_cast<std::byte*>(to) + done;
     const auto* const source = static_cast<const std::byte*>(from) + done;
     if (!to_host) std::memcpy(landing_, source, now);
-    status = to_host ? runtime.memcpy_async(landing_, source, now, on) : runtime.memcpy_async(target, landing_, now, on);
+    status =
+        to_host ? runtime.memcpy_async(landing_, source, now, on) : runtime.memcpy_async(target, landing_, now, on);
     if (status != cuda_error::success) break;
     while (!finished(on)) std::this_thread::yield();
     if (to_host) std::memcpy(target, landing_, now);

@@ -21,7 +21,8 @@ __global__ void spin(const volatile std::uint32_t* flag, std::uint32_t ticket) {
 
 int hold_stream_by_kernel(CUstream_st* stream, const volatile std::uint32_t* flag, std::uint32_t ticket) {
   void* arguments[] = {&flag, &ticket};
-  return static_cast<int>(cudaLaunchKernel(reinterpret_cast<const void*>(&spin), dim3(1), dim3(1), arguments, 0, stream));
+  return static_cast<int>(
+      cudaLaunchKernel(reinterpret_cast<const void*>(&spin), dim3(1), dim3(1), arguments, 0, stream));
 }
 
 }  // namespace real_cuda
