@@ -14,10 +14,10 @@ namespace fake_cuda {
 int start_kernel(CUstream_st* stream, std::function<void()> kernel);
 
 struct host_launcher {
-  template <class F>
-  static int launch(CUstream_st* stream, std::int64_t count, const F& kernel) {
+  template <class F, class Index>
+  static int launch(CUstream_st* stream, Index count, const F& kernel) {
     return start_kernel(stream, [kernel, count] {
-      for (std::int64_t i = 0; i != count; ++i) kernel(i);
+      for (Index i = 0; i != count; ++i) kernel(i);
     });
   }
 };
