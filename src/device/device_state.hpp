@@ -27,15 +27,6 @@ struct device_state {
   std::vector<void*> events;       // not in use
   void* reclaim_stream = nullptr;  // on which memory used by several streams is freed
 
-  struct staging_block {
-    void* memory;
-    std::size_t size;
-    event free_after;
-  };
-  std::mutex staging_mutex;            // taken before `mutex`
-  std::vector<staging_block> staging;  // not in use by the host, though a copy may still be in progress
-  std::size_t staging_in_use = 0;
-
   std::atomic<std::uint64_t> blocks{0};
   std::atomic<std::uint64_t> used_bytes{0};
   std::atomic<std::uint64_t> peak_used_bytes{0};

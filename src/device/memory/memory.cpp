@@ -14,7 +14,6 @@
 
 #include "../device_state.hpp"
 #include "release_order.hpp"
-#include "staging.hpp"
 
 namespace ferry::inline v0 {
 
@@ -111,9 +110,6 @@ device_memory_stats get_device_memory_stats(device where) {
   return stats;
 }
 
-void device_memory_trim(device where) {
-  detail::state_of(where).operations->trim(where);
-  detail::trim_staging(where);
-}
+void device_memory_trim(device where) { detail::state_of(where).operations->trim(where); }
 
 }  // namespace ferry::inline v0

@@ -14,6 +14,8 @@
 
 #include <doctest/doctest.h>
 
+#include <device/memory/pinned_memory.hpp>
+
 #include "captured_log.hpp"
 #include "device_group.hpp"
 #include "expect_error.hpp"
@@ -165,6 +167,21 @@ TEST_CASE("no host thread waits for a device over a socket, and the staging memo
   const auto more_locked = fake_cuda::calls(fake_cuda::call::host_alloc) - page_locked;
   CHECK(fake_cuda::host_synchronizations() - waits == more_locked);
   CHECK(reserved() <= 4 * ferry::staging_window + piece);  // and the small ones
+}
+
+TEST_CASE("connections share the budget of page-locked memory, and all get on") {
+  device_group group({over("tcp", swapped), over("tcp")});
+  fake_cuda::drain();
+  const auto reserved = [] { return ferry::get_staging_memory_stats(ferry::device_kind::cuda).reserved_bytes; };
+  ferry::detail::set_pinned_memory_budget(std::size_t{2} << 20);
+  const auto before = reserved();
+  std::vector<ferry::future<tensor>> coming;
+  for (int i = 0; i != 4; ++i)
+    coming.push_back(group[0].rpc_async<second_of>("worker1", filled(gpu(i % 2), 5, 6 * piece)));
+  for (auto& each : coming) CHECK(value_read(each.get()) == 5);
+  // A piece for each direction of a connection, and for each message that fetches its first.
+  CHECK(reserved() <= before + 10 * static_cast<std::size_t>(piece));
+  ferry::detail::set_pinned_memory_budget(std::size_t{256} << 20);
 }
 
 TEST_CASE("thousands of small tensors in one message use no more staging memory than a large one") {
