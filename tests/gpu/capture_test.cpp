@@ -5,6 +5,7 @@
 #include <thread>
 
 #include <device/cuda/cuda_runtime.hpp>
+#include <ferry/device/cuda.hpp>
 #include <ferry/device/memory.hpp>
 
 #include "gpu_group.hpp"
@@ -27,8 +28,10 @@ TEST_CASE("calls of other threads neither end a capture nor get into its graph")
     MESSAGE("left out: this runtime does not capture");
     return;
   }
-  const ferry::stream captured = ferry::pool_stream(gpu);
-  const ferry::device_memory memory(captured, 4096);
+  // Of its own: those of the pool are used by calls.
+  CUstream_st* const native = ferry::device_traits<ferry::cuda>::create_stream(gpu);
+  const ferry::stream captured = ferry::stream::from_native<ferry::cuda>(native, gpu.index);
+  ferry::device_memory memory(captured, 4096);
   captured.synchronize();
   for (const char* transport : {"inproc", "tcp"}) {
     CAPTURE(transport);
@@ -52,17 +55,19 @@ TEST_CASE("calls of other threads neither end a capture nor get into its graph")
     const ferry::device_guard current(gpu);
     int ended = 0;
     for (int n = 0; n != 20 && ended >= 0; ++n) {
-      begin_capture(captured.native<ferry::cuda>());
+      begin_capture(native);
       for (int i = 0; i != 50; ++i) {
-        CHECK(ferry::detail::cuda_runtime_in_use()->memset_async(memory.data(), i, 4096,
-                                                                 captured.native<ferry::cuda>()) == 0);
+        CHECK(ferry::detail::cuda_runtime_in_use()->memset_async(memory.data(), i, 4096, native) == 0);
         std::this_thread::yield();
       }
-      ended = end_capture(captured.native<ferry::cuda>());
+      ended = end_capture(native);
       CHECK(ended == 50);
     }
     over = true;
     for (std::thread& each : threads) each.join();
     CHECK(wrong == 0);
   }
+  memory = {};
+  captured.synchronize();
+  ferry::device_traits<ferry::cuda>::destroy_stream(gpu, native);
 }
