@@ -118,6 +118,7 @@
 #include "transport/inproc/inproc.cpp"
 #include "transport/inproc/inproc_channel.cpp"
 #include "transport/inproc/inproc_connection.cpp"
+#include "transport/reactor/completion_poller.cpp"
 #include "transport/reactor/control_thread.cpp"
 #include "transport/reactor/io_threads.cpp"
 #include "transport/reactor/pending_copy.cpp"

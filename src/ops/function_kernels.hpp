@@ -19,7 +19,8 @@ struct function_kernel {
   unary_function function;
   T first;
   T second;
-  FERRY_KERNEL void operator()(std::int64_t index) const {
+  template <class Index>
+  FERRY_KERNEL void operator()(Index index) const {
     const auto at = locate(plan, index);
     const T x = element_at<T>(at[1]);
     element_at<T>(at[0]) = visit_function(function, [&](auto f) {
@@ -38,7 +39,8 @@ struct function_gradient_kernel {
   unary_function function;
   T first;
   T second;
-  FERRY_KERNEL void operator()(std::int64_t index) const {
+  template <class Index>
+  FERRY_KERNEL void operator()(Index index) const {
     const auto at = locate(plan, index);
     const T from = element_at<T>(at[2]);
     const T slope =
@@ -52,7 +54,8 @@ template <class T>
 struct pair_kernel {
   walk<3> plan;
   binary_function function;
-  FERRY_KERNEL void operator()(std::int64_t index) const {
+  template <class Index>
+  FERRY_KERNEL void operator()(Index index) const {
     const auto at = locate(plan, index);
     const T a = element_at<T>(at[1]);
     const T b = element_at<T>(at[2]);
@@ -71,7 +74,8 @@ struct pair_gradient_kernel {
   walk<4> plan;
   binary_function function;
   std::size_t input;
-  FERRY_KERNEL void operator()(std::int64_t index) const {
+  template <class Index>
+  FERRY_KERNEL void operator()(Index index) const {
     const auto at = locate(plan, index);
     const T a = element_at<T>(at[2]);
     const T b = element_at<T>(at[3]);
@@ -87,7 +91,8 @@ template <class T>
 struct compare_kernel {
   walk<3> plan;
   comparison how;
-  FERRY_KERNEL void operator()(std::int64_t index) const {
+  template <class Index>
+  FERRY_KERNEL void operator()(Index index) const {
     const auto at = locate(plan, index);
     element_at<unsigned char>(at[0]) = compares(how, element_at<T>(at[1]), element_at<T>(at[2])) ? 1 : 0;
   }
@@ -97,7 +102,8 @@ struct compare_kernel {
 template <class Bits>
 struct choose_kernel {
   walk<4> plan;
-  FERRY_KERNEL void operator()(std::int64_t index) const {
+  template <class Index>
+  FERRY_KERNEL void operator()(Index index) const {
     const auto at = locate(plan, index);
     element_at<Bits>(at[0]) = element_at<Bits>(element_at<unsigned char>(at[1]) != 0 ? at[2] : at[3]);
   }

@@ -74,7 +74,8 @@ struct combine_kernel {
   walk<3> plan;
   kernel_operation how;
   T factor;
-  FERRY_KERNEL void operator()(std::int64_t index) const {
+  template <class Index>
+  FERRY_KERNEL void operator()(Index index) const {
     const auto at = locate(plan, index);
     const T a = element_at<T>(at[1]);
     const T b = element_at<T>(at[2]);
@@ -87,10 +88,54 @@ struct combine_number_kernel {
   walk<2> plan;
   kernel_operation how;
   T value;
-  FERRY_KERNEL void operator()(std::int64_t index) const {
+  template <class Index>
+  FERRY_KERNEL void operator()(Index index) const {
     const auto at = locate(plan, index);
     const T a = element_at<T>(at[1]);
     element_at<T>(at[0]) = how == kernel_operation::add ? plus(value, a) : times(a, value);
+  }
+};
+
+/// The elements of T that a GPU loads and stores with one instruction.
+template <class T>
+struct alignas(16) element_pack {
+  static constexpr std::size_t count = 16 / sizeof(T);
+  T at[count];
+};
+
+/// combine_kernel and combine_number_kernel for packs of elements.
+template <class T>
+struct combine_packs_kernel {
+  walk<3> plan;
+  kernel_operation how;
+  T factor;
+  template <class Index>
+  FERRY_KERNEL void operator()(Index index) const {
+    using pack = element_pack<T>;
+    const auto at = locate(plan, index);
+    const pack a = element_at<pack>(at[1]);
+    const pack b = element_at<pack>(at[2]);
+    pack result;
+    for (std::size_t i = 0; i != pack::count; ++i) {
+      result.at[i] = how == kernel_operation::add ? plus(a.at[i], times(factor, b.at[i])) : times(a.at[i], b.at[i]);
+    }
+    element_at<pack>(at[0]) = result;
+  }
+};
+template <class T>
+struct combine_number_packs_kernel {
+  walk<2> plan;
+  kernel_operation how;
+  T value;
+  template <class Index>
+  FERRY_KERNEL void operator()(Index index) const {
+    using pack = element_pack<T>;
+    const auto at = locate(plan, index);
+    pack result = element_at<pack>(at[1]);
+    for (std::size_t i = 0; i != pack::count; ++i) {
+      result.at[i] = how == kernel_operation::add ? plus(value, result.at[i]) : times(result.at[i], value);
+    }
+    element_at<pack>(at[0]) = result;
   }
 };
 
@@ -102,14 +147,23 @@ struct sum_kernel {
   walk<2> plan;
   walk<1> reduced;
   std::int64_t count;  // of elements of one sum
-  FERRY_KERNEL void operator()(std::int64_t index) const {
+  template <class Index>
+  FERRY_KERNEL void operator()(Index index) const {
     const auto at = locate(plan, index);
-    total_type total = 0;
-    for (std::int64_t i = 0; i != count; ++i) {
-      const std::int64_t offset = locate(reduced, i)[0] - reduced.start[0];
-      total = plus(total, static_cast<total_type>(element_at<T>(at[1] + offset)));
-    }
+    const total_type total =
+        count <= most_elements_at_once ? total_of(at[1], static_cast<std::uint32_t>(count)) : total_of(at[1], count);
     element_at<result_type>(at[0]) = static_cast<result_type>(total);
+  }
+
+ private:
+  template <class Index>
+  FERRY_KERNEL total_type total_of(std::byte* first, Index elements) const {
+    total_type total = 0;
+    for (Index i = 0; i != elements; ++i) {
+      const std::int64_t offset = locate(reduced, i)[0] - reduced.start[0];
+      total = plus(total, static_cast<total_type>(element_at<T>(first + offset)));
+    }
+    return total;
   }
 };
 
@@ -121,97 +175,101 @@ constexpr arithmetic_kernels make_arithmetic_kernels() {
       .combine = [](CUstream_st* stream, const walk<3>& plan, dtype type, kernel_operation how,
                     kernel_number factor) -> int {
         return visit_arithmetic(type, [&]<class T>(std::type_identity<T>) {
-          return Launcher::launch(stream, element_count(plan), combine_kernel<T>{plan, how, number_as<T>(factor)});
+          const T by = number_as<T>(factor);
+          return launch_packs<3>(stream, plan, sizeof(T), [&](CUstream_st* on, const walk<3>& part, bool packs) -> int {
+            return packs ? launch_walk<Launcher>(on, combine_packs_kernel<T>{part, how, by})
+                         : launch_walk<Launcher>(on, combine_kernel<T>{part, how, by});
+          });
         });
       },
       .combine_number = [](CUstream_st* stream, const walk<2>& plan, dtype type, kernel_operation how,
                            kernel_number value) -> int {
         return visit_arithmetic(type, [&]<class T>(std::type_identity<T>) {
-          return Launcher::launch(stream, element_count(plan),
-                                  combine_number_kernel<T>{plan, how, number_as<T>(value)});
+          const T with = number_as<T>(value);
+          return launch_packs<2>(stream, plan, sizeof(T), [&](CUstream_st* on, const walk<2>& part, bool packs) -> int {
+            return packs ? launch_walk<Launcher>(on, combine_number_packs_kernel<T>{part, how, with})
+                         : launch_walk<Launcher>(on, combine_number_kernel<T>{part, how, with});
+          });
         });
       },
       .sum = [](CUstream_st* stream, const walk<2>& plan, const walk<1>& reduced, dtype from) -> int {
         const std::int64_t count = reduced.empty ? 0 : element_count(reduced);
         return visit_arithmetic(from, [&]<class T>(std::type_identity<T>) {
-          return Launcher::launch(stream, element_count(plan), sum_kernel<T>{plan, reduced, count});
+          return launch_walk<Launcher>(stream, sum_kernel<T>{plan, reduced, count});
         });
       },
       .function = [](CUstream_st* stream, const walk<2>& plan, dtype type, unary_function f,
                      const function_numbers& with) -> int {
         return visit_arithmetic(type, [&]<class T>(std::type_identity<T>) {
-          return Launcher::launch(stream, element_count(plan),
-                                  function_kernel<T>{plan, f, static_cast<T>(with.first), static_cast<T>(with.second)});
+          return launch_walk<Launcher>(
+              stream, function_kernel<T>{plan, f, static_cast<T>(with.first), static_cast<T>(with.second)});
         });
       },
       .function_gradient = [](CUstream_st* stream, const walk<3>& plan, dtype type, unary_function f,
                               const function_numbers& with) -> int {
         return visit_floating(type, [&]<class T>(std::type_identity<T>) {
-          return Launcher::launch(
-              stream, element_count(plan),
-              function_gradient_kernel<T>{plan, f, static_cast<T>(with.first), static_cast<T>(with.second)});
+          return launch_walk<Launcher>(
+              stream, function_gradient_kernel<T>{plan, f, static_cast<T>(with.first), static_cast<T>(with.second)});
         });
       },
       .pair = [](CUstream_st* stream, const walk<3>& plan, dtype type, binary_function f) -> int {
         return visit_arithmetic(type, [&]<class T>(std::type_identity<T>) {
-          return Launcher::launch(stream, element_count(plan), pair_kernel<T>{plan, f});
+          return launch_walk<Launcher>(stream, pair_kernel<T>{plan, f});
         });
       },
       .pair_gradient = [](CUstream_st* stream, const walk<4>& plan, dtype type, binary_function f,
                           std::size_t input) -> int {
         return visit_floating(type, [&]<class T>(std::type_identity<T>) {
-          return Launcher::launch(stream, element_count(plan), pair_gradient_kernel<T>{plan, f, input});
+          return launch_walk<Launcher>(stream, pair_gradient_kernel<T>{plan, f, input});
         });
       },
       .compare = [](CUstream_st* stream, const walk<3>& plan, dtype from, comparison how) -> int {
         return visit_arithmetic(from, [&]<class T>(std::type_identity<T>) {
-          return Launcher::launch(stream, element_count(plan), compare_kernel<T>{plan, how});
+          return launch_walk<Launcher>(stream, compare_kernel<T>{plan, how});
         });
       },
       .choose = [](CUstream_st* stream, const walk<4>& plan, std::size_t size) -> int {
-        const std::int64_t count = element_count(plan);
         switch (size) {
-          case 1: return Launcher::launch(stream, count, choose_kernel<std::uint8_t>{plan});
-          case 2: return Launcher::launch(stream, count, choose_kernel<std::uint16_t>{plan});
-          case 4: return Launcher::launch(stream, count, choose_kernel<std::uint32_t>{plan});
-          case 8: return Launcher::launch(stream, count, choose_kernel<std::uint64_t>{plan});
-          default: return Launcher::launch(stream, count, choose_kernel<sixteen_bytes>{plan});
+          case 1: return launch_walk<Launcher>(stream, choose_kernel<std::uint8_t>{plan});
+          case 2: return launch_walk<Launcher>(stream, choose_kernel<std::uint16_t>{plan});
+          case 4: return launch_walk<Launcher>(stream, choose_kernel<std::uint32_t>{plan});
+          case 8: return launch_walk<Launcher>(stream, choose_kernel<std::uint64_t>{plan});
+          default: return launch_walk<Launcher>(stream, choose_kernel<sixteen_bytes>{plan});
         }
       },
       .softmax = [](CUstream_st* stream, const row_plan<2>& plan, dtype type, bool logarithm) -> int {
         return visit_floating(type, [&]<class T>(std::type_identity<T>) {
-          return Launcher::launch(stream, element_count(plan.outer), softmax_kernel<T>{plan, logarithm});
+          return launch_walk<Launcher>(stream, softmax_kernel<T>{plan, logarithm});
         });
       },
       .softmax_gradient = [](CUstream_st* stream, const row_plan<3>& plan, dtype type, bool logarithm) -> int {
         return visit_floating(type, [&]<class T>(std::type_identity<T>) {
-          return Launcher::launch(stream, element_count(plan.outer), softmax_gradient_kernel<T>{plan, logarithm});
+          return launch_walk<Launcher>(stream, softmax_gradient_kernel<T>{plan, logarithm});
         });
       },
       .logsumexp = [](CUstream_st* stream, const row_plan<2>& plan, dtype type) -> int {
         return visit_floating(type, [&]<class T>(std::type_identity<T>) {
-          return Launcher::launch(stream, element_count(plan.outer), logsumexp_kernel<T>{plan});
+          return launch_walk<Launcher>(stream, logsumexp_kernel<T>{plan});
         });
       },
       .extreme = [](CUstream_st* stream, const row_plan<3>& plan, dtype type, bool largest) -> int {
         return visit_arithmetic(type, [&]<class T>(std::type_identity<T>) {
-          return Launcher::launch(stream, element_count(plan.outer), extreme_kernel<T>{plan, largest});
+          return launch_walk<Launcher>(stream, extreme_kernel<T>{plan, largest});
         });
       },
       .scatter_add = [](CUstream_st* stream, const row_plan<3>& plan, dtype type, std::int64_t places) -> int {
         return visit_arithmetic(type, [&]<class T>(std::type_identity<T>) {
-          return Launcher::launch(stream, element_count(plan.outer), scatter_add_kernel<T>{plan, places});
+          return launch_walk<Launcher>(stream, scatter_add_kernel<T>{plan, places});
         });
       },
       .gather = [](CUstream_st* stream, const walk<3>& plan, std::size_t size, std::int64_t places,
                    std::int64_t step) -> int {
-        const std::int64_t count = element_count(plan);
         switch (size) {
-          case 1: return Launcher::launch(stream, count, gather_kernel<std::uint8_t>{plan, places, step});
-          case 2: return Launcher::launch(stream, count, gather_kernel<std::uint16_t>{plan, places, step});
-          case 4: return Launcher::launch(stream, count, gather_kernel<std::uint32_t>{plan, places, step});
-          case 8: return Launcher::launch(stream, count, gather_kernel<std::uint64_t>{plan, places, step});
-          default: return Launcher::launch(stream, count, gather_kernel<sixteen_bytes>{plan, places, step});
+          case 1: return launch_walk<Launcher>(stream, gather_kernel<std::uint8_t>{plan, places, step});
+          case 2: return launch_walk<Launcher>(stream, gather_kernel<std::uint16_t>{plan, places, step});
+          case 4: return launch_walk<Launcher>(stream, gather_kernel<std::uint32_t>{plan, places, step});
+          case 8: return launch_walk<Launcher>(stream, gather_kernel<std::uint64_t>{plan, places, step});
+          default: return launch_walk<Launcher>(stream, gather_kernel<sixteen_bytes>{plan, places, step});
         }
       },
       .gemm = [](CUstream_st* stream, dtype type, const void* call) -> int {

@@ -84,7 +84,8 @@ template <class T>
 struct softmax_kernel {
   row_plan<2> plan;
   bool logarithm;
-  FERRY_KERNEL void operator()(std::int64_t index) const {
+  template <class Index>
+  FERRY_KERNEL void operator()(Index index) const {
     const auto at = locate(plan.outer, index);
     const row_exponentials<T> row(at[1], plan.step[1], plan.length);
     const T factor = static_cast<T>(1 / row.total);
@@ -102,7 +103,8 @@ template <class T>
 struct softmax_gradient_kernel {
   row_plan<3> plan;
   bool logarithm;
-  FERRY_KERNEL void operator()(std::int64_t index) const {
+  template <class Index>
+  FERRY_KERNEL void operator()(Index index) const {
     const auto at = locate(plan.outer, index);
     double total = 0;
     for (std::int64_t i = 0; i != plan.length; ++i) {
@@ -122,7 +124,8 @@ struct softmax_gradient_kernel {
 template <class T>
 struct logsumexp_kernel {
   row_plan<2> plan;
-  FERRY_KERNEL void operator()(std::int64_t index) const {
+  template <class Index>
+  FERRY_KERNEL void operator()(Index index) const {
     const auto at = locate(plan.outer, index);
     const row_exponentials<T> row(at[1], plan.step[1], plan.length);
     const bool finite = std::fabs(row.largest) != std::numeric_limits<T>::infinity();
@@ -135,7 +138,8 @@ template <class T>
 struct extreme_kernel {
   row_plan<3> plan;
   bool largest;
-  FERRY_KERNEL void operator()(std::int64_t index) const {
+  template <class Index>
+  FERRY_KERNEL void operator()(Index index) const {
     const auto at = locate(plan.outer, index);
     T best = element_at<T>(at[2]);
     std::int64_t place = 0;
@@ -156,7 +160,8 @@ template <class T>
 struct scatter_add_kernel {
   row_plan<3> plan;
   std::int64_t places;
-  FERRY_KERNEL void operator()(std::int64_t index) const {
+  template <class Index>
+  FERRY_KERNEL void operator()(Index index) const {
     const auto at = locate(plan.outer, index);
     for (std::int64_t i = 0; i != plan.length; ++i) {
       const std::int64_t place = element_at<std::int64_t>(at[1] + i * plan.step[1]);
@@ -174,7 +179,8 @@ struct gather_kernel {
   walk<3> plan;
   std::int64_t places;
   std::int64_t step;  // of 2 along the axis
-  FERRY_KERNEL void operator()(std::int64_t index) const {
+  template <class Index>
+  FERRY_KERNEL void operator()(Index index) const {
     const auto at = locate(plan, index);
     const std::int64_t place = element_at<std::int64_t>(at[1]);
     element_at<Bits>(at[0]) = place < 0 || place >= places ? Bits{} : element_at<Bits>(at[2] + place * step);

@@ -77,7 +77,10 @@ template <class T, class Update>
 struct update_kernel {
   update_walk plan;
   Update update;
-  FERRY_KERNEL void operator()(std::int64_t index) const { update_at<T>(locate(plan, index), update); }
+  template <class Index>
+  FERRY_KERNEL void operator()(Index index) const {
+    update_at<T>(locate(plan, index), update);
+  }
 };
 
 /// Element `column` of row 0 of an operand.
@@ -184,9 +187,8 @@ struct norm_kernel {
 template <class Launcher, class Update>
 constexpr update_kernel_of<Update> make_update_kernel() {
   return {.start = [](CUstream_st* stream, const update_walk& plan, dtype type, const Update& update) -> int {
-    const std::int64_t count = element_count(plan);
-    if (type == dtype::f32) return Launcher::launch(stream, count, update_kernel<float, Update>{plan, update});
-    return Launcher::launch(stream, count, update_kernel<double, Update>{plan, update});
+    if (type == dtype::f32) return launch_walk<Launcher>(stream, update_kernel<float, Update>{plan, update});
+    return launch_walk<Launcher>(stream, update_kernel<double, Update>{plan, update});
   }};
 }
 
@@ -233,7 +235,7 @@ constexpr optimizer_kernels make_optimizer_kernels() {
         return Launcher::launch(stream, square_sum_parts, square_sum_kernel<double>{plan, count, parts});
       },
       [](CUstream_st* stream, const double* parts, std::int64_t count, double* norm) -> int {
-        return Launcher::launch(stream, 1, norm_kernel{parts, count, norm});
+        return Launcher::launch(stream, std::int64_t{1}, norm_kernel{parts, count, norm});
       },
   };
 }

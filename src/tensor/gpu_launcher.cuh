@@ -12,32 +12,38 @@ namespace ferry::inline v0::detail {
 namespace {
 
 constexpr int block_size = 256;
-constexpr std::int64_t most_blocks = 1 << 16;
+constexpr unsigned most_blocks = 1 << 16;  // of the 2^31 - 1 that a grid may have
 
-template <class F>
-__global__ void run(F function, std::int64_t count) {
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
+template <class F, class Index>
+__global__ void run(F function, Index count) {
+  const Index step = static_cast<Index>(gridDim.x) * static_cast<Index>(blockDim.x);
+  for (Index i = static_cast<Index>(blockIdx.x) * static_cast<Index>(blockDim.x) + static_cast<Index>(threadIdx.x);
+       i < count; i += step) {
     function(i);
   }
 }
 
 // Has every kernel that the program can start loaded when devices are warmed up.
-template <class F>
+template <class F, class Index>
 struct noted_kernel {
   static const bool done;
 };
-template <class F>
-const bool noted_kernel<F>::done = note_kernel(reinterpret_cast<const void*>(&run<F>));
+template <class F, class Index>
+const bool noted_kernel<F, Index>::done = note_kernel(reinterpret_cast<const void*>(&run<F, Index>));
 
 struct gpu_launcher {
-  template <class F>
-  static int launch(CUstream_st* stream, std::int64_t count, const F& function) {
-    static_cast<void>(noted_kernel<F>::done);
-    std::int64_t blocks = (count + block_size - 1) / block_size;
-    if (blocks > most_blocks) blocks = most_blocks;
-    run<<<static_cast<unsigned>(blocks), block_size, 0, stream>>>(function, count);
-    return static_cast<int>(cudaGetLastError());
+  /// Calls function(0), ..., function(count - 1). The result is that of the launch: the runtime's last error, in which the program
+  /// may keep one of its own, is not asked.
+  template <class F, class Index>
+  static int launch(CUstream_st* stream, Index count, F function) {
+    static_assert(sizeof(Index) == sizeof(std::uint32_t) || sizeof(Index) == sizeof(std::int64_t));
+    static_cast<void>(noted_kernel<F, Index>::done);
+    if (count <= 0) return static_cast<int>(cudaSuccess);  // a grid without blocks is an error
+    const Index wanted = (count - 1) / block_size + 1;
+    const unsigned blocks = wanted < static_cast<Index>(most_blocks) ? static_cast<unsigned>(wanted) : most_blocks;
+    void* arguments[] = {&function, &count};
+    return static_cast<int>(cudaLaunchKernel(reinterpret_cast<const void*>(&run<F, Index>), dim3(blocks),
+                                             dim3(block_size), arguments, 0, stream));
   }
 };
 

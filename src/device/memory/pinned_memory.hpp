@@ -35,10 +35,20 @@ class pinned_block {
   std::size_t size_class_;
   void* memory_ = nullptr;
   event last_use_;
+  stream last_on_;  // on which last_use_ was recorded; of the CPU: none was
   bool copy_pending_ = false;
 };
 
 /// Adds a block of so many bytes to the pool, from which smaller ones are cut. Throws as the constructor of pinned_block.
 void add_pinned_memory(device where, std::size_t bytes);
+/// Page-locked memory is taken from all programs of the machine. Blocks may be had at any time; who can do without, or can wait,
+/// asks first whether those in use and awaited, with one of `bytes` more, exceed the process's budget: 256 MiB, or what
+/// FERRY_PINNED_MEMORY says in MiB. Throws errc::device_failure.
+bool pinned_memory_is_short(device where, std::size_t bytes);
+/// Waits until they do not; false, at once, if no device is to be waited for: they are all in use by the host. Throws
+/// errc::device_timeout if devices make no progress for 30 s.
+bool wait_for_pinned_memory(device where, std::size_t bytes);
+/// For tests.
+void set_pinned_memory_budget(std::size_t bytes) noexcept;
 
 }  // namespace ferry::inline v0::detail

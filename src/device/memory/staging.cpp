@@ -28,6 +28,7 @@ void upload(const stream& on, void* target, const void* source, std::size_t byte
   device_state& state = state_of(on.device());
   for (std::size_t done = 0; done != bytes;) {
     const std::size_t now = std::min(bytes - done, largest_piece);
+    static_cast<void>(wait_for_pinned_memory(on.device(), now));
     pinned_block block(on.device(), now);
     std::memcpy(block.data(), static_cast<const std::byte*>(source) + done, now);
     block.begin_use();

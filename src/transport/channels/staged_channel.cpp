@@ -47,6 +47,8 @@ class staged_source final : public tensor_source {
     while (queued_ != bytes_.size()) {
       const std::size_t size = std::min(staging_piece, bytes_.size() - queued_);
       if (fetched() + size > ahead || !context_.ring->may_queue(on_)) return;
+      // The pieces under way bring the news by which this goes on.
+      if (!pieces_.empty() && pinned_memory_is_short(on_.device(), size)) return;
       auto piece = std::make_shared<outgoing_piece>(tensor_, size);
       piece->block.begin_use();
       const device from = tensor_.device();
@@ -109,6 +111,10 @@ class staged_sink final : public tensor_sink {
     if (!block_) {
       size_ = std::min(staging_piece, bytes_.size() - queued_);
       filled_ = 0;
+      if (pinned_memory_is_short(on_.device(), size_) && context_.ring->under_way(on_)) {
+        if (watch_->begin()) watch_copies();  // else the end of earlier ones is going to be reported
+        return {};
+      }
       block_ = context_.ring->take(on_, size_);
       if (!block_) return {};
     }
@@ -123,18 +129,20 @@ class staged_sink final : public tensor_sink {
     block_->release_after(on_);
     queued_ += size_;
     block_.reset();
-    if (context_.ring->queued(on_, size_)) {
-      pending_copy::watch(
-          context_.loop, {on_},
-          [news = context_.news, watch = watch_](const std::exception_ptr& failure) {
-            if (failure) watch->fail(failure);
-            news();
-          },
-          context_.news);
-    }
+    if (context_.ring->queued(on_, size_)) watch_copies();
   }
 
  private:
+  void watch_copies() {
+    pending_copy::watch(
+        context_.loop, {on_},
+        [news = context_.news, watch = watch_](std::exception_ptr failure) {
+          watch->end(std::move(failure));
+          news();
+        },
+        context_.news);
+  }
+
   const tensor tensor_;
   const std::span<std::byte> bytes_;
   const stream on_;
@@ -142,9 +150,15 @@ class staged_sink final : public tensor_sink {
   // A device that cannot be watched never reports completion, so the message fails.
   class watch_result {
    public:
-    void fail(const std::exception_ptr& why) noexcept {
+    // False if a watch has begun and not ended.
+    bool begin() noexcept {
       const std::lock_guard lock(mutex_);
-      failure_ = why;
+      return !std::exchange(watching_, true);
+    }
+    void end(std::exception_ptr failure) noexcept {
+      const std::lock_guard lock(mutex_);
+      watching_ = false;
+      if (failure) failure_ = std::move(failure);
     }
     void check() const {
       const std::lock_guard lock(mutex_);
@@ -153,6 +167,7 @@ class staged_sink final : public tensor_sink {
 
    private:
     mutable std::mutex mutex_;
+    bool watching_ = false;
     std::exception_ptr failure_;
   };
   const std::shared_ptr<watch_result> watch_ = std::make_shared<watch_result>();
@@ -276,6 +291,13 @@ bool staging_ring::queued(const stream& on, std::size_t bytes) {
   std::size_t total = 0;
   for (const lane& each : lanes_) total += each.bytes;
   return total > staging_window / 2;
+}
+
+bool staging_ring::under_way(const stream& on) {
+  const std::lock_guard lock(mutex_);
+  lane* const own = find(on);
+  if (own) reap(*own, clock::now());
+  return own && !own->copies.empty();
 }
 
 void staging_ring::check(const stream& on) {

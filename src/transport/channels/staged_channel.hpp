@@ -42,6 +42,8 @@ class staging_ring {
   /// the caller then ensures that its channel_context::news is called regularly until the copy has ended. Throws
   /// errc::device_failure.
   bool queued(const stream& on, std::size_t bytes);
+  /// Whether copies are under way on `on`.
+  bool under_way(const stream& on);
   /// Throws errc::device_timeout if `on` is stalled. Asks the device only if it seems so.
   void check(const stream& on);
   /// One of the pool's streams, one that is not stalled if there is such. Throws what pool_stream() throws.

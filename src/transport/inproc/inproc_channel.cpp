@@ -18,8 +18,10 @@ namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
+using detail::download;
 using detail::pinned_block;
 using detail::upload;
+using detail::wait_for_pinned_memory;
 
 tensor empty_like_packed(const tensor& packed, device where) {
   const auto& shape = packed.shape();
@@ -36,6 +38,12 @@ tensor copy_to_cpu(const tensor& from, const stream& on) {
   const auto bytes = packed_bytes(from);
   tensor result = empty_like_packed(from, {});  // of the same shape and strides
   if (bytes.empty()) return result;
+  if (!wait_for_pinned_memory(from.device(), bytes.size())) {
+    // Tensors of the program hold all that there may be: through pieces, for which this thread waits.
+    from.storage().record_use(on);
+    download(on, writable_packed_bytes(result).data(), bytes.data(), bytes.size());
+    return result;
+  }
   auto block = std::make_shared<pinned_block>(from.device(), bytes.size());
   block->begin_use();
   from.storage().record_use(on);

@@ -14,10 +14,12 @@
 #include <ferry/device/stream.hpp>
 #include <ferry/transport/reactor.hpp>
 
+#include "completion_poller.hpp"
+
 namespace ferry::inline v0::detail {
 
 /// Waits, without occupying a thread, until the work queued on some streams has completed. Thread-safe.
-class pending_copy : public std::enable_shared_from_this<pending_copy> {
+class pending_copy final : public std::enable_shared_from_this<pending_copy>, public mark_waiter {
  public:
   /// Called on a thread of the reactor, once: with null when all work has completed, else with the device's failure.
   using callback = std::function<void(std::exception_ptr failure)>;
@@ -33,7 +35,7 @@ class pending_copy : public std::enable_shared_from_this<pending_copy> {
   struct task : work {
     std::shared_ptr<pending_copy> self;
   };
-  static void on_stream_done(void* id) noexcept;
+  void reached(std::exception_ptr failure) noexcept override;
   void begin(const std::vector<stream>& streams);
   void start_timer();
   void look() noexcept;
@@ -43,10 +45,10 @@ class pending_copy : public std::enable_shared_from_this<pending_copy> {
   callback on_done_;
   std::function<void()> on_wait_;
   std::atomic<std::size_t> missing_{0};
-  task arrival_;  // posted by a thread of the device's runtime
-  std::size_t id_ = 0;
+  task arrival_;                // posted by the poller
+  std::exception_ptr failure_;  // written before arrival_ is posted
+  std::atomic<bool> failed_{false};
   std::mutex mutex_;
-  std::vector<event> events_;  // of the streams
   task tick_;
   timer_id timer_ = timer_id::none;
   bool finished_ = false;

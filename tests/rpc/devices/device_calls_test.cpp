@@ -13,6 +13,8 @@
 
 #include <doctest/doctest.h>
 
+#include <device/memory/pinned_memory.hpp>
+
 #include "captured_log.hpp"
 #include "device_group.hpp"
 #include "expect_error.hpp"
@@ -58,6 +60,12 @@ tensor on_own_stream(const tensor& t) {
   result.storage().record_use(of_call);
   return result;
 }
+
+std::vector<tensor>& kept_here() {
+  static std::vector<tensor> all;
+  return all;
+}
+void keep_here(const tensor& t) { kept_here().push_back(t); }
 
 bool has_streams_of_its_own(int devices) {
   for (int i = 0; i != devices; ++i) {
@@ -517,4 +525,24 @@ TEST_CASE("a scope of streams skips devices that do not exist, and only these") 
   }
   CHECK(ferry::current_stream(gpu(2)) == before);
   CHECK(quiet.has("cuda:9999"));
+}
+
+TEST_CASE("tensors on the CPU that hold all page-locked memory do not keep further ones from arriving") {
+  device_group group(
+      {map_to("worker1", {{"cpu", "cuda:0"}, {"cuda:0", "cpu"}}), map_to("worker0", {{"cuda:0", "cpu"}})});
+  constexpr std::int64_t size = std::int64_t{1} << 20;
+  CHECK(group[1].rpc_sync<&device_of>("worker0", filled(gpu(0), 1, size)) == -1);
+  fake_cuda::drain();
+  const auto reserved = [] { return ferry::get_staging_memory_stats(ferry::device_kind::cuda).reserved_bytes; };
+  const auto before = reserved();
+  ferry::detail::set_pinned_memory_budget(before + 2 * static_cast<std::size_t>(size));
+  for (unsigned char value = 1; value != 40; ++value) {
+    (void)group[1].rpc_sync<&keep_here>("worker0", filled(gpu(0), value, size));
+  }
+  CHECK(kept_here().size() == 39);
+  for (std::size_t i = 0; i != kept_here().size(); ++i) CHECK(value_of(kept_here()[i]) == static_cast<int>(i + 1));
+  // Those that found no more memory came through two pieces.
+  CHECK(reserved() <= before + 4 * static_cast<std::size_t>(size));
+  kept_here().clear();
+  ferry::detail::set_pinned_memory_budget(std::size_t{256} << 20);
 }

@@ -14,6 +14,8 @@
 
 #include <doctest/doctest.h>
 
+#include <device/memory/pinned_memory.hpp>
+
 #include "captured_log.hpp"
 #include "device_group.hpp"
 #include "expect_error.hpp"
@@ -160,6 +162,7 @@ TEST_CASE("no host thread waits for a device over a socket, and the staging memo
   const auto small = filled(gpu(0), 6);
   CHECK(value_read(group[0].rpc_sync<second_of>("worker1", small)) == 6);
   const auto waits = fake_cuda::host_synchronizations();
+  const auto host_functions = fake_cuda::calls(fake_cuda::call::launch_host_func);
   const auto page_locked = fake_cuda::calls(fake_cuda::call::host_alloc);
   for (int i = 0; i != 5; ++i) {
     CHECK(group[0].rpc_async<second_of>("worker1", t).get().numel() == 12 * piece);
@@ -168,7 +171,24 @@ TEST_CASE("no host thread waits for a device over a socket, and the staging memo
   // The number of blocks in use depends on the progress of the devices; additional blocks are page-locked once.
   const auto more_locked = fake_cuda::calls(fake_cuda::call::host_alloc) - page_locked;
   CHECK(fake_cuda::host_synchronizations() - waits == more_locked);
+  // The runtime calls them one at a time, behind those of the program.
+  CHECK(fake_cuda::calls(fake_cuda::call::launch_host_func) == host_functions);
   CHECK(reserved() <= at_first + 4 * ferry::staging_window + piece);  // and the small ones
+}
+
+TEST_CASE("connections share the budget of page-locked memory, and all get on") {
+  device_group group({over("tcp", swapped), over("tcp")});
+  fake_cuda::drain();
+  const auto reserved = [] { return ferry::get_staging_memory_stats(ferry::device_kind::cuda).reserved_bytes; };
+  ferry::detail::set_pinned_memory_budget(std::size_t{2} << 20);
+  const auto before = reserved();
+  std::vector<ferry::future<tensor>> coming;
+  for (int i = 0; i != 4; ++i)
+    coming.push_back(group[0].rpc_async<second_of>("worker1", filled(gpu(i % 2), 5, 6 * piece)));
+  for (auto& each : coming) CHECK(value_read(each.get()) == 5);
+  // A piece for each direction of a connection, and for each message that fetches its first.
+  CHECK(reserved() <= before + 10 * static_cast<std::size_t>(piece));
+  ferry::detail::set_pinned_memory_budget(std::size_t{256} << 20);
 }
 
 TEST_CASE("thousands of small tensors in one message use no more staging memory than a large one") {
@@ -244,8 +264,8 @@ TEST_CASE("any failing device operation is the error of one call; the connection
   fake_cuda::drain();
   using fake_cuda::call;
   int failed = 0;
-  for (const call which : {call::memcpy_async, call::launch_host_func, call::malloc_from_pool_async, call::event_query,
-                           call::event_record, call::stream_wait_event}) {
+  for (const call which : {call::memcpy_async, call::malloc_from_pool_async, call::event_query, call::event_record,
+                           call::stream_wait_event}) {
     const leases before = held();
     for (unsigned nth = 1; nth != 9; ++nth) {
       CAPTURE(static_cast<int>(which));

@@ -38,7 +38,6 @@ inline void overwrite(const ferry::tensor& t, unsigned char value) {
 
 constexpr auto records = fake_cuda::call::event_record;
 constexpr auto waits = fake_cuda::call::stream_wait_event;
-constexpr auto host_calls = fake_cuda::call::launch_host_func;
 
 inline const ferry::device_map there_and_back{{"cuda:0", "cuda:1"}};
 

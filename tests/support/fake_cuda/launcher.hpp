@@ -17,24 +17,24 @@ namespace fake_cuda {
 int start_kernel(CUstream_st* stream, std::function<void()> kernel, const void* entry = nullptr);
 
 /// The entry point of a kernel, noted as those of a GPU are.
-template <class F>
+template <class F, class Index>
 struct kernel_entry {
   static inline const char place = 0;
   static const bool noted;
 };
-template <class F>
-const bool kernel_entry<F>::noted = ferry::detail::note_kernel(&kernel_entry<F>::place);
+template <class F, class Index>
+const bool kernel_entry<F, Index>::noted = ferry::detail::note_kernel(&kernel_entry<F, Index>::place);
 
 struct host_launcher {
-  template <class F>
-  static int launch(CUstream_st* stream, std::int64_t count, const F& kernel) {
-    static_cast<void>(kernel_entry<F>::noted);
+  template <class F, class Index>
+  static int launch(CUstream_st* stream, Index count, const F& kernel) {
+    static_cast<void>(kernel_entry<F, Index>::noted);
     return start_kernel(
         stream,
         [kernel, count] {
-          for (std::int64_t i = 0; i != count; ++i) kernel(i);
+          for (Index i = 0; i != count; ++i) kernel(i);
         },
-        &kernel_entry<F>::place);
+        &kernel_entry<F, Index>::place);
   }
 };
 

@@ -632,6 +632,7 @@ constexpr cuda_runtime functions{
 constexpr ferry::detail::tensor_kernels kernels = ferry::detail::make_tensor_kernels<host_launcher>();
 constexpr ferry::detail::arithmetic_kernels arithmetic = ferry::detail::make_arithmetic_kernels<host_launcher>();
 
+#ifndef FERRY_FAKE_CUDA_BELOW
 // Before main(), so before anything of ferry asks for devices.
 const bool installed = [] {
   if (const char* text = std::getenv("FERRY_FAKE_CUDA_CREATIONS_BLOCK")) creations_block.store(std::atoi(text) != 0);
@@ -641,8 +642,16 @@ const bool installed = [] {
   ferry::detail::use_cublas(nullptr);  // the memory of the double is not a GPU's
   return true;
 }();
+#endif
 
 }  // namespace
+
+#ifdef FERRY_FAKE_CUDA_BELOW
+// For the layer of ../real_cuda, which is installed instead.
+const ferry::detail::cuda_runtime& runtime_of_double() { return functions; }
+const ferry::detail::tensor_kernels& tensor_kernels_of_double() { return kernels; }
+const ferry::detail::arithmetic_kernels& arithmetic_kernels_of_double() { return arithmetic; }
+#endif
 
 int start_kernel(CUstream_st* stream, std::function<void()> kernel, const void* entry) {
   if (const status error = enter(call::launch_kernel)) return error;
