@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "fake_cuda.hpp"
 #include "graph_capture.hpp"
 #include "held_stream.hpp"
 
@@ -27,8 +28,17 @@ int start_hold(CUstream_st* stream, const volatile std::uint32_t* flag, std::uin
   return ferry::detail::cuda_runtime_in_use()->launch_host_func(stream, spin, new until{flag, ticket});
 }
 
-bool can_capture() { return false; }
-void begin_capture(CUstream_st*) { throw std::logic_error("the double does not capture"); }
-int end_capture(CUstream_st*) { throw std::logic_error("the double does not capture"); }
+bool can_capture() { return true; }
+
+void begin_capture(CUstream_st* stream) {
+  if (const int status = fake_cuda::begin_capture(stream)) {
+    throw std::runtime_error("a capture cannot begin: CUDA error " + std::to_string(status));
+  }
+}
+
+int end_capture(CUstream_st* stream) {
+  const fake_cuda::captured_graph graph = fake_cuda::end_capture(stream);
+  return graph.status == 0 ? static_cast<int>(graph.nodes) : -graph.status;
+}
 
 }  // namespace gpu_test

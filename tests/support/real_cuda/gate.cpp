@@ -112,7 +112,7 @@ void gate::hold(int gpu) {
   if (of.end) return;
   need(lower().set_device(gpu), "make a GPU current");
   need(lower().stream_create(&of.on), "create the stream that holds the others");
-  need(lower().event_create(&of.end), "create an event");
+  need(lower().event_create(&of.end, false), "create an event");
   need(hold_stream(of.on, flag_, ticket_), "start the kernel that holds the streams");
   need(lower().event_record(of.end, of.on), "record an event");
 }
