@@ -173,6 +173,11 @@ dist_context::joined dist_context::join_pass(std::uint64_t number,
     if (const auto failed = failed_passes_.find(number); failed != failed_passes_.end())
       return {nullptr, false, failed->second};
     if (pass_ && pass_->number() == number) return {pass_, false, {}};
+    if (const auto last = last_ended_.find(sender_of(number)); last != last_ended_.end() && number <= last->second) {
+      const auto late =
+          fmt::format("{}: gradients came for a pass of context {} that is over", home_->info().name(), to_string(id_));
+      return {nullptr, false, {static_cast<std::uint32_t>(errc::invalid_argument), {}, late}};
+    }
     if (pass_ && (sender_of(pass_->number()) != sender_of(number) || pass_->number() > number)) {
       const auto refused =
           fmt::format("{}: another pass of context {} runs: passes of one context come one after the other",
@@ -191,7 +196,13 @@ dist_context::joined dist_context::join_pass(std::uint64_t number,
 void dist_context::end_pass(const dist_pass& pass) noexcept {
   std::shared_ptr<dist_pass> last;  // dropped outside of the lock
   const std::lock_guard lock(mutex_);
-  if (pass_.get() == &pass) last = std::move(pass_);
+  if (pass_.get() != &pass) return;
+  last = std::move(pass_);
+  try {
+    std::uint64_t& ended = last_ended_[sender_of(pass.number())];
+    ended = std::max(ended, pass.number());
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): a message that comes twice would begin it again
+  }
 }
 
 bool dist_context::note_failure(std::uint64_t pass, const pass_failure& failure) {
@@ -306,6 +317,7 @@ std::vector<worker_id> dist_context::release() noexcept {
     received_.clear();
     unused_.clear();
     failed_passes_.clear();
+    last_ended_.clear();
     ready_.clear();
   }
   if (pass) pass->on_release();

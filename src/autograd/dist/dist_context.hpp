@@ -116,6 +116,8 @@ class dist_context final : public std::enable_shared_from_this<dist_context> {
   std::set<worker_id> known_;
   std::shared_ptr<dist_pass> pass_;
   std::map<std::uint64_t, pass_failure> failed_passes_;
+  std::map<worker_id, std::uint64_t>
+      last_ended_;  // by the worker that began them: passes of one come one after the other
   std::unordered_map<std::uintptr_t, std::shared_ptr<kept_leaf>> leaves_;
   std::vector<std::pair<stream, event>> ready_;  // what readers wait for
 };

@@ -25,6 +25,8 @@ namespace {
 
 // How long the end of a failed pass is held back for other workers to hear of it: they are ready for the next one then.
 constexpr std::chrono::seconds failure_limit{2};
+// How often they are told, until they answer.
+constexpr int failure_attempts = 20;
 
 thread_local constinit const dist_pass* running_pass_of_thread = nullptr;
 
@@ -144,7 +146,9 @@ std::shared_ptr<dist_pass> dist_pass::begin(const std::shared_ptr<dist_context>&
   }
   auto problem = caught([&] {
     if (!options.until.is_never()) {
-      pass->limit_ = std::make_shared<time_limit>(context->home().core()->agent().reactor(), options.until, pass);
+      auto limit = std::make_shared<time_limit>(context->home().core()->agent().reactor(), options.until, pass);
+      const std::lock_guard lock(pass->mutex_);
+      if (!pass->over_) pass->limit_ = std::move(limit);  // else a worker was lost, or the limit is over already
     }
     pass->discover(roots);
     arrival first;
@@ -469,13 +473,20 @@ void dist_pass::send_back(const entry& at, std::span<gradient_value> gradients) 
     ++unanswered_;
   }
   auto not_sent = caught([&] {
-    call_async<named<"ferry/autograd/gradients", serve_gradients>>(context_->home().core(),
-                                                                   to(from.sender.id(), options), message)
-        .add_done_callback([self = shared_from_this(), whom = from.sender](const future<pass_failure>& answer) {
-          if (!answer.failed()) return self->answered(answer.value());
-          self->answered(pass_failure::of(
-              answer.error(), fmt::format("{}: sending gradients back to {}", self->place(), to_string(whom))));
-        });
+    future<pass_failure> call = call_async<named<"ferry/autograd/gradients", serve_gradients>>(
+        context_->home().core(), to(from.sender.id(), options), message);
+    call.add_done_callback([self = shared_from_this(), whom = from.sender](const future<pass_failure>& answer) {
+      if (!answer.failed()) return self->answered(answer.value());
+      self->answered(pass_failure::of(answer.error(),
+                                      fmt::format("{}: sending gradients back to {}", self->place(), to_string(whom))));
+    });
+    bool late = false;
+    {
+      const std::lock_guard lock(mutex_);
+      late = over_;
+      if (!late && !call.ready()) calls_.push_back(call);
+    }
+    if (late) call.cancel();
   });
   if (!not_sent) return;
   {
@@ -499,6 +510,7 @@ void dist_pass::finish_if_whole() {
     const std::lock_guard lock(mutex_);
     if (over_ || driving_ || unanswered_ != 0 || left_ != 0 || !awaited_.empty() || !inbox_.empty()) return;
     over_ = true;
+    calls_.clear();
   }
   pass_failure how;
   if (auto problem = caught([&] { context_->gradients_on(streams_); })) how = pass_failure::of(problem, place());
@@ -520,16 +532,20 @@ bool dist_pass::takes_part(worker_id who) const {
 }
 
 void dist_pass::fail(const pass_failure& why, heard where) {
+  std::vector<future<pass_failure>> calls;
   {
     const std::lock_guard lock(mutex_);
     if (over_) return;
     over_ = true;
     inbox_.clear();
+    calls.swap(calls_);
   }
   (void)context_->note_failure(header_->pass, why);
   context_->end_pass(*this);
   context_->home().count_passes(-1);
   limit_.reset();
+  // Their answers are of no use, and may never come: shutdowns wait for calls.
+  for (const future<pass_failure>& each : calls) each.cancel();
   // The worker that has failed, and the one that began the pass, tell all: one of them may be cut off from some.
   if (is_root_) return tell_failure(why, true);
   if (where == heard::here || !header_->exact) tell_failure(why, false);
@@ -553,6 +569,38 @@ class told_all {
   std::shared_ptr<dist_pass> keeps_;
 };
 
+// Whether a message that has failed so may arrive when it is sent again.
+bool may_arrive(const std::exception_ptr& problem) {
+  try {
+    std::rethrow_exception(problem);
+  } catch (const peer_lost&) {
+    return false;
+  } catch (const error& e) {
+    const errc code = e.kind();
+    return code == errc::rpc_timeout || code == errc::connection_lost || code == errc::injected_failure;
+  } catch (...) {
+    return false;
+  }
+}
+
+// In the background. `waits` until the first attempt has ended.
+void send_failure(const std::shared_ptr<worker_core>& from, worker_id whom, const failure_message& what,
+                  const std::shared_ptr<told_all>& waits, int attempts_left) noexcept {
+  const auto failed = [from, whom, what, attempts_left](const std::exception_ptr& why) noexcept {
+    if (attempts_left > 1 && may_arrive(why)) return send_failure(from, whom, what, nullptr, attempts_left - 1);
+    log(log_level::debug,
+        fmt::format("worker {} is not told that a pass failed: {}", whom.value, describe_exception(why)));
+  };
+  auto unsent = caught([&] {
+    call_async<named<"ferry/autograd/failure", serve_failure>>(from, to(whom, {.timeout = timeout(failure_limit)}),
+                                                               what)
+        .add_done_callback([waits, failed](const future<void>& answer) {
+          if (answer.failed()) failed(answer.error());
+        });
+  });
+  if (unsent) failed(unsent);
+}
+
 }  // namespace
 
 void dist_pass::tell_failure(const pass_failure& why, bool waits) {
@@ -565,26 +613,23 @@ void dist_pass::tell_failure(const pass_failure& why, bool waits) {
     whom.erase(std::unique(whom.begin(), whom.end()), whom.end());
     const worker_id here = context_->home().id();
     const failure_message message{header_->context, header_->pass, !header_->exact, why};
-    const context_values_scope values(current_values().without(current_dist_context));
+    // Not bound by the handler in which the pass runs, whose deadline may be why it failed.
+    const std::shared_ptr<worker_core> worker = context_->home().core();
+    const context_ptr background(new call_context(worker));
+    const context_scope outside(background);
     for (const worker_id each : whom) {
-      if (each == here) continue;
-      auto unreached = caught([&] {
-        call_async<named<"ferry/autograd/failure", serve_failure>>(
-            context_->home().core(), to(each, {.timeout = timeout(failure_limit)}), message)
-            .add_done_callback([last](const future<void>&) {});
-      });
-      if (unreached)
-        log(log_level::debug,
-            fmt::format("worker {} is not told that a pass failed: {}", each.value, describe_exception(unreached)));
+      if (each != here) send_failure(worker, each, message, last, failure_attempts);
     }
   });
   if (problem) log(log_level::error, "other workers are not told that a pass failed: " + describe_exception(problem));
 }
 
 void dist_pass::on_failure_elsewhere(const std::shared_ptr<dist_context>& context, const failure_message& told) {
+  // Noted first: gradients of the pass that come at the same moment find either the note, or a pass that ends here.
+  const bool is_news = context->note_failure(told.pass, told.failure);
   if (const auto pass = context->running_pass(); pass && pass->number() == told.pass)
     return pass->fail(told.failure, heard::elsewhere);
-  if (!context->note_failure(told.pass, told.failure) || !told.floods) return;
+  if (!is_news || !told.floods) return;
   auto header = std::make_shared<pass_header>();
   header->context = told.context;
   header->pass = told.pass;

@@ -118,7 +118,7 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   const std::shared_ptr<const pass_header> header_;
   const bool is_root_;
   promise<pass_failure> whole_;
-  std::shared_ptr<time_limit> limit_;
+  std::shared_ptr<time_limit> limit_;  // set under the mutex, and let go of by what sets over_
 
   // The graph stays, also if the context ends meanwhile.
   std::vector<std::shared_ptr<void>> kept_roots_;
@@ -139,6 +139,7 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   std::vector<arrival> inbox_;
   bool driving_ = true;  // its maker drives first
   std::size_t unanswered_ = 0;
+  std::vector<future<pass_failure>> calls_;  // with gradients, to other workers
 };
 
 }  // namespace ferry::inline v0::detail

@@ -265,7 +265,9 @@ void dist_worker::send_release(worker_id whom, const release_message& what, int 
       if (closed_) return;
       worker = core_.shared_from_this();
     }
-    const context_values_scope outside{context_values()};
+    // Not bound by the handler that ends the context or passes its end on, which may be over.
+    const context_ptr background(new call_context(worker));
+    const context_scope outside(background);
     call_async<named<"ferry/autograd/release", serve_release>>(std::move(worker), whom, what)
         .add_done_callback([self = shared_from_this(), whom, what, attempts_left, failed](const future<void>& answer) {
           if (!answer.failed()) return;
