@@ -1,5 +1,5 @@
 // Training on one worker: the cost of a node of the graph, and a step of a small net. One thread, on one processor; beside libtorch, which
-// a process of its own runs in turn, if the build has found it. Then passes through two workers (distributed_autograd.hpp).
+// a process of its own runs in turn, if the build has found it. Then passes through two workers (support/distributed_passes.hpp).
 
 #include <array>
 #include <chrono>
@@ -18,8 +18,8 @@
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/generator.hpp>
 
-#include "distributed_autograd.hpp"
 #include "support/affinity.hpp"
+#include "support/distributed_passes.hpp"
 #include "support/options.hpp"
 #include "support/peer_program.hpp"
 #include "support/report.hpp"

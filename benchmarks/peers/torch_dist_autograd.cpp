@@ -1,4 +1,4 @@
-// Distributed autograd of PyTorch's TensorPipe agent, from C++: the round that benchmarks/distributed_autograd.cpp measures, between two
+// Distributed autograd of PyTorch's TensorPipe agent, from C++: the round that benchmarks/support/distributed_passes.cpp measures, between two
 // processes. `torch_dist_autograd WINDOW_MS` prints the median in microseconds; a child process serves.
 
 #include <sys/wait.h>

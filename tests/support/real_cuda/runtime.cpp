@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include <device/cuda/cuda_scope.hpp>
 #include <ops/cublas.hpp>
 
 #include "fake_cuda.hpp"
@@ -706,9 +707,12 @@ void break_device(int device, int error) {
 }
 
 void mend() {
-  machine& all = the_machine();
-  const std::lock_guard lock(all.mutex);
-  std::fill(all.broken.begin(), all.broken.end(), 0);
+  {
+    machine& all = the_machine();
+    const std::lock_guard lock(all.mutex);
+    std::fill(all.broken.begin(), all.broken.end(), 0);
+  }
+  ferry::detail::lift_cuda_fences();
 }
 
 void unload() { unloaded.store(true); }

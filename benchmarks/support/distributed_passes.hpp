@@ -3,9 +3,9 @@
 #include <map>
 #include <string>
 
-#include "support/options.hpp"
-#include "support/process.hpp"
-#include "support/report.hpp"
+#include "options.hpp"
+#include "process.hpp"
+#include "report.hpp"
 
 namespace ferry_bench {
 

@@ -1,4 +1,4 @@
-#include "distributed_autograd.hpp"
+#include "distributed_passes.hpp"
 
 #include <array>
 #include <chrono>
@@ -14,9 +14,9 @@
 #include <ferry/ops/ops.hpp>
 #include <ferry/tensor/factories.hpp>
 
-#include "support/peer_program.hpp"
-#include "support/statistics.hpp"
-#include "support/worker_pair.hpp"
+#include "peer_program.hpp"
+#include "statistics.hpp"
+#include "worker_pair.hpp"
 
 namespace ferry_bench {
 namespace {
