@@ -32,17 +32,16 @@ void pending_copy::watch(std::shared_ptr<reactor> threads, const std::vector<str
 }
 
 void pending_copy::begin(const std::vector<stream>& streams) {
-  std::vector<event> marks;
+  std::vector<std::pair<stream, event>> marks;
   marks.reserve(streams.size());
-  for (const stream& each : streams) marks.push_back(each.record());
-  missing_.store(streams.size());
+  for (const stream& each : streams) marks.emplace_back(each, each.record());
+  missing_.store(marks.size());
   if (on_wait_) {
     const std::lock_guard lock(mutex_);
     start_timer();
   }
-  for (std::size_t i = 0; i != streams.size(); ++i) {
-    completion_poller::of_process().add(streams[i], std::move(marks[i]), shared_from_this());
-  }
+  // The last one may be reported at once, and the caller's streams are gone then.
+  for (auto& [on, mark] : marks) completion_poller::of_process().add(on, std::move(mark), shared_from_this());
 }
 
 void pending_copy::reached(std::exception_ptr failure) noexcept {
