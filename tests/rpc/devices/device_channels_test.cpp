@@ -288,7 +288,8 @@ TEST_CASE("any failing device operation is the error of one call; the connection
     const bool may_lose = which == call::event_record || which == call::stream_wait_event;
     CHECK(comes_back_to(before, !may_lose));
   }
-  CHECK(failed > 20);
+  // Each of the eight copies, and of the other operations those that a call needs: how often devices are asked depends on time.
+  CHECK(failed > 12);
 }
 
 TEST_CASE("a call whose device hangs ends at its limit, and a call behind it on the connection is answered") {
