@@ -198,7 +198,7 @@ class host_access {
   ~host_access();
 
  private:
-  int former_ = 0;
+  [[maybe_unused]] int former_ = 0;  // the layer for GPUs keeps nothing out
 };
 
 }  // namespace fake_cuda
