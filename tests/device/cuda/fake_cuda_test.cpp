@@ -215,6 +215,7 @@ const ferry_test::role share_a_queue("share_a_queue", [](const std::vector<std::
   ferry_test::tell_parent(mark.done() ? "goes on" : "held up");
   free = true;
   mark.synchronize();
+  held.synchronize();  // the function has done with what it was given
   return 0;
 });
 
@@ -244,9 +245,11 @@ TEST_CASE("one thread calls all functions of the host") {
 TEST_CASE("a pool that can be exported gives nothing back, and memory is aligned to 256 bytes and no more") {
   const ferry::detail::cuda_runtime& runtime = *ferry::detail::cuda_runtime_in_use();
   const stream on = ferry::pool_stream(gpu);
+  static std::vector<CUmemPoolHandle_st*> pools;  // not destroyed: the arena knows them
   for (const bool exportable : {true, false}) {
     CUmemPoolHandle_st* pool = nullptr;
     REQUIRE(runtime.mem_pool_create(&pool, gpu.index, exportable) == 0);
+    pools.push_back(pool);
     void* memory = nullptr;
     REQUIRE(runtime.malloc_from_pool_async(&memory, size, pool, on.native<ferry::cuda>()) == 0);
     CHECK(reinterpret_cast<std::uintptr_t>(memory) % 512 == 256);
@@ -257,6 +260,5 @@ TEST_CASE("a pool that can be exported gives nothing back, and memory is aligned
     std::uint64_t used = 0;
     REQUIRE(runtime.mem_pool_usage(pool, &reserved, &used) == 0);
     CHECK((reserved != 0) == exportable);
-    // Not destroyed: the arena knows it.
   }
 }

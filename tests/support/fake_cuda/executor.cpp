@@ -111,7 +111,7 @@ marker_ptr executor::enqueue(CUstream_st* stream, std::function<void()> run, std
 
 void executor::drop(int device) {
   std::vector<std::deque<operation>> gone;  // destroyed without the lock
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   dropped_[static_cast<std::size_t>(device)] = true;
   for (const auto& stream : streams_) {
     if (stream->device != device || stream->queue.empty()) continue;
@@ -125,6 +125,12 @@ void executor::drop(int device) {
   }
   work_.notify_all();
   progress_.notify_all();
+  // What has been dropped counts as done, and with it what it would have freed: nothing may write there any more.
+  progress_.wait_for(lock, limit, [&] {
+    return std::none_of(streams_.begin(), streams_.end(), [&](const auto& each) {
+      return each->device == device && each->running && !each->queue.front().on_host_thread;
+    });
+  });
 }
 
 void executor::mend() {
