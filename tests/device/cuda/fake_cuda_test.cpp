@@ -245,11 +245,11 @@ TEST_CASE("one thread calls all functions of the host") {
 TEST_CASE("a pool that can be exported gives nothing back, and memory is aligned to 256 bytes and no more") {
   const ferry::detail::cuda_runtime& runtime = *ferry::detail::cuda_runtime_in_use();
   const stream on = ferry::pool_stream(gpu);
-  static std::vector<CUmemPoolHandle_st*> pools;  // not destroyed: the arena knows them
+  static auto* const pools = new std::vector<CUmemPoolHandle_st*>;  // not destroyed: the arena knows them
   for (const bool exportable : {true, false}) {
     CUmemPoolHandle_st* pool = nullptr;
     REQUIRE(runtime.mem_pool_create(&pool, gpu.index, exportable) == 0);
-    pools.push_back(pool);
+    pools->push_back(pool);
     void* memory = nullptr;
     REQUIRE(runtime.malloc_from_pool_async(&memory, size, pool, on.native<ferry::cuda>()) == 0);
     CHECK(reinterpret_cast<std::uintptr_t>(memory) % 512 == 256);
