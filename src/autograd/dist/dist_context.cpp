@@ -330,7 +330,7 @@ dist_autograd::context_info dist_context::info() const {
   dist_autograd::context_info all;
   const std::lock_guard lock(mutex_);
   for (const auto& [message, sent] : sent_) {
-    dist_autograd::context_info::sent one{message, sent->to, {}};
+    dist_autograd::context_send one{message, sent->to, {}};
     for (const held_edge& each : sent->edges) one.edges.push_back(each.edge.to.engine().describe(each.edge.to.node()));
     all.sends.push_back(std::move(one));
   }

@@ -18,7 +18,7 @@ namespace graph_test {
 using edges = std::vector<std::string>;
 
 // The names of the nodes to which the gradients of a message go.
-edges kinds(const dist::context_info::sent& sent) {
+edges kinds(const dist::context_send& sent) {
   edges result;
   for (const std::string& each : sent.edges) result.push_back(each.substr(0, each.find(' ')));
   return result;

@@ -106,21 +106,23 @@ class [[nodiscard]] attached_scope {
 [[nodiscard]] bool exists(context_id id);
 [[nodiscard]] bool exists(context_id id, const worker& of);
 
+/// A message of a context whose tensors have gradients, at its sender.
+struct context_send {
+  std::uint64_t message = 0;
+  worker_id to = {};
+  std::vector<std::string> edges = {};  ///< the nodes to which its gradients go, in the order of the tensors
+};
+/// The same at its receiver.
+struct context_receive {
+  std::uint64_t message = 0;
+  worker_id from = {};
+  std::size_t tensors = 0;  ///< those with gradients
+};
 /// What a worker keeps of a context, for diagnosis and tests.
 struct context_info {
-  struct sent {
-    std::uint64_t message = 0;
-    worker_id to = {};
-    std::vector<std::string> edges = {};  ///< the nodes to which its gradients go, in the order of the tensors
-  };
-  struct received {
-    std::uint64_t message = 0;
-    worker_id from = {};
-    std::size_t tensors = 0;  ///< those with gradients
-  };
-  std::vector<sent> sends = {};               ///< by message
-  std::vector<received> receives = {};        ///< by message
-  std::vector<worker_id> known_workers = {};  ///< ascending: to which it was passed on
+  std::vector<context_send> sends = {};        ///< by message
+  std::vector<context_receive> receives = {};  ///< by message
+  std::vector<worker_id> known_workers = {};   ///< ascending: to which it was passed on
   bool pass_runs = false;
 };
 /// Throws errc::invalid_argument if the current worker has no such context.
