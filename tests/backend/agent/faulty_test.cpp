@@ -398,6 +398,30 @@ TEST_CASE("a lost cancellation leaves the handler running; the caller still gets
   CHECK(faults.counters().dropped == 1);
 }
 
+TEST_CASE("calls without a deadline that are given up hold up no shutdown, whatever of them is lost") {
+  fault_injector faults({{.action = fault_action::drop, .kinds = message_kinds::reply | message_kinds::cancel}});
+  cluster group(2, faults);
+  auto call = group[0].rpc_async<run>(ferry::to(1, {.timeout = ferry::no_timeout}));
+  while (faults.counters().dropped == 0) std::this_thread::yield();  // its reply
+  call.cancel();
+  CHECK_THROWS_AS((void)call.get(), ferry::call_cancelled);
+  CHECK(faults.counters().dropped == 2);
+  faults.clear();
+  group.leave();
+}
+
+TEST_CASE("the lost duplicate of a call without a deadline holds up no shutdown") {
+  fault_injector faults(
+      {{.action = fault_action::duplicate, .kinds = message_kinds::request, .direction = fault_direction::sending},
+       {.action = fault_action::drop, .kinds = message_kinds::request, .direction = fault_direction::receiving}});
+  cluster group(2, faults);
+  auto call = group[0].rpc_async<run>(ferry::to(1, {.timeout = ferry::no_timeout}));
+  while (faults.counters().dropped != 2) std::this_thread::yield();
+  faults.clear();
+  call.cancel();
+  group.leave();
+}
+
 TEST_CASE("a shutdown that is not graceful ends the calls that a fault holds back") {
   captured_log log;
   fault_injector faults({{.action = fault_action::delay, .method = "*add", .delay = 100s},

@@ -115,6 +115,7 @@ class faulty_call final : public pending_call, public std::enable_shared_from_th
   void send_copy(outgoing_message&& request) noexcept;
   void deliver(inbound_message&& reply, bool late) noexcept;
   void give_up_inside() noexcept;
+  void leave_inside() noexcept;
   void inner_is_over() noexcept;
   void watch_deadline();
   pending_call* take() noexcept { return user_.exchange(nullptr); }
@@ -129,6 +130,7 @@ class faulty_call final : public pending_call, public std::enable_shared_from_th
   const deadline until_;
   mutable std::mutex mutex_;  // guards what follows
   stage stage_ = stage::unsent;
+  bool counted_ = false;   // among the calls of the inner agent, for which its shutdown waits
   bool given_up_ = false;  // to be abandoned at the inner agent once it is sent
   call_ticket inner_ticket_;
   std::shared_ptr<faulty_call> keep_;  // while the inner agent refers to it

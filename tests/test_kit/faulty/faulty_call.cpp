@@ -9,15 +9,10 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-// The duplicate of a request: its reply is dropped.
+// The duplicate of a request: its reply is dropped. No call of the user, so no shutdown waits for it: its reply may be lost.
 struct echo final : pending_call {
-  std::shared_ptr<fault_engine> engine;
-  void on_reply(inbound_message&&) noexcept override { end(); }
-  void on_failure(errc, call_phase, const std::string&) noexcept override { end(); }
-  void end() noexcept {
-    engine->inner().finished_calls(1);
-    delete this;
-  }
+  void on_reply(inbound_message&&) noexcept override { delete this; }
+  void on_failure(errc, call_phase, const std::string&) noexcept override { delete this; }
 };
 
 message_kinds kind_of_reply(const frame_header& header) {
@@ -102,6 +97,7 @@ void faulty_call::send(outgoing_message&& request, bool driven) {
   {
     std::lock_guard lock(mutex_);
     stage_ = stage::sending;
+    counted_ = true;
     keep_ = shared_from_this();
   }
   call_ticket ticket;
@@ -110,6 +106,7 @@ void faulty_call::send(outgoing_message&& request, bool driven) {
   } catch (...) {
     std::lock_guard lock(mutex_);
     stage_ = stage::over;
+    counted_ = false;
     keep_.reset();
     throw;
   }
@@ -142,14 +139,9 @@ void faulty_call::send_late(outgoing_message& request) noexcept {
 void faulty_call::send_copy(outgoing_message&& request) noexcept {
   try {
     auto second = std::make_unique<echo>();
-    second->engine = engine_;
-    echo* sent = second.release();
-    try {
-      (void)engine_->inner().call(to_, std::move(request), *sent, until_, false);
-    } catch (...) {
-      delete sent;
-      throw;
-    }
+    (void)engine_->inner().call(to_, std::move(request), *second, until_, false);
+    (void)second.release();
+    engine_->inner().finished_calls(1);
   } catch (const std::exception& problem) {
     log(log_level::warning, std::string("a fault injector could not send a request twice: ") + problem.what());
   }
@@ -174,10 +166,21 @@ void faulty_call::watch_deadline() {
 
 void faulty_call::inner_is_over() noexcept {
   std::shared_ptr<faulty_call> kept;
+  bool counted = false;
   {
     std::lock_guard lock(mutex_);
     stage_ = stage::over;
+    counted = std::exchange(counted_, false);
     kept = std::move(keep_);
+  }
+  if (counted) engine_->inner().finished_calls(1);
+}
+
+// The user has given the call up, and the peer is not told. No shutdown waits for it: without a deadline it may never end.
+void faulty_call::leave_inside() noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    if (!std::exchange(counted_, false)) return;
   }
   engine_->inner().finished_calls(1);
 }
@@ -304,7 +307,7 @@ bool faulty_call::abandon(call_phase& phase) noexcept {
       if (!decision.pass) {
         switch (decision.rule.action) {
           case fault_action::drop:
-          case fault_action::cut: return true;  // the inner call ends at its deadline, or with the agent
+          case fault_action::cut: leave_inside(); return true;
           case fault_action::delay:
           case fault_action::reorder:
             engine_->hold(decision.rule, peer_, [self] { self->give_up_inside(); });
