@@ -95,14 +95,16 @@ bool staging_comes_back(device_kind kind, std::uint64_t before) {
 
 constexpr device queue_of(int index) { return {device_traits<queue_device>::kind, index}; }
 
-// The streams that transfers of a device use, the one that the next transfer uses first.
+// The streams that transfers of a device use, the one that the next transfer uses first. A stream that is busy is passed over for
+// a while, so that some take several attempts.
 std::vector<stream> pool_of(device where) {
   std::vector<stream> all;
-  while (all.empty() || std::find(all.begin(), all.end(), all.back()) == all.end() - 1)
-    all.push_back(pool_stream(where));
-  all.pop_back();
-  while (!(pool_stream(where) == all.back())) {
+  while (all.size() != stream_pool_size()) {
+    const stream next = pool_stream(where);
+    if (std::find(all.begin(), all.end(), next) == all.end()) all.push_back(next);
   }
+  for (const stream& each : all) each.synchronize();
+  for (stream& each : all) each = pool_stream(where);
   return all;
 }
 
