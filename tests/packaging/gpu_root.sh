@@ -17,9 +17,15 @@ release=${DEBIAN_RELEASE:-bookworm}
 
 fail() { echo "gpu_root.sh: $*" >&2; exit 1; }
 [ "$(id -u)" -eq 0 ] || fail "making a root and changing into it needs root"
+# An nvcc of PATH may be a script that runs that of a toolkit elsewhere.
 nvcc=$(command -v nvcc || true)
-[ -n "$nvcc" ] || fail "there is no nvcc, and so no CUDA Toolkit to rehearse with"
-toolkit=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
+toolkit=
+for place in "${CUDA_PATH:-}" "${nvcc:+$(dirname "$(dirname "$(readlink -f "${nvcc:-/}")")")}" /usr/local/cuda; do
+  [ -n "$place" ] && [ -x "$place/bin/nvcc" ] && [ -f "$place/include/cuda_runtime_api.h" ] || continue
+  toolkit=$(readlink -f "$place")
+  break
+done
+[ -n "$toolkit" ] || fail "there is no CUDA Toolkit to rehearse with (looked in CUDA_PATH, where nvcc of PATH is, and in /usr/local/cuda)"
 case "$root" in / | /usr | /home | /root | /tmp) fail "$root is no place for a root" ;; esac
 if [ ! -f "$root/.gpu-root" ]; then
   command -v debootstrap >/dev/null || fail "debootstrap is not installed"
