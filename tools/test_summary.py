@@ -15,6 +15,7 @@ import sys
 DOCTEST = re.compile(r"\[doctest\] test cases:\s*(\d+)\s*\|\s*(\d+) passed\s*\|\s*(\d+) failed")
 UNITTEST = re.compile(r"^Ran (\d+) tests? in ", re.MULTILINE)
 UNITTEST_BAD = re.compile(r"^(?:FAILED|OK) \((.*)\)", re.MULTILINE)
+LOGGED = re.compile(r"\s*(\[\d+\] )?ferry\[\d+\] ")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -43,6 +44,15 @@ def cases(entry):
     return passed, failed, skipped
 
 
+def end_of_output(entry, lines=30):
+    """The last lines that a program printed, without those of the library's log, which tests of failures provoke."""
+    for stream in ("stdout", "stderr"):
+        text = COLOUR.sub("", entry.get(stream) or "").splitlines()
+        shown = [line for line in text if line.strip() and not LOGGED.match(line)]
+        for line in shown[-lines:]:
+            yield f"    {line[:300]}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--status", type=int, default=0, help="the exit status of `meson test`")
@@ -50,15 +60,21 @@ def main():
     options = parser.parse_args()
 
     passed = failed = skipped = 0
+    bad = []
     lines = options.log.read_text(encoding="utf-8").splitlines() if options.log.exists() else []
     for line in lines:
         entry = json.loads(line)
         counts = cases(entry)
         passed, failed, skipped = passed + counts[0], failed + counts[1], skipped + counts[2]
         note = "" if counts[1] == 0 else f"   {counts[1]} FAILED ({entry['result'].lower()})"
+        if counts[1]:
+            bad.append(entry)
         if counts[2]:
             note += f"   {counts[2]} skipped"
         print(f"  {entry['name']:<40} {counts[0]:>5} passed  {entry['duration']:>7.1f} s{note}")
+    for entry in bad:
+        print(f"---- the end of what {entry['name']} printed")
+        print("\n".join(end_of_output(entry)))
     if options.status != 0 and failed == 0:
         print(f"meson test ended with status {options.status}")
         failed = 1

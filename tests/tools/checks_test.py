@@ -280,6 +280,7 @@ class Summary(unittest.TestCase):
                 [sys.executable, str(TOOLS / "test_summary.py"), "--status", str(status), str(log)],
                 capture_output=True, text=True, timeout=60, check=False,
             )
+        self.printed = result.stdout
         return result.stdout.splitlines()[-1], result.returncode
 
     DOCTEST = "[doctest] test cases: {:>3} | {:>3} passed | {} failed | 0 skipped\n"
@@ -302,6 +303,15 @@ class Summary(unittest.TestCase):
     def test_a_crash_after_good_cases_is_a_failure(self):
         self.assertEqual(self.summary({"result": "FAIL", "stdout": self.DOCTEST.format(5, 5, 0)}, status=1), ("5 passed, 1 failed", 1))
         self.assertEqual(self.summary({"result": "TIMEOUT", "stdout": ""}, status=1), ("0 passed, 1 failed", 1))
+
+    def test_the_end_of_what_a_failed_program_printed_is_shown(self):
+        self.summary({"result": "FAIL", "stdout": "early\n" * 40 + "the reason\n", "stderr": "ferry[12] warning: provoked\n"},
+                     {"result": "OK", "stdout": "all is well\n"}, status=1)
+        self.assertIn("---- the end of what test0 printed", self.printed)
+        self.assertIn("    the reason\n", self.printed)
+        for other in ("provoked", "all is well"):
+            self.assertNotIn(other, self.printed)
+        self.assertEqual(self.printed.count("early"), 29)
 
     def test_a_failure_of_meson_itself_is_a_failure(self):
         self.assertEqual(self.summary({"result": "OK", "stdout": ""}, status=1), ("1 passed, 1 failed", 1))
