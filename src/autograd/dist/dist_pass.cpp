@@ -157,7 +157,7 @@ std::shared_ptr<dist_pass> dist_pass::begin(const std::shared_ptr<dist_context>&
     pass->inbox_.push_back(std::move(first));
   });
   if (problem) pass->fail(pass_failure::of(problem, pass->place()), heard::here);
-  pass->drive();
+  pass->drive(thread_of::caller);
   return pass;
 }
 
@@ -178,7 +178,7 @@ future<pass_failure> dist_pass::serve(const std::shared_ptr<dist_context>& conte
       const std::lock_guard lock(pass->mutex_);
       pass->inbox_.push_back(std::move(own));
     }
-    pass->drive();
+    pass->drive(thread_of::worker);
     return whole;
   }
   pass->deliver(std::move(own));
@@ -247,25 +247,50 @@ void dist_pass::deliver(arrival&& arrived) {
     inbox_.push_back(std::move(arrived));
     if (std::exchange(driving_, true)) return;
   }
-  drive();
+  drive(thread_of::worker);
+}
+
+bool dist_pass::drive_elsewhere() noexcept {
+  struct rest final : work {
+    std::shared_ptr<dist_pass> pass;
+  };
+  try {
+    const std::shared_ptr<worker_core> worker = context_->home().core();
+    auto item = std::make_unique<rest>();
+    item->pass = shared_from_this();
+    item->run = [](work* self) noexcept {
+      const std::unique_ptr<rest> own(static_cast<rest*>(self));
+      own->pass->drive(thread_of::worker);
+    };
+    worker->post(item.release());
+    return true;
+  } catch (...) {  // no memory, or the worker shuts down: the calling thread goes on
+    return false;
+  }
 }
 
 // The calling thread has set driving_.
-void dist_pass::drive() {
+void dist_pass::drive(thread_of which) {
   const auto self = shared_from_this();
   const no_grad outside;
   const context_values_scope values(current_values().without(current_dist_context));
   const running_scope here(this);
   std::vector<arrival> arrived;
-  for (;;) {
+  for (bool more = false;; more = true) {
+    arrived.clear();
     {
       const std::lock_guard lock(mutex_);
-      arrived.clear();
-      std::swap(arrived, inbox_);
-      if (arrived.empty() || over_) {
+      if (inbox_.empty() || over_) {
+        std::swap(arrived, inbox_);  // dropped outside of the lock
         driving_ = false;
         break;
       }
+    }
+    // What other workers have sent meanwhile does not hold up the thread that began the pass.
+    if (more && which == thread_of::caller && drive_elsewhere()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      std::swap(arrived, inbox_);
     }
     try {
       for (arrival& each : arrived) take(std::move(each));

@@ -106,7 +106,11 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   void use_stream(const stream& on);
 
   void deliver(arrival&& arrived);
-  void drive();
+  // Which one drives: the user's that begins the pass, or one of the worker's.
+  enum class thread_of : std::uint8_t { caller, worker };
+  void drive(thread_of which);
+  // On a thread of the worker. False: not possible.
+  bool drive_elsewhere() noexcept;
   void answered(const pass_failure& how);
   void finish_if_whole();
   void fail(const pass_failure& why, heard where);

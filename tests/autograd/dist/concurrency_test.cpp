@@ -50,6 +50,39 @@ struct holds : ferry::function<holds> {
 };
 tensor held(const tensor& a) { return holds::apply(a); }
 
+std::atomic<const ferry::worker*> other{nullptr};
+std::atomic<bool> went_back{false};
+// Holds up the thread that runs it until the gradients of another worker are there.
+struct waits_for_other : ferry::function<waits_for_other> {
+  static constexpr std::string_view name = "waits_for_other";
+  struct saved {};
+  static tensor forward(saved&, const tensor& x) { return x * 1.0; }
+  static tensor backward(const saved&, const tensor& gradient) {
+    await([] { return went_back && other.load()->debug_info("agent.client_active_calls") == "0"; });
+    return gradient;
+  }
+};
+struct goes_back : ferry::function<goes_back> {
+  static constexpr std::string_view name = "goes_back";
+  struct saved {};
+  static tensor forward(saved&, const tensor& x) { return x * 2.0; }
+  static tensor backward(const saved&, const tensor& gradient) {
+    went_back = true;
+    return gradient * 2.0;
+  }
+};
+tensor there_and_back(const tensor& a) { return goes_back::apply(a); }
+std::atomic<std::thread::id> ran_on{};
+struct notes_thread : ferry::function<notes_thread> {
+  static constexpr std::string_view name = "notes_thread";
+  struct saved {};
+  static tensor forward(saved&, const tensor& x) { return x * 1.0; }
+  static tensor backward(const saved&, const tensor& gradient) {
+    ran_on = std::this_thread::get_id();
+    return gradient;
+  }
+};
+
 }  // namespace concurrency_test
 
 using namespace concurrency_test;
@@ -91,6 +124,21 @@ TEST_CASE("passes of many contexts from all workers at once, some of which fail"
   CHECK(good != 0);
   CHECK(bad != 0);
   await_no_contexts(group);
+}
+
+TEST_CASE("what other workers send does not hold up the thread that begins a pass") {
+  cluster group(2);
+  other = &group[1];
+  const dist::context context(group[0]);
+  const tensor a = leaf({1, 2});
+  // Made first, so that its node runs last of those that the thread finds ready.
+  const tensor local = waits_for_other::apply(a);
+  const tensor back = group[0].rpc_sync<there_and_back>("worker1", notes_thread::apply(a));
+  const auto pass = dist::backward_async(context, std::vector<tensor>{ferry::sum(local), ferry::sum(back)});
+  pass.get();
+  CHECK(ran_on.load() != std::thread::id());
+  CHECK(ran_on.load() != std::this_thread::get_id());
+  CHECK(numbers(context.gradients().at(a)) == vec{3, 3});
 }
 
 TEST_CASE("passes of one context come one after the other") {
