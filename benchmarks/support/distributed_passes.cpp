@@ -12,6 +12,7 @@
 
 #include <ferry/autograd.hpp>
 #include <ferry/ops/ops.hpp>
+#include <ferry/optim.hpp>
 #include <ferry/tensor/factories.hpp>
 
 #include "peer_program.hpp"
@@ -37,6 +38,9 @@ struct leaves : operands {
     ferry::require_grad(b);
   }
 };
+
+tensor keep_parameter(const tensor& values) { return ferry::require_grad(values.clone()); }
+tensor times_parameter(const tensor& parameter, const tensor& x) { return ferry::mul(parameter, x); }
 
 void two_plain_calls(const ferry::worker& caller, const operands& of) {
   (void)caller.rpc_sync<add_remotely>(callee, of.a, of.b);
@@ -127,6 +131,64 @@ void measure_pair(report& out, const options& chosen, const std::string& transpo
   out.add(names[2], rate, "/s", "two plain calls", &plain_rate, static_cast<std::size_t>(chosen.repeats));
 }
 
+// A parameter at the other worker: what a step of its optimizer costs beside a plain call, and what a pass that also updates costs
+// beside a pass and a step.
+void measure_steps(report& out, const options& chosen, const std::string& transport) {
+  const std::string prefix = fmt::format("distributed/{}/", transport);
+  const std::string step_name = prefix + "step";
+  const std::string then_name = prefix + "pass-then-update";
+  if (!chosen.wants(step_name) && !chosen.wants(then_name)) return;
+  const auto pins = chosen.pins_or({pin_mode::two_cores});
+  if (pins.empty()) return;
+  const worker_pair pair({.transport = transport}, pins.front());
+  const ferry::worker& caller = pair.caller();
+  const operands of;
+  const auto parameter = caller.remote<keep_parameter>(callee, of.a);
+  (void)parameter.to_here();
+  ferry::distributed_optimizer<ferry::sgd> optimizer({parameter}, {.lr = 1e-9});
+  const auto window = chosen.window_or(200ms);
+  const auto since = [](clock::time_point begin) {
+    return std::chrono::duration<double, std::micro>(clock::now() - begin).count();
+  };
+  repeated steps;
+  repeated calls;
+  repeated with_update;
+  repeated pass_and_step;
+  for (int turn = 0; turn != chosen.repeats; ++turn) {
+    std::vector<double> step;
+    std::vector<double> call;
+    std::vector<double> fused;
+    std::vector<double> apart;
+    for (const auto until = clock::now() + 4 * window; clock::now() < until || step.size() < 10;) {
+      {
+        auto begin = clock::now();
+        const dist::context context(caller);
+        context.backward(ferry::sum(parameter.rpc_sync<&times_parameter>(of.b)));
+        const auto stepping = clock::now();
+        optimizer.step(context);
+        step.push_back(since(stepping));
+        apart.push_back(since(begin));
+      }
+      {
+        const auto begin = clock::now();
+        const dist::context context(caller);
+        context.backward(ferry::sum(parameter.rpc_sync<&times_parameter>(of.b)), {.then = optimizer});
+        fused.push_back(since(begin));
+      }
+      const auto begin = clock::now();
+      (void)caller.rpc_sync<add_remotely>(callee, of.a, of.b);
+      call.push_back(since(begin));
+    }
+    steps.add(quantile(step, 0.5));
+    calls.add(quantile(call, 0.5));
+    with_update.add(quantile(fused, 0.5));
+    pass_and_step.add(quantile(apart, 0.5));
+  }
+  const auto n = static_cast<std::size_t>(chosen.repeats);
+  if (chosen.wants(step_name)) out.add(step_name, steps, "us", "a plain call", &calls, n);
+  if (chosen.wants(then_name)) out.add(then_name, with_update, "us", "pass, then step", &pass_and_step, n);
+}
+
 // The same round through PyTorch's agent, in turn; each on two processors, with its defaults.
 void compare_with_torch(report& out, const options& chosen) {
   const std::string name = "distributed/default/round-torch";
@@ -156,7 +218,10 @@ void compare_with_torch(report& out, const options& chosen) {
 std::map<std::string, role> distributed_roles() { return worker_roles(); }
 
 void measure_distributed(report& out, const options& chosen) {
-  for (const std::string transport : {"unix", "tcp"}) measure_pair(out, chosen, transport);
+  for (const std::string transport : {"unix", "tcp"}) {
+    measure_pair(out, chosen, transport);
+    measure_steps(out, chosen, transport);
+  }
   compare_with_torch(out, chosen);
 }
 

@@ -31,7 +31,8 @@ class faulty_group {
                                                            .rank = rank,
                                                            .world_size = size,
                                                            .init_method = "file://" + directory_.file("store"),
-                                                           .rpc_timeout = rpc_timeout},
+                                                           .rpc_timeout = rpc_timeout,
+                                                           .init_timeout = std::chrono::seconds(60)},
                                                           options);
       });
     }

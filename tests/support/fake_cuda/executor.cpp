@@ -110,27 +110,28 @@ marker_ptr executor::enqueue(CUstream_st* stream, std::function<void()> run, std
 }
 
 void executor::drop(int device) {
-  std::vector<std::deque<operation>> gone;  // destroyed without the lock
+  std::vector<operation> gone;  // destroyed without the lock
   std::unique_lock lock(mutex_);
   dropped_[static_cast<std::size_t>(device)] = true;
   for (const auto& stream : streams_) {
-    if (stream->device != device || stream->queue.empty()) continue;
-    gone.emplace_back();
+    if (stream->device != device) continue;
     // What runs stays: its thread takes it away.
     while (stream->queue.size() > (stream->running ? 1U : 0U)) {
-      stream->queue.back().end->done = true;
-      gone.back().push_back(std::move(stream->queue.back()));
+      gone.push_back(std::move(stream->queue.back()));
       stream->queue.pop_back();
     }
   }
   work_.notify_all();
-  progress_.notify_all();
   // What has been dropped counts as done, and with it what it would have freed: nothing may write there any more.
   progress_.wait_for(lock, limit, [&] {
     return std::none_of(streams_.begin(), streams_.end(), [&](const auto& each) {
       return each->device == device && each->running && !each->queue.front().on_host_thread;
     });
   });
+  for (const operation& each : gone) each.end->done = true;
+  work_.notify_all();
+  progress_.notify_all();
+  lock.unlock();
 }
 
 void executor::mend() {
