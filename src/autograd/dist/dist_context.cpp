@@ -18,6 +18,12 @@ namespace {
 
 constexpr std::size_t most_failed_passes = 256;
 
+// Whether a worker began a pass before, or as, another one of its own. The numbers of its incarnations are far apart, and not in order.
+bool is_no_later(std::uint64_t pass, std::uint64_t than) {
+  constexpr std::uint64_t most_at_once = std::uint64_t{1} << 24U;
+  return pass <= than && than - pass < most_at_once;
+}
+
 // At the caller of a recorded call.
 class recorded_call final : public caller_hooks {
  public:
@@ -173,12 +179,13 @@ dist_context::joined dist_context::join_pass(std::uint64_t number,
     if (const auto failed = failed_passes_.find(number); failed != failed_passes_.end())
       return {nullptr, false, failed->second};
     if (pass_ && pass_->number() == number) return {pass_, false, {}};
-    if (const auto last = last_ended_.find(sender_of(number)); last != last_ended_.end() && number <= last->second) {
+    if (const auto last = last_ended_.find(sender_of(number));
+        last != last_ended_.end() && is_no_later(number, last->second)) {
       const auto late =
           fmt::format("{}: gradients came for a pass of context {} that is over", home_->info().name(), to_string(id_));
       return {nullptr, false, {static_cast<std::uint32_t>(errc::invalid_argument), {}, late}};
     }
-    if (pass_ && (sender_of(pass_->number()) != sender_of(number) || pass_->number() > number)) {
+    if (pass_ && (sender_of(pass_->number()) != sender_of(number) || is_no_later(number, pass_->number()))) {
       const auto refused =
           fmt::format("{}: another pass of context {} runs: passes of one context come one after the other",
                       home_->info().name(), to_string(id_));
@@ -200,7 +207,7 @@ void dist_context::end_pass(const dist_pass& pass) noexcept {
   last = std::move(pass_);
   try {
     std::uint64_t& ended = last_ended_[sender_of(pass.number())];
-    ended = std::max(ended, pass.number());
+    if (!is_no_later(pass.number(), ended)) ended = pass.number();
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): a message that comes twice would begin it again
   }
 }

@@ -1,12 +1,14 @@
 #include "dist_worker.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include <fmt/format.h>
 #include <ferry/base/error.hpp>
+#include <ferry/base/ids.hpp>
 #include <ferry/base/log.hpp>
 #include <ferry/rpc/call.hpp>
 #include <ferry/rpc/debug.hpp>
@@ -85,7 +87,14 @@ autograd_record one_record(const extension_records& records) {
   return decode_autograd_record(found->content);
 }
 
+// The ids of a worker's contexts, messages and passes are from here on, and below that of the next worker.
+std::uint64_t ids_of(worker_id whose) noexcept {
+  return static_cast<std::uint64_t>(whose.value) << message_counter_bits;
+}
+
 }  // namespace
+
+std::uint64_t first_number_of_incarnation() { return incarnation_id::random().value & (last_message_number >> 1U); }
 
 // ---------------------------------------------------------------- updates
 
@@ -144,11 +153,10 @@ worker_info dist_worker::info() const {
 }
 
 std::uint64_t dist_worker::number_of_worker(std::atomic<std::uint64_t>& counter) const {
-  const auto worker = static_cast<std::uint64_t>(id().value);
   const std::uint64_t number = counter.fetch_add(1, std::memory_order_relaxed);
   if (number > last_message_number)
     throw_error(errc::resource_exhausted, "the numbers of distributed autograd are used up");
-  return worker << message_counter_bits | number;
+  return ids_of(id()) | number;
 }
 
 std::uint64_t dist_worker::next_message() { return number_of_worker(next_message_); }
@@ -163,7 +171,7 @@ std::shared_ptr<dist_context> dist_worker::make_context() {
   const std::lock_guard lock(mutex_);
   if (closed_) throw_error(errc::not_initialized, fmt::format("{} has been shut down", to_string(info_)));
   if (next_context_ > last_message_number) throw_error(errc::resource_exhausted, "the ids of contexts are used up");
-  const std::uint64_t id = static_cast<std::uint64_t>(known_info().id().value) << message_counter_bits | next_context_;
+  const std::uint64_t id = ids_of(known_info().id()) | next_context_;
   auto made = std::make_shared<dist_context>(shared_from_this(), dist_autograd::context_id{id});
   contexts_.emplace(id, made);
   ++next_context_;
@@ -189,8 +197,7 @@ std::shared_ptr<dist_context> dist_worker::find_or_make(dist_autograd::context_i
   if (const auto found = contexts_.find(id.value); found != contexts_.end()) return found->second;
   // A late message does not bring one back.
   if (closed_ || id.made_by() == known_info().id()) return nullptr;
-  if (const auto ended = over_.find(id.made_by().value); ended != over_.end() && ended->second.contains(id.value))
-    return nullptr;
+  if (is_over(id.value)) return nullptr;
   if (contexts_.size() == most_contexts) {
     throw_error(errc::resource_exhausted,
                 fmt::format("{} has {} contexts of distributed autograd: no call of another one is "
@@ -204,11 +211,17 @@ std::shared_ptr<dist_context> dist_worker::find_or_make(dist_autograd::context_i
 
 // ---------------------------------------------------------------- the end of contexts
 
+bool dist_worker::is_over(std::uint64_t context) const {
+  const auto next = over_.upper_bound(context);
+  return next != over_.begin() && std::prev(next)->second.contains(context);
+}
+
+std::uint64_t dist_worker::first_context() const { return ids_of(known_info().id()) | first_number_; }
+
 std::uint64_t dist_worker::oldest_kept() const {
-  const std::uint64_t base = static_cast<std::uint64_t>(known_info().id().value) << message_counter_bits;
-  const auto first = contexts_.lower_bound(base);
+  const auto first = contexts_.lower_bound(ids_of(known_info().id()));
   const bool own = first != contexts_.end() && sender_of(first->first) == info_.id();
-  return own ? first->first : base + next_context_;
+  return own ? first->first : ids_of(info_.id()) | next_context_;
 }
 
 void dist_worker::end_context(const std::shared_ptr<dist_context>& which) noexcept {
@@ -216,23 +229,28 @@ void dist_worker::end_context(const std::shared_ptr<dist_context>& which) noexce
   {
     const std::lock_guard lock(mutex_);
     contexts_.erase(which->id().value);
-    what = {which->id().value, oldest_kept()};
+    what = {which->id().value, first_context(), oldest_kept()};
   }
   tell_release(which->release(), what);
 }
 
 void dist_worker::on_release(const release_message& told) {
   const dist_autograd::context_id id{told.context};
+  const bool of_one = sender_of(told.first) == id.made_by() && sender_of(told.oldest_kept) == id.made_by();
+  if (!of_one || told.first > std::min(told.context, told.oldest_kept)) {
+    throw_error(errc::malformed,
+                fmt::format("a release of context {} names contexts that its maker cannot have made", to_string(id)));
+  }
   std::vector<std::shared_ptr<dist_context>> ended;
   {
     const std::lock_guard lock(mutex_);
     if (closed_ || id.made_by() == known_info().id()) return;
-    over& its = over_[id.made_by().value];
-    if (sender_of(told.oldest_kept) == id.made_by()) its.below = std::max(its.below, told.oldest_kept);
+    over& its = over_[told.first];
+    its.below = std::max(its.below, told.oldest_kept);
     if (told.context >= its.below) its.others.insert(told.context);
     its.others.erase(its.others.begin(), its.others.lower_bound(its.below));
-    const auto base = static_cast<std::uint64_t>(id.made_by().value) << message_counter_bits;
-    for (auto each = contexts_.lower_bound(base); each != contexts_.end() && sender_of(each->first) == id.made_by();) {
+    for (auto each = contexts_.lower_bound(told.first);
+         each != contexts_.end() && sender_of(each->first) == id.made_by();) {
       if (!its.contains(each->first)) {
         ++each;
         continue;
@@ -241,7 +259,7 @@ void dist_worker::on_release(const release_message& told) {
       each = contexts_.erase(each);
     }
   }
-  for (const auto& each : ended) tell_release(each->release(), {each->id().value, told.oldest_kept});
+  for (const auto& each : ended) tell_release(each->release(), {each->id().value, told.first, told.oldest_kept});
 }
 
 void dist_worker::tell_release(const std::vector<worker_id>& whom, const release_message& what) noexcept {
@@ -317,7 +335,10 @@ void dist_worker::on_member_event(const member_event& event) noexcept {
   using kind = member_event::kind;
   {
     const std::lock_guard lock(mutex_);
-    if (event.what != kind::fenced) over_.erase(event.who.id().value);  // a new incarnation counts from 0 again
+    const worker_id who = event.who.id();
+    // Its successors count from elsewhere.
+    if (event.what == kind::lost || event.what == kind::left)
+      over_.erase(over_.lower_bound(ids_of(who)), over_.lower_bound(ids_of({who.value + 1})));
   }
   if (event.what != kind::lost && event.what != kind::left && event.what != kind::fenced) return;
   auto problem = caught([&] {

@@ -25,6 +25,11 @@ namespace ferry::inline v0::detail {
 
 class worker_core;
 
+/// Where a worker begins to count its contexts, messages, passes and updates: each incarnation of it at another place, since what is
+/// late, or is still kept elsewhere, of one under the same id must not be taken for its own. Drawn at random from the lower half of the
+/// numbers: two incarnations that use a million each meet in one of 70 million cases.
+[[nodiscard]] std::uint64_t first_number_of_incarnation();
+
 /// The updates that are registered at one worker. Outlives the worker with its last user.
 class update_table {
  public:
@@ -36,7 +41,7 @@ class update_table {
 
  private:
   mutable std::mutex mutex_;  // guards the next two
-  std::uint64_t next_ = 1;
+  std::uint64_t next_ = first_number_of_incarnation();
   std::unordered_map<std::uint64_t, std::shared_ptr<const update>> all_;
 };
 
@@ -89,14 +94,16 @@ class dist_worker final : public worker_attachment,
   void on_reply_records(incoming_reply& reply) override;
 
  private:
-  // Which contexts of a maker are over, as far as this worker was told.
+  // Which contexts of an incarnation of a maker are over, as far as this worker was told: from its first one on.
   struct over {
     std::uint64_t below = 0;
     std::set<std::uint64_t> others;
     [[nodiscard]] bool contains(std::uint64_t id) const { return id < below || others.contains(id); }
   };
-  [[nodiscard]] std::uint64_t oldest_kept() const;      // of this worker's own; under the lock
-  [[nodiscard]] const worker_info& known_info() const;  // under the lock
+  [[nodiscard]] bool is_over(std::uint64_t context) const;  // under the lock
+  [[nodiscard]] std::uint64_t first_context() const;        // of this worker's own; under the lock
+  [[nodiscard]] std::uint64_t oldest_kept() const;          // of this worker's own; under the lock
+  [[nodiscard]] const worker_info& known_info() const;      // under the lock
   [[nodiscard]] std::uint64_t number_of_worker(std::atomic<std::uint64_t>& counter) const;
   void tell_release(const std::vector<worker_id>& whom, const release_message& what) noexcept;
   void send_release(worker_id whom, const release_message& what, int attempts_left) noexcept;
@@ -105,15 +112,16 @@ class dist_worker final : public worker_attachment,
   const std::uint16_t record_type_ = autograd_record_type;
   const std::shared_ptr<update_table> updates_ = std::make_shared<update_table>();
   std::atomic<std::int64_t> passes_{0};
-  std::atomic<std::uint64_t> next_message_{0};
-  std::atomic<std::uint64_t> next_pass_{0};
+  const std::uint64_t first_number_ = first_number_of_incarnation();
+  std::atomic<std::uint64_t> next_message_{first_number_};
+  std::atomic<std::uint64_t> next_pass_{first_number_};
   mutable std::atomic<std::int32_t> id_{-1};
   mutable std::mutex mutex_;  // guards the rest
   bool closed_ = false;
   mutable worker_info info_;
-  std::uint64_t next_context_ = 0;
+  std::uint64_t next_context_ = first_number_;
   std::map<std::uint64_t, std::shared_ptr<dist_context>> contexts_;
-  std::map<std::int32_t, over> over_;  // by maker
+  std::map<std::uint64_t, over> over_;  // by the first context of an incarnation
 };
 
 }  // namespace ferry::inline v0::detail

@@ -83,12 +83,13 @@ struct failure_message {
 
 struct release_message {
   std::uint64_t context = 0;
-  /// All contexts of the same maker with smaller numbers are over, too.
+  /// All contexts of the same maker from the first one on, up to and without this one, are over, too.
+  std::uint64_t first = 0;
   std::uint64_t oldest_kept = 0;
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(context, oldest_kept);
+    archive(context, first, oldest_kept);
   }
 };
 
