@@ -10,6 +10,7 @@ namespace fuzz {
 
 extern const target address;
 extern const target archive;
+extern const target autograd_record;
 extern const target checkpoint;
 extern const target exceptions;
 extern const target extension_records;

@@ -9,8 +9,13 @@ namespace ferry::inline v0::detail {
 message_set::message_set(std::vector<interval> intervals) : intervals_(std::move(intervals)) {
   for (std::size_t i = 0; i != intervals_.size(); ++i) {
     const interval& each = intervals_[i];
-    const bool after = i == 0 || intervals_[i - 1].last < each.first;
-    if (each.first > each.last || sender_of(each.first) != sender_of(each.last) || !after)
+    // Those that touch would be a second text for one set, unless they are of two senders.
+    const auto follows = [&](const interval& before) {
+      return before.last < each.first &&
+             (before.last + 1 != each.first || sender_of(before.last) != sender_of(each.first));
+    };
+    if (each.first > each.last || sender_of(each.first) != sender_of(each.last) ||
+        (i != 0 && !follows(intervals_[i - 1])))
       throw_error(errc::malformed, "a set of messages with gradients is not in order");
   }
 }

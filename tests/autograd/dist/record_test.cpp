@@ -128,6 +128,13 @@ TEST_CASE("damaged records are refused, and no more is allocated than they are l
   damaged(10, message_of(1, 10), errc::malformed, "not in order");         // an interval that ends before it begins
   damaged(11, message_of(2, 0), errc::malformed, "not in order");          // of two workers
   damaged(12, message_of(1, 9), errc::malformed, "not in order");          // not after the one before
+  // Two intervals that are one: a set has one text.
+  autograd_record touching = example();
+  touching.upstream = message_set({{message_of(1, 4), message_of(1, 9)}, {message_of(1, 11), message_of(1, 12)}});
+  auto bytes_of_touching = bytes_of(touching);
+  CHECK(same(decode_autograd_record(bytes_of_touching), touching));
+  put_word(bytes_of_touching, 12, message_of(1, 10));
+  expect_error(errc::malformed, "not in order", [&] { (void)decode_autograd_record(bytes_of_touching); });
   // Any bits: decoded or refused, nothing else.
   std::mt19937_64 random(5);
   for (int round = 0; round != 20'000; ++round) {
