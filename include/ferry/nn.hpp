@@ -12,3 +12,4 @@
 #include <ferry/nn/module.hpp>
 #include <ferry/nn/remote_module.hpp>
 #include <ferry/nn/sequential.hpp>
+#include <ferry/nn/serve_module.hpp>

@@ -16,4 +16,5 @@
 #include <ferry/optim/rmsprop.hpp>
 #include <ferry/optim/rprop.hpp>
 #include <ferry/optim/schedule.hpp>
+#include <ferry/optim/serve_optimizers.hpp>
 #include <ferry/optim/sgd.hpp>

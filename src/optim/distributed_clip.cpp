@@ -56,6 +56,15 @@ void rescale_at_owner(const tensor&, dist_autograd::context_id in, std::vector<r
   rescale(found, full({}, norm, dtype::f64), most);
 }
 
+namespace {
+
+const bool clipping_methods = [] {
+  add_library_methods({usable_method<&norm_at_owner, method_flavour::object_call>().id,
+                       usable_method<&rescale_at_owner, method_flavour::object_call>().id});
+  return true;
+}();
+
+}  // namespace
 }  // namespace detail
 
 double clip_grad_norm_(dist_autograd::context_id in, const std::vector<rref<tensor>>& parameters, double most,

@@ -255,3 +255,40 @@ TEST_CASE("gradients go through remote modules, to parameters and arguments, als
     CHECK(near(module.forward(x), x * weight * 2.0 - 0.5));
   }
 }
+
+namespace remote_module_test {
+
+// Of the next test alone: what serve_module() is told holds for the rest of the process.
+struct listed : scaling {
+  using scaling::scaling;
+};
+cluster_options with_list() {
+  return {.configure = [](ferry::worker_config& config) {
+    if (config.rank == 1) config.serve = ferry::serve_list<>;
+  }};
+}
+
+}  // namespace remote_module_test
+
+TEST_CASE("a worker with a list of methods serves the modules, and the ways to use them, that it is told to") {
+  {
+    cluster group(2, with_list());
+    const remote_module<listed> module(group[0], "worker1", 2.0, "two");
+    expect_error(errc::unknown_method, "list of methods", [&] { (void)module.forward(x); });
+  }
+  ferry::serve_module<listed, ferry::made_from<double, std::string>, ferry::called_with<tensor>>();
+  cluster group(2, with_list());
+  const remote_module<listed> module(group[0], "worker1", 2.0, "two");
+  CHECK(near(module.forward(x), x * 4.0));
+  CHECK(near(module.forward_async(x).get(), x * 4.0));
+  module.eval();
+  CHECK(near(module.forward(x), x * 2.0));
+  CHECK(module.remote_parameters().size() == 2);
+  const dist::context pass(group[0]);
+  pass.backward(ferry::sum(module.forward(ferry::require_grad(x.clone()))));
+  const auto unknown = [](auto&& use) { expect_error(errc::unknown_method, "list of methods", use); };
+  unknown([&] { (void)module.forward(x, 3); });
+  unknown([&] { (void)module.module_rref().to_here(); });
+  unknown([&] { (void)remote_module<listed>(group[0], "worker1").forward(x); });
+  unknown([&] { (void)remote_module<scaling>(group[0], "worker1", 2.0, "two").forward(x); });
+}

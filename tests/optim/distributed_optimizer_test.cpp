@@ -576,6 +576,44 @@ TEST_CASE("the norm of the gradients of several workers is bounded as that of on
                [&] { (void)ferry::clip_grad_norm_(pass, remote, -1); });
 }
 
+TEST_CASE("a worker with a list of methods serves the optimizers that it is told to, and what bounds gradients") {
+  const ferry_test::cluster_options with_list{.configure = [](ferry::worker_config& config) {
+    if (config.rank == 1) config.serve = ferry::serve_list<keep_leaf, times>;
+  }};
+  const tensor values = ferry::tensor_of({{1., 2.}, {3., 4.}});
+  const tensor x = ferry::tensor_of({{1.}, {1.}});
+  {
+    cluster group(2, with_list);
+    const std::vector<rref<tensor>> parameters{group[0].remote<keep_leaf>("worker1", values)};
+    expect_error(errc::unknown_method, "list of methods",
+                 [&] { (void)distributed_optimizer<ferry::adamax>(parameters, {.lr = 0.5}); });
+  }
+  ferry::serve_optimizers<ferry::adamax, ferry::sgd>();
+  cluster group(2, with_list);
+  const std::vector<rref<tensor>> parameters{group[0].remote<keep_leaf>("worker1", values)};
+  distributed_optimizer<ferry::sgd> optimizer(parameters, {.lr = 0.5});
+  optimizer.set_lr(0.25);
+  for (const bool within : {false, true}) {
+    const dist::context pass(group[0]);
+    const tensor loss = ferry::sum(parameters[0].rpc_sync<&times>(x));
+    dist::backward(pass, loss, within ? dist::backward_options{.then = optimizer} : dist::backward_options{});
+    if (within) continue;
+    CHECK(ferry::clip_grad_norm_(pass, parameters, 1) == doctest::Approx(2));
+    optimizer.step(pass);
+  }
+  // 0.25 times 1/2, then 0.25 times 1.
+  CHECK(near(parameters[0].to_here(), values - 0.375, 1e-5));
+  std::stringstream file;
+  {
+    cereal::BinaryOutputArchive archive(file);
+    archive(optimizer);
+  }
+  cereal::BinaryInputArchive archive(file);
+  archive(optimizer);
+  expect_error(errc::unknown_method, "list of methods",
+               [&] { (void)distributed_optimizer<ferry::adagrad>(parameters, {}); });
+}
+
 TEST_CASE("a lost owner is one that fails; the others have made the step") {
   cluster group(3, {.graceful = false});
   const problem p;
