@@ -25,6 +25,12 @@ tensor add_product(const tensor& a, const tensor& b, const std::string& next) {
   return a + ferry::rpc_sync<mul>(next, a, b);
 }
 tensor matmul(const tensor& a, const tensor& b) { return ferry::matmul(a, b); }
+tensor product_of(const std::vector<tensor>& all) {
+  tensor whole = all.at(0);
+  for (std::size_t i = 1; i != all.size(); ++i) whole = ferry::matmul(whole, all[i]);
+  return whole;
+}
+tensor stacked(const tensor& a, const tensor& b, const tensor& c) { return ferry::stack({a, b, c}); }
 tensor first_rows(const tensor& a, const tensor& b, const tensor&) { return a.slice(0, 0, 1) + b.slice(0, 1, 2); }
 std::pair<tensor, tensor> both_ways(const tensor& a, const tensor& b) { return {a + b, a * b}; }
 ferry::task<tensor> add_later(tensor a, tensor b, std::string next) {
@@ -188,13 +194,40 @@ TEST_CASE("[row 253] tensors of different shapes") {
   const tensor b = leaf(varied({6, 2}, 2));
   const tensor c = leaf(varied({2, 5}, 3));
   const tensor d = leaf(varied({5}, 4));
-  const dist::context context(group[0]);
-  const tensor ab = group[0].rpc_sync<matmul>("worker1", a, b);
-  const tensor abc = group[0].rpc_sync<matmul>("worker2", ab, c);
-  context.backward(ferry::sum(group[0].rpc_sync<add>("worker1", abc, d)));
   ferry::backward(ferry::sum(ferry::matmul(ferry::matmul(a, b), c) + d));
-  const auto found = context.gradients();
-  for (const tensor& each : {a, b, c, d}) CHECK(ferry::allclose(found.at(each), ferry::grad(each)));
+  for (const auto mode : both_modes) {
+    const dist::context context(group[0]);
+    const tensor ab = group[0].rpc_sync<matmul>("worker1", a, b);
+    const tensor abc = group[0].rpc_sync<matmul>("worker2", ab, c);
+    context.backward(ferry::sum(group[0].rpc_sync<add>("worker1", abc, d)), {.mode = mode});
+    const auto found = context.gradients();
+    for (const tensor& each : {a, b, c, d}) {
+      CHECK(found.at(each).shape() == each.shape());
+      CHECK(ferry::allclose(found.at(each), ferry::grad(each)));
+    }
+  }
+}
+
+TEST_CASE("[row 253] a product of several matrices in one call, of which one is a product of a call itself") {
+  cluster group(3);
+  const std::vector<tensor> all{leaf(varied({4, 6}, 1)), leaf(varied({6, 5}, 2)), leaf(varied({5, 7}, 3)),
+                                leaf(varied({7, 9}, 4))};
+  ferry::backward(ferry::sum(product_of(all)));
+  for (const auto mode : both_modes) {
+    for (const char* second : {"worker0", "worker1", "worker2"}) {  // to oneself, to the same one, to another one
+      const dist::context context(group[0]);
+      const tensor ab = group[0].rpc_sync<matmul>("worker1", all[0], all[1]);
+      const tensor whole = group[0].rpc_sync<product_of>(second, std::vector<tensor>{ab, all[2], all[3]});
+      CHECK(whole.shape() == ferry::dims{4, 9});
+      context.backward(ferry::sum(whole), {.mode = mode});
+      const auto found = context.gradients();
+      CHECK(found.size() == all.size());
+      for (const tensor& each : all) {
+        CHECK(found.at(each).shape() == each.shape());
+        CHECK(ferry::allclose(found.at(each), ferry::grad(each)));
+      }
+    }
+  }
 }
 
 TEST_CASE("[row 254] an argument that the handler does not use, and slices: as on one worker") {
@@ -209,6 +242,33 @@ TEST_CASE("[row 254] an argument that the handler does not use, and slices: as o
     CHECK(numbers(found.at(a)) == vec{1, 1, 0, 0, 0, 0});
     CHECK(numbers(found.at(b)) == vec{0, 0, 1, 1, 0, 0});
     CHECK_FALSE(found.contains(c));
+  }
+}
+
+TEST_CASE("[row 254] slices of what was joined leave one leaf unused: its gradient is zeros, as on one worker") {
+  cluster group(2);
+  const tensor a = leaf(varied({3, 3}, 1));
+  const tensor b = leaf(varied({3, 3}, 2));
+  const tensor c = leaf(varied({3, 3}, 3));
+  const auto first_by_last = [](const tensor& all, const auto& product) {
+    return ferry::sum(product(all.narrow(0, 0, 1), all.narrow(0, 2, 1)));
+  };
+  ferry::backward(first_by_last(stacked(a, b, c), matmul));
+  REQUIRE(ferry::equal(ferry::grad(b), ferry::zeros({3, 3}, ferry::dtype::f64)));
+  for (const auto mode : both_modes) {
+    for (const char* callee : {"worker0", "worker1"}) {
+      const dist::context context(group[0]);
+      const tensor all = group[0].rpc_sync<stacked>(callee, a, b, c);
+      const auto there = [&](const tensor& x, const tensor& y) { return group[0].rpc_sync<matmul>(callee, x, y); };
+      context.backward(first_by_last(all, there), {.mode = mode});
+      const auto found = context.gradients();
+      REQUIRE(found.contains(b));
+      CHECK(ferry::equal(found.at(b), ferry::zeros({3, 3}, ferry::dtype::f64)));
+      for (const tensor& each : {a, c}) {
+        CHECK(ferry::allclose(found.at(each), ferry::grad(each)));
+        CHECK_FALSE(ferry::equal(found.at(each), ferry::zeros({3, 3}, ferry::dtype::f64)));
+      }
+    }
   }
 }
 

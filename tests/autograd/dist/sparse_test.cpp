@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,22 @@ class table {
 tensor look_up(const tensor& weight, const tensor& indices) { return ferry::embedding(weight, indices, as_rows); }
 
 tensor indices_of(const std::vector<std::int64_t>& all) { return ferry::from_vector(all); }
+
+// Passes a copy of its gradient on, and notes where the elements of that are.
+struct watched : ferry::function<watched> {
+  static constexpr std::string_view name = "watched";
+  struct saved {};
+  static tensor forward(saved&, const tensor& x) { return x * 1.0; }
+  static tensor backward(const saved&, const tensor& gradient) {
+    const tensor made = gradient.clone();
+    address = made.data();
+    if (keeps) kept = made;
+    return made;
+  }
+  static inline const void* address = nullptr;
+  static inline bool keeps = false;
+  static inline tensor kept;
+};
 
 // The gradient of the table for a pass with gradient 1 of all that was looked up.
 tensor counted(const std::vector<std::int64_t>& looked_up) {
@@ -104,6 +121,44 @@ TEST_CASE("[row 278] rows of one leaf are kept as rows, and become dense with th
   // And rows are added to what is dense.
   context.backward(ferry::sum(look_up(weight, indices)));
   CHECK(ferry::equal(context.gradients()[weight], counted({1, 1, 4}) * 4.0 + 2.0));
+}
+
+TEST_CASE(
+    "[row 278] values of rows are kept without a copy, whatever else refers to the indices; shared ones are copied") {
+  cluster group(2);
+  const tensor weight = leaf(varied({6, 3}, 1));
+  const tensor other = leaf(varied({6, 3}, 2));
+  const tensor indices = indices_of({1, 1, 4});
+  const tensor view = indices.narrow(0, 1, 2);
+  const auto rows_in = [&](const auto& f) {
+    const dist::context context(group[0]);
+    (void)group[0].rpc_sync<twice>("worker1", weight);
+    context.backward(ferry::sum(f()));
+    const auto found = context.gradients();
+    REQUIRE(found.find(weight));
+    REQUIRE(found.find(weight)->rows.defined());
+    CHECK(ferry::equal(found.at(weight), counted({1, 1, 4})));
+    return found.find(weight)->rows;
+  };
+  // The caller has the indices, and a view of them; so has the gradient.
+  CHECK(rows_in([&] { return watched::apply(look_up(weight, indices)); }).values().data() == watched::address);
+  CHECK(ferry::equal(indices, indices_of({1, 1, 4})));
+  CHECK(view.data<std::int64_t>()[1] == 4);
+  // The function keeps what it has returned.
+  watched::keeps = true;
+  const ferry::sparse_tensor copied = rows_in([&] { return watched::apply(look_up(weight, indices)); });
+  watched::keeps = false;
+  CHECK(copied.values().data() != watched::address);
+  ferry::add_(copied.values(), 100);
+  CHECK(ferry::equal(watched::kept, ferry::ones({3, 3}, ferry::dtype::f64)));
+  watched::kept = tensor();
+  // Two leaves have it: at most one of them without a copy.
+  const dist::context context(group[0]);
+  context.backward(ferry::sum(watched::apply(look_up(weight, indices) + look_up(other, indices))));
+  const auto both = context.gradients();
+  const void* first = both.find(weight)->rows.values().data();
+  const void* second = both.find(other)->rows.values().data();
+  CHECK(first != second);
 }
 
 TEST_CASE("[row 278] rows of two leaves never share their values") {

@@ -2,6 +2,7 @@
 
 // Distributed passes. docs/distributed_autograd.md says how they work.
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -83,6 +84,20 @@ void backward(tensor_span roots, const backward_options& options = {});
 void backward(const rref<tensor>& root, context_id in, const backward_options& options = {});
 /// At the owner, without a context: ferry::backward() of the value. Throws errc::not_owner elsewhere.
 void backward(const rref<tensor>& root, bool retain_graph = false);
+/// Other objects do not compile.
+template <class T, class... In>
+  requires(!std::same_as<T, tensor>)
+void backward(const rref<T>&, const In&...) {
+  static_assert(std::same_as<T, tensor>,
+                "ferry: a pass begins with a tensor, and the object of this reference is none: call a function on it "
+                "with remote() "
+                "that returns one, and begin with the reference to that");
+}
+template <class T>
+  requires(!std::same_as<T, tensor>)
+void backward(const rref<T>& root, context_id, const backward_options&) {
+  backward(root);
+}
 
 /// The gradients of the sum of the roots for tensors of this worker, leaves or tensors on the way, also through other workers;
 /// undefined for one that does not reach a root. Nothing is added to the gradients of leaves, on any worker.
