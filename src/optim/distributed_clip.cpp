@@ -6,9 +6,14 @@
 
 #include <ferry/autograd/dist/backward.hpp>
 #include <ferry/autograd/dist/update_turn.hpp>
+#include <ferry/device/current.hpp>
+#include <ferry/device/stream.hpp>
 #include <ferry/optim/distributed_optimizer.hpp>
 #include <ferry/tensor/factories.hpp>
 
+#include "../autograd/dist/dist_context.hpp"
+#include "../autograd/dist/dist_worker.hpp"
+#include "../rpc/worker/worker_core.hpp"
 #include "apply.hpp"
 #include "norms.hpp"
 
@@ -54,6 +59,14 @@ void rescale_at_owner(const tensor&, dist_autograd::context_id in, std::vector<r
   const dist_autograd::update_turn turn(dist_autograd::worker_updates(),
                                         devices);  // steps come after it, on devices, too
   rescale(found, full({}, norm, dtype::f64), most);
+  // What reads the gradients, or adds to them, comes after it as well.
+  const auto context = dist_worker::of(*current_worker())->find(in);
+  if (!context) return;
+  std::vector<stream> streams;
+  for (const device& each : devices) {
+    if (!each.is_cpu()) streams.push_back(current_stream(each));
+  }
+  context->gradients_on(streams);
 }
 
 namespace {

@@ -62,6 +62,8 @@ tensor value_of(const tensor& w) {
   dist::wait_for_updates();
   return ferry::detach(w).to(ferry::device{}).clone();
 }
+// On the current stream, which has waited for nothing but what get_gradients() makes it wait for.
+tensor only_gradient(dist::context_id in) { return dist::get_gradients(in).begin()->dense.to(ferry::device{}).clone(); }
 bool has_own_gradient(const tensor& w) { return ferry::grad(w).defined(); }
 void set_own_gradient(const tensor& w) { ferry::set_grad(w, ferry::ones(w.shape(), w.dtype())); }
 
@@ -659,4 +661,29 @@ TEST_CASE("parameters on devices: steps and updates within passes follow each ot
     own.step();
   }
   check_equal(remote, local);
+}
+
+TEST_CASE("what is clipped on devices is read, and added to by the next pass, in stream order") {
+  cluster group(2, {.configure = [](ferry::worker_config& config) { config.set_devices({"cuda:0", "cuda:1"}); }});
+  const tensor values = ferry::full({64, 64}, 0.5, dtype::f64);
+  const tensor x = ferry::ones({64, 1}, dtype::f64);
+  const std::vector<rref<tensor>> remote{group[0].remote<keep_leaf_on>("worker1", values, 1)};
+  const auto gradient_is = [&](const dist::context& in, double expected) {
+    const tensor found = group[0].rpc_sync<only_gradient>("worker1", in.id());
+    return near(found, ferry::full({64, 64}, expected, dtype::f64), 1e-5);
+  };
+  for (const auto how : {fake_cuda::schedule::newest_first, fake_cuda::schedule::random}) {
+    fake_cuda::set_schedule(how);
+    for (int round = 0; round != 16; ++round) {
+      const dist::context context(group[0]);
+      // The graph is made before: a call in between would wait for the update.
+      const tensor loss = ferry::sum(remote[0].rpc_sync<&times_there>(x));
+      context.backward(loss, {.retain_graph = true});
+      CHECK(ferry::clip_grad_norm_(context, remote, 16) == doctest::Approx(64));
+      if (round % 2 == 0) CHECK(gradient_is(context, 0.25));
+      context.backward(loss);
+      CHECK(gradient_is(context, 1.25));
+    }
+  }
+  fake_cuda::set_schedule(fake_cuda::schedule::random);
 }

@@ -257,6 +257,9 @@ dist_autograd::leaf_gradient dist_context::accumulate(const engine_leaf& leaf, t
     if (!place) {
       place = std::make_shared<kept_leaf>();
       place->leaf = leaf.value;
+    } else {
+      // What was done to it meanwhile, as clipping does, may have been on another stream.
+      wait_for_gradients(leaf.value.device());
     }
     kept = place;
   }
@@ -275,6 +278,13 @@ void dist_context::gradients_on(std::span<const stream> streams) {
     } else {
       ready_.emplace_back(each, each.record());
     }
+  }
+}
+
+void dist_context::wait_for_gradients(device where) const {
+  if (where.is_cpu()) return;
+  for (const auto& [on, mark] : ready_) {
+    if (on.device() == where) current_stream(where).wait(mark);
   }
 }
 

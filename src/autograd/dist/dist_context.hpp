@@ -104,6 +104,7 @@ class dist_context final : public std::enable_shared_from_this<dist_context> {
     kept_gradient gradient;
   };
   [[noreturn]] void refuse_over() const;
+  void wait_for_gradients(device where) const;  // the current stream; under the lock
 
   const std::shared_ptr<dist_worker> home_;
   const dist_autograd::context_id id_;
