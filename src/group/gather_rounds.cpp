@@ -12,6 +12,7 @@
 #include <ferry/base/log.hpp>
 
 #include "../rpc/worker/worker_core.hpp"
+#include "../transport/reactor/time_limit.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -41,38 +42,6 @@ std::string list_names(const std::vector<std::string>& names) {
   if (names.size() > most_names) text += fmt::format(" and {} more", names.size() - most_names);
   return text;
 }
-
-// Owned by the waiting member. The timer owns its item from when it fires.
-class gather_rounds::time_limit {
- public:
-  time_limit(std::shared_ptr<reactor> timers, deadline until, place where)
-      : timers_(std::move(timers)), item_(new item) {
-    item_->where = std::move(where);
-    item_->run = [](work* self) noexcept {
-      const std::unique_ptr<item> owned(static_cast<item*>(self));
-      if (const auto rounds = owned->where.rounds.lock()) rounds->give_up(owned->where, true);
-    };
-    try {
-      id_ = timers_->start_timer(until, item_);
-    } catch (...) {
-      delete item_;
-      throw;
-    }
-  }
-  ~time_limit() {
-    if (timers_->cancel_timer(id_)) delete item_;
-  }
-  time_limit(const time_limit&) = delete;
-  time_limit& operator=(const time_limit&) = delete;
-
- private:
-  struct item : work {
-    place where;
-  };
-  const std::shared_ptr<reactor> timers_;
-  item* const item_;
-  timer_id id_ = timer_id::none;
-};
 
 // Other threads send the answers. An arrival is destroyed once its answer has been sent; destroying the last one
 // answers the collecting worker itself, which may shut down as soon as it is answered.
@@ -314,7 +283,11 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
     return answer_to_come;
   }
   try {
-    if (!until.is_never()) limit = std::make_shared<time_limit>(group.reactor(), until, where);
+    if (!until.is_never()) {
+      limit = std::make_shared<time_limit>(group.reactor(), until, [where] {
+        if (const auto own = where.rounds.lock()) own->give_up(where, true);
+      });
+    }
     watch = std::make_unique<std::stop_callback<departure>>(gone, departure{std::make_shared<const place>(where)});
   } catch (...) {
     std::map<std::string, waiting_member>::node_type out;

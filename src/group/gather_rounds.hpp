@@ -21,6 +21,7 @@
 
 namespace ferry::inline v0::detail {
 
+class time_limit;
 class worker_core;
 
 /// One object per worker. Thread-safe.
@@ -63,8 +64,6 @@ class gather_rounds : public std::enable_shared_from_this<gather_rounds> {
     std::uint64_t round = 0;
     std::string member;
   };
-  // Ends the round when the member's limit expires.
-  class time_limit;
   // Ends the round when the member is lost or cancels its call.
   struct departure {
     std::shared_ptr<const place> where;
@@ -76,7 +75,7 @@ class gather_rounds : public std::enable_shared_from_this<gather_rounds> {
     std::uint64_t type = 0;
     std::uint64_t limit_us = 0;
     deadline until;
-    std::shared_ptr<time_limit> limit;
+    std::shared_ptr<time_limit> limit;  // ends the round
     std::unique_ptr<std::stop_callback<departure>> watch;
     std::shared_ptr<void>* answered = nullptr;  // member of the arrival, which lives as long as the member waits
   };

@@ -12,9 +12,9 @@
 #include <ferry/rpc/named.hpp>
 #include <ferry/rpc/rref.hpp>
 #include <ferry/rpc/worker.hpp>
-#include <ferry/tensor/factories.hpp>
 
 #include "../../rpc/worker/worker_core.hpp"
+#include "../engine/roots.hpp"
 #include "dist_pass.hpp"
 #include "dist_worker.hpp"
 
@@ -24,46 +24,19 @@ namespace {
 
 std::shared_ptr<dist_worker> autograd_of_current() { return dist_worker::of(*current_worker()); }
 
-tensor gradient_of_dist_root(const tensor& root, std::size_t number, std::span<const tensor> given) {
-  const value_facts facts = value_facts::of(root);
-  if (number < given.size() && given[number].defined()) {
-    const value_facts own = value_facts::of(given[number]);
-    if (own == facts) return detach(given[number]);
-    throw_error(errc::bad_shape, fmt::format("the gradient given for root {} is {}, and the root is {}", number,
-                                             own.describe(), facts.describe()));
-  }
-  if (root.numel() != 1) {
-    throw_error(
-        errc::invalid_argument,
-        fmt::format("root {} is {}: only for one with a single element there is a gradient to begin with. Reduce it "
-                    "(to a loss), or give its gradient",
-                    number, facts.describe()));
-  }
-  return ones(root.shape(), root.dtype(), root.device());
-}
-
 std::vector<dist_pass::root> roots_of(std::span<const tensor> roots, std::span<const tensor> given) {
-  if (roots.empty()) throw_error(errc::invalid_argument, "a distributed pass without a root");
-  if (given.size() > roots.size()) {
-    throw_error(errc::invalid_argument,
-                fmt::format("{} gradients were given for {} roots", given.size(), roots.size()));
-  }
+  need_roots("a distributed pass", roots, given);
   const no_grad outside;
   std::vector<dist_pass::root> all;
   for (std::size_t i = 0; i != roots.size(); ++i) {
     if (!roots[i].defined()) throw_error(errc::invalid_argument, fmt::format("root {} is an undefined tensor", i));
     held_edge to = gradient_edge_of(roots[i]);
-    if (!to) {
-      throw_error(errc::invalid_argument,
-                  fmt::format("root {} requires no gradient: it was not computed from a tensor that does, or within "
-                              "ferry::no_grad",
-                              i));
-    }
+    if (!to) refuse_root_without_gradient(i);
     if (is_leaf(roots[i])) {
       throw_error(errc::invalid_argument,
                   fmt::format("root {} is a leaf: there is no graph to go back through from it", i));
     }
-    all.push_back({std::move(to), gradient_of_dist_root(roots[i], i, given)});
+    all.push_back({std::move(to), gradient_of_root(roots[i], i, given)});
   }
   return all;
 }

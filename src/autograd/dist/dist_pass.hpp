@@ -23,6 +23,8 @@
 
 namespace ferry::inline v0::detail {
 
+class time_limit;
+
 /// Numbers the nodes that the roots and the worker's messages in the pass lead to, counts for each how many gradients will
 /// arrive, and runs a node when they have, the latest first. Gradients of messages of other workers are sent back to these, and
 /// arrive there as those of messages of their own. One thread at a time runs the nodes: that of the first arrival while there
@@ -90,7 +92,6 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
     static constexpr std::uint32_t none = 0xffffffff;
   };
   enum class heard : std::uint8_t { here, elsewhere };
-  class time_limit;
 
   // On the thread that drives; nothing else touches what they use.
   std::uint32_t number_of(const node_ref& what);

@@ -1,0 +1,49 @@
+#pragma once
+
+// A function that is called unless its reason is gone by a deadline.
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include <ferry/base/time.hpp>
+#include <ferry/base/work.hpp>
+#include <ferry/transport/reactor.hpp>
+
+namespace ferry::inline v0::detail {
+
+/// Calls a function, which must not throw, on a thread of the reactor at the deadline, unless it is destroyed before. The function may
+/// still run, or begin, while the destructor does: it refers weakly to what it is about.
+class time_limit {
+ public:
+  /// Throws what start_timer() throws.
+  time_limit(std::shared_ptr<reactor> timers, deadline until, std::function<void()> late)
+      : timers_(std::move(timers)), item_(new item) {
+    item_->late = std::move(late);
+    item_->run = [](work* self) noexcept {
+      const std::unique_ptr<item> owned(static_cast<item*>(self));
+      owned->late();
+    };
+    try {
+      id_ = timers_->start_timer(until, item_);
+    } catch (...) {
+      delete item_;
+      throw;
+    }
+  }
+  ~time_limit() {
+    if (timers_->cancel_timer(id_)) delete item_;
+  }
+  time_limit(const time_limit&) = delete;
+  time_limit& operator=(const time_limit&) = delete;
+
+ private:
+  struct item : work {
+    std::function<void()> late;
+  };
+  const std::shared_ptr<reactor> timers_;
+  item* const item_;  // the timer owns it from when it fires
+  timer_id id_ = timer_id::none;
+};
+
+}  // namespace ferry::inline v0::detail
