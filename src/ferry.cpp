@@ -37,6 +37,7 @@
 #include "base/standard_error.cpp"
 #include "base/thread_exit.cpp"
 #include "base/time.cpp"
+#include "base/traced_range.cpp"
 #include "base/type_name.cpp"
 #include "base/work.cpp"
 

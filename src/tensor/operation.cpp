@@ -96,6 +96,29 @@ void operation_reports::viewed(tensor& view) {
   hooks_->viewed(what_, inputs_.front(), view);
 }
 
+std::string watched_operation::shapes() const {
+  std::string text = "[";
+  for (const tensor* each : inputs_) {
+    if (text.size() != 1) text += ", ";
+    text += '[';
+    bool first = true;
+    for (const std::int64_t extent : each->shape()) {
+      if (!std::exchange(first, false)) text += ", ";
+      text += std::to_string(extent);
+    }
+    text += ']';
+  }
+  return text + ']';
+}
+
+std::int64_t watched_operation::bytes() const noexcept {
+  std::int64_t sum = 0;
+  for (const tensor& each : outputs_) {
+    if (each.defined()) sum += static_cast<std::int64_t>(each.storage().size());
+  }
+  return sum;
+}
+
 unreported::unreported() noexcept : former_(std::exchange(within_operation, true)) {}
 unreported::~unreported() { within_operation = former_; }
 

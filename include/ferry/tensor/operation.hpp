@@ -20,7 +20,7 @@
 //   tensor sum = ferry::run_operation<scaled_sum>({.factor = 2}, a, b);
 //
 // compute() is private, so that an operation runs in one way alone, and the hooks of the inputs (<ferry/tensor/hooks.hpp>)
-// cannot be forgotten. Without hooks they cost one branch.
+// cannot be forgotten. Without hooks they cost one branch, and so does a profiler that is off.
 
 #include <array>
 #include <concepts>
@@ -28,12 +28,14 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
 #include <vector>
 
+#include <ferry/base/traced_range.hpp>
 #include <ferry/base/type_name.hpp>
 #include <ferry/tensor/tensor.hpp>
 
@@ -91,6 +93,10 @@ struct operation_info {
 
 template <operation_descriptor Op>
 inline constexpr operation_info info_of{Op::name, fingerprint(Op::name), Op::kind, Op::inputs, Op::needs, &typeid(Op)};
+
+/// The same for profilers.
+template <operation_descriptor Op>
+inline constexpr range_description range_of{Op::name, range_kind::operation};
 
 /// One run of an operation, as hooks see it: its descriptor and its parameters. A view, valid during the call that it is
 /// passed to: copy the parameters to keep them.
@@ -191,6 +197,24 @@ class unreported {
   bool former_;
 };
 
+/// A run that a profiler sees.
+class watched_operation final : public range_details {
+ public:
+  watched_operation(const range_description& what, std::span<const tensor* const> inputs) noexcept
+      : inputs_(inputs), range_(what) {}
+  void computed(std::span<const tensor> outputs) noexcept {
+    outputs_ = outputs;
+    range_.end(this, false);
+  }
+  [[nodiscard]] std::string shapes() const override;
+  [[nodiscard]] std::int64_t bytes() const noexcept override;
+
+ private:
+  const std::span<const tensor* const> inputs_;
+  std::span<const tensor> outputs_;
+  traced_range range_;
+};
+
 inline std::span<tensor> results(tensor& result) { return {&result, 1}; }
 template <std::size_t N>
 std::span<tensor> results(std::array<tensor, N>& all) {
@@ -207,6 +231,29 @@ struct operation_runner {
 
   template <class... Inputs>
   static decltype(auto) run(std::span<const tensor* const> operands, const parameters& with, const Inputs&... inputs) {
+    if (detail::ranges_watched()) [[unlikely]]
+      return run_watched(operands, with, inputs...);
+    return run_now(operands, with, inputs...);
+  }
+
+ private:
+  template <class... Inputs>
+  static decltype(auto) run_watched(std::span<const tensor* const> operands, const parameters& with,
+                                    const Inputs&... inputs) {
+    detail::watched_operation watched(range_of<Op>, operands);
+    if constexpr (Op::kind == operation_kind::in_place) {
+      run_now(operands, with, inputs...);
+      watched.computed({});
+    } else {
+      auto result = run_now(operands, with, inputs...);
+      watched.computed(Op::kind == operation_kind::view ? std::span<tensor>() : detail::results(result));
+      return result;
+    }
+  }
+
+  template <class... Inputs>
+  static decltype(auto) run_now(std::span<const tensor* const> operands, const parameters& with,
+                                const Inputs&... inputs) {
     constexpr const operation_info& info = info_of<Op>;
     constexpr operation_needs needs = Op::needs;
     if constexpr (needs.elements != element_set::any || needs.devices != device_set::any || needs.alike) {
@@ -224,7 +271,6 @@ struct operation_runner {
     return operation_access::compute<Op>(with, inputs...);
   }
 
- private:
   template <class... Inputs>
   static auto run_hooked(std::span<const tensor* const> operands, const parameters& with, const Inputs&... inputs) {
     detail::operation_reports reports(operation(std::type_identity<Op>{}, with), operands);

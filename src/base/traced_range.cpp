@@ -1,0 +1,25 @@
+#include <ferry/base/traced_range.hpp>
+
+#include <exception>
+
+namespace ferry::inline v0::detail {
+
+constinit std::atomic<const range_sink*> range_sink_in_use{nullptr};
+
+void traced_range::begin(const range_description& what) noexcept {
+  const range_sink* sink = range_sink_in_use.load(std::memory_order_acquire);
+  if (!sink) return;
+  open_.what = &what;
+  exceptions_ = std::uncaught_exceptions();
+  sink->begin(open_);
+}
+
+void traced_range::end(const range_details* details, bool failed) noexcept {
+  if (!open_.sink) return;
+  open_.sink->end(open_, details, failed);
+  open_.sink = nullptr;
+}
+
+bool traced_range::unwinds() const noexcept { return std::uncaught_exceptions() > exceptions_; }
+
+}  // namespace ferry::inline v0::detail
