@@ -47,7 +47,9 @@ class outgoing_request {
   [[nodiscard]] bool one_way() const noexcept;
   /// The calling code gets, or may get, the result. False for one-way calls and for those that make a remote object.
   [[nodiscard]] bool awaited() const noexcept { return awaited_; }
-  /// The calling thread runs a handler, and blocks until the call has ended.
+  /// The calling thread blocks until the call has ended.
+  [[nodiscard]] bool blocks_caller() const noexcept { return blocks_caller_; }
+  /// The same, and it runs a handler.
   [[nodiscard]] bool blocks_handler() const noexcept { return blocks_handler_; }
 
   /// The caller's own tensor handles, each once, in the order in which the payload names them.
@@ -74,12 +76,13 @@ class outgoing_request {
   // For the library.
   using kept_hooks = std::vector<std::unique_ptr<caller_hooks>>;
   outgoing_request(outgoing_message& message, const detail::call_facts& facts, kept_hooks& hooks, ferry::deadline until,
-                   bool awaited, bool blocks_handler) noexcept
+                   bool awaited, bool blocks_caller, bool blocks_handler) noexcept
       : message_(message),
         facts_(facts),
         hooks_(hooks),
         until_(until),
         awaited_(awaited),
+        blocks_caller_(blocks_caller),
         blocks_handler_(blocks_handler) {}
   [[nodiscard]] outgoing_message& message() noexcept { return message_; }
   [[nodiscard]] detail::worker_core& core() const noexcept;
@@ -90,6 +93,7 @@ class outgoing_request {
   kept_hooks& hooks_;
   ferry::deadline until_;
   bool awaited_;
+  bool blocks_caller_;
   bool blocks_handler_;
 };
 

@@ -199,7 +199,7 @@ void outgoing_call::seal() {
 
 void outgoing_call::let_interceptors_see(const context_values& values) {
   incoming_call* here = thread_call();
-  outgoing_request request(message, life_.facts, life_.hooks, until_, awaited(),
+  outgoing_request request(message, life_.facts, life_.hooks, until_, awaited(), mode_ == call_mode::waiting,
                            mode_ == call_mode::waiting && here && incoming_call::on_this_thread() == here);
   if (here) here->on_nested_request(request);
   values.for_each_travelling([&](const travelling_value& each) { each.on_request(request); });

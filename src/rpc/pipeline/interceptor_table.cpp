@@ -67,6 +67,13 @@ void interceptor_table::add(interceptor& one, bool of_library) {
   seeing_all_set_ |= reader_set{1} << (all_.size() - 1);
 }
 
+constinit std::atomic<int> interceptor_table::watches_{0};
+
+void interceptor_table::set_watcher(const interceptor& which) noexcept {
+  const auto at = std::find(all_.begin(), all_.end(), &which);
+  watcher_set_ = at == all_.end() ? 0 : reader_set{1} << static_cast<std::size_t>(at - all_.begin());
+}
+
 interceptor* interceptor_table::reader_of(std::uint16_t type) const noexcept {
   const auto at = std::lower_bound(readers_.begin(), readers_.end(), type, less_by_type);
   return at != readers_.end() && at->first == type ? all_[at->second] : nullptr;
@@ -97,6 +104,7 @@ void interceptor_table::on_request(outgoing_request& request) const {
 void interceptor_table::on_arrival(incoming_call& call) const {
   incoming_request request(call);
   reader_set interested = seeing_all_set_;
+  if (arrivals_watched()) interested |= watcher_set_;
   if (const auto records = call.request().extensions; !records.empty())
     interested |= readers_of(records, call.worker()->limits());
   for (; interested != 0; interested &= interested - 1) {

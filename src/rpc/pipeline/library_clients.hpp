@@ -23,6 +23,8 @@ struct library_client {
   std::shared_ptr<worker_attachment> (*attach)(worker_core& worker) = nullptr;
   /// Its records, with the attachment made before. Lives as long as that.
   interceptor* (*intercept)(worker_attachment* state) = nullptr;
+  /// That also sees requests without records while interceptor_table::arrivals_watched(). At most one client does.
+  bool watches_arrivals = false;
   /// Begins to carry the handles of a message to that worker. Null: it carries none. At most one client does.
   std::unique_ptr<carried_handles> (*carry)(worker_attachment& state, const call_target& to) = nullptr;
 };

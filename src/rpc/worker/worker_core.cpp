@@ -48,6 +48,10 @@ worker_core::worker_core(std::shared_ptr<store> group_store, std::unique_ptr<fer
           [](void* self) noexcept { static_cast<worker_core*>(self)->agent_->activity_changed(); }, this)),
       default_timeout_(agent_->options().rpc_timeout),
       interceptors_(make_library_clients(), config.interceptors) {
+  for (std::size_t i = 0; i != library_clients().size(); ++i) {
+    const library_client& each = library_clients()[i];
+    if (each.watches_arrivals) interceptors_.set_watcher(*each.intercept(attached_.of_library(i)));
+  }
   observers_of_calls_.add(flight_);
   observers_of_calls_.add(trace_);
   add_own_figures();
@@ -278,7 +282,8 @@ void worker_core::on_request(const std::shared_ptr<reply_channel>& channel, cons
     return request_done();
   }
   const method_entry* method = call->method();
-  if (call->has_records() || (interceptors_.sees_all_requests() && !(method && method->protocol))) {
+  if (call->has_records() ||
+      ((interceptors_.sees_all_requests() || interceptor_table::arrivals_watched()) && !(method && method->protocol))) {
     call->arrive();
   } else if (method && method->inline_handler) {
     call->run(call);

@@ -178,7 +178,7 @@ class worker_core final : public executor, public request_handler, public std::e
   std::vector<std::shared_ptr<const figures_of>> figures_;
   // Last: their parts know the worker.
   detail::attachments attached_;
-  const interceptor_table interceptors_;
+  interceptor_table interceptors_;  // fixed once the worker has started
 };
 
 /// The list of ferry::serve<...>(), or everything if it was never called.
