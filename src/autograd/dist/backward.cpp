@@ -9,6 +9,7 @@
 #include <ferry/autograd/grad_mode.hpp>
 #include <ferry/autograd/gradient.hpp>
 #include <ferry/base/error.hpp>
+#include <ferry/base/traced_range.hpp>
 #include <ferry/rpc/named.hpp>
 #include <ferry/rpc/rref.hpp>
 #include <ferry/rpc/worker.hpp>
@@ -21,6 +22,8 @@
 namespace ferry::inline v0 {
 namespace detail {
 namespace {
+
+constexpr range_description dist_backward_range{"dist_autograd::backward", range_kind::autograd};
 
 std::shared_ptr<dist_worker> autograd_of_current() { return dist_worker::of(*current_worker()); }
 
@@ -60,6 +63,7 @@ void wait_for_pass(const std::shared_ptr<dist_context>& context, const future<pa
 
 void backward_in(const std::shared_ptr<dist_context>& context, std::span<const tensor> roots,
                  const dist_autograd::backward_options& options) {
+  const traced_range range(dist_backward_range);
   wait_for_pass(context,
                 dist_pass::begin(context, roots_of(roots, options.gradients), pass_options_of(options))->whole());
 }

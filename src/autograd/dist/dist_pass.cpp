@@ -7,6 +7,7 @@
 #include <ferry/autograd/detail/memory.hpp>
 #include <ferry/autograd/grad_mode.hpp>
 #include <ferry/base/error.hpp>
+#include <ferry/base/traced_range.hpp>
 #include <ferry/device/current.hpp>
 #include <ferry/ops/arithmetic.hpp>
 #include <ferry/rpc/call.hpp>
@@ -189,13 +190,16 @@ void dist_pass::deliver(arrival&& arrived) {
 bool dist_pass::drive_elsewhere() noexcept {
   struct rest final : work {
     std::shared_ptr<dist_pass> pass;
+    context_values values;  // a profile, for example, goes on there
   };
   try {
     const std::shared_ptr<worker_core> worker = context_->home().core();
     auto item = std::make_unique<rest>();
     item->pass = shared_from_this();
+    item->values = current_values();
     item->run = [](work* self) noexcept {
       const std::unique_ptr<rest> own(static_cast<rest*>(self));
+      const context_values_scope scope(own->values);
       own->pass->drive(thread_of::worker);
     };
     worker->post(item.release());
@@ -240,6 +244,11 @@ void dist_pass::drive(thread_of which) {
   finish_if_whole();
 }
 
+// Named after what they are the backward of: the gradients of a message that this worker sent have come, and those of one that
+// it received go.
+constexpr range_description send_range{"dist_autograd::send backward", range_kind::autograd};
+constexpr range_description receive_range{"dist_autograd::recv backward", range_kind::autograd};
+
 void dist_pass::take(arrival&& arrived) {
   if (!arrived.roots.empty()) {
     for (root& each : arrived.roots) {
@@ -250,6 +259,7 @@ void dist_pass::take(arrival&& arrived) {
     }
     return;
   }
+  const traced_range range(send_range);
   const auto found = awaited_.find(arrived.message);
   if (found == awaited_.end()) {
     throw_error(
@@ -414,6 +424,7 @@ void dist_pass::run_leaf(const entry& leaf, const engine_leaf& facts, gradient_v
 // ---------------------------------------------------------------- other workers
 
 void dist_pass::send_back(const entry& at, std::span<gradient_value> gradients) {
+  const traced_range range(receive_range);
   const received_node& node = *as_received(at.what);
   const received_node::origin& from = node.from();
   gradient_message message{header_, from.message, {}};

@@ -8,6 +8,7 @@
 #include <ferry/autograd/grad_mode.hpp>
 #include <ferry/autograd/gradient.hpp>
 #include <ferry/base/error.hpp>
+#include <ferry/base/traced_range.hpp>
 
 #include "backward_pass.hpp"
 #include "roots.hpp"
@@ -15,6 +16,9 @@
 namespace ferry::inline v0 {
 namespace detail {
 namespace {
+
+constexpr range_description backward_range{"backward", range_kind::autograd};
+constexpr range_description gradients_range{"gradients", range_kind::autograd};
 
 void add_roots(backward_pass& pass, std::span<const tensor> roots, std::span<const tensor> given) {
   need_roots("backward", roots, given);
@@ -29,6 +33,7 @@ void add_roots(backward_pass& pass, std::span<const tensor> roots, std::span<con
 }  // namespace detail
 
 void backward(tensor_span roots, const backward_options& options) {
+  const detail::traced_range range(detail::backward_range);
   const no_grad outside;
   detail::backward_pass pass(options.retain_graph);
   detail::add_roots(pass, roots, options.gradients);
@@ -36,6 +41,7 @@ void backward(tensor_span roots, const backward_options& options) {
 }
 
 std::vector<tensor> gradients(tensor_span roots, tensor_span inputs, const backward_options& options) {
+  const detail::traced_range range(detail::gradients_range);
   const no_grad outside;
   detail::backward_pass pass(options.retain_graph);
   detail::add_roots(pass, roots, options.gradients);
