@@ -261,5 +261,15 @@
 #include "group/gather_rounds.cpp"
 #include "group/gathering.cpp"
 
+// profiler/
+#include "profiler/chrome_trace.cpp"
+#include "profiler/processor_clock.cpp"
+#include "profiler/profile_batch.cpp"
+#include "profiler/profiler_client.cpp"
+#include "profiler/recording.cpp"
+#include "profiler/server_scope.cpp"
+#include "profiler/session.cpp"
+#include "profiler/summary.cpp"
+
 // device/, last: it includes the header of CUDA
 #include "device/cuda/cudart.cpp"

@@ -23,7 +23,7 @@ FLOORS = [
     [("nn", "modules: structs that name their parameters, layers, how parameters begin, checkpoints, modules of other workers"),
      ("optim", "optimizers: an algorithm each as a pure function, the classes that make steps of it on one worker and on several, schedules, "
                "bounds on gradients")],
-    [("profiler", "spans of calls"), ("adapters", "bridges to other libraries: Asio, Eigen, libtorch, mdspan, spans")],
+    [("profiler", "profiles: what code does at a worker and at those that it calls; traces and tables of that"), ("adapters", "bridges to other libraries: Asio, Eigen, libtorch, mdspan, spans")],
 ]
 
 # The rooms (sub-folders) of a floor below src/, from the inside out. A file includes headers of its own room, of the floor's own

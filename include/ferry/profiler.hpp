@@ -1,0 +1,8 @@
+#pragma once
+
+// Profiles across workers: docs/profiling.md.
+
+#include <ferry/profiler/profile.hpp>
+#include <ferry/profiler/report.hpp>
+#include <ferry/profiler/server_scope.hpp>
+#include <ferry/profiler/session.hpp>

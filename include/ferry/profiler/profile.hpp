@@ -1,0 +1,83 @@
+#pragma once
+
+// What a profiler has recorded. docs/profiling.md shows how to read it.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ferry/base/ids.hpp>
+#include <ferry/base/traced_range.hpp>
+
+namespace ferry::inline v0::profiler {
+
+/// Something that began and ended. Times are those of the steady clock of the worker that the profile belongs to.
+struct event {
+  /// A call: "rpc_sync#f(worker0 -> worker1)". An event of the callee: "<name of the call>#remote_op: <its name there>", and so on
+  /// for calls that handlers make.
+  std::string name;
+  range_kind kind{};
+  std::int32_t node = -1;    ///< the id of the worker where it ran
+  bool remote = false;       ///< came with the reply to a call
+  bool failed = false;       ///< ended with an exception or an error
+  std::uint32_t thread = 0;  ///< of the system, where it ended
+  std::uint64_t number = 0;  ///< unique in the profile, from 1
+  std::uint64_t parent = 0;  ///< the number of the event that it is part of; 0: none
+  std::int64_t began_ns = 0;
+  std::int64_t ended_ns = 0;
+  std::int64_t queued_ns = 0;       ///< handlers: from the arrival of the request until it began
+  std::int64_t uncertainty_ns = 0;  ///< remote events: how far off both times may be, together
+  std::string shapes = {};          ///< of the inputs of an operation, if asked for: "[[2, 3], [3]]"
+  std::int64_t bytes = -1;          ///< of the tensors that an operation made, if asked for; otherwise -1
+  std::string error = {};           ///< what it ended with, as far as it is known
+
+  [[nodiscard]] std::int64_t duration_ns() const noexcept { return ended_ns - began_ns; }
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(name, kind, node, remote, failed, thread, number, parent, began_ns, ended_ns, queued_ns, uncertainty_ns,
+            shapes, bytes, error);
+  }
+};
+
+/// How the clock of another worker was related to this one's: from the call with the shortest way there and back.
+struct clock_offset {
+  std::int32_t node = -1;
+  std::int64_t offset_ns = 0;  ///< that worker's clock minus this one's
+  std::int64_t uncertainty_ns =
+      0;                    ///< the offset is right within this much, whatever share of the way each direction took
+  std::uint64_t calls = 0;  ///< that were looked at
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(node, offset_ns, uncertainty_ns, calls);
+  }
+};
+
+struct profile {
+  std::int32_t node = -1;  ///< the worker whose clock it has
+  std::int64_t began_ns = 0;
+  std::int64_t ended_ns = 0;
+  std::vector<event> events;         ///< by their beginning
+  std::vector<clock_offset> clocks;  ///< of workers that were called directly, by id
+  std::vector<std::string> workers;  ///< names by id, as far as calls have shown them
+  std::uint64_t lost = 0;            ///< events that there was no place for
+  std::uint64_t unfinished = 0;      ///< events that had begun and not ended
+
+  /// The first event of exactly that name; null: there is none.
+  [[nodiscard]] const event* find(std::string_view name) const noexcept;
+  /// How many events have that name.
+  [[nodiscard]] std::size_t count(std::string_view name) const noexcept;
+  [[nodiscard]] const event* find(std::uint64_t number) const noexcept;
+  /// The events of which `of` is the parent, by their beginning.
+  [[nodiscard]] std::vector<const event*> children(const event& of) const;
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(node, began_ns, ended_ns, events, clocks, workers, lost, unfinished);
+  }
+};
+
+}  // namespace ferry::inline v0::profiler

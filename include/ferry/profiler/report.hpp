@@ -1,0 +1,56 @@
+#pragma once
+
+// Profiles as text: a trace for viewers, and a table.
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ferry/profiler/profile.hpp>
+
+namespace ferry::inline v0::profiler {
+
+struct trace_options {
+  /// Events of a worker whose clock is known less well are refused: arrows that seem to go back in time mislead.
+  std::chrono::nanoseconds largest_uncertainty = std::chrono::milliseconds(10);
+};
+
+/// In the format of Chrome's traces (JSON), which Perfetto, chrome://tracing and Speedscope show: a process for each worker, a track
+/// for each thread, arrows from calls to their handlers and back. Throws errc::invalid_argument, naming the worker, if a clock is
+/// known less well than the options want.
+[[nodiscard]] std::string chrome_trace(const profile& from, const trace_options& how = {});
+
+/// What an event of a trace may say beside its name and times.
+struct metadata_key {
+  std::string_view name;
+  std::string_view type;  ///< "integer" or "string"
+  std::string_view meaning;
+};
+/// All of them; a trace has no others.
+[[nodiscard]] const std::vector<metadata_key>& metadata_keys();
+
+/// Where the time of one worker went, as far as the profile saw it.
+struct worker_share {
+  std::int32_t node = -1;
+  std::int64_t compute_ns = 0;        ///< in handlers, ranges, operations and passes, and not in what these wait for
+  std::int64_t communication_ns = 0;  ///< of calls that its threads waited for: under way, encoded and decoded
+  std::int64_t waiting_ns = 0;        ///< of the same calls: their handlers run
+  std::int64_t queueing_ns = 0;       ///< requests at this worker waited until their handlers began
+  std::int64_t idle_ns = 0;           ///< of the profile's time: nothing of it ran at this worker
+  std::uint64_t events = 0;
+};
+
+struct summary {
+  std::int64_t length_ns = 0;
+  std::vector<worker_share> workers;  ///< by id
+  /// The id of the worker that computed longest; -1: none did.
+  std::int32_t straggler = -1;
+};
+
+[[nodiscard]] summary summarise(const profile& from);
+/// Two tables for people: the workers, and events by name with their number, total, own and longest times.
+[[nodiscard]] std::string table(const profile& from, std::size_t rows = 30);
+
+}  // namespace ferry::inline v0::profiler

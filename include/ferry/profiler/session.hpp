@@ -1,0 +1,69 @@
+#pragma once
+
+// Profiles of what a piece of code does, at this worker and at those that it calls.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include <ferry/profiler/profile.hpp>
+
+namespace ferry::inline v0 {
+class worker;
+
+namespace profiler {
+
+struct options {
+  bool shapes = false;  ///< those of the inputs of operations
+  bool memory = false;  ///< bytes of the tensors that operations make
+  bool remote = true;   ///< callees record, too, and send their events back with the reply
+  /// Of each thread that takes part. Then the oldest ones are overwritten, and profile::lost counts them.
+  std::size_t events_per_thread = std::size_t{1} << 16U;
+};
+
+/// Records while it exists: the calls that the code of its scope makes, the operations that it runs, ranges, and what these calls
+/// do at their callees. Coroutines, continuations and callbacks made in the scope are part of it, on whatever thread they run.
+///
+///     ferry::profiler::session recorded(self);
+///     self.rpc_sync<step>("worker1", batch);
+///     const ferry::profiler::profile found = recorded.finish();
+///
+/// Sessions nest: the events of the inner one are the outer one's, too. Like any scope of context values it may be held across a
+/// co_await in a coroutine of ferry's.
+class session {
+ public:
+  /// Of the process's current worker. Throws errc::not_initialized.
+  explicit session(const options& how = {});
+  explicit session(const worker& of, const options& how = {});
+  /// Drops what was recorded, unless finish() was called.
+  ~session();
+  session(const session&) = delete;
+  session& operator=(const session&) = delete;
+
+  /// Ends the recording. Once. Calls that have not ended are counted (profile::unfinished), and what they do later is not recorded.
+  profile finish();
+
+ private:
+  struct state;
+  std::unique_ptr<state> state_;
+};
+
+/// A part of the program with a name of its own. What it calls and runs are its children. Costs a branch without a session.
+///
+///     { const ferry::profiler::range part("load batch"); ... }
+class range {
+ public:
+  explicit range(std::string_view name);
+  /// An exception that leaves its scope marks it as failed.
+  ~range();
+  range(const range&) = delete;
+  range& operator=(const range&) = delete;
+
+ private:
+  struct state;
+  state* state_ = nullptr;
+};
+
+}  // namespace profiler
+}  // namespace ferry::inline v0

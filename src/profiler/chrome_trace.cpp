@@ -1,0 +1,220 @@
+#include <ferry/profiler/report.hpp>
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include <fmt/format.h>
+#include <ferry/base/error.hpp>
+
+#include "../rpc/diagnostics/json_text.hpp"
+
+namespace ferry::inline v0 {
+namespace detail {
+namespace {
+
+enum class trace_key : std::uint8_t { number, parent, worker, queued_ns, uncertainty_ns, shapes, bytes, failed, error };
+
+constexpr std::string_view text_type = "string";
+constexpr std::string_view number_type = "integer";
+
+// In the order of trace_key.
+const std::vector<profiler::metadata_key>& keys_of_traces() {
+  static const std::vector<profiler::metadata_key> all{
+      {"number", number_type, "of the event in the profile"},
+      {"parent", number_type, "the number of the event that it is part of; 0: none"},
+      {"worker", number_type, "the id of the worker where it ran"},
+      {"queued_ns", number_type, "handlers: from the arrival of the request until it began"},
+      {"uncertainty_ns", number_type, "how far off its times may be, because the clock is another worker's"},
+      {"shapes", text_type, "of the tensors that an operation took"},
+      {"bytes", number_type, "of the tensors that an operation made"},
+      {"failed", number_type, "1: it ended with an error"},
+      {"error", text_type, "what it ended with"},
+  };
+  return all;
+}
+
+std::string_view name_of_key(trace_key key) { return keys_of_traces()[static_cast<std::size_t>(key)].name; }
+
+std::string_view category_of(range_kind kind) noexcept {
+  switch (kind) {
+    case range_kind::user: return "range";
+    case range_kind::operation: return "operation";
+    case range_kind::autograd: return "autograd";
+    case range_kind::call: return "call";
+    case range_kind::handler: return "handler";
+  }
+  return "range";
+}
+
+class trace_writer {
+ public:
+  explicit trace_writer(const profiler::profile& from) : from_(from) {}
+
+  std::string write() {
+    find_nested();
+    text_ = "{\"displayTimeUnit\":\"ns\",\"otherData\":{";
+    text_ += fmt::format("\"lost\":{},\"unfinished\":{},\"clocks\":[", from_.lost, from_.unfinished);
+    bool first = true;
+    for (const profiler::clock_offset& each : from_.clocks) {
+      separate(first);
+      text_ += fmt::format("{{\"worker\":{},\"offset_ns\":{},\"uncertainty_ns\":{},\"calls\":{}}}", each.node,
+                           each.offset_ns, each.uncertainty_ns, each.calls);
+    }
+    text_ += "],\"keys\":[";
+    first = true;
+    for (const profiler::metadata_key& each : keys_of_traces()) {
+      separate(first);
+      text_ += fmt::format("{{\"name\":\"{}\",\"type\":\"{}\",\"meaning\":{}}}", each.name, each.type,
+                           json_text(each.meaning));
+    }
+    text_ += "]},\"traceEvents\":[\n";
+    write_tracks();
+    for (const profiler::event& each : from_.events) write_event(each);
+    write_arrows();
+    text_ += "\n]}\n";
+    return std::move(text_);
+  }
+
+ private:
+  void separate(bool& first) {
+    if (!std::exchange(first, false)) text_ += ',';
+  }
+  void begin_object() {
+    if (!std::exchange(first_event_, false)) text_ += ",\n";
+  }
+  [[nodiscard]] double microseconds(std::int64_t at_ns) const noexcept {
+    return static_cast<double>(at_ns - from_.began_ns) / 1000;
+  }
+
+  // Slices of a track lie within each other or apart. An event that overlaps another one (calls of one thread that wait at the same
+  // time) has a track of its own.
+  void find_nested() {
+    std::map<std::pair<std::int32_t, std::uint32_t>, std::vector<const profiler::event*>> tracks;
+    for (const profiler::event& each : from_.events) tracks[{each.node, each.thread}].push_back(&each);
+    for (auto& [key, track] : tracks) {
+      std::sort(track.begin(), track.end(), [](const profiler::event* a, const profiler::event* b) {
+        if (a->began_ns != b->began_ns) return a->began_ns < b->began_ns;
+        return a->ended_ns != b->ended_ns ? a->ended_ns > b->ended_ns : a->number < b->number;
+      });
+      std::vector<std::int64_t> around;
+      for (const profiler::event* each : track) {
+        while (!around.empty() && around.back() <= each->began_ns) around.pop_back();
+        const bool nested = around.empty() || each->ended_ns <= around.back();
+        nested_.emplace(each->number, nested);
+        if (nested) around.push_back(each->ended_ns);
+      }
+    }
+  }
+
+  void write_tracks() {
+    std::map<std::int32_t, std::map<std::uint32_t, bool>> tracks;
+    for (const profiler::event& each : from_.events) tracks[each.node][each.thread] = true;
+    for (const auto& [node, threads] : tracks) {
+      const auto place = static_cast<std::size_t>(node);
+      const bool named = node >= 0 && place < from_.workers.size() && !from_.workers[place].empty();
+      begin_object();
+      text_ += fmt::format(R"({{"ph":"M","name":"process_name","pid":{},"tid":0,"args":{{"name":{}}}}})", node,
+                           json_text(named ? from_.workers[place] : fmt::format("worker {}", node)));
+      for (const auto& [thread, present] : threads) {
+        begin_object();
+        text_ += fmt::format(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"thread {}"}}}})",
+                             node, thread, thread);
+      }
+    }
+  }
+
+  void write_arguments(const profiler::event& event) {
+    text_ += fmt::format(R"("args":{{"{}":{},"{}":{},"{}":{})", name_of_key(trace_key::number), event.number,
+                         name_of_key(trace_key::parent), event.parent, name_of_key(trace_key::worker), event.node);
+    const auto number = [&](trace_key key, std::int64_t value) {
+      text_ += fmt::format(R"(,"{}":{})", name_of_key(key), value);
+    };
+    const auto words = [&](trace_key key, const std::string& value) {
+      text_ += fmt::format(R"(,"{}":{})", name_of_key(key), json_text(value));
+    };
+    if (event.kind == range_kind::handler) number(trace_key::queued_ns, event.queued_ns);
+    if (event.remote) number(trace_key::uncertainty_ns, event.uncertainty_ns);
+    if (!event.shapes.empty()) words(trace_key::shapes, event.shapes);
+    if (event.bytes >= 0) number(trace_key::bytes, event.bytes);
+    if (event.failed) number(trace_key::failed, 1);
+    if (!event.error.empty()) words(trace_key::error, event.error);
+    text_ += '}';
+  }
+
+  void write_event(const profiler::event& event) {
+    const std::string name = json_text(event.name);
+    const std::string_view category = category_of(event.kind);
+    begin_object();
+    if (nested_.at(event.number)) {
+      text_ += fmt::format(R"({{"ph":"X","name":{},"cat":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},)", name,
+                           category, event.node, event.thread, microseconds(event.began_ns),
+                           static_cast<double>(event.duration_ns()) / 1000);
+      write_arguments(event);
+      text_ += '}';
+      return;
+    }
+    text_ += fmt::format(R"({{"ph":"b","name":{},"cat":"{}","id":{},"pid":{},"tid":{},"ts":{:.3f},)", name, category,
+                         event.number, event.node, event.thread, microseconds(event.began_ns));
+    write_arguments(event);
+    text_ += '}';
+    begin_object();
+    text_ += fmt::format(R"({{"ph":"e","name":{},"cat":"{}","id":{},"pid":{},"tid":{},"ts":{:.3f}}})", name, category,
+                         event.number, event.node, event.thread, microseconds(event.ended_ns));
+  }
+
+  void write_arrow(std::string_view name, std::uint64_t id, const profiler::event& from, std::int64_t from_ns,
+                   const profiler::event& to, std::int64_t to_ns) {
+    const auto one = [&](std::string_view phase, const profiler::event& at, std::int64_t when) {
+      begin_object();
+      text_ += fmt::format(R"({{"ph":"{}","name":"{}","cat":"flow","id":{},"pid":{},"tid":{},"ts":{:.3f}{}}})", phase,
+                           name, id, at.node, at.thread, microseconds(when), phase == "f" ? R"(,"bp":"e")" : "");
+    };
+    one("s", from, from_ns);
+    one("f", to, to_ns);
+  }
+
+  // From a call to its handler, and back.
+  void write_arrows() {
+    std::unordered_map<std::uint64_t, const profiler::event*> calls;
+    for (const profiler::event& each : from_.events) {
+      if (each.kind == range_kind::call) calls.emplace(each.number, &each);
+    }
+    for (const profiler::event& each : from_.events) {
+      if (each.kind != range_kind::handler) continue;
+      const auto call = calls.find(each.parent);
+      if (call == calls.end()) continue;
+      write_arrow("request", 2 * each.number, *call->second, call->second->began_ns, each, each.began_ns);
+      write_arrow("reply", 2 * each.number + 1, each, each.ended_ns, *call->second, call->second->ended_ns);
+    }
+  }
+
+  const profiler::profile& from_;
+  std::unordered_map<std::uint64_t, bool> nested_;  // by number
+  std::string text_;
+  bool first_event_ = true;
+};
+
+}  // namespace
+}  // namespace detail
+
+namespace profiler {
+
+const std::vector<metadata_key>& metadata_keys() { return detail::keys_of_traces(); }
+
+std::string chrome_trace(const profile& from, const trace_options& how) {
+  for (const event& each : from.events) {
+    if (each.uncertainty_ns <= how.largest_uncertainty.count()) continue;
+    throw_error(
+        errc::invalid_argument,
+        fmt::format("the clock of worker {} is known to {:.3f} ms only, and the trace is to be right within {:.3f} ms: "
+                    "profile more calls to it (the quickest one counts), or allow more in trace_options",
+                    each.node, static_cast<double>(each.uncertainty_ns) / 1e6,
+                    static_cast<double>(how.largest_uncertainty.count()) / 1e6));
+  }
+  return detail::trace_writer(from).write();
+}
+
+}  // namespace profiler
+}  // namespace ferry::inline v0

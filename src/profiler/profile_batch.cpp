@@ -1,0 +1,159 @@
+#include "profile_batch.hpp"
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <ferry/base/detail/little_endian.hpp>
+#include <ferry/base/error.hpp>
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::size_t profile_word = 8;
+constexpr std::uint64_t shapes_bit = 1;
+constexpr std::uint64_t memory_bit = 2;
+constexpr std::uint64_t failed_bit = 1;
+constexpr std::size_t words_of_batch = 5;
+constexpr std::size_t words_of_event = 10;  // and three texts
+constexpr std::size_t texts_of_event = 3;
+// Of times and lengths of time, in nanoseconds: 36 years. Sums and differences of a few do not overflow.
+constexpr std::int64_t latest = std::int64_t{1} << 60U;
+constexpr auto last_kind = static_cast<std::uint64_t>(range_kind::handler);
+
+void put_profile_word(byte_buffer& to, std::uint64_t value) { store_le(to.extend(profile_word), value); }
+void put_signed(byte_buffer& to, std::int64_t value) { put_profile_word(to, static_cast<std::uint64_t>(value)); }
+void put_text(byte_buffer& to, std::string_view text) {
+  put_profile_word(to, text.size());
+  to.append(text.data(), text.size());
+}
+
+class profile_reader {
+ public:
+  explicit profile_reader(std::span<const std::byte> content) noexcept : left_(content) {}
+  std::uint64_t word() {
+    if (left_.size() < profile_word) throw_error(errc::truncated, "a record of a profile ends within a number");
+    const auto value = load_le<std::uint64_t>(left_.data());
+    left_ = left_.subspan(profile_word);
+    return value;
+  }
+  std::int64_t number() { return static_cast<std::int64_t>(word()); }
+  std::int64_t time() {
+    const std::int64_t value = number();
+    if (value < -latest || value > latest)
+      throw_error(errc::malformed, fmt::format("a record of a profile has time {}", value));
+    return value;
+  }
+  std::int32_t worker() {
+    const std::int64_t value = number();
+    if (value < -1 || value > worker_id::max)
+      throw_error(errc::malformed, fmt::format("a record of a profile names worker {}", value));
+    return static_cast<std::int32_t>(value);
+  }
+  std::string text() {
+    const std::uint64_t length = word();
+    if (length > left_.size())
+      throw_error(errc::truncated, fmt::format("a record of a profile claims a text of {} bytes", length));
+    std::string found(reinterpret_cast<const char*>(left_.data()), static_cast<std::size_t>(length));
+    left_ = left_.subspan(static_cast<std::size_t>(length));
+    return found;
+  }
+  [[nodiscard]] std::size_t left() const noexcept { return left_.size(); }
+
+ private:
+  std::span<const std::byte> left_;
+};
+
+void put_event(byte_buffer& to, const profiler::event& event) {
+  put_profile_word(to, static_cast<std::uint64_t>(event.kind) << 1U | (event.failed ? failed_bit : 0));
+  put_signed(to, event.node);
+  put_profile_word(to, event.thread);
+  put_profile_word(to, event.number);
+  put_profile_word(to, event.parent);
+  put_signed(to, event.began_ns);
+  put_signed(to, event.ended_ns);
+  put_signed(to, event.queued_ns);
+  put_signed(to, event.uncertainty_ns);
+  put_signed(to, event.bytes);
+  put_text(to, event.name);
+  put_text(to, event.shapes);
+  put_text(to, event.error);
+}
+
+profiler::event take_event(profile_reader& from, std::uint64_t events) {
+  profiler::event event;
+  const std::uint64_t flags = from.word();
+  if (flags >> 1U > last_kind)
+    throw_error(errc::malformed, fmt::format("an event of a profile has kind {}", flags >> 1U));
+  event.kind = static_cast<range_kind>(flags >> 1U);
+  event.failed = (flags & failed_bit) != 0;
+  event.node = from.worker();
+  event.thread = static_cast<std::uint32_t>(from.word());
+  event.number = from.word();
+  event.parent = from.word();
+  if (event.number == 0 || event.parent == event.number)
+    throw_error(errc::malformed, fmt::format("an event of a profile has number {} and parent {}, of {} events",
+                                             event.number, event.parent, events));
+  event.began_ns = from.time();
+  event.ended_ns = from.time();
+  event.queued_ns = from.time();
+  event.uncertainty_ns = from.time();
+  event.bytes = from.number();
+  event.name = from.text();
+  event.shapes = from.text();
+  event.error = from.text();
+  return event;
+}
+
+}  // namespace
+
+byte_buffer encode_profile_wishes(const profile_wishes& wishes) {
+  byte_buffer to;
+  put_profile_word(to, (wishes.shapes ? shapes_bit : 0) | (wishes.memory ? memory_bit : 0));
+  return to;
+}
+
+profile_wishes decode_profile_wishes(std::span<const std::byte> content) {
+  if (content.size() != profile_word) throw_error(errc::malformed, "a request for a profile is not one number");
+  const auto bits = load_le<std::uint64_t>(content.data());
+  return {.shapes = (bits & shapes_bit) != 0, .memory = (bits & memory_bit) != 0};
+}
+
+byte_buffer encode_profile_batch(const profile_batch& batch, std::size_t limit) {
+  std::size_t size = words_of_batch * profile_word;
+  std::size_t fits = 0;
+  for (const profiler::event& each : batch.events) {
+    size +=
+        (words_of_event + texts_of_event) * profile_word + each.name.size() + each.shapes.size() + each.error.size();
+    if (size > limit) break;
+    ++fits;
+  }
+  byte_buffer to;
+  put_signed(to, batch.node);
+  put_signed(to, batch.received_ns);
+  put_signed(to, batch.answered_ns);
+  put_profile_word(to, batch.lost + (batch.events.size() - fits));
+  put_profile_word(to, fits);
+  for (std::size_t i = 0; i != fits; ++i) put_event(to, batch.events[i]);
+  return to;
+}
+
+profile_batch decode_profile_batch(std::span<const std::byte> content) {
+  profile_reader from(content);
+  profile_batch batch;
+  batch.node = from.worker();
+  batch.received_ns = from.time();
+  batch.answered_ns = from.time();
+  batch.lost = from.word();
+  const std::uint64_t events = from.word();
+  if (events > from.left() / ((words_of_event + texts_of_event) * profile_word))
+    throw_error(errc::truncated,
+                fmt::format("a record of a profile claims {} events and is too short for them", events));
+  batch.events.reserve(static_cast<std::size_t>(events));
+  for (std::uint64_t i = 0; i != events; ++i) batch.events.push_back(take_event(from, events));
+  if (from.left() != 0) throw_error(errc::malformed, "a record of a profile goes on behind its events");
+  return batch;
+}
+
+}  // namespace ferry::inline v0::detail

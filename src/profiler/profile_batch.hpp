@@ -1,0 +1,41 @@
+#pragma once
+
+// What a callee has recorded of one request, as it travels with the reply: docs/protocol.md, "Profiles".
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <ferry/base/bytes.hpp>
+#include <ferry/profiler/profile.hpp>
+
+namespace ferry::inline v0::detail {
+
+inline constexpr std::uint16_t profile_record_type = 6;
+
+/// What the caller wants of the callee's events.
+struct profile_wishes {
+  bool shapes = false;
+  bool memory = false;
+};
+
+byte_buffer encode_profile_wishes(const profile_wishes& wishes);
+/// Throws errc::malformed.
+profile_wishes decode_profile_wishes(std::span<const std::byte> content);
+
+/// Events of one request. Their numbers are from 1 on, those without a parent are parts of the call.
+struct profile_batch {
+  std::int32_t node = -1;
+  std::int64_t received_ns = 0;  ///< the request, on the callee's steady clock, as are the times of the events
+  std::int64_t answered_ns = 0;
+  std::uint64_t lost = 0;
+  std::vector<profiler::event> events;
+};
+
+/// No longer than `limit` bytes: the last events are lost, if need be.
+byte_buffer encode_profile_batch(const profile_batch& batch, std::size_t limit);
+/// Throws errc::truncated or errc::malformed; allocates no more than in proportion to the content.
+profile_batch decode_profile_batch(std::span<const std::byte> content);
+
+}  // namespace ferry::inline v0::detail

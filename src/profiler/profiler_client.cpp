@@ -1,0 +1,224 @@
+#include "profiler_client.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+#include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
+#include <ferry/rpc/detail/incoming_call.hpp>
+#include <ferry/rpc/exceptions.hpp>
+
+#include "../rpc/pipeline/interceptor_table.hpp"
+#include "../rpc/pipeline/library_clients.hpp"
+#include "../rpc/worker/worker_core.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::size_t most_events_of_request = std::size_t{1} << 14U;
+// Of the bytes that all records of a reply may have, with their headers.
+constexpr std::size_t share_of_profile = 2;
+
+[[maybe_unused]] const std::size_t profiler_of_workers = add_library_client({
+    .rank = 4,
+    .attach = [](worker_core&) -> std::shared_ptr<worker_attachment> { return std::make_shared<profiler_client>(); },
+    .intercept = [](worker_attachment* state) -> interceptor* { return static_cast<profiler_client*>(state); },
+    .watches_arrivals = true,
+});
+
+// ---------------------------------------------------------------- at the caller
+
+class profiled_call final : public caller_hooks {
+ public:
+  profiled_call(ref_ptr<recording> to, std::uint64_t number, std::uint64_t parent, const range_description& what,
+                std::int32_t caller) noexcept
+      : to_(std::move(to)), what_(what), number_(number), parent_(parent), caller_(caller), began_(ticks_now()) {}
+
+  void replied(incoming_reply& reply) override {
+    const std::int64_t now = ticks_now();
+    std::string error;
+    try {
+      if (const auto content = reply.records().find(profile_record_type)) {
+        if (!reply.has_value()) {
+          for (const profiler::event& each : decode_profile_batch(*content).events) {
+            if (each.kind == range_kind::handler && each.parent == 0) error = each.error;
+          }
+        }
+        to_->add_reply(number_, what_, began_, now, reply.sender().id().value, *content);
+      }
+    } catch (const std::exception& problem) {  // a profile does not make the call fail
+      log(log_level::warning,
+          fmt::format("the profile that came with the reply to {} cannot be read: {}", what_.name, problem.what()));
+    }
+    end(now, !reply.has_value(), std::move(error));
+  }
+
+  void ended(const call_end& how) noexcept override {
+    std::string text;
+    if (how.code != errc{}) {
+      try {
+        text = fmt::format("{}: {}", errc_name(how.code), how.text);
+      } catch (const std::exception&) {
+        text.clear();  // that it failed suffices
+      }
+    }
+    end(ticks_now(), how.code != errc{}, std::move(text));
+  }
+
+ private:
+  void end(std::int64_t now, bool failed, std::string error) noexcept {
+    recorded_event event{.what = &what_, .number = number_, .parent = parent_, .began = began_, .ended = now};
+    event.node = caller_;
+    event.failed = failed;
+    if (!error.empty()) {
+      try {
+        event.details = std::make_unique<event_details>();
+        event.details->error = std::move(error);
+      } catch (const std::bad_alloc&) {
+        event.details.reset();
+      }
+    }
+    to_->add(std::move(event));
+  }
+
+  const ref_ptr<recording> to_;
+  const range_description& what_;
+  const std::uint64_t number_;
+  const std::uint64_t parent_;
+  const std::int32_t caller_;
+  const std::int64_t began_;
+};
+
+// What to_here() and to_here_async() call at the owner.
+bool fetches_object(std::string_view method) noexcept {
+  return method.starts_with("ferry::v0::detail::value_of<") || method.starts_with("ferry::v0::detail::await_object");
+}
+
+profiled_mode mode_of(const outgoing_request& request) noexcept {
+  if (request.one_way()) return profiled_mode::notify;
+  if (!request.awaited()) return profiled_mode::remote;
+  if (fetches_object(request.method())) return profiled_mode::to_here;
+  return request.blocks_caller() ? profiled_mode::sync : profiled_mode::async;
+}
+
+}  // namespace
+
+void recording_in_force::on_request(outgoing_request& request) const {
+  if (to->closed()) return;
+  const worker_info& caller = request.core().agent_unchecked().self();
+  const worker_info& peer = request.destination();
+  const profiled_mode mode = mode_of(request);
+  const range_description& what =
+      to->name_call(request.method(), mode, caller.id().value, caller.name(), peer.id().value, peer.name());
+  if (to->how().remote && mode != profiled_mode::notify && mode != profiled_mode::to_here) {
+    const byte_buffer wishes = encode_profile_wishes(to->how().wishes);
+    request.add_record(profile_record_type, false, wishes.bytes());
+  }
+  auto hooks = std::make_unique<profiled_call>(to, to->begin(), event_here(*this), what, caller.id().value);
+  request.keep(std::move(hooks));
+}
+
+// ---------------------------------------------------------------- at the callee
+
+namespace {
+
+class profiled_request final : public callee_hooks {
+ public:
+  explicit profiled_request(std::optional<profile_wishes> asked) noexcept : asked_(asked) {}
+
+  void before_handler(handler_start& start) override {
+    scopes_ = server_scopes_now();
+    if (!asked_ && scopes_.all.empty()) return;  // exited meanwhile
+    const worker_core& core = start.core();
+    recording::properties how;
+    how.brief = true;
+    how.node = core.agent_unchecked().self().id().value;
+    how.events_per_thread = std::max(scopes_.events_per_thread, most_events_of_request);
+    how.wishes = scopes_.wishes;
+    if (asked_) {
+      how.wishes.shapes |= asked_->shapes;
+      how.wishes.memory |= asked_->memory;
+    }
+    limit_ = core.limits().max_extension_bytes / share_of_profile;
+    to_ = recording::make(how);
+    what_ = {start.method().empty() ? "an unknown method" : start.method(), range_kind::handler};
+    arrived_ns_ = start.call().arrived().time_since_epoch().count();
+    queued_ns_ = std::max<std::int64_t>(0, steady_now_ns() - arrived_ns_);
+    number_ = to_->begin();
+    start.set_value(current_recording, recording_in_force(to_, number_));
+    began_ = ticks_now();
+  }
+
+  void handler_ended(handler_result& result) override {
+    if (!to_) return;
+    recorded_event event{.what = &what_, .number = number_, .parent = 0, .began = began_, .ended = ticks_now()};
+    event.queued_ns = queued_ns_;
+    event.node = to_->how().node;
+    event.failed = result.error() != nullptr;
+    if (event.failed) {
+      event.details = std::make_unique<event_details>();
+      event.details->error = describe_exception(result.error());
+    }
+    to_->add(std::move(event));
+    has_ended_ = true;
+  }
+
+  void on_reply(outgoing_reply& reply) override {
+    if (!to_ || !has_ended_) return;
+    profiler::profile found = take();
+    if (!asked_) return;
+    profile_batch batch;
+    batch.node = found.node;
+    batch.received_ns = arrived_ns_;
+    batch.lost = found.lost;
+    batch.events = std::move(found.events);
+    // The handler itself first: it is kept if not all are.
+    const auto own = std::find_if(batch.events.begin(), batch.events.end(),
+                                  [this](const profiler::event& each) { return each.number == number_; });
+    if (own != batch.events.end()) std::swap(*own, batch.events.front());
+    batch.answered_ns = steady_now_ns();
+    const byte_buffer content = encode_profile_batch(batch, limit_);
+    reply.add_record(profile_record_type, false, content.bytes());
+  }
+
+  void ended() noexcept override {
+    if (to_ && !taken_) (void)caught([this] { (void)take(); });
+  }
+
+ private:
+  profiler::profile take() {
+    taken_ = true;
+    profiler::profile found = to_->finish();
+    for (const auto& each : scopes_.all) add_to_scope(*each, found);
+    return found;
+  }
+
+  const std::optional<profile_wishes> asked_;
+  entered_scopes scopes_;
+  std::size_t limit_ = 0;
+  ref_ptr<recording> to_;
+  range_description what_;  // its name is the method's, whose code stays loaded until the request is over
+  std::int64_t arrived_ns_ = 0;
+  std::int64_t queued_ns_ = 0;
+  std::int64_t began_ = 0;
+  std::uint64_t number_ = 0;
+  bool has_ended_ = false;
+  bool taken_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<callee_hooks> profiler_client::on_arrival(incoming_request& request) {
+  std::optional<profile_wishes> asked;
+  if (const extension_records records = request.records(); !records.empty()) {
+    if (const auto content = records.find(profile_record_type)) asked = decode_profile_wishes(*content);
+  }
+  if (!asked && !interceptor_table::arrivals_watched()) return nullptr;
+  return std::make_unique<profiled_request>(asked);
+}
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,41 @@
+#pragma once
+
+// The profiler of one worker: what it records of requests whose callers ask for it, and of all requests for server scopes.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include <ferry/profiler/server_scope.hpp>
+#include <ferry/rpc/attached.hpp>
+#include <ferry/rpc/interceptor.hpp>
+
+#include "recording.hpp"
+
+namespace ferry::inline v0::detail {
+
+class worker_core;
+
+/// An attachment of every worker, and the reader of its records. Has no state.
+class profiler_client final : public worker_attachment, public interceptor {
+ public:
+  [[nodiscard]] std::string_view name() const noexcept override { return "ferry/profiler"; }
+  [[nodiscard]] std::span<const std::uint16_t> record_types() const noexcept override { return {&record_type_, 1}; }
+  [[nodiscard]] bool sees_all_requests() const noexcept override { return false; }
+  std::unique_ptr<callee_hooks> on_arrival(incoming_request& request) override;
+
+ private:
+  const std::uint16_t record_type_ = profile_record_type;
+};
+
+/// The server scopes that are entered in this process.
+struct entered_scopes {
+  std::vector<std::shared_ptr<profiler::server_scope::state>> all;
+  profile_wishes wishes;  ///< of any of them
+  std::size_t events_per_thread = 0;
+};
+[[nodiscard]] entered_scopes server_scopes_now();
+void add_to_scope(profiler::server_scope::state& scope, const profiler::profile& request) noexcept;
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,356 @@
+#include "recording.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <unordered_map>
+#include <utility>
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <ferry/base/log.hpp>
+#include <ferry/rpc/detail/future_state.hpp>
+
+#include "../rpc/worker/worker_core.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+struct profiled_thread {
+  std::uint64_t serial;  // of the recording that `ring` belongs to
+  void* ring;
+  open_range* innermost;
+  std::uint32_t id;
+};
+constinit thread_local profiled_thread this_thread_profiled{0, nullptr, nullptr, 0};
+
+std::atomic<std::uint64_t> next_serial{1};
+
+// ---------------------------------------------------------------- ranges of the library
+
+void begin_range(open_range& range) noexcept;
+void end_range(open_range& range, const range_details* details, bool failed) noexcept;
+
+constexpr range_sink recording_sink{&begin_range, &end_range};
+
+void begin_range(open_range& range) noexcept {
+  const recording_in_force* here = current_value(current_recording);
+  if (!here || here->to->closed()) return;
+  range.sink = &recording_sink;
+  here->to->add_ref();
+  range.recording = here->to.get();
+  range.number = here->to->begin();
+  range.parent = event_here(*here);
+  range.context_parent = here->parent;
+  range.outer = std::exchange(this_thread_profiled.innermost, &range);
+  range.began = ticks_now();
+}
+
+void end_range(open_range& range, const range_details* details, bool failed) noexcept {
+  const std::int64_t now = ticks_now();
+  this_thread_profiled.innermost = range.outer;
+  const auto to = ref_ptr<recording>::adopt(static_cast<recording*>(range.recording));
+  recorded_event event{.what = range.what, .number = range.number, .parent = range.parent, .began = range.began};
+  event.ended = now;
+  event.node = to->how().node;
+  event.failed = failed;
+  const profile_wishes& wishes = to->how().wishes;
+  if (details && (wishes.shapes || wishes.memory)) {
+    try {
+      event.details = std::make_unique<event_details>();
+      if (wishes.shapes) event.details->shapes = details->shapes();
+      if (wishes.memory) event.details->bytes = details->bytes();
+    } catch (const std::bad_alloc&) {
+      event.details.reset();  // the event without them
+    }
+  }
+  to->add(std::move(event));
+}
+
+// Ranges are seen while there is any recording.
+constinit std::mutex sink_mutex;
+int recordings = 0;  // under the mutex
+
+void count_recordings(int change) noexcept {
+  const std::lock_guard lock(sink_mutex);
+  recordings += change;
+  range_sink_in_use.store(recordings == 0 ? nullptr : &recording_sink, std::memory_order_release);
+}
+
+}  // namespace
+
+std::uint64_t event_here(const recording_in_force& here) noexcept {
+  const open_range* inner = this_thread_profiled.innermost;
+  return inner && inner->recording == here.to.get() && inner->context_parent == here.parent ? inner->number
+                                                                                            : here.parent;
+}
+
+std::uint32_t thread_here() noexcept {
+  std::uint32_t& id = this_thread_profiled.id;
+  if (id == 0) id = static_cast<std::uint32_t>(::syscall(SYS_gettid));
+  return id;
+}
+
+// ---------------------------------------------------------------- rings
+
+recording::recording(const properties& how)
+    : how_(how),
+      serial_(next_serial.fetch_add(1, std::memory_order_relaxed)),
+      start_(how.brief ? clock_reading() : clock_reading::now()) {
+  count_recordings(1);
+}
+recording::~recording() { stop_watching(); }
+
+void recording::stop_watching() noexcept {
+  if (!closed_.exchange(true)) count_recordings(-1);
+}
+
+ref_ptr<recording> recording::make(const properties& how) { return ref_ptr<recording>::adopt(new recording(how)); }
+
+recording::ring& recording::ring_of_thread() {
+  profiled_thread& here = this_thread_profiled;
+  if (here.serial == serial_) return *static_cast<ring*>(here.ring);
+  const std::uint32_t thread = thread_here();
+  const std::lock_guard lock(mutex_);
+  ring* mine = &first_ring_;
+  if (first_thread_ == 0) first_thread_ = thread;
+  if (first_thread_ != thread) {
+    std::unique_ptr<ring>& own = rings_[thread];
+    if (!own) own = std::make_unique<ring>();
+    mine = own.get();
+  }
+  here.serial = serial_;
+  here.ring = mine;
+  return *mine;
+}
+
+void recording::add(recorded_event&& event) noexcept {
+  open_.fetch_sub(1, std::memory_order_relaxed);
+  if (closed()) return;
+  event.thread = thread_here();
+  try {
+    ring& mine = ring_of_thread();
+    const std::lock_guard lock(mine.mutex);
+    if (mine.events.size() < how_.events_per_thread) {
+      mine.events.push_back(std::move(event));
+    } else {
+      lost_.fetch_add(1, std::memory_order_relaxed);
+      if (mine.events.empty()) return;
+      mine.events[mine.next] = std::move(event);
+      mine.next = mine.next + 1 == mine.events.size() ? 0 : mine.next + 1;
+    }
+  } catch (const std::bad_alloc&) {
+    lost_.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void recording::note_worker(std::int32_t id, std::string_view name) {
+  if (id < 0 || id > worker_id::max) return;
+  const auto place = static_cast<std::size_t>(id);
+  if (workers_.size() <= place) workers_.resize(place + 1);
+  if (workers_[place].empty()) workers_[place] = name;
+}
+
+void recording::add_reply(std::uint64_t call, const range_description& name, std::int64_t began, std::int64_t ended,
+                          std::int32_t node, std::span<const std::byte> content) noexcept {
+  try {
+    std::vector<std::byte> kept(content.begin(), content.end());
+    const std::lock_guard lock(mutex_);
+    if (closed()) return;
+    replies_.push_back({call, &name, began, ended, node, std::move(kept)});
+  } catch (const std::bad_alloc&) {
+    lost_.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void recording::add_inner(const profiler::profile& inner, std::uint64_t parent) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    if (closed()) return;
+    for (std::size_t i = 0; i != inner.workers.size(); ++i) note_worker(static_cast<std::int32_t>(i), inner.workers[i]);
+    inner_.push_back({parent, inner});
+  } catch (const std::bad_alloc&) {
+    lost_.fetch_add(inner.events.size(), std::memory_order_relaxed);
+  }
+}
+
+// ---------------------------------------------------------------- names
+
+const range_description& recording::name_range(std::string_view name, range_kind kind) {
+  const std::lock_guard lock(mutex_);
+  const auto found = ranges_.find(name);
+  if (found != ranges_.end() && found->second->kind == kind) return *found->second;
+  kept_name& made = *names_.emplace_back(std::make_unique<kept_name>());
+  made.text = name;
+  made.what = {made.text, kind};
+  ranges_[made.text] = &made.what;
+  return made.what;
+}
+
+namespace {
+
+std::string text_of_call(std::string_view method, profiled_mode mode, std::string_view caller, std::string_view peer) {
+  switch (mode) {
+    case profiled_mode::sync: return fmt::format("rpc_sync#{}({} -> {})", method, caller, peer);
+    case profiled_mode::async: return fmt::format("rpc_async#{}({} -> {})", method, caller, peer);
+    case profiled_mode::remote: return fmt::format("rpc_remote#{}({} -> {})", method, caller, peer);
+    case profiled_mode::notify: return fmt::format("rpc_notify#{}({} -> {})", method, caller, peer);
+    case profiled_mode::to_here: break;
+  }
+  return fmt::format("to_here#({})->({})", caller, peer);
+}
+
+}  // namespace
+
+const range_description& recording::name_call(std::string_view method, profiled_mode mode, std::int32_t caller,
+                                              std::string_view caller_name, std::int32_t peer,
+                                              std::string_view peer_name) {
+  const std::lock_guard lock(mutex_);
+  const kept_name*& known = calls_[{method.data(), mode, caller, peer}];
+  // The text of a method whose library was unloaded may have left its address to another.
+  if (known && known->method == method) return known->what;
+  note_worker(caller, caller_name);
+  note_worker(peer, peer_name);
+  kept_name& made = *names_.emplace_back(std::make_unique<kept_name>());
+  made.method = method;
+  made.text = text_of_call(method, mode, caller_name, peer_name);
+  made.what = {made.text, range_kind::call};
+  known = &made;
+  return made.what;
+}
+
+// ---------------------------------------------------------------- the end
+
+namespace {
+
+constexpr std::string_view remote_mark = "#remote_op: ";
+
+// The call was sent at `began` and answered at `ended` on the caller's clock, received and answered at two times on the callee's.
+// Each way took some time, of which only the sum is known: the offset is right within half of it.
+profiler::clock_offset offset_of(std::int64_t began, std::int64_t ended, const profile_batch& batch) noexcept {
+  const std::int64_t there = batch.answered_ns - batch.received_ns;
+  const std::int64_t ways = std::max<std::int64_t>(0, ended - began - there);
+  const std::int64_t first = batch.received_ns - began;
+  const std::int64_t second = batch.answered_ns - ended;
+  return {batch.node, second + (first - second) / 2, (ways + 1) / 2, 1};
+}
+
+}  // namespace
+
+std::vector<profiler::clock_offset> recording::compare_clocks(const tick_scale& scale) const {
+  std::map<std::int32_t, profiler::clock_offset> best;
+  for (const reply& each : replies_) {
+    const profiler::clock_offset one = offset_of(scale.steady_ns(each.began), scale.steady_ns(each.ended), each.batch);
+    const auto [known, added] = best.emplace(one.node, one);
+    if (added) continue;
+    ++known->second.calls;
+    if (one.uncertainty_ns >= known->second.uncertainty_ns) continue;
+    known->second.offset_ns = one.offset_ns;
+    known->second.uncertainty_ns = one.uncertainty_ns;
+  }
+  std::vector<profiler::clock_offset> all;
+  for (const auto& [node, each] : best) all.push_back(each);
+  return all;
+}
+
+void recording::add_events_of(const reply& from, const std::vector<profiler::clock_offset>& clocks,
+                              profiler::profile& to) {
+  const auto clock = std::find_if(clocks.begin(), clocks.end(),
+                                  [&](const profiler::clock_offset& each) { return each.node == from.batch.node; });
+  std::unordered_map<std::uint64_t, std::uint64_t> numbers;
+  std::uint64_t next = reserve(from.batch.events.size());
+  for (const profiler::event& each : from.batch.events) numbers.emplace(each.number, next++);
+  for (const profiler::event& each : from.batch.events) {
+    profiler::event& made = to.events.emplace_back(each);
+    made.name = fmt::format("{}{}{}", from.name->name, remote_mark, each.name);
+    made.remote = true;
+    made.number = numbers.at(each.number);
+    const auto parent = numbers.find(each.parent);
+    made.parent = parent == numbers.end() ? from.call : parent->second;
+    made.began_ns -= clock->offset_ns;
+    made.ended_ns -= clock->offset_ns;
+    made.uncertainty_ns += clock->uncertainty_ns;
+  }
+  to.lost += from.batch.lost;
+}
+
+void recording::add_events_of(const inner_profile& from, profiler::profile& to) {
+  std::unordered_map<std::uint64_t, std::uint64_t> numbers;
+  std::uint64_t next = reserve(from.events.events.size());
+  for (const profiler::event& each : from.events.events) numbers.emplace(each.number, next++);
+  for (const profiler::event& each : from.events.events) {
+    profiler::event& made = to.events.emplace_back(each);
+    made.number = numbers.at(each.number);
+    const auto parent = numbers.find(each.parent);
+    made.parent = parent == numbers.end() ? from.parent : parent->second;
+  }
+  to.lost += from.events.lost;
+}
+
+// Replies whose profile is damaged count as lost.
+void recording::read_replies() noexcept {
+  const auto damaged = [this](reply& each) {
+    const std::exception_ptr problem = caught([&] { each.batch = decode_profile_batch(each.content); });
+    if (!problem) {
+      each.batch.node = each.node;
+      return false;
+    }
+    log(log_level::warning, "the profile that came with a reply cannot be read: " + describe_exception(problem));
+    lost_.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  };
+  std::erase_if(replies_, damaged);
+}
+
+void recording::take_events(ring& from, const tick_scale& scale, profiler::profile& to) {
+  std::vector<recorded_event> taken;
+  {
+    const std::lock_guard lock(from.mutex);
+    taken.swap(from.events);
+  }
+  to.events.reserve(to.events.size() + taken.size());
+  for (recorded_event& each : taken) {
+    profiler::event& made = to.events.emplace_back();
+    made.name = each.what->name;
+    made.kind = each.what->kind;
+    made.node = each.node;
+    made.failed = each.failed;
+    made.thread = each.thread;
+    made.number = each.number;
+    made.parent = each.parent;
+    made.began_ns = scale.steady_ns(each.began);
+    made.ended_ns = scale.steady_ns(each.ended);
+    made.queued_ns = each.queued_ns;
+    if (!each.details) continue;
+    made.shapes = std::move(each.details->shapes);
+    made.bytes = each.details->bytes;
+    made.error = std::move(each.details->error);
+  }
+}
+
+profiler::profile recording::finish() {
+  const std::int64_t ended = ticks_now();
+  profiler::profile all;
+  const std::lock_guard lock(mutex_);
+  stop_watching();
+  const tick_scale scale = how_.brief ? tick_scale::recent() : tick_scale::since(start_);
+  all.node = how_.node;
+  all.ended_ns = scale.steady_ns(ended);
+  take_events(first_ring_, scale, all);
+  for (const auto& [thread, each] : rings_) take_events(*each, scale, all);
+  read_replies();
+  all.clocks = compare_clocks(scale);
+  for (const reply& each : replies_) add_events_of(each, all.clocks, all);
+  for (const inner_profile& each : inner_) add_events_of(each, all);
+  std::sort(all.events.begin(), all.events.end(), [](const profiler::event& a, const profiler::event& b) {
+    return a.began_ns != b.began_ns ? a.began_ns < b.began_ns : a.number < b.number;
+  });
+  all.began_ns = !how_.brief ? start_.steady_ns : all.events.empty() ? all.ended_ns : all.events.front().began_ns;
+  all.workers = workers_;
+  all.lost += lost_.load();
+  all.unfinished = static_cast<std::uint64_t>(std::max<std::int64_t>(0, open_.load()));
+  return all;
+}
+
+}  // namespace ferry::inline v0::detail

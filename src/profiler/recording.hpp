@@ -1,0 +1,170 @@
+#pragma once
+
+// The events of one profile while they come: a ring for each thread, of times and addresses of descriptions. Names are made, and
+// times converted, when the recording ends.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include <ferry/base/detail/ref_ptr.hpp>
+#include <ferry/base/traced_range.hpp>
+#include <ferry/profiler/profile.hpp>
+#include <ferry/rpc/context_values.hpp>
+
+#include "processor_clock.hpp"
+#include "profile_batch.hpp"
+
+namespace ferry::inline v0::detail {
+
+/// What few events have.
+struct event_details {
+  std::string shapes = {};
+  std::int64_t bytes = -1;
+  std::string error = {};
+};
+
+/// An event as it is kept until the recording ends.
+struct recorded_event {
+  const range_description* what = nullptr;
+  std::uint64_t number = 0;
+  std::uint64_t parent = 0;
+  std::int64_t began = 0;  // ticks
+  std::int64_t ended = 0;
+  std::int64_t queued_ns = 0;
+  std::int32_t node = -1;
+  std::uint32_t thread = 0;
+  bool failed = false;
+  std::unique_ptr<event_details> details = nullptr;
+};
+
+/// How a call was made.
+enum class profiled_mode : std::uint8_t { sync, async, remote, notify, to_here };
+
+/// Counts its references itself: ranges hold one each. Thread-safe.
+class recording {
+ public:
+  struct properties {
+    profile_wishes wishes = {};
+    bool remote = true;  ///< callees are asked for their events
+    bool brief = false;  ///< a request's: it lasts no longer than that
+    std::size_t events_per_thread = 0;
+    std::int32_t node = -1;
+  };
+  static ref_ptr<recording> make(const properties& how);
+  void add_ref() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+  recording(const recording&) = delete;
+  recording& operator=(const recording&) = delete;
+
+  [[nodiscard]] const properties& how() const noexcept { return how_; }
+  [[nodiscard]] bool closed() const noexcept { return closed_.load(std::memory_order_relaxed); }
+  /// The number of an event that begins. Each begin() needs an add() or a give_up().
+  [[nodiscard]] std::uint64_t begin() noexcept {
+    open_.fetch_add(1, std::memory_order_relaxed);
+    return numbers_.fetch_add(1, std::memory_order_relaxed);
+  }
+  void give_up() noexcept { open_.fetch_sub(1, std::memory_order_relaxed); }
+  /// An event that has ended, on the calling thread.
+  void add(recorded_event&& event) noexcept;
+  /// What came with the reply of worker `node` to a call, which has those times (in ticks): an encoded profile_batch.
+  void add_reply(std::uint64_t call, const range_description& name, std::int64_t began, std::int64_t ended,
+                 std::int32_t node, std::span<const std::byte> content) noexcept;
+  /// Those of a recording within this one, on the same clock.
+  void add_inner(const profiler::profile& inner, std::uint64_t parent) noexcept;
+
+  /// Descriptions that live as long as the recording. Throws std::bad_alloc.
+  const range_description& name_range(std::string_view name, range_kind kind);
+  const range_description& name_call(std::string_view method, profiled_mode mode, std::int32_t caller,
+                                     std::string_view caller_name, std::int32_t peer, std::string_view peer_name);
+
+  /// Ends it, and gives all events. Once.
+  [[nodiscard]] profiler::profile finish();
+
+ private:
+  // One thread adds; the lock is for the one that takes the events at the end.
+  struct ring {
+    std::mutex mutex;
+    std::vector<recorded_event> events;  // the oldest is at `next` once it is full
+    std::size_t next = 0;
+  };
+  // Read when the recording ends.
+  struct reply {
+    std::uint64_t call;
+    const range_description* name;
+    std::int64_t began;
+    std::int64_t ended;
+    std::int32_t node;
+    std::vector<std::byte> content;
+    profile_batch batch = {};
+  };
+  struct inner_profile {
+    std::uint64_t parent;
+    profiler::profile events;
+  };
+  struct kept_name {
+    std::string text;
+    std::string method;
+    range_description what;
+  };
+  using call_key = std::tuple<const void*, profiled_mode, std::int32_t, std::int32_t>;
+
+  explicit recording(const properties& how);
+  ~recording();
+  ring& ring_of_thread();
+  void read_replies() noexcept;
+  void take_events(ring& from, const tick_scale& scale, profiler::profile& to);
+  std::vector<profiler::clock_offset> compare_clocks(const tick_scale& scale) const;
+  void add_events_of(const reply& from, const std::vector<profiler::clock_offset>& clocks, profiler::profile& to);
+  void add_events_of(const inner_profile& from, profiler::profile& to);
+  void stop_watching() noexcept;
+  std::uint64_t reserve(std::uint64_t count) noexcept { return numbers_.fetch_add(count, std::memory_order_relaxed); }
+  void note_worker(std::int32_t id, std::string_view name);  // under the mutex
+
+  const properties how_;
+  const std::uint64_t serial_;
+  const clock_reading start_;  // of a recording that is not brief
+  std::atomic<std::uint32_t> references_{1};
+  std::atomic<bool> closed_{false};
+  std::atomic<std::uint64_t> numbers_{1};
+  std::atomic<std::int64_t> open_{0};
+  std::atomic<std::uint64_t> lost_{0};
+  std::mutex mutex_;  // guards the rest
+  std::uint32_t first_thread_ = 0;
+  ring first_ring_;                                       // of that thread: most requests have one
+  std::map<std::uint32_t, std::unique_ptr<ring>> rings_;  // of the others
+  std::vector<reply> replies_;
+  std::vector<inner_profile> inner_;
+  std::vector<std::unique_ptr<kept_name>> names_;
+  std::map<std::string_view, const range_description*> ranges_;
+  std::map<call_key, const kept_name*> calls_;
+  std::vector<std::string> workers_;
+};
+
+/// The recording that the running code is part of, and the event within it. Goes with calls.
+struct recording_in_force final : travelling_value {
+  recording_in_force(ref_ptr<recording> which, std::uint64_t event) noexcept : to(std::move(which)), parent(event) {}
+  void on_request(outgoing_request& request) const override;
+
+  ref_ptr<recording> to;
+  std::uint64_t parent;
+};
+
+inline constexpr context_key<recording_in_force> current_recording("profile");
+
+/// The event that code of this thread is in: the innermost range, if one has begun since `here` is in force.
+[[nodiscard]] std::uint64_t event_here(const recording_in_force& here) noexcept;
+/// The system's number of this thread.
+[[nodiscard]] std::uint32_t thread_here() noexcept;
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,164 @@
+#include <ferry/profiler/server_scope.hpp>
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
+
+#include "../rpc/pipeline/interceptor_table.hpp"
+#include "profiler_client.hpp"
+
+namespace ferry::inline v0 {
+namespace profiler {
+
+struct server_scope::state {
+  options how;
+  std::mutex mutex;  // guards the rest
+  bool entered = false;
+  std::vector<profile> requests;
+};
+
+}  // namespace profiler
+
+namespace detail {
+namespace {
+
+using scope_state = profiler::server_scope::state;
+
+struct scope_stack {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<scope_state>> all;
+};
+scope_stack& scopes_of_process() {
+  static auto* instance = new scope_stack;  // handlers may run while the process exits
+  return *instance;
+}
+
+void leave_scope(const std::shared_ptr<scope_state>& which) noexcept {
+  scope_stack& stack = scopes_of_process();
+  const std::lock_guard lock(stack.mutex);
+  const auto found = std::find(stack.all.begin(), stack.all.end(), which);
+  if (found == stack.all.end()) return;
+  stack.all.erase(found);
+  interceptor_table::watch_arrivals(-1);
+}
+
+}  // namespace
+
+entered_scopes server_scopes_now() {
+  entered_scopes now;
+  if (!interceptor_table::arrivals_watched()) return now;
+  scope_stack& stack = scopes_of_process();
+  const std::lock_guard lock(stack.mutex);
+  now.all = stack.all;
+  for (const auto& each : now.all) {
+    now.wishes.shapes |= each->how.shapes;
+    now.wishes.memory |= each->how.memory;
+    now.events_per_thread = std::max(now.events_per_thread, each->how.events_per_thread);
+  }
+  return now;
+}
+
+void add_to_scope(scope_state& scope, const profiler::profile& request) noexcept {
+  try {
+    const std::lock_guard lock(scope.mutex);
+    if (scope.entered) scope.requests.push_back(request);
+  } catch (const std::bad_alloc&) {
+    log(log_level::warning, "out of memory: the profile of a request was lost");
+  }
+}
+
+}  // namespace detail
+
+namespace profiler {
+
+server_scope::server_scope() : server_scope(options{}) {}
+server_scope::server_scope(const options& how) : state_(std::make_shared<state>()) { state_->how = how; }
+server_scope::server_scope(server_scope&&) noexcept = default;
+server_scope& server_scope::operator=(server_scope&& other) noexcept {
+  std::swap(state_, other.state_);
+  return *this;
+}
+server_scope::~server_scope() {
+  if (!state_) return;
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (!state_->entered) return;
+    state_->entered = false;
+  }
+  detail::leave_scope(state_);
+}
+
+void server_scope::enter() {
+  detail::scope_stack& stack = detail::scopes_of_process();
+  const std::lock_guard stack_lock(stack.mutex);
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->entered) throw_error(errc::invalid_argument, "this server scope of the profiler is entered already");
+    stack.all.push_back(state_);
+    state_->entered = true;
+    state_->requests.clear();
+  }
+  detail::interceptor_table::watch_arrivals(1);
+}
+
+std::vector<profile> server_scope::exit() {
+  std::vector<profile> found;
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (!state_->entered) throw_error(errc::invalid_argument, "this server scope of the profiler is not entered");
+    state_->entered = false;
+    found.swap(state_->requests);
+  }
+  detail::leave_scope(state_);
+  return found;
+}
+
+profile merged(const std::vector<profile>& requests) {
+  profile all;
+  std::uint64_t next = 1;
+  for (const profile& each : requests) {
+    if (all.node < 0) {
+      all.node = each.node;
+      all.began_ns = each.began_ns;
+      all.ended_ns = each.ended_ns;
+    }
+    all.began_ns = std::min(all.began_ns, each.began_ns);
+    all.ended_ns = std::max(all.ended_ns, each.ended_ns);
+    all.lost += each.lost;
+    all.unfinished += each.unfinished;
+    if (all.workers.size() < each.workers.size()) all.workers.resize(each.workers.size());
+    for (std::size_t i = 0; i != each.workers.size(); ++i) {
+      if (all.workers[i].empty()) all.workers[i] = each.workers[i];
+    }
+    for (const clock_offset& clock : each.clocks) {
+      const auto known = std::find_if(all.clocks.begin(), all.clocks.end(),
+                                      [&](const clock_offset& other) { return other.node == clock.node; });
+      if (known == all.clocks.end()) {
+        all.clocks.push_back(clock);
+      } else {
+        const std::uint64_t calls = known->calls + clock.calls;
+        if (clock.uncertainty_ns < known->uncertainty_ns) *known = clock;
+        known->calls = calls;
+      }
+    }
+    std::unordered_map<std::uint64_t, std::uint64_t> numbers;
+    for (const event& one : each.events) numbers.emplace(one.number, next++);
+    for (const event& one : each.events) {
+      event& made = all.events.emplace_back(one);
+      made.number = numbers.at(one.number);
+      const auto parent = numbers.find(one.parent);
+      made.parent = parent == numbers.end() ? 0 : parent->second;
+    }
+  }
+  std::sort(all.events.begin(), all.events.end(), [](const event& a, const event& b) {
+    return a.began_ns != b.began_ns ? a.began_ns < b.began_ns : a.number < b.number;
+  });
+  return all;
+}
+
+}  // namespace profiler
+}  // namespace ferry::inline v0

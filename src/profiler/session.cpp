@@ -1,0 +1,107 @@
+#include <ferry/profiler/session.hpp>
+
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include <ferry/base/error.hpp>
+#include <ferry/rpc/worker.hpp>
+
+#include "../rpc/worker/worker_core.hpp"
+#include "recording.hpp"
+
+namespace ferry::inline v0 {
+namespace detail {
+namespace {
+
+ref_ptr<recording> recording_of(const worker_core& core, const profiler::options& how) {
+  recording::properties with;
+  with.wishes = {.shapes = how.shapes, .memory = how.memory};
+  with.remote = how.remote;
+  with.events_per_thread = how.events_per_thread;
+  with.node = core.agent_unchecked().self().id().value;
+  return recording::make(with);
+}
+
+}  // namespace
+}  // namespace detail
+
+namespace profiler {
+
+struct session::state {
+  explicit state(const detail::worker_core& core, const options& how) : to(detail::recording_of(core, how)) {
+    if (const detail::recording_in_force* outer = current_value(detail::current_recording)) {
+      around = outer->to;
+      parent = detail::event_here(*outer);
+    }
+    scope.emplace(detail::current_recording, detail::recording_in_force(to, 0));
+  }
+
+  detail::ref_ptr<detail::recording> to;
+  detail::ref_ptr<detail::recording> around;  // null: there is none
+  std::uint64_t parent = 0;
+  std::optional<context_value_scope> scope;
+  bool finished = false;
+};
+
+session::session(const options& how) : state_(std::make_unique<state>(*detail::current_worker(), how)) {}
+session::session(const worker& of, const options& how) : state_(std::make_unique<state>(detail::core_of(of), how)) {}
+
+session::~session() {
+  if (state_->finished) return;
+  state_->scope.reset();
+  (void)detail::caught([this] { (void)state_->to->finish(); });
+}
+
+profile session::finish() {
+  if (std::exchange(state_->finished, true)) throw_error(errc::invalid_argument, "the session of a profiler is over");
+  state_->scope.reset();
+  profile found = state_->to->finish();
+  if (state_->around) state_->around->add_inner(found, state_->parent);
+  return found;
+}
+
+// ---------------------------------------------------------------- ranges
+
+struct range::state {
+  detail::ref_ptr<detail::recording> to;
+  const range_description* what = nullptr;
+  std::uint64_t number = 0;
+  std::uint64_t parent = 0;
+  int exceptions = std::uncaught_exceptions();
+  std::int64_t began = 0;
+  std::optional<context_value_scope> scope;
+};
+
+range::range(std::string_view name) {
+  if (!detail::ranges_watched()) return;
+  const detail::recording_in_force* here = current_value(detail::current_recording);
+  if (!here || here->to->closed()) return;
+  auto made = std::make_unique<state>();
+  made->to = here->to;
+  made->what = &made->to->name_range(name, range_kind::user);
+  made->parent = detail::event_here(*here);
+  made->number = made->to->begin();
+  try {
+    made->scope.emplace(detail::current_recording, detail::recording_in_force(made->to, made->number));
+  } catch (...) {
+    made->to->give_up();
+    throw;
+  }
+  made->began = detail::ticks_now();
+  state_ = made.release();
+}
+
+range::~range() {
+  if (!state_) return;
+  const std::unique_ptr<state> own(state_);
+  detail::recorded_event event{.what = own->what, .number = own->number, .parent = own->parent, .began = own->began};
+  event.ended = detail::ticks_now();
+  event.node = own->to->how().node;
+  event.failed = std::uncaught_exceptions() > own->exceptions;
+  own->scope.reset();
+  own->to->add(std::move(event));
+}
+
+}  // namespace profiler
+}  // namespace ferry::inline v0

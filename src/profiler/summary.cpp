@@ -1,0 +1,184 @@
+#include <ferry/profiler/report.hpp>
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace ferry::inline v0::profiler {
+
+const event* profile::find(std::string_view name) const noexcept {
+  const auto found = std::find_if(events.begin(), events.end(), [&](const event& each) { return each.name == name; });
+  return found == events.end() ? nullptr : &*found;
+}
+
+std::size_t profile::count(std::string_view name) const noexcept {
+  return static_cast<std::size_t>(
+      std::count_if(events.begin(), events.end(), [&](const event& each) { return each.name == name; }));
+}
+
+const event* profile::find(std::uint64_t number) const noexcept {
+  const auto found =
+      std::find_if(events.begin(), events.end(), [&](const event& each) { return each.number == number; });
+  return found == events.end() ? nullptr : &*found;
+}
+
+std::vector<const event*> profile::children(const event& of) const {
+  std::vector<const event*> found;
+  for (const event& each : events) {
+    if (each.parent == of.number) found.push_back(&each);
+  }
+  return found;
+}
+
+}  // namespace ferry::inline v0::profiler
+
+namespace ferry::inline v0 {
+namespace detail {
+namespace {
+
+struct time_interval {
+  std::int64_t from;
+  std::int64_t to;
+};
+
+// The length of what intervals cover together.
+std::int64_t covered(std::vector<time_interval> all) {
+  std::sort(all.begin(), all.end(), [](const time_interval& a, const time_interval& b) { return a.from < b.from; });
+  std::int64_t sum = 0;
+  std::int64_t until = 0;
+  bool any = false;
+  for (const time_interval& each : all) {
+    const std::int64_t from = any ? std::max(each.from, until) : each.from;
+    if (each.to > from) {
+      sum += each.to - from;
+      until = each.to;
+      any = true;
+    }
+  }
+  return sum;
+}
+
+// The time of each event without that of its children at the same worker.
+std::unordered_map<std::uint64_t, std::int64_t> own_times(const profiler::profile& from) {
+  std::unordered_map<std::uint64_t, const profiler::event*> by_number;
+  for (const profiler::event& each : from.events) by_number.emplace(each.number, &each);
+  std::unordered_map<std::uint64_t, std::vector<time_interval>> within;
+  for (const profiler::event& each : from.events) {
+    const auto parent = by_number.find(each.parent);
+    if (parent == by_number.end() || parent->second->node != each.node) continue;
+    const profiler::event& around = *parent->second;
+    const time_interval part{std::max(each.began_ns, around.began_ns), std::min(each.ended_ns, around.ended_ns)};
+    if (part.to > part.from) within[around.number].push_back(part);
+  }
+  std::unordered_map<std::uint64_t, std::int64_t> own;
+  for (const profiler::event& each : from.events) {
+    const auto parts = within.find(each.number);
+    own[each.number] = each.duration_ns() - (parts == within.end() ? 0 : covered(parts->second));
+  }
+  return own;
+}
+
+std::string in_microseconds(std::int64_t ns) { return fmt::format("{:.1f}", static_cast<double>(ns) / 1000); }
+
+}  // namespace
+}  // namespace detail
+
+namespace profiler {
+
+summary summarise(const profile& from) {
+  summary all;
+  all.length_ns = from.ended_ns - from.began_ns;
+  const auto own = detail::own_times(from);
+  std::unordered_map<std::uint64_t, const event*> handlers;  // by their calls
+  for (const event& each : from.events) {
+    if (each.kind == range_kind::handler) handlers.emplace(each.parent, &each);
+  }
+  std::map<std::int32_t, worker_share> shares;
+  std::map<std::int32_t, std::vector<detail::time_interval>> busy;
+  for (const event& each : from.events) {
+    worker_share& share = shares[each.node];
+    share.node = each.node;
+    ++share.events;
+    busy[each.node].push_back({std::max(each.began_ns, from.began_ns), std::min(each.ended_ns, from.ended_ns)});
+    share.queueing_ns += each.queued_ns;
+    if (each.kind != range_kind::call) {
+      share.compute_ns += own.at(each.number);
+      continue;
+    }
+    const auto handler = handlers.find(each.number);
+    const std::int64_t there =
+        handler == handlers.end() ? 0 : handler->second->duration_ns() + handler->second->queued_ns;
+    const std::int64_t waited = std::min(there, each.duration_ns());
+    share.waiting_ns += waited;
+    share.communication_ns += each.duration_ns() - waited;
+  }
+  std::int64_t longest = 0;
+  for (auto& [node, share] : shares) {
+    share.idle_ns = std::max<std::int64_t>(0, all.length_ns - detail::covered(std::move(busy[node])));
+    if (share.compute_ns > longest) {
+      longest = share.compute_ns;
+      all.straggler = node;
+    }
+    all.workers.push_back(share);
+  }
+  return all;
+}
+
+std::string table(const profile& from, std::size_t rows) {
+  const summary all = summarise(from);
+  std::string text = fmt::format("{} us in all; {} events lost, {} unfinished\n\n",
+                                 detail::in_microseconds(all.length_ns), from.lost, from.unfinished);
+  text += fmt::format("{:<24}{:>12}{:>16}{:>12}{:>12}{:>12}{:>10}{:>16}\n", "worker", "compute us", "communicate us",
+                      "wait us", "queue us", "idle us", "events", "clock within us");
+  for (const worker_share& each : all.workers) {
+    const auto place = static_cast<std::size_t>(each.node);
+    const bool named = each.node >= 0 && place < from.workers.size() && !from.workers[place].empty();
+    const auto clock = std::find_if(from.clocks.begin(), from.clocks.end(),
+                                    [&](const clock_offset& one) { return one.node == each.node; });
+    text += fmt::format("{:<24}{:>12}{:>16}{:>12}{:>12}{:>12}{:>10}{:>16}\n",
+                        (named ? from.workers[place] : fmt::format("worker {}", each.node)) +
+                            (each.node == all.straggler ? " (longest)" : ""),
+                        detail::in_microseconds(each.compute_ns), detail::in_microseconds(each.communication_ns),
+                        detail::in_microseconds(each.waiting_ns), detail::in_microseconds(each.queueing_ns),
+                        detail::in_microseconds(each.idle_ns), each.events,
+                        clock == from.clocks.end() ? "" : detail::in_microseconds(clock->uncertainty_ns));
+  }
+  struct row {
+    std::string_view name;
+    std::uint64_t count = 0;
+    std::uint64_t failed = 0;
+    std::int64_t total = 0;
+    std::int64_t own = 0;
+    std::int64_t longest = 0;
+  };
+  const auto own = detail::own_times(from);
+  std::map<std::string_view, row> by_name;
+  for (const event& each : from.events) {
+    row& to = by_name[each.name];
+    to.name = each.name;
+    ++to.count;
+    to.failed += each.failed ? 1 : 0;
+    to.total += each.duration_ns();
+    to.own += own.at(each.number);
+    to.longest = std::max(to.longest, each.duration_ns());
+  }
+  std::vector<row> sorted;
+  for (const auto& [name, each] : by_name) sorted.push_back(each);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const row& a, const row& b) { return a.total > b.total; });
+  text += fmt::format("\n{:>8}{:>8}{:>14}{:>14}{:>14}  {}\n", "count", "failed", "total us", "own us", "longest us",
+                      "event");
+  for (std::size_t i = 0; i != std::min(rows, sorted.size()); ++i) {
+    const row& each = sorted[i];
+    text +=
+        fmt::format("{:>8}{:>8}{:>14}{:>14}{:>14}  {}\n", each.count, each.failed, detail::in_microseconds(each.total),
+                    detail::in_microseconds(each.own), detail::in_microseconds(each.longest), each.name);
+  }
+  if (sorted.size() > rows) text += fmt::format("and {} more\n", sorted.size() - rows);
+  return text;
+}
+
+}  // namespace profiler
+}  // namespace ferry::inline v0

@@ -1,0 +1,232 @@
+// Profiles as they travel, clocks, traces and tables.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <ferry/base/error.hpp>
+#include <ferry/profiler.hpp>
+
+#include "expect_error.hpp"
+#include "profiler/processor_clock.hpp"
+#include "profiler/profile_batch.hpp"
+#include "profiler/recording.hpp"
+
+namespace report_test {
+
+namespace profiler = ferry::profiler;
+namespace detail = ferry::detail;
+using ferry::errc;
+using ferry::range_kind;
+using profiler::event;
+using profiler::profile;
+
+constexpr ferry::range_description the_call{"rpc_sync#f(a -> b)", range_kind::call};
+
+event event_of(std::string name, range_kind kind, std::int32_t node, std::uint64_t number, std::uint64_t parent,
+               std::int64_t from, std::int64_t to) {
+  event made;
+  made.name = std::move(name);
+  made.kind = kind;
+  made.node = node;
+  made.thread = static_cast<std::uint32_t>(10 + node);
+  made.number = number;
+  made.parent = parent;
+  made.began_ns = from;
+  made.ended_ns = to;
+  return made;
+}
+
+detail::profile_batch small_batch() {
+  detail::profile_batch batch;
+  batch.node = 3;
+  batch.received_ns = 1000;
+  batch.answered_ns = 5000;
+  batch.lost = 2;
+  batch.events.push_back(event_of("f", range_kind::handler, 3, 1, 0, 1500, 4000));
+  batch.events.push_back(event_of("add", range_kind::operation, 3, 2, 1, 2000, 3000));
+  batch.events[0].failed = true;
+  batch.events[0].error = "why \"not\"";
+  batch.events[1].shapes = "[[2]]";
+  batch.events[1].bytes = 16;
+  return batch;
+}
+
+// A profile of two workers: worker 0 calls worker 1, which computes.
+profile two_workers() {
+  profile made;
+  made.node = 0;
+  made.began_ns = 0;
+  made.ended_ns = 10'000'000;
+  made.workers = {"first", "second"};
+  made.events.push_back(event_of("call", range_kind::call, 0, 1, 0, 1'000'000, 9'000'000));
+  made.events.push_back(event_of("call#remote_op: f", range_kind::handler, 1, 2, 1, 3'000'000, 8'000'000));
+  made.events.back().queued_ns = 500'000;
+  made.events.back().remote = true;
+  made.events.back().uncertainty_ns = 40'000;
+  made.clocks.push_back({1, 0, 40'000, 1});
+  return made;
+}
+
+}  // namespace report_test
+using namespace report_test;
+
+TEST_CASE("a record of a profile is read as it was written") {
+  const detail::profile_batch batch = small_batch();
+  const ferry::byte_buffer content = detail::encode_profile_batch(batch, 1U << 20U);
+  const detail::profile_batch read = detail::decode_profile_batch(content.bytes());
+  CHECK(read.node == 3);
+  CHECK(read.received_ns == 1000);
+  CHECK(read.answered_ns == 5000);
+  CHECK(read.lost == 2);
+  REQUIRE(read.events.size() == 2);
+  CHECK(read.events[0].kind == range_kind::handler);
+  CHECK(read.events[0].failed);
+  CHECK(read.events[0].error == "why \"not\"");
+  CHECK(read.events[1].name == "add");
+  CHECK(read.events[1].parent == 1);
+  CHECK(read.events[1].ended_ns == 3000);
+  CHECK(read.events[1].shapes == "[[2]]");
+  CHECK(read.events[1].bytes == 16);
+}
+
+TEST_CASE("a record of a profile that is cut off or damaged is an error") {
+  const ferry::byte_buffer content = detail::encode_profile_batch(small_batch(), 1U << 20U);
+  for (std::size_t size = 0; size != content.size(); ++size) {
+    CAPTURE(size);
+    expect_error(errc::truncated, "a record of a profile",
+                 [&] { (void)detail::decode_profile_batch(content.bytes().first(size)); });
+  }
+  std::vector<std::byte> longer(content.bytes().begin(), content.bytes().end());
+  longer.push_back(std::byte{});
+  expect_error(errc::malformed, "goes on", [&] { (void)detail::decode_profile_batch(longer); });
+  expect_error(errc::malformed, "not one number", [&] { (void)detail::decode_profile_wishes(longer); });
+  std::vector<std::byte> kind(content.bytes().begin(), content.bytes().end());
+  kind[40] = std::byte{0xff};
+  expect_error(errc::malformed, "has kind", [&] { (void)detail::decode_profile_batch(kind); });
+  const auto refused = [](std::string_view why, const auto& damage) {
+    detail::profile_batch batch = small_batch();
+    damage(batch);
+    const ferry::byte_buffer bytes = detail::encode_profile_batch(batch, 1U << 20U);
+    expect_error(errc::malformed, why, [&] { (void)detail::decode_profile_batch(bytes.bytes()); });
+  };
+  refused("names worker 32768", [](detail::profile_batch& batch) { batch.events[0].node = 32768; });
+  refused("names worker -2", [](detail::profile_batch& batch) { batch.node = -2; });
+  refused("has time", [](detail::profile_batch& batch) { batch.events[1].ended_ns = std::int64_t{1} << 61U; });
+  refused("has time", [](detail::profile_batch& batch) { batch.answered_ns = -(std::int64_t{1} << 61U); });
+  refused("has number 0", [](detail::profile_batch& batch) { batch.events[1].number = 0; });
+  refused("parent 2", [](detail::profile_batch& batch) { batch.events[1].parent = 2; });
+}
+
+TEST_CASE("a profile that is too long for its record loses its last events, and says how many") {
+  detail::profile_batch batch = small_batch();
+  const std::size_t one = detail::encode_profile_batch(batch, 180).size();
+  CHECK(one <= 180);
+  const detail::profile_batch read = detail::decode_profile_batch(detail::encode_profile_batch(batch, 180).bytes());
+  REQUIRE(read.events.size() == 1);
+  CHECK(read.events[0].name == "f");
+  CHECK(read.lost == 3);
+}
+
+TEST_CASE("the processor's counter gives the times of the steady clock") {
+  const detail::clock_reading first = detail::clock_reading::now();
+  const std::int64_t until = first.steady_ns + 20'000'000;
+  while (detail::steady_now_ns() < until) {
+  }
+  const std::int64_t before = detail::steady_now_ns();
+  const std::int64_t ticks = detail::ticks_now();
+  const std::int64_t after = detail::steady_now_ns();
+  constexpr std::int64_t tolerance = 20'000;
+  for (const detail::tick_scale& scale : {detail::tick_scale::since(first), detail::tick_scale::recent()}) {
+    CHECK(scale.steady_ns(ticks) >= before - tolerance);
+    CHECK(scale.steady_ns(ticks) <= after + tolerance);
+  }
+}
+
+TEST_CASE("events of a worker whose clock goes differently are put where they were, within what is stated") {
+  constexpr std::int64_t ahead = 7'000'000'000;
+  const auto to = detail::recording::make({.events_per_thread = 10, .node = 0});
+  const std::int64_t began = detail::ticks_now();
+  const std::int64_t began_ns = detail::steady_now_ns();
+  const auto pass = [](std::int64_t ns) {
+    const std::int64_t until = detail::steady_now_ns() + ns;
+    while (detail::steady_now_ns() < until) {
+    }
+  };
+  pass(1'000'000);
+  detail::profile_batch batch = small_batch();
+  batch.lost = 0;
+  batch.received_ns = detail::steady_now_ns() + ahead;
+  batch.events[0].began_ns = batch.received_ns + 10;
+  pass(500'000);
+  batch.events[0].ended_ns = detail::steady_now_ns() + ahead;
+  batch.events[1].began_ns = batch.events[1].ended_ns = batch.events[0].ended_ns;
+  batch.answered_ns = detail::steady_now_ns() + ahead;
+  pass(3'000'000);  // the way back takes longer
+  const std::int64_t ended = detail::ticks_now();
+  const std::uint64_t call = to->begin();
+  to->add({.what = &the_call, .number = call, .began = began, .ended = ended, .node = 0});
+  to->add_reply(call, the_call, began, ended, 3, detail::encode_profile_batch(batch, 1U << 20U).bytes());
+  to->add_reply(call, the_call, began, ended, 3, std::vector<std::byte>(5));
+  const profile found = to->finish();
+  CHECK(found.lost == 1);  // the reply that is damaged
+  REQUIRE(found.clocks.size() == 1);
+  const profiler::clock_offset& clock = found.clocks.front();
+  CHECK(clock.node == 3);
+  CHECK(std::abs(clock.offset_ns - ahead) <= clock.uncertainty_ns + 20'000);
+  CHECK(clock.uncertainty_ns >= 1'900'000);
+  const event* handler = found.find("rpc_sync#f(a -> b)#remote_op: f");
+  REQUIRE(handler);
+  CHECK(handler->parent == call);
+  CHECK(handler->uncertainty_ns == clock.uncertainty_ns);
+  CHECK(std::abs(handler->began_ns - (began_ns + 1'000'000)) <= clock.uncertainty_ns + 1'000'000);
+  CHECK(handler->began_ns >= found.find(call)->began_ns);
+  CHECK(handler->ended_ns <= found.find(call)->ended_ns);
+  CHECK(found.find(handler->number + 1)->parent == handler->number);
+}
+
+TEST_CASE("a trace is refused if a clock is known less well than it is to be right") {
+  profile from = two_workers();
+  expect_error(errc::invalid_argument, "the clock of worker 1 is known to 0.040 ms only",
+               [&] { (void)profiler::chrome_trace(from, {.largest_uncertainty = std::chrono::microseconds(39)}); });
+  CHECK_FALSE(profiler::chrome_trace(from, {.largest_uncertainty = std::chrono::microseconds(40)}).empty());
+}
+
+TEST_CASE("a trace has a process for each worker, slices, and arrows from a call to its handler and back") {
+  profile from = two_workers();
+  from.events.push_back(
+      event_of("a \"name\"\n", range_kind::user, 0, 3, 0, 8'000'000, 9'500'000));  // overlaps the call
+  const std::string text = profiler::chrome_trace(from);
+  const auto has = [&](std::string_view part) { return text.find(part) != std::string::npos; };
+  CHECK(has(R"("name":"process_name","pid":0,"tid":0,"args":{"name":"first"})"));
+  CHECK(has(R"("name":"process_name","pid":1,"tid":0,"args":{"name":"second"})"));
+  CHECK(has(R"({"ph":"X","name":"call","cat":"call","pid":0,"tid":10,"ts":1000.000,"dur":8000.000,)"));
+  CHECK(has(R"({"ph":"b","name":"a \"name\"\n","cat":"range","id":3,)"));
+  CHECK(has(R"({"ph":"s","name":"request","cat":"flow","id":4,"pid":0,"tid":10,"ts":1000.000})"));
+  CHECK(has(R"({"ph":"f","name":"request","cat":"flow","id":4,"pid":1,"tid":11,"ts":3000.000,"bp":"e"})"));
+  CHECK(has(R"({"ph":"s","name":"reply","cat":"flow","id":5,"pid":1,"tid":11,"ts":8000.000})"));
+  CHECK(has(R"({"worker":1,"offset_ns":0,"uncertainty_ns":40000,"calls":1})"));
+}
+
+TEST_CASE("the table says where the time of each worker went") {
+  const profile from = two_workers();
+  const profiler::summary found = profiler::summarise(from);
+  REQUIRE(found.workers.size() == 2);
+  CHECK(found.length_ns == 10'000'000);
+  CHECK(found.workers[0].compute_ns == 0);
+  CHECK(found.workers[0].waiting_ns == 5'500'000);
+  CHECK(found.workers[0].communication_ns == 2'500'000);
+  CHECK(found.workers[0].idle_ns == 2'000'000);
+  CHECK(found.workers[1].compute_ns == 5'000'000);
+  CHECK(found.workers[1].queueing_ns == 500'000);
+  CHECK(found.workers[1].idle_ns == 5'000'000);
+  CHECK(found.straggler == 1);
+  const std::string text = profiler::table(from);
+  CHECK(text.find("second (longest)") != std::string::npos);
+  CHECK(text.find("call#remote_op: f") != std::string::npos);
+}
