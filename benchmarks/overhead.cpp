@@ -1,11 +1,12 @@
 // The cost of ferry apart from calls: processor time of two idle workers that are connected to each other, and what the
-// flight recorder, and an interceptor that does nothing, add to a small call.
+// flight recorder, an interceptor that does nothing, and a session of the profiler add to a small call.
 
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <ctime>
 #include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include <ferry/ferry.hpp>
+#include <ferry/profiler.hpp>
 
 #include "support/handlers.hpp"
 #include "support/options.hpp"
@@ -102,6 +104,44 @@ void measure_addition(report& out, const options& chosen, const addition& what) 
           target{what.most, false, false});
 }
 
+// The same call of one pair of workers, with a session at the caller and without one, in turn. With a session the callee records,
+// too, and sends its events back.
+void measure_session(report& out, const options& chosen, const std::string& transport) {
+  const std::string prefix = "session/" + transport + "/";
+  if (!chosen.wants(prefix)) return;
+  const auto window = chosen.window_or(20ms);
+  const int turns = chosen.quick ? 30 : 100;
+  worker_pair pair({.transport = transport}, processors().size() > 1 ? pin_mode::two_cores : pin_mode::same_core);
+  pair.pin();
+  const auto call = [&] { (void)pair.caller().rpc_sync<remote::add>(callee, 1, 2); };
+  const auto median_of = [&](bool recorded) {
+    std::optional<ferry::profiler::session> session;
+    if (recorded) session.emplace(pair.caller());
+    for (int warm = 0; warm != 200; ++warm) call();
+    auto samples = time_each(window, 20, call);
+    return quantile(samples, 0.5);
+  };
+  std::vector<double> on;
+  std::vector<double> off;
+  std::vector<double> added;
+  for (int turn = 0; turn != turns; ++turn) {
+    const bool with_first = turn % 2 == 0;
+    const double first = median_of(with_first);
+    const double second = median_of(!with_first);
+    on.push_back(with_first ? first : second);
+    off.push_back(with_first ? second : first);
+    added.push_back(1000 * (on.back() - off.back()));
+  }
+  out.section(prefix);
+  out.add({.name = prefix + "add", .value = quantile(on, 0.5), .unit = "us", .n = on.size()});
+  out.add({.name = prefix + "add-without", .value = quantile(off, 0.5), .unit = "us", .n = off.size()});
+  out.add({.name = prefix + "added", .value = quantile(added, 0.5), .unit = "ns", .n = added.size()},
+          target{400, false, false});
+  // Nine of ten pairs lie between these.
+  out.add({.name = prefix + "added-5%", .value = quantile(added, 0.05), .unit = "ns", .n = added.size()});
+  out.add({.name = prefix + "added-95%", .value = quantile(added, 0.95), .unit = "ns", .n = added.size()});
+}
+
 }  // namespace
 }  // namespace ferry_bench
 
@@ -110,7 +150,8 @@ int main(int argc, char** argv) {
   run_role(argc, argv, worker_roles());
   const options chosen = read_options(
       argc, argv,
-      "overhead: processor time of idle workers; the cost of the flight recorder and of an idle interceptor");
+      "overhead: processor time of idle workers; the cost of the flight recorder, of an idle interceptor and of the "
+      "profiler");
   end_after(chosen.limit.count() != 0 ? chosen.limit : std::chrono::seconds(120));
   try {
     report out("overhead", chosen);
@@ -122,6 +163,7 @@ int main(int argc, char** argv) {
       measure_addition(
           out, chosen,
           {"interceptor", {.transport = transport, .idle_interceptors = 1}, {.transport = transport}, "ns", 30});
+      measure_session(out, chosen, transport);
     }
     return 0;
   } catch (const std::exception& e) {
