@@ -260,6 +260,15 @@
 #include "group/gather_messages.cpp"
 #include "group/gather_rounds.cpp"
 #include "group/gathering.cpp"
+#include "group/group_collective.cpp"
+#include "group/group_core.cpp"
+#include "group/group_messages.cpp"
+#include "group/group_operations.cpp"
+#include "group/group_table.cpp"
+#include "group/plan.cpp"
+#include "group/process_group.cpp"
+#include "group/reduce_elements.cpp"
+#include "group/schedule.cpp"
 
 // profiler/
 #include "profiler/chrome_trace.cpp"

@@ -17,6 +17,7 @@
 #include <ferry/device/traits.hpp>
 #include <ferry/group/all_gather.hpp>
 #include <ferry/group/barrier.hpp>
+#include <ferry/group/process_group.hpp>
 #include <ferry/ops/ops.hpp>
 #include <ferry/rpc/call.hpp>
 #include <ferry/rpc/combinators.hpp>

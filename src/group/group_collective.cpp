@@ -1,0 +1,438 @@
+#include "group_collective.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <new>
+#include <utility>
+
+#include <fmt/format.h>
+#include <ferry/rpc/context.hpp>
+#include <ferry/tensor/factories.hpp>
+
+#include "../rpc/worker/worker_core.hpp"
+#include "group_core.hpp"
+#include "reduce_elements.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+using what = group_step::what;
+
+}  // namespace
+
+// The timer owns its item from when it fires.
+class group_collective::time_limit {
+ public:
+  time_limit(std::shared_ptr<reactor> timers, deadline until, std::weak_ptr<group_core> group, collective_key key,
+             timeout limit)
+      : timers_(std::move(timers)), item_(new item) {
+    item_->group = std::move(group);
+    item_->key = key;
+    item_->limit = limit;
+    item_->run = [](work* self) noexcept {
+      const std::unique_ptr<item> owned(static_cast<item*>(self));
+      if (const auto group = owned->group.lock()) group->time_out(owned->key, owned->limit);
+    };
+    try {
+      id_ = timers_->start_timer(until, item_);
+    } catch (...) {
+      delete item_;
+      throw;
+    }
+  }
+  ~time_limit() {
+    if (timers_->cancel_timer(id_)) delete item_;
+  }
+  time_limit(const time_limit&) = delete;
+  time_limit& operator=(const time_limit&) = delete;
+
+ private:
+  struct item : work {
+    std::weak_ptr<group_core> group;
+    collective_key key;
+    timeout limit;
+  };
+  const std::shared_ptr<reactor> timers_;
+  item* const item_;
+  timer_id id_ = timer_id::none;
+};
+
+group_collective::group_collective(std::shared_ptr<group_core> group, collective_key key, collective_start start)
+    : group_(std::move(group)), key_(key), start_(std::move(start)) {}
+
+group_collective::~group_collective() = default;
+
+void group_collective::start(std::deque<early_message> early) {
+  const context_scope outside(static_cast<call_context*>(nullptr));  // the calls are not those of the caller's call
+  std::vector<std::shared_ptr<lane>> begun;
+  std::string odd;
+  try {
+    if (!start_.until.is_never()) {
+      auto limit = std::make_unique<time_limit>(group_->worker()->agent().reactor(), start_.until,
+                                                group_->weak_from_this(), key_, start_.limit);
+      const std::lock_guard lock(mutex_);
+      if (!ended_) limit_ = std::move(limit);
+    }
+    for (early_message& each : early) {
+      if (each.what.signature != start_.signature) {
+        odd = fmt::format("{} calls {}, {} {}", group_->name_of(group_->rank()), to_string(start_.signature),
+                          group_->name_of(each.what.from), to_string(each.what.signature));
+        break;
+      }
+    }
+    if (!odd.empty()) {
+      group_->fail(key_, errc::group_mismatch, odd);
+      return;
+    }
+    std::exception_ptr over;
+    {
+      const std::lock_guard lock(mutex_);
+      if (ended_) {
+        over = error_;
+      } else {  // others may have come meanwhile
+        early_.insert(early_.end(), std::make_move_iterator(early.begin()), std::make_move_iterator(early.end()));
+      }
+    }
+    if (over) {
+      for (early_message& each : early) each.taken.try_set_exception(over);
+      return;
+    }
+    for (std::size_t i = 0; i != std::max<std::size_t>(group_->facts().options.window, 1); ++i) {
+      if (auto one = begin_lane()) begun.push_back(std::move(one));
+    }
+  } catch (...) {
+    fail_here();
+  }
+  for (auto& one : begun) kick(std::move(one));
+}
+
+bool group_collective::enter() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (ended_) return false;
+  ++running_;
+  return true;
+}
+
+void group_collective::leave() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (--running_ != 0 || !ended_ || told_) return;
+    told_ = true;
+  }
+  tell();
+}
+
+bool group_collective::end(std::exception_ptr error) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return false;
+    ended_ = true;
+    error_ = std::move(error);
+    if (running_ != 0) return true;  // the last thread that uses the tensors tells
+    told_ = true;
+  }
+  tell();
+  return true;
+}
+
+void group_collective::tell() noexcept {
+  const auto self = shared_from_this();
+  std::deque<early_message> early;
+  std::unique_ptr<time_limit> limit;
+  std::exception_ptr error;
+  {
+    const std::lock_guard lock(mutex_);
+    early.swap(early_);
+    limit.swap(limit_);
+    error = error_;
+  }
+  limit.reset();
+  group_->forget(key_);
+  for (early_message& each : early) {
+    if (error) {
+      each.taken.try_set_exception(error);
+    } else {
+      each.taken.try_set_value();
+    }
+  }
+  start_.finish(error);
+  start_.finish = nullptr;
+}
+
+bool group_collective::needs(int rank) const {
+  const std::lock_guard lock(mutex_);
+  if (ended_) return false;
+  const auto receives = [&](const group_step& step) {
+    return (step.kind == what::receive || step.kind == what::receive_reduce) && step.peer == rank;
+  };
+  if (next_piece_ != start_.buffers.piece_count) {
+    for (const group_step& step : start_.schedule) {
+      if (step.peer == rank) return true;
+    }
+  }
+  for (const auto& one : lanes_) {
+    for (std::size_t i = one->next; i < start_.schedule.size(); ++i) {
+      const group_step& step = start_.schedule[i];
+      if (step.kind == what::send && step.peer == rank) return true;
+      if (!receives(step)) continue;
+      if (std::none_of(one->mail.begin(), one->mail.end(),
+                       [&](const arrival& each) { return each.from == rank && each.tag == step.tag; })) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+// Takes what has come for the piece. Null: there are no more.
+std::shared_ptr<group_collective::lane> group_collective::begin_lane() {
+  std::vector<early_message> taken;
+  auto fresh = std::make_shared<lane>();
+  fresh->unread.resize(static_cast<std::size_t>(start_.buffers.parts));
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_ || next_piece_ == start_.buffers.piece_count) return nullptr;
+    fresh->piece = next_piece_;
+    for (auto each = early_.begin(); each != early_.end();) {
+      if (static_cast<std::int64_t>(each->what.piece) != fresh->piece) {
+        ++each;
+        continue;
+      }
+      fresh->mail.push_back({each->what.from, each->what.tag, each->bytes});
+      taken.push_back(std::move(*each));
+      each = early_.erase(each);
+    }
+    lanes_.push_back(fresh);
+    ++next_piece_;
+  }
+  for (early_message& each : taken) each.taken.try_set_value();
+  return fresh;
+}
+
+future<void> group_collective::deliver(const group_message& message, const tensor& bytes) {
+  const context_scope outside(static_cast<call_context*>(nullptr));
+  const auto self = shared_from_this();
+  if (message.signature != start_.signature) {
+    const std::string odd =
+        fmt::format("{} calls {}, {} {}", group_->name_of(group_->rank()), to_string(start_.signature),
+                    group_->name_of(message.from), to_string(message.signature));
+    group_->fail(key_, errc::group_mismatch, odd);
+    return make_failed_future<void>(
+        make_error(errc::group_mismatch, fmt::format("{}: {}", group_->describe(key_, start_.signature), odd)));
+  }
+  std::shared_ptr<lane> where;
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return error_ ? make_failed_future<void>(error_) : make_ready_future();
+    if (static_cast<std::int64_t>(message.piece) >= next_piece_) {
+      early_.push_back({message, bytes, {}});
+      return early_.back().taken.get_future();
+    }
+    for (const auto& one : lanes_) {
+      if (one->piece == static_cast<std::int64_t>(message.piece)) where = one;
+    }
+    if (!where) return make_ready_future();  // the piece is complete: not a message of its schedule
+    where->mail.push_back({message.from, message.tag, bytes});
+  }
+  kick(std::move(where));
+  return make_ready_future();
+}
+
+// One thread at a time runs a lane; what comes meanwhile makes it look again. A lane that finishes is followed by the next.
+void group_collective::kick(std::shared_ptr<lane> which) {
+  const auto self = shared_from_this();
+  while (which) {
+    if (which->kicks.fetch_add(1) != 0) return;
+    std::shared_ptr<lane> next;
+    std::uint32_t seen = 1;
+    std::uint32_t left = 0;
+    do {
+      if (enter()) {
+        try {
+          if (advance(which)) next = begin_lane();
+        } catch (...) {
+          fail_here();
+        }
+        leave();
+      }
+      left = which->kicks.fetch_sub(seen) - seen;
+      seen = left;
+    } while (left != 0);
+    which = std::move(next);
+  }
+}
+
+bool group_collective::advance(const std::shared_ptr<lane>& which) {
+  while (which->next != start_.schedule.size()) {
+    const group_step& step = start_.schedule[which->next];
+    switch (step.kind) {
+      case what::send:
+        if (!send(which, step)) return false;
+        break;
+      case what::receive:
+      case what::receive_reduce:
+        if (!receive(*which, step)) return false;
+        break;
+      case what::copy:
+      case what::reduce:
+      case what::scale:
+        if (!may_write(*which, step.part)) return false;
+        apply(*which, step);
+        break;
+    }
+    const std::lock_guard lock(mutex_);
+    ++which->next;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (which->finished || ended_) return false;
+    for (int part = 0; part != start_.buffers.parts; ++part) {
+      if (which->unread[static_cast<std::size_t>(part)] != 0 && !start_.buffers.is_scratch(part)) {
+        which->waits_for_reads = true;
+        return false;
+      }
+    }
+    which->finished = true;
+    lanes_.erase(std::find(lanes_.begin(), lanes_.end(), which));
+    if (++finished_pieces_ != start_.buffers.piece_count) return true;
+  }
+  end(nullptr);
+  return false;
+}
+
+bool group_collective::send(const std::shared_ptr<lane>& which, const group_step& step) {
+  tensor bytes;
+  if (step.part < 0) {
+    bytes = empty({0}, dtype::u8);
+  } else {
+    const auto range = start_.buffers.at(which->piece, step.part);
+    if (range.count == 0) return true;
+    bytes = range.view();
+  }
+  group_message message;
+  message.group = group_->facts().id;
+  message.from = group_->rank();
+  message.key = key_;
+  message.piece = static_cast<std::uint32_t>(which->piece);
+  message.tag = step.tag;
+  message.signature = start_.signature;
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return false;
+    if (step.part >= 0) ++which->unread[static_cast<std::size_t>(step.part)];
+  }
+  try {
+    group_->send(message, step.peer, bytes)
+        .add_done_callback([self = shared_from_this(), which, peer = step.peer, part = step.part](const future<void>& sent) {
+          self->on_sent(which, peer, part, sent.error());
+        });
+  } catch (const error& problem) {
+    group_->fail(key_, problem.kind(), fmt::format("{}: {}", group_->name_of(step.peer), problem.message()));
+    return false;
+  }
+  return true;
+}
+
+// On a thread that reads: the rest is done elsewhere.
+void group_collective::on_sent(const std::shared_ptr<lane>& which, int peer, int part, const std::exception_ptr& error) {
+  bool goes_on = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return;
+    if (!error && part >= 0) {
+      --which->unread[static_cast<std::size_t>(part)];
+      goes_on = std::exchange(which->waits_for_reads, false);
+    }
+  }
+  if (error) {
+    group_->post([self = shared_from_this(), peer, error] {
+      const std::string& name = self->group_->name_of(peer);
+      try {
+        std::rethrow_exception(error);
+      } catch (const ferry::error& problem) {
+        self->group_->fail(self->key_, problem.kind(), fmt::format("{}: {}", name, problem.message()));
+      } catch (const std::exception& problem) {
+        self->group_->fail(self->key_, errc::remote_exception, fmt::format("{}: {}", name, problem.what()));
+      }
+    });
+  } else if (goes_on) {
+    group_->post([self = shared_from_this(), which] {
+      const context_scope outside(static_cast<call_context*>(nullptr));
+      self->kick(which);
+    });
+  }
+}
+
+// Whether no send reads the part any more; else the last of them kicks the lane.
+bool group_collective::may_write(lane& which, int part) {
+  if (part < 0) return true;
+  const std::lock_guard lock(mutex_);
+  if (which.unread[static_cast<std::size_t>(part)] == 0) return true;
+  which.waits_for_reads = true;
+  return false;
+}
+
+bool group_collective::receive(lane& which, const group_step& step) {
+  group_buffers::range into;
+  if (step.part >= 0) {
+    into = start_.buffers.at(which.piece, step.part);
+    if (into.count == 0) return true;
+  }
+  if (!may_write(which, step.part)) return false;
+  arrival come;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::find_if(which.mail.begin(), which.mail.end(), [&](const arrival& each) {
+      return each.from == step.peer && each.tag == step.tag;
+    });
+    if (found == which.mail.end()) return false;
+    come = std::move(*found);
+    which.mail.erase(found);
+  }
+  if (step.part < 0) return true;
+  if (come.bytes.numel() != into.count || come.bytes.dtype() != into.of->dtype() || !come.bytes.device().is_cpu()) {
+    throw_error(errc::group_mismatch, fmt::format("{} has sent {} elements of {}, not {} of {}", group_->name_of(step.peer),
+                                                  come.bytes.numel(), dtype_name(come.bytes.dtype()), into.count,
+                                                  dtype_name(into.of->dtype())));
+  }
+  const tensor source = come.bytes.contiguous();
+  if (step.kind == what::receive) {
+    std::memcpy(into.data(), source.data(), source.nbytes());
+  } else {
+    reduce_elements(source.dtype(), start_.signature.how, into.data(), source.data(),
+                    static_cast<std::size_t>(into.count));
+  }
+  return true;
+}
+
+void group_collective::apply(const lane& which, const group_step& step) {
+  const auto into = start_.buffers.at(which.piece, step.part);
+  const auto count = static_cast<std::size_t>(into.count);
+  if (count == 0) return;
+  const dtype type = into.of->dtype();
+  if (step.kind == what::scale) {
+    if (start_.signature.how == reduce_op::avg) divide_elements(type, into.data(), count, group_->size());
+    return;
+  }
+  const auto from = start_.buffers.at(which.piece, step.other);
+  if (step.kind == what::copy) {
+    std::memcpy(into.data(), from.data(), count * dtype_size(type));
+  } else {
+    reduce_elements(type, start_.signature.how, into.data(), from.data(), count);
+  }
+}
+
+void group_collective::fail_here() noexcept {
+  try {
+    throw;
+  } catch (const error& problem) {
+    group_->fail(key_, problem.kind(), std::string(problem.message()));
+  } catch (const std::bad_alloc&) {
+    group_->fail(key_, errc::out_of_memory, "there is no memory for it");
+  } catch (const std::exception& problem) {
+    group_->fail(key_, errc::remote_exception, problem.what());
+  }
+}
+
+}  // namespace ferry::inline v0::detail

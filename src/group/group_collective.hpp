@@ -1,0 +1,110 @@
+#pragma once
+
+// One collective under way at one member: follows its schedule piece by piece as messages come.
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <ferry/base/time.hpp>
+#include <ferry/rpc/promise.hpp>
+#include <ferry/tensor/tensor.hpp>
+#include <ferry/transport/reactor.hpp>
+
+#include "group_buffers.hpp"
+#include "group_messages.hpp"
+#include "schedule.hpp"
+
+namespace ferry::inline v0::detail {
+
+class group_core;
+
+/// A message that came before its piece began. Its sender waits for the answer.
+struct early_message {
+  group_message what;
+  tensor bytes;
+  promise<void> taken;
+};
+
+struct collective_start {
+  std::int32_t channel = collective_key::all;
+  collective_signature signature;
+  std::vector<group_step> schedule;
+  group_buffers buffers;
+  timeout limit;
+  deadline until;
+  /// Called once, on any thread, when no tensor is read or written any more; null: success.
+  std::function<void(std::exception_ptr)> finish;
+};
+
+/// Thread-safe. A piece is a lane: its steps run in order, on whatever thread brings what the next one waits for; several
+/// lanes run at once.
+class group_collective : public std::enable_shared_from_this<group_collective> {
+ public:
+  group_collective(std::shared_ptr<group_core> group, collective_key key, collective_start start);
+  ~group_collective();
+
+  /// Takes the messages that came before. Call once.
+  void start(std::deque<early_message> early);
+  future<void> deliver(const group_message& message, const tensor& bytes);
+  /// Ends it with an error, unless it has ended. Returns whether it has done so.
+  bool end(std::exception_ptr error) noexcept;
+  /// Whether it cannot succeed without that member.
+  [[nodiscard]] bool needs(int rank) const;
+  [[nodiscard]] const collective_key& key() const noexcept { return key_; }
+  [[nodiscard]] const collective_signature& signature() const noexcept { return start_.signature; }
+
+ private:
+  struct arrival {
+    int from = 0;
+    std::uint32_t tag = 0;
+    tensor bytes;
+  };
+  struct lane {
+    std::int64_t piece = 0;
+    std::size_t next = 0;           // step; written by the thread that runs the lane, with the mutex held
+    std::atomic<std::uint32_t> kicks{0};
+    std::vector<arrival> mail;      // these four are guarded by the mutex
+    std::vector<int> unread;        // by part: sends whose bytes may still be read
+    bool waits_for_reads = false;
+    bool finished = false;
+  };
+  class time_limit;
+
+  [[nodiscard]] bool enter() noexcept;
+  void leave() noexcept;
+  void tell() noexcept;
+  std::shared_ptr<lane> begin_lane();
+  void kick(std::shared_ptr<lane> which);
+  /// Runs the lane until it waits. True: it has finished now.
+  bool advance(const std::shared_ptr<lane>& which);
+  bool send(const std::shared_ptr<lane>& which, const group_step& step);
+  /// False: it waits.
+  bool receive(lane& which, const group_step& step);
+  bool may_write(lane& which, int part);
+  void apply(const lane& which, const group_step& step);
+  void on_sent(const std::shared_ptr<lane>& which, int peer, int part, const std::exception_ptr& error);
+  void fail_here() noexcept;  // in a catch block
+
+  const std::shared_ptr<group_core> group_;
+  const collective_key key_;
+  collective_start start_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::vector<std::shared_ptr<lane>> lanes_;
+  std::int64_t next_piece_ = 0;
+  std::int64_t finished_pieces_ = 0;
+  std::deque<early_message> early_;
+  std::unique_ptr<time_limit> limit_;
+  int running_ = 0;
+  bool ended_ = false;
+  bool told_ = false;
+  std::exception_ptr error_;
+};
+
+}  // namespace ferry::inline v0::detail

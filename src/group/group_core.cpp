@@ -1,0 +1,498 @@
+#include "group_core.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <utility>
+
+#include <fmt/format.h>
+#include <ferry/base/log.hpp>
+#include <ferry/group/all_gather.hpp>
+#include <ferry/rpc/named.hpp>
+#include <ferry/rpc/worker.hpp>
+#include <ferry/tensor/dims.hpp>
+
+#include "../rpc/worker/worker_core.hpp"
+#include "gather_rounds.hpp"
+#include "group_table.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::chrono::seconds abort_limit{10};    // of the calls that tell others of an error
+constexpr std::chrono::seconds inquiry_limit{1};   // of those that ask others why nothing comes
+constexpr std::size_t most_outcomes = 4096;        // of collectives that this member has not begun
+
+constexpr std::uint64_t group_hash(std::uint64_t hash, std::uint64_t value) noexcept {
+  return (hash ^ value) * 0x100000001b3U;
+}
+std::uint64_t group_hash(std::uint64_t hash, std::string_view text) noexcept {
+  for (const char c : text) hash = group_hash(hash, static_cast<unsigned char>(c));
+  return group_hash(hash, text.size());
+}
+
+struct posted_function : work {
+  std::function<void()> what;
+};
+
+}  // namespace
+
+std::string to_string(const collective_signature& signature) {
+  std::string text(to_string(signature.op));
+  switch (signature.op) {
+    case collective::all_reduce:
+    case collective::reduce:
+    case collective::reduce_scatter: text += fmt::format("({})", to_string(signature.how)); break;
+    default: break;
+  }
+  if (signature.op != collective::barrier) {
+    text += fmt::format(" of {} {}", dtype_name(signature.type), to_string(dims(signature.shape)));
+  }
+  if (signature.root >= 0) text += fmt::format(" with root {}", signature.root);
+  if (signature.gradient_of != 0) text += fmt::format(" (gradient of collective {})", signature.gradient_of - 1);
+  return text;
+}
+
+group_core::group_core(std::shared_ptr<worker_core> worker, group_facts facts)
+    : worker_(std::move(worker)), facts_(std::move(facts)) {}
+
+group_core::~group_core() {
+  try {
+    group_table::of(*worker_)->remove(facts_.id);
+  } catch (const error&) {  // NOLINT(bugprone-empty-catch): the worker has shut down, and its table is gone
+  }
+}
+
+std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker, const members& among,
+                                             const group_options& wanted) {
+  group_facts facts;
+  facts.options = wanted;
+  facts.options.limit = wanted.limit.value_or(worker->default_timeout());
+  facts.options.chunk = std::max<std::size_t>(wanted.chunk, 1);
+  for (const plan_rule& each : wanted.plan) {
+    if (!has_algorithm(each.op, each.use)) {
+      throw_error(errc::invalid_argument,
+                  fmt::format("group '{}': there is no {} by {}", wanted.name, to_string(each.op), to_string(each.use)));
+    }
+  }
+  const ferry::agent& agent = worker->agent();
+  if (among.all()) {
+    facts.members = agent.members().workers();
+    std::sort(facts.members.begin(), facts.members.end(),
+              [](const worker_info& a, const worker_info& b) { return a.id() < b.id(); });
+  } else {
+    for (const std::string& name : among.names()) facts.members.push_back(agent.members().find(name));
+  }
+  for (const worker_info& each : facts.members) facts.names.push_back(each.name());
+  const deadline until = deadline::after(facts.options.limit);
+  const auto left = [&]() -> timeout {
+    if (until.is_never()) return no_timeout;
+    return std::max(until.remaining(), std::chrono::nanoseconds(1));
+  };
+
+  // All must mean the same group. The first by name makes its id up.
+  std::uint64_t agreed = group_hash(0xcbf29ce484222325U, facts.options.name);
+  for (const std::string& name : facts.names) agreed = group_hash(agreed, name);
+  agreed = group_hash(group_hash(agreed, facts.options.chunk), facts.options.window);
+  for (const plan_rule& each : facts.options.plan) {
+    agreed = group_hash(group_hash(agreed, each.up_to_bytes), static_cast<std::uint64_t>(each.up_to_members));
+    agreed = group_hash(group_hash(agreed, static_cast<std::uint64_t>(each.op)), static_cast<std::uint64_t>(each.use));
+  }
+  std::random_device source;
+  const std::uint64_t proposal = (static_cast<std::uint64_t>(source()) << 32U) | source();
+  const auto all = all_gather_at(worker, std::vector<std::uint64_t>{proposal, agreed}, members(facts.names), left());
+  for (const auto& [name, contribution] : all) {
+    if (contribution.size() != 2 || contribution[1] != agreed) {
+      throw_error(errc::group_mismatch,
+                  fmt::format("group '{}': {} makes it with another order of members, name or options than {}",
+                              facts.options.name, name, agent.self().name()));
+    }
+  }
+  facts.id = all.begin()->second[0];
+  facts.rank = static_cast<int>(std::find(facts.names.begin(), facts.names.end(), agent.self().name()) - facts.names.begin());
+  auto made = std::make_shared<group_core>(worker, std::move(facts));
+  group_table::of(*worker)->add(made);
+  // From here on every member knows the id. A call to each opens the connections: a worker that dies is noticed by those that are
+  // connected to it.
+  (void)gathering(worker, members(made->facts_.names), left(), "process_group").run(0, {});
+  std::vector<std::pair<int, future<void>>> greetings;
+  for (int rank = 0; rank != made->size(); ++rank) {
+    if (rank == made->rank()) continue;
+    greetings.emplace_back(rank, call_async<named<"ferry/group/hello", serve_group_hello>>(
+                                     worker, to(made->name_of(rank), {.timeout = left()}), made->facts_.id,
+                                     static_cast<std::int32_t>(made->rank())));
+  }
+  for (auto& [rank, greeting] : greetings) {
+    try {
+      greeting.get();
+    } catch (const error& problem) {
+      throw_error(problem.kind(), fmt::format("group '{}': {}: {}", made->facts_.options.name, made->name_of(rank),
+                                              problem.message()));
+    }
+  }
+  return made;
+}
+
+// ---------------------------------------------------------------- what it does
+
+group_plan group_core::plan(collective op, std::size_t bytes) const {
+  const int n = size();
+  const plan_rule* rule = find_rule(facts_.options.plan, op, bytes, n);
+  if (!rule) rule = find_rule(default_plan, op, bytes, n);
+  int levels = 0;
+  while ((std::int64_t{1} << levels) < n) ++levels;
+  const auto others = static_cast<std::size_t>(n - 1);
+  const auto each = static_cast<std::size_t>(n);
+  group_plan made;
+  made.op = op;
+  made.bytes = bytes;
+  made.members = n;
+  made.use = rule->use;
+  made.chunk = facts_.options.chunk;
+  made.window = std::max<std::size_t>(facts_.options.window, 1);
+  made.busbw_factor = 1;
+  std::size_t of_piece = made.chunk;
+  switch (op) {
+    case collective::barrier: made.steps = levels; break;
+    case collective::broadcast:
+    case collective::reduce:
+      made.steps = made.use == algorithm::tree ? levels : n - 1;
+      made.bytes_per_process =
+          made.use == algorithm::tree && op == collective::broadcast ? static_cast<std::size_t>(levels) * bytes : bytes;
+      break;
+    case collective::all_reduce:
+      made.busbw_factor = 2.0 * (n - 1) / n;
+      if (made.use == algorithm::ring) {
+        made.steps = 2 * (n - 1);
+        made.bytes_per_process = 2 * others * bytes / each;
+        of_piece *= each;
+      } else {
+        made.steps = n > 1 ? 1 : 0;
+        made.bytes_per_process = others * bytes;
+      }
+      break;
+    case collective::all_gather:
+    case collective::reduce_scatter:
+    case collective::all_to_all:
+      made.busbw_factor = static_cast<double>(n - 1) / n;
+      made.steps = made.use == algorithm::ring ? n - 1 : std::min(n - 1, 1);
+      made.bytes_per_process = others * bytes / each;
+      of_piece *= each;
+      break;
+    case collective::send:
+      made.steps = 1;
+      made.bytes_per_process = bytes;
+      break;
+    case collective::receive: made.steps = 1; break;
+  }
+  made.pieces = op == collective::barrier ? 1 : std::max<std::size_t>(1, (bytes + of_piece - 1) / of_piece);
+  if (n == 1) made.bytes_per_process = 0;
+  return made;
+}
+
+void group_core::set_limit(collective_start& start, timeout limit) const {
+  start.limit = limit.value_or(facts_.options.limit);
+  start.until = deadline::after(start.limit);
+  if (const call_context* context = thread_context(); context && context->deadline() < start.until) {
+    start.until = context->deadline();
+    start.limit = std::max(start.until.remaining(), std::chrono::nanoseconds(1));
+  }
+}
+
+void group_core::begin(collective_start start) {
+  collective_key key{start.channel, 0};
+  std::shared_ptr<group_collective> made;
+  std::deque<early_message> early;
+  outcome before;
+  {
+    const std::lock_guard lock(mutex_);
+    key.sequence = next_[key.channel];
+    made = std::make_shared<group_collective>(shared_from_this(), key, std::move(start));
+    open_.emplace(key, made);
+    ++next_[key.channel];
+    if (auto found = early_.extract(key)) early = std::move(found.mapped());
+    if (auto found = ended_.extract(key)) before = std::move(found.mapped());
+    if (closed_) {
+      before = {errc::not_initialized, "the worker has been shut down"};
+    } else if (before.text.empty() && !lost_.empty()) {
+      int needed = -1;
+      if (key.channel != collective_key::all) {
+        needed = key.channel / size() == rank() ? key.channel % size() : key.channel / size();
+      }
+      if (needed < 0 || lost_.contains(needed)) {
+        before = {errc::peer_lost, fmt::format("{}: {}; shrink() gives a group without it",
+                                               describe(key, made->signature()), text_of_lost())};
+      }
+    }
+  }
+  if (!before.text.empty()) {
+    const std::exception_ptr error = make_error(before.error, before.text);
+    for (early_message& each : early) each.taken.try_set_exception(error);
+    made->end(error);
+    return;
+  }
+  made->start(std::move(early));
+}
+
+std::uint64_t group_core::begun() const {
+  const std::lock_guard lock(mutex_);
+  const auto found = next_.find(collective_key::all);
+  return found == next_.end() ? 0 : found->second;
+}
+
+bool group_core::has_begun(const collective_key& key) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = next_.find(key.channel);
+  return found != next_.end() && key.sequence < found->second;
+}
+
+std::shared_ptr<group_collective> group_core::find(const collective_key& key) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = open_.find(key);
+  return found == open_.end() ? nullptr : found->second;
+}
+
+void group_core::forget(const collective_key& key) noexcept {
+  std::shared_ptr<group_collective> dropped;  // destroyed without the mutex
+  const std::lock_guard lock(mutex_);
+  if (auto found = open_.extract(key)) dropped = std::move(found.mapped());
+}
+
+// ---------------------------------------------------------------- messages
+
+void group_core::check_sender(int from) const {
+  const incoming_call* call = thread_call();
+  const worker_info* sender = call ? call->sender() : nullptr;
+  const std::string name = sender ? sender->name() : worker_->agent().members().find(this_call().caller()).name();
+  if (from < 0 || from >= size() || name_of(from) != name) {
+    throw_error(errc::invalid_argument,
+                fmt::format("{} is not member {} of group '{}'", name, from, facts_.options.name));
+  }
+}
+
+future<void> group_core::deliver(const group_message& message, const tensor& bytes) {
+  if (message.key.channel != collective_key::all && message.key.channel != message.from * size() + rank()) {
+    throw_error(errc::invalid_argument, fmt::format("{} sends what is not for this member", name_of(message.from)));
+  }
+  std::shared_ptr<group_collective> open;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = open_.find(message.key);
+    if (found != open_.end()) {
+      open = found->second;
+    } else if (message.key.sequence < next_[message.key.channel]) {
+      return make_failed_future<void>(
+          make_error(errc::call_cancelled, fmt::format("{} has ended the collective", name_of(rank()))));
+    } else if (const auto ended = ended_.find(message.key); ended != ended_.end()) {
+      return make_failed_future<void>(make_error(ended->second.error, ended->second.text));
+    } else {
+      auto& early = early_[message.key];
+      early.push_back({message, bytes, {}});
+      return early.back().taken.get_future();
+    }
+  }
+  return open->deliver(message, bytes);
+}
+
+future<void> group_core::send(const group_message& message, int to_rank, const tensor& bytes) const {
+  return call_async<named<"ferry/group/message", serve_group_message>>(
+      worker_, to(name_of(to_rank), {.timeout = no_timeout}), message, bytes);
+}
+
+// ---------------------------------------------------------------- errors
+
+std::string group_core::describe(const collective_key& key, const collective_signature& signature) const {
+  if (key.channel == collective_key::all) {
+    return fmt::format("{}, collective {} of group '{}'", to_string(signature), key.sequence, facts_.options.name);
+  }
+  return fmt::format("{} from {} to {}, number {} in group '{}'", to_string(signature), name_of(key.channel / size()),
+                     name_of(key.channel % size()), key.sequence, facts_.options.name);
+}
+
+void group_core::post(std::function<void()> what) const noexcept {
+  try {
+    auto item = std::make_unique<posted_function>();
+    item->what = std::move(what);
+    item->run = [](work* self) noexcept {
+      const std::unique_ptr<posted_function> owned(static_cast<posted_function*>(self));
+      try {
+        owned->what();
+      } catch (const std::exception& problem) {
+        log(log_level::error, fmt::format("process_group: {}", problem.what()));
+      }
+    };
+    worker_->post(item.release());
+  } catch (const std::bad_alloc&) {
+    log(log_level::error, "process_group: no memory for work that follows an error");
+  }
+}
+
+std::vector<int> group_core::others_in(const collective_key& key) const {
+  std::vector<int> others;
+  for (int each = 0; each != size(); ++each) {
+    const bool in = key.channel == collective_key::all || each == key.channel / size() || each == key.channel % size();
+    if (in && each != rank()) others.push_back(each);
+  }
+  return others;
+}
+
+void group_core::abort_others(const group_abort& what) const noexcept {
+  const context_scope outside(static_cast<call_context*>(nullptr));
+  for (const int each : others_in(what.key)) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (lost_.contains(each)) continue;
+    }
+    try {
+      // What becomes of it does not matter: a member that cannot be told ends by its own limit, or the connection's.
+      (void)call_async<named<"ferry/group/abort", serve_group_abort>>(
+          worker_, to(name_of(each), {.timeout = timeout(abort_limit)}), what);
+    } catch (const std::exception& problem) {
+      log(log_level::info, fmt::format("group '{}': {} is not told of an error: {}", facts_.options.name,
+                                               name_of(each), problem.what()));
+    }
+  }
+}
+
+void group_core::fail(const collective_key& key, errc error, const std::string& reason, int lost) noexcept {
+  const auto open = find(key);
+  if (!open) return;
+  try {
+    group_abort what;
+    what.group = facts_.id;
+    what.from = rank();
+    what.key = key;
+    what.error = static_cast<std::uint32_t>(error);
+    what.text = fmt::format("{}: {}", describe(key, open->signature()), reason);
+    what.lost = lost;
+    if (open->end(make_error(error, what.text))) abort_others(what);
+  } catch (const std::bad_alloc&) {
+    open->end(make_error(error, ""));
+  }
+}
+
+void group_core::on_abort(const group_abort& what) {
+  const auto code = static_cast<errc>(what.error);
+  const errc error = errc_name(code) == "unknown" ? errc::remote_exception : code;
+  if (what.lost >= 0 && what.lost < size() && what.lost != rank()) note_lost(what.lost, "is lost to " + name_of(what.from));
+  std::deque<early_message> early;
+  std::shared_ptr<group_collective> open;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = open_.find(what.key);
+    if (found != open_.end()) {
+      open = found->second;
+    } else if (what.key.sequence >= next_[what.key.channel]) {
+      if (ended_.size() < most_outcomes) ended_.try_emplace(what.key, outcome{error, what.text});
+      if (auto waiting = early_.extract(what.key)) early = std::move(waiting.mapped());
+    }
+  }
+  const std::exception_ptr problem = make_error(error, what.text);
+  for (early_message& each : early) each.taken.try_set_exception(problem);
+  if (open) open->end(problem);
+}
+
+// Asks the others, then ends it with the answers.
+void group_core::time_out(const collective_key& key, timeout limit) noexcept {
+  post([self = shared_from_this(), key, limit] {
+    const context_scope outside(static_cast<call_context*>(nullptr));
+    struct answers {
+      std::mutex mutex;
+      std::size_t left = 0;
+      std::vector<std::string> missing;
+      std::vector<std::string> silent;
+    };
+    const std::vector<int> others = self->others_in(key);
+    const auto all = std::make_shared<answers>();
+    all->left = others.size() + 1;
+    const auto count = [self, key, limit, all](const std::string& name, bool answered, bool begun) {
+      {
+        const std::lock_guard lock(all->mutex);
+        if (!answered) all->silent.push_back(name);
+        if (answered && !begun) all->missing.push_back(name);
+        if (--all->left != 0) return;
+      }
+      self->post([self, key, limit, all] {
+        std::string reason = fmt::format("timed out after {:.2f} seconds, the limit of {}", in_seconds(limit.duration()),
+                                         self->name_of(self->rank()));
+        if (!all->missing.empty()) reason += "; not called by " + list_names(all->missing);
+        if (!all->silent.empty()) reason += "; no answer from " + list_names(all->silent);
+        if (all->missing.empty() && all->silent.empty()) reason += "; every member has called it";
+        self->fail(key, errc::rpc_timeout, reason);
+      });
+    };
+    group_inquiry inquiry;
+    inquiry.group = self->facts_.id;
+    inquiry.from = self->rank();
+    inquiry.key = key;
+    for (const int each : others) {
+      const std::string& name = self->name_of(each);
+      try {
+        call_async<named<"ferry/group/inquiry", serve_group_inquiry>>(
+            self->worker_, to(name, {.timeout = timeout(inquiry_limit)}), inquiry)
+            .add_done_callback([count, name](const future<bool>& answer) {
+              count(name, !answer.failed(), !answer.failed() && answer.value());
+            });
+      } catch (const error&) {
+        count(name, false, false);
+      }
+    }
+    count("", true, true);
+  });
+}
+
+std::string group_core::text_of_lost() const {
+  std::string text;
+  for (const auto& [rank, what] : lost_) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(rank), what);
+  return text;
+}
+
+std::vector<int> group_core::lost() const {
+  std::vector<int> ranks;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [rank, what] : lost_) ranks.push_back(rank);
+  return ranks;
+}
+
+// Collectives that can still succeed without the member, which has done its part, go on.
+void group_core::note_lost(int rank, const std::string& what) {
+  std::vector<std::shared_ptr<group_collective>> open;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!lost_.emplace(rank, what).second) return;
+    for (const auto& [key, each] : open_) open.push_back(each);
+  }
+  for (const auto& each : open) {
+    if (each->needs(rank)) fail(each->key(), errc::peer_lost, fmt::format("{} {}", name_of(rank), what), rank);
+  }
+}
+
+void group_core::on_gone(const worker_info& who, const std::string& what) noexcept {
+  for (int each = 0; each != size(); ++each) {
+    const worker_info& member = facts_.members[static_cast<std::size_t>(each)];
+    if (member.name() != who.name() || member.id() != who.id() || each == rank()) continue;
+    try {
+      note_lost(each, what);
+    } catch (const std::bad_alloc&) {
+      log(log_level::error, "process_group: no memory to note that a member is lost");
+    }
+  }
+}
+
+void group_core::close() noexcept {
+  std::map<collective_key, std::shared_ptr<group_collective>> open;
+  std::map<collective_key, std::deque<early_message>> early;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    open = open_;
+    early.swap(early_);
+  }
+  const std::exception_ptr error = make_error(errc::not_initialized, "the worker has been shut down");
+  for (const auto& [key, each] : open) each->end(error);
+  for (auto& [key, messages] : early) {
+    for (early_message& each : messages) each.taken.try_set_exception(error);
+  }
+}
+
+}  // namespace ferry::inline v0::detail

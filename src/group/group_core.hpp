@@ -1,0 +1,105 @@
+#pragma once
+
+// A process_group at one member: who is in it, which collectives are under way, and how they end together.
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <ferry/backend/worker_info.hpp>
+#include <ferry/group/process_group.hpp>
+
+#include "group_collective.hpp"
+
+namespace ferry::inline v0::detail {
+
+class worker_core;
+
+struct group_facts {
+  std::uint64_t id = 0;
+  std::vector<worker_info> members;  ///< by rank
+  std::vector<std::string> names;
+  int rank = 0;
+  group_options options;  ///< complete
+};
+
+/// Thread-safe. Kept by the handles and by the collectives under way; its worker finds it while it lives.
+class group_core : public std::enable_shared_from_this<group_core> {
+ public:
+  group_core(std::shared_ptr<worker_core> worker, group_facts facts);
+  ~group_core();
+  group_core(const group_core&) = delete;
+  group_core& operator=(const group_core&) = delete;
+
+  /// Collective. See process_group.
+  static std::shared_ptr<group_core> make(std::shared_ptr<worker_core> worker, const members& among,
+                                          const group_options& options);
+
+  [[nodiscard]] const group_facts& facts() const noexcept { return facts_; }
+  [[nodiscard]] int rank() const noexcept { return facts_.rank; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(facts_.names.size()); }
+  [[nodiscard]] const std::string& name_of(int rank) const { return facts_.names[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] const std::shared_ptr<worker_core>& worker() const noexcept { return worker_; }
+  [[nodiscard]] group_plan plan(collective op, std::size_t bytes) const;
+  [[nodiscard]] std::vector<int> lost() const;
+
+  /// Gives the collective its number and begins it. Errors from here on go to its end.
+  void begin(collective_start start);
+  /// The number of collectives that this member has begun.
+  [[nodiscard]] std::uint64_t begun() const;
+  /// The limit in force for one that begins now.
+  void set_limit(collective_start& start, timeout limit) const;
+
+  // For messages from others.
+  future<void> deliver(const group_message& message, const tensor& bytes);
+  void on_abort(const group_abort& what);
+  [[nodiscard]] bool has_begun(const collective_key& key) const;
+  /// Throws errc::invalid_argument unless the handler's caller is that member.
+  void check_sender(int from) const;
+
+  // For collectives.
+  /// The one place where bytes leave this member. The future completes when they have been read.
+  future<void> send(const group_message& message, int to, const tensor& bytes) const;
+  /// Ends a collective here and at all others that take part.
+  void fail(const collective_key& key, errc error, const std::string& reason, int lost = -1) noexcept;
+  void time_out(const collective_key& key, timeout limit) noexcept;
+  void forget(const collective_key& key) noexcept;
+  void post(std::function<void()> what) const noexcept;
+  [[nodiscard]] std::string describe(const collective_key& key, const collective_signature& signature) const;
+
+  // For the worker.
+  void on_gone(const worker_info& who, const std::string& what) noexcept;
+  void close() noexcept;
+
+ private:
+  struct outcome {
+    errc error = {};
+    std::string text;
+  };
+  [[nodiscard]] std::shared_ptr<group_collective> find(const collective_key& key) const;
+  [[nodiscard]] std::string text_of_lost() const;  // with the mutex held
+  [[nodiscard]] std::vector<int> others_in(const collective_key& key) const;
+  void abort_others(const group_abort& what) const noexcept;
+  void note_lost(int rank, const std::string& what);
+
+  const std::shared_ptr<worker_core> worker_;
+  const group_facts facts_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::map<std::int32_t, std::uint64_t> next_;  // by channel
+  std::map<collective_key, std::shared_ptr<group_collective>> open_;
+  std::map<collective_key, std::deque<early_message>> early_;  // of collectives that this member has not begun
+  std::map<collective_key, outcome> ended_;                    // the same, that others have ended with an error
+  std::map<int, std::string> lost_;
+  bool closed_ = false;
+};
+
+/// "all_reduce(sum) of f32 [2, 3]"
+std::string to_string(const collective_signature& signature);
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,35 @@
+#pragma once
+
+// From an operation on tensors to the start of a collective.
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+
+#include <ferry/group/plan.hpp>
+#include <ferry/rpc/future.hpp>
+#include <ferry/tensor/tensor.hpp>
+
+namespace ferry::inline v0::detail {
+
+class group_core;
+
+struct group_operation {
+  collective op = {};
+  tensor subject = {};  ///< undefined for a barrier
+  reduce_op how = reduce_op::sum;
+  int root = -1;  ///< of send and receive: the other member
+  timeout limit = {};
+  std::uint64_t gradient_of = 0;
+};
+
+/// Begins it and returns its result, which has its elements at the end: the tensor itself where the operation writes in
+/// place. Throws, before it takes a number, for what cannot be done.
+tensor begin_operation(const std::shared_ptr<group_core>& group, const group_operation& what,
+                       std::function<void(std::exception_ptr)> done);
+future<void> run_in_place(const std::shared_ptr<group_core>& group, const group_operation& what);
+future<tensor> run_for_result(const std::shared_ptr<group_core>& group, const group_operation& what);
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,107 @@
+#include "reduce_elements.hpp"
+
+#include <complex>
+#include <cstdint>
+#include <type_traits>
+
+#include <fmt/format.h>
+#include <ferry/base/error.hpp>
+#include <ferry/tensor/visit.hpp>
+
+namespace ferry::inline v0::detail {
+namespace {
+
+template <class T>
+inline constexpr bool is_complex_element = false;
+template <class T>
+inline constexpr bool is_complex_element<std::complex<T>> = true;
+// f16, bf16 and f8: calculated as float.
+template <class T>
+inline constexpr bool is_narrow_element = !std::is_arithmetic_v<T> && !is_complex_element<T>;
+
+// Wraps around, as integers of tensors do.
+template <class T, class F>
+T combine_wrapping(T a, T b, F f) {
+  using wide = std::conditional_t<(sizeof(T) < sizeof(std::uint32_t)), std::uint32_t, std::make_unsigned_t<T>>;
+  return static_cast<T>(f(static_cast<wide>(a), static_cast<wide>(b)));
+}
+
+template <class T, class F>
+void combine_all(T* into, const T* other, std::size_t count, F f) noexcept {
+  for (std::size_t i = 0; i != count; ++i) {
+    if constexpr (is_narrow_element<T>) {
+      into[i] = T(f(static_cast<float>(other[i]), static_cast<float>(into[i])));
+    } else {
+      into[i] = f(other[i], into[i]);
+    }
+  }
+}
+
+template <class T>
+void reduce_typed(reduce_op op, T* into, const T* other, std::size_t count) noexcept {
+  constexpr bool wraps = std::is_integral_v<T> && !std::is_same_v<T, bool>;
+  switch (op) {
+    case reduce_op::sum:
+    case reduce_op::avg:
+      if constexpr (wraps) {
+        combine_all(into, other, count, [](T a, T b) { return combine_wrapping(a, b, [](auto x, auto y) { return x + y; }); });
+      } else if constexpr (std::is_same_v<T, bool>) {
+        combine_all(into, other, count, [](bool a, bool b) { return a || b; });
+      } else {
+        combine_all(into, other, count, [](auto a, auto b) { return a + b; });
+      }
+      return;
+    case reduce_op::prod:
+      if constexpr (wraps) {
+        combine_all(into, other, count, [](T a, T b) { return combine_wrapping(a, b, [](auto x, auto y) { return x * y; }); });
+      } else if constexpr (std::is_same_v<T, bool>) {
+        combine_all(into, other, count, [](bool a, bool b) { return a && b; });
+      } else {
+        combine_all(into, other, count, [](auto a, auto b) { return a * b; });
+      }
+      return;
+    case reduce_op::min:
+      if constexpr (!is_complex_element<T>) combine_all(into, other, count, [](auto a, auto b) { return b < a ? b : a; });
+      return;
+    case reduce_op::max:
+      if constexpr (!is_complex_element<T>) combine_all(into, other, count, [](auto a, auto b) { return a < b ? b : a; });
+      return;
+  }
+}
+
+}  // namespace
+
+void check_reduction(dtype type, reduce_op op) {
+  visit_dtype(type, [&]<class T>(std::type_identity<T>) {
+    if (op == reduce_op::avg && std::is_integral_v<T>) {
+      throw_error(errc::bad_dtype, fmt::format("an average of {} elements is not of their type: use sum, or convert them",
+                                               dtype_name(type)));
+    }
+    if ((op == reduce_op::min || op == reduce_op::max) && is_complex_element<T>) {
+      throw_error(errc::bad_dtype, fmt::format("{} elements have no order: no {} of them", dtype_name(type), to_string(op)));
+    }
+  });
+}
+
+void reduce_elements(dtype type, reduce_op op, void* into, const void* other, std::size_t count) noexcept {
+  visit_dtype(type, [&]<class T>(std::type_identity<T>) {
+    reduce_typed(op, static_cast<T*>(into), static_cast<const T*>(other), count);
+  });
+}
+
+void divide_elements(dtype type, void* into, std::size_t count, int n) noexcept {
+  visit_dtype(type, [&]<class T>(std::type_identity<T>) {
+    T* const elements = static_cast<T*>(into);
+    for (std::size_t i = 0; i != count; ++i) {
+      if constexpr (is_narrow_element<T>) {
+        elements[i] = T(static_cast<float>(elements[i]) / static_cast<float>(n));
+      } else if constexpr (is_complex_element<T>) {
+        elements[i] /= static_cast<typename T::value_type>(n);
+      } else if constexpr (!std::is_integral_v<T>) {
+        elements[i] /= static_cast<T>(n);
+      }
+    }
+  });
+}
+
+}  // namespace ferry::inline v0::detail
