@@ -34,6 +34,7 @@
 #include "autograd/graph/node.cpp"
 #include "autograd/graph/saved_tensor.cpp"
 #include "autograd/graph/view_nodes.cpp"
+#include "autograd/collectives.cpp"
 #include "autograd/memory.cpp"
 
 // nn/

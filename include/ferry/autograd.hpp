@@ -4,6 +4,7 @@
 // <ferry/nn.hpp>, its optimizers in <ferry/optim.hpp>.
 
 #include <ferry/autograd/backward.hpp>
+#include <ferry/autograd/collectives.hpp>
 #include <ferry/autograd/derivative.hpp>
 #include <ferry/autograd/dist/backward.hpp>
 #include <ferry/autograd/dist/context.hpp>

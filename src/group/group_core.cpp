@@ -199,7 +199,7 @@ void group_core::set_limit(collective_start& start, timeout limit) const {
   }
 }
 
-void group_core::begin(collective_start start) {
+std::uint64_t group_core::begin(collective_start start) {
   collective_key key{start.channel, 0};
   std::shared_ptr<group_collective> made;
   std::deque<early_message> early;
@@ -229,15 +229,10 @@ void group_core::begin(collective_start start) {
     const std::exception_ptr error = make_error(before.error, before.text);
     for (early_message& each : early) each.taken.try_set_exception(error);
     made->end(error);
-    return;
+    return key.sequence;
   }
   made->start(std::move(early));
-}
-
-std::uint64_t group_core::begun() const {
-  const std::lock_guard lock(mutex_);
-  const auto found = next_.find(collective_key::all);
-  return found == next_.end() ? 0 : found->second;
+  return key.sequence;
 }
 
 bool group_core::has_begun(const collective_key& key) const {

@@ -49,10 +49,8 @@ class group_core : public std::enable_shared_from_this<group_core> {
   [[nodiscard]] group_plan plan(collective op, std::size_t bytes) const;
   [[nodiscard]] std::vector<int> lost() const;
 
-  /// Gives the collective its number and begins it. Errors from here on go to its end.
-  void begin(collective_start start);
-  /// The number of collectives that this member has begun.
-  [[nodiscard]] std::uint64_t begun() const;
+  /// Begins the collective and returns the number that it gives it. Errors from here on go to its end.
+  std::uint64_t begin(collective_start start);
   /// The limit in force for one that begins now.
   void set_limit(collective_start& start, timeout limit) const;
 

@@ -215,7 +215,8 @@ tensor begin_operation(const std::shared_ptr<group_core>& group, const group_ope
     }
     done(std::move(error));
   };
-  group->begin(std::move(start));
+  const std::uint64_t number = group->begin(std::move(start));
+  if (what.number) *what.number = number;
   return result;
 }
 

@@ -22,7 +22,8 @@ struct group_operation {
   reduce_op how = reduce_op::sum;
   int root = -1;  ///< of send and receive: the other member
   timeout limit = {};
-  std::uint64_t gradient_of = 0;
+  std::uint64_t gradient_of = 0;      ///< as in collective_signature
+  std::uint64_t* number = nullptr;  ///< receives that of the collective
 };
 
 /// Begins it and returns its result, which has its elements at the end: the tensor itself where the operation writes in

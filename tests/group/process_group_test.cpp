@@ -11,6 +11,7 @@
 
 #include "cluster.hpp"
 #include "expect_error.hpp"
+#include "temporary_directory.hpp"
 
 using namespace std::chrono_literals;
 using ferry::algorithm;
@@ -24,6 +25,8 @@ using ferry_test::run_cluster;
 using ferry_test::worker_name;
 
 namespace process_group_test {
+
+int twice(int value) { return 2 * value; }
 
 // The same on every member: what rank r has in round `seed`.
 std::vector<double> elements_of(int rank, unsigned seed, std::size_t count) {
@@ -288,4 +291,29 @@ TEST_CASE("process_group: a handle that outlives its worker, and collectives und
   workers.shutdown(false);
   CHECK_THROWS_AS(pending.get(), ferry::error);
   CHECK_THROWS_AS(kept.barrier().get(), ferry::error);
+}
+
+TEST_CASE("[row 9] [row 10] one rendezvous serves workers and groups, made before or after calls; without a worker there are neither") {
+  const auto life = [](int rank, const std::string& meeting, bool group_first) {
+    ferry::worker self = ferry::init_rpc({.name = worker_name(rank), .rank = rank, .world_size = 2, .init_method = meeting});
+    process_group group;
+    if (group_first) group = process_group(self);
+    CHECK(self.rpc_sync<process_group_test::twice>(worker_name(1 - rank), 21) == 42);
+    if (!group_first) group = process_group(self);
+    const tensor t = ferry::ones({3});
+    group.all_reduce(t).get();
+    CHECK(t.at<float>(2) == 2);
+    self.shutdown();
+    return group;
+  };
+  ferry_test::temporary_directory directory;
+  for (const bool group_first : {true, false}) {
+    const std::string meeting = "file://" + directory.file(group_first ? "first" : "second");
+    process_group kept;
+    ferry_test::run_together({[&] { kept = life(0, meeting, group_first); }, [&] { (void)life(1, meeting, group_first); }});
+    CHECK(kept.size() == 2);  // the group is still there, the worker is not
+    expect_error(errc::not_initialized, "", [] { (void)ferry::rref<int>(1); });
+    expect_error(errc::not_initialized, "", [] { (void)process_group(ferry::all_workers); });
+    CHECK_THROWS_AS(kept.barrier().get(), ferry::error);
+  }
 }
