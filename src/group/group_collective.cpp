@@ -210,8 +210,8 @@ std::shared_ptr<group_collective::lane> group_collective::begin_lane() {
   return fresh;
 }
 
+// Runs the lane on the thread of the call, and in its context: a send that must wait gives up the handler's place.
 future<void> group_collective::deliver(const group_message& message, const tensor& bytes) {
-  const context_scope outside(static_cast<call_context*>(nullptr));
   const auto self = shared_from_this();
   if (message.signature != start_.signature) {
     const std::string odd =
@@ -323,8 +323,9 @@ bool group_collective::send(const std::shared_ptr<lane>& which, const group_step
     if (step.part >= 0) ++which->unread[static_cast<std::size_t>(step.part)];
   }
   try {
-    group_->send(message, step.peer, bytes)
-        .add_done_callback([self = shared_from_this(), which, peer = step.peer, part = step.part](const future<void>& sent) {
+    const future<void> pending = group_->send(message, step.peer, bytes);
+    const context_scope outside(static_cast<call_context*>(nullptr));  // on the thread that reads the answer
+    pending.add_done_callback([self = shared_from_this(), which, peer = step.peer, part = step.part](const future<void>& sent) {
           self->on_sent(which, peer, part, sent.error());
         });
   } catch (const error& problem) {

@@ -20,8 +20,9 @@ namespace ferry::inline v0::detail {
 namespace {
 
 constexpr std::chrono::seconds abort_limit{10};    // of the calls that tell others of an error
-constexpr std::chrono::seconds inquiry_limit{1};   // of those that ask others why nothing comes
+constexpr std::chrono::seconds inquiry_limit{5};   // of those that ask others why nothing comes
 constexpr std::size_t most_outcomes = 4096;        // of collectives that this member has not begun
+constexpr std::size_t most_failed = 64;            // of those that it has begun, for messages that come later
 
 constexpr std::uint64_t group_hash(std::uint64_t hash, std::uint64_t value) noexcept {
   return (hash ^ value) * 0x100000001b3U;
@@ -57,6 +58,10 @@ group_core::group_core(std::shared_ptr<worker_core> worker, group_facts facts)
     : worker_(std::move(worker)), facts_(std::move(facts)) {}
 
 group_core::~group_core() {
+  const std::exception_ptr gone = make_error(errc::invalid_argument, "this worker does not have the process_group any more");
+  for (auto& [key, messages] : early_) {
+    for (early_message& each : messages) each.taken.try_set_exception(gone);
+  }
   try {
     group_table::of(*worker_)->remove(facts_.id);
   } catch (const error&) {  // NOLINT(bugprone-empty-catch): the worker has shut down, and its table is gone
@@ -276,6 +281,10 @@ future<void> group_core::deliver(const group_message& message, const tensor& byt
     if (found != open_.end()) {
       open = found->second;
     } else if (message.key.sequence < next_[message.key.channel]) {
+      // Its sender may hear of this answer before it hears of the end of the collective.
+      for (const auto& [key, outcome] : failed_) {
+        if (key == message.key) return make_failed_future<void>(make_error(outcome.error, outcome.text));
+      }
       return make_failed_future<void>(
           make_error(errc::call_cancelled, fmt::format("{} has ended the collective", name_of(rank()))));
     } else if (const auto ended = ended_.find(message.key); ended != ended_.end()) {
@@ -360,6 +369,7 @@ void group_core::fail(const collective_key& key, errc error, const std::string& 
     what.error = static_cast<std::uint32_t>(error);
     what.text = fmt::format("{}: {}", describe(key, open->signature()), reason);
     what.lost = lost;
+    note_failed(key, error, what.text);
     if (open->end(make_error(error, what.text))) abort_others(what);
   } catch (const std::bad_alloc&) {
     open->end(make_error(error, ""));
@@ -384,7 +394,18 @@ void group_core::on_abort(const group_abort& what) {
   }
   const std::exception_ptr problem = make_error(error, what.text);
   for (early_message& each : early) each.taken.try_set_exception(problem);
-  if (open) open->end(problem);
+  if (!open) return;
+  note_failed(what.key, error, what.text);
+  open->end(problem);
+}
+
+void group_core::note_failed(const collective_key& key, errc error, const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [known, outcome] : failed_) {
+    if (known == key) return;  // the first is the one that counts
+  }
+  failed_.emplace_back(key, outcome{error, text});
+  if (failed_.size() > most_failed) failed_.pop_front();
 }
 
 // Asks the others, then ends it with the answers.

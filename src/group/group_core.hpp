@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ferry/backend/worker_info.hpp>
@@ -82,6 +83,7 @@ class group_core : public std::enable_shared_from_this<group_core> {
   };
   [[nodiscard]] std::shared_ptr<group_collective> find(const collective_key& key) const;
   [[nodiscard]] std::string text_of_lost() const;  // with the mutex held
+  void note_failed(const collective_key& key, errc error, const std::string& text);
   [[nodiscard]] std::vector<int> others_in(const collective_key& key) const;
   void abort_others(const group_abort& what) const noexcept;
   void note_lost(int rank, const std::string& what);
@@ -93,6 +95,7 @@ class group_core : public std::enable_shared_from_this<group_core> {
   std::map<collective_key, std::shared_ptr<group_collective>> open_;
   std::map<collective_key, std::deque<early_message>> early_;  // of collectives that this member has not begun
   std::map<collective_key, outcome> ended_;                    // the same, that others have ended with an error
+  std::deque<std::pair<collective_key, outcome>> failed_;      // the last ones that this member has begun
   std::map<int, std::string> lost_;
   bool closed_ = false;
 };

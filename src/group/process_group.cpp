@@ -103,7 +103,8 @@ process_group process_group::shrink(timeout limit) const {
     try {
       auto smaller = detail::group_core::make(old.worker(), members(alive), options);
       return process_group(std::move(smaller));
-    } catch (const peer_lost&) {
+    } catch (const error& problem) {
+      if (problem.kind() != errc::peer_lost && problem.kind() != errc::connect_failed) throw;
       if (until.expired() || attempt == detail::most_attempts) throw;
       if (old.lost().size() == known) std::this_thread::sleep_for(detail::before_next_attempt);
     }
