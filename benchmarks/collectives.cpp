@@ -34,7 +34,8 @@ struct size_case {
   std::size_t bytes;
   int iterations;  // of a repeat; all members make as many
 };
-constexpr size_case sizes[] = {{"1KiB", 1U << 10U, 400}, {"64KiB", 64U << 10U, 300}, {"1MiB", 1U << 20U, 60}, {"64MiB", 64U << 20U, 4}};
+constexpr size_case sizes[] = {
+    {"1KiB", 1U << 10U, 400}, {"64KiB", 64U << 10U, 300}, {"1MiB", 1U << 20U, 60}, {"64MiB", 64U << 20U, 4}};
 
 struct setting {
   std::string directory;
@@ -135,9 +136,10 @@ void run(report& out, const options& chosen, const std::string& transport, int s
   with.filter = chosen.filters.empty() ? "" : chosen.filters.front();
   std::vector<child_process> children;
   for (int rank = 1; rank != size; ++rank) {
-    children.emplace_back("member", std::vector<std::string>{with.directory, transport, std::to_string(rank), std::to_string(size),
-                                                             std::to_string(with.repeats), with.quick ? "quick" : "full",
-                                                             with.alone ? "alone" : "beside", with.filter.empty() ? "-" : with.filter});
+    children.emplace_back(
+        "member", std::vector<std::string>{with.directory, transport, std::to_string(rank), std::to_string(size),
+                                           std::to_string(with.repeats), with.quick ? "quick" : "full",
+                                           with.alone ? "alone" : "beside", with.filter.empty() ? "-" : with.filter});
   }
   take_part(with, &out);
   for (child_process& each : children) each.stop();

@@ -9,6 +9,7 @@
 #endif
 
 // autograd/
+#include "autograd/collectives.cpp"
 #include "autograd/derivatives/derivative.cpp"
 #include "autograd/derivatives/table.cpp"
 #include "autograd/dist/autograd_record.cpp"
@@ -34,11 +35,13 @@
 #include "autograd/graph/node.cpp"
 #include "autograd/graph/saved_tensor.cpp"
 #include "autograd/graph/view_nodes.cpp"
-#include "autograd/collectives.cpp"
 #include "autograd/memory.cpp"
 
 // nn/
 #include "nn/checkpoint.cpp"
+#include "nn/ddp.cpp"
+#include "nn/ddp_buckets.cpp"
+#include "nn/ddp_transport.cpp"
 #include "nn/dropout.cpp"
 #include "nn/embedding.cpp"
 #include "nn/gru.cpp"

@@ -3,6 +3,7 @@
 // Modules: a part of the library ferry-autograd (CMake: ferry::autograd). In archives they are saved with <ferry/nn/archive.hpp>.
 
 #include <ferry/nn/checkpoint.hpp>
+#include <ferry/nn/ddp.hpp>
 #include <ferry/nn/dropout.hpp>
 #include <ferry/nn/embedding.hpp>
 #include <ferry/nn/gru.hpp>

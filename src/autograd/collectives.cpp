@@ -24,12 +24,9 @@ struct saved_collective {
 
 // In place. Waits.
 void run_forward(saved_collective& keep, collective op, const tensor& t) {
-  run_in_place(keep.group.core(), {.op = op,
-                                   .subject = t,
-                                   .how = keep.how,
-                                   .root = keep.root,
-                                   .limit = keep.limit,
-                                   .number = &keep.number})
+  run_in_place(
+      keep.group.core(),
+      {.op = op, .subject = t, .how = keep.how, .root = keep.root, .limit = keep.limit, .number = &keep.number})
       .get();
 }
 

@@ -13,11 +13,11 @@ namespace ferry::inline v0::detail {
 
 /// One axis, contiguous, on the CPU, without slots; all of one dtype.
 struct group_buffers {
-  std::vector<tensor> whole;    ///< by part; of a shared one, `parts` parts
-  std::vector<bool> scratch;    ///< by element of `whole`: belongs to the library, nothing waits for its reads
-  int parts = 0;                ///< the number of parts of a piece
-  bool shared = false;          ///< the parts of a piece are shares of one piece of whole[0]
-  std::int64_t chunk = 1;       ///< the most elements of a part of a piece
+  std::vector<tensor> whole;  ///< by part; of a shared one, `parts` parts
+  std::vector<bool> scratch;  ///< by element of `whole`: belongs to the library, nothing waits for its reads
+  int parts = 0;              ///< the number of parts of a piece
+  bool shared = false;        ///< the parts of a piece are shares of one piece of whole[0]
+  std::int64_t chunk = 1;     ///< the most elements of a part of a piece
   std::int64_t piece_count = 1;
 
   /// Cuts `elements`, of each part or (shared) of the one tensor.

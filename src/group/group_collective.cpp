@@ -325,9 +325,8 @@ bool group_collective::send(const std::shared_ptr<lane>& which, const group_step
   try {
     const future<void> pending = group_->send(message, step.peer, bytes);
     const context_scope outside(static_cast<call_context*>(nullptr));  // on the thread that reads the answer
-    pending.add_done_callback([self = shared_from_this(), which, peer = step.peer, part = step.part](const future<void>& sent) {
-          self->on_sent(which, peer, part, sent.error());
-        });
+    pending.add_done_callback([self = shared_from_this(), which, peer = step.peer, part = step.part](
+                                  const future<void>& sent) { self->on_sent(which, peer, part, sent.error()); });
   } catch (const error& problem) {
     group_->fail(key_, problem.kind(), fmt::format("{}: {}", group_->name_of(step.peer), problem.message()));
     return false;
@@ -336,7 +335,8 @@ bool group_collective::send(const std::shared_ptr<lane>& which, const group_step
 }
 
 // On a thread that reads: the rest is done elsewhere.
-void group_collective::on_sent(const std::shared_ptr<lane>& which, int peer, int part, const std::exception_ptr& error) {
+void group_collective::on_sent(const std::shared_ptr<lane>& which, int peer, int part,
+                               const std::exception_ptr& error) {
   bool goes_on = false;
   {
     const std::lock_guard lock(mutex_);
@@ -393,9 +393,10 @@ bool group_collective::receive(lane& which, const group_step& step) {
   }
   if (step.part < 0) return true;
   if (come.bytes.numel() != into.count || come.bytes.dtype() != into.of->dtype() || !come.bytes.device().is_cpu()) {
-    throw_error(errc::group_mismatch, fmt::format("{} has sent {} elements of {}, not {} of {}", group_->name_of(step.peer),
-                                                  come.bytes.numel(), dtype_name(come.bytes.dtype()), into.count,
-                                                  dtype_name(into.of->dtype())));
+    throw_error(
+        errc::group_mismatch,
+        fmt::format("{} has sent {} elements of {}, not {} of {}", group_->name_of(step.peer), come.bytes.numel(),
+                    dtype_name(come.bytes.dtype()), into.count, dtype_name(into.of->dtype())));
   }
   const tensor source = come.bytes.contiguous();
   if (step.kind == what::receive) {

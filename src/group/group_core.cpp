@@ -19,10 +19,10 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr std::chrono::seconds abort_limit{10};    // of the calls that tell others of an error
-constexpr std::chrono::seconds inquiry_limit{5};   // of those that ask others why nothing comes
-constexpr std::size_t most_outcomes = 4096;        // of collectives that this member has not begun
-constexpr std::size_t most_failed = 64;            // of those that it has begun, for messages that come later
+constexpr std::chrono::seconds abort_limit{10};   // of the calls that tell others of an error
+constexpr std::chrono::seconds inquiry_limit{5};  // of those that ask others why nothing comes
+constexpr std::size_t most_outcomes = 4096;       // of collectives that this member has not begun
+constexpr std::size_t most_failed = 64;           // of those that it has begun, for messages that come later
 
 constexpr std::uint64_t group_hash(std::uint64_t hash, std::uint64_t value) noexcept {
   return (hash ^ value) * 0x100000001b3U;
@@ -58,7 +58,8 @@ group_core::group_core(std::shared_ptr<worker_core> worker, group_facts facts)
     : worker_(std::move(worker)), facts_(std::move(facts)) {}
 
 group_core::~group_core() {
-  const std::exception_ptr gone = make_error(errc::invalid_argument, "this worker does not have the process_group any more");
+  const std::exception_ptr gone =
+      make_error(errc::invalid_argument, "this worker does not have the process_group any more");
   for (auto& [key, messages] : early_) {
     for (early_message& each : messages) each.taken.try_set_exception(gone);
   }
@@ -76,8 +77,8 @@ std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker
   facts.options.chunk = std::max<std::size_t>(wanted.chunk, 1);
   for (const plan_rule& each : wanted.plan) {
     if (!has_algorithm(each.op, each.use)) {
-      throw_error(errc::invalid_argument,
-                  fmt::format("group '{}': there is no {} by {}", wanted.name, to_string(each.op), to_string(each.use)));
+      throw_error(errc::invalid_argument, fmt::format("group '{}': there is no {} by {}", wanted.name,
+                                                      to_string(each.op), to_string(each.use)));
     }
   }
   const ferry::agent& agent = worker->agent();
@@ -114,7 +115,8 @@ std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker
     }
   }
   facts.id = all.begin()->second[0];
-  facts.rank = static_cast<int>(std::find(facts.names.begin(), facts.names.end(), agent.self().name()) - facts.names.begin());
+  facts.rank =
+      static_cast<int>(std::find(facts.names.begin(), facts.names.end(), agent.self().name()) - facts.names.begin());
   auto made = std::make_shared<group_core>(worker, std::move(facts));
   group_table::of(*worker)->add(made);
   // From here on every member knows the id. A call to each opens the connections: a worker that dies is noticed by those that are
@@ -131,8 +133,8 @@ std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker
     try {
       greeting.get();
     } catch (const error& problem) {
-      throw_error(problem.kind(), fmt::format("group '{}': {}: {}", made->facts_.options.name, made->name_of(rank),
-                                              problem.message()));
+      throw_error(problem.kind(),
+                  fmt::format("group '{}': {}: {}", made->facts_.options.name, made->name_of(rank), problem.message()));
     }
   }
   return made;
@@ -352,8 +354,8 @@ void group_core::abort_others(const group_abort& what) const noexcept {
       (void)call_async<named<"ferry/group/abort", serve_group_abort>>(
           worker_, to(name_of(each), {.timeout = timeout(abort_limit)}), what);
     } catch (const std::exception& problem) {
-      log(log_level::info, fmt::format("group '{}': {} is not told of an error: {}", facts_.options.name,
-                                               name_of(each), problem.what()));
+      log(log_level::info, fmt::format("group '{}': {} is not told of an error: {}", facts_.options.name, name_of(each),
+                                       problem.what()));
     }
   }
 }
@@ -379,7 +381,8 @@ void group_core::fail(const collective_key& key, errc error, const std::string& 
 void group_core::on_abort(const group_abort& what) {
   const auto code = static_cast<errc>(what.error);
   const errc error = errc_name(code) == "unknown" ? errc::remote_exception : code;
-  if (what.lost >= 0 && what.lost < size() && what.lost != rank()) note_lost(what.lost, "is lost to " + name_of(what.from));
+  if (what.lost >= 0 && what.lost < size() && what.lost != rank())
+    note_lost(what.lost, "is lost to " + name_of(what.from));
   std::deque<early_message> early;
   std::shared_ptr<group_collective> open;
   {
@@ -429,8 +432,8 @@ void group_core::time_out(const collective_key& key, timeout limit) noexcept {
         if (--all->left != 0) return;
       }
       self->post([self, key, limit, all] {
-        std::string reason = fmt::format("timed out after {:.2f} seconds, the limit of {}", in_seconds(limit.duration()),
-                                         self->name_of(self->rank()));
+        std::string reason = fmt::format("timed out after {:.2f} seconds, the limit of {}",
+                                         in_seconds(limit.duration()), self->name_of(self->rank()));
         if (!all->missing.empty()) reason += "; not called by " + list_names(all->missing);
         if (!all->silent.empty()) reason += "; no answer from " + list_names(all->silent);
         if (all->missing.empty() && all->silent.empty()) reason += "; every member has called it";

@@ -90,7 +90,7 @@ class group_core : public std::enable_shared_from_this<group_core> {
 
   const std::shared_ptr<worker_core> worker_;
   const group_facts facts_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;                    // guards what follows
   std::map<std::int32_t, std::uint64_t> next_;  // by channel
   std::map<collective_key, std::shared_ptr<group_collective>> open_;
   std::map<collective_key, std::deque<early_message>> early_;  // of collectives that this member has not begun

@@ -23,13 +23,12 @@ bool has_root(collective op) { return op == collective::broadcast || op == colle
 bool is_between_two(collective op) { return op == collective::send || op == collective::receive; }
 
 // The elements of a contiguous tensor along one axis, without its slot; keeps the tensor.
-tensor flat(const tensor& t) {
-  return from_blob(t.data(), {t.numel()}, t.dtype(), std::make_shared<tensor>(t));
-}
+tensor flat(const tensor& t) { return from_blob(t.data(), {t.numel()}, t.dtype(), std::make_shared<tensor>(t)); }
 
 class operation_start {
  public:
-  operation_start(const group_core& group, const group_operation& what) : group_(group), what_(what), n_(group.size()) {}
+  operation_start(const group_core& group, const group_operation& what)
+      : group_(group), what_(what), n_(group.size()) {}
 
   void check() const {
     const auto refuse = [&](errc code, const std::string& why) {
@@ -45,8 +44,9 @@ class operation_start {
     const tensor& t = what_.subject;
     if (!t.defined()) refuse(errc::invalid_argument, "the tensor is undefined");
     if (!t.device().is_cpu()) {
-      refuse(errc::bad_device, fmt::format("the tensor is on {}; collectives take tensors of the CPU: copy it with to(device())",
-                                           to_string(t.device())));
+      refuse(errc::bad_device,
+             fmt::format("the tensor is on {}; collectives take tensors of the CPU: copy it with to(device())",
+                         to_string(t.device())));
     }
     if (is_reduction(what_.op)) check_reduction(t.dtype(), what_.how);
     if (writes() && t.requires_grad()) {
@@ -56,7 +56,8 @@ class operation_start {
     }
     if ((what_.op == collective::reduce_scatter || what_.op == collective::all_to_all) &&
         (t.rank() == 0 || t.size(0) % n_ != 0)) {
-      refuse(errc::bad_shape, fmt::format("the first axis of {} cannot be shared by {} members", to_string(t.shape()), n_));
+      refuse(errc::bad_shape,
+             fmt::format("the first axis of {} cannot be shared by {} members", to_string(t.shape()), n_));
     }
   }
 
@@ -127,8 +128,8 @@ class operation_start {
   tensor lay_out(collective_start& start) {
     group_buffers& buffers = start.buffers;
     const tensor& t = what_.subject;
-    buffers.chunk = std::max<std::int64_t>(
-        1, static_cast<std::int64_t>(group_.facts().options.chunk / dtype_size(t.dtype())));
+    buffers.chunk =
+        std::max<std::int64_t>(1, static_cast<std::int64_t>(group_.facts().options.chunk / dtype_size(t.dtype())));
     const std::int64_t share = t.numel() / n_;
     tensor result = t;
     if (t.numel() == 0) return empty_result();
@@ -145,9 +146,7 @@ class operation_start {
           use(buffers, empty({t.numel()}, t.dtype()), true);
         }
         break;
-      case collective::reduce:
-        use(buffers, flat(writes() ? in_place() : t.clone()), !writes());
-        break;
+      case collective::reduce: use(buffers, flat(writes() ? in_place() : t.clone()), !writes()); break;
       case collective::all_gather: {
         result = empty_result();
         use_shares(buffers, result, false);

@@ -44,7 +44,8 @@ void reduce_typed(reduce_op op, T* into, const T* other, std::size_t count) noex
     case reduce_op::sum:
     case reduce_op::avg:
       if constexpr (wraps) {
-        combine_all(into, other, count, [](T a, T b) { return combine_wrapping(a, b, [](auto x, auto y) { return x + y; }); });
+        combine_all(into, other, count,
+                    [](T a, T b) { return combine_wrapping(a, b, [](auto x, auto y) { return x + y; }); });
       } else if constexpr (std::is_same_v<T, bool>) {
         combine_all(into, other, count, [](bool a, bool b) { return a || b; });
       } else {
@@ -53,7 +54,8 @@ void reduce_typed(reduce_op op, T* into, const T* other, std::size_t count) noex
       return;
     case reduce_op::prod:
       if constexpr (wraps) {
-        combine_all(into, other, count, [](T a, T b) { return combine_wrapping(a, b, [](auto x, auto y) { return x * y; }); });
+        combine_all(into, other, count,
+                    [](T a, T b) { return combine_wrapping(a, b, [](auto x, auto y) { return x * y; }); });
       } else if constexpr (std::is_same_v<T, bool>) {
         combine_all(into, other, count, [](bool a, bool b) { return a && b; });
       } else {
@@ -61,10 +63,12 @@ void reduce_typed(reduce_op op, T* into, const T* other, std::size_t count) noex
       }
       return;
     case reduce_op::min:
-      if constexpr (!is_complex_element<T>) combine_all(into, other, count, [](auto a, auto b) { return b < a ? b : a; });
+      if constexpr (!is_complex_element<T>)
+        combine_all(into, other, count, [](auto a, auto b) { return b < a ? b : a; });
       return;
     case reduce_op::max:
-      if constexpr (!is_complex_element<T>) combine_all(into, other, count, [](auto a, auto b) { return a < b ? b : a; });
+      if constexpr (!is_complex_element<T>)
+        combine_all(into, other, count, [](auto a, auto b) { return a < b ? b : a; });
       return;
   }
 }
@@ -74,11 +78,13 @@ void reduce_typed(reduce_op op, T* into, const T* other, std::size_t count) noex
 void check_reduction(dtype type, reduce_op op) {
   visit_dtype(type, [&]<class T>(std::type_identity<T>) {
     if (op == reduce_op::avg && std::is_integral_v<T>) {
-      throw_error(errc::bad_dtype, fmt::format("an average of {} elements is not of their type: use sum, or convert them",
-                                               dtype_name(type)));
+      throw_error(
+          errc::bad_dtype,
+          fmt::format("an average of {} elements is not of their type: use sum, or convert them", dtype_name(type)));
     }
     if ((op == reduce_op::min || op == reduce_op::max) && is_complex_element<T>) {
-      throw_error(errc::bad_dtype, fmt::format("{} elements have no order: no {} of them", dtype_name(type), to_string(op)));
+      throw_error(errc::bad_dtype,
+                  fmt::format("{} elements have no order: no {} of them", dtype_name(type), to_string(op)));
     }
   });
 }

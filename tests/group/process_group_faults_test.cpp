@@ -52,7 +52,8 @@ const ferry_test::role member("process_group member", [](const std::vector<std::
                                         .world_size = std::stoi(arguments.at(2)),
                                         .init_method = arguments.at(0),
                                         .rpc_timeout = 100s});
-  process_group group(self, ferry::all_workers, {.chunk = 4096, .plan = {{.op = collective::all_reduce, .use = algorithm::ring}}});
+  process_group group(self, ferry::all_workers,
+                      {.chunk = 4096, .plan = {{.op = collective::all_reduce, .use = algorithm::ring}}});
   ferry_test::tell_parent("ready");
   for (;;) {
     const std::string order = ferry_test::ask_parent();
@@ -91,12 +92,14 @@ class member_processes {
 
 using namespace process_group_faults_test;
 
-TEST_CASE("process_group: a limit that passes ends the collective on every member and names those that have not called it") {
+TEST_CASE(
+    "process_group: a limit that passes ends the collective on every member and names those that have not called it") {
   run_cluster(4, [](ferry::worker& self) {
     const process_group group(self);
     const tensor t = ferry::ones({4});
     if (self.id().value != 2) {
-      const ending end = end_of(group.all_reduce(t, reduce_op::sum, self.id().value == 0 ? ferry::timeout(300ms) : ferry::no_timeout));
+      const ending end =
+          end_of(group.all_reduce(t, reduce_op::sum, self.id().value == 0 ? ferry::timeout(300ms) : ferry::no_timeout));
       CHECK(end.kind == errc::rpc_timeout);
       CHECK_MESSAGE(has(end, "all_reduce(sum) of f32 [4], collective 0 of group 'group'"), end.text);
       CHECK_MESSAGE(has(end, "timed out after 0.30 seconds, the limit of worker0; not called by worker2"), end.text);
@@ -112,7 +115,8 @@ TEST_CASE("process_group: a limit that passes ends the collective on every membe
   });
 }
 
-TEST_CASE("process_group: members that differ in operation, shape, type, reduction or root are named, with what they call") {
+TEST_CASE(
+    "process_group: members that differ in operation, shape, type, reduction or root are named, with what they call") {
   run_cluster(3, [](ferry::worker& self) {
     const process_group group(self);
     const bool odd = group.rank() == 1;
@@ -125,7 +129,8 @@ TEST_CASE("process_group: members that differ in operation, shape, type, reducti
       CHECK_MESSAGE(has(end, "worker1 "), end.text);
     };
     for (int round = 0; round != 10; ++round) {
-      expect(odd ? group.broadcast(t, 0) : group.all_reduce(t), "broadcast of f32 [4] with root 0", "all_reduce(sum) of f32 [4]");
+      expect(odd ? group.broadcast(t, 0) : group.all_reduce(t), "broadcast of f32 [4] with root 0",
+             "all_reduce(sum) of f32 [4]");
       expect(group.all_reduce(odd ? ferry::ones({2, 2}) : t), "f32 [2, 2]", "f32 [4]");
       expect(group.all_reduce(odd ? ferry::ones({4}, ferry::dtype::f64) : t), "f64 [4]", "f32 [4]");
       expect(group.all_reduce(t, odd ? reduce_op::max : reduce_op::min), "all_reduce(max)", "all_reduce(min)");
@@ -140,7 +145,8 @@ TEST_CASE("process_group: members that differ in operation, shape, type, reducti
 TEST_CASE("process_group: a mismatch of send and receive ends it at both ends") {
   run_cluster(2, [](ferry::worker& self) {
     const process_group group(self);
-    const ending end = group.rank() == 0 ? end_of(group.send(ferry::ones({3}), 1)) : end_of(group.receive(ferry::ones({4}), 0));
+    const ending end =
+        group.rank() == 0 ? end_of(group.send(ferry::ones({3}), 1)) : end_of(group.receive(ferry::ones({4}), 0));
     CHECK(end.kind == errc::group_mismatch);
     CHECK_MESSAGE(has(end, "from worker0 to worker1"), end.text);
   });
@@ -173,7 +179,8 @@ TEST_CASE("process_group: random collectives of which some fail end everywhere, 
   });
 }
 
-TEST_CASE("process_group: a member that is killed ends the collectives of all others, and shrink() gives them a group") {
+TEST_CASE(
+    "process_group: a member that is killed ends the collectives of all others, and shrink() gives them a group") {
   captured_log log;
   member_processes members(4);
   for (const auto& each : members.all) each->write_line("sum");

@@ -63,7 +63,8 @@ bool equals(const tensor& t, const std::vector<double>& expected) {
          std::memcmp(flat.data(), expected.data(), expected.size() * sizeof(double)) == 0;
 }
 
-constexpr reduce_op all_reductions[] = {reduce_op::sum, reduce_op::avg, reduce_op::min, reduce_op::max, reduce_op::prod};
+constexpr reduce_op all_reductions[] = {reduce_op::sum, reduce_op::avg, reduce_op::min, reduce_op::max,
+                                        reduce_op::prod};
 
 // Every collective, in an order and with sizes that `seed` makes, against the plain model.
 void random_collectives(const process_group& group, unsigned seed, int rounds) {
@@ -124,7 +125,8 @@ void random_collectives(const process_group& group, unsigned seed, int rounds) {
 
 using namespace process_group_test;
 
-TEST_CASE("process_group: ranks are the order of the names, of all workers by id; what they disagree about is refused") {
+TEST_CASE(
+    "process_group: ranks are the order of the names, of all workers by id; what they disagree about is refused") {
   run_cluster(3, [](ferry::worker& self) {
     const process_group all(self);
     CHECK(all.size() == 3);
@@ -137,8 +139,8 @@ TEST_CASE("process_group: ranks are the order of the names, of all workers by id
     expect_error(errc::unknown_worker, "'worker7'", [&] { (void)turned.rank_of("worker7"); });
     if (self.id().value != 2) {
       const bool first = self.id().value == 0;
-      const std::vector<std::string> names = first ? std::vector<std::string>{"worker0", "worker1"}
-                                                   : std::vector<std::string>{"worker1", "worker0"};
+      const std::vector<std::string> names =
+          first ? std::vector<std::string>{"worker0", "worker1"} : std::vector<std::string>{"worker1", "worker0"};
       expect_error(errc::group_mismatch, "another order of members", [&] { process_group(self, names); });
     }
     CHECK_FALSE(process_group().valid());
@@ -162,7 +164,8 @@ TEST_CASE("process_group: random collectives equal a plain model, by each algori
       for (const std::size_t chunk : {std::size_t{1} << 20U, std::size_t{40}}) {
         random_collectives(process_group(self, ferry::all_workers, {.chunk = chunk}), 1, 25);
         random_collectives(process_group(self, ferry::all_workers, {.chunk = chunk, .plan = exchanges}), 2, 25);
-        random_collectives(process_group(self, ferry::all_workers, {.chunk = chunk, .window = 2, .plan = rings}), 3, 25);
+        random_collectives(process_group(self, ferry::all_workers, {.chunk = chunk, .window = 2, .plan = rings}), 3,
+                           25);
       }
     });
   }
@@ -205,7 +208,8 @@ TEST_CASE("process_group: sums repeat bit for bit and are the same on every memb
         CHECK(std::memcmp(t.data(), first.data(), t.nbytes()) == 0);
       }
       const tensor all = group.all_gather(first).get();
-      for (int each = 0; each != 3; ++each) CHECK(std::memcmp(all.select(0, each).data(), first.data(), first.nbytes()) == 0);
+      for (int each = 0; each != 3; ++each)
+        CHECK(std::memcmp(all.select(0, each).data(), first.data(), first.nbytes()) == 0);
     }
   });
 }
@@ -262,8 +266,9 @@ TEST_CASE("process_group: send and receive are matched in order, apart from coll
 
 TEST_CASE("process_group: plan() says algorithm, steps and bytes, and rules of the group come first") {
   run_cluster(4, [](ferry::worker& self) {
-    const process_group group(self, ferry::all_workers,
-                              {.chunk = 1024, .plan = {{.op = collective::all_reduce, .up_to_bytes = 8, .use = algorithm::ring}}});
+    const process_group group(
+        self, ferry::all_workers,
+        {.chunk = 1024, .plan = {{.op = collective::all_reduce, .up_to_bytes = 8, .use = algorithm::ring}}});
     CHECK(group.plan(collective::all_reduce, 8).use == algorithm::ring);
     CHECK(group.plan(collective::all_reduce, 9).use == algorithm::exchange);
     const ferry::group_plan large = group.plan(collective::all_reduce, 1U << 20U);
@@ -273,12 +278,15 @@ TEST_CASE("process_group: plan() says algorithm, steps and bytes, and rules of t
     CHECK(large.pieces == 256);
     CHECK(large.busbw_factor == 1.5);
     CHECK(to_string(large) ==
-          "all_reduce of 1048576 bytes among 4: ring, 6 steps, 1572864 bytes per process, 256 pieces of messages up to 1024 "
+          "all_reduce of 1048576 bytes among 4: ring, 6 steps, 1572864 bytes per process, 256 pieces of messages up to "
+          "1024 "
           "bytes");
     CHECK(group.plan(collective::broadcast, 100).use == algorithm::tree);
     CHECK(group.plan(collective::broadcast, 1U << 20U).use == algorithm::chain);
     CHECK(group.plan(collective::barrier, 0).steps == 2);
-    expect_error(errc::invalid_argument, "no barrier by ring", [&] { process_group(self, ferry::all_workers, {.plan = {{.op = collective::barrier, .use = algorithm::ring}}}); });
+    expect_error(errc::invalid_argument, "no barrier by ring", [&] {
+      process_group(self, ferry::all_workers, {.plan = {{.op = collective::barrier, .use = algorithm::ring}}});
+    });
   });
 }
 
@@ -293,9 +301,12 @@ TEST_CASE("process_group: a handle that outlives its worker, and collectives und
   CHECK_THROWS_AS(kept.barrier().get(), ferry::error);
 }
 
-TEST_CASE("[row 9] [row 10] one rendezvous serves workers and groups, made before or after calls; without a worker there are neither") {
+TEST_CASE(
+    "[row 9] [row 10] one rendezvous serves workers and groups, made before or after calls; without a worker there are "
+    "neither") {
   const auto life = [](int rank, const std::string& meeting, bool group_first) {
-    ferry::worker self = ferry::init_rpc({.name = worker_name(rank), .rank = rank, .world_size = 2, .init_method = meeting});
+    ferry::worker self =
+        ferry::init_rpc({.name = worker_name(rank), .rank = rank, .world_size = 2, .init_method = meeting});
     process_group group;
     if (group_first) group = process_group(self);
     CHECK(self.rpc_sync<process_group_test::twice>(worker_name(1 - rank), 21) == 42);
@@ -310,7 +321,8 @@ TEST_CASE("[row 9] [row 10] one rendezvous serves workers and groups, made befor
   for (const bool group_first : {true, false}) {
     const std::string meeting = "file://" + directory.file(group_first ? "first" : "second");
     process_group kept;
-    ferry_test::run_together({[&] { kept = life(0, meeting, group_first); }, [&] { (void)life(1, meeting, group_first); }});
+    ferry_test::run_together(
+        {[&] { kept = life(0, meeting, group_first); }, [&] { (void)life(1, meeting, group_first); }});
     CHECK(kept.size() == 2);  // the group is still there, the worker is not
     expect_error(errc::not_initialized, "", [] { (void)ferry::rref<int>(1); });
     expect_error(errc::not_initialized, "", [] { (void)process_group(ferry::all_workers); });

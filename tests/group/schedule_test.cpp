@@ -1,8 +1,8 @@
 #include "group/schedule.hpp"
 
-#include <deque>
 #include <complex>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <set>
 #include <string>
@@ -45,7 +45,8 @@ class model {
     while (moved) {
       moved = false;
       for (int i = 0; i != n_; ++i) {
-        const int rank = static_cast<int>((static_cast<unsigned>(i) * (2 * seed + 1) + seed) % static_cast<unsigned>(n_));
+        const int rank =
+            static_cast<int>((static_cast<unsigned>(i) * (2 * seed + 1) + seed) % static_cast<unsigned>(n_));
         while (advance(rank)) moved = true;
       }
     }
@@ -158,7 +159,8 @@ TEST_CASE("schedules: each member ends with what the collective says, every cont
       }
       swap.run(seed);
       for (int rank = 0; rank != n; ++rank) {
-        for (int from = 0; from != n; ++from) CHECK(swap.parts(rank)[n + from].of == std::multiset<int>{100 * from + rank});
+        for (int from = 0; from != n; ++from)
+          CHECK(swap.parts(rank)[n + from].of == std::multiset<int>{100 * from + rank});
       }
       model(collective::barrier, algorithm::dissemination, n, 0).run(seed);
     }

@@ -32,7 +32,7 @@ struct group_options {
   timeout limit = {};          ///< of each collective, and of the start; unset: the worker's default
   /// The most bytes of one message. Larger tensors travel in pieces.
   std::size_t chunk = std::size_t{512} << 10U;
-  std::size_t window = 4;       ///< pieces of one collective that are under way at once
+  std::size_t window = 4;            ///< pieces of one collective that are under way at once
   std::vector<plan_rule> plan = {};  ///< before those of default_plan
 };
 

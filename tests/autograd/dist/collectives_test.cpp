@@ -39,7 +39,8 @@ TEST_CASE("gradients go through all_reduce: each member gets those of all") {
       CHECK(first(ferry::grad(x)) == (op == reduce_op::sum ? 6 : 2));
     }
     const tensor x = leaf(1);
-    expect_error(errc::invalid_argument, "max has no gradient", [&] { (void)ferry::all_reduce(group, x, reduce_op::max); });
+    expect_error(errc::invalid_argument, "max has no gradient",
+                 [&] { (void)ferry::all_reduce(group, x, reduce_op::max); });
     CHECK(first(ferry::all_reduce(group, ferry::full({2}, rank, ferry::dtype::f64), reduce_op::max)) == 2);
   });
 }

@@ -1,0 +1,271 @@
+#include <ferry/nn/ddp.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <ferry/autograd/dist/backward.hpp>
+#include <ferry/autograd/grad_mode.hpp>
+#include <ferry/autograd/gradient.hpp>
+#include <ferry/tensor/factories.hpp>
+
+#include "../autograd/dist/dist_pass.hpp"
+#include "../autograd/dist/dist_worker.hpp"
+#include "../group/group_core.hpp"
+#include "ddp_buckets.hpp"
+
+namespace ferry::inline v0::detail {
+
+// Gradients come on the thread of the pass; the last one waits for the averages of all.
+class ddp_core : public std::enable_shared_from_this<ddp_core> {
+ public:
+  ddp_core(std::vector<nn::named_parameter> parameters, const process_group& group, const nn::ddp_options& options)
+      : group_(group), options_(options), all_(std::move(parameters)) {
+    if (!options_.transport) options_.transport = nn::average_in_place();
+    for (const nn::named_parameter& each : all_) {
+      if (each.value.requires_grad()) trained_.push_back(each);
+    }
+    if (trained_.empty()) throw_error(errc::invalid_argument, "ddp: no parameter of the module requires a gradient");
+    std::vector<gradient_size> sizes;
+    for (const nn::named_parameter& each : trained_) sizes.push_back({each.value.numel(), each.value.dtype()});
+    buckets_ = plan_buckets(sizes, options_.first_bucket_bytes, options_.bucket_bytes);
+    readiness_.emplace(buckets_, trained_.size());
+    views_.resize(trained_.size());
+    for (const gradient_bucket& each : buckets_) {
+      const tensor memory = zeros({each.elements}, each.type);
+      for (std::size_t i = 0; i != each.members.size(); ++i) {
+        const tensor& parameter = trained_[each.members[i]].value;
+        views_[each.members[i]] = memory.narrow(0, each.offsets[i], parameter.numel()).view(parameter.shape());
+      }
+      memory_.push_back(memory);
+    }
+  }
+  ~ddp_core() {
+    for (gradient_hook& each : hooks_) each.remove();
+  }
+  ddp_core(const ddp_core&) = delete;
+  ddp_core& operator=(const ddp_core&) = delete;
+
+  // Collective.
+  void start() {
+    check_agreement();
+    give_parameters(0);
+    for (std::size_t i = 0; i != trained_.size(); ++i) {
+      hooks_.push_back(on_accumulated(trained_[i].value, [weak = weak_from_this(), i](const tensor&) {
+        if (const auto self = weak.lock()) self->on_gradient_of(i);
+      }));
+    }
+  }
+
+  void begin_forward() {
+    if (!grad_enabled()) return;
+    if (readiness_->begun()) {
+      std::vector<std::string_view> missing;
+      for (std::size_t i = 0; i != trained_.size(); ++i) {
+        if (!readiness_->has(i)) missing.push_back(trained_[i].name);
+      }
+      reset();
+      throw_error(
+          errc::invalid_argument,
+          fmt::format(
+              "ddp: in the last pass these parameters got no gradient, and nothing was averaged completely: {}. If the "
+              "outputs do not depend on them, set ddp_options::find_unused, leave them out of the module, or "
+              "switch off their gradient with require_grad(parameter, false)",
+              fmt::join(missing, ", ")));
+    }
+    unused_.clear();
+    if (joining_) {
+      (void)announce(true, sync_);
+      ++passes_;
+    }
+  }
+  [[nodiscard]] bool finds_unused() const noexcept { return options_.find_unused && grad_enabled(); }
+  // Walks from the outputs to the leaves.
+  void note_outputs(const std::vector<tensor>& outputs) {
+    std::unordered_set<const graph_node*> met;
+    std::vector<const graph_node*> open;
+    const auto meet = [&](const graph_edge& edge) {
+      if (edge && met.insert(edge.to.get()).second) open.push_back(edge.to.get());
+    };
+    for (const tensor& each : outputs) meet(gradient_edge(each));
+    while (!open.empty()) {
+      const graph_node* node = open.back();
+      open.pop_back();
+      for (const graph_edge& each : node->edges()) meet(each);
+    }
+    unused_.clear();
+    for (std::size_t i = 0; i != trained_.size(); ++i) {
+      if (!met.contains(gradient_edge(trained_[i].value).to.get())) unused_.push_back(i);
+    }
+  }
+  bool set_sync(bool now) noexcept { return std::exchange(sync_, now); }
+
+  void begin_join() {
+    joining_ = true;
+    passes_ = 0;
+  }
+  void abandon_join() noexcept { joining_ = false; }
+  void finish_join() {
+    joining_ = false;
+    while (announce(false, false)) {
+      for (std::size_t i = 0; i != buckets_.size(); ++i) {
+        memory_[i].fill_(0);
+        (void)options_.transport(group_, memory_[i], options_.limit).get();
+      }
+    }
+    const tensor last = tensor_of({passes_ * group_.size() + group_.rank()});
+    group_.all_reduce(last, reduce_op::max, options_.limit).get();
+    give_parameters(static_cast<int>(last.at<std::int64_t>(0) % group_.size()));
+  }
+
+ private:
+  void check_agreement() const {
+    std::uint64_t hash = 0xcbf29ce484222325U;
+    const auto add = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3U; };
+    for (const nn::named_parameter& each : all_) {
+      for (const char c : each.name) add(static_cast<unsigned char>(c));
+      for (const std::int64_t size : each.value.shape()) add(static_cast<std::uint64_t>(size));
+      add(static_cast<std::uint64_t>(each.value.dtype()));
+      add(each.value.requires_grad() ? 1 : 0);
+    }
+    add(options_.bucket_bytes);
+    add(options_.first_bucket_bytes);
+    const tensor hashes = group_.all_gather(tensor_of({static_cast<std::int64_t>(hash)}), options_.limit).get();
+    for (int rank = 0; rank != group_.size(); ++rank) {
+      if (hashes.at<std::int64_t>(rank, 0) == static_cast<std::int64_t>(hash)) continue;
+      throw_error(
+          errc::group_mismatch,
+          fmt::format(
+              "ddp: the parameters of {} differ from those of {} in name, shape, dtype or whether they require a "
+              "gradient, or the sizes of buckets do",
+              group_.names()[static_cast<std::size_t>(rank)], group_.names()[static_cast<std::size_t>(group_.rank())]));
+    }
+  }
+  void give_parameters(int root) const {
+    const no_grad outside;
+    std::vector<future<void>> pending;
+    for (const nn::named_parameter& each : all_) {
+      pending.push_back(group_.broadcast(detach(each.value), root, options_.limit));
+    }
+    for (const auto& each : pending) each.get();
+  }
+  // Tells the others whether this member makes a pass now. Returns whether any does.
+  bool announce(bool active, bool synced) const {
+    const tensor flags = tensor_of({static_cast<std::int64_t>(active), static_cast<std::int64_t>(active && !synced)});
+    group_.all_reduce(flags, reduce_op::sum, options_.limit).get();
+    if (flags.at<std::int64_t>(1) != 0) {
+      throw_error(errc::invalid_argument,
+                  "ddp: a member is in no_sync() within join(): members that have finished cannot know it");
+    }
+    return flags.at<std::int64_t>(0) != 0;
+  }
+  void reset() {
+    readiness_->reset();
+    pending_.clear();
+    sent_ = 0;
+  }
+
+  // The gradient of a parameter that the pass of this thread keeps.
+  [[nodiscard]] tensor kept_gradient(std::size_t i,
+                                     const std::optional<dist_autograd::gradient_map>& in_context) const {
+    const tensor& leaf = trained_[i].value;
+    const tensor gradient = in_context ? (*in_context)[leaf] : grad(leaf);
+    if (!gradient.defined() && (in_context ? in_context->contains(leaf) : has_sparse_grad(leaf))) {
+      throw_error(errc::invalid_argument,
+                  fmt::format("ddp: the gradient of {} is sparse; use dense gradients, or leave it out of the "
+                              "module",
+                              trained_[i].name));
+    }
+    return gradient;
+  }
+  static void put(const tensor& into, const tensor& gradient) {
+    if (!gradient.defined()) {
+      into.fill_(0);
+    } else if (gradient.data() != into.data()) {
+      into.copy_(gradient);
+    }
+  }
+
+  void on_gradient_of(std::size_t i) {
+    if (!sync_) return;
+    const no_grad outside;
+    std::optional<dist_autograd::gradient_map> in_context;
+    if (const dist_pass* pass = dist_pass::running_here()) {
+      in_context = dist_worker::of(*group_.core()->worker())->need({pass->context_number()})->gradients();
+      if (!unused_.empty()) {
+        throw_error(errc::invalid_argument,
+                    fmt::format("ddp: {} is not used, inside a context of dist_autograd, where find_unused "
+                                "cannot add its gradient; leave it out of the module",
+                                trained_[unused_.front()].name));
+      }
+    }
+    try {
+      for (const std::size_t each : std::exchange(unused_, {})) {
+        put(views_[each], grad(trained_[each].value));
+        (void)readiness_->mark(each);
+      }
+      put(views_[i], kept_gradient(i, in_context));
+      const std::size_t ready = readiness_->mark(i);
+      for (; sent_ != ready; ++sent_) pending_.push_back(options_.transport(group_, memory_[sent_], options_.limit));
+      if (!readiness_->complete()) return;
+      write_results(in_context);
+      reset();
+    } catch (...) {
+      reset();
+      throw;
+    }
+  }
+
+  void write_results(const std::optional<dist_autograd::gradient_map>& in_context) {
+    for (std::size_t b = 0; b != buckets_.size(); ++b) {
+      const tensor average = pending_[b].get();
+      if (average.data() != memory_[b].data()) memory_[b].copy_(average);
+    }
+    for (std::size_t i = 0; i != trained_.size(); ++i) {
+      const tensor& leaf = trained_[i].value;
+      if (in_context) {
+        (*in_context)[leaf].copy_(views_[i]);
+      } else if (const tensor now = grad(leaf); !now.defined() || now.data() != views_[i].data()) {
+        set_grad(leaf, views_[i]);
+      }
+    }
+  }
+
+  const process_group group_;
+  nn::ddp_options options_;
+  const std::vector<nn::named_parameter> all_;
+  std::vector<nn::named_parameter> trained_;  // those that require a gradient
+  std::vector<gradient_bucket> buckets_;
+  std::vector<tensor> memory_;  // by bucket
+  std::vector<tensor> views_;   // by parameter
+  std::optional<bucket_readiness> readiness_;
+  std::vector<gradient_hook> hooks_;
+  std::vector<future<tensor>> pending_;  // by bucket
+  std::size_t sent_ = 0;
+  std::vector<std::size_t> unused_;  // by the outputs of the last call
+  bool sync_ = true;
+  bool joining_ = false;
+  std::int64_t passes_ = 0;
+};
+
+std::shared_ptr<ddp_core> make_ddp(std::vector<nn::named_parameter> parameters, const process_group& group,
+                                   const nn::ddp_options& options) {
+  if (!group.valid()) throw_error(errc::no_state, "ddp: the process_group is an empty handle");
+  auto made = std::make_shared<ddp_core>(std::move(parameters), group, options);
+  made->start();
+  return made;
+}
+void begin_forward(ddp_core& core) { core.begin_forward(); }
+bool finds_unused(const ddp_core& core) noexcept { return core.finds_unused(); }
+void note_outputs(ddp_core& core, const std::vector<tensor>& outputs) { core.note_outputs(outputs); }
+bool set_sync(ddp_core& core, bool now) noexcept { return core.set_sync(now); }
+void begin_join(ddp_core& core) { core.begin_join(); }
+void finish_join(ddp_core& core) { core.finish_join(); }
+void abandon_join(ddp_core& core) noexcept { core.abandon_join(); }
+
+}  // namespace ferry::inline v0::detail

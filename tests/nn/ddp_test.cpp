@@ -1,0 +1,316 @@
+// ddp: its parts alone, and gradients equal to those of one process on the joined batch.
+
+#include <ferry/nn/ddp.hpp>
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <ferry/autograd.hpp>
+#include <ferry/nn.hpp>
+#include <ferry/ops/ops.hpp>
+#include <ferry/optim.hpp>
+
+#include "cluster.hpp"
+#include "expect_error.hpp"
+#include "nn/ddp_buckets.hpp"
+
+using ferry::dtype;
+using ferry::errc;
+using ferry::process_group;
+using ferry::tensor;
+using ferry::nn::ddp;
+using ferry_test::run_cluster;
+namespace nn = ferry::nn;
+namespace dist = ferry::dist_autograd;
+
+namespace ddp_test {
+
+struct network {
+  explicit network(std::uint64_t seed) : network(ferry::generator(seed)) {}
+  explicit network(ferry::generator source)
+      : first(3, 5, {.dtype = dtype::f64}, source), second(5, 2, {.dtype = dtype::f64}, source) {}
+  tensor operator()(const tensor& x) const { return second(ferry::tanh(first(x))); }
+  template <class Visit>
+  void visit_members(Visit&& visit) {
+    visit("first", first);
+    visit("second", second);
+  }
+  nn::linear first;
+  nn::linear second;
+};
+
+// Whose second layer may be left out.
+struct branching {
+  explicit branching(std::uint64_t seed) : whole(seed) {}
+  tensor operator()(const tensor& x, bool both) const {
+    const tensor y = ferry::tanh(whole.first(x));
+    return both ? whole.second(y) : y;
+  }
+  template <class Visit>
+  void visit_members(Visit&& visit) {
+    visit("whole", whole);
+  }
+  network whole;
+};
+
+tensor batch_of(int rank, int step) {
+  ferry::generator source(static_cast<std::uint64_t>(1000 * step + rank));
+  return ferry::randn({4, 3}, source, dtype::f64);
+}
+tensor loss_of(const tensor& y) { return ferry::mean(y * y); }
+bool close(const tensor& a, const tensor& b) { return ferry::allclose(a, b, 1e-12, 1e-14); }
+
+// The gradients of one process on the batches of all ranks, for a network with these parameters.
+std::vector<tensor> joined_gradients(const network& like, int n, int step) {
+  const network alone = nn::clone(like);
+  for (const tensor& each : nn::parameters(alone)) ferry::set_grad(each, tensor());
+  tensor sum;
+  for (int rank = 0; rank != n; ++rank) {
+    const tensor loss = loss_of(alone(batch_of(rank, step)));
+    sum = sum.defined() ? sum + loss : loss;
+  }
+  ferry::backward(sum * (1.0 / n));
+  std::vector<tensor> gradients;
+  for (const tensor& each : nn::parameters(alone)) gradients.push_back(ferry::grad(each));
+  return gradients;
+}
+
+// At the server: a layer with a weight of its own.
+tensor& server_weight() {
+  static tensor weight = ferry::require_grad(ferry::full({3, 3}, 0.25, dtype::f64));
+  return weight;
+}
+tensor remote_layer(const tensor& x) { return ferry::matmul(x, server_weight()); }
+std::vector<double> server_gradient(dist::context_id id) {
+  const auto found = dist::get_gradients(id);
+  const tensor gradient = found.at(server_weight());
+  std::vector<double> numbers;
+  for (std::int64_t i = 0; i != 9; ++i) numbers.push_back(gradient.contiguous().view({9}).at<double>(i));
+  return numbers;
+}
+bool any_is_not_zero(const std::vector<double>& numbers) {
+  for (const double each : numbers) {
+    if (each != 0) return true;
+  }
+  return false;
+}
+
+}  // namespace ddp_test
+
+using namespace ddp_test;
+
+TEST_CASE("ddp: buckets go from the last parameter to the first, by bytes and dtype") {
+  using ferry::detail::plan_buckets;
+  const auto plan =
+      plan_buckets({{100, dtype::f32}, {10, dtype::f32}, {10, dtype::f64}, {5, dtype::f32}, {5, dtype::f32}}, 40, 1000);
+  REQUIRE(plan.size() == 3);
+  CHECK(plan[0].members == std::vector<std::size_t>{4, 3});
+  CHECK(plan[0].offsets == std::vector<std::int64_t>{0, 5});
+  CHECK(plan[1].members == std::vector<std::size_t>{2});
+  CHECK(plan[2].members == std::vector<std::size_t>{1, 0});
+  CHECK(plan[2].elements == 110);
+  CHECK(plan_buckets({{1000, dtype::f32}, {1000, dtype::f32}}, 4, 4).size() == 2);  // one parameter fits always
+}
+
+TEST_CASE("ddp: buckets are ready in their order, whatever that of gradients; a second gradient counts once") {
+  const auto plan =
+      ferry::detail::plan_buckets({{1, dtype::f32}, {1, dtype::f32}, {1, dtype::f32}, {1, dtype::f32}}, 8, 4);
+  REQUIRE(plan.size() == 3);  // {3, 2}, {1}, {0}
+  ferry::detail::bucket_readiness ready(plan, 4);
+  CHECK_FALSE(ready.begun());
+  CHECK(ready.mark(0) == 0);
+  CHECK(ready.begun());
+  CHECK(ready.mark(0) == 0);
+  CHECK(ready.mark(3) == 0);
+  CHECK(ready.mark(2) == 1);
+  CHECK_FALSE(ready.complete());
+  CHECK(ready.mark(1) == 3);
+  CHECK(ready.complete());
+  ready.reset();
+  CHECK_FALSE(ready.begun());
+  CHECK_FALSE(ready.has(0));
+}
+
+TEST_CASE(
+    "ddp: parameters of rank 0 everywhere, gradients of the joined batch, over steps of an optimizer, in one bucket "
+    "and several") {
+  run_cluster(3, [](ferry::worker& self) {
+    const process_group group(self);
+    for (const std::size_t bytes : {std::size_t{1} << 20U, std::size_t{64}}) {
+      ddp model(network(static_cast<std::uint64_t>(group.rank())), group,
+                {.bucket_bytes = bytes, .first_bucket_bytes = bytes});
+      ferry::optimizer<ferry::sgd> optimizer(model.parameters(), {.lr = 0.1});
+      for (int step = 0; step != 4; ++step) {
+        const auto expected = joined_gradients(model.module(), 3, step);
+        optimizer.zero_grad();
+        ferry::backward(loss_of(model(batch_of(group.rank(), step))));
+        const auto parameters = model.parameters();
+        for (std::size_t i = 0; i != parameters.size(); ++i) CHECK(close(ferry::grad(parameters[i]), expected[i]));
+        optimizer.step();
+      }
+      for (const tensor& each : model.parameters()) {
+        const tensor all = group.all_gather(ferry::detach(each)).get();
+        for (int rank = 1; rank != 3; ++rank) CHECK(ferry::equal(all.select(0, rank), all.select(0, 0)));
+      }
+    }
+  });
+}
+
+TEST_CASE("ddp: without synchronisation gradients add up, and the next pass averages the sum") {
+  run_cluster(2, [](ferry::worker& self) {
+    const process_group group(self);
+    ddp model(network(1), group);
+    {
+      const auto alone = model.no_sync();
+      ferry::backward(loss_of(model(batch_of(group.rank(), 0))));
+    }
+    ferry::backward(loss_of(model(batch_of(group.rank(), 1))));
+    const auto first = joined_gradients(model.module(), 2, 0);
+    const auto second = joined_gradients(model.module(), 2, 1);
+    const auto parameters = model.parameters();
+    for (std::size_t i = 0; i != parameters.size(); ++i) CHECK(close(ferry::grad(parameters[i]), first[i] + second[i]));
+  });
+}
+
+TEST_CASE("ddp: parameters without a gradient are named with the remedy, or found and averaged with zeros") {
+  run_cluster(2, [](ferry::worker& self) {
+    const process_group group(self);
+    {
+      ddp model(branching(1), group);
+      ferry::backward(loss_of(model(batch_of(group.rank(), 0), false)));
+      expect_error(errc::invalid_argument, "whole.second.weight, whole.second.bias",
+                   [&] { (void)model(batch_of(group.rank(), 0), true); });
+      ferry::backward(loss_of(model(batch_of(group.rank(), 0), true)));  // it goes on
+      CHECK(close(ferry::grad(model.module().whole.second.weight), joined_gradients(model.module().whole, 2, 0)[2]));
+    }
+    ddp model(branching(1), group, {.find_unused = true});
+    const bool both = group.rank() == 0;
+    ferry::backward(loss_of(model(batch_of(0, 0), both)));
+    const tensor gradient = ferry::grad(model.module().whole.second.weight);
+    const auto alone = joined_gradients(model.module().whole, 1, 0);
+    CHECK(close(gradient, alone[2] * 0.5));  // that of rank 0 and zeros
+  });
+}
+
+TEST_CASE("ddp: gradients that travel as bf16, and a transport of one's own") {
+  run_cluster(2, [](ferry::worker& self) {
+    const process_group group(self);
+    ddp model(network(1), group, {.transport = nn::average_as_bf16()});
+    ferry::backward(loss_of(model(batch_of(group.rank(), 0))));
+    const auto expected = joined_gradients(model.module(), 2, 0);
+    const auto parameters = model.parameters();
+    for (std::size_t i = 0; i != parameters.size(); ++i) {
+      CHECK(ferry::allclose(ferry::grad(parameters[i]), expected[i], 0.05, 0.01));
+      CHECK_FALSE(ferry::equal(ferry::grad(parameters[i]), expected[i]));
+    }
+    int buckets = 0;
+    ddp counted(network(1), group,
+                {.bucket_bytes = 64,
+                 .first_bucket_bytes = 64,
+                 .transport = [&](const process_group& over, const tensor& bucket, ferry::timeout limit) {
+                   ++buckets;
+                   return nn::average_in_place()(over, bucket, limit);
+                 }});
+    ferry::backward(loss_of(counted(batch_of(group.rank(), 0))));
+    CHECK(buckets == 3);
+  });
+}
+
+TEST_CASE("ddp: modules that differ are refused on every member") {
+  run_cluster(2, [](ferry::worker& self) {
+    const process_group group(self);
+    expect_error(errc::group_mismatch, "differ", [&] {
+      if (group.rank() == 0) {
+        (void)ddp(nn::linear(2, 2), group);
+      } else {
+        (void)ddp(nn::linear(2, 3), group);
+      }
+    });
+  });
+}
+
+TEST_CASE("[row 297] ddp: gradients of a pass in a context equal those of a local pass, and stay in the context") {
+  run_cluster(2, [](ferry::worker& self) {
+    const process_group group(self);
+    ddp model(network(1), group, {.bucket_bytes = 64, .first_bucket_bytes = 64});
+    const auto expected = joined_gradients(model.module(), 2, 0);
+    const dist::context pass(self);
+    const tensor loss = loss_of(model(batch_of(group.rank(), 0)));
+    pass.backward(loss);
+    const auto gradients = pass.gradients();
+    const auto parameters = model.parameters();
+    for (std::size_t i = 0; i != parameters.size(); ++i) {
+      CHECK(close(gradients.at(parameters[i]), expected[i]));
+      CHECK_FALSE(ferry::grad(parameters[i]).defined());
+    }
+    self.barrier();
+  });
+}
+
+TEST_CASE(
+    "[row 294] without ddp, gradients of trainers and of the remote worker are not zero; [row 300] with it, a remote "
+    "layer before") {
+  run_cluster(5, [](ferry::worker& self) {
+    const int rank = self.id().value;
+    if (rank == 4) return self.barrier();  // the server; its gradients are per context
+    const process_group trainers(self, {"worker0", "worker1", "worker2", "worker3"});
+    for (const bool averaged : {false, true}) {
+      ddp model(network(1), trainers);
+      const network plain = nn::clone(model.module());
+      const dist::context pass(self);
+      const tensor hidden = self.rpc_sync<remote_layer>("worker4", batch_of(rank, 0));
+      const tensor loss = loss_of(averaged ? model(hidden) : plain(hidden));
+      pass.backward(loss);
+      const auto gradients = pass.gradients();
+      for (const tensor& each : averaged ? model.parameters() : nn::parameters(plain)) {
+        const tensor gradient = gradients.at(each);
+        CHECK(ferry::sum(gradient * gradient).item<double>() > 0);
+        const tensor all = trainers.all_gather(gradient).get();
+        CHECK(ferry::equal(all.select(0, 0), all.select(0, 1)) == averaged);
+      }
+      CHECK(any_is_not_zero(self.rpc_sync<server_gradient>("worker4", pass.id())));  // of its own: not averaged
+    }
+    self.barrier();
+  });
+}
+
+TEST_CASE(
+    "[row 296] [row 298] ddp: members with fewer batches join, inside a context and outside, and end with equal "
+    "parameters") {
+  for (const bool in_context : {false, true}) {
+    run_cluster(3, [&](ferry::worker& self) {
+      const process_group group(self);
+      ddp model(network(1), group);
+      ferry::optimizer<ferry::sgd> optimizer(model.parameters(), {.lr = 0.1});
+      int passes = 0;
+      model.join([&] {
+        for (int step = 0; step != 2 + group.rank(); ++step, ++passes) {
+          if (in_context) {
+            const dist::context pass(self);
+            pass.backward(loss_of(model(batch_of(group.rank(), step))));
+            const auto gradients = pass.gradients();
+            for (const tensor& each : model.parameters()) ferry::set_grad(each, gradients.at(each).clone());
+          } else {
+            optimizer.zero_grad();
+            ferry::backward(loss_of(model(batch_of(group.rank(), step))));
+          }
+          if (step == 3) {  // only rank 2 is left: its gradient, and zeros
+            const network alone = nn::clone(model.module());
+            for (const tensor& each : nn::parameters(alone)) ferry::set_grad(each, tensor());
+            ferry::backward(loss_of(alone(batch_of(2, step))) * (1.0 / 3));
+            CHECK(close(ferry::grad(model.module().first.weight), ferry::grad(alone.first.weight)));
+          }
+          optimizer.step();
+        }
+      });
+      CHECK(passes == 2 + group.rank());
+      for (const tensor& each : model.parameters()) {
+        const tensor all = group.all_gather(ferry::detach(each)).get();
+        for (int rank = 1; rank != 3; ++rank) CHECK(ferry::equal(all.select(0, rank), all.select(0, 0)));
+      }
+    });
+  }
+}
