@@ -83,6 +83,9 @@ void group_collective::start(std::deque<early_message> early) {
     }
     if (!odd.empty()) {
       group_->fail(key_, errc::group_mismatch, odd);
+      const std::exception_ptr error =
+          make_error(errc::group_mismatch, fmt::format("{}: {}", group_->describe(key_, start_.signature), odd));
+      for (early_message& each : early) each.taken.try_set_exception(error);
       return;
     }
     std::exception_ptr over;
