@@ -242,10 +242,15 @@ std::uint64_t group_core::begin(collective_start start) {
   return key.sequence;
 }
 
-bool group_core::has_begun(const collective_key& key) const {
+std::string group_core::begun_as(const collective_key& key) const {
   const std::lock_guard lock(mutex_);
   const auto found = next_.find(key.channel);
-  return found != next_.end() && key.sequence < found->second;
+  if (found == next_.end() || key.sequence >= found->second) return "";
+  if (const auto open = open_.find(key); open != open_.end()) return to_string(open->second->signature());
+  for (const auto& [known, signature] : ended_as_) {
+    if (known == key) return to_string(signature);
+  }
+  return "?";
 }
 
 std::shared_ptr<group_collective> group_core::find(const collective_key& key) const {
@@ -257,7 +262,11 @@ std::shared_ptr<group_collective> group_core::find(const collective_key& key) co
 void group_core::forget(const collective_key& key) noexcept {
   std::shared_ptr<group_collective> dropped;  // destroyed without the mutex
   const std::lock_guard lock(mutex_);
-  if (auto found = open_.extract(key)) dropped = std::move(found.mapped());
+  auto found = open_.extract(key);
+  if (!found) return;
+  dropped = std::move(found.mapped());
+  ended_as_.emplace_back(key, dropped->signature());
+  if (ended_as_.size() > most_failed) ended_as_.pop_front();
 }
 
 // ---------------------------------------------------------------- messages
@@ -420,18 +429,27 @@ void group_core::time_out(const collective_key& key, timeout limit) noexcept {
       std::size_t left = 0;
       std::vector<std::string> missing;
       std::vector<std::string> silent;
+      std::string odd;  // a member that calls something else, and what
     };
+    std::string own;
+    if (const auto open = self->find(key)) own = to_string(open->signature());
     const std::vector<int> others = self->others_in(key);
     const auto all = std::make_shared<answers>();
     all->left = others.size() + 1;
-    const auto count = [self, key, limit, all](const std::string& name, bool answered, bool begun) {
+    const auto count = [self, key, limit, own, all](const std::string& name, bool answered, const std::string& begun) {
       {
         const std::lock_guard lock(all->mutex);
         if (!answered) all->silent.push_back(name);
-        if (answered && !begun) all->missing.push_back(name);
+        if (answered && begun.empty()) all->missing.push_back(name);
+        if (!begun.empty() && begun != own && begun != "?") all->odd = name + " " + begun;
         if (--all->left != 0) return;
       }
-      self->post([self, key, limit, all] {
+      self->post([self, key, limit, own, all] {
+        if (!all->odd.empty()) {
+          self->fail(key, errc::group_mismatch,
+                     fmt::format("{} calls {}, {}", self->name_of(self->rank()), own, all->odd));
+          return;
+        }
         std::string reason = fmt::format("timed out after {:.2f} seconds, the limit of {}",
                                          in_seconds(limit.duration()), self->name_of(self->rank()));
         if (!all->missing.empty()) reason += "; not called by " + list_names(all->missing);
@@ -449,14 +467,14 @@ void group_core::time_out(const collective_key& key, timeout limit) noexcept {
       try {
         call_async<named<"ferry/group/inquiry", serve_group_inquiry>>(
             self->worker_, to(name, {.timeout = timeout(inquiry_limit)}), inquiry)
-            .add_done_callback([count, name](const future<bool>& answer) {
-              count(name, !answer.failed(), !answer.failed() && answer.value());
+            .add_done_callback([count, name](const future<std::string>& answer) {
+              count(name, !answer.failed(), answer.failed() ? std::string() : answer.value());
             });
       } catch (const error&) {
-        count(name, false, false);
+        count(name, false, "");
       }
     }
-    count("", true, true);
+    count("", true, own);
   });
 }
 

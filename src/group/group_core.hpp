@@ -58,7 +58,8 @@ class group_core : public std::enable_shared_from_this<group_core> {
   // For messages from others.
   future<void> deliver(const group_message& message, const tensor& bytes);
   void on_abort(const group_abort& what);
-  [[nodiscard]] bool has_begun(const collective_key& key) const;
+  /// What this member has begun under that number, as text; "?" if that was long ago, empty if it has begun nothing.
+  [[nodiscard]] std::string begun_as(const collective_key& key) const;
   /// Throws errc::invalid_argument unless the handler's caller is that member.
   void check_sender(int from) const;
 
@@ -96,6 +97,7 @@ class group_core : public std::enable_shared_from_this<group_core> {
   std::map<collective_key, std::deque<early_message>> early_;  // of collectives that this member has not begun
   std::map<collective_key, outcome> ended_;                    // the same, that others have ended with an error
   std::deque<std::pair<collective_key, outcome>> failed_;      // the last ones that this member has begun
+  std::deque<std::pair<collective_key, collective_signature>> ended_as_;  // the last ones, however they ended
   std::map<int, std::string> lost_;
   bool closed_ = false;
 };

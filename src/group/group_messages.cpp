@@ -1,5 +1,7 @@
 #include "group_messages.hpp"
 
+#include <string>
+
 #include <ferry/rpc/named.hpp>
 #include <ferry/rpc/worker.hpp>
 
@@ -30,8 +32,8 @@ future<void> serve_group_message(const group_message& message, const tensor& byt
   return group_of_sender(message.group, message.from)->deliver(message, bytes);
 }
 void serve_group_abort(const group_abort& what) { group_of_sender(what.group, what.from)->on_abort(what); }
-bool serve_group_inquiry(const group_inquiry& what) {
-  return group_of_sender(what.group, what.from)->has_begun(what.key);
+std::string serve_group_inquiry(const group_inquiry& what) {
+  return group_of_sender(what.group, what.from)->begun_as(what.key);
 }
 void serve_group_hello(std::uint64_t group, std::int32_t from) { (void)group_of_sender(group, from); }
 

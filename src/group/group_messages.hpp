@@ -91,7 +91,8 @@ struct group_inquiry {
 // is not that member.
 future<void> serve_group_message(const group_message& message, const tensor& bytes);
 void serve_group_abort(const group_abort& what);
-bool serve_group_inquiry(const group_inquiry& what);  ///< whether this member has called it
+/// What this member calls, as text; empty: it has not called it.
+std::string serve_group_inquiry(const group_inquiry& what);
 void serve_group_hello(std::uint64_t group, std::int32_t from);
 
 }  // namespace ferry::inline v0::detail
