@@ -44,22 +44,17 @@ bool train(const char* data) {
     const auto begin = std::chrono::steady_clock::now();
     optimizer.set_lr(0.01 * ferry::cosine_decay(epoch, epochs));
     const tensor loss_sum = ferry::zeros({1});
-    int steps = 0;
-    // Trainers have as many batches, or one less: those that have finished join.
-    model.join([&] {
-      for (std::int64_t at = trainers.rank() * batch / trainers.size(); at < file.training.digits.numel();
-           at += batch) {
-        const std::int64_t end = at + batch / trainers.size();
-        optimizer.zero_grad();
-        const tensor loss =
-            ferry::cross_entropy(model(file.training.points.slice(0, at, end)), file.training.digits.slice(0, at, end));
-        ferry::backward(loss);  // the gradients are averages when it returns
-        optimizer.step();
-        loss_sum.at<float>(0) += ferry::detach(loss).item<float>();
-        ++steps;
-      }
-    });
-    loss_sum.at<float>(0) /= static_cast<float>(steps);
+    const std::int64_t steps = file.training.digits.numel() / batch;  // the same for every trainer
+    for (std::int64_t step = 0; step != steps; ++step) {
+      const std::int64_t begin_share = step * batch + trainers.rank() * batch / trainers.size();
+      const std::int64_t end_share = step * batch + (trainers.rank() + 1) * batch / trainers.size();
+      optimizer.zero_grad();
+      const tensor logits = model(file.training.points.slice(0, begin_share, end_share));
+      const tensor loss = ferry::cross_entropy(logits, file.training.digits.slice(0, begin_share, end_share));
+      ferry::backward(loss);  // the gradients are averages when it returns
+      optimizer.step();
+      loss_sum.at<float>(0) += ferry::detach(loss).item<float>() / static_cast<float>(steps);
+    }
     trainers.all_reduce(loss_sum, ferry::reduce_op::avg).get();
     const ferry::no_grad outside;
     const tensor seen = ferry::argmax(model.module()(file.held_out.points), 1);

@@ -40,8 +40,8 @@ struct group_options {
 /// with the last of them.
 ///
 /// Every member makes each collective, in one order, with tensors of one shape and dtype; any number may be under way at
-/// once. Tensors are on the CPU. A call returns at once; the future completes when this member has its result and no longer reads or
-/// writes the tensors, which must not be written before, nor read where they are results. Sums are made in an order that
+/// once. Tensors are on the CPU. A call returns at once; the future completes when this member has its result and no longer
+/// reads or writes the tensors, which must not be written before, nor read where they are results. Sums are made in an order that
 /// follows from plan() and ranks alone: equal inputs give equal bits on every run, and the same bits on every member.
 ///
 /// As soon as a collective cannot succeed it ends for every member that has not completed it, with one error that names a
@@ -49,9 +49,9 @@ struct group_options {
 /// naming the members that have not called it; errc::group_mismatch where two members differ in operation, reduction,
 /// root, shape or dtype, naming both; errc::peer_lost for a member that has died or left, or a connection that was lost.
 /// The tensors of a collective that failed have unspecified elements. After the death of a member every collective fails,
-/// until shrink(); after all other errors the group goes on. Calls throw errc::invalid_argument, bad_shape, bad_dtype and bad_device
-/// for what they cannot do, and then take no part. Thread-safe; threads that make collectives of one group at once must agree on
-/// their order in some other way.
+/// until shrink(); after all other errors the group goes on. Calls throw errc::invalid_argument, bad_shape, bad_dtype and
+/// bad_device for what they cannot do, and then take no part. Thread-safe; threads that make collectives of one group at once
+/// must agree on their order in some other way.
 class process_group {
  public:
   /// An empty handle.

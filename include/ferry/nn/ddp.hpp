@@ -1,6 +1,7 @@
 #pragma once
 
-// Data-parallel training: every member of a process_group has a copy of a module and batches of its own; passes average the gradients.
+// Data-parallel training: every member of a process_group has a copy of a module and batches of its own; passes average the
+// gradients.
 //
 //   ferry::process_group trainers;                                   // the same workers everywhere
 //   ferry::nn::ddp model(classifier(), trainers);                    // the parameters of rank 0, on every member
@@ -43,8 +44,9 @@ void collect_tensors(const T& from, std::vector<tensor>& into) {
 
 namespace nn {
 
-/// How a bucket of gradients becomes the average of those of all members: begins it and returns the future of it, of the same shape and
-/// dtype. It makes the same collectives on every member. The bucket may be written; it lives until the future is complete.
+/// How a bucket of gradients becomes the average of those of all members: begins it and returns the future of it, of the same
+/// shape and dtype. It makes the same collectives on every member. The bucket may be written; it lives until the future is
+/// complete.
 using bucket_transport = std::function<future<tensor>(const process_group& group, const tensor& bucket, timeout limit)>;
 /// An all_reduce; the default.
 [[nodiscard]] bucket_transport average_in_place();
@@ -61,19 +63,19 @@ struct ddp_options {
   timeout limit = {};               ///< of each collective; unset: that of the group
 };
 
-/// A module whose gradients are averaged over a group: in buckets, in the reverse order of the parameters, each while the pass goes on
-/// with the gradients of the next. A pass returns when all averages are in ferry::grad() (views of the buckets), or, inside a
-/// context of dist_autograd, in the context: use it with the distributed pass whenever the model has parts at other workers. Parameters
-/// outside of the module keep gradients of their own.
+/// A module whose gradients are averaged over a group: in buckets, in the reverse order of the parameters, each while the pass
+/// goes on with the gradients of the next. A pass returns when all averages are in ferry::grad() (views of the buckets), or,
+/// inside a context of dist_autograd, in the context: use it with the distributed pass whenever the model has parts at other
+/// workers. Parameters outside of the module keep gradients of their own.
 ///
-/// Every member makes the same passes, one at a time. A pass of a member waits for those of all others; errors of the group end it. A
-/// parameter that gets no gradient in a pass leaves the averages incomplete: the next call throws errc::invalid_argument with the names of
-/// such parameters, and what to do. Sparse gradients are refused. Not thread-safe.
+/// Every member makes the same passes, one at a time. A pass of a member waits for those of all others; errors of the group end
+/// it. A parameter that gets no gradient in a pass leaves the averages incomplete: the next call throws errc::invalid_argument
+/// with the names of such parameters, and what to do. Sparse gradients are refused. Not thread-safe.
 template <class M>
 class ddp {
  public:
-  /// Collective. The parameters of rank 0 are given to all. Throws errc::group_mismatch if names, shapes or dtypes of the parameters
-  /// differ, errc::invalid_argument if none requires a gradient, and the errors of collectives.
+  /// Collective. The parameters of rank 0 are given to all. Throws errc::group_mismatch if names, shapes or dtypes of the
+  /// parameters differ, errc::invalid_argument if none requires a gradient, and the errors of collectives.
   ddp(M module, const process_group& group, const ddp_options& options = {});
 
   template <class... A>
@@ -83,7 +85,8 @@ class ddp {
   [[nodiscard]] const M& module() const noexcept { return module_; }
   [[nodiscard]] std::vector<tensor> parameters() const { return nn::parameters(module_); }
 
-  /// While it lives, passes add to ferry::grad() without averages; the next pass after it averages the sum. The same on every member.
+  /// While it lives, passes add to ferry::grad() without averages; the next pass after it averages the sum. The same on every
+  /// member.
   class [[nodiscard]] no_sync_scope {
    public:
     explicit no_sync_scope(std::shared_ptr<detail::ddp_core> core);
@@ -98,8 +101,8 @@ class ddp {
   no_sync_scope no_sync() { return no_sync_scope(core_); }
 
   /// For members with different numbers of batches: runs `body`, in which each call of the module is followed by one pass, and then
-  /// takes part with zeros until all members have finished theirs. Averages are over all members, also those that have finished. Ends
-  /// with the parameters of a member that made the most passes, on all of them. Every member calls it.
+  /// takes part with zeros until all members have finished theirs. Averages are over all members, also those that have
+  /// finished. Ends with the parameters of a member that made the most passes, on all of them. Every member calls it.
   template <class Body>
   void join(Body&& body);
 
