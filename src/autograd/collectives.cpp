@@ -93,7 +93,7 @@ struct all_gather_function : function<all_gather_function> {
   }
 };
 
-const process_group& needed(const process_group& group, std::string_view function) {
+const process_group& needed_group(const process_group& group, std::string_view function) {
   if (!group.valid()) {
     throw_error(errc::no_state, fmt::format("{}: the process_group is an empty handle", function));
   }
@@ -109,15 +109,15 @@ tensor all_reduce(const process_group& group, const tensor& t, reduce_op op, tim
                 fmt::format("all_reduce: {} has no gradient here; pass detach(t), or use sum or avg", to_string(op)));
   }
   return detail::all_reduce_function::apply(
-      t, detail::saved_collective{.group = detail::needed(group, "all_reduce"), .how = op, .limit = limit});
+      t, detail::saved_collective{.group = detail::needed_group(group, "all_reduce"), .how = op, .limit = limit});
 }
 tensor broadcast(const process_group& group, const tensor& t, int root, timeout limit) {
   return detail::broadcast_function::apply(
-      t, detail::saved_collective{.group = detail::needed(group, "broadcast"), .root = root, .limit = limit});
+      t, detail::saved_collective{.group = detail::needed_group(group, "broadcast"), .root = root, .limit = limit});
 }
 tensor all_gather(const process_group& group, const tensor& t, timeout limit) {
   return detail::all_gather_function::apply(
-      t, detail::saved_collective{.group = detail::needed(group, "all_gather"), .limit = limit});
+      t, detail::saved_collective{.group = detail::needed_group(group, "all_gather"), .limit = limit});
 }
 
 }  // namespace ferry::inline v0

@@ -23,7 +23,7 @@ bool has_root(collective op) { return op == collective::broadcast || op == colle
 bool is_between_two(collective op) { return op == collective::send || op == collective::receive; }
 
 // The elements of a contiguous tensor along one axis, without its slot; keeps the tensor.
-tensor flat(const tensor& t) { return from_blob(t.data(), {t.numel()}, t.dtype(), std::make_shared<tensor>(t)); }
+tensor flat_handle(const tensor& t) { return from_blob(t.data(), {t.numel()}, t.dtype(), std::make_shared<tensor>(t)); }
 
 class operation_start {
  public:
@@ -120,7 +120,7 @@ class operation_start {
     return copy;
   }
   void use_shares(group_buffers& buffers, const tensor& all, bool scratch) {
-    const tensor one_axis = flat(all);
+    const tensor one_axis = flat_handle(all);
     const std::int64_t share = one_axis.numel() / n_;
     for (int i = 0; i != n_; ++i) use(buffers, one_axis.narrow(0, i * share, share), scratch);
   }
@@ -136,17 +136,17 @@ class operation_start {
     switch (what_.op) {
       case collective::barrier: break;
       case collective::broadcast:
-      case collective::receive: use(buffers, flat(in_place()), false); break;
-      case collective::send: use(buffers, flat(t.contiguous()), false); break;
+      case collective::receive: use(buffers, flat_handle(in_place()), false); break;
+      case collective::send: use(buffers, flat_handle(t.contiguous()), false); break;
       case collective::all_reduce:
-        use(buffers, flat(in_place()), false);
+        use(buffers, flat_handle(in_place()), false);
         if (start.signature.use == algorithm::ring) {
           buffers.shared = true;
         } else {
           use(buffers, empty({t.numel()}, t.dtype()), true);
         }
         break;
-      case collective::reduce: use(buffers, flat(writes() ? in_place() : t.clone()), !writes()); break;
+      case collective::reduce: use(buffers, flat_handle(writes() ? in_place() : t.clone()), !writes()); break;
       case collective::all_gather: {
         result = empty_result();
         use_shares(buffers, result, false);
@@ -161,7 +161,7 @@ class operation_start {
         } else {
           use_shares(buffers, t.contiguous(), false);
         }
-        use(buffers, flat(result), false);
+        use(buffers, flat_handle(result), false);
         break;
       case collective::all_to_all:
         result = empty_result();
