@@ -137,6 +137,8 @@ std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker
                   fmt::format("group '{}': {}: {}", made->facts_.options.name, made->name_of(rank), problem.message()));
     }
   }
+  // A member that is done with the group at once must not drop it before all others have greeted it.
+  (void)gathering(worker, members(made->facts_.names), left(), "process_group").run(0, {});
   return made;
 }
 

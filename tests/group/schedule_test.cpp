@@ -45,8 +45,8 @@ class model {
     while (moved) {
       moved = false;
       for (int i = 0; i != n_; ++i) {
-        const int rank =
-            static_cast<int>((static_cast<unsigned>(i) * (2 * seed + 1) + seed) % static_cast<unsigned>(n_));
+        const int turned = (i + static_cast<int>(seed)) % n_;
+        const int rank = seed % 2 == 0 ? turned : n_ - 1 - turned;
         while (advance(rank)) moved = true;
       }
     }
