@@ -8,6 +8,7 @@
 #include <ferry/profiler.hpp>
 #include <ferry/tensor/factories.hpp>
 
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -55,7 +56,9 @@ int main(int count, char** arguments) {
       const ferry::profiler::profile found = record_steps(self);
       check(found);
       std::fputs(ferry::profiler::table(found, 12).c_str(), stdout);
-      if (count > 1) std::ofstream(arguments[1]) << ferry::profiler::chrome_trace(found);
+      if (count > 1)
+        std::ofstream(arguments[1]) << ferry::profiler::chrome_trace(found,
+                                                                     {.largest_uncertainty = std::chrono::seconds(1)});
     }
     self.shutdown();
     return 0;

@@ -213,6 +213,7 @@ std::uint64_t group_core::begin(collective_start start) {
   std::shared_ptr<group_collective> made;
   std::deque<early_message> early;
   outcome before;
+  int lost = -1;
   {
     const std::lock_guard lock(mutex_);
     key.sequence = next_[key.channel];
@@ -229,6 +230,7 @@ std::uint64_t group_core::begin(collective_start start) {
         needed = key.channel / size() == rank() ? key.channel % size() : key.channel / size();
       }
       if (needed < 0 || lost_.contains(needed)) {
+        lost = needed < 0 ? lost_.begin()->first : needed;
         before = {errc::peer_lost, fmt::format("{}: {}; shrink() gives a group without it",
                                                describe(key, made->signature()), text_of_lost())};
       }
@@ -237,7 +239,10 @@ std::uint64_t group_core::begin(collective_start start) {
   if (!before.text.empty()) {
     const std::exception_ptr error = make_error(before.error, before.text);
     for (early_message& each : early) each.taken.try_set_exception(error);
-    made->end(error);
+    note_failed(key, before.error, before.text);
+    // Others may wait for this member, and have nothing to do with the lost one.
+    if (made->end(error) && lost >= 0)
+      abort_others({facts_.id, rank(), key, static_cast<std::uint32_t>(before.error), before.text, lost});
     return key.sequence;
   }
   made->start(std::move(early));

@@ -190,16 +190,17 @@ void dist_pass::deliver(arrival&& arrived) {
 bool dist_pass::drive_elsewhere() noexcept {
   struct rest final : work {
     std::shared_ptr<dist_pass> pass;
-    context_values values;  // a profile, for example, goes on there
+    captured_context where;  // a profile, for example, goes on there, and the deadline of a handler holds
   };
   try {
     const std::shared_ptr<worker_core> worker = context_->home().core();
     auto item = std::make_unique<rest>();
     item->pass = shared_from_this();
-    item->values = current_values();
+    item->where = captured_context::current();
+    if (!item->where.context) item->where.context = context_ptr(new call_context(worker));
     item->run = [](work* self) noexcept {
       const std::unique_ptr<rest> own(static_cast<rest*>(self));
-      const context_values_scope scope(own->values);
+      const context_scope scope(own->where);
       own->pass->drive(thread_of::worker);
     };
     worker->post(item.release());
