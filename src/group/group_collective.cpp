@@ -401,6 +401,7 @@ bool group_collective::receive(lane& which, const group_step& step) {
         fmt::format("{} has sent {} elements of {}, not {} of {}", group_->name_of(step.peer), come.bytes.numel(),
                     dtype_name(come.bytes.dtype()), into.count, dtype_name(into.of->dtype())));
   }
+  if (into.count == 0) return true;
   const tensor source = come.bytes.contiguous();
   if (step.kind == what::receive) {
     std::memcpy(into.data(), source.data(), source.nbytes());

