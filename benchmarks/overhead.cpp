@@ -70,6 +70,36 @@ struct addition {
   double most;
 };
 
+// A call with something and without it, in turn: first one, then the other.
+struct in_turns {
+  std::vector<double> on;  // in microseconds
+  std::vector<double> off;
+  std::vector<double> added;  // of each turn, in ns or in % of the call
+
+  template <class Median>
+  static in_turns of(int turns, bool absolute, const Median& median_of) {
+    in_turns all;
+    for (int turn = 0; turn != turns; ++turn) {
+      const bool with_first = turn % 2 == 0;
+      const double first = median_of(with_first);
+      const double second = median_of(!with_first);
+      all.on.push_back(with_first ? first : second);
+      all.off.push_back(with_first ? second : first);
+      all.added.push_back(absolute ? 1000 * (all.on.back() - all.off.back())
+                                   : 100 * (all.on.back() / all.off.back() - 1));
+    }
+    return all;
+  }
+  // quantile() reorders.
+  void report_to(report& out, const std::string& prefix, const char* unit, double most) {
+    out.section(prefix);
+    out.add({.name = prefix + "add", .value = quantile(on, 0.5), .unit = "us", .n = on.size()});
+    out.add({.name = prefix + "add-without", .value = quantile(off, 0.5), .unit = "us", .n = off.size()});
+    out.add({.name = prefix + "added", .value = quantile(added, 0.5), .unit = unit, .n = added.size()},
+            target{most, false, false});
+  }
+};
+
 void measure_addition(report& out, const options& chosen, const addition& what) {
   const std::string prefix = what.name + "/" + what.with.transport + "/";
   if (!chosen.wants(prefix)) return;
@@ -86,22 +116,8 @@ void measure_addition(report& out, const options& chosen, const addition& what) 
     auto samples = time_each(window, 20, call);
     return quantile(samples, 0.5);
   };
-  std::vector<double> on;
-  std::vector<double> off;
-  std::vector<double> added;
-  for (int turn = 0; turn != turns; ++turn) {
-    const bool with_first = turn % 2 == 0;
-    const double first = median_of(with_first ? with : without);
-    const double second = median_of(with_first ? without : with);
-    on.push_back(with_first ? first : second);
-    off.push_back(with_first ? second : first);
-    added.push_back(absolute ? 1000 * (on.back() - off.back()) : 100 * (on.back() / off.back() - 1));
-  }
-  out.section(prefix);
-  out.add({.name = prefix + "add", .value = quantile(on, 0.5), .unit = "us", .n = on.size()});
-  out.add({.name = prefix + "add-without", .value = quantile(off, 0.5), .unit = "us", .n = off.size()});
-  out.add({.name = prefix + "added", .value = quantile(added, 0.5), .unit = what.unit, .n = added.size()},
-          target{what.most, false, false});
+  in_turns found = in_turns::of(turns, absolute, [&](bool with_it) { return median_of(with_it ? with : without); });
+  found.report_to(out, prefix, what.unit, what.most);
 }
 
 // The same call of one pair of workers, with a session at the caller and without one, in turn. With a session the callee records,
@@ -121,25 +137,11 @@ void measure_session(report& out, const options& chosen, const std::string& tran
     auto samples = time_each(window, 20, call);
     return quantile(samples, 0.5);
   };
-  std::vector<double> on;
-  std::vector<double> off;
-  std::vector<double> added;
-  for (int turn = 0; turn != turns; ++turn) {
-    const bool with_first = turn % 2 == 0;
-    const double first = median_of(with_first);
-    const double second = median_of(!with_first);
-    on.push_back(with_first ? first : second);
-    off.push_back(with_first ? second : first);
-    added.push_back(1000 * (on.back() - off.back()));
-  }
-  out.section(prefix);
-  out.add({.name = prefix + "add", .value = quantile(on, 0.5), .unit = "us", .n = on.size()});
-  out.add({.name = prefix + "add-without", .value = quantile(off, 0.5), .unit = "us", .n = off.size()});
-  out.add({.name = prefix + "added", .value = quantile(added, 0.5), .unit = "ns", .n = added.size()},
-          target{400, false, false});
+  in_turns found = in_turns::of(turns, true, median_of);
+  found.report_to(out, prefix, "ns", 400);
   // Nine of ten pairs lie between these.
-  out.add({.name = prefix + "added-5%", .value = quantile(added, 0.05), .unit = "ns", .n = added.size()});
-  out.add({.name = prefix + "added-95%", .value = quantile(added, 0.95), .unit = "ns", .n = added.size()});
+  out.add({.name = prefix + "added-5%", .value = quantile(found.added, 0.05), .unit = "ns", .n = found.added.size()});
+  out.add({.name = prefix + "added-95%", .value = quantile(found.added, 0.95), .unit = "ns", .n = found.added.size()});
 }
 
 }  // namespace

@@ -30,6 +30,16 @@ void run_forward(saved_collective& keep, collective op, const tensor& t) {
       .get();
 }
 
+// The same for a gradient, which stays as it is. Waits.
+tensor run_backward(const saved_collective& kept, collective op, reduce_op how, const tensor& gradient) {
+  tensor result = gradient.clone();
+  run_in_place(
+      kept.group.core(),
+      {.op = op, .subject = result, .how = how, .root = kept.root, .limit = kept.limit, .gradient_of = kept.number + 1})
+      .get();
+  return result;
+}
+
 struct all_reduce_function : function<all_reduce_function> {
   static constexpr std::string_view name = "all_reduce";
   using saved = saved_collective;
@@ -40,14 +50,7 @@ struct all_reduce_function : function<all_reduce_function> {
     return result;
   }
   static tensor backward(const saved& kept, const tensor& gradient) {
-    tensor result = gradient.clone();
-    run_in_place(kept.group.core(), {.op = collective::all_reduce,
-                                     .subject = result,
-                                     .how = kept.how,
-                                     .limit = kept.limit,
-                                     .gradient_of = kept.number + 1})
-        .get();
-    return result;
+    return run_backward(kept, collective::all_reduce, kept.how, gradient);
   }
 };
 
@@ -61,14 +64,7 @@ struct broadcast_function : function<broadcast_function> {
     return result;
   }
   static tensor backward(const saved& kept, const tensor& gradient) {
-    tensor result = gradient.clone();
-    run_in_place(kept.group.core(), {.op = collective::reduce,
-                                     .subject = result,
-                                     .how = reduce_op::sum,
-                                     .root = kept.root,
-                                     .limit = kept.limit,
-                                     .gradient_of = kept.number + 1})
-        .get();
+    const tensor result = run_backward(kept, collective::reduce, reduce_op::sum, gradient);
     return kept.group.rank() == kept.root ? result : tensor();
   }
 };

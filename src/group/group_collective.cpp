@@ -11,6 +11,7 @@
 #include <ferry/tensor/factories.hpp>
 
 #include "../rpc/worker/worker_core.hpp"
+#include "../transport/reactor/time_limit.hpp"
 #include "group_core.hpp"
 #include "reduce_elements.hpp"
 
@@ -20,43 +21,6 @@ namespace {
 using what = group_step::what;
 
 }  // namespace
-
-// The timer owns its item from when it fires.
-class group_collective::time_limit {
- public:
-  time_limit(std::shared_ptr<reactor> timers, deadline until, std::weak_ptr<group_core> group, collective_key key,
-             timeout limit)
-      : timers_(std::move(timers)), item_(new item) {
-    item_->group = std::move(group);
-    item_->key = key;
-    item_->limit = limit;
-    item_->run = [](work* self) noexcept {
-      const std::unique_ptr<item> owned(static_cast<item*>(self));
-      if (const auto group = owned->group.lock()) group->time_out(owned->key, owned->limit);
-    };
-    try {
-      id_ = timers_->start_timer(until, item_);
-    } catch (...) {
-      delete item_;
-      throw;
-    }
-  }
-  ~time_limit() {
-    if (timers_->cancel_timer(id_)) delete item_;
-  }
-  time_limit(const time_limit&) = delete;
-  time_limit& operator=(const time_limit&) = delete;
-
- private:
-  struct item : work {
-    std::weak_ptr<group_core> group;
-    collective_key key;
-    timeout limit;
-  };
-  const std::shared_ptr<reactor> timers_;
-  item* const item_;
-  timer_id id_ = timer_id::none;
-};
 
 group_collective::group_collective(std::shared_ptr<group_core> group, collective_key key, collective_start start)
     : group_(std::move(group)), key_(key), start_(std::move(start)) {}
@@ -70,7 +34,9 @@ void group_collective::start(std::deque<early_message> early) {
   try {
     if (!start_.until.is_never()) {
       auto limit = std::make_unique<time_limit>(group_->worker()->agent().reactor(), start_.until,
-                                                group_->weak_from_this(), key_, start_.limit);
+                                                [group = group_->weak_from_this(), key = key_, limit = start_.limit] {
+                                                  if (const auto present = group.lock()) present->time_out(key, limit);
+                                                });
       const std::lock_guard lock(mutex_);
       if (!ended_) limit_ = std::move(limit);
     }

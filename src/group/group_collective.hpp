@@ -24,6 +24,7 @@
 namespace ferry::inline v0::detail {
 
 class group_core;
+class time_limit;
 
 /// A message that came before its piece began. Its sender waits for the answer.
 struct early_message {
@@ -75,7 +76,6 @@ class group_collective : public std::enable_shared_from_this<group_collective> {
     bool waits_for_reads = false;
     bool finished = false;
   };
-  class time_limit;
 
   [[nodiscard]] bool enter() noexcept;
   void leave() noexcept;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Profiles of all requests that a process serves, whoever sends them.
+// Profiles of all requests that a process serves, from any worker.
 
 #include <memory>
 #include <vector>
