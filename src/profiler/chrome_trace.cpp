@@ -44,6 +44,7 @@ std::string_view category_of(range_kind kind) noexcept {
     case range_kind::autograd: return "autograd";
     case range_kind::call: return "call";
     case range_kind::handler: return "handler";
+    case range_kind::wait: return "wait";
   }
   return "range";
 }

@@ -1,5 +1,6 @@
 #include "profile_batch.hpp"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,9 +19,11 @@ constexpr std::uint64_t failed_bit = 1;
 constexpr std::size_t words_of_batch = 5;
 constexpr std::size_t words_of_event = 10;  // and three texts
 constexpr std::size_t texts_of_event = 3;
+// More than a worker can have recorded of a request: the sum of those that many replies tell does not overflow.
+constexpr std::uint64_t most_told_lost = std::uint64_t{1} << 40U;
 // Of times and lengths of time, in nanoseconds: 36 years. Sums and differences of a few do not overflow.
 constexpr std::int64_t latest = std::int64_t{1} << 60U;
-constexpr auto last_kind = static_cast<std::uint64_t>(range_kind::handler);
+constexpr auto last_kind = static_cast<std::uint64_t>(range_kind::wait);
 
 void put_profile_word(byte_buffer& to, std::uint64_t value) { store_le(to.extend(profile_word), value); }
 void put_signed(byte_buffer& to, std::int64_t value) { put_profile_word(to, static_cast<std::uint64_t>(value)); }
@@ -43,6 +46,11 @@ class profile_reader {
     const std::int64_t value = number();
     if (value < -latest || value > latest)
       throw_error(errc::malformed, fmt::format("a record of a profile has time {}", value));
+    return value;
+  }
+  std::int64_t length(std::string_view what) {
+    const std::int64_t value = time();
+    if (value < 0) throw_error(errc::malformed, fmt::format("an event of a profile has {} of {} ns", what, value));
     return value;
   }
   std::int32_t worker() {
@@ -97,9 +105,14 @@ profiler::event take_event(profile_reader& from, std::uint64_t events) {
                                              event.number, event.parent, events));
   event.began_ns = from.time();
   event.ended_ns = from.time();
-  event.queued_ns = from.time();
-  event.uncertainty_ns = from.time();
+  if (event.ended_ns < event.began_ns)
+    throw_error(errc::malformed,
+                fmt::format("an event of a profile ends {} ns before it begins", event.began_ns - event.ended_ns));
+  event.queued_ns = from.length("a time in a queue");
+  event.uncertainty_ns = from.length("an uncertainty");
   event.bytes = from.number();
+  if (event.bytes < -1)
+    throw_error(errc::malformed, fmt::format("an event of a profile has made {} bytes", event.bytes));
   event.name = from.text();
   event.shapes = from.text();
   event.error = from.text();
@@ -139,13 +152,23 @@ byte_buffer encode_profile_batch(const profile_batch& batch, std::size_t limit) 
   return to;
 }
 
+std::uint64_t events_in_batch(std::span<const std::byte> content) noexcept {
+  if (content.size() < words_of_batch * profile_word) return 0;
+  const auto lost = load_le<std::uint64_t>(content.data() + 3 * profile_word);
+  const auto events = load_le<std::uint64_t>(content.data() + 4 * profile_word);
+  const std::uint64_t most = content.size() / ((words_of_event + texts_of_event) * profile_word);
+  return std::min(events, most) + std::min(lost, most_told_lost);
+}
+
 profile_batch decode_profile_batch(std::span<const std::byte> content) {
   profile_reader from(content);
   profile_batch batch;
   batch.node = from.worker();
   batch.received_ns = from.time();
   batch.answered_ns = from.time();
-  batch.lost = from.word();
+  if (batch.answered_ns < batch.received_ns)
+    throw_error(errc::malformed, "a record of a profile tells of a request that was answered before it came");
+  batch.lost = std::min(from.word(), most_told_lost);
   const std::uint64_t events = from.word();
   if (events > from.left() / ((words_of_event + texts_of_event) * profile_word))
     throw_error(errc::truncated,

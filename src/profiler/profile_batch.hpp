@@ -35,6 +35,8 @@ struct profile_batch {
 
 /// No longer than `limit` bytes: the last events are lost, if need be.
 byte_buffer encode_profile_batch(const profile_batch& batch, std::size_t limit);
+/// How many events, with those that are lost, such a record tells of, as far as that can be true; without reading them.
+[[nodiscard]] std::uint64_t events_in_batch(std::span<const std::byte> content) noexcept;
 /// Throws errc::truncated or errc::malformed; allocates no more than in proportion to the content.
 profile_batch decode_profile_batch(std::span<const std::byte> content);
 

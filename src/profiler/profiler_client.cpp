@@ -20,8 +20,10 @@ namespace ferry::inline v0::detail {
 namespace {
 
 constexpr std::size_t most_events_of_request = std::size_t{1} << 14U;
-// Of the bytes that all records of a reply may have, with their headers.
-constexpr std::size_t share_of_profile = 2;
+// Of the bytes that all records of a reply may have, with their headers; and no more than this, whatever these are.
+constexpr std::size_t share_of_profile = 4;
+constexpr std::size_t longest_profile = std::size_t{1} << 20U;
+constexpr std::size_t record_overhead = 16;  // at most: the header, and what a record is filled up with
 
 [[maybe_unused]] const std::size_t profiler_of_workers = add_library_client({
     .rank = 4,
@@ -137,13 +139,17 @@ class profiled_request final : public callee_hooks {
     recording::properties how;
     how.brief = true;
     how.node = core.agent_unchecked().self().id().value;
-    how.events_per_thread = std::max(scopes_.events_per_thread, most_events_of_request);
+    how.events_per_thread = scopes_.events_per_thread;
+    how.remote = scopes_.remote;
     how.wishes = scopes_.wishes;
     if (asked_) {
+      how.events_per_thread = std::max(how.events_per_thread, most_events_of_request);
+      how.remote = true;
       how.wishes.shapes |= asked_->shapes;
       how.wishes.memory |= asked_->memory;
     }
-    limit_ = core.limits().max_extension_bytes / share_of_profile;
+    most_record_bytes_ = std::min(core.limits().max_extension_bytes, wire_limits().max_extension_bytes);
+    limit_ = std::min(most_record_bytes_ / share_of_profile, longest_profile);
     to_ = recording::make(how);
     what_ = {start.method().empty() ? "an unknown method" : start.method(), range_kind::handler};
     arrived_ns_ = start.call().arrived().time_since_epoch().count();
@@ -167,22 +173,12 @@ class profiled_request final : public callee_hooks {
     has_ended_ = true;
   }
 
+  // A call is answered although its profile cannot be.
   void on_reply(outgoing_reply& reply) override {
     if (!to_ || !has_ended_) return;
-    profiler::profile found = take();
-    if (!asked_) return;
-    profile_batch batch;
-    batch.node = found.node;
-    batch.received_ns = arrived_ns_;
-    batch.lost = found.lost;
-    batch.events = std::move(found.events);
-    // The handler itself first: it is kept if not all are.
-    const auto own = std::find_if(batch.events.begin(), batch.events.end(),
-                                  [this](const profiler::event& each) { return each.number == number_; });
-    if (own != batch.events.end()) std::swap(*own, batch.events.front());
-    batch.answered_ns = steady_now_ns();
-    const byte_buffer content = encode_profile_batch(batch, limit_);
-    reply.add_record(profile_record_type, false, content.bytes());
+    if (const std::exception_ptr problem = caught([&] { add_profile(reply); }))
+      log(log_level::warning, fmt::format("the reply to {} goes without the profile that was asked for: {}", what_.name,
+                                          describe_exception(problem)));
   }
 
   void ended() noexcept override {
@@ -190,6 +186,27 @@ class profiled_request final : public callee_hooks {
   }
 
  private:
+  void add_profile(outgoing_reply& reply) {
+    profiler::profile found = take();
+    if (!asked_) return;
+    profile_batch batch;
+    batch.node = found.node;
+    batch.received_ns = arrived_ns_;
+    batch.lost = found.lost + found.unfinished;
+    batch.events = std::move(found.events);
+    // The handler itself first: it is kept if not all are.
+    const auto own = std::find_if(batch.events.begin(), batch.events.end(),
+                                  [this](const profiler::event& each) { return each.number == number_; });
+    if (own != batch.events.end()) std::swap(*own, batch.events.front());
+    batch.answered_ns = steady_now_ns();
+    // Behind the records of others, which go first.
+    const std::size_t used = reply.message().extension_bytes() + record_overhead;
+    const std::size_t room = most_record_bytes_ > used ? most_record_bytes_ - used : 0;
+    const byte_buffer content = encode_profile_batch(batch, std::min(limit_, room));
+    if (content.size() > room) return;
+    reply.add_record(profile_record_type, false, content.bytes());
+  }
+
   profiler::profile take() {
     taken_ = true;
     profiler::profile found = to_->finish();
@@ -199,7 +216,8 @@ class profiled_request final : public callee_hooks {
 
   const std::optional<profile_wishes> asked_;
   entered_scopes scopes_;
-  std::size_t limit_ = 0;
+  std::size_t most_record_bytes_ = 0;  // of all records of the reply
+  std::size_t limit_ = 0;              // of the profile
   ref_ptr<recording> to_;
   range_description what_;  // its name is the method's, whose code stays loaded until the request is over
   std::int64_t arrived_ns_ = 0;

@@ -33,6 +33,7 @@ class profiler_client final : public worker_attachment, public interceptor {
 struct entered_scopes {
   std::vector<std::shared_ptr<profiler::server_scope::state>> all;
   profile_wishes wishes;  ///< of any of them
+  bool remote = false;    ///< as well
   std::size_t events_per_thread = 0;
 };
 [[nodiscard]] entered_scopes server_scopes_now();

@@ -27,6 +27,11 @@ constinit thread_local profiled_thread this_thread_profiled{0, nullptr, nullptr,
 
 std::atomic<std::uint64_t> next_serial{1};
 
+constexpr std::size_t most_reply_bytes = std::size_t{64} << 20U;
+constexpr std::size_t most_profile_names = std::size_t{1} << 16U;
+constexpr range_description another_call{"(another call: there are too many names)", range_kind::call};
+constexpr range_description another_range{"(another range: there are too many names)", range_kind::user};
+
 // ---------------------------------------------------------------- ranges of the library
 
 void begin_range(open_range& range) noexcept;
@@ -158,7 +163,13 @@ void recording::add_reply(std::uint64_t call, const range_description& name, std
     std::vector<std::byte> kept(content.begin(), content.end());
     const std::lock_guard lock(mutex_);
     if (closed()) return;
+    reply_bytes_ += kept.size();
     replies_.push_back({call, &name, began, ended, node, std::move(kept)});
+    while (reply_bytes_ > most_reply_bytes) {
+      lost_.fetch_add(events_in_batch(replies_.front().content), std::memory_order_relaxed);
+      reply_bytes_ -= replies_.front().content.size();
+      replies_.pop_front();
+    }
   } catch (const std::bad_alloc&) {
     lost_.fetch_add(1, std::memory_order_relaxed);
   }
@@ -181,6 +192,7 @@ const range_description& recording::name_range(std::string_view name, range_kind
   const std::lock_guard lock(mutex_);
   const auto found = ranges_.find(name);
   if (found != ranges_.end() && found->second->kind == kind) return *found->second;
+  if (names_.size() >= most_profile_names) return another_range;
   kept_name& made = *names_.emplace_back(std::make_unique<kept_name>());
   made.text = name;
   made.what = {made.text, kind};
@@ -207,6 +219,7 @@ const range_description& recording::name_call(std::string_view method, profiled_
                                               std::string_view caller_name, std::int32_t peer,
                                               std::string_view peer_name) {
   const std::lock_guard lock(mutex_);
+  if (names_.size() >= most_profile_names && !calls_.contains({method.data(), mode, caller, peer})) return another_call;
   const kept_name*& known = calls_[{method.data(), mode, caller, peer}];
   // The text of a method whose library was unloaded may have left its address to another.
   if (known && known->method == method) return known->what;
@@ -236,11 +249,10 @@ profiler::clock_offset offset_of(std::int64_t began, std::int64_t ended, const p
   return {batch.node, second + (first - second) / 2, (ways + 1) / 2, 1};
 }
 
-}  // namespace
-
-std::vector<profiler::clock_offset> recording::compare_clocks(const tick_scale& scale) const {
+template <class Replies>
+std::vector<profiler::clock_offset> compare_clocks(const Replies& replies, const tick_scale& scale) {
   std::map<std::int32_t, profiler::clock_offset> best;
-  for (const reply& each : replies_) {
+  for (const auto& each : replies) {
     const profiler::clock_offset one = offset_of(scale.steady_ns(each.began), scale.steady_ns(each.ended), each.batch);
     const auto [known, added] = best.emplace(one.node, one);
     if (added) continue;
@@ -253,6 +265,8 @@ std::vector<profiler::clock_offset> recording::compare_clocks(const tick_scale& 
   for (const auto& [node, each] : best) all.push_back(each);
   return all;
 }
+
+}  // namespace
 
 void recording::add_events_of(const reply& from, const std::vector<profiler::clock_offset>& clocks,
                               profiler::profile& to) {
@@ -289,7 +303,7 @@ void recording::add_events_of(const inner_profile& from, profiler::profile& to) 
 }
 
 // Replies whose profile is damaged count as lost.
-void recording::read_replies() noexcept {
+void recording::read(std::deque<reply>& replies) noexcept {
   const auto damaged = [this](reply& each) {
     const std::exception_ptr problem = caught([&] { each.batch = decode_profile_batch(each.content); });
     if (!problem) {
@@ -300,7 +314,7 @@ void recording::read_replies() noexcept {
     lost_.fetch_add(1, std::memory_order_relaxed);
     return true;
   };
-  std::erase_if(replies_, damaged);
+  std::erase_if(replies, damaged);
 }
 
 void recording::take_events(ring& from, const tick_scale& scale, profiler::profile& to) {
@@ -332,22 +346,30 @@ void recording::take_events(ring& from, const tick_scale& scale, profiler::profi
 profiler::profile recording::finish() {
   const std::int64_t ended = ticks_now();
   profiler::profile all;
-  const std::lock_guard lock(mutex_);
-  stop_watching();
+  std::deque<reply> replies;
+  std::vector<inner_profile> inner;
+  std::vector<ring*> rings{&first_ring_};
+  {
+    // Threads that still record wait for no more than this.
+    const std::lock_guard lock(mutex_);
+    for (const auto& [thread, each] : rings_) rings.push_back(each.get());
+    stop_watching();
+    replies.swap(replies_);
+    inner.swap(inner_);
+    all.workers.swap(workers_);
+  }
   const tick_scale scale = how_.brief ? tick_scale::recent() : tick_scale::since(start_);
   all.node = how_.node;
   all.ended_ns = scale.steady_ns(ended);
-  take_events(first_ring_, scale, all);
-  for (const auto& [thread, each] : rings_) take_events(*each, scale, all);
-  read_replies();
-  all.clocks = compare_clocks(scale);
-  for (const reply& each : replies_) add_events_of(each, all.clocks, all);
-  for (const inner_profile& each : inner_) add_events_of(each, all);
+  for (ring* each : rings) take_events(*each, scale, all);
+  read(replies);
+  all.clocks = compare_clocks(replies, scale);
+  for (const reply& each : replies) add_events_of(each, all.clocks, all);
+  for (const inner_profile& each : inner) add_events_of(each, all);
   std::sort(all.events.begin(), all.events.end(), [](const profiler::event& a, const profiler::event& b) {
     return a.began_ns != b.began_ns ? a.began_ns < b.began_ns : a.number < b.number;
   });
   all.began_ns = !how_.brief ? start_.steady_ns : all.events.empty() ? all.ended_ns : all.events.front().began_ns;
-  all.workers = workers_;
   all.lost += lost_.load();
   all.unfinished = static_cast<std::uint64_t>(std::max<std::int64_t>(0, open_.load()));
   return all;

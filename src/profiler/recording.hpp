@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -122,9 +123,8 @@ class recording {
   explicit recording(const properties& how);
   ~recording();
   ring& ring_of_thread();
-  void read_replies() noexcept;
+  void read(std::deque<reply>& replies) noexcept;
   void take_events(ring& from, const tick_scale& scale, profiler::profile& to);
-  std::vector<profiler::clock_offset> compare_clocks(const tick_scale& scale) const;
   void add_events_of(const reply& from, const std::vector<profiler::clock_offset>& clocks, profiler::profile& to);
   void add_events_of(const inner_profile& from, profiler::profile& to);
   void stop_watching() noexcept;
@@ -143,7 +143,8 @@ class recording {
   std::uint32_t first_thread_ = 0;
   ring first_ring_;                                       // of that thread: most requests have one
   std::map<std::uint32_t, std::unique_ptr<ring>> rings_;  // of the others
-  std::vector<reply> replies_;
+  std::deque<reply> replies_;
+  std::size_t reply_bytes_ = 0;
   std::vector<inner_profile> inner_;
   std::vector<std::unique_ptr<kept_name>> names_;
   std::map<std::string_view, const range_description*> ranges_;

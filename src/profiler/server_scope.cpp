@@ -1,6 +1,8 @@
 #include <ferry/profiler/server_scope.hpp>
 
 #include <algorithm>
+#include <deque>
+#include <iterator>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -18,7 +20,9 @@ struct server_scope::state {
   options how;
   std::mutex mutex;  // guards the rest
   bool entered = false;
-  std::vector<profile> requests;
+  std::deque<profile> requests;
+  std::size_t events = 0;  // in these, and one more for each
+  std::uint64_t lost = 0;  // in those that there was no place for
 };
 
 }  // namespace profiler
@@ -27,6 +31,9 @@ namespace detail {
 namespace {
 
 using scope_state = profiler::server_scope::state;
+
+// The events that a scope keeps, as a multiple of those of a thread.
+constexpr std::size_t rings_of_scope = 16;
 
 struct scope_stack {
   std::mutex mutex;
@@ -57,6 +64,7 @@ entered_scopes server_scopes_now() {
   for (const auto& each : now.all) {
     now.wishes.shapes |= each->how.shapes;
     now.wishes.memory |= each->how.memory;
+    now.remote |= each->how.remote;
     now.events_per_thread = std::max(now.events_per_thread, each->how.events_per_thread);
   }
   return now;
@@ -65,7 +73,15 @@ entered_scopes server_scopes_now() {
 void add_to_scope(scope_state& scope, const profiler::profile& request) noexcept {
   try {
     const std::lock_guard lock(scope.mutex);
-    if (scope.entered) scope.requests.push_back(request);
+    if (!scope.entered) return;
+    scope.requests.push_back(request);
+    scope.events += request.events.size() + 1;
+    while ((scope.events - 1) / rings_of_scope > scope.how.events_per_thread && scope.requests.size() > 1) {
+      const profiler::profile& oldest = scope.requests.front();
+      scope.events -= oldest.events.size() + 1;
+      scope.lost += oldest.events.size() + oldest.lost;
+      scope.requests.pop_front();
+    }
   } catch (const std::bad_alloc&) {
     log(log_level::warning, "out of memory: the profile of a request was lost");
   }
@@ -101,6 +117,8 @@ void server_scope::enter() {
     stack.all.push_back(state_);
     state_->entered = true;
     state_->requests.clear();
+    state_->events = 0;
+    state_->lost = 0;
   }
   detail::interceptor_table::watch_arrivals(1);
 }
@@ -111,7 +129,9 @@ std::vector<profile> server_scope::exit() {
     const std::lock_guard lock(state_->mutex);
     if (!state_->entered) throw_error(errc::invalid_argument, "this server scope of the profiler is not entered");
     state_->entered = false;
-    found.swap(state_->requests);
+    found.assign(std::move_iterator(state_->requests.begin()), std::move_iterator(state_->requests.end()));
+    state_->requests.clear();
+    if (!found.empty()) found.front().lost += state_->lost;
   }
   detail::leave_scope(state_);
   return found;

@@ -104,6 +104,10 @@ summary summarise(const profile& from) {
     ++share.events;
     busy[each.node].push_back({std::max(each.began_ns, from.began_ns), std::min(each.ended_ns, from.ended_ns)});
     share.queueing_ns += each.queued_ns;
+    if (each.kind == range_kind::wait) {
+      share.waiting_ns += own.at(each.number);
+      continue;
+    }
     if (each.kind != range_kind::call) {
       share.compute_ns += own.at(each.number);
       continue;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <future>
+#include <memory>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -14,10 +16,12 @@
 #include <ferry/ferry.hpp>
 #include <ferry/ops/ops.hpp>
 #include <ferry/profiler.hpp>
+#include <ferry/rpc/interceptor.hpp>
 #include <ferry/tensor/factories.hpp>
 
 #include "cluster.hpp"
 #include "expect_error.hpp"
+#include "profiler/recording.hpp"
 
 namespace profiler_test {
 
@@ -62,6 +66,36 @@ template <class Archive>
 void serialize(Archive& archive, box& each) {
   archive(each.inside);
 }
+
+// A call that has not ended when its handler has.
+std::promise<void>& gate() {
+  static std::promise<void> closed;
+  return closed;
+}
+ferry::future<int>& left_call() {
+  static ferry::future<int> of;
+  return of;
+}
+int behind_the_gate() {
+  gate().get_future().wait();
+  return 1;
+}
+void leaves_a_call(const std::string& next) { left_call() = ferry::rpc_async<behind_the_gate>(next); }
+
+// Adds a record to each reply that leaves room for 100 bytes.
+class talker final : public ferry::interceptor {
+ public:
+  [[nodiscard]] std::string_view name() const noexcept override { return "talker"; }
+  std::unique_ptr<ferry::callee_hooks> on_arrival(ferry::incoming_request&) override {
+    class hooks final : public ferry::callee_hooks {
+      void on_reply(ferry::outgoing_reply& reply) override {
+        const std::vector<std::byte> much(ferry::wire_limits().max_extension_bytes - 100);
+        reply.add_record(0x8000, false, much);
+      }
+    };
+    return std::make_unique<hooks>();
+  }
+};
 
 profiler::server_scope make_scope() { return profiler::server_scope(); }
 
@@ -396,6 +430,63 @@ TEST_CASE("a thread's ring keeps the last events and counts the others") {
   CHECK(found.events.front().name == "6");
   CHECK(found.events.back().name == "9");
   CHECK(found.lost == 6);
+}
+
+TEST_CASE("a session that ends within a range leaves nothing that later ones see") {
+  cluster group(1);
+  {
+    profiler::session recorded(group[0]);
+    const profiler::range part("open");
+    const profile found = recorded.finish();
+    CHECK(found.unfinished == 1);
+    CHECK(found.events.empty());
+    CHECK_FALSE(ferry::detail::ranges_watched());
+  }
+  profiler::session next(group[0]);
+  { const profiler::range part("of the next"); }
+  const profile found = next.finish();
+  CHECK(found.events.size() == 1);
+  CHECK(need(found, "of the next").parent == 0);
+}
+
+TEST_CASE("what had not ended when the reply was made counts as lost") {
+  cluster group(3);
+  profiler::session recorded(group[0]);
+  group[0].rpc_sync<leaves_a_call>("worker1", "worker2");
+  const profile found = recorded.finish();
+  CHECK(found.lost == 1);
+  gate().set_value();
+  CHECK(left_call().get() == 1);
+}
+
+TEST_CASE("a call whose reply has no room for a profile is answered without it") {
+  cluster group(2, {.configure = [](ferry::worker_config& config) {
+                  if (config.name == "worker1") config.interceptors = {std::make_shared<talker>()};
+                }});
+  profiler::session recorded(group[0]);
+  CHECK(group[0].rpc_sync<square>("worker1", 3) == 9);
+  const profile found = recorded.finish();
+  CHECK(need_call(found, "sync").failed == false);
+  CHECK(found.events.size() == 1);
+}
+
+TEST_CASE("a server scope without callees asks none, and keeps the last events") {
+  using profiler::server_scope;
+  cluster group(3);
+  server_scope here({.remote = false, .events_per_thread = 2});
+  here.enter();
+  for (int i = 0; i != 40; ++i) (void)group[0].rpc_sync<pass_on>("worker1", 3, "worker2");
+  const std::vector<profile> requests = here.exit();
+  std::uint64_t lost = 0;
+  std::size_t events = 0;
+  for (const profile& each : requests) {
+    lost += each.lost;
+    events += each.events.size();
+    for (const event& one : each.events) CHECK_FALSE(one.remote);
+  }
+  CHECK(requests.size() >= 8);
+  CHECK(requests.size() + events <= 16 * 3);
+  CHECK(lost + events == 40 * 4);  // at worker1 the handler, its range and its call; at worker2 the handler
 }
 
 TEST_CASE("[row 186] the end of a call is recorded once, also if it is cancelled while its reply is on the way") {

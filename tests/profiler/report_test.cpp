@@ -121,6 +121,11 @@ TEST_CASE("a record of a profile that is cut off or damaged is an error") {
   refused("has time", [](detail::profile_batch& batch) { batch.answered_ns = -(std::int64_t{1} << 61U); });
   refused("has number 0", [](detail::profile_batch& batch) { batch.events[1].number = 0; });
   refused("parent 2", [](detail::profile_batch& batch) { batch.events[1].parent = 2; });
+  refused("ends 1 ns before it begins", [](detail::profile_batch& batch) { batch.events[1].ended_ns = 1999; });
+  refused("a time in a queue of -1 ns", [](detail::profile_batch& batch) { batch.events[0].queued_ns = -1; });
+  refused("an uncertainty of -5 ns", [](detail::profile_batch& batch) { batch.events[0].uncertainty_ns = -5; });
+  refused("has made -2 bytes", [](detail::profile_batch& batch) { batch.events[1].bytes = -2; });
+  refused("answered before it came", [](detail::profile_batch& batch) { batch.answered_ns = 999; });
 }
 
 TEST_CASE("a profile that is too long for its record loses its last events, and says how many") {
@@ -131,6 +136,39 @@ TEST_CASE("a profile that is too long for its record loses its last events, and 
   REQUIRE(read.events.size() == 1);
   CHECK(read.events[0].name == "f");
   CHECK(read.lost == 3);
+}
+
+TEST_CASE("how many events a record tells of is known without reading them, and believed within reason") {
+  detail::profile_batch batch = small_batch();
+  const ferry::byte_buffer content = detail::encode_profile_batch(batch, 1U << 20U);
+  CHECK(detail::events_in_batch(content.bytes()) == 4);
+  CHECK(detail::events_in_batch(content.bytes().first(39)) == 0);
+  batch.lost = ~std::uint64_t{0};
+  CHECK(detail::events_in_batch(detail::encode_profile_batch(batch, 1U << 20U).bytes()) < std::uint64_t{1} << 41U);
+}
+
+TEST_CASE("a session keeps a bounded part of what replies bring, and counts the rest") {
+  constexpr std::size_t mebibyte = std::size_t{1} << 20U;
+  detail::profile_batch batch = small_batch();
+  batch.lost = 0;
+  batch.events.resize(1);
+  batch.events[0].name = std::string(mebibyte, 'x');
+  const ferry::byte_buffer content = detail::encode_profile_batch(batch, 2 * mebibyte);
+  const auto to = detail::recording::make({.events_per_thread = 4, .node = 0});
+  const ferry::range_description& call = to->name_call("f", detail::profiled_mode::sync, 0, "first", 1, "second");
+  for (int i = 0; i != 70; ++i) to->add_reply(to->begin(), call, 0, 1, 1, content.bytes());
+  const profile found = to->finish();
+  CHECK(found.events.size() == 63);
+  CHECK(found.lost == 7);
+}
+
+TEST_CASE("a session keeps a bounded number of names") {
+  const auto to = detail::recording::make({.events_per_thread = 4, .node = 0});
+  for (int i = 0; i != 1 << 16; ++i) (void)to->name_range(std::to_string(i), range_kind::user);
+  CHECK(to->name_range("7", range_kind::user).name == "7");
+  CHECK(to->name_range("one more", range_kind::user).name.find("too many names") != std::string_view::npos);
+  CHECK(to->name_call("f", detail::profiled_mode::sync, 0, "first", 1, "second").kind == range_kind::call);
+  (void)to->finish();
 }
 
 TEST_CASE("the processor's counter gives the times of the steady clock") {
@@ -229,4 +267,16 @@ TEST_CASE("the table says where the time of each worker went") {
   const std::string text = profiler::table(from);
   CHECK(text.find("second (longest)") != std::string::npos);
   CHECK(text.find("call#remote_op: f") != std::string::npos);
+}
+
+TEST_CASE("what a pass waits for is no work of its worker") {
+  profile from = two_workers();
+  from.events.clear();
+  from.events.push_back(event_of("dist_autograd::backward", range_kind::autograd, 0, 1, 0, 0, 10'000'000));
+  from.events.push_back(event_of("dist_autograd::wait", range_kind::wait, 0, 2, 1, 1'000'000, 9'000'000));
+  from.events.push_back(event_of("mul", range_kind::operation, 0, 3, 2, 2'000'000, 3'000'000));
+  const profiler::summary found = profiler::summarise(from);
+  REQUIRE(found.workers.size() == 1);
+  CHECK(found.workers[0].compute_ns == 3'000'000);
+  CHECK(found.workers[0].waiting_ns == 7'000'000);
 }

@@ -16,6 +16,7 @@ enum class range_kind : std::uint8_t {
   autograd,   ///< a pass, or one of its messages
   call,       ///< of another worker, at its caller: until the reply was handled
   handler,    ///< of a request, at its callee: until it has a result
+  wait,       ///< of a thread, for what others do
 };
 
 /// What a range is. Has static storage duration: recorders keep its address.

@@ -30,7 +30,8 @@ class server_scope {
 
   /// Throws errc::invalid_argument if it is entered already.
   void enter();
-  /// One profile for each request that began and was answered meanwhile, in the order of the answers. Throws
+  /// One profile for each request that began and was answered meanwhile, in the order of the answers; of the last ones, with 16 times
+  /// options::events_per_thread events together: profile::lost of the first one counts those of earlier ones, too. Throws
   /// errc::invalid_argument if it is not entered.
   std::vector<profile> exit();
 

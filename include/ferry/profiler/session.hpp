@@ -18,7 +18,8 @@ struct options {
   bool shapes = false;  ///< those of the inputs of operations
   bool memory = false;  ///< bytes of the tensors that operations make
   bool remote = true;   ///< callees record, too, and send their events back with the reply
-  /// Of each thread that takes part. Then the oldest ones are overwritten, and profile::lost counts them.
+  /// Of each thread that takes part. Then the oldest ones are overwritten, and profile::lost counts them. Of what came back with
+  /// replies, the last 64 MiB are kept.
   std::size_t events_per_thread = std::size_t{1} << 16U;
 };
 
@@ -41,7 +42,8 @@ class session {
   session(const session&) = delete;
   session& operator=(const session&) = delete;
 
-  /// Ends the recording. Once. Calls that have not ended are counted (profile::unfinished), and what they do later is not recorded.
+  /// Ends the recording. Once. Calls and ranges that have not ended are counted (profile::unfinished), and what they do later is not
+  /// recorded. Throws errc::invalid_argument the second time.
   profile finish();
 
  private:

@@ -51,6 +51,8 @@ class outgoing_message {
   /// Throws errc::invalid_argument if the type is 0, after finish(), within another record, or if the payload has grown
   /// since the first record; errc::limit_exceeded for more than 2^32 - 17 bytes.
   void add_extension(std::uint16_t type, bool critical, std::span<const std::byte> content);
+  /// Of the records so far, with their headers.
+  [[nodiscard]] std::size_t extension_bytes() const noexcept { return records_end_ - records_start_; }
   /// The same without a buffer of the caller's: append the content to the returned buffer, which is `bytes`, then call
   /// end_extension(). Throws as add_extension() does.
   byte_buffer& begin_extension(std::uint16_t type, bool critical);

@@ -24,6 +24,7 @@ namespace detail {
 namespace {
 
 constexpr range_description dist_backward_range{"dist_autograd::backward", range_kind::autograd};
+constexpr range_description wait_range{"dist_autograd::wait", range_kind::wait};
 
 std::shared_ptr<dist_worker> autograd_of_current() { return dist_worker::of(*current_worker()); }
 
@@ -56,7 +57,10 @@ dist_pass::root_options pass_options_of(const dist_autograd::backward_options& o
 }
 
 void wait_for_pass(const std::shared_ptr<dist_context>& context, const future<pass_failure>& whole) {
-  const pass_failure how = whole.get();
+  const pass_failure how = [&] {
+    const traced_range range(wait_range);
+    return whole.get();
+  }();
   if (how.failed()) std::rethrow_exception(how.exception());
   context->let_streams_wait();
 }

@@ -234,6 +234,23 @@ void dist_worker::end_context(const std::shared_ptr<dist_context>& which) noexce
   tell_release(which->release(), what);
 }
 
+// A maker has one incarnation at a time, and messages of a former one may still come: of more, which it cannot have, the oldest is
+// forgotten, and with it that its contexts are over.
+dist_worker::over& dist_worker::over_of(std::uint64_t first) {
+  const std::uint64_t maker = ids_of(sender_of(first));
+  const std::uint64_t next_maker = ids_of({sender_of(first).value + 1});
+  const auto begin = over_.lower_bound(maker);
+  const auto end = over_.lower_bound(next_maker);
+  if (static_cast<std::size_t>(std::distance(begin, end)) >= most_incarnations && !over_.contains(first)) {
+    const auto oldest =
+        std::min_element(begin, end, [](const auto& a, const auto& b) { return a.second.told < b.second.told; });
+    over_.erase(oldest);
+  }
+  over& its = over_[first];
+  its.told = ++releases_;
+  return its;
+}
+
 void dist_worker::on_release(const release_message& told) {
   const dist_autograd::context_id id{told.context};
   const bool of_one = sender_of(told.first) == id.made_by() && sender_of(told.oldest_kept) == id.made_by();
@@ -245,10 +262,11 @@ void dist_worker::on_release(const release_message& told) {
   {
     const std::lock_guard lock(mutex_);
     if (closed_ || id.made_by() == known_info().id()) return;
-    over& its = over_[told.first];
+    over& its = over_of(told.first);
     its.below = std::max(its.below, told.oldest_kept);
     if (told.context >= its.below) its.others.insert(told.context);
     its.others.erase(its.others.begin(), its.others.lower_bound(its.below));
+    if (its.others.size() > most_over) its.others.erase(its.others.begin());
     for (auto each = contexts_.lower_bound(told.first);
          each != contexts_.end() && sender_of(each->first) == id.made_by();) {
       if (!its.contains(each->first)) {

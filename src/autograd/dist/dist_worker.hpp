@@ -97,9 +97,13 @@ class dist_worker final : public worker_attachment,
   // Which contexts of an incarnation of a maker are over, as far as this worker was told: from its first one on.
   struct over {
     std::uint64_t below = 0;
-    std::set<std::uint64_t> others;
+    std::set<std::uint64_t> others;  // most_over of them
+    std::uint64_t told = 0;          // when it was last heard of
     [[nodiscard]] bool contains(std::uint64_t id) const { return id < below || others.contains(id); }
   };
+  static constexpr std::size_t most_over = std::size_t{1} << 16U;
+  static constexpr std::size_t most_incarnations = 8;       // of one maker
+  [[nodiscard]] over& over_of(std::uint64_t first);         // under the lock
   [[nodiscard]] bool is_over(std::uint64_t context) const;  // under the lock
   [[nodiscard]] std::uint64_t first_context() const;        // of this worker's own; under the lock
   [[nodiscard]] std::uint64_t oldest_kept() const;          // of this worker's own; under the lock
@@ -122,6 +126,7 @@ class dist_worker final : public worker_attachment,
   std::uint64_t next_context_ = first_number_;
   std::map<std::uint64_t, std::shared_ptr<dist_context>> contexts_;
   std::map<std::uint64_t, over> over_;  // by the first context of an incarnation
+  std::uint64_t releases_ = 0;
 };
 
 }  // namespace ferry::inline v0::detail

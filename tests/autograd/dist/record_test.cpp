@@ -316,6 +316,37 @@ TEST_CASE("messages about passes that no worker sends are answered with errors, 
   CHECK(dist::exists(context, group[0]));
 }
 
+TEST_CASE("what a maker's releases take at another worker is bounded") {
+  namespace detail = ferry::detail;
+  const auto plan = std::make_shared<forger::plan>();
+  ferry_test::cluster_options options;
+  options.configure = [&](ferry::worker_config& config) {
+    if (config.name == "worker0") config.interceptors = {std::make_shared<forger>(plan)};
+  };
+  cluster group(2, options);
+  const auto release = [&](std::uint64_t number) {
+    group[0].rpc_sync<ferry::named<"ferry/autograd/release", detail::serve_release>>(
+        "worker1", release_message{message_of(0, number), message_of(0, number), message_of(0, number)});
+  };
+  const auto is_known = [&](std::uint64_t number) {
+    autograd_record header;
+    header.context = message_of(0, number);
+    header.message = message_of(0, number);
+    plan->records = {bytes_of(header)};
+    const bool found = group[0].rpc_sync<current_here>("worker1") == message_of(0, number);
+    plan->records.clear();
+    return found;
+  };
+  release(1'000);
+  CHECK_FALSE(is_known(1'000));  // it is over
+  for (std::uint64_t start = 1; start != 8; ++start) release(1'000 + 1'000 * start);
+  CHECK_FALSE(is_known(1'000));
+  // A ninth start, which no worker can have had: the one that was not heard of for longest is forgotten.
+  release(9'000);
+  CHECK(is_known(1'000));
+  CHECK_FALSE(is_known(9'000));
+}
+
 TEST_CASE("gradients that come once more when the pass is over do not begin it again") {
   using ferry::named;
   namespace detail = ferry::detail;
