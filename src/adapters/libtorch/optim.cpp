@@ -190,6 +190,14 @@ void at_each_owner(const char* what, const std::vector<torch_share>& shares,
   if (!problems.empty()) throw_error(kind, fmt::format("distributed_torch_optimizer: {} failed: {}", what, problems));
 }
 
+void serve_torch_updates(std::uint64_t make) {
+  constexpr auto object_call = method_flavour::object_call;
+  add_library_methods({make, usable_method<&torch_updates::step, object_call>().id,
+                       usable_method<&torch_updates::set_lr, object_call>().id,
+                       usable_method<&torch_updates::states, object_call>().id,
+                       usable_method<&torch_updates::load, object_call>().id});
+}
+
 void refuse_torch_context(dist_autograd::context_id in) {
   throw_error(
       errc::invalid_argument,

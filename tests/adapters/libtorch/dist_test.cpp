@@ -345,6 +345,15 @@ TEST_CASE("what optimizers of torch::optim keep goes to other owners") {
   });
 }
 
+namespace libtorch_dist_test {
+
+struct listed_module : torch::nn::Module {
+  listed_module() : layer(register_module("layer", torch::nn::Linear(2, 2))) {}
+  torch::nn::Linear layer;
+};
+
+}  // namespace libtorch_dist_test
+
 TEST_CASE("an optimizer refuses what it cannot update, and names each owner that failed") {
   cluster group(2);
   using optimizer_type = ferry::distributed_torch_optimizer<torch::optim::SGD>;
@@ -382,4 +391,32 @@ TEST_CASE("passes leave nothing") {
     CHECK(a.use_count() <= 3);  // `a`, its accumulator, and the one that the context keeps
   }
   CHECK(a.use_count() <= 2);
+}
+
+TEST_CASE("a worker with a list of methods serves the optimizers of torch::optim that it is told to") {
+  const ferry_test::cluster_options with_list{.configure = [](ferry::worker_config& config) {
+    if (config.rank == 1) config.serve = ferry::serve_list<ferry::make<listed_module>>;
+  }};
+  using optimizer_type = ferry::distributed_torch_optimizer<torch::optim::Adagrad>;
+  const torch::optim::AdagradOptions with(0.5);
+  {
+    cluster group(2, with_list);
+    const auto there = group[0].remote<ferry::make<listed_module>>("worker1");
+    expect_error(errc::unknown_method, "list of methods", [&] { (void)ferry::torch_parameters(there); });
+  }
+  ferry::serve_torch_parameters<listed_module>();
+  {
+    cluster group(2, with_list);
+    const auto there = group[0].remote<ferry::make<listed_module>>("worker1");
+    const auto parameters = ferry::torch_parameters(there);
+    expect_error(errc::unknown_method, "list of methods", [&] { optimizer_type(parameters, with); });
+  }
+  ferry::serve_torch_optimizers<torch::optim::Adagrad>();
+  cluster group(2, with_list);
+  const auto there = group[0].remote<ferry::make<listed_module>>("worker1");
+  optimizer_type optimizer(ferry::torch_parameters(there), with);
+  optimizer.set_lr(0.25);
+  optimizer.load(optimizer.save());
+  const dist::context context(group[0]);
+  expect_error(errc::invalid_argument, "", [&] { optimizer.step(dist::context_id{5}); });
 }

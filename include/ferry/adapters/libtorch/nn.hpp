@@ -61,6 +61,13 @@ template <torch_module M>
   return module.template rpc_sync<&detail::torch_parameter_references<M>>(calls);
 }
 
+/// Every worker that this process starts later answers torch_parameters() for such modules, also one that has a list of methods.
+template <torch_module... M>
+void serve_torch_parameters() {
+  detail::add_library_methods(
+      {detail::usable_method<&detail::torch_parameter_references<M>, detail::method_flavour::object_call>().id...});
+}
+
 template <class M>
 struct remote_module_traits;  // <ferry/nn/remote_module.hpp>
 

@@ -130,6 +130,8 @@ std::vector<torch_share> shares_by_owner(const std::vector<std::vector<rref<tens
 /// owners that failed as one, of the kind of the first.
 void at_each_owner(const char* what, const std::vector<torch_share>& shares,
                    const std::function<std::function<void()>(std::size_t)>& action);
+/// With `make`, all methods of an owner.
+void serve_torch_updates(std::uint64_t make);
 [[noreturn]] void refuse_torch_context(dist_autograd::context_id in);
 [[noreturn]] void refuse_torch_group(std::size_t group, std::size_t groups);
 std::string encode_torch_states(const std::vector<std::string>& states);
@@ -243,5 +245,14 @@ class distributed_torch_optimizer final : public dist_autograd::update_after {
   std::vector<detail::torch_share> shares_;
   std::vector<std::pair<rref<owned>, std::uint64_t>> at_owners_;  // of each share; with its number in passes
 };
+
+/// Every worker that this process starts later serves distributed_torch_optimizer<Optimizers>... over parameters that it owns, also one
+/// that has a list of methods; as serve_optimizers() of <ferry/optim/serve_optimizers.hpp>.
+template <class... Optimizers>
+void serve_torch_optimizers() {
+  (detail::serve_torch_updates(
+       detail::usable_method<&detail::make_torch_updates<Optimizers>, detail::method_flavour::object_call>().id),
+   ...);
+}
 
 }  // namespace ferry::inline v0
