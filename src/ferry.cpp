@@ -58,6 +58,7 @@
 #include "device/parked_blocks.cpp"
 #include "device/start/warm_up.cpp"
 #include "device/stream.cpp"
+#include "device/stream_use.cpp"
 
 // tensor/
 #include "tensor/compare.cpp"

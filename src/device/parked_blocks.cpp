@@ -15,6 +15,7 @@
 #include <ferry/base/time.hpp>
 
 #include "device_state.hpp"
+#include "stream_use.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -121,11 +122,13 @@ void parked_blocks::reclaim_at_once(device_state& state) noexcept {
     const std::lock_guard lock(mutex_);
     freeing = freeing_on_;
   }
-  if (!freeing) return;
-  try {
-    stream_of(state.where, freeing).synchronize();  // it has nothing to do but to free what is done
-  } catch (const std::exception&) {                 // NOLINT(bugprone-empty-catch): the next use of the device says so
+  if (freeing) {
+    try {
+      stream_of(state.where, freeing).synchronize();  // it has nothing to do but to free what is done
+    } catch (const std::exception&) {                 // NOLINT(bugprone-empty-catch): the next use of the device says so
+    }
   }
+  synchronize_idle_streams(state);
 }
 
 void* parked_blocks::allocate(device_state& state, const stream& on, std::size_t bytes) {
@@ -133,7 +136,7 @@ void* parked_blocks::allocate(device_state& state, const stream& on, std::size_t
   try {
     return state.operations->allocate(state.where, bytes, on.handle());
   } catch (const error& problem) {
-    if (problem.kind() != errc::out_of_memory || blocks() == 0) throw;
+    if (problem.kind() != errc::out_of_memory) throw;
   }
   return allocate_when_freed(state, on, bytes);
 }

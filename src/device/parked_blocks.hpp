@@ -35,7 +35,7 @@ class parked_blocks {
   void reclaim_some(device_state& state) noexcept;
   /// Looks at all.
   void reclaim_all(device_state& state) noexcept;
-  /// The same, and what has been freed can be used by any stream then.
+  /// The same, and what streams have freed that are done now can be used by any stream then, and given back to the device.
   void reclaim_at_once(device_state& state) noexcept;
   /// Memory for a stream; waits for blocks that are parked where there would be none. Throws what the device's allocate()
   /// throws.

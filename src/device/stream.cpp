@@ -1,8 +1,6 @@
 #include <ferry/device/stream.hpp>
 
 #include <algorithm>
-#include <cstdint>
-#include <exception>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -13,23 +11,13 @@
 
 #include "capture.hpp"
 #include "device_state.hpp"
+#include "stream_use.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
 constinit std::atomic<std::size_t> wanted_streams{32};
-
-enum class stream_use : std::uint8_t { idle, busy, captured };
-
-stream_use use_of_stream(const device_state& state, void* handle) noexcept {
-  try {
-    if (state.operations->capturing(state.where, handle)) return stream_use::captured;
-    return state.operations->stream_done(state.where, handle) ? stream_use::idle : stream_use::busy;
-  } catch (const std::exception&) {  // the caller finds out that the device has failed when it uses the stream
-    return stream_use::busy;
-  }
-}
 
 // The place of the stream to hand out next, of `existing` ones. With the mutex held: looks at a few, not at all.
 std::size_t next_idle_stream(const device_state& state, std::size_t existing) {
@@ -73,7 +61,11 @@ bool stream::capturing() const { return detail::state_of(where_).operations->cap
 void stream::synchronize() const {
   const device_operations& operations = *detail::state_of(where_).operations;
   if (operations.immediate) return operations.synchronize_stream(where_, handle_);
-  if (done()) return;
+  if (done()) {
+    // Returns at once, and has the runtime observe it: memory that was freed there can be given back to the device then.
+    operations.synchronize_stream(where_, handle_);
+    return;
+  }
   event end = event::for_waiting();
   end.record(*this);
   end.synchronize();

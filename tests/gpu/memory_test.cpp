@@ -53,12 +53,13 @@ TEST_CASE("[alone] a storm of allocations near the end of the device's memory en
   std::atomic<int> had{0};
   std::atomic<int> wrong{0};
   std::atomic<int> out_of_memory{0};
+  std::vector<stream> streams{first};
   std::vector<std::thread> threads;
   for (unsigned seed = 1; seed != 5; ++seed) {
-    threads.emplace_back([&, seed] {
+    const stream on = streams.emplace_back(ferry::pool_stream(gpu));
+    const stream side = streams.emplace_back(ferry::pool_stream(gpu));
+    threads.emplace_back([&, seed, on, side] {
       std::minstd_rand random(seed);
-      const stream on = ferry::pool_stream(gpu);
-      const stream side = ferry::pool_stream(gpu);
       std::vector<device_memory> mine;
       for (int i = 0; i != 400; ++i) {
         try {
@@ -88,8 +89,10 @@ TEST_CASE("[alone] a storm of allocations near the end of the device's memory en
     const device_memory again(first, left / 2);
     CHECK(again.data() != nullptr);
   }
-  // The other processes of the device get what this one has no use for.
-  first.synchronize();
+  // The other processes of the device get what this one has no use for, also if no thread has waited for a stream.
+  for (const stream& each : streams) {
+    while (!each.done()) std::this_thread::yield();
+  }
   ferry::device_memory_trim(gpu);
   CHECK(free_bytes() > all / 2);
 }

@@ -145,6 +145,56 @@ TEST_CASE("memory is looked after a few blocks at a time, and no look waits") {
   CHECK(ferry::get_device_memory_stats(where).parked_blocks == 0);
 }
 
+TEST_CASE("memory that was freed on streams which have got there is trimmed and used, although no thread waited for them") {
+  const device where{device_kind::cuda, 7};
+  const all_memory whole(where);
+  const stream here = ferry::pool_stream(where);
+  const stream there = ferry::pool_stream(where);
+  const stream main = ferry::default_stream(where);
+  const auto free_some = [&] {
+    for (const stream& on : {here, there, main}) (void)device_memory(on, 20 * mebibyte);
+    fake_cuda::drain();
+  };
+  free_some();
+  CHECK(ferry::get_device_memory_stats(where).parked_blocks == 0);
+  {
+    const device_memory large(here, 60 * mebibyte);
+    CHECK(large.data() != nullptr);
+  }
+  fake_cuda::drain();
+  ferry::device_memory_trim(where);
+  CHECK(ferry::get_device_memory_stats(where).reserved_bytes == 0);
+  free_some();
+  ferry::device_memory_trim(where);
+  CHECK(ferry::get_device_memory_stats(where).reserved_bytes == 0);
+}
+
+TEST_CASE("trimming neither waits for a stream that is busy nor disturbs one that is captured") {
+  const device where{device_kind::cuda, 7};
+  const all_memory whole(where);
+  ferry::device_memory_trim(where);
+  const stream busy = ferry::pool_stream(where);
+  const stream captured = ferry::pool_stream(where);
+  const stream idle = ferry::pool_stream(where);
+  (void)device_memory(captured, 10 * mebibyte);
+  (void)device_memory(idle, 12 * mebibyte);
+  fake_cuda::drain();
+  const device_memory used(busy, 1000);
+  {
+    const fake_cuda::pause pause;
+    (void)device_memory(busy, 14 * mebibyte);
+    traits::fill(where, used.data(), 1, used.size(), busy.native<ferry::cuda>());
+    REQUIRE(fake_cuda::begin_capture(captured.native<ferry::cuda>()) == 0);
+    ferry::device_memory_trim(where);
+    CHECK(fake_cuda::busy());
+    const auto reserved = ferry::get_device_memory_stats(where).reserved_bytes;
+    CHECK(reserved >= 24 * mebibyte);
+    CHECK(reserved < 25 * mebibyte);
+    CHECK(fake_cuda::end_capture(captured.native<ferry::cuda>()).status == 0);
+  }
+  fake_cuda::drain();
+}
+
 TEST_CASE("memory used on a stream that has been destroyed is leaked, with a word") {
   const device where{device_kind::cuda, 6};
   ferry_test::captured_log log;

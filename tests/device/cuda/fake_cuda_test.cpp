@@ -242,7 +242,7 @@ TEST_CASE("one thread calls all functions of the host") {
   CHECK(std::count(threads.begin(), threads.end(), threads[0]) == 8);
 }
 
-TEST_CASE("a pool that can be exported gives nothing back, and memory is aligned to 256 bytes and no more") {
+TEST_CASE("a pool gives back what the host has observed to be free, and memory is aligned to 256 bytes and no more") {
   const ferry::detail::cuda_runtime& runtime = *ferry::detail::cuda_runtime_in_use();
   const stream on = ferry::pool_stream(gpu);
   static auto* const pools = new std::vector<CUmemPoolHandle_st*>;  // not destroyed: the arena knows them
@@ -255,10 +255,27 @@ TEST_CASE("a pool that can be exported gives nothing back, and memory is aligned
     CHECK(reinterpret_cast<std::uintptr_t>(memory) % 512 == 256);
     REQUIRE(runtime.free_async(memory, on.native<ferry::cuda>()) == 0);
     fake_cuda::drain();
-    REQUIRE(runtime.mem_pool_trim_to(pool, 0) == 0);
-    std::uint64_t reserved = 0;
-    std::uint64_t used = 0;
-    REQUIRE(runtime.mem_pool_usage(pool, &reserved, &used) == 0);
-    CHECK((reserved != 0) == exportable);
+    const auto reserved_after_trim = [&] {
+      REQUIRE(runtime.mem_pool_trim_to(pool, 0) == 0);
+      std::uint64_t reserved = 0;
+      std::uint64_t used = 0;
+      REQUIRE(runtime.mem_pool_usage(pool, &reserved, &used) == 0);
+      return reserved;
+    };
+    REQUIRE(runtime.stream_query(on.native<ferry::cuda>()) == 0);
+    CHECK(reserved_after_trim() != 0);
+    const stream other = ferry::pool_stream(gpu);
+    REQUIRE(runtime.stream_synchronize(other.native<ferry::cuda>()) == 0);
+    CHECK(reserved_after_trim() != 0);
+    ferry::event later = on.record();
+    fake_cuda::drain();
+    CHECK(later.done());
+    CHECK(reserved_after_trim() != 0);
+    if (exportable) {
+      REQUIRE(runtime.stream_synchronize(on.native<ferry::cuda>()) == 0);
+    } else {
+      REQUIRE(runtime.event_synchronize(later.native<ferry::cuda>()) == 0);
+    }
+    CHECK(reserved_after_trim() == 0);
   }
 }

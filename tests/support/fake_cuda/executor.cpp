@@ -85,6 +85,7 @@ marker_ptr executor::push(CUstream_st* stream, std::function<void()> run, std::v
   if (dropped_[static_cast<std::size_t>(stream->device)]) {
     auto nothing = std::make_shared<marker>();
     nothing->done = true;
+    nothing->number = ++queued_;
     return nothing;
   }
   if (stream->legacy) {
@@ -96,7 +97,8 @@ marker_ptr executor::push(CUstream_st* stream, std::function<void()> run, std::v
   }
   auto end = std::make_shared<marker>();
   if (stream->queue.empty()) stream->begins = some_time(clock::now());
-  stream->queue.push_back({std::move(needs), std::move(run), end, ++queued_, on_host_thread});
+  end->number = ++queued_;
+  stream->queue.push_back({std::move(needs), std::move(run), end, queued_, on_host_thread});
   stream->last = end;
   stream->touched = ++ticks_;
   work_.notify_all();
@@ -184,6 +186,36 @@ bool executor::idle(const CUstream_st* stream) {
   return done(*stream) && (!stream->legacy || std::all_of(streams_.begin(), streams_.end(), [&](const auto& each) {
            return each->device != stream->device || !each->blocking || done(*each);
          }));
+}
+
+std::uint64_t executor::queued() {
+  const std::lock_guard lock(mutex_);
+  return queued_;
+}
+
+void executor::observe(CUstream_st* stream, std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& each : streams_) {
+    const bool included = stream->legacy && each->blocking && each->device == stream->device;
+    if (each.get() == stream || included) each->observed = std::max(each->observed, number);
+  }
+}
+
+bool executor::observed(const CUstream_st* stream, const marker_ptr& place) {
+  const std::lock_guard lock(mutex_);
+  return place->done && place->number <= stream->observed;
+}
+
+void executor::follow(CUstream_st* stream, CUstream_st* other, const marker_ptr& place) {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t& number = stream->follows[other];
+  number = std::max(number, place->number);
+}
+
+bool executor::follows(const CUstream_st* stream, CUstream_st* other, const marker_ptr& place) {
+  const std::lock_guard lock(mutex_);
+  const auto found = stream->follows.find(other);
+  return found != stream->follows.end() && place->number <= found->second;
 }
 
 bool executor::wait(const marker_ptr& place) {

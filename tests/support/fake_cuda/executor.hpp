@@ -21,6 +21,7 @@ namespace fake_cuda {
 /// A place in a stream: done when all before it is. Read and written under the executor's lock.
 struct marker {
   bool done = false;
+  std::uint64_t number = 0;  // of all that were queued
 };
 using marker_ptr = std::shared_ptr<marker>;
 
@@ -58,6 +59,8 @@ struct CUstream_st {
   int number = 0;                    // among the streams of its device: it has the hardware queue of this number
   fake_cuda::capture_ptr capturing;  // under the lock of captures.cpp
   std::uint64_t touched = 0;         // when it was last given something
+  std::uint64_t observed = 0;        // the host has synchronized with what it was given up to this number
+  std::map<CUstream_st*, std::uint64_t> follows;  // it waits for what others were given up to these numbers
   std::chrono::steady_clock::time_point begins;
 };
 
@@ -96,6 +99,14 @@ class executor {
   bool done(const marker_ptr& place);
   /// Whether all is done that position() would stand for.
   bool idle(const CUstream_st* stream);
+  /// The number of what was queued last.
+  std::uint64_t queued();
+  /// The host has synchronized with what the stream was given up to this number.
+  void observe(CUstream_st* stream, std::uint64_t number);
+  bool observed(const CUstream_st* stream, const marker_ptr& place);
+  /// `stream` waits for an event that marks `place` in `other`.
+  void follow(CUstream_st* stream, CUstream_st* other, const marker_ptr& place);
+  bool follows(const CUstream_st* stream, CUstream_st* other, const marker_ptr& place);
   /// False if it is not done within a minute.
   bool wait(const marker_ptr& place);
   bool drain();

@@ -13,7 +13,8 @@
 //   that its thread's mode does not protect, and a stream that is being captured keeps what it is given.
 // * One thread calls the functions of the host: one that waits for another waits for ever.
 // * A device that has failed drops what is queued, and answers every call with its error.
-// * Pools whose memory can be exported give nothing back; memory is aligned to 256 bytes and no more.
+// * A pool is trimmed of what the host has observed to be free: by a synchronization with the stream that freed it or with an
+//   event recorded there later, not by a question that was answered with yes. Memory is aligned to 256 bytes and no more.
 // * Kernels are called on the host, in the order of their stream, through the seam of src/tensor/kernels.hpp and src/ops/kernels.hpp;
 //   launcher.hpp is for those of other floors.
 //

@@ -16,6 +16,13 @@ constexpr std::size_t promised_alignment = 256;
 
 std::size_t rounded(std::size_t bytes) { return (bytes + granule - 1) / granule * granule; }
 
+// Whether a stream may have the block. A wait for an event counts if that event was recorded on the very stream that freed.
+bool usable(const CUmemPoolHandle_st& pool, const CUmemPoolHandle_st::kept& block, const CUstream_st* stream) {
+  executor& all = executor::instance();
+  return block.stream == stream || all.follows(stream, block.stream, block.freed) ||
+         all.observed(block.stream, block.freed) || (pool.opportunistic && all.done(block.freed));
+}
+
 }  // namespace
 
 device_arenas& device_arenas::instance() {
@@ -59,7 +66,7 @@ void* device_arenas::allocate(CUmemPoolHandle_st& pool, std::size_t bytes, CUstr
   for (std::size_t i = pool.cache.size(); i-- != 0;) {
     CUmemPoolHandle_st::kept& each = pool.cache[i];
     if (each.bytes < size || each.bytes > 2 * size) continue;
-    if (each.stream != stream && !executor::instance().done(each.freed)) continue;
+    if (!usable(pool, each, stream)) continue;
     std::byte* memory = each.memory;
     from.blocks[memory].in_use = true;
     pool.used += each.bytes;
@@ -91,10 +98,9 @@ void device_arenas::keep(const freed_block& block, CUstream_st* stream, marker_p
 
 void device_arenas::trim(CUmemPoolHandle_st& pool, std::size_t keep) {
   const std::lock_guard lock(mutex_);
-  if (pool.exportable) return;  // the driver keeps what other processes might have opened
   arena& from = arenas_[static_cast<std::size_t>(pool.device)];
   std::erase_if(pool.cache, [&](const CUmemPoolHandle_st::kept& each) {
-    if (pool.reserved <= keep || !executor::instance().done(each.freed)) return false;
+    if (pool.reserved <= keep || !executor::instance().observed(each.stream, each.freed)) return false;
     from.blocks.erase(each.memory);
     from.taken -= each.bytes;
     pool.reserved -= each.bytes;

@@ -15,11 +15,13 @@
 struct CUmemPoolHandle_st {
   int device = 0;
   bool exportable = false;
+  bool opportunistic = true;
   std::uint64_t threshold = 0;
   std::uint64_t used = 0;
   std::uint64_t reserved = 0;
   std::set<int> reachable_from;
-  /// A block that was given back: used again at once by the stream that did, by others when it has got there.
+  /// A block that was given back: used again at once by the stream that did and by those that wait for it by an event, by
+  /// others once the host has synchronized with it; if the pool is opportunistic, when that stream has got there.
   struct kept {
     std::byte* memory;
     std::size_t bytes;
@@ -53,7 +55,7 @@ class device_arenas {
   };
   bool take_back(void* memory, freed_block& block);
   void keep(const freed_block& block, CUstream_st* stream, marker_ptr freed);
-  /// Gives kept blocks whose end has come back to the device.
+  /// Gives kept blocks back to the device whose end the host has observed: by a synchronization, not by a question.
   void trim(CUmemPoolHandle_st& pool, std::size_t keep);
   void usage(const CUmemPoolHandle_st& pool, std::uint64_t& reserved, std::uint64_t& used);
   void info(int device, std::size_t& free, std::size_t& total);

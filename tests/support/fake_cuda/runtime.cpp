@@ -332,8 +332,13 @@ status stream_synchronize(CUstream_st* stream) {
   if (const status error = find_stream(stream)) return error;
   if (const status error = refuse_if_capturing(stream)) return failed(error);
   executor& all = executor::instance();
-  if (!all.idle(stream)) spun.fetch_add(1, std::memory_order_relaxed);
-  return all.wait(all.position(stream)) ? cuda_error::success : failed(launch_timeout);
+  const std::uint64_t before = all.queued();
+  if (!all.idle(stream)) {
+    spun.fetch_add(1, std::memory_order_relaxed);
+    if (!all.wait(all.position(stream))) return failed(launch_timeout);
+  }
+  all.observe(stream, before);
+  return cuda_error::success;
 }
 
 status stream_wait_event(CUstream_st* stream, CUevent_st* event) {
@@ -341,8 +346,10 @@ status stream_wait_event(CUstream_st* stream, CUevent_st* event) {
   if (const status error = find_stream(stream)) return error;
   if (!alive(event)) return failed(cuda_error::invalid_resource_handle);
   if (status error = cuda_error::success; wait_in_capture(stream, event, error)) return failed(error);
-  if (event->captured && !skipped(call::stream_wait_event))
+  if (event->captured && !skipped(call::stream_wait_event)) {
     executor::instance().enqueue(stream, [] {}, {event->captured});
+    executor::instance().follow(stream, event->recorded_on, event->captured);
+  }
   return cuda_error::success;
 }
 
@@ -404,7 +411,9 @@ status event_synchronize(CUevent_st* event) {
   if (const status error = enter_device(event->device)) return error;
   if (const status error = refuse_if_captured(event)) return failed(error);
   if (!event->for_waiting && !executor::instance().done(event->captured)) spun.fetch_add(1, std::memory_order_relaxed);
-  return executor::instance().wait(event->captured) ? cuda_error::success : failed(launch_timeout);
+  if (!executor::instance().wait(event->captured)) return failed(launch_timeout);
+  if (event->captured) executor::instance().observe(event->recorded_on, event->captured->number);
+  return cuda_error::success;
 }
 
 status mem_pool_create(CUmemPoolHandle_st** pool, int device, bool exportable) {

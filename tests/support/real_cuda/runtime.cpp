@@ -348,7 +348,8 @@ status stream_synchronize(CUstream_st* stream) {
   synchronized.fetch_add(1, std::memory_order_relaxed);
   if (const status error = enter(call::stream_synchronize)) return error;
   if (const status error = find_stream(stream)) return error;
-  return poll([&] { return lower().stream_query(stream); });
+  if (const status error = poll([&] { return lower().stream_query(stream); })) return error;
+  return failed(lower().stream_synchronize(stream));  // a question alone has the runtime observe nothing
 }
 
 status stream_wait_event(CUstream_st* stream, CUevent_st* event) {
@@ -420,7 +421,8 @@ status event_synchronize(CUevent_st* event) {
   synchronized.fetch_add(1, std::memory_order_relaxed);
   if (const status error = ask_event(event, call::event_synchronize)) return error;
   if (blank_events().device_of(event)) return cuda_error::success;
-  return poll([&] { return lower().event_query(event); });
+  if (const status error = poll([&] { return lower().event_query(event); })) return error;
+  return failed(lower().event_synchronize(event));
 }
 
 status mem_pool_create(CUmemPoolHandle_st** pool, int device, bool exportable) {
