@@ -125,14 +125,32 @@ void parked_blocks::reclaim_at_once(device_state& state) noexcept {
   if (freeing) {
     try {
       stream_of(state.where, freeing).synchronize();  // it has nothing to do but to free what is done
-    } catch (const std::exception&) {                 // NOLINT(bugprone-empty-catch): the next use of the device says so
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the next use of the device says so
     }
   }
   synchronize_idle_streams(state);
 }
 
+// The stream on which blocks are freed has never anything left to do, so this holds no stream up.
+void parked_blocks::follow_frees(const stream& on) {
+  if (frees_.load(std::memory_order_relaxed) == 0) return;
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return;  // it costs memory or time, but nothing is wrong then
+  const std::uint64_t frees = frees_.load(std::memory_order_relaxed);
+  const std::uint64_t spread = reinterpret_cast<std::uintptr_t>(on.handle()) * std::uint64_t{0x9e3779b97f4a7c15};
+  follower& place = followers_[(spread >> 32) % followers_.size()];
+  if (place.stream == on.handle() && place.frees == frees) return;
+  if (freed_marks_ != frees) {
+    freed_.record(stream_of(on.device(), freeing_on_));
+    freed_marks_ = frees;
+  }
+  on.wait(freed_);
+  place = {on.handle(), frees};
+}
+
 void* parked_blocks::allocate(device_state& state, const stream& on, std::size_t bytes) {
   reclaim_some(state);
+  follow_frees(on);
   try {
     return state.operations->allocate(state.where, bytes, on.handle());
   } catch (const error& problem) {
@@ -147,10 +165,11 @@ void* parked_blocks::allocate_when_freed(device_state& state, const stream& on, 
   bool counted = false;
   for (std::optional<std::uint64_t> tried_after;;) {
     const bool last = until.expired();
-    reclaim_at_once(state);
+    reclaim_all(state);
     // Also what other threads have freed.
     if (const std::uint64_t freed = frees_.load(std::memory_order_relaxed); freed != tried_after || last) {
       tried_after = freed;
+      reclaim_at_once(state);
       try {
         return state.operations->allocate(state.where, bytes, on.handle());
       } catch (const error& problem) {

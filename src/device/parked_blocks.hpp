@@ -2,6 +2,7 @@
 
 // Memory that was given up while streams used it.
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -49,12 +50,22 @@ class parked_blocks {
   enum class outcome : unsigned char { in_use, freed, lost };
   outcome look_at(device_state& state, block& one) noexcept;
   void reclaim(device_state& state, std::size_t most) noexcept;
+  void follow_frees(const stream& on);
   void* allocate_when_freed(device_state& state, const stream& on, std::size_t bytes);
 
   std::mutex mutex_;
   std::vector<block> all_;
   std::size_t next_ = 0;        // where the next look begins
   void* freeing_on_ = nullptr;  // a stream that has nothing else to do: what is freed there is free at once
+  // A stream gets what another one freed at little cost if it has waited for an event that was recorded there since. Streams that
+  // have are remembered in the place that their handle says; one that another has pushed out waits again.
+  struct follower {
+    void* stream = nullptr;
+    std::uint64_t frees = 0;  // up to which it has waited
+  };
+  std::array<follower, 256> followers_{};
+  event freed_;                    // recorded on freeing_on_
+  std::uint64_t freed_marks_ = 0;  // how many frees it marks
   std::atomic<std::uint64_t> blocks_{0};
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<std::uint64_t> frees_{0};

@@ -19,9 +19,23 @@
 namespace ferry::inline v0::detail {
 namespace {
 
+// Reuse of a block that another stream freed costs 10 to 20 microseconds in an opportunistic pool, without growth; nothing in
+// one that is not, which grows instead. So blocks below this size come from a pool of the second sort, and others of the first.
+// docs/decisions/memory_pools.md has the figures.
+constexpr std::size_t least_large_block = std::size_t{1} << 20;
+
+struct device_pools {
+  CUmemPoolHandle_st* small = nullptr;
+  CUmemPoolHandle_st* large = nullptr;  // null: the device has no pools yet
+  bool exportable = false;              // the large one
+  [[nodiscard]] CUmemPoolHandle_st* for_size(std::size_t bytes) const noexcept {
+    return bytes < least_large_block ? small : large;
+  }
+};
+
 struct pools {
   std::mutex mutex;
-  std::vector<CUmemPoolHandle_st*> by_device;
+  std::vector<device_pools> by_device;
 };
 
 // Taken before pools::mutex, and held until the access is there: another thread may copy at once when it finds the pair.
@@ -42,8 +56,7 @@ opened_peers& all_opened_peers() {
   return *all;
 }
 
-CUmemPoolHandle_st* make_pool(device where) {
-  const cuda_scope scope(where);
+void check_memory_pools(const cuda_scope& scope, device where) {
   int supported = 0;
   check_cuda(scope->device_has_memory_pools(&supported, where.index), where, "ask for memory pools");
   if (supported == 0) {
@@ -53,88 +66,154 @@ CUmemPoolHandle_st* make_pool(device where) {
                     "order of streams: they need a driver for CUDA 11.2 or later, and no virtual GPU without them",
                     to_string(where)));
   }
+}
+
+bool can_export_pools(const cuda_scope& scope, device where) noexcept {
+  int supported = 0;
+  if (scope->device_has_exportable_pools(&supported, where.index) == cuda_error::success) return supported != 0;
+  static_cast<void>(scope->get_last_error());  // a driver that does not know the question
+  return false;
+}
+
+CUmemPoolHandle_st* make_pool(const cuda_scope& scope, device where, bool& exportable, bool opportunistic) {
   CUmemPoolHandle_st* pool = nullptr;
-  // Not exportable to other processes: such a pool never gives memory back to the device.
-  cuda_status status = scope->mem_pool_create(&pool, where.index, false);
+  cuda_status status = scope->mem_pool_create(&pool, where.index, exportable);
+  if (status != cuda_error::success && exportable) {  // one that stays in the process is better than none
+    static_cast<void>(scope->get_last_error());
+    exportable = false;
+    status = scope->mem_pool_create(&pool, where.index, false);
+  }
   check_cuda(status, where, "create a memory pool");
   // Without this the pool would release everything whenever the host waits for a stream.
   status = scope->mem_pool_set_release_threshold(pool, std::numeric_limits<std::uint64_t>::max());
+  if (status == cuda_error::success && !opportunistic) status = scope->mem_pool_set_opportunistic_reuse(pool, false);
   if (status != cuda_error::success) static_cast<void>(scope->mem_pool_destroy(pool));
   check_cuda(status, where, "configure the memory pool");
   return pool;
 }
 
-// The device's pool if it has one; does not create it.
-CUmemPoolHandle_st* find_pool(device where) {
+device_pools make_pools(device where) {
+  const cuda_scope scope(where);
+  check_memory_pools(scope, where);
+  device_pools made;
+  bool small_exportable = false;
+  made.small = make_pool(scope, where, small_exportable, false);
+  made.exportable = can_export_pools(scope, where);
+  try {
+    made.large = make_pool(scope, where, made.exportable, true);
+  } catch (...) {
+    static_cast<void>(scope->mem_pool_destroy(made.small));
+    throw;
+  }
+  return made;
+}
+
+// The device's pools if it has them; does not create them.
+device_pools find_pools(device where) {
   pools& all = all_pools();
   const std::lock_guard lock(all.mutex);
   const auto place = static_cast<std::size_t>(where.index);
-  return place < all.by_device.size() ? all.by_device[place] : nullptr;
+  return place < all.by_device.size() ? all.by_device[place] : device_pools{};
 }
 
-CUmemPoolHandle_st* memory_pool_of(device where) {
+device_pools pools_of(device where) {
   check_device(where);
   pools& all = all_pools();
   const std::lock_guard lock(all.mutex);
   const auto place = static_cast<std::size_t>(where.index);
   if (all.by_device.size() <= place) all.by_device.resize(place + 1);
-  CUmemPoolHandle_st*& pool = all.by_device[place];
-  if (!pool) pool = make_pool(where);
-  return pool;
+  device_pools& found = all.by_device[place];
+  if (!found.large) found = make_pools(where);
+  return found;
 }
 
-[[noreturn]] void refuse_allocation(const cuda_scope& scope, device where, std::size_t bytes,
-                                    CUmemPoolHandle_st* pool) {
+struct pool_usage {
   std::uint64_t reserved = 0;
   std::uint64_t used = 0;
+};
+
+// Of both pools.
+cuda_status ask_usage(const cuda_scope& scope, const device_pools& of, pool_usage& result) noexcept {
+  for (CUmemPoolHandle_st* pool : {of.small, of.large}) {
+    std::uint64_t reserved = 0;
+    std::uint64_t used = 0;
+    if (const cuda_status status = scope->mem_pool_usage(pool, &reserved, &used); status != cuda_error::success)
+      return status;
+    result.reserved += reserved;
+    result.used += used;
+  }
+  return cuda_error::success;
+}
+
+void trim_both(const cuda_scope& scope, device where, const device_pools& both) {
+  for (CUmemPoolHandle_st* pool : {both.small, both.large})
+    check_cuda(scope->mem_pool_trim_to(pool, 0), where, "release unused memory");
+}
+
+[[noreturn]] void refuse_allocation(const cuda_scope& scope, device where, std::size_t bytes, const device_pools& of) {
+  pool_usage usage;
   std::size_t free = 0;
   std::size_t total = 0;
-  if (scope->mem_pool_usage(pool, &reserved, &used) != cuda_error::success ||
-      scope->mem_get_info(&free, &total) != cuda_error::success) {
+  if (ask_usage(scope, of, usage) != cuda_error::success || scope->mem_get_info(&free, &total) != cuda_error::success) {
     static_cast<void>(scope->get_last_error());
   }
   throw_error(errc::out_of_memory,
               fmt::format("cannot allocate {} bytes on {} ({} bytes are in use by tensors of this process; of the "
                           "device's {} bytes, {} are free)",
-                          bytes, to_string(where), used, total, free));
+                          bytes, to_string(where), usage.used, total, free));
 }
 
 }  // namespace
 
 void* cuda_allocate(device where, std::size_t bytes, CUstream_st* stream) {
-  CUmemPoolHandle_st* pool = memory_pool_of(where);
+  const device_pools both = pools_of(where);
+  CUmemPoolHandle_st* pool = both.for_size(bytes);
   const cuda_scope scope(where);
   void* memory = nullptr;
   cuda_status status = scope->malloc_from_pool_async(&memory, bytes, pool, stream);
   if (status == cuda_error::memory_allocation) {
-    // Memory that other pools and processes need may be unused in this one, in pieces too small.
+    // Memory that is needed here may be unused in the other pool, or in this one, in pieces too small.
     static_cast<void>(scope->get_last_error());
-    check_cuda(scope->mem_pool_trim_to(pool, 0), where, "release unused memory");
+    trim_both(scope, where, both);
     status = scope->malloc_from_pool_async(&memory, bytes, pool, stream);
+    if (status == cuda_error::memory_allocation && pool == both.small) {
+      // What the other pool could not release, this stream may still use in its own order.
+      static_cast<void>(scope->get_last_error());
+      status = scope->malloc_from_pool_async(&memory, bytes, both.large, stream);
+    }
   }
   if (status == cuda_error::memory_allocation) {
     static_cast<void>(scope->get_last_error());
-    refuse_allocation(scope, where, bytes, pool);
+    refuse_allocation(scope, where, bytes, both);
   }
   check_cuda(status, where, "allocate memory");
   return memory;
 }
 
 std::uint64_t cuda_reserved_bytes(device where) {
-  CUmemPoolHandle_st* pool = find_pool(where);
-  if (!pool) return 0;
+  const device_pools both = find_pools(where);
+  if (!both.large) return 0;
   const cuda_scope scope(where);
-  std::uint64_t reserved = 0;
-  std::uint64_t used = 0;
-  check_cuda(scope->mem_pool_usage(pool, &reserved, &used), where, "query the memory usage");
-  return reserved;
+  pool_usage usage;
+  check_cuda(ask_usage(scope, both, usage), where, "query the memory usage");
+  return usage.reserved;
 }
 
 void cuda_trim(device where) {
-  CUmemPoolHandle_st* pool = find_pool(where);
-  if (!pool) return;
+  const device_pools both = find_pools(where);
+  if (!both.large) return;
   const cuda_scope scope(where);
-  check_cuda(scope->mem_pool_trim_to(pool, 0), where, "release unused memory");
+  trim_both(scope, where, both);
+}
+
+CUmemPoolHandle_st* exportable_cuda_pool(device where) {
+  const device_pools both = pools_of(where);
+  return both.exportable ? both.large : nullptr;
+}
+
+bool in_exportable_cuda_pool(device where, std::size_t bytes) {
+  const device_pools both = find_pools(where);
+  return both.exportable && both.for_size(bytes) == both.large;
 }
 
 namespace {
@@ -143,9 +222,10 @@ namespace {
 void open_pair(device first, device second) {
   for (const auto& [from, to] : {std::pair(first, second), std::pair(second, first)}) {
     if (!device_traits<cuda>::peer_access(from, to)) continue;
-    CUmemPoolHandle_st* pool = memory_pool_of(to);
+    const device_pools both = pools_of(to);
     const cuda_scope scope(from);
-    cuda_status status = scope->mem_pool_set_access(pool, from.index);
+    cuda_status status = scope->mem_pool_set_access(both.small, from.index);
+    if (status == cuda_error::success) status = scope->mem_pool_set_access(both.large, from.index);
     if (status == cuda_error::success) status = scope->device_enable_peer_access(to.index);
     if (status == cuda_error::success) continue;
     static_cast<void>(scope->get_last_error());
@@ -169,7 +249,7 @@ void open_cuda_peers(device first, device second) {
 }
 
 void warm_up_cuda_memory(device where) {
-  (void)memory_pool_of(where);
+  (void)pools_of(where);
   opened_peers& all = all_opened_peers();
   std::vector<int> others;
   {

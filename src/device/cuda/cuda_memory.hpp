@@ -1,6 +1,6 @@
 #pragma once
 
-// The memory pool of each CUDA device.
+// The memory pools of each CUDA device: one for small blocks, one for large ones.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,17 +11,24 @@
 
 namespace ferry::inline v0::detail {
 
-/// Memory from the device's pool, usable in stream order. Throws errc::out_of_memory after the pool's unused memory has
-/// been released, errc::bad_device, errc::device_failure.
+/// Memory from the device's pools, usable in stream order. Throws errc::out_of_memory after the unused memory of both has been
+/// released, errc::bad_device, errc::device_failure.
 void* cuda_allocate(device where, std::size_t bytes, CUstream_st* stream);
 
-/// Bytes that the pool holds of the device's memory; 0 if the device has no pool yet.
+/// Bytes that the pools hold of the device's memory; 0 if the device has none yet.
 std::uint64_t cuda_reserved_bytes(device where);
 
-/// Releases the pool's unused memory to the device, if the device has a pool.
+/// Releases the unused memory of both pools to the device, if it has them: what was freed on streams, or before events, with
+/// which the host has synchronized since. For the driver a question that was answered with yes is no synchronization.
 void cuda_trim(device where);
 
-/// Makes the device's pool, and opens the device and those that were warmed up before to each other. Throws
+/// The pool that can be exported to other processes as a file descriptor, from which all large blocks come; null if the device
+/// supports none. Makes the pools if need be. Throws errc::bad_device, errc::device_failure.
+CUmemPoolHandle_st* exportable_cuda_pool(device where);
+/// Whether every block of this size that cuda_allocate makes is of that pool. Smaller ones are only where memory was short.
+bool in_exportable_cuda_pool(device where, std::size_t bytes);
+
+/// Makes the device's pools, and opens the device and those that were warmed up before to each other. Throws
 /// errc::bad_device, errc::device_failure.
 void warm_up_cuda_memory(device where);
 

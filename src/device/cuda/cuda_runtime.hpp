@@ -71,6 +71,8 @@ struct cuda_runtime {
   cuda_status (*device_enable_peer_access)(int peer);
   /// cudaDevAttrMemoryPoolsSupported
   cuda_status (*device_has_memory_pools)(int* has, int device);
+  /// cudaDevAttrMemoryPoolSupportedHandleTypes: whether pools can be exported as file descriptors.
+  cuda_status (*device_has_exportable_pools)(int* has, int device);
   /// As 12040 for 12.4: what the driver supports (0: there is none), and what ferry was built with.
   cuda_status (*get_versions)(int* driver, int* runtime);
   cuda_status (*get_last_error)();
@@ -102,6 +104,9 @@ struct cuda_runtime {
   cuda_status (*mem_pool_create)(CUmemPoolHandle_st** pool, int device, bool exportable);
   cuda_status (*mem_pool_destroy)(CUmemPoolHandle_st* pool);
   cuda_status (*mem_pool_set_release_threshold)(CUmemPoolHandle_st* pool, std::uint64_t bytes);
+  /// cudaMemPoolReuseAllowOpportunistic: whether a stream may get a block that another stream freed and has got there, without
+  /// a wait for an event and without a synchronization of the host since. A pool begins with it.
+  cuda_status (*mem_pool_set_opportunistic_reuse)(CUmemPoolHandle_st* pool, bool allowed);
   /// Bytes that the pool holds of the device's memory, and those of them in use.
   cuda_status (*mem_pool_usage)(CUmemPoolHandle_st* pool, std::uint64_t* reserved, std::uint64_t* used);
   cuda_status (*mem_pool_trim_to)(CUmemPoolHandle_st* pool, std::size_t bytes_to_keep);

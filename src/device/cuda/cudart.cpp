@@ -116,6 +116,13 @@ cuda_status device_has_context(int* has, int device) {
   return state(device, &flags, has);  // driver and runtime number devices the same way
 }
 
+cuda_status device_has_exportable_pools(int* has, int device) {
+  int types = 0;
+  const cudaError_t status = cudaDeviceGetAttribute(&types, cudaDevAttrMemoryPoolSupportedHandleTypes, device);
+  *has = (types & cudaMemHandleTypePosixFileDescriptor) != 0 ? 1 : 0;
+  return status;
+}
+
 cuda_status mem_pool_create(cudaMemPool_t* pool, int device, bool exportable) {
   cudaMemPoolProps properties{};
   properties.allocType = cudaMemAllocationTypePinned;
@@ -123,6 +130,11 @@ cuda_status mem_pool_create(cudaMemPool_t* pool, int device, bool exportable) {
   properties.location.type = cudaMemLocationTypeDevice;
   properties.location.id = device;
   return cudaMemPoolCreate(pool, &properties);
+}
+
+cuda_status mem_pool_set_opportunistic_reuse(cudaMemPool_t pool, bool allowed) {
+  int value = allowed ? 1 : 0;
+  return cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowOpportunistic, &value);
 }
 
 cuda_status mem_pool_usage(cudaMemPool_t pool, std::uint64_t* reserved, std::uint64_t* used) {
@@ -159,6 +171,7 @@ constexpr cuda_runtime linked{
     .device_has_memory_pools = [](int* has, int device) -> cuda_status {
       return cudaDeviceGetAttribute(has, cudaDevAttrMemoryPoolsSupported, device);
     },
+    .device_has_exportable_pools = &device_has_exportable_pools,
     .get_versions = &get_versions,
     .get_last_error = []() -> cuda_status { return cudaGetLastError(); },
     .get_error_string = [](cuda_status status) { return cudaGetErrorString(static_cast<cudaError_t>(status)); },
@@ -190,6 +203,7 @@ constexpr cuda_runtime linked{
     .mem_pool_set_release_threshold = [](cudaMemPool_t pool, std::uint64_t bytes) -> cuda_status {
       return cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &bytes);
     },
+    .mem_pool_set_opportunistic_reuse = &mem_pool_set_opportunistic_reuse,
     .mem_pool_usage = &mem_pool_usage,
     .mem_pool_trim_to = [](cudaMemPool_t pool, std::size_t bytes) -> cuda_status {
       return cudaMemPoolTrimTo(pool, bytes);

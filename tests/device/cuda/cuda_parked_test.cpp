@@ -145,8 +145,109 @@ TEST_CASE("memory is looked after a few blocks at a time, and no look waits") {
   CHECK(ferry::get_device_memory_stats(where).parked_blocks == 0);
 }
 
-TEST_CASE("memory that was freed on streams which have got there is trimmed and used, although no thread waited for them") {
-  const device where{device_kind::cuda, 7};
+TEST_CASE(
+    "small blocks that were parked are used again by every stream, without a synchronization and without growth") {
+  const device where{device_kind::cuda, 6};
+  const all_memory whole(where);
+  ferry::device_memory_trim(where);
+  constexpr std::size_t small = 1000;
+  const stream side = ferry::pool_stream(where);
+  const auto use_on = [&](const stream& home) {
+    device_memory block(home, small);
+    side.wait(home);
+    block.record_use(side);
+    const fake_cuda::pause pause;  // so that the block is parked
+    traits::fill(where, block.data(), 1, small, side.native<ferry::cuda>());
+    { const device_memory given_up(std::move(block)); }
+    CHECK(ferry::get_device_memory_stats(where).parked_blocks == 1);
+  };
+  const auto before = fake_cuda::host_synchronizations();
+  for (int i = 0; i != 100; ++i) {
+    if (const stream home = ferry::pool_stream(where); home != side) use_on(home);
+    fake_cuda::drain();
+    CHECK(ferry::get_device_memory_stats(where).parked_blocks == 0);
+    CHECK(ferry::get_device_memory_stats(where).reserved_bytes <= 2 * 1024);
+  }
+  CHECK(fake_cuda::host_synchronizations() == before);
+}
+
+TEST_CASE("a stream waits once for what was freed, however often it allocates") {
+  const device where{device_kind::cuda, 6};
+  const stream home = ferry::pool_stream(where);
+  const stream other = ferry::pool_stream(where);
+  {
+    const fake_cuda::pause pause;
+    device_memory block(home, 1000);
+    traits::fill(where, block.data(), 1, 1000, other.native<ferry::cuda>());
+    block.record_use(other);
+  }
+  fake_cuda::drain();
+  (void)ferry::get_device_memory_stats(where);  // frees it
+  const auto marks = fake_cuda::calls(call::event_record);
+  const auto waits = fake_cuda::calls(call::stream_wait_event);
+  for (int i = 0; i != 10; ++i) {
+    (void)device_memory(home, 1000);
+  }
+  CHECK(fake_cuda::calls(call::event_record) == marks + 1);
+  CHECK(fake_cuda::calls(call::stream_wait_event) == waits + 1);
+  fake_cuda::drain();
+}
+
+TEST_CASE("large blocks are used again by every stream that comes after they are free, without a wait for anything") {
+  const device where{device_kind::cuda, 6};
+  const all_memory whole(where);
+  ferry::device_memory_trim(where);
+  for (int i = 0; i != 10; ++i) {
+    (void)device_memory(ferry::pool_stream(where), large);
+    fake_cuda::drain();
+    CHECK(ferry::get_device_memory_stats(where).reserved_bytes == large);
+  }
+}
+
+TEST_CASE("a small block comes from the pool of large ones where there is no other memory, also on a busy stream") {
+  const device where{device_kind::cuda, 6};
+  const all_memory whole(where);
+  ferry::device_memory_trim(where);
+  const stream on = ferry::pool_stream(where);
+  const device_memory most(on, 63 * mebibyte);
+  const fake_cuda::pause pause;
+  (void)device_memory(on, mebibyte);
+  CHECK(device_memory(on, mebibyte - 1).data() != nullptr);
+}
+
+TEST_CASE("memory that one pool keeps unused does not make an allocation from the other fail") {
+  const device where{device_kind::cuda, 6};
+  const all_memory whole(where);
+  ferry::device_memory_trim(where);
+  const stream on = ferry::pool_stream(where);
+  constexpr std::size_t small = mebibyte / 2;
+  const auto have_small = [&](std::size_t bytes) {
+    std::vector<device_memory> all;
+    for (std::size_t i = 0; i != bytes / small; ++i) all.emplace_back(on, small);
+    CHECK(ferry::get_device_memory_stats(where).used_bytes == bytes);
+  };
+  {
+    const device_memory rest(on, 4 * mebibyte);
+    (void)device_memory(on, 2 * large);
+    fake_cuda::drain();
+    CHECK(device_memory(on, small).data() != nullptr);
+  }
+  fake_cuda::drain();
+  ferry::device_memory_trim(where);
+  have_small(40 * mebibyte);
+  fake_cuda::drain();
+  CHECK(device_memory(on, 2 * large).data() != nullptr);
+  fake_cuda::drain();
+  // What the error says is of both.
+  const device_memory kept(on, 1000);
+  const device_memory most(on, 2 * large);
+  expect_error(errc::out_of_memory, "(62915584 bytes are in use by tensors of this process",
+               [&] { (void)device_memory(on, large); });
+}
+
+TEST_CASE(
+    "memory that was freed on streams which have got there is trimmed and used, although no thread waited for them") {
+  const device where{device_kind::cuda, 6};
   const all_memory whole(where);
   const stream here = ferry::pool_stream(where);
   const stream there = ferry::pool_stream(where);
@@ -170,7 +271,7 @@ TEST_CASE("memory that was freed on streams which have got there is trimmed and 
 }
 
 TEST_CASE("trimming neither waits for a stream that is busy nor disturbs one that is captured") {
-  const device where{device_kind::cuda, 7};
+  const device where{device_kind::cuda, 6};
   const all_memory whole(where);
   ferry::device_memory_trim(where);
   const stream busy = ferry::pool_stream(where);

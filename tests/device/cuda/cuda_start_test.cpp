@@ -11,6 +11,7 @@
 
 #include <doctest/doctest.h>
 
+#include <device/cuda/cuda_memory.hpp>
 #include <device/memory/pinned_memory.hpp>
 #include <device/memory/staging.hpp>
 #include <device/start/warm_up.hpp>
@@ -100,6 +101,43 @@ const ferry_test::role size_of_pool("size_of_pool", [](const std::vector<std::st
   return 0;
 });
 
+std::string sort_of_pool(int device_number) {
+  const device where = gpu(device_number);
+  CUmemPoolHandle_st* const pool = ferry::detail::exportable_cuda_pool(where);
+  const std::size_t limit = std::size_t{1} << 20;
+  if (ferry::detail::in_exportable_cuda_pool(where, limit) != (pool != nullptr)) return "contradiction";
+  if (ferry::detail::in_exportable_cuda_pool(where, limit - 1)) return "small blocks exportable";
+  work_on(where);
+  return pool ? "exportable" : "private";
+}
+
+const ferry_test::role pools_of_devices("pools_of_devices", [](const std::vector<std::string>&) {
+  constexpr int not_supported = 801;
+  constexpr int launch_failure = 719;
+  ferry_test::tell_parent(sort_of_pool(1));
+  fake_cuda::set_exportable_pools(false);
+  ferry_test::tell_parent(sort_of_pool(2));
+  fake_cuda::set_exportable_pools(true);
+  fake_cuda::fail(call::device_has_exportable_pools, not_supported);
+  ferry_test::tell_parent(sort_of_pool(3));
+  fake_cuda::fail(call::mem_pool_create, not_supported, 2);
+  ferry_test::tell_parent(sort_of_pool(4));
+  // The second pool fails, in each of the ways it can: the first one goes, and the next use makes both.
+  fake_cuda::fail(call::mem_pool_set_release_threshold, launch_failure, 2);
+  const auto created = fake_cuda::calls(call::mem_pool_create);
+  const auto destroyed = fake_cuda::calls(call::mem_pool_destroy);
+  try {
+    ferry_test::tell_parent(sort_of_pool(5));
+  } catch (const ferry::error& problem) {
+    ferry_test::tell_parent(std::string(problem.message()));
+  }
+  ferry_test::tell_parent(std::to_string(fake_cuda::calls(call::mem_pool_create) - created) + " made, " +
+                          std::to_string(fake_cuda::calls(call::mem_pool_destroy) - destroyed) + " destroyed");
+  ferry_test::tell_parent(sort_of_pool(5));
+  ferry_test::tell_parent(fake_cuda::last_error() == 0 ? "no error left" : "an error left");
+  return 0;
+});
+
 struct mended {
   ~mended() { fake_cuda::mend(); }
 };
@@ -136,6 +174,19 @@ TEST_CASE("where there is no device, the error says which call failed, and why")
   CHECK(ask("35", "0").ends_with("(CUDA error 35); no driver is installed"));
   CHECK(ask("100", "12040").find("cudaGetDeviceCount failed: no CUDA-capable device is detected (CUDA error 100)") !=
         std::string::npos);
+}
+
+TEST_CASE("large blocks come from a pool that can be exported where there may be one; what cannot be made is retried") {
+  ferry_test::child_process child({.role = "pools_of_devices"});
+  CHECK(child.read_line() == "exportable");
+  CHECK(child.read_line() == "private");
+  CHECK(child.read_line() == "private");
+  CHECK(child.read_line() == "private");
+  CHECK(child.read_line() == "cannot configure the memory pool on cuda:5: unspecified launch failure (CUDA error 719)");
+  CHECK(child.read_line() == "2 made, 2 destroyed");
+  CHECK(child.read_line() == "exportable");
+  CHECK(child.read_line() == "no error left");
+  CHECK(child.wait() == 0);
 }
 
 TEST_CASE("the size of the pool of streams is an option") {

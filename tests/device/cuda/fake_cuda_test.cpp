@@ -242,6 +242,47 @@ TEST_CASE("one thread calls all functions of the host") {
   CHECK(std::count(threads.begin(), threads.end(), threads[0]) == 8);
 }
 
+TEST_CASE(
+    "without opportunistic reuse a stream gets what another one freed if it waited for that, or the host has observed "
+    "it") {
+  const ferry::detail::cuda_runtime& runtime = *ferry::detail::cuda_runtime_in_use();
+  const stream here = ferry::pool_stream(gpu);
+  const stream there = ferry::pool_stream(gpu);
+  static auto* const pools = new std::vector<CUmemPoolHandle_st*>;  // not destroyed: the arena knows them
+  for (const bool opportunistic : {true, false}) {
+    CAPTURE(opportunistic);
+    CUmemPoolHandle_st* pool = nullptr;
+    REQUIRE(runtime.mem_pool_create(&pool, gpu.index, false) == 0);
+    REQUIRE(runtime.mem_pool_set_opportunistic_reuse(pool, opportunistic) == 0);
+    pools->push_back(pool);
+    const auto have = [&](const stream& on) {
+      void* memory = nullptr;
+      REQUIRE(runtime.malloc_from_pool_async(&memory, size, pool, on.native<ferry::cuda>()) == 0);
+      return memory;
+    };
+    const auto give = [&](void* memory, const stream& on) {
+      REQUIRE(runtime.free_async(memory, on.native<ferry::cuda>()) == 0);
+      fake_cuda::drain();
+      REQUIRE(runtime.stream_query(on.native<ferry::cuda>()) == 0);
+    };
+    void* const first = have(here);
+    const ferry::event early = here.record();
+    there.wait(early);
+    give(first, here);
+    void* const second = have(there);
+    CHECK((second == first) == opportunistic);
+    give(second, there);
+    if (opportunistic) continue;
+    here.wait(there.record());
+    void* const third = have(here);  // the last one given back that it may have
+    CHECK(third == second);
+    give(third, here);
+    REQUIRE(runtime.stream_synchronize(here.native<ferry::cuda>()) == 0);
+    CHECK(have(there) == third);
+  }
+  fake_cuda::drain();
+}
+
 TEST_CASE("a pool gives back what the host has observed to be free, and memory is aligned to 256 bytes and no more") {
   const ferry::detail::cuda_runtime& runtime = *ferry::detail::cuda_runtime_in_use();
   const stream on = ferry::pool_stream(gpu);

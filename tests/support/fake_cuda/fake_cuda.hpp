@@ -43,6 +43,7 @@ enum class call : std::uint8_t {
   device_can_access_peer,
   device_enable_peer_access,
   device_has_memory_pools,
+  device_has_exportable_pools,
   get_versions,
   thread_exchange_stream_capture_mode,
   stream_is_capturing,
@@ -60,6 +61,7 @@ enum class call : std::uint8_t {
   mem_pool_create,
   mem_pool_destroy,
   mem_pool_set_release_threshold,
+  mem_pool_set_opportunistic_reuse,
   mem_pool_usage,
   mem_pool_trim_to,
   mem_pool_set_access,
@@ -168,6 +170,8 @@ void unload();
 void set_peer_access(int from, int to, bool can);
 /// Whether devices have memory pools; at first they do.
 void set_memory_pools(bool supported);
+/// Whether pools can be exported; at first they can.
+void set_exportable_pools(bool supported);
 /// What get_versions() says; 12040 both at first.
 void set_versions(int driver, int runtime);
 /// Whether cudaDeviceEnablePeerAccess has been called for the pair.

@@ -108,6 +108,11 @@ void device_arenas::trim(CUmemPoolHandle_st& pool, std::size_t keep) {
   });
 }
 
+void device_arenas::set_opportunistic(CUmemPoolHandle_st& pool, bool allowed) {
+  const std::lock_guard lock(mutex_);
+  pool.opportunistic = allowed;
+}
+
 void device_arenas::usage(const CUmemPoolHandle_st& pool, std::uint64_t& reserved, std::uint64_t& used) {
   const std::lock_guard lock(mutex_);
   reserved = pool.reserved;

@@ -57,6 +57,7 @@ class device_arenas {
   void keep(const freed_block& block, CUstream_st* stream, marker_ptr freed);
   /// Gives kept blocks back to the device whose end the host has observed: by a synchronization, not by a question.
   void trim(CUmemPoolHandle_st& pool, std::size_t keep);
+  void set_opportunistic(CUmemPoolHandle_st& pool, bool allowed);
   void usage(const CUmemPoolHandle_st& pool, std::uint64_t& reserved, std::uint64_t& used);
   void info(int device, std::size_t& free, std::size_t& total);
   void set_capacity(std::size_t bytes);

@@ -48,6 +48,7 @@ struct machine {
   std::set<std::pair<int, int>> peers;           // pairs whose access has been enabled
   std::set<std::pair<const void*, int>> loaded;  // kernels, and the devices that they have been loaded for
   bool memory_pools = true;
+  bool exportable_pools = true;
   int driver_version = 12040;
   int runtime_version = 12040;
 };
@@ -95,6 +96,7 @@ bool safe_in_captures(call which) {
     case call::device_has_context:
     case call::device_can_access_peer:
     case call::device_has_memory_pools:
+    case call::device_has_exportable_pools:
     case call::get_versions:
     case call::thread_exchange_stream_capture_mode:
     case call::stream_is_capturing:
@@ -252,6 +254,15 @@ status device_has_memory_pools(int* has, int device) {
   machine& all = the_machine();
   const std::lock_guard lock(all.mutex);
   *has = all.memory_pools ? 1 : 0;
+  return cuda_error::success;
+}
+
+status device_has_exportable_pools(int* has, int device) {
+  if (const status error = enter(call::device_has_exportable_pools)) return error;
+  if (device < 0 || device >= device_count()) return failed(cuda_error::invalid_device);
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  *has = all.exportable_pools ? 1 : 0;
   return cuda_error::success;
 }
 
@@ -422,7 +433,7 @@ status mem_pool_create(CUmemPoolHandle_st** pool, int device, bool exportable) {
   {
     machine& all = the_machine();
     const std::lock_guard lock(all.mutex);
-    if (!all.memory_pools) return failed(cuda_error::not_supported);
+    if (!all.memory_pools || (exportable && !all.exportable_pools)) return failed(cuda_error::not_supported);
   }
   if (const status error = create_on(device)) return error;
   auto fresh = std::make_unique<CUmemPoolHandle_st>();
@@ -441,6 +452,12 @@ status mem_pool_destroy(CUmemPoolHandle_st* pool) {
 status mem_pool_set_release_threshold(CUmemPoolHandle_st* pool, std::uint64_t bytes) {
   if (const status error = enter(call::mem_pool_set_release_threshold)) return error;
   pool->threshold = bytes;
+  return cuda_error::success;
+}
+
+status mem_pool_set_opportunistic_reuse(CUmemPoolHandle_st* pool, bool allowed) {
+  if (const status error = enter(call::mem_pool_set_opportunistic_reuse)) return error;
+  device_arenas::instance().set_opportunistic(*pool, allowed);
   return cuda_error::success;
 }
 
@@ -604,6 +621,7 @@ constexpr cuda_runtime functions{
     .device_can_access_peer = &device_can_access_peer,
     .device_enable_peer_access = &device_enable_peer_access,
     .device_has_memory_pools = &device_has_memory_pools,
+    .device_has_exportable_pools = &device_has_exportable_pools,
     .get_versions = &get_versions,
     .get_last_error = &get_last_error,
     .get_error_string = &get_error_string,
@@ -623,6 +641,7 @@ constexpr cuda_runtime functions{
     .mem_pool_create = &mem_pool_create,
     .mem_pool_destroy = &mem_pool_destroy,
     .mem_pool_set_release_threshold = &mem_pool_set_release_threshold,
+    .mem_pool_set_opportunistic_reuse = &mem_pool_set_opportunistic_reuse,
     .mem_pool_usage = &mem_pool_usage,
     .mem_pool_trim_to = &mem_pool_trim_to,
     .mem_pool_set_access = &mem_pool_set_access,
@@ -765,6 +784,12 @@ void set_memory_pools(bool supported) {
   machine& all = the_machine();
   const std::lock_guard lock(all.mutex);
   all.memory_pools = supported;
+}
+
+void set_exportable_pools(bool supported) {
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  all.exportable_pools = supported;
 }
 
 void set_versions(int driver, int runtime) {

@@ -79,6 +79,7 @@ struct machine {
   std::set<std::pair<int, int>> apart;       // pairs whose first does not reach the second
   std::set<std::pair<int, int>> peers;       // pairs whose first was given access to the second's memory
   bool memory_pools = true;
+  bool exportable_pools = true;
   std::vector<CUstream_st*> legacy;  // of each device; null until it is used
 };
 
@@ -302,6 +303,20 @@ status device_has_memory_pools(int* has, int device) {
   return failed(lower().device_has_memory_pools(has, gpu_of(device)));
 }
 
+status device_has_exportable_pools(int* has, int device) {
+  if (const status error = enter(call::device_has_exportable_pools)) return error;
+  if (device < 0 || device >= device_count()) return failed(cuda_error::invalid_device);
+  {
+    machine& all = the_machine();
+    const std::lock_guard lock(all.mutex);
+    if (!all.exportable_pools) {
+      *has = 0;
+      return cuda_error::success;
+    }
+  }
+  return failed(lower().device_has_exportable_pools(has, gpu_of(device)));
+}
+
 status get_versions(int* driver, int* runtime) {
   if (const status error = enter(call::get_versions)) return error;
   return failed(lower().get_versions(driver, runtime));
@@ -444,6 +459,11 @@ status mem_pool_set_release_threshold(CUmemPoolHandle_st* pool, std::uint64_t by
   return failed(lower().mem_pool_set_release_threshold(pool, bytes));
 }
 
+status mem_pool_set_opportunistic_reuse(CUmemPoolHandle_st* pool, bool allowed) {
+  if (const status error = enter(call::mem_pool_set_opportunistic_reuse)) return error;
+  return failed(lower().mem_pool_set_opportunistic_reuse(pool, allowed));
+}
+
 status mem_pool_usage(CUmemPoolHandle_st* pool, std::uint64_t* reserved, std::uint64_t* used) {
   if (const status error = enter(call::mem_pool_usage)) return error;
   return failed(lower().mem_pool_usage(pool, reserved, used));
@@ -568,6 +588,7 @@ const cuda_runtime& functions() {
     made.device_can_access_peer = &device_can_access_peer;
     made.device_enable_peer_access = &device_enable_peer_access;
     made.device_has_memory_pools = &device_has_memory_pools;
+    made.device_has_exportable_pools = &device_has_exportable_pools;
     made.get_versions = &get_versions;
     made.thread_exchange_stream_capture_mode = &thread_exchange_stream_capture_mode;
     made.stream_is_capturing = &stream_is_capturing;
@@ -587,6 +608,7 @@ const cuda_runtime& functions() {
     made.mem_pool_create = &mem_pool_create;
     made.mem_pool_destroy = &mem_pool_destroy;
     made.mem_pool_set_release_threshold = &mem_pool_set_release_threshold;
+    made.mem_pool_set_opportunistic_reuse = &mem_pool_set_opportunistic_reuse;
     made.mem_pool_usage = &mem_pool_usage;
     made.mem_pool_trim_to = &mem_pool_trim_to;
     made.mem_pool_set_access = &mem_pool_set_access;
@@ -733,6 +755,12 @@ void set_memory_pools(bool supported) {
   machine& all = the_machine();
   const std::lock_guard lock(all.mutex);
   all.memory_pools = supported;
+}
+
+void set_exportable_pools(bool supported) {
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  all.exportable_pools = supported;
 }
 
 void set_memory(std::size_t) { throw std::logic_error("a GPU has the memory that it has"); }
