@@ -117,8 +117,7 @@ void throw_error(errc code, const std::string& text) {
 }
 
 namespace detail {
-std::exception_ptr current_error() noexcept {
-  if (auto current = std::current_exception()) return current;
+std::exception_ptr error_of_no_exception() noexcept {
   if (hold_thread_exit()) {
     return std::make_exception_ptr(
         thread_exit_error("it ended its thread (pthread_exit, or a cancellation that it had allowed); return instead"));

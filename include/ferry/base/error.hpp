@@ -141,10 +141,15 @@ class remote_error : public error {
 /// The same as an exception_ptr.
 std::exception_ptr make_error(errc code, const std::string& text) noexcept;
 namespace detail {
+std::exception_ptr error_of_no_exception() noexcept;
 /// The exception that is being handled; of an exception of another language, which has no std::exception_ptr, and of
 /// the end of the thread by pthread_exit, an errc::remote_exception that says so. For catch blocks: the result is never
 /// null there. A block that may catch the end of the thread must call this, or the C library ends the process.
-std::exception_ptr current_error() noexcept;
+/// Inline: only the copy of the C++ runtime that caught the exception knows it, and a program may have one of its own.
+inline std::exception_ptr current_error() noexcept {
+  if (auto current = std::current_exception()) return current;
+  return error_of_no_exception();
+}
 }  // namespace detail
 
 /// Throws error(code, "<what>: <strerror(errno_value)>").
