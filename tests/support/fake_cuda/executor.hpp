@@ -62,6 +62,9 @@ struct CUstream_st {
   std::uint64_t observed = 0;        // the host has synchronized with what it was given up to this number
   std::map<CUstream_st*, std::uint64_t> follows;  // it waits for what others were given up to these numbers
   std::chrono::steady_clock::time_point begins;
+  std::atomic<bool> freed{false};   // memory was freed on it
+  std::atomic<bool> worked{false};  // it was given something else, too, apart from events
+  [[nodiscard]] bool only_frees() const noexcept { return freed.load() && !worked.load(); }
 };
 
 struct CUevent_st {
@@ -70,6 +73,7 @@ struct CUevent_st {
   fake_cuda::capture_ptr within;   // recorded in a stream that was being captured
   CUstream_st* recorded_on = nullptr;
   bool for_waiting = false;
+  bool of_frees = false;  // marks nothing but frees: nothing is stale without it
 };
 
 namespace fake_cuda {

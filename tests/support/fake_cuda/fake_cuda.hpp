@@ -52,10 +52,12 @@ enum class call : std::uint8_t {
   stream_query,
   stream_synchronize,
   stream_wait_event,
+  stream_wait_event_of_frees,  // an event that marks nothing but frees: nothing is stale without it
   launch_host_func,
   event_create,
   event_destroy,
   event_record,
+  event_record_of_frees,  // on a stream that was given nothing but frees
   event_query,
   event_synchronize,
   mem_pool_create,

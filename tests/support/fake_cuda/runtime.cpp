@@ -101,7 +101,9 @@ bool safe_in_captures(call which) {
     case call::thread_exchange_stream_capture_mode:
     case call::stream_is_capturing:
     case call::stream_wait_event:
+    case call::stream_wait_event_of_frees:
     case call::event_record:
+    case call::event_record_of_frees:
     case call::launch_host_func:
     case call::memcpy_async:
     case call::memcpy_peer_async:
@@ -168,6 +170,7 @@ status submit(CUstream_st* stream, std::function<void()> run, std::vector<marker
     case capture_verdict::refused: return failed(cuda_error::capture_invalidated);
     case capture_verdict::none: break;
   }
+  stream->worked.store(true);
   executor::instance().enqueue(stream, std::move(run), std::move(needs), on_host_thread);
   return cuda_error::success;
 }
@@ -353,11 +356,12 @@ status stream_synchronize(CUstream_st* stream) {
 }
 
 status stream_wait_event(CUstream_st* stream, CUevent_st* event) {
-  if (const status error = enter(call::stream_wait_event)) return error;
+  const call which = alive(event) && event->of_frees ? call::stream_wait_event_of_frees : call::stream_wait_event;
+  if (const status error = enter(which)) return error;
   if (const status error = find_stream(stream)) return error;
   if (!alive(event)) return failed(cuda_error::invalid_resource_handle);
   if (status error = cuda_error::success; wait_in_capture(stream, event, error)) return failed(error);
-  if (event->captured && !skipped(call::stream_wait_event)) {
+  if (event->captured && !skipped(which)) {
     executor::instance().enqueue(stream, [] {}, {event->captured});
     executor::instance().follow(stream, event->recorded_on, event->captured);
   }
@@ -396,14 +400,17 @@ status event_destroy(CUevent_st* event) {
 }
 
 status event_record(CUevent_st* event, CUstream_st* stream) {
-  if (const status error = enter(call::event_record)) return error;
+  const bool of_frees = executor::instance().knows(stream) && stream->only_frees();
+  const call which = of_frees ? call::event_record_of_frees : call::event_record;
+  if (const status error = enter(which)) return error;
   if (const status error = find_stream(stream)) return error;
   if (!alive(event) || event->device != stream->device) return failed(cuda_error::invalid_resource_handle);
   if (record_in_capture(event, stream)) {
     event->captured = nullptr;
     return cuda_error::success;
   }
-  event->captured = skipped(call::event_record) ? nullptr : executor::instance().enqueue(stream, [] {});
+  event->of_frees = of_frees;
+  event->captured = skipped(which) ? nullptr : executor::instance().enqueue(stream, [] {});
   return cuda_error::success;
 }
 
@@ -492,6 +499,7 @@ status malloc_from_pool_async(void** memory, std::size_t bytes, CUmemPoolHandle_
   if (const status error = refuse_if_capturing(stream)) return failed(error);
   void* block = device_arenas::instance().allocate(*pool, bytes, stream);
   if (!block) return failed(cuda_error::memory_allocation);
+  stream->worked.store(true);
   executor::instance().enqueue(stream, [block, bytes] { poison(block, fresh_poison, bytes); });
   *memory = block;
   return cuda_error::success;
@@ -504,6 +512,7 @@ status free_async(void* memory, CUstream_st* stream) {
   device_arenas& arenas = device_arenas::instance();
   device_arenas::freed_block block;
   if (!arenas.take_back(memory, block)) return failed(cuda_error::invalid_value);
+  stream->freed.store(true);
   auto freed = executor::instance().enqueue(stream, [block] { poison(block.memory, freed_poison, block.bytes); });
   arenas.keep(block, stream, std::move(freed));
   return cuda_error::success;
@@ -539,6 +548,7 @@ marker_ptr enqueue_copy(CUstream_st* stream, void* to, const void* from, std::si
   executor& all = executor::instance();
   const auto* first = static_cast<const std::byte*>(from);
   const bool apart = first + bytes <= static_cast<std::byte*>(to) || static_cast<std::byte*>(to) + bytes <= first;
+  stream->worked.store(true);
   if (apart) all.enqueue(stream, [=] { poison(to, pinned_poison, bytes); });
   return all.enqueue(stream, [=] { std::memmove(to, from, bytes); });
 }

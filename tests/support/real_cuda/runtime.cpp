@@ -98,6 +98,19 @@ real_cuda::belongings<CUevent_st*>& blank_events() {
   static auto* const all = new real_cuda::belongings<CUevent_st*>;
   return *all;
 }
+// Events that mark nothing but frees, and the streams to tell them by.
+real_cuda::belongings<CUevent_st*>& events_of_frees() {
+  static auto* const all = new real_cuda::belongings<CUevent_st*>;
+  return *all;
+}
+real_cuda::belongings<CUstream_st*>& freeing_streams() {
+  static auto* const all = new real_cuda::belongings<CUstream_st*>;
+  return *all;
+}
+real_cuda::belongings<CUstream_st*>& working_streams() {
+  static auto* const all = new real_cuda::belongings<CUstream_st*>;
+  return *all;
+}
 real_cuda::belongings<CUmemPoolHandle_st*>& pools() {
   static auto* const all = new real_cuda::belongings<CUmemPoolHandle_st*>;
   return *all;
@@ -350,6 +363,8 @@ status stream_create(CUstream_st** stream) {
 status stream_destroy(CUstream_st* stream) {
   if (const status error = enter(call::stream_destroy)) return error;
   if (!gate::instance().streams.remove(stream)) return failed(cuda_error::invalid_resource_handle);
+  freeing_streams().remove(stream);
+  working_streams().remove(stream);
   return failed(lower().stream_destroy(stream));
 }
 
@@ -368,10 +383,11 @@ status stream_synchronize(CUstream_st* stream) {
 }
 
 status stream_wait_event(CUstream_st* stream, CUevent_st* event) {
-  if (const status error = enter(call::stream_wait_event)) return error;
+  const call which = events_of_frees().device_of(event) ? call::stream_wait_event_of_frees : call::stream_wait_event;
+  if (const status error = enter(which)) return error;
   if (const status error = find_stream(stream)) return error;
   if (!events().device_of(event)) return failed(cuda_error::invalid_resource_handle);
-  if (blank_events().device_of(event) || skipped(call::stream_wait_event)) return cuda_error::success;
+  if (blank_events().device_of(event) || skipped(which)) return cuda_error::success;
   const auto queueing = gate::instance().entrance();
   const call_in_progress in("cudaStreamWaitEvent");
   return failed(lower().stream_wait_event(stream, event));
@@ -402,15 +418,20 @@ status event_destroy(CUevent_st* event) {
   if (const status error = enter(call::event_destroy)) return error;
   if (!events().remove(event)) return failed(cuda_error::invalid_resource_handle);
   blank_events().remove(event);
+  events_of_frees().remove(event);
   return failed(lower().event_destroy(event));
 }
 
 status event_record(CUevent_st* event, CUstream_st* stream) {
-  if (const status error = enter(call::event_record)) return error;
+  const bool of_frees = freeing_streams().device_of(stream) && !working_streams().device_of(stream);
+  const call which = of_frees ? call::event_record_of_frees : call::event_record;
+  if (const status error = enter(which)) return error;
   int device = 0;
   if (const status error = find_stream(stream, &device)) return error;
   if (events().device_of(event) != device) return failed(cuda_error::invalid_resource_handle);
-  if (skipped(call::event_record)) {
+  events_of_frees().remove(event);
+  if (of_frees) events_of_frees().add(event, device);
+  if (skipped(which)) {
     blank_events().add(event, device);
     return cuda_error::success;
   }
@@ -496,6 +517,7 @@ status malloc_from_pool_async(void** memory, std::size_t bytes, CUmemPoolHandle_
   const call_in_progress in("cudaMallocFromPoolAsync");
   if (const status error = lower().malloc_from_pool_async(memory, bytes, pool, stream)) return failed(error);
   blocks().add({static_cast<std::byte*>(*memory), bytes, device});
+  working_streams().add(stream, device);
   return failed(lower().memset_async(*memory, fresh_poison, bytes, stream));
 }
 
@@ -504,6 +526,7 @@ status free_async(void* memory, CUstream_st* stream) {
   if (const status error = find_stream(stream)) return error;
   const auto block = blocks().remove(memory);
   if (!block) return failed(cuda_error::invalid_value);
+  freeing_streams().add(stream, block->device);
   const auto queueing = gate::instance().entrance();
   const call_in_progress in("cudaFreeAsync");
   static_cast<void>(lower().memset_async(memory, freed_poison, block->bytes, stream));
@@ -536,6 +559,7 @@ status memcpy_async(void* to, const void* from, std::size_t bytes, CUstream_st* 
   if (const status error = find_stream(stream)) return error;
   if (!in_block(to, bytes) || !in_block(from, bytes)) return failed(cuda_error::invalid_value);
   if (is_pageable(to) || is_pageable(from)) synchronized.fetch_add(1, std::memory_order_relaxed);
+  working_streams().add(stream, current_device);
   const auto queueing = gate::instance().entrance();
   const call_in_progress in("cudaMemcpyAsync");
   return failed(lower().memcpy_async(to, from, bytes, stream));
@@ -558,6 +582,7 @@ status memset_async(void* memory, int value, std::size_t bytes, CUstream_st* str
   if (const status error = enter(call::memset_async)) return error;
   if (const status error = find_stream(stream)) return error;
   if (!in_block(memory, bytes)) return failed(cuda_error::invalid_value);
+  working_streams().add(stream, current_device);
   const auto queueing = gate::instance().entrance();
   const call_in_progress in("cudaMemsetAsync");
   return failed(lower().memset_async(memory, value, bytes, stream));
