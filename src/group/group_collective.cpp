@@ -22,6 +22,22 @@ using what = group_step::what;
 
 }  // namespace
 
+// Kept by the bytes of a message, wherever they are: goes with the last handle to them.
+class group_collective::read_hold {
+ public:
+  read_hold(std::shared_ptr<group_collective> of, tensor bytes) : of_(std::move(of)), bytes_(std::move(bytes)) {}
+  ~read_hold() {
+    bytes_ = {};
+    of_->on_read();
+  }
+  read_hold(const read_hold&) = delete;
+  read_hold& operator=(const read_hold&) = delete;
+
+ private:
+  const std::shared_ptr<group_collective> of_;
+  tensor bytes_;
+};
+
 group_collective::group_collective(std::shared_ptr<group_core> group, collective_key key, collective_start start)
     : group_(std::move(group)), key_(key), start_(std::move(start)) {}
 
@@ -60,19 +76,36 @@ void group_collective::start(std::deque<early_message> early) {
       if (ended_) {
         over = error_;
       } else {  // others may have come meanwhile
-        early_.insert(early_.end(), std::make_move_iterator(early.begin()), std::make_move_iterator(early.end()));
+        for (; !early.empty(); early.pop_front()) {
+          early_message& each = early.front();
+          odd = why_unexpected(each.what);
+          if (!odd.empty()) break;
+          early_.emplace(message_key(each.what.piece, each.what.from, each.what.tag), std::move(each));
+        }
       }
+    }
+    if (!odd.empty()) {
+      group_->fail(key_, errc::malformed, odd);
+      over = make_error(errc::malformed, odd);
     }
     if (over) {
       for (early_message& each : early) each.taken.try_set_exception(over);
       return;
     }
+  } catch (...) {
+    fail_here();
+  }
+  if (!enter()) return;
+  try {
     for (std::size_t i = 0; i != std::max<std::size_t>(group_->facts().options.window, 1); ++i) {
-      if (auto one = begin_lane()) begun.push_back(std::move(one));
+      auto one = begin_lane();
+      if (!one) break;
+      begun.push_back(std::move(one));
     }
   } catch (...) {
     fail_here();
   }
+  leave();
   for (auto& one : begun) kick(std::move(one));
 }
 
@@ -86,10 +119,9 @@ bool group_collective::enter() noexcept {
 void group_collective::leave() noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (--running_ != 0 || !ended_ || told_) return;
-    told_ = true;
+    if (--running_ != 0 || !ended_) return;
   }
-  tell();
+  settle();
 }
 
 bool group_collective::end(std::exception_ptr error) noexcept {
@@ -98,34 +130,67 @@ bool group_collective::end(std::exception_ptr error) noexcept {
     if (ended_) return false;
     ended_ = true;
     error_ = std::move(error);
-    if (running_ != 0) return true;  // the last thread that uses the tensors tells
-    told_ = true;
+    if (running_ != 0) return true;  // the last thread that uses the tensors settles it
   }
-  tell();
+  settle();
   return true;
 }
 
-void group_collective::tell() noexcept {
+// Called once: no thread enters any more. What it lets go of is destroyed without the mutex, and may belong to a member of this
+// process, which then calls on_read().
+void group_collective::settle() noexcept {
   const auto self = shared_from_this();
-  std::deque<early_message> early;
+  std::map<message_key, early_message> early;
+  std::map<std::uint64_t, future<void>> sends;
+  std::vector<std::shared_ptr<lane>> lanes;
   std::unique_ptr<time_limit> limit;
   std::exception_ptr error;
   {
     const std::lock_guard lock(mutex_);
     early.swap(early_);
+    sends.swap(sends_);
+    lanes.swap(lanes_);
     limit.swap(limit_);
     error = error_;
   }
   limit.reset();
   group_->forget(key_);
-  for (early_message& each : early) {
+  for (auto& [key, each] : early) {
     if (error) {
       each.taken.try_set_exception(error);
     } else {
       each.taken.try_set_value();
     }
   }
-  start_.finish(error);
+  early.clear();
+  for (const auto& one : lanes) one->mail.clear();
+  // What has not been sent is not read any more; what is being sent is, until its last byte is on the way.
+  if (error) {
+    for (const auto& [number, each] : sends) each.cancel();
+  }
+  sends.clear();
+  {
+    const std::lock_guard lock(mutex_);
+    settled_ = true;
+    if (error && reads_ != 0) return;  // on_read() tells
+    told_ = true;
+  }
+  tell();
+}
+
+// On whatever thread drops the last handle, perhaps in the middle of a transport.
+void group_collective::on_read() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (--reads_ != 0 || !settled_ || told_) return;
+    told_ = true;
+  }
+  group_->post([self = shared_from_this()] { self->tell(); });
+}
+
+void group_collective::tell() noexcept {
+  start_.buffers = {};
+  start_.finish(error_);
   start_.finish = nullptr;
 }
 
@@ -163,13 +228,10 @@ std::shared_ptr<group_collective::lane> group_collective::begin_lane() {
     const std::lock_guard lock(mutex_);
     if (ended_ || next_piece_ == start_.buffers.piece_count) return nullptr;
     fresh->piece = next_piece_;
-    for (auto each = early_.begin(); each != early_.end();) {
-      if (static_cast<std::int64_t>(each->what.piece) != fresh->piece) {
-        ++each;
-        continue;
-      }
-      fresh->mail.push_back({each->what.from, each->what.tag, each->bytes});
-      taken.push_back(std::move(*each));
+    const auto piece = static_cast<std::uint32_t>(fresh->piece);
+    for (auto each = early_.lower_bound({piece, 0, 0}); each != early_.end() && std::get<0>(each->first) == piece;) {
+      fresh->mail.push_back({each->second.what.from, each->second.what.tag, each->second.bytes});
+      taken.push_back(std::move(each->second));
       each = early_.erase(each);
     }
     lanes_.push_back(fresh);
@@ -177,6 +239,30 @@ std::shared_ptr<group_collective::lane> group_collective::begin_lane() {
   }
   for (early_message& each : taken) each.taken.try_set_value();
   return fresh;
+}
+
+std::string group_collective::why_unexpected(const group_message& message) const {
+  const auto step = std::find_if(start_.schedule.begin(), start_.schedule.end(), [&](const group_step& each) {
+    return (each.kind == what::receive || each.kind == what::receive_reduce) && each.peer == message.from &&
+           each.tag == message.tag;
+  });
+  const auto piece = static_cast<std::int64_t>(message.piece);
+  std::string_view why;
+  if (step == start_.schedule.end() || piece >= start_.buffers.piece_count) {
+    why = "which is not in its part";
+  } else if (early_.contains({message.piece, message.from, message.tag})) {
+    why = "twice";
+  } else if (piece < next_piece_) {
+    const auto found = std::find_if(lanes_.begin(), lanes_.end(), [&](const auto& one) { return one->piece == piece; });
+    const bool taken =
+        found == lanes_.end() || static_cast<std::size_t>(step - start_.schedule.begin()) < (*found)->next ||
+        std::any_of((*found)->mail.begin(), (*found)->mail.end(),
+                    [&](const arrival& each) { return each.from == message.from && each.tag == message.tag; });
+    if (taken) why = "twice";
+  }
+  if (why.empty()) return "";
+  return fmt::format("{} has sent message {} of piece {} of {}, {}", group_->name_of(message.from), message.tag,
+                     message.piece, start_.buffers.piece_count, why);
 }
 
 // Runs the lane on the thread of the call, and in its context: a send that must wait gives up the handler's place.
@@ -191,18 +277,27 @@ future<void> group_collective::deliver(const group_message& message, const tenso
         make_error(errc::group_mismatch, fmt::format("{}: {}", group_->describe(key_, start_.signature), odd)));
   }
   std::shared_ptr<lane> where;
+  std::string odd;
   {
     const std::lock_guard lock(mutex_);
     if (ended_) return error_ ? make_failed_future<void>(error_) : make_ready_future();
-    if (static_cast<std::int64_t>(message.piece) >= next_piece_) {
-      early_.push_back({message, bytes, {}});
-      return early_.back().taken.get_future();
+    odd = why_unexpected(message);
+    if (odd.empty() && static_cast<std::int64_t>(message.piece) >= next_piece_) {
+      early_message& kept = early_[{message.piece, message.from, message.tag}];
+      kept.what = message;
+      kept.bytes = bytes;
+      return kept.taken.get_future();
     }
-    for (const auto& one : lanes_) {
-      if (one->piece == static_cast<std::int64_t>(message.piece)) where = one;
+    if (odd.empty()) {
+      for (const auto& one : lanes_) {
+        if (one->piece == static_cast<std::int64_t>(message.piece)) where = one;
+      }
+      where->mail.push_back({message.from, message.tag, bytes});
     }
-    if (!where) return make_ready_future();  // the piece is complete: not a message of its schedule
-    where->mail.push_back({message.from, message.tag, bytes});
+  }
+  if (!odd.empty()) {
+    group_->fail(key_, errc::malformed, odd);
+    return make_failed_future<void>(make_error(errc::malformed, odd));
   }
   kick(std::move(where));
   return make_ready_future();
@@ -271,13 +366,10 @@ bool group_collective::advance(const std::shared_ptr<lane>& which) {
 }
 
 bool group_collective::send(const std::shared_ptr<lane>& which, const group_step& step) {
-  tensor bytes;
-  if (step.part < 0) {
-    bytes = empty({0}, dtype::u8);
-  } else {
-    const auto range = start_.buffers.at(which->piece, step.part);
+  group_buffers::range range;
+  if (step.part >= 0) {
+    range = start_.buffers.at(which->piece, step.part);
     if (range.count == 0) return true;
-    bytes = range.view();
   }
   group_message message;
   message.group = group_->facts().id;
@@ -286,16 +378,47 @@ bool group_collective::send(const std::shared_ptr<lane>& which, const group_step
   message.piece = static_cast<std::uint32_t>(which->piece);
   message.tag = step.tag;
   message.signature = start_.signature;
+  std::uint64_t number = 0;
+  const bool is_callers = step.part >= 0 && !start_.buffers.is_scratch(step.part);
   {
     const std::lock_guard lock(mutex_);
     if (ended_) return false;
     if (step.part >= 0) ++which->unread[static_cast<std::size_t>(step.part)];
+    if (is_callers) ++reads_;
+    number = next_send_++;
   }
   try {
-    const future<void> pending = group_->send(message, step.peer, bytes);
+    future<void> pending;
+    {
+      tensor bytes;
+      if (step.part < 0) {
+        bytes = empty({0}, dtype::u8);
+      } else if (is_callers) {
+        std::shared_ptr<read_hold> hold;
+        try {
+          hold = std::make_shared<read_hold>(shared_from_this(), range.view());
+        } catch (...) {
+          on_read();
+          throw;
+        }
+        bytes = from_blob(range.data(), {range.count}, range.of->dtype(), std::move(hold));
+      } else {
+        bytes = range.view();
+      }
+      pending = group_->send(message, step.peer, bytes);
+    }
+    bool late = false;
+    {
+      const std::lock_guard lock(mutex_);
+      late = ended_;
+      if (!late) sends_.emplace(number, pending);
+    }
+    if (late) pending.cancel();
     const context_scope outside(static_cast<call_context*>(nullptr));  // on the thread that reads the answer
-    pending.add_done_callback([self = shared_from_this(), which, peer = step.peer, part = step.part](
-                                  const future<void>& sent) { self->on_sent(which, peer, part, sent.error()); });
+    pending.add_done_callback(
+        [self = shared_from_this(), which, number, peer = step.peer, part = step.part](const future<void>& sent) {
+          self->on_sent(which, number, peer, part, sent.error());
+        });
   } catch (const error& problem) {
     group_->fail(key_, problem.kind(), fmt::format("{}: {}", group_->name_of(step.peer), problem.message()));
     return false;
@@ -304,11 +427,13 @@ bool group_collective::send(const std::shared_ptr<lane>& which, const group_step
 }
 
 // On a thread that reads: the rest is done elsewhere.
-void group_collective::on_sent(const std::shared_ptr<lane>& which, int peer, int part,
+void group_collective::on_sent(const std::shared_ptr<lane>& which, std::uint64_t number, int peer, int part,
                                const std::exception_ptr& error) {
   bool goes_on = false;
+  future<void> answered;  // let go of without the mutex
   {
     const std::lock_guard lock(mutex_);
+    if (auto found = sends_.extract(number)) answered = std::move(found.mapped());
     if (ended_) return;
     if (!error && part >= 0) {
       --which->unread[static_cast<std::size_t>(part)];

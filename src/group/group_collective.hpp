@@ -7,9 +7,11 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <ferry/base/time.hpp>
@@ -40,7 +42,7 @@ struct collective_start {
   group_buffers buffers;
   timeout limit;
   deadline until;
-  /// Called once, on any thread, when no tensor is read or written any more; null: success.
+  /// Called once, on any thread, when no tensor is read or written any more, by messages on their way neither; null: success.
   std::function<void(std::exception_ptr)> finish;
 };
 
@@ -77,9 +79,17 @@ class group_collective : public std::enable_shared_from_this<group_collective> {
     bool finished = false;
   };
 
+  class read_hold;
+  using message_key = std::tuple<std::uint32_t, int, std::uint32_t>;  // piece, sender, tag
+
   [[nodiscard]] bool enter() noexcept;
   void leave() noexcept;
+  /// It has ended, and no thread runs a lane: lets go of all messages.
+  void settle() noexcept;
   void tell() noexcept;
+  void on_read() noexcept;
+  /// Why it is no message of the schedule that is still to come; empty: it is one. With the mutex held.
+  [[nodiscard]] std::string why_unexpected(const group_message& message) const;
   std::shared_ptr<lane> begin_lane();
   void kick(std::shared_ptr<lane> which);
   /// Runs the lane until it waits. True: it has finished now.
@@ -89,7 +99,8 @@ class group_collective : public std::enable_shared_from_this<group_collective> {
   bool receive(lane& which, const group_step& step);
   bool may_write(lane& which, int part);
   void apply(const lane& which, const group_step& step);
-  void on_sent(const std::shared_ptr<lane>& which, int peer, int part, const std::exception_ptr& error);
+  void on_sent(const std::shared_ptr<lane>& which, std::uint64_t number, int peer, int part,
+               const std::exception_ptr& error);
   void fail_here() noexcept;  // in a catch block
 
   const std::shared_ptr<group_core> group_;
@@ -99,10 +110,14 @@ class group_collective : public std::enable_shared_from_this<group_collective> {
   std::vector<std::shared_ptr<lane>> lanes_;
   std::int64_t next_piece_ = 0;
   std::int64_t finished_pieces_ = 0;
-  std::deque<early_message> early_;
+  std::map<message_key, early_message> early_;   // of pieces that have not begun
+  std::map<std::uint64_t, future<void>> sends_;  // that have not been answered
+  std::uint64_t next_send_ = 0;
   std::unique_ptr<time_limit> limit_;
   int running_ = 0;
+  int reads_ = 0;  // messages with the caller's elements that may still be read
   bool ended_ = false;
+  bool settled_ = false;
   bool told_ = false;
   std::exception_ptr error_;
 };

@@ -21,8 +21,10 @@ namespace {
 
 constexpr std::chrono::seconds abort_limit{10};   // of the calls that tell others of an error
 constexpr std::chrono::seconds inquiry_limit{5};  // of those that ask others why nothing comes
-constexpr std::size_t most_outcomes = 4096;       // of collectives that this member has not begun
-constexpr std::size_t most_failed = 64;           // of those that it has begun, for messages that come later
+constexpr std::size_t most_outcomes = 4096;       // from one member, of collectives that this one has not begun
+constexpr std::size_t most_outcome_text = 4096;   // bytes
+constexpr std::size_t most_chunk = std::size_t{1} << 40U;  // times the members it is still a number of bytes
+constexpr std::size_t most_failed = 64;                    // of those that it has begun, for messages that come later
 
 constexpr std::uint64_t group_hash(std::uint64_t hash, std::uint64_t value) noexcept {
   return (hash ^ value) * 0x100000001b3U;
@@ -55,7 +57,10 @@ std::string to_string(const collective_signature& signature) {
 }
 
 group_core::group_core(std::shared_ptr<worker_core> worker, group_facts facts)
-    : worker_(std::move(worker)), facts_(std::move(facts)) {}
+    : worker_(std::move(worker)),
+      facts_(std::move(facts)),
+      early_from_(facts_.names.size()),
+      ended_from_(facts_.names.size()) {}
 
 group_core::~group_core() {
   const std::exception_ptr gone =
@@ -74,7 +79,7 @@ std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker
   group_facts facts;
   facts.options = wanted;
   facts.options.limit = wanted.limit.value_or(worker->default_timeout());
-  facts.options.chunk = std::max<std::size_t>(wanted.chunk, 1);
+  facts.options.chunk = std::clamp<std::size_t>(wanted.chunk, 1, most_chunk);
   for (const plan_rule& each : wanted.plan) {
     if (!has_algorithm(each.op, each.use)) {
       throw_error(errc::invalid_argument, fmt::format("group '{}': there is no {} by {}", wanted.name,
@@ -194,7 +199,8 @@ group_plan group_core::plan(collective op, std::size_t bytes) const {
       break;
     case collective::receive: made.steps = 1; break;
   }
-  made.pieces = op == collective::barrier ? 1 : std::max<std::size_t>(1, (bytes + of_piece - 1) / of_piece);
+  made.pieces =
+      op == collective::barrier ? 1 : std::max<std::size_t>(1, bytes / of_piece + (bytes % of_piece != 0 ? 1 : 0));
   if (n == 1) made.bytes_per_process = 0;
   return made;
 }
@@ -220,8 +226,8 @@ std::uint64_t group_core::begin(collective_start start) {
     made = std::make_shared<group_collective>(shared_from_this(), key, std::move(start));
     open_.emplace(key, made);
     ++next_[key.channel];
-    if (auto found = early_.extract(key)) early = std::move(found.mapped());
-    if (auto found = ended_.extract(key)) before = std::move(found.mapped());
+    early = take_early(key);
+    before = take_ended(key);
     if (closed_) {
       before = {errc::not_initialized, "the worker has been shut down"};
     } else if (before.text.empty() && !lost_.empty()) {
@@ -247,6 +253,25 @@ std::uint64_t group_core::begin(collective_start start) {
   }
   made->start(std::move(early));
   return key.sequence;
+}
+
+std::deque<early_message> group_core::take_early(const collective_key& key) {
+  auto found = early_.extract(key);
+  if (!found) return {};
+  for (const early_message& each : found.mapped()) --early_from_[static_cast<std::size_t>(each.what.from)];
+  return std::move(found.mapped());
+}
+
+group_core::outcome group_core::take_ended(const collective_key& key) {
+  auto found = ended_.extract(key);
+  if (!found) return {};
+  --ended_from_[static_cast<std::size_t>(found.mapped().from)];
+  return std::move(found.mapped());
+}
+
+void group_core::set_most_early(std::size_t messages) {
+  const std::lock_guard lock(mutex_);
+  most_early_ = messages;
 }
 
 std::string group_core::begun_as(const collective_key& key) const {
@@ -308,8 +333,15 @@ future<void> group_core::deliver(const group_message& message, const tensor& byt
     } else if (const auto ended = ended_.find(message.key); ended != ended_.end()) {
       return make_failed_future<void>(make_error(ended->second.error, ended->second.text));
     } else {
+      std::size_t& kept = early_from_[static_cast<std::size_t>(message.from)];
+      if (kept >= most_early_) {
+        return make_failed_future<void>(
+            make_error(errc::limit_exceeded, fmt::format("{} has sent {} messages of collectives that {} has not begun",
+                                                         name_of(message.from), kept, name_of(rank()))));
+      }
       auto& early = early_[message.key];
       early.push_back({message, bytes, {}});
+      ++kept;
       return early.back().taken.get_future();
     }
   }
@@ -395,26 +427,42 @@ void group_core::fail(const collective_key& key, errc error, const std::string& 
 }
 
 void group_core::on_abort(const group_abort& what) {
+  const std::int32_t channel = what.key.channel;
+  if (channel != collective_key::all && channel != what.from * size() + rank() &&
+      channel != rank() * size() + what.from) {
+    throw_error(errc::invalid_argument, fmt::format("{} ends what is not for this member", name_of(what.from)));
+  }
+  const std::string text = what.text.substr(0, most_outcome_text);
   const auto code = static_cast<errc>(what.error);
   const errc error = errc_name(code) == "unknown" ? errc::remote_exception : code;
   if (what.lost >= 0 && what.lost < size() && what.lost != rank())
     note_lost(what.lost, "is lost to " + name_of(what.from));
   std::deque<early_message> early;
   std::shared_ptr<group_collective> open;
+  bool too_many = false;
   {
     const std::lock_guard lock(mutex_);
     const auto found = open_.find(what.key);
     if (found != open_.end()) {
       open = found->second;
     } else if (what.key.sequence >= next_[what.key.channel]) {
-      if (ended_.size() < most_outcomes) ended_.try_emplace(what.key, outcome{error, what.text});
-      if (auto waiting = early_.extract(what.key)) early = std::move(waiting.mapped());
+      early = take_early(what.key);
+      std::size_t& kept = ended_from_[static_cast<std::size_t>(what.from)];
+      if (kept < most_outcomes) {
+        if (ended_.try_emplace(what.key, outcome{error, text, what.from}).second) ++kept;
+      } else {
+        too_many = !ended_.contains(what.key);
+      }
     }
   }
-  const std::exception_ptr problem = make_error(error, what.text);
+  const std::exception_ptr problem = make_error(error, text);
   for (early_message& each : early) each.taken.try_set_exception(problem);
+  if (too_many) {
+    throw_error(errc::limit_exceeded, fmt::format("{} has ended {} collectives that {} has not begun",
+                                                  name_of(what.from), most_outcomes, name_of(rank())));
+  }
   if (!open) return;
-  note_failed(what.key, error, what.text);
+  note_failed(what.key, error, text);
   open->end(problem);
 }
 
@@ -531,6 +579,7 @@ void group_core::close() noexcept {
     closed_ = true;
     open = open_;
     early.swap(early_);
+    std::fill(early_from_.begin(), early_from_.end(), 0);
   }
   const std::exception_ptr error = make_error(errc::not_initialized, "the worker has been shut down");
   for (const auto& [key, each] : open) each->end(error);

@@ -73,6 +73,9 @@ class group_core : public std::enable_shared_from_this<group_core> {
   void post(std::function<void()> what) const noexcept;
   [[nodiscard]] std::string describe(const collective_key& key, const collective_signature& signature) const;
 
+  /// The most messages that this member keeps from each other one, of collectives that it has not begun.
+  void set_most_early(std::size_t messages);
+
   // For the worker.
   void on_gone(const worker_info& who, const std::string& what) noexcept;
   void close() noexcept;
@@ -81,7 +84,11 @@ class group_core : public std::enable_shared_from_this<group_core> {
   struct outcome {
     errc error = {};
     std::string text;
+    int from = -1;  // who has told it; -1: this member
   };
+  // With the mutex held.
+  std::deque<early_message> take_early(const collective_key& key);
+  outcome take_ended(const collective_key& key);
   [[nodiscard]] std::shared_ptr<group_collective> find(const collective_key& key) const;
   [[nodiscard]] std::string text_of_lost() const;  // with the mutex held
   void note_failed(const collective_key& key, errc error, const std::string& text);
@@ -95,8 +102,11 @@ class group_core : public std::enable_shared_from_this<group_core> {
   std::map<std::int32_t, std::uint64_t> next_;  // by channel
   std::map<collective_key, std::shared_ptr<group_collective>> open_;
   std::map<collective_key, std::deque<early_message>> early_;  // of collectives that this member has not begun
+  std::vector<std::size_t> early_from_;                        // by rank: the number of messages in it
   std::map<collective_key, outcome> ended_;                    // the same, that others have ended with an error
-  std::deque<std::pair<collective_key, outcome>> failed_;      // the last ones that this member has begun
+  std::vector<std::size_t> ended_from_;                        // by rank: the number of outcomes in it
+  std::size_t most_early_ = std::size_t{1} << 18U;
+  std::deque<std::pair<collective_key, outcome>> failed_;                 // the last ones that this member has begun
   std::deque<std::pair<collective_key, collective_signature>> ended_as_;  // the last ones, however they ended
   std::map<int, std::string> lost_;
   bool closed_ = false;

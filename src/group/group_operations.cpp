@@ -1,7 +1,9 @@
 #include "group_operations.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -172,6 +174,11 @@ class operation_start {
     buffers.parts = buffers.shared ? n_ : static_cast<int>(buffers.whole.size());
     const bool of_shares = what_.op == collective::reduce_scatter || what_.op == collective::all_to_all;
     buffers.cut(of_shares ? share : t.numel());
+    if (buffers.piece_count > std::numeric_limits<std::uint32_t>::max()) {
+      throw_error(errc::invalid_argument,
+                  fmt::format("{} in group '{}': {} pieces are too many; group_options::chunk is too small",
+                              to_string(what_.op), group_.facts().options.name, buffers.piece_count));
+    }
     return result;
   }
   [[nodiscard]] tensor empty_result() const {

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -14,6 +16,7 @@
 #include "captured_log.hpp"
 #include "cluster.hpp"
 #include "expect_error.hpp"
+#include "group/group_core.hpp"
 #include "processes.hpp"
 
 using namespace std::chrono_literals;
@@ -97,15 +100,19 @@ TEST_CASE(
   run_cluster(4, [](ferry::worker& self) {
     const process_group group(self);
     const tensor t = ferry::ones({4});
-    if (self.id().value != 2) {
-      const ending end =
-          end_of(group.all_reduce(t, reduce_op::sum, self.id().value == 0 ? ferry::timeout(3s) : ferry::no_timeout));
+    const int rank = self.id().value;
+    if (rank != 2) {
+      ferry::future<void> begun;
+      if (rank != 0) begun = group.all_reduce(t, reduce_op::sum, ferry::no_timeout);
+      self.barrier({"worker0", "worker1", "worker3"});  // the limit begins when all but one have called it
+      if (rank == 0) begun = group.all_reduce(t, reduce_op::sum, 250ms);
+      const ending end = end_of(std::move(begun));
       CHECK(end.kind == errc::rpc_timeout);
       CHECK_MESSAGE(has(end, "all_reduce(sum) of f32 [4], collective 0 of group 'group'"), end.text);
-      CHECK_MESSAGE(has(end, "timed out after 3.00 seconds, the limit of worker0; not called by worker2"), end.text);
+      CHECK_MESSAGE(has(end, "timed out after 0.25 seconds, the limit of worker0; not called by worker2"), end.text);
     }
     self.barrier();
-    if (self.id().value == 2) {  // comes late: gets the same, at once
+    if (rank == 2) {  // comes late: gets the same, at once
       const ending end = end_of(group.all_reduce(t, reduce_op::sum, ferry::no_timeout));
       CHECK(end.kind == errc::rpc_timeout);
       CHECK_MESSAGE(has(end, "not called by worker2"), end.text);
@@ -143,8 +150,14 @@ TEST_CASE("process_group: members that differ in operation, shape, type or reduc
 TEST_CASE("process_group: members that differ, but send each other nothing, learn it when the limit expires") {
   run_cluster(3, [](ferry::worker& self) {
     const process_group group(self);
-    const ending end = end_of(group.reduce(ferry::ones({4}), group.rank() == 1 ? 1 : 0, reduce_op::sum, 3s));
-    if (group.rank() != 2) {  // it has sent its part, and may be done
+    const int rank = group.rank();
+    const tensor t = ferry::ones({4});
+    ferry::future<void> begun;
+    if (rank != 0) begun = group.reduce(t, rank == 1 ? 1 : 0, reduce_op::sum, ferry::no_timeout);
+    self.barrier();
+    if (rank == 0) begun = group.reduce(t, 0, reduce_op::sum, 250ms);
+    const ending end = end_of(std::move(begun));
+    if (rank != 2) {  // it has sent its part, and may be done
       CHECK(end.kind == errc::group_mismatch);
       CHECK_MESSAGE(has(end, "with root 1"), end.text);
       CHECK_MESSAGE(has(end, "with root 0"), end.text);
@@ -176,13 +189,20 @@ TEST_CASE("process_group: random collectives of which some fail end everywhere, 
         const ending end = end_of(group.rank() == odd ? group.barrier() : group.all_reduce(t));
         CHECK(end.kind == errc::group_mismatch);
       } else if (kind == 1 && round % 10 == 0) {
+        const int waits = (odd + 1) % 3;
+        ferry::future<void> begun;
+        if (group.rank() == (odd + 2) % 3) begun = group.all_reduce(t, reduce_op::sum, ferry::no_timeout);
+        self.barrier();
+        if (group.rank() == waits) begun = group.all_reduce(t, reduce_op::sum, 50ms);
         if (group.rank() != odd) {
-          const ending end = end_of(group.all_reduce(t, reduce_op::sum, 2s));
+          const ending end = end_of(std::move(begun));
           CHECK(end.kind == errc::rpc_timeout);
           CHECK_MESSAGE(has(end, "not called by " + worker_name(odd)), end.text);
         }
         self.barrier();
-        if (group.rank() == odd) CHECK(end_of(group.all_reduce(t, reduce_op::sum, 2s)).kind == errc::rpc_timeout);
+        if (group.rank() == odd) {
+          CHECK(end_of(group.all_reduce(t, reduce_op::sum, ferry::no_timeout)).kind == errc::rpc_timeout);
+        }
       } else {
         group.all_reduce(t).get();
         CHECK(t.at<double>(0) == 3);
@@ -245,5 +265,159 @@ TEST_CASE("process_group: a member that dropped its handles is named to those th
       CHECK_MESSAGE(has(end, "does not have the process_group any more"), end.text);
     }
     self.barrier();
+  });
+}
+
+TEST_CASE("process_group: nothing holds the tensors of a collective that has failed, messages on their way neither") {
+  run_cluster(2, [](ferry::worker& self) {
+    const process_group group(self, ferry::all_workers,
+                              {.chunk = 4096, .plan = {{.op = collective::all_reduce, .use = algorithm::ring}}});
+    if (group.rank() == 0) {
+      for (int round = 0; round != 10; ++round) {
+        auto memory = std::make_shared<std::vector<float>>(std::size_t{1} << 20U, 1.0F);
+        const std::weak_ptr<std::vector<float>> watched = memory;
+        tensor t = ferry::from_blob(memory->data(), {1 << 20}, ferry::dtype::f32, memory);
+        memory.reset();
+        const ending end = end_of(group.all_reduce(t, reduce_op::sum, 20ms));  // the other one does not come
+        CHECK(end.kind == errc::rpc_timeout);
+        t = tensor();
+        CHECK(watched.expired());
+      }
+    }
+    self.barrier();
+    if (group.rank() == 1) {
+      for (int round = 0; round != 10; ++round) {
+        CHECK(end_of(group.all_reduce(ferry::ones({1 << 20}), reduce_op::sum, ferry::no_timeout)).kind ==
+              errc::rpc_timeout);
+      }
+    }
+    group.barrier().get();
+  });
+}
+
+TEST_CASE("process_group: collectives with tensors under way when the worker shuts down end, and let go of them") {
+  ferry_test::cluster workers(2, {.graceful = false});
+  process_group first;
+  process_group second;
+  workers.each([&](ferry::worker& self) {
+    (self.id().value == 0 ? first : second) = process_group(
+        self, ferry::all_workers, {.chunk = 4096, .plan = {{.op = collective::all_reduce, .use = algorithm::ring}}});
+  });
+  auto memory = std::make_shared<std::vector<float>>(std::size_t{1} << 20U, 1.0F);
+  const std::weak_ptr<std::vector<float>> watched = memory;
+  tensor t = ferry::from_blob(memory->data(), {1 << 20}, ferry::dtype::f32, memory);
+  memory.reset();
+  auto pending = first.all_reduce(t, reduce_op::sum, ferry::no_timeout);
+  workers.shutdown(false);
+  CHECK_THROWS_AS(pending.get(), ferry::error);
+  t = tensor();
+  CHECK(watched.expired());
+}
+
+namespace process_group_faults_test {
+
+// A message of worker1 as a faulty version of this library may send it. Taken as if it had come.
+ferry::future<void> forge(const process_group& at, std::uint64_t sequence, std::uint32_t piece, std::uint32_t tag) {
+  ferry::detail::group_message message;
+  message.group = at.core()->facts().id;
+  message.from = 1;
+  message.key = {ferry::detail::collective_key::all, sequence};
+  message.piece = piece;
+  message.tag = tag;
+  message.signature.op = collective::barrier;
+  message.signature.use = algorithm::dissemination;
+  return at.core()->deliver(message, ferry::empty({0}, ferry::dtype::u8));
+}
+
+}  // namespace process_group_faults_test
+
+TEST_CASE("process_group: messages that no member sends end their collective, and name their sender") {
+  run_cluster(3, [](ferry::worker& self) {
+    const process_group group(self);
+    const auto expect = [&](ferry::future<void> barrier, ferry::future<void> forged, std::string_view text) {
+      for (const ending& end : {end_of(std::move(barrier)), end_of(std::move(forged))}) {
+        CHECK(end.kind == errc::malformed);
+        CHECK_MESSAGE(has(end, text), end.text);
+      }
+    };
+    if (group.rank() == 0) {
+      auto barrier = group.barrier(ferry::no_timeout);
+      expect(std::move(barrier), forge(group, 0, 0, 99),
+             "worker1 has sent message 99 of piece 0 of 1, which is not in its part");
+      barrier = group.barrier(ferry::no_timeout);
+      expect(std::move(barrier), forge(group, 1, 7, 1),
+             "worker1 has sent message 1 of piece 7 of 1, which is not in its part");
+      // Among three, the second message of a barrier comes from worker1, and the first from worker2: it waits in the lane.
+      barrier = group.barrier(ferry::no_timeout);
+      forge(group, 2, 0, 1).get();
+      expect(std::move(barrier), forge(group, 2, 0, 1), "worker1 has sent message 1 of piece 0 of 1, twice");
+      const auto early = forge(group, 3, 0, 1);
+      auto again = forge(group, 3, 0, 1);
+      expect(group.barrier(ferry::no_timeout), std::move(again), "worker1 has sent message 1 of piece 0 of 1, twice");
+      CHECK(early.failed());
+    }
+    self.barrier();
+    if (group.rank() != 0) {
+      for (int i = 0; i != 4; ++i) {
+        const ending end = end_of(group.barrier(ferry::no_timeout));
+        CHECK(end.kind == errc::malformed);
+        CHECK_MESSAGE(has(end, "worker1 has sent"), end.text);
+      }
+    }
+    group.barrier().get();  // the group goes on
+  });
+}
+
+TEST_CASE("process_group: what a member keeps of collectives that it has not begun is bounded for each other member") {
+  run_cluster(2, [](ferry::worker& self) {
+    const process_group group(self);
+    if (group.rank() == 0) {
+      group.core()->set_most_early(8);
+      std::vector<ferry::future<void>> kept;
+      for (std::uint64_t i = 0; i != 8; ++i) kept.push_back(forge(group, 100 + i, 0, 0));
+      const ending end = end_of(forge(group, 200, 0, 0));
+      CHECK(end.kind == errc::limit_exceeded);
+      CHECK_MESSAGE(has(end, "worker1 has sent 8 messages of collectives that worker0 has not begun"), end.text);
+
+      ferry::detail::group_abort abort;
+      abort.group = group.core()->facts().id;
+      abort.from = 1;
+      abort.error = static_cast<std::uint32_t>(errc::injected_failure);
+      abort.text = std::string(1 << 20, 'x');
+      abort.key = {7, 0};
+      expect_error(errc::invalid_argument, "worker1 ends what is not for this member",
+                   [&] { group.core()->on_abort(abort); });
+      for (std::uint64_t i = 0; i != 4096; ++i) {
+        abort.key = {ferry::detail::collective_key::all, 100 + i};
+        group.core()->on_abort(abort);
+      }
+      for (const auto& each : kept) CHECK(each.failed());
+      abort.key.sequence = 9999;
+      expect_error(errc::limit_exceeded, "worker1 has ended 4096 collectives that worker0 has not begun",
+                   [&] { group.core()->on_abort(abort); });
+      const auto room = forge(group, 8888, 0, 0);  // for messages again
+      CHECK_FALSE(room.ready());
+    }
+    self.barrier();
+    group.barrier().get();
+  });
+}
+
+TEST_CASE("process_group: any window and any chunk do, apart from more pieces than have a number") {
+  run_cluster(2, [](ferry::worker& self) {
+    constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+    const process_group group(self, ferry::all_workers, {.chunk = most, .window = most});
+    const tensor t = ferry::ones({1000}, ferry::dtype::u8);
+    group.all_reduce(t).get();
+    CHECK(t.at<std::uint8_t>(999) == 2);
+    CHECK(group.plan(collective::all_reduce, 1000).pieces == 1);
+    CHECK(group.plan(collective::all_gather, most).pieces >= 1);
+    const process_group tiny(self, ferry::all_workers, {.chunk = 0, .window = 0});
+    tiny.all_reduce(t).get();
+    CHECK(t.at<std::uint8_t>(999) == 4);
+    std::uint8_t byte = 0;  // is not read
+    const tensor huge = ferry::from_blob(&byte, {std::int64_t{1} << 33U}, ferry::dtype::u8);
+    expect_error(errc::invalid_argument, "group_options::chunk is too small", [&] { (void)tiny.broadcast(huge, 0); });
+    tiny.barrier().get();
   });
 }
