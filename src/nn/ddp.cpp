@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +16,7 @@
 #include <ferry/autograd/gradient.hpp>
 #include <ferry/tensor/factories.hpp>
 
+#include "../autograd/dist/dist_context.hpp"
 #include "../autograd/dist/dist_pass.hpp"
 #include "../autograd/dist/dist_worker.hpp"
 #include "../group/group_core.hpp"
@@ -21,7 +24,9 @@
 
 namespace ferry::inline v0::detail {
 
-// Gradients come on the thread of the pass; the last one waits for the averages of all.
+// Gradients come on the thread of the pass, and the last one waits for the averages of all. That thread may be one of the worker's,
+// and still be there when the pass has failed and its caller goes on: all that a hook uses is guarded by the mutex, and a hook
+// of a pass that is over does nothing.
 class ddp_core : public std::enable_shared_from_this<ddp_core> {
  public:
   ddp_core(std::vector<nn::named_parameter> parameters, const process_group& group, const nn::ddp_options& options)
@@ -64,27 +69,13 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
 
   void begin_forward() {
     if (!grad_enabled()) return;
-    if (readiness_->begun()) {
-      std::vector<std::string_view> missing;
-      for (std::size_t i = 0; i != trained_.size(); ++i) {
-        if (!readiness_->has(i)) missing.push_back(trained_[i].name);
-      }
-      reset();
-      throw_error(
-          errc::invalid_argument,
-          fmt::format(
-              "ddp: in the last pass these parameters got no gradient, and nothing was averaged completely: {}. If the "
-              "outputs do not depend on them, set ddp_options::find_unused, leave them out of the module, or "
-              "switch off their gradient with require_grad(parameter, false)",
-              fmt::join(missing, ", ")));
-    }
-    unused_.clear();
+    refuse_if_incomplete();
     if (joining_) {
       (void)announce(true, sync_);
       ++passes_;
     }
   }
-  [[nodiscard]] bool finds_unused() const noexcept { return options_.find_unused && grad_enabled(); }
+  [[nodiscard]] bool finds_unused() const noexcept { return options_.find_unused && sync_ && grad_enabled(); }
   // Walks from the outputs to the leaves.
   void note_outputs(const std::vector<tensor>& outputs) {
     std::unordered_set<const graph_node*> met;
@@ -98,12 +89,19 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       open.pop_back();
       for (const graph_edge& each : node->edges()) meet(each);
     }
-    unused_.clear();
+    noted_call call;
+    for (const tensor& each : outputs) call.outputs.emplace_back(gradient_edge(each).to);
     for (std::size_t i = 0; i != trained_.size(); ++i) {
-      if (!met.contains(gradient_edge(trained_[i].value).to.get())) unused_.push_back(i);
+      if (!met.contains(gradient_edge(trained_[i].value).to.get())) call.unused.push_back(i);
     }
+    const std::lock_guard lock(mutex_);
+    // No pass can begin at outputs that are gone.
+    std::erase_if(calls_, [](const noted_call& each) {
+      return std::all_of(each.outputs.begin(), each.outputs.end(), [](const auto& output) { return output.expired(); });
+    });
+    calls_.push_back(std::move(call));
   }
-  bool set_sync(bool now) noexcept { return std::exchange(sync_, now); }
+  bool set_sync(bool now) noexcept { return sync_.exchange(now); }
 
   void begin_join() {
     joining_ = true;
@@ -113,6 +111,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   void finish_join() {
     joining_ = false;
     while (announce(false, false)) {
+      const std::lock_guard lock(mutex_);
       for (std::size_t i = 0; i != buckets_.size(); ++i) {
         memory_[i].fill_(0);
         (void)options_.transport(group_, memory_[i], options_.limit).get();
@@ -148,11 +147,16 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   }
   void give_parameters(int root) const {
     const no_grad outside;
+    std::vector<tensor> travels;  // on the CPU
     std::vector<future<void>> pending;
     for (const nn::named_parameter& each : all_) {
-      pending.push_back(group_.broadcast(detach(each.value), root, options_.limit));
+      travels.push_back(detach(each.value).to(device()));
+      pending.push_back(group_.broadcast(travels.back(), root, options_.limit));
     }
     for (const auto& each : pending) each.get();
+    for (std::size_t i = 0; i != all_.size(); ++i) {
+      if (!all_[i].value.device().is_cpu()) detach(all_[i].value).copy_(travels[i]);
+    }
   }
   // Tells the others whether this member makes a pass now. Returns whether any does.
   bool announce(bool active, bool synced) const {
@@ -164,10 +168,52 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     }
     return flags.at<std::int64_t>(0) != 0;
   }
+  // A call of the module after a pass that did not give all gradients.
+  void refuse_if_incomplete() {
+    const std::lock_guard lock(mutex_);
+    if (!readiness_->begun()) return;
+    std::vector<std::string_view> missing;
+    for (std::size_t i = 0; i != trained_.size(); ++i) {
+      if (!readiness_->has(i)) missing.push_back(trained_[i].name);
+    }
+    reset();
+    throw_error(
+        errc::invalid_argument,
+        fmt::format("ddp: in the last pass these parameters got no gradient, and nothing was averaged completely: {}. "
+                    "If it did "
+                    "not fail, and the "
+                    "outputs do not depend on them, set ddp_options::find_unused, leave them out of the module, or "
+                    "switch off their gradient with require_grad(parameter, false)",
+                    fmt::join(missing, ", ")));
+  }
+
+  // With the mutex held, like all that follows. Waits for the averages under way, which read and write the buckets.
   void reset() {
-    readiness_->reset();
+    for (const future<tensor>& each : pending_) each.wait();
     pending_.clear();
     sent_ = 0;
+    readiness_->reset();
+    calls_.clear();
+    pass_ = 0;
+  }
+  void send_ready(std::size_t ready) {
+    for (; sent_ != ready; ++sent_) {
+      const tensor& bucket = memory_[sent_];
+      pending_.push_back(options_.transport(group_, bucket, options_.limit));
+      pending_.back().add_done_callback([bucket](const future<tensor>&) {});  // which it may use until then
+    }
+  }
+  // The parameters that none of the calls since the last pass depends on.
+  [[nodiscard]] std::vector<std::size_t> take_unused() {
+    std::vector<noted_call> calls = std::exchange(calls_, {});
+    if (calls.empty()) return {};
+    std::vector<std::size_t> unused = std::move(calls.back().unused);
+    calls.pop_back();
+    for (const noted_call& each : calls) {
+      std::erase_if(unused,
+                    [&](std::size_t i) { return !std::binary_search(each.unused.begin(), each.unused.end(), i); });
+    }
+    return unused;
   }
 
   // The gradient of a parameter that the pass of this thread keeps.
@@ -194,26 +240,35 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   void on_gradient_of(std::size_t i) {
     if (!sync_) return;
     const no_grad outside;
+    const std::lock_guard lock(mutex_);
+    const dist_pass* pass = dist_pass::running_here();
+    // After this no call of the module comes before the hook has ended: its caller learns of the end of the pass first.
+    if (pass && pass->over()) return;
+    std::shared_ptr<dist_context> context;
     std::optional<dist_autograd::gradient_map> in_context;
-    if (const dist_pass* pass = dist_pass::running_here()) {
-      in_context = dist_worker::of(*group_.core()->worker())->need({pass->context_number()})->gradients();
-      if (!unused_.empty()) {
+    if (pass) {
+      const std::shared_ptr<worker_core>& worker = group_.core()->worker();
+      context = dist_worker::of(*worker)->need({pass->context_number()});
+      in_context = context->gradients();
+      if (pass->updates_at(worker->agent().self().id())) {
         throw_error(errc::invalid_argument,
-                    fmt::format("ddp: {} is not used, inside a context of dist_autograd, where find_unused "
-                                "cannot add its gradient; leave it out of the module",
-                                trained_[unused_.front()].name));
+                    fmt::format("ddp: backward() with `then` updates parameters of {} before their averages are there: "
+                                "leave it out, and call step() of the optimizer after the pass",
+                                group_.names()[static_cast<std::size_t>(group_.rank())]));
       }
     }
     try {
-      for (const std::size_t each : std::exchange(unused_, {})) {
-        put(views_[each], grad(trained_[each].value));
+      const std::uint64_t number = pass ? pass->number() : 0;
+      if (readiness_->begun() && pass_ != number) reset();  // of a pass that failed
+      pass_ = number;
+      for (const std::size_t each : take_unused()) {
+        put(views_[each], kept_gradient(each, in_context));
         (void)readiness_->mark(each);
       }
       put(views_[i], kept_gradient(i, in_context));
-      const std::size_t ready = readiness_->mark(i);
-      for (; sent_ != ready; ++sent_) pending_.push_back(options_.transport(group_, memory_[sent_], options_.limit));
+      send_ready(readiness_->mark(i));
       if (!readiness_->complete()) return;
-      write_results(in_context);
+      write_results(context.get());
       reset();
     } catch (...) {
       reset();
@@ -221,34 +276,47 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     }
   }
 
-  void write_results(const std::optional<dist_autograd::gradient_map>& in_context) {
+  void write_results(dist_context* context) {
     for (std::size_t b = 0; b != buckets_.size(); ++b) {
       const tensor average = pending_[b].get();
       if (average.data() != memory_[b].data()) memory_[b].copy_(average);
     }
+    std::optional<dist_autograd::gradient_map> in_context;
+    if (context) in_context = context->gradients();
     for (std::size_t i = 0; i != trained_.size(); ++i) {
       const tensor& leaf = trained_[i].value;
-      if (in_context) {
-        (*in_context)[leaf].copy_(views_[i]);
-      } else if (const tensor now = grad(leaf); !now.defined() || now.data() != views_[i].data()) {
-        set_grad(leaf, views_[i]);
+      const tensor now = in_context ? (*in_context)[leaf] : grad(leaf);
+      const device where = leaf.device();
+      if (now.defined() && (in_context || !where.is_cpu())) {
+        now.copy_(views_[i]);
+      } else if (in_context) {
+        (void)context->accumulate({leaf.id(), leaf}, views_[i].clone().to(where), {});
+      } else if (!now.defined() || now.data() != views_[i].data()) {
+        set_grad(leaf, views_[i].to(where));
       }
     }
   }
+
+  struct noted_call {
+    std::vector<std::weak_ptr<const graph_node>> outputs;
+    std::vector<std::size_t> unused;  // ascending
+  };
 
   const process_group group_;
   nn::ddp_options options_;
   const std::vector<nn::named_parameter> all_;
   std::vector<nn::named_parameter> trained_;  // those that require a gradient
   std::vector<gradient_bucket> buckets_;
-  std::vector<tensor> memory_;  // by bucket
+  std::vector<gradient_hook> hooks_;
+  std::mutex mutex_;            // guards the next seven; held while averages are awaited
+  std::vector<tensor> memory_;  // by bucket; on the CPU, wherever the parameters are
   std::vector<tensor> views_;   // by parameter
   std::optional<bucket_readiness> readiness_;
-  std::vector<gradient_hook> hooks_;
   std::vector<future<tensor>> pending_;  // by bucket
   std::size_t sent_ = 0;
-  std::vector<std::size_t> unused_;  // by the outputs of the last call
-  bool sync_ = true;
+  std::uint64_t pass_ = 0;         // of the gradients that are there; 0: one of this process alone
+  std::vector<noted_call> calls_;  // with find_unused: since the last pass
+  std::atomic<bool> sync_ = true;
   bool joining_ = false;
   std::int64_t passes_ = 0;
 };

@@ -2,8 +2,12 @@
 
 #include <ferry/nn/ddp.hpp>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -91,6 +95,61 @@ std::vector<double> server_gradient(dist::context_id id) {
   for (std::int64_t i = 0; i != 9; ++i) numbers.push_back(gradient.contiguous().view({9}).at<double>(i));
   return numbers;
 }
+// Averages that arrive when the test says so, in a group of one member.
+class held_averages {
+ public:
+  nn::bucket_transport transport() {
+    return [this](const process_group&, const tensor& bucket, ferry::timeout) {
+      const std::lock_guard lock(mutex_);
+      held_.emplace_back(bucket, ferry::promise<tensor>());
+      return held_.back().second.get_future();
+    };
+  }
+  [[nodiscard]] std::size_t count() const {
+    const std::lock_guard lock(mutex_);
+    return held_.size();
+  }
+  void wait_for(std::size_t wanted) const {
+    while (count() < wanted) std::this_thread::yield();
+  }
+  // Those that come later arrive at once.
+  void release() {
+    std::vector<std::pair<tensor, ferry::promise<tensor>>> held;
+    {
+      const std::lock_guard lock(mutex_);
+      held.swap(held_);
+    }
+    for (auto& [bucket, promised] : held) promised.set_value(bucket);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::pair<tensor, ferry::promise<tensor>>> held_;
+};
+
+// Runs `call` while `held` has averages that have not arrived: returns once it has, after them.
+template <class Call>
+void call_before_averages(held_averages& held, const Call& call) {
+  std::atomic<bool> entered = false;
+  std::atomic<bool> returned = false;
+  std::atomic<bool> released = false;
+  ferry_test::run_together({[&] {
+                              entered = true;
+                              call();
+                              CHECK(released);
+                              returned = true;
+                            },
+                            [&] {
+                              while (!entered) std::this_thread::yield();
+                              // One that does not wait shows it soon.
+                              for (int i = 0; i != 2000 && !returned; ++i) std::this_thread::yield();
+                              released = true;
+                              held.release();
+                            }});
+}
+
+tensor identity(const tensor& y) { return y; }
+
 bool any_is_not_zero(const std::vector<double>& numbers) {
   for (const double each : numbers) {
     if (each != 0) return true;
@@ -313,4 +372,137 @@ TEST_CASE(
       }
     });
   }
+}
+
+TEST_CASE("ddp: a pass that fails while its averages are awaited holds up the next call until they have arrived") {
+  run_cluster(2, [](ferry::worker& self) {
+    const process_group alone(self, {self.name()});
+    if (self.id().value == 0) {
+      held_averages held;
+      ddp model(network(1), alone, {.bucket_bytes = 64, .first_bucket_bytes = 64, .transport = held.transport()});
+      ferry::future<void> whole;
+      {
+        const dist::context pass(self);
+        // The gradient of y comes from the other worker, so that a thread of this one runs the hooks.
+        const tensor y = self.rpc_sync<identity>("worker1", model(batch_of(0, 0)));
+        whole = dist::backward_async(pass, loss_of(y));
+        held.wait_for(4);
+      }
+      expect_error(errc::invalid_argument, "ended during the pass", [&] { whole.get(); });
+      call_before_averages(held, [&] { (void)model(batch_of(0, 0)); });
+      held.release();
+    }
+    self.barrier();
+  });
+}
+
+TEST_CASE("ddp: gradients of a pass that is over are not taken for those of the next one") {
+  run_cluster(2, [](ferry::worker& self) {
+    const process_group alone(self, {self.name()});
+    if (self.id().value == 0) {
+      network plain(1);
+      std::atomic<bool> reached = false;
+      std::atomic<bool> goes_on = false;
+      std::atomic<bool> done = false;
+      // Before the hook of ddp, and after it.
+      auto before = ferry::on_accumulated(plain.second.bias, [&](const tensor&) {
+        reached = true;
+        while (!goes_on) std::this_thread::yield();
+      });
+      ddp model(plain, alone, {.bucket_bytes = 64, .first_bucket_bytes = 64});
+      auto after = ferry::on_accumulated(plain.second.bias, [&](const tensor&) { done = true; });
+      ferry::future<void> whole;
+      {
+        const dist::context pass(self);
+        const tensor y = self.rpc_sync<identity>("worker1", model(batch_of(0, 0)));
+        whole = dist::backward_async(pass, loss_of(y));
+        while (!reached) std::this_thread::yield();
+      }
+      expect_error(errc::invalid_argument, "ended during the pass", [&] { whole.get(); });
+      goes_on = true;
+      while (!done) std::this_thread::yield();
+      const dist::context pass(self);
+      pass.backward(loss_of(model(batch_of(0, 1))));  // the call throws if the hook has counted a gradient
+      CHECK(close(pass.gradients().at(plain.second.bias), joined_gradients(plain, 1, 1)[3]));
+      before.remove();
+      after.remove();
+    }
+    self.barrier();
+  });
+}
+
+TEST_CASE("ddp: averages that are under way when a pass turns out incomplete are waited for") {
+  run_cluster(1, [](ferry::worker& self) {
+    const process_group alone(self);
+    held_averages held;
+    ddp model(network(1), alone, {.bucket_bytes = 64, .first_bucket_bytes = 64, .transport = held.transport()});
+    (void)model(batch_of(0, 0));
+    ferry::backward(loss_of(model.module().second(ferry::zeros({4, 5}, dtype::f64))));  // not the first layer
+    CHECK(held.count() == 2);
+    call_before_averages(held, [&] {
+      expect_error(errc::invalid_argument, "first.weight, first.bias", [&] { (void)model(batch_of(0, 0)); });
+    });
+  });
+}
+
+TEST_CASE(
+    "ddp: of several calls before one pass, what none of them uses is unused; calls whose outputs are gone do not "
+    "count") {
+  run_cluster(2, [](ferry::worker& self) {
+    const process_group group(self);
+    ddp model(branching(1), group, {.bucket_bytes = 64, .first_bucket_bytes = 64, .find_unused = true});
+    const auto parameters = model.parameters();
+    (void)model(batch_of(0, 0), true);
+    for (const bool first : {true, false}) {  // the first call or the second one uses all parameters
+      for (const tensor& each : parameters) ferry::set_grad(each, tensor());
+      const tensor one = model(batch_of(0, 0), first);
+      const tensor other = model(batch_of(0, 0), !first);
+      ferry::backward(loss_of(one) + loss_of(other));
+      CHECK(close(ferry::grad(parameters[2]), joined_gradients(model.module().whole, 1, 0)[2]));
+    }
+    for (const tensor& each : parameters) ferry::set_grad(each, tensor());
+    (void)model(batch_of(0, 0), true);  // no pass follows
+    ferry::backward(loss_of(model(batch_of(0, 0), false)));
+    CHECK(any_is_not_zero({ferry::grad(parameters[0]).at<double>(0, 0)}));
+    CHECK(ferry::sum(ferry::grad(parameters[2])).item<double>() == 0);
+  });
+}
+
+TEST_CASE("ddp: parameters that the outputs do not depend on are found in contexts, too") {
+  run_cluster(2, [](ferry::worker& self) {
+    const process_group group(self);
+    ddp model(branching(1), group, {.find_unused = true});
+    for (int round = 0; round != 2; ++round) {
+      const dist::context pass(self);
+      pass.backward(loss_of(model(batch_of(0, 0), group.rank() == 0)));
+      const auto gradients = pass.gradients();
+      const network& whole = model.module().whole;
+      CHECK(close(gradients.at(whole.second.weight), joined_gradients(whole, 1, 0)[2] * 0.5));
+      CHECK_FALSE(ferry::grad(whole.second.weight).defined());
+      self.barrier();
+    }
+  });
+}
+
+TEST_CASE("ddp: an optimizer that steps within the pass, before the averages, is refused") {
+  run_cluster(2, [](ferry::worker& self) {
+    const process_group group(self);
+    ddp model(network(1), group);
+    std::vector<ferry::rref<tensor>> references;
+    for (const tensor& each : model.parameters()) references.push_back(self.make_rref(each));
+    const tensor before = model.parameters()[0].clone();
+    {
+      ferry::distributed_optimizer<ferry::sgd> optimizer(references, {.lr = 0.1});
+      const dist::context pass(self);
+      const tensor loss = loss_of(model(batch_of(group.rank(), 0)));
+      expect_error(errc::invalid_argument, "before their averages are there",
+                   [&] { pass.backward(loss, {.then = optimizer}); });
+    }
+    CHECK(ferry::equal(ferry::detach(model.parameters()[0]), ferry::detach(before)));
+    self.barrier();
+    const dist::context pass(self);
+    pass.backward(loss_of(model(batch_of(group.rank(), 0))));  // it goes on
+    CHECK(close(pass.gradients().at(model.parameters()[0]), joined_gradients(model.module(), 2, 0)[0]));
+    self.barrier();
+  });
 }

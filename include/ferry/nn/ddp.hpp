@@ -56,8 +56,8 @@ using bucket_transport = std::function<future<tensor>(const process_group& group
 struct ddp_options {
   std::size_t bucket_bytes = std::size_t{25} << 20U;
   std::size_t first_bucket_bytes = std::size_t{1} << 20U;  ///< of the gradients that are complete first
-  /// Parameters that the outputs of a call do not depend on take part with zeros. Costs a walk through the graph of each call.
-  /// Outside of contexts of dist_autograd only.
+  /// Parameters that the outputs of the calls before a pass do not depend on take part with zeros. Costs a walk through the graph
+  /// of each call.
   bool find_unused = false;
   bucket_transport transport = {};  ///< empty: average_in_place()
   timeout limit = {};               ///< of each collective; unset: that of the group
@@ -70,7 +70,8 @@ struct ddp_options {
 ///
 /// Every member makes the same passes, one at a time. A pass of a member waits for those of all others; errors of the group end
 /// it. A parameter that gets no gradient in a pass leaves the averages incomplete: the next call throws errc::invalid_argument
-/// with the names of such parameters, and what to do. Sparse gradients are refused. Not thread-safe.
+/// with the names of such parameters, and what to do. Sparse gradients are refused, and so is backward() with `then` where the
+/// optimizer has parameters at this worker. Gradients on devices are averaged on the CPU. Not thread-safe.
 template <class M>
 class ddp {
  public:

@@ -57,6 +57,11 @@ std::string dist_pass::place() const { return context_->home().info().name(); }
 
 const dist_pass* dist_pass::running_here() noexcept { return running_pass_of_thread; }
 
+bool dist_pass::updates_at(worker_id who) const noexcept {
+  return std::any_of(header_->updaters.begin(), header_->updaters.end(),
+                     [&](std::uint64_t each) { return sender_of(each).value == who.value; });
+}
+
 std::shared_ptr<dist_pass> dist_pass::begin(const std::shared_ptr<dist_context>& context, std::vector<root> roots,
                                             const root_options& options) {
   auto header = std::make_shared<pass_header>();

@@ -66,6 +66,11 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   void supersede();
   void on_limit();
 
+  /// It has ended, perhaps while a node of it still runs.
+  [[nodiscard]] bool over() const noexcept { return over_; }
+  /// Whether an optimizer of that worker updates parameters within the pass.
+  [[nodiscard]] bool updates_at(worker_id who) const noexcept;
+
   /// The pass that runs a node on this thread; null: none does.
   [[nodiscard]] static const dist_pass* running_here() noexcept;
 

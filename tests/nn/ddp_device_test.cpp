@@ -1,0 +1,110 @@
+// ddp with parameters on devices, on the fake CUDA runtime.
+
+#include <ferry/nn/ddp.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <ferry/autograd.hpp>
+#include <ferry/nn.hpp>
+#include <ferry/ops/ops.hpp>
+
+#include "cluster.hpp"
+
+using ferry::device;
+using ferry::process_group;
+using ferry::tensor;
+using ferry::nn::ddp;
+namespace nn = ferry::nn;
+namespace dist = ferry::dist_autograd;
+
+namespace ddp_device_test {
+
+constexpr device host{};
+constexpr int trainers = 2;
+
+device gpu_of(int rank) { return {ferry::device_kind::cuda, static_cast<std::int16_t>(rank)}; }
+
+nn::linear layer_of(std::uint64_t seed) {
+  ferry::generator source(seed);
+  return nn::linear(3, 3, {}, source);
+}
+tensor batch_of(int rank) {
+  ferry::generator source(static_cast<std::uint64_t>(100 + rank));
+  return ferry::randn({4, 3}, source);
+}
+tensor loss_of(const tensor& y) { return ferry::mean(y * y); }
+
+// At the server, on its CPU.
+const nn::linear& server_layer() {
+  static const nn::linear layer = layer_of(50);
+  return layer;
+}
+tensor remote_layer(const tensor& x) { return server_layer()(x); }
+
+bool close(const tensor& a, const tensor& b) { return ferry::allclose(a.to(host), b.to(host), 1e-4, 1e-6); }
+
+}  // namespace ddp_device_test
+
+using namespace ddp_device_test;
+
+TEST_CASE("[row 301] ddp: remote layers on the CPU and averaged layers on devices in turn") {
+  // One process on the batches of all, on the CPU.
+  nn::linear first = layer_of(1);
+  nn::linear second = layer_of(2);
+  const nn::linear between = layer_of(50);
+  tensor sum;
+  for (int rank = 0; rank != trainers; ++rank) {
+    const tensor loss = loss_of(between(second(between(first(batch_of(rank))))));
+    sum = sum.defined() ? sum + loss : loss;
+  }
+  ferry::backward(sum * (1.0 / trainers));
+
+  ferry_test::run_cluster(trainers + 1, [&](ferry::worker& self) {
+    const int rank = self.id().value;
+    if (rank == trainers) return self.barrier();  // the server
+    const process_group group(self, {"worker0", "worker1"});
+    const std::string server = ferry_test::worker_name(trainers);
+    const device gpu = gpu_of(rank);
+    const auto averaged = [&](std::uint64_t seed) {
+      nn::linear layer = layer_of(seed + static_cast<std::uint64_t>(rank) * 10);  // that of rank 0 is taken
+      nn::to(layer, gpu);
+      return ddp(layer, group, {.bucket_bytes = 16, .first_bucket_bytes = 16});
+    };
+    auto before = averaged(1);
+    auto after = averaged(2);
+    for (int round = 0; round != 3; ++round) {  // the double delays streams at random
+      const dist::context pass(self);
+      tensor x = before(batch_of(rank).to(gpu));
+      x = self.rpc_sync<remote_layer>(server, x.to(host));
+      x = after(x.to(gpu));
+      x = self.rpc_sync<remote_layer>(server, x.to(host));
+      pass.backward(loss_of(x));
+      const auto gradients = pass.gradients();
+      const auto expect = [&](const ddp<nn::linear>& part, const nn::linear& alone) {
+        const auto parameters = part.parameters();
+        const auto expected = nn::parameters(alone);
+        for (std::size_t i = 0; i != parameters.size(); ++i) {
+          const tensor gradient = gradients.at(parameters[i]);
+          CHECK(gradient.device() == gpu);
+          CHECK(close(gradient, ferry::grad(expected[i])));
+        }
+      };
+      expect(before, first);
+      expect(after, second);
+      self.barrier({"worker0", "worker1"});
+    }
+    // Outside of a context.
+    for (int round = 0; round != 2; ++round) {
+      ferry::backward(loss_of(before(batch_of(rank).to(gpu))));
+      const tensor gradient = ferry::grad(before.module().weight);
+      CHECK(gradient.device() == gpu);
+      const tensor all = group.all_gather(gradient.to(host)).get();
+      CHECK(ferry::equal(all.select(0, 0), all.select(0, 1)));
+      for (const tensor& each : before.parameters()) ferry::set_grad(each, tensor());
+    }
+    self.barrier();
+  });
+}
