@@ -104,7 +104,9 @@ process_group process_group::shrink(timeout limit) const {
       auto smaller = detail::group_core::make(old.worker(), members(alive), options);
       return process_group(std::move(smaller));
     } catch (const error& problem) {
-      if (problem.kind() != errc::peer_lost && problem.kind() != errc::connect_failed) throw;
+      // A member that comes to an attempt of the others that has failed without it is told that they differ.
+      const errc kind = problem.kind();
+      if (kind != errc::peer_lost && kind != errc::connect_failed && kind != errc::group_mismatch) throw;
       if (until.expired() || attempt == detail::most_attempts) throw;
       if (old.lost().size() == known) std::this_thread::sleep_for(detail::before_next_attempt);
     }
