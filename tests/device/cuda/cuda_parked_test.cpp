@@ -183,13 +183,13 @@ TEST_CASE("a stream waits once for what was freed, however often it allocates") 
   }
   fake_cuda::drain();
   (void)ferry::get_device_memory_stats(where);  // frees it
-  const auto marks = fake_cuda::calls(call::event_record);
-  const auto waits = fake_cuda::calls(call::stream_wait_event);
+  const auto marks = fake_cuda::calls(call::event_record_of_frees);
+  const auto waits = fake_cuda::calls(call::stream_wait_event_of_frees);
   for (int i = 0; i != 10; ++i) {
     (void)device_memory(home, 1000);
   }
-  CHECK(fake_cuda::calls(call::event_record) == marks + 1);
-  CHECK(fake_cuda::calls(call::stream_wait_event) == waits + 1);
+  CHECK(fake_cuda::calls(call::event_record_of_frees) == marks + 1);
+  CHECK(fake_cuda::calls(call::stream_wait_event_of_frees) == waits + 1);
   fake_cuda::drain();
 }
 
