@@ -15,6 +15,7 @@
 #include "../rpc/pipeline/interceptor_table.hpp"
 #include "../rpc/pipeline/library_clients.hpp"
 #include "../rpc/worker/worker_core.hpp"
+#include "../wire/extension_format.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -23,7 +24,7 @@ constexpr std::size_t most_events_of_request = std::size_t{1} << 14U;
 // Of the bytes that all records of a reply may have, with their headers; and no more than this, whatever these are.
 constexpr std::size_t share_of_profile = 4;
 constexpr std::size_t longest_profile = std::size_t{1} << 20U;
-constexpr std::size_t record_overhead = 16;  // at most: the header, and what a record is filled up with
+constexpr std::size_t record_overhead = record_header + record_alignment;  // at most
 
 [[maybe_unused]] const std::size_t profiler_of_workers = add_library_client({
     .rank = 4,
