@@ -41,8 +41,9 @@ ROOMS = {
     "transport": [
         ("reactor", "the threads that wait for descriptors, timers and devices"),
         ("channels", "how the bytes of tensors travel: staged through page-locked memory, copied within a process"),
+        ("shm", "rings in shared memory, and how their memory is handed over"),
         ("streams", "connections over byte streams: reading, writing, the framing of messages"),
-        ("sockets", "addresses, listeners, handshakes; tcp and unix"),
+        ("sockets", "addresses, listeners, handshakes; tcp, unix and shm"),
         ("inproc", "connections within a process"),
     ],
     "store": [

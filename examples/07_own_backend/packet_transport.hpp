@@ -14,7 +14,7 @@ struct packet {};
 template <>
 struct ferry::transport_traits<packet> {
   static constexpr std::string_view name = "packet";
-  static constexpr int priority = 50;  // higher is tried first: tcp has 0, unix 100, inproc 200
+  static constexpr int priority = 50;  // higher is tried first: tcp has 0, unix 100, shm 150, inproc 200
   static std::string unusable();
   static std::shared_ptr<ferry::transport> open(ferry::reactor& loop);
 };

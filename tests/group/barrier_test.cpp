@@ -122,7 +122,7 @@ TEST_CASE("a barrier that fails names the missing workers; all_gather is not mat
 }
 
 TEST_CASE("[row 134] uneven work, then one or two barriers over all workers, then a shutdown that does not wait") {
-  for (const char* transport : {"inproc", "unix", "tcp"}) {
+  for (const char* transport : {"inproc", "shm", "unix", "tcp"}) {
     for (const int times : {1, 2}) {
       CAPTURE(transport);
       CAPTURE(times);

@@ -41,6 +41,22 @@ struct unix_under_test {
   static ferry::transport_options options() { return {}; }
 };
 
+struct shm_under_test {
+  using tag = ferry::shm;
+  static constexpr bool crosses_processes = true;
+  static std::string missing() { return ferry::transport_traits<ferry::shm>::unusable(); }
+  static ferry::transport_options options() { return {}; }
+};
+
+// Every message is longer than its ring.
+struct small_shm_under_test : shm_under_test {
+  static ferry::transport_options options() {
+    ferry::transport_options result;
+    result.shm_ring_bytes = 4096;
+    return result;
+  }
+};
+
 struct inproc_under_test {
   using tag = ferry::inproc;
   static constexpr bool crosses_processes = false;
@@ -53,6 +69,8 @@ struct inproc_under_test {
 TEST_CASE("tcp conforms") { ferry::test_kit::transport_conformance<tcp_under_test>(); }
 TEST_CASE("tcp over IPv6 conforms") { ferry::test_kit::transport_conformance<tcp_over_ipv6_under_test>(); }
 TEST_CASE("unix conforms") { ferry::test_kit::transport_conformance<unix_under_test>(); }
+TEST_CASE("shm conforms") { ferry::test_kit::transport_conformance<shm_under_test>(); }
+TEST_CASE("shm with small rings conforms") { ferry::test_kit::transport_conformance<small_shm_under_test>(); }
 TEST_CASE("inproc conforms") { ferry::test_kit::transport_conformance<inproc_under_test>(); }
 
 TEST_CASE("connections that are left open are destroyed with the reactor") {

@@ -22,10 +22,10 @@ struct host_port {
 };
 
 /// The address of a listening worker: "tcp://host:port", "tcp://[fe80::1%eth0]:80", "unix:@abstract-name",
-/// "unix:/path", "inproc:token". Parsing and printing are inverse to each other.
+/// "unix:/path", "shm:@abstract-name", "inproc:token". Parsing and printing are inverse to each other.
 struct address {
-  std::string scheme;      ///< "tcp", "unix" or "inproc"
-  std::string host;        ///< tcp: the host; unix: "@name" or "/path"; inproc: the token
+  std::string scheme;      ///< "tcp", "unix", "shm" or "inproc"
+  std::string host;        ///< tcp: the host; unix and shm: "@name" or "/path"; inproc: the token
   std::uint16_t port = 0;  ///< tcp only
 
   /// Throws errc::bad_address naming the text and what is wrong with it.

@@ -62,6 +62,9 @@ struct transport_options {
   /// Spin this long for a reply or the next request before sleeping; adapted from recent waits, none on one core.
   std::chrono::microseconds max_spin{50};
   wire_limits limits = {};
+  /// `shm`: the size of each of the two rings of a connection, a power of two from 4 KiB to 1 GiB. The worker that
+  /// connects decides.
+  std::size_t shm_ring_bytes = std::size_t{128} * 1024;
 
   /// The other end must have the same secret for a connection to be made. Empty: no secret, and the other end must have
   /// none either. A worker sets it from its own secret. Throws errc::invalid_argument from listen() and connect() in a
@@ -179,7 +182,7 @@ struct transport_diagnosis {
                 "\"my_transport\";");
   static_assert(!there || has_transport_priority<Tag>,
                 "ferry: transport_traits of this transport lacks `priority`: add static constexpr int priority = 50; "
-                "(tcp has 0, unix 100, inproc 200; higher is tried first)");
+                "(tcp has 0, unix 100, shm 150, inproc 200; higher is tried first)");
   static_assert(
       !there || says_if_unusable<Tag>,
       "ferry: transport_traits of this transport lacks `unusable`: add static std::string unusable(); which is "
@@ -212,6 +215,9 @@ concept rpc_transport = detail::has_transport_name<Tag> && detail::has_transport
 struct tcp {};
 /// Unix domain sockets (abstract names), same machine and network namespace.
 struct unix_domain {};
+/// Shared memory between processes of the same user, machine and network namespace; set up, watched and woken over a unix
+/// domain socket.
+struct shm {};
 /// Workers of one process; messages are passed without copying their bytes.
 struct inproc {};
 
@@ -226,6 +232,13 @@ template <>
 struct transport_traits<unix_domain> {
   static constexpr std::string_view name = "unix";
   static constexpr int priority = 100;
+  static std::string unusable();
+  static std::shared_ptr<transport> open(reactor& loop);
+};
+template <>
+struct transport_traits<shm> {
+  static constexpr std::string_view name = "shm";
+  static constexpr int priority = 150;
   static std::string unusable();
   static std::shared_ptr<transport> open(reactor& loop);
 };
@@ -263,6 +276,6 @@ struct transport_list {
     }
   }
 };
-using default_transports = transport_list<inproc, unix_domain, tcp>;
+using default_transports = transport_list<inproc, shm, unix_domain, tcp>;
 
 }  // namespace ferry::inline v0

@@ -178,7 +178,8 @@ void accept_handshake::admit() {
     admission_ = {};
     return refuse({errc::handshake_failed, why.what()});
   }
-  send_answer(&accept_handshake::complete_handshake);
+  send_answer(core_->carried_by == carriage::shared_memory ? &accept_handshake::await_rings
+                                                           : &accept_handshake::complete_handshake);
 }
 
 void accept_handshake::refuse(const refusal& why) {
@@ -203,11 +204,31 @@ void accept_handshake::send_answer(void (accept_handshake::*next)()) {
   asio::async_write(socket_, asio::buffer(answer_), then(next));
 }
 
+void accept_handshake::await_rings() {
+  socket_.async_wait(stream_socket::wait_read,
+                     [next = then(&accept_handshake::take_rings)](const asio::error_code& error) { next(error, 0); });
+}
+
+void accept_handshake::take_rings() {
+  std::string why;
+  try {
+    rings_ = receive_offer(socket_.native_handle());
+  } catch (const error& refused) {
+    why = refused.message();
+    core_->warn([&] { return fmt::format("{}: refused the peer at {}: {}", core_->transport_name, peer_, why); });
+  }
+  const std::string verdict = rings_verdict::encode(why);
+  const auto* const bytes = reinterpret_cast<const std::byte*>(verdict.data());
+  answer_.assign(bytes, bytes + verdict.size());
+  asio::async_write(socket_, asio::buffer(answer_),
+                    then(rings_ ? &accept_handshake::complete_handshake : &accept_handshake::finish));
+}
+
 void accept_handshake::complete_handshake() {
   std::string description = fmt::format("{} {}", core_->transport_name, peer_);  // may throw: before release()
   auto opened = make_stream_connection(core_->loop, socket_.release(), core_->transport_name, std::move(description),
                                        admission_.options, std::move(admission_.slot),
-                                       (hello_.features & feature_device_tensors) != 0);
+                                       (hello_.features & feature_device_tensors) != 0, std::move(rings_));
   if (!core_->workers.deliver(opened, hello_, admission_.worker)) {
     opened->close(make_error(errc::shutting_down, fmt::format("the worker '{}' has left", hello_.target)));
   }

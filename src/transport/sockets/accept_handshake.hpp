@@ -13,6 +13,7 @@
 
 #include <asio/steady_timer.hpp>
 
+#include "../shm/shared_rings.hpp"
 #include "handshake.hpp"
 #include "listener.hpp"
 #include "socket_core.hpp"
@@ -50,6 +51,9 @@ class accept_handshake final : public control_operation, public std::enable_shar
   void refuse(const refusal& why);
   void send_answer(void (accept_handshake::*next)());
   void complete_handshake();
+  /// The same, where messages go through shared memory: the peer hands it over first.
+  void await_rings();
+  void take_rings();
   void finish() noexcept;
   /// A completion handler that does nothing once the handshake is over, ends it when the peer has disconnected, and
   /// lets no exception escape.
@@ -73,6 +77,7 @@ class accept_handshake final : public control_operation, public std::enable_shar
   std::string secret_;                // that the peer has proved
   hello hello_;
   acceptor_registry::admission admission_;
+  std::unique_ptr<shared_rings> rings_;
   progress progress_ = progress::silent;
   bool refused_short_ = false;  // because descriptors are short
   bool done_ = false;

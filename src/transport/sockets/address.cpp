@@ -111,22 +111,24 @@ address address::parse(std::string_view text) {
     auto parts = detail::split(text, rest.substr(2));
     return {"tcp", std::move(parts.host), parts.port};
   }
-  if (has_scheme(text, "unix")) {
-    const auto name = text.substr(5);
+  const bool shared = has_scheme(text, "shm");
+  if (shared || has_scheme(text, "unix")) {
+    const std::string_view scheme = shared ? "shm" : "unix";
+    const auto name = text.substr(scheme.size() + 1);
     if (name.size() < 2 || (name.front() != '@' && name.front() != '/')) {
-      detail::refuse(text, "write unix:@abstract-name or unix:/absolute/path");
+      detail::refuse(text, fmt::format("write {0}:@abstract-name or {0}:/absolute/path", scheme));
     }
     if (name.size() > detail::longest_unix)
       detail::refuse(text, fmt::format("a unix socket's name has at most {} bytes", detail::longest_unix));
     if (name.find('\0') != name.npos) detail::refuse(text, "it contains a null character");
-    return {"unix", std::string(name), 0};
+    return {std::string(scheme), std::string(name), 0};
   }
   if (has_scheme(text, "inproc")) {
     const auto token = text.substr(7);
     if (token.empty() || !detail::all_of(token, "-._")) detail::refuse(text, "write inproc:token");
     return {"inproc", std::string(token), 0};
   }
-  detail::refuse(text, "it must begin with tcp://, unix: or inproc:");
+  detail::refuse(text, "it must begin with tcp://, unix:, shm: or inproc:");
 }
 
 std::string address::to_string() const {

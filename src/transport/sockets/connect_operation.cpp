@@ -4,6 +4,7 @@
 #include <ferry/transport/address.hpp>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -27,6 +28,9 @@ bool no_listener(const asio::error_code& error) {
   return error == asio::error::connection_refused ||
          error == asio::error_code(ENOENT, asio::error::get_system_category());
 }
+
+// What a connection without calls needs: few bytes, seldom.
+constexpr std::size_t control_ring = std::size_t{16} * 1024;
 
 constexpr auto no_step_limit = std::chrono::steady_clock::duration::max();
 
@@ -130,6 +134,7 @@ void connect_operation::try_next() {
     ++attempt_;
     asio::error_code ignored;
     socket_.close(ignored);
+    rings_.reset();
     const auto& where = candidates_[next_++];
     try {
       auto opened = open_socket(where.family());
@@ -208,19 +213,46 @@ void connect_operation::take_answer() {
     return attempt_failed(errc::handshake_failed, "it asked for a proof that was not offered");
   }
   if (const auto* why = std::get_if<refusal>(&answer)) return fail(why->code, why->text);
-  connect_result result;
-  result.peer = std::get<hello_reply>(std::move(answer));
-  result.peer.features &= ~feature_authenticated;
-  if (wants_proof()) result.peer.features |= feature_authenticated;
-  if (result.peer.name != request_.self.target) {
-    return attempt_failed(errc::handshake_failed, fmt::format("worker '{}' answered", result.peer.name));
+  peer_ = std::get<hello_reply>(std::move(answer));
+  peer_.features &= ~feature_authenticated;
+  if (wants_proof()) peer_.features |= feature_authenticated;
+  if (peer_.name != request_.self.target) {
+    return attempt_failed(errc::handshake_failed, fmt::format("worker '{}' answered", peer_.name));
   }
+  if (core_->carried_by == carriage::shared_memory) return offer_rings();
+  open_connection();
+}
+
+void connect_operation::offer_rings() {
+  const bool control = (request_.self.features & feature_control) != 0;
+  const std::size_t wanted = request_.options.shm_ring_bytes;
+  auto [rings, segment] = shared_rings::create(control ? std::min(wanted, control_ring) : wanted);
+  send_offer(socket_.native_handle(), {rings->out().capacity()}, segment);
+  rings_ = std::move(rings);
+  body_.resize(rings_verdict::encoded_size);
+  asio::async_read(socket_, asio::buffer(body_), then(&connect_operation::read_verdict));
+}
+
+void connect_operation::read_verdict() {
+  const auto verdict = rings_verdict::decode(std::span<const std::byte, rings_verdict::encoded_size>(body_));
+  if (verdict.accepted) return open_connection();
+  body_.resize(verdict.text_bytes);
+  asio::async_read(socket_, asio::buffer(body_), then(&connect_operation::take_verdict));
+}
+
+void connect_operation::take_verdict() {
+  attempt_failed(errc::handshake_failed, std::string(reinterpret_cast<const char*>(body_.data()), body_.size()));
+}
+
+void connect_operation::open_connection() {
+  connect_result result;
+  result.peer = std::move(peer_);
   try {
     std::string description =
         fmt::format("{} {}", core_->transport_name, current_text());  // may throw: before release()
-    result.opened =
-        make_stream_connection(core_->loop, socket_.release(), core_->transport_name, std::move(description),
-                               request_.options, {}, (result.peer.features & feature_device_tensors) != 0);
+    result.opened = make_stream_connection(core_->loop, socket_.release(), core_->transport_name,
+                                           std::move(description), request_.options, {},
+                                           (result.peer.features & feature_device_tensors) != 0, std::move(rings_));
   } catch (const error& failure) {
     return fail(failure.kind(), std::string(failure.message()));
   }

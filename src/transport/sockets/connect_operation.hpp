@@ -15,6 +15,7 @@
 #include <asio/ip/tcp.hpp>
 #include <asio/steady_timer.hpp>
 
+#include "../shm/shared_rings.hpp"
 #include "handshake.hpp"
 #include "listener.hpp"
 #include "socket_core.hpp"
@@ -49,6 +50,11 @@ class connect_operation final : public control_operation, public std::enable_sha
   void read_body();
   void take_answer();
   void prove_secret();
+  /// The answer is good: hands over shared memory where messages go through it, and opens the connection.
+  void offer_rings();
+  void read_verdict();
+  void take_verdict();
+  void open_connection();
   /// The accepting end has not proved the secret: its answer is not trusted.
   void take_unproved(const std::variant<hello_reply, refusal, challenge>& answer);
   [[nodiscard]] bool wants_proof() const noexcept { return !request_.options.secret.empty(); }
@@ -81,6 +87,8 @@ class connect_operation final : public control_operation, public std::enable_sha
   std::vector<std::byte> proof_;
   std::array<std::byte, handshake_prefix::encoded_size> prefix_bytes_{};
   std::vector<std::byte> body_;
+  hello_reply peer_;  // as it answered
+  std::unique_ptr<shared_rings> rings_;
   bool done_ = false;
 };
 

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <unordered_map>
@@ -28,13 +29,17 @@ class control_operation {
   virtual void abort() noexcept = 0;
 };
 
+/// What carries the messages of a connection once it is made.
+enum class carriage : std::uint8_t { socket, shared_memory };
+
 struct socket_core {
-  socket_core(reactor& loop_, asio::io_context& context_, std::string_view name_)
-      : loop(loop_), context(context_), transport_name(name_) {}
+  socket_core(reactor& loop_, asio::io_context& context_, std::string_view name_, carriage carried_by_)
+      : loop(loop_), context(context_), transport_name(name_), carried_by(carried_by_) {}
 
   reactor& loop;
   asio::io_context& context;
   std::string_view transport_name;  ///< a literal
+  carriage carried_by;
   acceptor_registry workers;
 
   // The rest belongs to the control thread.

@@ -12,9 +12,10 @@
 
 namespace ferry::inline v0::detail {
 
-socket_transport::socket_transport(reactor& loop, std::string_view name, listener::peer_check check)
+socket_transport::socket_transport(reactor& loop, std::string_view name, listener::peer_check check,
+                                   carriage carried_by)
     : control_(control_thread::shared()),
-      core_(std::make_shared<socket_core>(loop, control_->context(), name)),
+      core_(std::make_shared<socket_core>(loop, control_->context(), name, carried_by)),
       check_(check) {}
 
 socket_transport::~socket_transport() {

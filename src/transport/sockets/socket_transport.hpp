@@ -30,7 +30,8 @@ class socket_transport : public transport {
 
  protected:
   /// `name` is a literal.
-  socket_transport(reactor& loop, std::string_view name, listener::peer_check check);
+  socket_transport(reactor& loop, std::string_view name, listener::peer_check check,
+                   carriage carried_by = carriage::socket);
 
   /// Registers the worker and assigns it a listener: an open one that `suits`, else one on a socket that `open`
   /// creates. Throws errc::duplicate_name, and what `open` throws.

@@ -1,6 +1,7 @@
 #pragma once
 
-// A connected stream socket: the class. stream_writing.cpp has its writing half, stream_reading.cpp its reading half.
+// A connected stream socket, or rings in shared memory beside one: the class. stream_writing.cpp has its writing half, stream_reading.cpp its reading half,
+// ring_stream.cpp what is different with rings.
 
 #include <array>
 #include <atomic>
@@ -11,11 +12,14 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include <sys/types.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <ferry/tensor/tensor.hpp>
@@ -26,6 +30,7 @@
 #include "../channels/staged_send.hpp"
 #include "../reactor/adaptive_spin.hpp"
 #include "../reactor/io_threads.hpp"
+#include "../shm/shared_rings.hpp"
 #include "frame_reader.hpp"
 
 namespace ferry::inline v0::detail {
@@ -52,6 +57,8 @@ struct awaited_message {
 //   a thread inside drive() that waits for its own reply, or
 //   a reactor thread that lingers after it served a message.
 // No thread reads before start(), which is the first to hold it.
+// With rings the descriptor brings only wake-ups: an armed connection has announced that its reader sleeps, so the peer
+// writes a byte to the socket after the next message. The reader takes these bytes out of the socket, no other thread.
 // The latter two disarm the descriptor, once for a whole series of messages: it is armed again when messages are
 // expected but no thread is in drive(), or by the monitor when no thread has used it for a tick.
 class stream_connection final : public connection,
@@ -60,10 +67,13 @@ class stream_connection final : public connection,
                                 public std::enable_shared_from_this<stream_connection> {
  public:
   stream_connection(std::shared_ptr<reactor> loop, int descriptor, std::string_view name, std::string description,
-                    const transport_options& options, std::shared_ptr<void> kept, bool device_tensors)
+                    const transport_options& options, std::shared_ptr<void> kept, bool device_tensors,
+                    std::unique_ptr<shared_rings> rings)
       : loop_(std::move(loop)),
         kept_(std::move(kept)),
         descriptor_(descriptor),
+        rings_(std::move(rings)),
+        over_rings_(rings_ != nullptr),
         name_(name),
         description_(std::move(description)),
         device_tensors_(device_tensors),
@@ -73,8 +83,8 @@ class stream_connection final : public connection,
                                                  "tensors from " + description_)},
         reader_state_(options.limits),
         spin_(options.max_spin),
-        outgoing_copies_(std::make_shared<staging_ring>(options.device_timeout, staging_ring::direction::from_device)) {
-  }
+        outgoing_copies_(std::make_shared<staging_ring>(options.device_timeout, staging_ring::direction::from_device)),
+        room_spin_(options.max_spin) {}
 
   ~stream_connection() override {
     if (!released_) ::close(descriptor_);
@@ -139,6 +149,20 @@ class stream_connection final : public connection,
   }
 
   outcome receive(std::size_t& received, bool sleep = false) noexcept;
+  [[nodiscard]] ssize_t receive_from_socket(std::span<const iovec> into, bool sleep) noexcept;
+  [[nodiscard]] ssize_t send_to_socket(std::span<const iovec> from) noexcept;
+  // The same over rings, with the results of the system calls; EPROTO: the peer has broken the ring.
+  [[nodiscard]] ssize_t receive_from_ring(std::span<const iovec> into, bool sleep) noexcept;
+  [[nodiscard]] ssize_t send_to_ring(std::span<const iovec> from) noexcept;
+  [[nodiscard]] ssize_t write_some(std::span<const iovec> from) noexcept {
+    return over_rings_ ? send_to_ring(from) : send_to_socket(from);
+  }
+  void wake_peer() noexcept;
+  bool take_wake_ups(bool sleep) noexcept;
+  [[nodiscard]] bool announce_reader_sleep() noexcept;
+  void watch_ring() noexcept;
+  [[nodiscard]] bool spin_for_room() noexcept;
+  void write_if_blocked() noexcept;
   bool take_reader() noexcept;
   void leave_reader() noexcept;
   void read_later() noexcept;
@@ -173,6 +197,8 @@ class stream_connection final : public connection,
   const std::shared_ptr<reactor> loop_;
   std::shared_ptr<void> kept_;  // until the descriptor is closed
   const int descriptor_;
+  std::unique_ptr<shared_rings> rings_;  // until the descriptor is closed; then only over_rings_ may be asked
+  const bool over_rings_;                // messages go through rings_, not through the socket
   const std::string_view name_;
   const std::string description_;
   const bool device_tensors_;  // the other end supports them
@@ -231,6 +257,7 @@ class stream_connection final : public connection,
   int burst_ = 0;  // one-way messages in quick succession
   std::deque<segment> active_;
   std::size_t active_at_ = 0;  // bytes of the first segment that are written
+  adaptive_spin room_spin_;    // for room in a ring; belongs to the writer
 };
 
 }  // namespace ferry::inline v0::detail

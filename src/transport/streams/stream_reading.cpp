@@ -39,6 +39,7 @@ void stream_connection::start(std::shared_ptr<connection_receiver> receiver) {
     throw;
   }
   leave_reader();
+  if (over_rings_) watch_ring();
 }
 
 // Becomes the reader, or makes the present one read again.
@@ -69,6 +70,8 @@ void stream_connection::leave_reader() noexcept {
     if (before == read_again) {
       set_armed(true);
       if (stalled) read_later();  // input already in the block is not reported
+    } else if (over_rings_ && !stalled && armed_.load()) {
+      watch_ring();  // the peer's last wake-up may have come while this thread read
     }
     return;
   }
@@ -120,7 +123,15 @@ bool stream_connection::stays_paused() noexcept {
   return false;
 }
 
-// One recvmsg; the caller is the reader. With `sleep` it waits up to plain_wait for the first byte.
+ssize_t stream_connection::receive_from_socket(std::span<const iovec> into, bool sleep) noexcept {
+  if (into.size() == 1) return ::recv(descriptor_, into[0].iov_base, into[0].iov_len, sleep ? 0 : MSG_DONTWAIT);
+  msghdr header{};
+  header.msg_iov = const_cast<iovec*>(into.data());
+  header.msg_iovlen = into.size();
+  return ::recvmsg(descriptor_, &header, sleep ? 0 : MSG_DONTWAIT);
+}
+
+// Reads once; the caller is the reader. With `sleep` it waits up to plain_wait for the first byte.
 stream_connection::outcome stream_connection::receive(std::size_t& received, bool sleep) noexcept {
   received = 0;
   if (stays_paused()) return outcome::drained;
@@ -133,15 +144,8 @@ stream_connection::outcome stream_connection::receive(std::size_t& received, boo
     std::size_t total = 0;
     const std::size_t count = reader_state_.prepare(vectors, total);
     if (count == 0) return outcome::drained;  // until a device has made progress
-    ssize_t got = 0;
-    if (count == 1) {
-      got = ::recv(descriptor_, vectors[0].iov_base, vectors[0].iov_len, sleep ? 0 : MSG_DONTWAIT);
-    } else {
-      msghdr header{};
-      header.msg_iov = vectors.data();
-      header.msg_iovlen = count;
-      got = ::recvmsg(descriptor_, &header, sleep ? 0 : MSG_DONTWAIT);
-    }
+    const std::span<const iovec> into(vectors.data(), count);
+    const ssize_t got = over_rings_ ? receive_from_ring(into, sleep) : receive_from_socket(into, sleep);
     if (got > 0) {
       received = static_cast<std::size_t>(got);
       last_read_.store(clock::now().time_since_epoch().count(), std::memory_order_relaxed);
@@ -157,6 +161,7 @@ stream_connection::outcome stream_connection::receive(std::size_t& received, boo
     }
     if (errno == EINTR) return outcome::more;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return outcome::drained;
+    if (errno == EPROTO) throw_error(errc::protocol_error, "its ring has an index that is out of range");
     fail(make_error(errc::connection_lost,
                     "reading from " + description_ + ": " + std::generic_category().message(errno)));
   } catch (const error& e) {
@@ -172,12 +177,19 @@ stream_connection::outcome stream_connection::receive(std::size_t& received, boo
 
 void stream_connection::read_all(bool to_the_end) noexcept {
   std::size_t round = 0;
+  if (over_rings_) {
+    take_wake_ups(false);
+    to_the_end = to_the_end || hung_up_.load();
+  }
   for (;;) {
     std::size_t received = 0;
     const outcome result = receive(received);
     round += received;
     if (result == outcome::ended) break;
-    if (result == outcome::drained && (!to_the_end || received == 0)) break;
+    if (result == outcome::drained && (!to_the_end || received == 0)) {
+      if (over_rings_ && received != 0 && announce_reader_sleep()) continue;
+      break;
+    }
     if (round >= read_round && loop_->has_more_work()) {
       take_reader();  // so that leaving arms the descriptor again, which reports the rest
       break;
@@ -190,14 +202,15 @@ void stream_connection::read_all(bool to_the_end) noexcept {
   flush_held_back();
 }
 
+void stream_connection::write_if_blocked() noexcept {
+  std::unique_lock lock(out_mutex_);
+  if (!std::exchange(blocked_, false)) return;
+  want_writable_ = false;
+  write_queued(lock);
+}
+
 void stream_connection::on_ready(readiness ready) noexcept {
-  if (ready.writable) {
-    std::unique_lock lock(out_mutex_);
-    if (std::exchange(blocked_, false)) {
-      want_writable_ = false;
-      write_queued(lock);
-    }
-  }
+  if (ready.writable || over_rings_) write_if_blocked();
   // Reported although reading is paused, and remembered: the reader may pause before it comes to the end.
   if (ready.hung_up) hung_up_.store(true);
   if (ready.readable && take_reader()) read_all(ready.hung_up);
@@ -207,7 +220,14 @@ void stream_connection::set_armed(bool armed) noexcept {
   std::lock_guard lock(arm_mutex_);
   if (watch_ == watch_id::none || closed_.load()) return;
   armed_.store(armed);
-  loop_->rewatch(watch_, armed, want_writable_);
+  if (!over_rings_) return loop_->rewatch(watch_, armed, want_writable_);
+  // A wake-up, of the reader as of the writer, makes the socket readable.
+  loop_->rewatch(watch_, armed || want_writable_, false);
+  if (!armed) {
+    rings_->in().withdraw_sleep();
+  } else if (rings_->in().announce_sleep() && !paused()) {
+    read_later();  // resume_reading() does so otherwise
+  }
 }
 
 // The descriptor stays disarmed although no thread reads, or messages are held back: if that lasts, the monitor arms it
@@ -252,6 +272,7 @@ bool stream_connection::linger(io_threads& on) noexcept {
   outcome result = outcome::drained;
   const auto started = clock::now();
   if (budget.count() != 0) {
+    if (over_rings_) rings_->in().withdraw_sleep();
     do {
       result = receive(received);
     } while (received == 0 && result == outcome::drained && clock::now() - started < budget);
@@ -326,6 +347,7 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
     if (started >= until.at()) break;
     if (budget.count() != 0) {
       bool got = false;
+      if (over_rings_) rings_->in().withdraw_sleep();
       while (!(got = read_available(false)) && !finished() && clock::now() - started < budget) {
       }
       got ? spin_.succeeded() : spin_.failed();
@@ -340,6 +362,17 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
       continue;
     }
     const bool no_room = reader_state_.stalled() && !paused();  // pending input has to wait for a device
+    if (over_rings_ && !no_room) {
+      if (paused()) {  // input stays in the ring, of which the descriptor says nothing
+        yielded = true;
+        break;
+      }
+      if (announce_reader_sleep()) {
+        read_available(false);
+        flush_held_back();
+        continue;
+      }
+    }
     std::array<pollfd, 2> waiting{{{no_room ? -1 : descriptor_, POLLIN | POLLRDHUP, 0}, {interrupt, POLLIN, 0}}};
     timespec limit{};
     if (!until.is_never()) {
@@ -360,6 +393,7 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
     }
     if (waiting[0].revents != 0 || no_room) {
       to_the_end = (waiting[0].revents & (POLLHUP | POLLERR | POLLRDHUP)) != 0;
+      if (over_rings_) take_wake_ups(false);
       spin_.slept(clock::now() - started);
       read_available(false);
       flush_held_back();

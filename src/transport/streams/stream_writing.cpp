@@ -9,8 +9,10 @@
 #include <sys/uio.h>
 
 #include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
 #include <ferry/tensor/pack.hpp>
 
+#include "../../base/peer_log.hpp"
 #include "../reactor/pending_copy.hpp"
 
 namespace ferry::inline v0::detail {
@@ -82,8 +84,8 @@ void stream_connection::send_message(outgoing_message&& message, bool soon) noex
     } else if (queue_.empty() && message.tensors.empty()) {
       writing_ = true;
       lock.unlock();
-      const ssize_t count =
-          ::send(descriptor_, message.bytes.data(), message.bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      const iovec all{message.bytes.data(), message.bytes.size()};
+      const ssize_t count = write_some({&all, 1});
       lock.lock();
       const bool whole = count == static_cast<ssize_t>(message.bytes.size());
       if (!whole) {
@@ -235,6 +237,7 @@ void stream_connection::end_writing() noexcept {
 void stream_connection::release_descriptor() noexcept {
   if (!failed_ || !reader_gone_ || writing_ || std::exchange(released_, true)) return;
   ::close(descriptor_);
+  rings_.reset();
   kept_.reset();
 }
 
@@ -286,15 +289,21 @@ void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcep
     int reason = 0;
     const outcome result = write_active(reason);
     if (result == outcome::more) {
+      const bool waited = over_rings_ && spin_for_room();
       lock.lock();
       (void)notify_written(lock);
+      if (waited) continue;
       want_writable_ = true;  // before blocked_, which on_ready() clears together with it
       if (closed_.load(std::memory_order_relaxed)) return drop_active();
+      if (over_rings_ && rings_->out().announce_sleep()) {
+        want_writable_ = false;
+        continue;
+      }
       blocked_ = true;
       lock.unlock();
       {
         std::lock_guard arm(arm_mutex_);
-        loop_->rewatch(watch_, armed_.load(), true);
+        loop_->rewatch(watch_, armed_.load() || over_rings_, !over_rings_);
       }
       return;  // writing_ stays set: on_ready() continues
     }
@@ -307,13 +316,25 @@ void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcep
       return;  // writing_ stays set: continue_writing() continues
     }
     if (result == outcome::ended) {
-      fail(make_error(errc::connection_lost,
+      if (reason == EPROTO) {
+        log_about("connections", log_level::warning,
+                  [&] { return "closing " + description_ + ", whose ring has an index that is out of range"; });
+      }
+      fail(make_error(reason == EPROTO ? errc::protocol_error : errc::connection_lost,
                       "writing to " + description_ + ": " + std::generic_category().message(reason)));
       lock.lock();
       return drop_active();
     }
     lock.lock();
   }
+}
+
+ssize_t stream_connection::send_to_socket(std::span<const iovec> from) noexcept {
+  if (from.size() == 1) return ::send(descriptor_, from[0].iov_base, from[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
+  msghdr header{};
+  header.msg_iov = const_cast<iovec*>(from.data());
+  header.msg_iovlen = from.size();
+  return ::sendmsg(descriptor_, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 // Writes active_ until it is empty (drained), the socket is full (more) or broken (ended), or the next bytes are still
@@ -345,10 +366,7 @@ stream_connection::outcome stream_connection::write_active(int& reason) noexcept
       if (!room) break;
     }
     if (count == 0) return outcome::awaiting_device;
-    msghdr header{};
-    header.msg_iov = vectors.data();
-    header.msg_iovlen = count;
-    const ssize_t written = ::sendmsg(descriptor_, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t written = write_some({vectors.data(), count});
     if (written < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) return outcome::more;

@@ -90,7 +90,7 @@ TEST_CASE("[row 18] the number of worker threads is in the worker's debug inform
 }
 
 TEST_CASE("every transport of the program carries calls when it is the only one") {
-  for (const char* name : {"inproc", "unix", "tcp"}) {
+  for (const char* name : {"inproc", "shm", "unix", "tcp"}) {
     CAPTURE(name);
     ferry_test::cluster_options options;
     options.configure = [&](ferry::worker_config& config) { config.transports = {name}; };

@@ -294,7 +294,7 @@ TEST_CASE("foreign memory travels") {
 }
 
 TEST_CASE("payloads and tensors of many megabytes, over every transport") {
-  for (const char* name : {"inproc", "unix", "tcp"}) {
+  for (const char* name : {"inproc", "shm", "unix", "tcp"}) {
     CAPTURE(name);
     cluster group(2, {.configure = [&](ferry::worker_config& config) { config.transports = {name}; }});
     ferry::worker& self = group[0];

@@ -232,7 +232,7 @@ TEST_CASE("a handler that is marked as short runs without a place of its own") {
 }
 
 TEST_CASE("calls go over every transport") {
-  for (const char* name : {"inproc", "unix", "tcp"}) {
+  for (const char* name : {"inproc", "shm", "unix", "tcp"}) {
     CAPTURE(name);
     cluster group(2, {.configure = [&](ferry::worker_config& config) { config.transports = {name}; }});
     group.each([](ferry::worker& self) {

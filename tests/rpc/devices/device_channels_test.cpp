@@ -99,7 +99,7 @@ bool comes_back_to(const leases& before, bool blocks = true) {
 }  // namespace
 
 TEST_CASE("arguments arrive on the mapped device over a socket, and results come back by the inverse map") {
-  for (const char* transport : {"tcp", "unix"}) {
+  for (const char* transport : {"tcp", "unix", "shm"}) {
     device_group group({over(transport, swapped), over(transport)});
     for (const auto how : {fake_cuda::schedule::newest_first, fake_cuda::schedule::random}) {
       fake_cuda::set_schedule(how);

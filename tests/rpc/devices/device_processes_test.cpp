@@ -78,7 +78,7 @@ constexpr std::int64_t piece = ferry::staging_piece;
 }  // namespace
 
 TEST_CASE("[row 196] [row 202] tensors on devices are sent to another process and come back by the inverse map") {
-  for (const char* transport : {"tcp", "unix"}) {
+  for (const char* transport : {"tcp", "unix", "shm"}) {
     process_pair pair(transport, {{"cuda:0", "cuda:1"}, {"cuda:1", "cuda:0"}});
     for (const auto how : {fake_cuda::schedule::newest_first, fake_cuda::schedule::random}) {
       fake_cuda::set_schedule(how);

@@ -212,7 +212,7 @@ TEST_CASE("a call to a process that hangs says where it hangs: connecting, or wa
     CHECK(contains(pending.method, "block_in_child"));
     CHECK(pending.peer.name() == "worker1");
     CHECK(pending.phase == call_phase::waiting_for_reply);
-    CHECK(pending.transport == "unix");
+    CHECK(pending.transport == "shm");
     all.child(1).write_line("go on");
     CHECK(result.get() == 1);
     all.leave();

@@ -393,7 +393,7 @@ TEST_CASE("timeouts, cancellations, losses and what hangs are in the record") {
   CHECK(count(lines, "call_timed_out", R"("error": "rpc_timeout", "text": "waiting for the reply")") == 1);
   CHECK(count(lines, "call_cancelled") == 1);
   CHECK(count(lines, "call_failed", R"("error": "peer_lost")") == 1);
-  CHECK(count(lines, "connection_lost", "unix") >= 1);
+  CHECK(count(lines, "connection_lost", "shm") >= 1);
 }
 
 TEST_CASE("with flight_events = 0 nothing is recorded, and the rest of the record is there") {

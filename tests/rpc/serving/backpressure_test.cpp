@@ -96,7 +96,7 @@ std::size_t resident_bytes() {
   return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 
-constexpr const char* transports[]{"tcp", "unix", "inproc"};
+constexpr const char* transports[]{"tcp", "unix", "shm", "inproc"};
 
 void await_figure(const ferry::worker& worker, std::string_view figure, std::string_view value) {
   while (worker.debug_info(figure) != value) std::this_thread::yield();  // the watchdog ends what hangs
@@ -228,7 +228,7 @@ TEST_CASE("a call that waits for what other peers use is sent once they do not, 
 }
 
 TEST_CASE("a process that does not read costs what the bounds allow, and holds up no other peer") {
-  for (const char* transport : {"tcp", "unix"}) {
+  for (const char* transport : {"tcp", "unix", "shm"}) {
     CAPTURE(transport);
     ferry::flow_limits flow;
     flow.bytes_per_peer = flow.queued_bytes_per_peer = 8 * mebibyte;
@@ -261,7 +261,7 @@ TEST_CASE("a process that does not read costs what the bounds allow, and holds u
 
 TEST_CASE("a process that is killed while it does not read takes with it what was written, half written and queued") {
   captured_log log;
-  for (const char* transport : {"tcp", "unix"}) {
+  for (const char* transport : {"tcp", "unix", "shm"}) {
     CAPTURE(transport);
     ferry::flow_limits flow;
     flow.bytes_per_peer = mebibyte;
@@ -382,7 +382,7 @@ TEST_CASE("requests that are served count with their bytes, for each caller and 
 }
 
 TEST_CASE("answers to a caller that does not read cost what the bounds allow") {
-  for (const char* transport : {"tcp", "unix"}) {
+  for (const char* transport : {"tcp", "unix", "shm"}) {
     CAPTURE(transport);
     rpc_test::mebibytes.reset();
     ferry::flow_limits flow;
@@ -417,7 +417,7 @@ TEST_CASE("answers to a caller that does not read cost what the bounds allow") {
 
 TEST_CASE("a handler is told that its call was given up although nothing is read from the caller") {
   captured_log log;
-  for (const char* transport : {"tcp", "unix", "inproc"}) {
+  for (const char* transport : {"tcp", "unix", "shm", "inproc"}) {
     CAPTURE(transport);
     door.reset();
     cancelled.reset();
@@ -448,7 +448,7 @@ TEST_CASE("a handler is told that its call was given up although nothing is read
 
 TEST_CASE("a caller that dies while nothing is read from it leaves nothing behind") {
   captured_log log;
-  for (const char* transport : {"tcp", "unix"}) {
+  for (const char* transport : {"tcp", "unix", "shm"}) {
     CAPTURE(transport);
     rpc_test::mebibytes.reset();
     ferry::flow_limits flow;

@@ -104,7 +104,7 @@ void await_no_calls(const ferry::worker& worker) {
   CHECK(worker.served_calls().empty());
 }
 
-constexpr const char* transports[]{"tcp", "unix", "inproc"};
+constexpr const char* transports[]{"tcp", "unix", "shm", "inproc"};
 
 ferry_test::cluster_options over(const std::string& transport) {
   return {.configure = [=](ferry::worker_config& config) { config.transports = {transport}; }};
@@ -113,7 +113,7 @@ ferry_test::cluster_options over(const std::string& transport) {
 }  // namespace
 
 TEST_CASE("a call whose handler returned a future no longer counts once its caller cancels it or its limit passes") {
-  for (const std::string_view transport : {"tcp", "unix", "inproc", "itself"}) {
+  for (const std::string_view transport : {"tcp", "unix", "shm", "inproc", "itself"}) {
     CAPTURE(transport);
     const char* const callee = transport == "itself" ? "worker0" : "worker1";
     cluster group(2, transport == "itself" ? ferry_test::cluster_options() : over(std::string(transport)));
@@ -176,7 +176,7 @@ TEST_CASE("calls that were given up do not use up the bounds of those that a cal
 
 TEST_CASE("a call whose handler returned a future no longer counts once its caller is lost or its connection ends") {
   captured_log log;
-  for (const char* transport : {"tcp", "unix"}) {
+  for (const char* transport : {"tcp", "unix", "shm"}) {
     CAPTURE(transport);
     process_group all(2, {.role = "member that obeys", .transport = transport});
     REQUIRE(all.child(1).read_line() == "joined");
@@ -200,7 +200,7 @@ TEST_CASE("a call whose handler returned a future no longer counts once its call
 
 TEST_CASE("a call whose handler returned a future ends with its limit although its caller cannot cancel it") {
   captured_log log;
-  for (const char* transport : {"tcp", "unix"}) {
+  for (const char* transport : {"tcp", "unix", "shm"}) {
     CAPTURE(transport);
     process_group all(2,
                       {.role = "member that obeys", .transport = transport, .heartbeat_interval = ferry::no_timeout});

@@ -98,7 +98,7 @@ struct ferry::method_traits<&isolation_test::quick> {
 };
 
 TEST_CASE("the reply of an inline handler does not wait for a slow handler that was read before it") {
-  for (const char* transport : {"tcp", "unix"}) {
+  for (const char* transport : {"tcp", "unix", "shm"}) {
     CAPTURE(transport);
     cluster group(2, over(transport));
     for (int round = 0; round != 20; ++round) {
@@ -113,7 +113,7 @@ TEST_CASE("the reply of an inline handler does not wait for a slow handler that 
 }
 
 TEST_CASE("a result that is slow to decode holds up neither other peers' results nor the same peer's") {
-  for (const char* transport : {"tcp", "unix", "inproc"}) {
+  for (const char* transport : {"tcp", "unix", "shm", "inproc"}) {
     CAPTURE(transport);
     cluster group(3, over(transport));
     for (int round = 0; round != 20; ++round) {
@@ -132,7 +132,7 @@ TEST_CASE("a result that is slow to decode holds up neither other peers' results
 }
 
 TEST_CASE("what decodes a result may call the worker that it came from") {
-  for (const char* transport : {"tcp", "unix", "inproc"}) {
+  for (const char* transport : {"tcp", "unix", "shm", "inproc"}) {
     CAPTURE(transport);
     cluster group(2, over(transport));
     calls_back::calls = true;

@@ -143,7 +143,7 @@ TEST_CASE("threads that have proved a secret leave nothing behind, also if they 
 
 TEST_CASE("a world of processes with FERRY_SECRET works as any other, over every transport") {
   if (!ferry::authentication_available()) return;
-  for (const char* transport : {"", "tcp", "unix"}) {
+  for (const char* transport : {"", "tcp", "unix", "shm"}) {
     CAPTURE(transport);
     const variables secret{{"FERRY_SECRET", right}};
     CHECK((run_job(transport, {secret, secret, secret}) == std::vector<std::string>{"0", "2", "4"}));
@@ -208,7 +208,7 @@ TEST_CASE("the secret may be in a file that only its user can read") {
 
 TEST_CASE("workers whose secrets differ cannot call each other, and are not dead to each other") {
   if (!ferry::authentication_available()) return;
-  for (const char* transport : {"inproc", "unix", "tcp"}) {
+  for (const char* transport : {"inproc", "shm", "unix", "tcp"}) {
     CAPTURE(transport);
     captured_log log;
     const ferry_test::cluster_options options{.configure =

@@ -30,6 +30,9 @@ TEST_CASE("tcp over another reactor conforms") {
 TEST_CASE("unix over another reactor conforms") {
   ferry::test_kit::transport_conformance<over_poll<ferry::unix_domain, true>>();
 }
+TEST_CASE("shm over another reactor conforms") {
+  ferry::test_kit::transport_conformance<over_poll<ferry::shm, true>>();
+}
 TEST_CASE("inproc over another reactor conforms") {
   ferry::test_kit::transport_conformance<over_poll<ferry::inproc, false>>();
 }

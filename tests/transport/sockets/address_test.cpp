@@ -7,9 +7,9 @@
 #include "expect_error.hpp"
 
 TEST_CASE("addresses survive the round trip through text") {
-  for (const std::string text :
-       {"tcp://10.0.0.2:4711", "tcp://node-7.cluster.local:1", "tcp://[::1]:65535", "tcp://[fe80::1%eth0]:80",
-        "tcp://[fe80::fc00:fffe:1%en_p0.5]:80", "unix:@ferry-12-abc", "unix:/run/ferry.sock", "inproc:12-abc"}) {
+  for (const std::string text : {"tcp://10.0.0.2:4711", "tcp://node-7.cluster.local:1", "tcp://[::1]:65535",
+                                 "tcp://[fe80::1%eth0]:80", "tcp://[fe80::fc00:fffe:1%en_p0.5]:80",
+                                 "unix:@ferry-12-abc", "unix:/run/ferry.sock", "shm:@ferry-12-abc", "inproc:12-abc"}) {
     CHECK(ferry::address::parse(text).to_string() == text);
   }
   const auto scoped = ferry::address::parse("tcp://[fe80::1%eth0]:80");

@@ -156,7 +156,7 @@ ferry::connect_result connect_to(guarded<ferry::tcp>& from, const raw_server& to
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("only a peer that proves the secret is admitted", Tag, ferry::tcp, ferry::unix_domain,
+TEST_CASE_TEMPLATE("only a peer that proves the secret is admitted", Tag, ferry::tcp, ferry::unix_domain, ferry::shm,
                    ferry::inproc) {
   NEEDS_AUTHENTICATION();
   constexpr bool in_memory = std::is_same_v<Tag, ferry::inproc>;

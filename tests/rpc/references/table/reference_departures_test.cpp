@@ -217,7 +217,7 @@ struct static_group {
 }  // namespace
 
 TEST_CASE("a reference to an object of a worker that left before it was ever reached fails, and blocks no handler") {
-  for (const char* transport : {"unix", "tcp"}) {
+  for (const char* transport : {"shm", "unix", "tcp"}) {
     CAPTURE(transport);
     captured_log log;
     static_group all(transport);

@@ -196,7 +196,7 @@ struct command_group : process_group {
 }  // namespace
 
 TEST_CASE("[row 102] [row 108] references between processes are made, fetched, shared, returned and released") {
-  for (const char* transport : {"unix", "tcp"}) {
+  for (const char* transport : {"shm", "unix", "tcp"}) {
     CAPTURE(transport);
     command_group all(3, transport);
     {
@@ -240,7 +240,7 @@ TEST_CASE("the owner releases objects that a killed process referred to") {
 
 TEST_CASE("references to the objects of a killed process fail with peer_lost, wherever they are held") {
   captured_log log;
-  for (const char* transport : {"unix", "tcp"}) {
+  for (const char* transport : {"shm", "unix", "tcp"}) {
     CAPTURE(transport);
     command_group all(3, transport);
     {
@@ -350,7 +350,7 @@ bool settle(const ferry::future<T>& of) {
 
 TEST_CASE("broken connections release no references, and calls and controls in flight settle") {
   captured_log log(ferry::log_level::off);
-  for (const char* transport : {"unix", "tcp"}) {
+  for (const char* transport : {"shm", "unix", "tcp"}) {
     CAPTURE(transport);
     command_group all(3, transport);
     {

@@ -1,0 +1,188 @@
+#include "shared_rings.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+
+#include <ferry/base/detail/little_endian.hpp>
+#include <ferry/base/error.hpp>
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::array<unsigned char, 8> offer_magic{0x89, 'F', 'R', 'I', 'N', 'G', 'S', '\n'};
+constexpr std::uint32_t ring_layout = 1;
+constexpr int size_seals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+constexpr std::size_t segment_bytes(std::size_t ring_bytes) { return ring_controls_bytes + 2 * ring_bytes; }
+
+// The first ring is the one that the connecting end writes.
+ring_control& control_of(std::span<std::byte> memory, std::size_t index) noexcept {
+  return *reinterpret_cast<ring_control*>(memory.data() + index * sizeof(ring_control));
+}
+std::span<std::byte> data_of(std::span<std::byte> memory, std::size_t ring_bytes, std::size_t index) noexcept {
+  return memory.subspan(ring_controls_bytes + index * ring_bytes, ring_bytes);
+}
+
+[[noreturn]] void refuse_segment(std::string_view why) {
+  throw_error(errc::handshake_failed, fmt::format("its shared memory is refused: {}", why));
+}
+
+}  // namespace
+
+shared_segment::shared_segment(int descriptor, std::size_t bytes) {
+  void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (at == MAP_FAILED) throw_errno(errc::system_failure, "mapping shared memory", errno);
+  bytes_ = {static_cast<std::byte*>(at), bytes};
+}
+
+shared_segment::~shared_segment() { ::munmap(bytes_.data(), bytes_.size()); }
+
+shared_rings::shared_rings(int descriptor, std::size_t ring_bytes, side which)
+    : memory_(descriptor, segment_bytes(ring_bytes)),
+      out_(control_of(memory_.bytes(), which == side::connecting ? 0 : 1),
+           data_of(memory_.bytes(), ring_bytes, which == side::connecting ? 0 : 1)),
+      in_(control_of(memory_.bytes(), which == side::connecting ? 1 : 0),
+          data_of(memory_.bytes(), ring_bytes, which == side::connecting ? 1 : 0)) {}
+
+std::pair<std::unique_ptr<shared_rings>, unique_fd> shared_rings::create(std::size_t ring_bytes) {
+  if (!is_ring_size(ring_bytes)) {
+    throw_error(errc::invalid_argument, fmt::format("shm_ring_bytes must be a power of two from {} to {}, not {}",
+                                                    smallest_ring, largest_ring, ring_bytes));
+  }
+  unique_fd descriptor(::memfd_create("ferry-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!descriptor) throw_errno(errc::system_failure, "creating shared memory (memfd_create)", errno);
+  if (::ftruncate(descriptor.get(), static_cast<off_t>(segment_bytes(ring_bytes))) != 0 ||
+      ::fcntl(descriptor.get(), F_ADD_SEALS, size_seals | F_SEAL_SEAL) != 0) {
+    throw_errno(errc::system_failure, "setting up shared memory", errno);
+  }
+  auto rings = std::make_unique<shared_rings>(descriptor.get(), ring_bytes, side::connecting);
+  return {std::move(rings), std::move(descriptor)};
+}
+
+std::unique_ptr<shared_rings> shared_rings::adopt(const unique_fd& descriptor, std::uint64_t ring_bytes) {
+  if (!is_ring_size(ring_bytes)) refuse_segment(fmt::format("{} bytes are no size of a ring", ring_bytes));
+  const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
+  if (seals < 0) refuse_segment("the descriptor is not of sealed memory");
+  if ((seals & size_seals) != size_seals) refuse_segment("its size is not sealed");
+  struct statfs system {};
+  // Huge pages can be taken away again, and then an access fails.
+  if (::fstatfs(descriptor.get(), &system) != 0 || system.f_type != TMPFS_MAGIC) {
+    refuse_segment("it is not ordinary memory");
+  }
+  struct stat file {};
+  const std::size_t expected = segment_bytes(static_cast<std::size_t>(ring_bytes));
+  if (::fstat(descriptor.get(), &file) != 0 || file.st_size != static_cast<off_t>(expected)) {
+    refuse_segment(fmt::format("it has {} bytes, not {}", file.st_size, expected));
+  }
+  try {
+    return std::make_unique<shared_rings>(descriptor.get(), static_cast<std::size_t>(ring_bytes), side::accepting);
+  } catch (const error& why) {
+    refuse_segment(why.message());
+  }
+}
+
+std::array<std::byte, rings_offer::encoded_size> rings_offer::encode() const noexcept {
+  std::array<std::byte, encoded_size> out{};
+  std::memcpy(out.data(), offer_magic.data(), offer_magic.size());
+  store_le(out.data() + 8, ring_layout);
+  store_le(out.data() + 16, ring_bytes);
+  return out;
+}
+
+rings_offer rings_offer::decode(std::span<const std::byte, encoded_size> in) {
+  if (std::memcmp(in.data(), offer_magic.data(), offer_magic.size()) != 0) refuse_segment("the offer is not one");
+  if (const auto layout = load_le<std::uint32_t>(in.data() + 8); layout != ring_layout) {
+    refuse_segment(fmt::format("its layout {} is not known", layout));
+  }
+  return {load_le<std::uint64_t>(in.data() + 16)};
+}
+
+std::string rings_verdict::encode(std::string_view why) {
+  const auto text = why.substr(0, longest_text);
+  std::string out(encoded_size, '\0');
+  auto* const bytes = reinterpret_cast<std::byte*>(out.data());
+  store_le(bytes, std::uint32_t{why.empty() ? 0U : 1U});
+  store_le(bytes + 4, static_cast<std::uint32_t>(text.size()));
+  return out.append(text);
+}
+
+rings_verdict rings_verdict::decode(std::span<const std::byte, encoded_size> in) {
+  const auto status = load_le<std::uint32_t>(in.data());
+  const rings_verdict result{status == 0, load_le<std::uint32_t>(in.data() + 4)};
+  if (status > 1 || result.text_bytes > longest_text || (result.accepted && result.text_bytes != 0)) {
+    throw_error(errc::handshake_failed, "its answer to the offer of shared memory cannot be read");
+  }
+  return result;
+}
+
+void send_offer(int socket, const rings_offer& offer, const unique_fd& segment) {
+  auto bytes = offer.encode();
+  iovec part{bytes.data(), bytes.size()};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> extra{};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = extra.data();
+  header.msg_controllen = extra.size();
+  cmsghdr* const rights = CMSG_FIRSTHDR(&header);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  const int descriptor = segment.get();
+  std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
+  // Nothing else is on its way: it is written whole.
+  ssize_t sent = 0;
+  do {
+    sent = ::sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  if (sent != static_cast<ssize_t>(bytes.size())) {
+    throw_errno(errc::system_failure, "handing over shared memory", sent < 0 ? errno : EMSGSIZE);
+  }
+}
+
+std::unique_ptr<shared_rings> receive_offer(int socket) {
+  std::array<std::byte, rings_offer::encoded_size> bytes{};
+  iovec part{bytes.data(), bytes.size()};
+  // Room for one descriptor too many; the kernel closes those beyond.
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(2 * sizeof(int))> extra{};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = extra.data();
+  header.msg_controllen = extra.size();
+  ssize_t got = 0;
+  do {
+    got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  std::array<unique_fd, 4> given;
+  std::size_t count = 0;
+  for (cmsghdr* each = got < 0 ? nullptr : CMSG_FIRSTHDR(&header); each; each = CMSG_NXTHDR(&header, each)) {
+    if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t held = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i != held; ++i) {
+      int descriptor = -1;
+      std::memcpy(&descriptor, CMSG_DATA(each) + i * sizeof(int), sizeof descriptor);
+      unique_fd owned(descriptor);
+      if (count != given.size()) given[count++] = std::move(owned);
+    }
+  }
+  if (got < 0) refuse_segment(fmt::format("the offer could not be read: {}", std::strerror(errno)));
+  if (got == 0) throw_error(errc::handshake_failed, "it closed the connection before it offered shared memory");
+  // The kernel does not merge bytes that come with a descriptor with others, so the offer arrives whole or is not one.
+  if (got != static_cast<ssize_t>(bytes.size())) refuse_segment("the offer is cut off");
+  if (count == 0 && (header.msg_flags & MSG_CTRUNC) != 0) refuse_segment("no descriptor is left for it");
+  if (count != 1) refuse_segment(fmt::format("the offer comes with {} descriptors", count));
+  return shared_rings::adopt(given[0], rings_offer::decode(bytes).ring_bytes);
+}
+
+}  // namespace ferry::inline v0::detail

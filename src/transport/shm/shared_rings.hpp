@@ -1,0 +1,97 @@
+#pragma once
+
+// The two rings of a connection over shared memory, in one segment of memory without a name, which is handed over as a
+// descriptor. docs/protocol.md, section Shared memory, specifies every byte.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include "../../base/unique_fd.hpp"
+#include "ring.hpp"
+
+namespace ferry::inline v0::detail {
+
+/// The two indices and flags of both rings, then the bytes of one and of the other.
+inline constexpr std::size_t ring_controls_bytes = 4096;
+inline constexpr std::size_t smallest_ring = 4096;
+inline constexpr std::size_t largest_ring = std::size_t{1} << 30U;
+
+/// A size that both ends accept for a ring.
+[[nodiscard]] constexpr bool is_ring_size(std::uint64_t bytes) noexcept {
+  return bytes >= smallest_ring && bytes <= largest_ring && (bytes & (bytes - 1)) == 0;
+}
+
+/// Memory that both processes have mapped.
+class shared_segment {
+ public:
+  /// Maps it. Throws errc::system_failure.
+  shared_segment(int descriptor, std::size_t bytes);
+  ~shared_segment();
+  shared_segment(const shared_segment&) = delete;
+  shared_segment& operator=(const shared_segment&) = delete;
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
+
+ private:
+  std::span<std::byte> bytes_;
+};
+
+/// One end of a connection: the ring that it writes and the ring that it reads. The writing and the reading half are
+/// independent of each other; each belongs to one thread at a time.
+class shared_rings {
+ public:
+  enum class side : std::uint8_t { connecting, accepting };
+
+  /// A fresh segment, sealed against changes of its size, and its descriptor for the other end. Throws
+  /// errc::system_failure.
+  static std::pair<std::unique_ptr<shared_rings>, unique_fd> create(std::size_t ring_bytes);
+  /// The segment of a peer. Throws errc::handshake_failed unless it is memory of exactly the size of two such rings
+  /// whose size cannot change: then no access to it can fail, whatever the peer does.
+  static std::unique_ptr<shared_rings> adopt(const unique_fd& descriptor, std::uint64_t ring_bytes);
+
+  shared_rings(int descriptor, std::size_t ring_bytes, side which);
+
+  ring_writer& out() noexcept { return out_; }
+  ring_reader& in() noexcept { return in_; }
+
+ private:
+  shared_segment memory_;
+  ring_writer out_;
+  ring_reader in_;
+};
+
+/// What the connecting end sends together with the descriptor of its segment.
+struct rings_offer {
+  static constexpr std::size_t encoded_size = 24;
+  std::uint64_t ring_bytes = 0;
+  [[nodiscard]] std::array<std::byte, encoded_size> encode() const noexcept;
+  /// Throws errc::handshake_failed.
+  static rings_offer decode(std::span<const std::byte, encoded_size> in);
+};
+
+/// The accepting end's answer: eight bytes, and why it refused, if it did.
+struct rings_verdict {
+  static constexpr std::size_t encoded_size = 8;
+  static constexpr std::size_t longest_text = 512;
+  bool accepted = false;
+  std::uint32_t text_bytes = 0;
+  /// With `why` empty it accepts.
+  static std::string encode(std::string_view why);
+  /// Throws errc::handshake_failed.
+  static rings_verdict decode(std::span<const std::byte, encoded_size> in);
+};
+
+/// Sends the offer over a unix socket. Throws errc::system_failure.
+void send_offer(int socket, const rings_offer& offer, const unique_fd& segment);
+/// Reads an offer that has arrived and maps its segment. Throws errc::handshake_failed, also if it comes with no
+/// descriptor or more than one.
+std::unique_ptr<shared_rings> receive_offer(int socket);
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,36 @@
+#include "local_socket.hpp"
+
+#include <cerrno>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <ferry/base/error.hpp>
+#include <ferry/base/ids.hpp>
+
+#include "stream_socket.hpp"
+
+namespace ferry::inline v0::detail {
+
+std::string check_local_user(int descriptor) {
+  ucred who{};
+  socklen_t size = sizeof who;
+  if (::getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0) {
+    return "the user of the peer is not known: " + std::generic_category().message(errno);
+  }
+  if (who.uid == ::geteuid() || who.uid == 0) return {};
+  return fmt::format("process {} runs as user {}, this one as user {}", who.pid, who.uid, ::geteuid());
+}
+
+unique_fd listen_under_fresh_name() {
+  const auto name = fmt::format("@ferry-{}-{:016x}{:016x}", ::getpid(), incarnation_id::random().value,
+                                incarnation_id::random().value);
+  int failure = 0;
+  auto socket = listen_on(socket_address::from_unix(name), failure);
+  if (!socket) throw_errno(errc::system_failure, fmt::format("cannot listen on unix:{}", name), failure);
+  return socket;
+}
+
+}  // namespace ferry::inline v0::detail

@@ -1,0 +1,93 @@
+// A connection whose messages go through rings in shared memory. The socket beside them carries wake-ups, one byte each,
+// and its end is the end of the peer; what a peer wrote to the ring before it ended is still read.
+
+#include "stream_connection_impl.hpp"
+
+#include <array>
+#include <cerrno>
+
+#include <sys/socket.h>
+
+namespace ferry::inline v0::detail {
+
+// A socket that is full of wake-ups needs no other; one that is broken has an event for its watch.
+void stream_connection::wake_peer() noexcept {
+  const char any = 1;
+  (void)!::send(descriptor_, &any, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+ssize_t stream_connection::send_to_ring(std::span<const iovec> from) noexcept {
+  ring_writer& ring = rings_->out();
+  bool wake = false;
+  const std::size_t written = ring.write(from, wake);
+  if (wake) wake_peer();
+  if (written != 0) return static_cast<ssize_t>(written);
+  errno = ring.broken() ? EPROTO : EAGAIN;
+  return -1;
+}
+
+ssize_t stream_connection::receive_from_ring(std::span<const iovec> into, bool sleep) noexcept {
+  ring_reader& ring = rings_->in();
+  int sleeps = sleep ? 2 : 0;  // a wake-up may be left over from an earlier message
+  for (;;) {
+    const bool ended = hung_up_.load();  // before the ring is read: then there is nothing after that
+    bool wake = false;
+    const std::size_t got = ring.read(into, wake);
+    if (wake) wake_peer();
+    if (got != 0) return static_cast<ssize_t>(got);
+    if (ring.broken()) {
+      errno = EPROTO;
+      return -1;
+    }
+    if (ended) return 0;
+    if (sleeps == 0) {
+      errno = EAGAIN;
+      return -1;
+    }
+    if (!ring.announce_sleep() && !take_wake_ups(true)) sleeps = 0;
+    if (sleeps != 0) --sleeps;
+  }
+}
+
+// Empties the socket; with `sleep` it waits up to plain_wait for something to be there. False if nothing was. The caller
+// is the reader.
+bool stream_connection::take_wake_ups(bool sleep) noexcept {
+  std::array<char, 64> ignored;
+  const ssize_t got = ::recv(descriptor_, ignored.data(), ignored.size(), sleep ? 0 : MSG_DONTWAIT);
+  if (got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+    hung_up_.store(true);
+  } else if (got > 0) {
+    write_if_blocked();  // the reactor does not see a byte that is taken here
+  }
+  return got > 0;
+}
+
+// Before the reader stops reading while the descriptor is watched, or polls it: true if there is input by now.
+bool stream_connection::announce_reader_sleep() noexcept {
+  return !paused() && !reader_state_.stalled() && rings_->in().announce_sleep();
+}
+
+// For a connection that is armed while no thread reads it.
+void stream_connection::watch_ring() noexcept {
+  std::lock_guard lock(arm_mutex_);
+  if (watch_ == watch_id::none || closed_.load() || !armed_.load()) return;
+  if (rings_->in().announce_sleep() && !paused()) read_later();
+}
+
+// As long as the peer reads, it frees room sooner than a thread could be woken. The caller is the writer.
+bool stream_connection::spin_for_room() noexcept {
+  const auto budget = room_spin_.budget();
+  if (budget.count() == 0) return false;
+  ring_writer& ring = rings_->out();
+  const auto started = clock::now();
+  do {
+    if (ring.room() >= ring.capacity() / 4) {
+      room_spin_.succeeded();
+      return true;
+    }
+  } while (!ring.broken() && !closed_.load(std::memory_order_relaxed) && clock::now() - started < budget);
+  room_spin_.failed();
+  return false;
+}
+
+}  // namespace ferry::inline v0::detail
