@@ -26,7 +26,7 @@ void run(bytes input) {
       case 0: {
         const auto parsed = ferry::address::parse(text);
         require(ferry::address::parse(parsed.to_string()) == parsed, "an address survives being printed");
-        if (parsed.scheme == "unix") {
+        if (parsed.scheme == "unix" || parsed.scheme == "shm") {
           const auto where = ferry::detail::socket_address::from_unix(parsed.host);
           require(where.text() == parsed.host, "a unix address names the same socket");
         } else {
@@ -64,6 +64,7 @@ void seeds(const seed_sink& sink) {
   add("tcp6", 0, "tcp://[fe80::1%eth0]:80");
   add("name", 0, "tcp://node-7.cluster.example:65535");
   add("abstract", 0, "unix:@ferry-123");
+  add("shared", 0, "shm:@ferry-123");
   add("path", 0, "unix:/tmp/ferry.sock");
   add("inproc", 0, "inproc:123-0123456789abcdef");
   add("host", 1, "localhost:29500");

@@ -22,6 +22,7 @@ extern const target links;
 extern const target meeting;
 extern const target references;
 extern const target rendezvous;
+extern const target shm_ring;
 extern const target store_client;
 extern const target store_server;
 extern const target tensor_table;
