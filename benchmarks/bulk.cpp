@@ -77,7 +77,7 @@ void measure(report& out, const options& chosen, const std::string& transport, p
       if (chosen.quick && size.bytes > 64 * mebibyte) continue;
       if (!pair) {
         pair.emplace(pair_options{.transport = transport}, pin);
-        raw.emplace(transport, pin);
+        raw.emplace(transport == "shm" ? "unix" : transport, pin);
       }
       const auto window = chosen.window_or(60ms);
       const ferry::worker& caller = pair->caller();
@@ -133,7 +133,7 @@ int main(int argc, char** argv) {
   end_after(chosen.limit.count() != 0 ? chosen.limit : std::chrono::seconds(300));
   try {
     report out("bulk", chosen);
-    for (const std::string transport : {"tcp", "unix"}) {
+    for (const std::string transport : {"tcp", "unix", "shm"}) {
       for (const pin_mode pin : chosen.pins_or({pin_mode::two_cores, pin_mode::same_core})) {
         measure(out, chosen, transport, pin);
       }

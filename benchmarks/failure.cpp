@@ -231,7 +231,7 @@ int main(int argc, char** argv) {
   ferry::set_log_level(ferry::log_level::error);
   try {
     report out("failure", chosen);
-    for (const std::string transport : {"tcp", "unix"}) measure(out, chosen, transport);
+    for (const std::string transport : {"tcp", "unix", "shm"}) measure(out, chosen, transport);
     measure_cut(out, chosen);
     measure_busy(out, chosen);
     return 0;

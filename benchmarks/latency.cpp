@@ -24,6 +24,7 @@
 #include "support/raw_socket.hpp"
 #include "support/raw_threads.hpp"
 #include "support/report.hpp"
+#include "support/ring.hpp"
 #include "support/statistics.hpp"
 #include "support/worker_pair.hpp"
 
@@ -145,17 +146,21 @@ void measure(report& out, const options& chosen, const std::string& transport, p
   const bool within = transport == "inproc";
   // Spinning on one core means waiting for the other's time slice to end.
   const bool spin = !how.sleeping && pin != pin_mode::same_core && processors().size() > 1;
-  const std::string baseline_name =
-      within ? (spin ? "threads, spinning" : "threads, futex") : (spin ? "raw spinning" : "raw blocking");
+  // Through shared memory: spinning in a ring, sleeping in the socket beside it.
+  const bool ring = transport == "shm" && spin;
+  const std::string baseline_name = ring     ? "raw ring, spinning"
+                                    : within ? (spin ? "threads, spinning" : "threads, futex")
+                                             : (spin ? "raw spinning" : "raw blocking");
 
   worker_pair pair({.transport = transport, .sleeping = how.sleeping, .bystander = how.bystander}, pin);
   std::optional<raw_pair> raw;
-  if (!within) raw.emplace(transport, pin);
+  if (!within) raw.emplace(transport == "shm" ? "unix" : transport, pin);
   std::optional<own_blocker> blocker;
   if (how.own_blocker) blocker.emplace(pair.caller());
   const auto measure_raw = [&](std::size_t message, std::chrono::nanoseconds length) {
-    return within ? thread_round_trips(spin, pin, length)
-                  : raw->ping_pong(message, spin ? waiting::spinning : waiting::blocking, length);
+    return ring     ? ring_round_trips(message, length)
+           : within ? thread_round_trips(spin, pin, length)
+                    : raw->ping_pong(message, spin ? waiting::spinning : waiting::blocking, length);
   };
 
   // One baseline for each message size; threads transfer no bytes.
@@ -185,7 +190,7 @@ void measure(report& out, const options& chosen, const std::string& transport, p
     if (one.targeted && !within) {
       if (how.sleeping) {
         bound = target{1.25, false, true};
-      } else if (pin != pin_mode::same_core) {
+      } else if (pin != pin_mode::same_core && !ring) {
         bound = target{1.5, false, true};
       }
     }
@@ -199,7 +204,7 @@ void measure(report& out, const options& chosen, const std::string& transport, p
 
 int run(const options& chosen) {
   report out("latency", chosen);
-  for (const std::string transport : {"tcp", "unix", "inproc"}) {
+  for (const std::string transport : {"tcp", "unix", "shm", "inproc"}) {
     // Two threads of one process are not pinned to one processor each.
     const bool within = transport == "inproc";
     const auto pins = chosen.pins_or(within ? std::vector{pin_mode::same_core, pin_mode::unpinned}

@@ -157,7 +157,7 @@ int main(int argc, char** argv) {
   end_after(chosen.limit.count() != 0 ? chosen.limit : std::chrono::seconds(120));
   try {
     report out("overhead", chosen);
-    for (const std::string transport : {"tcp", "unix"}) measure(out, chosen, transport);
+    for (const std::string transport : {"tcp", "unix", "shm"}) measure(out, chosen, transport);
     for (const std::string transport : {"tcp", "unix", "inproc"}) {
       measure_addition(out, chosen,
                        {"recorder", {.transport = transport}, {.transport = transport, .flight_events = 0}, "%", 2});
