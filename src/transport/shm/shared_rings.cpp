@@ -107,21 +107,23 @@ rings_offer rings_offer::decode(std::span<const std::byte, encoded_size> in) {
   return {load_le<std::uint64_t>(in.data() + 16)};
 }
 
-std::string rings_verdict::encode(std::string_view why) {
+std::string rings_verdict::encode_acceptance() { return std::string(encoded_size, '\0'); }
+
+std::string rings_verdict::encode_refusal(errc code, std::string_view why) {
   const auto text = why.substr(0, longest_text);
   std::string out(encoded_size, '\0');
   auto* const bytes = reinterpret_cast<std::byte*>(out.data());
-  store_le(bytes, std::uint32_t{why.empty() ? 0U : 1U});
+  store_le(bytes, static_cast<std::uint32_t>(code));
   store_le(bytes + 4, static_cast<std::uint32_t>(text.size()));
   return out.append(text);
 }
 
 rings_verdict rings_verdict::decode(std::span<const std::byte, encoded_size> in) {
-  const auto status = load_le<std::uint32_t>(in.data());
-  const rings_verdict result{status == 0, load_le<std::uint32_t>(in.data() + 4)};
-  if (status > 1 || result.text_bytes > longest_text || (result.accepted && result.text_bytes != 0)) {
+  rings_verdict result{static_cast<errc>(load_le<std::int32_t>(in.data())), load_le<std::uint32_t>(in.data() + 4)};
+  if (result.text_bytes > longest_text || (result.accepted() && result.text_bytes != 0)) {
     throw_error(errc::handshake_failed, "its answer to the offer of shared memory cannot be read");
   }
+  if (!result.accepted() && errc_name(result.refused) == "unknown") result.refused = errc::handshake_failed;  // of a later release
   return result;
 }
 
@@ -180,7 +182,9 @@ std::unique_ptr<shared_rings> receive_offer(int socket) {
   if (got == 0) throw_error(errc::handshake_failed, "it closed the connection before it offered shared memory");
   // The kernel does not merge bytes that come with a descriptor with others, so the offer arrives whole or is not one.
   if (got != static_cast<ssize_t>(bytes.size())) refuse_segment("the offer is cut off");
-  if (count == 0 && (header.msg_flags & MSG_CTRUNC) != 0) refuse_segment("no descriptor is left for it");
+  if (count == 0 && (header.msg_flags & MSG_CTRUNC) != 0) {
+    throw_error(errc::resource_exhausted, "its shared memory is refused: the process has run out of file descriptors");
+  }
   if (count != 1) refuse_segment(fmt::format("the offer comes with {} descriptors", count));
   return shared_rings::adopt(given[0], rings_offer::decode(bytes).ring_bytes);
 }

@@ -14,6 +14,8 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include <ferry/base/error.hpp>
+
 #include "../../base/unique_fd.hpp"
 #include "ring.hpp"
 
@@ -76,14 +78,16 @@ struct rings_offer {
   static rings_offer decode(std::span<const std::byte, encoded_size> in);
 };
 
-/// The accepting end's answer: eight bytes, and why it refused, if it did.
+/// The accepting end's answer: eight bytes, and the reason as text if it refuses.
 struct rings_verdict {
   static constexpr std::size_t encoded_size = 8;
   static constexpr std::size_t longest_text = 512;
-  bool accepted = false;
+  errc refused{};  ///< zero: accepted
   std::uint32_t text_bytes = 0;
-  /// With `why` empty it accepts.
-  static std::string encode(std::string_view why);
+  [[nodiscard]] bool accepted() const noexcept { return refused == errc{}; }
+  static std::string encode_acceptance();
+  /// The text is cut at longest_text bytes.
+  static std::string encode_refusal(errc code, std::string_view why);
   /// Throws errc::handshake_failed.
   static rings_verdict decode(std::span<const std::byte, encoded_size> in);
 };
@@ -91,7 +95,7 @@ struct rings_verdict {
 /// Sends the offer over a unix socket. Throws errc::system_failure.
 void send_offer(int socket, const rings_offer& offer, const unique_fd& segment);
 /// Reads an offer that has arrived and maps its segment. Throws errc::handshake_failed, also if it comes with no
-/// descriptor or more than one.
+/// descriptor or more than one, and errc::resource_exhausted if this process has no descriptor left for it.
 std::unique_ptr<shared_rings> receive_offer(int socket);
 
 }  // namespace ferry::inline v0::detail

@@ -210,14 +210,18 @@ void accept_handshake::await_rings() {
 }
 
 void accept_handshake::take_rings() {
-  std::string why;
+  auto& reserve = descriptor_reserve::of_process();
+  std::string verdict = rings_verdict::encode_acceptance();
+  reserve.release_one(0);  // for the segment's descriptor, which is closed again at once: there may be no other
   try {
     rings_ = receive_offer(socket_.native_handle());
   } catch (const error& refused) {
-    why = refused.message();
-    core_->warn([&] { return fmt::format("{}: refused the peer at {}: {}", core_->transport_name, peer_, why); });
+    verdict = rings_verdict::encode_refusal(refused.kind(), refused.message());
+    core_->warn([&] {
+      return fmt::format("{}: refused the peer at {}: {}", core_->transport_name, peer_, refused.message());
+    });
   }
-  const std::string verdict = rings_verdict::encode(why);
+  reserve.fill();
   const auto* const bytes = reinterpret_cast<const std::byte*>(verdict.data());
   answer_.assign(bytes, bytes + verdict.size());
   asio::async_write(socket_, asio::buffer(answer_),

@@ -4,6 +4,7 @@
 #include <ferry/transport/address.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <span>
 #include <utility>
 
@@ -226,22 +227,31 @@ void connect_operation::take_answer() {
 void connect_operation::offer_rings() {
   const bool control = (request_.self.features & feature_control) != 0;
   const std::size_t wanted = request_.options.shm_ring_bytes;
-  auto [rings, segment] = shared_rings::create(control ? std::min(wanted, control_ring) : wanted);
-  send_offer(socket_.native_handle(), {rings->out().capacity()}, segment);
-  rings_ = std::move(rings);
+  auto& reserve = descriptor_reserve::of_process();
+  reserve.release_one(0);  // for the segment's descriptor, which is closed again at once: there may be no other
+  try {
+    auto [rings, segment] = shared_rings::create(control ? std::min(wanted, control_ring) : wanted);
+    send_offer(socket_.native_handle(), {rings->out().capacity()}, segment);
+    rings_ = std::move(rings);
+  } catch (const error&) {
+    if (reserve.fill()) throw;
+    throw_error(errc::resource_exhausted, descriptor_reserve::advice(EMFILE));
+  }
+  reserve.fill();
   body_.resize(rings_verdict::encoded_size);
   asio::async_read(socket_, asio::buffer(body_), then(&connect_operation::read_verdict));
 }
 
 void connect_operation::read_verdict() {
   const auto verdict = rings_verdict::decode(std::span<const std::byte, rings_verdict::encoded_size>(body_));
-  if (verdict.accepted) return open_connection();
+  if (verdict.accepted()) return open_connection();
+  refusal_ = verdict.refused;
   body_.resize(verdict.text_bytes);
   asio::async_read(socket_, asio::buffer(body_), then(&connect_operation::take_verdict));
 }
 
 void connect_operation::take_verdict() {
-  attempt_failed(errc::handshake_failed, std::string(reinterpret_cast<const char*>(body_.data()), body_.size()));
+  attempt_failed(refusal_, std::string(reinterpret_cast<const char*>(body_.data()), body_.size()));
 }
 
 void connect_operation::open_connection() {

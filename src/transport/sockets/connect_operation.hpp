@@ -89,6 +89,7 @@ class connect_operation final : public control_operation, public std::enable_sha
   std::vector<std::byte> body_;
   hello_reply peer_;  // as it answered
   std::unique_ptr<shared_rings> rings_;
+  errc refusal_{};  // of the rings
   bool done_ = false;
 };
 

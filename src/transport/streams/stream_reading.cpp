@@ -39,7 +39,6 @@ void stream_connection::start(std::shared_ptr<connection_receiver> receiver) {
     throw;
   }
   leave_reader();
-  if (over_rings_) watch_ring();
 }
 
 // Becomes the reader, or makes the present one read again.
@@ -187,8 +186,8 @@ void stream_connection::read_all(bool to_the_end) noexcept {
     round += received;
     if (result == outcome::ended) break;
     if (result == outcome::drained && (!to_the_end || received == 0)) {
-      if (over_rings_ && received != 0 && announce_reader_sleep()) continue;
-      break;
+      // A socket would report what has come meanwhile.
+      if (!over_rings_ || received == 0 || loop_->has_more_work() || !announce_reader_sleep()) break;
     }
     if (round >= read_round && loop_->has_more_work()) {
       take_reader();  // so that leaving arms the descriptor again, which reports the rest

@@ -194,18 +194,21 @@ TEST_CASE("a verdict says why, in as many bytes as it promised") {
   const auto read_back = [](const std::string& bytes) {
     return d::rings_verdict::decode(std::as_bytes(std::span(bytes)).first<d::rings_verdict::encoded_size>());
   };
-  const auto yes = d::rings_verdict::encode("");
+  const auto yes = d::rings_verdict::encode_acceptance();
   CHECK(yes.size() == d::rings_verdict::encoded_size);
-  CHECK(read_back(yes).accepted);
-  const auto no = d::rings_verdict::encode("why");
-  CHECK_FALSE(read_back(no).accepted);
+  CHECK(read_back(yes).accepted());
+  const auto no = d::rings_verdict::encode_refusal(errc::resource_exhausted, "why");
+  CHECK_FALSE(read_back(no).accepted());
   CHECK(read_back(no).text_bytes == 3);
   CHECK(no.substr(d::rings_verdict::encoded_size) == "why");
-  CHECK(read_back(d::rings_verdict::encode(std::string(10'000, 'x'))).text_bytes == d::rings_verdict::longest_text);
-  for (std::string bad : {yes, no, no}) {
-    bad[0] = 7;
-    expect_error(errc::handshake_failed, "cannot be read", [&] { (void)read_back(bad); });
-  }
+  CHECK(read_back(d::rings_verdict::encode_refusal(errc::handshake_failed, std::string(10'000, 'x'))).text_bytes == d::rings_verdict::longest_text);
+  CHECK(read_back(no).refused == errc::resource_exhausted);
+  auto of_later = no;
+  of_later[1] = 0x70;  // a number that this build does not know
+  CHECK(read_back(of_later).refused == errc::handshake_failed);
+  auto contradictory = yes;
+  contradictory[4] = 1;
+  expect_error(errc::handshake_failed, "cannot be read", [&] { (void)read_back(contradictory); });
   auto long_one = no;
   long_one[6] = 1;
   expect_error(errc::handshake_failed, "cannot be read", [&] { (void)read_back(long_one); });

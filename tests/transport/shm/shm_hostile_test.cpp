@@ -99,7 +99,7 @@ struct open_peer {
     socket = raw_socket(descriptor);
     const auto verdict = socket.receive(d::rings_verdict::encoded_size);
     REQUIRE(verdict.size() == d::rings_verdict::encoded_size);
-    REQUIRE(d::rings_verdict::decode(std::span(verdict).first<d::rings_verdict::encoded_size>()).accepted);
+    REQUIRE(d::rings_verdict::decode(std::span(verdict).first<d::rings_verdict::encoded_size>()).accepted());
     memory = static_cast<std::byte*>(::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, segment.get(), 0));
     REQUIRE(memory != MAP_FAILED);
     std::tie(far_end, far_log) = attacked.server->accepted(before);
@@ -180,7 +180,7 @@ TEST_CASE("a peer that hands over no usable memory is refused, and told why") {
     const auto verdict = peer.receive(d::rings_verdict::encoded_size);
     REQUIRE(verdict.size() == d::rings_verdict::encoded_size);
     const auto read = d::rings_verdict::decode(std::span(verdict).first<d::rings_verdict::encoded_size>());
-    CHECK_FALSE(read.accepted);
+    CHECK_FALSE(read.accepted());
     const auto text = peer.receive(read.text_bytes);
     const std::string said(reinterpret_cast<const char*>(text.data()), text.size());
     CHECK_MESSAGE(said.find(why) != said.npos, said);
@@ -212,7 +212,7 @@ TEST_CASE("a server that takes no memory is one that cannot be reached over shm"
   SUBCASE("it refuses") {
     const raw_shm_server server([](int peer) {
       read_offer(peer);
-      send_text(peer, d::rings_verdict::encode("no memory for you"));
+      send_text(peer, d::rings_verdict::encode_refusal(ferry::errc::handshake_failed, "no memory for you"));
     });
     const auto text = server.failure(*over);
     CHECK_MESSAGE(text.find("no memory for you") != text.npos, text);
