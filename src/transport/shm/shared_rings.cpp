@@ -123,7 +123,8 @@ rings_verdict rings_verdict::decode(std::span<const std::byte, encoded_size> in)
   if (result.text_bytes > longest_text || (result.accepted() && result.text_bytes != 0)) {
     throw_error(errc::handshake_failed, "its answer to the offer of shared memory cannot be read");
   }
-  if (!result.accepted() && errc_name(result.refused) == "unknown") result.refused = errc::handshake_failed;  // of a later release
+  if (!result.accepted() && errc_name(result.refused) == "unknown")
+    result.refused = errc::handshake_failed;  // of a later release
   return result;
 }
 

@@ -217,9 +217,8 @@ void accept_handshake::take_rings() {
     rings_ = receive_offer(socket_.native_handle());
   } catch (const error& refused) {
     verdict = rings_verdict::encode_refusal(refused.kind(), refused.message());
-    core_->warn([&] {
-      return fmt::format("{}: refused the peer at {}: {}", core_->transport_name, peer_, refused.message());
-    });
+    core_->warn(
+        [&] { return fmt::format("{}: refused the peer at {}: {}", core_->transport_name, peer_, refused.message()); });
   }
   reserve.fill();
   const auto* const bytes = reinterpret_cast<const std::byte*>(verdict.data());

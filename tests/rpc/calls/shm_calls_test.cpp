@@ -12,10 +12,10 @@
 
 #include <ferry/ops/ops.hpp>
 
+#include "../worker/process_group.hpp"
 #include "cluster.hpp"
 #include "expect_error.hpp"
 #include "noise.hpp"
-#include "../worker/process_group.hpp"
 
 using namespace std::chrono_literals;
 using ferry::errc;
@@ -77,9 +77,9 @@ TEST_CASE("processes of a machine call each other through shared memory") {
 
 TEST_CASE("calls pass rings that are smaller than their messages") {
   cluster group(2, {.configure = [](ferry::worker_config& config) {
-                      config.transports = {"shm"};
-                      config.transport.shm_ring_bytes = 4096;
-                    }});
+                  config.transports = {"shm"};
+                  config.transport.shm_ring_bytes = 4096;
+                }});
   use(group[0]);
 }
 
@@ -96,12 +96,12 @@ TEST_CASE("a size that no ring can have is refused when the worker starts") {
 TEST_CASE("a worker without shared memory is reached over a socket, and the route says why") {
   std::atomic<int> started{0};
   cluster group(2, {.configure = [&](ferry::worker_config& config) {
-                      if (started++ == 0) {
-                        config.transports = {"shm", "unix", "tcp"};
-                      } else {
-                        config.transports = {"unix", "tcp"};
-                      }
-                    }});
+                  if (started++ == 0) {
+                    config.transports = {"shm", "unix", "tcp"};
+                  } else {
+                    config.transports = {"unix", "tcp"};
+                  }
+                }});
   for (const int rank : {0, 1}) {
     const std::string other = "worker" + std::to_string(1 - rank);
     CHECK(group[rank].rpc_sync<echo>(other, "text") == "text");

@@ -201,7 +201,8 @@ TEST_CASE("a verdict says why, in as many bytes as it promised") {
   CHECK_FALSE(read_back(no).accepted());
   CHECK(read_back(no).text_bytes == 3);
   CHECK(no.substr(d::rings_verdict::encoded_size) == "why");
-  CHECK(read_back(d::rings_verdict::encode_refusal(errc::handshake_failed, std::string(10'000, 'x'))).text_bytes == d::rings_verdict::longest_text);
+  CHECK(read_back(d::rings_verdict::encode_refusal(errc::handshake_failed, std::string(10'000, 'x'))).text_bytes ==
+        d::rings_verdict::longest_text);
   CHECK(read_back(no).refused == errc::resource_exhausted);
   auto of_later = no;
   of_later[1] = 0x70;  // a number that this build does not know
