@@ -75,7 +75,7 @@ std::vector<double> ring_round_trips(std::size_t bytes, std::chrono::nanoseconds
 }
 
 std::optional<double> ring_round_trip(std::chrono::nanoseconds window) {
-  const auto samples = ring_round_trips(64, window);
+  auto samples = ring_round_trips(64, window);
   if (samples.empty()) return std::nullopt;
   return quantile(samples, 0.5);
 }
