@@ -9,9 +9,9 @@
 #include <ferry/transport/connection.hpp>
 #include <ferry/transport/transport.hpp>
 
-namespace ferry::inline v0::detail {
+#include "../shm/shared_rings.hpp"
 
-class shared_rings;
+namespace ferry::inline v0::detail {
 
 /// Takes ownership of `descriptor` (connected, handshake done, nothing of the message stream read yet).
 /// `transport_name` is a literal; `kept` is released when the descriptor is closed. With `device_tensors` the other end
