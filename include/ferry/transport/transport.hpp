@@ -62,7 +62,7 @@ struct transport_options {
   /// Spin this long for a reply or the next request before sleeping; adapted from recent waits, none on one core.
   std::chrono::microseconds max_spin{50};
   wire_limits limits = {};
-  /// `shm`: the size of each of the two rings of a connection, a power of two from 4 KiB to 1 GiB. The worker that
+  /// `shm`: the size of each of the two rings of a connection, a power of two from 4 KiB to 64 MiB. The worker that
   /// connects decides.
   std::size_t shm_ring_bytes = std::size_t{128} * 1024;
 

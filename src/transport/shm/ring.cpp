@@ -1,6 +1,7 @@
 #include "ring.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #if defined(__SANITIZE_THREAD__)
@@ -25,15 +26,15 @@ static_assert(shared_index::is_always_lock_free && shared_flag::is_always_lock_f
 // Bytes are made visible in publishing_steps, so that the reader copies out while the writer copies in.
 constexpr std::size_t publishing_steps = 4;
 
-// The two ends of a ring within one process see the memory at different addresses, and so the sanitizer sees no order
-// between them. As for sockets, whatever was written comes before whatever is read afterwards.
+// The two ends of a ring within one process see the memory at different addresses, and so the thread sanitizer sees no order
+// between them. As for a socket, whatever was written comes before whatever is read afterwards.
 #ifdef FERRY_ORDERED_RINGS
-char order_of_rings;
-void note_written() noexcept { __tsan_release(&order_of_rings); }
-void note_read() noexcept { __tsan_acquire(&order_of_rings); }
+std::array<char, 4096> order_of_rings;
+void note_written(std::uint64_t ring) noexcept { __tsan_release(&order_of_rings[ring % order_of_rings.size()]); }
+void note_read(std::uint64_t ring) noexcept { __tsan_acquire(&order_of_rings[ring % order_of_rings.size()]); }
 #else
-void note_written() noexcept {}
-void note_read() noexcept {}
+void note_written(std::uint64_t) noexcept {}
+void note_read(std::uint64_t) noexcept {}
 #endif
 
 bool take_flag(std::uint32_t& flag) noexcept {
@@ -60,7 +61,7 @@ std::size_t ring_writer::write(std::span<const iovec> from, bool& wake) noexcept
   std::size_t total = 0;
   std::size_t unpublished = 0;
   const auto publish = [&] {
-    note_written();
+    note_written(identity_);
     shared_index(control_->written).store(written_);
     unpublished = 0;
     if (take_flag(control_->reader_sleeps)) wake = true;
@@ -104,7 +105,7 @@ std::size_t ring_reader::read(std::span<const iovec> into, bool& wake) noexcept 
     broken_ = true;
     return 0;
   }
-  note_read();
+  note_read(identity_);
   std::size_t total = 0;
   std::size_t unpublished = 0;
   const auto publish = [&] {

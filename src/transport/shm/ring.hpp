@@ -29,8 +29,10 @@ static_assert(sizeof(ring_control) == 512);
 /// What both ends share; private.
 class ring_end {
  public:
-  /// `data` has a power of two of bytes. Both outlive this.
-  ring_end(ring_control& control, std::span<std::byte> data) noexcept : control_(&control), data_(data) {}
+  /// `data` has a power of two of bytes. Both outlive this. `identity` is the same for both ends, and for no other ring of
+  /// this process: it tells the thread sanitizer what is ordered.
+  ring_end(ring_control& control, std::span<std::byte> data, std::uint64_t identity = 0) noexcept
+      : control_(&control), data_(data), identity_(identity) {}
   /// The other end's index was out of range; nothing more is moved.
   [[nodiscard]] bool broken() const noexcept { return broken_; }
   [[nodiscard]] std::size_t capacity() const noexcept { return data_.size(); }
@@ -42,6 +44,7 @@ class ring_end {
 
   ring_control* control_;
   std::span<std::byte> data_;
+  std::uint64_t identity_;
   bool broken_ = false;
 };
 

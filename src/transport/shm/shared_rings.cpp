@@ -25,12 +25,12 @@ constexpr int size_seals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 constexpr std::size_t segment_bytes(std::size_t ring_bytes) { return ring_controls_bytes + 2 * ring_bytes; }
 
-// The first ring is the one that the connecting end writes.
-ring_control& control_of(std::span<std::byte> memory, std::size_t index) noexcept {
-  return *reinterpret_cast<ring_control*>(memory.data() + index * sizeof(ring_control));
-}
-std::span<std::byte> data_of(std::span<std::byte> memory, std::size_t ring_bytes, std::size_t index) noexcept {
-  return memory.subspan(ring_controls_bytes + index * ring_bytes, ring_bytes);
+// Ring 0 is the one that the connecting end writes.
+template <class End>
+End end_of(const shared_segment& memory, std::size_t ring_bytes, std::size_t index) noexcept {
+  const std::span<std::byte> bytes = memory.bytes();
+  return End(*reinterpret_cast<ring_control*>(bytes.data() + index * sizeof(ring_control)),
+             bytes.subspan(ring_controls_bytes + index * ring_bytes, ring_bytes), 2 * memory.identity() + index);
 }
 
 [[noreturn]] void refuse_segment(std::string_view why) {
@@ -43,16 +43,16 @@ shared_segment::shared_segment(int descriptor, std::size_t bytes) {
   void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   if (at == MAP_FAILED) throw_errno(errc::system_failure, "mapping shared memory", errno);
   bytes_ = {static_cast<std::byte*>(at), bytes};
+  struct stat file {};
+  if (::fstat(descriptor, &file) == 0) identity_ = file.st_ino;
 }
 
 shared_segment::~shared_segment() { ::munmap(bytes_.data(), bytes_.size()); }
 
 shared_rings::shared_rings(int descriptor, std::size_t ring_bytes, side which)
     : memory_(descriptor, segment_bytes(ring_bytes)),
-      out_(control_of(memory_.bytes(), which == side::connecting ? 0 : 1),
-           data_of(memory_.bytes(), ring_bytes, which == side::connecting ? 0 : 1)),
-      in_(control_of(memory_.bytes(), which == side::connecting ? 1 : 0),
-          data_of(memory_.bytes(), ring_bytes, which == side::connecting ? 1 : 0)) {}
+      out_(end_of<ring_writer>(memory_, ring_bytes, which == side::connecting ? 0 : 1)),
+      in_(end_of<ring_reader>(memory_, ring_bytes, which == side::connecting ? 1 : 0)) {}
 
 std::pair<std::unique_ptr<shared_rings>, unique_fd> shared_rings::create(std::size_t ring_bytes) {
   if (!is_ring_size(ring_bytes)) {

@@ -24,7 +24,7 @@ namespace ferry::inline v0::detail {
 /// The two indices and flags of both rings, then the bytes of one and of the other.
 inline constexpr std::size_t ring_controls_bytes = 4096;
 inline constexpr std::size_t smallest_ring = 4096;
-inline constexpr std::size_t largest_ring = std::size_t{1} << 30U;
+inline constexpr std::size_t largest_ring = std::size_t{64} << 20U;
 
 /// A size that both ends accept for a ring.
 [[nodiscard]] constexpr bool is_ring_size(std::uint64_t bytes) noexcept {
@@ -40,9 +40,12 @@ class shared_segment {
   shared_segment(const shared_segment&) = delete;
   shared_segment& operator=(const shared_segment&) = delete;
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
+  /// The same for all mappings of the segment, and for those of no other that exists.
+  [[nodiscard]] std::uint64_t identity() const noexcept { return identity_; }
 
  private:
   std::span<std::byte> bytes_;
+  std::uint64_t identity_ = 0;
 };
 
 /// One end of a connection: the ring that it writes and the ring that it reads. The writing and the reading half are

@@ -210,17 +210,15 @@ void accept_handshake::await_rings() {
 }
 
 void accept_handshake::take_rings() {
-  auto& reserve = descriptor_reserve::of_process();
   std::string verdict = rings_verdict::encode_acceptance();
-  reserve.release_one(0);  // for the segment's descriptor, which is closed again at once: there may be no other
   try {
+    const descriptor_loan loan;  // for the segment's descriptor, which is closed again at once: there may be no other
     rings_ = receive_offer(socket_.native_handle());
   } catch (const error& refused) {
     verdict = rings_verdict::encode_refusal(refused.kind(), refused.message());
     core_->warn(
         [&] { return fmt::format("{}: refused the peer at {}: {}", core_->transport_name, peer_, refused.message()); });
   }
-  reserve.fill();
   const auto* const bytes = reinterpret_cast<const std::byte*>(verdict.data());
   answer_.assign(bytes, bytes + verdict.size());
   asio::async_write(socket_, asio::buffer(answer_),

@@ -227,17 +227,15 @@ void connect_operation::take_answer() {
 void connect_operation::offer_rings() {
   const bool control = (request_.self.features & feature_control) != 0;
   const std::size_t wanted = request_.options.shm_ring_bytes;
-  auto& reserve = descriptor_reserve::of_process();
-  reserve.release_one(0);  // for the segment's descriptor, which is closed again at once: there may be no other
   try {
+    const descriptor_loan loan;  // for the segment's descriptor, which is closed again at once: there may be no other
     auto [rings, segment] = shared_rings::create(control ? std::min(wanted, control_ring) : wanted);
     send_offer(socket_.native_handle(), {rings->out().capacity()}, segment);
     rings_ = std::move(rings);
   } catch (const error&) {
-    if (reserve.fill()) throw;
+    if (descriptor_reserve::of_process().fill()) throw;
     throw_error(errc::resource_exhausted, descriptor_reserve::advice(EMFILE));
   }
-  reserve.fill();
   body_.resize(rings_verdict::encoded_size);
   asio::async_read(socket_, asio::buffer(body_), then(&connect_operation::read_verdict));
 }

@@ -48,4 +48,14 @@ class descriptor_reserve {
   std::chrono::steady_clock::time_point next_warning_;
 };
 
+/// Frees a descriptor for a step of a handshake that opens one and closes it again, and fills the reserve up afterwards,
+/// however the step ends.
+class descriptor_loan {
+ public:
+  descriptor_loan() noexcept { descriptor_reserve::of_process().release_one(0); }
+  descriptor_loan(const descriptor_loan&) = delete;
+  descriptor_loan& operator=(const descriptor_loan&) = delete;
+  ~descriptor_loan() { descriptor_reserve::of_process().fill(); }
+};
+
 }  // namespace ferry::inline v0::detail
