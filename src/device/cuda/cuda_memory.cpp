@@ -20,9 +20,8 @@ namespace ferry::inline v0::detail {
 namespace {
 
 // Reuse of a block that another stream freed costs 10 to 20 microseconds in an opportunistic pool, without growth; nothing in
-// one that is not, which grows instead. So blocks below this size come from a pool of the second sort, and others of the first.
-// docs/decisions/memory_pools.md has the figures.
-constexpr std::size_t least_large_block = std::size_t{1} << 20;
+// one that is not, which grows instead. So blocks below least_large_block come from a pool of the second sort, and others of
+// the first. docs/decisions/memory_pools.md has the figures.
 
 struct device_pools {
   CUmemPoolHandle_st* small = nullptr;
@@ -206,14 +205,19 @@ void cuda_trim(device where) {
   trim_both(scope, where, both);
 }
 
-CUmemPoolHandle_st* exportable_cuda_pool(device where) {
-  const device_pools both = pools_of(where);
-  return both.exportable ? both.large : nullptr;
+std::vector<device> cuda_devices_in_use() {
+  pools& all = all_pools();
+  const std::lock_guard lock(all.mutex);
+  std::vector<device> found;
+  for (std::size_t i = 0; i != all.by_device.size(); ++i) {
+    if (all.by_device[i].large) found.push_back({device_kind::cuda, static_cast<int>(i)});
+  }
+  return found;
 }
 
-bool in_exportable_cuda_pool(device where, std::size_t bytes) {
+CUmemPoolHandle_st* exportable_cuda_pool(device where) noexcept {
   const device_pools both = find_pools(where);
-  return both.exportable && both.for_size(bytes) == both.large;
+  return both.exportable ? both.large : nullptr;
 }
 
 namespace {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include <ferry/device/device.hpp>
 
@@ -22,11 +23,12 @@ std::uint64_t cuda_reserved_bytes(device where);
 /// which the host has synchronized since. For the driver a question that was answered with yes is no synchronization.
 void cuda_trim(device where);
 
-/// The pool that can be exported to other processes as a file descriptor, from which all large blocks come; null if the device
-/// supports none. Makes the pools if need be. Throws errc::bad_device, errc::device_failure.
-CUmemPoolHandle_st* exportable_cuda_pool(device where);
-/// Whether every block of this size that cuda_allocate makes is of that pool. Smaller ones are only where memory was short.
-bool in_exportable_cuda_pool(device where, std::size_t bytes);
+/// The devices on which this process has pools, as it has once it has used them. Asks nothing of the driver.
+std::vector<device> cuda_devices_in_use();
+/// The pool of large blocks, if it exists and can be exported to other processes as a file descriptor; else null.
+CUmemPoolHandle_st* exportable_cuda_pool(device where) noexcept;
+/// Blocks of this size or more come from the pool of large blocks; smaller ones only where memory was short.
+inline constexpr std::size_t least_large_block = std::size_t{1} << 20;
 
 /// Makes the device's pools, and opens the device and those that were warmed up before to each other. Throws
 /// errc::bad_device, errc::device_failure.

@@ -7,6 +7,7 @@
 //
 // Names are those of the C API without "cuda"; structures of its parameters are plain arguments here.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -57,6 +58,11 @@ inline CUstream_st* stream_per_thread() noexcept { return reinterpret_cast<CUstr
 
 /// cudaStreamCaptureMode: what a thread's calls may do while a graph is captured.
 enum class cuda_capture_mode : int { global = 0, thread_local_ = 1, relaxed = 2 };
+
+/// What identifies a GPU on its machine, in every process: cudaDeviceProp::uuid.
+using cuda_uuid = std::array<std::byte, 16>;
+/// The name of a block of an exported pool in other processes: cudaMemPoolPtrExportData.
+using cuda_block_name = std::array<std::byte, 64>;
 
 enum class cuda_memory : int { unregistered = 0, host = 1, device = 2, managed = 3 };
 
@@ -112,6 +118,17 @@ struct cuda_runtime {
   cuda_status (*mem_pool_trim_to)(CUmemPoolHandle_st* pool, std::size_t bytes_to_keep);
   /// Gives the device read and write access to the pool's memory.
   cuda_status (*mem_pool_set_access)(CUmemPoolHandle_st* pool, int device);
+  /// A file descriptor that stands for the pool in other processes.
+  cuda_status (*mem_pool_export)(int* descriptor, CUmemPoolHandle_st* pool);
+  /// The pool of another process, which is of the current device. The descriptor stays the caller's.
+  cuda_status (*mem_pool_import)(CUmemPoolHandle_st** pool, int descriptor);
+  /// The name of a block, by its beginning. Its pool has been exported.
+  cuda_status (*mem_pool_export_pointer)(cuda_block_name* name, void* block);
+  /// Maps a block of an imported pool, until free_async, which comes before the other process frees it.
+  cuda_status (*mem_pool_import_pointer)(void** block, CUmemPoolHandle_st* pool, const cuda_block_name* name);
+  /// cuMemGetAddressRange: the block in which the address lies.
+  cuda_status (*memory_range)(void** begin, std::size_t* bytes, const void* address);
+  cuda_status (*device_uuid)(cuda_uuid* uuid, int device);
   cuda_status (*malloc_from_pool_async)(void** memory, std::size_t bytes, CUmemPoolHandle_st* pool,
                                         CUstream_st* stream);
   cuda_status (*free_async)(void* memory, CUstream_st* stream);

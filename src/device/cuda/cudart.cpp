@@ -3,6 +3,9 @@
 #include <ferry/config.hpp>
 
 #if FERRY_WITH_CUDA
+  #include <cstdint>
+  #include <cstring>
+
   #include <cuda_runtime_api.h>
 #endif
 
@@ -150,6 +153,50 @@ cuda_status mem_pool_set_access(cudaMemPool_t pool, int device) {
   return cudaMemPoolSetAccess(pool, &access, 1);
 }
 
+cuda_status mem_pool_export(int* descriptor, cudaMemPool_t pool) {
+  return cudaMemPoolExportToShareableHandle(descriptor, pool, cudaMemHandleTypePosixFileDescriptor, 0);
+}
+
+cuda_status mem_pool_import(cudaMemPool_t* pool, int descriptor) {
+  return cudaMemPoolImportFromShareableHandle(
+      pool, reinterpret_cast<void*>(static_cast<std::uintptr_t>(descriptor)),  // as CUDA passes descriptors
+      cudaMemHandleTypePosixFileDescriptor, 0);
+}
+
+static_assert(sizeof(cuda_block_name) == sizeof(cudaMemPoolPtrExportData));
+
+cuda_status mem_pool_export_pointer(cuda_block_name* name, void* block) {
+  cudaMemPoolPtrExportData data{};
+  const cudaError_t status = cudaMemPoolExportPointer(&data, block);
+  std::memcpy(name->data(), &data, name->size());
+  return status;
+}
+
+cuda_status mem_pool_import_pointer(void** block, cudaMemPool_t pool, const cuda_block_name* name) {
+  cudaMemPoolPtrExportData data{};
+  std::memcpy(&data, name->data(), name->size());
+  return cudaMemPoolImportPointer(block, pool, &data);
+}
+
+cuda_status memory_range(void** begin, std::size_t* bytes, const void* address) {
+  using device_address = unsigned long long;  // CUdeviceptr
+  static const auto range =
+      driver_function<int (*)(device_address*, std::size_t*, device_address)>("cuMemGetAddressRange");
+  if (!range) return cudaErrorNotSupported;
+  device_address start = 0;
+  const int status = range(&start, bytes, reinterpret_cast<std::uintptr_t>(address));
+  *begin = reinterpret_cast<void*>(static_cast<std::uintptr_t>(start));
+  return status;
+}
+
+cuda_status device_uuid(cuda_uuid* uuid, int device) {
+  cudaDeviceProp properties{};
+  const cudaError_t status = cudaGetDeviceProperties(&properties, device);
+  static_assert(sizeof properties.uuid == sizeof(cuda_uuid));
+  std::memcpy(uuid->data(), &properties.uuid, uuid->size());
+  return status;
+}
+
 cuda_status pointer_get_attributes(const void* memory, cuda_memory* type, int* device) {
   cudaPointerAttributes attributes{};
   const cudaError_t status = cudaPointerGetAttributes(&attributes, memory);
@@ -209,6 +256,12 @@ constexpr cuda_runtime linked{
       return cudaMemPoolTrimTo(pool, bytes);
     },
     .mem_pool_set_access = &mem_pool_set_access,
+    .mem_pool_export = &mem_pool_export,
+    .mem_pool_import = &mem_pool_import,
+    .mem_pool_export_pointer = &mem_pool_export_pointer,
+    .mem_pool_import_pointer = &mem_pool_import_pointer,
+    .memory_range = &memory_range,
+    .device_uuid = &device_uuid,
     .malloc_from_pool_async = [](void** memory, std::size_t bytes, cudaMemPool_t pool, cudaStream_t stream)
         -> cuda_status { return cudaMallocFromPoolAsync(memory, bytes, pool, stream); },
     .free_async = [](void* memory, cudaStream_t stream) -> cuda_status { return cudaFreeAsync(memory, stream); },

@@ -15,11 +15,13 @@
 // * A device that has failed drops what is queued, and answers every call with its error.
 // * A pool is trimmed of what the host has observed to be free: by a synchronization with the stream that freed it or with an
 //   event recorded there later, not by a question that was answered with yes. Memory is aligned to 256 bytes and no more.
+// * Pools are exported to real processes, which map the same memory. A block has no name before its pool has been exported, is
+//   mapped once at a time, and is not freed while another process has it mapped: the process that does ends.
 // * Kernels are called on the host, in the order of their stream, through the seam of src/tensor/kernels.hpp and src/ops/kernels.hpp;
 //   launcher.hpp is for those of other floors.
 //
 // From the environment: FERRY_FAKE_CUDA_DEVICES (0: no driver), FERRY_FAKE_CUDA_SEED, FERRY_FAKE_CUDA_QUEUES (of the hardware;
-// 0: one for each stream), FERRY_FAKE_CUDA_CREATIONS_BLOCK=1.
+// 0: one for each stream), FERRY_FAKE_CUDA_CREATIONS_BLOCK=1, FERRY_FAKE_CUDA_MEMORY (MiB of each device; 64).
 //
 // Thread-safe, all of it. Waits are bounded by a minute, and then fail.
 
@@ -67,6 +69,12 @@ enum class call : std::uint8_t {
   mem_pool_usage,
   mem_pool_trim_to,
   mem_pool_set_access,
+  mem_pool_export,
+  mem_pool_import,
+  mem_pool_export_pointer,
+  mem_pool_import_pointer,
+  memory_range,
+  device_uuid,
   malloc_from_pool_async,
   free_async,
   mem_get_info,

@@ -25,9 +25,11 @@ namespace fake_cuda {
 namespace {
 
 namespace cuda_error = ferry::detail::cuda_error;
+using ferry::detail::cuda_block_name;
 using ferry::detail::cuda_capture_mode;
 using ferry::detail::cuda_memory;
 using ferry::detail::cuda_runtime;
+using ferry::detail::cuda_uuid;
 using status = ferry::detail::cuda_status;
 
 constexpr auto call_count = static_cast<std::size_t>(call::count_);
@@ -452,7 +454,7 @@ status mem_pool_create(CUmemPoolHandle_st** pool, int device, bool exportable) {
 
 status mem_pool_destroy(CUmemPoolHandle_st* pool) {
   if (const status error = enter(call::mem_pool_destroy)) return error;
-  delete pool;  // only one that never had memory is destroyed
+  delete pool;  // only one of another process, or that never had memory, is destroyed
   return cuda_error::success;
 }
 
@@ -489,6 +491,46 @@ status mem_pool_set_access(CUmemPoolHandle_st* pool, int device) {
   return cuda_error::success;
 }
 
+status mem_pool_export(int* descriptor, CUmemPoolHandle_st* pool) {
+  if (const status error = enter(call::mem_pool_export)) return error;
+  *descriptor = device_arenas::instance().export_pool(*pool);
+  return *descriptor < 0 ? failed(cuda_error::invalid_value) : cuda_error::success;
+}
+
+status mem_pool_import(CUmemPoolHandle_st** pool, int descriptor) {
+  if (const status error = enter(call::mem_pool_import)) return error;
+  if (const status error = enter_device(current_device)) return error;
+  if (const status error = create_on(current_device)) return error;
+  *pool = device_arenas::instance().import_pool(descriptor).release();
+  return *pool ? cuda_error::success : failed(cuda_error::invalid_value);
+}
+
+status mem_pool_export_pointer(cuda_block_name* name, void* block) {
+  if (const status error = enter(call::mem_pool_export_pointer)) return error;
+  return device_arenas::instance().name_block(block, *name) ? cuda_error::success : failed(cuda_error::invalid_value);
+}
+
+status mem_pool_import_pointer(void** block, CUmemPoolHandle_st* pool, const cuda_block_name* name) {
+  if (const status error = enter(call::mem_pool_import_pointer)) return error;
+  if (pool->reachable_from.empty()) return failed(cuda_error::invalid_value);
+  *block = device_arenas::instance().map_block(*pool, *name);
+  return *block ? cuda_error::success : failed(cuda_error::invalid_value);
+}
+
+status memory_range(void** begin, std::size_t* bytes, const void* address) {
+  if (const status error = enter(call::memory_range)) return error;
+  return device_arenas::instance().range_of(address, *begin, *bytes) ? cuda_error::success
+                                                                     : failed(cuda_error::invalid_value);
+}
+
+// The same GPUs in every process.
+status device_uuid(cuda_uuid* uuid, int device) {
+  if (const status error = enter(call::device_uuid)) return error;
+  if (const status error = enter_device(device)) return error;
+  *uuid = {std::byte{0xfa}, std::byte{0x5e}, static_cast<std::byte>(device)};
+  return cuda_error::success;
+}
+
 // What is written there before its time, or read, is seen to be wrong.
 void poison(void* memory, unsigned char value, std::size_t bytes) { std::memset(memory, value, bytes); }
 
@@ -511,6 +553,10 @@ status free_async(void* memory, CUstream_st* stream) {
   if (const status error = refuse_if_capturing(stream)) return failed(error);
   device_arenas& arenas = device_arenas::instance();
   device_arenas::freed_block block;
+  if (arenas.begin_unmapping(memory)) {
+    executor::instance().enqueue(stream, [memory] { device_arenas::instance().end_unmapping(memory); });
+    return cuda_error::success;
+  }
   if (!arenas.take_back(memory, block)) return failed(cuda_error::invalid_value);
   stream->freed.store(true);
   auto freed = executor::instance().enqueue(stream, [block] { poison(block.memory, freed_poison, block.bytes); });
@@ -560,9 +606,11 @@ status memcpy_async(void* to, const void* from, std::size_t bytes, CUstream_st* 
   const place target = arenas.locate(to, bytes);
   const place source = arenas.locate(from, bytes);
   const bool both_devices = target.what == place::kind::device && source.what == place::kind::device;
-  if (!target.valid || !source.valid || (both_devices && target.device != source.device)) {
-    return failed(cuda_error::invalid_value);
-  }
+  // Memory of another process, on whichever GPU, is for the devices that have been given access.
+  if (!target.valid || !source.valid) return failed(cuda_error::invalid_value);
+  const bool apart =
+      source.readers ? !source.readers->contains(stream->device) : both_devices && target.device != source.device;
+  if (apart) return failed(cuda_error::invalid_value);
   executor& all = executor::instance();
   if (source.what == place::kind::pageable || target.what == place::kind::pageable) {
     if (const status error = refuse_if_capturing(stream)) return failed(error);
@@ -655,6 +703,12 @@ constexpr cuda_runtime functions{
     .mem_pool_usage = &mem_pool_usage,
     .mem_pool_trim_to = &mem_pool_trim_to,
     .mem_pool_set_access = &mem_pool_set_access,
+    .mem_pool_export = &mem_pool_export,
+    .mem_pool_import = &mem_pool_import,
+    .mem_pool_export_pointer = &mem_pool_export_pointer,
+    .mem_pool_import_pointer = &mem_pool_import_pointer,
+    .memory_range = &memory_range,
+    .device_uuid = &device_uuid,
     .malloc_from_pool_async = &malloc_from_pool_async,
     .free_async = &free_async,
     .mem_get_info = &mem_get_info,

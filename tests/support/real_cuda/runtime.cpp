@@ -53,8 +53,10 @@ namespace {
 
 namespace cuda_error = ferry::detail::cuda_error;
 using ferry::detail::arithmetic_kernels;
+using ferry::detail::cuda_block_name;
 using ferry::detail::cuda_memory;
 using ferry::detail::cuda_runtime;
+using ferry::detail::cuda_uuid;
 using ferry::detail::tensor_kernels;
 using real_cuda::call_in_progress;
 using real_cuda::gate;
@@ -112,6 +114,11 @@ real_cuda::belongings<CUstream_st*>& working_streams() {
   return *all;
 }
 real_cuda::belongings<CUmemPoolHandle_st*>& pools() {
+  static auto* const all = new real_cuda::belongings<CUmemPoolHandle_st*>;
+  return *all;
+}
+// Those of other processes, to which their own device needs access as well.
+real_cuda::belongings<CUmemPoolHandle_st*>& imported_pools() {
   static auto* const all = new real_cuda::belongings<CUmemPoolHandle_st*>;
   return *all;
 }
@@ -472,6 +479,7 @@ status mem_pool_create(CUmemPoolHandle_st** pool, int device, bool exportable) {
 status mem_pool_destroy(CUmemPoolHandle_st* pool) {
   if (const status error = enter(call::mem_pool_destroy)) return error;
   pools().remove(pool);
+  imported_pools().remove(pool);
   return failed(lower().mem_pool_destroy(pool));
 }
 
@@ -504,8 +512,55 @@ status mem_pool_set_access(CUmemPoolHandle_st* pool, int device) {
     const std::lock_guard lock(all.mutex);
     if (all.apart.contains({device, owner})) return failed(cuda_error::invalid_device);
   }
-  if (gpu_of(device) == gpu_of(owner)) return cuda_error::success;
+  if (gpu_of(device) == gpu_of(owner) && !imported_pools().device_of(pool)) return cuda_error::success;
   return failed(lower().mem_pool_set_access(pool, gpu_of(device)));
+}
+
+status mem_pool_export(int* descriptor, CUmemPoolHandle_st* pool) {
+  if (const status error = enter(call::mem_pool_export)) return error;
+  return failed(lower().mem_pool_export(descriptor, pool));
+}
+
+status mem_pool_import(CUmemPoolHandle_st** pool, int descriptor) {
+  if (const status error = enter(call::mem_pool_import)) return error;
+  if (const status error = enter_device(current_device)) return error;
+  const call_in_progress in("cudaMemPoolImportFromShareableHandle");
+  const status error = failed(lower().mem_pool_import(pool, descriptor));
+  if (error == cuda_error::success) {
+    pools().add(*pool, current_device);
+    imported_pools().add(*pool, current_device);
+  }
+  return error;
+}
+
+status mem_pool_export_pointer(cuda_block_name* name, void* block) {
+  if (const status error = enter(call::mem_pool_export_pointer)) return error;
+  return failed(lower().mem_pool_export_pointer(name, block));
+}
+
+status mem_pool_import_pointer(void** block, CUmemPoolHandle_st* pool, const cuda_block_name* name) {
+  if (const status error = enter(call::mem_pool_import_pointer)) return error;
+  const call_in_progress in("cudaMemPoolImportPointer");
+  if (const status error = lower().mem_pool_import_pointer(block, pool, name)) return failed(error);
+  void* start = nullptr;
+  std::size_t bytes = 0;
+  if (const status error = lower().memory_range(&start, &bytes, *block)) return failed(error);
+  const auto before = static_cast<std::size_t>(static_cast<std::byte*>(*block) - static_cast<std::byte*>(start));
+  blocks().add({static_cast<std::byte*>(*block), bytes - before, pools().device_of(pool).value_or(0), true});
+  return cuda_error::success;
+}
+
+status memory_range(void** begin, std::size_t* bytes, const void* address) {
+  if (const status error = enter(call::memory_range)) return error;
+  return failed(lower().memory_range(begin, bytes, address));
+}
+
+// The numbers of this layer share a GPU, but none of them takes the memory of another for its own.
+status device_uuid(cuda_uuid* uuid, int device) {
+  if (const status error = enter(call::device_uuid)) return error;
+  const status error = failed(lower().device_uuid(uuid, gpu_of(device)));
+  uuid->back() ^= static_cast<std::byte>(device);
+  return error;
 }
 
 status malloc_from_pool_async(void** memory, std::size_t bytes, CUmemPoolHandle_st* pool, CUstream_st* stream) {
@@ -529,7 +584,7 @@ status free_async(void* memory, CUstream_st* stream) {
   freeing_streams().add(stream, block->device);
   const auto queueing = gate::instance().entrance();
   const call_in_progress in("cudaFreeAsync");
-  static_cast<void>(lower().memset_async(memory, freed_poison, block->bytes, stream));
+  if (!block->of_another_process) static_cast<void>(lower().memset_async(memory, freed_poison, block->bytes, stream));
   return failed(lower().free_async(memory, stream));
 }
 
@@ -637,6 +692,12 @@ const cuda_runtime& functions() {
     made.mem_pool_usage = &mem_pool_usage;
     made.mem_pool_trim_to = &mem_pool_trim_to;
     made.mem_pool_set_access = &mem_pool_set_access;
+    made.mem_pool_export = &mem_pool_export;
+    made.mem_pool_import = &mem_pool_import;
+    made.mem_pool_export_pointer = &mem_pool_export_pointer;
+    made.mem_pool_import_pointer = &mem_pool_import_pointer;
+    made.memory_range = &memory_range;
+    made.device_uuid = &device_uuid;
     made.malloc_from_pool_async = &malloc_from_pool_async;
     made.free_async = &free_async;
     made.mem_get_info = &mem_get_info;

@@ -55,6 +55,7 @@ class blocks_in_use {
     std::byte* start = nullptr;
     std::size_t bytes = 0;
     int device = 0;
+    bool of_another_process = false;  // mapped here
   };
   void add(const block& one) {
     const std::lock_guard lock(mutex_);
@@ -81,7 +82,7 @@ class blocks_in_use {
   std::size_t count(int device) {
     const std::lock_guard lock(mutex_);
     std::size_t found = 0;
-    for (const auto& [start, one] : all_) found += one.device == device ? 1 : 0;
+    for (const auto& [start, one] : all_) found += one.device == device && !one.of_another_process ? 1 : 0;
     return found;
   }
 
