@@ -355,16 +355,7 @@ void native_core::close() noexcept {
 
 // ---------------------------------------------------------------- devices
 
-std::vector<device> native_core::devices() const {
-  return devices_.in_use(peers_.changes(), [&] {
-    std::vector<device_map> back;
-    for (const peer* each : peers_.all()) {
-      const std::lock_guard lock(each->mutex);
-      if (each->present() && each->record.maps) back.push_back(each->record.maps->responses);
-    }
-    return back;
-  });
-}
+std::vector<device> native_core::devices() const { return group_->devices(); }
 
 std::shared_ptr<const device_maps_between> native_core::maps_to(worker_id id) const {
   (void)group_->find(id);

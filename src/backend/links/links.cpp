@@ -60,7 +60,12 @@ void link_owner::note(link_event::kind what, const remote_worker& peer, const co
 
 channel_path path_between(const connection& route, device from, device to) noexcept {
   const bool carries = route.carries_device_tensors();
-  return {from, to, route.same_process(), carries, carries ? std::string_view() : route.why_no_device_tensors()};
+  return {from,
+          to,
+          route.same_process(),
+          carries,
+          carries ? std::string_view() : route.why_no_device_tensors(),
+          route.why_not_direct(from, to)};
 }
 
 void check_carries(const connection& route, const outgoing_message& message) {

@@ -61,6 +61,7 @@ void dynamic_group::join(deadline until) {
   }
   follower_ = std::thread([this] { follow(); });
   watch_next();
+  warm_up_mapped_devices();
 }
 
 void dynamic_group::choose_id() {

@@ -120,6 +120,8 @@ void static_group::join(deadline until) {
     listen();
     group_store()->set(rank_key("worker/", own_.self.id().value), own_record().encode(), until);
     read_peers(until);
+    // Before others can call: connections offer the memory of devices that are in use.
+    warm_up_mapped_devices();
     // A worker that returns from here may call any other: all must have their tables by then.
     if (group_store()->add("ready", 1, until) == own_.world_size) group_store()->set("all_ready", "1", until);
     wait_for_ready(until);

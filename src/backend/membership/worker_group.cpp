@@ -55,6 +55,27 @@ void worker_group::warm_up_named_devices() {
   warm_up_devices(named, to_string(own_.self));
 }
 
+std::vector<device> worker_group::devices() const {
+  return devices_.in_use(peers_.changes(), [&] {
+    std::vector<device_map> back;
+    for (const peer* each : peers_.all()) {
+      const std::lock_guard lock(each->mutex);
+      if (each->present() && each->record.maps) back.push_back(each->record.maps->responses);
+    }
+    return back;
+  });
+}
+
+void worker_group::warm_up_mapped_devices() {
+  if (!devices_.uses_devices()) return;
+  try {
+    warm_up_devices(devices(), to_string(own_.self));
+  } catch (const error& problem) {
+    log(log_level::warning, fmt::format("{}: a device that the maps of other workers lead to cannot be used: {}",
+                                        to_string(own_.self), problem.message()));
+  }
+}
+
 void worker_group::listen() {
   ends_.listen(group_store()->local_address(), std::shared_ptr<connection_acceptor>(own_.keep_alive(), &acceptor_));
 }

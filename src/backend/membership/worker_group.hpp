@@ -76,6 +76,8 @@ class worker_group : public group_records, private store_user {
   bool update(deadline until) const;
   [[nodiscard]] worker_info wait_for(std::string_view name, deadline until) const;
   [[nodiscard]] std::string metadata(worker_id id) const;
+  /// Those of this worker that it or a member's map names.
+  [[nodiscard]] std::vector<device> devices() const;
   /// Whether the group can have a member of that id.
   [[nodiscard]] virtual bool may_have(worker_id id) const noexcept = 0;
   /// The last entry of the log that the table of peers includes, 0 without a log; nothing while the table of a static group
@@ -100,6 +102,8 @@ class worker_group : public group_records, private store_user {
   void listen();
   /// Makes what the devices that this worker names are slow to make, before others can call it.
   void warm_up_named_devices();
+  /// The same for those that only the maps of others name. One that fails is an error of the calls that use it.
+  void warm_up_mapped_devices();
   [[nodiscard]] worker_record own_record() const;
   /// Adds a member to the table of peers, with the maps between it and this worker.
   peer& admit(worker_record record);

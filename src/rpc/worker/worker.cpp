@@ -15,7 +15,6 @@
 #include <ferry/store/prefix_store.hpp>
 #include <ferry/store/rendezvous.hpp>
 
-#include "../../device/start/warm_up.hpp"
 #include "../../transport/reactor/io_threads.hpp"
 #include "worker_core.hpp"
 
@@ -104,18 +103,6 @@ std::shared_ptr<store> find_store(worker_config& config) {
   return std::move(group.store);
 }
 
-// Those of this worker that only the maps of others name. One that fails is an error of the calls that use it.
-void warm_up_mapped_devices(worker_core& core) {
-  const agent& own = core.agent_unchecked();
-  if (!own.members().uses_devices()) return;
-  try {
-    warm_up_devices(own.members().devices(), to_string(own.self()));
-  } catch (const error& problem) {
-    log(log_level::warning, fmt::format("{}: a device that the maps of other workers lead to cannot be used: {}",
-                                        to_string(own.self()), problem.message()));
-  }
-}
-
 template <class Make>
 worker start(worker_config config, Make make) {
   check_not_forked();
@@ -134,7 +121,6 @@ worker start(worker_config config, Make make) {
     auto core =
         std::make_shared<worker_core>(group_store, make(group_store, config, options), config, [here] { here.left(); });
     core->start();
-    warm_up_mapped_devices(*core);
     return worker(std::move(core));
   } catch (...) {
     // The others may have failed for the same reason: let them read it before a store served here ends.
