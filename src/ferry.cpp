@@ -43,6 +43,7 @@
 
 // device/
 #include "device/cuda/cuda.cpp"
+#include "device/cuda/cuda_ipc.cpp"
 #include "device/cuda/cuda_memory.cpp"
 #include "device/cuda/cuda_runtime.cpp"
 #include "device/cuda/cuda_scope.cpp"
@@ -114,6 +115,8 @@
 // transport/
 #include "transport/channels/channel.cpp"
 #include "transport/channels/device_transfer.cpp"
+#include "transport/channels/direct_channel.cpp"
+#include "transport/channels/direct_memory.cpp"
 #include "transport/channels/staged_channel.cpp"
 #include "transport/channels/staged_receive.cpp"
 #include "transport/channels/staged_send.cpp"
@@ -124,6 +127,7 @@
 #include "transport/reactor/control_thread.cpp"
 #include "transport/reactor/io_threads.cpp"
 #include "transport/reactor/pending_copy.cpp"
+#include "transport/shm/passed_descriptors.cpp"
 #include "transport/shm/ring.cpp"
 #include "transport/shm/shared_rings.cpp"
 #include "transport/sockets/accept_handshake.cpp"
@@ -134,6 +138,7 @@
 #include "transport/sockets/handshake.cpp"
 #include "transport/sockets/listener.cpp"
 #include "transport/sockets/local_socket.cpp"
+#include "transport/sockets/pool_exchange.cpp"
 #include "transport/sockets/shm.cpp"
 #include "transport/sockets/socket_transport.cpp"
 #include "transport/sockets/stream_socket.cpp"

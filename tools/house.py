@@ -40,8 +40,8 @@ ROOMS = {
     ],
     "transport": [
         ("reactor", "the threads that wait for descriptors, timers and devices"),
-        ("channels", "how the bytes of tensors travel: staged through page-locked memory, copied within a process"),
         ("shm", "rings in shared memory, and how their memory is handed over"),
+        ("channels", "how the bytes of tensors travel: staged through page-locked memory, lent, copied within a process"),
         ("streams", "connections over byte streams: reading, writing, the framing of messages"),
         ("sockets", "addresses, listeners, handshakes; tcp, unix and shm"),
         ("inproc", "connections within a process"),

@@ -82,8 +82,11 @@ frame_header frame_header::decode(const std::byte* in, const wire_limits& limits
   if ((header.flags & ~frame_known_flags) != 0) {
     detail::refuse(errc::malformed, "unknown flags " + std::to_string(header.flags));
   }
-  if ((header.flags & ~frame_outcome) != 0 && header.kind != frame_kind::request) {
+  if ((header.flags & ~(frame_outcome | frame_direct)) != 0 && header.kind != frame_kind::request) {
     detail::refuse(errc::malformed, "request flags on a frame of kind " + std::to_string(kind_number));
+  }
+  if ((header.flags & frame_direct) != 0 && ((header.flags & frame_outcome) == 0 || header.tensor_count == 0)) {
+    detail::refuse(errc::malformed, "the flag for memory that is lent, without tensors or without a transfer status");
   }
   if ((header.flags & frame_no_deadline) != 0 && header.timeout_us != 0) {
     detail::refuse(errc::malformed, "a timeout together with the flag for none");

@@ -177,7 +177,7 @@ void outgoing_message::become_void() {
   bytes.truncate(table_start_);
   tensors.clear();
   targets.clear();
-  header.flags |= frame_outcome;
+  header.flags = static_cast<std::uint8_t>((header.flags | frame_outcome) & ~frame_direct);
   header.tensor_count = 0;
   header.table_bytes = 0;
   header.tensor_bytes = 0;

@@ -22,6 +22,7 @@
 namespace ferry::inline v0 {
 
 namespace detail {
+class direct_memory;
 class staging_ring;
 }  // namespace detail
 
@@ -32,6 +33,8 @@ struct channel_path {
   bool same_process = false;
   bool device_tensors = false;     ///< the connection carries messages whose tensors are on devices
   std::string_view obstacle = {};  ///< why it does not; a literal
+  /// Why the receiver's device does not read the sender's memory itself; empty: it does. As long-lived as the path.
+  std::string_view not_direct = "the connection shares no memory of GPUs";
 };
 
 /// What the ends of a channel get from their connection. Made by make_channel_context().
@@ -43,6 +46,8 @@ struct channel_context {
   /// The copies under way of one direction of the connection: bounds the host memory of those that are received, and
   /// notices those that make no progress.
   std::shared_ptr<detail::staging_ring> ring;
+  /// The memory of GPUs that the two processes read from each other; null: none.
+  std::shared_ptr<detail::direct_memory> direct = {};
 };
 
 /// A context with a ring of its own. Copies that make no progress for `device_timeout` fail with errc::device_timeout.
@@ -77,6 +82,9 @@ class tensor_sink {
   /// `bytes` bytes have been received into room(). Once all have, the tensor is valid in the order of its stream.
   /// Throws errc::device_failure.
   virtual void commit(std::size_t bytes) = 0;
+  /// Once all have been received: whether the sender's memory is read no more. If not, news() is called later. Throws
+  /// errc::device_failure, errc::device_timeout.
+  virtual bool settled() { return true; }
 };
 
 /// Customisation point: specialise for a tag type.
@@ -131,7 +139,7 @@ struct channel_diagnosis {
                 "\"my_channel\";");
   static_assert(!there || has_channel_priority<Tag>,
                 "ferry: channel_traits of this channel lacks `priority`: add static constexpr int priority = 50; "
-                "(cuda_staged has 0, inline 100, inproc 200; higher is tried first)");
+                "(cuda_staged has 0, inline 100, cuda_ipc 150, inproc 200; higher is tried first)");
   static_assert(!there || says_where_unusable<Tag>,
                 "ferry: channel_traits of this channel lacks `unusable`: add static std::string unusable(const "
                 "ferry::channel_path& path); which is empty where the channel works and else says why not");
@@ -162,6 +170,10 @@ concept tensor_channel =
 
 /// From CPU to CPU, in the byte stream of the message: written from, and received into, the memory of the tensors.
 struct inline_tensors {};
+/// Between GPUs of two processes of a machine, over `shm`: the receiver's GPU copies from the sender's memory, and only the name of
+/// that memory is in the byte stream. For tensors of least_direct bytes and more in memory that ferry allocated; it is lent until
+/// the copy has been made, and the message arrives then. docs/devices.md says between which devices.
+struct cuda_ipc {};
 /// Within a process: copied by the devices, or by the sender from CPU to CPU.
 struct inproc_tensors {};
 /// From and to CUDA devices, and devices of user-defined kinds, in the byte stream: through page-locked host memory, in
@@ -173,6 +185,18 @@ struct cuda_staged {};
 inline constexpr std::size_t staging_piece = std::size_t{1} << 20;
 inline constexpr std::size_t staging_window = 4 * staging_piece;
 
+inline constexpr std::size_t least_direct = std::size_t{2} << 20;
+
+template <>
+struct channel_traits<cuda_ipc> {
+  static constexpr std::string_view name = "cuda_ipc";
+  static constexpr int priority = 150;
+  static std::string unusable(const channel_path& path);
+  /// Null: the tensor's memory cannot be lent, or too much is lent; another channel takes it.
+  static std::unique_ptr<tensor_source> open_source(const tensor& packed, const stream& on,
+                                                    const channel_context& context);
+  static std::unique_ptr<tensor_sink> open_sink(const tensor& into, const stream& on, const channel_context& context);
+};
 template <>
 struct channel_traits<inline_tensors> {
   static constexpr std::string_view name = "inline";
@@ -236,7 +260,7 @@ struct channel_list {
 
   static std::vector<channel_factory> factories() { return {make_channel_factory<Tags>()...}; }
 };
-using default_channels = channel_list<inproc_tensors, inline_tensors, cuda_staged>;
+using default_channels = channel_list<inproc_tensors, cuda_ipc, inline_tensors, cuda_staged>;
 
 /// A route that was not used, and why.
 struct rejected_route {

@@ -109,6 +109,12 @@ class connection {
   [[nodiscard]] virtual std::string_view why_no_device_tensors() const noexcept {
     return "its transport moves tensors from CPU to CPU only";
   }
+  /// Why the peer's device `to` does not read memory of this process's device `from` itself; empty: it does. As long-lived as the
+  /// connection.
+  [[nodiscard]] virtual std::string_view why_not_direct(device from, device to) const noexcept {
+    (void)from, (void)to;
+    return "it is for connections over shm";
+  }
   /// The other end is in this process, so neither can fail without the other.
   [[nodiscard]] virtual bool same_process() const noexcept { return false; }
   /// "tcp", "unix", ...

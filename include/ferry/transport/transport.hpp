@@ -31,6 +31,8 @@ inline constexpr std::uint64_t feature_urgent = 4;
 /// The sender supports messages whose tensors are for devices, and transfer status; set by the worker, in both
 /// directions.
 inline constexpr std::uint64_t feature_device_tensors = 8;
+/// `shm`: the sender hands over pools of GPU memory, and takes those of the other end. Set by the transport.
+inline constexpr std::uint64_t feature_device_memory = 64;
 
 /// The first message of each end of a connection (docs/protocol.md, Handshake).
 struct hello {
@@ -65,6 +67,9 @@ struct transport_options {
   /// `shm`: the size of each of the two rings of a connection, a power of two from 4 KiB to 64 MiB. The worker that
   /// connects decides.
   std::size_t shm_ring_bytes = std::size_t{128} * 1024;
+  /// `shm`: the two processes read large tensors from each other's GPU memory (the channel `cuda_ipc`) where both can. Not:
+  /// through page-locked memory.
+  bool share_device_memory = true;
 
   /// The other end must have the same secret for a connection to be made. Empty: no secret, and the other end must have
   /// none either. A worker sets it from its own secret. Throws errc::invalid_argument from listen() and connect() in a

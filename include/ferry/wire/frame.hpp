@@ -25,7 +25,10 @@ enum frame_flags : std::uint8_t {
   frame_no_deadline = 2,  ///< a request that never times out; `timeout_us` is zero
   /// Of any kind: a transfer status (wire/message.hpp) follows the tensor data.
   frame_outcome = 4,
-  frame_known_flags = 7,
+  /// With frame_outcome: before the tensor data stands a byte for each tensor, 1 for those that come as the name of the sender's
+  /// memory (docs/protocol.md).
+  frame_direct = 8,
+  frame_known_flags = 15,
 };
 
 struct frame_header {

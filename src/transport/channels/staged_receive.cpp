@@ -9,6 +9,9 @@
 #include <ferry/device/traits.hpp>
 #include <ferry/tensor/pack.hpp>
 
+#include "direct_channel.hpp"
+#include "staged_channel.hpp"
+
 namespace ferry::inline v0::detail {
 namespace {
 
@@ -30,6 +33,20 @@ void staged_receive::begin() {
   for (const tensor_description& each : descriptions_)
     parts_.push_back({nullptr, static_cast<std::size_t>(each.bytes)});
   record_left_ = has_record_ ? record_.size() : 0;
+  if (ways_.empty()) advance();
+}
+
+// How each tensor comes is known now.
+void staged_receive::take_ways() {
+  for (std::size_t i = 0; i != ways_.size(); ++i) {
+    const bool direct = ways_[i] == std::byte{1};
+    if (!direct && ways_[i] != std::byte{}) throw_error(errc::malformed, "a tensor comes in a way that is not known");
+    if (!direct) continue;
+    if (!context_.direct || descriptions_[i].where.is_cpu() || parts_[i].left == 0)
+      throw_error(errc::malformed, "a tensor comes as memory that this connection does not share");
+    parts_[i].direct = true;
+    parts_[i].left = loan_note::encoded_size;
+  }
   advance();
 }
 
@@ -44,7 +61,21 @@ void staged_receive::advance() {
         fail();
       }
     }
-    if (parts_[at_].left != 0) return;
+    part& next = parts_[at_];
+    if (failure_ && next.direct && next.left == loan_note::encoded_size) next.sink = open_giving_back_sink(context_);
+    if (next.left != 0) return;
+  }
+}
+
+// Whether no sender's memory is read any more.
+bool staged_receive::settled() {
+  if (failure_) return true;
+  try {
+    return std::all_of(parts_.begin(), parts_.end(), [](part& each) { return each.sink->settled(); });
+  } catch (const error&) {
+    failure_ = std::current_exception();
+    fail();
+    return true;
   }
 }
 
@@ -62,7 +93,8 @@ void staged_receive::receive_into(const tensor_description& next) {
   const stream& on = arrival(next.where);
   const stream_guard guard(on);
   tensors_.push_back(empty_packed(next.dtype, next.shape, next.strides, next.where));
-  parts_[at_].sink = channel->open_sink(tensors_.back(), on, context_);
+  parts_[at_].sink = parts_[at_].direct ? channel_traits<cuda_ipc>::open_sink(tensors_.back(), on, context_)
+                                        : channel->open_sink(tensors_.back(), on, context_);
 }
 
 // One stream for each device of the message.
@@ -74,15 +106,21 @@ const stream& staged_receive::arrival(device where) {
 
 // Fails the message: releases its memory; its remaining bytes are received and discarded.
 void staged_receive::fail() noexcept {
-  for (part& each : parts_) each.sink.reset();
+  for (part& each : parts_) {
+    if (!each.direct || each.left == 0 || each.left == loan_note::encoded_size) each.sink.reset();
+  }
   tensors_.clear();
   streams_.clear();
 }
 
 std::span<std::byte> staged_receive::room() {
-  if (at_ == parts_.size()) return std::span(record_).last(record_left_);
+  if (ways_read_ != ways_.size()) return std::span(ways_).subspan(ways_read_);
+  if (at_ == parts_.size()) {
+    if (!settled()) return {};
+    return std::span(record_).last(record_left_);
+  }
   part& next = parts_[at_];
-  if (!failure_) {
+  if (!failure_ || next.sink) {
     try {
       return next.sink->room();
     } catch (const error&) {
@@ -95,17 +133,22 @@ std::span<std::byte> staged_receive::room() {
 }
 
 void staged_receive::commit(std::size_t bytes) {
+  if (ways_read_ != ways_.size()) {
+    ways_read_ += bytes;
+    if (ways_read_ == ways_.size()) take_ways();
+    return;
+  }
   if (at_ == parts_.size()) {
     record_left_ -= bytes;
     return;
   }
   part& next = parts_[at_];
   next.left -= bytes;
-  if (!failure_ && bytes != 0) {
+  if (next.sink && bytes != 0) {
     try {
       next.sink->commit(bytes);
     } catch (const error&) {
-      failure_ = std::current_exception();
+      if (!failure_) failure_ = std::current_exception();
       fail();
     }
   }
@@ -115,7 +158,7 @@ void staged_receive::commit(std::size_t bytes) {
 void staged_receive::finish(inbound_message& message) {
   if (has_record_) {
     const transfer_status outcome = transfer_status::decode(record_.data());
-    if (outcome.code != errc{} && !failure_) {
+    if (outcome.code != errc{}) {  // which explains zeros in the place of a note
       failure_ =
           make_error(outcome.code, "the sender's devices failed while its tensors were being sent: " + outcome.text);
       fail();

@@ -27,7 +27,8 @@ class staged_receive {
                  const Takes& takes)
       : descriptions_(std::move(tensors)),
         context_(std::move(context)),
-        has_record_((header.flags & frame_outcome) != 0) {
+        has_record_((header.flags & frame_outcome) != 0),
+        ways_((header.flags & frame_direct) != 0 ? header.tensor_count : 0) {
     for (const tensor_description& each : descriptions_) {
       if (each.where.is_cpu() || failure_) continue;
       if (!takes(each.where)) refuse(each.where);
@@ -37,9 +38,11 @@ class staged_receive {
 
   /// The buffer for the next bytes. Empty: complete, or waiting for a device (channel_context::news is called later).
   std::span<std::byte> room();
-  /// `bytes` bytes have been received into room(). Throws std::bad_alloc.
+  /// `bytes` bytes have been received into room(). Throws std::bad_alloc, errc::malformed.
   void commit(std::size_t bytes);
-  [[nodiscard]] bool complete() const noexcept { return at_ == parts_.size() && record_left_ == 0; }
+  [[nodiscard]] bool complete() const noexcept {
+    return ways_read_ == ways_.size() && at_ == parts_.size() && record_left_ == 0;
+  }
   /// Once complete: moves tensors, streams and failure to the message. Throws what check_received() throws.
   void finish(inbound_message& message);
 
@@ -47,10 +50,13 @@ class staged_receive {
   struct part {
     std::unique_ptr<tensor_sink> sink;  // null: its bytes are discarded
     std::size_t left;
+    bool direct = false;  // what arrives is the name of the sender's memory
   };
   void refuse(device where);
   void begin();
+  void take_ways();
   void advance();
+  [[nodiscard]] bool settled();
   void receive_into(const tensor_description& next);
   void fail() noexcept;
   const stream& arrival(device where);
@@ -58,6 +64,8 @@ class staged_receive {
   const std::vector<tensor_description> descriptions_;
   const channel_context context_;
   const bool has_record_;
+  std::vector<std::byte> ways_;  // how each tensor comes; empty: as its bytes
+  std::size_t ways_read_ = 0;
   std::vector<part> parts_;
   std::vector<tensor> tensors_;
   std::vector<stream> streams_;

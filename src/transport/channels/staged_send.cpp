@@ -9,6 +9,8 @@
 
 #include "../../device/memory/pinned_memory.hpp"
 #include "../../wire/device_marks.hpp"
+#include "direct_channel.hpp"
+#include "staged_channel.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -42,15 +44,9 @@ staged_send::staged_send(const outgoing_message& message, channel_context contex
       }
       on = *known;
     }
-    const device to = message.targets.empty() ? device() : message.targets[i];
-    const channel_factory* channel = find_channel({from, to, false, true});
-    if (!channel || !channel->open_source) {
-      throw_error(errc::bad_device, "no channel moves tensors from " + to_string(from) + " into a byte stream");
-    }
-    const std::size_t bytes = packed_bytes(each).size();
-    entries_.push_back({channel->open_source(each, on, context), bytes, !from.is_cpu()});
-    left_ += bytes;
+    add(each, message.targets.empty() ? device() : message.targets[i], on, context);
   }
+  left_ = static_cast<std::size_t>(bytes_);
   const std::size_t before = prefetched_->fetch_add(staging_piece);
   try {
     if (before + staging_piece <= staging_window) fetch(staging_piece);
@@ -60,6 +56,27 @@ staged_send::staged_send(const outgoing_message& message, channel_context contex
   }
   prefetched_here_ = fetched_;
   prefetched_->fetch_sub(staging_piece - prefetched_here_);
+}
+
+void staged_send::add(const tensor& packed, device to, const stream& on, const channel_context& context) {
+  const device from = packed.device();
+  if (context.direct && context.direct->why_not(packed, to).empty()) {
+    if (auto source = channel_traits<cuda_ipc>::open_source(packed, on, context)) {
+      ways_.resize(entries_.size() + 1);
+      ways_.back() = std::byte{1};
+      entries_.push_back({std::move(source), loan_note::encoded_size, false});
+      bytes_ += loan_note::encoded_size;
+      return;
+    }
+  }
+  const channel_factory* channel = find_channel({from, to, false, true});
+  if (!channel || !channel->open_source) {
+    throw_error(errc::bad_device, "no channel moves tensors from " + to_string(from) + " into a byte stream");
+  }
+  const std::size_t bytes = packed_bytes(packed).size();
+  if (!ways_.empty()) ways_.resize(entries_.size() + 1);
+  entries_.push_back({channel->open_source(packed, on, context), bytes, !from.is_cpu()});
+  bytes_ += bytes;
 }
 
 staged_send::~staged_send() { prefetched_->fetch_sub(prefetched_here_); }

@@ -47,6 +47,10 @@ class staged_send {
   [[nodiscard]] bool ready() const noexcept;
   /// `bytes` bytes have been written.
   void consume(std::size_t bytes) noexcept;
+  /// What is written before all that: a byte for each tensor, if the memory of one is lent (frame_direct); else nothing.
+  [[nodiscard]] const std::vector<std::byte>& ways() const noexcept { return ways_; }
+  /// All bytes that collect() has returned or will.
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_ + transfer_status::encoded_size; }
   [[nodiscard]] bool finished() const noexcept { return record_written_ == transfer_status::encoded_size; }
 
  private:
@@ -55,12 +59,15 @@ class staged_send {
     std::size_t left;
     bool on_device;
   };
+  void add(const tensor& packed, device to, const stream& on, const channel_context& context);
   void fetch(std::size_t window);
   void finish_record() noexcept;
 
   std::shared_ptr<const device_marks> marks_;
   std::vector<stream> streams_;
   std::vector<entry> entries_;
+  std::vector<std::byte> ways_;
+  std::uint64_t bytes_ = 0;   // of tensors, or of the names of their memory
   std::size_t at_ = 0;        // the first entry that is not completely written
   std::size_t fetch_at_ = 0;  // the first that is not completely fetched
   std::size_t fetched_ = 0;   // bytes of device tensors held in host memory

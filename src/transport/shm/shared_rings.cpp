@@ -9,12 +9,13 @@
 #include <fmt/format.h>
 #include <linux/magic.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 
 #include <ferry/base/detail/little_endian.hpp>
 #include <ferry/base/error.hpp>
+
+#include "passed_descriptors.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -50,9 +51,17 @@ shared_segment::shared_segment(int descriptor, std::size_t bytes) {
 shared_segment::~shared_segment() { ::munmap(bytes_.data(), bytes_.size()); }
 
 shared_rings::shared_rings(int descriptor, std::size_t ring_bytes, side which)
-    : memory_(descriptor, segment_bytes(ring_bytes)),
-      out_(end_of<ring_writer>(memory_, ring_bytes, which == side::connecting ? 0 : 1)),
-      in_(end_of<ring_reader>(memory_, ring_bytes, which == side::connecting ? 1 : 0)) {}
+    : memory_(std::make_shared<shared_segment>(descriptor, segment_bytes(ring_bytes))),
+      which_(which),
+      out_(end_of<ring_writer>(*memory_, ring_bytes, which == side::connecting ? 0 : 1)),
+      in_(end_of<ring_reader>(*memory_, ring_bytes, which == side::connecting ? 1 : 0)) {}
+
+// Behind the parts of both rings.
+loan_control& shared_rings::loans(std::size_t index) const noexcept {
+  static_assert(2 * (sizeof(ring_control) + sizeof(loan_control)) <= ring_controls_bytes);
+  return *reinterpret_cast<loan_control*>(memory_->bytes().data() + 2 * sizeof(ring_control) +
+                                          index * sizeof(loan_control));
+}
 
 std::pair<std::unique_ptr<shared_rings>, unique_fd> shared_rings::create(std::size_t ring_bytes) {
   if (!is_ring_size(ring_bytes)) {
@@ -129,64 +138,20 @@ rings_verdict rings_verdict::decode(std::span<const std::byte, encoded_size> in)
 }
 
 void send_offer(int socket, const rings_offer& offer, const unique_fd& segment) {
-  auto bytes = offer.encode();
-  iovec part{bytes.data(), bytes.size()};
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> extra{};
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  header.msg_control = extra.data();
-  header.msg_controllen = extra.size();
-  cmsghdr* const rights = CMSG_FIRSTHDR(&header);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
   const int descriptor = segment.get();
-  std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
-  // Nothing else is on its way: it is written whole.
-  ssize_t sent = 0;
-  do {
-    sent = ::sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (sent < 0 && errno == EINTR);
-  if (sent != static_cast<ssize_t>(bytes.size())) {
-    throw_errno(errc::system_failure, "handing over shared memory", sent < 0 ? errno : EMSGSIZE);
-  }
+  send_with_descriptors(socket, offer.encode(), {&descriptor, 1}, "handing over shared memory");
 }
 
 std::unique_ptr<shared_rings> receive_offer(int socket) {
   std::array<std::byte, rings_offer::encoded_size> bytes{};
-  iovec part{bytes.data(), bytes.size()};
-  // Room for one descriptor too many; the kernel closes those beyond.
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(2 * sizeof(int))> extra{};
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  header.msg_control = extra.data();
-  header.msg_controllen = extra.size();
-  ssize_t got = 0;
-  do {
-    got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  } while (got < 0 && errno == EINTR);
-  std::array<unique_fd, 4> given;
-  std::size_t count = 0;
-  for (cmsghdr* each = got < 0 ? nullptr : CMSG_FIRSTHDR(&header); each; each = CMSG_NXTHDR(&header, each)) {
-    if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t held = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i != held; ++i) {
-      int descriptor = -1;
-      std::memcpy(&descriptor, CMSG_DATA(each) + i * sizeof(int), sizeof descriptor);
-      unique_fd owned(descriptor);
-      if (count != given.size()) given[count++] = std::move(owned);
-    }
-  }
-  if (got < 0) refuse_segment(fmt::format("the offer could not be read: {}", std::strerror(errno)));
-  if (got == 0) throw_error(errc::handshake_failed, "it closed the connection before it offered shared memory");
-  // The kernel does not merge bytes that come with a descriptor with others, so the offer arrives whole or is not one.
-  if (got != static_cast<ssize_t>(bytes.size())) refuse_segment("the offer is cut off");
-  if (count == 0 && (header.msg_flags & MSG_CTRUNC) != 0) {
+  std::array<unique_fd, 1> given;
+  const auto got = receive_with_descriptors(socket, bytes, given);
+  if (got.bytes == 0) throw_error(errc::handshake_failed, "it closed the connection before it offered shared memory");
+  if (got.bytes != bytes.size()) refuse_segment("the offer is cut off");
+  if (got.descriptors == 0 && got.short_of_descriptors) {
     throw_error(errc::resource_exhausted, "its shared memory is refused: the process has run out of file descriptors");
   }
-  if (count != 1) refuse_segment(fmt::format("the offer comes with {} descriptors", count));
+  if (got.descriptors != 1) refuse_segment(fmt::format("the offer comes with {} descriptors", got.descriptors));
   return shared_rings::adopt(given[0], rings_offer::decode(bytes).ring_bytes);
 }
 

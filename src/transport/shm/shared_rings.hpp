@@ -21,7 +21,8 @@
 
 namespace ferry::inline v0::detail {
 
-/// The two indices and flags of both rings, then the bytes of one and of the other.
+/// The two indices and flags of both rings, what says which memory of GPUs is no longer read, then the bytes of one and of the
+/// other ring.
 inline constexpr std::size_t ring_controls_bytes = 4096;
 inline constexpr std::size_t smallest_ring = 4096;
 inline constexpr std::size_t largest_ring = std::size_t{64} << 20U;
@@ -48,6 +49,16 @@ class shared_segment {
   std::uint64_t identity_ = 0;
 };
 
+/// What each end tells the other of the other's memory, which it reads directly. Both processes change it only as said here, but
+/// the other may write anything: a lender that believes it reuses its own memory too early, and harms the reader alone.
+struct loan_control {
+  static constexpr std::size_t slots = 128;
+  /// Not 0: the reader has no connection any more and reads no memory of the lender.
+  alignas(128) std::uint32_t reader_gone = 0;
+  /// By slot: the number of the last loan that the reader has given back.
+  alignas(128) std::array<std::uint32_t, slots> given_back{};
+};
+
 /// One end of a connection: the ring that it writes and the ring that it reads. The writing and the reading half are
 /// independent of each other; each belongs to one thread at a time.
 class shared_rings {
@@ -65,9 +76,17 @@ class shared_rings {
 
   ring_writer& out() noexcept { return out_; }
   ring_reader& in() noexcept { return in_; }
+  /// The memory, to be kept longer than this.
+  [[nodiscard]] const std::shared_ptr<shared_segment>& memory() const noexcept { return memory_; }
+  /// What the other end says of this end's memory, and what this end says of the other's. Valid as long as memory().
+  [[nodiscard]] loan_control& lent() const noexcept { return loans(which_ == side::connecting ? 0 : 1); }
+  [[nodiscard]] loan_control& borrowed() const noexcept { return loans(which_ == side::connecting ? 1 : 0); }
 
  private:
-  shared_segment memory_;
+  [[nodiscard]] loan_control& loans(std::size_t index) const noexcept;
+
+  std::shared_ptr<shared_segment> memory_;
+  side which_;
   ring_writer out_;
   ring_reader in_;
 };

@@ -170,6 +170,12 @@ void accept_handshake::admit() {
     admission_ = core_->workers.admit(hello_, secret_);
     check_descriptors();
     if (!secret_.empty()) admission_.reply.features |= feature_authenticated;
+    if (core_->carried_by == carriage::shared_memory) {
+      exchanges_pools_ =
+          (hello_.features & feature_device_memory) != 0 && pool_exchange::possible(hello_, admission_.options);
+      admission_.reply.features &= ~feature_device_memory;
+      if (exchanges_pools_) admission_.reply.features |= feature_device_memory;
+    }
     answer_ = encode_answer(admission_.reply);
   } catch (const error& why) {
     admission_ = {};
@@ -221,15 +227,44 @@ void accept_handshake::take_rings() {
   }
   const auto* const bytes = reinterpret_cast<const std::byte*>(verdict.data());
   answer_.assign(bytes, bytes + verdict.size());
-  asio::async_write(socket_, asio::buffer(answer_),
-                    then(rings_ ? &accept_handshake::complete_handshake : &accept_handshake::finish));
+  void (accept_handshake::*next)() = &accept_handshake::finish;
+  if (rings_) {
+    next = exchanges_pools_ ? &accept_handshake::await_pools : &accept_handshake::complete_handshake;
+  }
+  asio::async_write(socket_, asio::buffer(answer_), then(next));
+}
+
+void accept_handshake::await_pools() {
+  socket_.async_wait(stream_socket::wait_read,
+                     [next = then(&accept_handshake::take_pools)](const asio::error_code& error) { next(error, 0); });
+}
+
+void accept_handshake::take_pools() {
+  pools_.take_offer(socket_.native_handle());
+  answer_ = pools_.answer();
+  if (answer_.empty()) return await_pool_answer();
+  asio::async_write(socket_, asio::buffer(answer_), then(&accept_handshake::await_pool_answer));
+}
+
+void accept_handshake::await_pool_answer() {
+  pools_.offer(socket_.native_handle());
+  body_.resize(pools_.answer_bytes());
+  if (body_.empty()) return take_pool_answer();
+  asio::async_read(socket_, asio::buffer(body_), then(&accept_handshake::take_pool_answer));
+}
+
+void accept_handshake::take_pool_answer() {
+  pools_.take_answer(body_);
+  direct_ = pools_.finish(socket_.native_handle(), *rings_);
+  complete_handshake();
 }
 
 void accept_handshake::complete_handshake() {
   std::string description = fmt::format("{} {}", core_->transport_name, peer_);  // may throw: before release()
-  auto opened = make_stream_connection(core_->loop, socket_.release(), core_->transport_name, std::move(description),
-                                       admission_.options, std::move(admission_.slot),
-                                       (hello_.features & feature_device_tensors) != 0, std::move(rings_));
+  auto opened =
+      make_stream_connection(core_->loop, socket_.release(), core_->transport_name, std::move(description),
+                             admission_.options, std::move(admission_.slot),
+                             (hello_.features & feature_device_tensors) != 0, std::move(rings_), std::move(direct_));
   if (!core_->workers.deliver(opened, hello_, admission_.worker)) {
     opened->close(make_error(errc::shutting_down, fmt::format("the worker '{}' has left", hello_.target)));
   }

@@ -16,6 +16,7 @@
 #include "../shm/shared_rings.hpp"
 #include "handshake.hpp"
 #include "listener.hpp"
+#include "pool_exchange.hpp"
 #include "socket_core.hpp"
 
 namespace ferry::inline v0::detail {
@@ -54,6 +55,11 @@ class accept_handshake final : public control_operation, public std::enable_shar
   /// The same, where messages go through shared memory: the peer hands it over first.
   void await_rings();
   void take_rings();
+  /// Exchanges pools of GPU memory where both ends have some.
+  void await_pools();
+  void take_pools();
+  void await_pool_answer();
+  void take_pool_answer();
   void finish() noexcept;
   /// A completion handler that does nothing once the handshake is over, ends it when the peer has disconnected, and
   /// lets no exception escape.
@@ -78,6 +84,9 @@ class accept_handshake final : public control_operation, public std::enable_shar
   hello hello_;
   acceptor_registry::admission admission_;
   std::unique_ptr<shared_rings> rings_;
+  bool exchanges_pools_ = false;
+  pool_exchange pools_;
+  std::shared_ptr<direct_memory> direct_;
   progress progress_ = progress::silent;
   bool refused_short_ = false;  // because descriptors are short
   bool done_ = false;

@@ -136,6 +136,7 @@ void connect_operation::try_next() {
     asio::error_code ignored;
     socket_.close(ignored);
     rings_.reset();
+    pools_ = {};
     const auto& where = candidates_[next_++];
     try {
       auto opened = open_socket(where.family());
@@ -180,6 +181,10 @@ void connect_operation::send_hello() {
   }
   challenge_.clear();
   const nonce once = wants_proof() ? fresh_nonce() : nonce{};
+  if (core_->carried_by == carriage::shared_memory) {
+    request_.self.features &= ~feature_device_memory;
+    if (pool_exchange::possible(request_.self, request_.options)) request_.self.features |= feature_device_memory;
+  }
   hello_ = encode_hello(request_.self, wants_proof() ? &once : nullptr);
   arm_timer(request_.options.handshake_timeout);
   asio::async_write(socket_, asio::buffer(hello_), then(&connect_operation::read_prefix));
@@ -242,7 +247,10 @@ void connect_operation::offer_rings() {
 
 void connect_operation::read_verdict() {
   const auto verdict = rings_verdict::decode(std::span<const std::byte, rings_verdict::encoded_size>(body_));
-  if (verdict.accepted()) return open_connection();
+  if (verdict.accepted()) {
+    const bool both = (peer_.features & request_.self.features & feature_device_memory) != 0;
+    return both ? exchange_pools() : open_connection();
+  }
   refusal_ = verdict.refused;
   body_.resize(verdict.text_bytes);
   asio::async_read(socket_, asio::buffer(body_), then(&connect_operation::take_verdict));
@@ -252,15 +260,40 @@ void connect_operation::take_verdict() {
   attempt_failed(refusal_, std::string(reinterpret_cast<const char*>(body_.data()), body_.size()));
 }
 
+void connect_operation::exchange_pools() {
+  pools_.offer(socket_.native_handle());
+  body_.resize(pools_.answer_bytes());
+  if (body_.empty()) return await_pools();
+  asio::async_read(socket_, asio::buffer(body_), then(&connect_operation::await_pools));
+}
+
+void connect_operation::await_pools() {
+  pools_.take_answer(body_);
+  socket_.async_wait(stream_socket::wait_read,
+                     [next = then(&connect_operation::take_pools)](const asio::error_code& error) { next(error, 0); });
+}
+
+void connect_operation::take_pools() {
+  pools_.take_offer(socket_.native_handle());
+  body_ = pools_.answer();
+  if (body_.empty()) return share_memory();
+  asio::async_write(socket_, asio::buffer(body_), then(&connect_operation::share_memory));
+}
+
+void connect_operation::share_memory() {
+  direct_ = pools_.finish(socket_.native_handle(), *rings_);
+  open_connection();
+}
+
 void connect_operation::open_connection() {
   connect_result result;
   result.peer = std::move(peer_);
   try {
     std::string description =
         fmt::format("{} {}", core_->transport_name, current_text());  // may throw: before release()
-    result.opened = make_stream_connection(core_->loop, socket_.release(), core_->transport_name,
-                                           std::move(description), request_.options, {},
-                                           (result.peer.features & feature_device_tensors) != 0, std::move(rings_));
+    result.opened = make_stream_connection(
+        core_->loop, socket_.release(), core_->transport_name, std::move(description), request_.options, {},
+        (result.peer.features & feature_device_tensors) != 0, std::move(rings_), std::move(direct_));
   } catch (const error& failure) {
     return fail(failure.kind(), std::string(failure.message()));
   }

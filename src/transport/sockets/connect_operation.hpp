@@ -18,6 +18,7 @@
 #include "../shm/shared_rings.hpp"
 #include "handshake.hpp"
 #include "listener.hpp"
+#include "pool_exchange.hpp"
 #include "socket_core.hpp"
 #include "stream_socket.hpp"
 
@@ -54,6 +55,11 @@ class connect_operation final : public control_operation, public std::enable_sha
   void offer_rings();
   void read_verdict();
   void take_verdict();
+  /// The rings are there: exchanges pools of GPU memory where both ends have some.
+  void exchange_pools();
+  void await_pools();
+  void take_pools();
+  void share_memory();
   void open_connection();
   /// The accepting end has not proved the secret: its answer is not trusted.
   void take_unproved(const std::variant<hello_reply, refusal, challenge>& answer);
@@ -90,6 +96,8 @@ class connect_operation final : public control_operation, public std::enable_sha
   hello_reply peer_;  // as it answered
   std::unique_ptr<shared_rings> rings_;
   errc refusal_{};  // of the rings
+  pool_exchange pools_;
+  std::shared_ptr<direct_memory> direct_;
   bool done_ = false;
 };
 

@@ -10,10 +10,22 @@
 
 namespace ferry::inline v0::detail {
 
+std::string_view stream_connection::why_not_direct(device from, device to) const noexcept {
+  if (direct_) return direct_->why_not(from, to);
+  return over_rings_ ? "not both processes used GPUs whose memory can be shared when the connection was made"
+                     : connection::why_not_direct(from, to);
+}
+
 // A socket that is full of wake-ups needs no other; one that is broken has an event for its watch.
 void stream_connection::wake_peer() noexcept {
   const char any = 1;
   (void)!::send(descriptor_, &any, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+// From any thread: memory has been given back to the peer.
+void stream_connection::wake_lender() noexcept {
+  const std::lock_guard lock(out_mutex_);
+  if (!released_) wake_peer();
 }
 
 ssize_t stream_connection::send_to_ring(std::span<const iovec> from) noexcept {
@@ -34,7 +46,10 @@ ssize_t stream_connection::receive_from_ring(std::span<const iovec> into, bool s
     bool wake = false;
     const std::size_t got = ring.read(into, wake);
     if (wake) wake_peer();
-    if (got != 0) return static_cast<ssize_t>(got);
+    if (got != 0) {
+      if (direct_) direct_->lent()->collect();  // an answer follows the end of what was lent for its request
+      return static_cast<ssize_t>(got);
+    }
     if (ring.broken()) {
       errno = EPROTO;
       return -1;
@@ -57,6 +72,7 @@ bool stream_connection::take_wake_ups(bool sleep) noexcept {
   if (got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
     hung_up_.store(true);
   } else if (got > 0) {
+    if (direct_) direct_->lent()->collect();
     write_if_blocked();  // the reactor does not see a byte that is taken here
   }
   return got > 0;

@@ -15,7 +15,8 @@ namespace ferry::inline v0::detail {
 std::shared_ptr<connection> make_stream_connection(reactor& loop, int descriptor, std::string_view transport_name,
                                                    std::string description, const transport_options& options,
                                                    std::shared_ptr<void> kept, bool device_tensors,
-                                                   std::unique_ptr<shared_rings> rings) {
+                                                   std::unique_ptr<shared_rings> rings,
+                                                   std::shared_ptr<direct_memory> direct) {
   // Blocking, with a timeout: calls that must not wait pass MSG_DONTWAIT.
   timeval bound{};
   bound.tv_usec = std::chrono::microseconds(plain_wait).count();
@@ -29,7 +30,7 @@ std::shared_ptr<connection> make_stream_connection(reactor& loop, int descriptor
   try {
     return std::make_shared<stream_connection>(loop.shared_from_this(), descriptor, transport_name,
                                                std::move(description), options, std::move(kept), device_tensors,
-                                               std::move(rings));
+                                               std::move(rings), std::move(direct));
   } catch (...) {
     ::close(descriptor);
     throw;

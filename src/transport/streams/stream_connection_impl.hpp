@@ -26,6 +26,7 @@
 #include <ferry/transport/connection.hpp>
 #include <ferry/transport/transport.hpp>
 
+#include "../channels/direct_memory.hpp"
 #include "../channels/staged_channel.hpp"
 #include "../channels/staged_send.hpp"
 #include "../reactor/adaptive_spin.hpp"
@@ -68,19 +69,21 @@ class stream_connection final : public connection,
  public:
   stream_connection(std::shared_ptr<reactor> loop, int descriptor, std::string_view name, std::string description,
                     const transport_options& options, std::shared_ptr<void> kept, bool device_tensors,
-                    std::unique_ptr<shared_rings> rings)
+                    std::unique_ptr<shared_rings> rings, std::shared_ptr<direct_memory> direct)
       : loop_(std::move(loop)),
         kept_(std::move(kept)),
         descriptor_(descriptor),
         rings_(std::move(rings)),
         over_rings_(rings_ != nullptr),
+        direct_(std::move(direct)),
         name_(name),
         description_(std::move(description)),
         device_tensors_(device_tensors),
         arriving_{loop_,
                   {},
                   std::make_shared<staging_ring>(options.device_timeout, staging_ring::direction::to_device,
-                                                 "tensors from " + description_)},
+                                                 "tensors from " + description_),
+                  direct_},
         reader_state_(options.limits),
         spin_(options.max_spin),
         outgoing_copies_(std::make_shared<staging_ring>(options.device_timeout, staging_ring::direction::from_device)),
@@ -121,6 +124,7 @@ class stream_connection final : public connection,
   [[nodiscard]] std::string_view why_no_device_tensors() const noexcept override {
     return "the ferry release of the peer moves tensors from CPU to CPU only";
   }
+  [[nodiscard]] std::string_view why_not_direct(device from, device to) const noexcept override;
   [[nodiscard]] std::string_view transport_name() const noexcept override { return name_; }
   [[nodiscard]] std::string description() const override { return description_; }
 
@@ -158,6 +162,7 @@ class stream_connection final : public connection,
     return over_rings_ ? send_to_ring(from) : send_to_socket(from);
   }
   void wake_peer() noexcept;
+  void wake_lender() noexcept;
   bool take_wake_ups(bool sleep) noexcept;
   [[nodiscard]] bool announce_reader_sleep() noexcept;
   void watch_ring() noexcept;
@@ -197,8 +202,9 @@ class stream_connection final : public connection,
   const std::shared_ptr<reactor> loop_;
   std::shared_ptr<void> kept_;  // until the descriptor is closed
   const int descriptor_;
-  std::unique_ptr<shared_rings> rings_;  // until the descriptor is closed; then only over_rings_ may be asked
-  const bool over_rings_;                // messages go through rings_, not through the socket
+  std::unique_ptr<shared_rings> rings_;          // until the descriptor is closed; then only over_rings_ may be asked
+  const bool over_rings_;                        // messages go through rings_, not through the socket
+  const std::shared_ptr<direct_memory> direct_;  // of GPUs; null: none
   const std::string_view name_;
   const std::string description_;
   const bool device_tensors_;  // the other end supports them

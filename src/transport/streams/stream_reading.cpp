@@ -26,6 +26,11 @@ void stream_connection::start(std::shared_ptr<connection_receiver> receiver) {
   arriving_.news = [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->continue_reading();
   };
+  if (const auto borrowed = direct_ ? direct_->borrowed() : nullptr) {
+    borrowed->set_news([weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->wake_lender();
+    });
+  }
   receiver_ = std::move(receiver);
   try {
     std::lock_guard lock(arm_mutex_);

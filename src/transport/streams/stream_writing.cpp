@@ -117,11 +117,13 @@ void stream_connection::send_from_devices(outgoing_message&& message) {
                             [weak = weak_from_this()] {
                               if (const auto self = weak.lock()) self->continue_writing();
                             },
-                            outgoing_copies_};
+                            outgoing_copies_, direct_};
     next->staged = std::make_shared<staged_send>(message, std::move(context), prefetched_);
     ready = next->staged->begun();
-    message.header.flags |= frame_outcome;
+    const std::vector<std::byte>& ways = next->staged->ways();
+    message.header.flags |= static_cast<std::uint8_t>(ways.empty() ? frame_outcome : frame_outcome | frame_direct);
     message.header.encode(message.bytes.data());
+    message.bytes.append(ways.data(), ways.size());
   } catch (const error&) {
     next->staged.reset();
     message = void_message(std::move(message), std::current_exception());
@@ -130,8 +132,7 @@ void stream_connection::send_from_devices(outgoing_message&& message) {
   {
     std::unique_lock lock(out_mutex_);
     if (closed_.load(std::memory_order_relaxed) || closing_) return;
-    const std::uint64_t record = next->staged ? transfer_status::encoded_size : 0;
-    took(next->message.bytes.size() + next->message.header.tensor_bytes + record);
+    took(next->message.bytes.size() + (next->staged ? next->staged->bytes() : 0));
     if (ready) {
       queue_.push_back({std::move(next->message.bytes), {}, std::move(next->staged)});
       return write_or_leave(lock);
@@ -166,8 +167,7 @@ void stream_connection::tensors_ready(const std::shared_ptr<awaited_message>& wh
 // With out_mutex_ held: sends the reason in place of the tensors. The caller destroys them, and `which`, later.
 void stream_connection::queue_void(awaited_message& which, std::vector<tensor>& unread, const std::exception_ptr& why) {
   outgoing_message& message = which.message;
-  const std::uint64_t before =
-      message.bytes.size() + message.header.tensor_bytes + std::uint64_t{transfer_status::encoded_size};
+  const std::uint64_t before = message.bytes.size() + which.staged->bytes();
   unread = message.tensors;
   message = void_message(std::move(message), why);
   taken_.store(taken_.load(std::memory_order_relaxed) + message.bytes.size() - before, std::memory_order_relaxed);
@@ -238,6 +238,7 @@ void stream_connection::release_descriptor() noexcept {
   if (!failed_ || !reader_gone_ || writing_ || std::exchange(released_, true)) return;
   ::close(descriptor_);
   rings_.reset();
+  if (direct_) direct_->close();
   kept_.reset();
 }
 

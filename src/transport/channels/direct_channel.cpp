@@ -1,0 +1,180 @@
+// The channel cuda_ipc: the receiver copies from the sender's memory, and only the name of that memory travels.
+
+#include "direct_channel.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ferry/base/error.hpp>
+#include <ferry/device/traits.hpp>
+#include <ferry/tensor/pack.hpp>
+
+#include "../../device/device_state.hpp"
+#include "../reactor/pending_copy.hpp"
+#include "staged_channel.hpp"
+
+namespace ferry::inline v0 {
+namespace detail {
+namespace {
+
+// The tensor is complete: the sender writes a message only when the work before it on the device has been done.
+class direct_source final : public tensor_source {
+ public:
+  direct_source(std::shared_ptr<lent_blocks> lent, const loan_note& note) noexcept
+      : lent_(std::move(lent)), of_(note.of), bytes_(note.encode()) {}
+  ~direct_source() override {
+    if (sent_ == 0) lent_->take_back(of_);
+  }
+  void fetch(std::size_t) override {}
+  [[nodiscard]] std::size_t fetched() const noexcept override { return bytes_.size() - sent_; }
+  std::span<const std::byte> ready() override { return std::span<const std::byte>(bytes_).subspan(sent_); }
+  void consume(std::size_t bytes) noexcept override { sent_ += bytes; }
+
+ private:
+  const std::shared_ptr<lent_blocks> lent_;
+  const loan of_;
+  const std::array<std::byte, loan_note::encoded_size> bytes_;
+  std::size_t sent_ = 0;
+};
+
+// A copy from the memory of another process, which goes on when the message has been dropped.
+class borrowing_copy final : public std::enable_shared_from_this<borrowing_copy> {
+ public:
+  borrowing_copy(const loan_note& note, std::shared_ptr<imported_pool> pool, std::shared_ptr<borrowed_blocks> borrowed,
+                 const stream& on, std::shared_ptr<reactor> loop)
+      : note_(note), pool_(std::move(pool)), borrowed_(std::move(borrowed)), on_(on), loop_(std::move(loop)) {}
+
+  // Queues it. Throws errc::device_failure, errc::malformed; then nothing has been lent any more.
+  void begin(const tensor& into, const channel_context& context) {
+    try {
+      into_ = into.storage();
+      const auto target = writable_packed_bytes(into);
+      const std::byte* const from = pool_->map(note_.block, note_.offset, note_.bytes);
+      mapped_ = true;
+      // What is mapped is read as the device's own memory, on whichever GPU it is.
+      operations_of(on_.device().kind)
+          .copy(into.device(), target.data(), into.device(), from, target.size(), on_.device(), on_.handle());
+    } catch (...) {
+      end_use();
+      throw;
+    }
+    pending_copy::watch(
+        loop_, {on_},
+        [self = shared_from_this(), news = context.news](std::exception_ptr failure) {
+          self->failure_ = std::move(failure);
+          self->arrived_.store(true, std::memory_order_release);
+          news();
+          self->end_use();
+        },
+        context.news);
+  }
+  // Throws errc::device_failure.
+  [[nodiscard]] bool arrived() const {
+    if (!arrived_.load(std::memory_order_acquire)) return false;
+    if (failure_) std::rethrow_exception(failure_);
+    return true;
+  }
+
+ private:
+  // Nothing reads the block any more: unmaps it, and gives it back once that has been done. A device that has failed reads
+  // nothing, and cannot unmap either.
+  void end_use() noexcept {
+    try {
+      if (std::exchange(mapped_, false) && pool_->unmap(note_.block, on_)) {
+        pending_copy::watch(loop_, {on_}, [self = shared_from_this()](const std::exception_ptr&) {
+          self->borrowed_->give_back(self->note_.of);
+        });
+        return;
+      }
+    } catch (const error&) {
+    }
+    borrowed_->give_back(note_.of);
+  }
+
+  const loan_note note_;
+  const std::shared_ptr<imported_pool> pool_;
+  const std::shared_ptr<borrowed_blocks> borrowed_;
+  const stream on_;
+  const std::shared_ptr<reactor> loop_;
+  storage into_;
+  bool mapped_ = false;
+  std::exception_ptr failure_;  // written before arrived_
+  std::atomic<bool> arrived_{false};
+};
+
+class direct_sink final : public tensor_sink {
+ public:
+  direct_sink(tensor into, const stream& on, channel_context context)
+      : into_(std::move(into)), on_(on), context_(std::move(context)) {
+    if (into_.defined()) into_.storage().record_use(on_);
+  }
+
+  std::span<std::byte> room() override { return std::span<std::byte>(note_).subspan(filled_); }
+  void commit(std::size_t bytes) override {
+    filled_ += bytes;
+    if (filled_ == note_.size()) begin();
+  }
+  bool settled() override {
+    if (!copy_ || copy_->arrived()) return true;
+    context_.ring->check(on_);
+    return false;
+  }
+
+ private:
+  void begin() {
+    const auto note = loan_note::decode(note_);
+    if (!note) throw_error(errc::malformed, "the name of a tensor's memory is missing");
+    const auto borrowed = context_.direct->borrowed();
+    if (!borrowed) return;  // the connection has ended
+    if (!into_.defined()) return borrowed->give_back(note->of);
+    auto pool = context_.direct->pool(note->pool);
+    if (!pool || !pool->readable_from(into_.device()) || note->bytes != writable_packed_bytes(into_).size()) {
+      borrowed->give_back(note->of);
+      throw_error(errc::malformed, fmt::format("{} bytes of pool {} of another process's memory cannot be copied to {}",
+                                               note->bytes, note->pool, to_string(into_.device())));
+    }
+    auto copy = std::make_shared<borrowing_copy>(*note, std::move(pool), borrowed, on_, context_.loop);
+    copy->begin(into_, context_);
+    copy_ = std::move(copy);
+    (void)context_.ring->queued(on_, 0);
+  }
+
+  tensor into_;
+  const stream on_;
+  const channel_context context_;
+  std::array<std::byte, loan_note::encoded_size> note_{};
+  std::size_t filled_ = 0;
+  std::shared_ptr<borrowing_copy> copy_;
+};
+
+}  // namespace
+
+std::unique_ptr<tensor_sink> open_giving_back_sink(const channel_context& context) {
+  return std::make_unique<direct_sink>(tensor(), stream(), context);
+}
+
+}  // namespace detail
+
+std::string channel_traits<cuda_ipc>::unusable(const channel_path& path) {
+  if (path.same_process) return "within a process, devices copy";
+  if (!path.from.is_cuda() || !path.to.is_cuda()) return "it is for two GPUs of CUDA";
+  return std::string(path.device_tensors ? path.not_direct : path.obstacle);
+}
+
+std::unique_ptr<tensor_source> channel_traits<cuda_ipc>::open_source(const tensor& packed, const stream&,
+                                                                     const channel_context& context) {
+  const auto note = context.direct ? context.direct->lend(packed) : std::nullopt;
+  return note ? std::make_unique<detail::direct_source>(context.direct->lent(), *note) : nullptr;
+}
+
+std::unique_ptr<tensor_sink> channel_traits<cuda_ipc>::open_sink(const tensor& into, const stream& on,
+                                                                 const channel_context& context) {
+  if (!context.direct) throw_error(errc::malformed, "a tensor comes as memory that this connection does not share");
+  return std::make_unique<detail::direct_sink>(into, on, context);
+}
+
+}  // namespace ferry::inline v0

@@ -1,0 +1,235 @@
+#include "direct_memory.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+
+#include <poll.h>
+#include <asio/steady_timer.hpp>
+
+#include <ferry/base/detail/little_endian.hpp>
+#include <ferry/base/error.hpp>
+#include <ferry/tensor/pack.hpp>
+#include <ferry/transport/channel.hpp>
+
+#include "../reactor/control_thread.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::chrono::milliseconds look_again_after{50};
+
+using shared_word = std::atomic_ref<std::uint32_t>;
+
+}  // namespace
+
+// ---------------------------------------------------------------- loan_note
+
+std::array<std::byte, loan_note::encoded_size> loan_note::encode() const noexcept {
+  std::array<std::byte, encoded_size> out{};
+  store_le(out.data(), pool);
+  store_le(out.data() + 4, of.slot);
+  store_le(out.data() + 8, of.number);
+  store_le(out.data() + 16, offset);
+  store_le(out.data() + 24, bytes);
+  std::memcpy(out.data() + 32, block.data(), block.size());
+  return out;
+}
+
+std::optional<loan_note> loan_note::decode(std::span<const std::byte, encoded_size> in) {
+  if (std::all_of(in.begin(), in.end(), [](std::byte each) { return each == std::byte{}; })) return std::nullopt;
+  loan_note note;
+  note.pool = load_le<std::uint32_t>(in.data());
+  note.of = {load_le<std::uint32_t>(in.data() + 4), load_le<std::uint32_t>(in.data() + 8)};
+  note.offset = load_le<std::uint64_t>(in.data() + 16);
+  note.bytes = load_le<std::uint64_t>(in.data() + 24);
+  std::memcpy(note.block.data(), in.data() + 32, note.block.size());
+  if (note.of.slot >= loan_control::slots || note.of.number == 0)
+    throw_error(errc::malformed, "a loan of memory whose number cannot be");
+  return note;
+}
+
+// ---------------------------------------------------------------- lent_blocks
+
+// What connections that have ended have lent. Looked at on the control thread, as long as there is any.
+class lent_blocks_of_ended_connections {
+ public:
+  // Never destroyed: blocks may be left at the end of the process.
+  static lent_blocks_of_ended_connections& of_process() {
+    static auto* const all = new lent_blocks_of_ended_connections;
+    return *all;
+  }
+
+  void add(std::shared_ptr<lent_blocks> blocks) {
+    const std::lock_guard lock(mutex_);
+    all_.push_back(std::move(blocks));
+    if (watching_) return;
+    auto thread = control_thread::shared();
+    auto timer = std::make_shared<asio::steady_timer>(thread->context());
+    look_later(std::move(thread), std::move(timer));
+    watching_ = true;
+  }
+
+ private:
+  // The thread is kept as long as there is something to look at.
+  void look_later(std::shared_ptr<control_thread> thread, std::shared_ptr<asio::steady_timer> timer) {
+    timer->expires_after(look_again_after);
+    auto& waits = *timer;
+    waits.async_wait(
+        [this, thread = std::move(thread), timer = std::move(timer)](const asio::error_code& error) mutable {
+          if (!error && look()) look_later(std::move(thread), std::move(timer));
+        });
+  }
+
+  // True if something is left.
+  bool look() {
+    std::vector<std::shared_ptr<lent_blocks>> over;  // destroyed without the lock
+    const std::lock_guard lock(mutex_);
+    for (auto& each : all_) {
+      each->collect(true);
+      if (each->count() == 0) over.push_back(std::move(each));
+    }
+    std::erase(all_, nullptr);
+    watching_ = !all_.empty();
+    return watching_;
+  }
+
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<lent_blocks>> all_;
+  bool watching_ = false;
+};
+
+std::optional<loan> lent_blocks::lend(storage block) {
+  collect();
+  const std::lock_guard lock(mutex_);
+  for (std::uint32_t slot = 0; slot != blocks_.size(); ++slot) {
+    if (blocks_[slot].defined()) continue;
+    if (++numbers_[slot] == 0) ++numbers_[slot];
+    blocks_[slot] = std::move(block);
+    count_.fetch_add(1, std::memory_order_relaxed);
+    return loan{slot, numbers_[slot]};
+  }
+  return std::nullopt;
+}
+
+void lent_blocks::take_back(loan which) noexcept {
+  storage dropped;  // without the lock
+  const std::lock_guard lock(mutex_);
+  if (numbers_[which.slot] != which.number || !blocks_[which.slot].defined()) return;
+  dropped = std::move(blocks_[which.slot]);
+  count_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void lent_blocks::collect(bool connection_ended) noexcept {
+  if (count_.load(std::memory_order_relaxed) == 0) return;
+  std::array<storage, loan_control::slots> dropped;  // without the lock
+  const bool all =
+      connection_ended && (shared_word(said_->reader_gone).load(std::memory_order_acquire) != 0 || reader_is_dead());
+  const std::lock_guard lock(mutex_);
+  for (std::size_t slot = 0; slot != blocks_.size(); ++slot) {
+    if (!blocks_[slot].defined()) continue;
+    if (!all && shared_word(said_->given_back[slot]).load(std::memory_order_acquire) != numbers_[slot]) continue;
+    dropped[slot] = std::move(blocks_[slot]);
+    count_.fetch_sub(1, std::memory_order_relaxed);
+  }
+}
+
+// The kernel has torn down what the process had before it says so.
+bool lent_blocks::reader_is_dead() const noexcept {
+  pollfd process{reader_.get(), POLLIN, 0};
+  return ::poll(&process, 1, 0) == 1 && (process.revents & POLLIN) != 0;
+}
+
+void lent_blocks::look_after(std::shared_ptr<lent_blocks> blocks) noexcept {
+  blocks->collect(true);
+  if (blocks->count() == 0) return;
+  try {
+    lent_blocks_of_ended_connections::of_process().add(std::move(blocks));
+  } catch (const std::exception&) {  // it has been added; the next connection that ends has it looked at
+  }
+}
+
+// ---------------------------------------------------------------- borrowed_blocks
+
+borrowed_blocks::~borrowed_blocks() { shared_word(say_->reader_gone).store(1, std::memory_order_release); }
+
+void borrowed_blocks::give_back(loan which) noexcept {
+  shared_word(say_->given_back[which.slot]).store(which.number, std::memory_order_release);
+  const std::lock_guard lock(mutex_);
+  if (news_) news_();
+}
+
+void borrowed_blocks::set_news(std::function<void()> news) {
+  const std::lock_guard lock(mutex_);
+  news_ = std::move(news);
+}
+
+// ---------------------------------------------------------------- direct_memory
+
+direct_memory::direct_memory(const shared_rings& rings, unique_fd peer_process, std::vector<offered_pool> ours,
+                             std::vector<std::shared_ptr<imported_pool>> theirs)
+    : ours_(std::move(ours)),
+      lent_(std::make_shared<lent_blocks>(rings.memory(), rings.lent(), std::move(peer_process))),
+      theirs_(std::move(theirs)),
+      borrowed_(std::make_shared<borrowed_blocks>(rings.memory(), rings.borrowed())) {}
+
+direct_memory::~direct_memory() { close(); }
+
+std::string_view direct_memory::why_not(device from, device to) const noexcept {
+  if (!from.is_cuda() || !to.is_cuda()) return "only GPUs of CUDA read each other's memory";
+  const auto found =
+      std::find_if(ours_.begin(), ours_.end(), [&](const offered_pool& each) { return each.where == from; });
+  if (found == ours_.end())
+    return "the device's memory cannot be shared, or the device was not in use when the connection was made";
+  if (to.index >= 64 || (found->readers >> static_cast<unsigned>(to.index) & 1U) == 0)
+    return "the peer's device cannot read that memory, or was not in use when the connection was made";
+  return {};
+}
+
+std::string_view direct_memory::why_not(const tensor& packed, device to) const noexcept {
+  if (packed_bytes(packed).size() < least_direct) return "the tensor is small";
+  if (!packed.storage().in_stream_order()) return "ferry has not allocated the tensor's memory";
+  return why_not(packed.device(), to);
+}
+
+std::optional<loan_note> direct_memory::lend(const tensor& packed) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return std::nullopt;
+  }
+  const storage& block = packed.storage();
+  const auto name = name_cuda_block(packed.device(), block.data());
+  if (!name) return std::nullopt;
+  const auto of = lent_->lend(block);
+  if (!of) return std::nullopt;
+  const auto pool =
+      std::find_if(ours_.begin(), ours_.end(), [&](const offered_pool& each) { return each.where == packed.device(); });
+  const auto bytes = packed_bytes(packed);
+  return loan_note{static_cast<std::uint32_t>(pool - ours_.begin()), *of,
+                   static_cast<std::uint64_t>(bytes.data() - block.data()), bytes.size(), *name};
+}
+
+std::shared_ptr<borrowed_blocks> direct_memory::borrowed() const {
+  const std::lock_guard lock(mutex_);
+  return borrowed_;
+}
+
+std::shared_ptr<imported_pool> direct_memory::pool(std::uint32_t number) const {
+  const std::lock_guard lock(mutex_);
+  return number < theirs_.size() ? theirs_[number] : nullptr;
+}
+
+void direct_memory::close() noexcept {
+  std::shared_ptr<borrowed_blocks> borrowed;  // destroyed without the lock
+  std::vector<std::shared_ptr<imported_pool>> pools;
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(closed_, true)) return;
+    borrowed = std::move(borrowed_);
+    pools.swap(theirs_);
+  }
+  lent_blocks::look_after(lent_);
+}
+
+}  // namespace ferry::inline v0::detail

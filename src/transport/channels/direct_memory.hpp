@@ -1,0 +1,140 @@
+#pragma once
+
+// The memory of GPUs that the two ends of a connection between processes read from each other: what is lent, and until when.
+// docs/decisions/devices_between_processes.md explains it.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ferry/device/device.hpp>
+#include <ferry/tensor/tensor.hpp>
+
+#include "../../base/unique_fd.hpp"
+#include "../../device/cuda/cuda_ipc.hpp"
+#include "../shm/shared_rings.hpp"
+
+namespace ferry::inline v0::detail {
+
+/// One block that a process lets the other read, until the other gives it back.
+struct loan {
+  std::uint32_t slot = 0;
+  std::uint32_t number = 0;  ///< of the loans of that slot; never 0
+};
+
+/// What travels in the place of a tensor's bytes (docs/protocol.md).
+struct loan_note {
+  static constexpr std::size_t encoded_size = 96;
+  std::uint32_t pool = 0;  ///< which of those that the lender handed over
+  loan of;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  cuda_block_name block{};
+  [[nodiscard]] std::array<std::byte, encoded_size> encode() const noexcept;
+  /// None if all bytes are zero, as where the sender's devices have failed. Throws errc::malformed.
+  static std::optional<loan_note> decode(std::span<const std::byte, encoded_size> in);
+};
+
+/// The blocks that this process has lent over one connection. Kept until the other process has given them back, has let go of the
+/// connection, or is dead, also beyond the end of the connection. Thread-safe.
+class lent_blocks {
+ public:
+  /// `reader` is a pidfd of the other process.
+  lent_blocks(std::shared_ptr<shared_segment> memory, loan_control& said, unique_fd reader) noexcept
+      : memory_(std::move(memory)), said_(&said), reader_(std::move(reader)) {}
+
+  /// Keeps the block; none if too many are lent.
+  std::optional<loan> lend(storage block);
+  /// The other process has not been told of it.
+  void take_back(loan which) noexcept;
+  /// Drops what has been given back. Cheap where nothing is lent.
+  void collect() noexcept { collect(false); }
+  [[nodiscard]] std::size_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
+  /// The connection has ended: looks after what is still lent, until nothing is.
+  static void look_after(std::shared_ptr<lent_blocks> blocks) noexcept;
+
+ private:
+  friend class lent_blocks_of_ended_connections;
+  void collect(bool connection_ended) noexcept;
+  [[nodiscard]] bool reader_is_dead() const noexcept;
+
+  const std::shared_ptr<shared_segment> memory_;
+  loan_control* const said_;
+  const unique_fd reader_;
+  std::atomic<std::size_t> count_{0};
+  std::mutex mutex_;
+  std::array<storage, loan_control::slots> blocks_;
+  std::array<std::uint32_t, loan_control::slots> numbers_{};
+};
+
+/// What this process reads of the other's. Destroyed when the connection has ended and so have all copies, which tells the other
+/// process. Thread-safe.
+class borrowed_blocks {
+ public:
+  borrowed_blocks(std::shared_ptr<shared_segment> memory, loan_control& say) noexcept
+      : memory_(std::move(memory)), say_(&say) {}
+  ~borrowed_blocks();
+  borrowed_blocks(const borrowed_blocks&) = delete;
+  borrowed_blocks& operator=(const borrowed_blocks&) = delete;
+  /// The other process may reuse the block.
+  void give_back(loan which) noexcept;
+  /// Called after each give_back(), to wake the other end; may be empty.
+  void set_news(std::function<void()> news);
+
+ private:
+  const std::shared_ptr<shared_segment> memory_;
+  loan_control* const say_;
+  std::mutex mutex_;
+  std::function<void()> news_;
+};
+
+/// A pool of this process that the peer may read, and from which of the peer's devices: bit i for its cuda:i.
+struct offered_pool {
+  device where;
+  std::uint64_t readers = 0;
+};
+
+/// Both for one connection. Thread-safe.
+class direct_memory {
+ public:
+  /// `theirs` has null where a pool of the peer is not used.
+  direct_memory(const shared_rings& rings, unique_fd peer_process, std::vector<offered_pool> ours,
+                std::vector<std::shared_ptr<imported_pool>> theirs);
+  ~direct_memory();
+  direct_memory(const direct_memory&) = delete;
+  direct_memory& operator=(const direct_memory&) = delete;
+
+  /// Why the peer's device `to` cannot read memory of `from`; empty: it can. A literal.
+  [[nodiscard]] std::string_view why_not(device from, device to) const noexcept;
+  /// The same for one tensor: packed, and complete before the note is sent.
+  [[nodiscard]] std::string_view why_not(const tensor& packed, device to) const noexcept;
+  /// Lends a tensor for which why_not() is empty; none if too many are lent, or the memory has no name.
+  [[nodiscard]] std::optional<loan_note> lend(const tensor& packed) noexcept;
+
+  [[nodiscard]] const std::shared_ptr<lent_blocks>& lent() const noexcept { return lent_; }
+  /// Null after close().
+  [[nodiscard]] std::shared_ptr<borrowed_blocks> borrowed() const;
+  /// A pool of the peer; null if this process does not use it, or if there is none of that number.
+  [[nodiscard]] std::shared_ptr<imported_pool> pool(std::uint32_t number) const;
+  /// The connection has ended: lends nothing more. What is under way ends by itself.
+  void close() noexcept;
+
+ private:
+  const std::vector<offered_pool> ours_;
+  const std::shared_ptr<lent_blocks> lent_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::vector<std::shared_ptr<imported_pool>> theirs_;
+  std::shared_ptr<borrowed_blocks> borrowed_;
+  bool closed_ = false;
+};
+
+}  // namespace ferry::inline v0::detail

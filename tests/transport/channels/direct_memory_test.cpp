@@ -1,0 +1,324 @@
+// What is lent between processes: who keeps it how long, and what a peer that lies gets.
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <ferry/base/error.hpp>
+#include <ferry/device/memory.hpp>
+#include <ferry/tensor/pack.hpp>
+#include <ferry/transport/channel.hpp>
+#include <ferry/transport/reactor.hpp>
+#include <transport/channels/direct_channel.hpp>
+#include <transport/channels/direct_memory.hpp>
+#include <transport/channels/staged_receive.hpp>
+#include <transport/shm/passed_descriptors.hpp>
+#include <transport/sockets/pool_exchange.hpp>
+
+#include "captured_log.hpp"
+#include "expect_error.hpp"
+#include "fake_cuda.hpp"
+#include "processes.hpp"
+#include "watchdog.hpp"
+
+namespace d = ferry::detail;
+using ferry::device;
+using ferry::errc;
+
+namespace {
+
+constexpr device gpu(int index) { return {ferry::device_kind::cuda, index}; }
+constexpr std::size_t ring_bytes = 4096;
+
+ferry::storage block_on(int index) { return ferry::storage::allocate(ferry::least_direct, gpu(index)); }
+
+d::unique_fd watch(pid_t process) { return d::unique_fd(static_cast<int>(::syscall(SYS_pidfd_open, process, 0))); }
+
+// Both ends of a connection, in this process.
+struct both_ends {
+  both_ends() {
+    auto [made, descriptor] = d::shared_rings::create(ring_bytes);
+    lender = std::move(made);
+    reader = d::shared_rings::adopt(descriptor, ring_bytes);
+  }
+  std::unique_ptr<d::shared_rings> lender;
+  std::unique_ptr<d::shared_rings> reader;
+  [[nodiscard]] std::shared_ptr<d::lent_blocks> lent(pid_t process = ::getpid()) const {
+    return std::make_shared<d::lent_blocks>(lender->memory(), lender->lent(), watch(process));
+  }
+  [[nodiscard]] std::unique_ptr<d::borrowed_blocks> borrowed() const {
+    return std::make_unique<d::borrowed_blocks>(reader->memory(), reader->borrowed());
+  }
+};
+
+const ferry_test::role waiting("waits to be killed", [](const std::vector<std::string>&) {
+  ferry_test::tell_parent("ready");
+  (void)ferry_test::ask_parent();
+  return 0;
+});
+
+bool becomes_zero(const d::lent_blocks& lent) {
+  const ferry_test::watchdog limit("blocks that are still lent");
+  while (lent.count() != 0) std::this_thread::yield();
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("the note of a loan says what it said, and one that cannot be is refused") {
+  d::loan_note note{3, {127, 9}, 4096, ferry::least_direct, {}};
+  note.block.fill(std::byte{0x5a});
+  const auto back = d::loan_note::decode(note.encode());
+  REQUIRE(back);
+  CHECK(back->pool == 3);
+  CHECK(back->of.slot == 127);
+  CHECK(back->of.number == 9);
+  CHECK(back->offset == 4096);
+  CHECK(back->bytes == ferry::least_direct);
+  CHECK(back->block == note.block);
+  CHECK_FALSE(d::loan_note::decode(std::array<std::byte, d::loan_note::encoded_size>{}));
+  note.of.slot = 128;
+  expect_error(errc::malformed, "loan", [&] { (void)d::loan_note::decode(note.encode()); });
+  note.of = {0, 0};
+  expect_error(errc::malformed, "loan", [&] { (void)d::loan_note::decode(note.encode()); });
+}
+
+TEST_CASE("a block is lent until the reader gives it back, and so many at once") {
+  const both_ends ends;
+  const auto lent = ends.lent();
+  const auto borrowed = ends.borrowed();
+  int news = 0;
+  borrowed->set_news([&] { ++news; });
+  const ferry::storage block = block_on(0);
+  std::vector<d::loan> loans;
+  for (std::size_t i = 0; i != d::loan_control::slots; ++i) {
+    const auto one = lent->lend(block);
+    REQUIRE(one);
+    loans.push_back(*one);
+  }
+  CHECK_FALSE(lent->lend(block));
+  CHECK(block.use_count() == 1 + loans.size());
+  borrowed->give_back(loans[5]);
+  lent->take_back(loans[9]);
+  CHECK(news == 1);
+  lent->collect();
+  CHECK(lent->count() == loans.size() - 2);
+  CHECK(block.use_count() == 1 + loans.size() - 2);
+  const auto again = lent->lend(block);
+  REQUIRE(again);
+  CHECK(again->slot == loans[5].slot);
+  borrowed->give_back(loans[5]);  // a former loan of the slot
+  lent->take_back(loans[5]);
+  lent->collect();
+  CHECK(lent->count() == loans.size() - 1);
+  borrowed->give_back(*again);
+  lent->collect();
+  CHECK(lent->count() == loans.size() - 2);
+}
+
+TEST_CASE("what is lent over a connection that has ended is kept until the reader lets go of it, or is dead") {
+  for (const std::string end : {"gives back", "has no connection", "dies"}) {
+    CAPTURE(end);
+    ferry_test::child_process child({.role = "waits to be killed"});
+    REQUIRE(child.read_line() == "ready");
+    const both_ends ends;
+    const auto lent = ends.lent(child.pid());
+    auto borrowed = ends.borrowed();
+    const ferry::storage block = block_on(0);
+    const auto one = lent->lend(block);
+    REQUIRE(one);
+    d::lent_blocks::look_after(lent);
+    CHECK(lent->count() == 1);
+    if (end == "gives back") borrowed->give_back(*one);
+    if (end == "has no connection") borrowed.reset();
+    if (end == "dies") child.kill();
+    CHECK(becomes_zero(*lent));
+    CHECK(block.use_count() == 1);
+    child.kill();
+    (void)child.wait();
+  }
+}
+
+namespace {
+
+// A message with one tensor of 2 MiB on cuda:0, which comes as `way` says.
+struct arriving {
+  ferry::frame_header header;
+  ferry::channel_context context = ferry::make_channel_context(ferry::shared_reactor(), [] {});
+  arriving() {
+    header.kind = ferry::frame_kind::request;
+    header.flags = ferry::frame_outcome | ferry::frame_direct;
+    header.tensor_count = 1;
+    header.tensor_bytes = ferry::least_direct;
+  }
+  [[nodiscard]] std::unique_ptr<d::staged_receive> begin(device where = gpu(0)) const {
+    std::vector<ferry::tensor_description> tensors(1);
+    tensors[0] = {ferry::dtype::u8, where, {static_cast<std::int64_t>(ferry::least_direct)}, {1}, ferry::least_direct};
+    return std::make_unique<d::staged_receive>(header, std::move(tensors), context,
+                                               [](device to) { return to == gpu(0); });
+  }
+  static void put(d::staged_receive& into, std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const auto room = into.room();
+      REQUIRE_FALSE(room.empty());
+      const std::size_t part = std::min(room.size(), bytes.size());
+      std::memcpy(room.data(), bytes.data(), part);
+      into.commit(part);
+      bytes = bytes.subspan(part);
+    }
+  }
+};
+
+errc failure_of(d::staged_receive& received) {
+  ferry::inbound_message message;
+  received.finish(message);
+  if (!message.failure) return errc{};
+  try {
+    std::rethrow_exception(message.failure);
+  } catch (const ferry::error& why) {
+    return why.kind();
+  }
+}
+
+const std::array<std::byte, 1> direct{std::byte{1}};
+const std::array<std::byte, ferry::transfer_status::encoded_size> well{};
+
+}  // namespace
+
+TEST_CASE("a way that is not known, or that the connection does not have, ends the connection") {
+  arriving message;
+  const std::array<std::byte, 1> unknown{std::byte{2}};
+  expect_error(errc::malformed, "way", [&] { arriving::put(*message.begin(), unknown); });
+  expect_error(errc::malformed, "does not share", [&] { arriving::put(*message.begin(), direct); });
+  const both_ends ends;
+  message.context.direct =
+      std::make_shared<d::direct_memory>(*ends.reader, watch(::getpid()), std::vector<d::offered_pool>{},
+                                         std::vector<std::shared_ptr<d::imported_pool>>{});
+  expect_error(errc::malformed, "does not share", [&] { arriving::put(*message.begin(device()), direct); });
+}
+
+TEST_CASE("a note that leads nowhere fails its message only, and what it lends is given back") {
+  const both_ends ends;
+  const auto lent = ends.lent();
+  arriving message;
+  message.context.direct =
+      std::make_shared<d::direct_memory>(*ends.reader, watch(::getpid()), std::vector<d::offered_pool>{},
+                                         std::vector<std::shared_ptr<d::imported_pool>>{nullptr});
+  const ferry::storage block = block_on(0);
+  for (const std::uint32_t pool : {0U, 1U, ~0U}) {
+    CAPTURE(pool);
+    const auto of = lent->lend(block);
+    REQUIRE(of);
+    const auto received = message.begin();
+    arriving::put(*received, direct);
+    arriving::put(*received, d::loan_note{pool, *of, 0, ferry::least_direct, {}}.encode());
+    arriving::put(*received, well);
+    REQUIRE(received->complete());
+    CHECK(failure_of(*received) == errc::malformed);
+    lent->collect();
+    CHECK(lent->count() == 0);
+  }
+  // A tensor that nothing here takes: the note is not looked at, apart from what it lends.
+  const auto of = lent->lend(block);
+  REQUIRE(of);
+  const auto received = message.begin(gpu(1));
+  arriving::put(*received, direct);
+  arriving::put(*received, d::loan_note{7, *of, 0, 1, {}}.encode());
+  arriving::put(*received, well);
+  REQUIRE(received->complete());
+  CHECK(failure_of(*received) == errc::bad_device);
+  lent->collect();
+  CHECK(lent->count() == 0);
+}
+
+TEST_CASE("a sender whose devices have failed sends zeros for a note, and the reason behind") {
+  const both_ends ends;
+  arriving message;
+  message.context.direct =
+      std::make_shared<d::direct_memory>(*ends.reader, watch(::getpid()), std::vector<d::offered_pool>{},
+                                         std::vector<std::shared_ptr<d::imported_pool>>{});
+  const auto received = message.begin();
+  arriving::put(*received, direct);
+  arriving::put(*received, std::array<std::byte, d::loan_note::encoded_size>{});
+  std::array<std::byte, ferry::transfer_status::encoded_size> status{};
+  ferry::transfer_status{errc::device_timeout, "stalled"}.encode(status.data());
+  arriving::put(*received, status);
+  REQUIRE(received->complete());
+  CHECK(failure_of(*received) == errc::device_timeout);
+}
+
+namespace {
+
+struct socket_pair {
+  std::array<int, 2> ends{-1, -1};
+  socket_pair() { REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0); }
+  socket_pair(const socket_pair&) = delete;
+  socket_pair& operator=(const socket_pair&) = delete;
+  ~socket_pair() {
+    for (const int each : ends) ::close(each);
+  }
+};
+
+std::vector<std::byte> offer_of(std::uint32_t count, std::size_t described) {
+  constexpr std::array<unsigned char, 8> magic{0x89, 'F', 'P', 'O', 'O', 'L', 'S', '\n'};
+  std::vector<std::byte> bytes(16 + 104 * described);
+  std::memcpy(bytes.data(), magic.data(), magic.size());
+  std::memcpy(bytes.data() + 8, &count, sizeof count);
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("an offer of pools that is none is refused, and one that cannot be used is answered so") {
+  const ferry_test::captured_log quiet;
+  (void)block_on(0);
+  const std::array<int, 1> one{STDERR_FILENO};
+  const auto take = [](const std::vector<std::byte>& bytes, std::span<const int> descriptors) {
+    const socket_pair pair;
+    d::send_with_descriptors(pair.ends[0], bytes, descriptors, "");
+    d::pool_exchange reader;
+    reader.take_offer(pair.ends[1]);
+    return reader.answer();
+  };
+  std::vector<std::byte> text(16, std::byte{'x'});
+  expect_error(errc::handshake_failed, "not one", [&] { (void)take(text, {}); });
+  expect_error(errc::handshake_failed, "for 1 pools", [&] { (void)take(offer_of(1, 0), one); });
+  expect_error(errc::handshake_failed, "for 17 pools", [&] { (void)take(offer_of(17, 1), one); });
+  expect_error(errc::handshake_failed, "0 descriptors", [&] { (void)take(offer_of(1, 1), {}); });
+  expect_error(errc::handshake_failed, "1 descriptors", [&] { (void)take(offer_of(0, 0), one); });
+  CHECK(take(offer_of(0, 0), {}).empty());
+  // Of a GPU that is not here; and one of a GPU that is, whose descriptor is no pool.
+  CHECK(take(offer_of(1, 1), one) == std::vector<std::byte>(8));
+  auto here = offer_of(1, 1);
+  here[16 + 8] = std::byte{0xfa};
+  here[16 + 9] = std::byte{0x5e};
+  CHECK(take(here, one) == std::vector<std::byte>(8));
+  const socket_pair closed;
+  ::shutdown(closed.ends[0], SHUT_RDWR);
+  d::pool_exchange reader;
+  expect_error(errc::handshake_failed, "not one", [&] { reader.take_offer(closed.ends[1]); });
+}
+
+TEST_CASE("a process does not read its own memory as another's") {
+  const ferry_test::captured_log quiet;
+  (void)block_on(0);
+  const socket_pair pair;
+  const both_ends ends;
+  d::pool_exchange lender;
+  d::pool_exchange reader;
+  lender.offer(pair.ends[0]);
+  reader.take_offer(pair.ends[1]);
+  lender.take_answer(reader.answer());
+  CHECK(lender.finish(pair.ends[0], *ends.lender) == nullptr);
+  CHECK(reader.finish(pair.ends[1], *ends.reader) == nullptr);
+}
