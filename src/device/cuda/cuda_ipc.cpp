@@ -1,6 +1,7 @@
 #include "cuda_ipc.hpp"
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstring>
 #include <map>
 #include <set>
@@ -33,13 +34,26 @@ exports& all_exports() {
   return *all;
 }
 
+// A pool that is being let go of stays here until that has been done: it is not imported again meanwhile.
 struct imports {
   std::mutex mutex;
+  std::condition_variable gone;
   std::map<std::array<std::byte, nonce_bytes>, std::weak_ptr<imported_pool>> by_nonce;
 };
 imports& all_imports() {
   static auto* const all = new imports;
   return *all;
+}
+
+// For copies of anchors and for unmapping: no work of handlers, which may wait for anything, is ever queued there.
+stream own_stream(device where) {
+  static auto* const mutex = new std::mutex;
+  static auto* const made = new std::map<int, stream>;
+  const std::lock_guard lock(*mutex);
+  const auto known = made->find(where.index);
+  if (known != made->end()) return known->second;
+  return made->emplace(where.index, stream::from_native<cuda>(device_traits<cuda>::create_stream(where), where.index))
+      .first->second;
 }
 
 std::array<std::byte, nonce_bytes> random_nonce() {
@@ -64,7 +78,7 @@ exported_pool export_pool(device where, CUmemPoolHandle_st* pool) {
   made.description.device = where.index;
   made.description.gpu = uuid_of(where);
   made.description.nonce = random_nonce();
-  const stream on = pool_stream(where);
+  const stream on = own_stream(where);
   pinned_block staged(where, nonce_bytes);
   std::memcpy(staged.data(), made.description.nonce.data(), nonce_bytes);
   void* const anchor = cuda_allocate(where, least_large_block, on.native<cuda>());  // for good
@@ -139,17 +153,25 @@ std::shared_ptr<imported_pool> imported_pool::open(const pool_description& descr
     }
   }
   imports& all = all_imports();
-  const std::lock_guard lock(all.mutex);
-  std::erase_if(all.by_nonce, [](const auto& each) { return each.second.expired(); });
-  if (const auto known = all.by_nonce.find(description.nonce); known != all.by_nonce.end()) {
-    if (auto pool = known->second.lock()) return pool;
-  }
+  std::unique_lock lock(all.mutex);
+  std::shared_ptr<imported_pool> pool;
+  all.gone.wait(lock, [&] {
+    const auto known = all.by_nonce.find(description.nonce);
+    return known == all.by_nonce.end() || (pool = known->second.lock());
+  });
+  if (pool) return pool;
   const auto where = find_gpu(description.gpu);
   if (!where) {
     throw_error(errc::bad_device,
                 fmt::format("the peer's cuda:{} is no GPU that this process sees", description.device));
   }
-  auto pool = std::make_shared<imported_pool>(*where, description, descriptor);
+  pool = {new imported_pool(*where, description, descriptor), [nonce = description.nonce](imported_pool* over) {
+            delete over;
+            imports& known = all_imports();
+            const std::lock_guard changing(known.mutex);
+            known.by_nonce.erase(nonce);
+            known.gone.notify_all();
+          }};
   all.by_nonce[description.nonce] = pool;
   return pool;
 }
@@ -171,16 +193,24 @@ imported_pool::imported_pool(device where, const pool_description& description, 
     admit_readers();
     prove(description);
   } catch (...) {
-    if (anchor_) device_traits<cuda>::deallocate(reader_, anchor_, 0, device_traits<cuda>::default_stream(reader_));
-    static_cast<void>(scope->mem_pool_destroy(pool_));
+    let_go();
     throw;
   }
 }
 
-imported_pool::~imported_pool() {
+imported_pool::~imported_pool() { let_go(); }
+
+void imported_pool::let_go() noexcept {
   const cuda_scope scope(reader_, std::nothrow);
   if (!scope.runtime()) return;
-  if (anchor_) device_traits<cuda>::deallocate(reader_, anchor_, 0, device_traits<cuda>::default_stream(reader_));
+  try {
+    if (anchor_) {
+      const stream on = own_stream(reader_);
+      device_traits<cuda>::deallocate(reader_, anchor_, 0, on.native<cuda>());
+      on.synchronize();
+    }
+  } catch (const error&) {  // the device has failed, and its memory is gone
+  }
   if (const cuda_status status = scope->mem_pool_destroy(pool_); status != cuda_error::success) {
     static_cast<void>(scope->get_last_error());
     note_cuda_failure(status, reader_, "let go of another process's memory pool");
@@ -205,7 +235,7 @@ void imported_pool::admit_readers() {
 // Tries all that map() and unmap() do, and keeps the anchor mapped.
 void imported_pool::prove(const pool_description& description) {
   read_anchor(description);
-  const stream on = pool_stream(reader_);
+  const stream on = own_stream(reader_);
   {
     const cuda_scope scope(reader_);
     void* begin = nullptr;
@@ -220,7 +250,7 @@ void imported_pool::prove(const pool_description& description) {
 
 void imported_pool::read_anchor(const pool_description& description) {
   anchor_ = map_memory(description.anchor);
-  const stream on = pool_stream(reader_);
+  const stream on = own_stream(reader_);
   pinned_block found(reader_, nonce_bytes);
   found.begin_use();
   device_traits<cuda>::copy({}, found.data(), reader_, anchor_, nonce_bytes, reader_, on.native<cuda>());
@@ -244,39 +274,45 @@ const std::byte* imported_pool::map(const cuda_block_name& block, std::uint64_t 
       ++each;
       continue;
     }
-    // The block is mapped anew only where it has been unmapped: what is left is the unmapping itself.
+    // The block is mapped anew only where it has been unmapped, which waits for nothing else.
     if (each->name == block) each->closing->synchronize();
     each = mappings_.erase(each);
   }
   auto found =
       std::find_if(mappings_.begin(), mappings_.end(), [&](const mapping& each) { return each.name == block; });
   if (found == mappings_.end()) found = mappings_.insert(found, {block, map_memory(block), 0, std::nullopt});
+  if (found->lost) throw_error(errc::device_failure, "memory of another process could not be unmapped before");
+  ++found->users;
   void* begin = nullptr;
   std::size_t size = 0;
   const cuda_scope scope(reader_);
-  ++found->users;
   const cuda_status status = scope->memory_range(&begin, &size, found->memory);
   const std::uint64_t before = static_cast<std::uint64_t>(found->memory - static_cast<std::byte*>(begin));
   if (status == cuda_error::success && before <= size && offset <= size - before && bytes <= size - before - offset)
     return found->memory + offset;
-  if (--found->users == 0) {
-    device_traits<cuda>::deallocate(reader_, found->memory, 0, device_traits<cuda>::default_stream(reader_));
-    mappings_.erase(found);
-  }
+  if (--found->users == 0) close(*found);
   check_cuda(status, reader_, "ask for the size of another process's memory");
   throw_error(errc::malformed,
               fmt::format("{} bytes from {} on of another process's memory, which has {}", bytes, offset, size));
 }
 
-bool imported_pool::unmap(const cuda_block_name& block, const stream& on) {
+std::optional<stream> imported_pool::unmap(const cuda_block_name& block) {
   const std::lock_guard lock(mutex_);
   const auto found = std::find_if(mappings_.begin(), mappings_.end(),
                                   [&](const mapping& each) { return each.name == block && !each.closing; });
-  if (found == mappings_.end() || --found->users != 0) return false;
-  const cuda_scope scope(on.device());
-  check_cuda(scope->free_async(found->memory, on.native<cuda>()), on.device(), "unmap memory of another process");
-  found->closing = on;
-  return true;
+  if (found == mappings_.end() || --found->users != 0) return std::nullopt;
+  return close(*found);
+}
+
+// With mutex_ held.
+stream imported_pool::close(mapping& one) {
+  one.lost = true;
+  const stream on = own_stream(reader_);
+  const cuda_scope scope(reader_);
+  check_cuda(scope->free_async(one.memory, on.native<cuda>()), reader_, "unmap memory of another process");
+  one.closing = on.record();
+  one.lost = false;
+  return on;
 }
 
 }  // namespace ferry::inline v0::detail

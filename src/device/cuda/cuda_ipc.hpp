@@ -38,7 +38,7 @@ struct exported_pool {
 /// Whether a device is in use whose pool can be exported: what costs nothing to ask.
 [[nodiscard]] bool has_exportable_cuda_pools();
 /// The pools of the devices in use, exported now or before; kept until the process ends. A pool that cannot be exported is left
-/// out, with a line in the log. Waits for a stream of its own, briefly, the first time.
+/// out, with a line in the log. Waits the first time, for a stream that does nothing else.
 [[nodiscard]] std::vector<const exported_pool*> exported_cuda_pools();
 
 /// A block of this process by its name in others; none if it is of no exported pool.
@@ -48,8 +48,8 @@ struct exported_pool {
 class imported_pool {
  public:
   /// Maps the pool, and proves that it can be read by reading the anchor; the same one for the same pool, as long as one exists.
-  /// Makes no context: the devices in use read it, be it their own memory or a peer's. Throws errc::device_failure,
-  /// errc::bad_device: this process does not see that GPU, or uses no device that reads its memory.
+  /// Makes no context: the devices in use read it, be it their own memory or a peer's. Waits for streams that do nothing else.
+  /// Throws errc::device_failure, errc::bad_device: this process does not see that GPU, or uses no device that reads its memory.
   static std::shared_ptr<imported_pool> open(const pool_description& description, const unique_fd& descriptor);
 
   /// For open().
@@ -63,18 +63,20 @@ class imported_pool {
   [[nodiscard]] std::uint64_t readers() const noexcept { return readers_; }
 
   /// Maps a block, and checks that `bytes` bytes from `offset` on are within. Once for each block at a time: it is unmapped when
-  /// as many close() have been called. Throws errc::device_failure, errc::malformed.
+  /// as many unmap() have been called. Throws errc::device_failure, errc::malformed.
   const std::byte* map(const cuda_block_name& block, std::uint64_t offset, std::uint64_t bytes);
-  /// The caller's work with the block has completed. Unmaps it, in the order of `on`, if no other map() of it is left: true, and
-  /// the exporting process must not free it before. Throws errc::device_failure.
-  bool unmap(const cuda_block_name& block, const stream& on);
+  /// A reading device's work with the block has completed. Unmaps it if no other map() of it is left: then on the stream that is
+  /// returned, and the exporting process must not free the block before that has been done. Throws errc::device_failure; then
+  /// the block is not mapped any more.
+  std::optional<stream> unmap(const cuda_block_name& block);
 
  private:
   struct mapping {
     cuda_block_name name;
     std::byte* memory;
     std::size_t users;
-    std::optional<stream> closing;  // where it is being unmapped
+    std::optional<event> closing;  // marks the unmapping
+    bool lost = false;             // it could not be unmapped
   };
   static constexpr std::uint64_t bit(device of) noexcept {
     return of.is_cuda() && of.index < 64 ? std::uint64_t{1} << static_cast<unsigned>(of.index) : 0;
@@ -82,7 +84,9 @@ class imported_pool {
   void admit_readers();
   void prove(const pool_description& description);
   void read_anchor(const pool_description& description);
+  void let_go() noexcept;
   [[nodiscard]] std::byte* map_memory(const cuda_block_name& name);
+  stream close(mapping& one);
 
   const device where_;  // the GPU, as this process numbers it; it need not use it
   device reader_;       // of the readers

@@ -13,6 +13,7 @@
 #include <ferry/device/traits.hpp>
 #include <ferry/tensor/pack.hpp>
 
+#include "../../device/cuda/cuda_scope.hpp"
 #include "../../device/device_state.hpp"
 #include "../reactor/pending_copy.hpp"
 #include "staged_channel.hpp"
@@ -64,11 +65,12 @@ class borrowing_copy final : public std::enable_shared_from_this<borrowing_copy>
     }
     pending_copy::watch(
         loop_, {on_},
-        [self = shared_from_this(), news = context.news](std::exception_ptr failure) {
-          self->failure_ = std::move(failure);
+        [self = shared_from_this(), news = context.news](const std::exception_ptr& failure) {
+          self->failure_ = failure;
+          // Where it is not known whether the copy has ended, the loan ends with the connection.
+          if (!failure || device_has_failed(self->on_.device())) self->end_use();
           self->arrived_.store(true, std::memory_order_release);
           news();
-          self->end_use();
         },
         context.news);
   }
@@ -80,14 +82,22 @@ class borrowing_copy final : public std::enable_shared_from_this<borrowing_copy>
   }
 
  private:
+  static bool device_has_failed(device where) noexcept { return cuda_fence_of(where) != cuda_error::success; }
+
   // Nothing reads the block any more: unmaps it, and gives it back once that has been done. A device that has failed reads
   // nothing, and cannot unmap either.
   void end_use() noexcept {
     try {
-      if (std::exchange(mapped_, false) && pool_->unmap(note_.block, on_)) {
-        pending_copy::watch(loop_, {on_}, [self = shared_from_this()](const std::exception_ptr&) {
-          self->borrowed_->give_back(self->note_.of);
-        });
+      const auto unmapping = std::exchange(mapped_, false) ? pool_->unmap(note_.block) : std::nullopt;
+      if (unmapping) {
+        pending_copy::watch(loop_, {*unmapping},
+                            [self = shared_from_this(), on = *unmapping](const std::exception_ptr& failure) {
+                              try {
+                                if (failure) on.synchronize();  // it waits for the unmapping, and for nothing else
+                              } catch (const error&) {
+                              }
+                              self->borrowed_->give_back(self->note_.of);
+                            });
         return;
       }
     } catch (const error&) {

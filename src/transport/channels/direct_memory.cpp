@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include <poll.h>
+#include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 
 #include <ferry/base/detail/little_endian.hpp>
@@ -82,15 +83,18 @@ class lent_blocks_of_ended_connections {
         });
   }
 
-  // True if something is left.
+  // True if something is left. Memory is freed without the lock.
   bool look() {
-    std::vector<std::shared_ptr<lent_blocks>> over;  // destroyed without the lock
-    const std::lock_guard lock(mutex_);
-    for (auto& each : all_) {
-      each->collect(true);
-      if (each->count() == 0) over.push_back(std::move(each));
+    std::vector<std::shared_ptr<lent_blocks>> looked_at;
+    {
+      const std::lock_guard lock(mutex_);
+      looked_at.swap(all_);
     }
-    std::erase(all_, nullptr);
+    for (const auto& each : looked_at) each->collect(true);
+    std::erase_if(looked_at, [](const auto& each) { return each->count() == 0; });
+    const std::lock_guard lock(mutex_);
+    looked_at.swap(all_);
+    all_.insert(all_.end(), looked_at.begin(), looked_at.end());  // added meanwhile
     watching_ = !all_.empty();
     return watching_;
   }
@@ -168,8 +172,9 @@ void borrowed_blocks::set_news(std::function<void()> news) {
 // ---------------------------------------------------------------- direct_memory
 
 direct_memory::direct_memory(const shared_rings& rings, unique_fd peer_process, std::vector<offered_pool> ours,
-                             std::vector<std::shared_ptr<imported_pool>> theirs)
-    : ours_(std::move(ours)),
+                             std::vector<std::shared_ptr<imported_pool>> theirs, std::string_view obstacle)
+    : obstacle_(obstacle),
+      ours_(std::move(ours)),
       lent_(std::make_shared<lent_blocks>(rings.memory(), rings.lent(), std::move(peer_process))),
       theirs_(std::move(theirs)),
       borrowed_(std::make_shared<borrowed_blocks>(rings.memory(), rings.borrowed())) {}
@@ -178,6 +183,7 @@ direct_memory::~direct_memory() { close(); }
 
 std::string_view direct_memory::why_not(device from, device to) const noexcept {
   if (!from.is_cuda() || !to.is_cuda()) return "only GPUs of CUDA read each other's memory";
+  if (!obstacle_.empty()) return obstacle_;
   const auto found =
       std::find_if(ours_.begin(), ours_.end(), [&](const offered_pool& each) { return each.where == from; });
   if (found == ours_.end())
@@ -221,7 +227,7 @@ std::shared_ptr<imported_pool> direct_memory::pool(std::uint32_t number) const {
 }
 
 void direct_memory::close() noexcept {
-  std::shared_ptr<borrowed_blocks> borrowed;  // destroyed without the lock
+  std::shared_ptr<borrowed_blocks> borrowed;
   std::vector<std::shared_ptr<imported_pool>> pools;
   {
     const std::lock_guard lock(mutex_);
@@ -229,7 +235,19 @@ void direct_memory::close() noexcept {
     borrowed = std::move(borrowed_);
     pools.swap(theirs_);
   }
-  lent_blocks::look_after(lent_);
+  // Letting go of pools waits for a device, and the caller holds locks.
+  try {
+    auto thread = control_thread::shared();
+    auto& context = thread->context();
+    asio::post(context, [thread = std::move(thread), lent = lent_, borrowed = std::move(borrowed),
+                         pools = std::move(pools)]() mutable {
+      borrowed.reset();
+      pools.clear();
+      lent_blocks::look_after(std::move(lent));
+    });
+  } catch (const std::exception&) {  // no thread: here, then
+    lent_blocks::look_after(lent_);
+  }
 }
 
 }  // namespace ferry::inline v0::detail

@@ -106,9 +106,9 @@ struct offered_pool {
 /// Both for one connection. Thread-safe.
 class direct_memory {
  public:
-  /// `theirs` has null where a pool of the peer is not used.
+  /// `theirs` has null where a pool of the peer is not used. `obstacle` is why nothing is lent at all; a literal, or empty.
   direct_memory(const shared_rings& rings, unique_fd peer_process, std::vector<offered_pool> ours,
-                std::vector<std::shared_ptr<imported_pool>> theirs);
+                std::vector<std::shared_ptr<imported_pool>> theirs, std::string_view obstacle = {});
   ~direct_memory();
   direct_memory(const direct_memory&) = delete;
   direct_memory& operator=(const direct_memory&) = delete;
@@ -129,6 +129,7 @@ class direct_memory {
   void close() noexcept;
 
  private:
+  const std::string_view obstacle_;
   const std::vector<offered_pool> ours_;
   const std::shared_ptr<lent_blocks> lent_;
   mutable std::mutex mutex_;  // guards what follows

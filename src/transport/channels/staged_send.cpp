@@ -104,12 +104,17 @@ std::size_t staged_send::collect(std::span<iovec> vectors) noexcept {
     if (!bytes.empty()) vectors[count++] = {const_cast<std::byte*>(bytes.data()), bytes.size()};
     return count != vectors.size();
   };
+  const auto hand_out = [&](std::span<const std::byte> bytes) {
+    handed_ += bytes.size();
+    return add(bytes);
+  };
+  handed_ = 0;
   if (!failure_) {
     try {
       fetch(staging_window);
       for (std::size_t i = at_; i != entries_.size(); ++i) {
         const std::span<const std::byte> bytes = entries_[i].source->ready();
-        if (!add(bytes) || bytes.size() != entries_[i].left) return count;
+        if (!hand_out(bytes) || bytes.size() != entries_[i].left) return count;
       }
     } catch (...) {
       failure_ = std::current_exception();
@@ -117,7 +122,9 @@ std::size_t staged_send::collect(std::span<iovec> vectors) noexcept {
     }
   }
   if (failure_) {
-    for (std::size_t left = left_; left != 0;) {
+    // A note of which a part has been written is finished: the receiver gives back what it says.
+    if (begun_note() && !hand_out(entries_[at_].source->ready())) return count;
+    for (std::size_t left = left_ - handed_; left != 0;) {
       const std::size_t part = std::min(left, zeros.size());
       if (!add(std::span(zeros).first(part))) return count;
       left -= part;
@@ -126,6 +133,10 @@ std::size_t staged_send::collect(std::span<iovec> vectors) noexcept {
   finish_record();
   add(std::span<const std::byte>(record_).subspan(record_written_));
   return count;
+}
+
+bool staged_send::begun_note() const noexcept {
+  return at_ < ways_.size() && ways_[at_] == std::byte{1} && entries_[at_].left != loan_note::encoded_size;
 }
 
 bool staged_send::ready() const noexcept {
@@ -152,9 +163,10 @@ void staged_send::consume(std::size_t bytes) noexcept {
   while (bytes != 0 && left_ != 0) {
     entry& next = entries_[at_];
     const std::size_t part = std::min(bytes, next.left);
-    if (!failure_ && part != 0) {
-      next.source->consume(part);
-      if (next.on_device) fetched_ -= part;
+    if (const std::size_t own = std::min(part, handed_); own != 0) {
+      next.source->consume(own);
+      if (next.on_device) fetched_ -= own;
+      handed_ -= own;
     }
     next.left -= part;
     left_ -= part;

@@ -62,6 +62,7 @@ class staged_send {
   void add(const tensor& packed, device to, const stream& on, const channel_context& context);
   void fetch(std::size_t window);
   void finish_record() noexcept;
+  [[nodiscard]] bool begun_note() const noexcept;
 
   std::shared_ptr<const device_marks> marks_;
   std::vector<stream> streams_;
@@ -72,6 +73,7 @@ class staged_send {
   std::size_t fetch_at_ = 0;  // the first that is not completely fetched
   std::size_t fetched_ = 0;   // bytes of device tensors held in host memory
   std::size_t left_ = 0;      // bytes of tensors that are not yet written
+  std::size_t handed_ = 0;    // bytes of the sources that the last collect() returned, before zeros and the record
   prefetch_count prefetched_;
   std::size_t prefetched_here_ = 0;
   std::exception_ptr failure_;

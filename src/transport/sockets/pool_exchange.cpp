@@ -6,6 +6,7 @@
 #include <string>
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -48,7 +49,11 @@ unique_fd process_of(int socket) noexcept {
   ucred who{};
   socklen_t size = sizeof who;
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 || who.pid <= 0) return {};
-  return unique_fd(static_cast<int>(::syscall(SYS_pidfd_open, who.pid, 0)));
+  unique_fd process(static_cast<int>(::syscall(SYS_pidfd_open, who.pid, 0)));
+  // Else the number may be that of another process by now.
+  pollfd end{socket, POLLRDHUP, 0};
+  if (::poll(&end, 1, 0) != 0) process.reset();
+  return process;
 }
 
 }  // namespace
@@ -112,15 +117,12 @@ void pool_exchange::take_answer(std::span<const std::byte> answer) {
 
 std::shared_ptr<direct_memory> pool_exchange::finish(int socket, const shared_rings& rings) {
   unique_fd process = process_of(socket);
-  if (!process) {
-    // Without it, blocks that the peer reads when it dies would never come back.
-    for (offered_pool& each : ours_) each.readers = 0;
-  }
-  const bool lends =
-      std::any_of(ours_.begin(), ours_.end(), [](const offered_pool& each) { return each.readers != 0; });
-  const bool borrows = std::any_of(theirs_.begin(), theirs_.end(), [](const auto& each) { return each != nullptr; });
-  if (!lends && !borrows) return nullptr;
-  return std::make_shared<direct_memory>(rings, std::move(process), std::move(ours_), std::move(theirs_));
+  // Without it, blocks that the peer reads when it dies would never come back.
+  const std::string_view obstacle =
+      process
+          ? std::string_view()
+          : "the peer's process cannot be watched: it is in another namespace of processes, or descriptors are short";
+  return std::make_shared<direct_memory>(rings, std::move(process), std::move(ours_), std::move(theirs_), obstacle);
 }
 
 }  // namespace ferry::inline v0::detail

@@ -35,7 +35,7 @@ class pool_exchange {
   /// The size of the peer's answer.
   [[nodiscard]] std::size_t answer_bytes() const noexcept { return ours_.size() * sizeof(std::uint64_t); }
   void take_answer(std::span<const std::byte> answer);
-  /// All is said. Null if neither end can read memory of the other, or if its process cannot be watched.
+  /// All is said.
   [[nodiscard]] std::shared_ptr<direct_memory> finish(int socket, const shared_rings& rings);
 
  private:

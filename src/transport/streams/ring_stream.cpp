@@ -12,7 +12,9 @@ namespace ferry::inline v0::detail {
 
 std::string_view stream_connection::why_not_direct(device from, device to) const noexcept {
   if (direct_) return direct_->why_not(from, to);
-  return over_rings_ ? "not both processes used GPUs whose memory can be shared when the connection was made"
+  return over_rings_ ? "an end of the connection shares no memory of GPUs: it used none that can be shared when the "
+                       "connection was "
+                       "made, or share_device_memory is false"
                      : connection::why_not_direct(from, to);
 }
 

@@ -342,7 +342,8 @@ TEST_CASE("memory is not shared where an end does not want to, and the route say
     CHECK(named.count() == 0);
     CHECK(channel_between(all.self, "worker1", 0, 1) == "cuda_staged");
     CHECK(reason_against(all.self, "worker1", 0, 1) ==
-          "not both processes used GPUs whose memory can be shared when the connection was made");
+          "an end of the connection shares no memory of GPUs: it used none that can be shared when the connection was "
+          "made, or share_device_memory is false");
     all.leave();
   }
 }

@@ -1,6 +1,7 @@
 // What is lent between processes: who keeps it how long, and what a peer that lies gets.
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -14,6 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <device/cuda/cuda_scope.hpp>
 #include <ferry/base/error.hpp>
 #include <ferry/device/memory.hpp>
 #include <ferry/tensor/pack.hpp>
@@ -22,6 +24,7 @@
 #include <transport/channels/direct_channel.hpp>
 #include <transport/channels/direct_memory.hpp>
 #include <transport/channels/staged_receive.hpp>
+#include <transport/channels/staged_send.hpp>
 #include <transport/shm/passed_descriptors.hpp>
 #include <transport/sockets/pool_exchange.hpp>
 
@@ -257,6 +260,46 @@ TEST_CASE("a sender whose devices have failed sends zeros for a note, and the re
   CHECK(failure_of(*received) == errc::device_timeout);
 }
 
+TEST_CASE("a note that has been written stays lent although another tensor of its message fails") {
+  const ferry_test::captured_log quiet;
+  REQUIRE_FALSE(d::exported_cuda_pools().empty());
+  const both_ends ends;
+  std::atomic<int> news{0};
+  ferry::channel_context context = ferry::make_channel_context(ferry::shared_reactor(), [&] { ++news; });
+  context.direct =
+      std::make_shared<d::direct_memory>(*ends.lender, watch(::getpid()), std::vector<d::offered_pool>{{gpu(0), 1}},
+                                         std::vector<std::shared_ptr<d::imported_pool>>{});
+  const auto packed_on = [](int index, std::int64_t bytes) {
+    return ferry::empty_packed(ferry::dtype::u8, std::array{bytes}, std::array{std::int64_t{1}}, gpu(index));
+  };
+  ferry::outgoing_message message;
+  message.tensors = {packed_on(0, static_cast<std::int64_t>(ferry::least_direct)), packed_on(7, 1000)};
+  message.targets = {gpu(0), device()};
+  auto sent = std::make_unique<d::staged_send>(message, context, std::make_shared<std::atomic<std::size_t>>(0));
+  constexpr int launch_failure = 719;
+  {
+    const fake_cuda::pause nothing_runs;
+    sent = std::make_unique<d::staged_send>(message, context, std::make_shared<std::atomic<std::size_t>>(0));
+    fake_cuda::break_device(7, launch_failure);
+  }
+  CHECK(context.direct->lent()->count() == 1);
+  {
+    const ferry_test::watchdog limit("the failure of a copy");
+    while (news.load() == 0) std::this_thread::yield();
+  }
+  std::array<iovec, 8> parts{};
+  REQUIRE(sent->collect(parts) == 1);
+  REQUIRE(parts[0].iov_len == d::loan_note::encoded_size);
+  sent->consume(parts[0].iov_len / 2);
+  REQUIRE(sent->collect(parts) >= 2);  // the rest of the note, and zeros
+  CHECK(parts[0].iov_len == d::loan_note::encoded_size / 2);
+  sent->consume(parts[0].iov_len);
+  sent.reset();
+  CHECK(context.direct->lent()->count() == 1);
+  fake_cuda::mend();
+  d::lift_cuda_fences();
+}
+
 namespace {
 
 struct socket_pair {
@@ -319,6 +362,6 @@ TEST_CASE("a process does not read its own memory as another's") {
   lender.offer(pair.ends[0]);
   reader.take_offer(pair.ends[1]);
   lender.take_answer(reader.answer());
-  CHECK(lender.finish(pair.ends[0], *ends.lender) == nullptr);
-  CHECK(reader.finish(pair.ends[1], *ends.reader) == nullptr);
+  CHECK_FALSE(lender.finish(pair.ends[0], *ends.lender)->why_not(gpu(0), gpu(0)).empty());
+  CHECK(reader.finish(pair.ends[1], *ends.reader)->pool(0) == nullptr);
 }
