@@ -1,6 +1,7 @@
 // Tensors that a process reads from the memory of another process's GPU: the channel cuda_ipc.
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <functional>
@@ -63,6 +64,19 @@ std::vector<int> values_kept() {
 tensor made_on(int index, int value, std::int64_t bytes) {
   return filled(gpu(index), static_cast<unsigned char>(value), bytes);
 }
+// A handler whose work on the device waits for the program.
+std::atomic<bool> may_end{false};
+void occupy(const tensor& t) {
+  kept().push_back(t);
+  ferry::current_stream(t.device())
+      .call_on_host(
+          [](void*) {
+            while (!may_end.load()) std::this_thread::yield();
+          },
+          nullptr);
+}
+std::int64_t elements_of(const tensor& t) { return t.numel(); }
+void drop_kept() { kept().clear(); }
 // While it is held, no device of the other process does anything.
 void hold_devices() { held().emplace(); }
 void fail_next(int which, int error) { fake_cuda::fail(static_cast<fake_cuda::call>(which), error); }
@@ -91,7 +105,10 @@ const ferry_test::role serving("reader of device memory", [](const std::vector<s
       joined(arguments.at(0), std::stoi(arguments.at(1)), std::stoi(arguments.at(2)),
              [&](native_options& options) { options.transport.share_device_memory = arguments.at(3) != "not"; });
   std::thread orders([] {
-    while (ask_parent() == "let devices go") held().reset();
+    for (std::string order; (order = ask_parent()) != "leave";) {
+      if (order == "let devices go") held().reset();
+      if (order == "end work") may_end.store(true);
+    }
   });
   self.shutdown();
   orders.join();
@@ -287,6 +304,18 @@ TEST_CASE("more than a connection lends at once goes through the host") {
   all.children[0]->write_line("let devices go");
   for (const auto& each : results) CHECK(each.get() == 3);
   REQUIRE(becomes([&] { return t.storage().use_count() == 1; }));
+  all.leave();
+}
+
+TEST_CASE("memory comes back, and is lent again, although a handler's work on the device does not end") {
+  processes all;
+  const tensor t = filled(gpu(0), 3, large);
+  CHECK(value_read(all.self.rpc_sync<second_of>("worker1", t)) == 3);
+  for (int i = 0; i != 3; ++i) all.self.rpc_sync<occupy>({"worker1", {.timeout = 20s}}, t);
+  for (int i = 0; i != 20; ++i) CHECK(all.self.rpc_sync<elements_of>({"worker1", {.timeout = 20s}}, t) == large);
+  CHECK(becomes([&] { return t.storage().use_count() == 1; }));
+  all.children[0]->write_line("end work");
+  all.self.rpc_sync<drop_kept>("worker1");
   all.leave();
 }
 
