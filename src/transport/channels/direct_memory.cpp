@@ -66,9 +66,9 @@ class lent_blocks_of_ended_connections {
     const std::lock_guard lock(mutex_);
     all_.push_back(std::move(blocks));
     if (watching_) return;
-    auto thread = control_thread::shared();
+    const auto thread = control_thread::shared();
     auto timer = std::make_shared<asio::steady_timer>(thread->context());
-    look_later(std::move(thread), std::move(timer));
+    look_later(thread, std::move(timer));
     watching_ = true;
   }
 
@@ -237,10 +237,10 @@ void direct_memory::close() noexcept {
   }
   // Letting go of pools waits for a device, and the caller holds locks.
   try {
-    auto thread = control_thread::shared();
+    const auto thread = control_thread::shared();
     auto& context = thread->context();
-    asio::post(context, [thread = std::move(thread), lent = lent_, borrowed = std::move(borrowed),
-                         pools = std::move(pools)]() mutable {
+    // A copy: what is posted may run, and be over, before post() returns.
+    asio::post(context, [thread, lent = lent_, borrowed = std::move(borrowed), pools = std::move(pools)]() mutable {
       borrowed.reset();
       pools.clear();
       lent_blocks::look_after(std::move(lent));

@@ -41,9 +41,14 @@ struct attacked_shm {
   std::shared_ptr<ferry::transport> over = ferry::transport_traits<ferry::shm>::open(*loop);
   std::shared_ptr<accepting_worker> server = std::make_shared<accepting_worker>("server");
   std::shared_ptr<accepting_worker> honest = std::make_shared<accepting_worker>("honest");
-  std::string address = over->listen("group", "server", "", {}, server).front();
+  std::string address;
 
-  attacked_shm() { over->listen("group", "honest", "", {}, honest); }
+  /// `prepare` is called for each connection of the server before it is started.
+  explicit attacked_shm(std::function<void(recorder&)> prepare = {}) {
+    server->prepare = std::move(prepare);
+    address = over->listen("group", "server", "", {}, server).front();
+    over->listen("group", "honest", "", {}, honest);
+  }
   ~attacked_shm() {
     over->unlisten("group", "server");
     over->unlisten("group", "honest");
@@ -360,8 +365,7 @@ TEST_CASE("a process that is killed while it sends ends its connection") {
       }
     }
   }
-  attacked_shm shm;
-  shm.server->prepare = [](recorder& log) { log.forget_messages(); };
+  attacked_shm shm([](recorder& log) { log.forget_messages(); });
   for (std::size_t i = 0; i != 8; ++i) {
     auto child = child_process::in_role("sender", {{"SHM_TEST_ADDRESS", shm.address}});
     const auto [far_end, far_log] = shm.server->accepted(i);
