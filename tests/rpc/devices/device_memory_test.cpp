@@ -6,6 +6,7 @@
 #include <csignal>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -78,7 +79,11 @@ void occupy(const tensor& t) {
 std::int64_t elements_of(const tensor& t) { return t.numel(); }
 void drop_kept() { kept().clear(); }
 // While it is held, no device of the other process does anything.
-void hold_devices() { held().emplace(); }
+std::mutex holding;  // guards held()
+void hold_devices() {
+  const std::lock_guard lock(holding);
+  held().emplace();
+}
 void fail_next(int which, int error) { fake_cuda::fail(static_cast<fake_cuda::call>(which), error); }
 
 }  // namespace device_memory_test
@@ -106,6 +111,7 @@ const ferry_test::role serving("reader of device memory", [](const std::vector<s
              [&](native_options& options) { options.transport.share_device_memory = arguments.at(3) != "not"; });
   std::thread orders([] {
     for (std::string order; (order = ask_parent()) != "leave";) {
+      const std::lock_guard lock(holding);
       if (order == "let devices go") held().reset();
       if (order == "end work") may_end.store(true);
     }
@@ -297,12 +303,13 @@ TEST_CASE("more than a connection lends at once goes through the host") {
   const tensor t = filled(gpu(0), 3, large);
   CHECK(value_read(all.self.rpc_sync<second_of>("worker1", t)) == 3);
   all.self.rpc_sync<hold_devices>("worker1");
-  std::vector<ferry::future<int>> results;
+  std::vector<ferry::future<std::int64_t>> results;
   const names_since named;
-  for (int i = 0; i != 200; ++i) results.push_back(all.self.rpc_async<value_of_one>("worker1", t));
+  for (int i = 0; i != 200; ++i) results.push_back(all.self.rpc_async<elements_of>("worker1", t));
   CHECK(becomes([&] { return named.count() >= 200; }));
   all.children[0]->write_line("let devices go");
-  for (const auto& each : results) CHECK(each.get() == 3);
+  for (const auto& each : results) CHECK(each.get() == large);
+  CHECK(all.self.rpc_sync<value_of_one>("worker1", t) == 3);
   REQUIRE(becomes([&] { return t.storage().use_count() == 1; }));
   all.leave();
 }
