@@ -290,7 +290,7 @@ const std::byte* imported_pool::map(const cuda_block_name& block, std::uint64_t 
   const std::uint64_t before = static_cast<std::uint64_t>(found->memory - static_cast<std::byte*>(begin));
   if (status == cuda_error::success && before <= size && offset <= size - before && bytes <= size - before - offset)
     return found->memory + offset;
-  if (--found->users == 0) close(*found);
+  if (--found->users == 0) close(*found).synchronize();  // the caller gives the block back at once
   check_cuda(status, reader_, "ask for the size of another process's memory");
   throw_error(errc::malformed,
               fmt::format("{} bytes from {} on of another process's memory, which has {}", bytes, offset, size));
