@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,7 +13,6 @@
 #include <ferry/tensor/pack.hpp>
 
 #include "../../device/cuda/cuda_scope.hpp"
-#include "../../device/device_state.hpp"
 #include "../reactor/pending_copy.hpp"
 #include "staged_channel.hpp"
 
@@ -139,7 +137,7 @@ class direct_sink final : public tensor_sink {
     const auto note = loan_note::decode(note_);
     if (!note) throw_error(errc::malformed, "the name of a tensor's memory is missing");
     const auto borrowed = context_.direct->borrowed();
-    if (!borrowed) return;  // the connection has ended
+    if (!borrowed) throw_error(errc::connection_lost, "the connection ended before a tensor had been read");
     if (!into_.defined()) return borrowed->give_back(note->of);
     auto pool = context_.direct->pool(note->pool);
     if (!pool || !pool->readable_from(into_.device()) || note->bytes != writable_packed_bytes(into_).size()) {

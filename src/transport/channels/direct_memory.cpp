@@ -150,7 +150,7 @@ void lent_blocks::look_after(std::shared_ptr<lent_blocks> blocks) noexcept {
   if (blocks->count() == 0) return;
   try {
     lent_blocks_of_ended_connections::of_process().add(std::move(blocks));
-  } catch (const std::exception&) {  // it has been added; the next connection that ends has it looked at
+  } catch (const std::exception&) {  // no thread or timer: it is there, and looked at when the next connection ends
   }
 }
 
@@ -193,10 +193,9 @@ std::string_view direct_memory::why_not(device from, device to) const noexcept {
   return {};
 }
 
-std::string_view direct_memory::why_not(const tensor& packed, device to) const noexcept {
-  if (packed_bytes(packed).size() < least_direct) return "the tensor is small";
-  if (!packed.storage().in_stream_order()) return "ferry has not allocated the tensor's memory";
-  return why_not(packed.device(), to);
+bool direct_memory::can_lend(const tensor& packed, device to) const noexcept {
+  const bool by_ferry = packed.storage().in_stream_order();  // else its memory is of no pool
+  return by_ferry && packed_bytes(packed).size() >= least_direct && why_not(packed.device(), to).empty();
 }
 
 std::optional<loan_note> direct_memory::lend(const tensor& packed) noexcept {

@@ -115,9 +115,10 @@ class direct_memory {
 
   /// Why the peer's device `to` cannot read memory of `from`; empty: it can. A literal.
   [[nodiscard]] std::string_view why_not(device from, device to) const noexcept;
-  /// The same for one tensor: packed, and complete before the note is sent.
-  [[nodiscard]] std::string_view why_not(const tensor& packed, device to) const noexcept;
-  /// Lends a tensor for which why_not() is empty; none if too many are lent, or the memory has no name.
+  /// Whether that device can read this tensor, and it is large enough to be lent. It is packed.
+  [[nodiscard]] bool can_lend(const tensor& packed, device to) const noexcept;
+  /// Lends a tensor for which can_lend() is true, and which is complete before the note is sent; none if too many are lent, or
+  /// the memory has no name.
   [[nodiscard]] std::optional<loan_note> lend(const tensor& packed) noexcept;
 
   [[nodiscard]] const std::shared_ptr<lent_blocks>& lent() const noexcept { return lent_; }

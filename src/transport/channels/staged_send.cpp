@@ -60,7 +60,7 @@ staged_send::staged_send(const outgoing_message& message, channel_context contex
 
 void staged_send::add(const tensor& packed, device to, const stream& on, const channel_context& context) {
   const device from = packed.device();
-  if (context.direct && context.direct->why_not(packed, to).empty()) {
+  if (context.direct && context.direct->can_lend(packed, to)) {
     if (auto source = channel_traits<cuda_ipc>::open_source(packed, on, context)) {
       ways_.resize(entries_.size() + 1);
       ways_.back() = std::byte{1};

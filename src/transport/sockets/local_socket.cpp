@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 #include <sys/socket.h>
@@ -9,6 +10,7 @@
 
 #include <ferry/base/error.hpp>
 #include <ferry/base/ids.hpp>
+#include <ferry/transport/address.hpp>
 
 #include "stream_socket.hpp"
 
@@ -31,6 +33,14 @@ unique_fd listen_under_fresh_name() {
   auto socket = listen_on(socket_address::from_unix(name), failure);
   if (!socket) throw_errno(errc::system_failure, fmt::format("cannot listen on unix:{}", name), failure);
   return socket;
+}
+
+std::vector<std::string> local_transport::listen(const std::string& group, const std::string& target,
+                                                 const std::string&, const transport_options& options,
+                                                 std::shared_ptr<connection_acceptor> acceptor) {
+  const auto used = use_listener(
+      group, target, options, std::move(acceptor), [](const listener&) { return true; }, &listen_under_fresh_name);
+  return {address{std::string(name_), used->where().text(), 0}.to_string()};
 }
 
 }  // namespace ferry::inline v0::detail

@@ -1,7 +1,7 @@
 #pragma once
 
-// A connected stream socket, or rings in shared memory beside one: the class. stream_writing.cpp has its writing half, stream_reading.cpp its reading half,
-// ring_stream.cpp what is different with rings.
+// A connected stream socket, or rings in shared memory beside one: the class. stream_writing.cpp has its writing half,
+// stream_reading.cpp its reading half, ring_stream.cpp what is different with rings.
 
 #include <array>
 #include <atomic>

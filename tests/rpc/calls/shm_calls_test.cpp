@@ -1,8 +1,8 @@
 // Calls through shared memory, within a process and between processes.
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
+#include <future>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,7 +17,6 @@
 #include "expect_error.hpp"
 #include "noise.hpp"
 
-using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::cluster;
 using rpc_test::process_group;
@@ -31,9 +30,7 @@ std::int64_t elements(const std::vector<ferry::tensor>& given) {
   for (const ferry::tensor& each : given) sum += each.numel();
   return sum;
 }
-void block_for_ever() {
-  for (;;) std::this_thread::sleep_for(1h);
-}
+void block_for_ever() { std::promise<void>().get_future().wait(); }
 
 // What a route does not use, with its reason; empty if it is not among them.
 std::string why_not(const ferry::route_info& route, std::string_view transport) {

@@ -3,9 +3,11 @@
 // Workers of one process with devices of the fake CUDA runtime, and tensors on them.
 
 #include <array>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -115,6 +117,17 @@ class device_group {
 
 inline prepare map_to(const std::string& worker, const ferry::device_map& map) {
   return [=](native_options& options) { options.set_device_map(worker, map); };
+}
+
+/// Whether the condition becomes true, within half a minute.
+template <class Condition>
+bool becomes(Condition condition) {
+  for (const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+       std::chrono::steady_clock::now() < until;) {
+    if (condition()) return true;
+    std::this_thread::yield();
+  }
+  return false;
 }
 
 /// A blocking or an asynchronous call.

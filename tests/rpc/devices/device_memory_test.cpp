@@ -182,14 +182,6 @@ class names_since {
   const std::uint64_t before_ = fake_cuda::calls(fake_cuda::call::mem_pool_export_pointer);
 };
 
-template <class Condition>
-bool becomes(Condition condition) {
-  for (const auto until = std::chrono::steady_clock::now() + 30s; std::chrono::steady_clock::now() < until;) {
-    if (condition()) return true;
-    std::this_thread::yield();
-  }
-  return false;
-}
 std::size_t blocks_of(int index) {
   (void)ferry::get_device_memory_stats(gpu(index));  // frees what is parked and done
   fake_cuda::drain();

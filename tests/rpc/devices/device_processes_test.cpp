@@ -122,14 +122,6 @@ struct in_use {
     return staging <= other.staging && blocks <= other.blocks && lost == other.lost;
   }
 };
-template <class Condition>
-bool becomes(Condition condition) {
-  for (const auto until = std::chrono::steady_clock::now() + 30s; std::chrono::steady_clock::now() < until;) {
-    if (condition()) return true;
-    std::this_thread::yield();
-  }
-  return false;
-}
 in_use now() {
   (void)ferry::get_device_memory_stats(gpu(0));  // frees what is parked and done
   fake_cuda::drain();

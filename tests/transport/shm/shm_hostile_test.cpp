@@ -22,6 +22,7 @@
 
 #include <ferry/test_kit/child_process.hpp>
 #include <ferry/test_kit/transport_kit.hpp>
+#include "../attacked_transport.hpp"
 #include "../sockets/raw_socket.hpp"
 #include "base/net/socket_address.hpp"
 #include "transport/sockets/handshake.hpp"
@@ -35,42 +36,9 @@ constexpr std::size_t ring_bytes = 4096;
 
 int unix_socket() { return ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0); }
 
-struct attacked_shm {
-  captured_log log;
-  std::shared_ptr<ferry::reactor> loop = test_reactor();
-  std::shared_ptr<ferry::transport> over = ferry::transport_traits<ferry::shm>::open(*loop);
-  std::shared_ptr<accepting_worker> server = std::make_shared<accepting_worker>("server");
-  std::shared_ptr<accepting_worker> honest = std::make_shared<accepting_worker>("honest");
-  std::string address;
+struct attacked_shm : transport_test::attacked_transport<ferry::shm> {
+  using attacked_transport::attacked_transport;
 
-  /// `prepare` is called for each connection of the server before it is started.
-  explicit attacked_shm(std::function<void(recorder&)> prepare = {}) {
-    server->prepare = std::move(prepare);
-    address = over->listen("group", "server", "", {}, server).front();
-    over->listen("group", "honest", "", {}, honest);
-  }
-  ~attacked_shm() {
-    over->unlisten("group", "server");
-    over->unlisten("group", "honest");
-  }
-
-  /// A well-behaved peer is served.
-  void serves_others() {
-    auto result = connect(*over, address, hello_to("honest"));
-    INFO(failure_of(result).second);
-    REQUIRE(result.opened);
-    const auto own_log = std::make_shared<recorder>();
-    result.opened->start(own_log);
-    result.opened->send(make_message(1, 100, {make_tensor(1, 500'000)}));
-    const auto [far_end, far_log] = honest->accepted(served_++);
-    const auto arrived = far_log->take(1);
-    REQUIRE(arrived.size() == 1);
-    CHECK(is_message(arrived[0], 1, 100));
-    CHECK(is_tensor(arrived[0].tensors.at(0), 1, 500'000));
-    result.opened->close(ferry::make_error(ferry::errc::shutting_down, "bye"));
-    CHECK(own_log->wait_closed());
-    CHECK(far_log->wait_closed());
-  }
   /// The socket of a peer that has completed the handshake and has yet to offer memory.
   int greeted() {
     const int peer = unix_socket();
@@ -84,9 +52,6 @@ struct attacked_shm {
     REQUIRE(::recv(peer, body.data(), body.size(), MSG_WAITALL) == static_cast<ssize_t>(body.size()));
     return peer;
   }
-
- private:
-  std::size_t served_ = 0;
 };
 
 /// A peer whose connection is open, with its own mapping of the whole segment.
@@ -333,7 +298,7 @@ TEST_CASE("what a peer wrote before it ended still arrives") {
   shm.serves_others();
 }
 
-TEST_CASE("a peer that only wakes the other end, again and again, delays nobody") {
+TEST_CASE("a peer that only wakes the other end, again and again, delays no other peer") {
   attacked_shm shm;
   open_peer peer(shm);
   std::atomic<bool> over{false};

@@ -12,6 +12,7 @@
 #include <ferry/transport/address.hpp>
 
 #include <ferry/test_kit/transport_kit.hpp>
+#include "../attacked_transport.hpp"
 #include "printed_time.hpp"
 #include "raw_socket.hpp"
 #include "transport/sockets/handshake.hpp"
@@ -21,36 +22,9 @@ namespace {
 using namespace ferry::test_kit;
 namespace d = ferry::detail;
 
-struct attacked_tcp {
-  captured_log log;
-  std::shared_ptr<ferry::reactor> loop = test_reactor();
-  std::shared_ptr<ferry::transport> over = ferry::transport_traits<ferry::tcp>::open(*loop);
-  std::shared_ptr<accepting_worker> server = std::make_shared<accepting_worker>("server");
-  std::string address = over->listen("group", "server", "", {}, server).front();
+struct attacked_tcp : transport_test::attacked_transport<ferry::tcp> {
   std::uint16_t port = ferry::address::parse(address).port;
 
-  std::shared_ptr<accepting_worker> honest = std::make_shared<accepting_worker>("honest");
-
-  attacked_tcp() { over->listen("group", "honest", "", {}, honest); }
-  ~attacked_tcp() {
-    over->unlisten("group", "server");
-    over->unlisten("group", "honest");
-  }
-
-  /// A well-behaved peer is served.
-  void serves_others() {
-    auto result = connect(*over, address, hello_to("honest"));
-    INFO(failure_of(result).second);
-    REQUIRE(result.opened);
-    const auto own_log = std::make_shared<recorder>();
-    result.opened->start(own_log);
-    result.opened->send(make_message(1, 100));
-    const auto [far_end, far_log] = honest->accepted();
-    CHECK(far_log->wait_for_count(1));
-    result.opened->close(ferry::make_error(ferry::errc::shutting_down, "bye"));
-    CHECK(own_log->wait_closed());
-    CHECK(far_log->wait_closed());
-  }
   /// A raw peer that has completed the handshake.
   raw_socket greeted() {
     auto peer = raw_socket::connected(port);
