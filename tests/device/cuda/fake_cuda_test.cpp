@@ -128,7 +128,7 @@ TEST_CASE("waits of the host are counted, and so are potential ones") {
   const auto before = fake_cuda::host_synchronizations();
   fill(on, block, 1);
   const ferry::event done = on.record();
-  CHECK((done.done() || !done.done()));
+  static_cast<void>(done.done());  // either: the device goes on meanwhile
   CHECK(fake_cuda::host_synchronizations() == before);
   done.synchronize();
   CHECK(fake_cuda::host_synchronizations() == before + 1);

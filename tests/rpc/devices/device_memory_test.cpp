@@ -35,6 +35,7 @@ constexpr std::int64_t large = static_cast<std::int64_t>(ferry::least_direct);
 
 // ---- methods of the other process
 
+std::mutex keeping;  // guards kept()
 std::vector<tensor>& kept() {
   static std::vector<tensor> all;
   return all;
@@ -54,9 +55,11 @@ int value_of_one(const tensor& t) { return value_read(t); }
 // For a later call, which runs in the order of other streams.
 void keep(const tensor& t) {
   ferry::current_stream(t.device()).synchronize();
+  const std::lock_guard lock(keeping);
   kept().push_back(t);
 }
 std::vector<int> values_kept() {
+  const std::lock_guard lock(keeping);
   std::vector<int> found;
   for (const tensor& each : kept()) found.push_back(value_read(each));
   kept().clear();
@@ -68,7 +71,10 @@ tensor made_on(int index, int value, std::int64_t bytes) {
 // A handler whose work on the device waits for the program.
 std::atomic<bool> may_end{false};
 void occupy(const tensor& t) {
-  kept().push_back(t);
+  {
+    const std::lock_guard lock(keeping);
+    kept().push_back(t);
+  }
   ferry::current_stream(t.device())
       .call_on_host(
           [](void*) {
@@ -77,7 +83,10 @@ void occupy(const tensor& t) {
           nullptr);
 }
 std::int64_t elements_of(const tensor& t) { return t.numel(); }
-void drop_kept() { kept().clear(); }
+void drop_kept() {
+  const std::lock_guard lock(keeping);
+  kept().clear();
+}
 // While it is held, no device of the other process does anything.
 std::mutex holding;  // guards held()
 void hold_devices() {
@@ -274,7 +283,12 @@ TEST_CASE("memory is lent until it has been read, and comes back without another
   CHECK(blocks_of(0) == before + 1);
   all.children[0]->write_line("let devices go");
   CHECK(becomes([&] { return blocks_of(0) == before; }));
-  CHECK(all.self.rpc_sync<values_kept>("worker1") == std::vector<int>{5});
+  std::vector<int> values;  // a notification has no answer: its handler may not have run yet
+  CHECK(becomes([&] {
+    values = all.self.rpc_sync<values_kept>("worker1");
+    return !values.empty();
+  }));
+  CHECK(values == std::vector<int>{5});
   all.leave();
 }
 
