@@ -151,8 +151,9 @@ std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker
 
 group_plan group_core::plan(collective op, std::size_t bytes) const {
   const int n = size();
-  const plan_rule* rule = find_rule(facts_.options.plan, op, bytes, n);
-  if (!rule) rule = find_rule(default_plan, op, bytes, n);
+  const std::span<const plan_rule> chosen = facts_.options.plan;
+  const std::size_t at = find_rule(chosen, op, bytes, n);
+  const plan_rule& rule = at != chosen.size() ? chosen[at] : default_plan[find_rule(default_plan, op, bytes, n)];
   int levels = 0;
   while ((std::int64_t{1} << levels) < n) ++levels;
   const auto others = static_cast<std::size_t>(n - 1);
@@ -161,7 +162,7 @@ group_plan group_core::plan(collective op, std::size_t bytes) const {
   made.op = op;
   made.bytes = bytes;
   made.members = n;
-  made.use = rule->use;
+  made.use = rule.use;
   made.chunk = facts_.options.chunk;
   made.window = std::max<std::size_t>(facts_.options.window, 1);
   made.busbw_factor = 1;

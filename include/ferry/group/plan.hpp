@@ -114,17 +114,21 @@ inline constexpr plan_rule default_plan[] = {
 }
 
 namespace detail {
-constexpr const plan_rule* find_rule(std::span<const plan_rule> table, collective op, std::size_t bytes,
-                                     int members) noexcept {
-  for (const plan_rule& each : table) {
-    if (each.op == op && bytes <= each.up_to_bytes && members <= each.up_to_members) return &each;
+/// The number of the first rule for it; `table.size()` if there is none. (g++ takes no comparison of a rule's address for a
+/// constant when it compiles for the undefined-behaviour sanitizer.)
+constexpr std::size_t find_rule(std::span<const plan_rule> table, collective op, std::size_t bytes,
+                                int members) noexcept {
+  std::size_t at = 0;
+  for (; at != table.size(); ++at) {
+    const plan_rule& each = table[at];
+    if (each.op == op && bytes <= each.up_to_bytes && members <= each.up_to_members) break;
   }
-  return nullptr;
+  return at;
 }
 constexpr bool covers_everything(std::span<const plan_rule> table) noexcept {
   for (int op = 0; op <= static_cast<int>(collective::receive); ++op) {
-    if (!find_rule(table, static_cast<collective>(op), std::numeric_limits<std::size_t>::max(),
-                   std::numeric_limits<int>::max())) {
+    if (find_rule(table, static_cast<collective>(op), std::numeric_limits<std::size_t>::max(),
+                  std::numeric_limits<int>::max()) == table.size()) {
       return false;
     }
   }
