@@ -59,6 +59,15 @@ TRAINING = [
      FERRY_ALONE + "#include <ferry/autograd.hpp>\n#include <ferry/nn.hpp>\n#include <ferry/optim.hpp>\n", False),
 ]
 TRAINING_TARGET = 1.3
+# What the adapter adds to libtorch's own headers, where they are installed or $LIBTORCH has them: a file with a function of at::Tensor,
+# without and with a call of it.
+TORCH_FUNCTION = "at::Tensor twice(const at::Tensor& t) { return t * 2; }\n"
+TORCH_ALONE = "#include <torch/torch.h>\n" + TORCH_FUNCTION
+TORCH_CALL = """#include <torch/torch.h>
+#include <ferry/adapters/libtorch.hpp>
+""" + TORCH_FUNCTION + """at::Tensor call(const at::Tensor& t) { return ferry::rpc_sync<twice>("worker1", t); }
+"""
+TORCH_SECONDS = 2.0  # that it may add
 METHODS = {
     "(int, int)": "int method(int a, int b) { return a + b + NUMBER; }|1, 2",
     "(vector, string)": "double method(const std::vector<double>& a, const std::string& b) "
@@ -86,6 +95,15 @@ def compiler_of(build):
         elif word.startswith(("-D", "-std=", "-O", "-f", "-m", "-pthread")) and word != "-fdiagnostics-color=always":
             kept.append(word)
     return kept
+
+
+def libtorch_flags():
+    """Those for a program that includes <torch/torch.h>; None where there is none."""
+    for root in filter(None, (os.environ.get("LIBTORCH"), "/usr")):
+        include = pathlib.Path(root) / "include"
+        if (include / "torch/csrc/api/include/torch/torch.h").exists():
+            return ["-isystem", str(include / "torch/csrc/api/include"), *([] if root == "/usr" else ["-isystem", str(include)])]
+    return None
 
 
 class Compiler:
@@ -117,6 +135,13 @@ class Compiler:
         middle = sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]
         return *middle, (min(times), max(times))
 
+    def added(self, source, baseline, repeats, *flags):
+        """(least seconds, baseline's least seconds, range of the seconds), compiled in turn. Other programs on the machine only ever
+        add to a time, and what they add to ten seconds is more than the difference."""
+        pairs = [(self.compile(source, *flags), self.compile(baseline, *flags)) for _ in range(repeats)]
+        times = [value for value, _ in pairs]
+        return min(times), min(value for _, value in pairs), (min(times), max(times))
+
     def object_bytes(self, source):
         """Code and data of a unit, without symbols and debugging information."""
         self.compile(source, "-g0")
@@ -142,7 +167,8 @@ class Report:
         if not self.json:
             print(f"\n{title}")
 
-    def add(self, name, value, unit, baseline, baseline_value, count, spread=None, target=None):
+    def add(self, name, value, unit, baseline, baseline_value, count, spread=None, target=None, seconds=None):
+        """`target` is one of the ratio, `seconds` one of the difference."""
         ratio = value / baseline_value if baseline_value else None
         if self.json:
             figure = {
@@ -157,6 +183,9 @@ class Report:
         line += f"  {baseline} {baseline_value:.3f} s  ratio {ratio:.2f}" if ratio else ""
         if target:
             line += f"  target {target:.2f} {'met' if ratio <= target else 'MISSED'}"
+        if seconds:
+            added = value - baseline_value
+            line += f"  added {added:.2f} s, target {seconds:.2f} s {'met' if added <= seconds else 'MISSED'}"
         print(line, flush=True)
 
 
@@ -195,6 +224,17 @@ def main():
                     continue
                 value, baseline, spread = compiler.in_turn(source, FERRY_ALONE, repeats, *flags)
                 report.add(name, value, "s", "ferry.hpp", baseline, repeats, spread, TRAINING_TARGET if aimed else None)
+        torch = libtorch_flags()
+        if torch is None and not options.json:
+            print("\nwhat the adapter adds to libtorch's headers: left out, there is no <torch/torch.h> (Debian: libtorch-dev; or set LIBTORCH)")
+        if torch is not None:
+            report.section("what adapters/libtorch.hpp and one call add to libtorch's headers")
+            for level, flags in (("optimised", []), ("-O0", ["-O0"])):
+                name = f"{level}/torch.h, adapters/libtorch.hpp, one call"
+                if options.filter not in name:
+                    continue
+                value, baseline, spread = compiler.added(TORCH_CALL, TORCH_ALONE, repeats, *torch, *flags)
+                report.add(name, value, "s", "torch.h", baseline, repeats, spread, seconds=TORCH_SECONDS)
         report.section("code and data that one more method adds to a unit, its call and its handler")
         for signature, declaration in METHODS.items():
             name = f"object/{signature}"

@@ -201,7 +201,7 @@ void compare_with_torch(report& out, const options& chosen) {
   repeated torch;
   for (int turn = 0; turn != chosen.repeats; ++turn) {
     {
-      const worker_pair pair({.transport = "unix"}, pin_mode::two_cores);
+      const worker_pair pair({.transport = "shm"}, pin_mode::two_cores);  // the default between processes
       const leaves of;
       for (int warm = 0; warm != 200; ++warm) round(pair.caller(), of, dist::backward_mode::smart);
       auto samples = time_each(window, 10, [&] { round(pair.caller(), of, dist::backward_mode::smart); });
@@ -218,7 +218,7 @@ void compare_with_torch(report& out, const options& chosen) {
 std::map<std::string, role> distributed_roles() { return worker_roles(); }
 
 void measure_distributed(report& out, const options& chosen) {
-  for (const std::string transport : {"unix", "tcp"}) {
+  for (const std::string transport : {"shm", "unix", "tcp"}) {
     measure_pair(out, chosen, transport);
     measure_steps(out, chosen, transport);
   }
