@@ -26,10 +26,13 @@ constexpr const char* clip_name = "clip_grad_norm_";
 std::vector<tensor> owned_gradients(const gradients_by_leaf& gradients, const std::vector<rref<tensor>>& parameters,
                                     bool coalesced) {
   std::vector<tensor> found;
-  std::unordered_set<std::uintptr_t> seen;
+  std::vector<held_edge> held;           // while their nodes are compared
+  std::unordered_set<const void*> seen;  // nodes: several tensors may stand for one leaf of another engine
   for (const rref<tensor>& each : parameters) {
     const tensor& parameter = each.local_value();
-    if (!parameter.requires_grad() || !seen.insert(parameter.id()).second) continue;
+    const held_edge edge = gradient_edge_of(parameter);
+    if (!edge || !seen.insert(edge.edge.to.node()).second) continue;
+    held.push_back(edge);
     const parameter_gradient its = gradients.of(parameter);
     if (its.rows.defined()) {
       found.push_back(coalesced ? its.rows.coalesce().values() : its.rows.values());

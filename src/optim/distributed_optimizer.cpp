@@ -20,8 +20,14 @@ gradients_by_leaf::gradients_by_leaf(dist_autograd::context_id in) : known_(dist
 }
 
 parameter_gradient gradients_by_leaf::of(const tensor& leaf) const {
-  const auto found = places_.find(leaf.id());
-  return found == places_.end() ? parameter_gradient() : parameter_gradient{found->second->dense, found->second->rows};
+  if (const auto found = places_.find(leaf.id()); found != places_.end())
+    return {found->second->dense, found->second->rows};
+  const held_edge edge = gradient_edge_of(leaf);
+  if (!edge || edge.edge.to.as<graph_engine>()) return {};
+  for (const dist_autograd::leaf_gradient& each : all_) {
+    if (gradient_edge_of(each.leaf).edge.to == edge.edge.to) return {each.dense, each.rows};
+  }
+  return {};
 }
 
 tensor apart_on_host(const tensor& t) { return t.device().is_cpu() ? t.clone() : t.to(device{}); }

@@ -110,6 +110,8 @@ T argument_on(T value, device where) {
   if (where.is_cpu()) return value;
   if constexpr (std::is_same_v<T, tensor>) {
     if (value.defined() && !value.device().is_cpu()) return value;
+  } else if constexpr (foreign_tensor<T>) {
+    if (const tensor same = tensor_traits<T>::to_tensor(value); same.defined() && !same.device().is_cpu()) return value;
   }
   return moved_to<M>(std::move(value), where);
 }

@@ -10,6 +10,7 @@
 #include <ferry/autograd/gradient.hpp>
 #include <ferry/base/error.hpp>
 #include <ferry/base/traced_range.hpp>
+#include <ferry/device/current.hpp>
 #include <ferry/rpc/named.hpp>
 #include <ferry/rpc/rref.hpp>
 #include <ferry/rpc/worker.hpp>
@@ -171,10 +172,21 @@ std::vector<tensor> gradients(const context& in, tensor_span roots, tensor_span 
     for (gradient_hook& each : hooks) each.remove();
   };
   const std::uint64_t context_here = in.id().value;
+  std::shared_ptr<detail::dist_pass> pass;
+  std::vector<std::size_t>
+      wanted;  // of other engines than ferry's: the places of inputs whose gradients the pass itself keeps
   auto problem = detail::caught([&] {
+    detail::dist_pass::root_options own = detail::pass_options_of(options);
+    own.accumulates = false;
+    own.updaters.clear();
     for (std::size_t i = 0; i != inputs.size(); ++i) {
       if (!inputs[i].requires_grad())
         throw_error(errc::invalid_argument, fmt::format("input {} requires no gradient", i));
+      if (held_edge edge = gradient_edge_of(inputs[i]); edge && !edge.edge.to.as<graph_engine>()) {
+        wanted.push_back(i);
+        own.wanted.push_back(std::move(edge));
+        continue;
+      }
       hooks.push_back(on_gradient(inputs[i], [kept, i, context_here](const tensor& gradient) -> tensor {
         const detail::dist_pass* here = detail::dist_pass::running_here();
         if (!here || here->context_number() != context_here) return {};
@@ -183,11 +195,8 @@ std::vector<tensor> gradients(const context& in, tensor_span roots, tensor_span 
         return {};
       }));
     }
-    detail::dist_pass::root_options own = detail::pass_options_of(options);
-    own.accumulates = false;
-    own.updaters.clear();
-    detail::wait_for_pass(
-        in.state(), detail::dist_pass::begin(in.state(), detail::roots_of(roots, options.gradients), own)->whole());
+    pass = detail::dist_pass::begin(in.state(), detail::roots_of(roots, options.gradients), own);
+    detail::wait_for_pass(in.state(), pass->whole());
   });
   remove_hooks();
   if (problem) std::rethrow_exception(problem);
@@ -197,8 +206,13 @@ std::vector<tensor> gradients(const context& in, tensor_span roots, tensor_span 
     const std::lock_guard lock(kept->mutex);
     found = std::move(kept->found);
   }
+  std::vector<tensor> of_others = pass->found();
+  pass.reset();
+  for (std::size_t i = 0; i != wanted.size(); ++i) found[wanted[i]] = std::move(of_others[i]);
   for (tensor& each : found) {
-    if (each.defined() && !detail::is_only_owner(each)) each = each.clone();
+    if (!each.defined()) continue;
+    if (!each.device().is_cpu()) each.storage().record_use(current_stream(each.device()));
+    if (!detail::is_only_owner(each)) each = each.clone();
   }
   return found;
 }

@@ -158,7 +158,7 @@ void dist_context::arrive(const autograd_record& record, std::span<tensor> tenso
 
 // ---------------------------------------------------------------- passes
 
-void dist_context::begin_pass(const std::shared_ptr<dist_pass>& pass) {
+void dist_context::begin_pass(const std::shared_ptr<dist_pass>& pass, pass_header& header) {
   const std::lock_guard lock(mutex_);
   if (over_) refuse_over();
   if (pass_) {
@@ -166,6 +166,7 @@ void dist_context::begin_pass(const std::shared_ptr<dist_pass>& pass) {
                 fmt::format("a pass of context {} runs already: passes of one context come one after the other",
                             to_string(id_)));
   }
+  header.pass = home_->next_pass();  // in the order in which passes of the context begin
   pass_ = pass;
 }
 
@@ -215,7 +216,11 @@ void dist_context::end_pass(const dist_pass& pass) noexcept {
 bool dist_context::note_failure(std::uint64_t pass, const pass_failure& failure) {
   const std::lock_guard lock(mutex_);
   if (over_ || !failed_passes_.emplace(pass, failure).second) return false;
-  if (failed_passes_.size() > most_failed_passes) failed_passes_.erase(failed_passes_.begin());
+  failed_in_order_.push_back(pass);
+  if (failed_in_order_.size() > most_failed_passes) {
+    failed_passes_.erase(failed_in_order_.front());
+    failed_in_order_.pop_front();
+  }
   return true;
 }
 
@@ -334,6 +339,7 @@ std::vector<worker_id> dist_context::release() noexcept {
     received_.clear();
     unused_.clear();
     failed_passes_.clear();
+    failed_in_order_.clear();
     last_ended_.clear();
     ready_.clear();
   }

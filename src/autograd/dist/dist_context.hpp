@@ -3,6 +3,7 @@
 // What one worker keeps of a context of distributed autograd.
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -62,8 +63,8 @@ class dist_context final : public std::enable_shared_from_this<dist_context> {
   void arrive(const autograd_record& record, std::span<tensor> tensors, const worker_info& from);
 
   // Passes.
-  /// One pass at a time. Throws errc::invalid_argument if one runs, or the context is over.
-  void begin_pass(const std::shared_ptr<dist_pass>& pass);
+  /// One pass at a time. Gives it its number, in its header. Throws errc::invalid_argument if one runs, or the context is over.
+  void begin_pass(const std::shared_ptr<dist_pass>& pass, pass_header& header);
   /// The pass of that number; `make` makes it if it is new here. Null, and why, for one that has failed. Throws
   /// errc::invalid_argument if the context is over.
   struct joined {
@@ -117,6 +118,7 @@ class dist_context final : public std::enable_shared_from_this<dist_context> {
   std::set<worker_id> known_;
   std::shared_ptr<dist_pass> pass_;
   std::map<std::uint64_t, pass_failure> failed_passes_;
+  std::deque<std::uint64_t> failed_in_order_;  // the oldest note goes first
   std::map<worker_id, std::uint64_t>
       last_ended_;  // by the worker that began them: passes of one come one after the other
   std::unordered_map<std::uintptr_t, std::shared_ptr<kept_leaf>> leaves_;

@@ -66,7 +66,6 @@ std::shared_ptr<dist_pass> dist_pass::begin(const std::shared_ptr<dist_context>&
                                             const root_options& options) {
   auto header = std::make_shared<pass_header>();
   header->context = context->id().value;
-  header->pass = context->home().next_pass();
   header->exact = options.exact;
   header->keeps_graph = options.keeps_graph;
   header->accumulates = options.accumulates;
@@ -77,8 +76,10 @@ std::shared_ptr<dist_pass> dist_pass::begin(const std::shared_ptr<dist_context>&
     for (const root& each : roots) places.push_back(each.to);
     header->reached = messages_before(places, header->context, context->first_received());
   }
-  auto pass = std::make_shared<dist_pass>(context, std::move(header), true);
-  if (auto refused = caught([&] { context->begin_pass(pass); })) {
+  auto pass = std::make_shared<dist_pass>(context, header, true);
+  pass->wanted_ = options.wanted;
+  pass->found_.resize(options.wanted.size());
+  if (auto refused = caught([&] { context->begin_pass(pass, *header); })) {
     context->home().count_passes(-1);
     pass->over_ = true;
     std::rethrow_exception(refused);
@@ -178,6 +179,10 @@ void dist_pass::discover(std::span<const root> roots) {
     }
   }
   left_ = nodes_.size();
+  for (std::size_t i = 0; i != wanted_.size(); ++i) {
+    const auto number = numbers_.find(wanted_[i].edge.to.node());
+    if (number != numbers_.end()) wanted_of_[number->second].push_back({wanted_[i].edge.value, i});
+  }
 }
 
 // ---------------------------------------------------------------- its run
@@ -222,6 +227,7 @@ void dist_pass::drive(thread_of which) {
   const context_values_scope values(current_values().without(current_dist_context));
   const running_scope here(this);
   std::vector<arrival> arrived;
+  bool straggled = false;
   for (bool more = false;; more = true) {
     arrived.clear();
     {
@@ -229,6 +235,7 @@ void dist_pass::drive(thread_of which) {
       if (inbox_.empty() || over_) {
         std::swap(arrived, inbox_);  // dropped outside of the lock
         driving_ = false;
+        straggled = std::exchange(straggles_, false);
         break;
       }
     }
@@ -247,7 +254,32 @@ void dist_pass::drive(thread_of which) {
       fail(pass_failure::of(current_error(), place()), heard::here);
     }
   }
+  if (straggled) context_->home().count_stragglers(-1);
   finish_if_whole();
+}
+
+template <class Addition>
+void dist_pass::unless_over(const Addition& add) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (over_) return;
+    adding_ = true;
+  }
+  auto problem = caught(add);
+  std::optional<late_end> late;
+  {
+    const std::lock_guard lock(mutex_);
+    adding_ = false;
+    late.swap(late_end_);
+  }
+  if (late) end(late->why, late->where);
+  if (problem) std::rethrow_exception(problem);
+}
+
+// A node that an ended pass still runs reads what another pass of the same graph, begun since, would drop.
+void dist_pass::release(const node_ref& what) {
+  const std::lock_guard lock(mutex_);
+  if (!over_ && context_->home().stragglers() == 0) what.engine().release(what.node());
 }
 
 // Named after what they are the backward of: the gradients of a message that this worker sent have come, and those of one that
@@ -284,12 +316,20 @@ void dist_pass::take(arrival&& arrived) {
     const std::uint32_t number = numbers_.at(at.to.node());
     tensor& gradient = arrived.gradients[i];
     if (gradient.defined()) {
+      const value_facts& wanted = sent->facts[i];
       const value_facts facts = value_facts::of(gradient);
-      if (facts != sent->facts[i]) {
-        throw_error(errc::bad_shape, fmt::format("the gradient that came for a tensor of {} is {}",
-                                                 sent->facts[i].describe(), facts.describe()));
+      if (facts.shape != wanted.shape || facts.type != wanted.type) {
+        throw_error(errc::bad_shape, fmt::format("the gradient that came for a tensor of {} is {}", wanted.describe(),
+                                                 facts.describe()));
       }
-      arrive(number, at.value, std::move(gradient), arrived.valid_on[i]);
+      stream from = arrived.valid_on[i];
+      if (facts.where != wanted.where) {  // the tensor went to another kind of device: no map leads back from there
+        std::optional<stream_guard> there;
+        if (!facts.where.is_cpu()) there.emplace(from);
+        gradient = gradient.to(wanted.where);
+        from = valid_stream(gradient);
+      }
+      arrive(number, at.value, std::move(gradient), from);
     }
     one_arrived(number);
   }
@@ -320,7 +360,9 @@ void dist_pass::run_ready() {
 }
 
 void dist_pass::use_stream(const stream& on) {
-  if (std::find(streams_.begin(), streams_.end(), on) == streams_.end()) streams_.push_back(on);
+  if (std::find(streams_.begin(), streams_.end(), on) != streams_.end()) return;
+  const std::lock_guard lock(mutex_);
+  streams_.push_back(on);
 }
 
 void dist_pass::run_node(std::uint32_t number) {
@@ -343,10 +385,15 @@ void dist_pass::run_node(std::uint32_t number) {
   } else if (any) {
     const std::optional<engine_leaf> leaf =
         node.edge_count == 0 ? node.what.engine().leaf(node.what.node()) : std::nullopt;
+    const auto wanted = wanted_of_.find(number);
     if (leaf) {
       run_leaf(node, *leaf, gradients[0], std::move(rows));
     } else {
+      if (wanted != wanted_of_.end()) {
+        for (const wanted_value& each : wanted->second) found_[each.place] = gradients[each.value].dense;
+      }
       node.what.engine().apply(node.what.node(), gradients, results_, header_->keeps_graph);
+      if (!header_->keeps_graph) release(node.what);
     }
   }
   for (gradient_value& each : gradients) each = {};
@@ -416,14 +463,23 @@ void dist_pass::run_leaf(const entry& leaf, const engine_leaf& facts, gradient_v
     }
     engine.before_accumulation(node, dense);
   }
+  if (!wanted_of_.empty()) {
+    if (const auto wanted = wanted_of_.find(numbers_.at(node)); wanted != wanted_of_.end()) {
+      for (const sparse_tensor& each : rows) dense = dense.defined() ? add(dense, each.to_dense()) : each.to_dense();
+      for (const wanted_value& each : wanted->second) found_[each.place] = dense;
+    }
+  }
   if (!header_->accumulates) return;
-  const dist_autograd::leaf_gradient whole = context_->accumulate(facts, std::move(dense), std::move(rows));
+  std::optional<dist_autograd::leaf_gradient> whole;
+  unless_over([&] { whole = context_->accumulate(facts, std::move(dense), std::move(rows)); });
+  if (!whole) return;
   engine.after_accumulation(node);
   if (header_->updaters.empty()) return;
   const std::int32_t here = context_->home().id().value;
   for (const std::uint64_t each : header_->updaters) {
     if (sender_of(each).value != here) continue;
-    if (const auto apply = context_->home().updates()->find(each & last_message_number)) (*apply)(whole);
+    if (const auto apply = context_->home().updates()->find(each & last_message_number))
+      unless_over([&] { (*apply)(*whole); });
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -40,6 +41,7 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
     bool keeps_graph = false;
     bool accumulates = true;
     std::vector<std::uint64_t> updaters;
+    std::vector<held_edge> wanted;  ///< of engines other than ferry's own: found() has the gradients of these values
     deadline until;
   };
 
@@ -48,7 +50,8 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
                                           const root_options& options);
   /// Gradients have come for a message of this worker.
   static future<pass_failure> serve(const std::shared_ptr<dist_context>& context, gradient_message&& arriving);
-  static void on_failure_elsewhere(const std::shared_ptr<dist_context>& context, const failure_message& told);
+  /// Completes when the part of this worker is over.
+  static future<void> on_failure_elsewhere(const std::shared_ptr<dist_context>& context, const failure_message& told);
 
   dist_pass(std::shared_ptr<dist_context> context, std::shared_ptr<const pass_header> header, bool is_root);
   ~dist_pass();
@@ -59,6 +62,9 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   [[nodiscard]] std::uint64_t context_number() const noexcept { return header_->context; }
   /// Completes when this worker's part is over and, if it began the pass, everything else: how it ended.
   [[nodiscard]] future<pass_failure> whole() const { return whole_.get_future(); }
+
+  /// The gradients of root_options::wanted, undefined where none came, once the pass is whole. Once.
+  [[nodiscard]] std::vector<tensor> found() { return std::move(found_); }
 
   // Each of these ends the pass, unless it has ended.
   void on_lost(const member_event& event);
@@ -110,6 +116,10 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
                 std::vector<sparse_tensor>&& rows);
   void send_back(const entry& at, std::span<gradient_value> gradients);
   void use_stream(const stream& on);
+  // What changes what outlives the pass: not at all if it is over, and its end waits for it.
+  template <class Addition>
+  void unless_over(const Addition& add);
+  void release(const node_ref& what);
 
   void deliver(arrival&& arrived);
   // Which one drives: the user's that begins the pass, or one of the worker's.
@@ -120,6 +130,7 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   void answered(const pass_failure& how);
   void finish_if_whole();
   void fail(const pass_failure& why, heard where);
+  void end(const pass_failure& why, heard where);
   void tell_failure(const pass_failure& why, bool waits);
   [[nodiscard]] bool takes_part(worker_id who) const;
   [[nodiscard]] std::string place() const;
@@ -141,8 +152,14 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   std::vector<std::uint32_t> ready_;                                      // a heap
   std::map<std::uint64_t, std::shared_ptr<const sent_message>> awaited_;  // messages whose gradients have not come
   std::size_t left_ = 0;                                                  // nodes that have not run
-  std::vector<stream> streams_;                                           // on which gradients were computed
   std::vector<gradient_value> results_;
+  struct wanted_value {
+    std::uint32_t value;
+    std::size_t place;  // in found_
+  };
+  std::vector<held_edge> wanted_;
+  std::unordered_map<std::uint32_t, std::vector<wanted_value>> wanted_of_;  // by node
+  std::vector<tensor> found_;
 
   std::atomic<bool> over_{false};  // set under the mutex
   std::mutex mutex_;               // guards the rest
@@ -150,6 +167,14 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   bool driving_ = true;  // its maker drives first
   std::size_t unanswered_ = 0;
   std::vector<future<pass_failure>> calls_;  // with gradients, to other workers
+  std::vector<stream> streams_;  // on which gradients were computed: the driving thread reads without the lock
+  bool adding_ = false;          // within unless_over()
+  bool straggles_ = false;       // over, and a thread still drives
+  struct late_end {
+    pass_failure why;
+    heard where;
+  };
+  std::optional<late_end> late_end_;  // came while adding_
 };
 
 }  // namespace ferry::inline v0::detail

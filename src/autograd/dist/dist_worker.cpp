@@ -196,7 +196,7 @@ std::shared_ptr<dist_context> dist_worker::find_or_make(dist_autograd::context_i
   const std::lock_guard lock(mutex_);
   if (const auto found = contexts_.find(id.value); found != contexts_.end()) return found->second;
   // A late message does not bring one back.
-  if (closed_ || id.made_by() == known_info().id()) return nullptr;
+  if (closed_ || id.made_by() == known_info().id() || gone_.contains(id.made_by())) return nullptr;
   if (is_over(id.value)) return nullptr;
   if (contexts_.size() == most_contexts) {
     throw_error(errc::resource_exhausted,
@@ -261,7 +261,7 @@ void dist_worker::on_release(const release_message& told) {
   std::vector<std::shared_ptr<dist_context>> ended;
   {
     const std::lock_guard lock(mutex_);
-    if (closed_ || id.made_by() == known_info().id()) return;
+    if (closed_ || id.made_by() == known_info().id() || gone_.contains(id.made_by())) return;
     over& its = over_of(told.first);
     its.below = std::max(its.below, told.oldest_kept);
     if (told.context >= its.below) its.others.insert(told.context);
@@ -351,49 +351,32 @@ void dist_worker::on_reply_records(incoming_reply& reply) {
 
 void dist_worker::on_member_event(const member_event& event) noexcept {
   using kind = member_event::kind;
-  {
-    const std::lock_guard lock(mutex_);
-    const worker_id who = event.who.id();
-    // Its successors count from elsewhere.
-    if (event.what == kind::lost || event.what == kind::left)
-      over_.erase(over_.lower_bound(ids_of(who)), over_.lower_bound(ids_of({who.value + 1})));
-  }
-  if (event.what != kind::lost && event.what != kind::left && event.what != kind::fenced) return;
   auto problem = caught([&] {
     std::vector<std::shared_ptr<dist_context>> concerned;
-    std::vector<std::shared_ptr<dist_context>> orphans;
     std::shared_ptr<worker_core> worker;
     {
       const std::lock_guard lock(mutex_);
+      if (event.what == kind::joined) {
+        joined_[event.who.id()] = event.incarnation;
+        gone_.erase(event.who.id());
+        return;
+      }
       if (closed_ || contexts_.empty()) return;
       worker = core_.shared_from_this();
-      const bool all = event.what == kind::fenced;
-      for (auto each = contexts_.begin(); each != contexts_.end();) {
-        if (!all && each->second->id().made_by() == event.who.id()) {
-          orphans.push_back(std::move(each->second));
-          each = contexts_.erase(each);
-        } else {
-          concerned.push_back(each->second);
-          ++each;
-        }
-      }
+      for (const auto& [id, each] : contexts_) concerned.push_back(each);
     }
-    if (concerned.empty() && orphans.empty()) return;
     // Ends of passes run users' continuations: on a handler thread.
     struct end_of_member final : work {
       std::shared_ptr<worker_core> worker;
       member_event event;
       std::vector<std::shared_ptr<dist_context>> concerned;
-      std::vector<std::shared_ptr<dist_context>> orphans;
     };
     auto item = std::make_unique<end_of_member>();
     item->worker = worker;
     item->event = event;
     item->concerned = std::move(concerned);
-    item->orphans = std::move(orphans);
     item->run = [](work* self) noexcept {
       const std::unique_ptr<end_of_member> own(static_cast<end_of_member*>(self));
-      for (const auto& each : own->orphans) (void)each->release();
       for (const auto& each : own->concerned) {
         if (const auto pass = each->running_pass()) pass->on_lost(own->event);
       }
@@ -401,6 +384,43 @@ void dist_worker::on_member_event(const member_event& event) noexcept {
     worker->post(item.release());
   });
   if (problem) log(log_level::error, "passes do not hear of the end of a worker: " + describe_exception(problem));
+}
+
+// Until then a worker that leaves may still make calls in its contexts.
+void dist_worker::on_member_end(worker_id id, incarnation_id incarnation) noexcept {
+  auto problem = caught([&] {
+    struct end_of_maker final : work {
+      std::shared_ptr<worker_core> worker;
+      std::vector<std::shared_ptr<dist_context>> orphans;
+    };
+    auto item = std::make_unique<end_of_maker>();
+    {
+      const std::lock_guard lock(mutex_);
+      const auto joined = joined_.find(id);
+      if (joined != joined_.end()) {
+        if (joined->second != incarnation) return;  // a successor has joined
+        joined_.erase(joined);
+      }
+      gone_.insert(id);
+      // Its successors count from elsewhere.
+      over_.erase(over_.lower_bound(ids_of(id)), over_.lower_bound(ids_of({id.value + 1})));
+      if (closed_) return;
+      for (auto each = contexts_.lower_bound(ids_of(id)); each != contexts_.end() && sender_of(each->first) == id;) {
+        item->orphans.push_back(std::move(each->second));
+        each = contexts_.erase(each);
+      }
+      if (item->orphans.empty()) return;
+      item->worker = core_.shared_from_this();
+    }
+    // They end passes, too.
+    item->run = [](work* self) noexcept {
+      const std::unique_ptr<end_of_maker> own(static_cast<end_of_maker*>(self));
+      for (const auto& each : own->orphans) (void)each->release();
+    };
+    const std::shared_ptr<worker_core> worker = item->worker;
+    worker->post(item.release());
+  });
+  if (problem) log(log_level::error, "contexts of a worker that is gone stay: " + describe_exception(problem));
 }
 
 void dist_worker::close() noexcept {
@@ -423,9 +443,10 @@ future<pass_failure> serve_gradients(gradient_message&& arriving) {
   return dist_pass::serve(context, std::move(arriving));
 }
 
-void serve_failure(const failure_message& told) {
+future<void> serve_failure(const failure_message& told) {
   const auto own = dist_worker::of(*current_worker());
-  if (const auto context = own->find({told.context})) dist_pass::on_failure_elsewhere(context, told);
+  const auto context = own->find({told.context});
+  return context ? dist_pass::on_failure_elsewhere(context, told) : make_ready_future();
 }
 
 void serve_release(const release_message& told) { dist_worker::of(*current_worker())->on_release(told); }

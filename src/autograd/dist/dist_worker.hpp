@@ -81,9 +81,13 @@ class dist_worker final : public worker_attachment,
     return static_cast<std::size_t>(passes_.load(std::memory_order_relaxed));
   }
   [[nodiscard]] std::size_t context_count() const;
+  /// Passes that are over while a thread still runs a node of theirs.
+  void count_stragglers(int change) noexcept { stragglers_.fetch_add(change); }
+  [[nodiscard]] int stragglers() const noexcept { return stragglers_.load(); }
 
   // worker_attachment
   void on_member_event(const member_event& event) noexcept override;
+  void on_member_end(worker_id id, incarnation_id incarnation) noexcept override;
   void close() noexcept override;
 
   // interceptor
@@ -116,6 +120,7 @@ class dist_worker final : public worker_attachment,
   const std::uint16_t record_type_ = autograd_record_type;
   const std::shared_ptr<update_table> updates_ = std::make_shared<update_table>();
   std::atomic<std::int64_t> passes_{0};
+  std::atomic<int> stragglers_{0};
   const std::uint64_t first_number_ = first_number_of_incarnation();
   std::atomic<std::uint64_t> next_message_{first_number_};
   std::atomic<std::uint64_t> next_pass_{first_number_};
@@ -127,6 +132,8 @@ class dist_worker final : public worker_attachment,
   std::map<std::uint64_t, std::shared_ptr<dist_context>> contexts_;
   std::map<std::uint64_t, over> over_;  // by the first context of an incarnation
   std::uint64_t releases_ = 0;
+  std::map<worker_id, incarnation_id> joined_;  // the last one under each id
+  std::set<worker_id> gone_;  // of these, those from which nothing more comes: none of their contexts is made anew
 };
 
 }  // namespace ferry::inline v0::detail

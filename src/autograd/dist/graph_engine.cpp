@@ -42,7 +42,7 @@ void autograd_traits<graph_engine>::edges(const graph_node& node, std::vector<no
 }
 
 void autograd_traits<graph_engine>::apply(graph_node& node, std::span<gradient_value> gradients,
-                                          std::span<gradient_value> results, bool keeps_graph) {
+                                          std::span<gradient_value> results, bool /*keeps_graph*/) {
   std::vector<tensor> dense;
   dense.reserve(gradients.size());
   for (gradient_value& each : gradients) dense.push_back(std::move(each.dense));
@@ -72,8 +72,9 @@ void autograd_traits<graph_engine>::apply(graph_node& node, std::span<gradient_v
       results[i].dense = std::move(found[i]);
     }
   }
-  if (!keeps_graph) node.release_saved();
 }
+
+void autograd_traits<graph_engine>::release(graph_node& node) { node.release_saved(); }
 
 std::uint64_t autograd_traits<graph_engine>::order(const graph_node& node) { return node.number(); }
 stream autograd_traits<graph_engine>::on(const graph_node& node) { return node.on(); }

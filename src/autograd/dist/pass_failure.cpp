@@ -115,14 +115,36 @@ bool dist_pass::takes_part(worker_id who) const {
 }
 
 void dist_pass::fail(const pass_failure& why, heard where) {
-  std::vector<future<pass_failure>> calls;
+  std::vector<arrival> dropped;  // outside of the lock
   {
     const std::lock_guard lock(mutex_);
     if (over_) return;
     over_ = true;
-    inbox_.clear();
-    calls.swap(calls_);
+    dropped.swap(inbox_);
+    if (driving_) {
+      straggles_ = true;
+      context_->home().count_stragglers(1);
+    }
+    if (adding_) {
+      late_end_ = late_end{why, where};
+      return;
+    }
   }
+  end(why, where);
+}
+
+// It is over, and nothing more is added to gradients or parameters.
+void dist_pass::end(const pass_failure& why, heard where) {
+  std::vector<future<pass_failure>> calls;
+  std::vector<stream> streams;
+  {
+    const std::lock_guard lock(mutex_);
+    calls.swap(calls_);
+    streams = streams_;
+  }
+  // What was added stays: readers, and later passes, come after it.
+  if (auto problem = caught([&] { context_->gradients_on(streams); }))
+    log(log_level::error, "gradients of a failed pass are not ordered: " + describe_exception(problem));
   (void)context_->note_failure(header_->pass, why);
   context_->end_pass(*this);
   context_->home().count_passes(-1);
@@ -156,12 +178,16 @@ void dist_pass::tell_failure(const pass_failure& why, bool waits) {
   if (problem) log(log_level::error, "other workers are not told that a pass failed: " + describe_exception(problem));
 }
 
-void dist_pass::on_failure_elsewhere(const std::shared_ptr<dist_context>& context, const failure_message& told) {
+future<void> dist_pass::on_failure_elsewhere(const std::shared_ptr<dist_context>& context,
+                                             const failure_message& told) {
   // Noted first: gradients of the pass that come at the same moment find either the note, or a pass that ends here.
   const bool is_news = context->note_failure(told.pass, told.failure);
-  if (const auto pass = context->running_pass(); pass && pass->number() == told.pass)
-    return pass->fail(told.failure, heard::elsewhere);
-  if (!is_news || !told.floods) return;
+  if (const auto pass = context->running_pass(); pass && pass->number() == told.pass) {
+    pass->fail(told.failure, heard::elsewhere);
+    // Its root waits for others.
+    return pass->is_root_ ? make_ready_future() : pass->whole().then([](const pass_failure&) {});
+  }
+  if (!is_news || !told.floods) return make_ready_future();
   auto header = std::make_shared<pass_header>();
   header->context = told.context;
   header->pass = told.pass;
@@ -170,6 +196,7 @@ void dist_pass::on_failure_elsewhere(const std::shared_ptr<dist_context>& contex
   never_ran->over_ = true;
   context->home().count_passes(-1);
   never_ran->tell_failure(told.failure, false);
+  return make_ready_future();
 }
 
 void dist_pass::on_lost(const member_event& event) {

@@ -96,7 +96,8 @@ struct release_message {
 /// The first message of a pass to a worker is answered when that worker's part of the pass is over, later ones at once. The answer
 /// says how it ended: code 0 if well.
 future<pass_failure> serve_gradients(gradient_message&& arriving);
-void serve_failure(const failure_message& told);
+/// Answered when the part of this worker in the pass is over.
+future<void> serve_failure(const failure_message& told);
 void serve_release(const release_message& told);
 
 }  // namespace ferry::inline v0::detail

@@ -297,7 +297,7 @@ TEST_CASE(
   CHECK(numbers(context.gradients()[c]) == vec{4, 10, 18});
 }
 
-TEST_CASE("gradients that do not exist are not sent") {
+TEST_CASE("[row 289] gradients that do not exist are not sent") {
   const auto counts = std::make_shared<counter::counts>();
   cluster group(2, counting(counts));
   std::vector<tensor> leaves;

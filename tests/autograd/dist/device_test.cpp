@@ -1,7 +1,9 @@
 // Passes with devices, on the fake CUDA runtime, whose streams are late at random: everything is in stream order.
 
 #include <cstdint>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -45,6 +47,13 @@ class network {
 
  private:
   tensor weight_;
+};
+
+struct fails : ferry::function<fails> {
+  static constexpr std::string_view name = "fails";
+  struct saved {};
+  static tensor forward(saved&, const tensor& x) { return x * 1.0; }
+  static tensor backward(const saved&, const tensor&) { throw std::domain_error("simulated"); }
 };
 
 bool close(const tensor& a, const tensor& b) { return ferry::allclose(a.to(host), b.to(host), 1e-9, 1e-12); }
@@ -115,6 +124,40 @@ TEST_CASE("[row 233] layers on devices of three workers: gradients that are aske
     CHECK(close(g1.get(), ferry::grad(w1)));
     CHECK(close(g2.get(), ferry::grad(w2)));
   }
+}
+
+TEST_CASE("gradients of tensors that a device map led to another kind of device come back to where these are") {
+  device_group group({map_to("worker1", {{gpu(0), host}}), {}});
+  const tensor a = on(gpu(0), 1);
+  const tensor b = on(host, 2);
+  const dist::context context(group[0]);
+  const tensor c = group[0].rpc_sync<mul>("worker1", a, b);
+  context.backward(ferry::sum(c.to(host)));
+  CHECK(context.gradients().at(a).device() == gpu(0));
+  CHECK(context.gradients().at(b).device() == host);
+  CHECK(close(context.gradients().at(a), ferry::detach(b)));
+  CHECK(close(context.gradients().at(b), ferry::detach(a)));
+}
+
+TEST_CASE("what a pass has added before it fails is there for streams that read it afterwards") {
+  device_group group({map_to("worker0", {{gpu(0), gpu(0)}})});
+  fake_cuda::set_schedule(fake_cuda::schedule::newest_first);
+  const tensor a = on(gpu(0), 1);
+  const tensor b = ferry::require_grad(ferry::tensor_of({1., 2.}));
+  const dist::context context(group[0]);
+  const tensor last = ferry::sum(fails::apply(b));  // the graph is gone through from its end
+  const tensor first = ferry::sum(a * 2.0);
+  fake_cuda::drain();
+  tensor read;
+  {
+    const fake_cuda::pause pause;
+    CHECK_THROWS(context.backward(std::vector<tensor>{first, last}));
+    const ferry::stream_guard elsewhere(ferry::pool_stream(gpu(0)));
+    read = ferry::detach(context.gradients().at(a)) * 1.0;
+  }
+  fake_cuda::drain();
+  fake_cuda::set_schedule(fake_cuda::schedule::random);
+  CHECK(close(read, ferry::full({40, 50}, 2.0, ferry::dtype::f64)));
 }
 
 TEST_CASE("a graph that changes between the CPU and devices") {

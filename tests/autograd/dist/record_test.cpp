@@ -250,7 +250,7 @@ TEST_CASE("requests with records that no worker sends are refused; those after t
   CHECK(dist::exists({good.context}, group[1]));
 }
 
-TEST_CASE("messages about passes that no worker sends are answered with errors, and change nothing") {
+TEST_CASE("[row 289] messages about passes that no worker sends are answered with errors, and change nothing") {
   using ferry::named;
   namespace detail = ferry::detail;
   cluster group(2);

@@ -55,6 +55,7 @@ struct ferry::autograd_traits<toy::engine> {
     for (std::size_t i = 0; i != results.size(); ++i)
       results[i].dense = tensor_of(gradients[0].dense.item<double>() * of.derivatives[i]);
   }
+  static void release(toy::node&) {}
   static std::uint64_t order(const toy::node& of) { return of.number; }
   static stream on(const toy::node&) { return {}; }
   static std::string describe(const toy::node& of) { return of.name; }

@@ -11,6 +11,7 @@
 //     static void edges(const my_node&, std::vector<ferry::node_edge>& to);   // appends one for each that apply() returns
 //     static void apply(my_node&, std::span<ferry::gradient_value> gradients, std::span<ferry::gradient_value> results,
 //                       bool keeps_graph);
+//     static void release(my_node&);                                          // drops what apply() needs
 //     static std::uint64_t order(const my_node&);                             // later operations have larger numbers
 //     static ferry::stream on(const my_node&);                                // where its gradients are computed
 //     static std::string describe(const my_node&);                            // for error texts
@@ -58,7 +59,8 @@ struct engine_leaf {
 /// values (undefined: none arrived; perhaps all), outside of the graph, on the current streams, which are those of on(); it calls the
 /// hooks on these gradients first. What it moves out of `gradients` may be written if that is the only handle. It is called
 /// once for each pass, never concurrently for one pass, perhaps concurrently for different passes. It may throw anything: that
-/// ends the pass. A hook on a tensor sees its whole gradient, once for each pass.
+/// ends the pass. A hook on a tensor sees its whole gradient, once for each pass. Unless the graph is kept, release() follows, and
+/// never while another pass of the worker may be in apply() of the node: the graph stays then, as if it was kept.
 template <class Engine>
 struct autograd_traits;
 
@@ -72,6 +74,7 @@ class engine_interface {
   virtual void edges(const void* node, std::vector<node_edge>& to) const = 0;
   virtual void apply(void* node, std::span<gradient_value> gradients, std::span<gradient_value> results,
                      bool keeps_graph) const = 0;
+  virtual void release(void* node) const = 0;
   [[nodiscard]] virtual std::uint64_t order(const void* node) const = 0;
   [[nodiscard]] virtual stream on(const void* node) const = 0;
   [[nodiscard]] virtual std::string describe(const void* node) const = 0;
@@ -93,6 +96,7 @@ concept autograd_engine = requires(typename autograd_traits<Engine>::node_type& 
   { autograd_traits<Engine>::value_count(node) } -> std::convertible_to<std::size_t>;
   autograd_traits<Engine>::edges(node, edges);
   autograd_traits<Engine>::apply(node, gradients, gradients, true);
+  autograd_traits<Engine>::release(node);
   { autograd_traits<Engine>::order(node) } -> std::convertible_to<std::uint64_t>;
   { autograd_traits<Engine>::on(node) } -> std::same_as<stream>;
   { autograd_traits<Engine>::describe(node) } -> std::convertible_to<std::string>;
@@ -109,7 +113,7 @@ class engine_of final : public engine_interface {
   static_assert(
       autograd_engine<Engine>,
       "ferry: this type is no engine of gradients: specialise ferry::autograd_traits for it with name, node_type, "
-      "value_count, edges, apply, order, on, describe, leaf, needs_dense, before_accumulation and "
+      "value_count, edges, apply, release, order, on, describe, leaf, needs_dense, before_accumulation and "
       "after_accumulation; see <ferry/autograd/dist/engine.hpp>");
   using traits = autograd_traits<Engine>;
   using node = typename traits::node_type;
@@ -124,6 +128,7 @@ class engine_of final : public engine_interface {
              bool keeps_graph) const override {
     traits::apply(as(n), gradients, results, keeps_graph);
   }
+  void release(void* n) const override { traits::release(as(n)); }
   [[nodiscard]] std::uint64_t order(const void* n) const override { return traits::order(as(n)); }
   [[nodiscard]] stream on(const void* n) const override { return traits::on(as(n)); }
   [[nodiscard]] std::string describe(const void* n) const override { return traits::describe(as(n)); }
@@ -190,6 +195,7 @@ struct autograd_traits<graph_engine> {
   static void edges(const graph_node& node, std::vector<node_edge>& to);
   static void apply(graph_node& node, std::span<gradient_value> gradients, std::span<gradient_value> results,
                     bool keeps_graph);
+  static void release(graph_node& node);
   static std::uint64_t order(const graph_node& node);
   static stream on(const graph_node& node);
   static std::string describe(const graph_node& node);

@@ -57,7 +57,7 @@ class gradients_by_leaf {
   /// Whether this worker has such a context; if not, it has no gradients in it.
   [[nodiscard]] bool known() const noexcept { return known_; }
   [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
-  /// Neither: it has none.
+  /// Neither: it has none. Of leaves of other engines, too, whose gradients are filed under tensors of their own.
   [[nodiscard]] parameter_gradient of(const tensor& leaf) const;
 
  private:
