@@ -185,7 +185,6 @@ void engine::apply(node_type& node, std::span<gradient_value> gradients, std::sp
     if (edges[i].is_valid() && outputs[i].defined()) detail::fit(node, edges[i], i, outputs[i]);
   }
   for (const auto& hook : node.post_hooks()) outputs = (*hook)(outputs, inputs);
-  if (!keeps_graph) node.release_variables();
   inputs.clear();
   for (std::size_t i = 0; i != edges.size(); ++i) {
     if (!edges[i].is_valid() || !outputs.at(i).defined()) continue;
@@ -193,6 +192,8 @@ void engine::apply(node_type& node, std::span<gradient_value> gradients, std::sp
     outputs[i].reset();
   }
 }
+
+void engine::release(node_type& node) { node.release_variables(); }
 
 std::uint64_t engine::order(const node_type& node) { return node.sequence_nr(); }
 

@@ -69,7 +69,6 @@ struct torch_updates::parts {
   };
   std::vector<parameter> parameters;
   std::unordered_map<const at::TensorImpl*, std::size_t> places;
-  std::unique_ptr<dist_autograd::registered_update> registered;  // first to go
 
   void apply(const dist_autograd::leaf_gradient& whole) {
     const auto found = places.find(torch_leaf(whole).unsafeGetTensorImpl());
@@ -84,7 +83,7 @@ struct torch_updates::parts {
 
 torch_updates::torch_updates(maker make, const std::vector<rref<tensor>>& parameters,
                              const std::vector<std::uint64_t>& groups, const std::vector<std::string>& options)
-    : parts_(std::make_unique<parts>()) {
+    : parts_(std::make_shared<parts>()) {
   for (std::size_t i = 0; i != parameters.size(); ++i) {
     const at::Tensor leaf = torch_leaf({parameters[i].local_value(), {}, {}});
     if (!leaf.defined()) {
@@ -100,9 +99,8 @@ torch_updates::torch_updates(maker make, const std::vector<rref<tensor>>& parame
     }
     parts_->parameters.push_back({leaf, make(leaf, options.at(groups.at(i))), groups[i]});
   }
-  parts* const own = parts_.get();
-  own->registered =
-      std::make_unique<dist_autograd::registered_update>([own](const dist_autograd::leaf_gradient& whole) {
+  registered_ =
+      std::make_unique<dist_autograd::registered_update>([own = parts_](const dist_autograd::leaf_gradient& whole) {
         const std::lock_guard lock(updates_lock);
         own->apply(whole);
       });
@@ -110,7 +108,7 @@ torch_updates::torch_updates(maker make, const std::vector<rref<tensor>>& parame
 
 torch_updates::~torch_updates() = default;
 
-std::uint64_t torch_updates::number() const { return parts_->registered->number(); }
+std::uint64_t torch_updates::number() const { return registered_->number(); }
 
 bool torch_updates::step(dist_autograd::context_id in) {
   if (!dist_autograd::exists(in)) return false;

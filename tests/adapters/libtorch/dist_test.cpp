@@ -4,10 +4,13 @@
 
 #include "torch.hpp"
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,6 +21,7 @@
 
 #include "cluster.hpp"
 #include "expect_error.hpp"
+#include "gate.hpp"
 #include "processes.hpp"
 
 using ferry::errc;
@@ -353,6 +357,89 @@ struct listed_module : torch::nn::Module {
 };
 
 }  // namespace libtorch_dist_test
+
+namespace {
+
+// A step that the test holds up.
+std::unique_ptr<ferry_test::gate> step_gate;
+struct slow_sgd : torch::optim::SGD {
+  slow_sgd(std::vector<at::Tensor> parameters, const torch::optim::SGDOptions& with)
+      : SGD(std::move(parameters), with) {}
+  at::Tensor step(LossClosure closure = nullptr) override {
+    step_gate->pass();
+    return SGD::step(std::move(closure));
+  }
+};
+
+}  // namespace
+template <>
+struct ferry::torch_optimizer_traits<slow_sgd> {
+  using options_type = torch::optim::SGDOptions;
+};
+
+TEST_CASE("an optimizer that ends while a pass runs its update") {
+  step_gate = std::make_unique<ferry_test::gate>();
+  cluster group(2);
+  {
+    two_halves model(group[0]);
+    const auto owned = [&] { return std::stoul(group[1].debug_info("rref.num_owner_rrefs")); };
+    const std::size_t before = owned();
+    std::optional<ferry::distributed_torch_optimizer<slow_sgd>> optimizer(
+        std::in_place, ferry::torch_parameters(model.remote), torch::optim::SGDOptions(0.1));
+    const dist::context context(group[0]);
+    const tensor root = ferry::from_torch(model.loss(at::rand({6, 4})));
+    const ferry::future<void> pass = dist::backward_async(context, root, {.then = *optimizer});
+    step_gate->await_arrivals(1);
+    optimizer.reset();
+    while (owned() > before) std::this_thread::yield();  // the worker has dropped it; the watchdog bounds it
+    step_gate->open();
+    pass.get();
+  }
+  step_gate.reset();
+}
+
+TEST_CASE("gradients of libtorch's leaves are bounded together with those of ferry's") {
+  cluster group(2);
+  const rref<half_impl> there = group[0].remote<ferry::make<half_impl>>("worker1", 4, 5);
+  const tensor own = ferry::require_grad(ferry::full({5}, 3.0, ferry::dtype::f32));
+  std::vector<rref<tensor>> parameters = ferry::torch_parameters(there);
+  parameters.emplace_back(own);
+  parameters.push_back(parameters.front());  // counts once
+  const at::Tensor x = at::rand({6, 4});
+  const dist::context context(group[0]);
+  backward(context, ferry::to_torch(ferry::from_torch(there.rpc_sync<&half_impl::forward>(x)) * own).pow(2).sum());
+  const auto squares = [&] {
+    double sum = ferry::to_torch(context.gradients().at(own)).pow(2).sum().item<double>();
+    for (const ferry::torch_leaf_gradient& each : ferry::torch_gradients(dist::get_gradients(context.id(), group[1])))
+      sum += each.gradient.pow(2).sum().item<double>();
+    return sum;
+  };
+  const double before = std::sqrt(squares());
+  REQUIRE(before > 1);
+  CHECK(ferry::clip_grad_norm_(context.id(), parameters, 0.5) == doctest::Approx(before).epsilon(1e-4));
+  CHECK(std::sqrt(squares()) == doctest::Approx(0.5).epsilon(1e-4));
+}
+
+TEST_CASE("gradients of chosen tensors of libtorch") {
+  cluster group(2);
+  const at::Tensor a = leaf({3, 4});
+  const at::Tensor b = leaf({3, 4});
+  const at::Tensor unused = leaf({2});
+  const at::Tensor inner = a * 3;
+  const dist::context context(group[0]);
+  const at::Tensor loss = group[0].rpc_sync<product>("worker1", inner, b).pow(2).sum();
+  const std::vector<tensor> found = dist::gradients(
+      context, ferry::from_torch(loss),
+      {ferry::from_torch(a), ferry::from_torch(unused), ferry::from_torch(inner), ferry::from_torch(b)});
+  REQUIRE(found.size() == 4);
+  const at::Tensor same = (inner * b).pow(2).sum();
+  const std::vector<at::Tensor> expected = torch::autograd::grad({same}, {a, inner, b});
+  CHECK(at::allclose(ferry::to_torch(found[0]), expected[0]));
+  CHECK_FALSE(found[1].defined());
+  CHECK(at::allclose(ferry::to_torch(found[2]), expected[1]));
+  CHECK(at::allclose(ferry::to_torch(found[3]), expected[2]));
+  CHECK_FALSE(ferry::torch_gradient(context.gradients(), a).defined());
+}
 
 TEST_CASE("an optimizer refuses what it cannot update, and names each owner that failed") {
   cluster group(2);

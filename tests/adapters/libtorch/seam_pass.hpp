@@ -108,6 +108,7 @@ class seam_pass {
     engine.edges(node.node(), edges);
     std::vector<ferry::gradient_value> results(edges.size());
     engine.apply(node.node(), gradients, results, keeps_graph_);
+    if (!keeps_graph_) engine.release(node.node());
     gradients.clear();
     for (std::size_t i = 0; i != edges.size(); ++i) give(edges[i], std::move(results[i]));
   }

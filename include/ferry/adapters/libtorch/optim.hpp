@@ -89,7 +89,8 @@ class torch_updates {
 
  private:
   struct parts;
-  std::unique_ptr<parts> parts_;
+  const std::shared_ptr<parts> parts_;  // a pass that runs an update keeps it, too
+  std::unique_ptr<dist_autograd::registered_update> registered_;
 };
 
 template <class Optimizer>
