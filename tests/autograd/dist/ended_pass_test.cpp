@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string_view>
 #include <thread>
@@ -49,6 +50,11 @@ tensor slowly(const tensor& a) { return slow::apply(a); }
 // Of a parameter of worker1.
 tensor parameter;
 tensor times_parameter(const tensor& a) { return a * parameter; }
+
+ferry::future<void> unanswered() {
+  static ferry::promise<void> never;
+  return never.get_future();
+}
 
 void reset() {
   held = std::make_unique<ferry_test::gate>();
@@ -212,4 +218,31 @@ TEST_CASE("a late call of another worker does not make a context of a maker that
   successor.shutdown();
   other.shutdown();
   host.shutdown();
+}
+
+TEST_CASE("a hop of a pass may take longer than calls do by default") {
+  reset();
+  ferry_test::cluster_options options;
+  options.configure = [](ferry::worker_config& config) { config.rpc_timeout = 100ms; };
+  cluster group(2, options);
+  const tensor a = leaf({2, 3});
+  const dist::context context(group[0]);
+  const tensor root = ferry::sum(group[0].rpc_sync<slowly>({"worker1", {.timeout = 20s}}, a));
+  // While the formula runs, a call that is not answered reaches its default timeout.
+  std::exception_ptr problem;
+  std::thread opener([&] {
+    held->await_arrivals(1);
+    try {
+      group[0].rpc_sync<unanswered>("worker1");
+    } catch (const ferry::error& e) {
+      if (e.kind() != errc::rpc_timeout) problem = std::current_exception();
+    }
+    held->open();
+  });
+  context.backward(root);
+  opener.join();
+  CHECK_FALSE(problem);
+  CHECK(numbers(context.gradients().at(a)) == vec{2, 3});
+  held.reset();
+  group.shutdown(false);
 }
