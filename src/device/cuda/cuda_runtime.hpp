@@ -100,11 +100,15 @@ struct cuda_runtime {
 
   /// With cudaEventDisableTiming; `blocking`: with cudaEventBlockingSync, so that a thread that waits for it sleeps.
   cuda_status (*event_create)(CUevent_st** event, bool blocking);
+  /// With the default flags: it keeps the time at which it was reached.
+  cuda_status (*event_create_timed)(CUevent_st** event);
   cuda_status (*event_destroy)(CUevent_st* event);
   cuda_status (*event_record)(CUevent_st* event, CUstream_st* stream);
   /// Leaves the last error alone if the answer is not_ready.
   cuda_status (*event_query)(CUevent_st* event);
   cuda_status (*event_synchronize)(CUevent_st* event);
+  /// Between two events of one device that keep their times and are done.
+  cuda_status (*event_elapsed_time)(float* milliseconds, CUevent_st* from, CUevent_st* to);
 
   /// A memory pool of the device. `exportable`: its memory can be exported to other processes as a file descriptor.
   cuda_status (*mem_pool_create)(CUmemPoolHandle_st** pool, int device, bool exportable);

@@ -239,12 +239,16 @@ constexpr cuda_runtime linked{
     .event_create = [](cudaEvent_t* event, bool blocking) -> cuda_status {
       return cudaEventCreateWithFlags(event, cudaEventDisableTiming | (blocking ? cudaEventBlockingSync : 0U));
     },
+    .event_create_timed = [](cudaEvent_t* event) -> cuda_status { return cudaEventCreate(event); },
     .event_destroy = [](cudaEvent_t event) -> cuda_status { return cudaEventDestroy(event); },
     .event_record = [](cudaEvent_t event, cudaStream_t stream) -> cuda_status {
       return cudaEventRecord(event, stream);
     },
     .event_query = &event_query,
     .event_synchronize = [](cudaEvent_t event) -> cuda_status { return cudaEventSynchronize(event); },
+    .event_elapsed_time = [](float* milliseconds, cudaEvent_t from, cudaEvent_t to) -> cuda_status {
+      return cudaEventElapsedTime(milliseconds, from, to);
+    },
     .mem_pool_create = &mem_pool_create,
     .mem_pool_destroy = [](cudaMemPool_t pool) -> cuda_status { return cudaMemPoolDestroy(pool); },
     .mem_pool_set_release_threshold = [](cudaMemPool_t pool, std::uint64_t bytes) -> cuda_status {

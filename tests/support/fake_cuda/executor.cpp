@@ -180,6 +180,11 @@ bool executor::done(const marker_ptr& place) {
   return !place || place->done;
 }
 
+executor::clock::time_point executor::time_of(const marker_ptr& place) {
+  const std::lock_guard lock(mutex_);
+  return place->at;
+}
+
 bool executor::idle(const CUstream_st* stream) {
   const std::lock_guard lock(mutex_);
   const auto done = [](const CUstream_st& each) { return !each.last || each.last->done; };
@@ -311,6 +316,7 @@ void executor::work(bool host_functions) {
     stream->running = false;
     --running_;
     next.end->done = true;
+    next.end->at = clock::now();
     stream->begins = some_time(clock::now());
     work_.notify_all();
     progress_.notify_all();

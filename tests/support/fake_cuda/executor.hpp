@@ -21,7 +21,8 @@ namespace fake_cuda {
 /// A place in a stream: done when all before it is. Read and written under the executor's lock.
 struct marker {
   bool done = false;
-  std::uint64_t number = 0;  // of all that were queued
+  std::uint64_t number = 0;                  // of all that were queued
+  std::chrono::steady_clock::time_point at;  // when it was done; not set for what was dropped
 };
 using marker_ptr = std::shared_ptr<marker>;
 
@@ -73,6 +74,7 @@ struct CUevent_st {
   fake_cuda::capture_ptr within;   // recorded in a stream that was being captured
   CUstream_st* recorded_on = nullptr;
   bool for_waiting = false;
+  bool timed = false;     // keeps the time at which it was reached
   bool of_frees = false;  // marks nothing but frees: nothing is stale without it
 };
 
@@ -101,6 +103,8 @@ class executor {
   /// The end of what the stream was given; null if nothing.
   marker_ptr position(CUstream_st* stream);
   bool done(const marker_ptr& place);
+  /// When it was done, which it is.
+  std::chrono::steady_clock::time_point time_of(const marker_ptr& place);
   /// Whether all is done that position() would stand for.
   bool idle(const CUstream_st* stream);
   /// The number of what was queued last.

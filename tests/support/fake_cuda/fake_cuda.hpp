@@ -8,6 +8,7 @@
 //   events, and by the rules of the legacy default stream. Delays are random, from a seed.
 // * Memory of devices is poisoned when it is had, when it is given back, and where a copy is about to land. A processor that
 //   has protection keys lets only the double touch it: the host's code that reads it by mistake dies.
+// * Events that keep their times have the host's, of when their streams reached them; what takes the time are the delays.
 // * Every call is counted and can be made to fail; contexts are noted. What the runtime refuses, the double refuses.
 // * Captures are as strict as the documents of CUDA allow: a call that allocates, creates or asks invalidates every capture
 //   that its thread's mode does not protect, and a stream that is being captured keeps what it is given.
@@ -57,11 +58,13 @@ enum class call : std::uint8_t {
   stream_wait_event_of_frees,  // an event that marks nothing but frees: nothing is stale without it
   launch_host_func,
   event_create,
+  event_create_timed,
   event_destroy,
   event_record,
   event_record_of_frees,  // on a stream that was given nothing but frees
   event_query,
   event_synchronize,
+  event_elapsed_time,
   mem_pool_create,
   mem_pool_destroy,
   mem_pool_set_release_threshold,

@@ -381,17 +381,24 @@ status launch_host_func(CUstream_st* stream, void (*function)(void*), void* argu
       stream, [function, argument] { function(argument); }, {}, true);
 }
 
-status event_create(CUevent_st** event, bool blocking) {
-  if (const status error = enter(call::event_create)) return error;
+status make_event(CUevent_st** event, call which, bool blocking, bool timed) {
+  if (const status error = enter(which)) return error;
   if (const status error = enter_device(current_device)) return error;
   auto fresh = std::make_unique<CUevent_st>();
   fresh->device = current_device;
   fresh->for_waiting = blocking;
+  fresh->timed = timed;
   const std::lock_guard lock(events().mutex);
   events().alive.insert(fresh.get());
   *event = fresh.release();
   return cuda_error::success;
 }
+
+status event_create(CUevent_st** event, bool blocking) {
+  return make_event(event, call::event_create, blocking, false);
+}
+
+status event_create_timed(CUevent_st** event) { return make_event(event, call::event_create_timed, false, true); }
 
 status event_destroy(CUevent_st* event) {
   if (const status error = enter(call::event_destroy)) return error;
@@ -433,6 +440,21 @@ status event_synchronize(CUevent_st* event) {
   if (!event->for_waiting && !executor::instance().done(event->captured)) spun.fetch_add(1, std::memory_order_relaxed);
   if (!executor::instance().wait(event->captured)) return failed(launch_timeout);
   if (event->captured) executor::instance().observe(event->recorded_on, event->captured->number);
+  return cuda_error::success;
+}
+
+status event_elapsed_time(float* milliseconds, CUevent_st* from, CUevent_st* to) {
+  if (const status error = enter(call::event_elapsed_time)) return error;
+  if (!alive(from) || !alive(to) || !from->timed || !to->timed || from->device != to->device)
+    return failed(cuda_error::invalid_resource_handle);
+  if (const status error = enter_device(from->device)) return error;
+  if (const status error = refuse_if_captured(from)) return failed(error);
+  if (const status error = refuse_if_captured(to)) return failed(error);
+  if (!from->captured || !to->captured) return failed(cuda_error::invalid_resource_handle);
+  executor& all = executor::instance();
+  if (!all.done(from->captured) || !all.done(to->captured)) return failed(cuda_error::not_ready);
+  const std::chrono::duration<float, std::milli> between = all.time_of(to->captured) - all.time_of(from->captured);
+  *milliseconds = between.count();
   return cuda_error::success;
 }
 
@@ -692,10 +714,12 @@ constexpr cuda_runtime functions{
     .stream_wait_event = &stream_wait_event,
     .launch_host_func = &launch_host_func,
     .event_create = &event_create,
+    .event_create_timed = &event_create_timed,
     .event_destroy = &event_destroy,
     .event_record = &event_record,
     .event_query = &event_query,
     .event_synchronize = &event_synchronize,
+    .event_elapsed_time = &event_elapsed_time,
     .mem_pool_create = &mem_pool_create,
     .mem_pool_destroy = &mem_pool_destroy,
     .mem_pool_set_release_threshold = &mem_pool_set_release_threshold,

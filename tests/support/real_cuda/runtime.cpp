@@ -421,6 +421,15 @@ status event_create(CUevent_st** event, bool blocking) {
   return error;
 }
 
+status event_create_timed(CUevent_st** event) {
+  if (const status error = enter(call::event_create_timed)) return error;
+  if (const status error = enter_device(current_device)) return error;
+  const call_in_progress in("cudaEventCreate");
+  const status error = failed(lower().event_create_timed(event));
+  if (error == cuda_error::success) events().add(*event, current_device);
+  return error;
+}
+
 status event_destroy(CUevent_st* event) {
   if (const status error = enter(call::event_destroy)) return error;
   if (!events().remove(event)) return failed(cuda_error::invalid_resource_handle);
@@ -466,6 +475,12 @@ status event_synchronize(CUevent_st* event) {
   if (blank_events().device_of(event)) return cuda_error::success;
   if (const status error = poll([&] { return lower().event_query(event); })) return error;
   return failed(lower().event_synchronize(event));
+}
+
+status event_elapsed_time(float* milliseconds, CUevent_st* from, CUevent_st* to) {
+  if (const status error = ask_event(from, call::event_elapsed_time)) return error;
+  if (events().device_of(from) != events().device_of(to)) return failed(cuda_error::invalid_resource_handle);
+  return failed(lower().event_elapsed_time(milliseconds, from, to));
 }
 
 status mem_pool_create(CUmemPoolHandle_st** pool, int device, bool exportable) {
@@ -681,10 +696,12 @@ const cuda_runtime& functions() {
     made.stream_wait_event = &stream_wait_event;
     made.launch_host_func = &launch_host_func;
     made.event_create = &event_create;
+    made.event_create_timed = &event_create_timed;
     made.event_destroy = &event_destroy;
     made.event_record = &event_record;
     made.event_query = &event_query;
     made.event_synchronize = &event_synchronize;
+    made.event_elapsed_time = &event_elapsed_time;
     made.mem_pool_create = &mem_pool_create;
     made.mem_pool_destroy = &mem_pool_destroy;
     made.mem_pool_set_release_threshold = &mem_pool_set_release_threshold;
