@@ -9,6 +9,7 @@
 #include <ferry/tensor/tensor.hpp>
 
 #include "../device/cuda/cuda_scope.hpp"
+#include "../device/device_work.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -19,6 +20,7 @@ void launch_kernel(std::initializer_list<const tensor*> tensors, Start start) {
   const device where = (*tensors.begin())->device();
   const stream on = current_stream(where);
   for (const tensor* each : tensors) each->storage().record_use(on);
+  device_work_begins(on);
   const cuda_scope scope(where);
   check_cuda(start(on.native<cuda>()), where, "start a kernel");
 }

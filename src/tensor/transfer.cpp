@@ -9,6 +9,7 @@
 #include <ferry/tensor/pack.hpp>
 
 #include "../device/capture.hpp"
+#include "../device/device_work.hpp"
 #include "../device/memory/staging.hpp"
 #include "device_kernels.hpp"
 #include "layout.hpp"
@@ -26,10 +27,11 @@ bool same_block(const tensor& a, const tensor& b) {
   return is_packed(a);
 }
 
-// The current stream of a tensor's device, recorded as a user of the tensor.
+// The current stream of a tensor's device, recorded as a user of the tensor, to queue work on it.
 stream stream_for(const tensor& t) {
   const stream on = current_stream(t.device());
   t.storage().record_use(on);
+  device_work_begins(on);
   return on;
 }
 
