@@ -14,10 +14,24 @@ namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
-enum class trace_key : std::uint8_t { number, parent, worker, queued_ns, uncertainty_ns, shapes, bytes, failed, error };
+enum class trace_key : std::uint8_t {
+  number,
+  parent,
+  worker,
+  queued_ns,
+  uncertainty_ns,
+  shapes,
+  bytes,
+  failed,
+  error,
+  device,
+  device_ns
+};
 
 constexpr std::string_view text_type = "string";
 constexpr std::string_view number_type = "integer";
+// Larger than the numbers that the system gives to threads.
+constexpr std::uint32_t first_device_track = 1U << 30U;
 
 // In the order of trace_key.
 const std::vector<profiler::metadata_key>& keys_of_traces() {
@@ -31,6 +45,8 @@ const std::vector<profiler::metadata_key>& keys_of_traces() {
       {"bytes", number_type, "of the tensors that an operation made"},
       {"failed", number_type, "1: it ended with an error"},
       {"error", text_type, "what it ended with"},
+      {"device", text_type, "that an operation queued work on"},
+      {"device_ns", number_type, "how long that work took there"},
   };
   return all;
 }
@@ -73,6 +89,7 @@ class trace_writer {
     text_ += "]},\"traceEvents\":[\n";
     write_tracks();
     for (const profiler::event& each : from_.events) write_event(each);
+    write_device_work();
     write_arrows();
     text_ += "\n]}\n";
     return std::move(text_);
@@ -126,6 +143,36 @@ class trace_writer {
     }
   }
 
+  // Where the work of operations ran, a track for each device. How long it took there is known, and that it began after the operation
+  // did: it is put there, or behind the work before it.
+  void write_device_work() {
+    struct track {
+      std::uint32_t number;
+      std::int64_t free_from_ns;
+    };
+    std::map<std::pair<std::int32_t, device>, track> tracks;
+    for (const profiler::event& each : from_.events) {
+      if (!each.device || !each.device_time) continue;
+      const auto next = static_cast<std::uint32_t>(first_device_track + tracks.size());
+      const auto [found, fresh] = tracks.try_emplace({each.node, *each.device}, track{next, each.began_ns});
+      track& on = found->second;
+      if (fresh) {
+        begin_object();
+        text_ += fmt::format(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":{}}}}})", each.node,
+                             on.number, json_text(to_string(*each.device)));
+      }
+      const std::int64_t began_ns = std::max(each.began_ns, on.free_from_ns);
+      const std::int64_t length_ns = each.device_time->count();
+      on.free_from_ns = began_ns + length_ns;
+      begin_object();
+      text_ += fmt::format(R"({{"ph":"X","name":{},"cat":"device","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},)",
+                           json_text(each.name), each.node, on.number, microseconds(began_ns),
+                           static_cast<double>(length_ns) / 1000);
+      write_arguments(each);
+      text_ += '}';
+    }
+  }
+
   void write_arguments(const profiler::event& event) {
     text_ += fmt::format(R"("args":{{"{}":{},"{}":{},"{}":{})", name_of_key(trace_key::number), event.number,
                          name_of_key(trace_key::parent), event.parent, name_of_key(trace_key::worker), event.node);
@@ -141,6 +188,8 @@ class trace_writer {
     if (event.bytes >= 0) number(trace_key::bytes, event.bytes);
     if (event.failed) number(trace_key::failed, 1);
     if (!event.error.empty()) words(trace_key::error, event.error);
+    if (event.device) words(trace_key::device, to_string(*event.device));
+    if (event.device_time) number(trace_key::device_ns, event.device_time->count());
     text_ += '}';
   }
 

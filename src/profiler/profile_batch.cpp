@@ -15,14 +15,14 @@ namespace {
 constexpr std::size_t profile_word = 8;
 constexpr std::uint64_t shapes_bit = 1;
 constexpr std::uint64_t memory_bit = 2;
+constexpr std::uint64_t device_times_bit = 4;
 constexpr std::uint64_t failed_bit = 1;
 constexpr std::size_t words_of_batch = 5;
 constexpr std::size_t words_of_event = 10;  // and three texts
 constexpr std::size_t texts_of_event = 3;
 // More than a worker can have recorded of a request: the sum of those that many replies tell does not overflow.
 constexpr std::uint64_t most_told_lost = std::uint64_t{1} << 40U;
-// Of times and lengths of time, in nanoseconds: 36 years. Sums and differences of a few do not overflow.
-constexpr std::int64_t latest = std::int64_t{1} << 60U;
+constexpr std::size_t words_of_device_time = 4;
 constexpr auto last_kind = static_cast<std::uint64_t>(range_kind::wait);
 
 void put_profile_word(byte_buffer& to, std::uint64_t value) { store_le(to.extend(profile_word), value); }
@@ -44,7 +44,7 @@ class profile_reader {
   std::int64_t number() { return static_cast<std::int64_t>(word()); }
   std::int64_t time() {
     const std::int64_t value = number();
-    if (value < -latest || value > latest)
+    if (value < -longest_profile_time || value > longest_profile_time)
       throw_error(errc::malformed, fmt::format("a record of a profile has time {}", value));
     return value;
   }
@@ -119,28 +119,65 @@ profiler::event take_event(profile_reader& from, std::uint64_t events) {
   return event;
 }
 
+void put_device_time(byte_buffer& to, const told_device_time& each) {
+  put_profile_word(to, each.event);
+  put_profile_word(to, static_cast<std::uint64_t>(each.on.kind) << 32U | static_cast<std::uint32_t>(each.on.index));
+  put_signed(to, each.time_ns);
+  put_profile_word(to, each.token);
+}
+
+// `least`: the first event that it can be of.
+told_device_time take_device_time(profile_reader& from, const std::vector<profiler::event>& events, std::size_t least) {
+  constexpr std::uint64_t most_kinds = 256;
+  constexpr std::uint64_t most_devices = std::uint64_t{1} << 31U;
+  told_device_time found;
+  const std::uint64_t event = from.word();
+  if (event < least || event >= events.size() || events[event].kind != range_kind::operation)
+    throw_error(errc::malformed,
+                fmt::format("a time of a device is that of event {} of a profile, which is no operation, "
+                            "or not behind the one before",
+                            event));
+  found.event = event;
+  const std::uint64_t place = from.word();
+  if (place >> 32U >= most_kinds || (place & 0xffffffffU) >= most_devices)
+    throw_error(errc::malformed, fmt::format("an event of a profile has device {:#x}", place));
+  found.on = {static_cast<device_kind>(place >> 32U), static_cast<int>(place & 0xffffffffU)};
+  found.time_ns = from.number();
+  if (found.time_ns < device_time_unknown || found.time_ns > longest_profile_time)
+    throw_error(errc::malformed, fmt::format("an event of a profile has run on a device for {} ns", found.time_ns));
+  found.token = from.word();
+  return found;
+}
+
 }  // namespace
 
 byte_buffer encode_profile_wishes(const profile_wishes& wishes) {
   byte_buffer to;
-  put_profile_word(to, (wishes.shapes ? shapes_bit : 0) | (wishes.memory ? memory_bit : 0));
+  put_profile_word(to, (wishes.shapes ? shapes_bit : 0) | (wishes.memory ? memory_bit : 0) |
+                           (wishes.device_times ? device_times_bit : 0));
   return to;
 }
 
 profile_wishes decode_profile_wishes(std::span<const std::byte> content) {
   if (content.size() != profile_word) throw_error(errc::malformed, "a request for a profile is not one number");
   const auto bits = load_le<std::uint64_t>(content.data());
-  return {.shapes = (bits & shapes_bit) != 0, .memory = (bits & memory_bit) != 0};
+  return {.shapes = (bits & shapes_bit) != 0,
+          .memory = (bits & memory_bit) != 0,
+          .device_times = (bits & device_times_bit) != 0};
 }
 
 byte_buffer encode_profile_batch(const profile_batch& batch, std::size_t limit) {
   std::size_t size = words_of_batch * profile_word;
   std::size_t fits = 0;
+  std::size_t times = 0;  // of the events that fit
   for (const profiler::event& each : batch.events) {
     size +=
         (words_of_event + texts_of_event) * profile_word + each.name.size() + each.shapes.size() + each.error.size();
+    const bool timed = times != batch.device_times.size() && batch.device_times[times].event == fits;
+    if (timed) size += (words_of_device_time + (times == 0 ? 1 : 0)) * profile_word;
     if (size > limit) break;
     ++fits;
+    times += timed ? 1 : 0;
   }
   byte_buffer to;
   put_signed(to, batch.node);
@@ -149,6 +186,8 @@ byte_buffer encode_profile_batch(const profile_batch& batch, std::size_t limit) 
   put_profile_word(to, batch.lost + (batch.events.size() - fits));
   put_profile_word(to, fits);
   for (std::size_t i = 0; i != fits; ++i) put_event(to, batch.events[i]);
+  if (times != 0) put_profile_word(to, times);
+  for (std::size_t i = 0; i != times; ++i) put_device_time(to, batch.device_times[i]);
   return to;
 }
 
@@ -175,7 +214,18 @@ profile_batch decode_profile_batch(std::span<const std::byte> content) {
                 fmt::format("a record of a profile claims {} events and is too short for them", events));
   batch.events.reserve(static_cast<std::size_t>(events));
   for (std::uint64_t i = 0; i != events; ++i) batch.events.push_back(take_event(from, events));
-  if (from.left() != 0) throw_error(errc::malformed, "a record of a profile goes on behind its events");
+  if (from.left() == 0) return batch;
+  const std::uint64_t times = from.left() < profile_word ? 0 : from.word();
+  if (times == 0) throw_error(errc::malformed, "a record of a profile goes on behind its events");
+  if (times > from.left() / (words_of_device_time * profile_word))
+    throw_error(errc::truncated,
+                fmt::format("a record of a profile claims {} times of devices and is too short for them", times));
+  batch.device_times.reserve(static_cast<std::size_t>(times));
+  for (std::uint64_t i = 0; i != times; ++i) {
+    const std::size_t least = batch.device_times.empty() ? 0 : batch.device_times.back().event + 1;
+    batch.device_times.push_back(take_device_time(from, batch.events, least));
+  }
+  if (from.left() != 0) throw_error(errc::malformed, "a record of a profile goes on behind its times of devices");
   return batch;
 }
 

@@ -10,6 +10,8 @@
 #include <ferry/base/bytes.hpp>
 #include <ferry/profiler/profile.hpp>
 
+#include "../device/timing.hpp"
+
 namespace ferry::inline v0::detail {
 
 inline constexpr std::uint16_t profile_record_type = 6;
@@ -18,11 +20,20 @@ inline constexpr std::uint16_t profile_record_type = 6;
 struct profile_wishes {
   bool shapes = false;
   bool memory = false;
+  bool device_times = false;
 };
 
 byte_buffer encode_profile_wishes(const profile_wishes& wishes);
 /// Throws errc::malformed.
 profile_wishes decode_profile_wishes(std::span<const std::byte> content);
+
+/// Where and how long the work of an operation ran.
+struct told_device_time {
+  std::size_t event = 0;  ///< which of the batch
+  device on;
+  std::int64_t time_ns = device_time_unknown;  ///< or device_time_pending: to be asked for, by its token
+  std::uint64_t token = 0;                     ///< of those that are pending: device_times.hpp
+};
 
 /// Events of one request. Their numbers are from 1 on, those without a parent are parts of the call.
 struct profile_batch {
@@ -31,7 +42,11 @@ struct profile_batch {
   std::int64_t answered_ns = 0;
   std::uint64_t lost = 0;
   std::vector<profiler::event> events;
+  std::vector<told_device_time> device_times;  ///< by events, of which each has one at most
 };
+
+/// The longest time that is believed, in nanoseconds: 36 years. Sums and differences of a few do not overflow.
+inline constexpr std::int64_t longest_profile_time = std::int64_t{1} << 60U;
 
 /// No longer than `limit` bytes: the last events are lost, if need be.
 byte_buffer encode_profile_batch(const profile_batch& batch, std::size_t limit);

@@ -4,7 +4,9 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <ferry/base/error.hpp>
@@ -135,8 +137,9 @@ class profiled_request final : public callee_hooks {
 
   void before_handler(handler_start& start) override {
     scopes_ = server_scopes_now();
-    if (!asked_ && scopes_.all.empty()) return;  // exited meanwhile
-    const worker_core& core = start.core();
+    if (!asked_ && scopes_.all.empty()) return;         // exited meanwhile
+    if (start.method() == device_times_method) return;  // of the profiler itself
+    worker_core& core = start.core();
     recording::properties how;
     how.brief = true;
     how.node = core.agent_unchecked().self().id().value;
@@ -148,9 +151,11 @@ class profiled_request final : public callee_hooks {
       how.remote = true;
       how.wishes.shapes |= asked_->shapes;
       how.wishes.memory |= asked_->memory;
+      how.wishes.device_times |= asked_->device_times;
     }
     most_record_bytes_ = std::min(core.limits().max_extension_bytes, wire_limits().max_extension_bytes);
     limit_ = std::min(most_record_bytes_ / share_of_profile, longest_profile);
+    worker_ = core.weak_from_this();
     to_ = recording::make(how);
     what_ = {start.method().empty() ? "an unknown method" : start.method(), range_kind::handler};
     arrived_ns_ = start.call().arrived().time_since_epoch().count();
@@ -199,6 +204,7 @@ class profiled_request final : public callee_hooks {
     const auto own = std::find_if(batch.events.begin(), batch.events.end(),
                                   [this](const profiler::event& each) { return each.number == number_; });
     if (own != batch.events.end()) std::swap(*own, batch.events.front());
+    if (asked_->device_times) add_device_times(batch);
     batch.answered_ns = steady_now_ns();
     // Behind the records of others, which go first.
     const std::size_t used = reply.message().extension_bytes() + record_overhead;
@@ -208,10 +214,28 @@ class profiled_request final : public callee_hooks {
     reply.add_record(profile_record_type, false, content.bytes());
   }
 
+  // What devices have not done yet the caller asks for later: the reply does not wait for them.
+  void add_device_times(profile_batch& batch) {
+    std::unordered_map<std::uint64_t, const awaited_time*> later;
+    for (const awaited_time& each : awaited_) later.emplace(each.event, &each);
+    for (std::size_t i = 0; i != batch.events.size(); ++i) {
+      const profiler::event& each = batch.events[i];
+      if (!each.device) continue;
+      told_device_time told{.event = i, .on = *each.device};
+      if (each.device_time) {
+        told.time_ns = each.device_time->count();
+      } else if (const auto found = later.find(each.number); found != later.end()) {
+        told.time_ns = device_time_pending;
+        told.token = found->second->here ? keep_for_asking(found->second->here) : found->second->token;
+      }
+      batch.device_times.push_back(told);
+    }
+  }
+
   profiler::profile take() {
     taken_ = true;
-    profiler::profile found = to_->finish();
-    for (const auto& each : scopes_.all) add_to_scope(*each, found);
+    profiler::profile found = to_->finish(&awaited_);
+    for (const auto& each : scopes_.all) add_to_scope(*each, {found, awaited_, worker_});
     return found;
   }
 
@@ -219,8 +243,10 @@ class profiled_request final : public callee_hooks {
   entered_scopes scopes_;
   std::size_t most_record_bytes_ = 0;  // of all records of the reply
   std::size_t limit_ = 0;              // of the profile
+  std::weak_ptr<worker_core> worker_;
   ref_ptr<recording> to_;
-  range_description what_;  // its name is the method's, whose code stays loaded until the request is over
+  std::vector<awaited_time> awaited_;  // when it was taken
+  range_description what_;             // its name is the method's, whose code stays loaded until the request is over
   std::int64_t arrived_ns_ = 0;
   std::int64_t queued_ns_ = 0;
   std::int64_t began_ = 0;

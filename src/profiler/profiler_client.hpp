@@ -37,6 +37,12 @@ struct entered_scopes {
   std::size_t events_per_thread = 0;
 };
 [[nodiscard]] entered_scopes server_scopes_now();
-void add_to_scope(profiler::server_scope::state& scope, const profiler::profile& request) noexcept;
+/// What one request has left.
+struct scope_request {
+  profiler::profile events;
+  std::vector<awaited_time> awaited;
+  std::weak_ptr<worker_core> served_by;
+};
+void add_to_scope(profiler::server_scope::state& scope, const scope_request& request) noexcept;
 
 }  // namespace ferry::inline v0::detail

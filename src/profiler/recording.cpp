@@ -12,6 +12,7 @@
 #include <ferry/base/log.hpp>
 #include <ferry/rpc/detail/future_state.hpp>
 
+#include "../device/device_work.hpp"
 #include "../rpc/worker/worker_core.hpp"
 
 namespace ferry::inline v0::detail {
@@ -39,6 +40,42 @@ void end_range(open_range& range, const range_details* details, bool failed) noe
 
 constexpr range_sink recording_sink{&begin_range, &end_range};
 
+// The work that an open range of this thread has queued on a device.
+struct measured_range {
+  const open_range* of;
+  std::shared_ptr<device_interval> work;  // null: it cannot be measured
+  measured_range* outer;
+};
+constinit thread_local measured_range* measured_ranges = nullptr;  // the innermost
+
+bool measures(const open_range& range) noexcept {
+  return range.what->kind == range_kind::operation &&
+         static_cast<const recording*>(range.recording)->how().wishes.device_times;
+}
+
+// The first work of an operation, and of those that it is a part of: the outer ones first, as they end last.
+void measure_from(const open_range* range, const stream& on) noexcept {
+  if (!range || (measured_ranges && measured_ranges->of == range)) return;
+  measure_from(range->outer, on);
+  if (!measures(*range)) return;
+  try {
+    auto made = std::make_unique<measured_range>(measured_range{range, nullptr, measured_ranges});
+    made->work = device_interval::begin(on);
+    measured_ranges = made.release();
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no memory, so no time
+  }
+}
+void measure_work(const stream& on) noexcept { measure_from(this_thread_profiled.innermost, on); }
+
+// Null: it has queued none.
+std::shared_ptr<device_interval> end_of_work(const open_range& range) noexcept {
+  if (!measured_ranges || measured_ranges->of != &range) return nullptr;
+  const std::unique_ptr<measured_range> own(measured_ranges);
+  measured_ranges = own->outer;
+  if (own->work) own->work->end();
+  return std::move(own->work);
+}
+
 void begin_range(open_range& range) noexcept {
   const recording_in_force* here = current_value(current_recording);
   if (!here || here->to->closed()) return;
@@ -61,11 +98,13 @@ void end_range(open_range& range, const range_details* details, bool failed) noe
   event.node = to->how().node;
   event.failed = failed;
   const profile_wishes& wishes = to->how().wishes;
-  if (details && (wishes.shapes || wishes.memory)) {
+  std::shared_ptr<device_interval> on_device = end_of_work(range);
+  if (on_device || (details && (wishes.shapes || wishes.memory))) {
     try {
       event.details = std::make_unique<event_details>();
-      if (wishes.shapes) event.details->shapes = details->shapes();
-      if (wishes.memory) event.details->bytes = details->bytes();
+      event.details->on_device = std::move(on_device);
+      if (details && wishes.shapes) event.details->shapes = details->shapes();
+      if (details && wishes.memory) event.details->bytes = details->bytes();
     } catch (const std::bad_alloc&) {
       event.details.reset();  // the event without them
     }
@@ -73,14 +112,17 @@ void end_range(open_range& range, const range_details* details, bool failed) noe
   to->add(std::move(event));
 }
 
-// Ranges are seen while there is any recording.
+// Ranges are seen while there is any recording, and the work of devices while there is one that wants its times.
 constinit std::mutex sink_mutex;
-int recordings = 0;  // under the mutex
+int recordings = 0;  // under the mutex, as is the next one
+int measuring = 0;
 
-void count_recordings(int change) noexcept {
+void count_recordings(int change, bool measures) noexcept {
   const std::lock_guard lock(sink_mutex);
   recordings += change;
+  measuring += measures ? change : 0;
   range_sink_in_use.store(recordings == 0 ? nullptr : &recording_sink, std::memory_order_release);
+  device_work_sink_in_use.store(measuring == 0 ? nullptr : &measure_work, std::memory_order_release);
 }
 
 }  // namespace
@@ -103,12 +145,12 @@ recording::recording(const properties& how)
     : how_(how),
       serial_(next_serial.fetch_add(1, std::memory_order_relaxed)),
       start_(how.brief ? clock_reading() : clock_reading::now()) {
-  count_recordings(1);
+  count_recordings(1, how.wishes.device_times);
 }
 recording::~recording() { stop_watching(); }
 
 void recording::stop_watching() noexcept {
-  if (!closed_.exchange(true)) count_recordings(-1);
+  if (!closed_.exchange(true)) count_recordings(-1, how_.wishes.device_times);
 }
 
 ref_ptr<recording> recording::make(const properties& how) { return ref_ptr<recording>::adopt(new recording(how)); }
@@ -269,7 +311,8 @@ std::vector<profiler::clock_offset> compare_clocks(const Replies& replies, const
 }  // namespace
 
 void recording::add_events_of(const reply& from, const std::vector<profiler::clock_offset>& clocks,
-                              profiler::profile& to) {
+                              profiler::profile& to, std::vector<awaited_time>* awaited) {
+  const std::size_t first = to.events.size();
   const auto clock = std::find_if(clocks.begin(), clocks.end(),
                                   [&](const profiler::clock_offset& each) { return each.node == from.batch.node; });
   std::unordered_map<std::uint64_t, std::uint64_t> numbers;
@@ -287,6 +330,14 @@ void recording::add_events_of(const reply& from, const std::vector<profiler::clo
     made.uncertainty_ns += clock->uncertainty_ns;
   }
   to.lost += from.batch.lost;
+  if (!how_.wishes.device_times) return;
+  for (const told_device_time& each : from.batch.device_times) {
+    profiler::event& of = to.events[first + each.event];
+    of.device = each.on;
+    if (each.time_ns >= 0) of.device_time = std::chrono::nanoseconds(each.time_ns);
+    if (each.time_ns == device_time_pending && awaited)
+      awaited->push_back({.event = of.number, .node = of.node, .token = each.token});
+  }
 }
 
 void recording::add_events_of(const inner_profile& from, profiler::profile& to) {
@@ -317,7 +368,8 @@ void recording::read(std::deque<reply>& replies) noexcept {
   std::erase_if(replies, damaged);
 }
 
-void recording::take_events(ring& from, const tick_scale& scale, profiler::profile& to) {
+void recording::take_events(ring& from, const tick_scale& scale, profiler::profile& to,
+                            std::vector<awaited_time>* awaited) {
   std::vector<recorded_event> taken;
   {
     const std::lock_guard lock(from.mutex);
@@ -340,10 +392,16 @@ void recording::take_events(ring& from, const tick_scale& scale, profiler::profi
     made.shapes = std::move(each.details->shapes);
     made.bytes = each.details->bytes;
     made.error = std::move(each.details->error);
+    if (!each.details->on_device) continue;
+    made.device = each.details->on_device->device();
+    const std::int64_t time_ns = each.details->on_device->length_ns();
+    if (time_ns >= 0) made.device_time = std::chrono::nanoseconds(time_ns);
+    if (time_ns == device_time_pending && awaited)
+      awaited->push_back({.event = made.number, .node = made.node, .here = std::move(each.details->on_device)});
   }
 }
 
-profiler::profile recording::finish() {
+profiler::profile recording::finish(std::vector<awaited_time>* awaited) {
   const std::int64_t ended = ticks_now();
   profiler::profile all;
   std::deque<reply> replies;
@@ -361,10 +419,10 @@ profiler::profile recording::finish() {
   const tick_scale scale = how_.brief ? tick_scale::recent() : tick_scale::since(start_);
   all.node = how_.node;
   all.ended_ns = scale.steady_ns(ended);
-  for (ring* each : rings) take_events(*each, scale, all);
+  for (ring* each : rings) take_events(*each, scale, all, awaited);
   read(replies);
   all.clocks = compare_clocks(replies, scale);
-  for (const reply& each : replies) add_events_of(each, all.clocks, all);
+  for (const reply& each : replies) add_events_of(each, all.clocks, all, awaited);
   for (const inner_profile& each : inner) add_events_of(each, all);
   std::sort(all.events.begin(), all.events.end(), [](const profiler::event& a, const profiler::event& b) {
     return a.began_ns != b.began_ns ? a.began_ns < b.began_ns : a.number < b.number;

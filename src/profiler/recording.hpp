@@ -21,6 +21,7 @@
 #include <ferry/profiler/profile.hpp>
 #include <ferry/rpc/context_values.hpp>
 
+#include "device_times.hpp"
 #include "processor_clock.hpp"
 #include "profile_batch.hpp"
 
@@ -31,6 +32,7 @@ struct event_details {
   std::string shapes = {};
   std::int64_t bytes = -1;
   std::string error = {};
+  std::shared_ptr<device_interval> on_device = nullptr;
 };
 
 /// An event as it is kept until the recording ends.
@@ -89,8 +91,8 @@ class recording {
   const range_description& name_call(std::string_view method, profiled_mode mode, std::int32_t caller,
                                      std::string_view caller_name, std::int32_t peer, std::string_view peer_name);
 
-  /// Ends it, and gives all events. Once.
-  [[nodiscard]] profiler::profile finish();
+  /// Ends it, and gives all events. Once. `awaited` gets what devices have not told yet.
+  [[nodiscard]] profiler::profile finish(std::vector<awaited_time>* awaited = nullptr);
 
  private:
   // One thread adds; the lock is for the one that takes the events at the end.
@@ -124,8 +126,9 @@ class recording {
   ~recording();
   ring& ring_of_thread();
   void read(std::deque<reply>& replies) noexcept;
-  void take_events(ring& from, const tick_scale& scale, profiler::profile& to);
-  void add_events_of(const reply& from, const std::vector<profiler::clock_offset>& clocks, profiler::profile& to);
+  void take_events(ring& from, const tick_scale& scale, profiler::profile& to, std::vector<awaited_time>* awaited);
+  void add_events_of(const reply& from, const std::vector<profiler::clock_offset>& clocks, profiler::profile& to,
+                     std::vector<awaited_time>* awaited);
   void add_events_of(const inner_profile& from, profiler::profile& to);
   void stop_watching() noexcept;
   std::uint64_t reserve(std::uint64_t count) noexcept { return numbers_.fetch_add(count, std::memory_order_relaxed); }

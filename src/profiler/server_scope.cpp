@@ -20,7 +20,7 @@ struct server_scope::state {
   options how;
   std::mutex mutex;  // guards the rest
   bool entered = false;
-  std::deque<profile> requests;
+  std::deque<detail::scope_request> requests;
   std::size_t events = 0;  // in these, and one more for each
   std::uint64_t lost = 0;  // in those that there was no place for
 };
@@ -64,20 +64,21 @@ entered_scopes server_scopes_now() {
   for (const auto& each : now.all) {
     now.wishes.shapes |= each->how.shapes;
     now.wishes.memory |= each->how.memory;
+    now.wishes.device_times |= each->how.device_times;
     now.remote |= each->how.remote;
     now.events_per_thread = std::max(now.events_per_thread, each->how.events_per_thread);
   }
   return now;
 }
 
-void add_to_scope(scope_state& scope, const profiler::profile& request) noexcept {
+void add_to_scope(scope_state& scope, const scope_request& request) noexcept {
   try {
     const std::lock_guard lock(scope.mutex);
     if (!scope.entered) return;
     scope.requests.push_back(request);
-    scope.events += request.events.size() + 1;
+    scope.events += request.events.events.size() + 1;
     while ((scope.events - 1) / rings_of_scope > scope.how.events_per_thread && scope.requests.size() > 1) {
-      const profiler::profile& oldest = scope.requests.front();
+      const profiler::profile& oldest = scope.requests.front().events;
       scope.events -= oldest.events.size() + 1;
       scope.lost += oldest.events.size() + oldest.lost;
       scope.requests.pop_front();
@@ -90,6 +91,11 @@ void add_to_scope(scope_state& scope, const profiler::profile& request) noexcept
 }  // namespace detail
 
 namespace profiler {
+namespace {
+
+constexpr std::chrono::hours longest_wait{24};
+
+}  // namespace
 
 server_scope::server_scope() : server_scope(options{}) {}
 server_scope::server_scope(const options& how) : state_(std::make_shared<state>()) { state_->how = how; }
@@ -124,16 +130,24 @@ void server_scope::enter() {
 }
 
 std::vector<profile> server_scope::exit() {
-  std::vector<profile> found;
+  std::deque<detail::scope_request> requests;
+  std::uint64_t lost = 0;
   {
     const std::lock_guard lock(state_->mutex);
     if (!state_->entered) throw_error(errc::invalid_argument, "this server scope of the profiler is not entered");
     state_->entered = false;
-    found.assign(std::move_iterator(state_->requests.begin()), std::move_iterator(state_->requests.end()));
-    state_->requests.clear();
-    if (!found.empty()) found.front().lost += state_->lost;
+    requests.swap(state_->requests);
+    lost = state_->lost;
   }
   detail::leave_scope(state_);
+  const auto until = clock::now() + std::min<std::chrono::nanoseconds>(state_->how.device_wait, longest_wait);
+  std::vector<profile> found;
+  for (detail::scope_request& each : requests) {
+    if (state_->how.device_times)
+      detail::await_device_times(each.events, std::move(each.awaited), each.served_by, until - clock::now());
+    found.push_back(std::move(each.events));
+  }
+  if (!found.empty()) found.front().lost += lost;
   return found;
 }
 

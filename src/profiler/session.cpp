@@ -3,6 +3,7 @@
 #include <exception>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <ferry/base/error.hpp>
 #include <ferry/rpc/worker.hpp>
@@ -16,7 +17,7 @@ namespace {
 
 ref_ptr<recording> recording_of(const worker_core& core, const profiler::options& how) {
   recording::properties with;
-  with.wishes = {.shapes = how.shapes, .memory = how.memory};
+  with.wishes = {.shapes = how.shapes, .memory = how.memory, .device_times = how.device_times};
   with.remote = how.remote;
   with.events_per_thread = how.events_per_thread;
   with.node = core.agent_unchecked().self().id().value;
@@ -29,7 +30,8 @@ ref_ptr<recording> recording_of(const worker_core& core, const profiler::options
 namespace profiler {
 
 struct session::state {
-  explicit state(const detail::worker_core& core, const options& how) : to(detail::recording_of(core, how)) {
+  explicit state(detail::worker_core& core, const options& how)
+      : to(detail::recording_of(core, how)), worker(core.weak_from_this()), device_wait(how.device_wait) {
     if (const detail::recording_in_force* outer = current_value(detail::current_recording)) {
       around = outer->to;
       parent = detail::event_here(*outer);
@@ -40,6 +42,8 @@ struct session::state {
   detail::ref_ptr<detail::recording> to;
   detail::ref_ptr<detail::recording> around;  // null: there is none
   std::uint64_t parent = 0;
+  std::weak_ptr<detail::worker_core> worker;
+  std::chrono::nanoseconds device_wait;
   std::optional<context_value_scope> scope;
   bool finished = false;
 };
@@ -56,7 +60,9 @@ session::~session() {
 profile session::finish() {
   if (std::exchange(state_->finished, true)) throw_error(errc::invalid_argument, "the session of a profiler is over");
   state_->scope.reset();
-  profile found = state_->to->finish();
+  std::vector<detail::awaited_time> awaited;
+  profile found = state_->to->finish(&awaited);
+  detail::await_device_times(found, std::move(awaited), state_->worker, state_->device_wait);
   if (state_->around) state_->around->add_inner(found, state_->parent);
   return found;
 }

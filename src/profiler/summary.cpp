@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -157,6 +159,8 @@ std::string table(const profile& from, std::size_t rows) {
     std::int64_t total = 0;
     std::int64_t own = 0;
     std::int64_t longest = 0;
+    std::int64_t on_device = 0;
+    std::set<device> devices = {};
   };
   const auto own = detail::own_times(from);
   std::map<std::string_view, row> by_name;
@@ -168,17 +172,29 @@ std::string table(const profile& from, std::size_t rows) {
     to.total += each.duration_ns();
     to.own += own.at(each.number);
     to.longest = std::max(to.longest, each.duration_ns());
+    if (each.device_time) to.on_device += each.device_time->count();
+    if (each.device) to.devices.insert(*each.device);
   }
   std::vector<row> sorted;
   for (const auto& [name, each] : by_name) sorted.push_back(each);
   std::stable_sort(sorted.begin(), sorted.end(), [](const row& a, const row& b) { return a.total > b.total; });
-  text += fmt::format("\n{:>8}{:>8}{:>14}{:>14}{:>14}  {}\n", "count", "failed", "total us", "own us", "longest us",
-                      "event");
+  const bool devices = std::any_of(sorted.begin(), sorted.end(), [](const row& each) { return !each.devices.empty(); });
+  const auto device_columns = [devices](std::string_view time, std::string_view name) {
+    return devices ? fmt::format("{:>14}  {:<10}", time, name) : std::string();
+  };
+  const auto devices_of = [](const row& each) {
+    if (each.devices.empty()) return std::string();
+    return to_string(*each.devices.begin()) + (each.devices.size() > 1 ? ", ..." : "");
+  };
+  text += fmt::format("\n{:>8}{:>8}{:>14}{:>14}{:>14}{}  {}\n", "count", "failed", "total us", "own us", "longest us",
+                      device_columns("device us", "device"), "event");
   for (std::size_t i = 0; i != std::min(rows, sorted.size()); ++i) {
     const row& each = sorted[i];
-    text +=
-        fmt::format("{:>8}{:>8}{:>14}{:>14}{:>14}  {}\n", each.count, each.failed, detail::in_microseconds(each.total),
-                    detail::in_microseconds(each.own), detail::in_microseconds(each.longest), each.name);
+    text += fmt::format(
+        "{:>8}{:>8}{:>14}{:>14}{:>14}{}  {}\n", each.count, each.failed, detail::in_microseconds(each.total),
+        detail::in_microseconds(each.own), detail::in_microseconds(each.longest),
+        device_columns(each.devices.empty() ? "" : detail::in_microseconds(each.on_device), devices_of(each)),
+        each.name);
   }
   if (sorted.size() > rows) text += fmt::format("and {} more\n", sorted.size() - rows);
   return text;

@@ -1,5 +1,6 @@
 // Profiles as they travel, clocks, traces and tables.
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <doctest/doctest.h>
 
 #include <ferry/base/error.hpp>
+#include <ferry/ferry.hpp>
 #include <ferry/profiler.hpp>
 
 #include "expect_error.hpp"
@@ -54,6 +56,18 @@ detail::profile_batch small_batch() {
   batch.events[0].error = "why \"not\"";
   batch.events[1].shapes = "[[2]]";
   batch.events[1].bytes = 16;
+  return batch;
+}
+
+// Of one operation whose time is known, one that the device has yet to tell, and one that it will not.
+detail::profile_batch timed_batch() {
+  detail::profile_batch batch = small_batch();
+  for (std::uint64_t number = 3; number != 5; ++number)
+    batch.events.push_back(event_of("mul", range_kind::operation, 3, number, 1, 2000, 3000));
+  constexpr auto cuda = ferry::device_kind::cuda;
+  batch.device_times = {{1, {cuda, 1}, 1500, 0},
+                        {2, {cuda, 2}, detail::device_time_pending, 77},
+                        {3, {cuda, 1}, detail::device_time_unknown, 0}};
   return batch;
 }
 
@@ -126,6 +140,124 @@ TEST_CASE("a record of a profile that is cut off or damaged is an error") {
   refused("an uncertainty of -5 ns", [](detail::profile_batch& batch) { batch.events[0].uncertainty_ns = -5; });
   refused("has made -2 bytes", [](detail::profile_batch& batch) { batch.events[1].bytes = -2; });
   refused("answered before it came", [](detail::profile_batch& batch) { batch.answered_ns = 999; });
+}
+
+TEST_CASE("times of devices are read as they were written, behind the events") {
+  const detail::profile_batch batch = timed_batch();
+  const ferry::byte_buffer content = detail::encode_profile_batch(batch, 1U << 20U);
+  const detail::profile_batch read = detail::decode_profile_batch(content.bytes());
+  REQUIRE(read.device_times.size() == 3);
+  for (std::size_t i = 0; i != 3; ++i) {
+    CHECK(read.device_times[i].event == i + 1);
+    CHECK(read.device_times[i].on == batch.device_times[i].on);
+    CHECK(read.device_times[i].time_ns == batch.device_times[i].time_ns);
+    CHECK(read.device_times[i].token == batch.device_times[i].token);
+  }
+  detail::profile_batch plain = timed_batch();
+  plain.device_times.clear();
+  const std::size_t shorter = detail::encode_profile_batch(plain, 1U << 20U).size();
+  CHECK(content.size() == shorter + 8 * (1 + 3 * 4));  // a record without them is as it was before there were any
+  for (std::size_t size = shorter + 8; size != content.size(); ++size) {
+    CAPTURE(size);
+    expect_error(errc::truncated, "too short for them",
+                 [&] { (void)detail::decode_profile_batch(content.bytes().first(size)); });
+  }
+  for (std::size_t size = shorter + 1; size != shorter + 8; ++size)
+    expect_error(errc::malformed, "goes on", [&] { (void)detail::decode_profile_batch(content.bytes().first(size)); });
+  std::vector<std::byte> longer(content.bytes().begin(), content.bytes().end());
+  longer.push_back(std::byte{});
+  expect_error(errc::malformed, "goes on behind its times", [&] { (void)detail::decode_profile_batch(longer); });
+  for (const unsigned bits : {0U, 1U, 2U, 4U, 7U}) {
+    const auto wishes = detail::decode_profile_wishes(
+        detail::encode_profile_wishes(
+            {.shapes = (bits & 1U) != 0, .memory = (bits & 2U) != 0, .device_times = (bits & 4U) != 0})
+            .bytes());
+    CHECK(wishes.shapes == ((bits & 1U) != 0));
+    CHECK(wishes.memory == ((bits & 2U) != 0));
+    CHECK(wishes.device_times == ((bits & 4U) != 0));
+  }
+}
+
+TEST_CASE("times of devices that cannot be are refused") {
+  const auto refused = [](std::string_view why, const auto& damage) {
+    detail::profile_batch batch = timed_batch();
+    damage(batch.device_times);
+    // As a peer would write it that does not look.
+    std::vector<std::byte> bytes;
+    const auto put = [&](std::uint64_t value) {
+      for (unsigned i = 0; i != 8; ++i) bytes.push_back(static_cast<std::byte>(value >> (8 * i)));
+    };
+    detail::profile_batch plain = batch;
+    plain.device_times.clear();
+    const ferry::byte_buffer events = detail::encode_profile_batch(plain, 1U << 20U);
+    bytes.assign(events.bytes().begin(), events.bytes().end());
+    put(batch.device_times.size());
+    for (const detail::told_device_time& each : batch.device_times) {
+      put(each.event);
+      put(static_cast<std::uint64_t>(each.on.kind) << 32U | static_cast<std::uint32_t>(each.on.index));
+      put(static_cast<std::uint64_t>(each.time_ns));
+      put(each.token);
+    }
+    expect_error(errc::malformed, why, [&] { (void)detail::decode_profile_batch(bytes); });
+  };
+  using times = std::vector<detail::told_device_time>;
+  refused("for -3 ns", [](times& all) { all[0].time_ns = -3; });
+  refused("for 1152921504606846977 ns", [](times& all) { all[0].time_ns = (std::int64_t{1} << 60U) + 1; });
+  // What a float that is no number would be as bits.
+  refused("on a device for", [](times& all) { all[0].time_ns = 0x7ff8000000000000; });
+  refused("event 4 ", [](times& all) { all[2].event = 4; });
+  refused("event 0 ", [](times& all) { all[0].event = 0; });  // a handler
+  refused("event 1 ", [](times& all) { all[1].event = 1; });  // twice
+  refused("event 1 ", [](times& all) { std::swap(all[0], all[1]); });
+  refused("has device", [](times& all) { all[0].on.index = -1; });
+  refused("goes on", [](times& all) { all.clear(); });
+}
+
+TEST_CASE("a profile that is cut off keeps the times of the events that it keeps") {
+  const std::size_t whole = detail::encode_profile_batch(timed_batch(), 1U << 20U).size();
+  for (std::size_t limit = 40; limit != whole + 1; ++limit) {
+    CAPTURE(limit);
+    const ferry::byte_buffer content = detail::encode_profile_batch(timed_batch(), limit);
+    REQUIRE(content.size() <= limit);
+    const detail::profile_batch read = detail::decode_profile_batch(content.bytes());
+    CHECK(read.device_times.size() + 1 == std::max<std::size_t>(1, read.events.size()));
+    CHECK(read.lost + read.events.size() == 6);
+    CHECK(detail::events_in_batch(content.bytes()) == 6);
+  }
+}
+
+TEST_CASE("times of devices that were not asked for are left out") {
+  for (const bool asked : {false, true}) {
+    const auto to = detail::recording::make({.wishes = {.device_times = asked}, .events_per_thread = 4, .node = 0});
+    const ferry::range_description& call = to->name_call("f", detail::profiled_mode::sync, 0, "first", 3, "second");
+    to->add_reply(to->begin(), call, 0, 1, 3, detail::encode_profile_batch(timed_batch(), 1U << 20U).bytes());
+    std::vector<detail::awaited_time> awaited;
+    const profile found = to->finish(&awaited);
+    const event* add = found.find("rpc_sync#f(first -> second)#remote_op: add");
+    REQUIRE(add);
+    CHECK(add->device_time.has_value() == asked);
+    REQUIRE(awaited.size() == (asked ? 1 : 0));
+    if (!asked) continue;
+    CHECK(*add->device_time == std::chrono::nanoseconds(1500));
+    CHECK(add->device == ferry::device{ferry::device_kind::cuda, 1});
+    CHECK(awaited[0].token == 77);
+    CHECK(awaited[0].node == 3);
+    CHECK(found.find(awaited[0].event)->device == ferry::device{ferry::device_kind::cuda, 2});
+  }
+}
+
+TEST_CASE("times of devices travel with profiles as values") {
+  profile from = two_workers();
+  from.events[0].device = ferry::device{ferry::device_kind::cuda, 5};
+  from.events[0].device_time = std::chrono::nanoseconds(12);
+  from.events.push_back(from.events[0]);
+  from.events[2].device_time.reset();
+  const profile to = ferry::deserialize<profile>(ferry::serialize(from));
+  REQUIRE(to.events.size() == 3);
+  for (std::size_t i = 0; i != 3; ++i) {
+    CHECK(to.events[i].device == from.events[i].device);
+    CHECK(to.events[i].device_time == from.events[i].device_time);
+  }
 }
 
 TEST_CASE("a profile that is too long for its record loses its last events, and says how many") {
@@ -249,6 +381,36 @@ TEST_CASE("a trace has a process for each worker, slices, and arrows from a call
   CHECK(has(R"({"ph":"f","name":"request","cat":"flow","id":4,"pid":1,"tid":11,"ts":3000.000,"bp":"e"})"));
   CHECK(has(R"({"ph":"s","name":"reply","cat":"flow","id":5,"pid":1,"tid":11,"ts":8000.000})"));
   CHECK(has(R"({"worker":1,"offset_ns":0,"uncertainty_ns":40000,"calls":1})"));
+}
+
+TEST_CASE("a trace has a track for each device, where the work of operations lies one behind the other") {
+  profile from = two_workers();
+  const auto add = [&](std::uint64_t number, std::int64_t from_ns, std::int64_t took_ns, int device) {
+    from.events.push_back(event_of("add", range_kind::operation, 1, number, 2, from_ns, from_ns + 10'000));
+    from.events.back().device = ferry::device{ferry::device_kind::cuda, device};
+    if (took_ns >= 0) from.events.back().device_time = std::chrono::nanoseconds(took_ns);
+  };
+  add(3, 3'100'000, 500'000, 1);
+  add(4, 3'200'000, 250'000, 1);  // waits for the one before it
+  add(5, 3'300'000, 100'000, 0);
+  add(6, 3'400'000, -1, 0);  // not known
+  const std::string text = profiler::chrome_trace(from);
+  const auto has = [&](std::string_view part) { return text.find(part) != std::string::npos; };
+  CHECK(has(R"({"ph":"M","name":"thread_name","pid":1,"tid":1073741824,"args":{"name":"cuda:1"}})"));
+  CHECK(has(R"({"ph":"M","name":"thread_name","pid":1,"tid":1073741825,"args":{"name":"cuda:0"}})"));
+  CHECK(has(
+      R"({"ph":"X","name":"add","cat":"device","pid":1,"tid":1073741824,"ts":3100.000,"dur":500.000,"args":{"number":3,)"));
+  CHECK(has(
+      R"({"ph":"X","name":"add","cat":"device","pid":1,"tid":1073741824,"ts":3600.000,"dur":250.000,"args":{"number":4,)"));
+  CHECK(has(
+      R"({"ph":"X","name":"add","cat":"device","pid":1,"tid":1073741825,"ts":3300.000,"dur":100.000,"args":{"number":5,)"));
+  CHECK(has(R"("device":"cuda:1","device_ns":250000}})"));
+  CHECK(has(R"("device":"cuda:0"}})"));
+  const std::string table = profiler::table(from);
+  CHECK(table.find("device us") != std::string::npos);
+  CHECK(table.find("850.0") != std::string::npos);
+  CHECK(table.find("cuda:0, ...") != std::string::npos);
+  CHECK(profiler::table(two_workers()).find("device us") == std::string::npos);
 }
 
 TEST_CASE("the table says where the time of each worker went") {

@@ -2,14 +2,17 @@
 
 // What a profiler has recorded. docs/profiling.md shows how to read it.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <ferry/base/ids.hpp>
 #include <ferry/base/traced_range.hpp>
+#include <ferry/device/device.hpp>
 
 namespace ferry::inline v0::profiler {
 
@@ -32,6 +35,10 @@ struct event {
   std::string shapes = {};          ///< of the inputs of an operation, if asked for: "[[2, 3], [3]]"
   std::int64_t bytes = -1;          ///< of the tensors that an operation made, if asked for; otherwise -1
   std::string error = {};           ///< what it ended with, as far as it is known
+  /// Of an operation, if asked for: the device that it queued work on, and how long that took there, by the device's own clock.
+  /// Of several streams, the first. No time: the device has not said within options::device_wait, or never will (it has failed).
+  std::optional<ferry::device> device = {};
+  std::optional<std::chrono::nanoseconds> device_time = {};
 
   [[nodiscard]] std::int64_t duration_ns() const noexcept { return ended_ns - began_ns; }
 
@@ -39,6 +46,16 @@ struct event {
   void serialize(Archive& archive) {
     archive(name, kind, node, remote, failed, thread, number, parent, began_ns, ended_ns, queued_ns, uncertainty_ns,
             shapes, bytes, error);
+    std::int64_t place = device ? static_cast<std::int64_t>(device->kind) << 32 | device->index : -1;
+    std::int64_t time = device_time ? device_time->count() : -1;
+    archive(place, time);
+    if constexpr (Archive::is_loading::value) {
+      device.reset();
+      device_time.reset();
+      if (place < 0 || place >> 32 > 255) return;
+      device = ferry::device{static_cast<device_kind>(place >> 32), static_cast<int>(place & 0x7fffffff)};
+      if (time >= 0) device_time = std::chrono::nanoseconds(time);
+    }
   }
 };
 

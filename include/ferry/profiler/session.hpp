@@ -2,6 +2,7 @@
 
 // Profiles of what a piece of code does, at this worker and at those that it calls.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,10 +18,16 @@ namespace profiler {
 struct options {
   bool shapes = false;  ///< those of the inputs of operations
   bool memory = false;  ///< bytes of the tensors that operations make
-  bool remote = true;   ///< callees record, too, and send their events back with the reply
+  /// How long the work that operations queue on devices takes there (event::device_time): costs two events of the device for each,
+  /// which the host does not wait for until the session ends.
+  bool device_times = false;
+  bool remote = true;  ///< callees record, too, and send their events back with the reply
   /// Of each thread that takes part. Then the oldest ones are overwritten, and profile::lost counts them. Of what came back with
   /// replies, the last 64 MiB are kept.
   std::size_t events_per_thread = std::size_t{1} << 16U;
+  /// How long the end of a session, or of a server scope, waits for devices, here and at callees, to have done what was recorded.
+  /// Zero: not at all. What they have not done then has no time.
+  std::chrono::nanoseconds device_wait = std::chrono::seconds(5);
 };
 
 /// Records while it exists: the calls that the code of its scope makes, the operations that it runs, ranges, and what these calls
@@ -43,7 +50,8 @@ class session {
   session& operator=(const session&) = delete;
 
   /// Ends the recording. Once. Calls and ranges that have not ended are counted (profile::unfinished), and what they do later is not
-  /// recorded. Throws errc::invalid_argument the second time.
+  /// recorded. With options::device_times it waits for the devices, and asks callees for times that came too late for their replies.
+  /// Throws errc::invalid_argument the second time.
   profile finish();
 
  private:
