@@ -223,6 +223,27 @@ TEST_CASE("operations of several streams have times of their own") {
   CHECK(elsewhere == 1);
 }
 
+TEST_CASE("an operation that is made of others has the time from the first to the last; ranges around it have none") {
+  device_group group(std::vector<device_calls::prepare>(1));
+  const tensor a = ferry::ones({8, 8}, dtype::f32, gpu(4));
+  profiler::session recorded(group[0], timed);
+  {
+    const profiler::range around("around");
+    static constexpr ferry::range_description both{"both", range_kind::operation};
+    static constexpr ferry::range_description pass{"pass", range_kind::autograd};
+    const ferry::detail::traced_range outer(both);
+    const ferry::detail::traced_range between(pass);
+    (void)ferry::matmul(a, a);
+    (void)(a + a);
+  }
+  const profile found = recorded.finish();
+  const event& both = *operations(found, "both").front();
+  check_timed(both, gpu(4));
+  CHECK(*both.device_time >
+        *operations(found, "matmul").front()->device_time + *operations(found, "add").front()->device_time);
+  check_others(found);
+}
+
 TEST_CASE("what a captured stream is given has no time, and the capture goes on") {
   device_group group({{}, {}});
   CUstream_st* const handle = ferry::device_traits<ferry::cuda>::create_stream(gpu(6));
