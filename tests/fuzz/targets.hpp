@@ -20,6 +20,7 @@ extern const target frame_reader;
 extern const target handshake;
 extern const target links;
 extern const target meeting;
+extern const target profile_record;
 extern const target references;
 extern const target rendezvous;
 extern const target shm_ring;
