@@ -286,6 +286,7 @@
 
 // profiler/
 #include "profiler/chrome_trace.cpp"
+#include "profiler/critical_path.cpp"
 #include "profiler/device_times.cpp"
 #include "profiler/processor_clock.cpp"
 #include "profiler/profile_batch.cpp"

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -83,7 +84,54 @@ std::unordered_map<std::uint64_t, std::int64_t> own_times(const profiler::profil
   return own;
 }
 
+std::string name_of_worker(const profiler::profile& from, std::int32_t node) {
+  const auto place = static_cast<std::size_t>(node);
+  const bool named = node >= 0 && place < from.workers.size() && !from.workers[place].empty();
+  return named ? from.workers[place] : fmt::format("worker {}", node);
+}
+
+std::string_view name_of_time(profiler::path_time what) noexcept {
+  switch (what) {
+    case profiler::path_time::compute: return "compute";
+    case profiler::path_time::communication: return "communicate";
+    case profiler::path_time::queueing: return "queue";
+    case profiler::path_time::waiting: return "wait";
+  }
+  return "";
+}
+
 std::string in_microseconds(std::int64_t ns) { return fmt::format("{:.1f}", static_cast<double>(ns) / 1000); }
+
+// The critical path of an event, by worker, kind of time and name.
+std::string path_table(const profiler::profile& from, const profiler::event& of, std::size_t rows) {
+  struct row {
+    std::int64_t total = 0;
+    std::uint64_t steps = 0;
+  };
+  std::unordered_map<std::uint64_t, std::string_view> names;
+  for (const profiler::event& each : from.events) names.emplace(each.number, each.name);
+  std::map<std::tuple<std::int32_t, profiler::path_time, std::string_view>, row> found;
+  for (const profiler::path_step& each : profiler::critical_path(from, of.number)) {
+    row& to = found[{each.node, each.what, names.at(each.event)}];
+    to.total += each.duration_ns();
+    ++to.steps;
+  }
+  std::vector<std::pair<std::tuple<std::int32_t, profiler::path_time, std::string_view>, row>> sorted(found.begin(),
+                                                                                                      found.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.second.total > b.second.total; });
+  std::string text = fmt::format("\nthe critical path of {}, {} us:\n{:>14}{:>8}{:>8}  {:<12}{:<24}{}\n", of.name,
+                                 in_microseconds(of.duration_ns()), "us", "share", "steps", "", "worker", "event");
+  for (std::size_t i = 0; i != std::min(rows, sorted.size()); ++i) {
+    const auto& [what, each] = sorted[i];
+    const auto& [node, time, name] = what;
+    text += fmt::format("{:>14}{:>7.1f}%{:>8}  {:<12}{:<24}{}\n", in_microseconds(each.total),
+                        100 * static_cast<double>(each.total) / static_cast<double>(of.duration_ns()), each.steps,
+                        name_of_time(time), name_of_worker(from, node), name);
+  }
+  if (sorted.size() > rows) text += fmt::format("and {} more\n", sorted.size() - rows);
+  return text;
+}
 
 }  // namespace
 }  // namespace detail
@@ -140,13 +188,10 @@ std::string table(const profile& from, std::size_t rows) {
   text += fmt::format("{:<24}{:>12}{:>16}{:>12}{:>12}{:>12}{:>10}{:>16}\n", "worker", "compute us", "communicate us",
                       "wait us", "queue us", "idle us", "events", "clock within us");
   for (const worker_share& each : all.workers) {
-    const auto place = static_cast<std::size_t>(each.node);
-    const bool named = each.node >= 0 && place < from.workers.size() && !from.workers[place].empty();
     const auto clock = std::find_if(from.clocks.begin(), from.clocks.end(),
                                     [&](const clock_offset& one) { return one.node == each.node; });
     text += fmt::format("{:<24}{:>12}{:>16}{:>12}{:>12}{:>12}{:>10}{:>16}\n",
-                        (named ? from.workers[place] : fmt::format("worker {}", each.node)) +
-                            (each.node == all.straggler ? " (longest)" : ""),
+                        detail::name_of_worker(from, each.node) + (each.node == all.straggler ? " (longest)" : ""),
                         detail::in_microseconds(each.compute_ns), detail::in_microseconds(each.communication_ns),
                         detail::in_microseconds(each.waiting_ns), detail::in_microseconds(each.queueing_ns),
                         detail::in_microseconds(each.idle_ns), each.events,
@@ -197,6 +242,7 @@ std::string table(const profile& from, std::size_t rows) {
         each.name);
   }
   if (sorted.size() > rows) text += fmt::format("and {} more\n", sorted.size() - rows);
+  if (const event* longest = longest_event(from)) text += detail::path_table(from, *longest, rows);
   return text;
 }
 

@@ -50,7 +50,32 @@ struct summary {
 };
 
 [[nodiscard]] summary summarise(const profile& from);
-/// Two tables for people: the workers, and events by name with their number, total, own and longest times.
+enum class path_time : std::uint8_t {
+  compute,        ///< in handlers, ranges, operations and passes
+  communication,  ///< of a call: under way, encoded and decoded
+  queueing,       ///< a request waited at its callee until its handler began
+  waiting,        ///< a thread waited for a pass, and no event says for what
+};
+
+struct path_step {
+  std::uint64_t event = 0;  ///< its number; of queueing: that of the handler
+  std::int32_t node = -1;
+  path_time what{};
+  std::int64_t from_ns = 0;
+  std::int64_t to_ns = 0;
+  [[nodiscard]] std::int64_t duration_ns() const noexcept { return to_ns - from_ns; }
+};
+
+/// What an event took its time for, at all workers: steps that follow each other without gaps from its beginning to its end, and
+/// without which it would have been shorter. Of parts that ran at the same time the one that ended last counts: that the event waited
+/// for it is taken for granted, and not known of calls whose results are fetched later. Throws errc::invalid_argument if there is no
+/// event of that number.
+[[nodiscard]] std::vector<path_step> critical_path(const profile& from, std::uint64_t of);
+/// Of the events that are part of no other, the first of the longest; null: there are none.
+[[nodiscard]] const event* longest_event(const profile& from) noexcept;
+
+/// Three tables for people: the workers, events by name with their number, total, own and longest times, and where the time of the
+/// longest event went.
 [[nodiscard]] std::string table(const profile& from, std::size_t rows = 30);
 
 }  // namespace ferry::inline v0::profiler

@@ -1,0 +1,145 @@
+#include <ferry/profiler/report.hpp>
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <ferry/base/error.hpp>
+
+namespace ferry::inline v0 {
+namespace detail {
+namespace {
+
+using profiler::event;
+using profiler::path_step;
+using profiler::path_time;
+
+// Goes from the end of an event to its beginning: what ended last before a moment is what was waited for.
+class path_finder {
+ public:
+  explicit path_finder(const profiler::profile& from) {
+    std::unordered_map<std::uint64_t, std::uint64_t> waiters;  // by their waits
+    for (const event& each : from.events) {
+      if (each.kind == range_kind::wait) waiters.emplace(each.number, each.parent);
+    }
+    // What a thread does while it waits is done for the one that waits.
+    for (const event& each : from.events) {
+      const auto wait = waiters.find(each.parent);
+      children_[wait == waiters.end() ? each.parent : wait->second].push_back(&each);
+    }
+    for (auto& [number, of] : children_) {
+      std::sort(of.begin(), of.end(), [](const event* a, const event* b) {
+        return a->ended_ns != b->ended_ns ? a->ended_ns > b->ended_ns : a->number < b->number;
+      });
+    }
+  }
+
+  // From the last step to the first. Each event is entered once, so that parents in a circle, which a peer can send, end it, too.
+  std::vector<path_step> walk_back(const event& whole) {
+    enter(whole, whole.began_ns, whole.ended_ns);
+    while (!open_.empty()) {
+      part& at = open_.back();
+      const event* const next = last_before(at);
+      if (!next) {
+        add_own(*at.of, at.from, at.until);
+        open_.pop_back();
+        continue;
+      }
+      const std::int64_t until = std::min(next->ended_ns, at.until);
+      const std::int64_t from = std::max(asked_at(*next), at.from);
+      add_own(*at.of, until, at.until);
+      at.until = from;
+      enter(*next, from, until);
+    }
+    return std::move(steps_);
+  }
+
+ private:
+  // A part of an event that is on the path, as far as it has not been walked.
+  struct part {
+    const event* of;
+    std::int64_t from;
+    std::int64_t until;
+    const std::vector<const event*>* children;
+    std::size_t next;
+  };
+
+  // When it could have begun: a request waits at its callee first.
+  static std::int64_t asked_at(const event& which) noexcept { return which.began_ns - which.queued_ns; }
+
+  const std::vector<const event*>& children_of(const event& which) const {
+    static const std::vector<const event*> none;
+    const auto found = children_.find(which.number);
+    return found == children_.end() ? none : found->second;
+  }
+
+  void enter(const event& which, std::int64_t from, std::int64_t until) {
+    entered_.insert(which.number);
+    open_.push_back({&which, from, until, &children_of(which), 0});
+  }
+
+  // What has not ended then was not waited for; only the end of a handler is known by another clock, and may be late. Children are in
+  // the order of their ends, and `until` only goes back: what is passed over once is never wanted again.
+  const event* last_before(part& at) const {
+    while (at.next != at.children->size()) {
+      const event& each = *(*at.children)[at.next++];
+      if (each.kind == range_kind::wait || entered_.contains(each.number)) continue;
+      if (each.ended_ns > at.until && each.kind != range_kind::handler) continue;
+      if (std::min(each.ended_ns, at.until) > std::max(asked_at(each), at.from)) return &each;
+    }
+    return nullptr;
+  }
+
+  void add(const event& which, path_time what, std::int64_t from, std::int64_t until) {
+    if (until > from) steps_.push_back({which.number, which.node, what, from, until});
+  }
+
+  // What no child accounts for.
+  void add_own(const event& which, std::int64_t from, std::int64_t until) {
+    if (which.kind == range_kind::call) return add(which, path_time::communication, from, until);
+    const std::int64_t began = std::clamp(which.began_ns, from, std::max(from, until));
+    for (const event* each : children_of(which)) {
+      if (each->kind != range_kind::wait) continue;
+      const std::int64_t end = std::min(each->ended_ns, until);
+      const std::int64_t begin = std::max(each->began_ns, began);
+      if (end <= begin) continue;
+      add(which, path_time::compute, end, until);
+      add(*each, path_time::waiting, begin, end);
+      until = begin;
+    }
+    add(which, path_time::compute, began, until);
+    add(which, path_time::queueing, from, began);
+  }
+
+  std::unordered_map<std::uint64_t, std::vector<const event*>> children_;
+  std::unordered_set<std::uint64_t> entered_;
+  std::vector<part> open_;  // each within the one before
+  std::vector<path_step> steps_;
+};
+
+}  // namespace
+}  // namespace detail
+
+namespace profiler {
+
+std::vector<path_step> critical_path(const profile& from, std::uint64_t of) {
+  const event* const whole = from.find(of);
+  if (!whole) throw_error(errc::invalid_argument, fmt::format("the profile has no event {}", of));
+  std::vector<path_step> steps = detail::path_finder(from).walk_back(*whole);
+  std::reverse(steps.begin(), steps.end());
+  return steps;
+}
+
+const event* longest_event(const profile& from) noexcept {
+  const event* longest = nullptr;
+  for (const event& each : from.events) {
+    if (each.parent == 0 && (!longest || each.duration_ns() > longest->duration_ns())) longest = &each;
+  }
+  return longest;
+}
+
+}  // namespace profiler
+}  // namespace ferry::inline v0
