@@ -8,6 +8,7 @@
 #include <ferry/base/error.hpp>
 #include <ferry/rpc/worker.hpp>
 
+#include "../rpc/futures/thread_values.hpp"
 #include "../rpc/worker/worker_core.hpp"
 #include "recording.hpp"
 
@@ -36,7 +37,13 @@ struct session::state {
       around = outer->to;
       parent = detail::event_here(*outer);
     }
-    scope.emplace(detail::current_recording, detail::recording_in_force(to, 0));
+    own = current_values().with(detail::current_recording, detail::recording_in_force(to, 0));
+    scope.emplace(own);
+  }
+  // What ends within a range is in force below the values of the range, which puts it back at its own end: then it is left to the
+  // destructor, which is behind that. Until then it is closed, and does nothing.
+  void leave() noexcept {
+    if (detail::thread_values::in_force(detail::find_current_thread(), own)) scope.reset();
   }
 
   detail::ref_ptr<detail::recording> to;
@@ -44,7 +51,8 @@ struct session::state {
   std::uint64_t parent = 0;
   std::weak_ptr<detail::worker_core> worker;
   std::chrono::nanoseconds device_wait;
-  std::optional<context_value_scope> scope;
+  context_values own;
+  std::optional<context_values_scope> scope;
   bool finished = false;
 };
 
@@ -59,7 +67,7 @@ session::~session() {
 
 profile session::finish() {
   if (std::exchange(state_->finished, true)) throw_error(errc::invalid_argument, "the session of a profiler is over");
-  state_->scope.reset();
+  state_->leave();
   std::vector<detail::awaited_time> awaited;
   profile found = state_->to->finish(&awaited);
   detail::await_device_times(found, std::move(awaited), state_->worker, state_->device_wait);

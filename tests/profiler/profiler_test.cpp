@@ -449,6 +449,21 @@ TEST_CASE("a session that ends within a range leaves nothing that later ones see
   CHECK(need(found, "of the next").parent == 0);
 }
 
+TEST_CASE("a session that ends within a range has no part in its thread when both are gone") {
+  cluster group(1);
+  {
+    profiler::session recorded(group[0]);
+    const profiler::range part("open");
+    CHECK(recorded.finish().unfinished == 1);
+  }
+  CHECK(ferry::current_value(ferry::detail::current_recording) == nullptr);
+  {
+    profiler::session recorded(group[0]);
+    CHECK(recorded.finish().unfinished == 0);
+    CHECK(ferry::current_value(ferry::detail::current_recording) == nullptr);  // at once, where nothing is open
+  }
+}
+
 TEST_CASE("what had not ended when the reply was made counts as lost") {
   cluster group(3);
   profiler::session recorded(group[0]);
