@@ -73,7 +73,20 @@ class profile_reader {
   std::span<const std::byte> left_;
 };
 
-void put_event(byte_buffer& to, const profiler::event& event) {
+void put_head(byte_buffer& to, std::int32_t node, std::int64_t received_ns, std::int64_t answered_ns,
+              std::uint64_t lost, std::uint64_t events) {
+  put_signed(to, node);
+  put_signed(to, received_ns);
+  put_signed(to, answered_ns);
+  put_profile_word(to, lost);
+  put_profile_word(to, events);
+}
+
+std::size_t size_of_event(const profiler::event& event, std::string_view name) noexcept {
+  return (words_of_event + texts_of_event) * profile_word + name.size() + event.shapes.size() + event.error.size();
+}
+
+void put_event(byte_buffer& to, const profiler::event& event, std::string_view name) {
   put_profile_word(to, static_cast<std::uint64_t>(event.kind) << 1U | (event.failed ? failed_bit : 0));
   put_signed(to, event.node);
   put_profile_word(to, event.thread);
@@ -84,7 +97,7 @@ void put_event(byte_buffer& to, const profiler::event& event) {
   put_signed(to, event.queued_ns);
   put_signed(to, event.uncertainty_ns);
   put_signed(to, event.bytes);
-  put_text(to, event.name);
+  put_text(to, name);
   put_text(to, event.shapes);
   put_text(to, event.error);
 }
@@ -151,11 +164,12 @@ told_device_time take_device_time(profile_reader& from, const std::vector<profil
 
 }  // namespace
 
-byte_buffer encode_profile_wishes(const profile_wishes& wishes) {
-  byte_buffer to;
-  put_profile_word(to, (wishes.shapes ? shapes_bit : 0) | (wishes.memory ? memory_bit : 0) |
-                           (wishes.device_times ? device_times_bit : 0));
-  return to;
+std::array<std::byte, bytes_of_wishes> encode_profile_wishes(const profile_wishes& wishes) noexcept {
+  static_assert(bytes_of_wishes == profile_word);
+  std::array<std::byte, bytes_of_wishes> made{};
+  store_le(made.data(), (wishes.shapes ? shapes_bit : 0) | (wishes.memory ? memory_bit : 0) |
+                            (wishes.device_times ? device_times_bit : 0));
+  return made;
 }
 
 profile_wishes decode_profile_wishes(std::span<const std::byte> content) {
@@ -168,27 +182,34 @@ profile_wishes decode_profile_wishes(std::span<const std::byte> content) {
 
 byte_buffer encode_profile_batch(const profile_batch& batch, std::size_t limit) {
   std::size_t size = words_of_batch * profile_word;
+  std::size_t kept = size;
   std::size_t fits = 0;
   std::size_t times = 0;  // of the events that fit
   for (const profiler::event& each : batch.events) {
-    size +=
-        (words_of_event + texts_of_event) * profile_word + each.name.size() + each.shapes.size() + each.error.size();
+    size += size_of_event(each, each.name);
     const bool timed = times != batch.device_times.size() && batch.device_times[times].event == fits;
     if (timed) size += (words_of_device_time + (times == 0 ? 1 : 0)) * profile_word;
     if (size > limit) break;
+    kept = size;
     ++fits;
     times += timed ? 1 : 0;
   }
   byte_buffer to;
-  put_signed(to, batch.node);
-  put_signed(to, batch.received_ns);
-  put_signed(to, batch.answered_ns);
-  put_profile_word(to, batch.lost + (batch.events.size() - fits));
-  put_profile_word(to, fits);
-  for (std::size_t i = 0; i != fits; ++i) put_event(to, batch.events[i]);
+  to.reserve(kept);
+  put_head(to, batch.node, batch.received_ns, batch.answered_ns, batch.lost + (batch.events.size() - fits), fits);
+  for (std::size_t i = 0; i != fits; ++i) put_event(to, batch.events[i], batch.events[i].name);
   if (times != 0) put_profile_word(to, times);
   for (std::size_t i = 0; i != times; ++i) put_device_time(to, batch.device_times[i]);
   return to;
+}
+
+std::size_t batch_of_handler::size() const noexcept {
+  return words_of_batch * profile_word + size_of_event(handler, name);
+}
+
+void batch_of_handler::encode(byte_buffer& to) const {
+  put_head(to, handler.node, received_ns, answered_ns, 0, 1);
+  put_event(to, handler, name);
 }
 
 std::uint64_t events_in_batch(std::span<const std::byte> content) noexcept {

@@ -2,9 +2,11 @@
 
 // What a callee has recorded of one request, as it travels with the reply: docs/protocol.md, "Profiles".
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include <ferry/base/bytes.hpp>
@@ -23,7 +25,8 @@ struct profile_wishes {
   bool device_times = false;
 };
 
-byte_buffer encode_profile_wishes(const profile_wishes& wishes);
+inline constexpr std::size_t bytes_of_wishes = 8;
+[[nodiscard]] std::array<std::byte, bytes_of_wishes> encode_profile_wishes(const profile_wishes& wishes) noexcept;
 /// Throws errc::malformed.
 profile_wishes decode_profile_wishes(std::span<const std::byte> content);
 
@@ -50,6 +53,18 @@ inline constexpr std::int64_t longest_profile_time = std::int64_t{1} << 60U;
 
 /// No longer than `limit` bytes: the last events are lost, if need be.
 byte_buffer encode_profile_batch(const profile_batch& batch, std::size_t limit);
+
+/// The batch of a request of which nothing but its handler was recorded: what encode_profile_batch() makes of it, without a batch.
+struct batch_of_handler {
+  std::int64_t received_ns = 0;
+  std::int64_t answered_ns = 0;
+  std::string_view name;
+  const profiler::event& handler;  ///< but for its name
+  [[nodiscard]] std::size_t size() const noexcept;
+  /// Appends it, without throwing if there is room for it.
+  void encode(byte_buffer& to) const;
+};
+
 /// How many events, with those that are lost, such a record tells of, as far as that can be true; without reading them.
 [[nodiscard]] std::uint64_t events_in_batch(std::span<const std::byte> content) noexcept;
 /// Throws errc::truncated or errc::malformed; allocates no more than in proportion to the content.

@@ -120,8 +120,7 @@ void recording_in_force::on_request(outgoing_request& request) const {
   const range_description& what =
       to->name_call(request.method(), mode, caller.id().value, caller.name(), peer.id().value, peer.name());
   if (to->how().remote && mode != profiled_mode::notify && mode != profiled_mode::to_here) {
-    const byte_buffer wishes = encode_profile_wishes(to->how().wishes);
-    request.add_record(profile_record_type, false, wishes.bytes());
+    request.add_record(profile_record_type, false, encode_profile_wishes(to->how().wishes));
   }
   auto hooks = std::make_unique<profiled_call>(to, to->begin(), event_here(*this), what, caller.id().value);
   request.keep(std::move(hooks));
@@ -167,15 +166,10 @@ class profiled_request final : public callee_hooks {
 
   void handler_ended(handler_result& result) override {
     if (!to_) return;
-    recorded_event event{.what = &what_, .number = number_, .parent = 0, .began = began_, .ended = ticks_now()};
-    event.queued_ns = queued_ns_;
-    event.node = to_->how().node;
-    event.failed = result.error() != nullptr;
-    if (event.failed) {
-      event.details = std::make_unique<event_details>();
-      event.details->error = describe_exception(result.error());
-    }
-    to_->add(std::move(event));
+    ended_ = ticks_now();
+    thread_ = thread_here();
+    failed_ = result.error() != nullptr;
+    if (failed_) error_ = describe_exception(result.error());
     has_ended_ = true;
   }
 
@@ -193,6 +187,14 @@ class profiled_request final : public callee_hooks {
 
  private:
   void add_profile(outgoing_reply& reply) {
+    // Behind the records of others, which go first.
+    const std::size_t used = reply.message().extension_bytes() + record_overhead;
+    const std::size_t room = most_record_bytes_ > used ? most_record_bytes_ - used : 0;
+    if (asked_ && scopes_.all.empty() && to_->end_without_events()) {
+      taken_ = true;
+      add_handler(reply, std::min(limit_, room));
+      return;
+    }
     profiler::profile found = take();
     if (!asked_) return;
     profile_batch batch;
@@ -206,12 +208,54 @@ class profiled_request final : public callee_hooks {
     if (own != batch.events.end()) std::swap(*own, batch.events.front());
     if (asked_->device_times) add_device_times(batch);
     batch.answered_ns = steady_now_ns();
-    // Behind the records of others, which go first.
-    const std::size_t used = reply.message().extension_bytes() + record_overhead;
-    const std::size_t room = most_record_bytes_ > used ? most_record_bytes_ - used : 0;
     const byte_buffer content = encode_profile_batch(batch, std::min(limit_, room));
     if (content.size() > room) return;
     reply.add_record(profile_record_type, false, content.bytes());
+  }
+
+  // Of a handler that has done nothing which is recorded: most small ones.
+  void add_handler(outgoing_reply& reply, std::size_t room) {
+    const tick_scale scale = tick_scale::recent();
+    profiler::event own;
+    own.kind = range_kind::handler;
+    own.node = to_->how().node;
+    own.thread = thread_;
+    own.number = number_;
+    own.began_ns = scale.steady_ns(began_);
+    own.ended_ns = scale.steady_ns(ended_);
+    own.queued_ns = queued_ns_;
+    own.failed = failed_;
+    own.error = std::move(error_);
+    const batch_of_handler batch{arrived_ns_, steady_now_ns(), what_.name, own};
+    const std::size_t size = batch.size();
+    if (size > room) return add_lost_handler(reply, room);
+    reply.message().bytes.reserve(reply.message().bytes.size() + record_overhead + size);
+    batch.encode(reply.message().begin_extension(profile_record_type, false));
+    reply.message().end_extension();
+  }
+
+  // Its error is too long.
+  void add_lost_handler(outgoing_reply& reply, std::size_t room) const {
+    profile_batch batch;
+    batch.node = to_->how().node;
+    batch.received_ns = arrived_ns_;
+    batch.answered_ns = steady_now_ns();
+    batch.lost = 1;
+    const byte_buffer content = encode_profile_batch(batch, room);
+    if (content.size() <= room) reply.add_record(profile_record_type, false, content.bytes());
+  }
+
+  void add_own_event() {
+    recorded_event event{.what = &what_, .number = number_, .parent = 0, .began = began_, .ended = ended_};
+    event.queued_ns = queued_ns_;
+    event.node = to_->how().node;
+    event.thread = thread_;
+    event.failed = failed_;
+    if (failed_) {
+      event.details = std::make_unique<event_details>();
+      event.details->error = std::move(error_);
+    }
+    to_->add(std::move(event));
   }
 
   // What devices have not done yet the caller asks for later: the reply does not wait for them.
@@ -234,6 +278,7 @@ class profiled_request final : public callee_hooks {
 
   profiler::profile take() {
     taken_ = true;
+    if (has_ended_) add_own_event();
     profiler::profile found = to_->finish(&awaited_);
     for (const auto& each : scopes_.all) add_to_scope(*each, {found, awaited_, worker_});
     return found;
@@ -251,6 +296,10 @@ class profiled_request final : public callee_hooks {
   std::int64_t queued_ns_ = 0;
   std::int64_t began_ = 0;
   std::uint64_t number_ = 0;
+  std::int64_t ended_ = 0;
+  std::uint32_t thread_ = 0;
+  std::string error_;
+  bool failed_ = false;
   bool has_ended_ = false;
   bool taken_ = false;
 };

@@ -26,9 +26,25 @@ struct profiled_thread {
 };
 constinit thread_local profiled_thread this_thread_profiled{0, nullptr, nullptr, 0};
 
+// The name that name_call() has given this thread last: most calls are like the one before.
+struct named_call {
+  std::uint64_t serial;  // of the recording that has it
+  std::string_view method;
+  profiled_mode mode;
+  std::int32_t caller;
+  std::int32_t peer;
+  const range_description* what;
+};
+constinit thread_local named_call last_named_call{0, {}, profiled_mode::sync, -1, -1, nullptr};
+
 std::atomic<std::uint64_t> next_serial{1};
 
 constexpr std::size_t most_reply_bytes = std::size_t{64} << 20U;
+// Of memory for what comes with replies.
+constexpr std::size_t shortest_chunk = std::size_t{1} << 10U;
+constexpr std::size_t longest_chunk = std::size_t{1} << 16U;
+// The events that a recording keeps of those within it, as a multiple of those of a thread.
+constexpr std::size_t rings_of_inner = 16;
 constexpr std::size_t most_profile_names = std::size_t{1} << 16U;
 constexpr range_description another_call{"(another call: there are too many names)", range_kind::call};
 constexpr range_description another_range{"(another range: there are too many names)", range_kind::user};
@@ -175,7 +191,7 @@ recording::ring& recording::ring_of_thread() {
 void recording::add(recorded_event&& event) noexcept {
   open_.fetch_sub(1, std::memory_order_relaxed);
   if (closed()) return;
-  event.thread = thread_here();
+  if (event.thread == 0) event.thread = thread_here();
   try {
     ring& mine = ring_of_thread();
     const std::lock_guard lock(mine.mutex);
@@ -192,6 +208,17 @@ void recording::add(recorded_event&& event) noexcept {
   }
 }
 
+bool recording::end_without_events() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (open_.load() != 1 || lost_.load() != 0 || !replies_.empty() || !inner_.empty() || !rings_.empty()) return false;
+  {
+    const std::lock_guard ring_lock(first_ring_.mutex);
+    if (!first_ring_.events.empty()) return false;
+  }
+  stop_watching();
+  return true;
+}
+
 void recording::note_worker(std::int32_t id, std::string_view name) {
   if (id < 0 || id > worker_id::max) return;
   const auto place = static_cast<std::size_t>(id);
@@ -202,19 +229,33 @@ void recording::note_worker(std::int32_t id, std::string_view name) {
 void recording::add_reply(std::uint64_t call, const range_description& name, std::int64_t began, std::int64_t ended,
                           std::int32_t node, std::span<const std::byte> content) noexcept {
   try {
-    std::vector<std::byte> kept(content.begin(), content.end());
     const std::lock_guard lock(mutex_);
     if (closed()) return;
-    reply_bytes_ += kept.size();
-    replies_.push_back({call, &name, began, ended, node, std::move(kept)});
-    while (reply_bytes_ > most_reply_bytes) {
-      lost_.fetch_add(events_in_batch(replies_.front().content), std::memory_order_relaxed);
-      reply_bytes_ -= replies_.front().content.size();
-      replies_.pop_front();
+    if (replies_.empty() || replies_.back().contents.capacity() - replies_.back().contents.size() < content.size()) {
+      const std::size_t next = replies_.empty() ? 0 : 2 * replies_.back().contents.capacity();
+      reply_chunk chunk;
+      chunk.contents.reserve(std::max(content.size(), std::clamp(next, shortest_chunk, longest_chunk)));
+      replies_.push_back(std::move(chunk));
     }
+    reply_chunk& to = replies_.back();
+    to.replies.push_back({call, &name, began, ended, node, content.size()});
+    to.contents.insert(to.contents.end(), content.begin(), content.end());  // there is room
+    reply_bytes_ += content.size() + sizeof(reply);
+    while (reply_bytes_ > most_reply_bytes) drop_oldest_replies();
   } catch (const std::bad_alloc&) {
     lost_.fetch_add(1, std::memory_order_relaxed);
   }
+}
+
+void recording::drop_oldest_replies() noexcept {
+  const reply_chunk& oldest = replies_.front();
+  std::span<const std::byte> contents = oldest.contents;
+  for (const reply& each : oldest.replies) {
+    lost_.fetch_add(events_in_batch(contents.first(each.bytes)), std::memory_order_relaxed);
+    contents = contents.subspan(each.bytes);
+    reply_bytes_ -= each.bytes + sizeof(reply);
+  }
+  replies_.pop_front();
 }
 
 void recording::add_inner(const profiler::profile& inner, std::uint64_t parent) noexcept {
@@ -223,6 +264,13 @@ void recording::add_inner(const profiler::profile& inner, std::uint64_t parent) 
     if (closed()) return;
     for (std::size_t i = 0; i != inner.workers.size(); ++i) note_worker(static_cast<std::int32_t>(i), inner.workers[i]);
     inner_.push_back({parent, inner});
+    inner_events_ += inner.events.size() + 1;
+    while ((inner_events_ - 1) / rings_of_inner > how_.events_per_thread && inner_.size() > 1) {
+      const profiler::profile& oldest = inner_.front().events;
+      inner_events_ -= oldest.events.size() + 1;
+      lost_.fetch_add(oldest.events.size() + oldest.lost, std::memory_order_relaxed);
+      inner_.pop_front();
+    }
   } catch (const std::bad_alloc&) {
     lost_.fetch_add(inner.events.size(), std::memory_order_relaxed);
   }
@@ -260,11 +308,18 @@ std::string text_of_call(std::string_view method, profiled_mode mode, std::strin
 const range_description& recording::name_call(std::string_view method, profiled_mode mode, std::int32_t caller,
                                               std::string_view caller_name, std::int32_t peer,
                                               std::string_view peer_name) {
+  named_call& last = last_named_call;
+  if (last.serial == serial_ && last.mode == mode && last.caller == caller && last.peer == peer &&
+      last.method == method)
+    return *last.what;
   const std::lock_guard lock(mutex_);
   if (names_.size() >= most_profile_names && !calls_.contains({method.data(), mode, caller, peer})) return another_call;
   const kept_name*& known = calls_[{method.data(), mode, caller, peer}];
   // The text of a method whose library was unloaded may have left its address to another.
-  if (known && known->method == method) return known->what;
+  if (known && known->method == method) {
+    last = {serial_, known->method, mode, caller, peer, &known->what};
+    return known->what;
+  }
   note_worker(caller, caller_name);
   note_worker(peer, peer_name);
   kept_name& made = *names_.emplace_back(std::make_unique<kept_name>());
@@ -272,6 +327,7 @@ const range_description& recording::name_call(std::string_view method, profiled_
   made.text = text_of_call(method, mode, caller_name, peer_name);
   made.what = {made.text, range_kind::call};
   known = &made;
+  last = {serial_, made.method, mode, caller, peer, &made.what};
   return made.what;
 }
 
@@ -295,7 +351,8 @@ template <class Replies>
 std::vector<profiler::clock_offset> compare_clocks(const Replies& replies, const tick_scale& scale) {
   std::map<std::int32_t, profiler::clock_offset> best;
   for (const auto& each : replies) {
-    const profiler::clock_offset one = offset_of(scale.steady_ns(each.began), scale.steady_ns(each.ended), each.batch);
+    const profiler::clock_offset one =
+        offset_of(scale.steady_ns(each.of.began), scale.steady_ns(each.of.ended), each.batch);
     const auto [known, added] = best.emplace(one.node, one);
     if (added) continue;
     ++known->second.calls;
@@ -310,7 +367,7 @@ std::vector<profiler::clock_offset> compare_clocks(const Replies& replies, const
 
 }  // namespace
 
-void recording::add_events_of(const reply& from, const std::vector<profiler::clock_offset>& clocks,
+void recording::add_events_of(const told_reply& from, const std::vector<profiler::clock_offset>& clocks,
                               profiler::profile& to, std::vector<awaited_time>* awaited) {
   const std::size_t first = to.events.size();
   const auto clock = std::find_if(clocks.begin(), clocks.end(),
@@ -320,11 +377,11 @@ void recording::add_events_of(const reply& from, const std::vector<profiler::clo
   for (const profiler::event& each : from.batch.events) numbers.emplace(each.number, next++);
   for (const profiler::event& each : from.batch.events) {
     profiler::event& made = to.events.emplace_back(each);
-    made.name = fmt::format("{}{}{}", from.name->name, remote_mark, each.name);
+    made.name = fmt::format("{}{}{}", from.of.name->name, remote_mark, each.name);
     made.remote = true;
     made.number = numbers.at(each.number);
     const auto parent = numbers.find(each.parent);
-    made.parent = parent == numbers.end() ? from.call : parent->second;
+    made.parent = parent == numbers.end() ? from.of.call : parent->second;
     made.began_ns -= clock->offset_ns;
     made.ended_ns -= clock->offset_ns;
     made.uncertainty_ns += clock->uncertainty_ns;
@@ -354,18 +411,22 @@ void recording::add_events_of(const inner_profile& from, profiler::profile& to) 
 }
 
 // Replies whose profile is damaged count as lost.
-void recording::read(std::deque<reply>& replies) noexcept {
-  const auto damaged = [this](reply& each) {
-    const std::exception_ptr problem = caught([&] { each.batch = decode_profile_batch(each.content); });
-    if (!problem) {
-      each.batch.node = each.node;
-      return false;
+std::vector<recording::told_reply> recording::read(const std::list<reply_chunk>& replies) {
+  std::vector<told_reply> all;
+  for (const reply_chunk& chunk : replies) {
+    std::span<const std::byte> contents = chunk.contents;
+    for (const reply& each : chunk.replies) {
+      const std::span<const std::byte> content = contents.first(each.bytes);
+      contents = contents.subspan(each.bytes);
+      if (const std::exception_ptr problem = caught([&] { all.push_back({each, decode_profile_batch(content)}); })) {
+        log(log_level::warning, "the profile that came with a reply cannot be read: " + describe_exception(problem));
+        lost_.fetch_add(1, std::memory_order_relaxed);
+        continue;
+      }
+      all.back().batch.node = each.node;
     }
-    log(log_level::warning, "the profile that came with a reply cannot be read: " + describe_exception(problem));
-    lost_.fetch_add(1, std::memory_order_relaxed);
-    return true;
-  };
-  std::erase_if(replies, damaged);
+  }
+  return all;
 }
 
 void recording::take_events(ring& from, const tick_scale& scale, profiler::profile& to,
@@ -404,8 +465,8 @@ void recording::take_events(ring& from, const tick_scale& scale, profiler::profi
 profiler::profile recording::finish(std::vector<awaited_time>* awaited) {
   const std::int64_t ended = ticks_now();
   profiler::profile all;
-  std::deque<reply> replies;
-  std::vector<inner_profile> inner;
+  std::list<reply_chunk> replies;
+  std::list<inner_profile> inner;
   std::vector<ring*> rings{&first_ring_};
   {
     // Threads that still record wait for no more than this.
@@ -420,9 +481,9 @@ profiler::profile recording::finish(std::vector<awaited_time>* awaited) {
   all.node = how_.node;
   all.ended_ns = scale.steady_ns(ended);
   for (ring* each : rings) take_events(*each, scale, all, awaited);
-  read(replies);
-  all.clocks = compare_clocks(replies, scale);
-  for (const reply& each : replies) add_events_of(each, all.clocks, all, awaited);
+  const std::vector<told_reply> told = read(replies);
+  all.clocks = compare_clocks(told, scale);
+  for (const told_reply& each : told) add_events_of(each, all.clocks, all, awaited);
   for (const inner_profile& each : inner) add_events_of(each, all);
   std::sort(all.events.begin(), all.events.end(), [](const profiler::event& a, const profiler::event& b) {
     return a.began_ns != b.began_ns ? a.began_ns < b.began_ns : a.number < b.number;

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -78,8 +78,10 @@ class recording {
     return numbers_.fetch_add(1, std::memory_order_relaxed);
   }
   void give_up() noexcept { open_.fetch_sub(1, std::memory_order_relaxed); }
-  /// An event that has ended, on the calling thread.
+  /// An event that has ended: on the calling thread, if it does not say on which.
   void add(recorded_event&& event) noexcept;
+  /// Ends it if nothing is recorded, and nothing but one event has begun. False: finish() is to end it.
+  [[nodiscard]] bool end_without_events() noexcept;
   /// What came with the reply of worker `node` to a call, which has those times (in ticks): an encoded profile_batch.
   void add_reply(std::uint64_t call, const range_description& name, std::int64_t began, std::int64_t ended,
                  std::int32_t node, std::span<const std::byte> content) noexcept;
@@ -101,15 +103,22 @@ class recording {
     std::vector<recorded_event> events;  // the oldest is at `next` once it is full
     std::size_t next = 0;
   };
-  // Read when the recording ends.
   struct reply {
     std::uint64_t call;
     const range_description* name;
     std::int64_t began;
     std::int64_t ended;
     std::int32_t node;
-    std::vector<std::byte> content;
-    profile_batch batch = {};
+    std::size_t bytes;
+  };
+  // Replies, and behind each other what came with them: read when the recording ends.
+  struct reply_chunk {
+    std::vector<reply> replies;
+    std::vector<std::byte> contents;
+  };
+  struct told_reply {
+    const reply& of;
+    profile_batch batch;
   };
   struct inner_profile {
     std::uint64_t parent;
@@ -125,9 +134,10 @@ class recording {
   explicit recording(const properties& how);
   ~recording();
   ring& ring_of_thread();
-  void read(std::deque<reply>& replies) noexcept;
+  [[nodiscard]] std::vector<told_reply> read(const std::list<reply_chunk>& replies);
+  void drop_oldest_replies() noexcept;  // under the mutex
   void take_events(ring& from, const tick_scale& scale, profiler::profile& to, std::vector<awaited_time>* awaited);
-  void add_events_of(const reply& from, const std::vector<profiler::clock_offset>& clocks, profiler::profile& to,
+  void add_events_of(const told_reply& from, const std::vector<profiler::clock_offset>& clocks, profiler::profile& to,
                      std::vector<awaited_time>* awaited);
   void add_events_of(const inner_profile& from, profiler::profile& to);
   void stop_watching() noexcept;
@@ -146,9 +156,10 @@ class recording {
   std::uint32_t first_thread_ = 0;
   ring first_ring_;                                       // of that thread: most requests have one
   std::map<std::uint32_t, std::unique_ptr<ring>> rings_;  // of the others
-  std::deque<reply> replies_;
+  std::list<reply_chunk> replies_;
   std::size_t reply_bytes_ = 0;
-  std::vector<inner_profile> inner_;
+  std::list<inner_profile> inner_;
+  std::size_t inner_events_ = 0;  // in these, and one more for each
   std::vector<std::unique_ptr<kept_name>> names_;
   std::map<std::string_view, const range_description*> ranges_;
   std::map<call_key, const kept_name*> calls_;

@@ -56,6 +56,7 @@ ferry::future<tensor> continued(const tensor& a, const std::string& next) {
   return ferry::rpc_async<square>(next, 3).then([a](int factor) { return a * static_cast<double>(factor); });
 }
 void receive(int) {}
+void fails_at_length() { throw std::runtime_error(std::string(std::size_t{2} << 20U, 'x')); }
 
 struct box {
   tensor inside;
@@ -464,6 +465,21 @@ TEST_CASE("a session that ends within a range has no part in its thread when bot
   }
 }
 
+TEST_CASE("of inner sessions the outer one keeps the last events, and counts the others") {
+  cluster group(1);
+  profiler::session outer(group[0], {.events_per_thread = 2});
+  for (int i = 0; i != 40; ++i) {
+    profiler::session inner(group[0]);
+    { const profiler::range part(std::to_string(i)); }
+    CHECK(inner.finish().events.size() == 1);
+  }
+  const profile found = outer.finish();
+  CHECK(found.events.size() + found.lost == 40);
+  CHECK(found.events.size() <= 32);
+  REQUIRE(!found.events.empty());
+  CHECK(found.events.back().name == "39");
+}
+
 TEST_CASE("what had not ended when the reply was made counts as lost") {
   cluster group(3);
   profiler::session recorded(group[0]);
@@ -483,6 +499,17 @@ TEST_CASE("a call whose reply has no room for a profile is answered without it")
   const profile found = recorded.finish();
   CHECK(need_call(found, "sync").failed == false);
   CHECK(found.events.size() == 1);
+}
+
+TEST_CASE("a handler whose error is too long for a profile is lost, and counted") {
+  cluster group(2);
+  profiler::session recorded(group[0]);
+  CHECK_THROWS_AS(group[0].rpc_sync<fails_at_length>("worker1"), std::exception);
+  const profile found = recorded.finish();
+  CHECK(found.events.size() == 1);
+  CHECK(need_call(found, "sync").failed);
+  CHECK(found.lost == 1);
+  CHECK(found.clocks.size() == 1);
 }
 
 TEST_CASE("a server scope without callees asks none, and keeps the last events") {

@@ -109,6 +109,20 @@ TEST_CASE("a record of a profile is read as it was written") {
   CHECK(read.events[1].bytes == 16);
 }
 
+TEST_CASE("the record of a handler alone is that of a batch with one event") {
+  detail::profile_batch batch = small_batch();
+  batch.events.resize(1);
+  batch.lost = 0;
+  const ferry::byte_buffer content = detail::encode_profile_batch(batch, 1U << 20U);
+  event handler = batch.events.front();
+  handler.name.clear();
+  const detail::batch_of_handler alone{batch.received_ns, batch.answered_ns, batch.events.front().name, handler};
+  CHECK(alone.size() == content.size());
+  ferry::byte_buffer written;
+  alone.encode(written);
+  CHECK(std::ranges::equal(written.bytes(), content.bytes()));
+}
+
 TEST_CASE("a record of a profile that is cut off or damaged is an error") {
   const ferry::byte_buffer content = detail::encode_profile_batch(small_batch(), 1U << 20U);
   for (std::size_t size = 0; size != content.size(); ++size) {
@@ -168,10 +182,8 @@ TEST_CASE("times of devices are read as they were written, behind the events") {
   longer.push_back(std::byte{});
   expect_error(errc::malformed, "goes on behind its times", [&] { (void)detail::decode_profile_batch(longer); });
   for (const unsigned bits : {0U, 1U, 2U, 4U, 7U}) {
-    const auto wishes = detail::decode_profile_wishes(
-        detail::encode_profile_wishes(
-            {.shapes = (bits & 1U) != 0, .memory = (bits & 2U) != 0, .device_times = (bits & 4U) != 0})
-            .bytes());
+    const auto wishes = detail::decode_profile_wishes(detail::encode_profile_wishes(
+        {.shapes = (bits & 1U) != 0, .memory = (bits & 2U) != 0, .device_times = (bits & 4U) != 0}));
     CHECK(wishes.shapes == ((bits & 1U) != 0));
     CHECK(wishes.memory == ((bits & 2U) != 0));
     CHECK(wishes.device_times == ((bits & 4U) != 0));

@@ -23,7 +23,7 @@ struct options {
   bool device_times = false;
   bool remote = true;  ///< callees record, too, and send their events back with the reply
   /// Of each thread that takes part. Then the oldest ones are overwritten, and profile::lost counts them. Of what came back with
-  /// replies, the last 64 MiB are kept.
+  /// replies, the last 64 MiB are kept; of inner sessions, the last ones with 16 times as many events together.
   std::size_t events_per_thread = std::size_t{1} << 16U;
   /// How long the end of a session, or of a server scope, waits for devices, here and at callees, to have done what was recorded.
   /// Zero: not at all. What they have not done then has no time.
