@@ -13,12 +13,12 @@ namespace ferry::inline v0 {
 namespace detail {
 namespace {
 
-using profiler::event;
-using profiler::path_step;
-using profiler::path_time;
-
 // Goes from the end of an event to its beginning: what ended last before a moment is what was waited for.
 class path_finder {
+  using event = profiler::event;
+  using path_step = profiler::path_step;
+  using path_time = profiler::path_time;
+
  public:
   explicit path_finder(const profiler::profile& from) {
     std::unordered_map<std::uint64_t, std::uint64_t> waiters;  // by their waits
