@@ -375,11 +375,12 @@ void recording::add_events_of(const told_reply& from, const std::vector<profiler
   std::unordered_map<std::uint64_t, std::uint64_t> numbers;
   std::uint64_t next = reserve(from.batch.events.size());
   for (const profiler::event& each : from.batch.events) numbers.emplace(each.number, next++);
+  next -= from.batch.events.size();
   for (const profiler::event& each : from.batch.events) {
     profiler::event& made = to.events.emplace_back(each);
     made.name = fmt::format("{}{}{}", from.of.name->name, remote_mark, each.name);
     made.remote = true;
-    made.number = numbers.at(each.number);
+    made.number = next++;  // of its own, also where a peer has given a number twice
     const auto parent = numbers.find(each.parent);
     made.parent = parent == numbers.end() ? from.of.call : parent->second;
     made.began_ns -= clock->offset_ns;

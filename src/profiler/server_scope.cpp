@@ -181,9 +181,10 @@ profile merged(const std::vector<profile>& requests) {
     }
     std::unordered_map<std::uint64_t, std::uint64_t> numbers;
     for (const event& one : each.events) numbers.emplace(one.number, next++);
+    next -= each.events.size();
     for (const event& one : each.events) {
       event& made = all.events.emplace_back(one);
-      made.number = numbers.at(one.number);
+      made.number = next++;  // of its own, also where a profile that came from elsewhere has a number twice
       const auto parent = numbers.find(one.parent);
       made.parent = parent == numbers.end() ? 0 : parent->second;
     }

@@ -291,6 +291,22 @@ TEST_CASE("how many events a record tells of is known without reading them, and 
   CHECK(detail::events_in_batch(detail::encode_profile_batch(batch, 1U << 20U).bytes()) < std::uint64_t{1} << 41U);
 }
 
+TEST_CASE("events have numbers of their own, also if a peer has given one twice") {
+  detail::profile_batch batch = small_batch();
+  batch.events.push_back(event_of("mul", range_kind::operation, 3, 2, 1, 3000, 3500));
+  const auto to = detail::recording::make({.events_per_thread = 4, .node = 0});
+  const ferry::range_description& call = to->name_call("f", detail::profiled_mode::sync, 0, "first", 3, "second");
+  to->add_reply(to->begin(), call, 0, 1, 3, detail::encode_profile_batch(batch, 1U << 20U).bytes());
+  const profile found = to->finish();
+  REQUIRE(found.events.size() == 3);
+  for (const event& each : found.events) CHECK(found.find(each.number) == &each);
+  profile twice = two_workers();
+  twice.events.back().number = 1;
+  const profile all = profiler::merged({twice, twice});
+  REQUIRE(all.events.size() == 4);
+  for (const event& each : all.events) CHECK(all.find(each.number) == &each);
+}
+
 TEST_CASE("a session keeps a bounded part of what replies bring, and counts the rest") {
   constexpr std::size_t mebibyte = std::size_t{1} << 20U;
   detail::profile_batch batch = small_batch();
