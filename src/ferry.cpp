@@ -39,6 +39,7 @@
 #include "base/time.cpp"
 #include "base/traced_range.cpp"
 #include "base/type_name.cpp"
+#include "base/utf8.cpp"
 #include "base/work.cpp"
 
 // device/
@@ -285,9 +286,13 @@
 #include "group/schedule.cpp"
 
 // profiler/
+#include "profiler/certain_clocks.cpp"
 #include "profiler/chrome_trace.cpp"
 #include "profiler/critical_path.cpp"
 #include "profiler/device_times.cpp"
+#include "profiler/html_page.cpp"
+#include "profiler/html_text.cpp"
+#include "profiler/html_timeline.cpp"
 #include "profiler/processor_clock.cpp"
 #include "profiler/profile_batch.cpp"
 #include "profiler/profiler_client.cpp"
@@ -295,6 +300,8 @@
 #include "profiler/server_scope.cpp"
 #include "profiler/session.cpp"
 #include "profiler/summary.cpp"
+#include "profiler/trace_parent.cpp"
+#include "profiler/worker_name.cpp"
 
 // device/, last: it includes the header of CUDA
 #include "device/cuda/cudart.cpp"

@@ -1,4 +1,4 @@
-// Where the time of a training step goes, on two workers.   ferry-run -n 3 ./19_profile [trace.json]
+// Where the time of a training step goes, on two workers.   ferry-run -n 3 ./19_profile [trace.json [profile.html]]
 //
 // worker0 trains a layer that worker1 keeps; worker1 asks worker2 for a factor. A session at worker0 records all three.
 
@@ -56,9 +56,12 @@ int main(int count, char** arguments) {
       const ferry::profiler::profile found = record_steps(self);
       check(found);
       std::fputs(ferry::profiler::table(found, 12).c_str(), stdout);
+      constexpr std::chrono::seconds uncertainty(1);  // of clocks: a busy machine will do
       if (count > 1)
-        std::ofstream(arguments[1]) << ferry::profiler::chrome_trace(found,
-                                                                     {.largest_uncertainty = std::chrono::seconds(1)});
+        std::ofstream(arguments[1]) << ferry::profiler::chrome_trace(found, {.largest_uncertainty = uncertainty});
+      if (count > 2)
+        std::ofstream(arguments[2]) << ferry::profiler::html_page(
+            found, {.title = "Three steps of training", .largest_uncertainty = uncertainty});
     }
     self.shutdown();
     return 0;

@@ -2,7 +2,9 @@
 
 // Profiles across workers: docs/profiling.md.
 
+#include <ferry/profiler/html_page.hpp>
 #include <ferry/profiler/profile.hpp>
 #include <ferry/profiler/report.hpp>
 #include <ferry/profiler/server_scope.hpp>
 #include <ferry/profiler/session.hpp>
+#include <ferry/profiler/trace_parent.hpp>

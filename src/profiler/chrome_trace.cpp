@@ -9,6 +9,8 @@
 #include <ferry/base/error.hpp>
 
 #include "../rpc/diagnostics/json_text.hpp"
+#include "certain_clocks.hpp"
+#include "worker_name.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
@@ -130,11 +132,9 @@ class trace_writer {
     std::map<std::int32_t, std::map<std::uint32_t, bool>> tracks;
     for (const profiler::event& each : from_.events) tracks[each.node][each.thread] = true;
     for (const auto& [node, threads] : tracks) {
-      const auto place = static_cast<std::size_t>(node);
-      const bool named = node >= 0 && place < from_.workers.size() && !from_.workers[place].empty();
       begin_object();
       text_ += fmt::format(R"({{"ph":"M","name":"process_name","pid":{},"tid":0,"args":{{"name":{}}}}})", node,
-                           json_text(named ? from_.workers[place] : fmt::format("worker {}", node)));
+                           json_text(worker_name(from_, node)));
       for (const auto& [thread, present] : threads) {
         begin_object();
         text_ += fmt::format(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"thread {}"}}}})",
@@ -254,15 +254,7 @@ namespace profiler {
 const std::vector<metadata_key>& metadata_keys() { return detail::keys_of_traces(); }
 
 std::string chrome_trace(const profile& from, const trace_options& how) {
-  for (const event& each : from.events) {
-    if (each.uncertainty_ns <= how.largest_uncertainty.count()) continue;
-    throw_error(
-        errc::invalid_argument,
-        fmt::format("the clock of worker {} is known to {:.3f} ms only, and the trace is to be right within {:.3f} ms: "
-                    "profile more calls to it (the quickest one counts), or allow more in trace_options",
-                    each.node, static_cast<double>(each.uncertainty_ns) / 1e6,
-                    static_cast<double>(how.largest_uncertainty.count()) / 1e6));
-  }
+  detail::require_certain_clocks(from, how.largest_uncertainty, "trace_options");
   return detail::trace_writer(from).write();
 }
 

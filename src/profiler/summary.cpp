@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include "worker_name.hpp"
+
 namespace ferry::inline v0::profiler {
 
 const event* profile::find(std::string_view name) const noexcept {
@@ -84,12 +86,6 @@ std::unordered_map<std::uint64_t, std::int64_t> own_times(const profiler::profil
   return own;
 }
 
-std::string name_of_worker(const profiler::profile& from, std::int32_t node) {
-  const auto place = static_cast<std::size_t>(node);
-  const bool named = node >= 0 && place < from.workers.size() && !from.workers[place].empty();
-  return named ? from.workers[place] : fmt::format("worker {}", node);
-}
-
 std::string_view name_of_time(profiler::path_time what) noexcept {
   switch (what) {
     case profiler::path_time::compute: return "compute";
@@ -127,7 +123,7 @@ std::string path_table(const profiler::profile& from, const profiler::event& of,
     const auto& [node, time, name] = what;
     text += fmt::format("{:>14}{:>7.1f}%{:>8}  {:<12}{:<24}{}\n", in_microseconds(each.total),
                         100 * static_cast<double>(each.total) / static_cast<double>(of.duration_ns()), each.steps,
-                        name_of_time(time), name_of_worker(from, node), name);
+                        name_of_time(time), worker_name(from, node), name);
   }
   if (sorted.size() > rows) text += fmt::format("and {} more\n", sorted.size() - rows);
   return text;
@@ -191,7 +187,7 @@ std::string table(const profile& from, std::size_t rows) {
     const auto clock = std::find_if(from.clocks.begin(), from.clocks.end(),
                                     [&](const clock_offset& one) { return one.node == each.node; });
     text += fmt::format("{:<24}{:>12}{:>16}{:>12}{:>12}{:>12}{:>10}{:>16}\n",
-                        detail::name_of_worker(from, each.node) + (each.node == all.straggler ? " (longest)" : ""),
+                        detail::worker_name(from, each.node) + (each.node == all.straggler ? " (longest)" : ""),
                         detail::in_microseconds(each.compute_ns), detail::in_microseconds(each.communication_ns),
                         detail::in_microseconds(each.waiting_ns), detail::in_microseconds(each.queueing_ns),
                         detail::in_microseconds(each.idle_ns), each.events,

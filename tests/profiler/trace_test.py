@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs an example that writes a trace, and checks that against the format of Chrome's traces: trace_test.py FERRY_RUN PROGRAM."""
+"""Runs an example that writes a trace and a page. Checks the trace against the format of Chrome's traces, and that the page is
+well-formed, loads nothing and shows what the trace has: trace_test.py FERRY_RUN PROGRAM."""
 
 import json
 import pathlib
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 # What each phase must have, by the description of the format ("Trace Event Format", sections on complete, async, flow and metadata
 # events), and what else it may have.
@@ -26,12 +28,15 @@ class Trace(unittest.TestCase):
     def setUpClass(cls):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "trace.json")
-            result = subprocess.run([FERRY_RUN, "-n", "3", PROGRAM, str(path)], stdin=subprocess.DEVNULL, text=True, timeout=60,
+            page = pathlib.Path(folder, "profile.html")
+            result = subprocess.run([FERRY_RUN, "-n", "3", PROGRAM, str(path), str(page)], stdin=subprocess.DEVNULL, text=True, timeout=60,
                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
             if result.returncode != 0:
                 raise AssertionError(result.stdout)
             cls.output = result.stdout
             cls.trace = json.loads(path.read_text(encoding="utf-8"))
+            cls.page_text = page.read_text(encoding="utf-8")
+        cls.page = xml.etree.ElementTree.fromstring(cls.page_text)
         cls.events = cls.trace["traceEvents"]
 
     def of_phase(self, phase):
@@ -92,6 +97,30 @@ class Trace(unittest.TestCase):
         self.assertEqual(names & {"worker0", "worker1"}, {"worker0", "worker1"})
         clocks = {clock["worker"]: clock for clock in self.trace["otherData"]["clocks"]}
         self.assertGreaterEqual(clocks[1]["uncertainty_ns"], 0)
+
+    def test_the_page_loads_nothing(self):
+        for element in self.page.iter():
+            for name, value in element.attrib.items():
+                self.assertNotIn(name.rpartition("}")[2], ("src", "href", "data", "action"), element.tag)
+                self.assertNotIn("url(", value)
+        self.assertNotIn("@import", self.page_text)
+        self.assertNotIn("url(", self.page_text)
+
+    def test_the_page_shows_the_events_of_the_trace(self):
+        svg = "{http://www.w3.org/2000/svg}"
+        timeline = next(each for each in self.page.iter() if each.get("id") == "timeline")
+        bars = [each for each in timeline.iter(svg + "g") if each.get("class", "").startswith("bar")]
+        self.assertEqual(len(bars), len(self.of_phase("X") + self.of_phase("b")))
+        titles = [bar.find(svg + "title").text.splitlines()[0] for bar in bars]
+        self.assertEqual(sorted(titles), sorted(event["name"] for event in self.of_phase("X") + self.of_phase("b")))
+        for bar in bars:
+            left, width = (float(bar.find(svg + "rect").get(name).rstrip("%")) for name in ("x", "width"))
+            self.assertGreaterEqual(left, 0)
+            self.assertLessEqual(left + width, 100.001)
+        arrows = [each for each in timeline.iter(svg + "line") if each.get("class") == "arrow"]
+        self.assertEqual(len(arrows), len(self.of_phase("s")))
+        labels = {each.text.partition(",")[0] for each in timeline.iter(svg + "text") if each.get("class") == "label"}
+        self.assertEqual(labels, {"worker0", "worker1", "worker 2"})
 
     def test_the_table_is_printed(self):
         self.assertIn("worker0", self.output)
