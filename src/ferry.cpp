@@ -241,6 +241,7 @@
 #include "rpc/objects/turn_waits.cpp"
 #include "rpc/pipeline/attachments.cpp"
 #include "rpc/pipeline/call_observers.cpp"
+#include "rpc/pipeline/flight_time.cpp"
 #include "rpc/pipeline/interceptor.cpp"
 #include "rpc/pipeline/interceptor_table.cpp"
 #include "rpc/pipeline/library_clients.cpp"
@@ -283,6 +284,9 @@
 
 // profiler/
 #include "profiler/chrome_trace.cpp"
+#include "profiler/latency_histogram.cpp"
+#include "profiler/metrics.cpp"
+#include "profiler/metrics_table.cpp"
 #include "profiler/processor_clock.cpp"
 #include "profiler/profile_batch.cpp"
 #include "profiler/profiler_client.cpp"

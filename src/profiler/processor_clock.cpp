@@ -66,9 +66,8 @@ constexpr std::int64_t longest_use_ns = 50'000'000;
 
 }  // namespace
 
-tick_scale tick_scale::recent() noexcept {
+const tick_scale& tick_scale::recent(std::int64_t now) noexcept {
   kept_scale& kept = scale_of_thread;
-  const std::int64_t now = ticks_now();
   if (now < kept.good_until) return kept.scale;
   kept.scale = since(first_reading());
   kept.good_until = now + static_cast<std::int64_t>(static_cast<double>(longest_use_ns) / kept.scale.rate_);

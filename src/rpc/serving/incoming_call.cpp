@@ -34,6 +34,24 @@ deadline deadline_of(const frame_header& request, clock::time_point now) noexcep
   return deadline(now + std::chrono::microseconds(request.timeout_us));
 }
 
+// What observers are told of a request at its end. It has the place of the timeout in the request's header, which is part of the
+// context's deadline from then on; requests get no larger. Written by the thread that runs the handler, then by the one that answers.
+class observed_times {
+ public:
+  static void clear(frame_header& of) noexcept { of.timeout_us = 0; }
+  static void begin(frame_header& of, clock::time_point at) noexcept {
+    of.timeout_us =
+        static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count())
+        << 1U;
+  }
+  // Of the handler; unset: it has not begun.
+  [[nodiscard]] static clock::time_point begun(const frame_header& of) noexcept {
+    return clock::time_point(std::chrono::nanoseconds(of.timeout_us >> 1U));
+  }
+  [[nodiscard]] static bool end_was_told(const frame_header& of) noexcept { return (of.timeout_us & 1U) != 0; }
+  static void note_end(frame_header& of) noexcept { of.timeout_us |= 1U; }
+};
+
 }  // namespace
 
 incoming_call::incoming_call(std::shared_ptr<worker_core> worker, std::shared_ptr<reply_channel> channel,
@@ -56,10 +74,12 @@ incoming_call::incoming_call(std::shared_ptr<worker_core> worker, std::shared_pt
     call->serve();
     call->drop_reference();
   };
+  observed_times::clear(request_.header);
   call_event event{.what = call_moment::received, .at = now, .peer = from, .call = request_.header.call_id};
   event.method = request_.header.method;
   event.entry = method();
   event.bytes = bytes_;
+  event.request = this;
   worker_->observers().tell(*worker_, event);
   // Before more is read from the connection: the next frame may be a cancellation, long before a thread runs the handler.
   if (one_way()) {
@@ -206,6 +226,10 @@ void incoming_call::report(call_moment what, std::uint64_t bytes, errc code) noe
   event.entry = method();
   event.bytes = bytes;
   event.code = code;
+  event.request = this;
+  event.begun = observed_times::begun(request_.header);
+  event.told_before = observed_times::end_was_told(request_.header);
+  if (what != call_moment::error_sent) observed_times::note_end(request_.header);
   worker_->observers().tell(*worker_, event);
 }
 
@@ -234,12 +258,19 @@ void incoming_call::serve() noexcept {
   const serving_scope on_stack(this);
   const method_entry* called = method();
   // The answer, perhaps on another thread, consumes the request.
-  call_event event{.what = had_to_wait_ ? call_moment::handler_begun_late : call_moment::handler_begun,
-                   .peer = caller(),
-                   .call = request_.header.call_id};
-  event.method = request_.header.method;
-  event.entry = called;
-  worker_->observers().tell(*worker_, event);
+  const auto moment = [this, called, method = request_.header.method, id = request_.header.call_id](call_moment what) {
+    call_event event{.what = what, .peer = caller(), .call = id, .method = method};
+    event.entry = called;
+    return event;
+  };
+  call_event begun = moment(had_to_wait_ ? call_moment::handler_begun_late : call_moment::handler_begun);
+  if (!had_to_wait_) {
+    observed_times::begin(request_.header, arrived_);
+  } else if (worker_->observers().is_switched_on()) {
+    begun.at = clock::now();
+    observed_times::begin(request_.header, begun.at);
+  }
+  worker_->observers().tell(*worker_, begun);
   std::exception_ptr thrown;
   try {
     if (request_.failure) std::rethrow_exception(request_.failure);
@@ -271,12 +302,8 @@ void incoming_call::serve() noexcept {
     thrown = current_error();
   }
   if (thrown && !later_) fail(thrown);
-  if (later_) {
-    event.what = call_moment::handler_suspended;
-    worker_->observers().tell(*worker_, event);
-  }
-  event.what = call_moment::handler_ended;
-  worker_->observers().tell(*worker_, event);
+  if (later_) worker_->observers().tell(*worker_, moment(call_moment::handler_suspended));
+  worker_->observers().tell(*worker_, moment(call_moment::handler_ended));
 }
 
 // The answer may exist already.
@@ -348,7 +375,11 @@ void incoming_call::done() noexcept {
   }
   tell_in_reverse([](callee_hooks& each) { each.ended(); });
   if (given_up_) return;
-  if (one_way()) report(call_moment::done, 0);
+  if (one_way()) {
+    report(call_moment::done, 0);
+  } else if (!observed_times::end_was_told(request_.header)) {  // dropped with its worker
+    report(call_moment::refused, 0, errc::shutting_down);
+  }
   release_request();
   channel_.reset();
 }

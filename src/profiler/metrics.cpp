@@ -1,0 +1,202 @@
+#include <ferry/profiler/metrics.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <tuple>
+
+#include <ferry/rpc/worker.hpp>
+
+#include "../base/parse_number.hpp"
+#include "../rpc/worker/worker_core.hpp"
+#include "metrics_table.hpp"
+#include "processor_clock.hpp"
+
+namespace ferry::inline v0::profiler {
+
+struct metrics::state {
+  state(detail::worker_core& core, const metrics_options& how);
+  ~state() { table->switch_off(worker.lock().get()); }
+  state(const state&) = delete;
+  state& operator=(const state&) = delete;
+
+  [[nodiscard]] metrics_snapshot read() const;
+
+  std::shared_ptr<detail::metrics_table> table;
+  std::weak_ptr<detail::worker_core> worker;
+  std::string name;
+  detail::metrics_table::totals before;  // what others have counted at this worker
+  std::int64_t began_ns = 0;
+};
+
+metrics::state::state(detail::worker_core& core, const metrics_options& how) {
+  if (how.max_series == 0) throw_error(errc::invalid_argument, "metrics_options::max_series is zero");
+  name = core.agent().self().name();  // throws once it is shut down
+  worker = core.weak_from_this();
+  table = detail::metrics_client::table_of(core);
+  table->switch_on(core, how.max_series, before);
+  began_ns = detail::steady_now_ns();
+}
+
+metrics::metrics(const metrics_options& how) : state_(std::make_shared<const state>(*detail::current_worker(), how)) {}
+metrics::metrics(const worker& of, const metrics_options& how)
+    : state_(std::make_shared<const state>(detail::core_of(of), how)) {}
+metrics::~metrics() = default;
+
+metrics_snapshot metrics::read() const { return state_->read(); }
+
+namespace {
+
+auto order_of(const call_metrics& row) noexcept { return std::tie(row.worker, row.side, row.method, row.peer); }
+auto order_of(const worker_figure& row) noexcept { return std::tie(row.worker, row.name); }
+
+template <class Row>
+void sort_rows(std::vector<Row>& rows) {
+  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return order_of(a) < order_of(b); });
+}
+
+template <class Row>
+Row* find_row(std::vector<Row>& rows, const Row& like) {
+  const auto at = std::lower_bound(rows.begin(), rows.end(), like,
+                                   [](const Row& a, const Row& b) { return order_of(a) < order_of(b); });
+  return at != rows.end() && order_of(*at) == order_of(like) ? &*at : nullptr;
+}
+
+void take_away(std::uint64_t& from, std::uint64_t what) noexcept { from -= std::min(from, what); }
+
+bool is_empty(const call_metrics& row) noexcept {
+  return row.calls == 0 && row.one_way == 0 && row.not_sent == 0 && row.ended == 0;
+}
+
+}  // namespace
+
+metrics_snapshot metrics::state::read() const {
+  metrics_snapshot result;
+  detail::metrics_table::totals now = table->read();
+  for (std::size_t i = 0; i != now.series.size(); ++i) {
+    call_metrics& row = now.series[i];
+    row.worker = name;
+    if (i < before.series.size()) row.subtract(before.series[i]);
+    // Threads count for themselves: an end may be seen before its beginning.
+    const std::uint64_t begun = row.calls + (row.side == call_side::server ? row.one_way : 0);
+    row.in_flight = static_cast<std::int64_t>(begun - std::min(begun, row.ended));
+    if (!is_empty(row)) result.calls.push_back(std::move(row));
+  }
+  sort_rows(result.calls);
+  result.folded_series = now.folded - before.folded;
+  result.lost_events = now.lost - before.lost;
+  result.duration = std::chrono::nanoseconds(detail::steady_now_ns() - began_ns);
+  if (const auto core = worker.lock()) {
+    for (const auto& [figure, text] : core->debug_info()) {
+      if (const auto value = detail::parse_number<double>(text)) result.figures.push_back({name, figure, *value});
+    }
+  }
+  sort_rows(result.figures);
+  return result;
+}
+
+// ---------------------------------------------------------------- rows
+
+std::string_view to_string(call_side side) noexcept { return side == call_side::client ? "client" : "server"; }
+
+std::uint64_t call_metrics::errors_of(errc code) const noexcept {
+  for (const auto& [which, count] : errors) {
+    if (which == code) return count;
+  }
+  return 0;
+}
+
+std::uint64_t call_metrics::failed() const noexcept {
+  std::uint64_t sum = 0;
+  for (const auto& each : errors) sum += each.second;
+  return sum;
+}
+
+call_metrics& call_metrics::merge(const call_metrics& other) {
+  calls += other.calls;
+  one_way += other.one_way;
+  not_sent += other.not_sent;
+  ended += other.ended;
+  in_flight += other.in_flight;
+  sent_bytes += other.sent_bytes;
+  received_bytes += other.received_bytes;
+  duration.merge(other.duration);
+  queued.merge(other.queued);
+  for (const auto& [code, count] : other.errors) {
+    const auto at = std::lower_bound(errors.begin(), errors.end(), code,
+                                     [](const auto& entry, errc wanted) { return entry.first < wanted; });
+    if (at != errors.end() && at->first == code) {
+      at->second += count;
+    } else {
+      errors.insert(at, {code, count});
+    }
+  }
+  return *this;
+}
+
+call_metrics& call_metrics::subtract(const call_metrics& earlier) {
+  take_away(calls, earlier.calls);
+  take_away(one_way, earlier.one_way);
+  take_away(not_sent, earlier.not_sent);
+  take_away(ended, earlier.ended);
+  take_away(sent_bytes, earlier.sent_bytes);
+  take_away(received_bytes, earlier.received_bytes);
+  duration.subtract(earlier.duration);
+  queued.subtract(earlier.queued);
+  for (auto& [code, count] : errors) take_away(count, earlier.errors_of(code));
+  std::erase_if(errors, [](const auto& each) { return each.second == 0; });
+  return *this;
+}
+
+// ---------------------------------------------------------------- snapshots
+
+metrics_snapshot& metrics_snapshot::merge(const metrics_snapshot& other) {
+  std::vector<call_metrics> new_calls;
+  for (const call_metrics& each : other.calls) {
+    if (call_metrics* known = find_row(calls, each)) {
+      known->merge(each);
+    } else {
+      new_calls.push_back(each);
+    }
+  }
+  calls.insert(calls.end(), new_calls.begin(), new_calls.end());
+  sort_rows(calls);
+  std::vector<worker_figure> new_figures;
+  for (const worker_figure& each : other.figures) {
+    if (worker_figure* known = find_row(figures, each)) {
+      known->value += each.value;
+    } else {
+      new_figures.push_back(each);
+    }
+  }
+  figures.insert(figures.end(), new_figures.begin(), new_figures.end());
+  sort_rows(figures);
+  folded_series += other.folded_series;
+  lost_events += other.lost_events;
+  duration = std::max(duration, other.duration);
+  return *this;
+}
+
+metrics_snapshot& metrics_snapshot::subtract(const metrics_snapshot& earlier) {
+  for (const call_metrics& each : earlier.calls) {
+    if (call_metrics* known = find_row(calls, each)) known->subtract(each);
+  }
+  take_away(folded_series, earlier.folded_series);
+  take_away(lost_events, earlier.lost_events);
+  duration -= std::min(duration, earlier.duration);
+  return *this;
+}
+
+call_metrics metrics_snapshot::total(call_side side, std::string_view method, std::string_view peer) const {
+  call_metrics sum;
+  sum.side = side;
+  sum.method = method;
+  sum.peer = peer;
+  for (const call_metrics& each : calls) {
+    const bool is_meant =
+        each.side == side && (method.empty() || each.method == method) && (peer.empty() || each.peer == peer);
+    if (is_meant) sum.merge(each);
+  }
+  return sum;
+}
+
+}  // namespace ferry::inline v0::profiler
