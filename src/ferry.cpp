@@ -284,9 +284,12 @@
 
 // profiler/
 #include "profiler/chrome_trace.cpp"
+#include "profiler/http_request.cpp"
 #include "profiler/latency_histogram.cpp"
 #include "profiler/metrics.cpp"
+#include "profiler/metrics_server.cpp"
 #include "profiler/metrics_table.cpp"
+#include "profiler/metrics_text.cpp"
 #include "profiler/processor_clock.cpp"
 #include "profiler/profile_batch.cpp"
 #include "profiler/profiler_client.cpp"

@@ -1,4 +1,5 @@
 #include <ferry/profiler/metrics.hpp>
+#include <ferry/profiler/metrics_server.hpp>
 
 #include <algorithm>
 #include <functional>
@@ -43,6 +44,9 @@ metrics::metrics(const worker& of, const metrics_options& how)
 metrics::~metrics() = default;
 
 metrics_snapshot metrics::read() const { return state_->read(); }
+
+metrics_server::metrics_server(const metrics& of, const metrics_server_options& how)
+    : metrics_server([kept = of.state_] { return prometheus_text(kept->read()); }, how) {}
 
 namespace {
 
