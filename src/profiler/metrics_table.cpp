@@ -308,17 +308,23 @@ metrics_series& metrics_table::series_of(call_side side, std::string method, std
 
 call_moments metrics_table::moments() const noexcept { return {}; }
 
+// What is told of a call at its end, then the end.
 void metrics_table::end_client_call(const found& of, const call_event& event) noexcept {
   of.counts->duration.add(ns_of(event.when()) - ns_of(event.made));
-  of.counts->ended.add(1);
+  if (event.what == call_moment::replied) of.counts->received_bytes.add(event.bytes);
+  if (event.code != errc{}) of.of->errors.add(event.code);
+  of.counts->ended.publish(1);
 }
 
 void metrics_table::end_request(const found& of, const call_event& event) noexcept {
-  if (event.told_before) return;
-  of.counts->ended.add(1);
-  if (event.begun == clock::time_point{}) return;
-  of.counts->queued->add(ns_of(event.begun) - ns_of(event.request->arrived()));
-  of.counts->duration.add(ns_of(event.when()) - ns_of(event.begun));
+  of.counts->sent_bytes.add(event.bytes);
+  if (event.what == call_moment::refused) of.of->errors.add(event.code);
+  if (event.told_before || event.what == call_moment::error_sent) return;
+  if (event.begun != clock::time_point{}) {
+    of.counts->queued->add(ns_of(event.begun) - ns_of(event.request->arrived()));
+    of.counts->duration.add(ns_of(event.when()) - ns_of(event.begun));
+  }
+  of.counts->ended.publish(1);
 }
 
 void metrics_table::on_call(const worker_core&, const call_event& event) noexcept {
@@ -336,11 +342,7 @@ void metrics_table::on_call(const worker_core&, const call_event& event) noexcep
     case call_moment::timed_out:
     case call_moment::cancelled:
       if (!counts(event.made)) return;
-      if (const found it = find(event, call_side::client); it.counts) {
-        end_client_call(it, event);
-        if (event.what == call_moment::replied) it.counts->received_bytes.add(event.bytes);
-        if (event.code != errc{}) it.of->errors.add(event.code);
-      }
+      if (const found it = find(event, call_side::client); it.counts) end_client_call(it, event);
       return;
     case call_moment::not_sent:
       if (since_.load(std::memory_order_relaxed) == never) return;
@@ -361,11 +363,7 @@ void metrics_table::on_call(const worker_core&, const call_event& event) noexcep
     case call_moment::done:
     case call_moment::error_sent:
       if (!counts(event.request->arrived())) return;
-      if (const found it = find(event, call_side::server); it.counts) {
-        if (event.what != call_moment::error_sent) end_request(it, event);
-        it.counts->sent_bytes.add(event.bytes);
-        if (event.what == call_moment::refused) it.of->errors.add(event.code);
-      }
+      if (const found it = find(event, call_side::server); it.counts) end_request(it, event);
       return;
     case call_moment::ended:
     case call_moment::handler_begun:
@@ -415,25 +413,28 @@ metrics_table::totals metrics_table::read() const {
       }
     }
   }
-  // Both live as long as the table.
+  // Both live as long as the table. First what begins calls, then their ends, then what was counted before these: so none seems to be
+  // in flight that is not, and all of a call that has ended is seen.
   for (const metrics_series* each : names) {
     call_metrics& row = result.series.emplace_back();
     row.side = each->side;
     row.method = each->method;
     row.peer = each->peer;
-    row.errors = each->errors.all();
   }
   for (const auto& [number, counts] : parts) {
+    result.series[number].calls += counts->calls.get_published();
+    result.series[number].one_way += counts->one_way.get();
+  }
+  for (const auto& [number, counts] : parts) result.series[number].ended += counts->ended.get_published();
+  for (const auto& [number, counts] : parts) {
     call_metrics& row = result.series[number];
-    row.ended += counts->ended.get();
-    row.calls += counts->calls.get();
-    row.one_way += counts->one_way.get();
     row.not_sent += counts->not_sent.get();
     row.sent_bytes += counts->sent_bytes.get();
     row.received_bytes += counts->received_bytes.get();
     counts->duration.add_to(row.duration);
     if (counts->queued) counts->queued->add_to(row.queued);
   }
+  for (std::size_t i = 0; i != names.size(); ++i) result.series[i].errors = names[i]->errors.all();
   result.lost = lost_.load(std::memory_order_relaxed);
   return result;
 }

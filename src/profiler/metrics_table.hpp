@@ -29,6 +29,9 @@ class thread_count {
  public:
   void add(std::uint64_t more) noexcept { value_.store(get() + more, std::memory_order_relaxed); }
   [[nodiscard]] std::uint64_t get() const noexcept { return value_.load(std::memory_order_relaxed); }
+  /// A reader that has got what this has added also gets what the thread has counted before.
+  void publish(std::uint64_t more) noexcept { value_.store(get() + more, std::memory_order_release); }
+  [[nodiscard]] std::uint64_t get_published() const noexcept { return value_.load(std::memory_order_acquire); }
 
  private:
   std::atomic<std::uint64_t> value_{0};
