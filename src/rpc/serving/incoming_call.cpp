@@ -34,24 +34,6 @@ deadline deadline_of(const frame_header& request, clock::time_point now) noexcep
   return deadline(now + std::chrono::microseconds(request.timeout_us));
 }
 
-// What observers are told of a request at its end. It has the place of the timeout in the request's header, which is part of the
-// context's deadline from then on; requests get no larger. Written by the thread that runs the handler, then by the one that answers.
-class observed_times {
- public:
-  static void clear(frame_header& of) noexcept { of.timeout_us = 0; }
-  static void begin(frame_header& of, clock::time_point at) noexcept {
-    of.timeout_us =
-        static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count())
-        << 1U;
-  }
-  // Of the handler; unset: it has not begun.
-  [[nodiscard]] static clock::time_point begun(const frame_header& of) noexcept {
-    return clock::time_point(std::chrono::nanoseconds(of.timeout_us >> 1U));
-  }
-  [[nodiscard]] static bool end_was_told(const frame_header& of) noexcept { return (of.timeout_us & 1U) != 0; }
-  static void note_end(frame_header& of) noexcept { of.timeout_us |= 1U; }
-};
-
 }  // namespace
 
 incoming_call::incoming_call(std::shared_ptr<worker_core> worker, std::shared_ptr<reply_channel> channel,
@@ -74,7 +56,6 @@ incoming_call::incoming_call(std::shared_ptr<worker_core> worker, std::shared_pt
     call->serve();
     call->drop_reference();
   };
-  observed_times::clear(request_.header);
   call_event event{.what = call_moment::received, .at = now, .peer = from, .call = request_.header.call_id};
   event.method = request_.header.method;
   event.entry = method();
@@ -227,9 +208,9 @@ void incoming_call::report(call_moment what, std::uint64_t bytes, errc code) noe
   event.bytes = bytes;
   event.code = code;
   event.request = this;
-  event.begun = observed_times::begun(request_.header);
-  event.told_before = observed_times::end_was_told(request_.header);
-  if (what != call_moment::error_sent) observed_times::note_end(request_.header);
+  event.begun = handler_began_;
+  event.told_before = end_reported_;
+  if (what != call_moment::error_sent) end_reported_ = true;
   worker_->observers().tell(*worker_, event);
 }
 
@@ -265,10 +246,10 @@ void incoming_call::serve() noexcept {
   };
   call_event begun = moment(had_to_wait_ ? call_moment::handler_begun_late : call_moment::handler_begun);
   if (!had_to_wait_) {
-    observed_times::begin(request_.header, arrived_);
+    handler_began_ = arrived_;
   } else if (worker_->observers().is_switched_on()) {
     begun.at = clock::now();
-    observed_times::begin(request_.header, begun.at);
+    handler_began_ = begun.at;
   }
   worker_->observers().tell(*worker_, begun);
   std::exception_ptr thrown;
@@ -377,7 +358,7 @@ void incoming_call::done() noexcept {
   if (given_up_) return;
   if (one_way()) {
     report(call_moment::done, 0);
-  } else if (!observed_times::end_was_told(request_.header)) {  // dropped with its worker
+  } else if (!end_reported_) {  // dropped with its worker
     report(call_moment::refused, 0, errc::shutting_down);
   }
   release_request();
