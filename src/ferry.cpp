@@ -287,6 +287,7 @@
 #include "profiler/http_request.cpp"
 #include "profiler/latency_histogram.cpp"
 #include "profiler/metrics.cpp"
+#include "profiler/metrics_pages.cpp"
 #include "profiler/metrics_server.cpp"
 #include "profiler/metrics_table.cpp"
 #include "profiler/metrics_text.cpp"

@@ -24,9 +24,9 @@ bool is_value(std::string_view text) noexcept {
   });
 }
 
-bool is_host(std::string_view name) noexcept {
-  constexpr std::string_view host = "host";
-  return std::equal(name.begin(), name.end(), host.begin(), host.end(),
+// `wanted` is in lower case.
+bool is_header(std::string_view name, std::string_view wanted) noexcept {
+  return std::equal(name.begin(), name.end(), wanted.begin(), wanted.end(),
                     [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; });
 }
 
@@ -51,6 +51,7 @@ http_request::progress http_request::read(std::string_view bytes, http_request& 
   bool first = true;
   bool needs_host = false;
   std::size_t hosts = 0;
+  found = {};
   for (;;) {
     const std::size_t end = bytes.find('\n');
     if (end == bytes.npos) return size >= most_bytes ? progress::bad : progress::incomplete;
@@ -69,7 +70,9 @@ http_request::progress http_request::read(std::string_view bytes, http_request& 
     const std::size_t colon = line.find(':');
     if (colon == line.npos || !is_token(line.substr(0, colon)) || !is_value(line.substr(colon + 1)))
       return progress::bad;
-    if (is_host(line.substr(0, colon))) ++hosts;
+    const std::string_view name = line.substr(0, colon);
+    if (is_header(name, "host")) ++hosts;
+    if (is_header(name, "accept") && line.find("text/html", colon) != line.npos) found.accepts_html = true;
   }
 }
 

@@ -17,6 +17,7 @@ struct http_request {
   };
   std::string_view method = {};
   std::string_view path = {};  ///< without a query
+  bool accepts_html = false;   ///< as browsers say
 
   /// Reads what has arrived so far, without the body. Strict: lines end with CR LF, names are tokens, HTTP/1.1 names its host.
   static progress read(std::string_view bytes, http_request& found) noexcept;

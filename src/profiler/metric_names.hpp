@@ -47,6 +47,12 @@ inline constexpr metric_name server_queued{"ferry_server_queue_duration_seconds"
                                            "From the arrival of a request until its handler began."};
 inline constexpr metric_name server_duration{"ferry_server_handler_duration_seconds", "histogram",
                                              "From the beginning of a handler until its answer was made."};
+inline constexpr metric_name connections_opened{"ferry_peer_connections_opened_total", "counter",
+                                                "Connections to a peer that were opened, by either end."};
+inline constexpr metric_name connections_lost{"ferry_peer_connections_lost_total", "counter",
+                                              "Connections to a peer that were closed or broke."};
+inline constexpr metric_name reconnects{"ferry_peer_reconnects_total", "counter",
+                                        "Connections to a peer that were opened after one was lost."};
 inline constexpr metric_name figure{"ferry_worker_figure", "gauge", "Further figures of debug_info(), by name."};
 inline constexpr metric_name folded_series{"ferry_metrics_folded_series", "gauge",
                                            "Methods and peers that are summed as other, since there are too many."};
@@ -87,8 +93,15 @@ inline constexpr std::array figure_names{
                 {"ferry_worker_unwritten_request_bytes", "gauge", "Bytes of requests that transports hold."}},
     figure_name{"agent.unwritten_replies",
                 {"ferry_worker_unwritten_reply_bytes", "gauge", "Bytes of replies that transports hold."}},
+    figure_name{"autograd.num_autograd_contexts",
+                {"ferry_worker_autograd_contexts", "gauge", "Contexts of distributed passes that exist here."}},
+    figure_name{"autograd.num_current_backward_passes",
+                {"ferry_worker_backward_passes", "gauge", "Backward passes that run here."}},
     figure_name{"num_owner_rrefs", {"ferry_worker_owned_objects", "gauge", "Objects here that others refer to."}},
     figure_name{"num_forks", {"ferry_worker_forks", "gauge", "References of others to objects here."}},
+    figure_name{"num_pending_futures",
+                {"ferry_worker_unanswered_reference_messages", "gauge",
+                 "Messages about references that were not answered; they are repeated."}},
     figure_name{"num_users", {"ferry_worker_references", "gauge", "References here to objects of others."}},
 };
 

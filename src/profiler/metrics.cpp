@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <tuple>
 
 #include <ferry/rpc/worker.hpp>
@@ -45,12 +46,14 @@ metrics::~metrics() = default;
 
 metrics_snapshot metrics::read() const { return state_->read(); }
 
-metrics_server::metrics_server(const metrics& of, const metrics_server_options& how)
-    : metrics_server([kept = of.state_] { return prometheus_text(kept->read()); }, how) {}
+std::function<metrics_snapshot()> metrics_server::reader_of(const metrics& of) {
+  return [kept = of.state_] { return kept->read(); };
+}
 
 namespace {
 
 auto order_of(const call_metrics& row) noexcept { return std::tie(row.worker, row.side, row.method, row.peer); }
+auto order_of(const peer_metrics& row) noexcept { return std::tie(row.worker, row.peer); }
 auto order_of(const worker_figure& row) noexcept { return std::tie(row.worker, row.name); }
 
 template <class Row>
@@ -86,6 +89,14 @@ metrics_snapshot metrics::state::read() const {
     if (!is_empty(row)) result.calls.push_back(std::move(row));
   }
   sort_rows(result.calls);
+  for (peer_metrics& row : now.connections) {
+    for (const peer_metrics& earlier : before.connections) {
+      if (earlier.peer == row.peer) row.subtract(earlier);
+    }
+    row.worker = name;
+    if (row.connections_opened != 0 || row.connections_lost != 0) result.peers.push_back(std::move(row));
+  }
+  sort_rows(result.peers);
   result.folded_series = now.folded - before.folded;
   result.lost_events = now.lost - before.lost;
   result.duration = std::chrono::nanoseconds(detail::steady_now_ns() - began_ns);
@@ -151,29 +162,45 @@ call_metrics& call_metrics::subtract(const call_metrics& earlier) {
   return *this;
 }
 
+peer_metrics& peer_metrics::merge(const peer_metrics& other) noexcept {
+  connections_opened += other.connections_opened;
+  connections_lost += other.connections_lost;
+  reconnects += other.reconnects;
+  return *this;
+}
+
+peer_metrics& peer_metrics::subtract(const peer_metrics& earlier) noexcept {
+  take_away(connections_opened, earlier.connections_opened);
+  take_away(connections_lost, earlier.connections_lost);
+  take_away(reconnects, earlier.reconnects);
+  return *this;
+}
+
 // ---------------------------------------------------------------- snapshots
 
+namespace {
+
+// Rows of one name become one; `add` adds the second to the first.
+template <class Row, class Add>
+void merge_rows(std::vector<Row>& rows, const std::vector<Row>& others, const Add& add) {
+  std::vector<Row> fresh;
+  for (const Row& each : others) {
+    if (Row* known = find_row(rows, each)) {
+      add(*known, each);
+    } else {
+      fresh.push_back(each);
+    }
+  }
+  rows.insert(rows.end(), std::make_move_iterator(fresh.begin()), std::make_move_iterator(fresh.end()));
+  sort_rows(rows);
+}
+
+}  // namespace
+
 metrics_snapshot& metrics_snapshot::merge(const metrics_snapshot& other) {
-  std::vector<call_metrics> new_calls;
-  for (const call_metrics& each : other.calls) {
-    if (call_metrics* known = find_row(calls, each)) {
-      known->merge(each);
-    } else {
-      new_calls.push_back(each);
-    }
-  }
-  calls.insert(calls.end(), new_calls.begin(), new_calls.end());
-  sort_rows(calls);
-  std::vector<worker_figure> new_figures;
-  for (const worker_figure& each : other.figures) {
-    if (worker_figure* known = find_row(figures, each)) {
-      known->value += each.value;
-    } else {
-      new_figures.push_back(each);
-    }
-  }
-  figures.insert(figures.end(), new_figures.begin(), new_figures.end());
-  sort_rows(figures);
+  merge_rows(calls, other.calls, [](call_metrics& row, const call_metrics& more) { row.merge(more); });
+  merge_rows(peers, other.peers, [](peer_metrics& row, const peer_metrics& more) { row.merge(more); });
+  merge_rows(figures, other.figures, [](worker_figure& row, const worker_figure& more) { row.value += more.value; });
   folded_series += other.folded_series;
   lost_events += other.lost_events;
   duration = std::max(duration, other.duration);
@@ -183,6 +210,9 @@ metrics_snapshot& metrics_snapshot::merge(const metrics_snapshot& other) {
 metrics_snapshot& metrics_snapshot::subtract(const metrics_snapshot& earlier) {
   for (const call_metrics& each : earlier.calls) {
     if (call_metrics* known = find_row(calls, each)) known->subtract(each);
+  }
+  for (const peer_metrics& each : earlier.peers) {
+    if (peer_metrics* known = find_row(peers, each)) known->subtract(each);
   }
   take_away(folded_series, earlier.folded_series);
   take_away(lost_events, earlier.lost_events);

@@ -21,14 +21,17 @@
 
 #include <ferry/base/error.hpp>
 #include <ferry/base/work.hpp>
+#include <ferry/rpc/detail/future_state.hpp>
 #include <ferry/transport/address.hpp>
 #include <ferry/transport/reactor.hpp>
 
 #include "../base/net/socket_address.hpp"
 #include "../base/parse_number.hpp"
 #include "../base/peer_log.hpp"
+#include "../rpc/worker/worker_core.hpp"
 #include "../transport/reactor/control_thread.hpp"
 #include "http_request.hpp"
+#include "metrics_pages.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
@@ -73,11 +76,19 @@ tcp::endpoint scrape_endpoint(const profiler::metrics_server_options& how) {
   return {parsed, number};
 }
 
-std::string http_answer(std::string_view status, std::string_view body, std::string_view more = {}) {
+constexpr std::string_view exposition = "text/plain; version=0.0.4; charset=utf-8";
+constexpr std::string_view plain = "text/plain; charset=utf-8";
+constexpr std::string_view html = "text/html; charset=utf-8";
+
+// Pages run no scripts and load nothing, whatever names are in them.
+std::string http_answer(std::string_view status, std::string_view type, std::string_view body,
+                        std::string_view more = {}) {
   return fmt::format(
-      "HTTP/1.1 {}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\n{}"
+      "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{}Cache-Control: no-store\r\n"
+      "X-Content-Type-Options: nosniff\r\n"
+      "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'\r\n"
       "Connection: close\r\n\r\n{}",
-      status, body.size(), more, body);
+      status, type, body.size(), more, body);
 }
 
 }  // namespace
@@ -85,11 +96,13 @@ std::string http_answer(std::string_view status, std::string_view body, std::str
 
 namespace profiler {
 
-/// The listener, and what its connections share. Runs on the control thread, but for make_text() and what the server calls.
+/// The listener, and what its connections share. Runs on the control thread, but for make_answer() and what the server calls.
 class metrics_server::state final : public std::enable_shared_from_this<state> {
  public:
-  state(std::function<std::string()> text, const metrics_server_options& how)
+  /// Of these, one is not empty. With `read` there are pages.
+  state(std::function<metrics_snapshot()> read, std::function<std::string()> text, const metrics_server_options& how)
       : how_(how),
+        read_(std::move(read)),
         text_(std::move(text)),
         control_(detail::control_thread::shared()),
         reactor_(shared_reactor()),
@@ -97,15 +110,19 @@ class metrics_server::state final : public std::enable_shared_from_this<state> {
         accept_again_(control_->context()) {}
 
   void listen();
-  /// Closes everything, and waits until no text is being made. On any thread.
+  /// Closes everything, and waits until no page is being made. On any thread.
   void end() noexcept;
   [[nodiscard]] asio::ip::tcp::endpoint where() const noexcept { return where_; }
   [[nodiscard]] detail::control_thread& control() noexcept { return *control_; }
 
   [[nodiscard]] asio::io_context& context() noexcept { return control_->context(); }
   [[nodiscard]] std::chrono::milliseconds time_limit() const noexcept { return how_.time_limit; }
-  /// Has a handler thread make the text, and the session answer with it.
-  void order_text(std::shared_ptr<session> whom);
+  [[nodiscard]] const metrics_server_options& options() const noexcept { return how_; }
+  [[nodiscard]] bool has_page(std::string_view path) const noexcept {
+    return path == text_path || (read_ && detail::is_metrics_page(path));
+  }
+  /// Has a handler thread make the page, and the session answer with it.
+  void order_page(std::shared_ptr<session> whom, const detail::http_request& wanted);
   void ended(const session& which) noexcept;
 
  private:
@@ -114,9 +131,12 @@ class metrics_server::state final : public std::enable_shared_from_this<state> {
   void accept();
   void admit(asio::ip::tcp::socket socket);
   [[nodiscard]] bool make_room();
-  [[nodiscard]] std::string make_text() noexcept;
+  [[nodiscard]] std::string make_page(const std::string& path, bool as_html) const;
+  [[nodiscard]] std::string make_answer(const std::string& path, bool as_html) noexcept;
 
+  static constexpr std::string_view text_path = "/metrics";
   const metrics_server_options how_;
+  const std::function<metrics_snapshot()> read_;
   const std::function<std::string()> text_;
   const std::shared_ptr<detail::control_thread> control_;
   const std::shared_ptr<reactor> reactor_;
@@ -127,7 +147,7 @@ class metrics_server::state final : public std::enable_shared_from_this<state> {
 
   std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
-  std::size_t texts_under_way_ = 0;
+  std::size_t pages_under_way_ = 0;
   bool closed_ = false;
 };
 
@@ -195,14 +215,15 @@ void metrics_server::session::take_request() {
   switch (detail::http_request::read(in_, found)) {
     case detail::http_request::progress::incomplete: return read();
     case detail::http_request::progress::bad:
-      return answer(detail::http_answer("400 Bad Request", "no HTTP request\n"));
+      return answer(detail::http_answer("400 Bad Request", detail::plain, "no HTTP request\n"));
     case detail::http_request::progress::complete: break;
   }
   if (found.method != "GET")
-    return answer(detail::http_answer("405 Method Not Allowed", "only GET\n", "Allow: GET\r\n"));
-  if (found.path != "/metrics") return answer(detail::http_answer("404 Not Found", "only /metrics\n"));
+    return answer(detail::http_answer("405 Method Not Allowed", detail::plain, "only GET\n", "Allow: GET\r\n"));
+  if (!of_->has_page(found.path))
+    return answer(detail::http_answer("404 Not Found", detail::plain, "there is no such page\n"));
   phase_ = phase::waiting;
-  of_->order_text(shared_from_this());
+  of_->order_page(shared_from_this(), found);
 }
 
 void metrics_server::session::answer(std::string text) {
@@ -302,13 +323,14 @@ void metrics_server::state::close() noexcept {
   }
 }
 
-// ---------------------------------------------------------------- texts
+// ---------------------------------------------------------------- pages
 
 struct metrics_server::state::order final : work {
-  explicit order(std::shared_ptr<session> w, std::shared_ptr<state> o) : whom(std::move(w)), of(std::move(o)) {
+  order(std::shared_ptr<session> w, std::shared_ptr<state> o, const detail::http_request& wanted)
+      : whom(std::move(w)), of(std::move(o)), path(wanted.path), as_html(wanted.accepts_html) {
     run = [](work* self) noexcept {
       const std::unique_ptr<order> own(static_cast<order*>(self));
-      std::string text = own->of->make_text();
+      std::string text = own->of->make_answer(own->path, own->as_html);
       detail::control_thread& control = own->of->control();
       (void)detail::caught([&] {  // without memory the connection ends with its time
         asio::post(control.context(), [whom = own->whom, of = own->of, answer = std::move(text)]() mutable {
@@ -319,29 +341,39 @@ struct metrics_server::state::order final : work {
   }
   std::shared_ptr<session> whom;
   std::shared_ptr<state> of;
+  std::string path;
+  bool as_html;
 };
 
-void metrics_server::state::order_text(std::shared_ptr<session> whom) {
-  reactor_->post_elsewhere(new order(std::move(whom), shared_from_this()));
+void metrics_server::state::order_page(std::shared_ptr<session> whom, const detail::http_request& wanted) {
+  reactor_->post_elsewhere(new order(std::move(whom), shared_from_this(), wanted));
 }
 
-std::string metrics_server::state::make_text() noexcept {
+std::string metrics_server::state::make_page(const std::string& path, bool as_html) const {
+  if (path == text_path)
+    return detail::http_answer("200 OK", detail::exposition, read_ ? prometheus_text(read_()) : text_());
+  const detail::page_form form = as_html ? detail::page_form::html : detail::page_form::text;
+  return detail::http_answer("200 OK", as_html ? detail::html : detail::plain,
+                             detail::metrics_page(read_(), path, form).value());
+}
+
+std::string metrics_server::state::make_answer(const std::string& path, bool as_html) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return {};
-    ++texts_under_way_;
+    ++pages_under_way_;
   }
   std::string answer;
   try {
-    answer = detail::http_answer("200 OK", text_());
+    answer = make_page(path, as_html);
   } catch (...) {
     detail::log_about("metrics", log_level::warning, [] {
       return "the text of metrics could not be made: " + detail::describe_exception(detail::current_error());
     });
-    answer = detail::http_answer("500 Internal Server Error", "the text could not be made\n");
+    answer = detail::http_answer("500 Internal Server Error", detail::plain, "the text could not be made\n");
   }
   const std::lock_guard lock(mutex_);
-  --texts_under_way_;
+  --pages_under_way_;
   changed_.notify_all();
   return answer;
 }
@@ -351,13 +383,23 @@ void metrics_server::state::end() noexcept {
   (void)detail::caught([this] { control_->run([this] { close(); }); });
   std::unique_lock lock(mutex_);
   closed_ = true;
-  changed_.wait(lock, [this] { return texts_under_way_ == 0; });
+  changed_.wait(lock, [this] { return pages_under_way_ == 0; });
 }
 
 // ---------------------------------------------------------------- the server
 
+metrics_server::metrics_server(const metrics& of, const metrics_server_options& how)
+    : state_(std::make_shared<state>(reader_of(of), nullptr, how)) {
+  listen();
+}
+
 metrics_server::metrics_server(std::function<std::string()> text, const metrics_server_options& how)
-    : state_(std::make_shared<state>(std::move(text), how)) {
+    : state_(std::make_shared<state>(nullptr, std::move(text), how)) {
+  listen();
+}
+
+void metrics_server::listen() {
+  const metrics_server_options& how = state_->options();
   if (how.max_connections == 0) throw_error(errc::invalid_argument, "metrics_server_options::max_connections is zero");
   if (how.time_limit.count() <= 0)
     throw_error(errc::invalid_argument, "metrics_server_options::time_limit is not positive");

@@ -306,8 +306,6 @@ metrics_series& metrics_table::series_of(call_side side, std::string method, std
 
 // ---------------------------------------------------------------- calls
 
-call_moments metrics_table::moments() const noexcept { return {}; }
-
 // What is told of a call at its end, then the end.
 void metrics_table::end_client_call(const found& of, const call_event& event) noexcept {
   of.counts->duration.add(ns_of(event.when()) - ns_of(event.made));
@@ -373,6 +371,26 @@ void metrics_table::on_call(const worker_core&, const call_event& event) noexcep
   }
 }
 
+// Rare: under the mutex.
+void metrics_table::on_connection(const link_event& event) noexcept {
+  if (since_.load(std::memory_order_relaxed) == never) return;
+  try {
+    const std::lock_guard lock(mutex_);
+    const auto known = connections_.find(std::string_view(event.who.name()));
+    const bool folds = known == connections_.end() && connections_.size() >= max_series_;
+    profiler::peer_metrics& of =
+        known != connections_.end() ? known->second : connections_[folds ? std::string(other_name) : event.who.name()];
+    if (event.what == link_event::kind::lost) {
+      ++of.connections_lost;
+      return;
+    }
+    ++of.connections_opened;
+    if (of.reconnects < of.connections_lost) ++of.reconnects;
+  } catch (const std::bad_alloc&) {
+    lost_.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
 // ---------------------------------------------------------------- on, off, and what was counted
 
 // A thread that was held up within on_call() while the metrics were off and on again may count a call of the time before.
@@ -406,6 +424,7 @@ metrics_table::totals metrics_table::read() const {
   {
     const std::lock_guard lock(mutex_);
     result.folded = folded_.size();
+    for (const auto& [name, counts] : connections_) result.connections.emplace_back(counts).peer = name;
     for (const auto& each : series_) names.push_back(each.get());
     for (const auto& each : shards_) {
       for (std::size_t i = 0; i != each->series.size(); ++i) {

@@ -86,11 +86,13 @@ class metrics_table final : public call_observer, public std::enable_shared_from
   metrics_table(const metrics_table&) = delete;
   metrics_table& operator=(const metrics_table&) = delete;
 
-  [[nodiscard]] call_moments moments() const noexcept override;
+  [[nodiscard]] call_moments moments() const noexcept override { return call_observers::of_switched; }
   void on_call(const worker_core& worker, const call_event& event) noexcept override;
+  void on_connection(const link_event& event) noexcept override;
 
   struct totals {
-    std::vector<profiler::call_metrics> series;  // by number; without `in_flight`
+    std::vector<profiler::call_metrics> series;       // by number; without `in_flight`
+    std::vector<profiler::peer_metrics> connections;  // by name
     std::uint64_t folded = 0;
     std::uint64_t lost = 0;
   };
@@ -152,6 +154,7 @@ class metrics_table final : public call_observer, public std::enable_shared_from
   std::map<series_name, metrics_series*> by_name_;
   std::size_t others_ = 0;                  // of these, the ones that stand for all others
   std::unordered_set<std::size_t> folded_;  // hashes of names
+  std::map<std::string, profiler::peer_metrics, std::less<>> connections_;  // by peer
   std::vector<std::unique_ptr<shard>> shards_;
   std::vector<shard*> free_shards_;
 };

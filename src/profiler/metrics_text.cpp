@@ -22,6 +22,7 @@ using profiler::call_metrics;
 using profiler::call_side;
 using profiler::latency_histogram;
 using profiler::metrics_snapshot;
+using profiler::peer_metrics;
 using profiler::worker_figure;
 
 // The bounds of the buckets that are written: powers of two of nanoseconds from 1 us to 69 s, of which a latency_histogram knows the
@@ -110,6 +111,15 @@ void write_errors(metrics_writer& out, const metrics_snapshot& of, call_side sid
   });
 }
 
+void write_connections(metrics_writer& out, const metrics_snapshot& of, const metric_name& what,
+                       std::uint64_t peer_metrics::*value) {
+  if (of.peers.empty()) return;
+  out.family(what);
+  for (const peer_metrics& each : of.peers)
+    out.sample(what.name, "", metric_label("worker", each.worker) + ',' + metric_label("peer", each.peer),
+               std::to_string(each.*value));
+}
+
 void write_figures(metrics_writer& out, const metrics_snapshot& of) {
   for (const figure_name& what : figure_names) {
     bool begun = false;
@@ -173,6 +183,9 @@ std::string prometheus_text(const metrics_snapshot& of) {
   detail::write_values(out, of, server, server_sent_bytes, &call_metrics::sent_bytes);
   detail::write_histograms(out, of, server, server_queued, &call_metrics::queued);
   detail::write_histograms(out, of, server, server_duration, &call_metrics::duration);
+  detail::write_connections(out, of, connections_opened, &peer_metrics::connections_opened);
+  detail::write_connections(out, of, connections_lost, &peer_metrics::connections_lost);
+  detail::write_connections(out, of, reconnects, &peer_metrics::reconnects);
   detail::write_figures(out, of);
   out.family(folded_series);
   out.sample(folded_series.name, "", "", std::to_string(of.folded_series));

@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -93,6 +94,25 @@ std::string body_of(const std::string& answer) {
 metrics_server_options anywhere() { return {.listen = "127.0.0.1:0"}; }
 
 int triple(int x) { return 3 * x; }
+int fails_to_triple(int) { throw std::runtime_error("too much"); }
+
+// Every element of the page is closed, in the right order.
+bool tags_match(std::string_view page) {
+  std::vector<std::string_view> open;
+  for (std::size_t at = page.find('<'); at != page.npos; at = page.find('<', at + 1)) {
+    const std::string_view tag = page.substr(at + 1, page.find('>', at) - at - 1);
+    const std::string_view name = tag.substr(0, tag.find_first_of(" \n"));
+    if (name == "!DOCTYPE" || name == "meta") continue;
+    if (!name.starts_with('/')) {
+      open.push_back(name);
+    } else if (open.empty() || open.back() != name.substr(1)) {
+      return false;
+    } else {
+      open.pop_back();
+    }
+  }
+  return open.empty();
+}
 
 http_request::progress read(std::string_view text) {
   http_request found;
@@ -120,6 +140,55 @@ TEST_CASE("a scraper gets the metrics of a worker") {
   recorded.reset();  // the server goes on
   CHECK(body_of(ask(server.port(), get_metrics)).find("ferry_client_calls_total") != std::string::npos);
   CHECK(ask(server.port(), "GET /metrics?x=1 HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200 OK\r\n"));
+}
+
+TEST_CASE("a browser gets a page for each question, and other programs the same as text") {
+  const ferry_test::watchdog limit("pages over HTTP");
+  ferry_test::cluster group(2);
+  group[0].add_debug_info("test", {{"<script>&'\"rows\"", [] { return std::string("7"); }},
+                                   {"\x1b[2Jbell\a", [] { return std::string("8"); }}});
+  const profiler::metrics recorded(group[0]);
+  const metrics_server server(recorded, anywhere());
+  CHECK(group[0].rpc_sync<triple>("worker1", 3) == 9);
+  CHECK_THROWS_AS((void)group[0].rpc_sync<fails_to_triple>("worker1", 3), std::runtime_error);
+  const auto text_at = [&](const std::string& path) {
+    const std::string answer = ask(server.port(), "GET " + path + " HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n");
+    CHECK(answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\n"));
+    return body_of(answer);
+  };
+  const auto html_at = [&](const std::string& path) {
+    const std::string answer = ask(server.port(), "GET " + path +
+                                                      " HTTP/1.1\r\nHost: x\r\naccept: application/xhtml+xml, "
+                                                      "text/html;q=0.9\r\n\r\n");
+    CHECK(answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n"));
+    CHECK(answer.find("Content-Security-Policy: default-src 'none'") != std::string::npos);
+    CHECK(tags_match(body_of(answer)));
+    return body_of(answer);
+  };
+  const std::string start = html_at("/");
+  for (const auto& [path, expected] :
+       std::vector<std::pair<std::string, std::string>>{{"/", "client"},
+                                                        {"/slow", "triple"},
+                                                        {"/failures", "remote_exception"},
+                                                        {"/waits", "agent.queued_calls"},
+                                                        {"/traffic", "worker1"},
+                                                        {"/holdings", "num_users"}}) {
+    CAPTURE(path);
+    if (path != "/") CHECK(start.find("<a href=\"" + path + "\">") != std::string::npos);
+    CHECK(html_at(path).find(expected) != std::string::npos);
+    const std::string text = text_at(path);
+    CHECK(text.find(expected) != std::string::npos);
+    CHECK(text.find('<') == (path == "/holdings" ? text.find("<script>") : std::string::npos));
+    for (const char c : text) CHECK((c == '\n' || static_cast<unsigned char>(c) >= 0x20));
+  }
+  const std::string held = html_at("/holdings");
+  CHECK(held.find("<script>") == std::string::npos);
+  CHECK(held.find("&lt;script&gt;&amp;&#39;&quot;rows&quot;</td><td>7</td>") != std::string::npos);
+  CHECK(text_at("/holdings").find("?[2Jbell?") != std::string::npos);
+  CHECK(body_of(ask(server.port(), "GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: text/html\r\n\r\n"))
+            .starts_with("# HELP "));
+  for (const char* path : {"/slow/", "/Slow", "/index.html", "/../slow"})
+    CHECK(ask(server.port(), std::string("GET ") + path + " HTTP/1.1\r\nHost: x\r\n\r\n").starts_with("HTTP/1.1 404 "));
 }
 
 TEST_CASE("other paths, methods and bytes that are no request get an error, and the connection is closed") {
@@ -324,6 +393,7 @@ TEST_CASE("each beginning of a request is incomplete, and none of them is taken 
   CHECK(http_request::read(longer, found) == progress::complete);
   CHECK(found.method == "GET");
   CHECK(found.path == "/a");
+  CHECK_FALSE(found.accepts_html);
   CHECK(read(std::string(http_request::most_bytes, 'x')) == progress::bad);
   CHECK(read(std::string(http_request::most_bytes - 1, 'x')) == progress::incomplete);
 }

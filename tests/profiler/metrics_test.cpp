@@ -15,6 +15,8 @@
 
 #include <doctest/doctest.h>
 
+#include <sys/socket.h>
+
 #include <ferry/ferry.hpp>
 #include <ferry/profiler.hpp>
 #include <ferry/rpc/interceptor.hpp>
@@ -98,6 +100,16 @@ void is_at_rest(const call_metrics& row) {
 // As many rounds as it takes until one fails with what it is about: a busy machine may not send a call in time.
 void call_in_vain(const ferry::worker& from, std::chrono::milliseconds limit) {
   expect_timeout("", [&] { (void)from.rpc_sync<behind_the_door>(ferry::to("worker1", {.timeout = limit}), 1); });
+}
+
+// Breaks every tcp connection of the process.
+void break_connections() {
+  for (int descriptor = 3; descriptor != 1024; ++descriptor) {
+    sockaddr_storage far{};
+    socklen_t size = sizeof far;
+    if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&far), &size) != 0) continue;
+    if (far.ss_family == AF_INET || far.ss_family == AF_INET6) ::shutdown(descriptor, SHUT_RDWR);
+  }
 }
 
 // Refuses to let anything be sent while it is on.
@@ -495,6 +507,43 @@ TEST_CASE(
   }
   CHECK(of_method(left, call_side::client, "square").calls == 2);
   CHECK(left.total(call_side::client).calls == left.total(call_side::server).calls);
+}
+
+TEST_CASE("connections that are opened, lost and opened again are counted by peer") {
+  cluster group(3, {.configure = [](ferry::worker_config& config) { config.transports = {"tcp"}; }});
+  const metrics recorded(group[0]);
+  const auto to_worker1 = [&] {
+    for (const profiler::peer_metrics& each : recorded.read().peers) {
+      CHECK(each.worker == "worker0");
+      if (each.peer == "worker1") return each;
+    }
+    return profiler::peer_metrics{};
+  };
+  CHECK(group[0].rpc_sync<square>("worker1", 2) == 4);
+  CHECK(group[0].rpc_sync<square>("worker2", 2) == 4);
+  const profiler::peer_metrics first = to_worker1();
+  CHECK(first.connections_opened >= 1);
+  CHECK(first.connections_lost == 0);
+  CHECK(first.reconnects == 0);
+  break_connections();
+  while (to_worker1().reconnects == 0) {
+    try {
+      (void)group[0].rpc_sync<square>("worker1", 2);
+    } catch (const ferry::error&) {  // the connection that has broken
+    }
+  }
+  const profiler::peer_metrics last = to_worker1();
+  CHECK(last.connections_lost >= 1);
+  CHECK(last.connections_opened > first.connections_opened);
+  CHECK(last.reconnects <= last.connections_lost);
+  profiler::metrics_snapshot twice = recorded.read();
+  const std::size_t rows = twice.peers.size();
+  twice.merge(recorded.read());
+  CHECK(twice.peers.size() == rows);
+  twice.subtract(recorded.read());
+  for (const profiler::peer_metrics& each : twice.peers) {
+    if (each.peer == "worker2") CHECK(each.connections_opened >= 1);
+  }
 }
 
 TEST_CASE("figures of the worker are read when they are asked for") {

@@ -240,7 +240,8 @@ TEST_CASE("the text of metrics has all values, and a strict parser reads it") {
   served.queued.add(nanoseconds(5000), 2);
   served.duration.add(nanoseconds(1'500'000'000), 2);
   served.errors = {{errc::remote_exception, 1}};
-  all.figures = {{"w", "agent.queued_calls", 4}, {"w", "my.figure", 2.5}};
+  all.peers = {{.worker = "w", .peer = "p", .connections_opened = 5, .connections_lost = 3, .reconnects = 2}};
+  all.figures = {{"w", "agent.queued_calls", 4}, {"w", "autograd.num_autograd_contexts", 6}, {"w", "my.figure", 2.5}};
   all.folded_series = 9;
   all.lost_events = 1;
 
@@ -279,7 +280,14 @@ TEST_CASE("the text of metrics has all values, and a strict parser reads it") {
   CHECK(value_of(found, "ferry_server_handler_duration_seconds", "ferry_server_handler_duration_seconds_sum", server) ==
         3);
   CHECK(value_of(found, "ferry_server_requests_total", "ferry_server_requests_total", server) == 2);
+  const auto of_peer = [&](const std::string& name) {
+    return value_of(found, name, name, {{"worker", "w"}, {"peer", "p"}});
+  };
+  CHECK(of_peer("ferry_peer_connections_opened_total") == 5);
+  CHECK(of_peer("ferry_peer_connections_lost_total") == 3);
+  CHECK(of_peer("ferry_peer_reconnects_total") == 2);
   CHECK(value_of(found, "ferry_worker_queued_calls", "ferry_worker_queued_calls", {{"worker", "w"}}) == 4);
+  CHECK(value_of(found, "ferry_worker_autograd_contexts", "ferry_worker_autograd_contexts", {{"worker", "w"}}) == 6);
   CHECK(value_of(found, "ferry_worker_figure", "ferry_worker_figure", {{"worker", "w"}, {"figure", "my.figure"}}) ==
         2.5);
   CHECK(value_of(found, "ferry_metrics_folded_series", "ferry_metrics_folded_series", {}) == 9);

@@ -60,6 +60,20 @@ struct call_metrics {
   call_metrics& subtract(const call_metrics& earlier);
 };
 
+/// What a worker has counted of its connections to one peer, by whichever of both they were opened.
+struct peer_metrics {
+  std::string worker = {};
+  std::string peer = {};
+  std::uint64_t connections_opened = 0;
+  std::uint64_t connections_lost = 0;  ///< closed, by either end or the network
+  std::uint64_t reconnects = 0;        ///< of the opened ones, those that came after one was lost
+
+  /// Adds the counts of the other one; the names stay.
+  peer_metrics& merge(const peer_metrics& other) noexcept;
+  /// Takes away what was counted before.
+  peer_metrics& subtract(const peer_metrics& earlier) noexcept;
+};
+
 /// A figure of worker::debug_info() that is a number.
 struct worker_figure {
   std::string worker;
@@ -70,6 +84,7 @@ struct worker_figure {
 /// Metrics at one moment, or of a span of time. A value.
 struct metrics_snapshot {
   std::vector<call_metrics> calls;      ///< by worker, side, method and peer, in this order
+  std::vector<peer_metrics> peers;      ///< by worker and peer; those that connections were opened to, or lost
   std::vector<worker_figure> figures;   ///< by worker and name
   std::uint64_t folded_series = 0;      ///< methods and peers that metrics_options::max_series left no room for
   std::uint64_t lost_events = 0;        ///< that were not counted, since there was no memory

@@ -24,7 +24,8 @@ struct metrics_server_options {
   std::chrono::milliseconds time_limit{5000};
 };
 
-/// Answers GET /metrics while it exists. Takes no thread, and nothing while nobody asks: connections are read by the library's control
+/// Answers GET /metrics while it exists, and further paths with tables for people: "/" leads to them. Browsers get these as HTML, other
+/// programs as text. Takes no thread, and nothing while nobody asks: connections are read by the library's control
 /// thread, and texts are made by the threads that run handlers.
 ///
 ///     const ferry::profiler::metrics recorded(self);
@@ -37,7 +38,8 @@ class metrics_server {
   /// Throws errc::bad_address for an address that is none, errc::authentication_required for one beyond loopback without permission,
   /// errc::address_in_use, errc::system_failure. The metrics may be destroyed before the server.
   explicit metrics_server(const metrics& of, const metrics_server_options& how = {});
-  /// Of a text that the program makes, in the same format: of several workers, or with metrics of its own. It is called on a thread of
+  /// Of a text that the program makes, in the same format: of several workers, or with metrics of its own; without tables. It is
+  /// called on a thread of
   /// the library, by several at once perhaps. If it throws, the answer is a 500.
   explicit metrics_server(std::function<std::string()> text, const metrics_server_options& how = {});
   /// Closes the connections, and waits until no text is being made. Not to be called by the function that makes it.
@@ -53,6 +55,8 @@ class metrics_server {
  private:
   class state;
   class session;
+  void listen();
+  static std::function<metrics_snapshot()> reader_of(const metrics& of);
   std::shared_ptr<state> state_;
 };
 

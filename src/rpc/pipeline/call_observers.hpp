@@ -115,6 +115,8 @@ class call_observer {
   [[nodiscard]] virtual bool only_traced() const noexcept { return false; }
   /// Called with the moments that it sees; perhaps with others.
   virtual void on_call(const worker_core& worker, const call_event& event) noexcept = 0;
+  /// A connection was opened, accepted or lost. Told to the one that is switched on.
+  virtual void on_connection(const link_event& event) noexcept { (void)event; }
 
  protected:
   ~call_observer() = default;
@@ -123,9 +125,15 @@ class call_observer {
 /// The observers of one worker. Fixed once the worker has started, but for one that may be switched on and off.
 class call_observers {
  public:
+  /// What the one that may be switched sees. Other moments cost nothing while it is on, either.
+  static constexpr call_moments of_switched = {
+      call_moment::started,   call_moment::replied,      call_moment::failed,     call_moment::timed_out,
+      call_moment::cancelled, call_moment::one_way_sent, call_moment::not_sent,   call_moment::received,
+      call_moment::answered,  call_moment::refused,      call_moment::error_sent, call_moment::done,
+  };
+
   void add(call_observer& observer) noexcept { (observer.only_traced() ? traced_ : always_).add(observer); }
-  /// Null: off. An observer that is switched off may be told of events a moment longer: it lives as long as the worker. It
-  /// is told of all moments.
+  /// Null: off. An observer that is switched off may be told of events a moment longer: it lives as long as the worker.
   void switch_to(call_observer* observer) noexcept { switched_.store(observer, std::memory_order_release); }
   /// Whether one is switched on, so that times are wanted that others do without.
   [[nodiscard]] bool is_switched_on() const noexcept { return switched_.load(std::memory_order_relaxed) != nullptr; }
@@ -135,8 +143,13 @@ class call_observers {
   }
   void tell(const worker_core& worker, const call_event& event) const noexcept {
     if (always_.moments.contains(event.what)) always_.tell(worker, event);
-    if (call_observer* more = switched_.load(std::memory_order_acquire)) more->on_call(worker, event);
+    if (of_switched.contains(event.what)) {
+      if (call_observer* more = switched_.load(std::memory_order_acquire)) more->on_call(worker, event);
+    }
     if (traced_.moments.contains(event.what) && trace_enabled()) traced_.tell(worker, event);
+  }
+  void tell_connection(const link_event& event) const noexcept {
+    if (call_observer* more = switched_.load(std::memory_order_acquire)) more->on_connection(event);
   }
 
  private:
