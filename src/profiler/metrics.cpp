@@ -6,9 +6,13 @@
 #include <iterator>
 #include <tuple>
 
+#include <fmt/format.h>
+#include <ferry/device/cpu_pool.hpp>
+#include <ferry/device/memory.hpp>
 #include <ferry/rpc/worker.hpp>
 
 #include "../base/parse_number.hpp"
+#include "../base/peer_log.hpp"
 #include "../rpc/worker/worker_core.hpp"
 #include "metrics_table.hpp"
 #include "processor_clock.hpp"
@@ -70,6 +74,27 @@ Row* find_row(std::vector<Row>& rows, const Row& like) {
 
 void take_away(std::uint64_t& from, std::uint64_t what) noexcept { from -= std::min(from, what); }
 
+// Of the whole process, beside the figures of a worker. What cannot be told of a device, since that has failed, is left out.
+void add_memory(std::vector<worker_figure>& figures, const std::string& worker, const std::vector<device>& devices) {
+  const auto add = [&](std::string_view where, std::string_view what, std::uint64_t bytes) {
+    figures.push_back({worker, fmt::format("memory.{}.{}", where, what), static_cast<double>(bytes)});
+  };
+  const cpu_pool_stats host = get_cpu_pool_stats();
+  add("cpu", "reserved_bytes", host.reserved_bytes);
+  add("cpu", "cached_bytes", host.cached_bytes);
+  for (const device& each : devices) {
+    try {
+      const device_memory_stats stats = get_device_memory_stats(each);
+      add(to_string(each), "reserved_bytes", stats.reserved_bytes);
+      add(to_string(each), "used_bytes", stats.used_bytes);
+    } catch (const error& failed) {
+      detail::log_about("metrics", log_level::info, [&] {
+        return fmt::format("the memory of {} is not in the metrics: {}", to_string(each), failed.what());
+      });
+    }
+  }
+}
+
 bool is_empty(const call_metrics& row) noexcept {
   return row.calls == 0 && row.one_way == 0 && row.not_sent == 0 && row.ended == 0;
 }
@@ -104,6 +129,7 @@ metrics_snapshot metrics::state::read() const {
     for (const auto& [figure, text] : core->debug_info()) {
       if (const auto value = detail::parse_number<double>(text)) result.figures.push_back({name, figure, *value});
     }
+    add_memory(result.figures, name, core->agent_unchecked().members().devices());
   }
   sort_rows(result.figures);
   return result;

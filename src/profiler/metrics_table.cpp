@@ -32,12 +32,12 @@ std::int64_t ns_of(clock::time_point at) noexcept {
 }
 
 // Of a moment that is just past.
-std::int64_t ns_of(flight_time at) noexcept {
+std::int64_t ns_of(flight_time at, kept_tick_scale& scale) noexcept {
   const std::uint64_t value = at.raw() >> 1U;
   if ((at.raw() & 1U) == 0) return static_cast<std::int64_t>(value);
   if (!counter_is_steady) return steady_now_ns();
   const auto ticks = static_cast<std::int64_t>(value);
-  return tick_scale::recent(ticks).steady_ns(ticks);
+  return scale.at(ticks).steady_ns(ticks);
 }
 
 // The codes of errors, numbered from 1; 0: a code that is none, which a peer may send.
@@ -74,7 +74,7 @@ const std::size_t metrics_of_workers = add_library_client({
 
 // ---------------------------------------------------------------- counts
 
-void thread_histogram::add(std::int64_t ns) noexcept {
+inline void thread_histogram::add(std::int64_t ns) noexcept {
   const auto value = static_cast<std::uint64_t>(std::clamp<std::int64_t>(ns, 0, latency_histogram::longest.count()));
   counts_[latency_histogram::bucket_of(value)].add(1);
   sum_ns_.add(value);
@@ -101,23 +101,36 @@ std::vector<std::pair<errc, std::uint64_t>> error_counts::all() const {
 
 // ---------------------------------------------------------------- the shards of threads
 
-// The tables that this thread used last, by their serials.
-struct metrics_table::recent_shard {
-  std::uint64_t serial = 0;
-  shard* which = nullptr;
+// What a thread needs for most calls: looking for thread-local variables costs as much as all the rest, so that they are one.
+struct metrics_table::thread_state {
+  // The series that it counted last, by hash; of any table, which the stamp says.
+  struct recent_series {
+    std::uint64_t stamp = 0;  // of none
+    series_id id;
+    found what;
+  };
+  std::array<recent_series, 16> series;
+  // The tables that it used last, by their serials.
+  struct recent_shard {
+    std::uint64_t serial = 0;
+    shard* which = nullptr;
+  };
+  std::array<recent_shard, 4> shards;
+  kept_tick_scale scale;
+  bool has_ended = false;  // its shards are given back
+
+  static constinit thread_local thread_state of_this_thread;
 };
+constinit thread_local metrics_table::thread_state metrics_table::thread_state::of_this_thread{};
 
 // Gives the shards of a thread back when it ends.
 class metrics_table::shards_of_thread {
  public:
-  static constexpr std::size_t recent_ones = 4;
-  static constinit thread_local std::array<recent_shard, recent_ones> recent;
-  static constinit thread_local bool has_ended;
-
   shards_of_thread() = default;
   ~shards_of_thread() {
-    has_ended = true;
-    recent = {};
+    thread_state& here = thread_state::of_this_thread;
+    here = {};
+    here.has_ended = true;
     for (const held& each : all_) {
       if (const auto table = each.table.lock()) table->give_back(*each.which);
     }
@@ -148,25 +161,24 @@ class metrics_table::shards_of_thread {
   };
   std::vector<held> all_;
 };
-constinit thread_local std::array<metrics_table::recent_shard, metrics_table::shards_of_thread::recent_ones>
-    metrics_table::shards_of_thread::recent{};
-constinit thread_local bool metrics_table::shards_of_thread::has_ended = false;
 
 namespace {
-std::uint64_t new_table_serial() noexcept {
+std::uint64_t new_number() noexcept {
   static constinit std::atomic<std::uint64_t> last{0};
   return ++last;
 }
 }  // namespace
 
-metrics_table::metrics_table() noexcept : serial_(new_table_serial()), since_(never) {}
+metrics_table::metrics_table() noexcept : serial_(new_number()), since_(never), stamp_(new_number()) {}
 metrics_table::~metrics_table() = default;
 
-metrics_table::shard* metrics_table::shard_here() noexcept {
-  recent_shard& recent = shards_of_thread::recent[serial_ % shards_of_thread::recent_ones];
+void metrics_table::forget_peers() noexcept { stamp_.store(new_number(), std::memory_order_relaxed); }
+
+metrics_table::shard* metrics_table::shard_of(thread_state& here) noexcept {
+  thread_state::recent_shard& recent = here.shards[serial_ % here.shards.size()];
   if (recent.serial == serial_) [[likely]]
     return recent.which;
-  if (shards_of_thread::has_ended) return nullptr;
+  if (here.has_ended) return nullptr;
   try {
     shard* mine = take_shard();
     recent = {serial_, mine};
@@ -202,44 +214,57 @@ void metrics_table::give_back(shard& which) noexcept {
 
 // ---------------------------------------------------------------- series
 
-metrics_table::found metrics_table::find(const call_event& event, call_side side) noexcept {
-  shard* const mine = shard_here();
-  if (mine) [[likely]] {
-    if (const std::uint64_t now = generation_.load(std::memory_order_relaxed); mine->generation != now) [[unlikely]] {
-      std::fill(mine->known.begin(), mine->known.end(), shard::entry{});
-      mine->known_count = 0;
-      mine->generation = now;
-    }
-    const std::uint64_t method = event.entry ? event.method : 0;
-    const std::uint64_t peer_and_side = static_cast<std::uint64_t>(static_cast<std::uint32_t>(event.peer.value)) << 1U |
-                                        static_cast<std::uint64_t>(side);
-    if (!mine->known.empty()) [[likely]] {
-      const std::size_t mask = mine->known.size() - 1;
-      for (std::size_t at = (method + peer_and_side * 0x9e3779b97f4a7c15U) >> 8U;; ++at) {
-        const shard::entry& each = mine->known[at & mask];
-        if (each.method == method && each.peer_and_side == peer_and_side && each.counts) [[likely]]
-          return {each.counts, each.of};
-        if (!each.counts) break;
-      }
-    }
-    try {
-      const found fresh = make(*mine, event, side);
-      remember(*mine, {method, peer_and_side, fresh.counts, fresh.of});
-      return fresh;
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): counted below
-    }
-  }
-  lost_.fetch_add(1, std::memory_order_relaxed);
-  return {};
+inline metrics_table::found metrics_table::find(thread_state& here, const call_event& event, call_side side) noexcept {
+  const series_id id(event, side);
+  const thread_state::recent_series& recent = here.series[id.quick_hash() % here.series.size()];
+  if (recent.stamp == stamp_.load(std::memory_order_relaxed) && recent.id == id) [[likely]]
+    return recent.what;
+  return look_up(here, event, side);
 }
 
-// Ids of methods are hashes, and so few peers are there that their ids spread well.
+[[gnu::noinline]] metrics_table::found metrics_table::look_up(thread_state& here, const call_event& event,
+                                                              call_side side) noexcept {
+  const series_id id(event, side);
+  const std::uint64_t stamp = stamp_.load(std::memory_order_relaxed);
+  found what;
+  if (shard* const mine = shard_of(here)) [[likely]] {
+    if (mine->stamp != stamp) [[unlikely]] {
+      std::fill(mine->known.begin(), mine->known.end(), shard::entry{});
+      mine->known_count = 0;
+      mine->stamp = stamp;
+    }
+    if (!mine->known.empty()) [[likely]] {
+      const std::size_t mask = mine->known.size() - 1;
+      for (std::size_t at = id.hash(); mine->known[at & mask].counts; ++at) {
+        const shard::entry& each = mine->known[at & mask];
+        if (each.id != id) continue;
+        what = {each.counts, each.of};
+        break;
+      }
+    }
+    if (!what.counts) {
+      try {
+        what = make(*mine, event, side);
+        remember(*mine, {id, what.counts, what.of});
+      } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): counted below
+        what = {};
+      }
+    }
+  }
+  if (what.counts) {
+    here.series[id.quick_hash() % here.series.size()] = {stamp, id, what};
+  } else {
+    lost_.fetch_add(1, std::memory_order_relaxed);
+  }
+  return what;
+}
+
 void metrics_table::remember(shard& mine, const shard::entry& what) {
   constexpr std::size_t fewest = 64;
   constexpr std::size_t most = std::size_t{1} << 14U;  // a flood of names: the thread learns them anew
   const auto place = [&](const shard::entry& each) {
     const std::size_t mask = mine.known.size() - 1;
-    std::size_t at = (each.method + each.peer_and_side * 0x9e3779b97f4a7c15U) >> 8U;
+    std::size_t at = each.id.hash();
     while (mine.known[at & mask].counts) ++at;
     mine.known[at & mask] = each;
   };
@@ -306,69 +331,87 @@ metrics_series& metrics_table::series_of(call_side side, std::string method, std
 
 // ---------------------------------------------------------------- calls
 
-// What is told of a call at its end, then the end.
-void metrics_table::end_client_call(const found& of, const call_event& event) noexcept {
-  of.counts->duration.add(ns_of(event.when()) - ns_of(event.made));
-  if (event.what == call_moment::replied) of.counts->received_bytes.add(event.bytes);
-  if (event.code != errc{}) of.of->errors.add(event.code);
-  of.counts->ended.publish(1);
-}
-
-void metrics_table::end_request(const found& of, const call_event& event) noexcept {
-  of.counts->sent_bytes.add(event.bytes);
-  if (event.what == call_moment::refused) of.of->errors.add(event.code);
-  if (event.told_before || event.what == call_moment::error_sent) return;
-  if (event.begun != clock::time_point{}) {
-    of.counts->queued->add(ns_of(event.begun) - ns_of(event.request->arrived()));
-    of.counts->duration.add(ns_of(event.when()) - ns_of(event.begun));
-  }
-  of.counts->ended.publish(1);
-}
-
+// Compilers look for the variables of the thread anew wherever they are needed: as an argument of a function that is not inlined, once.
+// The usual moments come first: a jump by a table costs more than these branches.
 void metrics_table::on_call(const worker_core&, const call_event& event) noexcept {
+  if (event.what == call_moment::started) return begin_call(thread_state::of_this_thread, event);
+  if (event.what == call_moment::replied) return end_call(thread_state::of_this_thread, event);
+  if (event.what == call_moment::received) return begin_request(thread_state::of_this_thread, event);
+  if (event.what == call_moment::answered) return end_request(thread_state::of_this_thread, event);
   switch (event.what) {
     case call_moment::started:
-    case call_moment::one_way_sent:
-      if (!counts(event.made)) return;
-      if (const found it = find(event, call_side::client); it.counts) {
-        (event.what == call_moment::started ? it.counts->calls : it.counts->one_way).add(1);
-        it.counts->sent_bytes.add(event.bytes);
-      }
-      return;
+    case call_moment::one_way_sent: return begin_call(thread_state::of_this_thread, event);
     case call_moment::replied:
     case call_moment::failed:
     case call_moment::timed_out:
-    case call_moment::cancelled:
-      if (!counts(event.made)) return;
-      if (const found it = find(event, call_side::client); it.counts) end_client_call(it, event);
-      return;
-    case call_moment::not_sent:
-      if (since_.load(std::memory_order_relaxed) == never) return;
-      if (const found it = find(event, call_side::client); it.counts) {
-        it.counts->not_sent.add(1);
-        it.of->errors.add(event.code);
-      }
-      return;
-    case call_moment::received:
-      if (!counts(event.at)) return;
-      if (const found it = find(event, call_side::server); it.counts) {
-        (event.request->one_way() ? it.counts->one_way : it.counts->calls).add(1);
-        it.counts->received_bytes.add(event.bytes);
-      }
-      return;
+    case call_moment::cancelled: return end_call(thread_state::of_this_thread, event);
+    case call_moment::not_sent: return count_not_sent(thread_state::of_this_thread, event);
+    case call_moment::received: return begin_request(thread_state::of_this_thread, event);
     case call_moment::answered:
     case call_moment::refused:
     case call_moment::done:
-    case call_moment::error_sent:
-      if (!counts(event.request->arrived())) return;
-      if (const found it = find(event, call_side::server); it.counts) end_request(it, event);
-      return;
+    case call_moment::error_sent: return end_request(thread_state::of_this_thread, event);
     case call_moment::ended:
     case call_moment::handler_begun:
     case call_moment::handler_begun_late:
     case call_moment::handler_suspended:
     case call_moment::handler_ended: return;
   }
+}
+
+[[gnu::noinline]] void metrics_table::begin_call(thread_state& here, const call_event& event) noexcept {
+  if (!counts(event.made)) return;
+  const found it = find(here, event, call_side::client);
+  if (!it.counts) return;
+  if (event.what == call_moment::started) [[likely]] {
+    it.counts->calls.add(1);
+  } else {
+    it.counts->one_way.add(1);
+  }
+  it.counts->sent_bytes.add(event.bytes);
+}
+
+// What is told of a call at its end, then the end.
+[[gnu::noinline]] void metrics_table::end_call(thread_state& here, const call_event& event) noexcept {
+  if (!counts(event.made)) return;
+  const found it = find(here, event, call_side::client);
+  if (!it.counts) return;
+  it.counts->duration.add(ns_of(event.when(), here.scale) - ns_of(event.made));
+  if (event.what == call_moment::replied) it.counts->received_bytes.add(event.bytes);
+  if (event.code != errc{}) [[unlikely]]
+    it.of->errors.add(event.code);
+  it.counts->ended.publish(1);
+}
+
+[[gnu::noinline]] void metrics_table::count_not_sent(thread_state& here, const call_event& event) noexcept {
+  if (since_.load(std::memory_order_relaxed) == never) return;
+  const found it = find(here, event, call_side::client);
+  if (!it.counts) return;
+  it.counts->not_sent.add(1);
+  it.of->errors.add(event.code);
+}
+
+[[gnu::noinline]] void metrics_table::begin_request(thread_state& here, const call_event& event) noexcept {
+  if (!counts(event.at)) return;
+  const found it = find(here, event, call_side::server);
+  if (!it.counts) return;
+  (event.request->one_way() ? it.counts->one_way : it.counts->calls).add(1);
+  it.counts->received_bytes.add(event.bytes);
+}
+
+[[gnu::noinline]] void metrics_table::end_request(thread_state& here, const call_event& event) noexcept {
+  if (!counts(event.request->arrived())) return;
+  const found it = find(here, event, call_side::server);
+  if (!it.counts) return;
+  it.counts->sent_bytes.add(event.bytes);
+  if (event.what == call_moment::refused) [[unlikely]]
+    it.of->errors.add(event.code);
+  if (event.told_before || event.what == call_moment::error_sent) return;
+  if (event.begun != clock::time_point{}) {
+    it.counts->queued->add(ns_of(event.begun) - ns_of(event.request->arrived()));
+    it.counts->duration.add(ns_of(event.when(), here.scale) - ns_of(event.begun));
+  }
+  it.counts->ended.publish(1);
 }
 
 // Rare: under the mutex.

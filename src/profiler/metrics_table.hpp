@@ -44,8 +44,8 @@ class thread_histogram {
   void add_to(profiler::latency_histogram& sum) const;
 
  private:
-  std::array<thread_count, profiler::latency_histogram::buckets> counts_;
   thread_count sum_ns_;
+  std::array<thread_count, profiler::latency_histogram::buckets> counts_;
 };
 
 /// The errors of a series, by code; rare, so that all threads share them.
@@ -59,11 +59,11 @@ class error_counts {
   std::array<std::atomic<std::uint64_t>, most_codes> of_code_{};
 };
 
-/// What one thread has counted of one series.
-struct thread_series {
+/// What one thread has counted of one series. All that every call changes, but for a bucket, is in the first cache line.
+struct alignas(64) thread_series {
   thread_count calls, one_way, not_sent, ended, sent_bytes, received_bytes;
-  thread_histogram duration;
   std::unique_ptr<thread_histogram> queued;  // of requests
+  thread_histogram duration;
 };
 
 /// A method and a peer, as caller or as callee.
@@ -101,23 +101,36 @@ class metrics_table final : public call_observer, public std::enable_shared_from
   void switch_on(worker_core& of, std::size_t max_series, totals& before);
   void switch_off(worker_core* of) noexcept;
   /// Ids of workers may mean others than before.
-  void forget_peers() noexcept { generation_.fetch_add(1, std::memory_order_relaxed); }
+  void forget_peers() noexcept;
 
   [[nodiscard]] totals read() const;
 
  private:
+  // A series as events name it: ids of methods are hashes, and so few peers are there that their ids spread well.
+  struct series_id {
+    std::uint64_t method = 0;
+    std::uint64_t peer_and_side = 0;
+    series_id() = default;
+    series_id(const call_event& event, profiler::call_side side) noexcept
+        : method(event.entry ? event.method : 0),
+          peer_and_side(static_cast<std::uint64_t>(static_cast<std::uint32_t>(event.peer.value)) << 1U |
+                        static_cast<std::uint64_t>(side)) {}
+    /// Its lowest bits.
+    [[nodiscard]] std::size_t quick_hash() const noexcept { return method + peer_and_side * 3; }
+    [[nodiscard]] std::size_t hash() const noexcept { return (method + peer_and_side * 0x9e3779b97f4a7c15U) >> 8U; }
+    friend bool operator==(const series_id&, const series_id&) = default;
+  };
   // What a thread has of this table. Threads that end leave theirs to others.
   struct shard {
     struct entry {
-      std::uint64_t method = 0;
-      std::uint64_t peer_and_side = 0;
+      series_id id;
       thread_series* counts = nullptr;  // null: a free place
       metrics_series* of = nullptr;
     };
     // Of the thread.
     std::vector<entry> known;  // open addressing; a power of two
     std::size_t known_count = 0;
-    std::uint64_t generation = 0;
+    std::uint64_t stamp = 0;  // of the table, when these were known
     // By number; guarded by the table's mutex.
     std::vector<std::unique_ptr<thread_series>> series;
   };
@@ -126,25 +139,29 @@ class metrics_table final : public call_observer, public std::enable_shared_from
     metrics_series* of = nullptr;
   };
   class shards_of_thread;
-  struct recent_shard;
+  struct thread_state;
   using series_name = std::tuple<profiler::call_side, std::string, std::string>;
 
   [[nodiscard]] bool counts(clock::time_point began) const noexcept {
     return began.time_since_epoch().count() >= since_.load(std::memory_order_relaxed);
   }
-  [[nodiscard]] found find(const call_event& event, profiler::call_side side) noexcept;
+  [[nodiscard]] found find(thread_state& here, const call_event& event, profiler::call_side side) noexcept;
+  [[nodiscard]] found look_up(thread_state& here, const call_event& event, profiler::call_side side) noexcept;
   [[nodiscard]] found make(shard& mine, const call_event& event, profiler::call_side side);
   [[nodiscard]] metrics_series& series_of(profiler::call_side side, std::string method, std::string peer);
-  [[nodiscard]] shard* shard_here() noexcept;
+  [[nodiscard]] shard* shard_of(thread_state& here) noexcept;
   [[nodiscard]] shard* take_shard();
   void give_back(shard& which) noexcept;
   static void remember(shard& mine, const shard::entry& what);
-  static void end_client_call(const found& of, const call_event& event) noexcept;
-  static void end_request(const found& of, const call_event& event) noexcept;
+  void begin_call(thread_state& here, const call_event& event) noexcept;
+  void end_call(thread_state& here, const call_event& event) noexcept;
+  void count_not_sent(thread_state& here, const call_event& event) noexcept;
+  void begin_request(thread_state& here, const call_event& event) noexcept;
+  void end_request(thread_state& here, const call_event& event) noexcept;
 
   const std::uint64_t serial_;
-  std::atomic<std::int64_t> since_;  // ns of the steady clock; calls made before are not counted
-  std::atomic<std::uint64_t> generation_{1};
+  std::atomic<std::int64_t> since_;   // ns of the steady clock; calls made before are not counted
+  std::atomic<std::uint64_t> stamp_;  // no other table has it, nor this one after forget_peers()
   std::atomic<std::uint64_t> lost_{0};
   std::mutex switch_mutex_;  // guards the next one; taken before the other
   bool on_ = false;

@@ -3,6 +3,7 @@
 // The counter of the processor as a clock: a third of the price of the steady clock.
 
 #include <cstdint>
+#include <limits>
 
 #if defined(__x86_64__)
   #include <x86intrin.h>
@@ -43,9 +44,7 @@ class tick_scale {
         rate_(static_cast<double>(last.steady_ns - first.steady_ns) / static_cast<double>(last.ticks - first.ticks)) {}
   /// For ticks of the last moments, from what the process has seen of both clocks so far. Each thread compares them anew
   /// from time to time, and takes nothing otherwise.
-  [[nodiscard]] static tick_scale recent() noexcept { return recent(ticks_now()); }
-  /// The same where the counter was just read.
-  [[nodiscard]] static const tick_scale& recent(std::int64_t now) noexcept;
+  [[nodiscard]] static tick_scale recent() noexcept;
   /// For ticks since a reading.
   [[nodiscard]] static tick_scale since(const clock_reading& first) noexcept;
   [[nodiscard]] std::int64_t steady_ns(std::int64_t ticks) const noexcept {
@@ -53,8 +52,25 @@ class tick_scale {
   }
 
  private:
+  friend class kept_tick_scale;
   clock_reading last_;
   double rate_ = 1;
+};
+
+/// A scale of one thread that is compared with the clocks from time to time.
+class kept_tick_scale {
+ public:
+  /// For ticks of the last moments, where the counter was just read.
+  [[nodiscard]] const tick_scale& at(std::int64_t now) noexcept {
+    if (now >= good_until_) [[unlikely]]
+      renew(now);
+    return scale_;
+  }
+
+ private:
+  void renew(std::int64_t now) noexcept;
+  tick_scale scale_;
+  std::int64_t good_until_ = std::numeric_limits<std::int64_t>::min();
 };
 
 }  // namespace ferry::inline v0::detail

@@ -567,6 +567,9 @@ TEST_CASE("figures of the worker are read when they are asked for") {
   CHECK_FALSE(value("test.throws"));
   CHECK(value("agent.thread_pool_size").value_or(0) >= 1);
   CHECK(value("num_owner_rrefs") == 0);
+  const ferry::tensor held = ferry::zeros({1 << 20}, ferry::dtype::u8);
+  CHECK(value("memory.cpu.reserved_bytes").value_or(0) >= 1 << 20);
+  CHECK(value("memory.cpu.cached_bytes").value_or(-1) >= 0);
 }
 
 TEST_CASE("metrics outlive their worker, and workers their metrics") {
