@@ -264,7 +264,7 @@ page_content overview(const metrics_snapshot& of) {
                           text_of_bytes(sum.received_bytes), quantile_of(sum.duration, 0.5),
                           quantile_of(sum.duration, 0.99)});
   }
-  return {"All methods and peers. The pages above have the parts; /metrics has all of it, for Prometheus.",
+  return {"All methods and peers. Other pages have the parts; /metrics has all of it, for Prometheus.",
           {std::move(table)}};
 }
 
