@@ -1,5 +1,5 @@
 // The cost of ferry apart from calls: processor time of two idle workers that are connected to each other, and what the
-// flight recorder, an interceptor that does nothing, and a session of the profiler add to a small call.
+// flight recorder, an interceptor that does nothing, a session of the profiler, and metrics add to a small call.
 
 #include <cerrno>
 #include <chrono>
@@ -144,6 +144,43 @@ void measure_session(report& out, const options& chosen, const std::string& tran
   out.add({.name = prefix + "added-95%", .value = quantile(found.added, 0.95), .unit = "ns", .n = found.added.size()});
 }
 
+std::optional<ferry::profiler::metrics>& metrics_here() {
+  static std::optional<ferry::profiler::metrics> instance;
+  return instance;
+}
+void count_here(bool on) {
+  metrics_here().reset();
+  if (on) metrics_here().emplace();
+}
+
+// The same call of one pair of workers, with metrics at one end and without them, in turn.
+void measure_metrics(report& out, const options& chosen, const std::string& transport, bool at_callee) {
+  const std::string prefix = std::string("metrics-") + (at_callee ? "callee" : "caller") + "/" + transport + "/";
+  if (!chosen.wants(prefix)) return;
+  // Many short turns: what is looked for is a hundredth of what the machine drifts by in a tenth of a second.
+  const auto window = chosen.window_or(3ms);
+  const int turns = chosen.quick ? 100 : 800;
+  worker_pair pair({.transport = transport}, processors().size() > 1 ? pin_mode::two_cores : pin_mode::same_core);
+  pair.pin();
+  const auto call = [&] { (void)pair.caller().rpc_sync<remote::add>(callee, 1, 2); };
+  const auto median_of = [&](bool counted) {
+    std::optional<ferry::profiler::metrics> here;
+    if (at_callee) {
+      pair.caller().rpc_sync<count_here>(callee, counted);
+    } else if (counted) {
+      here.emplace(pair.caller());
+    }
+    for (int warm = 0; warm != 200; ++warm) call();
+    auto samples = time_each(window, 20, call);
+    return quantile(samples, 0.5);
+  };
+  in_turns found = in_turns::of(turns, true, median_of);
+  if (at_callee) pair.caller().rpc_sync<count_here>(callee, false);
+  found.report_to(out, prefix, "ns", 25);
+  out.add({.name = prefix + "added-5%", .value = quantile(found.added, 0.05), .unit = "ns", .n = found.added.size()});
+  out.add({.name = prefix + "added-95%", .value = quantile(found.added, 0.95), .unit = "ns", .n = found.added.size()});
+}
+
 }  // namespace
 }  // namespace ferry_bench
 
@@ -152,8 +189,8 @@ int main(int argc, char** argv) {
   run_role(argc, argv, worker_roles());
   const options chosen = read_options(
       argc, argv,
-      "overhead: processor time of idle workers; the cost of the flight recorder, of an idle interceptor and of the "
-      "profiler");
+      "overhead: processor time of idle workers; the cost of the flight recorder, of an idle interceptor, of the "
+      "profiler and of metrics");
   end_after(chosen.limit.count() != 0 ? chosen.limit : std::chrono::seconds(120));
   try {
     report out("overhead", chosen);
@@ -166,6 +203,8 @@ int main(int argc, char** argv) {
           out, chosen,
           {"interceptor", {.transport = transport, .idle_interceptors = 1}, {.transport = transport}, "ns", 30});
       measure_session(out, chosen, transport);
+      if (transport == "inproc") continue;  // both ends would be one
+      for (const bool at_callee : {false, true}) measure_metrics(out, chosen, transport, at_callee);
     }
     return 0;
   } catch (const std::exception& e) {

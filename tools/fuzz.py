@@ -29,7 +29,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")  # of an input; tests/fuz
 # No input makes ferry take more than a few MiB under the limits that the targets set: more is a finding.
 LIMITS = ["-rss_limit_mb=1024", "-malloc_limit_mb=64", "-timeout=20"]
 # Bytes of the longest input; the default of libFuzzer is 4096.
-LONGEST = {"frame_reader": 8192}
+LONGEST = {"frame_reader": 8192, "http_request": 8448}
 KEPT_LONGEST = 512  # of an input that goes into the corpus
 
 HEADER = struct.Struct("100s8s8s8s12s12s8s1s100s8s247s")  # of a file in an archive

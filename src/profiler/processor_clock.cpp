@@ -56,24 +56,18 @@ clock_reading clock_reading::now() noexcept {
 
 namespace {
 
-struct kept_scale {
-  tick_scale scale;
-  std::int64_t good_until = std::numeric_limits<std::int64_t>::min();  // ticks
-};
-constinit thread_local kept_scale scale_of_thread;
+constinit thread_local kept_tick_scale scale_of_thread;
 
 constexpr std::int64_t longest_use_ns = 50'000'000;
 
 }  // namespace
 
-tick_scale tick_scale::recent() noexcept {
-  kept_scale& kept = scale_of_thread;
-  const std::int64_t now = ticks_now();
-  if (now < kept.good_until) return kept.scale;
-  kept.scale = since(first_reading());
-  kept.good_until = now + static_cast<std::int64_t>(static_cast<double>(longest_use_ns) / kept.scale.rate_);
-  return kept.scale;
+void kept_tick_scale::renew(std::int64_t now) noexcept {
+  scale_ = tick_scale::since(first_reading());
+  good_until_ = now + static_cast<std::int64_t>(static_cast<double>(longest_use_ns) / scale_.rate_);
 }
+
+tick_scale tick_scale::recent() noexcept { return scale_of_thread.at(ticks_now()); }
 
 tick_scale tick_scale::since(const clock_reading& first) noexcept {
   const clock_reading last = clock_reading::now();

@@ -3,6 +3,7 @@
 // The counter of the processor as a clock: a third of the price of the steady clock.
 
 #include <cstdint>
+#include <limits>
 
 #if defined(__x86_64__)
   #include <x86intrin.h>
@@ -51,8 +52,25 @@ class tick_scale {
   }
 
  private:
+  friend class kept_tick_scale;
   clock_reading last_;
   double rate_ = 1;
+};
+
+/// A scale of one thread that is compared with the clocks from time to time.
+class kept_tick_scale {
+ public:
+  /// For ticks of the last moments, where the counter was just read.
+  [[nodiscard]] const tick_scale& at(std::int64_t now) noexcept {
+    if (now >= good_until_) [[unlikely]]
+      renew(now);
+    return scale_;
+  }
+
+ private:
+  void renew(std::int64_t now) noexcept;
+  tick_scale scale_;
+  std::int64_t good_until_ = std::numeric_limits<std::int64_t>::min();
 };
 
 }  // namespace ferry::inline v0::detail

@@ -18,6 +18,7 @@ extern const target file_store;
 extern const target frame_header;
 extern const target frame_reader;
 extern const target handshake;
+extern const target http_request;
 extern const target links;
 extern const target meeting;
 extern const target profile_record;

@@ -39,8 +39,28 @@ call_lifecycle::~call_lifecycle() {
 namespace {
 
 call_event event_of(call_moment what, const call_facts& facts, const pending_call& call) noexcept {
-  return {
-      .what = what, .peer = facts.peer.id(), .call = call.call_id, .method = facts.method->id, .entry = facts.method};
+  call_event event{.what = what, .peer = facts.peer.id(), .call = call.call_id, .method = facts.method->id};
+  event.entry = facts.method;
+  event.facts = &facts;
+  event.made = call.began;
+  return event;
+}
+
+// Tells what kept a call from being sent, as a code and a text.
+template <class Tell>
+void tell_reason(const std::exception_ptr& why, const Tell& tell) noexcept {
+  if (!why) return tell(errc::invalid_argument, "what was to be sent could not be encoded");
+  try {
+    std::rethrow_exception(why);
+  } catch (const error& e) {
+    tell(e.kind(), e.message());
+  } catch (const std::bad_alloc& e) {
+    tell(errc::out_of_memory, e.what());
+  } catch (const std::exception& e) {
+    tell(errc::invalid_argument, e.what());
+  } catch (...) {
+    tell(errc::invalid_argument, "an exception of an unknown type");
+  }
 }
 
 }  // namespace
@@ -58,6 +78,8 @@ void call_lifecycle::accepted_one_way(clock::time_point began, std::uint64_t byt
   event.method = facts.method->id;
   event.entry = facts.method;
   event.bytes = bytes;
+  event.facts = &facts;
+  event.made = began;
   facts.worker->observers().tell(*facts.worker, event);
   if (carried) carried->sent();
   if (hooks.empty()) return;
@@ -68,23 +90,20 @@ void call_lifecycle::accepted_one_way(clock::time_point began, std::uint64_t byt
 void call_lifecycle::not_accepted(const std::exception_ptr& why) noexcept {
   carried.reset();
   told expected = told::nothing;
-  if (hooks.empty() || !told_.compare_exchange_strong(expected, told::sent)) return;
-  const auto tell = [&](errc code, std::string_view text) {
+  const bool tells_hooks = !hooks.empty() && told_.compare_exchange_strong(expected, told::sent);
+  if (!why && !tells_hooks) return;
+  tell_reason(why, [&](errc code, std::string_view text) {
+    if (why) {
+      call_event event{.what = call_moment::not_sent, .peer = facts.peer.id(), .method = facts.method->id};
+      event.entry = facts.method;
+      event.code = code;
+      event.facts = &facts;
+      facts.worker->observers().tell(*facts.worker, event);
+    }
+    if (!tells_hooks) return;
     for (auto each = hooks.rbegin(); each != hooks.rend(); ++each) (*each)->not_sent();
     tell_ended(code, call_phase::connecting, text);
-  };
-  if (!why) return tell(errc::invalid_argument, "what was to be sent could not be encoded");
-  try {
-    std::rethrow_exception(why);
-  } catch (const error& e) {
-    tell(e.kind(), e.message());
-  } catch (const std::bad_alloc& e) {
-    tell(errc::out_of_memory, e.what());
-  } catch (const std::exception& e) {
-    tell(errc::invalid_argument, e.what());
-  } catch (...) {
-    tell(errc::invalid_argument, "an exception of an unknown type");
-  }
+  });
 }
 
 // The reply may be there before the thread that sent the request comes here: the first of both tells it, and the thread

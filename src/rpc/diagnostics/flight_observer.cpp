@@ -24,6 +24,8 @@ constexpr std::optional<flight_event> flight_event_of(call_moment what) noexcept
     case call_moment::refused: return flight_event::request_failed;
     case call_moment::done: return flight_event::request_done;
     case call_moment::handler_begun:  // as it was received
+    case call_moment::not_sent:
+    case call_moment::error_sent:
     case call_moment::ended:
     case call_moment::handler_ended: return std::nullopt;
   }
@@ -50,7 +52,7 @@ call_moments flight_observer::moments() const noexcept {
 void flight_observer::on_call(const worker_core&, const call_event& event) noexcept {
   flight_recorder& recorder = worker_.recorder();
   if (const auto what = flight_events[static_cast<std::size_t>(event.what)]; what && recorder.on()) {
-    const flight_time at = event.at == clock::time_point{} ? flight_time::now() : flight_time(event.at);
+    const flight_time at = event.when();
     if (event.text.empty()) {
       recorder.add(*what, at, event.peer, event.call, event.method, event.bytes, event.code);
     } else {

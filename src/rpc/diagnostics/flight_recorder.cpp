@@ -1,7 +1,6 @@
 #include "flight_recorder.hpp"
 
 #include <algorithm>
-#include <fstream>
 #include <new>
 #include <tuple>
 #include <utility>
@@ -11,13 +10,6 @@
 
 namespace ferry::inline v0::detail {
 namespace {
-
-// The kernel monitors the counter, and selects another clock source if it is unstable or differs between processors.
-bool kernel_trusts_the_counter() {
-  std::ifstream file("/sys/devices/system/clocksource/clocksource0/current_clocksource");
-  std::string name;
-  return static_cast<bool>(std::getline(file, name)) && name == "tsc";
-}
 
 std::int64_t steady_now() noexcept {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now().time_since_epoch()).count();
@@ -29,8 +21,6 @@ std::uint64_t counter_now() noexcept {
 }
 
 }  // namespace
-
-const bool flight_time::counter_is_good = kernel_trusts_the_counter();
 
 std::string_view to_string(flight_event what) noexcept {
   switch (what) {

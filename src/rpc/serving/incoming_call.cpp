@@ -60,6 +60,7 @@ incoming_call::incoming_call(std::shared_ptr<worker_core> worker, std::shared_pt
   event.method = request_.header.method;
   event.entry = method();
   event.bytes = bytes_;
+  event.request = this;
   worker_->observers().tell(*worker_, event);
   // Before more is read from the connection: the next frame may be a cancellation, long before a thread runs the handler.
   if (one_way()) {
@@ -206,6 +207,10 @@ void incoming_call::report(call_moment what, std::uint64_t bytes, errc code) noe
   event.entry = method();
   event.bytes = bytes;
   event.code = code;
+  event.request = this;
+  event.begun = handler_began_;
+  event.told_before = end_reported_;
+  if (what != call_moment::error_sent) end_reported_ = true;
   worker_->observers().tell(*worker_, event);
 }
 
@@ -234,12 +239,19 @@ void incoming_call::serve() noexcept {
   const serving_scope on_stack(this);
   const method_entry* called = method();
   // The answer, perhaps on another thread, consumes the request.
-  call_event event{.what = had_to_wait_ ? call_moment::handler_begun_late : call_moment::handler_begun,
-                   .peer = caller(),
-                   .call = request_.header.call_id};
-  event.method = request_.header.method;
-  event.entry = called;
-  worker_->observers().tell(*worker_, event);
+  const auto moment = [this, called, method = request_.header.method, id = request_.header.call_id](call_moment what) {
+    call_event event{.what = what, .peer = caller(), .call = id, .method = method};
+    event.entry = called;
+    return event;
+  };
+  call_event begun = moment(had_to_wait_ ? call_moment::handler_begun_late : call_moment::handler_begun);
+  if (!had_to_wait_) {
+    handler_began_ = arrived_;
+  } else if (worker_->observers().is_switched_on()) {
+    begun.at = clock::now();
+    handler_began_ = begun.at;
+  }
+  worker_->observers().tell(*worker_, begun);
   std::exception_ptr thrown;
   try {
     if (request_.failure) std::rethrow_exception(request_.failure);
@@ -271,12 +283,8 @@ void incoming_call::serve() noexcept {
     thrown = current_error();
   }
   if (thrown && !later_) fail(thrown);
-  if (later_) {
-    event.what = call_moment::handler_suspended;
-    worker_->observers().tell(*worker_, event);
-  }
-  event.what = call_moment::handler_ended;
-  worker_->observers().tell(*worker_, event);
+  if (later_) worker_->observers().tell(*worker_, moment(call_moment::handler_suspended));
+  worker_->observers().tell(*worker_, moment(call_moment::handler_ended));
 }
 
 // The answer may exist already.
@@ -348,7 +356,11 @@ void incoming_call::done() noexcept {
   }
   tell_in_reverse([](callee_hooks& each) { each.ended(); });
   if (given_up_) return;
-  if (one_way()) report(call_moment::done, 0);
+  if (one_way()) {
+    report(call_moment::done, 0);
+  } else if (!end_reported_) {  // dropped with its worker
+    report(call_moment::refused, 0, errc::shutting_down);
+  }
   release_request();
   channel_.reset();
 }

@@ -56,7 +56,7 @@ void reply_writer::send() {
         std::rethrow_exception(thrown);
       }
     }
-    if (is_value()) call_->report(call_moment::answered, message.size());
+    call_->report(is_value() ? call_moment::answered : call_moment::error_sent, message.size());
   }
   channel_.reply(id_, std::move(message));
   if (carried) carried->sent();

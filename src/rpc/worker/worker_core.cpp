@@ -423,6 +423,7 @@ void worker_core::on_link_event(const link_event& event) noexcept {
                     : event.what == link_event::kind::sent     ? flight_event::call_sent
                                                                : flight_event::connection_lost;
   recorder_.add(what, flight_time::now(), event.who.id(), event.call_id, 0, 0, {}, event.text);
+  if (event.what != link_event::kind::sent) observers_of_calls_.tell_connection(event);
 }
 
 void worker_core::on_member_event(const member_event& event) noexcept {

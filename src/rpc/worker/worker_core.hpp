@@ -84,6 +84,7 @@ class worker_core final : public executor, public request_handler, public std::e
 
   // What calls pass on their way.
   [[nodiscard]] const call_observers& observers() const noexcept { return observers_of_calls_; }
+  [[nodiscard]] call_observers& observers() noexcept { return observers_of_calls_; }
   [[nodiscard]] const interceptor_table& interceptors() const noexcept { return interceptors_; }
   /// Begins to carry handles to that worker. Throws errc::not_serialisable if no part of the library does.
   [[nodiscard]] std::unique_ptr<carried_handles> carry(const call_target& to);

@@ -187,6 +187,9 @@ class incoming_call final : public work, private held_method, public call_contex
   bool skipped_ = false;      // the handler, by a hook
   bool tried_ = false;
   bool had_to_wait_ = false;  // for a num_worker_threads slot, or until answers to the caller are written
+  // Written by the thread that serves the call, then by the one that ends it.
+  bool end_reported_ = false;        // to the observers
+  clock::time_point handler_began_;  // unset: it has not, or no observer asks
 
   // Read by debugging functions on other threads.
   const clock::time_point arrived_;
@@ -199,8 +202,8 @@ class incoming_call final : public work, private held_method, public call_contex
   static constexpr std::uint8_t returned_bit = 2;
   static constexpr std::uint8_t stop_told_bit = 4;
   std::atomic<std::uint8_t> ends_{0};
-  std::atomic<int> waits_{0};  // threads of this call that wait in ferry
   std::atomic<bool> over_{false};
+  std::atomic<int> waits_{0};  // threads of this call that wait in ferry
   incoming_call* previous_ = nullptr;
   incoming_call* following_ = nullptr;
 };
