@@ -23,6 +23,8 @@ void append_html(std::string& out, std::string_view text) {
       out += "&gt;";
     } else if (c == '"') {
       out += "&quot;";
+    } else if (c == '\'') {
+      out += "&#39;";
     } else {
       out += text.substr(0, length);
     }

@@ -1,7 +1,6 @@
 // Tables of metrics, as text for a terminal and as HTML for a browser.
 
 #include "metrics_pages.hpp"
-#include "html_text.hpp"
 
 #include <algorithm>
 #include <array>
@@ -12,6 +11,8 @@
 #include <vector>
 
 #include <fmt/format.h>
+
+#include "html_text.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -365,9 +366,11 @@ void write_html(std::string& out, const page_table& table) {
   out += "</tr>\n";
   for (const auto& row : table.rows) {
     out += "<tr>";
-    for (std::size_t i = 0; i != row.size(); ++i) out += table.columns[i].is_text ? "<td class=\"t\">" : "<td>";
-    append_html(out, row[i]);
-    out += "</td>";
+    for (std::size_t i = 0; i != row.size(); ++i) {
+      out += table.columns[i].is_text ? "<td class=\"t\">" : "<td>";
+      append_html(out, row[i]);
+      out += "</td>";
+    }
     out += "</tr>\n";
   }
   out += "</table></div>\n";
