@@ -26,8 +26,8 @@ constexpr std::size_t most_kept_intervals = std::size_t{1} << 16U;
 constexpr std::size_t most_tokens_of_call = std::size_t{1} << 14U;
 
 // Between two rounds of questions.
-constexpr std::chrono::microseconds first_pause{50};
-constexpr std::chrono::microseconds longest_pause{2000};
+constexpr std::chrono::microseconds first_device_pause{50};
+constexpr std::chrono::microseconds longest_device_pause{2000};
 constexpr std::chrono::milliseconds shortest_call{1};  // the last one, when the time is nearly over
 
 struct kept_intervals {
@@ -174,7 +174,7 @@ void await_device_times(profiler::profile& of, std::vector<awaited_time> awaited
   const unrecorded scope;
   const auto began = clock::now();
   const auto until = limit < clock::time_point::max() - began ? began + limit : clock::time_point::max();
-  std::chrono::nanoseconds pause = first_pause;
+  std::chrono::nanoseconds pause = first_device_pause;
   for (;;) {
     left.ask_here();
     const std::shared_ptr<worker_core> asks = through.lock();
@@ -184,7 +184,7 @@ void await_device_times(profiler::profile& of, std::vector<awaited_time> awaited
     const auto now = clock::now();
     if (now >= until) return;
     std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, until - now));
-    pause = std::min<std::chrono::nanoseconds>(2 * pause, longest_pause);
+    pause = std::min<std::chrono::nanoseconds>(2 * pause, longest_device_pause);
   }
 }
 

@@ -88,14 +88,13 @@ void add_to_scope(scope_state& scope, const scope_request& request) noexcept {
   }
 }
 
+namespace {
+constexpr std::chrono::hours longest_device_wait{24};
+}  // namespace
+
 }  // namespace detail
 
 namespace profiler {
-namespace {
-
-constexpr std::chrono::hours longest_wait{24};
-
-}  // namespace
 
 server_scope::server_scope() : server_scope(options{}) {}
 server_scope::server_scope(const options& how) : state_(std::make_shared<state>()) { state_->how = how; }
@@ -140,7 +139,8 @@ std::vector<profile> server_scope::exit() {
     lost = state_->lost;
   }
   detail::leave_scope(state_);
-  const auto until = clock::now() + std::min<std::chrono::nanoseconds>(state_->how.device_wait, longest_wait);
+  const auto until =
+      clock::now() + std::min<std::chrono::nanoseconds>(state_->how.device_wait, detail::longest_device_wait);
   std::vector<profile> found;
   for (detail::scope_request& each : requests) {
     if (state_->how.device_times)
