@@ -16,18 +16,20 @@ namespace ferry::inline v0::detail {
 gradients_by_leaf::gradients_by_leaf(dist_autograd::context_id in) : known_(dist_autograd::exists(in)) {
   if (!known_) return;
   all_ = dist_autograd::get_gradients(in);
-  for (const dist_autograd::leaf_gradient& each : all_) places_.emplace(each.leaf.id(), &each);
+  for (const dist_autograd::leaf_gradient& each : all_) {
+    places_.emplace(each.leaf.id(), &each);
+    if (is_leaf(each.leaf)) continue;
+    if (const held_edge edge = gradient_edge_of(each.leaf)) of_nodes_.emplace(edge.edge.to.node(), &each);
+  }
 }
 
 parameter_gradient gradients_by_leaf::of(const tensor& leaf) const {
   if (const auto found = places_.find(leaf.id()); found != places_.end())
     return {found->second->dense, found->second->rows};
   const held_edge edge = gradient_edge_of(leaf);
-  if (!edge || edge.edge.to.as<graph_engine>()) return {};
-  for (const dist_autograd::leaf_gradient& each : all_) {
-    if (gradient_edge_of(each.leaf).edge.to == edge.edge.to) return {each.dense, each.rows};
-  }
-  return {};
+  const auto found = edge ? of_nodes_.find(edge.edge.to.node()) : of_nodes_.end();
+  return found == of_nodes_.end() ? parameter_gradient()
+                                  : parameter_gradient{found->second->dense, found->second->rows};
 }
 
 tensor apart_on_host(const tensor& t) { return t.device().is_cpu() ? t.clone() : t.to(device{}); }

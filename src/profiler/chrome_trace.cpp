@@ -9,6 +9,7 @@
 #include <ferry/base/error.hpp>
 
 #include "../rpc/diagnostics/json_text.hpp"
+#include "bounded_sum.hpp"
 #include "certain_clocks.hpp"
 #include "worker_name.hpp"
 
@@ -163,7 +164,8 @@ class trace_writer {
       }
       const std::int64_t began_ns = std::max(each.began_ns, on.free_from_ns);
       const std::int64_t length_ns = each.device_time->count();
-      on.free_from_ns = began_ns + length_ns;
+      on.free_from_ns = began_ns;
+      add_bounded(on.free_from_ns, length_ns);
       begin_object();
       text_ += fmt::format(R"({{"ph":"X","name":{},"cat":"device","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},)",
                            json_text(each.name), each.node, on.number, microseconds(began_ns),

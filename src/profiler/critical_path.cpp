@@ -23,18 +23,20 @@ class path_finder {
   explicit path_finder(const profiler::profile& from) {
     std::unordered_map<std::uint64_t, std::uint64_t> waiters;  // by their waits
     for (const event& each : from.events) {
-      if (each.kind == range_kind::wait) waiters.emplace(each.number, each.parent);
+      if (each.kind != range_kind::wait) continue;
+      waiters.emplace(each.number, each.parent);
+      waits_[each.parent].push_back(&each);
     }
     // What a thread does while it waits is done for the one that waits.
     for (const event& each : from.events) {
       const auto wait = waiters.find(each.parent);
       children_[wait == waiters.end() ? each.parent : wait->second].push_back(&each);
     }
-    for (auto& [number, of] : children_) {
-      std::sort(of.begin(), of.end(), [](const event* a, const event* b) {
-        return a->ended_ns != b->ended_ns ? a->ended_ns > b->ended_ns : a->number < b->number;
-      });
-    }
+    const auto last_first = [](const event* a, const event* b) {
+      return a->ended_ns != b->ended_ns ? a->ended_ns > b->ended_ns : a->number < b->number;
+    };
+    for (auto& [number, of] : children_) std::sort(of.begin(), of.end(), last_first);
+    for (auto& [number, of] : waits_) std::sort(of.begin(), of.end(), last_first);
   }
 
   // From the last step to the first. Each event is entered once, so that parents in a circle, which a peer can send, end it, too.
@@ -71,9 +73,12 @@ class path_finder {
   static std::int64_t asked_at(const event& which) noexcept { return which.began_ns - which.queued_ns; }
 
   const std::vector<const event*>& children_of(const event& which) const {
-    static const std::vector<const event*> none;
     const auto found = children_.find(which.number);
-    return found == children_.end() ? none : found->second;
+    return found == children_.end() ? no_events() : found->second;
+  }
+  static const std::vector<const event*>& no_events() {
+    static const std::vector<const event*> none;
+    return none;
   }
 
   void enter(const event& which, std::int64_t from, std::int64_t until) {
@@ -99,10 +104,11 @@ class path_finder {
 
   // What no child accounts for.
   void add_own(const event& which, std::int64_t from, std::int64_t until) {
+    if (until <= from) return;
     if (which.kind == range_kind::call) return add(which, path_time::communication, from, until);
     const std::int64_t began = std::clamp(which.began_ns, from, std::max(from, until));
-    for (const event* each : children_of(which)) {
-      if (each->kind != range_kind::wait) continue;
+    const auto waits = waits_.find(which.number);
+    for (const event* each : waits == waits_.end() ? no_events() : waits->second) {
       const std::int64_t end = std::min(each->ended_ns, until);
       const std::int64_t begin = std::max(each->began_ns, began);
       if (end <= begin) continue;
@@ -115,6 +121,7 @@ class path_finder {
   }
 
   std::unordered_map<std::uint64_t, std::vector<const event*>> children_;
+  std::unordered_map<std::uint64_t, std::vector<const event*>> waits_;  // by what waits
   std::unordered_set<std::uint64_t> entered_;
   std::vector<part> open_;  // each within the one before
   std::vector<path_step> steps_;

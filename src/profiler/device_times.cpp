@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 #include <ferry/base/log.hpp>
+#include <ferry/base/work.hpp>
 #include <ferry/rpc/call.hpp>
 #include <ferry/rpc/named.hpp>
 
@@ -183,6 +184,7 @@ void await_device_times(profiler::profile& of, std::vector<awaited_time> awaited
     if (left.answered()) return;
     const auto now = clock::now();
     if (now >= until) return;
+    const blocking_scope blocking;  // perhaps in a handler
     std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, until - now));
     pause = std::min<std::chrono::nanoseconds>(2 * pause, longest_device_pause);
   }

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <ferry/profiler/report.hpp>
 
+#include "bounded_sum.hpp"
 #include "certain_clocks.hpp"
 #include "html_text.hpp"
 #include "html_timeline.hpp"
@@ -146,7 +147,7 @@ class page_writer {
                                                                             {"queueing", each.queueing_ns},
                                                                             {"idle", each.idle_ns}}};
       std::int64_t sum = 0;  // of all threads: more than the profile's length where several ran at once
-      for (const auto& [name, ns] : parts) sum += std::max<std::int64_t>(ns, 0);
+      for (const auto& [name, ns] : parts) add_bounded(sum, std::max<std::int64_t>(ns, 0));
       const auto share = [&](std::int64_t ns) {
         return sum == 0 ? 0 : 100 * static_cast<double>(std::max<std::int64_t>(ns, 0)) / static_cast<double>(sum);
       };
@@ -232,7 +233,7 @@ class page_writer {
       to.name = each.name;
       ++to.count;
       to.failed += each.failed ? 1 : 0;
-      to.total += each.duration_ns();
+      add_bounded(to.total, each.duration_ns());
       to.longest = std::max(to.longest, each.duration_ns());
     }
     std::vector<row> sorted;

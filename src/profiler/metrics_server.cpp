@@ -136,8 +136,8 @@ class metrics_server::state final : public std::enable_shared_from_this<state> {
 
   static constexpr std::string_view text_path = "/metrics";
   const metrics_server_options how_;
-  const std::function<metrics_snapshot()> read_;
-  const std::function<std::string()> text_;
+  std::function<metrics_snapshot()> read_;  // this one and the next are dropped by end()
+  std::function<std::string()> text_;
   const std::shared_ptr<detail::control_thread> control_;
   const std::shared_ptr<reactor> reactor_;
   asio::ip::tcp::acceptor acceptor_;
@@ -223,6 +223,7 @@ void metrics_server::session::take_request() {
   if (!of_->has_page(found.path))
     return answer(detail::http_answer("404 Not Found", detail::plain, "there is no such page\n"));
   phase_ = phase::waiting;
+  limit_time();
   of_->order_page(shared_from_this(), found);
 }
 
@@ -279,7 +280,10 @@ void metrics_server::state::accept() {
   acceptor_.async_accept([self = shared_from_this()](const asio::error_code& problem, asio::ip::tcp::socket socket) {
     if (!self->acceptor_.is_open()) return;
     if (!problem) {
-      self->admit(std::move(socket));
+      // Without memory for it, the connection is closed.
+      if (const auto lacking = detail::caught([&] { self->admit(std::move(socket)); }))
+        detail::log_about("metrics", log_level::warning,
+                          [&] { return "a connection for metrics is closed: " + detail::describe_exception(lacking); });
       return self->accept();
     }
     // The connection may stay in the queue (no descriptors): accepting again at once would spin.
@@ -384,6 +388,12 @@ void metrics_server::state::end() noexcept {
   std::unique_lock lock(mutex_);
   closed_ = true;
   changed_.wait(lock, [this] { return pages_under_way_ == 0; });
+  // Requests that wait for a thread keep this object; what it reads, and the program's own, is not needed any more.
+  std::function<metrics_snapshot()> read;
+  std::function<std::string()> text;
+  read.swap(read_);
+  text.swap(text_);
+  lock.unlock();
 }
 
 // ---------------------------------------------------------------- the server

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "bounded_sum.hpp"
 #include "worker_name.hpp"
 
 namespace ferry::inline v0::profiler {
@@ -149,21 +150,21 @@ summary summarise(const profile& from) {
     share.node = each.node;
     ++share.events;
     busy[each.node].push_back({std::max(each.began_ns, from.began_ns), std::min(each.ended_ns, from.ended_ns)});
-    share.queueing_ns += each.queued_ns;
+    detail::add_bounded(share.queueing_ns, each.queued_ns);
     if (each.kind == range_kind::wait) {
-      share.waiting_ns += own.at(each.number);
+      detail::add_bounded(share.waiting_ns, own.at(each.number));
       continue;
     }
     if (each.kind != range_kind::call) {
-      share.compute_ns += own.at(each.number);
+      detail::add_bounded(share.compute_ns, own.at(each.number));
       continue;
     }
     const auto handler = handlers.find(each.number);
     const std::int64_t there =
         handler == handlers.end() ? 0 : handler->second->duration_ns() + handler->second->queued_ns;
     const std::int64_t waited = std::min(there, each.duration_ns());
-    share.waiting_ns += waited;
-    share.communication_ns += each.duration_ns() - waited;
+    detail::add_bounded(share.waiting_ns, waited);
+    detail::add_bounded(share.communication_ns, each.duration_ns() - waited);
   }
   std::int64_t longest = 0;
   for (auto& [node, share] : shares) {
@@ -210,10 +211,10 @@ std::string table(const profile& from, std::size_t rows) {
     to.name = each.name;
     ++to.count;
     to.failed += each.failed ? 1 : 0;
-    to.total += each.duration_ns();
-    to.own += own.at(each.number);
+    detail::add_bounded(to.total, each.duration_ns());
+    detail::add_bounded(to.own, own.at(each.number));
     to.longest = std::max(to.longest, each.duration_ns());
-    if (each.device_time) to.on_device += each.device_time->count();
+    if (each.device_time) detail::add_bounded(to.on_device, each.device_time->count());
     if (each.device) to.devices.insert(*each.device);
   }
   std::vector<row> sorted;

@@ -1,10 +1,14 @@
 // The record of a profile in a reply: events of a callee, and times of its devices. Input: its content.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string_view>
 #include <vector>
+
+#include <ferry/profiler/html_page.hpp>
+#include <ferry/profiler/report.hpp>
 
 #include "profiler/profile_batch.hpp"
 #include "profiler/recording.hpp"
@@ -45,6 +49,10 @@ void merge(bytes content) {
     const ferry::profiler::event* of = found.find(each.event);
     require(of && of->device && !of->device_time, "a time that is awaited is that of an event that has none yet");
   }
+  // Reports take whatever a peer says.
+  (void)ferry::profiler::table(found);
+  (void)ferry::profiler::html_page(found, {.largest_uncertainty = std::chrono::nanoseconds::max()});
+  (void)ferry::profiler::chrome_trace(found, {.largest_uncertainty = std::chrono::nanoseconds::max()});
 }
 
 void run(bytes input) {

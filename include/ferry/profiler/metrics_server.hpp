@@ -20,7 +20,7 @@ struct metrics_server_options {
   /// port reads the names of methods and workers, and how much is called.
   bool beyond_loopback = false;
   std::size_t max_connections = 8;
-  /// For a request to arrive; again until it is answered and read.
+  /// For a request to arrive; again for its answer to be made, and for that to be read.
   std::chrono::milliseconds time_limit{5000};
 };
 

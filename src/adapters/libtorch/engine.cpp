@@ -150,8 +150,7 @@ void engine::edges(const node_type& node, std::vector<node_edge>& to) {
   }
 }
 
-void engine::apply(node_type& node, std::span<gradient_value> gradients, std::span<gradient_value> results,
-                   bool keeps_graph) {
+void engine::apply(node_type& node, std::span<gradient_value> gradients, std::span<gradient_value> results) {
   const bool leaves_torch = detail::exit_of(node) != nullptr;
   if (leaves_torch && !detail::has_pre_hooks(node)) {
     results[0] = std::move(gradients[0]);
@@ -169,7 +168,6 @@ void engine::apply(node_type& node, std::span<gradient_value> gradients, std::sp
     if (inputs.at(0).defined()) results[0].dense = detail::taken_from_torch(inputs[0]);
     return;
   }
-  if (!keeps_graph) node.will_release_variables();
   torch::autograd::variable_list outputs;
   if (node.post_hooks().empty()) {
     outputs = node(std::exchange(inputs, {}));
@@ -193,6 +191,7 @@ void engine::apply(node_type& node, std::span<gradient_value> gradients, std::sp
   }
 }
 
+// Not announced before the formula runs (will_release_variables()), which may destroy what it reads then: that it follows is known later.
 void engine::release(node_type& node) { node.release_variables(); }
 
 std::uint64_t engine::order(const node_type& node) { return node.sequence_nr(); }

@@ -105,22 +105,22 @@ std::shared_ptr<dist_pass> dist_pass::begin(const std::shared_ptr<dist_context>&
 }
 
 future<pass_failure> dist_pass::serve(const std::shared_ptr<dist_context>& context, gradient_message&& arriving) {
-  const auto made = [&] { return std::make_shared<dist_pass>(context, arriving.header, false); };
-  auto [pass, is_new, failed] = context->join_pass(arriving.header->pass, made);
-  if (!pass) return make_ready_future(failed);
-  future<pass_failure> whole = pass->whole();
   arrival own;
   own.message = arriving.message;
   own.gradients = std::move(arriving.gradients);
   own.valid_on.reserve(own.gradients.size());
   for (const tensor& each : own.gradients) own.valid_on.push_back(each.defined() ? valid_stream(each) : stream());
+  const auto made = [&] { return std::make_shared<dist_pass>(context, arriving.header, false); };
+  auto [pass, is_new, failed] = context->join_pass(arriving.header->pass, made);
+  if (!pass) return make_ready_future(failed);
+  future<pass_failure> whole = pass->whole();
   if (is_new) {
-    if (auto problem = caught([&] { pass->discover({}); }))
-      pass->fail(pass_failure::of(problem, pass->place()), heard::here);
-    {
+    const auto problem = caught([&] {
+      pass->discover({});
       const std::lock_guard lock(pass->mutex_);
       pass->inbox_.push_back(std::move(own));
-    }
+    });
+    if (problem) pass->fail(pass_failure::of(problem, pass->place()), heard::here);
     pass->drive(thread_of::worker);
     return whole;
   }
@@ -278,8 +278,9 @@ void dist_pass::unless_over(const Addition& add) {
 
 // A node that an ended pass still runs reads what another pass of the same graph, begun since, would drop.
 void dist_pass::release(const node_ref& what) {
-  const std::lock_guard lock(mutex_);
-  if (!over_ && context_->home().stragglers() == 0) what.engine().release(what.node());
+  unless_over([&] {
+    if (context_->home().stragglers() == 0) what.engine().release(what.node());
+  });
 }
 
 // Named after what they are the backward of: the gradients of a message that this worker sent have come, and those of one that
@@ -392,7 +393,7 @@ void dist_pass::run_node(std::uint32_t number) {
       if (wanted != wanted_of_.end()) {
         for (const wanted_value& each : wanted->second) found_[each.place] = gradients[each.value].dense;
       }
-      node.what.engine().apply(node.what.node(), gradients, results_, header_->keeps_graph);
+      node.what.engine().apply(node.what.node(), gradients, results_);
       if (!header_->keeps_graph) release(node.what);
     }
   }

@@ -116,7 +116,8 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
                 std::vector<sparse_tensor>&& rows);
   void send_back(const entry& at, std::span<gradient_value> gradients);
   void use_stream(const stream& on);
-  // What changes what outlives the pass: not at all if it is over, and its end waits for it.
+  // Changes what outlives the pass: not at all if that is over, and its end waits for it. Not under the lock: it may run destructors
+  // and updates of the program.
   template <class Addition>
   void unless_over(const Addition& add);
   void release(const node_ref& what);

@@ -42,7 +42,7 @@ void autograd_traits<graph_engine>::edges(const graph_node& node, std::vector<no
 }
 
 void autograd_traits<graph_engine>::apply(graph_node& node, std::span<gradient_value> gradients,
-                                          std::span<gradient_value> results, bool /*keeps_graph*/) {
+                                          std::span<gradient_value> results) {
   std::vector<tensor> dense;
   dense.reserve(gradients.size());
   for (gradient_value& each : gradients) dense.push_back(std::move(each.dense));

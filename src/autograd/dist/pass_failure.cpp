@@ -22,7 +22,8 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-// How long the end of a failed pass is held back for other workers to hear of it: they are ready for the next one then.
+// How long the end of a failed pass is held back for other workers to hear of it and to end an addition under way: they are ready
+// for the next one then.
 constexpr std::chrono::seconds failure_limit{2};
 // How often they are told, until they answer.
 constexpr int failure_attempts = 20;
@@ -69,8 +70,10 @@ void send_failure(const std::shared_ptr<worker_core>& from, worker_id whom, cons
         fmt::format("worker {} is not told that a pass failed: {}", whom.value, describe_exception(why)));
   };
   auto unsent = caught([&] {
+    failure_message message = what;
+    message.again = attempts_left != failure_attempts;
     call_async<named<"ferry/autograd/failure", serve_failure>>(from, to(whom, {.timeout = timeout(failure_limit)}),
-                                                               what)
+                                                               message)
         .add_done_callback([waits, failed](const future<void>& answer) {
           if (answer.failed()) failed(answer.error());
         });
@@ -185,7 +188,7 @@ future<void> dist_pass::on_failure_elsewhere(const std::shared_ptr<dist_context>
   if (const auto pass = context->running_pass(); pass && pass->number() == told.pass) {
     pass->fail(told.failure, heard::elsewhere);
     // Its root waits for others.
-    return pass->is_root_ ? make_ready_future() : pass->whole().then([](const pass_failure&) {});
+    return pass->is_root_ || told.again ? make_ready_future() : pass->whole().then([](const pass_failure&) {});
   }
   if (!is_news || !told.floods) return make_ready_future();
   auto header = std::make_shared<pass_header>();

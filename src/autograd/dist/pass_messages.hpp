@@ -74,10 +74,11 @@ struct failure_message {
   std::uint64_t pass = 0;
   bool floods = false;  ///< the receiver passes it on to the workers to which it has passed the context
   pass_failure failure;
+  bool again = false;  ///< sent before and not answered: the answer does not wait for the receiver's part
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(context, pass, floods, failure);
+    archive(context, pass, floods, failure, again);
   }
 };
 
@@ -96,7 +97,7 @@ struct release_message {
 /// The first message of a pass to a worker is answered when that worker's part of the pass is over, later ones at once. The answer
 /// says how it ended: code 0 if well.
 future<pass_failure> serve_gradients(gradient_message&& arriving);
-/// Answered when the part of this worker in the pass is over.
+/// Answered when the part of this worker in the pass is over, at once the second time.
 future<void> serve_failure(const failure_message& told);
 void serve_release(const release_message& told);
 

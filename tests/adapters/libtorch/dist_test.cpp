@@ -18,6 +18,7 @@
 
 #include <ferry/autograd.hpp>
 #include <ferry/ops/ops.hpp>
+#include <ferry/optim/distributed_clip.hpp>
 
 #include "cluster.hpp"
 #include "expect_error.hpp"

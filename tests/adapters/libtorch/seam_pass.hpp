@@ -107,7 +107,7 @@ class seam_pass {
     std::vector<ferry::node_edge> edges;
     engine.edges(node.node(), edges);
     std::vector<ferry::gradient_value> results(edges.size());
-    engine.apply(node.node(), gradients, results, keeps_graph_);
+    engine.apply(node.node(), gradients, results);
     if (!keeps_graph_) engine.release(node.node());
     gradients.clear();
     for (std::size_t i = 0; i != edges.size(); ++i) give(edges[i], std::move(results[i]));

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "autograd/dist/dist_context.hpp"
+#include "autograd/dist/dist_pass.hpp"
 #include "autograd/dist/dist_worker.hpp"
 #include "autograd/dist/message_set.hpp"
 #include "dist_test.hpp"
@@ -61,6 +62,14 @@ void reset() {
   runs = 0;
   was_released = false;
 }
+// As if its limit were over, which its root may notice at any moment.
+void end_at_limit(const ferry::worker& root, const dist::context& context) {
+  const auto there = ferry::detail::dist_worker::of(ferry::detail::core_of(root))->find(context.id());
+  REQUIRE(there);
+  const auto pass = there->running_pass();
+  REQUIRE(pass);
+  pass->on_limit();
+}
 int stragglers(const ferry::worker& of) {
   return ferry::detail::dist_worker::of(ferry::detail::core_of(of))->stragglers();
 }
@@ -79,9 +88,11 @@ TEST_CASE("a pass that begins while a node of an ended one still runs does not d
   const tensor a = leaf({2, 3});
   const dist::context context(group[0]);
   const tensor root = ferry::sum(group[0].rpc_sync<slowly>("worker1", a));
-  expect_error(errc::rpc_timeout, "took longer than its limit", [&] { context.backward(root, {.limit = 100ms}); });
+  const ferry::future<void> first = dist::backward_async(context, root);
   held->await_arrivals(1);
-  CHECK(stragglers(group[1]) == 1);
+  end_at_limit(group[0], context);
+  expect_error(errc::rpc_timeout, "took longer than its limit", [&] { first.get(); });
+  await([&] { return stragglers(group[1]) == 1; });
   context.backward(root);
   CHECK(numbers(context.gradients().at(a)) == vec{2, 3});
   held->open();
@@ -111,9 +122,11 @@ TEST_CASE("a leaf whose hook is slower than the pass is not added to when that i
   const updater_of_worker1 then({group[1].id(), update.number()});
   const dist::context context(group[0]);
   const tensor root = ferry::sum(group[0].rpc_sync<times_parameter>("worker1", a));
-  expect_error(errc::rpc_timeout, "took longer than its limit",
-               [&] { context.backward(root, {.retain_graph = true, .limit = 100ms, .then = then}); });
+  const ferry::future<void> first = dist::backward_async(context, root, {.retain_graph = true, .then = then});
   held->await_arrivals(1);
+  end_at_limit(group[0], context);
+  expect_error(errc::rpc_timeout, "took longer than its limit", [&] { first.get(); });
+  await([&] { return stragglers(group[1]) == 1; });
   context.backward(root, {.then = then});
   CHECK(updates == 1);
   held->open();
@@ -143,16 +156,14 @@ TEST_CASE("an update under way is finished before its pass is over") {
   const updater_of_worker1 then({group[1].id(), update.number()});
   const dist::context context(group[0]);
   const tensor root = ferry::sum(group[0].rpc_sync<times_parameter>("worker1", a));
-  std::thread opener([&] {
-    held->await_arrivals(1);
-    // The limit is over at the root, and worker1 hears of it.
-    await([&] { return passes(group[0]) == 0; });
-    held->open();
-  });
-  expect_error(errc::rpc_timeout, "took longer than its limit",
-               [&] { context.backward(root, {.limit = 100ms, .then = then}); });
+  const ferry::future<void> pass = dist::backward_async(context, root, {.then = then});
+  held->await_arrivals(1);
+  end_at_limit(group[0], context);
+  await([&] { return stragglers(group[1]) == 1; });  // it has heard of it
+  CHECK_FALSE(pass.wait_for(100ms));
+  held->open();
+  expect_error(errc::rpc_timeout, "took longer than its limit", [&] { pass.get(); });
   CHECK(updated);
-  opener.join();
   await([&] { return passes(group[1]) == 0; });
   parameter = {};
   held.reset();

@@ -49,7 +49,7 @@ struct ferry::autograd_traits<toy::engine> {
   static void edges(const toy::node& of, std::vector<node_edge>& to) {
     for (const held_edge& each : of.inputs) to.push_back(each.edge);
   }
-  static void apply(toy::node& of, std::span<gradient_value> gradients, std::span<gradient_value> results, bool) {
+  static void apply(toy::node& of, std::span<gradient_value> gradients, std::span<gradient_value> results) {
     before_accumulation(of, gradients[0].dense);
     if (of.fails) throw std::runtime_error("out of order");
     for (std::size_t i = 0; i != results.size(); ++i)

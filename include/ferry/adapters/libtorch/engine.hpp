@@ -50,8 +50,7 @@ struct autograd_traits<libtorch_engine> {
   using node_type = torch::autograd::Node;
   static std::size_t value_count(const node_type& node);
   static void edges(const node_type& node, std::vector<node_edge>& to);
-  static void apply(node_type& node, std::span<gradient_value> gradients, std::span<gradient_value> results,
-                    bool keeps_graph);
+  static void apply(node_type& node, std::span<gradient_value> gradients, std::span<gradient_value> results);
   static void release(node_type& node);
   static std::uint64_t order(const node_type& node);
   static stream on(const node_type& node);

@@ -68,7 +68,7 @@ struct backward_options {
 // any worker, ends the pass on all of them, and its text says on which worker and in which node it was: errors of ferry keep their
 // kind, others are ferry::remote_error with the name of their type. errc::peer_lost: a worker that takes part was lost.
 // errc::rpc_timeout: the limit. After an error the context can be used for another pass; gradients added so far stay, and none
-// are added later.
+// are added later by workers that were reached within two seconds.
 
 /// Adds the gradients of the sum of the roots, which are tensors of this worker, to those that the context has for leaves, on every
 /// worker that took part. On devices in stream order: the caller's current streams wait, the host does not. Blocks until all

@@ -9,8 +9,7 @@
 //     using node_type = my_node;                                              // what its edges lead to
 //     static std::size_t value_count(const my_node&);                         // how many gradients apply() takes
 //     static void edges(const my_node&, std::vector<ferry::node_edge>& to);   // appends one for each that apply() returns
-//     static void apply(my_node&, std::span<ferry::gradient_value> gradients, std::span<ferry::gradient_value> results,
-//                       bool keeps_graph);
+//     static void apply(my_node&, std::span<ferry::gradient_value> gradients, std::span<ferry::gradient_value> results);
 //     static void release(my_node&);                                          // drops what apply() needs
 //     static std::uint64_t order(const my_node&);                             // later operations have larger numbers
 //     static ferry::stream on(const my_node&);                                // where its gradients are computed
@@ -59,8 +58,9 @@ struct engine_leaf {
 /// values (undefined: none arrived; perhaps all), outside of the graph, on the current streams, which are those of on(); it calls the
 /// hooks on these gradients first. What it moves out of `gradients` may be written if that is the only handle. It is called
 /// once for each pass, never concurrently for one pass, perhaps concurrently for different passes. It may throw anything: that
-/// ends the pass. A hook on a tensor sees its whole gradient, once for each pass. Unless the graph is kept, release() follows, and
-/// never while another pass of the worker may be in apply() of the node: the graph stays then, as if it was kept.
+/// ends the pass. A hook on a tensor sees its whole gradient, once for each pass. It leaves the node usable: unless the graph is kept,
+/// release() follows, but never while another pass of the worker may be in apply() of the node, or if the pass is over: the graph
+/// stays then, as if it was kept.
 template <class Engine>
 struct autograd_traits;
 
@@ -72,8 +72,7 @@ class engine_interface {
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   [[nodiscard]] virtual std::size_t value_count(const void* node) const = 0;
   virtual void edges(const void* node, std::vector<node_edge>& to) const = 0;
-  virtual void apply(void* node, std::span<gradient_value> gradients, std::span<gradient_value> results,
-                     bool keeps_graph) const = 0;
+  virtual void apply(void* node, std::span<gradient_value> gradients, std::span<gradient_value> results) const = 0;
   virtual void release(void* node) const = 0;
   [[nodiscard]] virtual std::uint64_t order(const void* node) const = 0;
   [[nodiscard]] virtual stream on(const void* node) const = 0;
@@ -95,7 +94,7 @@ concept autograd_engine = requires(typename autograd_traits<Engine>::node_type& 
   { autograd_traits<Engine>::name } -> std::convertible_to<std::string_view>;
   { autograd_traits<Engine>::value_count(node) } -> std::convertible_to<std::size_t>;
   autograd_traits<Engine>::edges(node, edges);
-  autograd_traits<Engine>::apply(node, gradients, gradients, true);
+  autograd_traits<Engine>::apply(node, gradients, gradients);
   autograd_traits<Engine>::release(node);
   { autograd_traits<Engine>::order(node) } -> std::convertible_to<std::uint64_t>;
   { autograd_traits<Engine>::on(node) } -> std::same_as<stream>;
@@ -124,9 +123,8 @@ class engine_of final : public engine_interface {
   [[nodiscard]] std::string_view name() const noexcept override { return traits::name; }
   [[nodiscard]] std::size_t value_count(const void* n) const override { return traits::value_count(as(n)); }
   void edges(const void* n, std::vector<node_edge>& to) const override { traits::edges(as(n), to); }
-  void apply(void* n, std::span<gradient_value> gradients, std::span<gradient_value> results,
-             bool keeps_graph) const override {
-    traits::apply(as(n), gradients, results, keeps_graph);
+  void apply(void* n, std::span<gradient_value> gradients, std::span<gradient_value> results) const override {
+    traits::apply(as(n), gradients, results);
   }
   void release(void* n) const override { traits::release(as(n)); }
   [[nodiscard]] std::uint64_t order(const void* n) const override { return traits::order(as(n)); }
@@ -193,8 +191,7 @@ struct autograd_traits<graph_engine> {
   using node_type = graph_node;
   static std::size_t value_count(const graph_node& node);
   static void edges(const graph_node& node, std::vector<node_edge>& to);
-  static void apply(graph_node& node, std::span<gradient_value> gradients, std::span<gradient_value> results,
-                    bool keeps_graph);
+  static void apply(graph_node& node, std::span<gradient_value> gradients, std::span<gradient_value> results);
   static void release(graph_node& node);
   static std::uint64_t order(const graph_node& node);
   static stream on(const graph_node& node);

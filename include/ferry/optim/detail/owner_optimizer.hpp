@@ -64,6 +64,7 @@ class gradients_by_leaf {
   bool known_;
   dist_autograd::gradient_map all_;
   std::unordered_map<std::uintptr_t, const dist_autograd::leaf_gradient*> places_;
+  std::unordered_map<const void*, const dist_autograd::leaf_gradient*> of_nodes_;  // of other engines than ferry's
 };
 /// Copies, of those on the CPU, too: what is sent is read after the turn.
 tensor apart_on_host(const tensor& t);
