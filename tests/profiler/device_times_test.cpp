@@ -20,6 +20,7 @@
 #include <ferry/profiler.hpp>
 #include <ferry/tensor/factories.hpp>
 
+#include "await_calls.hpp"
 #include "device/cuda/cuda_runtime.hpp"
 #include "fake_cuda.hpp"
 #include "profiler/device_times.hpp"
@@ -104,6 +105,7 @@ TEST_CASE(
   (void)group[0].rpc_async<product>("worker1", a, a).get();
   const ferry::rref<tensor> made = group[0].remote<product>("worker1", a, a);
   (void)made.to_here();
+  ferry_test::await_calls(group[0]);
   const profile found = recorded.finish();
   std::size_t remote = 0;
   for (const std::string_view name : {"matmul", "add"}) {

@@ -19,6 +19,7 @@
 #include <ferry/rpc/interceptor.hpp>
 #include <ferry/tensor/factories.hpp>
 
+#include "await_calls.hpp"
 #include "cluster.hpp"
 #include "expect_error.hpp"
 #include "profiler/recording.hpp"
@@ -138,13 +139,9 @@ bool within(const event& inner, const event& outer) {
          inner.ended_ns <= outer.ended_ns + inner.uncertainty_ns;
 }
 
-// Waits until no call of the worker is open: those that make an object are answered by the by.
-void await_calls(const ferry::worker& of) {
-  while (of.debug_info("agent.client_active_calls") != "0") std::this_thread::yield();
-}
-
 }  // namespace profiler_test
 using namespace profiler_test;
+using ferry_test::await_calls;
 
 TEST_CASE("[row 173] the name of a call event holds mode, function, caller and callee") {
   cluster group(2);
