@@ -383,7 +383,7 @@ TEST_CASE("an optimizer that ends while a pass runs its update") {
   cluster group(2);
   {
     two_halves model(group[0]);
-    const auto owned = [&] { return std::stoul(group[1].debug_info("rref.num_owner_rrefs")); };
+    const auto owned = [&] { return std::stoul(group[1].debug_info("num_owner_rrefs")); };
     const std::size_t before = owned();
     std::optional<ferry::distributed_torch_optimizer<slow_sgd>> optimizer(
         std::in_place, ferry::torch_parameters(model.remote), torch::optim::SGDOptions(0.1));
