@@ -16,8 +16,8 @@ namespace ferry::inline v0::profiler {
 struct metrics_server_options {
   /// "127.0.0.1:9464", "[::1]:9464" or "localhost:9464"; port 0 takes any free one.
   std::string listen = "127.0.0.1:9464";
-  /// Allows to listen on an address that other machines may reach. There is neither authentication nor encryption: whoever reaches the
-  /// port reads the names of methods and workers, and how much is called.
+  /// Allows to listen on an address that other machines may reach. There is neither authentication nor encryption: any program that
+  /// reaches the port can read the names of methods and workers, and how much is called.
   bool beyond_loopback = false;
   std::size_t max_connections = 8;
   /// For a request to arrive; again for its answer to be made, and for that to be read.
@@ -25,8 +25,8 @@ struct metrics_server_options {
 };
 
 /// Answers GET /metrics while it exists, and further paths with tables for people: "/" leads to them. Browsers get these as HTML, other
-/// programs as text. Takes no thread, and nothing while nobody asks: connections are read by the library's control
-/// thread, and texts are made by the threads that run handlers.
+/// programs as text. Takes no thread, and no time without requests: the library's control thread reads connections, and the threads
+/// that run handlers make the texts.
 ///
 ///     const ferry::profiler::metrics recorded(self);
 ///     const ferry::profiler::metrics_server server(recorded);
@@ -38,9 +38,8 @@ class metrics_server {
   /// Throws errc::bad_address for an address that is none, errc::authentication_required for one beyond loopback without permission,
   /// errc::address_in_use, errc::system_failure. The metrics may be destroyed before the server.
   explicit metrics_server(const metrics& of, const metrics_server_options& how = {});
-  /// Of a text that the program makes, in the same format: of several workers, or with metrics of its own; without tables. It is
-  /// called on a thread of
-  /// the library, by several at once perhaps. If it throws, the answer is a 500.
+  /// Of a text that the program makes, in the same format: of several workers, or with metrics of its own; without tables. It is called
+  /// on threads of the library, by several at once perhaps. If it throws, the answer is a 500.
   explicit metrics_server(std::function<std::string()> text, const metrics_server_options& how = {});
   /// Closes the connections, and waits until no text is being made. Not to be called by the function that makes it.
   ~metrics_server();
