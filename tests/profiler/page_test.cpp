@@ -11,6 +11,7 @@
 #include <ferry/base/error.hpp>
 #include <ferry/profiler.hpp>
 
+#include "event_of.hpp"
 #include "expect_error.hpp"
 #include "profiler/html_text.hpp"
 
@@ -21,20 +22,7 @@ using ferry::errc;
 using ferry::range_kind;
 using profiler::event;
 using profiler::profile;
-
-event event_of(std::string name, range_kind kind, std::int32_t node, std::uint64_t number, std::uint64_t parent,
-               std::int64_t from, std::int64_t to) {
-  event made;
-  made.name = std::move(name);
-  made.kind = kind;
-  made.node = node;
-  made.thread = static_cast<std::uint32_t>(10 + node);
-  made.number = number;
-  made.parent = parent;
-  made.began_ns = from;
-  made.ended_ns = to;
-  return made;
-}
+using profiler_test::event_of;
 
 // worker 0 calls worker 1.
 profile small_profile() {

@@ -14,6 +14,7 @@
 #include <ferry/ferry.hpp>
 #include <ferry/profiler.hpp>
 
+#include "event_of.hpp"
 #include "expect_error.hpp"
 #include "profiler/processor_clock.hpp"
 #include "profiler/profile_batch.hpp"
@@ -27,22 +28,9 @@ using ferry::errc;
 using ferry::range_kind;
 using profiler::event;
 using profiler::profile;
+using profiler_test::event_of;
 
 constexpr ferry::range_description the_call{"rpc_sync#f(a -> b)", range_kind::call};
-
-event event_of(std::string name, range_kind kind, std::int32_t node, std::uint64_t number, std::uint64_t parent,
-               std::int64_t from, std::int64_t to) {
-  event made;
-  made.name = std::move(name);
-  made.kind = kind;
-  made.node = node;
-  made.thread = static_cast<std::uint32_t>(10 + node);
-  made.number = number;
-  made.parent = parent;
-  made.began_ns = from;
-  made.ended_ns = to;
-  return made;
-}
 
 detail::profile_batch small_batch() {
   detail::profile_batch batch;

@@ -48,6 +48,13 @@ struct slow : ferry::function<slow> {
 };
 tensor slowly(const tensor& a) { return slow::apply(a); }
 
+// That of one worker.
+struct one_update final : dist::update_after {
+  explicit one_update(updater who) : who_(who) {}
+  [[nodiscard]] std::vector<updater> updaters() const override { return {who_}; }
+  updater who_;
+};
+
 // Of a parameter of worker1.
 tensor parameter;
 tensor times_parameter(const tensor& a) { return a * parameter; }
@@ -114,12 +121,7 @@ TEST_CASE("a leaf whose hook is slower than the pass is not added to when that i
   });
   std::atomic<int> updates{0};
   const dist::registered_update update(group[1], [&](const dist::leaf_gradient&) { ++updates; });
-  struct updater_of_worker1 final : dist::update_after {
-    explicit updater_of_worker1(updater who) : who_(who) {}
-    [[nodiscard]] std::vector<updater> updaters() const override { return {who_}; }
-    updater who_;
-  };
-  const updater_of_worker1 then({group[1].id(), update.number()});
+  const one_update then({group[1].id(), update.number()});
   const dist::context context(group[0]);
   const tensor root = ferry::sum(group[0].rpc_sync<times_parameter>("worker1", a));
   const ferry::future<void> first = dist::backward_async(context, root, {.retain_graph = true, .then = then});
@@ -148,12 +150,7 @@ TEST_CASE("an update under way is finished before its pass is over") {
     held->pass();
     updated = true;
   });
-  struct updater_of_worker1 final : dist::update_after {
-    explicit updater_of_worker1(updater who) : who_(who) {}
-    [[nodiscard]] std::vector<updater> updaters() const override { return {who_}; }
-    updater who_;
-  };
-  const updater_of_worker1 then({group[1].id(), update.number()});
+  const one_update then({group[1].id(), update.number()});
   const dist::context context(group[0]);
   const tensor root = ferry::sum(group[0].rpc_sync<times_parameter>("worker1", a));
   const ferry::future<void> pass = dist::backward_async(context, root, {.then = then});
