@@ -11,6 +11,7 @@
 #include "../rpc/diagnostics/json_text.hpp"
 #include "bounded_sum.hpp"
 #include "certain_clocks.hpp"
+#include "kind_name.hpp"
 #include "worker_name.hpp"
 
 namespace ferry::inline v0 {
@@ -55,18 +56,6 @@ const std::vector<profiler::metadata_key>& keys_of_traces() {
 }
 
 std::string_view name_of_key(trace_key key) { return keys_of_traces()[static_cast<std::size_t>(key)].name; }
-
-std::string_view category_of(range_kind kind) noexcept {
-  switch (kind) {
-    case range_kind::user: return "range";
-    case range_kind::operation: return "operation";
-    case range_kind::autograd: return "autograd";
-    case range_kind::call: return "call";
-    case range_kind::handler: return "handler";
-    case range_kind::wait: return "wait";
-  }
-  return "range";
-}
 
 class trace_writer {
  public:
@@ -197,7 +186,7 @@ class trace_writer {
 
   void write_event(const profiler::event& event) {
     const std::string name = json_text(event.name);
-    const std::string_view category = category_of(event.kind);
+    const std::string_view category = kind_name(event.kind);
     begin_object();
     if (nested_.at(event.number)) {
       text_ += fmt::format(R"({{"ph":"X","name":{},"cat":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},)", name,

@@ -14,6 +14,7 @@
 
 #include "bounded_sum.hpp"
 #include "certain_clocks.hpp"
+#include "events_by_name.hpp"
 #include "html_text.hpp"
 #include "html_timeline.hpp"
 #include "worker_name.hpp"
@@ -220,36 +221,18 @@ class page_writer {
   }
 
   void write_names() {
-    struct row {
-      std::string_view name;
-      std::uint64_t count = 0;
-      std::uint64_t failed = 0;
-      std::int64_t total = 0;
-      std::int64_t longest = 0;
-    };
-    std::map<std::string_view, row> by_name;
-    for (const profiler::event& each : from_.events) {
-      row& to = by_name[each.name];
-      to.name = each.name;
-      ++to.count;
-      to.failed += each.failed ? 1 : 0;
-      add_bounded(to.total, each.duration_ns());
-      to.longest = std::max(to.longest, each.duration_ns());
-    }
-    std::vector<row> sorted;
-    for (const auto& [name, each] : by_name) sorted.push_back(each);
-    std::stable_sort(sorted.begin(), sorted.end(), [](const row& a, const row& b) { return a.total > b.total; });
+    const std::vector<named_events> sorted = events_by_name(from_);
     text_ += "<h2>Events by name</h2>\n";
     columns({"event", "count", "failed", "total", "mean", "longest"});
     for (std::size_t i = 0; i != std::min(how_.rows, sorted.size()); ++i) {
-      const row& each = sorted[i];
+      const named_events& each = sorted[i];
       text_ += "<tr>";
       cell(each.name, true);
       cell(fmt::format("{}", each.count));
       cell(fmt::format("{}", each.failed));
-      cell(duration_text(each.total));
-      cell(duration_text(each.total / static_cast<std::int64_t>(each.count)));
-      cell(duration_text(each.longest));
+      cell(duration_text(each.total_ns));
+      cell(duration_text(each.total_ns / static_cast<std::int64_t>(each.count)));
+      cell(duration_text(each.longest_ns));
       text_ += "</tr>\n";
     }
     text_ += "</table>\n";

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "html_text.hpp"
+#include "kind_name.hpp"
 #include "worker_name.hpp"
 
 namespace ferry::inline v0::detail {
@@ -20,18 +21,6 @@ constexpr int lane_height = 18;
 constexpr int label_height = 20;
 constexpr int axis_height = 22;
 constexpr std::size_t most_lanes = 24;  // of a track; what overlaps more than that is left out
-
-std::string_view colour_of(range_kind kind) noexcept {
-  switch (kind) {
-    case range_kind::user: return "range";
-    case range_kind::operation: return "operation";
-    case range_kind::autograd: return "autograd";
-    case range_kind::call: return "call";
-    case range_kind::handler: return "handler";
-    case range_kind::wait: return "wait";
-  }
-  return "range";
-}
 
 // What is drawn of one thread: events in lanes in which none overlaps another one. An event lies below those that are around it.
 struct track {
@@ -66,7 +55,7 @@ class timeline_writer {
     text_ += "<h2>Timeline</h2>\n<p>";
     for (const range_kind each : {range_kind::user, range_kind::operation, range_kind::autograd, range_kind::call,
                                   range_kind::handler, range_kind::wait}) {
-      append_key(text_, colour_of(each));
+      append_key(text_, kind_name(each));
     }
     append_key(text_, "failed");
     text_ += "</p>\n";
@@ -155,7 +144,7 @@ class timeline_writer {
       words(description(*each));
       text_ += fmt::format(
           R"--(</title><rect x="{0:.4f}%" width="{1:.4f}%" y="{2}" height="{3}" style="fill:var(--{4});width:max({1:.4f}%,1px)" />)--",
-          left, width, top, lane_height - 2, colour_of(each->kind));
+          left, width, top, lane_height - 2, kind_name(each->kind));
       // Cuts the name off at the end of the bar.
       text_ += fmt::format(R"(<svg x="{:.4f}%" width="{:.4f}%" y="{}" height="{}"><text x="3" y="12">)", left, width,
                            top, lane_height - 2);

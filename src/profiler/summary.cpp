@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -11,81 +10,13 @@
 #include <fmt/format.h>
 
 #include "bounded_sum.hpp"
+#include "events_by_name.hpp"
+#include "own_times.hpp"
 #include "worker_name.hpp"
-
-namespace ferry::inline v0::profiler {
-
-const event* profile::find(std::string_view name) const noexcept {
-  const auto found = std::find_if(events.begin(), events.end(), [&](const event& each) { return each.name == name; });
-  return found == events.end() ? nullptr : &*found;
-}
-
-std::size_t profile::count(std::string_view name) const noexcept {
-  return static_cast<std::size_t>(
-      std::count_if(events.begin(), events.end(), [&](const event& each) { return each.name == name; }));
-}
-
-const event* profile::find(std::uint64_t number) const noexcept {
-  const auto found =
-      std::find_if(events.begin(), events.end(), [&](const event& each) { return each.number == number; });
-  return found == events.end() ? nullptr : &*found;
-}
-
-std::vector<const event*> profile::children(const event& of) const {
-  std::vector<const event*> found;
-  for (const event& each : events) {
-    if (each.parent == of.number) found.push_back(&each);
-  }
-  return found;
-}
-
-}  // namespace ferry::inline v0::profiler
 
 namespace ferry::inline v0 {
 namespace detail {
 namespace {
-
-struct time_interval {
-  std::int64_t from;
-  std::int64_t to;
-};
-
-// The length of what intervals cover together.
-std::int64_t covered(std::vector<time_interval> all) {
-  std::sort(all.begin(), all.end(), [](const time_interval& a, const time_interval& b) { return a.from < b.from; });
-  std::int64_t sum = 0;
-  std::int64_t until = 0;
-  bool any = false;
-  for (const time_interval& each : all) {
-    const std::int64_t from = any ? std::max(each.from, until) : each.from;
-    if (each.to > from) {
-      sum += each.to - from;
-      until = each.to;
-      any = true;
-    }
-  }
-  return sum;
-}
-
-// The time of each event without that of its children at the same worker.
-std::unordered_map<std::uint64_t, std::int64_t> own_times(const profiler::profile& from) {
-  std::unordered_map<std::uint64_t, const profiler::event*> by_number;
-  for (const profiler::event& each : from.events) by_number.emplace(each.number, &each);
-  std::unordered_map<std::uint64_t, std::vector<time_interval>> within;
-  for (const profiler::event& each : from.events) {
-    const auto parent = by_number.find(each.parent);
-    if (parent == by_number.end() || parent->second->node != each.node) continue;
-    const profiler::event& around = *parent->second;
-    const time_interval part{std::max(each.began_ns, around.began_ns), std::min(each.ended_ns, around.ended_ns)};
-    if (part.to > part.from) within[around.number].push_back(part);
-  }
-  std::unordered_map<std::uint64_t, std::int64_t> own;
-  for (const profiler::event& each : from.events) {
-    const auto parts = within.find(each.number);
-    own[each.number] = each.duration_ns() - (parts == within.end() ? 0 : covered(parts->second));
-  }
-  return own;
-}
 
 std::string_view name_of_time(profiler::path_time what) noexcept {
   switch (what) {
@@ -194,48 +125,24 @@ std::string table(const profile& from, std::size_t rows) {
                         detail::in_microseconds(each.idle_ns), each.events,
                         clock == from.clocks.end() ? "" : detail::in_microseconds(clock->uncertainty_ns));
   }
-  struct row {
-    std::string_view name;
-    std::uint64_t count = 0;
-    std::uint64_t failed = 0;
-    std::int64_t total = 0;
-    std::int64_t own = 0;
-    std::int64_t longest = 0;
-    std::int64_t on_device = 0;
-    std::set<device> devices = {};
-  };
-  const auto own = detail::own_times(from);
-  std::map<std::string_view, row> by_name;
-  for (const event& each : from.events) {
-    row& to = by_name[each.name];
-    to.name = each.name;
-    ++to.count;
-    to.failed += each.failed ? 1 : 0;
-    detail::add_bounded(to.total, each.duration_ns());
-    detail::add_bounded(to.own, own.at(each.number));
-    to.longest = std::max(to.longest, each.duration_ns());
-    if (each.device_time) detail::add_bounded(to.on_device, each.device_time->count());
-    if (each.device) to.devices.insert(*each.device);
-  }
-  std::vector<row> sorted;
-  for (const auto& [name, each] : by_name) sorted.push_back(each);
-  std::stable_sort(sorted.begin(), sorted.end(), [](const row& a, const row& b) { return a.total > b.total; });
-  const bool devices = std::any_of(sorted.begin(), sorted.end(), [](const row& each) { return !each.devices.empty(); });
+  const std::vector<detail::named_events> sorted = detail::events_by_name(from);
+  const bool devices =
+      std::any_of(sorted.begin(), sorted.end(), [](const detail::named_events& each) { return !each.devices.empty(); });
   const auto device_columns = [devices](std::string_view time, std::string_view name) {
     return devices ? fmt::format("{:>14}  {:<10}", time, name) : std::string();
   };
-  const auto devices_of = [](const row& each) {
+  const auto devices_of = [](const detail::named_events& each) {
     if (each.devices.empty()) return std::string();
     return to_string(*each.devices.begin()) + (each.devices.size() > 1 ? ", ..." : "");
   };
   text += fmt::format("\n{:>8}{:>8}{:>14}{:>14}{:>14}{}  {}\n", "count", "failed", "total us", "own us", "longest us",
                       device_columns("device us", "device"), "event");
   for (std::size_t i = 0; i != std::min(rows, sorted.size()); ++i) {
-    const row& each = sorted[i];
+    const detail::named_events& each = sorted[i];
     text += fmt::format(
-        "{:>8}{:>8}{:>14}{:>14}{:>14}{}  {}\n", each.count, each.failed, detail::in_microseconds(each.total),
-        detail::in_microseconds(each.own), detail::in_microseconds(each.longest),
-        device_columns(each.devices.empty() ? "" : detail::in_microseconds(each.on_device), devices_of(each)),
+        "{:>8}{:>8}{:>14}{:>14}{:>14}{}  {}\n", each.count, each.failed, detail::in_microseconds(each.total_ns),
+        detail::in_microseconds(each.own_ns), detail::in_microseconds(each.longest_ns),
+        device_columns(each.devices.empty() ? "" : detail::in_microseconds(each.on_device_ns), devices_of(each)),
         each.name);
   }
   if (sorted.size() > rows) text += fmt::format("and {} more\n", sorted.size() - rows);
