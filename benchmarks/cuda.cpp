@@ -69,11 +69,8 @@ struct size_case {
   const char* name;
   std::size_t bytes;
 };
-constexpr size_case sizes[] = {{"4KiB", 4 * kibibyte},
-                               {"64KiB", 64 * kibibyte},
-                               {"1MiB", mebibyte},
-                               {"16MiB", 16 * mebibyte},
-                               {"256MiB", 256 * mebibyte}};
+constexpr size_case sizes[] = {{"4KiB", 4 * kibibyte}, {"64KiB", 64 * kibibyte}, {"1MiB", mebibyte},
+                               {"2MiB", 2 * mebibyte}, {"16MiB", 16 * mebibyte}, {"256MiB", 256 * mebibyte}};
 
 ferry::worker start(const std::string& init_method, int rank, const std::string& transport) {
   ferry::backend_traits<ferry::native>::options_type options;
@@ -227,11 +224,12 @@ void measure_bandwidth(report& out, const options& chosen, const std::string& tr
           }));
         });
   }
+  if (pair && !within) out.say(ferry::to_string(pair->caller().route("callee")));
 }
 
 void measure_reply(report& out, const options& chosen) {
   out.section("reply/");
-  for (const std::string transport : {"inproc", "unix"}) {
+  for (const std::string transport : {"inproc", "shm", "unix"}) {
     const std::string name = "reply/" + transport + "/in-order";
     if (!chosen.wants(name)) continue;
     const gpu_pair pair(transport);
@@ -265,7 +263,7 @@ int main(int argc, char** argv) {
     report out("cuda", chosen);
     const ferry::stream_guard own(ferry::pool_stream(gpu));
     measure_stream(out, chosen);
-    for (const std::string transport : {"inproc", "unix", "tcp"}) measure_bandwidth(out, chosen, transport);
+    for (const std::string transport : {"inproc", "shm", "unix", "tcp"}) measure_bandwidth(out, chosen, transport);
     measure_reply(out, chosen);
     return 0;
   } catch (const std::exception& e) {

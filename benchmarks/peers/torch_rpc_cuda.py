@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 
-SIZES = {"4KiB": 4 << 10, "64KiB": 64 << 10, "1MiB": 1 << 20, "16MiB": 16 << 20, "256MiB": 256 << 20}
+SIZES = {"4KiB": 4 << 10, "64KiB": 64 << 10, "1MiB": 1 << 20, "2MiB": 2 << 20, "16MiB": 16 << 20, "256MiB": 256 << 20}
 
 
 def numel(t):

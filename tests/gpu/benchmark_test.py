@@ -19,7 +19,7 @@ class Benchmark(unittest.TestCase):
     def test_on_the_double(self):
         ran = run(1, "--quick", "--repeats", "1", "--json")
         self.assertEqual(ran.returncode, 0, ran.stderr)
-        for name in ("stream/4KiB", "bandwidth/inproc/1MiB", "bandwidth/unix/1MiB", "reply/inproc/in-order"):
+        for name in ("stream/4KiB", "bandwidth/inproc/1MiB", "bandwidth/shm/1MiB", "bandwidth/unix/1MiB", "reply/inproc/in-order"):
             self.assertIn(f'"cuda/{name}"', ran.stdout)
 
     def test_without_a_gpu(self):

@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <memory>
+#include <utility>
 
 #include "captured_log.hpp"
 #include "expect_error.hpp"
@@ -64,7 +65,7 @@ class process_ring {
 
 TEST_CASE("processes on one GPU call each other with tensors on it") {
   for (const int size : {2, 4}) {
-    for (const char* transport : {"unix", "tcp"}) {
+    for (const char* transport : {"shm", "unix", "tcp"}) {
       CAPTURE(size);
       CAPTURE(transport);
       process_ring ring(size, transport);
@@ -85,9 +86,10 @@ TEST_CASE("processes on one GPU call each other with tensors on it") {
 TEST_CASE("a peer dies during a copy, in either direction: its calls end, and the device serves the next ones") {
   const ferry_test::captured_log quiet;
   constexpr std::int64_t large = std::int64_t{2} << 20;  // elements: 8 MiB
-  for (const bool sends : {true, false}) {
+  for (const auto& [sends, transport] : {std::pair(true, "shm"), {false, "shm"}, {true, "unix"}, {false, "unix"}}) {
     CAPTURE(sends);
-    process_ring ring(2, "unix");
+    CAPTURE(transport);
+    process_ring ring(2, transport);
     const tensor t = filled(large, 1);
     CHECK(ring.self.rpc_sync<&take>("worker1", t) == large);
     // What fits into no socket's memory is under way until the peer has read it, or has written it.

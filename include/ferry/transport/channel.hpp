@@ -185,7 +185,7 @@ struct cuda_staged {};
 inline constexpr std::size_t staging_piece = std::size_t{1} << 20;
 inline constexpr std::size_t staging_window = 4 * staging_piece;
 
-inline constexpr std::size_t least_direct = std::size_t{2} << 20;
+inline constexpr std::size_t least_direct = std::size_t{1} << 20;
 
 template <>
 struct channel_traits<cuda_ipc> {

@@ -296,11 +296,18 @@ const std::byte* imported_pool::map(const cuda_block_name& block, std::uint64_t 
               fmt::format("{} bytes from {} on of another process's memory, which has {}", bytes, offset, size));
 }
 
-std::optional<stream> imported_pool::unmap(const cuda_block_name& block) {
+std::optional<stream> imported_pool::unmap(const cuda_block_name& block, const std::optional<event>& read) {
   const std::lock_guard lock(mutex_);
   const auto found = std::find_if(mappings_.begin(), mappings_.end(),
                                   [&](const mapping& each) { return each.name == block && !each.closing; });
-  if (found == mappings_.end() || --found->users != 0) return std::nullopt;
+  if (found == mappings_.end()) return std::nullopt;
+  --found->users;
+  if (read) {
+    found->lost = true;
+    own_stream(reader_).wait(*read);
+    found->lost = false;
+  }
+  if (found->users != 0) return std::nullopt;
   return close(*found);
 }
 

@@ -65,10 +65,10 @@ class imported_pool {
   /// Maps a block, and checks that `bytes` bytes from `offset` on are within. Once for each block at a time: it is unmapped when
   /// as many unmap() have been called. Throws errc::device_failure, errc::malformed.
   const std::byte* map(const cuda_block_name& block, std::uint64_t offset, std::uint64_t bytes);
-  /// A reading device's work with the block has completed. Unmaps it if no other map() of it is left: then on the stream that is
-  /// returned, and the exporting process must not free the block before that has been done. Throws errc::device_failure; then
-  /// the block is not mapped any more.
-  std::optional<stream> unmap(const cuda_block_name& block);
+  /// A reading device's work with the block ends with `read`, a mark in its stream; none if nothing was queued. Unmaps the block
+  /// behind it if no other map() of it is left: on the stream that is returned, and the exporting process must not free the block
+  /// before that has been done. Throws errc::device_failure; then the block is not mapped any more.
+  std::optional<stream> unmap(const cuda_block_name& block, const std::optional<event>& read);
 
  private:
   struct mapping {

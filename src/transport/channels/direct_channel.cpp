@@ -61,14 +61,15 @@ class borrowing_copy final : public std::enable_shared_from_this<borrowing_copy>
       end_use();
       throw;
     }
+    try {
+      read_ = on_.record();
+    } catch (...) {
+      return ended(std::current_exception(), context.news);
+    }
     pending_copy::watch(
         loop_, {on_},
         [self = shared_from_this(), news = context.news](const std::exception_ptr& failure) {
-          self->failure_ = failure;
-          // Where it is not known whether the copy has ended, the loan ends with the connection.
-          if (!failure || device_has_failed(self->on_.device())) self->end_use();
-          self->arrived_.store(true, std::memory_order_release);
-          news();
+          self->ended(failure, news);
         },
         context.news);
   }
@@ -80,13 +81,21 @@ class borrowing_copy final : public std::enable_shared_from_this<borrowing_copy>
   }
 
  private:
+  void ended(const std::exception_ptr& failure, const std::function<void()>& news) {
+    failure_ = failure;
+    // Where it is not known whether the copy has ended, the loan ends with the connection.
+    if (!failure || device_has_failed(on_.device())) end_use();
+    arrived_.store(true, std::memory_order_release);
+    news();
+  }
+
   static bool device_has_failed(device where) noexcept { return cuda_fence_of(where) != cuda_error::success; }
 
   // Nothing reads the block any more: unmaps it, and gives it back once that has been done. A device that has failed reads
   // nothing, and cannot unmap either.
   void end_use() noexcept {
     try {
-      const auto unmapping = std::exchange(mapped_, false) ? pool_->unmap(note_.block) : std::nullopt;
+      const auto unmapping = std::exchange(mapped_, false) ? pool_->unmap(note_.block, read_) : std::nullopt;
       if (unmapping) {
         pending_copy::watch(loop_, {*unmapping},
                             [self = shared_from_this(), on = *unmapping](const std::exception_ptr& failure) {
@@ -110,6 +119,7 @@ class borrowing_copy final : public std::enable_shared_from_this<borrowing_copy>
   const std::shared_ptr<reactor> loop_;
   storage into_;
   bool mapped_ = false;
+  std::optional<event> read_;   // marks the copy
   std::exception_ptr failure_;  // written before arrived_
   std::atomic<bool> arrived_{false};
 };
