@@ -56,6 +56,13 @@ void call_back(int milliseconds) {
                                        std::string(1000, 'x'));
 }
 
+/// The same, and tells the parent when the call is over.
+void call_back_and_tell(int milliseconds) {
+  ferry::rpc_async<wait_in_room>({"worker0", {.timeout = std::chrono::milliseconds(milliseconds)}},
+                                 std::string(1000, 'x'))
+      .then([](const ferry::future<int>&) { ferry_test::tell_parent("over"); });
+}
+
 struct ledger {
   ferry::future<int> hold(int) { return wait_in_room("hold"); }
   [[nodiscard]] int look(int value) const { return value; }
@@ -181,11 +188,12 @@ TEST_CASE("a call whose handler returned a future no longer counts once its call
     process_group all(2, {.role = "member that obeys", .transport = transport});
     REQUIRE(all.child(1).read_line() == "joined");
     const empty_room fresh;
-    all.self.notify<call_back>("worker1", 100'000);
+    all.self.notify<call_back_and_tell>("worker1", 100'000);
     entered.await_arrivals(1);
     if (transport == std::string_view("tcp")) {
       rpc_test::break_connections();
       await_no_calls(all.self);
+      CHECK(all.child(1).read_line() == "over");  // else it may call over the connection whose end it has not seen yet
       all.self.notify<call_back>("worker1", 100'000);
       entered.await_arrivals(2);
     }

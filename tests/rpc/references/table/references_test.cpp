@@ -204,6 +204,6 @@ TEST_CASE("a worker that leaves alone ends its references, and its objects are l
     expect_error(errc::peer_lost, "worker1", [&] { (void)there.rpc_sync<&tracked::value>(); });
     expect_error(errc::reference_deleted, "shut", [&] { (void)here.rpc_sync<&tracked::value>(); });
     while (tracked::alive() != before) std::this_thread::yield();
-    CHECK_FALSE(there.confirmed_by_owner());
+    while (there.confirmed_by_owner()) std::this_thread::yield();  // the calls fail first
   }
 }
