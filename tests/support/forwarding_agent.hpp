@@ -39,8 +39,8 @@ class forwarding_agent : public ferry::agent {
     inner_->place_response(to, response, placement);
   }
   ferry::call_ticket call(const ferry::call_target& to, ferry::outgoing_message&& request, ferry::pending_call& call,
-                          ferry::deadline until, bool driven) override {
-    return inner_->call(to, std::move(request), call, until, driven);
+                          ferry::deadline until, ferry::reply_wait how) override {
+    return inner_->call(to, std::move(request), call, until, how);
   }
   void notify(const ferry::call_target& to, ferry::outgoing_message&& request) override {
     inner_->notify(to, std::move(request));

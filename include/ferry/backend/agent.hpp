@@ -145,6 +145,13 @@ struct peer_route : located_worker {
   [[nodiscard]] call_target target() const noexcept { return {who.id(), incarnation, record}; }
 };
 
+/// Which thread reads the reply of a call.
+enum class reply_wait : std::uint8_t {
+  none,       ///< one of the reactor, as soon as the reply has come
+  at_once,    ///< the caller, which will wait() for it at once
+  unhurried,  ///< whichever reads the connection next: of a caller that waits, or after some milliseconds of the reactor
+};
+
 /// Moves messages to and from the other workers of a group. A backend implements the functions that have no default.
 /// All members are thread-safe.
 class agent {
@@ -180,11 +187,10 @@ class agent {
   virtual void place_response(const call_target& to, outgoing_message& response, const device_map* placement) const;
   /// Registers `call` and sends `request` (kind, flags, method, signature, timeout_us set; call_id is set here), or
   /// queues it if too much is under way. If the target's incarnation is not the current one of that id, the call ends
-  /// with errc::peer_lost. With `driven` the caller will wait() for it at once. Throws errc::shutting_down,
-  /// errc::resource_exhausted if the queue is full, and what outgoing_message::finish throws: then the call was not
-  /// sent and `call` is not used again.
+  /// with errc::peer_lost. Throws errc::shutting_down, errc::resource_exhausted if the queue is full, and what
+  /// outgoing_message::finish throws: then the call was not sent and `call` is not used again.
   virtual call_ticket call(const call_target& to, outgoing_message&& request, pending_call& call, deadline until,
-                           bool driven) = 0;
+                           reply_wait how) = 0;
   /// Sends a request that wants no reply. Throws as call().
   virtual void notify(const call_target& to, outgoing_message&& request) = 0;
   /// The current thread receives for the agent until `condition` or the deadline; returns false at once if it cannot.

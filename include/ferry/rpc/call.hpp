@@ -30,10 +30,11 @@ std::shared_ptr<worker_core> current_worker();
 
 /// How the answer of a call is received.
 enum class call_mode : std::uint8_t {
-  waiting,   ///< the calling thread waits for it
-  later,     ///< by a future
-  detached,  ///< it completes something at the callee that no caller's code waits for
-  one_way,   ///< no reply
+  waiting,    ///< the calling thread waits for it
+  later,      ///< by a future
+  unhurried,  ///< the same; its reply may lie for some milliseconds, unless a thread waits for it (or another one) there
+  detached,   ///< it completes something at the callee that no caller's code waits for
+  one_way,    ///< no reply
 };
 
 /// Where a call goes when that is not a worker's name or id, and what it keeps alive meanwhile.
@@ -73,6 +74,7 @@ class outgoing_call {
   [[nodiscard]] const call_target& target() const noexcept { return target_; }
   [[nodiscard]] const worker_info& peer() const noexcept { return life_.facts.peer; }
   [[nodiscard]] const method_entry& method() const noexcept { return *life_.facts.method; }
+  [[nodiscard]] bool unhurried() const noexcept { return mode_ == call_mode::unhurried; }
   [[nodiscard]] clock::time_point began() const noexcept { return began_; }
   [[nodiscard]] deadline until() const noexcept { return until_; }
   [[nodiscard]] const std::stop_token* stop() const noexcept { return stop_; }
@@ -87,7 +89,7 @@ class outgoing_call {
   void begin(peer_route&& there);
   void place_tensors();
   void let_interceptors_see(const context_values& values);
-  [[nodiscard]] bool awaited() const noexcept { return mode_ == call_mode::waiting || mode_ == call_mode::later; }
+  [[nodiscard]] bool awaited() const noexcept { return mode_ <= call_mode::unhurried; }
   void take_over_streams();
 
   const streams_scope streams_;  // from the options
@@ -281,6 +283,13 @@ auto call_sync(std::shared_ptr<worker_core> worker, const to& destination, const
 template <auto F, class... A>
 auto call_async(std::shared_ptr<worker_core> worker, const to& destination, const A&... args) -> future<result_of<F>> {
   outgoing_call call(std::move(worker), destination, usable_method<F>(), call_mode::later);
+  return finish_async<F, method_flavour::call>(call, args...);
+}
+
+template <auto F, class... A>
+auto call_unhurried(std::shared_ptr<worker_core> worker, const to& destination, const A&... args)
+    -> future<result_of<F>> {
+  outgoing_call call(std::move(worker), destination, usable_method<F>(), call_mode::unhurried);
   return finish_async<F, method_flavour::call>(call, args...);
 }
 

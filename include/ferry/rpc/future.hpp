@@ -378,13 +378,18 @@ class done_node final : private continuation {
  public:
   template <class G>
   static void attach_to(const ref_ptr<future_state<T>>& parent, G&& callback) {
-    parent->attach(new done_node(parent, std::forward<G>(callback)));
+    parent->attach(new done_node(parent, std::forward<G>(callback), captured_context::current()));
+  }
+  template <class G>
+  static void attach_inline(const ref_ptr<future_state<T>>& parent, G&& callback) {
+    parent->attach(new done_node(parent, std::forward<G>(callback), {}));
   }
 
  private:
   template <class G>
-  done_node(const ref_ptr<future_state<T>>& parent, G&& callback) : callback_(parent, std::forward<G>(callback)) {
-    this->where = captured_context::current();
+  done_node(const ref_ptr<future_state<T>>& parent, G&& callback, captured_context in)
+      : callback_(parent, std::forward<G>(callback)) {
+    this->where = std::move(in);
     this->invoke = &run;
   }
   static void run(continuation* node) noexcept {
@@ -402,6 +407,13 @@ class done_node final : private continuation {
 
   bound_callback<T, F> callback_;
 };
+
+/// Like future::add_done_callback(), but the callback runs on the thread that completes the future, in no context, and that may
+/// be one that reads a connection: it must not block.
+template <class T, class F>
+void add_inline_callback(const future<T>& of, F&& callback) {
+  done_node<T, std::remove_cvref_t<F>>::attach_inline(of.shared_state(), std::forward<F>(callback));
+}
 
 }  // namespace detail
 

@@ -40,7 +40,7 @@ class connection_receiver {
     return true;
   }
   /// How many messages are expected. While this is not zero, a connection whose driver has returned is watched again at
-  /// once.
+  /// once; else within some milliseconds, without keep_watched().
   [[nodiscard]] virtual std::size_t expected_messages() const noexcept = 0;
 };
 
@@ -93,7 +93,7 @@ class connection {
     (void)condition, (void)until;
     return false;
   }
-  /// Messages are expected and the caller will not drive(): a library thread reads from now on. Thread-safe.
+  /// Messages are expected and no caller drives: a library thread reads at once, not only after a while. Thread-safe.
   virtual void keep_watched() noexcept {}
   /// Makes a thread inside drive() check its condition again. Thread-safe.
   virtual void interrupt_drive() noexcept {}

@@ -57,10 +57,11 @@ dist_pass::root_options pass_options_of(const dist_autograd::backward_options& o
   return own;
 }
 
-void wait_for_pass(const std::shared_ptr<dist_context>& context, const future<pass_failure>& whole) {
+void wait_for_pass(const std::shared_ptr<dist_context>& context, dist_pass& pass) {
   const pass_failure how = [&] {
     const traced_range range(wait_range);
-    return whole.get();
+    pass.help();
+    return pass.whole().get().how;
   }();
   if (how.failed()) std::rethrow_exception(how.exception());
   context->let_streams_wait();
@@ -69,16 +70,17 @@ void wait_for_pass(const std::shared_ptr<dist_context>& context, const future<pa
 void backward_in(const std::shared_ptr<dist_context>& context, std::span<const tensor> roots,
                  const dist_autograd::backward_options& options) {
   const traced_range range(dist_backward_range);
-  wait_for_pass(context,
-                dist_pass::begin(context, roots_of(roots, options.gradients), pass_options_of(options))->whole());
+  dist_pass::root_options own = pass_options_of(options);
+  own.waits = true;
+  wait_for_pass(context, *dist_pass::begin(context, roots_of(roots, options.gradients), own));
 }
 
 future<void> backward_later(const std::shared_ptr<dist_context>& context, std::span<const tensor> roots,
                             const dist_autograd::backward_options& options) {
   return dist_pass::begin(context, roots_of(roots, options.gradients), pass_options_of(options))
       ->whole()
-      .then([](const pass_failure& how) {
-        if (how.failed()) std::rethrow_exception(how.exception());
+      .then([](const pass_answer& answer) {
+        if (answer.how.failed()) std::rethrow_exception(answer.how.exception());
       });
 }
 
@@ -103,8 +105,8 @@ future<void> backward_from_object(const tensor& root, const remote_root_options&
   own.keeps_graph = asked.retain_graph;
   own.updaters = asked.updaters;
   if (asked.limit_ns != 0) own.until = deadline::after(std::chrono::nanoseconds(asked.limit_ns));
-  return dist_pass::begin(context, roots_of({&root, 1}, {}), own)->whole().then([](const pass_failure& how) {
-    if (how.failed()) std::rethrow_exception(how.exception());
+  return dist_pass::begin(context, roots_of({&root, 1}, {}), own)->whole().then([](const pass_answer& answer) {
+    if (answer.how.failed()) std::rethrow_exception(answer.how.exception());
   });
 }
 
@@ -178,6 +180,7 @@ std::vector<tensor> gradients(const context& in, tensor_span roots, tensor_span 
   auto problem = detail::caught([&] {
     detail::dist_pass::root_options own = detail::pass_options_of(options);
     own.accumulates = false;
+    own.waits = true;
     own.updaters.clear();
     for (std::size_t i = 0; i != inputs.size(); ++i) {
       if (!inputs[i].requires_grad())
@@ -196,7 +199,7 @@ std::vector<tensor> gradients(const context& in, tensor_span roots, tensor_span 
       }));
     }
     pass = detail::dist_pass::begin(in.state(), detail::roots_of(roots, options.gradients), own);
-    detail::wait_for_pass(in.state(), pass->whole());
+    detail::wait_for_pass(in.state(), *pass);
   });
   remove_hooks();
   if (problem) std::rethrow_exception(problem);

@@ -23,16 +23,19 @@ namespace ferry::inline v0::detail {
 namespace {
 
 thread_local constinit const dist_pass* running_pass_of_thread = nullptr;
+thread_local constinit const dist_pass* awaited_pass_of_thread = nullptr;
 
-class running_scope {
+class pass_scope {
  public:
-  explicit running_scope(const dist_pass* pass) noexcept : former_(std::exchange(running_pass_of_thread, pass)) {}
-  ~running_scope() { running_pass_of_thread = former_; }
-  running_scope(const running_scope&) = delete;
-  running_scope& operator=(const running_scope&) = delete;
+  pass_scope(const dist_pass*& of_thread, const dist_pass* pass) noexcept
+      : of_thread_(of_thread), former_(std::exchange(of_thread, pass)) {}
+  ~pass_scope() { of_thread_ = former_; }
+  pass_scope(const pass_scope&) = delete;
+  pass_scope& operator=(const pass_scope&) = delete;
 
  private:
-  const dist_pass* former_;
+  const dist_pass*& of_thread_;
+  const dist_pass* const former_;
 };
 
 // What a node threw, and where.
@@ -46,8 +49,9 @@ stream valid_stream(const tensor& t) { return t.device().is_cpu() ? stream() : c
 
 // ---------------------------------------------------------------- its beginning
 
-dist_pass::dist_pass(std::shared_ptr<dist_context> context, std::shared_ptr<const pass_header> header, bool is_root)
-    : context_(std::move(context)), header_(std::move(header)), is_root_(is_root) {
+dist_pass::dist_pass(std::shared_ptr<dist_context> context, std::shared_ptr<const pass_header> header,
+                     std::optional<worker_id> asker)
+    : context_(std::move(context)), header_(std::move(header)), asker_(asker) {
   context_->home().count_passes(1);
 }
 
@@ -56,6 +60,7 @@ dist_pass::~dist_pass() = default;
 std::string dist_pass::place() const { return context_->home().info().name(); }
 
 const dist_pass* dist_pass::running_here() noexcept { return running_pass_of_thread; }
+bool dist_pass::is_waited_for_here() const noexcept { return awaited_pass_of_thread == this; }
 
 bool dist_pass::updates_at(worker_id who) const noexcept {
   return std::any_of(header_->updaters.begin(), header_->updaters.end(),
@@ -76,7 +81,8 @@ std::shared_ptr<dist_pass> dist_pass::begin(const std::shared_ptr<dist_context>&
     for (const root& each : roots) places.push_back(each.to);
     header->reached = messages_before(places, header->context, context->first_received());
   }
-  auto pass = std::make_shared<dist_pass>(context, header, true);
+  auto pass = std::make_shared<dist_pass>(context, header, std::nullopt);
+  pass->waits_ = options.waits;
   pass->wanted_ = options.wanted;
   pass->found_.resize(options.wanted.size());
   if (auto refused = caught([&] { context->begin_pass(pass, *header); })) {
@@ -100,20 +106,27 @@ std::shared_ptr<dist_pass> dist_pass::begin(const std::shared_ptr<dist_context>&
     pass->inbox_.push_back(std::move(first));
   });
   if (problem) pass->fail(pass_failure::of(problem, pass->place()), heard::here);
+  const pass_scope waiting(awaited_pass_of_thread, options.waits ? pass.get() : awaited_pass_of_thread);
   pass->drive(thread_of::caller);
   return pass;
 }
 
-future<pass_failure> dist_pass::serve(const std::shared_ptr<dist_context>& context, gradient_message&& arriving) {
+dist_pass::arrival dist_pass::arrival::of(std::uint64_t message, std::vector<tensor>&& gradients) {
   arrival own;
-  own.message = arriving.message;
-  own.gradients = std::move(arriving.gradients);
+  own.message = message;
+  own.gradients = std::move(gradients);
   own.valid_on.reserve(own.gradients.size());
   for (const tensor& each : own.gradients) own.valid_on.push_back(each.defined() ? valid_stream(each) : stream());
-  const auto made = [&] { return std::make_shared<dist_pass>(context, arriving.header, false); };
+  return own;
+}
+
+future<pass_answer> dist_pass::serve(const std::shared_ptr<dist_context>& context, worker_id asker,
+                                     gradient_message&& arriving) {
+  arrival own = arrival::of(arriving.message, std::move(arriving.gradients));
+  const auto made = [&] { return std::make_shared<dist_pass>(context, arriving.header, asker); };
   auto [pass, is_new, failed] = context->join_pass(arriving.header->pass, made);
-  if (!pass) return make_ready_future(failed);
-  future<pass_failure> whole = pass->whole();
+  if (!pass) return make_ready_future(pass_answer{failed, nullptr});
+  future<pass_answer> whole = pass->whole();
   if (is_new) {
     const auto problem = caught([&] {
       pass->discover({});
@@ -125,7 +138,7 @@ future<pass_failure> dist_pass::serve(const std::shared_ptr<dist_context>& conte
     return whole;
   }
   pass->deliver(std::move(own));
-  return make_ready_future(pass_failure{});
+  return make_ready_future(pass_answer{});
 }
 
 std::uint32_t dist_pass::number_of(const node_ref& what) {
@@ -179,10 +192,19 @@ void dist_pass::discover(std::span<const root> roots) {
     }
   }
   left_ = nodes_.size();
+  if (asker_) {
+    left_for_asker_ = static_cast<std::size_t>(
+        std::count_if(nodes_.begin(), nodes_.end(), [this](const entry& each) { return goes_to_asker(each.what); }));
+  }
   for (std::size_t i = 0; i != wanted_.size(); ++i) {
     const auto number = numbers_.find(wanted_[i].edge.to.node());
     if (number != numbers_.end()) wanted_of_[number->second].push_back({wanted_[i].edge.value, i});
   }
+}
+
+bool dist_pass::goes_to_asker(const node_ref& what) const noexcept {
+  const received_node* received = as_received(what);
+  return received && received->from().sender.id() == asker_;
 }
 
 // ---------------------------------------------------------------- its run
@@ -225,7 +247,7 @@ void dist_pass::drive(thread_of which) {
   const auto self = shared_from_this();
   const no_grad outside;
   const context_values_scope values(current_values().without(current_dist_context));
-  const running_scope here(this);
+  const pass_scope here(running_pass_of_thread, this);
   std::vector<arrival> arrived;
   bool straggled = false;
   for (bool more = false;; more = true) {
@@ -239,8 +261,8 @@ void dist_pass::drive(thread_of which) {
         break;
       }
     }
-    // What other workers have sent meanwhile does not hold up the thread that began the pass.
-    if (more && which == thread_of::caller && drive_elsewhere()) return;
+    // What other workers have sent meanwhile does not hold up a thread that began the pass and goes on.
+    if (more && which == thread_of::caller && !waits_ && drive_elsewhere()) return;
     {
       const std::lock_guard lock(mutex_);
       std::swap(arrived, inbox_);
@@ -357,6 +379,7 @@ void dist_pass::run_ready() {
           current_error(), fmt::format("{}: backward of {}", place(), what.engine().describe(what.node())))};
     }
     --left_;
+    if (left_for_asker_ != 0 && goes_to_asker(nodes_[number].what)) --left_for_asker_;
   }
 }
 
@@ -486,6 +509,13 @@ void dist_pass::run_leaf(const entry& leaf, const engine_leaf& facts, gradient_v
 
 // ---------------------------------------------------------------- other workers
 
+// Only what sends gradients to the asker is left of this part, so that they are not held up by anything.
+bool dist_pass::can_wait_for_answer() {
+  if (left_for_asker_ == 0 || left_ != left_for_asker_ || !awaited_.empty()) return false;
+  const std::lock_guard lock(mutex_);
+  return unanswered_ == 0;
+}
+
 void dist_pass::send_back(const entry& at, std::span<gradient_value> gradients) {
   const traced_range range(receive_range);
   const received_node& node = *as_received(at.what);
@@ -500,21 +530,25 @@ void dist_pass::send_back(const entry& at, std::span<gradient_value> gradients) 
     }
     message.gradients.push_back(std::move(gradient));
   }
+  if (pairs.empty() && can_wait_for_answer()) {
+    held_.push_back({from.message, std::move(message.gradients)});
+    return;
+  }
   const device_map placement = pairs.empty() ? device_map() : device_map(pairs);
   call_options options{.timeout = no_timeout};
   if (!pairs.empty()) options.placement = placement;
+  bool only_one = false;
   {
     const std::lock_guard lock(mutex_);
-    ++unanswered_;
+    only_one = ++unanswered_ == 1;
   }
+  const bool read_here = only_one && is_waited_for_here();  // next, by help()
   auto not_sent = caught([&] {
-    future<pass_failure> call = call_async<named<"ferry/autograd/gradients", serve_gradients>>(
-        context_->home().core(), to(from.sender.id(), options), message);
-    call.add_done_callback([self = shared_from_this(), whom = from.sender](const future<pass_failure>& answer) {
-      if (!answer.failed()) return self->answered(answer.value());
-      self->answered(pass_failure::of(answer.error(),
-                                      fmt::format("{}: sending gradients back to {}", self->place(), to_string(whom))));
-    });
+    constexpr auto method = named<"ferry/autograd/gradients", serve_gradients>;
+    const to whither(from.sender.id(), options);
+    future<pass_answer> call = read_here ? call_unhurried<method>(context_->home().core(), whither, message)
+                                         : call_async<method>(context_->home().core(), whither, message);
+    on_answer(call, from.sender);
     bool late = false;
     {
       const std::lock_guard lock(mutex_);
@@ -531,13 +565,61 @@ void dist_pass::send_back(const entry& at, std::span<gradient_value> gradients) 
   std::rethrow_exception(not_sent);
 }
 
-void dist_pass::answered(const pass_failure& how) {
+void dist_pass::on_answer(const future<pass_answer>& call, const worker_info& whom) {
+  // On the thread that decodes the answer, or on one that reads a connection.
+  add_inline_callback(
+      call, [self = shared_from_this(), whom, where = captured_context::current()](const future<pass_answer>& answer) {
+        const context_scope there(where);
+        if (!answer.failed()) return self->answered(answer.value());
+        const auto failed = [self, whom](const future<pass_answer>& call_of_it) {
+          const auto place = fmt::format("{}: sending gradients back to {}", self->place(), to_string(whom));
+          self->answered({pass_failure::of(call_of_it.error(), place), nullptr});
+        };
+        if (caught([&] { answer.add_done_callback(failed); })) failed(answer);
+      });
+}
+
+// The thread that waits for the pass goes on with what an answer brings; any other leaves that to a thread for handlers.
+void dist_pass::answered(const pass_answer& answer) {
+  std::vector<arrival> arrived;
+  auto problem = caught([&] {
+    if (!answer.back) return;
+    arrived.reserve(answer.back->size());
+    for (pass_answer::gradients_back& each : *answer.back)
+      arrived.push_back(arrival::of(each.message, std::move(each.gradients)));
+  });
+  bool drives = false;
   {
     const std::lock_guard lock(mutex_);
     --unanswered_;
+    if (!problem && !over_ && !answer.how.failed() && !arrived.empty()) {
+      problem = caught([&] { inbox_.reserve(inbox_.size() + arrived.size()); });
+      if (!problem) {
+        std::move(arrived.begin(), arrived.end(), std::back_inserter(inbox_));
+        drives = !std::exchange(driving_, true);
+      }
+    }
   }
-  if (how.failed()) return fail(how, heard::elsewhere);
-  finish_if_whole();
+  if (answer.how.failed()) return fail(answer.how, heard::elsewhere);
+  if (problem) return fail(pass_failure::of(problem, place()), heard::here);
+  if (!drives) return finish_if_whole();
+  if (!is_waited_for_here() && drive_elsewhere()) return;
+  drive(thread_of::worker);
+}
+
+void dist_pass::help() {
+  const pass_scope waiting(awaited_pass_of_thread, this);
+  for (std::size_t next = 0;;) {
+    future<pass_answer> call;
+    {
+      const std::lock_guard lock(mutex_);
+      if (over_) return;
+      while (next < calls_.size() && calls_[next].ready()) ++next;
+      if (next >= calls_.size()) return;
+      call = calls_[next];
+    }
+    (void)call.wait_until(deadline());  // its error is the business of its callback
+  }
 }
 
 void dist_pass::finish_if_whole() {
@@ -547,12 +629,16 @@ void dist_pass::finish_if_whole() {
     over_ = true;
     calls_.clear();
   }
-  pass_failure how;
-  if (auto problem = caught([&] { context_->gradients_on(streams_); })) how = pass_failure::of(problem, place());
+  pass_answer answer;
+  if (auto problem = caught([&] { context_->gradients_on(streams_); })) {
+    answer.how = pass_failure::of(problem, place());
+  } else if (!held_.empty()) {
+    answer.back = std::make_shared<std::vector<pass_answer::gradients_back>>(std::move(held_));
+  }
   context_->end_pass(*this);
   context_->home().count_passes(-1);
   limit_.reset();
-  whole_.try_set_value(std::move(how));
+  whole_.try_set_value(std::move(answer));
 }
 
 }  // namespace ferry::inline v0::detail

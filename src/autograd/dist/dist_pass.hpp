@@ -28,8 +28,9 @@ class time_limit;
 
 /// Numbers the nodes that the roots and the worker's messages in the pass lead to, counts for each how many gradients will
 /// arrive, and runs a node when they have, the latest first. Gradients of messages of other workers are sent back to these, and
-/// arrive there as those of messages of their own. One thread at a time runs the nodes: that of the first arrival while there
-/// is something to run. No thread waits for gradients. docs/distributed_autograd.md has the proof that it ends.
+/// arrive there as those of messages of their own: in requests, or, where the part has nothing else left to do, in the answer to the
+/// worker that waits for its end. One thread at a time runs the nodes: that of the first arrival while there is something to
+/// run. No thread waits for gradients. docs/distributed_autograd.md has the proof that it ends.
 class dist_pass final : public std::enable_shared_from_this<dist_pass> {
  public:
   struct root {
@@ -40,6 +41,7 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
     bool exact = true;
     bool keeps_graph = false;
     bool accumulates = true;
+    bool waits = false;  ///< the calling thread waits for the pass: it goes on with it, and reads answers itself
     std::vector<std::uint64_t> updaters;
     std::vector<held_edge> wanted;  ///< of engines other than ferry's own: found() has the gradients of these values
     deadline until;
@@ -49,11 +51,14 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   static std::shared_ptr<dist_pass> begin(const std::shared_ptr<dist_context>& context, std::vector<root> roots,
                                           const root_options& options);
   /// Gradients have come for a message of this worker.
-  static future<pass_failure> serve(const std::shared_ptr<dist_context>& context, gradient_message&& arriving);
+  static future<pass_answer> serve(const std::shared_ptr<dist_context>& context, worker_id asker,
+                                   gradient_message&& arriving);
   /// Completes when the part of this worker is over.
   static future<void> on_failure_elsewhere(const std::shared_ptr<dist_context>& context, const failure_message& told);
 
-  dist_pass(std::shared_ptr<dist_context> context, std::shared_ptr<const pass_header> header, bool is_root);
+  /// `asker`: the worker whose request waits for the end of this part; none at the root.
+  dist_pass(std::shared_ptr<dist_context> context, std::shared_ptr<const pass_header> header,
+            std::optional<worker_id> asker);
   ~dist_pass();
   dist_pass(const dist_pass&) = delete;
   dist_pass& operator=(const dist_pass&) = delete;
@@ -61,7 +66,10 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   [[nodiscard]] std::uint64_t number() const noexcept { return header_->pass; }
   [[nodiscard]] std::uint64_t context_number() const noexcept { return header_->context; }
   /// Completes when this worker's part is over and, if it began the pass, everything else: how it ended.
-  [[nodiscard]] future<pass_failure> whole() const { return whole_.get_future(); }
+  [[nodiscard]] future<pass_answer> whole() const { return whole_.get_future(); }
+  /// Before a wait for whole(), by the thread that has begun the pass: it waits for the answers of other workers itself, as long as
+  /// some are missing, and goes on with what they bring.
+  void help();
 
   /// The gradients of root_options::wanted, undefined where none came, once the pass is whole. Once.
   [[nodiscard]] std::vector<tensor> found() { return std::move(found_); }
@@ -86,6 +94,8 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
     std::vector<root> roots;        // these
     std::vector<tensor> gradients;  // of the message
     std::vector<stream> valid_on;   // of gradients on devices
+    // Valid on the current streams of their devices.
+    static arrival of(std::uint64_t message, std::vector<tensor>&& gradients);
   };
   struct entry {
     node_ref what;
@@ -128,7 +138,13 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   void drive(thread_of which);
   // On a thread of the worker. False: not possible.
   bool drive_elsewhere() noexcept;
-  void answered(const pass_failure& how);
+  // Whether the calling thread is the one that waits for this pass, and reads answers.
+  [[nodiscard]] bool is_waited_for_here() const noexcept;
+  void on_answer(const future<pass_answer>& call, const worker_info& whom);
+  void answered(const pass_answer& answer);
+  [[nodiscard]] bool can_wait_for_answer();
+  [[nodiscard]] bool is_root() const noexcept { return !asker_; }
+  [[nodiscard]] bool goes_to_asker(const node_ref& what) const noexcept;
   void finish_if_whole();
   void fail(const pass_failure& why, heard where);
   void end(const pass_failure& why, heard where);
@@ -138,8 +154,9 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
 
   const std::shared_ptr<dist_context> context_;
   const std::shared_ptr<const pass_header> header_;
-  const bool is_root_;
-  promise<pass_failure> whole_;
+  const std::optional<worker_id> asker_;
+  bool waits_ = false;  // root_options::waits
+  promise<pass_answer> whole_;
   std::shared_ptr<time_limit> limit_;  // set under the mutex, and let go of by what sets over_
 
   // The graph stays, also if the context ends meanwhile.
@@ -153,6 +170,8 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   std::vector<std::uint32_t> ready_;                                      // a heap
   std::map<std::uint64_t, std::shared_ptr<const sent_message>> awaited_;  // messages whose gradients have not come
   std::size_t left_ = 0;                                                  // nodes that have not run
+  std::size_t left_for_asker_ = 0;                                        // of these, those that send gradients there
+  std::vector<pass_answer::gradients_back> held_;                         // for the answer
   std::vector<gradient_value> results_;
   struct wanted_value {
     std::uint32_t value;
@@ -163,11 +182,11 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   std::vector<tensor> found_;
 
   std::atomic<bool> over_{false};  // set under the mutex
-  std::mutex mutex_;               // guards the rest
+  mutable std::mutex mutex_;       // guards the rest
   std::vector<arrival> inbox_;
   bool driving_ = true;  // its maker drives first
   std::size_t unanswered_ = 0;
-  std::vector<future<pass_failure>> calls_;  // with gradients, to other workers
+  std::vector<future<pass_answer>> calls_;  // with gradients, to other workers
   std::vector<stream> streams_;  // on which gradients were computed: the driving thread reads without the lock
   bool adding_ = false;          // within unless_over()
   bool straggles_ = false;       // over, and a thread still drives

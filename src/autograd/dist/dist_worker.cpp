@@ -304,22 +304,28 @@ void dist_worker::send_release(worker_id whom, const release_message& what, int 
     // Not bound by the handler that ends the context or passes its end on, which may be over.
     const context_ptr background(new call_context(worker));
     const context_scope outside(background);
-    call_async<named<"ferry/autograd/release", serve_release>>(std::move(worker), whom, what)
-        .add_done_callback([self = shared_from_this(), whom, what, attempts_left, failed](const future<void>& answer) {
-          if (!answer.failed()) return;
-          try {
-            std::rethrow_exception(answer.error());
-          } catch (const peer_lost&) {
-            return;  // with all that it had
-          } catch (const error& e) {
-            const errc code = e.kind();
-            const bool in_vain = code == errc::unknown_worker || code == errc::not_initialized ||
-                                 code == errc::fenced || code == errc::shutting_down || code == errc::unknown_method;
-            if (!in_vain && attempts_left > 1) return self->send_release(whom, what, attempts_left - 1);
-          } catch (...) {  // NOLINT(bugprone-empty-catch): reported below
-          }
-          failed(answer.error());
-        });
+    const future<void> call =
+        call_unhurried<named<"ferry/autograd/release", serve_release>>(std::move(worker), whom, what);
+    const auto again = [self = shared_from_this(), whom, what, attempts_left, failed](const future<void>& answer) {
+      try {
+        std::rethrow_exception(answer.error());
+      } catch (const peer_lost&) {
+        return;  // with all that it had
+      } catch (const error& e) {
+        const errc code = e.kind();
+        const bool in_vain = code == errc::unknown_worker || code == errc::not_initialized || code == errc::fenced ||
+                             code == errc::shutting_down || code == errc::unknown_method;
+        if (!in_vain && attempts_left > 1) return self->send_release(whom, what, attempts_left - 1);
+      } catch (...) {  // NOLINT(bugprone-empty-catch): reported below
+      }
+      failed(answer.error());
+    };
+    // No thread is woken up to hear that all is well.
+    add_inline_callback(call, [again, background](const future<void>& answer) {
+      if (!answer.failed()) return;
+      const context_scope there(background);
+      answer.add_done_callback(again);
+    });
   });
   if (!problem) return;
   // Not sent at all, as a fault injector does.
@@ -437,10 +443,10 @@ void dist_worker::close() noexcept {
 
 // ---------------------------------------------------------------- methods
 
-future<pass_failure> serve_gradients(gradient_message&& arriving) {
+future<pass_answer> serve_gradients(gradient_message&& arriving) {
   const auto own = dist_worker::of(*current_worker());
   const auto context = own->need({arriving.header->context});
-  return dist_pass::serve(context, std::move(arriving));
+  return dist_pass::serve(context, this_call().caller(), std::move(arriving));
 }
 
 future<void> serve_failure(const failure_message& told) {

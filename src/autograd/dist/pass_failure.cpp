@@ -35,14 +35,14 @@ pass_failure failure_of_code(errc code, std::string text) {
 // Completes the pass at its root when all others were told, or were not reached in time.
 class told_all {
  public:
-  told_all(promise<pass_failure>& whole, pass_failure why, std::shared_ptr<dist_pass> keeps)
+  told_all(promise<pass_answer>& whole, pass_failure why, std::shared_ptr<dist_pass> keeps)
       : whole_(whole), why_(std::move(why)), keeps_(std::move(keeps)) {}
-  ~told_all() { whole_.try_set_value(std::move(why_)); }
+  ~told_all() { whole_.try_set_value(pass_answer{std::move(why_), nullptr}); }
   told_all(const told_all&) = delete;
   told_all& operator=(const told_all&) = delete;
 
  private:
-  promise<pass_failure>& whole_;
+  promise<pass_answer>& whole_;
   pass_failure why_;
   std::shared_ptr<dist_pass> keeps_;
 };
@@ -138,7 +138,7 @@ void dist_pass::fail(const pass_failure& why, heard where) {
 
 // It is over, and nothing more is added to gradients or parameters.
 void dist_pass::end(const pass_failure& why, heard where) {
-  std::vector<future<pass_failure>> calls;
+  std::vector<future<pass_answer>> calls;
   std::vector<stream> streams;
   {
     const std::lock_guard lock(mutex_);
@@ -153,11 +153,11 @@ void dist_pass::end(const pass_failure& why, heard where) {
   context_->home().count_passes(-1);
   limit_.reset();
   // Their answers are of no use, and may never come: shutdowns wait for calls.
-  for (const future<pass_failure>& each : calls) each.cancel();
+  for (const future<pass_answer>& each : calls) each.cancel();
   // The worker that has failed, and the one that began the pass, tell all: one of them may be cut off from some.
-  if (is_root_) return tell_failure(why, true);
+  if (is_root()) return tell_failure(why, true);
   if (where == heard::here || !header_->exact) tell_failure(why, false);
-  whole_.try_set_value(why);
+  whole_.try_set_value(pass_answer{why, nullptr});
 }
 
 void dist_pass::tell_failure(const pass_failure& why, bool waits) {
@@ -188,14 +188,14 @@ future<void> dist_pass::on_failure_elsewhere(const std::shared_ptr<dist_context>
   if (const auto pass = context->running_pass(); pass && pass->number() == told.pass) {
     pass->fail(told.failure, heard::elsewhere);
     // Its root waits for others.
-    return pass->is_root_ || told.again ? make_ready_future() : pass->whole().then([](const pass_failure&) {});
+    return pass->is_root() || told.again ? make_ready_future() : pass->whole().then([](const pass_answer&) {});
   }
   if (!is_news || !told.floods) return make_ready_future();
   auto header = std::make_shared<pass_header>();
   header->context = told.context;
   header->pass = told.pass;
   header->exact = false;
-  const auto never_ran = std::make_shared<dist_pass>(context, std::move(header), false);
+  const auto never_ran = std::make_shared<dist_pass>(context, std::move(header), std::nullopt);
   never_ran->over_ = true;
   context->home().count_passes(-1);
   never_ran->tell_failure(told.failure, false);

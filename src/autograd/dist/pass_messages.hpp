@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ferry/base/error.hpp>
@@ -52,7 +53,7 @@ struct gradient_message {
   }
 };
 
-/// Why a pass ended: the first error.
+/// Why a pass ended: the first error; code 0 if well.
 struct pass_failure {
   std::uint32_t code = 0;  ///< an errc
   std::string type;        ///< of an exception that is not ferry's; otherwise empty
@@ -66,6 +67,34 @@ struct pass_failure {
   template <class Archive>
   void serialize(Archive& archive) {
     archive(code, type, text);
+  }
+};
+
+/// How a worker's part of a pass ended. What the part did last for the worker that waits for it travels with that.
+struct pass_answer {
+  /// What a gradient_message of its own would say.
+  struct gradients_back {
+    std::uint64_t message = 0;
+    std::vector<tensor> gradients;
+
+    template <class Archive>
+    void serialize(Archive& archive) {
+      archive(message, gradients);
+    }
+  };
+  pass_failure how;
+  /// Null: none. What takes them moves them out, so that they can be added to where they are.
+  std::shared_ptr<std::vector<gradients_back>> back;
+
+  template <class Archive>
+  void save(Archive& archive) const {
+    archive(how, back ? *back : std::vector<gradients_back>());
+  }
+  template <class Archive>
+  void load(Archive& archive) {
+    std::vector<gradients_back> own;
+    archive(how, own);
+    if (!own.empty()) back = std::make_shared<std::vector<gradients_back>>(std::move(own));
   }
 };
 
@@ -94,9 +123,8 @@ struct release_message {
   }
 };
 
-/// The first message of a pass to a worker is answered when that worker's part of the pass is over, later ones at once. The answer
-/// says how it ended: code 0 if well.
-future<pass_failure> serve_gradients(gradient_message&& arriving);
+/// The first message of a pass to a worker is answered when that worker's part of the pass is over, later ones at once.
+future<pass_answer> serve_gradients(gradient_message&& arriving);
 /// Answered when the part of this worker in the pass is over, at once the second time.
 future<void> serve_failure(const failure_message& told);
 void serve_release(const release_message& told);

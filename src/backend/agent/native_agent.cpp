@@ -104,8 +104,8 @@ class native_agent final : public agent {
     core_->place_tensors(to, response, true, placement);
   }
   call_ticket call(const call_target& to, outgoing_message&& request, pending_call& call, deadline until,
-                   bool driven) override {
-    return core_->call(to, std::move(request), call, until, driven);
+                   reply_wait how) override {
+    return core_->call(to, std::move(request), call, until, how);
   }
   void notify(const call_target& to, outgoing_message&& request) override { core_->notify(to, std::move(request)); }
   bool wait(const call_ticket& ticket, const drive_condition& condition, deadline until) noexcept override {

@@ -74,7 +74,7 @@ void native_core::join(request_handler& handler) {
 // ---------------------------------------------------------------- calls
 
 call_ticket native_core::call(const call_target& to, outgoing_message&& request, pending_call& call, deadline until,
-                              bool driven) {
+                              reply_wait how) {
   flow_.active_calls.fetch_add(1, std::memory_order_relaxed);
   try {
     for (;;) {
@@ -82,7 +82,7 @@ call_ticket native_core::call(const call_target& to, outgoing_message&& request,
       if (call.urgency == call_urgency::high && link->over_limit(request.bytes.size()))
         link = link_to(to, true, call.reaches_leaving);
       std::uint64_t id = 0;
-      if (link->call(request, call, until, driven, id)) return {std::move(link), id};
+      if (link->call(request, call, until, how, id)) return {std::move(link), id};
     }
   } catch (...) {
     finished_calls(1);

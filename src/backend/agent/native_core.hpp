@@ -48,7 +48,8 @@ class native_core final : public link_owner,
   [[nodiscard]] const failure_detector& failures() const noexcept { return failures_; }
   [[nodiscard]] worker_group& group() noexcept { return *group_; }
 
-  call_ticket call(const call_target& to, outgoing_message&& request, pending_call& call, deadline until, bool driven);
+  call_ticket call(const call_target& to, outgoing_message&& request, pending_call& call, deadline until,
+                   reply_wait how);
   void notify(const call_target& to, outgoing_message&& request);
   void finished_calls(std::uint64_t count) noexcept;
   [[nodiscard]] agent_counters counters() const noexcept;

@@ -253,7 +253,7 @@ std::uint32_t outgoing_link::free_slot() {
   return free_slots_;
 }
 
-bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline until, bool driven,
+bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline until, reply_wait how,
                          std::uint64_t& id) {
   if (refuses_) {
     id = 0;
@@ -279,7 +279,7 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
       under_way_.store(under_way_.load(std::memory_order_relaxed) + 1);
     } else {
       queue_.check_room(call.bytes, peer_.who, under_way_.load(), pumping_);
-      place.queued_at = queue_.push(std::move(request), !driven);
+      place.queued_at = queue_.push(std::move(request), how == reply_wait::none);
       place.queued = true;
       room = !pumping_ && open_.load() && !wait_for_room();
     }
@@ -293,14 +293,12 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
     owner_->count_sent(1);  // before it can be handled
   }
   if (direct) {
-    send_on_connection(std::move(request), !driven);
+    send_on_connection(std::move(request), how == reply_wait::none);
   } else if (room) {
     pump();
   }
-  if (!driven) {
-    if (!until.is_never()) owner_->check_deadlines_at(until);
-    if (open_.load(std::memory_order_acquire)) connection_->keep_watched();
-  }
+  if (how != reply_wait::at_once && !until.is_never()) owner_->check_deadlines_at(until);
+  if (how == reply_wait::none && open_.load(std::memory_order_acquire)) connection_->keep_watched();
   return true;
 }
 

@@ -101,7 +101,7 @@ class outgoing_link final : public connection_receiver, public std::enable_share
 
   /// Registers, and sends or, beyond the bounds, queues; false if the link is closed (then `request` can be sent elsewhere).
   /// notify() on a link that refuses calls throws; both throw errc::resource_exhausted if the queue is full.
-  bool call(outgoing_message& request, pending_call& call, deadline until, bool driven, std::uint64_t& id);
+  bool call(outgoing_message& request, pending_call& call, deadline until, reply_wait how, std::uint64_t& id);
   bool notify(outgoing_message& request);
   /// Whether a call of this many bytes would have to wait for others to end.
   [[nodiscard]] bool over_limit(std::uint64_t bytes) const noexcept;

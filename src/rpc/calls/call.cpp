@@ -236,7 +236,7 @@ void outgoing_call::run() {
   try {
     ferry::agent& agent = worker()->agent();  // throws once it has been shut down
     blocking.emplace();
-    ticket = agent.call(target_, std::move(message), call, until_, true);
+    ticket = agent.call(target_, std::move(message), call, until_, reply_wait::at_once);
   } catch (...) {
     life_.not_accepted(std::current_exception());
     throw;

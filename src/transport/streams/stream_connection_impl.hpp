@@ -103,6 +103,8 @@ class stream_connection final : public connection,
     if (!armed_.load() && reader_.load() == not_read) set_armed(true);
   }
   void interrupt_drive() noexcept override {
+    // A thread that takes the reader's place later, in the order of changes of reader_, sees what was done before this.
+    if (reader_.fetch_add(0) == not_read) return;
     std::lock_guard lock(interrupt_mutex_);
     if (interrupt_ >= 0) {
       std::uint64_t one = 1;

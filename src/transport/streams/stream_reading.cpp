@@ -409,7 +409,8 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
   }
   leave_reader();
   flush_held_back();
-  // A thread that sends after this check finds no reader and reads itself, or calls keep_watched().
+  // A thread that sends after this check finds no reader and reads itself, calls keep_watched(), or has time: see
+  // note_unwatched().
   if (receiver && receiver->expected_messages() != 0) {
     keep_watched();
   } else if (!closed_.load()) {

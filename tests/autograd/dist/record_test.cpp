@@ -271,8 +271,10 @@ TEST_CASE("[row 289] messages about passes that no worker sends are answered wit
   std::uint64_t pass = message_of(0, 100);
   const auto send = [&](const std::shared_ptr<pass_header>& header, std::uint64_t of, std::vector<tensor> gradients) {
     const ferry::context_values_scope outside{ferry::context_values()};
-    return group[0].rpc_sync<named<"ferry/autograd/gradients", detail::serve_gradients>>(
+    const auto answer = group[0].rpc_sync<named<"ferry/autograd/gradients", detail::serve_gradients>>(
         "worker1", gradient_message{header, of, std::move(gradients)});
+    CHECK_FALSE(answer.back);
+    return answer.how;
   };
   const auto fails = [&](const pass_failure& answer, errc kind, std::string_view text) {
     CAPTURE(answer.text);
@@ -365,8 +367,10 @@ TEST_CASE("gradients that come once more when the pass is over do not begin it a
   pass_failure answer;
   {
     const ferry::context_values_scope outside{ferry::context_values()};
-    answer = group[0].rpc_sync<named<"ferry/autograd/gradients", detail::serve_gradients>>(
-        "worker1", gradient_message{header, message, {ferry::tensor_of({1., 1.})}});
+    answer = group[0]
+                 .rpc_sync<named<"ferry/autograd/gradients", detail::serve_gradients>>(
+                     "worker1", gradient_message{header, message, {ferry::tensor_of({1., 1.})}})
+                 .how;
   }
   CHECK(answer.code == static_cast<std::uint32_t>(errc::invalid_argument));
   CHECK(answer.text.find("that is over") != std::string::npos);

@@ -95,7 +95,7 @@ class letter_agent final : public ferry::agent, private ferry::group_view {
   }
 
   ferry::call_ticket call(const ferry::call_target& to, ferry::outgoing_message&& request, ferry::pending_call& call,
-                          ferry::deadline until, bool driven) override {
+                          ferry::deadline until, ferry::reply_wait how) override {
     request.finish();
     const std::lock_guard lock(office().mutex);
     const std::uint64_t id = ++last_call_;
@@ -105,7 +105,7 @@ class letter_agent final : public ferry::agent, private ferry::group_view {
     entry& made = pending_[id];
     made.call = &call;
     ++active_;
-    if (!driven && !until.is_never()) {
+    if (how != ferry::reply_wait::at_once && !until.is_never()) {
       made.expires = new expiry;
       made.expires->agent = this;
       made.expires->id = id;

@@ -120,7 +120,7 @@ void call(agent& from, int to) {
   outgoing_message request;
   request.header.kind = frame_kind::request;
   request.header.flags = frame_no_deadline;
-  (void)from.call(worker_id{to}, std::move(request), pending, {}, false);
+  (void)from.call(worker_id{to}, std::move(request), pending, {}, ferry::reply_wait::none);
   pending.ended.await_arrivals(1);
   CHECK_FALSE(pending.failed);
 }

@@ -92,7 +92,7 @@ int be_many(const std::vector<std::string>&) {
         request.header.kind = frame_kind::request;
         request.header.flags = frame_no_deadline;
         calls[made].ended = &ended;
-        (void)agents[from]->call(worker_id{to}, std::move(request), calls[made++], {}, false);
+        (void)agents[from]->call(worker_id{to}, std::move(request), calls[made++], {}, ferry::reply_wait::none);
       }
     }
     ended.await_arrivals(static_cast<int>(made));

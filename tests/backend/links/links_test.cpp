@@ -108,7 +108,7 @@ struct connecting {
     auto request = request_with(timeout);
     std::uint64_t id = 0;
     const deadline until = timeout.count() == 0 ? deadline() : deadline(clock::now() + timeout);
-    const bool taken = link->call(request, call, until, false, id);
+    const bool taken = link->call(request, call, until, ferry::reply_wait::none, id);
     REQUIRE(taken);
     return id;
   }
@@ -197,13 +197,13 @@ TEST_CASE("a message for a device without a channel is refused with a reason, be
   auto early = for_a_device();
   waiting_call waiting;
   std::uint64_t id = 0;
-  CHECK(to.link->call(early, waiting, {}, false, id));
+  CHECK(to.link->call(early, waiting, {}, ferry::reply_wait::none, id));
   to.link->opened(to.wire);
   CHECK(waiting.failed_with == errc::bad_device);
   CHECK(to.wire->frames.empty());
   CHECK(to.owns->sent == 0);
   auto late = for_a_device();
-  const std::string text = refusal([&] { to.link->call(late, waiting, {}, false, id); });
+  const std::string text = refusal([&] { to.link->call(late, waiting, {}, ferry::reply_wait::none, id); });
   CHECK_MESSAGE(text.find("tensor 0 of the message is on cpu and is to arrive on cuda:0") != text.npos, text);
   CHECK_MESSAGE(text.find("its transport moves tensors from CPU to CPU only") != text.npos, text);
 }
@@ -243,7 +243,7 @@ TEST_CASE("the deleter of a tensor may use the link when its call is given up wh
         encode_values<tensor>(request.bytes, request.tensors, t);
       }
       std::uint64_t id = 0;
-      (void)to.link->call(request, call, {}, false, id);
+      (void)to.link->call(request, call, {}, ferry::reply_wait::none, id);
       call_phase phase{};
       if (link_ends) {
         to.link->fail(errc::connect_failed, "no listener");
@@ -321,7 +321,7 @@ TEST_CASE("unread bytes hold further calls back, a large message passes alone") 
   std::uint64_t id = 0;
   const auto send = [&](waiting_call& call, std::int64_t floats) {
     auto request = large_request(floats);
-    const bool taken = to.link->call(request, call, {}, false, id);
+    const bool taken = to.link->call(request, call, {}, ferry::reply_wait::none, id);
     REQUIRE(taken);
   };
   send(calls[0], 100'000);
@@ -351,7 +351,7 @@ TEST_CASE("messages queued while the last bytes are written are sent at once: no
     auto request = large_request(2000);
     std::uint64_t id = 0;
     if (one_way) request.header.flags |= frame_one_way;
-    CHECK((one_way ? to.link->notify(request) : to.link->call(request, calls[which], {}, false, id)));
+    CHECK((one_way ? to.link->notify(request) : to.link->call(request, calls[which], {}, ferry::reply_wait::none, id)));
   };
   for (const bool one_way : {true, false}) {
     CAPTURE(one_way);
@@ -393,7 +393,7 @@ TEST_CASE("peers that do not read use up the bound of the worker, except for the
   std::uint64_t id = 0;
   const auto send = [&](connecting& over, waiting_call& call, std::int64_t size) {
     auto request = large_request(size);
-    const bool taken = over.link->call(request, call, {}, false, id);
+    const bool taken = over.link->call(request, call, {}, ferry::reply_wait::none, id);
     REQUIRE(taken);
   };
   send(first, calls[0], 2 * floats);

@@ -135,7 +135,7 @@ TEST_CASE("a caller whose connection is not read for longer than a lease is not 
     outgoing_message request;
     request.header.kind = frame_kind::request;
     request.header.flags = frame_no_deadline;
-    (void)agents[0]->call(worker_id{1}, std::move(request), calls[i], {}, false);
+    (void)agents[0]->call(worker_id{1}, std::move(request), calls[i], {}, ferry::reply_wait::none);
   }
   handlers[1].arrived.await_arrivals(1);
   while (agents[1]->inspection().counters().paused_connections == 0) std::this_thread::yield();

@@ -163,7 +163,7 @@ TEST_CASE("a request with a critical extension record that the callee does not k
     const std::byte content[4]{};
     request.add_extension(4711, critical, content);
     bare_call call;
-    (void)core->agent().call(peer, std::move(request), call, {}, false);
+    (void)core->agent().call(peer, std::move(request), call, {}, ferry::reply_wait::none);
     ferry::inbound_message reply = call.reply.get_future().get();
     core->agent().finished_calls(1);
     CHECK(ran == (critical ? 0 : 1));

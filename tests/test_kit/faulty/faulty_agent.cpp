@@ -152,7 +152,7 @@ class faulty_agent final : public agent, public request_handler {
   }
 
   call_ticket call(const call_target& to, outgoing_message&& request, pending_call& call, deadline until,
-                   bool driven) override {
+                   reply_wait how) override {
     const std::uint64_t id = next_call_.fetch_add(1);
     call.call_id = id;
     call.method = request.header.method;
@@ -168,7 +168,7 @@ class faulty_agent final : public agent, public request_handler {
     active_.fetch_add(1);
     try {
       engine_->enlist(made);
-      made->begin(std::move(request), driven);
+      made->begin(std::move(request), how);
     } catch (...) {
       made->forget();
       finished_calls(1);

@@ -89,7 +89,7 @@ class faulty_call final : public pending_call, public std::enable_shared_from_th
   faulty_call(std::shared_ptr<fault_engine> engine, pending_call* user, open_call facts, incarnation_id incarnation);
 
   /// Applies the rules. Throws what agent::call throws.
-  void begin(outgoing_message&& request, bool driven);
+  void begin(outgoing_message&& request, reply_wait how);
 
   void on_reply(inbound_message&& reply) noexcept override;
   void on_failure(errc code, call_phase phase, const std::string& detail) noexcept override;
@@ -110,7 +110,7 @@ class faulty_call final : public pending_call, public std::enable_shared_from_th
  private:
   enum class stage : std::uint8_t { unsent, sending, sent, over };  // at the inner agent
 
-  void send(outgoing_message&& request, bool driven);
+  void send(outgoing_message&& request, reply_wait how);
   void send_late(outgoing_message& request) noexcept;
   void send_copy(outgoing_message&& request) noexcept;
   void deliver(inbound_message&& reply, bool late) noexcept;

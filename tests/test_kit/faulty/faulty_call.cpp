@@ -51,7 +51,7 @@ open_call faulty_call::describe(const std::vector<open_call>& inside) const {
   return result;
 }
 
-void faulty_call::begin(outgoing_message&& request, bool driven) {
+void faulty_call::begin(outgoing_message&& request, reply_wait how) {
   const fault_decision decision =
       engine_->rules().decide({message_kinds::request, fault_direction::sending, peer_, method_, request.payload()});
   const auto self = shared_from_this();
@@ -60,7 +60,7 @@ void faulty_call::begin(outgoing_message&& request, bool driven) {
     engine_->hold(deadline(clock::now()), [self, code, why] { self->fail(code, call_phase::connecting, why); });
   };
   if (decision.pass) {
-    send(std::move(request), driven);
+    send(std::move(request), how);
     return engine_->passed(peer_);
   }
   switch (decision.rule.action) {
@@ -78,14 +78,14 @@ void faulty_call::begin(outgoing_message&& request, bool driven) {
     }
     case fault_action::duplicate: {
       outgoing_message second = request.copy();
-      send(std::move(request), driven);
+      send(std::move(request), how);
       send_copy(std::move(second));
       engine_->passed(peer_);
       break;
     }
     case fault_action::corrupt:
       engine_->rules().damage(request.payload());
-      send(std::move(request), driven);
+      send(std::move(request), how);
       engine_->passed(peer_);
       break;
     case fault_action::fail: fail_soon(errc::injected_failure, "a fault injector failed the sending"); break;
@@ -93,7 +93,7 @@ void faulty_call::begin(outgoing_message&& request, bool driven) {
   }
 }
 
-void faulty_call::send(outgoing_message&& request, bool driven) {
+void faulty_call::send(outgoing_message&& request, reply_wait how) {
   {
     std::lock_guard lock(mutex_);
     stage_ = stage::sending;
@@ -102,7 +102,7 @@ void faulty_call::send(outgoing_message&& request, bool driven) {
   }
   call_ticket ticket;
   try {
-    ticket = engine_->inner().call(to_, std::move(request), *this, until_, driven);
+    ticket = engine_->inner().call(to_, std::move(request), *this, until_, how);
   } catch (...) {
     std::lock_guard lock(mutex_);
     stage_ = stage::over;
@@ -128,7 +128,7 @@ void faulty_call::send_late(outgoing_message& request) noexcept {
     request.header.timeout_us = static_cast<std::uint64_t>(left);
   }
   try {
-    send(std::move(request), false);
+    send(std::move(request), reply_wait::none);
   } catch (const error& problem) {
     fail(problem.kind(), call_phase::connecting, std::string(problem.message()));
   } catch (const std::exception& problem) {
@@ -139,7 +139,7 @@ void faulty_call::send_late(outgoing_message& request) noexcept {
 void faulty_call::send_copy(outgoing_message&& request) noexcept {
   try {
     auto second = std::make_unique<echo>();
-    (void)engine_->inner().call(to_, std::move(request), *second, until_, false);
+    (void)engine_->inner().call(to_, std::move(request), *second, until_, reply_wait::none);
     (void)second.release();
     engine_->inner().finished_calls(1);
   } catch (const std::exception& problem) {

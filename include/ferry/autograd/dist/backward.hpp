@@ -55,7 +55,8 @@ struct backward_options {
   /// Another pass over the same graph will follow: what the formulas need is kept, on all workers.
   bool retain_graph = false;
   backward_mode mode = backward_mode::smart;
-  /// For the whole pass; unset: none. The default timeout of calls does not bound passes.
+  /// For the whole pass; unset: none. The default timeout of calls does not bound passes. A formula or hook that runs on the thread in
+  /// backward() when it has passed is finished first.
   timeout limit = no_timeout;
   /// A distributed_optimizer, for example: updates each of its parameters as soon as the parameter's gradient is whole, on its worker.
   /// Must live until the pass ends. A pass that fails may have updated some of them.

@@ -130,7 +130,7 @@ void reference_table::send_controls() noexcept {
       outgoing_message message;
       message.header = request_header(method, until, call->began);
       encode_payload<reference_batch>(message, batch);
-      (void)own->agent_unchecked().call({to.id, to.incarnation}, std::move(message), *call, until, false);
+      (void)own->agent_unchecked().call({to.id, to.incarnation}, std::move(message), *call, until, reply_wait::none);
       (void)call.release();
     } catch (const std::exception&) {  // no memory, worker no longer in the group, ...: retried later
       unanswered(to);
