@@ -131,6 +131,65 @@ void measure_pair(report& out, const options& chosen, const std::string& transpo
   out.add(names[2], rate, "/s", "two plain calls", &plain_rate, static_cast<std::size_t>(chosen.repeats));
 }
 
+void nothing() {}
+
+// Microseconds of a pass from `used` of the results of 64 calls.
+double pass_from(const ferry::worker& caller, const leaves& of, std::size_t used) {
+  const dist::context context(caller);
+  std::vector<tensor> roots;
+  for (int i = 0; i != 64; ++i) {
+    tensor sum = caller.rpc_sync<add_remotely>(callee, of.a, of.b);
+    if (roots.size() != used) roots.push_back(ferry::sum(sum));
+  }
+  const auto begin = clock::now();
+  dist::backward(context, roots);
+  return std::chrono::duration<double, std::micro>(clock::now() - begin).count();
+}
+
+// What other ways to know which gradients will come would cost: zeros for all messages, or a wave of marks before each pass, a
+// round trip for each level of calls.
+void measure_alternatives(report& out, const options& chosen, const std::string& transport) {
+  const std::string prefix = fmt::format("distributed/{}/", transport);
+  const std::string unused_name = prefix + "zeros";
+  const std::string wave_name = prefix + "marks";
+  if (!chosen.wants(unused_name) && !chosen.wants(wave_name)) return;
+  const auto pins = chosen.pins_or({pin_mode::two_cores});
+  if (pins.empty()) return;
+  const worker_pair pair({.transport = transport}, pins.front());
+  const ferry::worker& caller = pair.caller();
+  const leaves own;
+  const auto window = chosen.window_or(200ms);
+  repeated of_all;
+  repeated of_one;
+  repeated marked;
+  repeated plain;
+  for (int turn = 0; turn != chosen.repeats; ++turn) {
+    std::vector<double> all;
+    std::vector<double> one;
+    std::vector<double> with_wave;
+    std::vector<double> without;
+    for (const auto until = clock::now() + 4 * window; clock::now() < until || all.size() < 10;) {
+      all.push_back(pass_from(caller, own, 64));
+      one.push_back(pass_from(caller, own, 1));
+      const dist::context context(caller);
+      const tensor sum = ferry::sum(caller.rpc_sync<add_remotely>(callee, own.a, own.b));
+      for (const bool wave : {true, false}) {
+        const auto begin = clock::now();
+        if (wave) caller.rpc_sync<nothing>(callee);
+        dist::backward(context, sum, {.retain_graph = true});
+        (wave ? with_wave : without).push_back(std::chrono::duration<double, std::micro>(clock::now() - begin).count());
+      }
+    }
+    of_all.add(quantile(all, 0.5));
+    of_one.add(quantile(one, 0.5));
+    marked.add(quantile(with_wave, 0.5));
+    plain.add(quantile(without, 0.5));
+  }
+  const auto n = static_cast<std::size_t>(chosen.repeats);
+  if (chosen.wants(unused_name)) out.add(unused_name, of_all, "us", "1 of 64 results used", &of_one, n);
+  if (chosen.wants(wave_name)) out.add(wave_name, marked, "us", "a pass without a wave", &plain, n);
+}
+
 // A parameter at the other worker: what a step of its optimizer costs beside a plain call, and what a pass that also updates costs
 // beside a pass and a step.
 void measure_steps(report& out, const options& chosen, const std::string& transport) {
@@ -221,6 +280,7 @@ void measure_distributed(report& out, const options& chosen) {
   for (const std::string transport : {"shm", "unix", "tcp"}) {
     measure_pair(out, chosen, transport);
     measure_steps(out, chosen, transport);
+    measure_alternatives(out, chosen, transport);
   }
   compare_with_torch(out, chosen);
 }
