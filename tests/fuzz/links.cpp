@@ -111,7 +111,7 @@ struct session {
     request.header.flags = frame_no_deadline;
     own_call& made = calls.emplace_back();
     std::uint64_t id = 0;
-    if (!out->call(request, made, deadline(), false, id)) {
+    if (!out->call(request, made, deadline(), ferry::reply_wait::none, id)) {
       require(out_lost, "calls are refused only when the connection is lost");
       calls.pop_back();
     }
