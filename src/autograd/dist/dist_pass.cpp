@@ -540,6 +540,7 @@ void dist_pass::send_back(const entry& at, std::span<gradient_value> gradients) 
   bool only_one = false;
   {
     const std::lock_guard lock(mutex_);
+    if (calls_.size() == calls_.capacity()) calls_.reserve(2 * calls_.size() + 4);  // what is sent has to be kept there
     only_one = ++unanswered_ == 1;
   }
   const bool read_here = only_one && is_waited_for_here();  // next, by help()
@@ -630,11 +631,11 @@ void dist_pass::finish_if_whole() {
     calls_.clear();
   }
   pass_answer answer;
-  if (auto problem = caught([&] { context_->gradients_on(streams_); })) {
-    answer.how = pass_failure::of(problem, place());
-  } else if (!held_.empty()) {
-    answer.back = std::make_shared<std::vector<pass_answer::gradients_back>>(std::move(held_));
-  }
+  auto problem = caught([&] {
+    context_->gradients_on(streams_);
+    if (!held_.empty()) answer.back = std::make_shared<std::vector<pass_answer::gradients_back>>(std::move(held_));
+  });
+  if (problem) answer.how = pass_failure::of(problem, place());
   context_->end_pass(*this);
   context_->home().count_passes(-1);
   limit_.reset();

@@ -177,6 +177,8 @@ class stream_connection final : public connection,
   void notify_closed() noexcept;
   void read_all(bool to_the_end) noexcept;
   void note_unwatched() noexcept;
+  void note_held_back() noexcept;
+  void tell_monitor() noexcept;
   void set_armed(bool armed) noexcept;
 
   void send_message(outgoing_message&& message, bool soon) noexcept;
@@ -236,6 +238,7 @@ class stream_connection final : public connection,
   std::atomic<clock::rep> driver_asleep_since_{0};  // zero: no thread sleeps inside drive()
   std::atomic<bool> driver_must_yield_{false};      // the driver must yield
   std::atomic<std::uint32_t> touched_{0};           // counts drives and lingers
+  std::atomic<std::uint32_t> hold_backs_{0};        // counts messages that were held back
   std::uint32_t seen_touched_ = 0;                  // the monitor's copy
   std::atomic<bool> noted_{false};                  // registered with the monitor
   std::atomic<clock::rep> last_read_{0};            // when the last bytes arrived

@@ -234,10 +234,19 @@ void stream_connection::set_armed(bool armed) noexcept {
   }
 }
 
-// The descriptor stays disarmed although no thread reads, or messages are held back: if that lasts, the monitor arms it
-// and writes them.
+// The descriptor stays disarmed although no thread reads: if that lasts, the monitor arms it.
 void stream_connection::note_unwatched() noexcept {
   touched_.fetch_add(1);
+  tell_monitor();
+}
+
+// The monitor writes what is held back at its next tick. That is no reason to leave the descriptor disarmed for longer.
+void stream_connection::note_held_back() noexcept {
+  hold_backs_.fetch_add(1);
+  tell_monitor();
+}
+
+void stream_connection::tell_monitor() noexcept {
   if (noted_.load() || noted_.exchange(true)) return;
   loop_->watch_later(shared_from_this());
 }
@@ -247,13 +256,14 @@ bool stream_connection::resume_watching(bool now) noexcept {
     keep_watched();
     return true;
   }
+  const std::uint32_t held_back = hold_backs_.load();
   flush_held_back();
   const std::uint32_t touched = touched_.load();
   if (std::exchange(seen_touched_, touched) != touched && !closed_.load()) return false;
   noted_.store(false);  // a thread in drive() notes it again when it leaves
   keep_watched();
-  // Another thread may have called note_unwatched() in between and found it still registered.
-  return touched_.load() == touched || noted_.exchange(true);
+  // Another thread may have told the monitor in between and found it still registered.
+  return (touched_.load() == touched && hold_backs_.load() == held_back) || noted_.exchange(true);
 }
 
 bool stream_connection::linger(io_threads& on) noexcept {

@@ -80,7 +80,7 @@ void stream_connection::send_message(outgoing_message&& message, bool soon) noex
       enqueue(std::move(message));
       held_back_.store(held_back_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
       lock.unlock();
-      return note_unwatched();
+      return note_held_back();
     } else if (queue_.empty() && message.tensors.empty()) {
       writing_ = true;
       lock.unlock();

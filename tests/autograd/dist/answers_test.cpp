@@ -104,7 +104,7 @@ TEST_CASE("answers lead on: through two workers, and back to the one that asked"
   CHECK(all.counts()[1] <= 3);
 }
 
-TEST_CASE("gradients do not wait for an answer while anything else of the part is left") {
+TEST_CASE("a part that waits for a third worker gives all gradients back once, in requests or in its answer") {
   counted_group all;
   const tensor a = leaf({1, 2});
   const tensor b = leaf({3, 4});

@@ -55,7 +55,7 @@ TEST_CASE("the reply to an unhurried call comes although no thread waits for it"
   }
 }
 
-TEST_CASE("a thread that waits for another call, or for the unhurried one, reads its reply") {
+TEST_CASE("an unhurried call beside one that a thread waits for, and waited for itself") {
   for (const char* transport : {"tcp", "unix", "shm", "inproc"}) {
     CAPTURE(transport);
     cluster group(2, over(transport));
@@ -75,10 +75,10 @@ TEST_CASE("an unhurried call ends with its limit, and when it is cancelled") {
     const auto late = unhurried<behind_door>(group[0], {"worker1", {.timeout = 20ms}}, 1);
     const auto cancelled = unhurried<behind_door>(group[0], "worker1", 2);
     while (!late.ready()) std::this_thread::yield();
-    expect_error(errc::rpc_timeout, "", [&] { (void)late.get(); });
     cancelled.cancel();
-    expect_error(errc::call_cancelled, "", [&] { (void)cancelled.get(); });
     door.open();
+    expect_error(errc::rpc_timeout, "", [&] { (void)late.get(); });
+    expect_error(errc::call_cancelled, "", [&] { (void)cancelled.get(); });
   }
 }
 
