@@ -183,8 +183,6 @@ void static_group::leave_together(deadline until) {
 // Requests lost with a connection are counted at neither end. If any worker then has loose ends, all workers settle
 // theirs, which takes messages, and agree again.
 void static_group::agree_to_leave(deadline until) {
-  // A worker that has left may start another group here at once, which must not connect to this group's server.
-  group_store()->admit_no_more();
   const int left_before = gone_count();
   request_handler& above = *own_.handler.load();
   constexpr std::uint64_t none = ~std::uint64_t{0};
@@ -192,6 +190,10 @@ void static_group::agree_to_leave(deadline until) {
   bool tidy = false;
   for (int round = 0;; ++round) {
     wait_until_quiet(until, leave_interrupt::others);
+    // A worker that has left may start another group here at once, which must not connect to this group's server. The members may
+    // have to connect again until all have come, which a server of parameters waits for all the time; and none leaves without
+    // another round.
+    if (round == 1) group_store()->admit_no_more();
     const std::string prefix = fmt::format("round/{}/", round);
     (void)ask_while_leaving(
         until, [key = rank_key(prefix, own_.self.id().value),

@@ -185,7 +185,7 @@ TEST_CASE("connections share the budget of page-locked memory, and all get on") 
   const auto before = reserved();
   std::vector<ferry::future<tensor>> coming;
   for (int i = 0; i != 4; ++i)
-    coming.push_back(group[0].rpc_async<second_of>("worker1", filled(gpu(i % 2), 5, 6 * piece)));
+    coming.push_back(group[0].rpc_async<second_of>("worker1", filled(gpu(i % 2), 5, 3 * piece)));
   for (auto& each : coming) CHECK(value_read(each.get()) == 5);
   // A piece for each direction of a connection, and for each message that fetches its first.
   CHECK(reserved() <= before + 10 * static_cast<std::size_t>(piece));

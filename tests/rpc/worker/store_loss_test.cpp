@@ -1,6 +1,7 @@
 // Groups whose store stops answering: leaving ends in time.
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <thread>
@@ -10,6 +11,8 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/file.h>
+
+#include <ferry/store/tcp_store.hpp>
 
 #include "captured_log.hpp"
 #include "cluster.hpp"
@@ -139,4 +142,33 @@ TEST_CASE("a graceful shutdown ends at its deadline though another process has l
     within(patience,
            [&] { expect_error(errc::shutdown_timeout, "file store", [&] { each.worker.shutdown(true, 300ms); }); });
   }
+}
+
+TEST_CASE("the store of a worker that waits in its shutdown takes connections until all have come") {
+  const std::uint16_t port = ferry_test::free_port();
+  std::vector<ferry::worker_config> configs;
+  for (const int rank : {0, 1}) {
+    configs.push_back({.name = worker_name(rank),
+                       .rank = rank,
+                       .world_size = 2,
+                       .init_method = "tcp://127.0.0.1:" + std::to_string(port)});
+  }
+  auto both = ferry_test::start_workers(configs);
+  for (const auto& each : both) REQUIRE_FALSE(each.error);
+  const ferry_test::watchdog limit("a worker that waits for another one in its shutdown");
+  std::thread first([&] { both[0].worker.shutdown(); });
+  {
+    ferry::tcp_store before({.host = "127.0.0.1", .port = port});
+    const auto waits = [&] {
+      for (const auto& each : before.list("")) {
+        if (each.key.ends_with("round/0/0")) return true;
+      }
+      return false;
+    };
+    while (!waits()) std::this_thread::yield();
+    ferry::tcp_store later({.host = "127.0.0.1", .port = port, .limit = 5s});
+    CHECK_FALSE(later.list("").empty());
+  }
+  both[1].worker.shutdown();
+  first.join();
 }
