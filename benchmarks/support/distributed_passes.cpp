@@ -3,6 +3,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -41,6 +42,10 @@ struct leaves : operands {
 
 tensor keep_parameter(const tensor& values) { return ferry::require_grad(values.clone()); }
 tensor times_parameter(const tensor& parameter, const tensor& x) { return ferry::mul(parameter, x); }
+
+double microseconds_since(clock::time_point begin) {
+  return std::chrono::duration<double, std::micro>(clock::now() - begin).count();
+}
 
 void two_plain_calls(const ferry::worker& caller, const operands& of) {
   (void)caller.rpc_sync<add_remotely>(callee, of.a, of.b);
@@ -90,15 +95,21 @@ double plain_per_second(const ferry::worker& caller, int threads, std::chrono::n
   return static_cast<double>(sum) / std::chrono::duration<double>(clock::now() - started).count();
 }
 
+// Null: the machine or the options do not allow two processors.
+std::unique_ptr<worker_pair> start_pair(const options& chosen, const std::string& transport) {
+  const auto pins = chosen.pins_or({pin_mode::two_cores});
+  if (pins.empty()) return nullptr;
+  return std::make_unique<worker_pair>(pair_options{.transport = transport}, pins.front());
+}
+
 void measure_pair(report& out, const options& chosen, const std::string& transport) {
   const std::string prefix = fmt::format("distributed/{}/", transport);
   const std::array<std::string, 3> names{prefix + "round", prefix + "smart", prefix + "rounds-of-16-threads"};
   if (!chosen.wants(names[0]) && !chosen.wants(names[1]) && !chosen.wants(names[2])) return;
   out.section(prefix);
-  const auto pins = chosen.pins_or({pin_mode::two_cores});
-  if (pins.empty()) return;
-  worker_pair pair({.transport = transport}, pins.front());
-  const ferry::worker& caller = pair.caller();
+  const std::unique_ptr<worker_pair> pair = start_pair(chosen, transport);
+  if (!pair) return;
+  const ferry::worker& caller = pair->caller();
   const leaves own;
   const auto window = chosen.window_or(200ms);
   const int turns = chosen.repeats * 3;
@@ -133,17 +144,19 @@ void measure_pair(report& out, const options& chosen, const std::string& transpo
 
 void nothing() {}
 
-// Microseconds of a pass from `used` of the results of 64 calls.
+constexpr int many_calls = 64;
+
+// Microseconds of a pass from `used` of the results of many calls.
 double pass_from(const ferry::worker& caller, const leaves& of, std::size_t used) {
   const dist::context context(caller);
   std::vector<tensor> roots;
-  for (int i = 0; i != 64; ++i) {
+  for (int i = 0; i != many_calls; ++i) {
     tensor sum = caller.rpc_sync<add_remotely>(callee, of.a, of.b);
     if (roots.size() != used) roots.push_back(ferry::sum(sum));
   }
   const auto begin = clock::now();
   dist::backward(context, roots);
-  return std::chrono::duration<double, std::micro>(clock::now() - begin).count();
+  return microseconds_since(begin);
 }
 
 // What other ways to know which gradients will come would cost: zeros for all messages, or a wave of marks before each pass, a
@@ -153,10 +166,9 @@ void measure_alternatives(report& out, const options& chosen, const std::string&
   const std::string unused_name = prefix + "zeros";
   const std::string wave_name = prefix + "marks";
   if (!chosen.wants(unused_name) && !chosen.wants(wave_name)) return;
-  const auto pins = chosen.pins_or({pin_mode::two_cores});
-  if (pins.empty()) return;
-  const worker_pair pair({.transport = transport}, pins.front());
-  const ferry::worker& caller = pair.caller();
+  const std::unique_ptr<worker_pair> pair = start_pair(chosen, transport);
+  if (!pair) return;
+  const ferry::worker& caller = pair->caller();
   const leaves own;
   const auto window = chosen.window_or(200ms);
   repeated of_all;
@@ -169,7 +181,7 @@ void measure_alternatives(report& out, const options& chosen, const std::string&
     std::vector<double> with_wave;
     std::vector<double> without;
     for (const auto until = clock::now() + 4 * window; clock::now() < until || all.size() < 10;) {
-      all.push_back(pass_from(caller, own, 64));
+      all.push_back(pass_from(caller, own, many_calls));
       one.push_back(pass_from(caller, own, 1));
       const dist::context context(caller);
       const tensor sum = ferry::sum(caller.rpc_sync<add_remotely>(callee, own.a, own.b));
@@ -177,7 +189,7 @@ void measure_alternatives(report& out, const options& chosen, const std::string&
         const auto begin = clock::now();
         if (wave) caller.rpc_sync<nothing>(callee);
         dist::backward(context, sum, {.retain_graph = true});
-        (wave ? with_wave : without).push_back(std::chrono::duration<double, std::micro>(clock::now() - begin).count());
+        (wave ? with_wave : without).push_back(microseconds_since(begin));
       }
     }
     of_all.add(quantile(all, 0.5));
@@ -197,18 +209,14 @@ void measure_steps(report& out, const options& chosen, const std::string& transp
   const std::string step_name = prefix + "step";
   const std::string then_name = prefix + "pass-then-update";
   if (!chosen.wants(step_name) && !chosen.wants(then_name)) return;
-  const auto pins = chosen.pins_or({pin_mode::two_cores});
-  if (pins.empty()) return;
-  const worker_pair pair({.transport = transport}, pins.front());
-  const ferry::worker& caller = pair.caller();
+  const std::unique_ptr<worker_pair> pair = start_pair(chosen, transport);
+  if (!pair) return;
+  const ferry::worker& caller = pair->caller();
   const operands of;
   const auto parameter = caller.remote<keep_parameter>(callee, of.a);
   (void)parameter.to_here();
   ferry::distributed_optimizer<ferry::sgd> optimizer({parameter}, {.lr = 1e-9});
   const auto window = chosen.window_or(200ms);
-  const auto since = [](clock::time_point begin) {
-    return std::chrono::duration<double, std::micro>(clock::now() - begin).count();
-  };
   repeated steps;
   repeated calls;
   repeated with_update;
@@ -225,18 +233,18 @@ void measure_steps(report& out, const options& chosen, const std::string& transp
         context.backward(ferry::sum(parameter.rpc_sync<&times_parameter>(of.b)));
         const auto stepping = clock::now();
         optimizer.step(context);
-        step.push_back(since(stepping));
-        apart.push_back(since(begin));
+        step.push_back(microseconds_since(stepping));
+        apart.push_back(microseconds_since(begin));
       }
       {
         const auto begin = clock::now();
         const dist::context context(caller);
         context.backward(ferry::sum(parameter.rpc_sync<&times_parameter>(of.b)), {.then = optimizer});
-        fused.push_back(since(begin));
+        fused.push_back(microseconds_since(begin));
       }
       const auto begin = clock::now();
       (void)caller.rpc_sync<add_remotely>(callee, of.a, of.b);
-      call.push_back(since(begin));
+      call.push_back(microseconds_since(begin));
     }
     steps.add(quantile(step, 0.5));
     calls.add(quantile(call, 0.5));
