@@ -82,7 +82,6 @@ std::shared_ptr<dist_pass> dist_pass::begin(const std::shared_ptr<dist_context>&
     header->reached = messages_before(places, header->context, context->first_received());
   }
   auto pass = std::make_shared<dist_pass>(context, header, std::nullopt);
-  pass->waits_ = options.waits;
   pass->wanted_ = options.wanted;
   pass->found_.resize(options.wanted.size());
   if (auto refused = caught([&] { context->begin_pass(pass, *header); })) {
@@ -262,7 +261,7 @@ void dist_pass::drive(thread_of which) {
       }
     }
     // What other workers have sent meanwhile does not hold up a thread that began the pass and goes on.
-    if (more && which == thread_of::caller && !waits_ && drive_elsewhere()) return;
+    if (more && which == thread_of::caller && !is_waited_for_here() && drive_elsewhere()) return;
     {
       const std::lock_guard lock(mutex_);
       std::swap(arrived, inbox_);

@@ -155,7 +155,6 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   const std::shared_ptr<dist_context> context_;
   const std::shared_ptr<const pass_header> header_;
   const std::optional<worker_id> asker_;
-  bool waits_ = false;  // root_options::waits
   promise<pass_answer> whole_;
   std::shared_ptr<time_limit> limit_;  // set under the mutex, and let go of by what sets over_
 
