@@ -151,6 +151,14 @@ bool skipped(call which) {
   return left != 0 && --left == 0;
 }
 
+// What a call says that has seen work end: a device that broke since the call began has dropped the work instead.
+status ended_on(int device) {
+  machine& all = the_machine();
+  const std::lock_guard lock(all.mutex);
+  const status error = all.broken[static_cast<std::size_t>(device)];
+  return error == 0 ? cuda_error::success : failed(error);
+}
+
 // The call is about this device, which has a context from now on.
 status enter_device(int device) {
   machine& all = the_machine();
@@ -339,7 +347,7 @@ status stream_query(CUstream_st* stream) {
   if (const status error = enter(call::stream_query)) return error;
   if (const status error = find_stream(stream)) return error;
   if (const status error = refuse_if_capturing(stream)) return failed(error);
-  return executor::instance().idle(stream) ? cuda_error::success : cuda_error::not_ready;
+  return executor::instance().idle(stream) ? ended_on(stream->device) : cuda_error::not_ready;
 }
 
 status stream_synchronize(CUstream_st* stream) {
@@ -354,7 +362,7 @@ status stream_synchronize(CUstream_st* stream) {
     if (!all.wait(all.position(stream))) return failed(launch_timeout);
   }
   all.observe(stream, before);
-  return cuda_error::success;
+  return ended_on(stream->device);
 }
 
 status stream_wait_event(CUstream_st* stream, CUevent_st* event) {
@@ -428,7 +436,7 @@ status event_query(CUevent_st* event) {
   if (!alive(event)) return failed(cuda_error::invalid_resource_handle);
   if (const status error = enter_device(event->device)) return error;
   if (const status error = refuse_if_captured(event)) return failed(error);
-  return executor::instance().done(event->captured) ? cuda_error::success : cuda_error::not_ready;
+  return executor::instance().done(event->captured) ? ended_on(event->device) : cuda_error::not_ready;
 }
 
 status event_synchronize(CUevent_st* event) {
@@ -440,7 +448,7 @@ status event_synchronize(CUevent_st* event) {
   if (!event->for_waiting && !executor::instance().done(event->captured)) spun.fetch_add(1, std::memory_order_relaxed);
   if (!executor::instance().wait(event->captured)) return failed(launch_timeout);
   if (event->captured) executor::instance().observe(event->recorded_on, event->captured->number);
-  return cuda_error::success;
+  return ended_on(event->device);
 }
 
 status event_elapsed_time(float* milliseconds, CUevent_st* from, CUevent_st* to) {
