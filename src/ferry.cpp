@@ -224,6 +224,8 @@
 #include "rpc/diagnostics/inspection.cpp"
 #include "rpc/diagnostics/json_text.cpp"
 #include "rpc/diagnostics/record_on_signal.cpp"
+#include "rpc/diagnostics/snapshot_archive.cpp"
+#include "rpc/diagnostics/worker_snapshot.cpp"
 #include "rpc/futures/combinators.cpp"
 #include "rpc/futures/context.cpp"
 #include "rpc/futures/context_values.cpp"

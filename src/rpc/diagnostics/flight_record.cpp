@@ -4,14 +4,12 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
-#include <ctime>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
 
 #include <fcntl.h>
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,7 +20,6 @@
 #include "../../base/unique_fd.hpp"
 #include "../methods/method_table.hpp"
 #include "../worker/worker_core.hpp"
-#include "json_text.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -32,53 +29,6 @@ constexpr std::chrono::seconds write_limit{5};              // for records that 
 
 std::int64_t nanoseconds_of(clock::time_point at) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count();
-}
-
-std::string moment(std::chrono::system_clock::time_point at) {
-  const auto in_day = std::chrono::duration_cast<std::chrono::microseconds>(at.time_since_epoch()).count() % 1'000'000;
-  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:06}Z", fmt::gmtime(std::chrono::system_clock::to_time_t(at)), in_day);
-}
-
-std::string json_worker(const worker_info& who) {
-  return fmt::format(R"({{"id": {}, "name": {}}})", who.id().value, json_text(who.name()));
-}
-
-std::string json_time_left(deadline until) {
-  if (until.is_never()) return "null";
-  return std::to_string(std::chrono::duration_cast<std::chrono::nanoseconds>(until.at() - clock::now()).count());
-}
-
-std::string json_of(const pending_call_info& call) {
-  return fmt::format(
-      R"({{"call": "{:x}", "method": {}, "peer": {}, "phase": {}, "age_ns": {}, "time_left_ns": {}, "bytes": {}, "route": {}, "silence_ns": {}}})",
-      call.id, json_text(call.method), json_worker(call.peer), json_text(to_string(call.phase)), call.age.count(),
-      json_time_left(call.until), call.bytes, json_text(call.route),
-      call.silence ? std::to_string(call.silence->count()) : "null");
-}
-
-std::string json_of(const served_call_info& call) {
-  return fmt::format(
-      R"({{"call": "{:x}", "method": {}, "caller": {}, "phase": {}, "age_ns": {}, "time_left_ns": {}, "bytes": {}, "one_way": {}, "unwanted": {}}})",
-      call.id, json_text(call.method), json_worker(call.caller), json_text(to_string(call.phase)), call.age.count(),
-      json_time_left(call.until), call.bytes, call.one_way, call.unwanted);
-}
-
-std::string json_of(const peer_traffic& peer) {
-  return fmt::format(
-      R"({{"peer": {}, "calls": {}, "errors": {}, "served": {}, "bytes_sent": {}, "bytes_received": {}}})",
-      json_worker(peer.peer), peer.calls, peer.errors, peer.served, peer.bytes_sent, peer.bytes_received);
-}
-
-template <class Entries>
-void append_list(std::string& out, std::string_view name, const Entries& entries) {
-  out += fmt::format(R"(, "{}": [)", name);
-  std::string_view separator = "\n  ";
-  for (const auto& each : entries) {
-    out += separator;
-    out += json_of(each);
-    separator = ",\n  ";
-  }
-  out += ']';
 }
 
 }  // namespace
@@ -106,43 +56,42 @@ std::string write_record(const std::string& path, const std::string& name, std::
   return target;
 }
 
-std::string worker_core::flight_record(std::string_view reason) const {
-  const auto steady = clock::now();
-  const auto wall = std::chrono::system_clock::now();
-  const std::vector<flight_entry> events = recorder_.entries();
-  std::string out = fmt::format(
-      R"({{"ferry_flight_record": 1, "reason": {}, "worker": {}, "incarnation": "{:016x}", "process": {}, "time": "{}", "steady_ns": {})",
-      json_text(reason), json_worker(agent_->self()), agent_->incarnation().value, ::getpid(), moment(wall),
-      nanoseconds_of(steady));
-  append_list(out, "pending_calls", pending_calls());
-  append_list(out, "served_calls", served_calls());
-  append_list(out, "traffic", agent_->inspection().traffic());
-  out += R"(, "debug_info": {)";
-  std::string_view separator = "\n  ";
-  for (const auto& [name, value] : debug_info()) {
-    out += fmt::format("{}{}: {}", separator, json_text(name), json_text(value));
-    separator = ",\n  ";
-  }
-  out += fmt::format(R"(}}, "events_so_far": {}, "events": [)", recorder_.count());
+worker_snapshot worker_core::snapshot(std::string reason, bool with_events) const {
+  worker_snapshot result;
+  result.reason = std::move(reason);
+  result.worker = agent_->self();
+  result.incarnation = agent_->incarnation();
+  result.process = ::getpid();
+  result.time = std::chrono::system_clock::now();
+  result.steady_ns = nanoseconds_of(clock::now());
+  result.pending_calls = pending_calls();
+  result.served_calls = served_calls();
+  result.traffic = agent_->inspection().traffic();
+  result.debug_info = debug_info();
+  result.events_so_far = recorder_.count();
+  if (!with_events) return result;
   std::map<std::uint64_t, std::string> methods;
-  separator = "\n  ";
-  for (const flight_entry& each : events) {
-    out += fmt::format(R"({}{{"n": {}, "steady_ns": {}, "event": "{}", "peer": {})", separator, each.number,
-                       each.steady_ns, to_string(each.what), each.peer.value);
-    if (each.call != 0) out += fmt::format(R"(, "call": "{:x}")", each.call);
+  for (flight_entry& each : recorder_.entries()) {
+    std::string* name = nullptr;
     if (each.method != 0) {
-      std::string& name = methods[each.method];
-      if (name.empty()) name = json_text(readable_name(each.method));
-      out += R"(, "method": )" + name;
+      name = &methods[each.method];
+      if (name->empty()) *name = readable_name(each.method);
     }
-    if (each.bytes != 0) out += fmt::format(R"(, "bytes": {})", each.bytes);
-    if (each.code != errc{}) out += fmt::format(R"(, "error": "{}")", errc_name(each.code));
-    if (!each.text.empty()) out += R"(, "text": )" + json_text(each.text);
-    out += '}';
-    separator = ",\n  ";
+    result.events.push_back({.number = each.number,
+                             .steady_ns = each.steady_ns,
+                             .event = std::string(to_string(each.what)),
+                             .peer = each.peer,
+                             .call = each.call,
+                             .method = name ? *name : std::string(),
+                             .bytes = each.bytes,
+                             .code = each.code,
+                             .text = std::move(each.text)});
   }
-  out += "]}\n";
-  return out;
+  return result;
+}
+
+std::string worker_core::flight_record(std::string_view reason) const {
+  return to_json(snapshot(std::string(reason), true));
 }
 
 // A call must not wait for a disk: another thread writes the file, and the worker's shutdown waits for that thread.

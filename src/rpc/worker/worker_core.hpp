@@ -22,6 +22,7 @@
 #include <ferry/rpc/context.hpp>
 #include <ferry/rpc/debug.hpp>
 #include <ferry/rpc/detail/incoming_call.hpp>
+#include <ferry/rpc/worker_snapshot.hpp>
 #include <ferry/store/store.hpp>
 
 #include "../diagnostics/flight_observer.hpp"
@@ -78,6 +79,7 @@ class worker_core final : public executor, public request_handler, public std::e
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> debug_info() const;
   void add_debug_info(std::string_view provider, std::vector<debug_figure> figures);
   [[nodiscard]] flight_recorder& recorder() noexcept { return recorder_; }
+  [[nodiscard]] worker_snapshot snapshot(std::string reason, bool with_events) const;
   [[nodiscard]] std::string flight_record(std::string_view reason) const;
   /// A call has timed out: writes the flight record if that is configured, unless one was written recently.
   void record_timeout() noexcept;

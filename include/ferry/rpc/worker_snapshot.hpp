@@ -1,0 +1,49 @@
+#pragma once
+
+// What a worker does at one moment, and what it did last: the content of a flight record, as values.
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ferry/base/error.hpp>
+#include <ferry/base/ids.hpp>
+#include <ferry/rpc/debug.hpp>
+
+namespace ferry::inline v0 {
+
+/// One of the last events of a worker. docs/debugging.md lists them.
+struct recorded_event {
+  std::uint64_t number = 0;    ///< events of a worker are counted from 0
+  std::int64_t steady_ns = 0;  ///< when, on the steady clock of the worker's machine
+  std::string event = {};      ///< "call_started", ...
+  worker_id peer = {};
+  std::uint64_t call = 0;   ///< 0: none
+  std::string method = {};  ///< empty: none
+  std::uint64_t bytes = 0;
+  errc code = {};         ///< errc{}: none
+  std::string text = {};  ///< empty: none, or no longer kept
+};
+
+/// Value type. The times in `pending_calls` and `served_calls` are those of the moment `steady_ns`.
+struct worker_snapshot {
+  std::string reason = {};  ///< why it was made: "asked for", "timeout", ...
+  worker_info worker = {};
+  incarnation_id incarnation = {};
+  std::int64_t process = 0;
+  std::chrono::system_clock::time_point time = {};
+  std::int64_t steady_ns = 0;                         ///< the same moment on the steady clock of the worker's machine
+  std::vector<pending_call_info> pending_calls = {};  ///< oldest first, as `served_calls`
+  std::vector<served_call_info> served_calls = {};
+  std::vector<peer_traffic> traffic = {};
+  std::vector<std::pair<std::string, std::string>> debug_info = {};
+  std::uint64_t events_so_far = 0;
+  std::vector<recorded_event> events = {};  ///< the last ones, by time
+};
+
+/// A flight record: the JSON object that docs/debugging.md describes.
+[[nodiscard]] std::string to_json(const worker_snapshot& of);
+
+}  // namespace ferry::inline v0
