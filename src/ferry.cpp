@@ -212,6 +212,11 @@
 #include "backend/membership/static_leaving.cpp"
 #include "backend/membership/store_access.cpp"
 #include "backend/membership/worker_group.cpp"
+#include "backend/observers/observed_group.cpp"
+#include "backend/observers/observer_connection.cpp"
+#include "backend/observers/observer_links.cpp"
+#include "backend/observers/observer_messages.cpp"
+#include "backend/observers/observer_question.cpp"
 
 // rpc/
 #include "rpc/calls/async_call.cpp"
@@ -221,8 +226,10 @@
 #include "rpc/diagnostics/flight_observer.cpp"
 #include "rpc/diagnostics/flight_record.cpp"
 #include "rpc/diagnostics/flight_recorder.cpp"
+#include "rpc/diagnostics/group_observer.cpp"
 #include "rpc/diagnostics/inspection.cpp"
 #include "rpc/diagnostics/json_text.cpp"
+#include "rpc/diagnostics/questions.cpp"
 #include "rpc/diagnostics/record_on_signal.cpp"
 #include "rpc/diagnostics/snapshot_archive.cpp"
 #include "rpc/diagnostics/worker_snapshot.cpp"

@@ -57,6 +57,7 @@ ROOMS = {
         ("links", "what a worker keeps of each peer: outgoing and incoming links, control connections, flow limits, leases"),
         ("failure", "declaring workers dead, fencing"),
         ("membership", "the group: static ones, dynamic ones and their log, look-up of members, records in the store"),
+        ("observers", "tools that watch the group: what they ask, the members as the store has them"),
         ("agent", "the native agent and its core, options, routes"),
     ],
     "rpc": [

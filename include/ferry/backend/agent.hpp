@@ -21,6 +21,8 @@
 
 namespace ferry::inline v0 {
 
+class observer_question;
+
 /// What a call waits for before it is sent.
 enum class call_urgency : std::uint8_t {
   none,  ///< send in order, behind the calls that are under way to that worker
@@ -121,6 +123,8 @@ class request_handler {
   virtual void on_member_end(worker_id id, incarnation_id incarnation) noexcept { (void)id, (void)incarnation; }
   /// The same.
   virtual void on_link_event(const link_event& event) noexcept { (void)event; }
+  /// An observer asks. Must not block.
+  virtual void on_question(std::shared_ptr<observer_question> question) noexcept;
   /// This worker is about to leave its group: no call is running or under way, here or at the workers that leave with
   /// it. The last chance to send messages to others. Blocks, at most until the deadline. Called if any of the workers
   /// that leave together has loose ends.

@@ -42,6 +42,8 @@ struct rpc_options {
   /// A directory or a file: when a call times out, the flight record is written there, at most every ten seconds.
   /// Empty: off.
   std::string record_on_timeout = {};
+  /// How many observers (ferry-top and others, see group_observer) may watch this worker at once; 0: none.
+  int max_observers = 8;
   /// Names of the transports to use, best first; empty: all that the program was built with, by priority.
   std::vector<std::string> transports = {};
   transport_options transport = {};
@@ -96,6 +98,7 @@ struct worker_config {
   timeout lease = std::chrono::seconds(5);
   int flight_events = 1024;
   std::string record_on_timeout = {};
+  int max_observers = 8;
   std::vector<std::string> transports = {};
   transport_options transport = {};
   std::string secret = {};

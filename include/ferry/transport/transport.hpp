@@ -34,6 +34,9 @@ inline constexpr std::uint64_t feature_device_tensors = 8;
 /// `shm`: the sender hands over pools of GPU memory, and takes those of the other end. Set by the transport.
 inline constexpr std::uint64_t feature_device_memory = 64;
 
+/// The sender is no member of the group: it asks the worker of itself, and calls nothing (docs/protocol.md, Observers).
+inline constexpr std::uint64_t feature_observer = 128;
+
 /// The first message of each end of a connection (docs/protocol.md, Handshake).
 struct hello {
   std::string group;  ///< the group's key; workers of different groups never connect

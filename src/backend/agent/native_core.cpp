@@ -205,9 +205,13 @@ hello_reply native_core::on_hello(const hello& from) {
                             to_string(own_.self)));
   }
   if (own_.closing.load()) throw_error(errc::shutting_down, fmt::format("{} is shutting down", to_string(own_.self)));
-  if (own_.fence.is_up()) throw_error(errc::unknown_worker, to_string(own_.self) + " was declared dead by its group");
-  check_hello(from);
-  if (const peer* known = peers_.at(from.id)) check_connections(*known, from);
+  if ((from.features & feature_observer) != 0) {
+    observers_.check_room();
+  } else {
+    if (own_.fence.is_up()) throw_error(errc::unknown_worker, to_string(own_.self) + " was declared dead by its group");
+    check_hello(from);
+    if (const peer* known = peers_.at(from.id)) check_connections(*known, from);
+  }
   return {.name = own_.self.name(),
           .id = own_.self.id(),
           .incarnation = own_.incarnation,
@@ -259,6 +263,7 @@ void native_core::check_hello(const hello& from) const {
 }
 
 void native_core::on_accepted(std::shared_ptr<connection> accepted, const hello& from) noexcept {
+  if ((from.features & feature_observer) != 0) return observers_.accept(std::move(accepted));
   try {
     peer& place = peers_.place(from.id);
     check_connections(place, from);  // again: others may have been accepted since the hello
@@ -324,6 +329,7 @@ void native_core::close() noexcept {
   group_->on_change();
   group_->begin_to_close();
   const auto reason = make_error(errc::shutting_down, fmt::format("{} was shut down", to_string(own_.self)));
+  observers_.close(reason);
   const auto until = clock::now() + close_limit;
   for (bool first = true;; first = false) {
     // The first pass still lets queued messages be written; the last one drops them.

@@ -24,6 +24,7 @@
 #include "../links/peers.hpp"
 #include "../made_from_members.hpp"
 #include "../membership/worker_group.hpp"
+#include "../observers/observer_links.hpp"
 #include "../own_worker.hpp"
 
 namespace ferry::inline v0::detail {
@@ -113,6 +114,7 @@ class native_core final : public link_owner,
   link_table links_;
   link_checks checks_{links_, own_.threads, own_.keep_alive};
 
+  observer_links observers_{own_};
   failure_detector failures_;
   const std::unique_ptr<worker_group> group_;
 };

@@ -34,6 +34,8 @@ void rpc_options::check() const {
     throw_error(errc::invalid_argument,
                 fmt::format("flight_events must be in 0..{}, not {}", most_flight_events, flight_events));
   }
+  if (max_observers < 0)
+    throw_error(errc::invalid_argument, fmt::format("max_observers must not be negative, but is {}", max_observers));
   if (transport.port_last != 0 && transport.port_last < transport.port) {
     throw_error(errc::invalid_argument,
                 fmt::format("the port range {}..{} is empty", transport.port, transport.port_last));
@@ -75,6 +77,7 @@ rpc_options worker_config::options() const {
   result.lease = lease;
   result.flight_events = flight_events;
   result.record_on_timeout = record_on_timeout;
+  result.max_observers = max_observers;
   result.transports = transports;
   result.transport = transport;
   result.secret = secret;
@@ -118,6 +121,7 @@ void reconcile(worker_config& config, rpc_options& options) {
   reconcile_one("lease", config.lease, options.lease, usual.lease);
   reconcile_one("flight_events", config.flight_events, options.flight_events, usual.flight_events);
   reconcile_one("record_on_timeout", config.record_on_timeout, options.record_on_timeout, usual.record_on_timeout);
+  reconcile_one("max_observers", config.max_observers, options.max_observers, usual.max_observers);
   reconcile_one("transports", config.transports, options.transports, usual.transports);
   reconcile_one("transport", config.transport, options.transport, usual.transport);
   reconcile_one("secret", config.secret, options.secret, usual.secret);

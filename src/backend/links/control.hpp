@@ -22,6 +22,8 @@ enum class control_code : std::uint32_t {
   fence = 3,      ///< the group declares an incarnation dead; payload: worker_info, u64 incarnation, text
   cancel =
       4,  ///< as a frame of kind cancel, which follows behind the call itself: the caller gave up the call of this id
+  question = 5,  ///< of an observer, on its own connection
+  answer = 6,    ///< to the question of this id
 };
 
 /// The incarnation that the group declares dead.

@@ -66,17 +66,6 @@ failed_start parse_failure(const std::string& value) {
 
 constexpr int records_together = 64;  // with the longest metadata they stay below the store's limit for one value
 
-// Removes a text, after its length and a space, from the front of `from`.
-std::string_view take_text(std::string_view& from) {
-  const std::size_t space = from.find(' ');
-  const auto length = stored_number(from.substr(0, space), "the length of a record");
-  if (space == std::string_view::npos || length > from.size() - space - 1)
-    throw_error(errc::malformed, "the store's records of workers are cut off");
-  const std::string_view text = from.substr(space + 1, length);
-  from.remove_prefix(space + 1 + length);
-  return text;
-}
-
 constexpr std::chrono::seconds store_probe_limit{1};
 
 std::string fence_key(worker_id id) { return fmt::format("fence/{}", id.value); }
@@ -234,10 +223,7 @@ void static_group::read_peers(deadline until) {
   std::vector<std::string> keys;
   for (int part = 0; part * records_together < own_.world_size; ++part) keys.push_back(rank_key("workers/", part));
   std::vector<worker_record> records;
-  for (const std::string& part : get_all(keys, "worker/", until)) {
-    for (std::string_view rest = part; !rest.empty();)
-      records.push_back(worker_record::decode(std::string(take_text(rest)), static_cast<int>(records.size())));
-  }
+  for (const std::string& part : get_all(keys, "worker/", until)) append_records(records, part);
   if (records.size() != static_cast<std::size_t>(own_.world_size)) {
     throw_error(errc::malformed,
                 fmt::format("the store holds the records of {} workers of {}", records.size(), own_.world_size));

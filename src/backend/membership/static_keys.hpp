@@ -12,6 +12,8 @@
 
 #include <ferry/base/time.hpp>
 
+#include "../links/peers.hpp"
+
 namespace ferry::inline v0::detail {
 
 /// `prefix` and the rank.
@@ -20,6 +22,9 @@ namespace ferry::inline v0::detail {
 [[nodiscard]] std::vector<std::string> split_text(const std::string& text, char separator);
 /// A number that was read as `what`. Throws errc::malformed.
 [[nodiscard]] std::uint64_t stored_number(std::string_view text, std::string_view what);
+
+/// Appends the records of a `workers/<k>` key, whose ids follow those in `records`. Throws errc::malformed.
+void append_records(std::vector<worker_record>& records, std::string_view together);
 
 /// Splits a long wait in the store, to check from time to time whether the awaited key can still appear.
 class growing_wait {

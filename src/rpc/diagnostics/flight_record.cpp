@@ -94,42 +94,55 @@ std::string worker_core::flight_record(std::string_view reason) const {
   return to_json(snapshot(std::string(reason), true));
 }
 
+bool worker_core::run_record_work(std::function<void()> what) {
+  struct record_work : work {
+    std::shared_ptr<worker_core> worker;
+    std::function<void()> what;
+  };
+  auto item = std::make_unique<record_work>();
+  {
+    std::lock_guard lock(records_mutex_);
+    if (no_more_records_) return false;
+    ++records_under_way_;
+  }
+  item->worker = shared_from_this();
+  item->what = std::move(what);
+  item->run = [](work* self) noexcept {
+    const std::unique_ptr<record_work> owned(static_cast<record_work*>(self));
+    worker_core& core = *owned->worker;
+    const auto threads = core.agent_->reactor();
+    try {
+      threads->begin_blocking();
+      owned->what();
+    } catch (const std::exception& e) {
+      log(log_level::warning, fmt::format("{}: {}", to_string(core.agent_->self()), e.what()));
+    }
+    threads->end_blocking();
+    owned->what = nullptr;
+    std::lock_guard lock(core.records_mutex_);
+    --core.records_under_way_;
+    core.records_changed_.notify_all();
+  };
+  agent_->reactor()->post_elsewhere(item.release());
+  return true;
+}
+
 // A call must not wait for a disk: another thread writes the file, and the worker's shutdown waits for that thread.
 void worker_core::record_timeout() noexcept {
-  const std::string& path = agent_->options().record_on_timeout;
-  if (path.empty() || !recorder_.on()) return;
-  struct writing : work {
-    std::shared_ptr<worker_core> worker;
-  };
+  if (agent_->options().record_on_timeout.empty() || !recorder_.on()) return;
   try {
-    auto item = std::make_unique<writing>();
     {
       std::lock_guard lock(records_mutex_);
       if (no_more_records_ || clock::now() < next_record_) return;
       next_record_ = clock::now() + pause_between_timeouts;
-      ++records_under_way_;
     }
-    item->worker = shared_from_this();
-    item->run = [](work* self) noexcept {
-      const std::unique_ptr<writing> owned(static_cast<writing*>(self));
-      worker_core& core = *owned->worker;
-      const worker_info& who = core.agent_->self();
-      const auto threads = core.agent_->reactor();
-      try {
-        threads->begin_blocking();
-        const std::string file =
-            write_record(core.agent_->options().record_on_timeout,
-                         fmt::format("ferry-{}-{}.json", who.name(), ::getpid()), core.flight_record("timeout"));
-        log(log_level::info, fmt::format("{}: a call timed out; flight record: {}", to_string(who), file));
-      } catch (const std::exception& e) {
-        log(log_level::warning, fmt::format("{}: {}", to_string(who), e.what()));
-      }
-      threads->end_blocking();
-      std::lock_guard lock(core.records_mutex_);
-      --core.records_under_way_;
-      core.records_changed_.notify_all();
-    };
-    agent_->reactor()->post_elsewhere(item.release());
+    (void)run_record_work([this] {
+      const worker_info& who = agent_->self();
+      const std::string file =
+          write_record(agent_->options().record_on_timeout, fmt::format("ferry-{}-{}.json", who.name(), ::getpid()),
+                       flight_record("timeout"));
+      log(log_level::info, fmt::format("{}: a call timed out; flight record: {}", to_string(who), file));
+    });
   } catch (const std::exception& e) {
     log(log_level::warning, fmt::format("{}: no flight record: {}", to_string(agent_->self()), e.what()));
   }

@@ -81,6 +81,8 @@ class worker_core final : public executor, public request_handler, public std::e
   [[nodiscard]] flight_recorder& recorder() noexcept { return recorder_; }
   [[nodiscard]] worker_snapshot snapshot(std::string reason, bool with_events) const;
   [[nodiscard]] std::string flight_record(std::string_view reason) const;
+  /// Runs `what` on a thread that may block; the worker's end waits for it, for some seconds. False: the worker has ended.
+  bool run_record_work(std::function<void()> what);
   /// A call has timed out: writes the flight record if that is configured, unless one was written recently.
   void record_timeout() noexcept;
 
@@ -109,6 +111,7 @@ class worker_core final : public executor, public request_handler, public std::e
   void on_member_event(const member_event& event) noexcept override;
   void on_link_event(const link_event& event) noexcept override;
   void on_member_end(worker_id id, incarnation_id incarnation) noexcept override;
+  void on_question(std::shared_ptr<observer_question> question) noexcept override;
   void on_group_quiet(deadline until, bool alone) override;
   [[nodiscard]] std::uint64_t loose_ends() const noexcept override;
   [[nodiscard]] bool busy() const noexcept override { return requests_.load() != 0 || pool_->busy(); }

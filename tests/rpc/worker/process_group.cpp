@@ -106,17 +106,16 @@ const ferry_test::role obedient("member that obeys", [](const std::vector<std::s
 }  // namespace
 
 process_group::process_group(int size, const group_options& options) {
-  const std::string meeting = "file://" + directory_.file("store");
   for (int rank = 1; rank != size; ++rank) {
     children.push_back(std::make_unique<child_process>(ferry_test::child_options{
         .role = options.role,
-        .arguments = {meeting, std::to_string(rank), std::to_string(size), text_of(options.heartbeat_interval),
+        .arguments = {meeting(), std::to_string(rank), std::to_string(size), text_of(options.heartbeat_interval),
                       text_of(options.lease), options.transport}}));
   }
   ferry::worker_config config{.name = "worker0",
                               .rank = 0,
                               .world_size = size,
-                              .init_method = meeting,
+                              .init_method = meeting(),
                               .rpc_timeout = std::chrono::seconds(100),
                               .flow = options.flow,
                               .heartbeat_interval = options.heartbeat_interval,

@@ -31,6 +31,7 @@ class process_group {
  public:
   explicit process_group(int size, const group_options& options = {});
   ferry_test::child_process& child(int rank) { return *children.at(static_cast<std::size_t>(rank - 1)); }
+  [[nodiscard]] std::string meeting() const { return "file://" + directory_.file("store"); }
   /// All leave gracefully.
   void leave();
 
