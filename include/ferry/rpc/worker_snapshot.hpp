@@ -27,6 +27,13 @@ struct recorded_event {
   std::string text = {};  ///< empty: none, or no longer kept
 };
 
+/// How messages reach a peer.
+struct snapshot_route {
+  worker_info peer = {};
+  std::string transport = {};    ///< of the connection for calls to it; empty: none is open
+  std::string description = {};  ///< of the connection
+};
+
 /// Value type. The times in `pending_calls` and `served_calls` are those of the moment `steady_ns`.
 struct worker_snapshot {
   std::string reason = {};  ///< why it was made: "asked for", "timeout", ...
@@ -38,6 +45,7 @@ struct worker_snapshot {
   std::vector<pending_call_info> pending_calls = {};  ///< oldest first, as `served_calls`
   std::vector<served_call_info> served_calls = {};
   std::vector<peer_traffic> traffic = {};
+  std::vector<snapshot_route> routes = {};  ///< to the peers in `traffic`
   std::vector<std::pair<std::string, std::string>> debug_info = {};
   std::uint64_t events_so_far = 0;
   std::vector<recorded_event> events = {};  ///< the last ones, by time

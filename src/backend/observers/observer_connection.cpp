@@ -14,15 +14,20 @@
 #include "../links/control.hpp"
 
 namespace ferry::inline v0::detail {
+namespace {
 
-std::shared_ptr<observer_connection> observer_connection::open(const worker_record& to, const std::string& group,
+constexpr std::chrono::seconds observed_end_limit{1};
+
+}  // namespace
+
+std::shared_ptr<observer_connection> observer_connection::open(reactor& threads, const worker_record& to,
+                                                               const std::string& group,
                                                                const transport_options& options, deadline until) {
-  const std::shared_ptr<reactor> threads = shared_reactor();
   std::vector<connect_attempt::route> routes;
   // Of those between processes, shm costs most to open.
   for (const transport_factory& each : transport_list<inproc, unix_domain, tcp, shm>::factories()) {
     if (!each.unusable().empty()) continue;
-    const std::shared_ptr<transport> opened = each.open(*threads);
+    const std::shared_ptr<transport> opened = each.open(threads);
     for (const std::string& address : to.addresses) {
       if (opened->understands(address)) routes.emplace_back(opened, address);
     }
@@ -46,7 +51,7 @@ std::shared_ptr<observer_connection> observer_connection::open(const worker_reco
         }
         outcome->set_value(std::move(found));
       });
-  attempt->start(*threads);
+  attempt->start(threads);
   if (result.wait_until(until.is_never() ? clock::now() + std::chrono::hours(24) : until.at()) ==
           std::future_status::timeout &&
       wanted->exchange(false)) {
@@ -64,7 +69,12 @@ std::shared_ptr<observer_connection> observer_connection::open(const worker_reco
 }
 
 void observer_connection::close() noexcept {
-  connection_->close(make_error(errc::connection_lost, "the observer has closed the connection"));
+  const auto reason = make_error(errc::connection_lost, "the observer has closed the connection");
+  connection_->close(reason);
+  std::unique_lock lock(mutex_);
+  if (changed_.wait_for(lock, observed_end_limit, [&] { return end_ != nullptr; })) return;
+  lock.unlock();
+  connection_->close(reason);  // drops what the worker does not read
 }
 
 std::string observer_connection::ask(std::string_view what, std::string_view argument, deadline until) {

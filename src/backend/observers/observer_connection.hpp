@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include <ferry/base/time.hpp>
+#include <ferry/transport/reactor.hpp>
 #include <ferry/transport/transport.hpp>
 
 #include "../links/peers.hpp"
@@ -24,11 +25,13 @@ class observer_connection final : public connection_receiver {
  public:
   /// Over the first address that answers. Throws errc::connect_failed, errc::authentication_failed,
   /// errc::resource_exhausted, with what each address said in the text; errc::peer_lost if that incarnation has ended.
-  [[nodiscard]] static std::shared_ptr<observer_connection> open(const worker_record& to, const std::string& group,
+  /// `threads` must outlive the connection's end.
+  [[nodiscard]] static std::shared_ptr<observer_connection> open(reactor& threads, const worker_record& to,
+                                                                 const std::string& group,
                                                                  const transport_options& options, deadline until);
   observer_connection(std::string worker, std::shared_ptr<connection> opened, const wire_limits& limits)
       : worker_(std::move(worker)), limits_(limits), connection_(std::move(opened)) {}
-  /// Ends the connection.
+  /// Ends the connection, and waits for its end.
   void close() noexcept;
 
   /// Throws what the worker answers, errc::peer_lost when it is gone, errc::rpc_timeout: then the connection is of no

@@ -67,6 +67,13 @@ worker_snapshot worker_core::snapshot(std::string reason, bool with_events) cons
   result.pending_calls = pending_calls();
   result.served_calls = served_calls();
   result.traffic = agent_->inspection().traffic();
+  for (const peer_traffic& each : result.traffic) {
+    try {
+      route_info route = agent_->inspection().route(each.peer.id());
+      result.routes.push_back({each.peer, std::move(route.transport), std::move(route.description)});
+    } catch (const error&) {  // NOLINT(bugprone-empty-catch): it has left meanwhile
+    }
+  }
   result.debug_info = debug_info();
   result.events_so_far = recorder_.count();
   if (!with_events) return result;

@@ -12,6 +12,7 @@
 #include <ferry/base/log.hpp>
 #include <ferry/base/secret.hpp>
 #include <ferry/store/rendezvous.hpp>
+#include <ferry/transport/reactor.hpp>
 
 #include "../../backend/observers/observed_group.hpp"
 #include "../../backend/observers/observer_connection.hpp"
@@ -55,6 +56,7 @@ struct group_observer::state {
   std::shared_ptr<detail::observer_connection> connection_to(const observed_worker& whom);
   void drop(const observed_worker& whom, const detail::observer_connection& which);
 
+  const std::shared_ptr<reactor> threads = shared_reactor();
   const std::shared_ptr<store> where;
   const observer_options options;
   transport_options transport;
@@ -76,7 +78,7 @@ std::shared_ptr<detail::observer_connection> group_observer::state::connection_t
   record.who = whom.who;
   record.incarnation = whom.incarnation;
   record.addresses = whom.addresses;
-  auto made = detail::observer_connection::open(record, group, transport, until());
+  auto made = detail::observer_connection::open(*threads, record, group, transport, until());
   const std::lock_guard lock(mutex);
   const auto [place, fresh] = open.emplace(whom.incarnation, made);
   if (!fresh) made->close();  // another thread was faster

@@ -34,6 +34,10 @@ void archive_members(Archive& archive, peer_traffic& peer) {
   archive(peer.peer, peer.calls, peer.errors, peer.served, peer.bytes_sent, peer.bytes_received);
 }
 template <class Archive>
+void archive_members(Archive& archive, snapshot_route& route) {
+  archive(route.peer, route.transport, route.description);
+}
+template <class Archive>
 void archive_members(Archive& archive, recorded_event& event) {
   archive(event.number, event.steady_ns, event.event, event.peer.value, event.call, event.method, event.bytes,
           event.code, event.text);
@@ -41,7 +45,7 @@ void archive_members(Archive& archive, recorded_event& event) {
 template <class Archive>
 void archive_members(Archive& archive, worker_snapshot& all) {
   archive(all.reason, all.worker, all.incarnation.value, all.process, all.time, all.steady_ns, all.pending_calls,
-          all.served_calls, all.traffic, all.debug_info, all.events_so_far, all.events);
+          all.served_calls, all.traffic, all.routes, all.debug_info, all.events_so_far, all.events);
 }
 
 template <class T>

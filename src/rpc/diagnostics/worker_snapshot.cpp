@@ -49,6 +49,11 @@ std::string json_of(const peer_traffic& peer, std::int64_t) {
       json_worker(peer.peer), peer.calls, peer.errors, peer.served, peer.bytes_sent, peer.bytes_received);
 }
 
+std::string json_of(const snapshot_route& route, std::int64_t) {
+  return fmt::format(R"({{"peer": {}, "transport": {}, "route": {}}})", json_worker(route.peer),
+                     json_text(route.transport), json_text(route.description));
+}
+
 std::string json_of(const recorded_event& event, std::int64_t) {
   std::string out = fmt::format(R"({{"n": {}, "steady_ns": {}, "event": {}, "peer": {})", event.number, event.steady_ns,
                                 json_text(event.event), event.peer.value);
@@ -84,6 +89,7 @@ std::string to_json(const worker_snapshot& of) {
   detail::append_list(out, "pending_calls", of.pending_calls, of.steady_ns);
   detail::append_list(out, "served_calls", of.served_calls, of.steady_ns);
   detail::append_list(out, "traffic", of.traffic, of.steady_ns);
+  detail::append_list(out, "routes", of.routes, of.steady_ns);
   out += R"(, "debug_info": {)";
   std::string_view separator = "\n  ";
   for (const auto& [name, value] : of.debug_info) {

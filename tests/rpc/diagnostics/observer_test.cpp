@@ -112,6 +112,9 @@ TEST_CASE("an observer sees who is in a static group, and what each worker does"
   REQUIRE(caller.pending_calls.size() == 1);
   REQUIRE(callee.served_calls.size() == 1);
   CHECK(caller.pending_calls[0].id == callee.served_calls[0].id);
+  REQUIRE(caller.routes.size() == 1);
+  CHECK(caller.routes[0].peer.name() == "worker2");
+  CHECK_FALSE(caller.routes[0].transport.empty());
   CHECK(caller.pending_calls[0].peer.name() == "worker2");
   CHECK(caller.pending_calls[0].phase == ferry::call_phase::waiting_for_reply);
   CHECK_FALSE(caller.pending_calls[0].until.is_never());
@@ -358,6 +361,7 @@ TEST_CASE("a snapshot is the same after the wire, and damaged ones are refused")
   whole.pending_calls.push_back({.id = 10, .method = "g"});
   whole.served_calls.push_back({.id = 11, .method = "h", .phase = ferry::served_phase::later, .one_way = true});
   whole.traffic.push_back({.peer = ferry::worker_info("worker4", 4), .calls = 1, .bytes_sent = 2});
+  whole.routes.push_back({ferry::worker_info("worker4", 4), "tcp", "tcp 10.0.0.1:1"});
   whole.debug_info = {{"a.b", "1"}};
   whole.events_so_far = 100;
   whole.events.push_back({.number = 99,

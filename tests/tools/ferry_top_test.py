@@ -1,0 +1,232 @@
+"""Drives the real ferry-top on real groups with a fault in them; FERRY_TOP and PLANTED are the paths of both programs."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from ports import free_port
+
+FERRY_TOP = os.environ["FERRY_TOP"]
+PLANTED = os.environ["PLANTED"]
+WITH_AUTHENTICATION = os.environ.get("FERRY_WITH_AUTHENTICATION") == "1"
+TIMEOUT = 120  # seconds; an event that has not happened by then counts as missing
+
+NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "FERRY_SECRET", "FERRY_SECRET_FILE")
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in NAMES}
+
+
+def top(*arguments, **more):
+    return subprocess.run([FERRY_TOP, *arguments], capture_output=True, text=True, timeout=TIMEOUT, check=False,
+                          env={**ENVIRONMENT, **more})
+
+
+class Group:
+    """Three processes of the planted program, until the end of a with statement."""
+
+    def __init__(self, scenario, **environment):
+        self.meeting = f"tcp://127.0.0.1:{free_port()}"
+        self.environment = environment
+        self.members = [
+            subprocess.Popen([PLANTED, scenario, self.meeting, str(rank), "3"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                             text=True, env={**ENVIRONMENT, **environment})
+            for rank in range(3)
+        ]
+
+    def __enter__(self):
+        line = self.members[0].stdout.readline().strip()
+        if line != "planted":
+            raise AssertionError(f"the group did not start: {line!r}")
+        return self
+
+    def __exit__(self, *exception):
+        self.members[0].stdin.close()
+        for each in self.members:
+            try:
+                each.wait(TIMEOUT if exception[0] is None else 1)
+            except subprocess.TimeoutExpired:
+                each.kill()
+                each.wait()
+            each.stdout.close()
+            if not each.stdin.closed:
+                each.stdin.close()
+
+    def dump(self, *more):
+        result = top("dump", self.meeting, "--older-than", "100ms", "--timeout", "20s", *more, **self.environment)
+        if result.returncode != 0:
+            raise AssertionError(result.stderr)
+        return json.loads(result.stdout), result.stderr
+
+    def dump_with(self, kind):
+        """Dumps until a finding of that kind is there."""
+        until = time.monotonic() + TIMEOUT
+        while True:
+            records, text = self.dump()
+            for finding in records["findings"]:
+                if finding["kind"] == kind:
+                    return records, finding, text
+            if time.monotonic() > until:
+                raise AssertionError(f"no finding of kind {kind}: {records['findings']}")
+
+
+class FerryTop(unittest.TestCase):
+    def test_a_healthy_group(self):
+        with Group("nothing") as group:
+            records, text = group.dump()
+            self.assertEqual([each["worker"]["name"] for each in records["workers"]], ["worker0", "worker1", "worker2"])
+            self.assertEqual(records["missing"], [])
+            self.assertEqual(records["findings"], [])
+            self.assertIn("Nothing conspicuous", text)
+            self.assertTrue(records["group"].startswith("static 3, "))
+            for each in records["workers"]:
+                self.assertEqual(each["ferry_flight_record"], 1)
+                self.assertEqual(each["process"], group.members[each["worker"]["id"]].pid)
+            # One machine, one clock: the times of all are those of the observer, within what it says.
+            for clock in records["clocks"]:
+                self.assertLessEqual(abs(clock["offset_ns"]), clock["uncertainty_ns"])
+            events = [event for each in records["workers"] for event in each["events"]]
+            self.assertTrue(any(event["event"] == "request_answered" for event in events))
+
+    def test_rates_and_routes(self):
+        with Group("nothing") as group:
+            result = top("--once", "--json", "--interval", "100ms", group.meeting)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            summary = json.loads(result.stdout)
+            self.assertEqual(summary["ferry_top"], 1)
+            first = summary["workers"][0]
+            self.assertEqual(first["state"], "ok")
+            self.assertEqual(first["process"], group.members[0].pid)
+            self.assertEqual(first["calls"], 30)
+            self.assertEqual(first["calls_per_s"], 0)
+            self.assertEqual(first["pending"], 0)
+            self.assertIn("worker1", [route["peer"] for route in first["routes"] if route["transport"]])
+            table = top("--once", "-i", "100ms", group.meeting)
+            self.assertEqual(table.returncode, 0, table.stderr)
+            lines = table.stdout.splitlines()
+            self.assertTrue(lines[2].startswith("worker "), lines)
+            self.assertTrue(lines[3].startswith("worker0 "), lines)
+            self.assertIn(str(group.members[2].pid), lines[5])
+
+    def test_a_deadlock_is_found_and_named(self):
+        with Group("deadlock") as group:
+            records, cycle, text = group.dump_with("cycle")
+            self.assertEqual(sorted(cycle["workers"]), ["worker1", "worker2"])
+            self.assertIn("take_own", cycle["text"])
+            self.assertIn(cycle["text"], text)
+            oldest = next(each for each in records["findings"] if each["kind"] == "oldest_call")
+            self.assertIn("take_both", oldest["text"])
+            table = top("--once", "-i", "100ms", "--older-than", "100ms", group.meeting)
+            self.assertIn("These workers wait for each other", table.stdout)
+            self.assertIn("calls that wait for 0.1 s or longer: 4", table.stdout)
+
+    def test_a_slow_worker_is_found_and_named(self):
+        with Group("slow") as group:
+            records, finding, _ = group.dump_with("slow_worker")
+            self.assertEqual(finding["workers"], ["worker2"])
+            self.assertEqual(len(records["findings"]), 1)
+
+    def test_a_handler_that_does_not_end_is_found_through_others(self):
+        with Group("stuck") as group:
+            _, finding, _ = group.dump_with("bottleneck")
+            self.assertEqual(finding["workers"], ["worker2"])
+            _, oldest, _ = group.dump_with("oldest_call")
+            self.assertEqual(oldest["workers"], ["worker2"])
+            self.assertIn("compute_for_ever", oldest["text"])
+
+    def test_a_killed_worker_is_named(self):
+        with Group("nothing") as group:
+            group.members[1].kill()
+            group.members[1].wait()
+            records, finding, _ = group.dump_with("lost")
+            self.assertEqual(finding["workers"], ["worker1"])
+            self.assertEqual([each["worker"]["name"] for each in records["missing"]], ["worker1"])
+            self.assertEqual([each["worker"]["name"] for each in records["workers"]], ["worker0", "worker2"])
+            summary = json.loads(top("--once", "--json", "-i", "100ms", group.meeting).stdout)
+            self.assertEqual([each["state"] for each in summary["workers"]], ["ok", "lost", "ok"])
+            for each in (0, 2):
+                group.members[each].kill()
+
+    def test_a_stopped_worker_is_named(self):
+        with Group("nothing") as group:
+            group.members[2].send_signal(signal.SIGSTOP)
+            result = top("dump", "--timeout", "1s", group.meeting)
+            group.members[2].send_signal(signal.SIGCONT)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            findings = json.loads(result.stdout)["findings"]
+            self.assertEqual([(each["kind"], each["workers"]) for each in findings], [("not_answering", ["worker2"])])
+
+    def test_the_table_is_refreshed_on_a_terminal(self):
+        with Group("nothing") as group:
+            ours, theirs = pty.openpty()
+            with subprocess.Popen([FERRY_TOP, "-i", "50ms", group.meeting], stdout=theirs, env=ENVIRONMENT) as running:
+                os.close(theirs)
+                seen = b""
+                while seen.count(b"\033[H\033[2J") < 3:
+                    self.assertTrue(select.select([ours], [], [], TIMEOUT)[0])
+                    seen += os.read(ours, 65536)
+                running.send_signal(signal.SIGINT)
+                self.assertEqual(running.wait(TIMEOUT), -signal.SIGINT)
+            os.close(ours)
+            self.assertIn(b"worker2", seen)
+
+    @unittest.skipUnless(WITH_AUTHENTICATION, "built without authentication")
+    def test_the_secret(self):
+        with Group("nothing", FERRY_SECRET="of this group") as group:
+            self.assertEqual(len(group.dump()[0]["workers"]), 3)
+            for environment in ({}, {"FERRY_SECRET": "another one"}):
+                result = top("dump", group.meeting, **environment)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn("authentication_failed", result.stderr)
+            with tempfile.NamedTemporaryFile("w") as file:
+                file.write("of this group\n")
+                file.flush()
+                result = top("--once", "-i", "100ms", "--secret-file", file.name, group.meeting)
+                self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_files(self):
+        with Group("nothing") as group, tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "dump.json")
+            result = top("dump", "-o", path, group.meeting)
+            self.assertEqual((result.returncode, result.stdout), (0, ""), result.stderr)
+            with open(path, encoding="utf-8") as file:
+                self.assertEqual(len(json.load(file)["workers"]), 3)
+            for unwritable in (os.path.join(directory, "none", "dump.json"), "/dev/full"):
+                result = top("dump", "-o", unwritable, group.meeting)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(unwritable, result.stderr)
+
+    def test_wrong_command_lines(self):
+        for arguments, part in (
+            (["--nothing"], "no option --nothing"),
+            (["somewhere"], "neither a command"),
+            (["--interval"], "needs a value"),
+            (["--interval", "soon"], "takes a time"),
+            (["--interval", "1ms"], "at least 50ms"),
+            (["--timeout", "0"], "must not be 0"),
+            (["--json"], "needs --once"),
+            (["--once=1"], "takes no value"),
+            (["-o", "x"], "is for 'ferry-top dump'"),
+            (["tcp://a:1", "tcp://b:1"], "too much"),
+        ):
+            result = top(*arguments)
+            self.assertEqual(result.returncode, 2, arguments)
+            self.assertIn(part, result.stderr)
+        self.assertEqual(top("--help").returncode, 0)
+        self.assertRegex(top("--version").stdout, r"^ferry-top \d+\.\d+")
+
+    def test_no_group(self):
+        result = top("--timeout", "200ms", f"tcp://127.0.0.1:{free_port()}")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("store_unreachable", result.stderr)
+        result = top()
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("MASTER_ADDR", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,133 @@
+// A group with a fault in it, for ferry-top to find: planted SCENARIO INIT_METHOD RANK WORLD_SIZE. Prints "planted" once the
+// fault is there; ends when its standard input does.
+//
+//   nothing   the workers call each other, and wait
+//   deadlock  worker1 and worker2 each hold a lock of their own and wait for the other's
+//   slow      worker2 takes long for every call
+//   stuck     worker1 waits in a handler for worker2, whose handler computes for ever
+
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ferry/ferry.hpp>
+
+#include <poll.h>
+#include <unistd.h>
+
+namespace planted {
+
+std::timed_mutex lock_of_worker;
+std::mutex mutex;  // guards the next three
+std::condition_variable changed;
+int arrived = 0;
+bool over = false;
+
+// At worker0: until both have come.
+void meet() {
+  std::unique_lock lock(mutex);
+  ++arrived;
+  changed.notify_all();
+  changed.wait(lock, [] { return arrived >= 2 || over; });
+}
+
+// A lock that the end of the program gives up.
+bool take_lock() {
+  for (;;) {
+    if (lock_of_worker.try_lock_for(std::chrono::milliseconds(20))) return true;
+    const std::lock_guard lock(mutex);
+    if (over) return false;
+  }
+}
+
+void take_both(const std::string& other);
+void take_own() {
+  if (take_lock()) lock_of_worker.unlock();
+}
+void take_both(const std::string& other) {
+  if (!take_lock()) return;
+  const std::lock_guard held(lock_of_worker, std::adopt_lock);
+  ferry::rpc_sync<meet>({"worker0", {.timeout = ferry::no_timeout}});
+  ferry::rpc_sync<take_own>({other, {.timeout = ferry::no_timeout}});
+}
+
+int work(int value) { return value + 1; }
+int work_slowly(int value) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+  while (std::chrono::steady_clock::now() < until) value = value * 3 + 1;
+  return value;
+}
+
+void compute_for_ever() {
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [] { return over; });
+}
+void ask_worker2() { ferry::rpc_sync<compute_for_ever>({"worker2", {.timeout = ferry::no_timeout}}); }
+
+void end_here() {
+  const std::lock_guard lock(mutex);
+  over = true;
+  changed.notify_all();
+}
+
+void wait_for_end_of_input() {
+  char byte = 0;
+  while (::read(STDIN_FILENO, &byte, 1) != 0) {
+    if (errno != EINTR) continue;
+  }
+}
+
+void plant(const ferry::worker& self, const std::string& scenario, std::vector<ferry::future<void>>& waiting) {
+  if (scenario == "deadlock") {
+    waiting.push_back(self.rpc_async<take_both>({"worker1", {.timeout = ferry::no_timeout}}, std::string("worker2")));
+    waiting.push_back(self.rpc_async<take_both>({"worker2", {.timeout = ferry::no_timeout}}, std::string("worker1")));
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [] { return arrived == 2; });
+  } else if (scenario == "stuck") {
+    for (int i = 0; i != 3; ++i)
+      waiting.push_back(self.rpc_async<ask_worker2>({"worker1", {.timeout = ferry::no_timeout}}));
+  } else {
+    for (int i = 0; i != 10; ++i) {
+      for (const ferry::worker_info& each : self.workers()) {
+        if (scenario == "slow" && each.name() == "worker2") {
+          (void)self.rpc_sync<work_slowly>(each.id(), i);
+        } else {
+          (void)self.rpc_sync<work>(each.id(), i);
+        }
+      }
+    }
+  }
+}
+
+int run(const std::string& scenario, const std::string& meeting, int rank, int size) {
+  ferry::worker self = ferry::init_rpc({.rank = rank, .world_size = size, .init_method = meeting});
+  std::vector<ferry::future<void>> waiting;
+  if (rank == 0) {
+    plant(self, scenario, waiting);
+    std::cout << "planted" << std::endl;
+    wait_for_end_of_input();
+    for (int other = size - 1; other >= 0; --other) self.rpc_sync<end_here>(other);
+    for (const auto& each : waiting) each.wait();
+  }
+  self.shutdown();
+  return 0;
+}
+
+}  // namespace planted
+
+int main(int argc, char** argv) {
+  try {
+    if (argc != 5) throw std::runtime_error("usage: planted SCENARIO INIT_METHOD RANK WORLD_SIZE");
+    return planted::run(argv[1], argv[2], std::atoi(argv[3]), std::atoi(argv[4]));
+  } catch (const std::exception& problem) {
+    std::cerr << problem.what() << '\n';
+    return 1;
+  }
+}

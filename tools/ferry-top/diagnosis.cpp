@@ -1,0 +1,292 @@
+#include "diagnosis.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace ferry_top {
+namespace {
+
+using nanoseconds = std::chrono::nanoseconds;
+
+// Snapshots of a group are not of one moment: ages that are compared may be wrong by this.
+constexpr std::chrono::milliseconds between_snapshots{100};
+
+// A worker is slow if its handlers take this many times as long as those of the others, in the median, and at least this.
+constexpr int slow_factor = 3;
+constexpr std::chrono::milliseconds slow_at_least{1};
+constexpr std::size_t enough_handlers = 5;
+
+std::string seconds(nanoseconds value) { return fmt::format("{:.3g} s", std::chrono::duration<double>(value).count()); }
+
+const ferry::served_call_info* served_at(const observed& callee, const std::string& caller, std::uint64_t id) {
+  const auto& all = callee.snapshot->served_calls;
+  const auto found = std::find_if(all.begin(), all.end(), [&](const ferry::served_call_info& each) {
+    return each.id == id && each.caller.name() == caller;
+  });
+  return found == all.end() ? nullptr : &*found;
+}
+
+const ferry::pending_call_info* oldest_within(const observed& worker, nanoseconds age) {
+  const auto& all = worker.snapshot->pending_calls;  // the oldest first
+  const auto found = std::find_if(all.begin(), all.end(), [&](const ferry::pending_call_info& each) {
+    return each.age <= age + between_snapshots;
+  });
+  return found == all.end() ? nullptr : &*found;
+}
+
+// Where the calls that begin with `call` lead: each next one is the oldest that its callee has made since the one before
+// arrived there.
+struct chain {
+  std::vector<std::string> steps;  // texts
+  std::string end;                 // the last worker
+  bool computes = false;           // a handler runs there
+  bool circular = false;
+};
+
+chain follow(const observation& of, const std::string& caller, const ferry::pending_call_info& first) {
+  chain result;
+  std::set<std::pair<std::string, std::uint64_t>> seen;
+  std::string from = caller;
+  const ferry::pending_call_info* call = &first;
+  for (;;) {
+    const std::string& to = call->peer.name();
+    result.end = to;
+    std::string step = fmt::format("{} -> {}: '{}' for {}", from, to, call->method, seconds(call->age));
+    if (!seen.emplace(from, call->id).second) {
+      result.circular = true;
+      return result;
+    }
+    const observed* const callee = of.find(to);
+    if (!callee) {
+      result.steps.push_back(step + ", " + std::string(to_string(call->phase)) + "; the callee could not be asked");
+      return result;
+    }
+    const ferry::served_call_info* const served = served_at(*callee, from, call->id);
+    if (!served) {
+      result.steps.push_back(step + ", " + std::string(to_string(call->phase)) + "; the callee does not have it");
+      return result;
+    }
+    result.steps.push_back(step + ", at the callee " + std::string(to_string(served->phase)));
+    result.computes = served->phase == ferry::served_phase::running;
+    if (result.computes) return result;
+    const ferry::pending_call_info* const next = oldest_within(*callee, served->age);
+    if (!next) return result;
+    from = to;
+    call = next;
+  }
+}
+
+struct edge {
+  const ferry::pending_call_info* call = nullptr;  // the oldest
+  std::string phase;                               // of its handler
+};
+using graph = std::map<std::string, std::map<std::string, edge>>;  // who waits for whom
+
+graph who_waits_for_whom(const observation& of, nanoseconds older_than) {
+  graph result;
+  for (const observed& each : of.workers) {
+    if (!each.snapshot) continue;
+    const std::string& from = each.who.who.name();
+    for (const ferry::pending_call_info& call : each.snapshot->pending_calls) {
+      const std::string& to = call.peer.name();
+      if (call.age < older_than || to == from) continue;
+      edge& there = result[from][to];
+      if (there.call) continue;  // an older one
+      there.call = &call;
+      if (const observed* callee = of.find(to)) {
+        if (const auto* served = served_at(*callee, from, call.id)) there.phase = to_string(served->phase);
+      }
+    }
+  }
+  return result;
+}
+
+// By breadth-first searches; empty: there is none.
+std::vector<std::string> shortest_cycle(const graph& waits) {
+  std::vector<std::string> best;
+  for (const auto& [start, ignored] : waits) {
+    std::map<std::string, std::string> reached_from;
+    std::deque<std::string> next{start};
+    bool found = false;
+    while (!next.empty() && !found) {
+      const std::string at = next.front();
+      next.pop_front();
+      const auto out = waits.find(at);
+      if (out == waits.end()) continue;
+      for (const auto& [to, call] : out->second) {
+        if (reached_from.contains(to)) continue;
+        reached_from.emplace(to, at);
+        if (to == start) {
+          found = true;
+          break;
+        }
+        next.push_back(to);
+      }
+    }
+    if (!found) continue;
+    std::vector<std::string> cycle;
+    for (std::string at = reached_from.at(start); at != start; at = reached_from.at(at)) cycle.push_back(at);
+    cycle.push_back(start);
+    std::reverse(cycle.begin(), cycle.end());
+    if (best.empty() || cycle.size() < best.size()) best = std::move(cycle);
+  }
+  return best;
+}
+
+// How long the handlers of a worker took that have ended, and how long those have been running that have not.
+std::vector<nanoseconds> handler_times(const ferry::worker_snapshot& of) {
+  std::map<std::pair<int, std::uint64_t>, std::int64_t> begun;
+  std::vector<nanoseconds> result;
+  for (const ferry::recorded_event& each : of.events) {
+    if (each.call == 0) continue;
+    const std::pair key(each.peer.value, each.call);
+    if (each.event == "request_received" || each.event == "handler_begun") {
+      begun[key] = each.steady_ns;
+    } else if (each.event == "request_answered" || each.event == "request_failed") {
+      const auto found = begun.find(key);
+      if (found == begun.end()) continue;
+      result.emplace_back(each.steady_ns - found->second);
+      begun.erase(found);
+    }
+  }
+  for (const ferry::served_call_info& each : of.served_calls) {
+    if (each.phase == ferry::served_phase::running) result.push_back(each.age);
+  }
+  return result;
+}
+
+std::optional<nanoseconds> median(std::vector<nanoseconds> of) {
+  if (of.size() < enough_handlers) return std::nullopt;
+  const auto middle = of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2);
+  std::nth_element(of.begin(), middle, of.end());
+  return *middle;
+}
+
+void add_slow_worker(std::vector<finding>& all, const observation& of) {
+  std::vector<std::pair<nanoseconds, std::string>> medians;
+  for (const observed& each : of.workers) {
+    if (!each.snapshot) continue;
+    if (const auto middle = median(handler_times(*each.snapshot))) medians.emplace_back(*middle, each.who.who.name());
+  }
+  if (medians.size() < 2) return;
+  std::sort(medians.begin(), medians.end());
+  const auto [slowest, name] = medians.back();
+  const nanoseconds usual = medians[(medians.size() - 1) / 2].first;
+  if (slowest < slow_at_least || slowest < slow_factor * usual) return;
+  all.push_back({finding::kind::slow_worker,
+                 fmt::format("The handlers of {} take {} in the median, those of the other workers {}.", name,
+                             seconds(slowest), seconds(usual)),
+                 {name}});
+}
+
+void add_bottleneck(std::vector<finding>& all, const observation& of, nanoseconds older_than) {
+  std::map<std::string, std::size_t> ends;  // by worker: chains that end in a handler that runs there
+  std::size_t count = 0;
+  for (const observed& each : of.workers) {
+    if (!each.snapshot) continue;
+    for (const ferry::pending_call_info& call : each.snapshot->pending_calls) {
+      if (call.age < older_than) continue;
+      ++count;
+      const chain leads = follow(of, each.who.who.name(), call);
+      if (leads.computes) ++ends[leads.end];
+    }
+  }
+  if (count < 2 || ends.empty()) return;
+  const auto most =
+      std::max_element(ends.begin(), ends.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (2 * most->second <= count) return;
+  all.push_back({finding::kind::bottleneck,
+                 fmt::format("{} of {} calls that wait for {} or longer wait in the end for a handler that runs at {}.",
+                             most->second, count, seconds(older_than), most->first),
+                 {most->first}});
+}
+
+}  // namespace
+
+std::string to_string(finding::kind what) {
+  switch (what) {
+    case finding::kind::oldest_call: return "oldest_call";
+    case finding::kind::cycle: return "cycle";
+    case finding::kind::bottleneck: return "bottleneck";
+    case finding::kind::slow_worker: return "slow_worker";
+    case finding::kind::not_answering: return "not_answering";
+    case finding::kind::lost: return "lost";
+  }
+  return "unknown";
+}
+
+std::vector<waiting_call> waiting_calls(const observation& of, nanoseconds older_than) {
+  std::vector<waiting_call> result;
+  for (const observed& each : of.workers) {
+    if (!each.snapshot) continue;
+    for (const ferry::pending_call_info& call : each.snapshot->pending_calls) {
+      if (call.age < older_than) continue;
+      std::string phase;
+      if (const observed* callee = of.find(call.peer.name())) {
+        if (const auto* served = served_at(*callee, each.who.who.name(), call.id)) phase = to_string(served->phase);
+      }
+      result.push_back({.caller = each.who.who.name(),
+                        .callee = call.peer.name(),
+                        .method = call.method,
+                        .id = call.id,
+                        .age = call.age,
+                        .at_caller = std::string(to_string(call.phase)),
+                        .at_callee = std::move(phase)});
+    }
+  }
+  std::stable_sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.age > b.age; });
+  return result;
+}
+
+std::vector<finding> findings(const observation& of, nanoseconds older_than) {
+  std::vector<finding> all;
+  for (const observed& each : of.workers) {
+    if (each.snapshot) continue;
+    const std::string name = each.who.who.name();
+    if (!each.who.lost.empty()) {
+      all.push_back({finding::kind::lost, fmt::format("{} is {}.", name, each.why), {name}});
+    } else {
+      all.push_back({finding::kind::not_answering, fmt::format("{} does not answer: {}.", name, each.why), {name}});
+    }
+  }
+
+  const std::vector<waiting_call> waiting = waiting_calls(of, older_than);
+  if (!waiting.empty()) {
+    const waiting_call& oldest = waiting.front();
+    const observed& caller = *of.find(oldest.caller);
+    const auto& calls = caller.snapshot->pending_calls;
+    const auto call = std::find_if(calls.begin(), calls.end(), [&](const auto& each) {
+      return each.id == oldest.id && each.peer.name() == oldest.callee;
+    });
+    const chain leads = follow(of, oldest.caller, *call);
+    std::string text = "The call that waits longest: ";
+    for (std::size_t i = 0; i != leads.steps.size(); ++i) {
+      text += (i == 0 ? "" : "; this for ") + leads.steps[i];
+    }
+    text += leads.circular ? "; and so in a circle." : ".";
+    all.push_back({finding::kind::oldest_call, std::move(text), {leads.end}});
+  }
+
+  const graph waits = who_waits_for_whom(of, older_than);
+  if (const auto cycle = shortest_cycle(waits); !cycle.empty()) {
+    std::string text = "These workers wait for each other, each for the next: ";
+    for (std::size_t i = 0; i != cycle.size(); ++i) {
+      const std::string& to = cycle[(i + 1) % cycle.size()];
+      const edge& call = waits.at(cycle[i]).at(to);
+      text += fmt::format("{}{} for {} ('{}' for {}{})", i == 0 ? "" : ", ", cycle[i], to, call.call->method,
+                          seconds(call.call->age), call.phase.empty() ? "" : ", there " + call.phase);
+    }
+    all.push_back({finding::kind::cycle, text + ".", cycle});
+  }
+  add_bottleneck(all, of, older_than);
+  add_slow_worker(all, of);
+  return all;
+}
+
+}  // namespace ferry_top

@@ -1,0 +1,96 @@
+// ferry-top: watches the workers of a running group.
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <unistd.h>
+
+#include <ferry/base/error.hpp>
+#include <ferry/base/log.hpp>
+#include <ferry/rpc/group_observer.hpp>
+
+#include "options.hpp"
+#include "report.hpp"
+
+namespace {
+
+using namespace ferry_top;
+
+void print(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    throw std::runtime_error(std::string("standard output: ") + std::strerror(errno));
+}
+
+std::string secret_of(const options& chosen) {
+  if (chosen.secret_file.empty()) return {};  // as the environment says
+  std::ifstream in(chosen.secret_file, std::ios::binary);
+  std::string secret{std::istreambuf_iterator<char>(in), {}};
+  if (!in || secret.empty())
+    throw std::runtime_error("the secret file " + chosen.secret_file + " cannot be read, or is empty");
+  if (secret.ends_with('\n')) secret.pop_back();
+  return secret;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << text;
+  out.close();
+  if (!out) throw std::runtime_error(path + " cannot be written: " + std::strerror(errno));
+}
+
+void watch(ferry::group_observer& group, const options& chosen) {
+  observation before = look(group, false);
+  const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+  if (!chosen.once) print((terminal ? "\033[H\033[2J" : "") + table({}, before, chosen.older_than));
+  for (;;) {
+    std::this_thread::sleep_for(chosen.interval);
+    observation now = look(group, false);
+    if (chosen.once) {
+      return print(chosen.json ? summary_json(before, now, chosen.older_than) : table(before, now, chosen.older_than));
+    }
+    print((terminal ? "\033[H\033[2J" : "\n") + table(before, now, chosen.older_than));
+    before = std::move(now);
+  }
+}
+
+void dump(ferry::group_observer& group, const options& chosen) {
+  const observation now = look(group, true);
+  const std::string text = dump_json(now, chosen.older_than);
+  if (chosen.output.empty()) {
+    print(text);
+  } else {
+    write_file(chosen.output, text);
+  }
+  std::fputs(findings_text(now, chosen.older_than).c_str(), stderr);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const options chosen = parse(std::vector<std::string>(argv + 1, argv + argc));
+    if (chosen.show_help) return std::fputs(usage_text, stdout) < 0 ? 1 : 0;
+    if (chosen.show_version) return std::puts("ferry-top " FERRY_TOP_VERSION) < 0 ? 1 : 0;
+    ferry::group_observer group(
+        {.init_method = chosen.group, .secret = secret_of(chosen), .limit = ferry::timeout(chosen.limit)});
+    if (chosen.what == options::action::dump) {
+      dump(group, chosen);
+    } else {
+      watch(group, chosen);
+    }
+    return 0;
+  } catch (const usage_error& e) {
+    std::fprintf(stderr, "ferry-top: %s\nsee ferry-top --help\n", e.what());
+    return 2;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "ferry-top: %s\n", e.what());
+    return 1;
+  }
+}

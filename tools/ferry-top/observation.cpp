@@ -1,0 +1,52 @@
+#include "observation.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include <ferry/base/error.hpp>
+
+namespace ferry_top {
+namespace {
+
+constexpr std::size_t most_threads = 32;
+
+void ask(ferry::group_observer& group, observed& whom, bool with_events) {
+  if (!whom.who.lost.empty()) {
+    whom.why = "lost: " + whom.who.lost;
+    return;
+  }
+  try {
+    if (with_events) whom.clock = group.clock_of(whom.who);
+    whom.snapshot = group.snapshot(whom.who, with_events);
+  } catch (const ferry::error& e) {
+    whom.why = std::string(ferry::errc_name(e.kind())) + ": " + std::string(e.message());
+  }
+}
+
+}  // namespace
+
+const observed* observation::find(const std::string& name) const {
+  const auto found = std::find_if(workers.begin(), workers.end(),
+                                  [&](const observed& each) { return each.snapshot && each.who.who.name() == name; });
+  return found == workers.end() ? nullptr : &*found;
+}
+
+observation look(ferry::group_observer& group, bool with_events) {
+  observation result;
+  result.time = std::chrono::system_clock::now();
+  for (ferry::observed_worker& each : group.workers()) result.workers.push_back({std::move(each), {}, {}, {}});
+  result.kind = group.kind();
+  std::atomic<std::size_t> next{0};
+  std::vector<std::jthread> threads;
+  for (std::size_t i = 0; i != std::min(most_threads, result.workers.size()); ++i) {
+    threads.emplace_back([&] {
+      for (std::size_t at = next++; at < result.workers.size(); at = next++)
+        ask(group, result.workers[at], with_events);
+    });
+  }
+  threads.clear();  // joins them
+  return result;
+}
+
+}  // namespace ferry_top

@@ -1,0 +1,33 @@
+#pragma once
+
+// One look at a group.
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ferry/rpc/group_observer.hpp>
+
+namespace ferry_top {
+
+struct observed {
+  ferry::observed_worker who;
+  std::optional<ferry::worker_snapshot> snapshot;  ///< none: it could not be asked
+  std::optional<ferry::observed_clock> clock;
+  std::string why;  ///< it could not be asked
+};
+
+struct observation {
+  std::string kind;  ///< of the group
+  std::chrono::system_clock::time_point time;
+  std::vector<observed> workers;  ///< by id
+
+  /// Null: there is none of that name that has been asked.
+  [[nodiscard]] const observed* find(const std::string& name) const;
+};
+
+/// Asks all workers, several at once. Workers that were lost are not asked.
+observation look(ferry::group_observer& group, bool with_events);
+
+}  // namespace ferry_top
