@@ -74,6 +74,7 @@ rpc_options worker_config::options() const {
   result.heartbeat_interval = heartbeat_interval;
   result.lease = lease;
   result.flight_events = flight_events;
+  result.flight_directory = flight_directory;
   result.record_on_timeout = record_on_timeout;
   result.transports = transports;
   result.transport = transport;
@@ -117,6 +118,7 @@ void reconcile(worker_config& config, rpc_options& options) {
   reconcile_one("heartbeat_interval", config.heartbeat_interval, options.heartbeat_interval, usual.heartbeat_interval);
   reconcile_one("lease", config.lease, options.lease, usual.lease);
   reconcile_one("flight_events", config.flight_events, options.flight_events, usual.flight_events);
+  reconcile_one("flight_directory", config.flight_directory, options.flight_directory, usual.flight_directory);
   reconcile_one("record_on_timeout", config.record_on_timeout, options.record_on_timeout, usual.record_on_timeout);
   reconcile_one("transports", config.transports, options.transports, usual.transports);
   reconcile_one("transport", config.transport, options.transport, usual.transport);
