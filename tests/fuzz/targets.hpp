@@ -15,6 +15,7 @@ extern const target checkpoint;
 extern const target exceptions;
 extern const target extension_records;
 extern const target file_store;
+extern const target flight_file;
 extern const target frame_header;
 extern const target frame_reader;
 extern const target handshake;

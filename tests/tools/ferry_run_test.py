@@ -114,6 +114,7 @@ class CommandLine(unittest.TestCase):
             (["-n", "1", "--grace", "nan", "true"], "--grace"),
             (["-n", "1", "--addr", "", "true"], "--addr"),
             (["-n", "1", "--help=yes", "true"], "takes no value"),
+            (["-n", "1", "--flight-records", "", "true"], "--flight-records must name a directory"),
             (["-n", "1", "--colour", "true"], "unknown option '--colour'"),
             (["-n", "1", "--nnodes", "0", "true"], "--nnodes must be a number of nodes, 1 to 1024"),
             (["-n", "1", "--nnodes", "1:4", "true"], "not '1:4'"),
@@ -249,6 +250,47 @@ class Environment(unittest.TestCase):
     def test_workers_hold_no_descriptor_of_ferry_run(self):
         script = "for n in $(seq 3 20); do if [ -e /proc/$$/fd/$n ]; then echo $n; fi; done"
         self.assertEqual(shell(3, script).stdout, "")
+
+
+class FlightRecords(unittest.TestCase):
+    def test_workers_get_the_directory_which_is_made(self):
+        with tempfile.TemporaryDirectory() as place:
+            result = shell(2, "test -d $FERRY_FLIGHT_DIRECTORY && cd / && echo $FERRY_FLIGHT_DIRECTORY", "--flight-records", "a/b", cwd=place)
+            self.assertEqual(sorted(result.stdout.splitlines()), [f"[{rank}] {os.path.realpath(place)}/a/b" for rank in range(2)])
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+        given = clean_environment(FERRY_FLIGHT_DIRECTORY="/given")
+        self.assertEqual(shell(1, "echo $FERRY_FLIGHT_DIRECTORY", environment=given).stdout, "[0] /given\n")
+
+    def test_a_directory_that_cannot_be_made_ends_with_125(self):
+        result = shell(1, "echo ran", "--flight-records", "/dev/null/records")
+        self.assertEqual((result.returncode, result.stdout), (125, ""))
+        self.assertIn("ferry-run: cannot make the directory /dev/null/records: Not a directory", result.stderr)
+        result = shell(1, "echo ran", "--flight-records", "/dev/null")
+        self.assertEqual((result.returncode, result.stdout), (125, ""))
+
+    def test_a_worker_that_a_signal_ends_has_its_files_named(self):
+        with tempfile.TemporaryDirectory() as place:
+            script = ("cd $FERRY_FLIGHT_DIRECTORY; touch -d '2 hours ago' ferry-old-$$.flight; : > ferry-w:$RANK-x-$$.flight; "
+                      ": > ferry-w-$$-12.flight; : > ferry-w-1$$.flight; : > ferry-w-$$.json; : > ferry-w-$$x-2.flight; "
+                      "if [ $RANK = 1 ]; then kill -KILL $$; fi; exec tail -f /dev/null")
+            result = shell(2, script, "--flight-records", place)
+            self.assertEqual(result.returncode, 128 + signal.SIGKILL)
+            lines = result.stderr.splitlines()
+            self.assertRegex(lines[0], r"^ferry-run: worker 1 \(process \d+\) was ended by signal 9")
+            process = re.search(r"process (\d+)", lines[0]).group(1)
+            told = "ferry-run: worker 1 has left a flight record: ferry-top --post-mortem "
+            self.assertEqual(lines[1:], [f"{told}{place}/ferry-w-{process}-12.flight", f"{told}{place}/ferry-w:1-x-{process}.flight"])
+
+    def test_a_worker_that_has_to_be_killed_has_its_file_named_others_do_not(self):
+        with tempfile.TemporaryDirectory() as place:
+            script = ("cd $FERRY_FLIGHT_DIRECTORY; : > ferry-w$RANK-$$.flight; "
+                      "case $RANK in 0) while [ ! -e ready ]; do :; done; exit 3;; 1) trap '' TERM; : > ready;; esac; "
+                      "exec tail -f /dev/null")
+            result = shell(3, script, "--grace", "0.2", "--flight-records", place)
+            self.assertEqual(result.returncode, 3)
+            named = [line for line in result.stderr.splitlines() if "post-mortem" in line]
+            self.assertEqual(len(named), 1)
+            self.assertIn("worker 1 has left a flight record", named[0])
 
 
 class Output(unittest.TestCase):

@@ -79,6 +79,7 @@ std::vector<std::string> environment(const options& chosen, const placement& pla
     set.emplace_back("FERRY_SECRET", secret);
     set.emplace_back("FERRY_SECRET_OPTIONAL", secret);  // programs built without authentication ignore it
   }
+  if (!chosen.flight_records.empty()) set.emplace_back("FERRY_FLIGHT_DIRECTORY", chosen.flight_records);
   std::vector<std::string> result;
   for (char** entry = environ; *entry; ++entry) {
     const std::string text = *entry;
@@ -117,6 +118,7 @@ int job::run() {
   } else {
     place_ = {0, 1, 0, options_.workers, options_.address, options_.port == 0 ? free_port() : options_.port};
   }
+  options_.flight_records = made_flight_directory(options_.flight_records);
   take_signals();
   guard_.emplace({output_.descriptor(), errors_.descriptor()});
   start_workers();
@@ -126,6 +128,11 @@ int job::run() {
   while (meeting_ && !status_ && !meeting_->concluded()) step();
   while (!leave_now_ && (output_.pending() || errors_.pending())) step();
   return status_.value_or(0);
+}
+
+void job::tell_flight_records(const worker& one) {
+  for (const std::string& file : flight_records_of(options_.flight_records, one.pid, started_at_))
+    say("worker " + std::to_string(one.rank) + " has left a flight record: ferry-top --post-mortem " + file);
 }
 
 void job::take_signals() {
@@ -293,7 +300,10 @@ void job::reap() {
     one.running = false;
     one.out.finish();
     one.err.finish();
+    // As requested; a worker that had to be killed may have hung.
+    const bool requested = ending_ && info.si_status != SIGKILL;
     ended(one, info.si_code, info.si_status);
+    if (info.si_code != CLD_EXITED && !requested) tell_flight_records(one);
   }
 }
 

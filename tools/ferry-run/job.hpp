@@ -4,11 +4,13 @@
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "flight_records.hpp"
 #include "guard.hpp"
 #include "meeting.hpp"
 #include "options.hpp"
@@ -46,6 +48,7 @@ class job {
   void pass_on(int signal);
   void reap();
   void ended(worker& one, int code, int status);
+  void tell_flight_records(const worker& one);
   void failed(int status, const std::string& text);  // the first of this node counts; the other nodes are notified
   void on_meeting();                                 // whether another node has failed
   [[nodiscard]] std::string this_node() const;
@@ -58,6 +61,7 @@ class job {
   [[nodiscard]] bool may_write(const sink& target, const sink& other) const;
   [[nodiscard]] int wait_time() const;
 
+  const std::filesystem::file_time_type started_at_ = std::filesystem::file_time_type::clock::now();
   options options_;
   placement place_;
   std::unique_ptr<meeting> meeting_;  // with several nodes

@@ -150,6 +150,9 @@ options parse(int argc, char** argv) {
       if (result.address.find_first_of(" \n") != std::string::npos) throw usage_error(name + " must be one word");
     } else if (name == "--grace") {
       result.grace = to_duration(reader.value(name), name);
+    } else if (name == "--flight-records") {
+      result.flight_records = reader.value(name);
+      if (result.flight_records.empty()) throw usage_error(name + " must name a directory");
     } else if (name == "--nnodes") {
       result.nodes = to_nodes(reader.value(name));
     } else if (name == "--node-rank") {

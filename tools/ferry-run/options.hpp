@@ -26,6 +26,7 @@ struct options {
   endpoint meet_at;  ///< with several nodes
   std::string job_id;
   std::chrono::milliseconds meeting_limit{300000};
+  std::string flight_records;  ///< FERRY_FLIGHT_DIRECTORY of the workers; empty: as it is
   std::vector<std::string> command;
   bool show_help = false;
   bool show_version = false;

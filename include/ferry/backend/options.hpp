@@ -39,6 +39,10 @@ struct rpc_options {
   timeout lease = std::chrono::seconds(5);
   /// How many events the flight recorder keeps, rounded up to a power of two; 0 disables it. 64 bytes each.
   int flight_events = 1024;
+  /// A directory: the flight recorder keeps its events there, in the file ferry-WORKER-PROCESS.flight, which stays when the
+  /// process is killed (docs/debugging.md). If no file can be made there, a warning is logged, and the events are kept in
+  /// memory. Empty: FERRY_FLIGHT_DIRECTORY, else in memory.
+  std::string flight_directory = {};
   /// A directory or a file: when a call times out, the flight record is written there, at most every ten seconds.
   /// Empty: off.
   std::string record_on_timeout = {};
@@ -97,6 +101,7 @@ struct worker_config {
   timeout heartbeat_interval = std::chrono::milliseconds(500);
   timeout lease = std::chrono::seconds(5);
   int flight_events = 1024;
+  std::string flight_directory = {};
   std::string record_on_timeout = {};
   int max_observers = 8;
   std::vector<std::string> transports = {};

@@ -76,6 +76,7 @@ rpc_options worker_config::options() const {
   result.heartbeat_interval = heartbeat_interval;
   result.lease = lease;
   result.flight_events = flight_events;
+  result.flight_directory = flight_directory;
   result.record_on_timeout = record_on_timeout;
   result.max_observers = max_observers;
   result.transports = transports;
@@ -120,6 +121,7 @@ void reconcile(worker_config& config, rpc_options& options) {
   reconcile_one("heartbeat_interval", config.heartbeat_interval, options.heartbeat_interval, usual.heartbeat_interval);
   reconcile_one("lease", config.lease, options.lease, usual.lease);
   reconcile_one("flight_events", config.flight_events, options.flight_events, usual.flight_events);
+  reconcile_one("flight_directory", config.flight_directory, options.flight_directory, usual.flight_directory);
   reconcile_one("record_on_timeout", config.record_on_timeout, options.record_on_timeout, usual.record_on_timeout);
   reconcile_one("max_observers", config.max_observers, options.max_observers, usual.max_observers);
   reconcile_one("transports", config.transports, options.transports, usual.transports);

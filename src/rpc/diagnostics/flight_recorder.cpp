@@ -1,26 +1,12 @@
 #include "flight_recorder.hpp"
 
 #include <algorithm>
-#include <new>
+#include <bit>
+#include <memory>
 #include <tuple>
 #include <utility>
 
-#include <sys/mman.h>
-#include <ferry/base/log.hpp>
-
 namespace ferry::inline v0::detail {
-namespace {
-
-std::int64_t steady_now() noexcept {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now().time_since_epoch()).count();
-}
-
-std::uint64_t counter_now() noexcept {
-  const std::uint64_t raw = flight_time::now().raw();
-  return (raw & 1U) != 0 ? raw >> 1U : 0;
-}
-
-}  // namespace
 
 std::string_view to_string(flight_event what) noexcept {
   switch (what) {
@@ -45,52 +31,29 @@ std::string_view to_string(flight_event what) noexcept {
   return "unknown";
 }
 
-flight_calendar::flight_calendar() noexcept {
-  read();
-  first_ns_ = last_ns_;
-  first_ticks_ = last_ticks_;
+std::optional<flight_entry> flight_entry_of(const flight_words& words, std::uint64_t check) {
+  if (words[0] == 0 || check != flight_check(words)) return std::nullopt;
+  flight_entry entry;
+  entry.number = words[0] - 1;
+  entry.call = words[2];
+  entry.method = words[3];
+  entry.bytes = words[4];
+  entry.what = static_cast<flight_event>(words[5] & 0xffU);
+  entry.code = static_cast<errc>((words[5] >> 8U) & 0xffffU);
+  entry.peer = worker_id{static_cast<std::int32_t>(static_cast<std::uint32_t>(words[5] >> 32U))};
+  return entry;
 }
 
-// A thread may be preempted between the two reads: use the closest pair of several.
-void flight_calendar::read() noexcept {
-  constexpr int tries = 8;
-  std::uint64_t closest = ~std::uint64_t{0};
-  for (int i = 0; i != tries; ++i) {
-    const std::uint64_t before = counter_now();
-    const std::int64_t now = steady_now();
-    const std::uint64_t took = counter_now() - before;
-    if (took >= closest) continue;
-    closest = took;
-    last_ns_ = now;
-    last_ticks_ = before + took / 2;
-  }
-}
-
-std::int64_t flight_calendar::steady_ns(flight_time at) const noexcept {
-  const std::uint64_t value = at.raw() >> 1U;
-  if ((at.raw() & 1U) == 0) return static_cast<std::int64_t>(value);
-  if (last_ticks_ <= first_ticks_) return first_ns_;
-  const double rate = static_cast<double>(last_ns_ - first_ns_) / static_cast<double>(last_ticks_ - first_ticks_);
-  const auto since = static_cast<std::int64_t>(value - last_ticks_);
-  return last_ns_ + static_cast<std::int64_t>(static_cast<double>(since) * rate);
-}
-
-flight_recorder::flight_recorder(std::size_t events) {
+flight_recorder::flight_recorder(std::size_t events, const flight_owner& owner) {
   if (events == 0) return;
   const std::size_t capacity = std::bit_ceil(events);
-  // Untouched pages, so that an idle worker does not use memory for them.
-  void* const memory = ::mmap(nullptr, capacity * words_per_event * sizeof(std::uint64_t), PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) {  // NOLINT(cppcoreguidelines-pro-type-cstyle-cast): the system's macro
-    log(log_level::warning, "no memory for the flight recorder: it is off");
+  storage_ = std::make_unique<flight_storage>(capacity, owner);
+  if (!storage_->is_usable()) {
+    storage_.reset();
     return;
   }
-  words_ = static_cast<std::uint64_t*>(memory);
+  words_ = storage_->ring();
   mask_ = capacity - 1;
-}
-
-flight_recorder::~flight_recorder() {
-  if (words_) ::munmap(words_, capacity() * words_per_event * sizeof(std::uint64_t));
 }
 
 void flight_recorder::add(flight_event what, flight_time at, worker_id peer, std::uint64_t call, std::uint64_t method,
@@ -98,16 +61,20 @@ void flight_recorder::add(flight_event what, flight_time at, worker_id peer, std
   if (!words_) return;
   std::uint64_t number = 0;
   if (!text.empty()) {
+    text = text.substr(0, longest_flight_text);
     std::lock_guard lock(texts_mutex_);
-    kept_text& place = texts_[next_text_ % kept_texts];
-    place.number = 0;
-    try {
-      place.text = text.substr(0, longest_text);
-      number = place.number = next_text_++;
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the event has no text then
-    }
+    number = next_text_++;
+    flight_text& place = storage_->text(number);
+    const std::atomic_ref in_place(place.number);
+    in_place.store(0, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);  // the process may be killed anywhere here
+    place.length = static_cast<std::uint32_t>(text.size());
+    place.check = flight_text_check(text);
+    std::copy(text.begin(), text.end(), place.text.begin());
+    in_place.store(number, std::memory_order_release);
   }
   put(what, at, peer, call, method, bytes, code, number);
+  if (number != 0 && storage_->in_file()) storage_->calibrate(read_flight_clocks());
 }
 
 std::vector<flight_entry> flight_recorder::entries() const {
@@ -115,34 +82,46 @@ std::vector<flight_entry> flight_recorder::entries() const {
   if (!words_) return result;
   flight_calendar calendar = calendar_;
   calendar.read();
+  storage_->calibrate(calendar.last());
   const std::uint64_t end = count();
   const std::uint64_t begin = end > capacity() ? end - capacity() : 0;
   result.reserve(end - begin);
   std::lock_guard lock(texts_mutex_);
   for (std::uint64_t number = begin; number != end; ++number) {
     std::uint64_t* place = words_ + (number & mask_) * words_per_event;
-    event_words words{};
+    flight_words words{};
     for (std::size_t i = 0; i != words.size(); ++i) {
       words[i] = std::atomic_ref(place[i]).load(std::memory_order_relaxed);
     }
-    const std::uint64_t sum = std::atomic_ref(place[words.size()]).load(std::memory_order_relaxed);
-    if (words[0] != number + 1 || sum != check(words)) continue;
-    flight_entry& entry = result.emplace_back();
-    entry.number = number;
-    entry.steady_ns = calendar.steady_ns(flight_time::of_raw(words[1]));
-    entry.call = words[2];
-    entry.method = words[3];
-    entry.bytes = words[4];
-    entry.what = static_cast<flight_event>(words[5] & 0xffU);
-    entry.code = static_cast<errc>((words[5] >> 8U) & 0xffffU);
-    entry.peer = worker_id{static_cast<std::int32_t>(static_cast<std::uint32_t>(words[5] >> 32U))};
-    const kept_text& text = texts_[words[6] % kept_texts];
-    if (words[6] != 0 && text.number == words[6]) entry.text = text.text;
+    auto entry = flight_entry_of(words, std::atomic_ref(place[words.size()]).load(std::memory_order_relaxed));
+    if (!entry || entry->number != number) continue;
+    entry->steady_ns = calendar.steady_ns(flight_time::of_raw(words[1]));
+    const flight_text& text = storage_->text(words[6]);
+    if (words[6] != 0 && text.number == words[6]) entry->text.assign(text.text.data(), text.length);
+    result.push_back(std::move(*entry));
   }
   std::sort(result.begin(), result.end(), [](const flight_entry& a, const flight_entry& b) {
     return std::tie(a.steady_ns, a.number) < std::tie(b.steady_ns, b.number);
   });
   return result;
+}
+
+void flight_recorder::set_identity(worker_id id, incarnation_id incarnation) noexcept {
+  if (!storage_) return;
+  storage_->set_identity(id, incarnation);
+  if (storage_->in_file()) storage_->calibrate(read_flight_clocks());
+}
+
+void flight_recorder::add_peer(worker_id id, std::string_view name) noexcept {
+  if (storage_) storage_->add_name(flight_name::peer, static_cast<std::uint64_t>(std::int64_t{id.value}), name);
+}
+
+void flight_recorder::remove_file() noexcept {
+  if (storage_) storage_->remove_file();
+}
+
+void flight_recorder::keep_file() noexcept {
+  if (storage_) storage_->keep_file();
 }
 
 }  // namespace ferry::inline v0::detail

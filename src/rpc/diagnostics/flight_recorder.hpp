@@ -2,12 +2,12 @@
 
 // The last events of a worker, for diagnosis: a ring that every thread writes to without waiting.
 
-#include <array>
 #include <atomic>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,6 +18,9 @@
 #include <ferry/base/time.hpp>
 
 #include "../pipeline/flight_time.hpp"
+#include "flight_calendar.hpp"
+#include "flight_layout.hpp"
+#include "flight_storage.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -43,21 +46,6 @@ enum class flight_event : std::uint8_t {
 };
 std::string_view to_string(flight_event what) noexcept;
 
-/// Converts moments since its construction into nanoseconds of the steady clock.
-class flight_calendar {
- public:
-  flight_calendar() noexcept;
-  /// Reads the clock again, to calibrate the counter. Not thread-safe.
-  void read() noexcept;
-  [[nodiscard]] std::int64_t steady_ns(flight_time at) const noexcept;
-
- private:
-  std::int64_t first_ns_ = 0;
-  std::int64_t last_ns_ = 0;
-  std::uint64_t first_ticks_ = 0;
-  std::uint64_t last_ticks_ = 0;
-};
-
 struct flight_entry {
   std::uint64_t number = 0;  ///< events are counted from 0
   std::int64_t steady_ns = 0;
@@ -70,12 +58,15 @@ struct flight_entry {
   std::string text;
 };
 
+/// The event in a place of the ring, but for its time and text; none if the place is empty or was being written.
+[[nodiscard]] std::optional<flight_entry> flight_entry_of(const flight_words& words, std::uint64_t check);
+
 /// Thread-safe.
 class flight_recorder {
  public:
-  /// Keeps the last `events`, or a few more; 0: none. Memory: 64 bytes for each, touched as they come.
-  explicit flight_recorder(std::size_t events);
-  ~flight_recorder();
+  /// Keeps the last `events`, or a few more; 0: none. Memory: 64 bytes for each, touched as they come; of a file, if the
+  /// owner names a directory for it.
+  explicit flight_recorder(std::size_t events, const flight_owner& owner = {});
   flight_recorder(const flight_recorder&) = delete;
   flight_recorder& operator=(const flight_recorder&) = delete;
 
@@ -95,48 +86,46 @@ class flight_recorder {
   /// How many events were recorded in total.
   [[nodiscard]] std::uint64_t count() const noexcept { return next_.load(std::memory_order_relaxed); }
 
- private:
-  static constexpr std::size_t words_per_event = 8;
-  static constexpr std::size_t kept_texts = 64;
-  static constexpr std::size_t longest_text = 500;
-  struct kept_text {
-    std::uint64_t number = 0;
-    std::string text;
-  };
-  using event_words = std::array<std::uint64_t, words_per_event - 1>;
+  // For readers of the file, if there is one.
 
+  /// Empty: there is none, or it was removed.
+  [[nodiscard]] std::string file() const { return storage_ ? storage_->file() : std::string(); }
+  /// Who the worker is in its group.
+  void set_identity(worker_id id, incarnation_id incarnation) noexcept;
+  void add_peer(worker_id id, std::string_view name) noexcept;
+  /// The worker has ended in order: what is recorded from now on is in memory only. The destructor does it, too.
+  void remove_file() noexcept;
+  /// The file stays when the recorder ends.
+  void keep_file() noexcept;
+
+ private:
   // A thread that is preempted while it writes may be overtaken by a whole round of others, so that one place holds
   // parts of two events: the last word detects that.
-  static std::uint64_t check(const event_words& words) noexcept {
-    std::uint64_t sum = 0;
-    for (std::size_t i = 0; i != words.size(); ++i) sum ^= std::rotl(words[i], static_cast<int>(9 * i));
-    return sum;
-  }
   void put(flight_event what, flight_time at, worker_id peer, std::uint64_t call, std::uint64_t method,
            std::uint64_t bytes, errc code, std::uint64_t text) noexcept {
     const std::uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
-    const event_words words{number + 1,
-                            at.raw(),
-                            call,
-                            method,
-                            bytes,
-                            static_cast<std::uint64_t>(what) | (static_cast<std::uint64_t>(code) & 0xffffU) << 8U |
-                                static_cast<std::uint64_t>(static_cast<std::uint32_t>(peer.value)) << 32U,
-                            text};
+    const flight_words words{number + 1,
+                             at.raw(),
+                             call,
+                             method,
+                             bytes,
+                             static_cast<std::uint64_t>(what) | (static_cast<std::uint64_t>(code) & 0xffffU) << 8U |
+                                 static_cast<std::uint64_t>(static_cast<std::uint32_t>(peer.value)) << 32U,
+                             text};
     std::uint64_t* place = words_ + (number & mask_) * words_per_event;
     [&]<std::size_t... I>(std::index_sequence<I...>) {  // without a loop, so that the words need no memory
       (std::atomic_ref(place[I]).store(words[I], std::memory_order_relaxed), ...);
     }(std::make_index_sequence<words_per_event - 1>());
-    std::atomic_ref(place[words.size()]).store(check(words), std::memory_order_relaxed);
+    std::atomic_ref(place[words.size()]).store(flight_check(words), std::memory_order_relaxed);
   }
 
   std::uint64_t* words_ = nullptr;
   std::uint64_t mask_ = 0;
   flight_calendar calendar_;
+  std::unique_ptr<flight_storage> storage_;  // null: off
   alignas(64) std::atomic<std::uint64_t> next_{0};
-  mutable std::mutex texts_mutex_;  // guards the next two
+  mutable std::mutex texts_mutex_;  // guards the next one and the texts
   std::uint64_t next_text_ = 1;
-  std::array<kept_text, kept_texts> texts_;
 };
 
 }  // namespace ferry::inline v0::detail

@@ -81,6 +81,7 @@ method_table& table() {
 }
 
 std::atomic<bool> process_exits{false};
+std::atomic<void (*)(std::uint64_t id, const std::string& name)> registration_listener{nullptr};
 
 // Whether a mangled function has internal linkage: two of one name are then two functions.
 bool is_internal(std::string_view mangled) {
@@ -194,6 +195,7 @@ method_entry::method_entry(const method_source& source)
     if (!table().checked) problem.clear();
   }
   if (!problem.empty()) log(log_level::error, problem + ". The first one stays");
+  if (const auto listener = registration_listener.load()) listener(id, name);
 }
 
 method_entry::~method_entry() {
@@ -299,6 +301,18 @@ std::string known_method_name(std::uint64_t id) {
 std::string readable_name(std::uint64_t id) {
   std::string name = known_method_name(id);
   return name.empty() ? fmt::format("method {:016x}", id) : name;
+}
+
+std::vector<std::pair<std::uint64_t, std::string>> method_names() {
+  std::vector<std::pair<std::uint64_t, std::string>> names;
+  std::lock_guard lock(table().mutex);
+  names.reserve(table().entries.size());
+  for (const method_entry* each : table().entries) names.emplace_back(each->id, each->name);
+  return names;
+}
+
+void note_registered_methods(void (*listener)(std::uint64_t id, const std::string& name)) noexcept {
+  registration_listener.store(listener);
 }
 
 void withdraw(const std::vector<const method_entry*>& entries) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ferry/rpc/detail/method_entry.hpp>
@@ -28,6 +29,10 @@ void withdraw(const std::vector<const method_entry*>& entries);
 void publish(const std::vector<const method_entry*>& entries);
 /// The readable name of the method with that id, or of its stub; "method 0123456789abcdef" if the program has neither.
 std::string readable_name(std::uint64_t id);
+/// The ids and readable names of all methods and stubs of this program.
+std::vector<std::pair<std::uint64_t, std::string>> method_names();
+/// From now on `listener` hears of each method and stub that is registered: when a library is loaded. One listener.
+void note_registered_methods(void (*listener)(std::uint64_t id, const std::string& name)) noexcept;
 
 /// Waits until a withdrawn entry has no user; false if the deadline passed. Logs at intervals what it waits for.
 bool wait_unused(const method_entry& entry, deadline until);

@@ -1,6 +1,7 @@
 #include "worker_core.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <deque>
 #include <mutex>
 #include <utility>
@@ -31,13 +32,23 @@ worker_list& all_workers() {
   return *instance;
 }
 
+flight_owner recorded_as(const ferry::agent& agent) {
+  std::string directory = agent.options().flight_directory;
+  if (const char* value = std::getenv("FERRY_FLIGHT_DIRECTORY"); value && directory.empty()) directory = value;
+  return {.directory = std::move(directory),
+          .worker = agent.self().name(),
+          .id = agent.self().id(),
+          .incarnation = agent.incarnation(),
+          .places = agent.options().num_worker_threads};
+}
+
 }  // namespace
 
 worker_core::worker_core(std::shared_ptr<store> group_store, std::unique_ptr<ferry::agent> agent,
                          const worker_config& config, std::function<void()> on_left)
     : store_(std::move(group_store)),
       agent_(std::move(agent)),
-      recorder_(static_cast<std::size_t>(agent_->options().flight_events)),
+      recorder_(static_cast<std::size_t>(agent_->options().flight_events), recorded_as(*agent_)),
       exit_timeout_(config.exit_timeout),
       served_(config.serve.everything() ? served_by_default() : config.serve),
       library_methods_(library_methods()),
@@ -88,8 +99,10 @@ void worker_core::start() {
     shut_down_.store(true);
     agent_->close();
     pool_->forget_owner();
+    recorder_.remove_file();
     throw;
   }
+  recorder_.set_identity(agent_->self().id(), agent_->incarnation());
   auto& list = all_workers();
   std::lock_guard lock(list.mutex);
   list.workers.push_back(shared_from_this());
@@ -196,9 +209,11 @@ void worker_core::end_and_tell(shutdown_mode how, timeout limit) {
   try {
     end(how, limit);
   } catch (...) {
+    recorder_.keep_file();  // it may say why
     tell();
     throw;
   }
+  recorder_.remove_file();
   tell();
 }
 
@@ -422,6 +437,8 @@ void worker_core::on_link_event(const link_event& event) noexcept {
                     : event.what == link_event::kind::accepted ? flight_event::connection_accepted
                     : event.what == link_event::kind::sent     ? flight_event::call_sent
                                                                : flight_event::connection_lost;
+  if (event.what == link_event::kind::opened || event.what == link_event::kind::accepted)
+    recorder_.add_peer(event.who.id(), event.who.name());
   recorder_.add(what, flight_time::now(), event.who.id(), event.call_id, 0, 0, {}, event.text);
   if (event.what != link_event::kind::sent) observers_of_calls_.tell_connection(event);
 }
