@@ -151,6 +151,38 @@ class FerryTop(unittest.TestCase):
             for each in (0, 2):
                 group.members[each].kill()
 
+    def test_what_a_killed_worker_did_last(self):
+        with tempfile.TemporaryDirectory() as directory, Group("stuck", FERRY_FLIGHT_DIRECTORY=directory) as group:
+            group.dump_with("bottleneck")  # the calls are under way
+            group.members[2].kill()
+            group.members[2].wait()
+            path = os.path.join(directory, f"ferry-worker2-{group.members[2].pid}.flight")
+            result = top("--post-mortem", path)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn(f"worker_info(id=2, name=worker2), process {group.members[2].pid}: its last event", result.stdout)
+            self.assertIn("of 'planted::compute_for_ever' by worker_info(id=1, name=worker1): running", result.stdout)
+            self.assertIn("request_received", result.stdout)
+            records = json.loads(top("--post-mortem", "--json", path).stdout)
+            self.assertEqual([each["reason"] for each in records["workers"]], ["post mortem"])
+            self.assertEqual(len(records["workers"][0]["served_calls"]), 3)
+            # All of a directory, a damaged one among them.
+            with open(os.path.join(directory, "a.flight"), "wb") as file:
+                file.write(b"nothing of the kind")
+            result = top("--post-mortem", directory)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("a.flight", result.stdout)
+            self.assertEqual(result.stdout.count(": its last event was at"), 3)
+            for each in (0, 1):
+                group.members[each].kill()
+
+    def test_files_that_are_no_flight_files(self):
+        with tempfile.TemporaryDirectory() as directory:
+            for path, part in ((directory, "no flight file in"), (os.path.join(directory, "none"), "cannot be read"),
+                               ("/dev/null", "no flight file")):
+                result = top("--post-mortem", path)
+                self.assertEqual(result.returncode, 1, path)
+                self.assertIn(part, result.stdout + result.stderr)
+
     def test_a_stopped_worker_is_named(self):
         with Group("nothing") as group:
             group.members[2].send_signal(signal.SIGSTOP)
@@ -211,6 +243,8 @@ class FerryTop(unittest.TestCase):
             (["--json"], "needs --once"),
             (["--once=1"], "takes no value"),
             (["-o", "x"], "is for 'ferry-top dump'"),
+            (["--post-mortem"], "needs a file"),
+            (["--post-mortem", "x", "--once"], "no --once"),
             (["tcp://a:1", "tcp://b:1"], "too much"),
         ):
             result = top(*arguments)

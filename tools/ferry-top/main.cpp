@@ -1,5 +1,6 @@
 // ferry-top: watches the workers of a running group.
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -71,6 +72,20 @@ void dump(ferry::group_observer& group, const options& chosen) {
   std::fputs(findings_text(now, chosen.older_than).c_str(), stderr);
 }
 
+int post_mortem(const options& chosen) {
+  const observation found = read_files(chosen.files);
+  const bool json = chosen.json || !chosen.output.empty();
+  const std::string text = json ? dump_json(found, chosen.older_than) : post_mortem_text(found);
+  if (chosen.output.empty()) {
+    print(text);
+  } else {
+    write_file(chosen.output, text);
+  }
+  const bool any =
+      std::any_of(found.workers.begin(), found.workers.end(), [](const observed& each) { return each.snapshot; });
+  return any ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -78,6 +93,7 @@ int main(int argc, char** argv) {
     const options chosen = parse(std::vector<std::string>(argv + 1, argv + argc));
     if (chosen.show_help) return std::fputs(usage_text, stdout) < 0 ? 1 : 0;
     if (chosen.show_version) return std::puts("ferry-top " FERRY_TOP_VERSION) < 0 ? 1 : 0;
+    if (chosen.what == options::action::post_mortem) return post_mortem(chosen);
     ferry::group_observer group(
         {.init_method = chosen.group, .secret = secret_of(chosen), .limit = ferry::timeout(chosen.limit)});
     if (chosen.what == options::action::dump) {

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <stdexcept>
+#include <system_error>
 #include <thread>
 
 #include <ferry/base/error.hpp>
@@ -30,6 +33,37 @@ const observed* observation::find(const std::string& name) const {
   const auto found = std::find_if(workers.begin(), workers.end(),
                                   [&](const observed& each) { return each.snapshot && each.who.who.name() == name; });
   return found == workers.end() ? nullptr : &*found;
+}
+
+observation read_files(const std::vector<std::string>& paths) {
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    std::error_code none;
+    if (!std::filesystem::is_directory(path, none)) {
+      files.push_back(path);
+      continue;
+    }
+    const std::size_t before = files.size();
+    for (const auto& each : std::filesystem::directory_iterator(path)) {
+      if (each.path().extension() == ".flight") files.push_back(each.path().string());
+    }
+    std::sort(files.begin() + static_cast<std::ptrdiff_t>(before), files.end());
+  }
+  if (files.empty()) throw std::runtime_error("there is no flight file in " + paths.front());
+  observation result;
+  result.time = std::chrono::system_clock::now();
+  result.kind = "post mortem";
+  for (const std::string& file : files) {
+    observed& each = result.workers.emplace_back();
+    try {
+      each.snapshot = ferry::read_flight_file(file);
+      each.who.who = each.snapshot->worker;
+      each.who.incarnation = each.snapshot->incarnation;
+    } catch (const ferry::error& e) {
+      each.why = e.message();
+    }
+  }
+  return result;
 }
 
 observation look(ferry::group_observer& group, bool with_events) {

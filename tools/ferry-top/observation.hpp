@@ -27,6 +27,10 @@ struct observation {
   [[nodiscard]] const observed* find(const std::string& name) const;
 };
 
+/// What flight files say, in place of a look; of a directory: all in it, by name. Files that cannot be read are workers that
+/// could not be asked. Throws std::runtime_error if there is no file.
+observation read_files(const std::vector<std::string>& paths);
+
 /// Asks all workers, several at once. Workers that were lost are not asked.
 observation look(ferry::group_observer& group, bool with_events);
 

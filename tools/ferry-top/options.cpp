@@ -64,6 +64,9 @@ options parse(const std::vector<std::string>& arguments) {
       takes_value = false;
       if (name == "--once") {
         result.once = true;
+      } else if (name == "--post-mortem") {
+        result.what = options::action::post_mortem;
+        has_action = true;
       } else if (name == "--json") {
         result.json = true;
       } else if (name == "--help" || name == "-h") {
@@ -75,6 +78,8 @@ options parse(const std::vector<std::string>& arguments) {
       } else if (name == "dump" && !has_action && !has_group) {
         result.what = options::action::dump;
         has_action = true;
+      } else if (result.what == options::action::post_mortem) {
+        result.files.push_back(name);
       } else if (!has_group) {
         if (name.find("://") == std::string::npos) {
           throw usage_error("'" + name +
@@ -90,12 +95,17 @@ options parse(const std::vector<std::string>& arguments) {
     if (has_value && !takes_value) throw usage_error(name + " takes no value");
   }
   if (result.what == options::action::watch && !result.output.empty())
-    throw usage_error("--output is for 'ferry-top dump'");
+    throw usage_error("--output is for 'ferry-top dump' and --post-mortem");
   if (result.what == options::action::watch && result.json && !result.once) throw usage_error("--json needs --once");
+  if (result.what == options::action::post_mortem && (has_group || result.once))
+    throw usage_error("--post-mortem reads files: it takes no group, and no --once");
+  if (result.what == options::action::post_mortem && result.files.empty() && !result.show_help)
+    throw usage_error("--post-mortem needs a file, or a directory of them");
   return result;
 }
 
 const char* const usage_text = R"(usage: ferry-top [dump] [OPTIONS] [GROUP]
+       ferry-top --post-mortem [OPTIONS] FILE...
 
 Watches the workers of a running group, from outside: it is no member, and changes nothing.
 GROUP is where the workers meet, as their init_method: tcp://HOST:PORT, file:///PATH, or env:// (MASTER_ADDR and
@@ -107,12 +117,16 @@ MASTER_PORT, the default).
                           are aligned, with the findings: the call that waits longest and where it ends, workers
                           that wait for each other, slow and lost ones
 
+  ferry-top --post-mortem FILE...
+                          what workers did last that were killed: the flight files that they have left (see
+                          ferry-run --flight-records), or all that are in a directory
+
   --once                  one table, after two looks an interval apart
-  --json                  with --once: one JSON object
+  --json                  with --once, --post-mortem: JSON
   -i, --interval TIME     between two looks; default 1s
   --older-than TIME       calls that wait for less are not looked at; default 1s
   --timeout TIME          for the store, and for the answer of each worker; default 5s
-  -o, --output FILE       where the dump goes; default: standard output. The findings go to standard error
+  -o, --output FILE       where JSON goes; default: standard output. The findings go to standard error
   --secret-file FILE      the secret of the group; default: FERRY_SECRET, else the file FERRY_SECRET_FILE
   --help, --version
 

@@ -11,6 +11,8 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <ferry/base/error.hpp>
+
 #include "diagnosis.hpp"
 #include "rpc/diagnostics/json_text.hpp"
 
@@ -21,6 +23,7 @@ using ferry::detail::json_text;
 using seconds = std::chrono::duration<double>;
 
 constexpr std::size_t most_calls_shown = 10;
+constexpr std::size_t most_events_shown = 25;
 
 struct totals {
   std::uint64_t calls = 0;
@@ -295,6 +298,35 @@ std::string dump_json(const observation& of, std::chrono::nanoseconds older_than
     separator = ",";
   }
   out += "]}\n";
+  return out;
+}
+
+std::string post_mortem_text(const observation& of) {
+  std::string out;
+  for (const observed& each : of.workers) {
+    if (!out.empty()) out += '\n';
+    if (!each.snapshot) {
+      out += printable(each.why) + '\n';
+      continue;
+    }
+    const ferry::worker_snapshot& last = *each.snapshot;
+    out += fmt::format("{}, process {}: its last event was at {}, {} events in all\n", to_string(last.worker),
+                       last.process, utc(last.time), last.events_so_far);
+    for (const auto& call : last.served_calls) out += "  unanswered: " + printable(to_string(call)) + '\n';
+    for (const auto& call : last.pending_calls) out += "  unended: " + printable(to_string(call)) + '\n';
+    const std::size_t skipped = last.events.size() - std::min(last.events.size(), most_events_shown);
+    for (auto event = last.events.begin() + static_cast<std::ptrdiff_t>(skipped); event != last.events.end(); ++event) {
+      std::string line = fmt::format("  {:>14.6f} s  {:<20}",
+                                     static_cast<double>(event->steady_ns - last.steady_ns) / 1e9, event->event);
+      if (event->peer.value >= 0) line += fmt::format(" worker {}", event->peer.value);
+      if (!event->method.empty()) line += " '" + event->method + "'";
+      if (event->call != 0) line += fmt::format(" call {:x}", event->call);
+      if (event->bytes != 0) line += fmt::format(" {} bytes", event->bytes);
+      if (event->code != ferry::errc{}) line += fmt::format(" {}", ferry::errc_name(event->code));
+      if (!event->text.empty()) line += " " + event->text;
+      out += printable(line) + '\n';
+    }
+  }
   return out;
 }
 

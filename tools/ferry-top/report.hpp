@@ -17,6 +17,8 @@ namespace ferry_top {
                                        std::chrono::nanoseconds older_than);
 /// The flight records of all workers with the offsets of their clocks, and the findings, as JSON.
 [[nodiscard]] std::string dump_json(const observation& of, std::chrono::nanoseconds older_than);
+/// What workers did last that have left a flight file: their calls that had not ended, and the last events.
+[[nodiscard]] std::string post_mortem_text(const observation& of);
 /// A line for each finding; "nothing conspicuous" if there is none.
 [[nodiscard]] std::string findings_text(const observation& of, std::chrono::nanoseconds older_than);
 
