@@ -71,9 +71,8 @@ class profiled_call final : public caller_hooks {
         to_.add_reply(number_, what_.own, what_.in_whole, began_, now, reply.sender().id().value, *content);
       }
     } catch (const std::exception& problem) {  // a profile does not make the call fail
-      log(log_level::warning,
-          fmt::format("the profile that came with the reply to {} cannot be read: {}",
-                      (what_.own ? what_.own : what_.in_whole)->name, problem.what()));
+      log(log_level::warning, fmt::format("the profile that came with the reply to {} cannot be read: {}",
+                                          (what_.own ? what_.own : what_.in_whole)->name, problem.what()));
     }
     call_ = reply.message().header.call_id;
     end(now, !reply.has_value(), std::move(error));
@@ -171,14 +170,18 @@ class profiled_request final : public callee_hooks {
   void before_handler(handler_start& start) override {
     scopes_ = server_scopes_now();
     to_.whole = process_recordings::now();
-    const bool alone = asked_ || !scopes_.all.empty();  // it has a recording of its own
-    if (!alone && !to_.whole) return;                   // exited meanwhile
+    const bool alone = asked_ || !scopes_.all.empty();           // it has a recording of its own
+    if (!alone && !to_.whole) return;                            // exited meanwhile
     if (start.method() == device_times_method) return forget();  // of the profiler itself
     worker_core& core = start.core();
     node_ = core.agent_unchecked().self().id().value;
     worker_ = core.weak_from_this();
     what_ = {start.method().empty() ? "an unknown method" : start.method(), range_kind::handler};
-    if (to_.whole) what_in_whole_ = &to_.whole->names().name_range(what_.name, range_kind::handler);
+    if (to_.whole) {
+      what_in_whole_ = &to_.whole->names().name_range(what_.name, range_kind::handler);
+      if (const worker_info* caller = start.sender())
+        to_.whole->names().note_worker(caller->id().value, caller->name());
+    }
     if (alone) record_alone(core);
     call_ = start.call().request().header.call_id;
     caller_ = start.caller().value;
@@ -351,7 +354,7 @@ class profiled_request final : public callee_hooks {
   event_targets to_;
   std::vector<awaited_time> awaited_;  // when it was taken
   const range_description* what_in_whole_ = nullptr;
-  range_description what_;             // its name is the method's, whose code stays loaded until the request is over
+  range_description what_;  // its name is the method's, whose code stays loaded until the request is over
   std::int64_t arrived_ns_ = 0;
   std::int64_t queued_ns_ = 0;
   std::int64_t began_ = 0;

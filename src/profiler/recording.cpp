@@ -206,8 +206,6 @@ void recording::add_inner(const profiler::profile& inner, std::uint64_t parent) 
 
 namespace {
 
-constexpr std::string_view remote_mark = "#remote_op: ";
-
 // The call was sent at `began` and answered at `ended` on the caller's clock, received and answered at two times on the callee's.
 // Each way took some time, of which only the sum is known: the offset is right within half of it.
 profiler::clock_offset offset_of(std::int64_t began, std::int64_t ended, const profile_batch& batch) noexcept {

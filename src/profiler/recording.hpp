@@ -27,6 +27,9 @@
 
 namespace ferry::inline v0::detail {
 
+/// Before the name that an event has at its worker, behind that of the call.
+inline constexpr std::string_view remote_mark = "#remote_op: ";
+
 /// What few events have.
 struct event_details {
   std::string shapes = {};
@@ -163,7 +166,7 @@ class recording {
   std::size_t reply_bytes_ = 0;
   std::list<inner_profile> inner_;
   std::size_t inner_events_ = 0;  // in these, and one more for each
-  profile_names own_names_;  // unless it has those of others
+  profile_names own_names_;       // unless it has those of others
 };
 
 /// The recording that the running code is part of, and the event within it. Goes with calls.

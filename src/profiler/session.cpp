@@ -37,8 +37,7 @@ struct session::state {
     const detail::recording_in_force* outer = current_value(detail::current_recording);
     if (outer) around = outer->to;
     parent = detail::event_here(outer);
-    own = current_values().with(detail::current_recording,
-                                detail::recording_in_force(to, parent, to->how().node));
+    own = current_values().with(detail::current_recording, detail::recording_in_force(to, parent, to->how().node));
     scope.emplace(own);
   }
   // What ends within a range is in force below the values of the range, which puts it back at its own end: then it is left to the

@@ -30,7 +30,7 @@ struct event {
   std::uint64_t parent = 0;  ///< the number of the event that it is part of; 0: none
   std::int64_t began_ns = 0;
   std::int64_t ended_ns = 0;
-  std::int32_t peer = -1;           ///< calls: the id of the worker that is called; handlers: of the one that calls
+  std::int32_t peer = -1;  ///< calls: the id of the worker that is called; handlers: of the one that calls
   /// Calls that were answered, and handlers: a number that the call has between these two workers, at the same time for no other.
   /// Zero: not known, as of all that came with replies.
   std::uint64_t call = 0;
