@@ -6,6 +6,7 @@
 #include <ferry/profiler/latency_histogram.hpp>
 #include <ferry/profiler/metrics.hpp>
 #include <ferry/profiler/metrics_server.hpp>
+#include <ferry/profiler/process_scope.hpp>
 #include <ferry/profiler/profile.hpp>
 #include <ferry/profiler/report.hpp>
 #include <ferry/profiler/server_scope.hpp>

@@ -174,7 +174,7 @@ class trace_writer {
       text_ += fmt::format(R"(,"{}":{})", name_of_key(key), json_text(value));
     };
     if (event.kind == range_kind::handler) number(trace_key::queued_ns, event.queued_ns);
-    if (event.remote) number(trace_key::uncertainty_ns, event.uncertainty_ns);
+    if (event.remote || event.uncertainty_ns != 0) number(trace_key::uncertainty_ns, event.uncertainty_ns);
     if (!event.shapes.empty()) words(trace_key::shapes, event.shapes);
     if (event.bytes >= 0) number(trace_key::bytes, event.bytes);
     if (event.failed) number(trace_key::failed, 1);

@@ -47,14 +47,14 @@ const bool times_told_by_all = [] {
   return true;
 }();
 
-// The calls of this thread belong to no session while it lives.
+// The calls of this thread belong to no recording while it lives.
 class unrecorded {
  public:
-  unrecorded() : scope_(current_recording, recording_in_force(closed(), 0)) {}
+  unrecorded() : scope_(current_recording, recording_in_force(closed(), 0, -1)) {}
 
  private:
   static ref_ptr<recording> closed() {
-    ref_ptr<recording> made = recording::make({.brief = true});
+    ref_ptr<recording> made = recording::make({.brief = true, .hides = true});
     (void)made->finish();
     return made;
   }

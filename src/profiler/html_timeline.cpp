@@ -165,7 +165,7 @@ class timeline_writer {
     std::string text = fmt::format("{}\n{} from {}", of.name, duration_text(of.duration_ns()),
                                    duration_text(of.began_ns - from_.began_ns));
     if (of.kind == range_kind::handler) text += fmt::format("\nqueued {}", duration_text(of.queued_ns));
-    if (of.remote) text += fmt::format("\nclock within {}", duration_text(of.uncertainty_ns));
+    if (of.remote || of.uncertainty_ns != 0) text += fmt::format("\nclock within {}", duration_text(of.uncertainty_ns));
     if (!of.shapes.empty()) text += "\nshapes " + of.shapes;
     if (of.bytes >= 0) text += fmt::format("\n{} bytes", of.bytes);
     if (of.device_time) text += fmt::format("\n{} on the device", duration_text(of.device_time->count()));

@@ -18,6 +18,8 @@
 #include "../rpc/pipeline/library_clients.hpp"
 #include "../rpc/worker/worker_core.hpp"
 #include "../wire/extension_format.hpp"
+#include "process_recordings.hpp"
+#include "recorded_ranges.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -39,9 +41,22 @@ constexpr std::size_t record_overhead = record_header + record_alignment;  // at
 
 class profiled_call final : public caller_hooks {
  public:
-  profiled_call(ref_ptr<recording> to, std::uint64_t number, std::uint64_t parent, const range_description& what,
-                std::int32_t caller) noexcept
-      : to_(std::move(to)), what_(what), number_(number), parent_(parent), caller_(caller), began_(ticks_now()) {}
+  // One of both is null at most.
+  struct names {
+    const range_description* own = nullptr;
+    const range_description* in_whole = nullptr;
+  };
+  profiled_call(event_targets to, const names& what, std::uint64_t number, std::uint64_t parent, std::int32_t caller,
+                std::int32_t callee) noexcept
+      : to_(std::move(to)),
+        what_(what),
+        number_(number),
+        parent_(parent),
+        caller_(caller),
+        callee_(callee),
+        began_(ticks_now()) {
+    to_.begin();
+  }
 
   void replied(incoming_reply& reply) override {
     const std::int64_t now = ticks_now();
@@ -53,12 +68,13 @@ class profiled_call final : public caller_hooks {
             if (each.kind == range_kind::handler && each.parent == 0) error = each.error;
           }
         }
-        to_->add_reply(number_, what_, began_, now, reply.sender().id().value, *content);
+        to_.add_reply(number_, what_.own, what_.in_whole, began_, now, reply.sender().id().value, *content);
       }
     } catch (const std::exception& problem) {  // a profile does not make the call fail
-      log(log_level::warning,
-          fmt::format("the profile that came with the reply to {} cannot be read: {}", what_.name, problem.what()));
+      log(log_level::warning, fmt::format("the profile that came with the reply to {} cannot be read: {}",
+                                          (what_.own ? what_.own : what_.in_whole)->name, problem.what()));
     }
+    call_ = reply.message().header.call_id;
     end(now, !reply.has_value(), std::move(error));
   }
 
@@ -76,8 +92,10 @@ class profiled_call final : public caller_hooks {
 
  private:
   void end(std::int64_t now, bool failed, std::string error) noexcept {
-    recorded_event event{.what = &what_, .number = number_, .parent = parent_, .began = began_, .ended = now};
+    recorded_event event{.what = what_.own, .number = number_, .parent = parent_, .began = began_, .ended = now};
+    event.call = call_;
     event.node = caller_;
+    event.peer = callee_;
     event.failed = failed;
     if (!error.empty()) {
       try {
@@ -87,15 +105,17 @@ class profiled_call final : public caller_hooks {
         event.details.reset();
       }
     }
-    to_->add(std::move(event));
+    to_.add(std::move(event), what_.in_whole);
   }
 
-  const ref_ptr<recording> to_;
-  const range_description& what_;
+  const event_targets to_;
+  const names what_;
   const std::uint64_t number_;
   const std::uint64_t parent_;
   const std::int32_t caller_;
+  const std::int32_t callee_;
   const std::int64_t began_;
+  std::uint64_t call_ = 0;
 };
 
 // What to_here() and to_here_async() call at the owner.
@@ -110,20 +130,33 @@ profiled_mode mode_of(const outgoing_request& request) noexcept {
   return request.blocks_caller() ? profiled_mode::sync : profiled_mode::async;
 }
 
-}  // namespace
-
-void recording_in_force::on_request(outgoing_request& request) const {
-  if (to->closed()) return;
+std::unique_ptr<caller_hooks> record_call(outgoing_request& request, const recording_in_force* here) {
+  event_targets to = event_targets::at(here);
+  if (!to) return nullptr;
   const worker_info& caller = request.core().agent_unchecked().self();
   const worker_info& peer = request.destination();
   const profiled_mode mode = mode_of(request);
-  const range_description& what =
-      to->name_call(request.method(), mode, caller.id().value, caller.name(), peer.id().value, peer.name());
-  if (to->how().remote && mode != profiled_mode::notify && mode != profiled_mode::to_here) {
-    request.add_record(profile_record_type, false, encode_profile_wishes(to->how().wishes));
-  }
-  auto hooks = std::make_unique<profiled_call>(to, to->begin(), event_here(*this), what, caller.id().value);
-  request.keep(std::move(hooks));
+  const auto name = [&](profile_names& names) {
+    return &names.name_call(request.method(), mode, caller.id().value, caller.name(), peer.id().value, peer.name());
+  };
+  profiled_call::names what;
+  if (to.own) what.own = name(to.own->names());
+  if (to.whole) what.in_whole = name(to.whole->names());
+  if (to.remote() && mode != profiled_mode::notify && mode != profiled_mode::to_here)
+    request.add_record(profile_record_type, false, encode_profile_wishes(to.wishes()));
+  return std::make_unique<profiled_call>(std::move(to), what, new_event_number(), event_here(here), caller.id().value,
+                                         peer.id().value);
+}
+
+}  // namespace
+
+void recording_in_force::on_request(outgoing_request& request) const {
+  if (auto hooks = record_call(request, this)) request.keep(std::move(hooks));
+}
+
+// Of code that no value is in force for; the others see their requests themselves.
+std::unique_ptr<caller_hooks> profiler_client::on_request(outgoing_request& request) {
+  return current_value(current_recording) ? nullptr : record_call(request, nullptr);
 }
 
 // ---------------------------------------------------------------- at the callee
@@ -136,12 +169,61 @@ class profiled_request final : public callee_hooks {
 
   void before_handler(handler_start& start) override {
     scopes_ = server_scopes_now();
-    if (!asked_ && scopes_.all.empty()) return;         // exited meanwhile
-    if (start.method() == device_times_method) return;  // of the profiler itself
+    to_.whole = process_recordings::now();
+    const bool alone = asked_ || !scopes_.all.empty();           // it has a recording of its own
+    if (!alone && !to_.whole) return;                            // exited meanwhile
+    if (start.method() == device_times_method) return forget();  // of the profiler itself
     worker_core& core = start.core();
+    node_ = core.agent_unchecked().self().id().value;
+    worker_ = core.weak_from_this();
+    what_ = {start.method().empty() ? "an unknown method" : start.method(), range_kind::handler};
+    if (to_.whole) {
+      what_in_whole_ = &to_.whole->names().name_range(what_.name, range_kind::handler);
+      if (const worker_info* caller = start.sender())
+        to_.whole->names().note_worker(caller->id().value, caller->name());
+    }
+    if (alone) record_alone(core);
+    call_ = start.call().request().header.call_id;
+    caller_ = start.caller().value;
+    arrived_ns_ = start.call().arrived().time_since_epoch().count();
+    queued_ns_ = std::max<std::int64_t>(0, steady_now_ns() - arrived_ns_);
+    number_ = new_event_number();
+    start.set_value(current_recording, recording_in_force(to_.own, number_, node_));
+    to_.begin();
+    began_ = ticks_now();
+  }
+
+  void handler_ended(handler_result& result) override {
+    if (!to_) return;
+    ended_ = ticks_now();
+    thread_ = thread_here();
+    failed_ = result.error() != nullptr;
+    if (failed_) error_ = describe_exception(result.error());
+    has_ended_ = true;
+    add_to_whole();
+  }
+
+  // A call is answered although its profile cannot be.
+  void on_reply(outgoing_reply& reply) override {
+    if (!to_.own || !has_ended_) return;
+    if (const std::exception_ptr problem = caught([&] { add_profile(reply); }))
+      log(log_level::warning, fmt::format("the reply to {} goes without the profile that was asked for: {}", what_.name,
+                                          describe_exception(problem)));
+  }
+
+  void ended() noexcept override {
+    if (to_.own && !taken_) (void)caught([this] { (void)take(); });
+    if (to_.whole && number_ != 0 && !has_ended_) event_targets{.own = {}, .whole = to_.whole}.give_up();
+  }
+
+ private:
+  void forget() noexcept { to_ = {}; }
+
+  // For the caller that asks, and for server scopes.
+  void record_alone(worker_core& core) {
     recording::properties how;
     how.brief = true;
-    how.node = core.agent_unchecked().self().id().value;
+    how.node = node_;
     how.events_per_thread = scopes_.events_per_thread;
     how.remote = scopes_.remote;
     how.wishes = scopes_.wishes;
@@ -154,43 +236,14 @@ class profiled_request final : public callee_hooks {
     }
     most_record_bytes_ = std::min(core.limits().max_extension_bytes, wire_limits().max_extension_bytes);
     limit_ = std::min(most_record_bytes_ / share_of_profile, longest_profile);
-    worker_ = core.weak_from_this();
-    to_ = recording::make(how);
-    what_ = {start.method().empty() ? "an unknown method" : start.method(), range_kind::handler};
-    arrived_ns_ = start.call().arrived().time_since_epoch().count();
-    queued_ns_ = std::max<std::int64_t>(0, steady_now_ns() - arrived_ns_);
-    number_ = to_->begin();
-    start.set_value(current_recording, recording_in_force(to_, number_));
-    began_ = ticks_now();
+    to_.own = recording::make(how);
   }
 
-  void handler_ended(handler_result& result) override {
-    if (!to_) return;
-    ended_ = ticks_now();
-    thread_ = thread_here();
-    failed_ = result.error() != nullptr;
-    if (failed_) error_ = describe_exception(result.error());
-    has_ended_ = true;
-  }
-
-  // A call is answered although its profile cannot be.
-  void on_reply(outgoing_reply& reply) override {
-    if (!to_ || !has_ended_) return;
-    if (const std::exception_ptr problem = caught([&] { add_profile(reply); }))
-      log(log_level::warning, fmt::format("the reply to {} goes without the profile that was asked for: {}", what_.name,
-                                          describe_exception(problem)));
-  }
-
-  void ended() noexcept override {
-    if (to_ && !taken_) (void)caught([this] { (void)take(); });
-  }
-
- private:
   void add_profile(outgoing_reply& reply) {
     // Behind the records of others, which go first.
     const std::size_t used = reply.message().extension_bytes() + record_overhead;
     const std::size_t room = most_record_bytes_ > used ? most_record_bytes_ - used : 0;
-    if (asked_ && scopes_.all.empty() && to_->end_without_events()) {
+    if (asked_ && scopes_.all.empty() && to_.own->end_without_events()) {
       taken_ = true;
       add_handler(reply, std::min(limit_, room));
       return;
@@ -218,7 +271,7 @@ class profiled_request final : public callee_hooks {
     const tick_scale scale = tick_scale::recent();
     profiler::event own;
     own.kind = range_kind::handler;
-    own.node = to_->how().node;
+    own.node = node_;
     own.thread = thread_;
     own.number = number_;
     own.began_ns = scale.steady_ns(began_);
@@ -237,7 +290,7 @@ class profiled_request final : public callee_hooks {
   // Its error is too long.
   void add_lost_handler(outgoing_reply& reply, std::size_t room) const {
     profile_batch batch;
-    batch.node = to_->how().node;
+    batch.node = node_;
     batch.received_ns = arrived_ns_;
     batch.answered_ns = steady_now_ns();
     batch.lost = 1;
@@ -245,17 +298,26 @@ class profiled_request final : public callee_hooks {
     if (content.size() <= room) reply.add_record(profile_record_type, false, content.bytes());
   }
 
-  void add_own_event() {
+  [[nodiscard]] recorded_event own_event() const noexcept {
     recorded_event event{.what = &what_, .number = number_, .parent = 0, .began = began_, .ended = ended_};
     event.queued_ns = queued_ns_;
-    event.node = to_->how().node;
+    event.call = call_;
+    event.node = node_;
+    event.peer = caller_;
     event.thread = thread_;
     event.failed = failed_;
-    if (failed_) {
+    if (!failed_) return event;
+    try {
       event.details = std::make_unique<event_details>();
-      event.details->error = std::move(error_);
+      event.details->error = error_;
+    } catch (const std::bad_alloc&) {
+      event.details.reset();  // that it failed suffices
     }
-    to_->add(std::move(event));
+    return event;
+  }
+
+  void add_to_whole() {
+    if (to_.whole) event_targets{.own = {}, .whole = to_.whole}.add(own_event(), what_in_whole_);
   }
 
   // What devices have not done yet the caller asks for later: the reply does not wait for them.
@@ -278,8 +340,8 @@ class profiled_request final : public callee_hooks {
 
   profiler::profile take() {
     taken_ = true;
-    if (has_ended_) add_own_event();
-    profiler::profile found = to_->finish(&awaited_);
+    if (has_ended_) to_.own->add(own_event());
+    profiler::profile found = to_.own->finish(&awaited_);
     for (const auto& each : scopes_.all) add_to_scope(*each, {found, awaited_, worker_});
     return found;
   }
@@ -289,13 +351,17 @@ class profiled_request final : public callee_hooks {
   std::size_t most_record_bytes_ = 0;  // of all records of the reply
   std::size_t limit_ = 0;              // of the profile
   std::weak_ptr<worker_core> worker_;
-  ref_ptr<recording> to_;
+  event_targets to_;
   std::vector<awaited_time> awaited_;  // when it was taken
-  range_description what_;             // its name is the method's, whose code stays loaded until the request is over
+  const range_description* what_in_whole_ = nullptr;
+  range_description what_;  // its name is the method's, whose code stays loaded until the request is over
   std::int64_t arrived_ns_ = 0;
   std::int64_t queued_ns_ = 0;
   std::int64_t began_ = 0;
   std::uint64_t number_ = 0;
+  std::uint64_t call_ = 0;
+  std::int32_t node_ = -1;
+  std::int32_t caller_ = -1;
   std::int64_t ended_ = 0;
   std::uint32_t thread_ = 0;
   std::string error_;

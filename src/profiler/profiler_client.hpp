@@ -1,6 +1,7 @@
 #pragma once
 
-// The profiler of one worker: what it records of requests whose callers ask for it, and of all requests for server scopes.
+// The profiler of one worker: what it records of requests whose callers ask for it, of all requests for server scopes, and
+// of everything for recordings of the process.
 
 #include <cstdint>
 #include <memory>
@@ -23,6 +24,7 @@ class profiler_client final : public worker_attachment, public interceptor {
   [[nodiscard]] std::string_view name() const noexcept override { return "ferry/profiler"; }
   [[nodiscard]] std::span<const std::uint16_t> record_types() const noexcept override { return {&record_type_, 1}; }
   [[nodiscard]] bool sees_all_requests() const noexcept override { return false; }
+  std::unique_ptr<caller_hooks> on_request(outgoing_request& request) override;
   std::unique_ptr<callee_hooks> on_arrival(incoming_request& request) override;
 
  private:

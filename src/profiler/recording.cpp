@@ -1,43 +1,39 @@
 #include "recording.hpp"
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
-
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <fmt/format.h>
 #include <ferry/base/log.hpp>
 #include <ferry/rpc/detail/future_state.hpp>
 
-#include "../device/device_work.hpp"
-#include "../rpc/worker/worker_core.hpp"
+#include "recorded_ranges.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
 
-struct profiled_thread {
-  std::uint64_t serial;  // of the recording that `ring` belongs to
+// The rings that this thread has added to last: of a few recordings that see the same events.
+struct known_ring {
+  std::uint64_t serial;  // of the recording that it belongs to
   void* ring;
-  open_range* innermost;
-  std::uint32_t id;
 };
-constinit thread_local profiled_thread this_thread_profiled{0, nullptr, nullptr, 0};
-
-// The name that name_call() has given this thread last: most calls are like the one before.
-struct named_call {
-  std::uint64_t serial;  // of the recording that has it
-  std::string_view method;
-  profiled_mode mode;
-  std::int32_t caller;
-  std::int32_t peer;
-  const range_description* what;
-};
-constinit thread_local named_call last_named_call{0, {}, profiled_mode::sync, -1, -1, nullptr};
+constexpr std::size_t known_rings = 4;
+constinit thread_local std::array<known_ring, known_rings> last_rings{};
 
 std::atomic<std::uint64_t> next_serial{1};
+
+// Numbers that this thread may give to events: taken from those of the process in blocks, which threads do not share.
+struct number_block {
+  std::uint64_t next;
+  std::uint64_t end;
+};
+constinit thread_local number_block own_numbers{0, 0};
+constexpr std::uint64_t numbers_of_block = 256;
+std::atomic<std::uint64_t> next_number{1};
 
 constexpr std::size_t most_reply_bytes = std::size_t{64} << 20U;
 // Of memory for what comes with replies.
@@ -45,114 +41,45 @@ constexpr std::size_t shortest_chunk = std::size_t{1} << 10U;
 constexpr std::size_t longest_chunk = std::size_t{1} << 16U;
 // The events that a recording keeps of those within it, as a multiple of those of a thread.
 constexpr std::size_t rings_of_inner = 16;
-constexpr std::size_t most_profile_names = std::size_t{1} << 16U;
-constexpr range_description another_call{"(another call: there are too many names)", range_kind::call};
-constexpr range_description another_range{"(another range: there are too many names)", range_kind::user};
-
-// ---------------------------------------------------------------- ranges of the library
-
-void begin_range(open_range& range) noexcept;
-void end_range(open_range& range, const range_details* details, bool failed) noexcept;
-
-constexpr range_sink recording_sink{&begin_range, &end_range};
-
-// The work that an open range of this thread has queued on a device.
-struct measured_range {
-  const open_range* of;
-  std::shared_ptr<device_interval> work;  // null: it cannot be measured
-  measured_range* outer;
-};
-constinit thread_local measured_range* measured_ranges = nullptr;  // the innermost
-
-bool measures(const open_range& range) noexcept {
-  return range.what->kind == range_kind::operation &&
-         static_cast<const recording*>(range.recording)->how().wishes.device_times;
-}
-
-// The first work of an operation, and of those that it is a part of: the outer ones first, as they end last.
-void measure_from(const open_range* range, const stream& on) noexcept {
-  if (!range || (measured_ranges && measured_ranges->of == range)) return;
-  measure_from(range->outer, on);
-  if (!measures(*range)) return;
-  try {
-    auto made = std::make_unique<measured_range>(measured_range{range, nullptr, measured_ranges});
-    made->work = device_interval::begin(on);
-    measured_ranges = made.release();
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no memory, so no time
-  }
-}
-void measure_work(const stream& on) noexcept { measure_from(this_thread_profiled.innermost, on); }
-
-// Null: it has queued none.
-std::shared_ptr<device_interval> end_of_work(const open_range& range) noexcept {
-  if (!measured_ranges || measured_ranges->of != &range) return nullptr;
-  const std::unique_ptr<measured_range> own(measured_ranges);
-  measured_ranges = own->outer;
-  if (own->work) own->work->end();
-  return std::move(own->work);
-}
-
-void begin_range(open_range& range) noexcept {
-  const recording_in_force* here = current_value(current_recording);
-  if (!here || here->to->closed()) return;
-  range.sink = &recording_sink;
-  here->to->add_ref();
-  range.recording = here->to.get();
-  range.number = here->to->begin();
-  range.parent = event_here(*here);
-  range.context_parent = here->parent;
-  range.outer = std::exchange(this_thread_profiled.innermost, &range);
-  range.began = ticks_now();
-}
-
-void end_range(open_range& range, const range_details* details, bool failed) noexcept {
-  const std::int64_t now = ticks_now();
-  this_thread_profiled.innermost = range.outer;
-  const auto to = ref_ptr<recording>::adopt(static_cast<recording*>(range.recording));
-  recorded_event event{.what = range.what, .number = range.number, .parent = range.parent, .began = range.began};
-  event.ended = now;
-  event.node = to->how().node;
-  event.failed = failed;
-  const profile_wishes& wishes = to->how().wishes;
-  std::shared_ptr<device_interval> on_device = end_of_work(range);
-  if (on_device || (details && (wishes.shapes || wishes.memory))) {
-    try {
-      event.details = std::make_unique<event_details>();
-      event.details->on_device = std::move(on_device);
-      if (details && wishes.shapes) event.details->shapes = details->shapes();
-      if (details && wishes.memory) event.details->bytes = details->bytes();
-    } catch (const std::bad_alloc&) {
-      event.details.reset();  // the event without them
-    }
-  }
-  to->add(std::move(event));
-}
-
-// Ranges are seen while there is any recording, and the work of devices while there is one that wants its times.
-constinit std::mutex sink_mutex;
-int recordings = 0;  // under the mutex, as is the next one
-int measuring = 0;
-
-void count_recordings(int change, bool measures) noexcept {
-  const std::lock_guard lock(sink_mutex);
-  recordings += change;
-  measuring += measures ? change : 0;
-  range_sink_in_use.store(recordings == 0 ? nullptr : &recording_sink, std::memory_order_release);
-  device_work_sink_in_use.store(measuring == 0 ? nullptr : &measure_work, std::memory_order_release);
-}
+// More threads than that share rings.
+constexpr std::size_t most_rings = 64;
 
 }  // namespace
 
-std::uint64_t event_here(const recording_in_force& here) noexcept {
-  const open_range* inner = this_thread_profiled.innermost;
-  return inner && inner->recording == here.to.get() && inner->context_parent == here.parent ? inner->number
-                                                                                            : here.parent;
+std::uint64_t new_event_number() noexcept {
+  number_block& mine = own_numbers;
+  if (mine.next == mine.end) {
+    mine.next = next_number.fetch_add(numbers_of_block, std::memory_order_relaxed);
+    mine.end = mine.next + numbers_of_block;
+  }
+  return mine.next++;
 }
 
-std::uint32_t thread_here() noexcept {
-  std::uint32_t& id = this_thread_profiled.id;
-  if (id == 0) id = static_cast<std::uint32_t>(::syscall(SYS_gettid));
-  return id;
+namespace {
+std::uint64_t reserve_event_numbers(std::uint64_t count) noexcept {
+  return next_number.fetch_add(count, std::memory_order_relaxed);
+}
+}  // namespace
+
+recorded_event copy_of(const recorded_event& from, const profile_wishes& wishes) noexcept {
+  recorded_event made{.what = from.what, .number = from.number, .parent = from.parent, .began = from.began};
+  made.ended = from.ended;
+  made.queued_ns = from.queued_ns;
+  made.call = from.call;
+  made.node = from.node;
+  made.peer = from.peer;
+  made.thread = from.thread;
+  made.failed = from.failed;
+  if (!from.details) return made;
+  try {
+    made.details = std::make_unique<event_details>(*from.details);
+  } catch (const std::bad_alloc&) {
+    return made;  // the event without them
+  }
+  if (!wishes.shapes) made.details->shapes.clear();
+  if (!wishes.memory) made.details->bytes = -1;
+  if (!wishes.device_times) made.details->on_device.reset();
+  return made;
 }
 
 // ---------------------------------------------------------------- rings
@@ -172,19 +99,23 @@ void recording::stop_watching() noexcept {
 ref_ptr<recording> recording::make(const properties& how) { return ref_ptr<recording>::adopt(new recording(how)); }
 
 recording::ring& recording::ring_of_thread() {
-  profiled_thread& here = this_thread_profiled;
-  if (here.serial == serial_) return *static_cast<ring*>(here.ring);
+  known_ring& known = last_rings[serial_ % known_rings];
+  if (known.serial == serial_) return *static_cast<ring*>(known.ring);
   const std::uint32_t thread = thread_here();
   const std::lock_guard lock(mutex_);
   ring* mine = &first_ring_;
   if (first_thread_ == 0) first_thread_ = thread;
   if (first_thread_ != thread) {
-    std::unique_ptr<ring>& own = rings_[thread];
-    if (!own) own = std::make_unique<ring>();
-    mine = own.get();
+    const auto own = rings_.find(thread);
+    if (own != rings_.end()) {
+      mine = own->second.get();
+    } else if (rings_.size() < most_rings) {
+      mine = rings_.emplace(thread, std::make_unique<ring>()).first->second.get();
+    } else {
+      mine = std::next(rings_.begin(), static_cast<std::ptrdiff_t>(thread % most_rings))->second.get();
+    }
   }
-  here.serial = serial_;
-  here.ring = mine;
+  known = {serial_, mine};
   return *mine;
 }
 
@@ -192,6 +123,7 @@ void recording::add(recorded_event&& event) noexcept {
   open_.fetch_sub(1, std::memory_order_relaxed);
   if (closed()) return;
   if (event.thread == 0) event.thread = thread_here();
+  if (event.node < 0) event.node = how_.node;
   try {
     ring& mine = ring_of_thread();
     const std::lock_guard lock(mine.mutex);
@@ -217,13 +149,6 @@ bool recording::end_without_events() noexcept {
   }
   stop_watching();
   return true;
-}
-
-void recording::note_worker(std::int32_t id, std::string_view name) {
-  if (id < 0 || id > worker_id::max) return;
-  const auto place = static_cast<std::size_t>(id);
-  if (workers_.size() <= place) workers_.resize(place + 1);
-  if (workers_[place].empty()) workers_[place] = name;
 }
 
 void recording::add_reply(std::uint64_t call, const range_description& name, std::int64_t began, std::int64_t ended,
@@ -260,9 +185,10 @@ void recording::drop_oldest_replies() noexcept {
 
 void recording::add_inner(const profiler::profile& inner, std::uint64_t parent) noexcept {
   try {
+    for (std::size_t i = 0; i != inner.workers.size(); ++i)
+      names().note_worker(static_cast<std::int32_t>(i), inner.workers[i]);
     const std::lock_guard lock(mutex_);
     if (closed()) return;
-    for (std::size_t i = 0; i != inner.workers.size(); ++i) note_worker(static_cast<std::int32_t>(i), inner.workers[i]);
     inner_.push_back({parent, inner});
     inner_events_ += inner.events.size() + 1;
     while ((inner_events_ - 1) / rings_of_inner > how_.events_per_thread && inner_.size() > 1) {
@@ -276,66 +202,9 @@ void recording::add_inner(const profiler::profile& inner, std::uint64_t parent) 
   }
 }
 
-// ---------------------------------------------------------------- names
-
-const range_description& recording::name_range(std::string_view name, range_kind kind) {
-  const std::lock_guard lock(mutex_);
-  const auto found = ranges_.find(name);
-  if (found != ranges_.end() && found->second->kind == kind) return *found->second;
-  if (names_.size() >= most_profile_names) return another_range;
-  kept_name& made = *names_.emplace_back(std::make_unique<kept_name>());
-  made.text = name;
-  made.what = {made.text, kind};
-  ranges_[made.text] = &made.what;
-  return made.what;
-}
-
-namespace {
-
-std::string text_of_call(std::string_view method, profiled_mode mode, std::string_view caller, std::string_view peer) {
-  switch (mode) {
-    case profiled_mode::sync: return fmt::format("rpc_sync#{}({} -> {})", method, caller, peer);
-    case profiled_mode::async: return fmt::format("rpc_async#{}({} -> {})", method, caller, peer);
-    case profiled_mode::remote: return fmt::format("rpc_remote#{}({} -> {})", method, caller, peer);
-    case profiled_mode::notify: return fmt::format("rpc_notify#{}({} -> {})", method, caller, peer);
-    case profiled_mode::to_here: break;
-  }
-  return fmt::format("to_here#({})->({})", caller, peer);
-}
-
-}  // namespace
-
-const range_description& recording::name_call(std::string_view method, profiled_mode mode, std::int32_t caller,
-                                              std::string_view caller_name, std::int32_t peer,
-                                              std::string_view peer_name) {
-  named_call& last = last_named_call;
-  if (last.serial == serial_ && last.mode == mode && last.caller == caller && last.peer == peer &&
-      last.method == method)
-    return *last.what;
-  const std::lock_guard lock(mutex_);
-  if (names_.size() >= most_profile_names && !calls_.contains({method.data(), mode, caller, peer})) return another_call;
-  const kept_name*& known = calls_[{method.data(), mode, caller, peer}];
-  // The text of a method whose library was unloaded may have left its address to another.
-  if (known && known->method == method) {
-    last = {serial_, known->method, mode, caller, peer, &known->what};
-    return known->what;
-  }
-  note_worker(caller, caller_name);
-  note_worker(peer, peer_name);
-  kept_name& made = *names_.emplace_back(std::make_unique<kept_name>());
-  made.method = method;
-  made.text = text_of_call(method, mode, caller_name, peer_name);
-  made.what = {made.text, range_kind::call};
-  known = &made;
-  last = {serial_, made.method, mode, caller, peer, &made.what};
-  return made.what;
-}
-
 // ---------------------------------------------------------------- the end
 
 namespace {
-
-constexpr std::string_view remote_mark = "#remote_op: ";
 
 // The call was sent at `began` and answered at `ended` on the caller's clock, received and answered at two times on the callee's.
 // Each way took some time, of which only the sum is known: the offset is right within half of it.
@@ -373,7 +242,7 @@ void recording::add_events_of(const told_reply& from, const std::vector<profiler
   const auto clock = std::find_if(clocks.begin(), clocks.end(),
                                   [&](const profiler::clock_offset& each) { return each.node == from.batch.node; });
   std::unordered_map<std::uint64_t, std::uint64_t> numbers;
-  std::uint64_t next = reserve(from.batch.events.size());
+  std::uint64_t next = reserve_event_numbers(from.batch.events.size());
   for (const profiler::event& each : from.batch.events) numbers.emplace(each.number, next++);
   next -= from.batch.events.size();
   for (const profiler::event& each : from.batch.events) {
@@ -400,7 +269,7 @@ void recording::add_events_of(const told_reply& from, const std::vector<profiler
 
 void recording::add_events_of(const inner_profile& from, profiler::profile& to) {
   std::unordered_map<std::uint64_t, std::uint64_t> numbers;
-  std::uint64_t next = reserve(from.events.events.size());
+  std::uint64_t next = reserve_event_numbers(from.events.events.size());
   for (const profiler::event& each : from.events.events) numbers.emplace(each.number, next++);
   for (const profiler::event& each : from.events.events) {
     profiler::event& made = to.events.emplace_back(each);
@@ -450,6 +319,8 @@ void recording::take_events(ring& from, const tick_scale& scale, profiler::profi
     made.began_ns = scale.steady_ns(each.began);
     made.ended_ns = scale.steady_ns(each.ended);
     made.queued_ns = each.queued_ns;
+    made.peer = each.peer;
+    made.call = each.call;
     if (!each.details) continue;
     made.shapes = std::move(each.details->shapes);
     made.bytes = each.details->bytes;
@@ -460,6 +331,15 @@ void recording::take_events(ring& from, const tick_scale& scale, profiler::profi
     if (time_ns >= 0) made.device_time = std::chrono::nanoseconds(time_ns);
     if (time_ns == device_time_pending && awaited)
       awaited->push_back({.event = made.number, .node = made.node, .here = std::move(each.details->on_device)});
+  }
+}
+
+// Of those that had begun before, have not ended, or are lost.
+void recording::drop_missing_parents(profiler::profile& of) {
+  std::unordered_set<std::uint64_t> numbers;
+  for (const profiler::event& each : of.events) numbers.insert(each.number);
+  for (profiler::event& each : of.events) {
+    if (each.parent != 0 && !numbers.contains(each.parent)) each.parent = 0;
   }
 }
 
@@ -476,8 +356,8 @@ profiler::profile recording::finish(std::vector<awaited_time>* awaited) {
     stop_watching();
     replies.swap(replies_);
     inner.swap(inner_);
-    all.workers.swap(workers_);
   }
+  all.workers = names().workers();
   const tick_scale scale = how_.brief ? tick_scale::recent() : tick_scale::since(start_);
   all.node = how_.node;
   all.ended_ns = scale.steady_ns(ended);
@@ -486,6 +366,7 @@ profiler::profile recording::finish(std::vector<awaited_time>* awaited) {
   all.clocks = compare_clocks(told, scale);
   for (const told_reply& each : told) add_events_of(each, all.clocks, all, awaited);
   for (const inner_profile& each : inner) add_events_of(each, all);
+  if (!how_.brief) drop_missing_parents(all);
   std::sort(all.events.begin(), all.events.end(), [](const profiler::event& a, const profiler::event& b) {
     return a.began_ns != b.began_ns ? a.began_ns < b.began_ns : a.number < b.number;
   });

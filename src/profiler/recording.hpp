@@ -13,7 +13,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include <ferry/base/detail/ref_ptr.hpp>
@@ -24,8 +23,12 @@
 #include "device_times.hpp"
 #include "processor_clock.hpp"
 #include "profile_batch.hpp"
+#include "profile_names.hpp"
 
 namespace ferry::inline v0::detail {
+
+/// Before the name that an event has at its worker, behind that of the call.
+inline constexpr std::string_view remote_mark = "#remote_op: ";
 
 /// What few events have.
 struct event_details {
@@ -43,14 +46,19 @@ struct recorded_event {
   std::int64_t began = 0;  // ticks
   std::int64_t ended = 0;
   std::int64_t queued_ns = 0;
-  std::int32_t node = -1;
+  std::uint64_t call = 0;
+  std::int32_t node = -1;  ///< -1: that of the recording
+  std::int32_t peer = -1;
   std::uint32_t thread = 0;
   bool failed = false;
   std::unique_ptr<event_details> details = nullptr;
 };
 
-/// How a call was made.
-enum class profiled_mode : std::uint8_t { sync, async, remote, notify, to_here };
+/// For another recording, with what that wants.
+[[nodiscard]] recorded_event copy_of(const recorded_event& from, const profile_wishes& wishes) noexcept;
+
+/// Unique in the process, so that an event has the same number in all recordings that see it.
+[[nodiscard]] std::uint64_t new_event_number() noexcept;
 
 /// Counts its references itself: ranges hold one each. Thread-safe.
 class recording {
@@ -59,8 +67,10 @@ class recording {
     profile_wishes wishes = {};
     bool remote = true;  ///< callees are asked for their events
     bool brief = false;  ///< a request's: it lasts no longer than that
+    bool hides = false;  ///< its code is that of the profiler itself: no other recording sees it, either
     std::size_t events_per_thread = 0;
     std::int32_t node = -1;
+    std::shared_ptr<profile_names> names = nullptr;  ///< null: it has names of its own
   };
   static ref_ptr<recording> make(const properties& how);
   void add_ref() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
@@ -74,9 +84,11 @@ class recording {
   [[nodiscard]] bool closed() const noexcept { return closed_.load(std::memory_order_relaxed); }
   /// The number of an event that begins. Each begin() needs an add() or a give_up().
   [[nodiscard]] std::uint64_t begin() noexcept {
-    open_.fetch_add(1, std::memory_order_relaxed);
-    return numbers_.fetch_add(1, std::memory_order_relaxed);
+    begin_numbered();
+    return new_event_number();
   }
+  /// The same of an event that has a number.
+  void begin_numbered() noexcept { open_.fetch_add(1, std::memory_order_relaxed); }
   void give_up() noexcept { open_.fetch_sub(1, std::memory_order_relaxed); }
   /// An event that has ended: on the calling thread, if it does not say on which.
   void add(recorded_event&& event) noexcept;
@@ -88,16 +100,19 @@ class recording {
   /// Those of a recording within this one, on the same clock.
   void add_inner(const profiler::profile& inner, std::uint64_t parent) noexcept;
 
+  [[nodiscard]] profile_names& names() noexcept { return how_.names ? *how_.names : own_names_; }
   /// Descriptions that live as long as the recording. Throws std::bad_alloc.
-  const range_description& name_range(std::string_view name, range_kind kind);
+  const range_description& name_range(std::string_view name, range_kind kind) { return names().name_range(name, kind); }
   const range_description& name_call(std::string_view method, profiled_mode mode, std::int32_t caller,
-                                     std::string_view caller_name, std::int32_t peer, std::string_view peer_name);
+                                     std::string_view caller_name, std::int32_t peer, std::string_view peer_name) {
+    return names().name_call(method, mode, caller, caller_name, peer, peer_name);
+  }
 
   /// Ends it, and gives all events. Once. `awaited` gets what devices have not told yet.
   [[nodiscard]] profiler::profile finish(std::vector<awaited_time>* awaited = nullptr);
 
  private:
-  // One thread adds; the lock is for the one that takes the events at the end.
+  // One thread adds, where there are not very many; the lock is for the one that takes the events at the end.
   struct ring {
     std::mutex mutex;
     std::vector<recorded_event> events;  // the oldest is at `next` once it is full
@@ -124,13 +139,6 @@ class recording {
     std::uint64_t parent;
     profiler::profile events;
   };
-  struct kept_name {
-    std::string text;
-    std::string method;
-    range_description what;
-  };
-  using call_key = std::tuple<const void*, profiled_mode, std::int32_t, std::int32_t>;
-
   explicit recording(const properties& how);
   ~recording();
   ring& ring_of_thread();
@@ -140,16 +148,14 @@ class recording {
   void add_events_of(const told_reply& from, const std::vector<profiler::clock_offset>& clocks, profiler::profile& to,
                      std::vector<awaited_time>* awaited);
   void add_events_of(const inner_profile& from, profiler::profile& to);
+  static void drop_missing_parents(profiler::profile& of);
   void stop_watching() noexcept;
-  std::uint64_t reserve(std::uint64_t count) noexcept { return numbers_.fetch_add(count, std::memory_order_relaxed); }
-  void note_worker(std::int32_t id, std::string_view name);  // under the mutex
 
   const properties how_;
   const std::uint64_t serial_;
   const clock_reading start_;  // of a recording that is not brief
   std::atomic<std::uint32_t> references_{1};
   std::atomic<bool> closed_{false};
-  std::atomic<std::uint64_t> numbers_{1};
   std::atomic<std::int64_t> open_{0};
   std::atomic<std::uint64_t> lost_{0};
   std::mutex mutex_;  // guards the rest
@@ -160,26 +166,20 @@ class recording {
   std::size_t reply_bytes_ = 0;
   std::list<inner_profile> inner_;
   std::size_t inner_events_ = 0;  // in these, and one more for each
-  std::vector<std::unique_ptr<kept_name>> names_;
-  std::map<std::string_view, const range_description*> ranges_;
-  std::map<call_key, const kept_name*> calls_;
-  std::vector<std::string> workers_;
+  profile_names own_names_;       // unless it has those of others
 };
 
 /// The recording that the running code is part of, and the event within it. Goes with calls.
 struct recording_in_force final : travelling_value {
-  recording_in_force(ref_ptr<recording> which, std::uint64_t event) noexcept : to(std::move(which)), parent(event) {}
+  recording_in_force(ref_ptr<recording> which, std::uint64_t event, std::int32_t where) noexcept
+      : to(std::move(which)), parent(event), node(where) {}
   void on_request(outgoing_request& request) const override;
 
-  ref_ptr<recording> to;
+  ref_ptr<recording> to;  ///< null: none but those of the process
   std::uint64_t parent;
+  std::int32_t node;  ///< the worker whose code it is; -1: unknown
 };
 
 inline constexpr context_key<recording_in_force> current_recording("profile");
-
-/// The event that code of this thread is in: the innermost range, if one has begun since `here` is in force.
-[[nodiscard]] std::uint64_t event_here(const recording_in_force& here) noexcept;
-/// The system's number of this thread.
-[[nodiscard]] std::uint32_t thread_here() noexcept;
 
 }  // namespace ferry::inline v0::detail

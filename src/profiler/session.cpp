@@ -10,7 +10,8 @@
 
 #include "../rpc/futures/thread_values.hpp"
 #include "../rpc/worker/worker_core.hpp"
-#include "recording.hpp"
+#include "process_recordings.hpp"
+#include "recorded_ranges.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
@@ -33,11 +34,10 @@ namespace profiler {
 struct session::state {
   explicit state(detail::worker_core& core, const options& how)
       : to(detail::recording_of(core, how)), worker(core.weak_from_this()), device_wait(how.device_wait) {
-    if (const detail::recording_in_force* outer = current_value(detail::current_recording)) {
-      around = outer->to;
-      parent = detail::event_here(*outer);
-    }
-    own = current_values().with(detail::current_recording, detail::recording_in_force(to, 0));
+    const detail::recording_in_force* outer = current_value(detail::current_recording);
+    if (outer) around = outer->to;
+    parent = detail::event_here(outer);
+    own = current_values().with(detail::current_recording, detail::recording_in_force(to, parent, to->how().node));
     scope.emplace(own);
   }
   // What ends within a range is in force below the values of the range, which puts it back at its own end: then it is left to the
@@ -78,10 +78,12 @@ profile session::finish() {
 // ---------------------------------------------------------------- ranges
 
 struct range::state {
-  detail::ref_ptr<detail::recording> to;
+  detail::event_targets to;
   const range_description* what = nullptr;
+  const range_description* what_in_whole = nullptr;
   std::uint64_t number = 0;
   std::uint64_t parent = 0;
+  std::int32_t node = -1;
   int exceptions = std::uncaught_exceptions();
   std::int64_t began = 0;
   std::optional<context_value_scope> scope;
@@ -90,18 +92,17 @@ struct range::state {
 range::range(std::string_view name) {
   if (!detail::ranges_watched()) return;
   const detail::recording_in_force* here = current_value(detail::current_recording);
-  if (!here || here->to->closed()) return;
+  detail::event_targets to = detail::event_targets::at(here);
+  if (!to) return;
   auto made = std::make_unique<state>();
-  made->to = here->to;
-  made->what = &made->to->name_range(name, range_kind::user);
-  made->parent = detail::event_here(*here);
-  made->number = made->to->begin();
-  try {
-    made->scope.emplace(detail::current_recording, detail::recording_in_force(made->to, made->number));
-  } catch (...) {
-    made->to->give_up();
-    throw;
-  }
+  if (to.own) made->what = &to.own->name_range(name, range_kind::user);
+  if (to.whole) made->what_in_whole = &to.whole->names().name_range(name, range_kind::user);
+  made->number = detail::new_event_number();
+  made->parent = detail::event_here(here);
+  made->node = here ? here->node : -1;
+  made->scope.emplace(detail::current_recording, detail::recording_in_force(to.own, made->number, made->node));
+  to.begin();
+  made->to = std::move(to);
   made->began = detail::ticks_now();
   state_ = made.release();
 }
@@ -111,10 +112,10 @@ range::~range() {
   const std::unique_ptr<state> own(state_);
   detail::recorded_event event{.what = own->what, .number = own->number, .parent = own->parent, .began = own->began};
   event.ended = detail::ticks_now();
-  event.node = own->to->how().node;
+  event.node = own->node;
   event.failed = std::uncaught_exceptions() > own->exceptions;
   own->scope.reset();
-  own->to->add(std::move(event));
+  own->to.add(std::move(event), own->what_in_whole);
 }
 
 }  // namespace profiler

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Runs an example that writes a trace and a page. Checks the trace against the format of Chrome's traces, and that the page is
-well-formed, loads nothing and shows what the trace has: trace_test.py FERRY_RUN PROGRAM."""
+well-formed, loads nothing and shows what the trace has: trace_test.py FERRY_RUN PROGRAM. With --group TEST_PROFILER, checks the trace
+that its test of real processes writes."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -23,21 +25,8 @@ REQUIRED = {
 TYPES = {"integer": int, "string": str}
 
 
-class Trace(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder, "trace.json")
-            page = pathlib.Path(folder, "profile.html")
-            result = subprocess.run([FERRY_RUN, "-n", "3", PROGRAM, str(path), str(page)], stdin=subprocess.DEVNULL, text=True, timeout=60,
-                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-            if result.returncode != 0:
-                raise AssertionError(result.stdout)
-            cls.output = result.stdout
-            cls.trace = json.loads(path.read_text(encoding="utf-8"))
-            cls.page_text = page.read_text(encoding="utf-8")
-        cls.page = xml.etree.ElementTree.fromstring(cls.page_text)
-        cls.events = cls.trace["traceEvents"]
+class Format:
+    """What holds for every trace."""
 
     def of_phase(self, phase):
         return [event for event in self.events if event["ph"] == phase]
@@ -79,6 +68,42 @@ class Trace(unittest.TestCase):
         self.assertTrue(starts)
         self.assertEqual(set(starts), set(ends))
         self.assertTrue(any(starts[each]["pid"] != ends[each]["pid"] for each in starts))
+
+
+class GroupTrace(Format, unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "trace.json")
+            result = subprocess.run([PROGRAM, "--test-case=real processes that record themselves*"], stdin=subprocess.DEVNULL, text=True,
+                                    env={**os.environ, "FERRY_TEST_TRACE": str(path)}, timeout=100, stdout=subprocess.PIPE,
+                                    stderr=subprocess.STDOUT, check=False)
+            if result.returncode != 0:
+                raise AssertionError(result.stdout)
+            cls.trace = json.loads(path.read_text(encoding="utf-8"))
+        cls.events = cls.trace["traceEvents"]
+
+    def test_arrows_lead_between_all_workers(self):
+        starts = {event["id"]: event["pid"] for event in self.of_phase("s")}
+        pairs = {(starts[event["id"]], event["pid"]) for event in self.of_phase("f")}
+        self.assertLessEqual({(0, 1), (0, 2), (1, 2), (2, 1)}, pairs)
+
+
+class Trace(Format, unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "trace.json")
+            page = pathlib.Path(folder, "profile.html")
+            result = subprocess.run([FERRY_RUN, "-n", "3", PROGRAM, str(path), str(page)], stdin=subprocess.DEVNULL, text=True, timeout=60,
+                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+            if result.returncode != 0:
+                raise AssertionError(result.stdout)
+            cls.output = result.stdout
+            cls.trace = json.loads(path.read_text(encoding="utf-8"))
+            cls.page_text = page.read_text(encoding="utf-8")
+        cls.page = xml.etree.ElementTree.fromstring(cls.page_text)
+        cls.events = cls.trace["traceEvents"]
 
     def test_call_event_and_remote_operators_are_in_it(self):
         """[row 176] a trace contains the call event and the operations of the callee"""
@@ -130,4 +155,4 @@ class Trace(unittest.TestCase):
 if __name__ == "__main__":
     PROGRAM = sys.argv.pop()
     FERRY_RUN = sys.argv.pop()
-    unittest.main()
+    unittest.main(defaultTest="GroupTrace" if FERRY_RUN == "--group" else "Trace")

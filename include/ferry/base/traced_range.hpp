@@ -43,11 +43,13 @@ namespace detail {
 struct open_range {
   const struct range_sink* sink = nullptr;  ///< null: it is not recorded
   const range_description* what = nullptr;
-  void* recording = nullptr;
+  void* recording = nullptr;    ///< of the code
+  const void* whole = nullptr;  ///< of the process
   std::uint64_t number = 0;
   std::uint64_t parent = 0;
   std::uint64_t context_parent = 0;
   std::int64_t began = 0;
+  std::int32_t node = -1;
   open_range* outer = nullptr;  ///< the one around it on this thread
 };
 

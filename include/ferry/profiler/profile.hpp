@@ -30,6 +30,10 @@ struct event {
   std::uint64_t parent = 0;  ///< the number of the event that it is part of; 0: none
   std::int64_t began_ns = 0;
   std::int64_t ended_ns = 0;
+  std::int32_t peer = -1;  ///< calls: the id of the worker that is called; handlers: of the one that calls
+  /// Calls that were answered, and handlers: a number that the call has between these two workers, at the same time for no other.
+  /// Zero: not known, as of all that came with replies.
+  std::uint64_t call = 0;
   std::int64_t queued_ns = 0;       ///< handlers: from the arrival of the request until it began
   std::int64_t uncertainty_ns = 0;  ///< remote events: how far off both times may be, together
   std::string shapes = {};          ///< of the inputs of an operation, if asked for: "[[2, 3], [3]]"
@@ -45,7 +49,7 @@ struct event {
   template <class Archive>
   void serialize(Archive& archive) {
     archive(name, kind, node, remote, failed, thread, number, parent, began_ns, ended_ns, queued_ns, uncertainty_ns,
-            shapes, bytes, error);
+            shapes, bytes, error, peer, call);
     std::int64_t place = device ? static_cast<std::int64_t>(device->kind) << 32 | device->index : -1;
     std::int64_t time = device_time ? device_time->count() : -1;
     archive(place, time);

@@ -188,7 +188,8 @@ void outgoing_call::seal() {
     life_.carried = handles_.release();
     const context_values values = current_values();
     const incoming_call* here = thread_call();
-    if (worker()->interceptors().sees_all_requests() || values.has_travelling() || (here && here->has_hooks())) {
+    if (worker()->interceptors().sees_all_requests() || interceptor_table::requests_watched() ||
+        values.has_travelling() || (here && here->has_hooks())) {
       let_interceptors_see(values);
     }
   } catch (...) {

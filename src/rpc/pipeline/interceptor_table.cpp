@@ -68,10 +68,13 @@ void interceptor_table::add(interceptor& one, bool of_library) {
 }
 
 constinit std::atomic<int> interceptor_table::watches_{0};
+constinit std::atomic<int> interceptor_table::watches_of_requests_{0};
 
 void interceptor_table::set_watcher(const interceptor& which) noexcept {
   const auto at = std::find(all_.begin(), all_.end(), &which);
-  watcher_set_ = at == all_.end() ? 0 : reader_set{1} << static_cast<std::size_t>(at - all_.begin());
+  if (at == all_.end()) return;
+  watcher_ = *at;
+  watcher_set_ = reader_set{1} << static_cast<std::size_t>(at - all_.begin());
 }
 
 interceptor* interceptor_table::reader_of(std::uint16_t type) const noexcept {
@@ -96,6 +99,9 @@ interceptor_table::reader_set interceptor_table::readers_of(std::span<const std:
 }
 
 void interceptor_table::on_request(outgoing_request& request) const {
+  if (watcher_ && requests_watched()) {
+    if (auto kept = watcher_->on_request(request)) request.keep(std::move(kept));
+  }
   for (interceptor* each : seeing_all_) {
     if (auto kept = each->on_request(request)) request.keep(std::move(kept));
   }

@@ -23,12 +23,18 @@ class interceptor_table {
 
   /// Whether any interceptor sees requests without records.
   [[nodiscard]] bool sees_all_requests() const noexcept { return !seeing_all_.empty(); }
-  /// The library's interceptor that sees requests without records, too, while any part of the process watches arrivals.
+  /// The library's interceptor that sees requests without records, too, while any part of the process watches arrivals, and
+  /// the requests that leave while any watches these.
   void set_watcher(const interceptor& which) noexcept;
   /// Whether it does; for all workers of the process.
   [[nodiscard]] static bool arrivals_watched() noexcept { return watches_.load(std::memory_order_relaxed) != 0; }
   /// 1: begins to, -1: ends to.
   static void watch_arrivals(int change) noexcept { watches_.fetch_add(change); }
+  /// The same for requests that leave.
+  [[nodiscard]] static bool requests_watched() noexcept {
+    return watches_of_requests_.load(std::memory_order_relaxed) != 0;
+  }
+  static void watch_requests(int change) noexcept { watches_of_requests_.fetch_add(change); }
   /// The reader of a type of records; null: there is none.
   [[nodiscard]] interceptor* reader_of(std::uint16_t type) const noexcept;
 
@@ -52,6 +58,8 @@ class interceptor_table {
   std::vector<interceptor*> all_;
   std::vector<interceptor*> seeing_all_;
   static std::atomic<int> watches_;
+  static std::atomic<int> watches_of_requests_;
+  interceptor* watcher_ = nullptr;  // null: none
   reader_set watcher_set_ = 0;
   reader_set seeing_all_set_ = 0;                               // the same
   std::vector<std::pair<std::uint16_t, std::size_t>> readers_;  // by type, sorted; indices into all_

@@ -1,0 +1,57 @@
+#pragma once
+
+// Descriptions of what a recording sees, made when they are first needed.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <ferry/base/traced_range.hpp>
+
+namespace ferry::inline v0::detail {
+
+/// How a call was made.
+enum class profiled_mode : std::uint8_t { sync, async, remote, notify, to_here };
+
+/// Of one recording, or of several that see the same events. A bounded number, which live as long as this. Thread-safe.
+class profile_names {
+ public:
+  profile_names() noexcept;
+  profile_names(const profile_names&) = delete;
+  profile_names& operator=(const profile_names&) = delete;
+
+  /// Throws std::bad_alloc.
+  const range_description& name_range(std::string_view name, range_kind kind);
+  /// The same.
+  const range_description& name_call(std::string_view method, profiled_mode mode, std::int32_t caller,
+                                     std::string_view caller_name, std::int32_t peer, std::string_view peer_name);
+  /// The same.
+  void note_worker(std::int32_t id, std::string_view name);
+  /// By id.
+  [[nodiscard]] std::vector<std::string> workers() const;
+
+ private:
+  struct kept_name {
+    std::string text;
+    std::string method;
+    range_description what;
+  };
+  using range_key = std::pair<std::string_view, range_kind>;
+  using call_key = std::tuple<const void*, profiled_mode, std::int32_t, std::int32_t>;
+  void add_worker(std::int32_t id, std::string_view name);  // under the mutex
+
+  const std::uint64_t serial_;
+  mutable std::mutex mutex_;  // guards the rest
+  std::vector<std::unique_ptr<kept_name>> names_;
+  std::map<range_key, const range_description*> ranges_;
+  std::map<call_key, const kept_name*> calls_;
+  std::vector<std::string> workers_;
+};
+
+}  // namespace ferry::inline v0::detail

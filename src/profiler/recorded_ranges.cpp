@@ -1,0 +1,135 @@
+#include "recorded_ranges.hpp"
+
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "../device/device_work.hpp"
+#include "process_recordings.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+struct profiled_thread {
+  open_range* innermost;
+  std::uint32_t id;
+};
+constinit thread_local profiled_thread this_thread_profiled{nullptr, 0};
+
+void begin_range(open_range& range) noexcept;
+void end_range(open_range& range, const range_details* details, bool failed) noexcept;
+
+constexpr range_sink recording_sink{&begin_range, &end_range};
+
+// The work that an open range of this thread has queued on a device.
+struct measured_range {
+  const open_range* of;
+  std::shared_ptr<device_interval> work;  // null: it cannot be measured
+  measured_range* outer;
+};
+constinit thread_local measured_range* measured_ranges = nullptr;  // the innermost
+
+bool measures(const open_range& range) noexcept {
+  if (range.what->kind != range_kind::operation) return false;
+  const auto* own = static_cast<const recording*>(range.recording);
+  const auto* whole = static_cast<const process_recordings*>(range.whole);
+  return (own && own->how().wishes.device_times) || (whole && whole->wishes().device_times);
+}
+
+// The first work of an operation, and of those that it is a part of: the outer ones first, as they end last.
+void measure_from(const open_range* range, const stream& on) noexcept {
+  if (!range || (measured_ranges && measured_ranges->of == range)) return;
+  measure_from(range->outer, on);
+  if (!measures(*range)) return;
+  try {
+    auto made = std::make_unique<measured_range>(measured_range{range, nullptr, measured_ranges});
+    made->work = device_interval::begin(on);
+    measured_ranges = made.release();
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no memory, so no time
+  }
+}
+void measure_work(const stream& on) noexcept { measure_from(this_thread_profiled.innermost, on); }
+
+// Null: it has queued none.
+std::shared_ptr<device_interval> end_of_work(const open_range& range) noexcept {
+  if (!measured_ranges || measured_ranges->of != &range) return nullptr;
+  const std::unique_ptr<measured_range> own(measured_ranges);
+  measured_ranges = own->outer;
+  if (own->work) own->work->end();
+  return std::move(own->work);
+}
+
+void begin_range(open_range& range) noexcept {
+  const recording_in_force* here = current_value(current_recording);
+  event_targets to = event_targets::at(here);
+  if (!to) return;
+  to.begin();
+  range.sink = &recording_sink;
+  range.number = new_event_number();
+  range.parent = event_here(here);
+  range.context_parent = here ? here->parent : 0;
+  range.node = here ? here->node : -1;
+  range.recording = to.own.detach();
+  range.whole = to.whole.detach();
+  range.outer = std::exchange(this_thread_profiled.innermost, &range);
+  range.began = ticks_now();
+}
+
+void end_range(open_range& range, const range_details* details, bool failed) noexcept {
+  const std::int64_t now = ticks_now();
+  this_thread_profiled.innermost = range.outer;
+  const event_targets to{
+      ref_ptr<recording>::adopt(static_cast<recording*>(range.recording)),
+      ref_ptr<const process_recordings>::adopt(static_cast<const process_recordings*>(range.whole)),
+  };
+  recorded_event event{.what = range.what, .number = range.number, .parent = range.parent, .began = range.began};
+  event.ended = now;
+  event.node = range.node;
+  event.failed = failed;
+  const profile_wishes wishes = to.wishes();
+  std::shared_ptr<device_interval> on_device = end_of_work(range);
+  if (on_device || (details && (wishes.shapes || wishes.memory))) {
+    try {
+      event.details = std::make_unique<event_details>();
+      event.details->on_device = std::move(on_device);
+      if (details && wishes.shapes) event.details->shapes = details->shapes();
+      if (details && wishes.memory) event.details->bytes = details->bytes();
+    } catch (const std::bad_alloc&) {
+      event.details.reset();  // the event without them
+    }
+  }
+  to.add(std::move(event), range.what);
+}
+
+// Ranges are seen while there is any recording, and the work of devices while there is one that wants its times.
+constinit std::mutex sink_mutex;
+int recordings = 0;  // under the mutex, as is the next one
+int measuring = 0;
+
+}  // namespace
+
+void count_recordings(int change, bool measures) noexcept {
+  const std::lock_guard lock(sink_mutex);
+  recordings += change;
+  measuring += measures ? change : 0;
+  range_sink_in_use.store(recordings == 0 ? nullptr : &recording_sink, std::memory_order_release);
+  device_work_sink_in_use.store(measuring == 0 ? nullptr : &measure_work, std::memory_order_release);
+}
+
+std::uint64_t event_here(const recording_in_force* here) noexcept {
+  const std::uint64_t around = here ? here->parent : 0;
+  const open_range* inner = this_thread_profiled.innermost;
+  return inner && inner->context_parent == around ? inner->number : around;
+}
+
+std::uint32_t thread_here() noexcept {
+  std::uint32_t& id = this_thread_profiled.id;
+  if (id == 0) id = static_cast<std::uint32_t>(::syscall(SYS_gettid));
+  return id;
+}
+
+}  // namespace ferry::inline v0::detail
