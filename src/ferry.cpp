@@ -335,5 +335,6 @@
 #include "profiler/trace_parent.cpp"
 #include "profiler/worker_name.cpp"
 
-// device/, last: it includes the header of CUDA
+// device/, last: these include headers of CUDA
 #include "device/cuda/cudart.cpp"
+#include "device/cuda/nvtx.cpp"

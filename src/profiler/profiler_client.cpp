@@ -41,7 +41,7 @@ constexpr std::size_t record_overhead = record_header + record_alignment;  // at
 
 class profiled_call final : public caller_hooks {
  public:
-  // One of both is null at most.
+  // Null: it goes to no such recording.
   struct names {
     const range_description* own = nullptr;
     const range_description* in_whole = nullptr;
@@ -57,12 +57,14 @@ class profiled_call final : public caller_hooks {
         began_(ticks_now()) {
     to_.begin();
   }
+  // Until the call ends, for which its thread waits.
+  void show(const timeline& on, std::string_view name) noexcept { shown_.begin(on, name, true); }
 
   void replied(incoming_reply& reply) override {
     const std::int64_t now = ticks_now();
     std::string error;
     try {
-      if (const auto content = reply.records().find(profile_record_type)) {
+      if (const auto content = reply.records().find(profile_record_type); content && to_) {
         if (!reply.has_value()) {
           for (const profiler::event& each : decode_profile_batch(*content).events) {
             if (each.kind == range_kind::handler && each.parent == 0) error = each.error;
@@ -92,6 +94,8 @@ class profiled_call final : public caller_hooks {
 
  private:
   void end(std::int64_t now, bool failed, std::string error) noexcept {
+    shown_.end();
+    if (!to_) return;
     recorded_event event{.what = what_.own, .number = number_, .parent = parent_, .began = began_, .ended = now};
     event.call = call_;
     event.node = caller_;
@@ -116,6 +120,7 @@ class profiled_call final : public caller_hooks {
   const std::int32_t callee_;
   const std::int64_t began_;
   std::uint64_t call_ = 0;
+  shown_range shown_;
 };
 
 // What to_here() and to_here_async() call at the owner.
@@ -130,9 +135,16 @@ profiled_mode mode_of(const outgoing_request& request) noexcept {
   return request.blocks_caller() ? profiled_mode::sync : profiled_mode::async;
 }
 
+// Of the calls that a tool shows.
+profile_names& names_in_timeline() {
+  static auto* instance = new profile_names;  // calls may end while the process exits
+  return *instance;
+}
+
 std::unique_ptr<caller_hooks> record_call(outgoing_request& request, const recording_in_force* here) {
   event_targets to = event_targets::at(here);
-  if (!to) return nullptr;
+  const timeline* const on = request.blocks_caller() ? timeline_here() : nullptr;
+  if (!to && !on) return nullptr;
   const worker_info& caller = request.core().agent_unchecked().self();
   const worker_info& peer = request.destination();
   const profiled_mode mode = mode_of(request);
@@ -142,10 +154,13 @@ std::unique_ptr<caller_hooks> record_call(outgoing_request& request, const recor
   profiled_call::names what;
   if (to.own) what.own = name(to.own->names());
   if (to.whole) what.in_whole = name(to.whole->names());
+  const range_description* const shown = on ? name(names_in_timeline()) : nullptr;
   if (to.remote() && mode != profiled_mode::notify && mode != profiled_mode::to_here)
     request.add_record(profile_record_type, false, encode_profile_wishes(to.wishes()));
-  return std::make_unique<profiled_call>(std::move(to), what, new_event_number(), event_here(here), caller.id().value,
-                                         peer.id().value);
+  auto made = std::make_unique<profiled_call>(std::move(to), what, new_event_number(), event_here(here),
+                                              caller.id().value, peer.id().value);
+  if (shown) made->show(*on, shown->name);
+  return made;
 }
 
 }  // namespace
@@ -170,13 +185,15 @@ class profiled_request final : public callee_hooks {
   void before_handler(handler_start& start) override {
     scopes_ = server_scopes_now();
     to_.whole = process_recordings::now();
+    // Its end may be on another thread, where the future is ready that it returns.
+    if (const timeline* on = timeline_here()) shown_.begin(*on, name_of(start), false);
     const bool alone = asked_ || !scopes_.all.empty();           // it has a recording of its own
     if (!alone && !to_.whole) return;                            // exited meanwhile
     if (start.method() == device_times_method) return forget();  // of the profiler itself
     worker_core& core = start.core();
     node_ = core.agent_unchecked().self().id().value;
     worker_ = core.weak_from_this();
-    what_ = {start.method().empty() ? "an unknown method" : start.method(), range_kind::handler};
+    what_ = {name_of(start), range_kind::handler};
     if (to_.whole) {
       what_in_whole_ = &to_.whole->names().name_range(what_.name, range_kind::handler);
       if (const worker_info* caller = start.sender())
@@ -194,6 +211,7 @@ class profiled_request final : public callee_hooks {
   }
 
   void handler_ended(handler_result& result) override {
+    shown_.end();
     if (!to_) return;
     ended_ = ticks_now();
     thread_ = thread_here();
@@ -212,12 +230,16 @@ class profiled_request final : public callee_hooks {
   }
 
   void ended() noexcept override {
+    shown_.end();
     if (to_.own && !taken_) (void)caught([this] { (void)take(); });
     if (to_.whole && number_ != 0 && !has_ended_) event_targets{.own = {}, .whole = to_.whole}.give_up();
   }
 
  private:
   void forget() noexcept { to_ = {}; }
+  static std::string_view name_of(const handler_start& start) noexcept {
+    return start.method().empty() ? "an unknown method" : start.method();
+  }
 
   // For the caller that asks, and for server scopes.
   void record_alone(worker_core& core) {
@@ -365,6 +387,7 @@ class profiled_request final : public callee_hooks {
   std::int64_t ended_ = 0;
   std::uint32_t thread_ = 0;
   std::string error_;
+  shown_range shown_;
   bool failed_ = false;
   bool has_ended_ = false;
   bool taken_ = false;

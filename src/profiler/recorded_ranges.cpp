@@ -1,5 +1,6 @@
 #include "recorded_ranges.hpp"
 
+#include <atomic>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include "../device/device_work.hpp"
+#include "../rpc/pipeline/interceptor_table.hpp"
 #include "process_recordings.hpp"
 
 namespace ferry::inline v0::detail {
@@ -65,6 +67,11 @@ std::shared_ptr<device_interval> end_of_work(const open_range& range) noexcept {
 
 void begin_range(open_range& range) noexcept {
   const recording_in_force* here = current_value(current_recording);
+  if (const timeline* on = timeline_here()) {
+    on->push(range.what->name);
+    range.shown = true;
+    range.sink = &recording_sink;
+  }
   event_targets to = event_targets::at(here);
   if (!to) return;
   to.begin();
@@ -81,6 +88,10 @@ void begin_range(open_range& range) noexcept {
 
 void end_range(open_range& range, const range_details* details, bool failed) noexcept {
   const std::int64_t now = ticks_now();
+  if (range.shown) {
+    if (const timeline* on = timeline_of_tool()) on->pop();
+  }
+  if (range.number == 0) return;  // no recording sees it
   this_thread_profiled.innermost = range.outer;
   const event_targets to{
       ref_ptr<recording>::adopt(static_cast<recording*>(range.recording)),
@@ -109,14 +120,62 @@ void end_range(open_range& range, const range_details* details, bool failed) noe
 constinit std::mutex sink_mutex;
 int recordings = 0;  // under the mutex, as is the next one
 int measuring = 0;
+constinit std::atomic<bool> timeline_expected{false};  // changed under the mutex
+
+void set_range_sink() noexcept {  // under the mutex
+  const bool seen = recordings != 0 || timeline_expected.load(std::memory_order_relaxed);
+  range_sink_in_use.store(seen ? &recording_sink : nullptr, std::memory_order_release);
+}
+
+// A tool that shows ranges shows those of calls and handlers, too.
+void expect_timeline(bool expected) noexcept {
+  const std::lock_guard lock(sink_mutex);
+  if (timeline_expected.exchange(expected) == expected) return;
+  set_range_sink();
+  interceptor_table::watch_arrivals(expected ? 1 : -1);
+  interceptor_table::watch_requests(expected ? 1 : -1);
+}
+
+// The tool itself is loaded with the first range.
+[[maybe_unused]] const bool timeline_looked_for = [] {
+  if (timeline_wanted()) expect_timeline(true);
+  return true;
+}();
 
 }  // namespace
+
+const timeline* timeline_here() noexcept {
+  if (!timeline_expected.load(std::memory_order_relaxed)) return nullptr;
+  const timeline* found = timeline_of_tool();
+  if (!found) expect_timeline(false);
+  return found;
+}
+
+void shown_range::begin(const timeline& on, std::string_view name, bool stays) noexcept {
+  on_ = &on;
+  if (stays) {
+    thread_ = thread_here();
+    on.push(name);
+  } else {
+    which_ = on.start(name);
+  }
+}
+
+void shown_range::end() noexcept {
+  if (!on_) return;
+  if (thread_ == 0) {
+    on_->end(which_);
+  } else if (thread_ == thread_here()) {
+    on_->pop();
+  }
+  on_ = nullptr;
+}
 
 void count_recordings(int change, bool measures) noexcept {
   const std::lock_guard lock(sink_mutex);
   recordings += change;
   measuring += measures ? change : 0;
-  range_sink_in_use.store(recordings == 0 ? nullptr : &recording_sink, std::memory_order_release);
+  set_range_sink();
   device_work_sink_in_use.store(measuring == 0 ? nullptr : &measure_work, std::memory_order_release);
 }
 

@@ -11,6 +11,7 @@
 #include <ferry/base/log.hpp>
 #include <ferry/rpc/detail/future_state.hpp>
 
+#include "../rpc/worker/worker_core.hpp"
 #include "recorded_ranges.hpp"
 
 namespace ferry::inline v0::detail {

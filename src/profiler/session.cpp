@@ -87,14 +87,22 @@ struct range::state {
   int exceptions = std::uncaught_exceptions();
   std::int64_t began = 0;
   std::optional<context_value_scope> scope;
+  detail::shown_range shown;
 };
 
 range::range(std::string_view name) {
   if (!detail::ranges_watched()) return;
   const detail::recording_in_force* here = current_value(detail::current_recording);
   detail::event_targets to = detail::event_targets::at(here);
-  if (!to) return;
+  const detail::timeline* const on = detail::timeline_here();
+  if (!to && !on) return;
   auto made = std::make_unique<state>();
+  // A coroutine may go on, on another thread, before the range ends.
+  if (on) made->shown.begin(*on, name, detail::find_current_thread().coroutine == nullptr);
+  if (!to) {
+    state_ = made.release();
+    return;
+  }
   if (to.own) made->what = &to.own->name_range(name, range_kind::user);
   if (to.whole) made->what_in_whole = &to.whole->names().name_range(name, range_kind::user);
   made->number = detail::new_event_number();
@@ -110,6 +118,8 @@ range::range(std::string_view name) {
 range::~range() {
   if (!state_) return;
   const std::unique_ptr<state> own(state_);
+  own->shown.end();
+  if (!own->to) return;
   detail::recorded_event event{.what = own->what, .number = own->number, .parent = own->parent, .began = own->began};
   event.ended = detail::ticks_now();
   event.node = own->node;

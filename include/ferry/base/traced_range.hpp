@@ -50,6 +50,7 @@ struct open_range {
   std::uint64_t context_parent = 0;
   std::int64_t began = 0;
   std::int32_t node = -1;
+  bool shown = false;           ///< in the timeline of a tool
   open_range* outer = nullptr;  ///< the one around it on this thread
 };
 

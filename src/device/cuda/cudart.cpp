@@ -1,4 +1,4 @@
-// The table of the CUDA runtime, filled from the toolkit's functions: the only source that includes a CUDA header.
+// The table of the CUDA runtime, filled from the toolkit's functions: with nvtx.cpp the only source that includes a CUDA header.
 
 #include <ferry/config.hpp>
 
