@@ -2,6 +2,7 @@
 
 // Profiles across workers: docs/profiling.md. Metrics of calls: docs/metrics.md.
 
+#include <ferry/profiler/group_recording.hpp>
 #include <ferry/profiler/html_page.hpp>
 #include <ferry/profiler/latency_histogram.hpp>
 #include <ferry/profiler/metrics.hpp>

@@ -31,8 +31,8 @@ struct process_scope::state {
 };
 
 process_scope::process_scope(const options& how) : state_(std::make_shared<state>(*detail::current_worker(), how)) {}
-process_scope::process_scope(const worker& of, const options& how)
-    : state_(std::make_shared<state>(detail::core_of(of), how)) {}
+process_scope::process_scope(const worker& of, const options& how) : process_scope(detail::core_of(of), how) {}
+process_scope::process_scope(detail::worker_core& of, const options& how) : state_(std::make_shared<state>(of, how)) {}
 process_scope::~process_scope() = default;
 process_scope::process_scope(process_scope&&) noexcept = default;
 process_scope& process_scope::operator=(process_scope&&) noexcept = default;

@@ -151,6 +151,35 @@ class FerryTop(unittest.TestCase):
             for each in (0, 2):
                 group.members[each].kill()
 
+    def test_recording_is_switched_on_in_a_running_group(self):
+        with Group("busy") as group, tempfile.TemporaryDirectory() as directory:
+            trace = os.path.join(directory, "trace.json")
+            result = top("record", "200ms", "-o", trace, group.meeting)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("one round", result.stdout)
+            self.assertIn("planted::work", result.stdout)
+            with open(trace, encoding="utf-8") as file:
+                events = json.load(file)["traceEvents"]
+            names = [each["args"]["name"] for each in events if each.get("name") == "process_name"]
+            self.assertEqual(sorted(name.split()[0] for name in names), ["worker0", "worker1", "worker2"])
+            # Handlers at every worker, with arrows from the calls of worker0.
+            handlers = {each["pid"] for each in events if each["ph"] == "X" and each["name"].endswith("planted::work")}
+            self.assertEqual(len(handlers), 3)
+            self.assertTrue(any(each["ph"] == "s" for each in events))
+            # And off again: a second recording has its own.
+            page = os.path.join(directory, "page.html")
+            result = top("record", "100ms", "-o", page, group.meeting)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            with open(page, encoding="utf-8") as file:
+                self.assertIn("<svg", file.read())
+            # A worker that cannot be recorded is named, the others are recorded.
+            group.members[2].send_signal(signal.SIGSTOP)
+            result = top("record", "100ms", "--timeout", "1s", group.meeting)
+            group.members[2].send_signal(signal.SIGCONT)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("name=worker2) was not recorded", result.stderr)
+            self.assertIn(" us in all", result.stdout)
+
     def test_what_a_killed_worker_did_last(self):
         with tempfile.TemporaryDirectory() as directory, Group("stuck", FERRY_FLIGHT_DIRECTORY=directory) as group:
             group.dump_with("bottleneck")  # the calls are under way
@@ -243,6 +272,9 @@ class FerryTop(unittest.TestCase):
             (["--json"], "needs --once"),
             (["--once=1"], "takes no value"),
             (["-o", "x"], "is for 'ferry-top dump'"),
+            (["record"], "record needs a time"),
+            (["record", "tcp://a:1"], "takes a time"),
+            (["record", "1s", "--json"], "are for the table"),
             (["--post-mortem"], "needs a file"),
             (["--post-mortem", "x", "--once"], "no --once"),
             (["tcp://a:1", "tcp://b:1"], "too much"),

@@ -2,6 +2,7 @@
 // fault is there; ends when its standard input does.
 //
 //   nothing   the workers call each other, and wait
+//   busy      they call each other until the end
 //   deadlock  worker1 and worker2 each hold a lock of their own and wait for the other's
 //   slow      worker2 takes long for every call
 //   stuck     worker1 waits in a handler for worker2, whose handler computes for ever
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include <ferry/ferry.hpp>
+#include <ferry/profiler.hpp>
 
 #include <poll.h>
 #include <unistd.h>
@@ -84,6 +86,16 @@ void wait_for_end_of_input() {
   }
 }
 
+// Until the input ends.
+void call_all(const ferry::worker& self) {
+  for (int i = 0;; ++i) {
+    const ferry::profiler::range one("one round");
+    for (const ferry::worker_info& each : self.workers()) (void)self.rpc_sync<work>(each.id(), i);
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    if (::poll(&input, 1, 0) != 0) return;
+  }
+}
+
 void plant(const ferry::worker& self, const std::string& scenario, std::vector<ferry::future<void>>& waiting) {
   if (scenario == "deadlock") {
     waiting.push_back(self.rpc_async<take_both>({"worker1", {.timeout = ferry::no_timeout}}, std::string("worker2")));
@@ -112,6 +124,7 @@ int run(const std::string& scenario, const std::string& meeting, int rank, int s
   if (rank == 0) {
     plant(self, scenario, waiting);
     std::cout << "planted" << std::endl;
+    if (scenario == "busy") call_all(self);
     wait_for_end_of_input();
     for (int other = size - 1; other >= 0; --other) self.rpc_sync<end_here>(other);
     for (const auto& each : waiting) each.wait();

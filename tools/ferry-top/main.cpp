@@ -13,8 +13,7 @@
 
 #include <unistd.h>
 
-#include <ferry/base/error.hpp>
-#include <ferry/base/log.hpp>
+#include <ferry/profiler.hpp>
 #include <ferry/rpc/group_observer.hpp>
 
 #include "options.hpp"
@@ -72,6 +71,23 @@ void dump(ferry::group_observer& group, const options& chosen) {
   std::fputs(findings_text(now, chosen.older_than).c_str(), stderr);
 }
 
+int record(ferry::group_observer& group, const options& chosen) {
+  if (!chosen.output.empty()) write_file(chosen.output, "");  // better now than after the recording
+  const auto found = ferry::profiler::record_group(group, chosen.length);
+  for (const auto& [who, why] : found.missing)
+    std::fprintf(stderr, "ferry-top: %s was not recorded: %s\n", to_string(who).c_str(), why.c_str());
+  if (found.merged.node < 0) throw std::runtime_error("no worker was recorded");
+  // What is drawn is as certain as the network is fast; the profile says how certain.
+  constexpr std::chrono::hours any{1};
+  if (!chosen.output.empty()) {
+    write_file(chosen.output, chosen.output.ends_with(".html")
+                                  ? ferry::profiler::html_page(found.merged, {.largest_uncertainty = any})
+                                  : ferry::profiler::chrome_trace(found.merged, {.largest_uncertainty = any}));
+  }
+  print(ferry::profiler::table(found.merged));
+  return found.missing.empty() ? 0 : 1;
+}
+
 int post_mortem(const options& chosen) {
   const observation found = read_files(chosen.files);
   const bool json = chosen.json || !chosen.output.empty();
@@ -96,6 +112,7 @@ int main(int argc, char** argv) {
     if (chosen.what == options::action::post_mortem) return post_mortem(chosen);
     ferry::group_observer group(
         {.init_method = chosen.group, .secret = secret_of(chosen), .limit = ferry::timeout(chosen.limit)});
+    if (chosen.what == options::action::record) return record(group, chosen);
     if (chosen.what == options::action::dump) {
       dump(group, chosen);
     } else {

@@ -78,6 +78,12 @@ options parse(const std::vector<std::string>& arguments) {
       } else if (name == "dump" && !has_action && !has_group) {
         result.what = options::action::dump;
         has_action = true;
+      } else if (name == "record" && !has_action && !has_group) {
+        result.what = options::action::record;
+        has_action = true;
+        if (i + 1 == arguments.size()) throw usage_error("record needs a time, for example 5s");
+        result.length = duration("record", arguments[++i]);
+        if (result.length.count() == 0) throw usage_error("record needs a time longer than 0");
       } else if (result.what == options::action::post_mortem) {
         result.files.push_back(name);
       } else if (!has_group) {
@@ -95,8 +101,10 @@ options parse(const std::vector<std::string>& arguments) {
     if (has_value && !takes_value) throw usage_error(name + " takes no value");
   }
   if (result.what == options::action::watch && !result.output.empty())
-    throw usage_error("--output is for 'ferry-top dump' and --post-mortem");
+    throw usage_error("--output is for 'ferry-top dump', 'record' and --post-mortem");
   if (result.what == options::action::watch && result.json && !result.once) throw usage_error("--json needs --once");
+  if ((result.what == options::action::record || result.what == options::action::dump) && (result.json || result.once))
+    throw usage_error("--once and --json are for the table");
   if (result.what == options::action::post_mortem && (has_group || result.once))
     throw usage_error("--post-mortem reads files: it takes no group, and no --once");
   if (result.what == options::action::post_mortem && result.files.empty() && !result.show_help)
@@ -104,7 +112,7 @@ options parse(const std::vector<std::string>& arguments) {
   return result;
 }
 
-const char* const usage_text = R"(usage: ferry-top [dump] [OPTIONS] [GROUP]
+const char* const usage_text = R"(usage: ferry-top [dump | record TIME] [OPTIONS] [GROUP]
        ferry-top --post-mortem [OPTIONS] FILE...
 
 Watches the workers of a running group, from outside: it is no member, and changes nothing.
@@ -117,6 +125,9 @@ MASTER_PORT, the default).
                           are aligned, with the findings: the call that waits longest and where it ends, workers
                           that wait for each other, slow and lost ones
 
+  ferry-top record 5s GROUP
+                          switches recording on in all processes for that long: what they computed, called and waited
+                          for, as a table; with --output FILE.html as a page, else as a trace for ui.perfetto.dev
   ferry-top --post-mortem FILE...
                           what workers did last that were killed: the flight files that they have left (see
                           ferry-run --flight-records), or all that are in a directory
@@ -126,7 +137,8 @@ MASTER_PORT, the default).
   -i, --interval TIME     between two looks; default 1s
   --older-than TIME       calls that wait for less are not looked at; default 1s
   --timeout TIME          for the store, and for the answer of each worker; default 5s
-  -o, --output FILE       where JSON goes; default: standard output. The findings go to standard error
+  -o, --output FILE       where JSON goes; default: standard output. The findings go to standard error.
+                          Of record: a page (FILE.html) or a trace
   --secret-file FILE      the secret of the group; default: FERRY_SECRET, else the file FERRY_SECRET_FILE
   --help, --version
 

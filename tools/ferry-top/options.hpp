@@ -10,9 +10,10 @@
 namespace ferry_top {
 
 struct options {
-  enum class action { watch, dump, post_mortem } what = action::watch;
-  std::string group = "env://";    ///< the init method of the group
-  std::vector<std::string> files;  ///< of post_mortem; directories stand for the flight files in them
+  enum class action { watch, dump, record, post_mortem } what = action::watch;
+  std::string group = "env://";         ///< the init method of the group
+  std::chrono::milliseconds length{0};  ///< of record
+  std::vector<std::string> files;       ///< of post_mortem; directories stand for the flight files in them
   std::string secret_file;
   std::chrono::milliseconds interval{1000};
   std::chrono::milliseconds limit{5000};       ///< for the store, and for each answer

@@ -10,6 +10,9 @@
 
 namespace ferry::inline v0 {
 class worker;
+namespace detail {
+class worker_core;
+}
 
 namespace profiler {
 
@@ -45,7 +48,9 @@ class process_scope {
   /// not entered.
   profile exit();
 
-  struct state;  ///< for the library
+  // For the library.
+  process_scope(detail::worker_core& of, const options& how);
+  struct state;
 
  private:
   std::shared_ptr<state> state_;
