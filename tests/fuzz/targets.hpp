@@ -22,6 +22,7 @@ extern const target handshake;
 extern const target http_request;
 extern const target links;
 extern const target meeting;
+extern const target profile_archive;
 extern const target profile_record;
 extern const target references;
 extern const target rendezvous;

@@ -64,8 +64,9 @@ class process_scope {
 /// has recorded and that also came back with the reply is kept as its own worker has it, with what it did. What came with replies
 /// of workers that have no profile here, or did not record the request, stays.
 ///
-/// A process has one profile, whatever the number of its workers. Throws errc::invalid_argument, naming the worker, if two profiles are of one worker, if a clock is
-/// missing, or if one is given by numbers that cannot be (more than 36 years, an uncertainty below zero).
+/// A process has one profile, whatever the number of its workers. Needs no worker, and time and memory in proportion to the events.
+/// Throws errc::invalid_argument, naming the worker, if two profiles are of one worker, if a clock is missing, or if one is given by
+/// numbers that cannot be (more than 36 years, an uncertainty below zero).
 [[nodiscard]] profile merged_group(std::vector<profile> of_each_worker, const std::vector<clock_offset>& clocks);
 
 }  // namespace profiler
