@@ -25,7 +25,8 @@ std::shared_ptr<observer_connection> observer_connection::open(reactor& threads,
                                                                const transport_options& options, deadline until) {
   std::vector<connect_attempt::route> routes;
   // Of those between processes, shm costs most to open.
-  for (const transport_factory& each : transport_list<inproc, unix_domain, tcp, shm>::factories()) {
+  for (const transport_factory& each :
+       transport_list<ferry::inproc, ferry::unix_domain, ferry::tcp, ferry::shm>::factories()) {
     if (!each.unusable().empty()) continue;
     const std::shared_ptr<transport> opened = each.open(threads);
     for (const std::string& address : to.addresses) {
