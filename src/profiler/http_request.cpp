@@ -30,6 +30,14 @@ bool is_header(std::string_view name, std::string_view wanted) noexcept {
                     [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; });
 }
 
+// "localhost:9464", "[::1]", with blanks around it.
+std::string_view host_of_value(std::string_view value) noexcept {
+  while (value.starts_with(' ') || value.starts_with('\t')) value.remove_prefix(1);
+  while (value.ends_with(' ') || value.ends_with('\t')) value.remove_suffix(1);
+  const std::size_t bracket = value.starts_with('[') ? value.find(']') : value.npos;
+  return bracket != value.npos ? value.substr(0, bracket + 1) : value.substr(0, value.find(':'));
+}
+
 // "GET /metrics HTTP/1.1"
 bool read_request_line(std::string_view line, http_request& found, bool& needs_host) noexcept {
   const std::size_t first = line.find(' ');
@@ -45,6 +53,12 @@ bool read_request_line(std::string_view line, http_request& found, bool& needs_h
 }
 
 }  // namespace
+
+bool http_request::names_loopback() const noexcept {
+  constexpr std::string_view local = "localhost";
+  const bool is_number = host.starts_with('[') || host.find_first_not_of("0123456789.") == host.npos;
+  return is_number || is_header(host, local) || is_header(host, "localhost.");
+}
 
 http_request::progress http_request::read(std::string_view bytes, http_request& found) noexcept {
   const std::size_t size = bytes.size();
@@ -71,7 +85,10 @@ http_request::progress http_request::read(std::string_view bytes, http_request& 
     if (colon == line.npos || !is_token(line.substr(0, colon)) || !is_value(line.substr(colon + 1)))
       return progress::bad;
     const std::string_view name = line.substr(0, colon);
-    if (is_header(name, "host")) ++hosts;
+    if (is_header(name, "host")) {
+      ++hosts;
+      found.host = host_of_value(line.substr(colon + 1));
+    }
     if (is_header(name, "accept") && line.find("text/html", colon) != line.npos) found.accepts_html = true;
   }
 }

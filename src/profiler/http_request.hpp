@@ -18,6 +18,11 @@ struct http_request {
   std::string_view method = {};
   std::string_view path = {};  ///< without a query
   bool accepts_html = false;   ///< as browsers say
+  std::string_view host = {};  ///< without a port; empty: HTTP/1.0 names none
+
+  /// Whether the host is this machine under a name that no other machine has: "localhost" or an IP address. Another name may be that of
+  /// a site whose page runs in a browser here, and which lets its name lead to loopback.
+  [[nodiscard]] bool names_loopback() const noexcept;
 
   /// Reads what has arrived so far, without the body. Strict: lines end with CR LF, names are tokens, HTTP/1.1 names its host.
   static progress read(std::string_view bytes, http_request& found) noexcept;

@@ -118,6 +118,9 @@ class metrics_server::state final : public std::enable_shared_from_this<state> {
   [[nodiscard]] asio::io_context& context() noexcept { return control_->context(); }
   [[nodiscard]] std::chrono::milliseconds time_limit() const noexcept { return how_.time_limit; }
   [[nodiscard]] const metrics_server_options& options() const noexcept { return how_; }
+  [[nodiscard]] bool answers_host(const detail::http_request& of) const noexcept {
+    return how_.beyond_loopback || of.names_loopback();
+  }
   [[nodiscard]] bool has_page(std::string_view path) const noexcept {
     return path == text_path || (read_ && detail::is_metrics_page(path));
   }
@@ -217,6 +220,10 @@ void metrics_server::session::take_request() {
     case detail::http_request::progress::bad:
       return answer(detail::http_answer("400 Bad Request", detail::plain, "no HTTP request\n"));
     case detail::http_request::progress::complete: break;
+  }
+  if (!of_->answers_host(found)) {
+    return answer(detail::http_answer("421 Misdirected Request", detail::plain,
+                                      "metrics on loopback are for requests to localhost or an IP address\n"));
   }
   if (found.method != "GET")
     return answer(detail::http_answer("405 Method Not Allowed", detail::plain, "only GET\n", "Allow: GET\r\n"));

@@ -142,6 +142,29 @@ TEST_CASE("a scraper gets the metrics of a worker") {
   CHECK(ask(server.port(), "GET /metrics?x=1 HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200 OK\r\n"));
 }
 
+TEST_CASE("a page in a browser whose site gives its name to loopback gets no metrics") {
+  const ferry_test::watchdog limit("metrics over HTTP");
+  ferry_test::cluster group(1);
+  const profiler::metrics recorded(group[0]);
+  const metrics_server server(recorded, anywhere());
+  const auto answer_for = [&](std::uint16_t port, const std::string& host) {
+    return ask(port, "GET /metrics HTTP/1.1\r\nHost:" + host + "\r\n\r\n").substr(9, 3);
+  };
+  const std::string own = std::to_string(server.port());
+  for (const std::string host :
+       {"localhost", " LocalHost:" + own, " 127.0.0.1:" + own, " [::1]:" + own, "\tlocalhost. "}) {
+    CAPTURE(host);
+    CHECK(answer_for(server.port(), host) == "200");
+  }
+  for (const char* host :
+       {" evil.example", " evil.example:80", " localhost.evil.example", " 127.0.0.1.evil.example", " x"}) {
+    CAPTURE(host);
+    CHECK(answer_for(server.port(), host) == "421");
+  }
+  const metrics_server open(recorded, {.listen = "127.0.0.1:0", .beyond_loopback = true});
+  CHECK(answer_for(open.port(), " metrics.of.this.machine") == "200");
+}
+
 TEST_CASE("a browser gets a page for each question, and other programs the same as text") {
   const ferry_test::watchdog limit("pages over HTTP");
   ferry_test::cluster group(2);
@@ -152,13 +175,14 @@ TEST_CASE("a browser gets a page for each question, and other programs the same 
   CHECK(group[0].rpc_sync<triple>("worker1", 3) == 9);
   CHECK_THROWS_AS((void)group[0].rpc_sync<fails_to_triple>("worker1", 3), std::runtime_error);
   const auto text_at = [&](const std::string& path) {
-    const std::string answer = ask(server.port(), "GET " + path + " HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n");
+    const std::string answer =
+        ask(server.port(), "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n");
     CHECK(answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\n"));
     return body_of(answer);
   };
   const auto html_at = [&](const std::string& path) {
     const std::string answer = ask(server.port(), "GET " + path +
-                                                      " HTTP/1.1\r\nHost: x\r\naccept: application/xhtml+xml, "
+                                                      " HTTP/1.1\r\nHost: localhost\r\naccept: application/xhtml+xml, "
                                                       "text/html;q=0.9\r\n\r\n");
     CHECK(answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n"));
     CHECK(answer.find("Content-Security-Policy: default-src 'none'") != std::string::npos);
@@ -185,10 +209,11 @@ TEST_CASE("a browser gets a page for each question, and other programs the same 
   CHECK(held.find("<script>") == std::string::npos);
   CHECK(held.find("&lt;script&gt;&amp;&#39;&quot;rows&quot;</td><td>7</td>") != std::string::npos);
   CHECK(text_at("/holdings").find("?[2Jbell?") != std::string::npos);
-  CHECK(body_of(ask(server.port(), "GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: text/html\r\n\r\n"))
+  CHECK(body_of(ask(server.port(), "GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: text/html\r\n\r\n"))
             .starts_with("# HELP "));
   for (const char* path : {"/slow/", "/Slow", "/index.html", "/../slow"})
-    CHECK(ask(server.port(), std::string("GET ") + path + " HTTP/1.1\r\nHost: x\r\n\r\n").starts_with("HTTP/1.1 404 "));
+    CHECK(ask(server.port(), std::string("GET ") + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n")
+              .starts_with("HTTP/1.1 404 "));
 }
 
 TEST_CASE("other paths, methods and bytes that are no request get an error, and the connection is closed") {
@@ -196,19 +221,21 @@ TEST_CASE("other paths, methods and bytes that are no request get an error, and 
   std::atomic<int> made{0};
   const metrics_server server([&] { return "m " + std::to_string(++made) + "\n"; }, anywhere());
   const auto status = [&](std::string_view request) { return ask(server.port(), request).substr(0, 13); };
-  CHECK(status("GET / HTTP/1.1\r\nHost: x\r\n\r\n") == "HTTP/1.1 404 ");
-  CHECK(status("GET /metrics/ HTTP/1.1\r\nHost: x\r\n\r\n") == "HTTP/1.1 404 ");
+  CHECK(status("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") == "HTTP/1.1 404 ");
+  CHECK(status("GET /metrics/ HTTP/1.1\r\nHost: localhost\r\n\r\n") == "HTTP/1.1 404 ");
   for (const char* method : {"POST", "HEAD", "PUT", "DELETE", "OPTIONS"}) {
-    const std::string answer = ask(server.port(), std::string(method) + " /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    const std::string answer =
+        ask(server.port(), std::string(method) + " /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
     CHECK(answer.starts_with("HTTP/1.1 405 "));
     CHECK(answer.find("Allow: GET\r\n") != std::string::npos);
   }
   for (const std::string_view bad :
        {std::string_view("garbage\r\n\r\n"), std::string_view("\n"), std::string_view("GET /metrics HTTP/2.0\r\n\r\n"),
-        std::string_view("GET  /metrics HTTP/1.1\r\nHost: x\r\n\r\n"),
-        std::string_view("GET metrics HTTP/1.1\r\nHost: x\r\n\r\n"), std::string_view("GET /metrics HTTP/1.1\r\n\r\n"),
-        std::string_view("GET /metrics HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n"),
-        std::string_view("GET /metrics HTTP/1.1\r\nHost: x\r\n folded\r\n\r\n"),
+        std::string_view("GET  /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        std::string_view("GET metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        std::string_view("GET /metrics HTTP/1.1\r\n\r\n"),
+        std::string_view("GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: y\r\n\r\n"),
+        std::string_view("GET /metrics HTTP/1.1\r\nHost: localhost\r\n folded\r\n\r\n"),
         std::string_view("GET /metrics HTTP/1.1\nHost: x\n\n"), std::string_view("\0\0\0\0\n", 5),
         std::string_view("\x16\x03\x01\x02\n")}) {
     CHECK(status(bad) == "HTTP/1.1 400 ");
@@ -223,7 +250,7 @@ TEST_CASE("a request is read in whatever pieces it comes, up to 8 KiB") {
   client slow(server.port());
   for (const char c : get_metrics) CHECK(slow.send({&c, 1}));
   CHECK(body_of(slow.read_all()) == "m 1\n");
-  const std::string head = "GET /metrics HTTP/1.1\r\nHost: x\r\nX: ";
+  const std::string head = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: ";
   const std::string end = "\r\n\r\n";
   const std::string most = head + std::string(http_request::most_bytes - head.size() - end.size(), 'x') + end;
   CHECK(body_of(ask(server.port(), most)) == "m 1\n");

@@ -31,7 +31,7 @@ struct metrics_server_options {
 ///     const ferry::profiler::metrics recorded(self);
 ///     const ferry::profiler::metrics_server server(recorded);
 ///
-/// Any other path gets a 404, any other method a 405, and what is no request a 400. Connections are closed after one answer. If there
+/// Any other path gets a 404, any other method a 405, what is no request a 400, and without beyond_loopback one for a host other than localhost or an IP address a 421. Connections are closed after one answer. If there
 /// are too many, the oldest that has not finished its request gives way.
 class metrics_server {
  public:
