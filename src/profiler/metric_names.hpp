@@ -21,6 +21,8 @@ inline constexpr metric_name client_one_way{"ferry_client_one_way_calls_total", 
                                             "Calls sent that want no reply."};
 inline constexpr metric_name client_not_sent{"ferry_client_calls_not_sent_total", "counter",
                                              "Calls that could not be sent."};
+inline constexpr metric_name client_late_replies{"ferry_client_late_replies_total", "counter",
+                                                 "Replies that came after their call had ended."};
 inline constexpr metric_name client_in_flight{"ferry_client_calls_in_flight", "gauge", "Calls that have not ended."};
 inline constexpr metric_name client_errors{
     "ferry_client_call_errors_total", "counter",

@@ -65,7 +65,7 @@ void add_memory(std::vector<worker_figure>& figures, const std::string& worker, 
 }
 
 bool is_empty(const call_metrics& row) noexcept {
-  return row.calls == 0 && row.one_way == 0 && row.not_sent == 0 && row.ended == 0;
+  return row.calls == 0 && row.one_way == 0 && row.not_sent == 0 && row.ended == 0 && row.late_replies == 0;
 }
 
 // Rows of one name become one; `add` adds the second to the first.
@@ -178,6 +178,7 @@ call_metrics& call_metrics::merge(const call_metrics& other) {
   calls += other.calls;
   one_way += other.one_way;
   not_sent += other.not_sent;
+  late_replies += other.late_replies;
   ended += other.ended;
   in_flight += other.in_flight;
   sent_bytes += other.sent_bytes;
@@ -200,6 +201,7 @@ call_metrics& call_metrics::subtract(const call_metrics& earlier) {
   detail::take_away(calls, earlier.calls);
   detail::take_away(one_way, earlier.one_way);
   detail::take_away(not_sent, earlier.not_sent);
+  detail::take_away(late_replies, earlier.late_replies);
   detail::take_away(ended, earlier.ended);
   detail::take_away(sent_bytes, earlier.sent_bytes);
   detail::take_away(received_bytes, earlier.received_bytes);

@@ -12,6 +12,7 @@
 #include <ferry/rpc/detail/incoming_call.hpp>
 #include <ferry/rpc/detail/method_entry.hpp>
 
+#include "../rpc/methods/method_table.hpp"
 #include "../rpc/pipeline/library_clients.hpp"
 #include "../rpc/worker/worker_core.hpp"
 #include "processor_clock.hpp"
@@ -414,11 +415,19 @@ void metrics_table::on_call(const worker_core&, const call_event& event) noexcep
   it.counts->ended.publish(1);
 }
 
+// With mutex_ held.
+void metrics_table::count_late_reply(const link_event& event) {
+  std::string method = event.method == 0 ? "unknown" : readable_name(event.method);
+  series_of(call_side::client, std::move(method), event.who.name())
+      .late_replies.fetch_add(1, std::memory_order_relaxed);
+}
+
 // Rare: under the mutex.
 void metrics_table::on_connection(const link_event& event) noexcept {
   if (since_.load(std::memory_order_relaxed) == never) return;
   try {
     const std::lock_guard lock(mutex_);
+    if (event.what == link_event::kind::late_reply) return count_late_reply(event);
     const auto known = connections_.find(std::string_view(event.who.name()));
     const bool folds = known == connections_.end() && connections_.size() >= max_series_;
     profiler::peer_metrics& of =
@@ -482,6 +491,7 @@ metrics_table::totals metrics_table::read() const {
     row.side = each->side;
     row.method = each->method;
     row.peer = each->peer;
+    row.late_replies = each->late_replies.load(std::memory_order_relaxed);
   }
   for (const auto& [number, counts] : parts) {
     result.series[number].calls += counts->calls.get_published();

@@ -75,6 +75,7 @@ struct metrics_series {
   const std::string method;
   const std::string peer;
   error_counts errors;
+  std::atomic<std::uint64_t> late_replies{0};  // rare, so that all threads share it
 };
 
 /// The metrics of one worker, from the first time on that they are switched on until the worker is destroyed. They are switched on
@@ -152,6 +153,7 @@ class metrics_table final : public call_observer, public std::enable_shared_from
   [[nodiscard]] shard* shard_of(thread_state& here) noexcept;
   [[nodiscard]] shard* take_shard();
   void give_back(shard& which) noexcept;
+  void count_late_reply(const link_event& event);
   static void remember(shard& mine, const shard::entry& what);
   void begin_call(thread_state& here, const call_event& event) noexcept;
   void end_call(thread_state& here, const call_event& event) noexcept;

@@ -170,6 +170,7 @@ std::string prometheus_text(const metrics_snapshot& of) {
   detail::write_values(out, of, client, client_calls, &call_metrics::calls);
   detail::write_values(out, of, client, client_one_way, &call_metrics::one_way);
   detail::write_values(out, of, client, client_not_sent, &call_metrics::not_sent);
+  detail::write_values(out, of, client, client_late_replies, &call_metrics::late_replies);
   detail::write_values(out, of, client, client_in_flight, &call_metrics::in_flight);
   detail::write_errors(out, of, client, client_errors);
   detail::write_values(out, of, client, client_sent_bytes, &call_metrics::sent_bytes);

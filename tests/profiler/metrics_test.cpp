@@ -26,6 +26,9 @@
 #include "expect_error.hpp"
 #include "gate.hpp"
 
+#include "rpc/methods/method_table.hpp"
+#include "rpc/worker/worker_core.hpp"
+
 namespace metrics_test {
 
 namespace profiler = ferry::profiler;
@@ -376,6 +379,32 @@ TEST_CASE("calls that could not be sent are counted as such, with their codes") 
   CHECK(row.errors_of(errc::resource_exhausted) == 2);
   CHECK(row.in_flight == 0);
   CHECK(of_method(now, call_side::client, "receive").not_sent == 1);
+}
+
+TEST_CASE("replies that come late are counted with their method and peer") {
+  cluster group(2);
+  const metrics recorded(group[0]);
+  CHECK(group[0].rpc_sync<square>("worker1", 2) == 4);
+  const ferry::worker_info callee = group[1].info();
+  const auto reply_late = [&](std::uint64_t method) {
+    group[0].core()->on_link_event(
+        {.what = ferry::link_event::kind::late_reply, .who = callee, .text = {}, .call_id = 9, .method = method});
+  };
+  const auto known = ferry::detail::method_names();
+  const auto found = std::find_if(known.begin(), known.end(),
+                                  [](const auto& each) { return each.second.find("square") != std::string::npos; });
+  REQUIRE(found != known.end());
+  reply_late(found->first);
+  reply_late(found->first);
+  reply_late(0);
+  const metrics_snapshot now = recorded.read();
+  const call_metrics row = of_method(now, call_side::client, "square");
+  CHECK(row.late_replies == 2);
+  CHECK(row.calls == 1);
+  CHECK(row.peer == "worker1");
+  CHECK(of_method(now, call_side::client, "unknown").late_replies == 1);
+  CHECK(now.total(call_side::client).late_replies == 3);
+  CHECK(group[0].flight_record().find(R"("event": "late_reply")") != std::string::npos);
 }
 
 TEST_CASE("threads that call at once lose no count") {

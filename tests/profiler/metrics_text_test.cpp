@@ -225,6 +225,7 @@ TEST_CASE("the text of metrics has all values, and a strict parser reads it") {
   row.calls = 7;
   row.one_way = 3;
   row.not_sent = 2;
+  row.late_replies = 8;
   row.ended = 6;
   row.in_flight = 1;
   row.sent_bytes = 12345678901234;
@@ -251,6 +252,7 @@ TEST_CASE("the text of metrics has all values, and a strict parser reads it") {
   CHECK(client("ferry_client_calls_total") == 7);
   CHECK(client("ferry_client_one_way_calls_total") == 3);
   CHECK(client("ferry_client_calls_not_sent_total") == 2);
+  CHECK(client("ferry_client_late_replies_total") == 8);
   CHECK(client("ferry_client_calls_in_flight") == 1);
   CHECK(client("ferry_client_sent_bytes_total") == 12345678901234);
   CHECK(client("ferry_client_received_bytes_total") == 5);

@@ -98,15 +98,18 @@ std::string_view to_string(member_event::kind kind) noexcept;
 /// Something happened to a connection. The views are valid during the call.
 struct link_event {
   enum class kind : std::uint8_t {
-    opened,    ///< by this worker
-    accepted,  ///< opened by the peer
-    lost,      ///< closed, by either end
-    sent,      ///< a call that had to wait, for the connection or for its turn, was passed to it
+    opened,      ///< by this worker
+    accepted,    ///< opened by the peer
+    lost,        ///< closed, by either end
+    sent,        ///< a call that had to wait, for the connection or for its turn, was passed to it
+    late_reply,  ///< came after its call had ended, and was dropped
   };
   kind what{};
   const worker_info& who;
   std::string_view text;      ///< the connection's description, and why it was lost
-  std::uint64_t call_id = 0;  ///< of `sent`
+  std::uint64_t call_id = 0;  ///< of `sent` and `late_reply`
+  std::uint64_t method = 0;   ///< of `late_reply`; 0: no longer known
+  std::uint64_t bytes = 0;    ///< of `late_reply`: of the message
 };
 
 /// Receives requests in the rpc layer.

@@ -37,6 +37,8 @@ struct call_metrics {
   std::uint64_t one_way = 0;  ///< the same without a reply
   std::uint64_t not_sent =
       0;  ///< calls that could not be sent: no way to the peer, a limit, a record that could not be added
+  /// Replies that came after their calls had ended, by timeout for example; of method `unknown` where that is no longer known.
+  std::uint64_t late_replies = 0;
   std::uint64_t ended = 0;       ///< of `calls`, and of the one-way requests of a server
   std::int64_t in_flight = 0;    ///< that have not ended
   std::uint64_t sent_bytes = 0;  ///< of messages, with their headers and tensors

@@ -356,12 +356,31 @@ pending_call* outgoing_link::take(std::uint64_t id, send_queue::entries& unsent)
   return std::exchange(place.call, nullptr);
 }
 
+void outgoing_link::note_abandoned(const pending_call& call) noexcept {
+  const std::pair what(call.call_id, call.method);
+  try {
+    if (abandoned_.size() < most_abandoned) return (void)abandoned_.emplace_back(what);
+  } catch (const std::bad_alloc&) {
+    if (abandoned_.empty()) return;
+  }
+  abandoned_[next_abandoned_++ % abandoned_.size()] = what;
+}
+
+// 0: many others were given up since.
+std::uint64_t outgoing_link::method_of_abandoned(std::uint64_t id) const noexcept {
+  const auto found =
+      std::find_if(abandoned_.begin(), abandoned_.end(), [&](const auto& each) { return each.first == id; });
+  return found == abandoned_.end() ? 0 : found->second;
+}
+
 bool outgoing_link::abandon(std::uint64_t id, call_phase& phase, bool tell_peer) noexcept {
   send_queue::entries unsent;  // destroyed without the lock: tensors may run deleters of users
   bool waiting = false;
   {
     std::lock_guard lock(mutex_);
-    if (!take(id, unsent)) return false;
+    const pending_call* const given_up = take(id, unsent);
+    if (!given_up) return false;
+    if (unsent.empty()) note_abandoned(*given_up);
     ++errors_;
     waiting = !queue_.empty();
     phase = unsent.empty() ? call_phase::waiting_for_reply : unsent_phase();
@@ -494,9 +513,11 @@ void outgoing_link::on_message(connection& from, inbound_message&& message) noex
   pending_call* call = nullptr;
   send_queue::entries unsent;  // of a call that a peer answers before it was sent
   bool waiting = false;
+  std::uint64_t late_method = 0;
   {
     std::lock_guard lock(mutex_);
     call = take(message.header.call_id, unsent);
+    if (!call) late_method = method_of_abandoned(message.header.call_id);
     waiting = !queue_.empty();
     bytes_received_ += message.header.message_bytes();
     if (call && kind != frame_kind::reply) ++errors_;
@@ -509,6 +530,12 @@ void outgoing_link::on_message(connection& from, inbound_message&& message) noex
     call->on_reply(std::move(message));
   } else {
     owner_->count_late_reply();
+    owner_->on_link_event({.what = link_event::kind::late_reply,
+                           .who = peer_.who,
+                           .text = {},
+                           .call_id = message.header.call_id,
+                           .method = late_method,
+                           .bytes = message.header.message_bytes()});
   }
   if (waiting) pump();
 }

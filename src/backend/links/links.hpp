@@ -147,6 +147,8 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   };
   // With mutex_ held:
   pending_call* take(std::uint64_t id, send_queue::entries& unsent) noexcept;
+  void note_abandoned(const pending_call& call) noexcept;
+  [[nodiscard]] std::uint64_t method_of_abandoned(std::uint64_t id) const noexcept;
   std::uint32_t free_slot();
   [[nodiscard]] bool may_begin_call(bool counted) const noexcept;
   [[nodiscard]] bool may_send(std::uint64_t bytes, bool is_call, bool counted) const noexcept;
@@ -181,6 +183,10 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   std::vector<outgoing_message> extras_;  // cancellations sent meanwhile, and control frames before the connection is
                                           // open
   std::vector<slot> slots_;
+  // The last calls that were given up after they had been sent, for replies that come nevertheless: ids and methods.
+  static constexpr std::size_t most_abandoned = 64;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> abandoned_;
+  std::size_t next_abandoned_ = 0;
   std::uint32_t free_slots_ = no_slot;
   std::int64_t sent_ = 0;                  // requests, while not closed
   std::atomic<std::size_t> under_way_{0};  // calls that were sent and have not ended; written with mutex_ held

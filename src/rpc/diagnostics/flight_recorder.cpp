@@ -27,6 +27,7 @@ std::string_view to_string(flight_event what) noexcept {
     case flight_event::connection_accepted: return "connection_accepted";
     case flight_event::connection_lost: return "connection_lost";
     case flight_event::member: return "member";
+    case flight_event::late_reply: return "late_reply";
   }
   return "unknown";
 }

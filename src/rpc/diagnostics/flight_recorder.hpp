@@ -43,6 +43,7 @@ enum class flight_event : std::uint8_t {
   connection_accepted,
   connection_lost,
   member,
+  late_reply,
 };
 std::string_view to_string(flight_event what) noexcept;
 

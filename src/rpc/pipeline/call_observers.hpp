@@ -115,7 +115,7 @@ class call_observer {
   [[nodiscard]] virtual bool only_traced() const noexcept { return false; }
   /// Called with the moments that it sees; perhaps with others.
   virtual void on_call(const worker_core& worker, const call_event& event) noexcept = 0;
-  /// A connection was opened, accepted or lost. Told to the one that is switched on.
+  /// A connection was opened, accepted or lost, or a reply came late. Told to the one that is switched on.
   virtual void on_connection(const link_event& event) noexcept { (void)event; }
 
  protected:

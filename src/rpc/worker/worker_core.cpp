@@ -433,13 +433,17 @@ void worker_core::drop_observers() noexcept {
 }
 
 void worker_core::on_link_event(const link_event& event) noexcept {
-  const auto what = event.what == link_event::kind::opened     ? flight_event::connection_opened
-                    : event.what == link_event::kind::accepted ? flight_event::connection_accepted
-                    : event.what == link_event::kind::sent     ? flight_event::call_sent
-                                                               : flight_event::connection_lost;
+  flight_event what{};
+  switch (event.what) {
+    case link_event::kind::opened: what = flight_event::connection_opened; break;
+    case link_event::kind::accepted: what = flight_event::connection_accepted; break;
+    case link_event::kind::lost: what = flight_event::connection_lost; break;
+    case link_event::kind::sent: what = flight_event::call_sent; break;
+    case link_event::kind::late_reply: what = flight_event::late_reply; break;
+  }
   if (event.what == link_event::kind::opened || event.what == link_event::kind::accepted)
     recorder_.add_peer(event.who.id(), event.who.name());
-  recorder_.add(what, flight_time::now(), event.who.id(), event.call_id, 0, 0, {}, event.text);
+  recorder_.add(what, flight_time::now(), event.who.id(), event.call_id, event.method, event.bytes, {}, event.text);
   if (event.what != link_event::kind::sent) observers_of_calls_.tell_connection(event);
 }
 

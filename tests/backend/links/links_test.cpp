@@ -29,7 +29,12 @@ struct owner final : detail::link_owner {
   detail::worker_flow bounds;
   std::int64_t sent = 0;
   void on_link_closed(void*) noexcept override {}
-  void count_late_reply() noexcept override {}
+  int late_replies = 0;
+  void count_late_reply() noexcept override { ++late_replies; }
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> late;  // ids and methods
+  void on_link_event(const link_event& event) noexcept override {
+    if (event.what == link_event::kind::late_reply) late.emplace_back(event.call_id, event.method);
+  }
   [[nodiscard]] bool closing() const noexcept override { return false; }
   [[nodiscard]] detail::worker_flow& flow() noexcept override { return bounds; }
   void count_sent(std::int64_t change) noexcept override { sent += change; }
@@ -132,6 +137,31 @@ outgoing_message large_request(std::int64_t floats) {
 }
 
 }  // namespace
+
+TEST_CASE("a reply that comes after its call was given up is told with the method, while that is known") {
+  constexpr std::size_t remembered = 64;
+  connecting to;
+  to.link->opened(to.wire);
+  waiting_call call;
+  std::vector<std::uint64_t> ids;
+  for (std::uint64_t method = 1; method != remembered + 2; ++method) {
+    auto request = request_with(0us);
+    request.header.method = method;
+    std::uint64_t id = 0;
+    REQUIRE(to.link->call(request, call, deadline(), ferry::reply_wait::none, id));
+    call_phase phase{};
+    REQUIRE(to.link->abandon(id, phase, true));
+    ids.push_back(id);
+  }
+  to.answer(ids.back());
+  to.answer(ids[1]);
+  to.answer(ids[0]);  // one too many was given up since
+  CHECK(to.owns->late_replies == 3);
+  const std::vector<std::pair<std::uint64_t, std::uint64_t>> expected{
+      {ids.back(), remembered + 1}, {ids[1], 2}, {ids[0], 0}};
+  CHECK(to.owns->late == expected);
+  CHECK_FALSE(call.answered);
+}
 
 TEST_CASE("the time spent waiting for the connection is subtracted from the timeout that the callee sees") {
   connecting to;

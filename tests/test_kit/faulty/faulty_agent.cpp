@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include <ferry/backend/observer_question.hpp>
 #include <ferry/base/log.hpp>
 #include <ferry/test_kit/faulty.hpp>
 
@@ -270,6 +271,9 @@ class faulty_agent final : public agent, public request_handler {
   }
   void on_member_event(const member_event& event) noexcept override { above_->on_member_event(event); }
   void on_link_event(const link_event& event) noexcept override { above_->on_link_event(event); }
+  void on_question(std::shared_ptr<observer_question> question) noexcept override {
+    above_->on_question(std::move(question));
+  }
   void on_member_end(worker_id id, incarnation_id incarnation) noexcept override {
     above_->on_member_end(id, incarnation);
   }
