@@ -61,14 +61,15 @@ group_recording record_group(group_observer& group, std::chrono::nanoseconds len
     one.who = std::move(each);
   }
   // A process is recorded as a whole.
-  std::vector<std::int64_t> processes(all.size(), -1);
+  std::vector<std::uint64_t> processes(all.size(), 0);
   group_recording_detail::for_each_worker(all, [&](recorded_worker& each) {
-    processes[static_cast<std::size_t>(&each - all.data())] = group.snapshot(each.who, false).process;
+    processes[static_cast<std::size_t>(&each - all.data())] = group.snapshot(each.who, false).process_mark;
   });
-  std::set<std::pair<std::string, std::int64_t>> known;
+  std::set<std::uint64_t> known;
   std::vector<recorded_worker> chosen;
   for (std::size_t i = 0; i != all.size(); ++i) {
-    if (!all[i].why.empty() || known.emplace(all[i].who.host, processes[i]).second) chosen.push_back(std::move(all[i]));
+    if (!all[i].why.empty() || processes[i] == 0 || known.insert(processes[i]).second)
+      chosen.push_back(std::move(all[i]));
   }
   group_recording_detail::for_each_worker(chosen, [&](recorded_worker& each) {
     each.clock = group.clock_of(each.who);
@@ -77,7 +78,11 @@ group_recording record_group(group_observer& group, std::chrono::nanoseconds len
   std::this_thread::sleep_for(length);
   group_recording_detail::for_each_worker(chosen, [&](recorded_worker& each) {
     const std::string bytes = group.ask(each.who, "end recording");
-    each.found = ferry::detail::decode_profile(std::as_bytes(std::span(bytes)), wire_limits{});
+    profile found = ferry::detail::decode_profile(std::as_bytes(std::span(bytes)), wire_limits{});
+    if (found.node != each.who.who.id().value) {
+      throw_error(errc::malformed, fmt::format("it has sent the profile of worker {}", found.node));
+    }
+    each.found = std::move(found);
   });
 
   group_recording result;

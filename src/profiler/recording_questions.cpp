@@ -1,5 +1,6 @@
 // What observers ask to record a worker's process: "begin recording" and "end recording".
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -28,7 +29,7 @@ profiler::options options_of_question(std::string_view argument) {
     if (!value) throw_error(errc::invalid_argument, "the options of a recording are four numbers");
     return *value;
   };
-  constexpr std::size_t most_events = std::size_t{1} << 20U;
+  constexpr std::size_t most_events = std::size_t{1} << 16U;
   profiler::options how;
   how.remote = false;  // each process is asked for its own
   how.shapes = next() != 0;
@@ -41,18 +42,37 @@ profiler::options options_of_question(std::string_view argument) {
   return how;
 }
 
-// The scope ends with the observer's connection.
+std::atomic<bool> recording_for_observer{false};
+
+// What an observer records; one at a time in a process, since each takes memory. It ends with the observer's connection.
+struct observer_recording {
+  observer_recording(worker_core& core, const profiler::options& how) : scope(core, how) { scope.enter(); }
+  observer_recording(const observer_recording&) = delete;
+  observer_recording& operator=(const observer_recording&) = delete;
+  ~observer_recording() { recording_for_observer.store(false); }
+  profiler::process_scope scope;
+};
+
 std::string begin_recording(worker_core& core, std::string_view argument, observer_state& state) {
-  auto scope = std::make_shared<profiler::process_scope>(core, options_of_question(argument));
-  scope->enter();
-  state.keep(kept_scope, std::move(scope));
+  const profiler::options how = options_of_question(argument);
+  if (recording_for_observer.exchange(true)) {
+    throw_error(errc::resource_exhausted, "this process is being recorded for an observer already");
+  }
+  std::shared_ptr<observer_recording> begun;
+  try {
+    begun = std::make_shared<observer_recording>(core, how);
+  } catch (...) {
+    recording_for_observer.store(false);
+    throw;
+  }
+  state.keep(kept_scope, std::move(begun));
   return {};
 }
 
 std::string end_recording(worker_core&, std::string_view, observer_state& state) {
-  const auto scope = std::static_pointer_cast<profiler::process_scope>(state.take(kept_scope));
-  if (!scope) throw_error(errc::invalid_argument, "nothing is being recorded for this observer");
-  const byte_buffer bytes = encode_profile(scope->exit());
+  const auto recorded = std::static_pointer_cast<observer_recording>(state.take(kept_scope));
+  if (!recorded) throw_error(errc::invalid_argument, "nothing is being recorded for this observer");
+  const byte_buffer bytes = encode_profile(recorded->scope.exit());
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -62,13 +63,13 @@ class Group:
             raise AssertionError(result.stderr)
         return json.loads(result.stdout), result.stderr
 
-    def dump_with(self, kind):
-        """Dumps until a finding of that kind is there."""
+    def dump_with(self, kind, workers=None):
+        """Dumps until a finding of that kind, about these workers, is there."""
         until = time.monotonic() + TIMEOUT
         while True:
             records, text = self.dump()
             for finding in records["findings"]:
-                if finding["kind"] == kind:
+                if finding["kind"] == kind and workers in (None, sorted(finding["workers"])):
                     return records, finding, text
             if time.monotonic() > until:
                 raise AssertionError(f"no finding of kind {kind}: {records['findings']}")
@@ -80,8 +81,10 @@ class FerryTop(unittest.TestCase):
             records, text = group.dump()
             self.assertEqual([each["worker"]["name"] for each in records["workers"]], ["worker0", "worker1", "worker2"])
             self.assertEqual(records["missing"], [])
-            self.assertEqual(records["findings"], [])
-            self.assertIn("Nothing conspicuous", text)
+            # How long handlers take is the machine's business.
+            findings = [each for each in records["findings"] if each["kind"] != "slow_worker"]
+            self.assertEqual(findings, [])
+            self.assertIn("The handlers of" if records["findings"] else "Nothing conspicuous", text)
             self.assertTrue(records["group"].startswith("static 3, "))
             for each in records["workers"]:
                 self.assertEqual(each["ferry_flight_record"], 1)
@@ -114,8 +117,7 @@ class FerryTop(unittest.TestCase):
 
     def test_a_deadlock_is_found_and_named(self):
         with Group("deadlock") as group:
-            records, cycle, text = group.dump_with("cycle")
-            self.assertEqual(sorted(cycle["workers"]), ["worker1", "worker2"])
+            records, cycle, text = group.dump_with("cycle", ["worker1", "worker2"])
             self.assertIn("take_own", cycle["text"])
             self.assertIn(cycle["text"], text)
             oldest = next(each for each in records["findings"] if each["kind"] == "oldest_call")
@@ -126,24 +128,19 @@ class FerryTop(unittest.TestCase):
 
     def test_a_slow_worker_is_found_and_named(self):
         with Group("slow") as group:
-            records, finding, _ = group.dump_with("slow_worker")
-            self.assertEqual(finding["workers"], ["worker2"])
-            self.assertEqual(len(records["findings"]), 1)
+            group.dump_with("slow_worker", ["worker2"])
 
     def test_a_handler_that_does_not_end_is_found_through_others(self):
         with Group("stuck") as group:
-            _, finding, _ = group.dump_with("bottleneck")
-            self.assertEqual(finding["workers"], ["worker2"])
-            _, oldest, _ = group.dump_with("oldest_call")
-            self.assertEqual(oldest["workers"], ["worker2"])
+            group.dump_with("bottleneck", ["worker2"])
+            _, oldest, _ = group.dump_with("oldest_call", ["worker2"])
             self.assertIn("compute_for_ever", oldest["text"])
 
     def test_a_killed_worker_is_named(self):
         with Group("nothing") as group:
             group.members[1].kill()
             group.members[1].wait()
-            records, finding, _ = group.dump_with("lost")
-            self.assertEqual(finding["workers"], ["worker1"])
+            records, _, _ = group.dump_with("lost", ["worker1"])
             self.assertEqual([each["worker"]["name"] for each in records["missing"]], ["worker1"])
             self.assertEqual([each["worker"]["name"] for each in records["workers"]], ["worker0", "worker2"])
             summary = json.loads(top("--once", "--json", "-i", "100ms", group.meeting).stdout)
@@ -194,6 +191,10 @@ class FerryTop(unittest.TestCase):
             records = json.loads(top("--post-mortem", "--json", path).stdout)
             self.assertEqual([each["reason"] for each in records["workers"]], ["post mortem"])
             self.assertEqual(len(records["workers"][0]["served_calls"]), 3)
+            # Of an earlier run, under the same name.
+            shutil.copy(path, os.path.join(directory, "ferry-worker2-1.flight"))
+            self.assertEqual(top("--post-mortem", "--json", directory).returncode, 0)
+            os.unlink(os.path.join(directory, "ferry-worker2-1.flight"))
             # All of a directory, a damaged one among them.
             with open(os.path.join(directory, "a.flight"), "wb") as file:
                 file.write(b"nothing of the kind")
@@ -215,11 +216,11 @@ class FerryTop(unittest.TestCase):
     def test_a_stopped_worker_is_named(self):
         with Group("nothing") as group:
             group.members[2].send_signal(signal.SIGSTOP)
-            result = top("dump", "--timeout", "1s", group.meeting)
+            result = top("dump", "--timeout", "4s", group.meeting)
             group.members[2].send_signal(signal.SIGCONT)
             self.assertEqual(result.returncode, 0, result.stderr)
             findings = json.loads(result.stdout)["findings"]
-            self.assertEqual([(each["kind"], each["workers"]) for each in findings], [("not_answering", ["worker2"])])
+            self.assertIn(("not_answering", ["worker2"]), [(each["kind"], each["workers"]) for each in findings])
 
     def test_the_table_is_refreshed_on_a_terminal(self):
         with Group("nothing") as group:
@@ -282,6 +283,10 @@ class FerryTop(unittest.TestCase):
             result = top(*arguments)
             self.assertEqual(result.returncode, 2, arguments)
             self.assertIn(part, result.stderr)
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write("\n")
+            file.flush()
+            self.assertIn("is empty", top("--secret-file", file.name, "tcp://127.0.0.1:1").stderr)
         self.assertEqual(top("--help").returncode, 0)
         self.assertRegex(top("--version").stdout, r"^ferry-top \d+\.\d+")
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,21 +23,49 @@ constexpr int slow_factor = 3;
 constexpr std::chrono::milliseconds slow_at_least{1};
 constexpr std::size_t enough_handlers = 5;
 
+// Of so many calls it is looked up where they lead.
+constexpr std::size_t most_followed = 10'000;
+
 std::string seconds(nanoseconds value) { return fmt::format("{:.3g} s", std::chrono::duration<double>(value).count()); }
 
-const ferry::served_call_info* served_at(const observed& callee, const std::string& caller, std::uint64_t id) {
-  const auto& all = callee.snapshot->served_calls;
-  const auto found = std::find_if(all.begin(), all.end(), [&](const ferry::served_call_info& each) {
-    return each.id == id && each.caller.name() == caller;
-  });
-  return found == all.end() ? nullptr : &*found;
-}
+// The workers that were asked, by name, and what each serves.
+class group_index {
+ public:
+  explicit group_index(const observation& of) {
+    for (const observed& each : of.workers) {
+      if (!each.snapshot) continue;
+      const observed*& place = by_name_[each.who.who.name()];
+      if (!place || place->snapshot->time < each.snapshot->time) place = &each;
+    }
+    for (const auto& [name, each] : by_name_) {
+      for (const ferry::served_call_info& call : each->snapshot->served_calls)
+        served_.emplace(served_key(name, call.caller.name(), call.id), &call);
+    }
+  }
+  [[nodiscard]] const std::map<std::string, const observed*>& workers() const noexcept { return by_name_; }
+  /// Null: there is none of that name that was asked.
+  [[nodiscard]] const observed* find(const std::string& name) const {
+    const auto found = by_name_.find(name);
+    return found == by_name_.end() ? nullptr : found->second;
+  }
+  /// The call as its callee has it, or null.
+  [[nodiscard]] const ferry::served_call_info* served(const std::string& caller,
+                                                      const ferry::pending_call_info& call) const {
+    const auto found = served_.find(served_key(call.peer.name(), caller, call.id));
+    return found == served_.end() ? nullptr : found->second;
+  }
 
+ private:
+  using served_key = std::tuple<std::string, std::string, std::uint64_t>;  // callee, caller, call
+  std::map<std::string, const observed*> by_name_;
+  std::map<served_key, const ferry::served_call_info*> served_;
+};
+
+// The calls of a worker, the oldest first: they are in that order.
 const ferry::pending_call_info* oldest_within(const observed& worker, nanoseconds age) {
-  const auto& all = worker.snapshot->pending_calls;  // the oldest first
-  const auto found = std::find_if(all.begin(), all.end(), [&](const ferry::pending_call_info& each) {
-    return each.age <= age + between_snapshots;
-  });
+  const auto& all = worker.snapshot->pending_calls;
+  const auto found = std::partition_point(
+      all.begin(), all.end(), [&](const ferry::pending_call_info& each) { return each.age > age + between_snapshots; });
   return found == all.end() ? nullptr : &*found;
 }
 
@@ -49,7 +78,7 @@ struct chain {
   bool circular = false;
 };
 
-chain follow(const observation& of, const std::string& caller, const ferry::pending_call_info& first) {
+chain follow(const group_index& of, const std::string& caller, const ferry::pending_call_info& first) {
   chain result;
   std::set<std::pair<std::string, std::uint64_t>> seen;
   std::string from = caller;
@@ -67,7 +96,7 @@ chain follow(const observation& of, const std::string& caller, const ferry::pend
       result.steps.push_back(step + ", " + std::string(to_string(call->phase)) + "; the callee could not be asked");
       return result;
     }
-    const ferry::served_call_info* const served = served_at(*callee, from, call->id);
+    const ferry::served_call_info* const served = of.served(from, *call);
     if (!served) {
       result.steps.push_back(step + ", " + std::string(to_string(call->phase)) + "; the callee does not have it");
       return result;
@@ -88,21 +117,15 @@ struct edge {
 };
 using graph = std::map<std::string, std::map<std::string, edge>>;  // who waits for whom
 
-graph who_waits_for_whom(const observation& of, nanoseconds older_than) {
+graph who_waits_for_whom(const std::vector<waiting_call>& waiting) {
   graph result;
-  for (const observed& each : of.workers) {
-    if (!each.snapshot) continue;
-    const std::string& from = each.who.who.name();
-    for (const ferry::pending_call_info& call : each.snapshot->pending_calls) {
-      const std::string& to = call.peer.name();
-      if (call.age < older_than || to == from) continue;
-      edge& there = result[from][to];
-      if (there.call) continue;  // an older one
-      there.call = &call;
-      if (const observed* callee = of.find(to)) {
-        if (const auto* served = served_at(*callee, from, call.id)) there.phase = to_string(served->phase);
-      }
-    }
+  for (const waiting_call& each : waiting) {  // the oldest first
+    const std::string& from = each.caller->who.who.name();
+    const std::string& to = each.call->peer.name();
+    if (to == from) continue;
+    edge& there = result[from][to];
+    if (there.call) continue;
+    there = {each.call, each.at_callee ? std::string(to_string(each.at_callee->phase)) : std::string()};
   }
   return result;
 }
@@ -139,7 +162,7 @@ std::vector<std::string> shortest_cycle(const graph& waits) {
   return best;
 }
 
-// How long the handlers of a worker took that have ended, and how long those have been running that have not.
+// How long the handlers took that have ended.
 std::vector<nanoseconds> handler_times(const ferry::worker_snapshot& of) {
   std::map<std::pair<int, std::uint64_t>, std::int64_t> begun;
   std::vector<nanoseconds> result;
@@ -155,9 +178,6 @@ std::vector<nanoseconds> handler_times(const ferry::worker_snapshot& of) {
       begun.erase(found);
     }
   }
-  for (const ferry::served_call_info& each : of.served_calls) {
-    if (each.phase == ferry::served_phase::running) result.push_back(each.age);
-  }
   return result;
 }
 
@@ -168,11 +188,10 @@ std::optional<nanoseconds> median(std::vector<nanoseconds> of) {
   return *middle;
 }
 
-void add_slow_worker(std::vector<finding>& all, const observation& of) {
+void add_slow_worker(std::vector<finding>& all, const group_index& of) {
   std::vector<std::pair<nanoseconds, std::string>> medians;
-  for (const observed& each : of.workers) {
-    if (!each.snapshot) continue;
-    if (const auto middle = median(handler_times(*each.snapshot))) medians.emplace_back(*middle, each.who.who.name());
+  for (const auto& [name, each] : of.workers()) {
+    if (const auto middle = median(handler_times(*each->snapshot))) medians.emplace_back(*middle, name);
   }
   if (medians.size() < 2) return;
   std::sort(medians.begin(), medians.end());
@@ -185,26 +204,59 @@ void add_slow_worker(std::vector<finding>& all, const observation& of) {
                  {name}});
 }
 
-void add_bottleneck(std::vector<finding>& all, const observation& of, nanoseconds older_than) {
+void add_bottleneck(std::vector<finding>& all, const group_index& of, const std::vector<waiting_call>& waiting,
+                    nanoseconds older_than) {
+  const std::size_t count = std::min(waiting.size(), most_followed);
   std::map<std::string, std::size_t> ends;  // by worker: chains that end in a handler that runs there
-  std::size_t count = 0;
-  for (const observed& each : of.workers) {
-    if (!each.snapshot) continue;
-    for (const ferry::pending_call_info& call : each.snapshot->pending_calls) {
-      if (call.age < older_than) continue;
-      ++count;
-      const chain leads = follow(of, each.who.who.name(), call);
-      if (leads.computes) ++ends[leads.end];
-    }
+  for (std::size_t i = 0; i != count; ++i) {
+    const chain leads = follow(of, waiting[i].caller->who.who.name(), *waiting[i].call);
+    if (leads.computes) ++ends[leads.end];
   }
   if (count < 2 || ends.empty()) return;
   const auto most =
       std::max_element(ends.begin(), ends.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   if (2 * most->second <= count) return;
-  all.push_back({finding::kind::bottleneck,
-                 fmt::format("{} of {} calls that wait for {} or longer wait in the end for a handler that runs at {}.",
-                             most->second, count, seconds(older_than), most->first),
-                 {most->first}});
+  all.push_back(
+      {finding::kind::bottleneck,
+       fmt::format("{} of {} calls that wait for {} or longer wait in the end for a handler that runs at {}.",
+                   most->second, count == waiting.size() ? std::to_string(count) : fmt::format("the {} oldest", count),
+                   seconds(older_than), most->first),
+       {most->first}});
+}
+
+void add_missing(std::vector<finding>& all, const observation& of) {
+  for (const observed& each : of.workers) {
+    const std::string name = each.who.who.name();
+    if (each.snapshot || name.empty()) continue;  // without a name: a file
+    if (!each.who.lost.empty()) {
+      all.push_back({finding::kind::lost, fmt::format("{} is {}.", name, each.why), {name}});
+    } else {
+      all.push_back({finding::kind::not_answering, fmt::format("{} does not answer: {}.", name, each.why), {name}});
+    }
+  }
+}
+
+void add_oldest_call(std::vector<finding>& all, const group_index& of, const std::vector<waiting_call>& waiting) {
+  if (waiting.empty()) return;
+  const chain leads = follow(of, waiting.front().caller->who.who.name(), *waiting.front().call);
+  std::string text = "The call that waits longest: ";
+  for (std::size_t i = 0; i != leads.steps.size(); ++i) text += (i == 0 ? "" : "; this for ") + leads.steps[i];
+  text += leads.circular ? "; and so in a circle." : ".";
+  all.push_back({finding::kind::oldest_call, std::move(text), {leads.end}});
+}
+
+void add_cycle(std::vector<finding>& all, const std::vector<waiting_call>& waiting) {
+  const graph waits = who_waits_for_whom(waiting);
+  const auto cycle = shortest_cycle(waits);
+  if (cycle.empty()) return;
+  std::string text = "These workers wait for each other, each for the next: ";
+  for (std::size_t i = 0; i != cycle.size(); ++i) {
+    const std::string& to = cycle[(i + 1) % cycle.size()];
+    const edge& call = waits.at(cycle[i]).at(to);
+    text += fmt::format("{}{} for {} ('{}' for {}{})", i == 0 ? "" : ", ", cycle[i], to, call.call->method,
+                        seconds(call.call->age), call.phase.empty() ? "" : ", there " + call.phase);
+  }
+  all.push_back({finding::kind::cycle, text + ".", cycle});
 }
 
 }  // namespace
@@ -221,72 +273,22 @@ std::string to_string(finding::kind what) {
   return "unknown";
 }
 
-std::vector<waiting_call> waiting_calls(const observation& of, nanoseconds older_than) {
-  std::vector<waiting_call> result;
-  for (const observed& each : of.workers) {
-    if (!each.snapshot) continue;
-    for (const ferry::pending_call_info& call : each.snapshot->pending_calls) {
-      if (call.age < older_than) continue;
-      std::string phase;
-      if (const observed* callee = of.find(call.peer.name())) {
-        if (const auto* served = served_at(*callee, each.who.who.name(), call.id)) phase = to_string(served->phase);
-      }
-      result.push_back({.caller = each.who.who.name(),
-                        .callee = call.peer.name(),
-                        .method = call.method,
-                        .id = call.id,
-                        .age = call.age,
-                        .at_caller = std::string(to_string(call.phase)),
-                        .at_callee = std::move(phase)});
+diagnosis diagnose(const observation& of, nanoseconds older_than) {
+  diagnosis result;
+  const group_index index(of);
+  for (const auto& [name, each] : index.workers()) {
+    for (const ferry::pending_call_info& call : each->snapshot->pending_calls) {
+      if (call.age >= older_than) result.waiting.push_back({each, &call, index.served(name, call)});
     }
   }
-  std::stable_sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.age > b.age; });
+  std::stable_sort(result.waiting.begin(), result.waiting.end(),
+                   [](const waiting_call& a, const waiting_call& b) { return a.call->age > b.call->age; });
+  add_missing(result.findings, of);
+  add_oldest_call(result.findings, index, result.waiting);
+  add_cycle(result.findings, result.waiting);
+  add_bottleneck(result.findings, index, result.waiting, older_than);
+  add_slow_worker(result.findings, index);
   return result;
-}
-
-std::vector<finding> findings(const observation& of, nanoseconds older_than) {
-  std::vector<finding> all;
-  for (const observed& each : of.workers) {
-    if (each.snapshot) continue;
-    const std::string name = each.who.who.name();
-    if (!each.who.lost.empty()) {
-      all.push_back({finding::kind::lost, fmt::format("{} is {}.", name, each.why), {name}});
-    } else {
-      all.push_back({finding::kind::not_answering, fmt::format("{} does not answer: {}.", name, each.why), {name}});
-    }
-  }
-
-  const std::vector<waiting_call> waiting = waiting_calls(of, older_than);
-  if (!waiting.empty()) {
-    const waiting_call& oldest = waiting.front();
-    const observed& caller = *of.find(oldest.caller);
-    const auto& calls = caller.snapshot->pending_calls;
-    const auto call = std::find_if(calls.begin(), calls.end(), [&](const auto& each) {
-      return each.id == oldest.id && each.peer.name() == oldest.callee;
-    });
-    const chain leads = follow(of, oldest.caller, *call);
-    std::string text = "The call that waits longest: ";
-    for (std::size_t i = 0; i != leads.steps.size(); ++i) {
-      text += (i == 0 ? "" : "; this for ") + leads.steps[i];
-    }
-    text += leads.circular ? "; and so in a circle." : ".";
-    all.push_back({finding::kind::oldest_call, std::move(text), {leads.end}});
-  }
-
-  const graph waits = who_waits_for_whom(of, older_than);
-  if (const auto cycle = shortest_cycle(waits); !cycle.empty()) {
-    std::string text = "These workers wait for each other, each for the next: ";
-    for (std::size_t i = 0; i != cycle.size(); ++i) {
-      const std::string& to = cycle[(i + 1) % cycle.size()];
-      const edge& call = waits.at(cycle[i]).at(to);
-      text += fmt::format("{}{} for {} ('{}' for {}{})", i == 0 ? "" : ", ", cycle[i], to, call.call->method,
-                          seconds(call.call->age), call.phase.empty() ? "" : ", there " + call.phase);
-    }
-    all.push_back({finding::kind::cycle, text + ".", cycle});
-  }
-  add_bottleneck(all, of, older_than);
-  add_slow_worker(all, of);
-  return all;
 }
 
 }  // namespace ferry_top

@@ -11,15 +11,11 @@
 
 namespace ferry_top {
 
-/// A call that waits, and where it stands.
+/// A call that waits, and where it stands. Refers to the observation.
 struct waiting_call {
-  std::string caller;
-  std::string callee;
-  std::string method;
-  std::uint64_t id = 0;
-  std::chrono::nanoseconds age{0};
-  std::string at_caller;  ///< its phase there
-  std::string at_callee;  ///< its phase there; empty: the callee does not have it, or could not be asked
+  const observed* caller = nullptr;
+  const ferry::pending_call_info* call = nullptr;
+  const ferry::served_call_info* at_callee = nullptr;  ///< null: the callee does not have it, or could not be asked
 };
 
 struct finding {
@@ -30,12 +26,16 @@ struct finding {
 };
 [[nodiscard]] std::string to_string(finding::kind what);
 
-/// The calls of all workers that wait for at least `older_than`, the oldest first.
-[[nodiscard]] std::vector<waiting_call> waiting_calls(const observation& of, std::chrono::nanoseconds older_than);
+struct diagnosis {
+  /// The calls of all workers that wait for at least `older_than`, the oldest first.
+  std::vector<waiting_call> waiting;
+  /// Lost workers and those that do not answer; the oldest call that waits, with the calls that it waits for; the shortest
+  /// cycle of workers that wait for each other; the worker at which most of the oldest calls end; a worker whose handlers take
+  /// much longer than those of the others, if the look has events.
+  std::vector<finding> findings;
+};
 
-/// Lost workers and those that do not answer; the oldest call that waits, with the calls that it waits for; the shortest
-/// cycle of workers that wait for each other; the worker at which most waiting calls end; a worker whose handlers take
-/// much longer than those of the others, if the look has events.
-[[nodiscard]] std::vector<finding> findings(const observation& of, std::chrono::nanoseconds older_than);
+/// Of several workers of one name (files of earlier runs), the latest counts. The observation must outlive the result.
+[[nodiscard]] diagnosis diagnose(const observation& of, std::chrono::nanoseconds older_than);
 
 }  // namespace ferry_top

@@ -23,6 +23,7 @@ namespace {
 
 using namespace ferry_top;
 
+// JSON escapes what is not text itself.
 void print(const std::string& text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
     throw std::runtime_error(std::string("standard output: ") + std::strerror(errno));
@@ -32,9 +33,9 @@ std::string secret_of(const options& chosen) {
   if (chosen.secret_file.empty()) return {};  // as the environment says
   std::ifstream in(chosen.secret_file, std::ios::binary);
   std::string secret{std::istreambuf_iterator<char>(in), {}};
-  if (!in || secret.empty())
-    throw std::runtime_error("the secret file " + chosen.secret_file + " cannot be read, or is empty");
   if (secret.ends_with('\n')) secret.pop_back();
+  if (secret.empty())
+    throw std::runtime_error("the secret file " + chosen.secret_file + " cannot be read, or is empty");
   return secret;
 }
 
@@ -48,34 +49,38 @@ void write_file(const std::string& path, const std::string& text) {
 void watch(ferry::group_observer& group, const options& chosen) {
   observation before = look(group, false);
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
-  if (!chosen.once) print((terminal ? "\033[H\033[2J" : "") + table({}, before, chosen.older_than));
+  const auto show = [&](const observation& earlier, const observation& now) {
+    return printable(table(earlier, now, diagnose(now, chosen.older_than), chosen.older_than));
+  };
+  if (!chosen.once) print((terminal ? "\033[H\033[2J" : "") + show({}, before));
   for (;;) {
     std::this_thread::sleep_for(chosen.interval);
     observation now = look(group, false);
     if (chosen.once) {
-      return print(chosen.json ? summary_json(before, now, chosen.older_than) : table(before, now, chosen.older_than));
+      return print(chosen.json ? summary_json(before, now, diagnose(now, chosen.older_than)) : show(before, now));
     }
-    print((terminal ? "\033[H\033[2J" : "\n") + table(before, now, chosen.older_than));
+    print((terminal ? "\033[H\033[2J" : "\n") + show(before, now));
     before = std::move(now);
   }
 }
 
 void dump(ferry::group_observer& group, const options& chosen) {
   const observation now = look(group, true);
-  const std::string text = dump_json(now, chosen.older_than);
+  const diagnosis found = diagnose(now, chosen.older_than);
+  const std::string text = dump_json(now, found);
   if (chosen.output.empty()) {
     print(text);
   } else {
     write_file(chosen.output, text);
   }
-  std::fputs(findings_text(now, chosen.older_than).c_str(), stderr);
+  std::fputs(printable(findings_text(found, chosen.older_than)).c_str(), stderr);
 }
 
 int record(ferry::group_observer& group, const options& chosen) {
   if (!chosen.output.empty()) write_file(chosen.output, "");  // better now than after the recording
   const auto found = ferry::profiler::record_group(group, chosen.length);
   for (const auto& [who, why] : found.missing)
-    std::fprintf(stderr, "ferry-top: %s was not recorded: %s\n", to_string(who).c_str(), why.c_str());
+    std::fprintf(stderr, "%s", printable("ferry-top: " + to_string(who) + " was not recorded: " + why + '\n').c_str());
   if (found.merged.node < 0) throw std::runtime_error("no worker was recorded");
   // What is drawn is as certain as the network is fast; the profile says how certain.
   constexpr std::chrono::hours any{1};
@@ -84,14 +89,15 @@ int record(ferry::group_observer& group, const options& chosen) {
                                   ? ferry::profiler::html_page(found.merged, {.largest_uncertainty = any})
                                   : ferry::profiler::chrome_trace(found.merged, {.largest_uncertainty = any}));
   }
-  print(ferry::profiler::table(found.merged));
+  print(printable(ferry::profiler::table(found.merged)));
   return found.missing.empty() ? 0 : 1;
 }
 
 int post_mortem(const options& chosen) {
   const observation found = read_files(chosen.files);
   const bool json = chosen.json || !chosen.output.empty();
-  const std::string text = json ? dump_json(found, chosen.older_than) : post_mortem_text(found);
+  const std::string text =
+      json ? dump_json(found, diagnose(found, chosen.older_than)) : printable(post_mortem_text(found));
   if (chosen.output.empty()) {
     print(text);
   } else {
@@ -123,7 +129,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "ferry-top: %s\nsee ferry-top --help\n", e.what());
     return 2;
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "ferry-top: %s\n", e.what());
+    std::fputs(printable(std::string("ferry-top: ") + e.what() + '\n').c_str(), stderr);
     return 1;
   }
 }

@@ -24,16 +24,12 @@ void ask(ferry::group_observer& group, observed& whom, bool with_events) {
     whom.snapshot = group.snapshot(whom.who, with_events);
   } catch (const ferry::error& e) {
     whom.why = std::string(ferry::errc_name(e.kind())) + ": " + std::string(e.message());
+  } catch (const std::exception& e) {  // no memory
+    whom.why = e.what();
   }
 }
 
 }  // namespace
-
-const observed* observation::find(const std::string& name) const {
-  const auto found = std::find_if(workers.begin(), workers.end(),
-                                  [&](const observed& each) { return each.snapshot && each.who.who.name() == name; });
-  return found == workers.end() ? nullptr : &*found;
-}
 
 observation read_files(const std::vector<std::string>& paths) {
   std::vector<std::string> files;

@@ -22,9 +22,6 @@ struct observation {
   std::string kind;  ///< of the group
   std::chrono::system_clock::time_point time;
   std::vector<observed> workers;  ///< by id
-
-  /// Null: there is none of that name that has been asked.
-  [[nodiscard]] const observed* find(const std::string& name) const;
 };
 
 /// What flight files say, in place of a look; of a directory: all in it, by name. Files that cannot be read are workers that

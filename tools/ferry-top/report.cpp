@@ -13,7 +13,6 @@
 
 #include <ferry/base/error.hpp>
 
-#include "diagnosis.hpp"
 #include "rpc/diagnostics/json_text.hpp"
 
 namespace ferry_top {
@@ -72,7 +71,7 @@ std::optional<rates> rates_of(const observation& before, const observed& now) {
 std::string figure(const ferry::worker_snapshot& of, std::string_view name) {
   const auto found =
       std::find_if(of.debug_info.begin(), of.debug_info.end(), [&](const auto& each) { return each.first == name; });
-  return found == of.debug_info.end() ? "" : found->second;
+  return found == of.debug_info.end() ? std::string() : found->second;
 }
 
 std::string state_of(const observed& each) {
@@ -109,7 +108,7 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   }
   std::string out;
   for (const auto& row : rows) {
-    std::string line;
+    std::string line;  // figures of the program may have any text
     for (std::size_t i = 0; i != row.size(); ++i) {
       line += i == 0 ? fmt::format("{:<{}}", row[i], widths[i]) : fmt::format("  {:>{}}", row[i], widths[i]);
     }
@@ -118,11 +117,8 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   return out;
 }
 
-// Text of others must not move the cursor.
-std::string printable(std::string text) {
-  for (char& each : text) {
-    if (static_cast<unsigned char>(each) < 0x20 || each == 0x7f) each = '?';
-  }
+std::string one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
 }
 
@@ -132,9 +128,9 @@ std::string json_names(const std::vector<std::string>& names) {
   return out + "]";
 }
 
-std::string json_findings(const observation& of, std::chrono::nanoseconds older_than) {
+std::string json_findings(const diagnosis& found) {
   std::string out = "[";
-  for (const finding& each : findings(of, older_than)) {
+  for (const finding& each : found.findings) {
     out += fmt::format(R"({}{{"kind": {}, "workers": {}, "text": {}}})", out.size() == 1 ? "\n  " : ",\n  ",
                        json_text(to_string(each.what)), json_names(each.workers), json_text(each.text));
   }
@@ -190,9 +186,10 @@ std::string json_worker(const observation& before, const observed& each) {
 
 }  // namespace
 
-std::string table(const observation& before, const observation& now, std::chrono::nanoseconds older_than) {
+std::string table(const observation& before, const observation& now, const diagnosis& found,
+                  std::chrono::nanoseconds older_than) {
   std::string out =
-      fmt::format("ferry-top: {}; {} UTC\n\n", printable(now.kind),
+      fmt::format("ferry-top: {}; {} UTC\n\n", now.kind,
                   fmt::format("{:%H:%M:%S}", fmt::gmtime(std::chrono::system_clock::to_time_t(now.time))));
   std::vector<std::vector<std::string>> rows{{"worker", "process", "state", "calls/s", "errors/s", "served/s", "in B/s",
                                               "out B/s", "pending", "oldest", "serving", "oldest", "idle", "objects",
@@ -221,24 +218,25 @@ std::string table(const observation& before, const observation& now, std::chrono
   }
   out += aligned(rows);
 
-  if (const auto waiting = waiting_calls(now, older_than); !waiting.empty()) {
-    out += fmt::format("\ncalls that wait for {:.3g} s or longer: {}\n", seconds(older_than).count(), waiting.size());
-    for (std::size_t i = 0; i != std::min(waiting.size(), most_calls_shown); ++i) {
-      const waiting_call& each = waiting[i];
-      out += printable(fmt::format("  {:>8}  {} -> {}  {}  ({}{})", age_text(each.age), each.caller, each.callee,
-                                   each.method, each.at_caller,
-                                   each.at_callee.empty() ? "" : "; there " + each.at_callee)) +
+  if (!found.waiting.empty()) {
+    out += fmt::format("\ncalls that wait for {:.3g} s or longer: {}\n", seconds(older_than).count(),
+                       found.waiting.size());
+    for (std::size_t i = 0; i != std::min(found.waiting.size(), most_calls_shown); ++i) {
+      const waiting_call& each = found.waiting[i];
+      out += fmt::format("  {:>8}  {} -> {}  {}  ({}{})", age_text(each.call->age), each.caller->who.who.name(),
+                         each.call->peer.name(), one_line(each.call->method), to_string(each.call->phase),
+                         each.at_callee ? fmt::format("; there {}", to_string(each.at_callee->phase)) : std::string()) +
              '\n';
     }
   }
-  if (const auto found = findings(now, older_than); !found.empty()) {
+  if (!found.findings.empty()) {
     out += '\n';
-    for (const finding& each : found) out += printable(each.text) + '\n';
+    for (const finding& each : found.findings) out += one_line(each.text) + '\n';
   }
   return out;
 }
 
-std::string summary_json(const observation& before, const observation& now, std::chrono::nanoseconds older_than) {
+std::string summary_json(const observation& before, const observation& now, const diagnosis& found) {
   std::string out =
       fmt::format(R"({{"ferry_top": 1, "group": {}, "time": "{}", "workers": [)", json_text(now.kind), utc(now.time));
   std::string_view separator = "\n  ";
@@ -249,21 +247,22 @@ std::string summary_json(const observation& before, const observation& now, std:
   }
   out += R"(], "waiting": [)";
   separator = "\n  ";
-  for (const waiting_call& each : waiting_calls(now, older_than)) {
+  for (const waiting_call& each : found.waiting) {
     out += fmt::format(
         R"({}{{"call": "{:x}", "caller": {}, "callee": {}, "method": {}, "age_ns": {}, "at_caller": {}, "at_callee": {}}})",
-        separator, each.id, json_text(each.caller), json_text(each.callee), json_text(each.method), each.age.count(),
-        json_text(each.at_caller), each.at_callee.empty() ? "null" : json_text(each.at_callee));
+        separator, each.call->id, json_text(each.caller->who.who.name()), json_text(each.call->peer.name()),
+        json_text(each.call->method), each.call->age.count(), json_text(to_string(each.call->phase)),
+        each.at_callee ? json_text(to_string(each.at_callee->phase)) : "null");
     separator = ",\n  ";
   }
-  out += R"(], "findings": )" + json_findings(now, older_than) + "}\n";
+  out += R"(], "findings": )" + json_findings(found) + "}\n";
   return out;
 }
 
-std::string dump_json(const observation& of, std::chrono::nanoseconds older_than) {
+std::string dump_json(const observation& of, const diagnosis& found) {
   std::string out =
       fmt::format(R"({{"ferry_flight_records": 1, "group": {}, "time": "{}", "findings": {}, "missing": [)",
-                  json_text(of.kind), utc(of.time), json_findings(of, older_than));
+                  json_text(of.kind), utc(of.time), json_findings(found));
   std::string_view separator = "\n  ";
   for (const observed& each : of.workers) {
     if (each.snapshot) continue;
@@ -306,14 +305,14 @@ std::string post_mortem_text(const observation& of) {
   for (const observed& each : of.workers) {
     if (!out.empty()) out += '\n';
     if (!each.snapshot) {
-      out += printable(each.why) + '\n';
+      out += one_line(each.why) + '\n';
       continue;
     }
     const ferry::worker_snapshot& last = *each.snapshot;
     out += fmt::format("{}, process {}: its last event was at {}, {} events in all\n", to_string(last.worker),
                        last.process, utc(last.time), last.events_so_far);
-    for (const auto& call : last.served_calls) out += "  unanswered: " + printable(to_string(call)) + '\n';
-    for (const auto& call : last.pending_calls) out += "  unended: " + printable(to_string(call)) + '\n';
+    for (const auto& call : last.served_calls) out += "  unanswered: " + one_line(to_string(call)) + '\n';
+    for (const auto& call : last.pending_calls) out += "  unended: " + one_line(to_string(call)) + '\n';
     const std::size_t skipped = last.events.size() - std::min(last.events.size(), most_events_shown);
     for (auto event = last.events.begin() + static_cast<std::ptrdiff_t>(skipped); event != last.events.end(); ++event) {
       std::string line = fmt::format("  {:>14.6f} s  {:<20}",
@@ -324,17 +323,29 @@ std::string post_mortem_text(const observation& of) {
       if (event->bytes != 0) line += fmt::format(" {} bytes", event->bytes);
       if (event->code != ferry::errc{}) line += fmt::format(" {}", ferry::errc_name(event->code));
       if (!event->text.empty()) line += " " + event->text;
-      out += printable(line) + '\n';
+      out += one_line(line) + '\n';
     }
   }
   return out;
 }
 
-std::string findings_text(const observation& of, std::chrono::nanoseconds older_than) {
+std::string findings_text(const diagnosis& found, std::chrono::nanoseconds older_than) {
   std::string out;
-  for (const finding& each : findings(of, older_than)) out += printable(each.text) + '\n';
+  for (const finding& each : found.findings) out += one_line(each.text) + '\n';
   if (out.empty()) out = fmt::format("Nothing conspicuous: no call waits for {:.3g} s.\n", seconds(older_than).count());
   return out;
+}
+
+// C0, DEL, and C1, which UTF-8 writes as c2 80 to c2 9f. A newline ends a line of the tool's own.
+std::string printable(std::string text) {
+  for (std::size_t i = 0; i != text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if ((byte < 0x20 && byte != '\n') || byte == 0x7f) text[i] = '?';
+    if (byte != 0xc2 || i + 1 == text.size()) continue;
+    const auto next = static_cast<unsigned char>(text[i + 1]);
+    if (next >= 0x80 && next <= 0x9f) text[i] = text[i + 1] = '?';
+  }
+  return text;
 }
 
 }  // namespace ferry_top

@@ -5,21 +5,25 @@
 #include <chrono>
 #include <string>
 
+#include "diagnosis.hpp"
 #include "observation.hpp"
 
 namespace ferry_top {
 
 /// A table of the workers, with rates since `before`, which may be empty; then the calls that wait longest, and the
 /// findings. Lines end with a newline.
-[[nodiscard]] std::string table(const observation& before, const observation& now, std::chrono::nanoseconds older_than);
+[[nodiscard]] std::string table(const observation& before, const observation& now, const diagnosis& found,
+                                std::chrono::nanoseconds older_than);
 /// The same as one JSON object.
-[[nodiscard]] std::string summary_json(const observation& before, const observation& now,
-                                       std::chrono::nanoseconds older_than);
+[[nodiscard]] std::string summary_json(const observation& before, const observation& now, const diagnosis& found);
 /// The flight records of all workers with the offsets of their clocks, and the findings, as JSON.
-[[nodiscard]] std::string dump_json(const observation& of, std::chrono::nanoseconds older_than);
+[[nodiscard]] std::string dump_json(const observation& of, const diagnosis& found);
 /// What workers did last that have left a flight file: their calls that had not ended, and the last events.
 [[nodiscard]] std::string post_mortem_text(const observation& of);
-/// A line for each finding; "nothing conspicuous" if there is none.
-[[nodiscard]] std::string findings_text(const observation& of, std::chrono::nanoseconds older_than);
+/// A line for each finding; "Nothing conspicuous" if there is none.
+[[nodiscard]] std::string findings_text(const diagnosis& found, std::chrono::nanoseconds older_than);
+
+/// Text with names and errors of others in it, for a terminal: control characters, which could move the cursor, become '?'.
+[[nodiscard]] std::string printable(std::string text);
 
 }  // namespace ferry_top

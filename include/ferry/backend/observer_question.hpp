@@ -6,7 +6,6 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <ferry/base/error.hpp>
@@ -25,12 +24,14 @@ class observer_state {
   void keep(std::string_view name, std::shared_ptr<void> what);
   /// Null: there is none.
   [[nodiscard]] std::shared_ptr<void> take(std::string_view name) noexcept;
-  void end() noexcept;
+  /// Returns what was kept, for the caller to drop.
+  [[nodiscard]] std::vector<std::shared_ptr<void>> end() noexcept;
 
  private:
-  std::mutex mutex_;  // guards the next two
+  std::mutex mutex_;  // guards what follows
   bool ended_ = false;
-  std::vector<std::pair<std::string, std::shared_ptr<void>>> kept_;
+  std::vector<std::string> names_;
+  std::vector<std::shared_ptr<void>> kept_;  // by the place of its name
 };
 
 /// A question of an observer: of a tool that watches the group and is no member of it. Answered once, on any thread, by

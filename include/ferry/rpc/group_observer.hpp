@@ -40,7 +40,7 @@ struct observed_clock {
   std::chrono::nanoseconds uncertainty{0};  ///< the offset is right within this, both ways
 };
 
-/// Reads the group's store and asks its workers, over connections of its own; changes nothing, and is counted nowhere.
+/// Reads the group's store and asks its workers, over connections of its own; is no member, and is counted nowhere.
 /// Workers need rpc_options::max_observers for it, and the secret of the group must be known. Thread-safe; each function
 /// blocks for observer_options::limit at most.
 class group_observer {

@@ -40,6 +40,7 @@ struct worker_snapshot {
   worker_info worker = {};
   incarnation_id incarnation = {};
   std::int64_t process = 0;
+  std::uint64_t process_mark = 0;  ///< drawn by the process: workers of one process have the same; 0: not known
   std::chrono::system_clock::time_point time = {};
   std::int64_t steady_ns = 0;                         ///< the same moment on the steady clock of the worker's machine
   std::vector<pending_call_info> pending_calls = {};  ///< oldest first, as `served_calls`

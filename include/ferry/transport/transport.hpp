@@ -36,6 +36,8 @@ inline constexpr std::uint64_t feature_device_memory = 64;
 
 /// The sender is no member of the group: it asks the worker of itself, and calls nothing (docs/protocol.md, Observers).
 inline constexpr std::uint64_t feature_observer = 128;
+/// The longest message that a worker takes from an observer.
+inline constexpr std::uint64_t longest_observer_message = std::uint64_t{64} << 10;
 
 /// The first message of each end of a connection (docs/protocol.md, Handshake).
 struct hello {

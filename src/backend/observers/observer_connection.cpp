@@ -1,5 +1,6 @@
 #include "observer_connection.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -33,6 +34,7 @@ std::shared_ptr<observer_connection> observer_connection::open(reactor& threads,
       if (opened->understands(address)) routes.emplace_back(opened, address);
     }
   }
+  const auto limit_each = until.remaining() / static_cast<std::int64_t>(std::max<std::size_t>(routes.size(), 1));
   hello self{.group = group,
              .name = "observer",
              .id = {},
@@ -44,8 +46,7 @@ std::shared_ptr<observer_connection> observer_connection::open(reactor& threads,
   auto result = outcome->get_future();
   const auto wanted = std::make_shared<std::atomic<bool>>(true);
   const auto attempt = std::make_shared<connect_attempt>(
-      std::move(routes), std::move(self), to.incarnation, options, until.remaining(),
-      [wanted] { return wanted->load(); },
+      std::move(routes), std::move(self), to.incarnation, options, limit_each, [wanted] { return wanted->load(); },
       [outcome, wanted](connect_outcome found) {
         if (!wanted->exchange(false) && found.opened) {
           return found.opened->close(make_error(errc::rpc_timeout, "the observer no longer waits"));
@@ -69,17 +70,36 @@ std::shared_ptr<observer_connection> observer_connection::open(reactor& threads,
   return made;
 }
 
+void observer_connection::begin_to_close() noexcept {
+  connection_->close(make_error(errc::connection_lost, "the observer has closed the connection"));
+}
+
 void observer_connection::close() noexcept {
-  const auto reason = make_error(errc::connection_lost, "the observer has closed the connection");
-  connection_->close(reason);
-  std::unique_lock lock(mutex_);
-  if (changed_.wait_for(lock, observed_end_limit, [&] { return end_ != nullptr; })) return;
-  lock.unlock();
-  connection_->close(reason);  // drops what the worker does not read
+  for (int i = 0; i != 2; ++i) {
+    begin_to_close();  // the second time: drops what the worker does not read
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, observed_end_limit, [&] { return end_ != nullptr; })) return;
+  }
+}
+
+bool observer_connection::ended() noexcept {
+  const std::lock_guard lock(mutex_);
+  return timed_out_ || end_ != nullptr;
 }
 
 std::string observer_connection::ask(std::string_view what, std::string_view argument, deadline until) {
-  const std::lock_guard turn(asking_);
+  const auto too_late = [&] {
+    return make_error(errc::rpc_timeout,
+                      fmt::format("{} did not answer the question '{}' in time: it may be stopped, or "
+                                  "its machine overloaded",
+                                  worker_, what));
+  };
+  std::unique_lock turn(asking_, std::defer_lock);
+  if (until.is_never()) {
+    turn.lock();
+  } else if (!turn.try_lock_until(until.at())) {  // another thread's question is open
+    std::rethrow_exception(too_late());
+  }
   std::unique_lock lock(mutex_);
   if (end_) std::rethrow_exception(end_);
   answer_.reset();
@@ -91,11 +111,9 @@ std::string observer_connection::ask(std::string_view what, std::string_view arg
   if (until.is_never()) {
     changed_.wait(lock, over);
   } else if (!changed_.wait_until(lock, until.at(), over)) {
+    timed_out_ = true;
     lock.unlock();
-    auto why =
-        make_error(errc::rpc_timeout, fmt::format("{} did not answer the question '{}' in time: it may be stopped, "
-                                                  "or its machine overloaded",
-                                                  worker_, what));
+    auto why = too_late();
     connection_->close(why);  // it would answer later, in the place of the next one
     std::rethrow_exception(why);
   }
@@ -127,7 +145,10 @@ void observer_connection::on_closed(connection&, std::exception_ptr reason) noex
     std::rethrow_exception(reason);
   } catch (const error& e) {
     try {
-      why = make_error(errc::peer_lost, fmt::format("{} is gone: {}", worker_, e.message()));
+      const bool gone =
+          e.kind() == errc::connection_lost || e.kind() == errc::shutting_down || e.kind() == errc::peer_lost;
+      why = make_error(gone ? errc::peer_lost : e.kind(),
+                       fmt::format("the connection to {} has ended: {}", worker_, e.message()));
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no memory; the reason itself will do
     }
   } catch (...) {  // NOLINT(bugprone-empty-catch): reasons are errors of ferry

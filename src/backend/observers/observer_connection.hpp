@@ -31,13 +31,15 @@ class observer_connection final : public connection_receiver {
                                                                  const transport_options& options, deadline until);
   observer_connection(std::string worker, std::shared_ptr<connection> opened, const wire_limits& limits)
       : worker_(std::move(worker)), limits_(limits), connection_(std::move(opened)) {}
+  void begin_to_close() noexcept;
   /// Ends the connection, and waits for its end.
   void close() noexcept;
 
   /// Throws what the worker answers, errc::peer_lost when it is gone, errc::rpc_timeout: then the connection is of no
   /// further use.
   [[nodiscard]] std::string ask(std::string_view what, std::string_view argument, deadline until);
-  [[nodiscard]] std::string_view transport_name() const noexcept { return connection_->transport_name(); }
+  /// It is of no further use.
+  [[nodiscard]] bool ended() noexcept;
 
   // connection_receiver
   void on_message(connection& from, inbound_message&& message) noexcept override;
@@ -49,11 +51,12 @@ class observer_connection final : public connection_receiver {
   const std::string worker_;
   const wire_limits limits_;
   const std::shared_ptr<connection> connection_;
-  std::mutex asking_;  // one question at a time
-  std::mutex mutex_;   // guards what follows
+  std::timed_mutex asking_;  // one question at a time
+  std::mutex mutex_;         // guards what follows
   std::condition_variable changed_;
   std::uint64_t number_ = 0;  // of the question
   std::optional<answer_text> answer_;
+  bool timed_out_ = false;  // it is being closed
   std::exception_ptr end_;
 };
 

@@ -12,17 +12,19 @@
 #include <ferry/backend/observer_question.hpp>
 #include <ferry/base/log.hpp>
 
+#include "../detached.hpp"
 #include "../links/control.hpp"
 #include "observer_messages.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
 
-// The memory that one observer may take in questions, and in answers that it does not read.
-constexpr std::uint64_t longest_question = std::uint64_t{64} << 10;
+// The memory that one observer may take in answers that it does not read. Transports bound its questions; one within the
+// process has no need to.
 constexpr std::uint64_t most_unread_answers = std::uint64_t{16} << 20;
 
-constexpr std::chrono::seconds observers_close_limit{5};
+constexpr std::chrono::milliseconds observers_flush_limit{200};
+constexpr std::chrono::milliseconds observers_close_limit{5000};
 
 }  // namespace
 
@@ -102,7 +104,7 @@ void observer_link::on_message(connection& from, inbound_message&& message) noex
                                                        from.description(), static_cast<int>(header.kind))));
     }
     if (header.code != static_cast<std::uint32_t>(control_code::question)) return;  // of a later version
-    if (header.message_bytes() > longest_question || from.unwritten_bytes() > most_unread_answers) {
+    if (header.message_bytes() > longest_observer_message || from.unwritten_bytes() > most_unread_answers) {
       return from.close(make_error(
           errc::limit_exceeded, fmt::format("the observer at {} asks too much, or does not read", from.description())));
     }
@@ -125,27 +127,36 @@ void observer_link::on_message(connection& from, inbound_message&& message) noex
 
 void observer_link::on_closed(connection&, std::exception_ptr) noexcept {
   const auto keep = shared_from_this();
-  state_->end();
+  // What ends with it may take long, as a recording does.
+  if (auto dropped = state_->end(); !dropped.empty()) {
+    try {
+      run_detached(*all_.own_.threads, [kept = kept_, ended = std::move(dropped)]() mutable { ended.clear(); });
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it was dropped here
+    }
+  }
   all_.remove(*this);
 }
 
-void observer_links::check_room() const {
-  const std::lock_guard lock(mutex_);
+// With mutex_ held.
+void observer_links::check_room_locked() const {
   const auto most = static_cast<std::size_t>(own_.options.max_observers);
   if (links_.size() < most) return;
   throw_error(errc::resource_exhausted,
               fmt::format("{} has {} observers, and may have no more (max_observers)", to_string(own_.self), most));
 }
 
+void observer_links::check_room() const {
+  const std::lock_guard lock(mutex_);
+  check_room_locked();
+}
+
 void observer_links::accept(std::shared_ptr<connection> opened) noexcept {
   try {
     const auto link = std::make_shared<observer_link>(*this, opened);
-    check_room();  // again: others may have been accepted since the hello
     {
       const std::lock_guard lock(mutex_);
-      if (closed_) {
-        return opened->close(make_error(errc::shutting_down, to_string(own_.self) + " is shutting down"));
-      }
+      if (closed_) throw_error(errc::shutting_down, to_string(own_.self) + " is shutting down");
+      check_room_locked();  // again: others may have been accepted since the hello
       links_.push_back(link);
     }
     try {
@@ -173,15 +184,15 @@ void observer_links::remove(const observer_link& which) noexcept {
 void observer_links::close(const std::exception_ptr& reason) noexcept {
   std::unique_lock lock(mutex_);
   closed_ = true;
-  const auto until = std::chrono::steady_clock::now() + observers_close_limit;
-  for (bool first = true; !links_.empty(); first = false) {
+  for (const auto limit : {observers_flush_limit, observers_close_limit}) {
+    if (links_.empty()) return;
     const auto now = links_;
     lock.unlock();
     for (const auto& each : now) each->close(reason);  // the second time: drops what an observer does not read
     lock.lock();
-    const auto limit = first ? std::chrono::steady_clock::now() + observers_close_limit / 2 : until;
-    if (ended_.wait_until(lock, limit, [&] { return links_.empty(); }) || !first) break;
+    if (ended_.wait_for(lock, limit, [&] { return links_.empty(); })) return;
   }
+  log(log_level::warning, fmt::format("{}: {} observers did not close in time", own_.self.name(), links_.size()));
 }
 
 }  // namespace ferry::inline v0::detail

@@ -34,6 +34,7 @@ class observer_links {
  private:
   friend class observer_link;
   void remove(const observer_link& which) noexcept;
+  void check_room_locked() const;
 
   const own_worker& own_;
   mutable std::mutex mutex_;  // guards what follows

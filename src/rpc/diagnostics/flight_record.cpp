@@ -61,7 +61,9 @@ worker_snapshot worker_core::snapshot(std::string reason, bool with_events) cons
   result.reason = std::move(reason);
   result.worker = agent_->self();
   result.incarnation = agent_->incarnation();
+  static const std::uint64_t mark = incarnation_id::random().value;
   result.process = ::getpid();
+  result.process_mark = mark;
   result.time = std::chrono::system_clock::now();
   result.steady_ns = nanoseconds_of(clock::now());
   result.pending_calls = pending_calls();
@@ -159,7 +161,8 @@ void worker_core::await_records() noexcept {
   std::unique_lock lock(records_mutex_);
   no_more_records_ = true;
   if (!records_changed_.wait_for(lock, write_limit, [&] { return records_under_way_ == 0; })) {
-    log(log_level::warning, fmt::format("{}: its flight record is still being written", to_string(agent_->self())));
+    log(log_level::warning, fmt::format("{}: its flight record is still being written, or an observer answered",
+                                        to_string(agent_->self())));
   }
 }
 

@@ -1,9 +1,12 @@
 #include <ferry/rpc/group_observer.hpp>
 
 #include <algorithm>
+#include <deque>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -24,13 +27,29 @@ namespace detail {
 namespace {
 
 constexpr int clock_round_trips = 8;
+constexpr std::size_t most_ended_known = 64;                       // workers that have ended, and are still told of
+constexpr std::uint64_t longest_answer = std::uint64_t{1} << 30U;  // of a worker
+constexpr std::int64_t latest_clock_ns = std::int64_t{1} << 62U;   // so that differences are numbers, too
 
 observer_options with_secret(observer_options options) {
   if (options.secret.empty()) options.secret = secret_from_environment();
   return options;
 }
 
+// A store of files would make one.
+void check_file_of_group(std::string_view init_method) {
+  constexpr std::string_view scheme = "file://";
+  if (!init_method.starts_with(scheme)) return;
+  init_method.remove_prefix(scheme.size());
+  const std::string path(init_method.substr(0, init_method.find('?')));
+  std::error_code unknown;
+  if (!std::filesystem::exists(path, unknown)) {
+    throw_error(errc::unknown_worker, fmt::format("no group of workers has met at {}: there is no such file", path));
+  }
+}
+
 std::shared_ptr<store> store_of_group(const observer_options& options) {
+  check_file_of_group(options.init_method);
   return rendezvous({.init_method = options.init_method,
                      .dynamic = true,
                      .any_rank = true,
@@ -50,11 +69,14 @@ struct group_observer::state {
   state(std::shared_ptr<store> where_, observer_options options_)
       : where(std::move(where_)), options(std::move(options_)) {
     transport.secret = options.secret;
+    transport.limits.max_message_bytes = detail::longest_answer;
+    transport.limits.max_decoded_bytes = detail::longest_answer;
   }
 
   [[nodiscard]] deadline until() const { return deadline::after(options.limit); }
-  std::shared_ptr<detail::observer_connection> connection_to(const observed_worker& whom);
+  std::shared_ptr<detail::observer_connection> connection_to(const observed_worker& whom, deadline until);
   void drop(const observed_worker& whom, const detail::observer_connection& which);
+  std::string ask(const observed_worker& whom, std::string_view what, std::string_view argument, deadline until);
 
   const std::shared_ptr<reactor> threads = shared_reactor();
   const std::shared_ptr<store> where;
@@ -64,10 +86,13 @@ struct group_observer::state {
   std::string kind;
   std::string key;
   std::map<incarnation_id, observed_worker> known;
+  std::deque<incarnation_id>
+      ended;  // of these, the ones that are no longer members, in the order in which that was seen
   std::map<incarnation_id, std::shared_ptr<detail::observer_connection>> open;
 };
 
-std::shared_ptr<detail::observer_connection> group_observer::state::connection_to(const observed_worker& whom) {
+std::shared_ptr<detail::observer_connection> group_observer::state::connection_to(const observed_worker& whom,
+                                                                                  deadline until) {
   std::string group;
   {
     const std::lock_guard lock(mutex);
@@ -78,11 +103,14 @@ std::shared_ptr<detail::observer_connection> group_observer::state::connection_t
   record.who = whom.who;
   record.incarnation = whom.incarnation;
   record.addresses = whom.addresses;
-  auto made = detail::observer_connection::open(*threads, record, group, transport, until());
-  const std::lock_guard lock(mutex);
-  const auto [place, fresh] = open.emplace(whom.incarnation, made);
-  if (!fresh) made->close();  // another thread was faster
-  return place->second;
+  auto made = detail::observer_connection::open(*threads, record, group, transport, until);
+  std::shared_ptr<detail::observer_connection> kept;
+  {
+    const std::lock_guard lock(mutex);
+    kept = open.emplace(whom.incarnation, made).first->second;
+  }
+  if (kept != made) made->close();  // another thread was faster
+  return kept;
 }
 
 void group_observer::state::drop(const observed_worker& whom, const detail::observer_connection& which) {
@@ -100,6 +128,7 @@ group_observer::group_observer(std::shared_ptr<store> where, const observer_opti
 }
 
 group_observer::~group_observer() {
+  for (const auto& [incarnation, each] : state_->open) each->begin_to_close();
   for (const auto& [incarnation, each] : state_->open) each->close();
 }
 
@@ -117,10 +146,14 @@ std::vector<observed_worker> group_observer::workers() {
     if (state_->key.empty()) throw;
     log(log_level::info, fmt::format("the store of the group cannot be read: {}", e.message()));
   }
+  std::vector<std::shared_ptr<detail::observer_connection>> over;  // outlives the lock
   const std::lock_guard lock(state_->mutex);
   if (now) {
     if (now->key != state_->key) {  // the next static group in the same store
+      for (const auto& [incarnation, each] : state_->open) over.push_back(each);
+      state_->open.clear();
       state_->known.clear();
+      state_->ended.clear();
       state_->key = now->key;
     }
     state_->kind = now->kind;
@@ -128,8 +161,16 @@ std::vector<observed_worker> group_observer::workers() {
       const auto there = std::find_if(now->members.begin(), now->members.end(), [&](const auto& member) {
         return member.record.incarnation == each.incarnation;
       });
-      if (there == now->members.end() && each.lost.empty()) each.lost = "it is no longer a member of the group";
+      if (there != now->members.end() || !each.lost.empty()) continue;
+      each.lost = "it is no longer a member of the group";
+      state_->ended.push_back(incarnation);
+      const auto link = state_->open.find(incarnation);
+      if (link == state_->open.end()) continue;
+      over.push_back(link->second);
+      state_->open.erase(link);
     }
+    for (; state_->ended.size() > detail::most_ended_known; state_->ended.pop_front())
+      state_->known.erase(state_->ended.front());
     for (const detail::observed_member& each : now->members) {
       state_->known.insert_or_assign(each.record.incarnation, observed_worker{.who = each.record.who,
                                                                               .incarnation = each.record.incarnation,
@@ -139,6 +180,7 @@ std::vector<observed_worker> group_observer::workers() {
                                                                               .lost = each.lost});
     }
   }
+  for (const auto& each : over) each->begin_to_close();
   std::vector<observed_worker> result;
   for (const auto& [incarnation, each] : state_->known) result.push_back(each);
   std::sort(result.begin(), result.end(), [](const observed_worker& a, const observed_worker& b) {
@@ -147,14 +189,19 @@ std::vector<observed_worker> group_observer::workers() {
   return result;
 }
 
-std::string group_observer::ask(const observed_worker& whom, std::string_view what, std::string_view argument) {
-  const auto link = state_->connection_to(whom);
+std::string group_observer::state::ask(const observed_worker& whom, std::string_view what, std::string_view argument,
+                                       deadline until) {
+  const auto link = connection_to(whom, until);
   try {
-    return link->ask(what, argument, state_->until());
-  } catch (const error& e) {
-    if (e.kind() == errc::peer_lost || e.kind() == errc::rpc_timeout) state_->drop(whom, *link);
+    return link->ask(what, argument, until);
+  } catch (const error&) {
+    if (link->ended()) drop(whom, *link);
     throw;
   }
+}
+
+std::string group_observer::ask(const observed_worker& whom, std::string_view what, std::string_view argument) {
+  return state_->ask(whom, what, argument, state_->until());
 }
 
 worker_snapshot group_observer::snapshot(const observed_worker& of, bool with_events) {
@@ -163,14 +210,17 @@ worker_snapshot group_observer::snapshot(const observed_worker& of, bool with_ev
 }
 
 observed_clock group_observer::clock_of(const observed_worker& whom) {
-  (void)state_->connection_to(whom);  // opening it is not part of a round trip
+  const deadline until = state_->until();
+  (void)state_->connection_to(whom, until);  // opening it is not part of a round trip
   observed_clock best;
   for (int i = 0; i != detail::clock_round_trips; ++i) {
     const std::int64_t sent = detail::steady_nanoseconds();
-    const std::string text = ask(whom, "clock");
+    const std::string text = state_->ask(whom, "clock", {}, until);
     const std::int64_t back = detail::steady_nanoseconds();
     const auto there = detail::parse_number<std::int64_t>(text);
-    if (!there) throw_error(errc::malformed, fmt::format("{} says '{}' as its time", to_string(whom.who), text));
+    if (!there || *there < 0 || *there > detail::latest_clock_ns) {
+      throw_error(errc::malformed, fmt::format("{} says '{}' as its time", to_string(whom.who), text.substr(0, 64)));
+    }
     const std::int64_t half = (back - sent + 1) / 2;
     if (i != 0 && half >= best.uncertainty.count()) continue;
     best = {std::chrono::nanoseconds(*there - sent - half), std::chrono::nanoseconds(half)};

@@ -22,6 +22,11 @@ void append_json(std::string& out, std::string_view text) {
       out += "\\u00";
       out += hex[static_cast<unsigned char>(c) >> 4U];
       out += hex[static_cast<unsigned char>(c) & 0xfU];
+    } else if (length == 2 && c == '\xc2' &&
+               static_cast<unsigned char>(text[1]) < 0xa0) {  // C1: control characters, too
+      out += "\\u00";
+      out += hex[static_cast<unsigned char>(text[1]) >> 4U];
+      out += hex[static_cast<unsigned char>(text[1]) & 0xfU];
     } else {
       out += text.substr(0, length);
     }

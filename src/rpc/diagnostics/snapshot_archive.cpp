@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -44,8 +45,8 @@ void archive_members(Archive& archive, recorded_event& event) {
 }
 template <class Archive>
 void archive_members(Archive& archive, worker_snapshot& all) {
-  archive(all.reason, all.worker, all.incarnation.value, all.process, all.time, all.steady_ns, all.pending_calls,
-          all.served_calls, all.traffic, all.routes, all.debug_info, all.events_so_far, all.events);
+  archive(all.reason, all.worker, all.incarnation.value, all.process, all.process_mark, all.time, all.steady_ns,
+          all.pending_calls, all.served_calls, all.traffic, all.routes, all.debug_info, all.events_so_far, all.events);
 }
 
 template <class T>
@@ -79,6 +80,30 @@ namespace {
 
 constexpr std::uint32_t snapshot_format = 1;
 
+// Times and durations are within 146 years, so that differences are numbers, too; clocks count from 0.
+constexpr std::int64_t most_ns = std::int64_t{1} << 62U;
+
+void check_snapshot(const worker_snapshot& all) {
+  const auto check = [](bool good, std::string_view what) {
+    if (!good) throw_error(errc::malformed, fmt::format("a snapshot of a worker with {} that cannot be", what));
+  };
+  const auto is_time = [](std::int64_t ns) { return ns >= 0 && ns <= most_ns; };
+  const auto is_deadline = [&](deadline until) {
+    return until.is_never() || is_time(std::chrono::nanoseconds(until.at().time_since_epoch()).count());
+  };
+  check(is_time(std::chrono::nanoseconds(all.time.time_since_epoch()).count()) && is_time(all.steady_ns), "a time");
+  for (const pending_call_info& each : all.pending_calls) {
+    check(is_time(each.age.count()) && is_deadline(each.until) && is_time(each.silence.value_or(each.age).count()),
+          "times of a call");
+    check(each.phase <= call_phase::waiting_for_reply, "a phase of a call");
+  }
+  for (const served_call_info& each : all.served_calls) {
+    check(is_time(each.age.count()) && is_deadline(each.until), "times of a request");
+    check(each.phase <= served_phase::later, "a phase of a request");
+  }
+  for (const recorded_event& each : all.events) check(is_time(each.steady_ns), "the time of an event");
+}
+
 }  // namespace
 
 byte_buffer encode_snapshot(const worker_snapshot& of) {
@@ -99,6 +124,7 @@ worker_snapshot decode_snapshot(std::span<const std::byte> bytes, const wire_lim
   }
   worker_snapshot result;
   decode_values(bytes.subspan(sizeof format), {}, limits, result);
+  check_snapshot(result);
   return result;
 }
 

@@ -170,6 +170,8 @@ void accept_handshake::admit() {
     admission_ = core_->workers.admit(hello_, secret_);
     check_descriptors();
     if (!secret_.empty()) admission_.reply.features |= feature_authenticated;
+    if ((hello_.features & feature_observer) != 0)
+      admission_.options.limits.max_message_bytes = longest_observer_message;
     if (core_->carried_by == carriage::shared_memory) {
       exchanges_pools_ =
           (hello_.features & feature_device_memory) != 0 && pool_exchange::possible(hello_, admission_.options);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <future>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -157,6 +159,10 @@ TEST_CASE("an observer of a dynamic group sees who comes and goes") {
 TEST_CASE("a place where no group has met is no group") {
   const temporary_directory directory;
   const std::string meeting = "file://" + directory.file("store");
+  expect_error(errc::unknown_worker, "no such file", [&] { group_observer({.init_method = meeting}); });
+  CHECK_FALSE(std::filesystem::exists(directory.file("store")));
+  const auto store = ferry::rendezvous({.init_method = meeting, .dynamic = true, .any_rank = true}).store;
+  store->set("another", "program");
   expect_error(errc::unknown_worker, "no group of workers has met in the",
                [&] { group_observer({.init_method = meeting}); });
 }
@@ -346,6 +352,7 @@ TEST_CASE("a snapshot is the same after the wire, and damaged ones are refused")
   whole.worker = ferry::worker_info("worker3", 3);
   whole.incarnation = {17};
   whole.process = 4711;
+  whole.process_mark = 99;
   whole.time = std::chrono::system_clock::time_point(1234567890123456us);
   whole.steady_ns = 5'000'000'000;
   whole.pending_calls.push_back({.id = 9,
@@ -382,6 +389,20 @@ TEST_CASE("a snapshot is the same after the wire, and damaged ones are refused")
   for (std::size_t cut = 0; cut != bytes.size(); ++cut) {
     CHECK_THROWS_AS((void)d::decode_snapshot(bytes.bytes().first(cut), {}), ferry::error);
   }
+  CHECK(copy.process_mark == 99);
+  const auto refuses = [&](auto&& change) {
+    ferry::worker_snapshot wrong = whole;
+    change(wrong);
+    expect_error(errc::malformed, "that cannot be",
+                 [&] { (void)d::decode_snapshot(d::encode_snapshot(wrong).bytes(), {}); });
+  };
+  refuses([](auto& wrong) { wrong.time = std::chrono::system_clock::time_point(-1s); });
+  refuses([](auto& wrong) { wrong.steady_ns = std::numeric_limits<std::int64_t>::max(); });
+  refuses([](auto& wrong) { wrong.pending_calls[0].age = -1ns; });
+  refuses([](auto& wrong) { wrong.pending_calls[0].silence = std::chrono::nanoseconds::min(); });
+  refuses([](auto& wrong) { wrong.pending_calls[1].until = ferry::deadline(ferry::clock::time_point::min()); });
+  refuses([](auto& wrong) { wrong.served_calls[0].phase = static_cast<ferry::served_phase>(77); });
+  refuses([](auto& wrong) { wrong.events[0].steady_ns = -1; });
   ferry::byte_buffer later = d::encode_snapshot(whole);
   later.data()[0] = std::byte{9};
   expect_error(errc::version_mismatch, "format 9", [&] { (void)d::decode_snapshot(later.bytes(), {}); });
