@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "bounded_sum.hpp"
 #include "recording.hpp"
 
 namespace ferry::inline v0::detail {
@@ -25,7 +26,14 @@ class call_linker {
       by_number_.emplace(each.number, &each);
       if (each.kind != range_kind::handler || each.remote || each.parent != 0) continue;
       if (each.call != 0) served_.emplace(key(each.peer, each.node, each.call), &each);
-      if (each.peer >= 0) of_callers_.emplace(std::pair(each.peer, each.node), &each);
+      if (each.peer < 0) continue;
+      own_handlers& of_two = of_callers_[{each.peer, each.node}];
+      of_two.all.push_back(&each);
+      of_two.uncertainty_ns = std::max(of_two.uncertainty_ns, each.uncertainty_ns);
+    }
+    for (auto& [two, of_two] : of_callers_) {
+      std::stable_sort(of_two.all.begin(), of_two.all.end(),
+                       [](const event* a, const event* b) { return a->began_ns < b->began_ns; });
     }
   }
 
@@ -45,6 +53,11 @@ class call_linker {
   }
 
  private:
+  // Of one caller at one callee, by their beginnings.
+  struct own_handlers {
+    std::vector<event*> all;
+    std::int64_t uncertainty_ns = 0;  // the largest
+  };
   using call_of_two = std::tuple<std::int32_t, std::int32_t, std::uint64_t>;
   static call_of_two key(std::int32_t caller, std::int32_t callee, std::uint64_t call) noexcept {
     return {caller, callee, call};
@@ -54,13 +67,17 @@ class call_linker {
   }
 
   // A number is used again after a connection was lost: the handler ran while the call was under way.
-  event* handler_of(const event& call) const {
+  event* handler_of(const event& call) {
     const auto [first, last] = served_.equal_range(key(call.node, call.peer, call.call));
-    for (auto each = first; each != last; ++each) {
+    for (auto each = first; each != last;) {
       event* const handler = each->second;
+      if (handler->parent != 0) {
+        each = served_.erase(each);
+        continue;
+      }
+      ++each;
       const std::int64_t tolerance = handler->uncertainty_ns + call.uncertainty_ns;
-      if (handler->parent == 0 && handler->ended_ns >= call.began_ns - tolerance &&
-          handler->began_ns <= call.ended_ns + tolerance)
+      if (handler->ended_ns >= call.began_ns - tolerance && handler->began_ns <= call.ended_ns + tolerance)
         return handler;
     }
     return nullptr;
@@ -68,14 +85,26 @@ class call_linker {
 
   // What the worker itself has recorded of the request whose handler came back as `copy`; null: nothing.
   event* same_as(const event& copy, std::int32_t caller) const {
-    const auto [first, last] = of_callers_.equal_range({caller, copy.node});
+    const auto found = of_callers_.find({caller, copy.node});
+    if (found == of_callers_.end()) return nullptr;
+    const own_handlers& of_two = found->second;
+    std::int64_t tolerance = of_two.uncertainty_ns;
+    add_bounded(tolerance, copy.uncertainty_ns);
+    add_bounded(tolerance, rounding);
+    std::int64_t from = copy.began_ns;
+    add_bounded(from, -tolerance);
+    std::int64_t to = copy.began_ns;
+    add_bounded(to, tolerance);
     event* nearest = nullptr;
-    for (auto each = first; each != last; ++each) {
-      event* const own = each->second;
+    auto each = std::lower_bound(of_two.all.begin(), of_two.all.end(), from,
+                                 [](const event* one, std::int64_t ns) { return one->began_ns < ns; });
+    for (; each != of_two.all.end() && (*each)->began_ns <= to; ++each) {
+      event* const own = *each;
       const std::int64_t off = between(own->began_ns, copy.began_ns);
       if (own->parent != 0 || own->thread != copy.thread || !is_named(copy.name, own->name)) continue;
       if (off > own->uncertainty_ns + copy.uncertainty_ns + rounding) continue;
       if (!nearest || off < between(nearest->began_ns, copy.began_ns)) nearest = own;
+      if (own->began_ns >= copy.began_ns) break;
     }
     return nearest;
   }
@@ -103,7 +132,7 @@ class call_linker {
   std::unordered_map<std::uint64_t, std::vector<const event*>> children_;
   std::unordered_map<std::uint64_t, event*> by_number_;
   std::multimap<call_of_two, event*> served_;
-  std::multimap<std::pair<std::int32_t, std::int32_t>, event*> of_callers_;
+  std::map<std::pair<std::int32_t, std::int32_t>, own_handlers> of_callers_;
   std::unordered_set<std::uint64_t> dropped_;
 };
 

@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -286,33 +288,47 @@ TEST_CASE("a thread's ring of a process scope keeps the last events and counts t
 TEST_CASE("process scopes come and go while threads call") {
   cluster group(2);
   std::atomic<bool> over{false};
+  std::atomic<int> failures{0};
+  std::atomic<int> without_handlers{0};
+  const auto counting_failures = [&](const auto& function) {
+    try {
+      function();
+    } catch (const std::exception&) {
+      ++failures;
+    }
+  };
   std::vector<std::thread> threads;
   for (int i = 0; i != 3; ++i) {
     threads.emplace_back([&, i] {
-      while (!over.load()) {
-        const profiler::range part("loop");
-        (void)group[i % 2].rpc_sync<triple>(ferry_test::worker_name((i + 1) % 2), some_numbers());
-      }
+      counting_failures([&] {
+        while (!over.load()) {
+          const profiler::range part("loop");
+          (void)group[i % 2].rpc_sync<triple>(ferry_test::worker_name((i + 1) % 2), some_numbers());
+        }
+      });
     });
   }
   std::vector<std::thread> recorders;
   for (int i = 0; i != 2; ++i) {
     recorders.emplace_back([&, i] {
-      process_scope everything(group[i], {.events_per_thread = 1000});
-      for (int round = 0; round != 5; ++round) {
-        everything.enter();
-        for (int call = 0; call != 5; ++call)
-          (void)group[i].rpc_sync<triple>(ferry_test::worker_name(1 - i), some_numbers());
-        const profile found = everything.exit();
-        if (found.lost == 0 && count_if(found, range_kind::handler, "triple") < 5)
-          throw std::runtime_error("handlers are missing");
-      }
-      everything.enter();  // left by its destructor
+      counting_failures([&] {
+        process_scope everything(group[i], {.events_per_thread = 1000});
+        for (int round = 0; round != 5; ++round) {
+          everything.enter();
+          for (int call = 0; call != 5; ++call)
+            (void)group[i].rpc_sync<triple>(ferry_test::worker_name(1 - i), some_numbers());
+          const profile found = everything.exit();
+          if (found.lost == 0 && count_if(found, range_kind::handler, "triple") < 5) ++without_handlers;
+        }
+        everything.enter();  // left by its destructor
+      });
     });
   }
   for (std::thread& each : recorders) each.join();
   over.store(true);
   for (std::thread& each : threads) each.join();
+  CHECK(failures == 0);
+  CHECK(without_handlers == 0);
   CHECK_FALSE(detail::ranges_watched());
 }
 
@@ -444,6 +460,56 @@ TEST_CASE("profiles of several workers are merged on the first one's clock, and 
     });
   }
   SUBCASE("of none") { CHECK(profiler::merged_group({}, {}).events.empty()); }
+}
+
+TEST_CASE("many calls between the same two workers are linked to their handlers") {
+  // Each call f of worker 0 to worker 1, which is not recorded itself, makes the call h back. Then comes a call g to worker
+  // 2, always of the same number.
+  constexpr std::uint64_t calls = 20'000;
+  constexpr std::int64_t pause = 10'000;
+  profile one;
+  one.node = 0;
+  one.ended_ns = static_cast<std::int64_t>(calls) * pause;
+  profile third;
+  third.node = 2;
+  for (std::uint64_t i = 0; i != calls; ++i) {
+    const std::int64_t at = static_cast<std::int64_t>(i) * pause;
+    const std::uint64_t number = 1 + 6 * i;
+    one.events.push_back(event_of("f", range_kind::call, 0, number, 0, at, at + 9'000));
+    one.events.back().peer = 1;
+    one.events.back().call = 1 + i;
+    one.events.push_back(
+        event_of("f#remote_op: f", range_kind::handler, 1, number + 1, number, at + 1'000, at + 8'000));
+    one.events.push_back(
+        event_of("f#remote_op: h", range_kind::call, 1, number + 2, number + 1, at + 2'000, at + 7'000));
+    one.events.push_back(event_of("f#remote_op: h#remote_op: h", range_kind::handler, 0, number + 3, number + 2,
+                                  at + 3'000, at + 6'000));
+    for (std::size_t remote = one.events.size() - 3; remote != one.events.size(); ++remote) {
+      one.events[remote].remote = true;
+      one.events[remote].uncertainty_ns = 100;
+    }
+    one.events.push_back(event_of("h", range_kind::handler, 0, number + 4, 0, at + 3'050, at + 6'050));
+    one.events.back().peer = 1;
+    one.events.back().call = 7;
+    one.events.push_back(event_of("call g", range_kind::call, 0, number + 5, 0, at + 9'100, at + 9'900));
+    one.events.back().peer = 2;
+    one.events.back().call = 9;
+    third.events.push_back(event_of("g", range_kind::handler, 2, 1 + i, 0, at + 9'200, at + 9'800));
+    third.events.back().peer = 0;
+    third.events.back().call = 9;
+  }
+  const profile linked = profiler::merged_group({one, third}, {{.node = 2}});
+  CHECK(linked.events.size() == 6 * calls);
+  CHECK(linked.count("f#remote_op: h#remote_op: h") == 0);
+  std::unordered_map<std::uint64_t, const event*> made;
+  for (const event& each : linked.events) made.emplace(each.number, &each);
+  std::uint64_t right = 0;
+  for (const event& each : linked.events) {
+    if (each.name != "h" && each.name != "g") continue;
+    const auto parent = made.find(each.parent);
+    if (parent != made.end() && parent->second->began_ns == each.began_ns - (each.name == "h" ? 1'050 : 100)) ++right;
+  }
+  CHECK(right == 2 * calls);
 }
 
 TEST_CASE("real processes that record themselves give one profile, with calls linked across them") {

@@ -271,7 +271,8 @@ class FlightRecords(unittest.TestCase):
     def test_a_worker_that_a_signal_ends_has_its_files_named(self):
         with tempfile.TemporaryDirectory() as place:
             script = ("cd $FERRY_FLIGHT_DIRECTORY; touch -d '2 hours ago' ferry-old-$$.flight; : > ferry-w:$RANK-x-$$.flight; "
-                      ": > ferry-w-$$-12.flight; : > ferry-w-1$$.flight; : > ferry-w-$$.json; : > ferry-w-$$x-2.flight; "
+                      ": > ferry-w-$$.12.flight; : > ferry-w-$$-12.flight; : > ferry-w-1$$.flight; : > ferry-w-$$.json; "
+                      ": > ferry-w-$$x.2.flight; : > ferry-w-$$.x.flight; : > ferry-w-$$.2.3.flight; : > ferry-w-$$..flight; "
                       "if [ $RANK = 1 ]; then kill -KILL $$; fi; exec tail -f /dev/null")
             result = shell(2, script, "--flight-records", place)
             self.assertEqual(result.returncode, 128 + signal.SIGKILL)
@@ -279,17 +280,29 @@ class FlightRecords(unittest.TestCase):
             self.assertRegex(lines[0], r"^ferry-run: worker 1 \(process \d+\) was ended by signal 9")
             process = re.search(r"process (\d+)", lines[0]).group(1)
             told = "ferry-run: worker 1 has left a flight record: ferry-top --post-mortem "
-            self.assertEqual(lines[1:], [f"{told}{place}/ferry-w-{process}-12.flight", f"{told}{place}/ferry-w:1-x-{process}.flight"])
+            self.assertEqual(lines[1:], [f"{told}{place}/ferry-w-{process}.12.flight", f"{told}{place}/ferry-w:1-x-{process}.flight"])
 
     def test_a_worker_that_has_to_be_killed_has_its_file_named_others_do_not(self):
         with tempfile.TemporaryDirectory() as place:
             script = ("cd $FERRY_FLIGHT_DIRECTORY; : > ferry-w$RANK-$$.flight; "
-                      "case $RANK in 0) while [ ! -e ready ]; do :; done; exit 3;; 1) trap '' TERM; : > ready;; esac; "
-                      "exec tail -f /dev/null")
-            result = shell(3, script, "--grace", "0.2", "--flight-records", place)
+                      "case $RANK in 0) while ! [ -e ready1 -a -e ready2 ]; do sleep 0.05; done; exit 3;; 1) trap '' TERM;; esac; "
+                      ": > ready$RANK; exec tail -f /dev/null")
+            result = shell(3, script, "--grace", "2", "--flight-records", place)
             self.assertEqual(result.returncode, 3)
             named = [line for line in result.stderr.splitlines() if "post-mortem" in line]
             self.assertEqual(len(named), 1)
+            self.assertIn("worker 1 has left a flight record", named[0])
+
+    def test_a_worker_that_crashes_while_it_ends_has_its_file_named(self):
+        with tempfile.TemporaryDirectory() as place:
+            script = ("cd $FERRY_FLIGHT_DIRECTORY; : > ferry-w$RANK-$$.flight; "
+                      "case $RANK in 0) while ! [ -e ready1 -a -e ready2 ]; do sleep 0.05; done; exit 3;; "
+                      "1) trap 'kill -SEGV $$' TERM;; esac; "
+                      ": > ready$RANK; while :; do sleep 0.05; done")
+            result = shell(3, script, "--grace", "60", "--flight-records", place)
+            self.assertEqual(result.returncode, 3)
+            named = [line for line in result.stderr.splitlines() if "post-mortem" in line]
+            self.assertEqual(len(named), 1, result.stderr)
             self.assertIn("worker 1 has left a flight record", named[0])
 
 

@@ -11,19 +11,20 @@ namespace {
 // File systems take their times from a clock that ticks less often than others.
 constexpr std::chrono::seconds clock_tolerance{1};
 
-// "ferry-WORKER-PROCESS.flight", or with a number for a second file, "ferry-WORKER-PROCESS-2.flight".
+// "ferry-WORKER-PROCESS.flight", or of a second file "ferry-WORKER-PROCESS.2.flight". WORKER has no dot.
 bool is_flight_record_of(std::string_view name, const std::string& process) {
   constexpr std::string_view prefix = "ferry-";
   constexpr std::string_view suffix = ".flight";
   if (!name.starts_with(prefix) || !name.ends_with(suffix) || name.size() < prefix.size() + suffix.size()) return false;
   name.remove_suffix(suffix.size());
   name.remove_prefix(prefix.size());
-  const std::string last = "-" + process;
-  if (name.ends_with(last)) return true;
-  const auto dash = name.rfind('-');
-  const bool numbered = dash != std::string_view::npos && dash + 1 != name.size() && dash + 4 >= name.size() &&
-                        name.find_first_not_of("0123456789", dash + 1) == std::string_view::npos;
-  return numbered && name.substr(0, dash).ends_with(last);
+  if (const auto dot = name.find('.'); dot != std::string_view::npos) {
+    const std::string_view number = name.substr(dot + 1);
+    if (number.empty() || number.size() > 3 || number.find_first_not_of("0123456789") != std::string_view::npos)
+      return false;
+    name = name.substr(0, dot);
+  }
+  return name.ends_with("-" + process);
 }
 
 }  // namespace

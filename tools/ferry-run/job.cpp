@@ -277,6 +277,7 @@ void job::pass_on(int signal) {
   }
   signal_workers(signal);
   if (!ends) return;
+  asked_with_.insert(signal);
   if (workers_.size() < static_cast<std::size_t>(options_.workers))  // not all started
     failed(128 + signal, "ended by signal " + std::to_string(signal));
   ending_ = true;
@@ -300,8 +301,8 @@ void job::reap() {
     one.running = false;
     one.out.finish();
     one.err.finish();
-    // As requested; a worker that had to be killed may have hung.
-    const bool requested = ending_ && info.si_status != SIGKILL;
+    // A worker that had to be killed may have hung, and one may crash while it ends.
+    const bool requested = asked_with_.contains(info.si_status);
     ended(one, info.si_code, info.si_status);
     if (info.si_code != CLD_EXITED && !requested) tell_flight_records(one);
   }
@@ -348,6 +349,7 @@ std::string job::this_node() const { return "node " + std::to_string(place_.node
 void job::end_workers() {
   if (ending_) return;
   ending_ = true;
+  asked_with_.insert(SIGTERM);
   signal_workers(SIGTERM);
   signal_workers(SIGCONT);  // a stopped worker must be able to end
   kill_at_ = clock::now() + options_.grace;

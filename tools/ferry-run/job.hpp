@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -75,7 +76,8 @@ class job {
   std::optional<int> status_;  // of the first failure
   std::optional<clock::time_point> kill_at_;
   bool ending_ = false;
-  bool leave_now_ = false;  // a signal came when only output remained to be written
+  std::set<int> asked_with_;  // the signals by which the workers were told to end
+  bool leave_now_ = false;    // a signal came when only output remained to be written
 };
 
 }  // namespace ferry_run

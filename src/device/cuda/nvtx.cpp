@@ -8,7 +8,6 @@
     #include <array>
     #include <cstddef>
     #include <cstdlib>
-    #include <cstring>
 
     #include <nvtx3/nvToolsExt.h>
     #define FERRY_HAS_NVTX 1
@@ -32,7 +31,7 @@ nvtxDomainHandle_t shown_domain() noexcept {
 template <class Use>
 auto with_shown_name(std::string_view name, const Use& use) noexcept {
   std::array<char, longest_shown_name + 1> text{};
-  std::memcpy(text.data(), name.data(), std::min(name.size(), longest_shown_name));
+  std::copy_n(name.data(), std::min(name.size(), longest_shown_name), text.data());  // an empty name may have no data
   nvtxEventAttributes_t attributes{};
   attributes.version = NVTX_VERSION;
   attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;

@@ -32,10 +32,51 @@ struct made_call {
   }
 };
 
-// A request as the callee saw it.
+// A request with an id, as the callee saw it.
 struct got_request {
   const flight_entry* received = nullptr;
   served_phase phase = served_phase::running;
+};
+
+// One-way requests of one method from one caller. They have no ids: an event of one of them means the first one in that
+// phase.
+class one_way_requests {
+ public:
+  [[nodiscard]] bool empty() const noexcept { return queued_.empty() && running_.empty() && later_.empty(); }
+  void add(served_phase phase, const flight_entry& received) { in(phase).emplace(received.number, &received); }
+  // False: there is none.
+  bool change(served_phase from, served_phase to) {
+    auto& source = in(from);
+    if (source.empty()) return false;
+    in(to).insert(source.extract(source.begin()));
+    return true;
+  }
+  // Removes the first one of all; there must be one. Returns its phase.
+  served_phase end() {
+    served_phase first = served_phase::running;
+    for (const served_phase each : {served_phase::queued, served_phase::later}) {
+      if (in(each).empty()) continue;
+      if (in(first).empty() || in(each).begin()->first < in(first).begin()->first) first = each;
+    }
+    in(first).erase(in(first).begin());
+    return first;
+  }
+  template <class Function>
+  void for_each(const Function& function) const {
+    for (const auto& [number, received] : queued_) function({received, served_phase::queued});
+    for (const auto& [number, received] : running_) function({received, served_phase::running});
+    for (const auto& [number, received] : later_) function({received, served_phase::later});
+  }
+
+ private:
+  using by_number = std::map<std::uint64_t, const flight_entry*>;  // of the event of their arrival
+  by_number& in(served_phase phase) noexcept {
+    return phase == served_phase::queued ? queued_ : phase == served_phase::running ? running_ : later_;
+  }
+
+  by_number queued_;
+  by_number running_;
+  by_number later_;
 };
 
 class request_history {
@@ -47,11 +88,11 @@ class request_history {
       case flight_event::request_received: {
         const bool queued = places_ > 0 && running_ >= places_;
         if (!queued) ++running_;
-        const got_request request{&event, queued ? served_phase::queued : served_phase::running};
+        const served_phase phase = queued ? served_phase::queued : served_phase::running;
         if (event.call == 0) {
-          one_way_[{event.peer, event.method}].push_back(request);
+          one_way_[{event.peer, event.method}].add(phase, event);
         } else {
-          set(requests_[{event.peer, event.call}], request);
+          set(requests_[{event.peer, event.call}], {&event, phase});
         }
         break;
       }
@@ -67,44 +108,38 @@ class request_history {
   template <class Function>
   void for_each(const Function& function) const {
     for (const auto& [key, request] : requests_) function(request);
-    for (const auto& [key, several] : one_way_) {
-      for (const got_request& request : several) function(request);
-    }
+    for (const auto& [key, several] : one_way_) several.for_each(function);
   }
 
  private:
   void set(got_request& place, const got_request& request) {
-    if (place.received) leave(place);
+    if (place.received) leave(place.phase);
     place = request;
   }
-  void leave(const got_request& request) noexcept {
-    if (request.phase == served_phase::running) --running_;
+  void leave(served_phase phase) noexcept {
+    if (phase == served_phase::running) --running_;
   }
-  // One-way requests have no ids: the first one in that phase is meant.
   void change(const flight_entry& event, served_phase from, served_phase to) {
-    got_request* found = nullptr;
     if (event.call != 0) {
       const auto at = requests_.find({event.peer, event.call});
-      if (at != requests_.end()) found = &at->second;
-    } else if (const auto at = one_way_.find({event.peer, event.method}); at != one_way_.end()) {
-      const auto first = std::find_if(at->second.begin(), at->second.end(),
-                                      [&](const got_request& each) { return each.phase == from; });
-      if (first != at->second.end()) found = &*first;
+      if (at == requests_.end() || at->second.phase == to) return;
+      leave(at->second.phase);
+      at->second.phase = to;
+    } else {
+      const auto at = one_way_.find({event.peer, event.method});
+      if (at == one_way_.end() || !at->second.change(from, to)) return;
+      leave(from);
     }
-    if (!found || found->phase == to) return;
-    leave(*found);
-    found->phase = to;
     if (to == served_phase::running) ++running_;
   }
   void end(const flight_entry& event) {
     if (event.call != 0) {
       const auto at = requests_.find({event.peer, event.call});
       if (at == requests_.end()) return;
-      leave(at->second);
+      leave(at->second.phase);
       requests_.erase(at);
     } else if (const auto at = one_way_.find({event.peer, event.method}); at != one_way_.end()) {
-      leave(at->second.front());
-      at->second.erase(at->second.begin());
+      leave(at->second.end());
       if (at->second.empty()) one_way_.erase(at);
     }
   }
@@ -112,7 +147,7 @@ class request_history {
   std::int64_t places_;
   std::int64_t running_ = 0;
   std::map<flight_call_key, got_request> requests_;
-  std::map<flight_call_key, std::vector<got_request>> one_way_;  // by method
+  std::map<flight_call_key, one_way_requests> one_way_;  // by method
 };
 
 }  // namespace

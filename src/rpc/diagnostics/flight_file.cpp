@@ -5,6 +5,7 @@
 #include <bit>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <string>
@@ -104,9 +105,12 @@ class flight_clocks {
     if (!any) refuse_flight_file("is damaged: it does not say what time it was");
     at_last_ns_ = last_.steady_ns;
     if (!same_boot) return;
-    // The counter has gone on since then: over a longer time its rate is known better.
+    // The counter has gone on since then: over a longer time its rate is known better, unless one of the two clocks has
+    // stood still while the machine was suspended.
     const flight_reading now = read_flight_clocks();
-    if (now.ticks > last_.ticks && last_.ticks != 0 && now.steady_ns > last_.steady_ns) last_ = now;
+    if (now.ticks <= last_.ticks || last_.ticks == 0 || now.steady_ns <= last_.steady_ns) return;
+    const bool known = last_.ticks > first_.ticks && last_.steady_ns - first_.steady_ns >= long_enough_ns;
+    if (!known || std::abs(rate_until(now) / rate_until(last_) - 1) < 0.001) last_ = now;
   }
 
   [[nodiscard]] std::int64_t steady_ns(std::uint64_t raw) const noexcept {
@@ -121,6 +125,11 @@ class flight_clocks {
   }
 
  private:
+  static constexpr std::int64_t long_enough_ns = 100'000'000;  // for a rate
+
+  [[nodiscard]] double rate_until(const flight_reading& last) const noexcept {
+    return static_cast<double>(last.steady_ns - first_.steady_ns) / static_cast<double>(last.ticks - first_.ticks);
+  }
   // Neither sums nor differences of two such leave the range.
   static std::int64_t bounded(std::uint64_t ns) noexcept {
     return static_cast<std::int64_t>(std::min<std::uint64_t>(ns, std::uint64_t{1} << 61U));

@@ -50,7 +50,7 @@ inline std::uint32_t flight_text_check(std::string_view text) noexcept {
 
 // ---- names, in a file only: one after the other, up to a head of zeroes
 
-enum class flight_name : std::uint32_t { method = 1, peer = 2 };
+enum class flight_name : std::uint32_t { none = 0, method = 1, peer = 2 };  // none: it is out of date
 inline constexpr std::size_t longest_flight_name = 1024;
 struct flight_name_head {
   std::uint32_t length = 0;  ///< the name follows, and zeroes up to a multiple of eight

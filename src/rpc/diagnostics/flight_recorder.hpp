@@ -1,6 +1,6 @@
 #pragma once
 
-// The last events of a worker, for diagnosis: a ring that every thread writes to without waiting.
+// The last events of a worker, for diagnosis: a ring that every thread writes to without a lock.
 
 #include <atomic>
 #include <cstddef>
@@ -72,7 +72,8 @@ class flight_recorder {
   flight_recorder& operator=(const flight_recorder&) = delete;
 
   [[nodiscard]] bool on() const noexcept { return words_ != nullptr; }
-  /// Never waits. 20 ns or so.
+  /// Takes no lock; 20 ns or so where the memory is at hand. The first write to a page of it takes longer, and a file on a
+  /// disk may make it wait while the system writes that page back.
   void add(flight_event what, flight_time at, worker_id peer, std::uint64_t call, std::uint64_t method,
            std::uint64_t bytes, errc code = {}) noexcept {
     if (words_) put(what, at, peer, call, method, bytes, code, 0);
@@ -94,7 +95,8 @@ class flight_recorder {
   /// Who the worker is in its group.
   void set_identity(worker_id id, incarnation_id incarnation) noexcept;
   void add_peer(worker_id id, std::string_view name) noexcept;
-  /// The worker has ended in order: what is recorded from now on is in memory only. The destructor does it, too.
+  /// The worker has ended in order: the file loses its name. It keeps its place on the disk, and recording goes on there,
+  /// until the recorder ends. The destructor does it, too.
   void remove_file() noexcept;
   /// The file stays when the recorder ends.
   void keep_file() noexcept;

@@ -9,8 +9,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <new>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include <fcntl.h>
@@ -32,19 +34,32 @@ constexpr std::size_t room_for_names = std::size_t{128} << 10U;  // beside those
 constexpr int most_files_of_a_process = 100;
 constexpr std::chrono::milliseconds calibration_pause{100};
 
-// The files of this process: they learn the names of methods that are registered later.
+// The files of a process: they learn the names of methods that are registered later.
 struct open_flight_files {
+  const pid_t process = ::getpid();
   std::mutex mutex;
   std::vector<flight_storage*> all;
 };
+// Never freed: methods register during static initialisation and destruction.
+std::atomic<open_flight_files*> newest_flight_files{nullptr};
+
+// Null: this process has had none. A child process has copies of its parent's, whose mutex may be locked for ever.
+open_flight_files* known_flight_files() noexcept {
+  open_flight_files* const newest = newest_flight_files.load();
+  return newest && newest->process == ::getpid() ? newest : nullptr;
+}
 open_flight_files& flight_files() {
-  static auto* instance = new open_flight_files;  // methods register during static initialisation and destruction
-  return *instance;
+  open_flight_files* before = newest_flight_files.load();
+  if (before && before->process == ::getpid()) return *before;
+  auto fresh = std::make_unique<open_flight_files>();
+  return newest_flight_files.compare_exchange_strong(before, fresh.get()) ? *fresh.release() : *before;
 }
 
 void note_method(std::uint64_t id, const std::string& name) {
-  std::lock_guard lock(flight_files().mutex);
-  for (flight_storage* each : flight_files().all) each->add_name(flight_name::method, id, name);
+  open_flight_files* const files = known_flight_files();
+  if (!files) return;
+  std::lock_guard lock(files->mutex);
+  for (flight_storage* each : files->all) each->add_name(flight_name::method, id, name);
 }
 
 // Field 22 of /proc/self/stat. The second one, the program's name, may contain anything.
@@ -126,9 +141,9 @@ flight_storage::flight_storage(std::size_t events, const flight_owner& owner) {
 }
 
 flight_storage::~flight_storage() {
-  {
-    std::lock_guard lock(flight_files().mutex);
-    std::erase(flight_files().all, this);
+  if (open_flight_files* const files = known_flight_files()) {
+    std::lock_guard lock(files->mutex);
+    std::erase(files->all, this);
   }
   remove_file();
   if (memory_) ::munmap(memory_, bytes_);
@@ -143,16 +158,16 @@ void flight_storage::open_file(std::size_t events, const flight_owner& owner) {
   const std::filesystem::path directory = std::filesystem::absolute(owner.directory);
   // A file of that name is of a process that was killed: what it says is kept.
   unique_fd file;
+  std::string path;
   for (int count = 1; !file; ++count) {
-    path_ = directory / (count == 1 ? fmt::format("ferry-{}-{}.flight", owner.worker, ::getpid())
-                                    : fmt::format("ferry-{}-{}-{}.flight", owner.worker, ::getpid(), count));
-    file.reset(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!file && (errno != EEXIST || count == most_files_of_a_process)) {
-      const int reason = errno;
-      path_.clear();
-      throw std::system_error(reason, std::generic_category());
-    }
+    // There is no dot in the name of a worker.
+    path = directory / (count == 1 ? fmt::format("ferry-{}-{}.flight", owner.worker, ::getpid())
+                                   : fmt::format("ferry-{}-{}.{}.flight", owner.worker, ::getpid(), count));
+    file.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!file && (errno != EEXIST || count == most_files_of_a_process))
+      throw std::system_error(errno, std::generic_category());
   }
+  path_ = std::move(path);
   try {
     reserve_file(file.get(), bytes_);
     memory_ = map_memory(bytes_, MAP_SHARED, file.get());
@@ -161,8 +176,9 @@ void flight_storage::open_file(std::size_t events, const flight_owner& owner) {
     in_file_ = true;
     write_header(events, owner);
     note_registered_methods(&note_method);
-    std::lock_guard lock(flight_files().mutex);
-    flight_files().all.push_back(this);
+    open_flight_files& files = flight_files();
+    std::lock_guard lock(files.mutex);
+    files.all.push_back(this);
   } catch (...) {
     ::unlink(path_.c_str());
     path_.clear();
@@ -212,20 +228,25 @@ flight_text& flight_storage::text(std::uint64_t number) const noexcept {
   return reinterpret_cast<flight_text*>(memory_ + texts_at_)[number % kept_texts];
 }
 
+bool flight_storage::is_in_its_process() const noexcept {
+  return process_.load(std::memory_order_relaxed) == ::getpid();
+}
+
 std::string flight_storage::file() const {
+  if (!is_in_its_process()) return {};
   std::lock_guard lock(mutex_);
   return path_;
 }
 
 void flight_storage::set_identity(worker_id id, incarnation_id incarnation) noexcept {
-  if (!in_file_) return;
+  if (!in_file_ || !is_in_its_process()) return;
   store_word(memory_ + flight_identity_at + offsetof(flight_identity, incarnation), incarnation.value);
   store_word(memory_ + flight_identity_at + offsetof(flight_identity, id),
              static_cast<std::uint64_t>(std::int64_t{id.value}));
 }
 
 void flight_storage::calibrate(const flight_reading& now) noexcept {
-  if (!in_file_) return;
+  if (!in_file_ || !is_in_its_process()) return;
   std::lock_guard lock(mutex_);
   if (std::chrono::nanoseconds(now.steady_ns - calibrated_ns_) < calibration_pause) return;
   calibrated_ns_ = now.steady_ns;
@@ -247,36 +268,50 @@ void flight_storage::write_calibration(std::size_t place, std::uint64_t number, 
 }
 
 void flight_storage::add_name(flight_name kind, std::uint64_t key, std::string_view name) noexcept {
-  if (!in_file_ || name.empty()) return;
+  if (!in_file_ || name.empty() || !is_in_its_process()) return;
   name = name.substr(0, longest_flight_name);
   try {
     std::lock_guard lock(mutex_);
-    if (kind == flight_name::method) {
-      if (!methods_.insert(key).second) return;
-    } else {
-      std::string& known = peers_[key];
-      if (known == name) return;
-      known = name;
-    }
     // Behind the last one there is a head of zeroes.
-    if (next_name_ + flight_name_bytes(name.size()) + sizeof(flight_name_head) > bytes_) return;
-    std::byte* const at = memory_ + next_name_;
-    std::memcpy(at + sizeof(flight_name_head), name.data(), name.size());
-    store_word(at + offsetof(flight_name_head, key), key);
-    store_word(at, name.size() | static_cast<std::uint64_t>(kind) << 32U);
-    next_name_ += flight_name_bytes(name.size());
+    const bool fits = next_name_ + flight_name_bytes(name.size()) + sizeof(flight_name_head) <= bytes_;
+    std::size_t former = 0;
+    if (kind == flight_name::method) {
+      if (!fits || !methods_.insert(key).second) return;
+    } else {
+      if (const auto known = peers_.find(key); known != peers_.end()) {
+        if (known->second.name == name) return;
+        former = known->second.at;
+      }
+      if (fits) {
+        peers_.insert_or_assign(key, kept_name{std::string(name), next_name_});
+      } else {
+        peers_.erase(key);
+      }
+    }
+    if (fits) {
+      std::byte* const at = memory_ + next_name_;
+      std::memcpy(at + sizeof(flight_name_head), name.data(), name.size());
+      store_word(at + offsetof(flight_name_head, key), key);
+      store_word(at, name.size() | static_cast<std::uint64_t>(kind) << 32U);
+      next_name_ += flight_name_bytes(name.size());
+    }
+    if (former != 0) {
+      auto& kind_of_former = *reinterpret_cast<std::uint32_t*>(memory_ + former + offsetof(flight_name_head, kind));
+      std::atomic_ref(kind_of_former).store(static_cast<std::uint32_t>(flight_name::none), std::memory_order_release);
+    }
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it is not kept
   }
 }
 
 void flight_storage::remove_file() noexcept {
+  if (!is_in_its_process()) return;  // the file does not belong to a child process
   std::lock_guard lock(mutex_);
-  // Not by a child process, to which the file does not belong.
-  if (!path_.empty() && process_ == ::getpid()) ::unlink(path_.c_str());
+  if (!path_.empty()) ::unlink(path_.c_str());
   path_.clear();
 }
 
 void flight_storage::keep_file() noexcept {
+  if (!is_in_its_process()) return;
   std::lock_guard lock(mutex_);
   path_.clear();
 }

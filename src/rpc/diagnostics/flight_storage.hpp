@@ -2,6 +2,7 @@
 
 // The memory of a flight recorder: anonymous, or a file that outlives a process which is killed.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -48,13 +49,15 @@ class flight_storage {
   /// Empty: there is no file, or it was removed.
   [[nodiscard]] std::string file() const;
 
-  // Without a file these do nothing.
+  // Without a file these do nothing, nor in a child process, which has the memory of its parent's file: not even wait for
+  // the mutex, which a thread of the parent may have held.
 
   void set_identity(worker_id id, incarnation_id incarnation) noexcept;
   void calibrate(const flight_reading& now) noexcept;
-  /// The last name of a key counts. A name that there is no memory or room for is not kept.
+  /// The last name of a key counts. A name that there is no memory or room for is not kept; where there is no room, the
+  /// key has no name from then on.
   void add_name(flight_name kind, std::uint64_t key, std::string_view name) noexcept;
-  /// What is recorded later is in memory only.
+  /// Takes the file's name away; the memory stays that of the file.
   void remove_file() noexcept;
   void keep_file() noexcept;
 
@@ -62,6 +65,13 @@ class flight_storage {
   void open_file(std::size_t events, const flight_owner& owner);
   void write_header(std::size_t events, const flight_owner& owner) noexcept;
   void write_calibration(std::size_t place, std::uint64_t number, const flight_reading& now) noexcept;
+  // False: in a child process.
+  [[nodiscard]] bool is_in_its_process() const noexcept;
+
+  struct kept_name {
+    std::string name;
+    std::size_t at = 0;  // in the file
+  };
 
   std::byte* memory_ = nullptr;
   std::size_t bytes_ = 0;
@@ -69,12 +79,12 @@ class flight_storage {
   std::size_t texts_at_ = 0;
   std::size_t names_at_ = 0;
   bool in_file_ = false;
-  mutable std::mutex mutex_;  // guards the rest
-  std::string path_;          // empty: removed, or to be kept
-  std::int64_t process_ = 0;  // that made it
+  std::atomic<std::int64_t> process_{0};  // that made the file
+  mutable std::mutex mutex_;              // guards the rest
+  std::string path_;                      // empty: removed, or to be kept
   std::size_t next_name_ = 0;
   std::set<std::uint64_t> methods_;
-  std::map<std::uint64_t, std::string> peers_;
+  std::map<std::uint64_t, kept_name> peers_;
   std::uint64_t calibrations_ = 0;
   std::int64_t calibrated_ns_ = 0;
 };
