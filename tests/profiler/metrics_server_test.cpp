@@ -151,8 +151,8 @@ TEST_CASE("a page in a browser whose site gives its name to loopback gets no met
     return ask(port, "GET /metrics HTTP/1.1\r\nHost:" + host + "\r\n\r\n").substr(9, 3);
   };
   const std::string own = std::to_string(server.port());
-  for (const std::string host :
-       {"localhost", " LocalHost:" + own, " 127.0.0.1:" + own, " [::1]:" + own, "\tlocalhost. "}) {
+  for (const std::string& host : std::vector<std::string>{"localhost", " LocalHost:" + own, " 127.0.0.1:" + own,
+                                                          " [::1]:" + own, "\tlocalhost. "}) {
     CAPTURE(host);
     CHECK(answer_for(server.port(), host) == "200");
   }
