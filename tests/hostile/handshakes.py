@@ -112,7 +112,7 @@ def strangers(world):
 @attack("handshakes with all features, and with unknown ones")
 def features(world):
     own = wire.HAS_SECRET if world.secret else 0
-    with Connection(world, world.honest, features=((1 << 64) - 1) & ~(wire.HAS_SECRET | wire.CONTROL_ONLY)) as every:
+    with Connection(world, world.honest, features=((1 << 64) - 1) & ~(wire.HAS_SECRET | wire.CONTROL_ONLY | wire.OBSERVER)) as every:
         world.must(every.call(named("add"), wire.i32(4) + wire.i32(5)).payload == wire.i32(9), "unknown features")
     for bits in range(16):
         if bits & wire.HAS_SECRET == own:
@@ -120,6 +120,9 @@ def features(world):
     with Connection(world, world.honest, features=wire.CONTROL_ONLY) as control:
         world.must_close(control, wire.message(call=1, payload=wire.i32(1) + wire.i32(2), **named("add")),
                          "a call on a connection for control frames")
+    with Connection(world, world.honest, features=wire.OBSERVER) as observer:
+        world.must_close(observer, wire.message(call=1, payload=wire.i32(1) + wire.i32(2), **named("add")),
+                         "a call of an observer")
 
 
 @attack("proofs that are missing, wrong, replayed or sent back")

@@ -61,10 +61,11 @@ void take_both(const std::string& other) {
 }
 
 int work(int value) { return value + 1; }
-int work_slowly(int value) {
+int work_slowly(int of) {
+  auto value = static_cast<unsigned>(of);
   const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
   while (std::chrono::steady_clock::now() < until) value = value * 3 + 1;
-  return value;
+  return static_cast<int>(value % 1000);
 }
 
 void compute_for_ever() {

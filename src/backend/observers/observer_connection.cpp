@@ -94,34 +94,41 @@ std::string observer_connection::ask(std::string_view what, std::string_view arg
                                   "its machine overloaded",
                                   worker_, what));
   };
-  std::unique_lock turn(asking_, std::defer_lock);
-  if (until.is_never()) {
-    turn.lock();
-  } else if (!turn.try_lock_until(until.at())) {  // another thread's question is open
-    std::rethrow_exception(too_late());
-  }
+  const auto wait = [&](std::unique_lock<std::mutex>& lock, const auto& condition) {
+    if (!until.is_never()) return changed_.wait_until(lock, until.at(), condition);
+    changed_.wait(lock, condition);
+    return true;
+  };
   std::unique_lock lock(mutex_);
+  if (!wait(lock, [&] { return !asking_; })) std::rethrow_exception(too_late());  // another thread's question is open
   if (end_) std::rethrow_exception(end_);
+  asking_ = true;
   answer_.reset();
   const std::uint64_t number = ++number_;
   lock.unlock();
-  connection_->send(question_text{std::string(what), std::string(argument)}.encode(number));
+  std::exception_ptr not_sent;
+  try {
+    connection_->send(question_text{std::string(what), std::string(argument)}.encode(number));
+  } catch (const std::exception&) {
+    not_sent = std::current_exception();
+  }
   lock.lock();
-  const auto over = [&] { return answer_.has_value() || end_; };
-  if (until.is_never()) {
-    changed_.wait(lock, over);
-  } else if (!changed_.wait_until(lock, until.at(), over)) {
-    timed_out_ = true;
-    lock.unlock();
+  const bool in_time = not_sent || wait(lock, [&] { return answer_.has_value() || end_; });
+  timed_out_ = timed_out_ || !in_time;
+  asking_ = false;
+  std::optional<answer_text> found = std::exchange(answer_, std::nullopt);
+  const std::exception_ptr end = end_;
+  changed_.notify_all();
+  lock.unlock();
+  if (not_sent) std::rethrow_exception(not_sent);
+  if (!in_time) {
     auto why = too_late();
     connection_->close(why);  // it would answer later, in the place of the next one
     std::rethrow_exception(why);
   }
-  if (!answer_) std::rethrow_exception(end_);
-  answer_text found = *std::exchange(answer_, std::nullopt);
-  lock.unlock();
-  if (found.code != errc{}) throw_error(found.code, fmt::format("{}: {}", worker_, found.bytes));
-  return std::move(found.bytes);
+  if (!found) std::rethrow_exception(end);
+  if (found->code != errc{}) throw_error(found->code, fmt::format("{}: {}", worker_, found->bytes));
+  return std::move(found->bytes);
 }
 
 void observer_connection::on_message(connection& from, inbound_message&& message) noexcept {

@@ -51,9 +51,9 @@ class observer_connection final : public connection_receiver {
   const std::string worker_;
   const wire_limits limits_;
   const std::shared_ptr<connection> connection_;
-  std::timed_mutex asking_;  // one question at a time
-  std::mutex mutex_;         // guards what follows
+  std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
+  bool asking_ = false;       // one question at a time
   std::uint64_t number_ = 0;  // of the question
   std::optional<answer_text> answer_;
   bool timed_out_ = false;  // it is being closed
