@@ -17,15 +17,16 @@
 
 #include "profile_archive.hpp"
 
-namespace ferry::inline v0::profiler {
-namespace group_recording_detail {
+namespace ferry::inline v0 {
+namespace detail {
+namespace {
 
 constexpr std::size_t most_asking_threads = 32;
 
 struct recorded_worker {
   observed_worker who;
   observed_clock clock;
-  std::optional<profile> found;
+  std::optional<profiler::profile> found;
   std::string why;  // not
 };
 
@@ -48,10 +49,13 @@ void for_each_worker(std::vector<recorded_worker>& all, const std::function<void
   }
 }
 
-}  // namespace group_recording_detail
+}  // namespace
+}  // namespace detail
+
+namespace profiler {
 
 group_recording record_group(group_observer& group, std::chrono::nanoseconds length, const options& how) {
-  using group_recording_detail::recorded_worker;
+  using detail::recorded_worker;
   const std::string argument = fmt::format("{} {} {} {}", how.shapes ? 1 : 0, how.memory ? 1 : 0,
                                            how.device_times ? 1 : 0, how.events_per_thread);
   std::vector<recorded_worker> all;
@@ -62,7 +66,7 @@ group_recording record_group(group_observer& group, std::chrono::nanoseconds len
   }
   // A process is recorded as a whole.
   std::vector<std::uint64_t> processes(all.size(), 0);
-  group_recording_detail::for_each_worker(all, [&](recorded_worker& each) {
+  detail::for_each_worker(all, [&](recorded_worker& each) {
     processes[static_cast<std::size_t>(&each - all.data())] = group.snapshot(each.who, false).process_mark;
   });
   std::set<std::uint64_t> known;
@@ -71,14 +75,14 @@ group_recording record_group(group_observer& group, std::chrono::nanoseconds len
     if (!all[i].why.empty() || processes[i] == 0 || known.insert(processes[i]).second)
       chosen.push_back(std::move(all[i]));
   }
-  group_recording_detail::for_each_worker(chosen, [&](recorded_worker& each) {
+  detail::for_each_worker(chosen, [&](recorded_worker& each) {
     each.clock = group.clock_of(each.who);
     (void)group.ask(each.who, "begin recording", argument);
   });
   std::this_thread::sleep_for(length);
-  group_recording_detail::for_each_worker(chosen, [&](recorded_worker& each) {
+  detail::for_each_worker(chosen, [&](recorded_worker& each) {
     const std::string bytes = group.ask(each.who, "end recording");
-    profile found = ferry::detail::decode_profile(std::as_bytes(std::span(bytes)), wire_limits{});
+    profile found = detail::decode_profile(std::as_bytes(std::span(bytes)), wire_limits{});
     if (found.node != each.who.who.id().value) {
       throw_error(errc::malformed, fmt::format("it has sent the profile of worker {}", found.node));
     }
@@ -108,4 +112,5 @@ group_recording record_group(group_observer& group, std::chrono::nanoseconds len
   return result;
 }
 
-}  // namespace ferry::inline v0::profiler
+}  // namespace profiler
+}  // namespace ferry::inline v0

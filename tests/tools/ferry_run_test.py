@@ -282,11 +282,17 @@ class FlightRecords(unittest.TestCase):
             told = "ferry-run: worker 1 has left a flight record: ferry-top --post-mortem "
             self.assertEqual(lines[1:], [f"{told}{place}/ferry-w-{process}.12.flight", f"{told}{place}/ferry-w:1-x-{process}.flight"])
 
+    def make_ready_pipes(self, place):
+        """Through which workers 1 and 2 tell worker 0 that they are there."""
+        for name in ("ready1", "ready2"):
+            os.mkfifo(os.path.join(place, name))
+
     def test_a_worker_that_has_to_be_killed_has_its_file_named_others_do_not(self):
         with tempfile.TemporaryDirectory() as place:
             script = ("cd $FERRY_FLIGHT_DIRECTORY; : > ferry-w$RANK-$$.flight; "
-                      "case $RANK in 0) while ! [ -e ready1 -a -e ready2 ]; do sleep 0.05; done; exit 3;; 1) trap '' TERM;; esac; "
-                      ": > ready$RANK; exec tail -f /dev/null")
+                      "case $RANK in 0) read _ < ready1; read _ < ready2; exit 3;; 1) trap '' TERM;; esac; "
+                      "echo > ready$RANK; exec tail -f /dev/null")
+            self.make_ready_pipes(place)
             result = shell(3, script, "--grace", "2", "--flight-records", place)
             self.assertEqual(result.returncode, 3)
             named = [line for line in result.stderr.splitlines() if "post-mortem" in line]
@@ -296,9 +302,10 @@ class FlightRecords(unittest.TestCase):
     def test_a_worker_that_crashes_while_it_ends_has_its_file_named(self):
         with tempfile.TemporaryDirectory() as place:
             script = ("cd $FERRY_FLIGHT_DIRECTORY; : > ferry-w$RANK-$$.flight; "
-                      "case $RANK in 0) while ! [ -e ready1 -a -e ready2 ]; do sleep 0.05; done; exit 3;; "
+                      "case $RANK in 0) read _ < ready1; read _ < ready2; exit 3;; "
                       "1) trap 'kill -SEGV $$' TERM;; esac; "
-                      ": > ready$RANK; while :; do sleep 0.05; done")
+                      "echo > ready$RANK; tail -f /dev/null & wait")
+            self.make_ready_pipes(place)
             result = shell(3, script, "--grace", "60", "--flight-records", place)
             self.assertEqual(result.returncode, 3)
             named = [line for line in result.stderr.splitlines() if "post-mortem" in line]

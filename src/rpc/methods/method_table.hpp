@@ -31,7 +31,8 @@ void publish(const std::vector<const method_entry*>& entries);
 std::string readable_name(std::uint64_t id);
 /// The ids and readable names of all methods and stubs of this program.
 std::vector<std::pair<std::uint64_t, std::string>> method_names();
-/// From now on `listener` hears of each method and stub that is registered: when a library is loaded. One listener.
+/// Has `listener` called for each method and stub that is registered from then on, as when a library is loaded. There is one
+/// listener: the last one.
 void note_registered_methods(void (*listener)(std::uint64_t id, const std::string& name)) noexcept;
 
 /// Waits until a withdrawn entry has no user; false if the deadline passed. Logs at intervals what it waits for.
