@@ -77,6 +77,8 @@ void seeds(const seed_sink& sink) {
   add("neighbours-of-two-workers", record);
   record.tensors.clear();
   add("sets", record);
+  record.over = {message_of(3, 11), message_of(3, 16)};
+  add("contexts-that-are-over", record);
 }
 
 }  // namespace

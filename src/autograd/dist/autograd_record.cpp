@@ -66,6 +66,8 @@ byte_buffer encode_autograd_record(const autograd_record& record) {
     put_word(to, each.first);
     put_word(to, each.last);
   }
+  put_word(to, record.over.first);
+  put_word(to, record.over.oldest_kept);
   return to;
 }
 
@@ -88,6 +90,8 @@ autograd_record decode_autograd_record(std::span<const std::byte> content) {
     each.last = from.next();
   }
   record.upstream = message_set(std::move(intervals));
+  record.over.first = from.next();
+  record.over.oldest_kept = from.next();
   if (!from.at_end()) throw_error(errc::malformed, "a record of gradients has more bytes than it says");
   return record;
 }

@@ -27,11 +27,12 @@ bool is_no_later(std::uint64_t pass, std::uint64_t than) {
 // At the caller of a recorded call.
 class recorded_call final : public caller_hooks {
  public:
-  recorded_call(std::shared_ptr<dist_context> context, std::uint64_t message) noexcept
-      : context_(std::move(context)), message_(message) {}
+  recorded_call(std::shared_ptr<dist_context> context, const autograd_record& record, worker_id to) noexcept
+      : context_(std::move(context)), message_(record.message), to_(to), over_(record.over) {}
   void not_sent() noexcept override { context_->take_back(message_); }
   void replied(incoming_reply& reply) override {
-    if (!reply.has_value()) context_->unused(message_);
+    if (!reply.has_value()) return context_->unused(message_);
+    context_->home().heard_there(to_, over_);
   }
   void ended(const call_end& how) noexcept override {
     if (how.code != errc{}) context_->unused(message_);
@@ -40,6 +41,8 @@ class recorded_call final : public caller_hooks {
  private:
   const std::shared_ptr<dist_context> context_;
   const std::uint64_t message_;
+  const worker_id to_;
+  const contexts_over over_;
 };
 
 }  // namespace
@@ -53,9 +56,11 @@ void context_in_force::on_request(outgoing_request& request) const {
                     "thread to a context of the caller",
                     to_string(which_->home().info())));
   }
-  const std::optional<autograd_record> record = which_->leave(request.tensors(), request.destination().id());
+  const worker_id to = request.destination().id();
+  std::optional<autograd_record> record = which_->leave(request.tensors(), to);
   if (!record) return;
-  if (!record->tensors.empty()) request.keep(std::make_unique<recorded_call>(which_, record->message));
+  which_->home().note_over(*record);
+  if (!record->tensors.empty()) request.keep(std::make_unique<recorded_call>(which_, *record, to));
   const byte_buffer content = encode_autograd_record(*record);
   request.add_record(autograd_record_type, true, {content.data(), content.size()});
 }

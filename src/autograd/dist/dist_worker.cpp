@@ -1,6 +1,7 @@
 #include "dist_worker.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 
 #include "../../rpc/pipeline/library_clients.hpp"
 #include "../../rpc/worker/worker_core.hpp"
+#include "../../transport/reactor/time_limit.hpp"
 #include "dist_pass.hpp"
 
 namespace ferry::inline v0::detail {
@@ -23,6 +25,8 @@ namespace {
 
 constexpr std::size_t most_contexts = std::size_t{1} << 20U;
 constexpr int release_attempts = 20;
+// Long beside the calls of a loop that makes one context after the other, short for memory that nothing uses.
+constexpr std::chrono::milliseconds release_pause{5};
 
 std::vector<debug_figure> figures_of_autograd(const dist_worker& own) {
   return {{"autograd.num_current_backward_passes", [&own] { return std::to_string(own.running_passes()); }},
@@ -51,6 +55,10 @@ class recorded_request final : public callee_hooks {
  public:
   recorded_request(std::shared_ptr<dist_worker> own, autograd_record record)
       : own_(std::move(own)), record_(std::move(record)) {}
+  // Once the reply is on its way: that may free large graphs.
+  ~recorded_request() override { own_->on_over(record_.over); }
+  recorded_request(const recorded_request&) = delete;
+  recorded_request& operator=(const recorded_request&) = delete;
 
   void before_handler(handler_start& start) override {
     context_ = own_->find_or_make({record_.context});
@@ -121,6 +129,9 @@ std::shared_ptr<const update_table::update> update_table::find(std::uint64_t num
 }
 
 // ---------------------------------------------------------------- the worker
+
+dist_worker::dist_worker(worker_core& core) noexcept : core_(core) {}
+dist_worker::~dist_worker() = default;
 
 std::shared_ptr<dist_worker> dist_worker::of(worker_core& core) {
   worker_attachment* const state = core.attached().of_library(autograd_of_workers);
@@ -231,7 +242,9 @@ void dist_worker::end_context(const std::shared_ptr<dist_context>& which) noexce
     contexts_.erase(which->id().value);
     what = {which->id().value, first_context(), oldest_kept()};
   }
-  tell_release(which->release(), what);
+  const bool ends_pass = which->running_pass() != nullptr;
+  const std::vector<worker_id> whom = which->release();
+  ends_pass ? tell_release(whom, what) : owe_release(whom, what);
 }
 
 // A maker has one incarnation at a time, and messages of a former one may still come: of more, which it cannot have, the oldest is
@@ -251,37 +264,157 @@ dist_worker::over& dist_worker::over_of(std::uint64_t first) {
   return its;
 }
 
-void dist_worker::on_release(const release_message& told) {
-  const dist_autograd::context_id id{told.context};
-  const bool of_one = sender_of(told.first) == id.made_by() && sender_of(told.oldest_kept) == id.made_by();
-  if (!of_one || told.first > std::min(told.context, told.oldest_kept)) {
-    throw_error(errc::malformed,
-                fmt::format("a release of context {} names contexts that its maker cannot have made", to_string(id)));
+void dist_worker::check_over(std::uint64_t context, const contexts_over& told) {
+  const worker_id maker = sender_of(context);
+  if (sender_of(told.first) != maker || sender_of(told.oldest_kept) != maker ||
+      told.first > std::min(context, told.oldest_kept)) {
+    throw_error(errc::malformed, fmt::format("a message of context {} names contexts that its maker cannot have made",
+                                             to_string(dist_autograd::context_id{context})));
   }
+}
+
+std::vector<std::shared_ptr<dist_context>> dist_worker::take_over(const release_message& told) {
+  const worker_id maker = sender_of(told.first);
   std::vector<std::shared_ptr<dist_context>> ended;
-  {
-    const std::lock_guard lock(mutex_);
-    if (closed_ || id.made_by() == known_info().id() || gone_.contains(id.made_by())) return;
-    over& its = over_of(told.first);
-    its.below = std::max(its.below, told.oldest_kept);
-    if (told.context >= its.below) its.others.insert(told.context);
-    its.others.erase(its.others.begin(), its.others.lower_bound(its.below));
-    if (its.others.size() > most_over) its.others.erase(its.others.begin());
-    for (auto each = contexts_.lower_bound(told.first);
-         each != contexts_.end() && sender_of(each->first) == id.made_by();) {
-      if (!its.contains(each->first)) {
-        ++each;
-        continue;
-      }
-      ended.push_back(std::move(each->second));
-      each = contexts_.erase(each);
+  const std::lock_guard lock(mutex_);
+  if (closed_ || maker == known_info().id() || gone_.contains(maker)) return ended;
+  over& its = over_of(told.first);
+  its.below = std::max(its.below, told.oldest_kept);
+  if (told.context >= its.below) its.others.insert(told.context);
+  its.others.erase(its.others.begin(), its.others.lower_bound(its.below));
+  if (its.others.size() > most_over) its.others.erase(its.others.begin());
+  for (auto each = contexts_.lower_bound(told.first); each != contexts_.end() && sender_of(each->first) == maker;) {
+    if (!its.contains(each->first)) {
+      ++each;
+      continue;
     }
+    ended.push_back(std::move(each->second));
+    each = contexts_.erase(each);
   }
-  for (const auto& each : ended) tell_release(each->release(), {each->id().value, told.first, told.oldest_kept});
+  return ended;
+}
+
+void dist_worker::on_release(const release_message& told) {
+  check_over(told.context, {told.first, told.oldest_kept});
+  for (const auto& each : take_over(told))
+    tell_release(each->release(), {each->id().value, told.first, told.oldest_kept});
+}
+
+// ---------------------------------------------------------------- the same, with requests
+
+void dist_worker::note_over(autograd_record& record) const {
+  const worker_id maker = sender_of(record.context);
+  const std::lock_guard lock(mutex_);
+  if (maker == known_info().id()) {
+    record.over = {first_context(), oldest_kept()};
+    return;
+  }
+  auto its = over_.upper_bound(record.context);
+  if (its == over_.begin()) return;
+  --its;
+  if (sender_of(its->first) == maker && its->second.below != 0) record.over = {its->first, its->second.below};
+}
+
+void dist_worker::on_over(const contexts_over& told) noexcept {
+  if (told.first == told.oldest_kept) return;  // none
+  auto problem = caught([&] {
+    {
+      const std::lock_guard lock(mutex_);
+      const auto known = over_.find(told.first);
+      if (known != over_.end() && known->second.below >= told.oldest_kept) return;
+    }
+    // A context of that number was never made here, or is over like the others.
+    for (const auto& each : take_over({told.first, told.first, told.oldest_kept})) {
+      const bool ends_pass = each->running_pass() != nullptr;
+      const std::vector<worker_id> whom = each->release();
+      const release_message what{each->id().value, told.first, told.oldest_kept};
+      ends_pass ? tell_release(whom, what) : owe_release(whom, what);
+    }
+  });
+  if (problem) log(log_level::info, "contexts that are over stay for now: " + describe_exception(problem));
+}
+
+void dist_worker::heard_there(worker_id whom, const contexts_over& told) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto owed = owed_.find(whom);
+  if (owed == owed_.end()) return;
+  std::erase_if(owed->second, [&](const owed_release& each) { return told.contains(each.what.context); });
+}
+
+void dist_worker::owe_release(const std::vector<worker_id>& whom, const release_message& what) noexcept {
+  const worker_id maker = sender_of(what.context);
+  bool starts = false;
+  auto problem = caught([&] {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    for (const worker_id each : whom) {
+      if (each == known_info().id() || each == maker) continue;
+      owed_[each].push_back({what, release_tick_});
+      starts = starts || !std::exchange(release_ticks_, true);
+    }
+  });
+  if (problem) return tell_release(whom, what);  // some of them twice
+  if (starts) start_release_timer();
+}
+
+void dist_worker::start_release_timer() noexcept {
+  auto problem = caught([&] {
+    const auto due = [weakly = weak_from_this()] {
+      const auto own = weakly.lock();
+      if (!own) return;
+      struct round final : work {
+        std::shared_ptr<dist_worker> of;
+      };
+      (void)caught([&] {  // of a worker that shuts down
+        auto item = std::make_unique<round>();
+        item->of = own;
+        item->run = [](work* self) noexcept {
+          std::unique_ptr<round>(static_cast<round*>(self))->of->tell_owed(false);
+        };
+        own->core()->post(item.release());
+      });
+    };
+    auto timer = std::make_unique<time_limit>(core()->agent().reactor(), deadline::after(release_pause), due);
+    const std::lock_guard lock(mutex_);
+    if (!closed_) release_timer_.swap(timer);
+  });
+  if (problem) tell_owed(true);
+}
+
+// Those that were owed before the last round, or all. Goes on as long as some are left.
+void dist_worker::tell_owed(bool all) noexcept {
+  std::vector<std::pair<worker_id, release_message>> due;
+  bool goes_on = false;
+  auto problem = caught([&] {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    for (auto& [whom, owed] : owed_) {
+      const auto late = [&](const owed_release& each) { return all || each.since < release_tick_; };
+      std::map<std::uint64_t, std::uint64_t> below;  // by incarnation of the maker: one message says it of all of these
+      for (const owed_release& each : owed) {
+        if (late(each)) below[each.what.first] = std::max(below[each.what.first], each.what.oldest_kept);
+      }
+      std::set<std::uint64_t> said;
+      for (const owed_release& each : owed) {
+        if (!late(each)) continue;
+        release_message what = each.what;
+        what.oldest_kept = below[what.first];
+        if (what.context < what.oldest_kept && !said.insert(what.first).second) continue;
+        due.emplace_back(whom, what);
+      }
+      std::erase_if(owed, late);
+      goes_on = goes_on || !owed.empty();
+    }
+    ++release_tick_;
+    release_ticks_ = goes_on;
+  });
+  for (const auto& [whom, what] : due) send_release(whom, what, release_attempts);
+  if (problem) log(log_level::info, "workers do not hear that contexts are over: " + describe_exception(problem));
+  if (goes_on) start_release_timer();
 }
 
 void dist_worker::tell_release(const std::vector<worker_id>& whom, const release_message& what) noexcept {
-  const worker_id maker = dist_autograd::context_id{what.context}.made_by();
+  const worker_id maker = sender_of(what.context);
   for (const worker_id each : whom) {
     if (each == id() || each == maker) continue;
     send_release(each, what, release_attempts);
@@ -345,7 +478,9 @@ void dist_worker::send_release(worker_id whom, const release_message& what, int 
 // ---------------------------------------------------------------- messages
 
 std::unique_ptr<callee_hooks> dist_worker::on_arrival(incoming_request& request) {
-  return std::make_unique<recorded_request>(shared_from_this(), one_record(request.records()));
+  autograd_record record = one_record(request.records());
+  if (record.over.said()) check_over(record.context, record.over);
+  return std::make_unique<recorded_request>(shared_from_this(), std::move(record));
 }
 
 void dist_worker::on_reply_records(incoming_reply& reply) {
@@ -410,6 +545,7 @@ void dist_worker::on_member_end(worker_id id, incarnation_id incarnation) noexce
       gone_.insert(id);
       // Its successors count from elsewhere.
       over_.erase(over_.lower_bound(ids_of(id)), over_.lower_bound(ids_of({id.value + 1})));
+      owed_.erase(id);
       if (closed_) return;
       for (auto each = contexts_.lower_bound(ids_of(id)); each != contexts_.end() && sender_of(each->first) == id;) {
         item->orphans.push_back(std::move(each->second));
@@ -431,12 +567,15 @@ void dist_worker::on_member_end(worker_id id, incarnation_id incarnation) noexce
 
 void dist_worker::close() noexcept {
   std::map<std::uint64_t, std::shared_ptr<dist_context>> left;
+  std::unique_ptr<time_limit> timer;
   {
     const std::lock_guard lock(mutex_);
     (void)known_info();
     closed_ = true;
     left = std::move(contexts_);
     contexts_.clear();
+    owed_.clear();
+    timer = std::move(release_timer_);
   }
   for (const auto& [id, each] : left) (void)each->release();
 }

@@ -23,6 +23,7 @@
 
 namespace ferry::inline v0::detail {
 
+class time_limit;
 class worker_core;
 
 /// Where a worker begins to count its contexts, messages, passes and updates: each incarnation of it at another place, since what is
@@ -50,7 +51,8 @@ class dist_worker final : public worker_attachment,
                           public interceptor,
                           public std::enable_shared_from_this<dist_worker> {
  public:
-  explicit dist_worker(worker_core& core) noexcept : core_(core) {}
+  explicit dist_worker(worker_core& core) noexcept;
+  ~dist_worker() override;
   static std::shared_ptr<dist_worker> of(worker_core& core);
 
   /// Throws errc::not_initialized once the worker shuts down.
@@ -73,6 +75,16 @@ class dist_worker final : public worker_attachment,
   void end_context(const std::shared_ptr<dist_context>& which) noexcept;
   /// The maker, or a worker in between, says so.
   void on_release(const release_message& told);
+
+  // Most workers hear that contexts are over from the next request to them within a context of the same maker.
+  /// Fills in what this worker knows of the maker of the record's context.
+  void note_over(autograd_record& record) const;
+  /// Throws errc::malformed unless the maker of that context can have made those.
+  static void check_over(std::uint64_t context, const contexts_over& told);
+  /// After check_over(), of what came with a request.
+  void on_over(const contexts_over& told) noexcept;
+  /// A request that said so was served at that worker.
+  void heard_there(worker_id whom, const contexts_over& told) noexcept;
 
   [[nodiscard]] std::uint64_t next_message();
   [[nodiscard]] std::uint64_t next_pass();
@@ -113,7 +125,13 @@ class dist_worker final : public worker_attachment,
   [[nodiscard]] std::uint64_t oldest_kept() const;          // of this worker's own; under the lock
   [[nodiscard]] const worker_info& known_info() const;      // under the lock
   [[nodiscard]] std::uint64_t number_of_worker(std::atomic<std::uint64_t>& counter) const;
+  // Ends those that are over here, and returns them.
+  std::vector<std::shared_ptr<dist_context>> take_over(const release_message& told);
   void tell_release(const std::vector<worker_id>& whom, const release_message& what) noexcept;
+  // The same, unless they hear of it within release_pause from a request.
+  void owe_release(const std::vector<worker_id>& whom, const release_message& what) noexcept;
+  void start_release_timer() noexcept;
+  void tell_owed(bool all) noexcept;
   void send_release(worker_id whom, const release_message& what, int attempts_left) noexcept;
 
   worker_core& core_;  // use core()
@@ -132,6 +150,14 @@ class dist_worker final : public worker_attachment,
   std::map<std::uint64_t, std::shared_ptr<dist_context>> contexts_;
   std::map<std::uint64_t, over> over_;  // by the first context of an incarnation
   std::uint64_t releases_ = 0;
+  struct owed_release {
+    release_message what;
+    std::uint64_t since = 0;  // a tick of the timer
+  };
+  std::map<worker_id, std::vector<owed_release>> owed_;
+  std::uint64_t release_tick_ = 0;
+  bool release_ticks_ = false;
+  std::unique_ptr<time_limit> release_timer_;
   std::map<worker_id, incarnation_id> joined_;  // the last one under each id
   std::set<worker_id> gone_;  // of these, those from which nothing more comes: none of their contexts is made anew
 };

@@ -126,6 +126,47 @@ TEST_CASE("a release that never arrives is made up for by that of a later contex
   await_no_contexts(group, 2);
 }
 
+TEST_CASE("contexts that follow one another end with the calls of the next ones, also behind another worker") {
+  faulty_group group(3, 20s);
+  // No release arrives.
+  const auto lost = group.faults.add({.action = ferry::fault_action::fail,
+                                      .kinds = ferry::message_kinds::request,
+                                      .method = "ferry/autograd/release"});
+  const auto round = [&] {
+    const dist::context context(group[0]);
+    const tensor a = leaf({1, 2});
+    const tensor b = group[0].rpc_sync<chain>("worker1", a, std::vector<std::string>{"worker2"});
+    context.backward(ferry::sum(b));
+    CHECK(numbers(context.gradients().at(a)) == vec{2, 2});
+  };
+  for (int i = 0; i != 40; ++i) round();
+  // The last one, and the one before that worker1 knew to be over when it called worker2.
+  await([&] { return contexts(group[1]) == 1 && contexts(group[2]) <= 2; });
+  // They are told when no call follows.
+  group.faults.remove(lost);
+  round();
+  await_no_contexts(group, 3);
+}
+
+TEST_CASE("contexts end while an older one of their maker goes on") {
+  cluster group(2);
+  ferry_test::gate held_open;
+  std::jthread older([&] {
+    const dist::context context(group[0]);
+    (void)group[0].rpc_sync<twice>("worker1", leaf({1, 2}));
+    held_open.pass();
+  });
+  held_open.await_arrivals(1);
+  for (int i = 0; i != 10; ++i) {
+    const dist::context context(group[0]);
+    (void)group[0].rpc_sync<twice>("worker1", leaf({1, 2}));
+  }
+  await([&] { return contexts(group[1]) == 1; });
+  held_open.open();
+  older.join();
+  await_no_contexts(group);
+}
+
 TEST_CASE("a message that comes late does not bring a context back") {
   cluster group(3);
   const tensor a = leaf({1, 2});

@@ -41,6 +41,7 @@ autograd_record example() {
   record.message = message_of(2, 5);
   record.tensors = {{0, {}}, {2, {ferry::device_kind::cuda, 1}}, {7, {}}};
   record.upstream = message_set({{message_of(1, 4), message_of(1, 9)}, {message_of(2, 1), message_of(2, 1)}});
+  record.over = {message_of(3, 11), message_of(3, 16)};
   return record;
 }
 std::vector<std::byte> bytes_of(const autograd_record& record) {
@@ -231,6 +232,19 @@ TEST_CASE("requests with records that no worker sends are refused; those after t
   other.tensors = {{0, {}}};
   other.message = message_of(1, 99);  // the number of another worker
   refused({bytes_of(other)}, "whose number is of worker 1");
+  // Contexts of another maker, or before its first one, or from the one of the message on.
+  other = good;
+  const std::size_t before = contexts(group[1]);
+  for (const ferry::detail::contexts_over& each :
+       {ferry::detail::contexts_over{message_of(1, 1), message_of(1, 2)},
+        ferry::detail::contexts_over{message_of(0, 1), message_of(1, 2)},
+        ferry::detail::contexts_over{message_of(0, 12346), message_of(0, 12347)},
+        ferry::detail::contexts_over{message_of(0, 12), message_of(0, 11)},
+        ferry::detail::contexts_over{0, message_of(1, 11)}}) {
+    other.over = each;
+    refused({bytes_of(other)}, "names contexts that its maker cannot have made");
+  }
+  CHECK(contexts(group[1]) == before);
   // A worker that does not know the record says so: its type stands for one that this worker does not read.
   plan->type = 900;
   refused({bytes_of(good)}, "type 900", errc::unknown_extension);
