@@ -89,39 +89,6 @@ std::vector<trained> train_torch(const torch_hybrid& torch, const hybrid& with, 
       with, beginning, [&](int done) { shown.at(done); }, library);
 }
 
-std::vector<double> seconds_of_all(const std::vector<trained>& all) {
-  std::vector<double> seconds;
-  for (const trained& each : all) seconds.insert(seconds.end(), each.seconds.begin(), each.seconds.end());
-  return seconds;
-}
-
-// What all trainers together do in a second.
-double samples_per_second(const std::vector<trained>& all) {
-  double rate = 0;
-  for (const trained& each : all) {
-    rate += static_cast<double>(each.samples) / std::accumulate(each.seconds.begin(), each.seconds.end(), 0.0);
-  }
-  return rate;
-}
-// Of one trainer, in milliseconds: the mean of all.
-double milliseconds_of(const std::vector<trained>& all, double trained::*phase) {
-  double sum = 0;
-  std::size_t epochs = 0;
-  for (const trained& each : all) {
-    sum += each.*phase;
-    epochs += each.seconds.size();
-  }
-  return sum * 1e3 / static_cast<double>(epochs * hybrid_batches);
-}
-double iterations_per_second(const std::vector<trained>& all) {
-  double rate = 0;
-  for (const trained& each : all) {
-    rate += static_cast<double>(each.seconds.size()) * hybrid_batches /
-            std::accumulate(each.seconds.begin(), each.seconds.end(), 0.0);
-  }
-  return rate;
-}
-
 // Alone ------------------------------------------------------------------------------------------------------------
 
 // Adds the figures, and returns the next line of the table.

@@ -11,6 +11,7 @@ benchmarks/ddp_rpc --check torch writes; each loss is printed then. Needs a torc
 import argparse
 import array
 import json
+import multiprocessing
 import os
 import random
 import socket
@@ -270,7 +271,10 @@ def main():
         print("library", describe(torch, options), flush=True)
     else:
         print(describe(torch, options), file=sys.stderr)
-    processes.spawn(run, args=(options, free_port(), free_port()), nprocs=options.trainers + options.servers + 1)
+    # Forked from a process that has imported torch, so that the others do not have to.
+    multiprocessing.set_forkserver_preload(["torch", "torch.distributed.rpc", "torch.distributed.optim"])
+    processes.start_processes(run, args=(options, free_port(), free_port()), start_method="forkserver",
+                              nprocs=options.trainers + options.servers + 1)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <stdexcept>
 #include <system_error>
@@ -244,6 +245,37 @@ void write(const std::string& path, const auto& each_part) {
 }
 
 }  // namespace
+
+std::vector<double> seconds_of_all(const std::vector<trained>& all) {
+  std::vector<double> seconds;
+  for (const trained& each : all) seconds.insert(seconds.end(), each.seconds.begin(), each.seconds.end());
+  return seconds;
+}
+
+double samples_per_second(const std::vector<trained>& all) {
+  double rate = 0;
+  for (const trained& each : all) {
+    rate += static_cast<double>(each.samples) / std::accumulate(each.seconds.begin(), each.seconds.end(), 0.0);
+  }
+  return rate;
+}
+double milliseconds_of(const std::vector<trained>& all, double trained::*phase) {
+  double sum = 0;
+  std::size_t epochs = 0;
+  for (const trained& each : all) {
+    sum += each.*phase;
+    epochs += each.seconds.size();
+  }
+  return sum * 1e3 / static_cast<double>(epochs * hybrid_batches);
+}
+double iterations_per_second(const std::vector<trained>& all) {
+  double rate = 0;
+  for (const trained& each : all) {
+    rate += static_cast<double>(each.seconds.size()) * hybrid_batches /
+            std::accumulate(each.seconds.begin(), each.seconds.end(), 0.0);
+  }
+  return rate;
+}
 
 int serve_hybrid(const std::vector<std::string>& arguments) {
   hybrid with;

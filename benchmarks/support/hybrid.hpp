@@ -50,6 +50,13 @@ struct trained {
   }
 };
 
+/// The measured epochs of all trainers, and what all of them together do in a second.
+std::vector<double> seconds_of_all(const std::vector<trained>& all);
+double samples_per_second(const std::vector<trained>& all);
+double iterations_per_second(const std::vector<trained>& all);
+/// Of an iteration of one trainer, the mean of all.
+double milliseconds_of(const std::vector<trained>& all, double trained::*phase);
+
 /// The role "serve": a trainer or a server, until all is done.
 int serve_hybrid(const std::vector<std::string>& arguments);
 
