@@ -191,7 +191,7 @@ double final_loss(const std::vector<trained>& all) {
 }
 
 // From the same weights, by the same batches. One trainer: the curves are compared; several update the tables in any order, so that
-// the final losses of several runs are. Returns whether they agree.
+// the final losses of several runs are. Returns whether they agree: for several trainers, whether the ranges overlap.
 bool run_check(report& out, const options& chosen, hybrid with, const torch_hybrid& torch) {
   with.checked = true;
   out.section(title_of(with));
@@ -224,11 +224,14 @@ bool run_check(report& out, const options& chosen, hybrid with, const torch_hybr
   }
   out.add(name_of(with) + "/check/final-loss", own, "", "torch", &other, static_cast<std::size_t>(chosen.repeats));
   const bool inside = own.median() >= other.lowest() && own.median() <= other.highest();
+  const bool apart = own.highest() < other.lowest() || own.lowest() > other.highest();
   out.say(fmt::format("final losses {:.6f} to {:.6f}, median {:.6f}; torch {:.6f} to {:.6f}: {}", own.lowest(),
                       own.highest(), own.median(), other.lowest(), other.highest(),
-                      inside ? "inside" : "OUTSIDE the spread of torch"));
+                      inside  ? "the median is inside"
+                      : apart ? "APART"
+                              : "the ranges overlap, the median is outside"));
   out.say(library);
-  return inside;
+  return !apart;
 }
 
 // Options ----------------------------------------------------------------------------------------------------------
@@ -332,7 +335,6 @@ constexpr const char* description =
     "                               more (--repeats times)";
 
 int run(const request& read, const options& chosen) {
-  report out("ddp_rpc", chosen);
   std::vector<hybrid> sizes;
   if (read.sized || read.check) {
     sizes.push_back(fitted(read.with));
@@ -345,6 +347,7 @@ int run(const request& read, const options& chosen) {
     }
   }
   if (!read.compare && !read.check) {
+    report out("ddp_rpc", chosen);
     for (const hybrid& each : sizes) run_alone(out, each);
     return 0;
   }
@@ -352,6 +355,7 @@ int run(const request& read, const options& chosen) {
   if (!torch.there()) {
     throw std::runtime_error("no torch: neither $PYTHON nor python3 can import it (Debian: python3-torch)");
   }
+  report out("ddp_rpc", chosen);
   bool agree = true;
   for (const hybrid& each : sizes) {
     if (read.compare) run_beside(out, chosen, each, torch);
