@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 
 namespace ferry_bench {
@@ -14,6 +15,19 @@ class peer_program {
 
  private:
   std::string program_;
+};
+
+/// A script of benchmarks/peers, run by the first of $PYTHON, python3 and /usr/bin/python3 that has the module it needs.
+class python_peer {
+ public:
+  python_peer(const std::string& script, const std::string& module);
+  [[nodiscard]] bool there() const noexcept { return !interpreter_.empty(); }
+  /// Calls `on_line` for each line that it prints, as it comes. Throws std::runtime_error if it cannot be started or fails.
+  void run(const std::string& arguments, const std::function<void(const std::string&)>& on_line) const;
+
+ private:
+  std::string interpreter_;
+  std::string script_;
 };
 
 }  // namespace ferry_bench
