@@ -49,8 +49,8 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     for (const gradient_bucket& each : buckets_) {
       const tensor memory = zeros({each.elements}, each.type);
       for (std::size_t i = 0; i != each.members.size(); ++i) {
-        const tensor& parameter = trained_[each.members[i]].value;
-        views_[each.members[i]] = memory.narrow(0, each.offsets[i], parameter.numel()).view(parameter.shape());
+        const ddp_part& parameter = trained_[each.members[i]];
+        views_[each.members[i]] = memory.as_strided(parameter.value.shape(), parameter.strides, each.offsets[i]);
       }
       memory_.push_back(memory);
     }
@@ -139,6 +139,8 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       for (const std::int64_t size : each.value.shape()) add(static_cast<std::uint64_t>(size));
       add(static_cast<std::uint64_t>(each.value.dtype()));
       add(each.leaf ? 1 : 0);
+      if (!each.leaf) continue;
+      for (const std::int64_t stride : each.strides) add(static_cast<std::uint64_t>(stride));
     }
     add(options_.bucket_bytes);
     add(options_.first_bucket_bytes);
@@ -148,8 +150,8 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       throw_error(
           errc::group_mismatch,
           fmt::format(
-              "ddp: the parameters of {} differ from those of {} in name, shape, dtype or whether they require a "
-              "gradient, or the sizes of buckets do",
+              "ddp: the parameters of {} differ from those of {} in name, shape, dtype, strides or whether they "
+              "require a gradient, or the sizes of buckets do",
               group_.names()[static_cast<std::size_t>(rank)], group_.names()[static_cast<std::size_t>(group_.rank())]));
     }
   }

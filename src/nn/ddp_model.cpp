@@ -26,7 +26,9 @@ class graph_model final : public ddp_model {
 
   [[nodiscard]] std::vector<ddp_part> parts() const override {
     std::vector<ddp_part> parts;
-    for (const auto& [name, value] : all_) parts.push_back({name, value, gradient_edge_of(value)});
+    for (const auto& [name, value] : all_) {
+      parts.push_back({name, value, gradient_edge_of(value), contiguous_strides(value.shape())});
+    }
     return parts;
   }
   void after_accumulation(std::size_t trained, std::function<void()> hook) override {

@@ -10,6 +10,7 @@
 
 #include <ferry/autograd/dist/engine.hpp>
 #include <ferry/nn/ddp_options.hpp>
+#include <ferry/tensor/dims.hpp>
 #include <ferry/tensor/tensor.hpp>
 
 namespace ferry::inline v0::detail {
@@ -19,6 +20,7 @@ struct ddp_part {
   std::string name;
   tensor value;         ///< over its elements
   held_edge leaf = {};  ///< where its gradient goes; empty if it requires none: the rest are trained
+  dims strides = {};    ///< of the gradient of a trained one, in the bucket; without gaps
 };
 
 class ddp_model {

@@ -375,6 +375,7 @@ TEST_CASE("torch_ddp: a parameter under two names, one that is not contiguous, a
       const at::Tensor all = ferry::to_torch(group.all_gather(ferry::from_torch(own)).get());
       model(x).pow(2).mean().backward();
       CHECK(at::allclose(layer->weight.grad(), all.mean(0)));
+      CHECK(layer->weight.grad().strides() == layer->weight.strides());
     }
   });
 }

@@ -38,7 +38,8 @@ void note_torch_outputs(ddp_core& core, const std::vector<at::Tensor>& outputs);
 template <torch_module M>
 class torch_ddp {
  public:
-  /// Collective. Parameters and buffers of rank 0 are given to all. Throws what that of nn::ddp throws; buffers agree as parameters do.
+  /// Collective. Parameters and buffers of rank 0 are given to all. Throws what that of nn::ddp throws; buffers agree as parameters do, and the strides of
+  /// parameters, too.
   torch_ddp(M module, const process_group& group, const nn::ddp_options& options = {})
       : module_(std::move(module)), core_(detail::make_torch_ddp(detail::torch_module_of(module_), group, options)) {}
 
