@@ -41,6 +41,7 @@
 #include "nn/checkpoint.cpp"
 #include "nn/ddp.cpp"
 #include "nn/ddp_buckets.cpp"
+#include "nn/ddp_model.cpp"
 #include "nn/ddp_transport.cpp"
 #include "nn/dropout.cpp"
 #include "nn/embedding.cpp"

@@ -11,6 +11,7 @@
 
 // adapters/libtorch/
 #include "adapters/libtorch/bridge.cpp"
+#include "adapters/libtorch/ddp.cpp"
 #include "adapters/libtorch/elements.cpp"
 #include "adapters/libtorch/engine.cpp"
 #include "adapters/libtorch/nn.cpp"

@@ -1,4 +1,4 @@
-#include <ferry/nn/ddp.hpp>
+#include <ferry/nn/ddp_options.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -21,6 +23,7 @@
 #include "../autograd/dist/dist_worker.hpp"
 #include "../group/group_core.hpp"
 #include "ddp_buckets.hpp"
+#include "ddp_model.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -29,30 +32,30 @@ namespace ferry::inline v0::detail {
 // of a pass that is over does nothing.
 class ddp_core : public std::enable_shared_from_this<ddp_core> {
  public:
-  ddp_core(std::vector<nn::named_parameter> parameters, const process_group& group, const nn::ddp_options& options)
-      : group_(group), options_(options), all_(std::move(parameters)) {
+  ddp_core(std::unique_ptr<ddp_model> model, const process_group& group, const nn::ddp_options& options)
+      : group_(group), options_(options), model_(std::move(model)) {
     if (!options_.transport) options_.transport = nn::average_in_place();
-    for (const nn::named_parameter& each : all_) {
-      if (each.value.requires_grad()) trained_.push_back(each);
+    for (ddp_part& each : model_->parts()) {
+      if (!each.leaf) continue;
+      leaves_.push_back(each.leaf.edge.to.engine().leaf(each.leaf.edge.to.node()).value());
+      trained_.push_back(std::move(each));
     }
     if (trained_.empty()) throw_error(errc::invalid_argument, "ddp: no parameter of the module requires a gradient");
     std::vector<gradient_size> sizes;
-    for (const nn::named_parameter& each : trained_) sizes.push_back({each.value.numel(), each.value.dtype()});
+    for (const ddp_part& each : trained_) sizes.push_back({each.value.numel(), each.value.dtype()});
     buckets_ = plan_buckets(sizes, options_.first_bucket_bytes, options_.bucket_bytes);
     readiness_.emplace(buckets_, trained_.size());
     views_.resize(trained_.size());
     for (const gradient_bucket& each : buckets_) {
       const tensor memory = zeros({each.elements}, each.type);
       for (std::size_t i = 0; i != each.members.size(); ++i) {
-        const tensor& parameter = trained_[each.members[i]].value;
-        views_[each.members[i]] = memory.narrow(0, each.offsets[i], parameter.numel()).view(parameter.shape());
+        const ddp_part& parameter = trained_[each.members[i]];
+        views_[each.members[i]] = memory.as_strided(parameter.value.shape(), parameter.strides, each.offsets[i]);
       }
       memory_.push_back(memory);
     }
   }
-  ~ddp_core() {
-    for (gradient_hook& each : hooks_) each.remove();
-  }
+  ~ddp_core() = default;
   ddp_core(const ddp_core&) = delete;
   ddp_core& operator=(const ddp_core&) = delete;
 
@@ -61,38 +64,43 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     check_agreement();
     give_parameters(0);
     for (std::size_t i = 0; i != trained_.size(); ++i) {
-      hooks_.push_back(on_accumulated(trained_[i].value, [weak = weak_from_this(), i](const tensor&) {
+      model_->after_accumulation(i, [weak = weak_from_this(), i] {
         if (const auto self = weak.lock()) self->on_gradient_of(i);
-      }));
+      });
     }
   }
 
   void begin_forward() {
-    if (!grad_enabled()) return;
+    if (!model_->records()) return;
     refuse_if_incomplete();
     if (joining_) {
       (void)announce(true, sync_);
       ++passes_;
     }
   }
-  [[nodiscard]] bool finds_unused() const noexcept { return options_.find_unused && sync_ && grad_enabled(); }
+  [[nodiscard]] bool finds_unused() const noexcept { return options_.find_unused && sync_ && model_->records(); }
   // Walks from the outputs to the leaves.
-  void note_outputs(const std::vector<tensor>& outputs) {
-    std::unordered_set<const graph_node*> met;
-    std::vector<const graph_node*> open;
-    const auto meet = [&](const graph_edge& edge) {
-      if (edge && met.insert(edge.to.get()).second) open.push_back(edge.to.get());
+  void note_call(const std::vector<held_edge>& outputs) {
+    std::unordered_set<const void*> met;
+    std::vector<node_ref> open;
+    const auto meet = [&](const node_edge& edge) {
+      if (edge && met.insert(edge.to.node()).second) open.push_back(edge.to);
     };
-    for (const tensor& each : outputs) meet(gradient_edge(each));
-    while (!open.empty()) {
-      const graph_node* node = open.back();
-      open.pop_back();
-      for (const graph_edge& each : node->edges()) meet(each);
-    }
     noted_call call;
-    for (const tensor& each : outputs) call.outputs.emplace_back(gradient_edge(each).to);
+    for (const held_edge& each : outputs) {
+      meet(each.edge);
+      call.outputs.emplace_back(each.keeps);
+    }
+    std::vector<node_edge> edges;
+    while (!open.empty()) {
+      const node_ref node = open.back();
+      open.pop_back();
+      edges.clear();
+      node.engine().edges(node.node(), edges);
+      for (const node_edge& each : edges) meet(each);
+    }
     for (std::size_t i = 0; i != trained_.size(); ++i) {
-      if (!met.contains(gradient_edge(trained_[i].value).to.get())) call.unused.push_back(i);
+      if (!met.contains(trained_[i].leaf.edge.to.node())) call.unused.push_back(i);
     }
     const std::lock_guard lock(mutex_);
     // No pass can begin at outputs that are gone.
@@ -126,11 +134,13 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   void check_agreement() const {
     std::uint64_t hash = 0xcbf29ce484222325U;
     const auto add = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3U; };
-    for (const nn::named_parameter& each : all_) {
+    for (const ddp_part& each : model_->parts()) {
       for (const char c : each.name) add(static_cast<unsigned char>(c));
       for (const std::int64_t size : each.value.shape()) add(static_cast<std::uint64_t>(size));
       add(static_cast<std::uint64_t>(each.value.dtype()));
-      add(each.value.requires_grad() ? 1 : 0);
+      add(each.leaf ? 1 : 0);
+      if (!each.leaf) continue;
+      for (const std::int64_t stride : each.strides) add(static_cast<std::uint64_t>(stride));
     }
     add(options_.bucket_bytes);
     add(options_.first_bucket_bytes);
@@ -140,23 +150,25 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       throw_error(
           errc::group_mismatch,
           fmt::format(
-              "ddp: the parameters of {} differ from those of {} in name, shape, dtype or whether they require a "
-              "gradient, or the sizes of buckets do",
+              "ddp: the parameters of {} differ from those of {} in name, shape, dtype, strides or whether they "
+              "require a gradient, or the sizes of buckets do",
               group_.names()[static_cast<std::size_t>(rank)], group_.names()[static_cast<std::size_t>(group_.rank())]));
     }
   }
   void give_parameters(int root) const {
     const no_grad outside;
+    const std::vector<ddp_part> all = model_->parts();
     std::vector<tensor> travels;  // on the CPU
     std::vector<future<void>> pending;
-    for (const nn::named_parameter& each : all_) {
+    for (const ddp_part& each : all) {
       travels.push_back(detach(each.value).to(device()));
       pending.push_back(group_.broadcast(travels.back(), root, options_.limit));
     }
     for (const auto& each : pending) each.get();
-    for (std::size_t i = 0; i != all_.size(); ++i) {
-      if (!all_[i].value.device().is_cpu()) detach(all_[i].value).copy_(travels[i]);
+    for (std::size_t i = 0; i != all.size(); ++i) {
+      if (!all[i].value.device().is_cpu()) detach(all[i].value).copy_(travels[i]);
     }
+    model_->written();
   }
   // Tells the others whether this member makes a pass now. Returns whether any does.
   bool announce(bool active, bool synced) const {
@@ -216,11 +228,18 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   }
 
   // The gradient of a parameter that the pass of this thread keeps.
-  [[nodiscard]] tensor kept_gradient(std::size_t i,
-                                     const std::optional<dist_autograd::gradient_map>& in_context) const {
-    const tensor& leaf = trained_[i].value;
-    const tensor gradient = in_context ? (*in_context)[leaf] : grad(leaf);
-    if (!gradient.defined() && (in_context ? in_context->contains(leaf) : has_sparse_grad(leaf))) {
+  [[nodiscard]] tensor kept_gradient(std::size_t i, const dist_context* context) const {
+    tensor gradient;
+    bool is_sparse = false;
+    if (context) {
+      const auto kept = context->gradient_of(leaves_[i].identity);
+      if (kept) gradient = kept->dense;
+      is_sparse = kept && kept->rows.defined();
+    } else {
+      gradient = model_->gradient(i);
+      is_sparse = !gradient.defined() && model_->has_sparse_gradient(i);
+    }
+    if (is_sparse) {
       throw_error(errc::invalid_argument,
                   fmt::format("ddp: the gradient of {} is sparse; use dense gradients, or leave it out of the "
                               "module",
@@ -244,11 +263,9 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     // After this no call of the module comes before the hook has ended: its caller learns of the end of the pass first.
     if (pass && pass->over()) return;
     std::shared_ptr<dist_context> context;
-    std::optional<dist_autograd::gradient_map> in_context;
     if (pass) {
       const std::shared_ptr<worker_core>& worker = group_.core()->worker();
       context = dist_worker::of(*worker)->need({pass->context_number()});
-      in_context = context->gradients();
       if (pass->updates_at(worker->agent().self().id())) {
         throw_error(errc::invalid_argument,
                     fmt::format("ddp: backward() with `then` updates parameters of {} before their averages are there: "
@@ -261,10 +278,10 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       if (readiness_->begun() && pass_ != number) reset();  // of a pass that failed
       pass_ = number;
       for (const std::size_t each : take_unused()) {
-        put(views_[each], kept_gradient(each, in_context));
+        put(views_[each], kept_gradient(each, context.get()));
         (void)readiness_->mark(each);
       }
-      put(views_[i], kept_gradient(i, in_context));
+      put(views_[i], kept_gradient(i, context.get()));
       send_ready(readiness_->mark(i));
       if (!readiness_->complete()) return;
       write_results(context.get());
@@ -280,33 +297,31 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       const tensor average = pending_[b].get();
       if (average.data() != memory_[b].data()) memory_[b].copy_(average);
     }
-    std::optional<dist_autograd::gradient_map> in_context;
-    if (context) in_context = context->gradients();
     for (std::size_t i = 0; i != trained_.size(); ++i) {
-      const tensor& leaf = trained_[i].value;
-      const tensor now = in_context ? (*in_context)[leaf] : grad(leaf);
-      const device where = leaf.device();
-      if (now.defined() && (in_context || !where.is_cpu())) {
+      const device where = trained_[i].value.device();
+      const tensor now = kept_gradient(i, context);
+      if (now.defined() && (context || !where.is_cpu())) {
         now.copy_(views_[i]);
-      } else if (in_context) {
-        (void)context->accumulate({leaf.id(), leaf}, views_[i].clone().to(where), {});
+      } else if (context) {
+        (void)context->accumulate(leaves_[i], views_[i].clone().to(where), {});
       } else if (!now.defined() || now.data() != views_[i].data()) {
-        set_grad(leaf, views_[i].to(where));
+        model_->set_gradient(i, views_[i].to(where));
       }
     }
+    model_->written();
   }
 
   struct noted_call {
-    std::vector<std::weak_ptr<const graph_node>> outputs;
+    std::vector<std::weak_ptr<void>> outputs;
     std::vector<std::size_t> unused;  // ascending
   };
 
   const process_group group_;
   nn::ddp_options options_;
-  const std::vector<nn::named_parameter> all_;
-  std::vector<nn::named_parameter> trained_;  // those that require a gradient
+  const std::unique_ptr<ddp_model> model_;
+  std::vector<ddp_part> trained_;    // those that require a gradient
+  std::vector<engine_leaf> leaves_;  // of these, as contexts know them
   std::vector<gradient_bucket> buckets_;
-  std::vector<gradient_hook> hooks_;
   std::mutex mutex_;            // guards the next seven; held while averages are awaited
   std::vector<tensor> memory_;  // by bucket; on the CPU, wherever the parameters are
   std::vector<tensor> views_;   // by parameter
@@ -320,19 +335,27 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   std::int64_t passes_ = 0;
 };
 
-std::shared_ptr<ddp_core> make_ddp(std::vector<nn::named_parameter> parameters, const process_group& group,
-                                   const nn::ddp_options& options) {
+std::shared_ptr<ddp_core> start_ddp(std::unique_ptr<ddp_model> model, const process_group& group,
+                                    const nn::ddp_options& options) {
   if (!group.valid()) throw_error(errc::no_state, "ddp: the process_group is an empty handle");
-  auto made = std::make_shared<ddp_core>(std::move(parameters), group, options);
+  auto made = std::make_shared<ddp_core>(std::move(model), group, options);
   made->start();
   return made;
 }
 void begin_forward(ddp_core& core) { core.begin_forward(); }
 bool finds_unused(const ddp_core& core) noexcept { return core.finds_unused(); }
-void note_outputs(ddp_core& core, const std::vector<tensor>& outputs) { core.note_outputs(outputs); }
+void note_call(ddp_core& core, const std::vector<held_edge>& outputs) { core.note_call(outputs); }
 bool set_sync(ddp_core& core, bool now) noexcept { return core.set_sync(now); }
 void begin_join(ddp_core& core) { core.begin_join(); }
 void finish_join(ddp_core& core) { core.finish_join(); }
 void abandon_join(ddp_core& core) noexcept { core.abandon_join(); }
 
 }  // namespace ferry::inline v0::detail
+
+namespace ferry::inline v0::nn {
+
+no_sync_scope::no_sync_scope(std::shared_ptr<detail::ddp_core> core)
+    : core_(std::move(core)), former_(detail::set_sync(*core_, false)) {}
+no_sync_scope::~no_sync_scope() { detail::set_sync(*core_, former_); }
+
+}  // namespace ferry::inline v0::nn

@@ -9,59 +9,25 @@
 //   ferry::backward(loss(model(x), y));                              // gradients are averages when it returns
 //   optimizer.step();
 
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
 #include <memory>
-#include <ranges>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include <ferry/base/time.hpp>
 #include <ferry/group/process_group.hpp>
+#include <ferry/nn/ddp_options.hpp>
 #include <ferry/nn/module.hpp>
-#include <ferry/rpc/future.hpp>
 
 namespace ferry::inline v0 {
 
 namespace detail {
-class ddp_core;
 
-/// The tensors in what a module returns: a tensor, a range or a tuple of them.
-template <class T>
-void collect_tensors(const T& from, std::vector<tensor>& into) {
-  if constexpr (std::same_as<T, tensor>) {
-    if (from.defined()) into.push_back(from);
-  } else if constexpr (std::ranges::input_range<T>) {
-    for (const auto& each : from) collect_tensors(each, into);
-  } else if constexpr (requires { std::tuple_size<T>::value; }) {
-    std::apply([&](const auto&... each) { (collect_tensors(each, into), ...); }, from);
-  }
-}
+std::shared_ptr<ddp_core> make_ddp(std::vector<nn::named_parameter> parameters, const process_group& group,
+                                   const nn::ddp_options& options);
+void note_outputs(ddp_core& core, const std::vector<tensor>& outputs);
+
 }  // namespace detail
 
 namespace nn {
-
-/// How a bucket of gradients becomes the average of those of all members: begins it and returns the future of it, of the same
-/// shape and dtype. It makes the same collectives on every member. The bucket may be written; it lives until the future is
-/// complete.
-using bucket_transport = std::function<future<tensor>(const process_group& group, const tensor& bucket, timeout limit)>;
-/// An all_reduce; the default.
-[[nodiscard]] bucket_transport average_in_place();
-/// Gradients travel as bf16: half of the bytes for f32, with 8 bits of precision.
-[[nodiscard]] bucket_transport average_as_bf16();
-
-struct ddp_options {
-  std::size_t bucket_bytes = std::size_t{25} << 20U;
-  std::size_t first_bucket_bytes = std::size_t{1} << 20U;  ///< of the gradients that are complete first
-  /// Parameters that the outputs of the calls before a pass do not depend on take part with zeros. Costs a walk through the graph
-  /// of each call.
-  bool find_unused = false;
-  bucket_transport transport = {};  ///< empty: average_in_place()
-  timeout limit = {};               ///< of each collective; unset: that of the group
-};
 
 /// A module whose gradients are averaged over a group: in buckets, in the reverse order of the parameters, each while the pass
 /// goes on with the gradients of the next. A pass returns when all averages are in ferry::grad() (views of the buckets), or,
@@ -88,47 +54,20 @@ class ddp {
 
   /// While it lives, passes add to ferry::grad() without averages; the next pass after it averages the sum. The same on every
   /// member.
-  class [[nodiscard]] no_sync_scope {
-   public:
-    explicit no_sync_scope(std::shared_ptr<detail::ddp_core> core);
-    ~no_sync_scope();
-    no_sync_scope(const no_sync_scope&) = delete;
-    no_sync_scope& operator=(const no_sync_scope&) = delete;
-
-   private:
-    std::shared_ptr<detail::ddp_core> core_;
-    bool former_;
-  };
   no_sync_scope no_sync() { return no_sync_scope(core_); }
 
   /// For members with different numbers of batches: runs `body`, in which each call of the module is followed by one pass, and then
   /// takes part with zeros until all members have finished theirs. Averages are over all members, also those that have
   /// finished. Ends with the parameters of a member that made the most passes, on all of them. Every member calls it.
   template <class Body>
-  void join(Body&& body);
+  void join(Body&& body) {
+    detail::join_with(*core_, body);
+  }
 
  private:
   M module_;
   std::shared_ptr<detail::ddp_core> core_;
 };
-
-}  // namespace nn
-
-namespace detail {
-
-std::shared_ptr<ddp_core> make_ddp(std::vector<nn::named_parameter> parameters, const process_group& group,
-                                   const nn::ddp_options& options);
-void begin_forward(ddp_core& core);
-[[nodiscard]] bool finds_unused(const ddp_core& core) noexcept;
-void note_outputs(ddp_core& core, const std::vector<tensor>& outputs);
-bool set_sync(ddp_core& core, bool now) noexcept;
-void begin_join(ddp_core& core);
-void finish_join(ddp_core& core);
-void abandon_join(ddp_core& core) noexcept;
-
-}  // namespace detail
-
-namespace nn {
 
 template <class M>
 ddp<M>::ddp(M module, const process_group& group, const ddp_options& options)
@@ -145,27 +84,6 @@ auto ddp<M>::operator()(A&&... arguments) {
     detail::note_outputs(*core_, tensors);
   }
   return output;
-}
-
-template <class M>
-ddp<M>::no_sync_scope::no_sync_scope(std::shared_ptr<detail::ddp_core> core)
-    : core_(std::move(core)), former_(detail::set_sync(*core_, false)) {}
-template <class M>
-ddp<M>::no_sync_scope::~no_sync_scope() {
-  detail::set_sync(*core_, former_);
-}
-
-template <class M>
-template <class Body>
-void ddp<M>::join(Body&& body) {
-  detail::begin_join(*core_);
-  try {
-    std::forward<Body>(body)();
-  } catch (...) {
-    detail::abandon_join(*core_);
-    throw;
-  }
-  detail::finish_join(*core_);
 }
 
 }  // namespace nn

@@ -1,5 +1,6 @@
 #include <ferry/adapters/libtorch/engine.hpp>
 
+#include <algorithm>
 #include <memory>
 #include <typeinfo>
 #include <utility>
@@ -17,6 +18,7 @@
 #include <ferry/base/error.hpp>
 #include <ferry/device/stream.hpp>
 
+#include "accumulated_hook.hpp"
 #include "elements.hpp"
 #include "gradient_exit.hpp"
 
@@ -69,6 +71,15 @@ bool has_pre_hooks(Node& node) {
   if (leaf != nullptr && !torch::autograd::impl::hooks(leaf->variable).empty()) return true;
 #endif
   return !node.pre_hooks().empty();
+}
+
+// Those of a leaf that are given its gradient.
+bool has_seeing_post_hooks(Node& leaf) {
+  const auto& hooks = leaf.post_hooks();
+  return std::any_of(hooks.begin(), hooks.end(), [](const auto& each) {
+    const torch::autograd::FunctionPostHook& hook = *each;
+    return typeid(hook) != typeid(accumulated_hook);
+  });
 }
 
 // ---------------------------------------------------------------- gradients
@@ -227,11 +238,11 @@ std::optional<engine_leaf> engine::leaf(const node_type& node) {
 
 bool engine::needs_dense(const node_type& leaf) {
   auto& node = const_cast<node_type&>(leaf);
-  return detail::has_pre_hooks(node) || !node.post_hooks().empty();
+  return detail::has_pre_hooks(node) || detail::has_seeing_post_hooks(node);
 }
 
 void engine::before_accumulation(node_type& leaf, tensor& gradient) {
-  const bool has_post_hooks = !leaf.post_hooks().empty();
+  const bool has_post_hooks = detail::has_seeing_post_hooks(leaf);
   if (!has_post_hooks && !detail::has_pre_hooks(leaf)) return;
   const at::AutoGradMode outside(false);
   torch::autograd::variable_list gradients(1);

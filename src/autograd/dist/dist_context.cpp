@@ -314,15 +314,30 @@ dist_autograd::gradient_map dist_context::gradients() const {
     for (const auto& [identity, each] : leaves_) kept.push_back(each);
   }
   all.reserve(kept.size());
-  for (const auto& each : kept) {
-    dist_autograd::leaf_gradient one{each->leaf, each->gradient.dense(), each->gradient.rows()};
-    for (const tensor& part : {one.dense, one.rows.defined() ? one.rows.values() : tensor(),
-                               one.rows.defined() ? one.rows.indices() : tensor()}) {
-      if (part.defined() && !part.device().is_cpu()) part.storage().record_use(current_stream(part.device()));
-    }
-    all.push_back(std::move(one));
-  }
+  for (const auto& each : kept) all.push_back(read(*each));
   return dist_autograd::gradient_map(std::move(all));
+}
+
+std::optional<dist_autograd::leaf_gradient> dist_context::gradient_of(std::uintptr_t leaf) const {
+  std::shared_ptr<kept_leaf> kept;
+  {
+    const std::lock_guard lock(mutex_);
+    if (over_) refuse_over();
+    const auto found = leaves_.find(leaf);
+    if (found == leaves_.end()) return std::nullopt;
+    kept = found->second;
+    wait_for_gradients(kept->leaf.device());
+  }
+  return read(*kept);
+}
+
+dist_autograd::leaf_gradient dist_context::read(const kept_leaf& kept) {
+  dist_autograd::leaf_gradient one{kept.leaf, kept.gradient.dense(), kept.gradient.rows()};
+  for (const tensor& part : {one.dense, one.rows.defined() ? one.rows.values() : tensor(),
+                             one.rows.defined() ? one.rows.indices() : tensor()}) {
+    if (part.defined() && !part.device().is_cpu()) part.storage().record_use(current_stream(part.device()));
+  }
+  return one;
 }
 
 // ---------------------------------------------------------------- the end

@@ -95,6 +95,9 @@ class dist_context final : public std::enable_shared_from_this<dist_context> {
   /// All of them; the current streams wait.
   [[nodiscard]] dist_autograd::gradient_map gradients() const;
 
+  /// That of one leaf, by its identity, if it has any; the current stream of its device waits.
+  [[nodiscard]] std::optional<dist_autograd::leaf_gradient> gradient_of(std::uintptr_t leaf) const;
+
   /// The context is over: drops everything. Returns the workers to which it was passed on; nothing the second time.
   std::vector<worker_id> release() noexcept;
   [[nodiscard]] dist_autograd::context_info info() const;
@@ -105,6 +108,7 @@ class dist_context final : public std::enable_shared_from_this<dist_context> {
     kept_gradient gradient;
   };
   [[noreturn]] void refuse_over() const;
+  static dist_autograd::leaf_gradient read(const kept_leaf& kept);
   void wait_for_gradients(device where) const;  // the current stream; under the lock
 
   const std::shared_ptr<dist_worker> home_;

@@ -1,5 +1,6 @@
 // Tensors of libtorch on CUDA devices, in the order of its current streams, on the fake CUDA runtime.
 
+#include <ferry/adapters/libtorch/ddp.hpp>
 #include <ferry/adapters/libtorch/engine.hpp>
 
 #include "torch.hpp"
@@ -203,4 +204,80 @@ TEST_CASE("a formula runs on the stream of its operation, between the gradients 
     CHECK(all_are(sums.begin()->second.sum.dense, 12));
   }
   CHECK((on_device::backward_on == std::vector(2, as_ferry(forward))));
+}
+
+namespace {
+
+// Its graph is ferry's on the way: this libtorch has no kernels for devices.
+struct scale_on_device : torch::nn::Module {
+  explicit scale_on_device(int index, double value)
+      : weight(register_parameter("weight", ferry::to_torch(ferry::full({1000}, value, dtype::f32, gpu(index))))),
+        unused(register_parameter("unused", ferry::to_torch(ferry::full({3}, value, dtype::f32, gpu(index))))),
+        offset(register_buffer("offset", ferry::to_torch(ferry::full({1000}, value, dtype::f32, gpu(index))))) {}
+  at::Tensor forward(const tensor& x) {
+    return ferry::to_torch(ferry::from_torch(weight) * x + ferry::from_torch(offset));
+  }
+  at::Tensor weight;
+  at::Tensor unused;
+  at::Tensor offset;
+};
+
+}  // namespace
+
+TEST_CASE(
+    "torch_ddp: gradients of parameters on devices are averaged in contexts, in the order of libtorch's streams") {
+  ferry_test::run_cluster(2, [](ferry::worker& self) {
+    const ferry::process_group group(self);
+    const int rank = group.rank();
+    const c10::StreamGuard torch_side(fake_streams::instance().make(rank));
+    ferry::torch_ddp model(scale_on_device(rank, rank + 1), group, {.find_unused = true});
+    CHECK(all_are(ferry::detach(ferry::from_torch(model.module().weight)), 1));
+    CHECK(all_are(ferry::from_torch(model.module().offset), 1));
+    for (int round = 0; round != 5; ++round) {  // the double delays streams at random
+      const ferry::dist_autograd::context pass(self);
+      torch_fill(model.module().offset, round);
+      const tensor y = ferry::from_torch(model(ferry::full({1000}, rank + 1, dtype::f32, gpu(rank))));
+      CHECK(all_are(ferry::detach(y), rank + 1 + round));
+      pass.backward(ferry::sum(y));
+      const auto gradients = pass.gradients();
+      const at::Tensor gradient = ferry::torch_gradient(gradients, model.module().weight);
+      REQUIRE(gradient.defined());
+      CHECK(gradient.device().index() == rank);
+      CHECK(all_are(ferry::from_torch(gradient), 1.5));
+      const at::Tensor none = ferry::torch_gradient(gradients, model.module().unused);
+      REQUIRE(none.defined());
+      CHECK(ferry::equal(ferry::from_torch(none).to(host), ferry::zeros({3})));
+      self.barrier();
+    }
+  });
+}
+
+namespace {
+
+struct only_weight : torch::nn::Module {
+  explicit only_weight(int index) : weight(register_parameter("weight", torch_memory(index))) {}
+  at::Tensor forward() { return weight; }
+  at::Tensor weight;
+};
+
+}  // namespace
+
+TEST_CASE("torch_ddp: gradients of parameters on devices are averaged outside of contexts, in the same order") {
+  ferry_test::run_cluster(2, [](ferry::worker& self) {
+    const ferry::process_group group(self);
+    const int rank = group.rank();
+    const c10::StreamGuard torch_side(fake_streams::instance().make(rank));
+    ferry::torch_ddp model(only_weight(rank), group);
+    const at::Tensor weight = model();
+    const at::Tensor copy = torch_memory(rank);
+    for (int round = 0; round != 5; ++round) {
+      // As a pass of libtorch does, which needs kernels to run.
+      weight.mutable_grad() = torch_memory(rank);
+      torch_fill(weight.grad(), rank + round);
+      for (const auto& hook : torch::autograd::impl::gradient_edge(weight).function->post_hooks()) (*hook)({}, {});
+      CHECK(weight.grad().device().index() == rank);
+      torch_copy(copy, weight.grad());
+      CHECK(all_are(ferry::from_torch(copy), 0.5 + round));
+    }
+  });
 }

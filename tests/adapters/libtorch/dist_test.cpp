@@ -231,14 +231,14 @@ namespace {
 
 // A model of two halves, one of them at worker1, and the same one of libtorch alone.
 struct two_halves {
-  explicit two_halves(ferry::worker& self) : remote(self.remote<ferry::make<half_impl>>("worker1", 4, 5)) {
+  explicit two_halves(ferry::worker& self) : here(self), remote(self.remote<ferry::make<half_impl>>("worker1", 4, 5)) {
     set_parameters(*first, remote.rpc_sync<&parameters_of>());
     const at::NoGradGuard outside;
     for (std::size_t i = 0; i != 2; ++i) second->parameters()[i].copy_(own->parameters()[i]);
   }
   std::vector<rref<tensor>> parameters() {
     std::vector<rref<tensor>> all = ferry::torch_parameters(remote);
-    for (const at::Tensor& each : own->parameters()) all.emplace_back(ferry::from_torch(each));
+    for (const at::Tensor& each : own->parameters()) all.push_back(here.make_rref(ferry::from_torch(each)));
     return all;
   }
   std::vector<at::Tensor> local_parameters() {
@@ -255,6 +255,7 @@ struct two_halves {
     for (std::size_t i = 0; i != all.size(); ++i) CHECK(at::allclose(all[i], expected[i], 1e-4, 1e-6));
   }
 
+  ferry::worker& here;
   rref<half_impl> remote;
   std::shared_ptr<half_impl> own = std::make_shared<half_impl>(5, 2);
   std::shared_ptr<half_impl> first = std::make_shared<half_impl>(4, 5);
@@ -325,7 +326,7 @@ TEST_CASE("what optimizers of torch::optim keep goes to other owners") {
   set_parameters(here, now);
   rest.rpc_sync<&set_parameters>(now);
   std::vector<rref<tensor>> mixed = ferry::torch_parameters(rest);
-  mixed[0] = ferry::rref<tensor>(ferry::from_torch(here.layer->weight));
+  mixed[0] = group[0].make_rref(ferry::from_torch(here.layer->weight));
   optimizer_type second(mixed, with);
   const std::string saved = first.save();
   second.load(saved);
@@ -404,7 +405,7 @@ TEST_CASE("gradients of libtorch's leaves are bounded together with those of fer
   const rref<half_impl> there = group[0].remote<ferry::make<half_impl>>("worker1", 4, 5);
   const tensor own = ferry::require_grad(ferry::full({5}, 3.0, ferry::dtype::f32));
   std::vector<rref<tensor>> parameters = ferry::torch_parameters(there);
-  parameters.emplace_back(own);
+  parameters.push_back(group[0].make_rref(own));
   parameters.push_back(parameters.front());  // counts once
   const at::Tensor x = at::rand({6, 4});
   const dist::context context(group[0]);

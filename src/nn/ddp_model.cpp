@@ -1,0 +1,63 @@
+// ferry's own modules in ddp.
+
+#include "ddp_model.hpp"
+
+#include <utility>
+
+#include <ferry/autograd/grad_mode.hpp>
+#include <ferry/autograd/gradient.hpp>
+#include <ferry/nn/ddp.hpp>
+
+namespace ferry::inline v0::detail {
+namespace {
+
+class graph_model final : public ddp_model {
+ public:
+  explicit graph_model(std::vector<nn::named_parameter> parameters) : all_(std::move(parameters)) {
+    for (const nn::named_parameter& each : all_) {
+      if (each.value.requires_grad()) trained_.push_back(each.value);
+    }
+  }
+  ~graph_model() override {
+    for (gradient_hook& each : hooks_) each.remove();
+  }
+  graph_model(const graph_model&) = delete;
+  graph_model& operator=(const graph_model&) = delete;
+
+  [[nodiscard]] std::vector<ddp_part> parts() const override {
+    std::vector<ddp_part> parts;
+    for (const auto& [name, value] : all_) {
+      parts.push_back({name, value, gradient_edge_of(value), contiguous_strides(value.shape())});
+    }
+    return parts;
+  }
+  void after_accumulation(std::size_t trained, std::function<void()> hook) override {
+    hooks_.push_back(on_accumulated(trained_[trained], [hook = std::move(hook)](const tensor&) { hook(); }));
+  }
+  [[nodiscard]] bool records() const override { return grad_enabled(); }
+  [[nodiscard]] tensor gradient(std::size_t trained) const override { return grad(trained_[trained]); }
+  [[nodiscard]] bool has_sparse_gradient(std::size_t trained) const override {
+    return has_sparse_grad(trained_[trained]);
+  }
+  void set_gradient(std::size_t trained, const tensor& gradient) override { set_grad(trained_[trained], gradient); }
+
+ private:
+  const std::vector<nn::named_parameter> all_;
+  std::vector<tensor> trained_;
+  std::vector<gradient_hook> hooks_;
+};
+
+}  // namespace
+
+std::shared_ptr<ddp_core> make_ddp(std::vector<nn::named_parameter> parameters, const process_group& group,
+                                   const nn::ddp_options& options) {
+  return start_ddp(std::make_unique<graph_model>(std::move(parameters)), group, options);
+}
+
+void note_outputs(ddp_core& core, const std::vector<tensor>& outputs) {
+  std::vector<held_edge> edges;
+  for (const tensor& each : outputs) edges.push_back(gradient_edge_of(each));
+  note_call(core, edges);
+}
+
+}  // namespace ferry::inline v0::detail
