@@ -298,6 +298,11 @@
 #include "group/process_group.cpp"
 #include "group/reduce_elements.cpp"
 #include "group/schedule.cpp"
+#include "group/shared/group_segment.cpp"
+#include "group/shared/segment_agreement.cpp"
+#include "group/shared/segment_handover.cpp"
+#include "group/shared/segment_queue.cpp"
+#include "group/shared/segment_run.cpp"
 
 // profiler/
 #include "profiler/certain_clocks.cpp"
