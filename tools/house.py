@@ -72,9 +72,6 @@ ROOMS = {
         ("diagnostics", "open calls, the flight recorder and its records"),
         ("worker", "the worker: start, shutdown, what its parts share"),
     ],
-    "group": [
-        ("shared", "memory that the members of a group on one machine share: its flags, how it is handed over, collectives in it"),
-    ],
     "autograd": [
         ("derivatives", "the formulas of operations, and the table of them"),
         ("graph", "nodes, what the slots of tensors keep, what operations put into the graph"),

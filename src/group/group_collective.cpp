@@ -165,7 +165,7 @@ void group_collective::settle() noexcept {
     error = error_;
   }
   limit.reset();
-  if (error && in_segment_.load()) group_->post([group = group_] { group->drive_segment(); });  // it lets go of this
+  if (error && in_segment_.load()) group_->segment()->note_failed(key_.sequence);  // the queue lets go of this
   group_->forget(key_);
   for (auto& [key, each] : early) {
     if (error) {

@@ -22,7 +22,7 @@
 #include "group_buffers.hpp"
 #include "group_messages.hpp"
 #include "schedule.hpp"
-#include "shared/segment_queue.hpp"
+#include "segment_queue.hpp"
 
 namespace ferry::inline v0::detail {
 

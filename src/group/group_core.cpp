@@ -15,7 +15,7 @@
 #include "../rpc/worker/worker_core.hpp"
 #include "gather_rounds.hpp"
 #include "group_table.hpp"
-#include "shared/segment_agreement.hpp"
+#include "segment_agreement.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -304,16 +304,14 @@ void group_core::share_memory(deadline until) {
   segment_failed_ = agreed.failed;
   if (!agreed.memory) return;
   segment_queue::outside calls;
-  calls.wake = [weak = weak_from_this()](int sleeper) {
-    const auto self = weak.lock();
-    if (!self) return;
+  calls.wake = [this](int sleeper) {  // the queue is a part of this
     try {
       const context_scope outside(static_cast<call_context*>(nullptr));
-      call_one_way<named<"ferry/group/wake", serve_group_wake>>(
-          self->worker_, to(self->name_of(sleeper), {}), self->facts_.id, static_cast<std::int32_t>(self->rank()));
+      call_one_way<named<"ferry/group/wake", serve_group_wake>>(worker_, to(name_of(sleeper), {}), facts_.id,
+                                                                static_cast<std::int32_t>(rank()));
     } catch (const std::exception& problem) {  // its loss ends what needs it
-      log(log_level::info, fmt::format("group '{}': {} is not woken: {}", self->facts_.options.name,
-                                       self->name_of(sleeper), problem.what()));
+      log(log_level::info,
+          fmt::format("group '{}': {} is not woken: {}", facts_.options.name, name_of(sleeper), problem.what()));
     }
   };
   calls.later = [weak = weak_from_this()](std::function<void()> what) {
@@ -629,6 +627,8 @@ void group_core::note_lost(int rank, const std::string& what) {
     if (!lost_.emplace(rank, what).second) return;
     for (const auto& [key, each] : open_) open.push_back(each);
   }
+  // It may have taken on to wake this one.
+  if (segment()) post([self = shared_from_this()] { self->drive_segment(); });
   for (const auto& each : open) {
     if (each->needs(rank)) fail(each->key(), errc::peer_lost, fmt::format("{} {}", name_of(rank), what), rank);
   }

@@ -85,12 +85,10 @@ void reduce_typed(reduce_op op, const All& combine_all) noexcept {
       }
       return;
     case reduce_op::min:
-      if constexpr (!is_complex_element<T>)
-        combine_all([](auto a, auto b) { return b < a ? b : a; });
+      if constexpr (!is_complex_element<T>) combine_all([](auto a, auto b) { return b < a ? b : a; });
       return;
     case reduce_op::max:
-      if constexpr (!is_complex_element<T>)
-        combine_all([](auto a, auto b) { return a < b ? b : a; });
+      if constexpr (!is_complex_element<T>) combine_all([](auto a, auto b) { return a < b ? b : a; });
       return;
   }
 }

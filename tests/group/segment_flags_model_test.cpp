@@ -3,7 +3,7 @@
 // seen; a release passes the writer's view on with the value, an acquire takes it over. Sequentially consistent accesses
 // of one word see each other in the order in which they are made. Weakening an order of the protocol must be found.
 
-#include "group/shared/segment_flags.hpp"
+#include "group/segment_flags.hpp"
 
 #include <algorithm>
 #include <array>
@@ -235,15 +235,14 @@ class explorer {
         state s = now;
         const bool last = number == pieces;
         if (!last) ++s.members[static_cast<std::size_t>(who)].piece;
-        load(s, who, word(other, sleeps_word), orders_.look_for_sleepers,
-             [&](state next, member&, std::uint8_t value) {
-               const auto slot = static_cast<std::size_t>(word(other, sleeps_word));
-               if (value != 0 && next.history[slot].back().value != 0) {
-                 store(next, who, word(other, sleeps_word), 0, std::memory_order_seq_cst);
-                 ++next.members[static_cast<std::size_t>(other)].wakes;
-               }
-               to(std::move(next), last ? at::end : at::await_room);
-             });
+        load(s, who, word(other, sleeps_word), orders_.look_for_sleepers, [&](state next, member&, std::uint8_t value) {
+          const auto slot = static_cast<std::size_t>(word(other, sleeps_word));
+          if (value != 0 && next.history[slot].back().value != 0) {
+            store(next, who, word(other, sleeps_word), 0, std::memory_order_seq_cst);
+            ++next.members[static_cast<std::size_t>(other)].wakes;
+          }
+          to(std::move(next), last ? at::end : at::await_room);
+        });
         return true;
       }
       case at::end: return false;

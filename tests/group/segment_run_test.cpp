@@ -1,7 +1,7 @@
 // Collectives in a segment, without workers: each member is a thread, over ordinary memory of this process, so that the thread
 // sanitizer sees every access.
 
-#include "group/shared/segment_run.hpp"
+#include "group/segment_run.hpp"
 
 #include <atomic>
 #include <cstring>
@@ -42,18 +42,18 @@ class shared_lines {
   std::vector<line> lines_;
 };
 
-constexpr collective kinds[] = {collective::barrier,       collective::broadcast,  collective::all_reduce,
-                                collective::reduce,        collective::all_gather, collective::reduce_scatter,
+constexpr collective kinds[] = {collective::barrier,   collective::broadcast,  collective::all_reduce,
+                                collective::reduce,    collective::all_gather, collective::reduce_scatter,
                                 collective::all_to_all};
 
 std::int32_t element(int member, unsigned round, std::int64_t index) {
-  return static_cast<std::int32_t>((static_cast<unsigned>(member) * 7919U + round * 104729U +
-                                    static_cast<unsigned>(index) * 31U) %
-                                   1009U);
+  return static_cast<std::int32_t>(
+      (static_cast<unsigned>(member) * 7919U + round * 104729U + static_cast<unsigned>(index) * 31U) % 1009U);
 }
 
 // What member `rank` has afterwards at `index`.
-std::int32_t expected(collective op, int n, int rank, int root, unsigned round, std::int64_t length, std::int64_t index) {
+std::int32_t expected(collective op, int n, int rank, int root, unsigned round, std::int64_t length,
+                      std::int64_t index) {
   const auto sum = [&](std::int64_t at) {
     std::int32_t total = 0;
     for (int each = 0; each != n; ++each) total += element(each, round, at);
@@ -89,8 +89,13 @@ void run_member(const group_segment& memory, int rank, unsigned seed, unsigned r
       std::memcpy(apart.data() + rank * length, from.data(), from.size() * sizeof(std::int32_t));
     }
     std::vector<std::int32_t>& to = in_place ? from : apart;
-    segment_job job{op, reduce_op::sum, dtype::i32, root, reinterpret_cast<const std::byte*>(from.data()),
-                    reinterpret_cast<std::byte*>(to.data()), length};
+    segment_job job{op,
+                    reduce_op::sum,
+                    dtype::i32,
+                    root,
+                    reinterpret_cast<const std::byte*>(from.data()),
+                    reinterpret_cast<std::byte*>(to.data()),
+                    length};
     if (op == collective::barrier) job.elements = 0;
     collective_signature signature;
     signature.op = op;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "captured_log.hpp"
 #include "cluster.hpp"
@@ -31,8 +33,7 @@ using ferry_test::worker_name;
 namespace shared_group_test {
 
 void run_shared(int size, const std::function<void(ferry::worker&)>& body) {
-  ferry_test::run_cluster(size, body,
-                          {.configure = [](ferry::worker_config& config) { config.transports = {"shm"}; }});
+  ferry_test::run_cluster(size, body, {.configure = [](ferry::worker_config& config) { config.transports = {"shm"}; }});
 }
 
 std::string end_of(ferry::future<void> pending) {
@@ -87,9 +88,8 @@ void every_operation(const process_group& group, std::int64_t round, std::int64_
     return most;
   }));
   t = values_of(rank, round, count * n);
-  CHECK(all_are(group.all_gather(t).get().view({count * n * n}), [&](std::int64_t i) {
-    return value_of(static_cast<int>(i / (count * n)), round, i % (count * n));
-  }));
+  CHECK(all_are(group.all_gather(t).get().view({count * n * n}),
+                [&](std::int64_t i) { return value_of(static_cast<int>(i / (count * n)), round, i % (count * n)); }));
   CHECK(all_are(group.reduce_scatter(t).get(), [&](std::int64_t i) { return sum(rank * count + i); }));
   CHECK(all_are(group.all_to_all(t).get(), [&](std::int64_t i) {
     return value_of(static_cast<int>(i / count), round, rank * count + i % count);
@@ -136,7 +136,8 @@ const ferry_test::role member("shared group member", [](const std::vector<std::s
 
 using namespace shared_group_test;
 
-TEST_CASE("shared group: members that reach each other by shm share memory, as plan() says, unless they are told not to") {
+TEST_CASE(
+    "shared group: members that reach each other by shm share memory, as plan() says, unless they are told not to") {
   run_shared(3, [](ferry::worker& self) {
     const process_group group(self);
     const ferry::group_plan small = group.plan(collective::all_reduce, 1024);
@@ -147,7 +148,8 @@ TEST_CASE("shared group: members that reach each other by shm share memory, as p
     CHECK(group.plan(collective::barrier, 0).use == algorithm::shared);
     CHECK(group.plan(collective::broadcast, 1 << 20).steps == 1);
     CHECK(group.plan(collective::send, 8).use == algorithm::direct);
-    CHECK(has(to_string(small), "all_reduce of 1024 bytes among 3: shared, 1 step, 1024 bytes per process, 1 piece in shared memory"));
+    CHECK(has(to_string(small),
+              "all_reduce of 1024 bytes among 3: shared, 1 step, 1024 bytes per process, 1 piece in shared memory"));
     const process_group apart(self, ferry::all_workers, {.shared_bytes = 0});
     CHECK(apart.plan(collective::all_reduce, 1024).use == algorithm::exchange);
     CHECK(apart.plan(collective::all_reduce, 1024).not_shared == "group_options::shared_bytes is 0");
@@ -163,9 +165,11 @@ TEST_CASE("shared group: members that reach each other by shm share memory, as p
       every_operation(apart, 2, count);
     }
     if (self.id().value == 0) {
-      expect_error(errc::group_mismatch, "options", [&] { process_group(self, ferry::all_workers, {.shared_bytes = 1}); });
+      expect_error(errc::group_mismatch, "options",
+                   [&] { process_group(self, ferry::all_workers, {.shared_bytes = 1}); });
     } else {
-      expect_error(errc::group_mismatch, "options", [&] { process_group(self, ferry::all_workers, {.shared_bytes = 2}); });
+      expect_error(errc::group_mismatch, "options",
+                   [&] { process_group(self, ferry::all_workers, {.shared_bytes = 2}); });
     }
   });
   ferry_test::run_cluster(2, [](ferry::worker& self) {
@@ -284,22 +288,24 @@ TEST_CASE("shared group: after a limit, or a mismatch, the others are made by me
 }
 
 TEST_CASE("shared group: without spinning, and with members that come at different times") {
-  ferry_test::run_cluster(
-      3,
-      [](ferry::worker& self) {
-        const process_group group(self, ferry::all_workers, {.shared_bytes = 16U << 10U});
-        for (std::int64_t round = 0; round != 30; ++round) {
-          if (round % 3 == group.rank()) self.rpc_sync<&worker_name>(worker_name((group.rank() + 1) % 3), 1);
-          every_operation(group, round, round * 20);
-        }
-      },
-      {.configure = [](ferry::worker_config& config) {
-        config.transports = {"shm"};
-        config.transport.max_spin = 0us;
-      }});
+  ferry_test::run_cluster(3,
+                          [](ferry::worker& self) {
+                            const process_group group(self, ferry::all_workers, {.shared_bytes = 16U << 10U});
+                            for (std::int64_t round = 0; round != 30; ++round) {
+                              if (round % 3 == group.rank())
+                                self.rpc_sync<&worker_name>(worker_name((group.rank() + 1) % 3), 1);
+                              every_operation(group, round, round * 20);
+                            }
+                          },
+                          {.configure = [](ferry::worker_config& config) {
+                            config.transports = {"shm"};
+                            config.transport.max_spin = 0us;
+                          }});
 }
 
-TEST_CASE("shared group: a member that is killed in the middle ends the collectives of all others, and shrink() gives them a group") {
+TEST_CASE(
+    "shared group: a member that is killed in the middle ends the collectives of all others, and shrink() gives them a "
+    "group") {
   for (const char* count : {"200", "300000"}) {
     ferry_test::captured_log log;
     const ferry_test::temporary_directory directory;

@@ -106,11 +106,10 @@ inline constexpr plan_rule default_plan[] = {
   switch (op) {
     case collective::barrier: return which == algorithm::dissemination || which == algorithm::shared;
     case collective::broadcast:
-    case collective::reduce: 
-      return which == algorithm::tree || which == algorithm::chain || which == algorithm::shared;
+    case collective::reduce: return which == algorithm::tree || which == algorithm::chain || which == algorithm::shared;
     case collective::all_reduce:
     case collective::all_gather:
-    case collective::reduce_scatter: 
+    case collective::reduce_scatter:
       return which == algorithm::exchange || which == algorithm::ring || which == algorithm::shared;
     case collective::all_to_all: return which == algorithm::exchange || which == algorithm::shared;
     case collective::send:

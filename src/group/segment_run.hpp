@@ -76,6 +76,8 @@ class segment_run {
   [[nodiscard]] std::size_t bytes(std::int64_t elements) const noexcept {
     return static_cast<std::size_t>(elements) * element_;
   }
+  /// At another member, which tells the others.
+  [[nodiscard]] bool has_failed() const noexcept;
   /// Reads the numbers of the others. False: differs or broken.
   bool observe(state& found);
   bool check_signature(int member);

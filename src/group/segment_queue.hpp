@@ -16,8 +16,8 @@
 #include <optional>
 #include <string>
 
-#include "../../transport/reactor/adaptive_spin.hpp"
-#include "../group_messages.hpp"
+#include "../transport/reactor/adaptive_spin.hpp"
+#include "group_messages.hpp"
 #include "segment_run.hpp"
 
 namespace ferry::inline v0::detail {
@@ -45,7 +45,7 @@ class segment_user {
 class segment_queue {
  public:
   struct outside {
-    std::function<void(int)> wake;                     ///< sends a member that sleeps a message, which calls drive() there
+    std::function<void(int)> wake;  ///< sends a member that sleeps a message, which calls drive() there
     std::function<void(std::function<void()>)> later;  ///< runs something on another thread, while the group lives
   };
   segment_queue(std::shared_ptr<group_segment> memory, int rank, std::chrono::nanoseconds longest_spin, outside calls);
@@ -57,6 +57,8 @@ class segment_queue {
   bool begin(std::uint64_t sequence);
   /// Another member has sent a message of that collective, which it therefore does not make here.
   void ask_to_leave(std::uint64_t sequence);
+  /// It has ended here with an error. Before that is told to the caller.
+  void note_failed(std::uint64_t sequence) noexcept;
   /// Goes on as far as it can.
   void drive() noexcept { drive(nullptr); }
   [[nodiscard]] bool needs(std::uint64_t sequence, int member) const noexcept;
@@ -94,7 +96,8 @@ class segment_queue {
   std::uint64_t pieces_ = 0;  // of those that are complete
   std::uint64_t turn_ = 0;    // and how many those are
   std::uint64_t left_from_;   // the first that goes by messages
-  std::uint64_t next_ = 0;    // those before it do not need the segment any more
+  std::uint64_t first_failed_ = 0;
+  std::uint64_t next_ = 0;  // those before it do not need the segment any more
 };
 
 }  // namespace ferry::inline v0::detail

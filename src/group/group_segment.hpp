@@ -10,9 +10,9 @@
 #include <span>
 #include <utility>
 
-#include "../../base/unique_fd.hpp"
-#include "../../transport/shm/shared_rings.hpp"
-#include "../group_messages.hpp"
+#include "../base/unique_fd.hpp"
+#include "../transport/shm/shared_rings.hpp"
+#include "group_messages.hpp"
 #include "segment_flags.hpp"
 
 namespace ferry::inline v0::detail {

@@ -29,6 +29,8 @@ struct member_flags {
   alignas(128) std::uint64_t out = 0;   ///< pieces that it reads nothing of any more
   /// 0, or one more than the first collective that it does not make in the segment. It only falls.
   alignas(128) std::uint64_t left = 0;
+  /// 0, or one more than the first that has failed at this member: those that have not completed it wait for the error.
+  std::uint64_t failed = 0;
   alignas(128) std::uint32_t sleeps = 0;
 };
 static_assert(sizeof(member_flags) == 640);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "../reduce_elements.hpp"
+#include "reduce_elements.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -104,7 +104,15 @@ bool segment_run::observe(state& found) {
   return true;
 }
 
+bool segment_run::has_failed() const noexcept {
+  for (int each = 0; each != n_; ++each) {
+    if (each != rank_ && look_again_at(memory_.flags(each).failed) == own_.words[0] + 1) return true;
+  }
+  return false;
+}
+
 bool segment_run::could_advance() const noexcept {
+  if (has_failed()) return false;
   std::uint64_t in = next_in_;
   std::uint64_t done = next_done_;
   std::uint64_t out = next_out_;
@@ -133,6 +141,7 @@ void segment_run::publish(std::uint64_t member_flags::*which, std::uint64_t valu
 segment_run::state segment_run::advance(const std::function<void(int)>& wake) {
   for (;;) {
     state found = state::blocked;
+    if (has_failed()) return state::blocked;
     if (!observe(found)) return found;
     if (next_out_ != end_ && next_out_ < (two_phases_ ? least_done_ : least_in_)) {
       copy_out(next_out_);
@@ -176,8 +185,8 @@ void segment_run::copy_in(std::uint64_t number) {
     case collective::all_to_all:
       for (int each = 0; each != n_ && all.count != 0; ++each) {
         if (each == rank_) continue;
-        std::memcpy(slot + static_cast<std::size_t>(each) * spacing_, job_.from + bytes(each * job_.elements + all.first),
-                    bytes(all.count));
+        std::memcpy(slot + static_cast<std::size_t>(each) * spacing_,
+                    job_.from + bytes(each * job_.elements + all.first), bytes(all.count));
       }
       break;
     default: break;

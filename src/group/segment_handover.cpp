@@ -14,10 +14,10 @@
 #include <ferry/base/error.hpp>
 #include <ferry/base/ids.hpp>
 
-#include "../../base/net/socket_address.hpp"
-#include "../../transport/shm/passed_descriptors.hpp"
-#include "../../transport/sockets/local_socket.hpp"
-#include "../../transport/sockets/stream_socket.hpp"
+#include "../base/net/socket_address.hpp"
+#include "../transport/shm/passed_descriptors.hpp"
+#include "../transport/sockets/local_socket.hpp"
+#include "../transport/sockets/stream_socket.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -113,7 +113,8 @@ std::shared_ptr<group_segment> fetch_segment(const segment_layout& layout, const
   std::byte none{};
   std::array<unique_fd, 1> given;
   const auto got = receive_with_descriptors(socket.get(), {&none, 1}, given);
-  if (got.bytes != 1 || got.descriptors != 1) throw_error(errc::handshake_failed, "the shared memory is not handed over");
+  if (got.bytes != 1 || got.descriptors != 1)
+    throw_error(errc::handshake_failed, "the shared memory is not handed over");
   return group_segment::adopt(given[0], layout);
 }
 

@@ -12,8 +12,8 @@
 #include <ferry/base/log.hpp>
 #include <ferry/group/all_gather.hpp>
 
-#include "../../rpc/worker/worker_core.hpp"
-#include "../group_core.hpp"
+#include "../rpc/worker/worker_core.hpp"
+#include "group_core.hpp"
 #include "segment_handover.hpp"
 
 namespace ferry::inline v0::detail {
@@ -93,8 +93,7 @@ segment_agreement agree_on_segment(const std::shared_ptr<worker_core>& worker, c
   }
   if (made.failed) {
     made.memory = nullptr;
-    log(log_level::warning,
-        fmt::format("group '{}' uses no shared memory: {}", facts.options.name, made.why_not));
+    log(log_level::warning, fmt::format("group '{}' uses no shared memory: {}", facts.options.name, made.why_not));
   }
   return made;
 }

@@ -11,7 +11,7 @@
 
 #include <ferry/base/time.hpp>
 
-#include "../../base/unique_fd.hpp"
+#include "../base/unique_fd.hpp"
 #include "group_segment.hpp"
 
 namespace ferry::inline v0::detail {

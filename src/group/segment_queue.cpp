@@ -77,6 +77,20 @@ void segment_queue::ask_to_leave(std::uint64_t sequence) {
   calls_.later([this] { drive(); });
 }
 
+void segment_queue::note_failed(std::uint64_t sequence) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (sequence < next_) return;  // it is complete in the segment
+    std::uint64_t& failed = memory_->flags(rank_).failed;
+    if (first_failed_ == 0 || sequence + 1 < first_failed_) {
+      first_failed_ = sequence + 1;
+      publish_number(failed, first_failed_);
+    }
+    leave_from(sequence + 1);
+  }
+  calls_.later([this] { drive(); });
+}
+
 // One thread at a time; what comes meanwhile makes it look again.
 void segment_queue::drive(const segment_user* own) noexcept {
   if (kicks_.fetch_add(1) != 0) return;
