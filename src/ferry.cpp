@@ -293,11 +293,16 @@
 #include "group/group_core.cpp"
 #include "group/group_messages.cpp"
 #include "group/group_operations.cpp"
+#include "group/group_segment.cpp"
 #include "group/group_table.cpp"
 #include "group/plan.cpp"
 #include "group/process_group.cpp"
 #include "group/reduce_elements.cpp"
 #include "group/schedule.cpp"
+#include "group/segment_agreement.cpp"
+#include "group/segment_handover.cpp"
+#include "group/segment_queue.cpp"
+#include "group/segment_run.cpp"
 
 // profiler/
 #include "profiler/certain_clocks.cpp"

@@ -45,7 +45,7 @@ group_collective::~group_collective() = default;
 
 void group_collective::start(std::deque<early_message> early) {
   const context_scope outside(static_cast<call_context*>(nullptr));  // the calls are not those of the caller's call
-  std::vector<std::shared_ptr<lane>> begun;
+  const bool others_use_messages = !early.empty();
   std::string odd;
   try {
     if (!start_.until.is_never()) {
@@ -95,7 +95,17 @@ void group_collective::start(std::deque<early_message> early) {
   } catch (...) {
     fail_here();
   }
+  if (in_segment_.load()) {
+    if (others_use_messages) group_->segment()->ask_to_leave(key_.sequence);
+    if (group_->segment()->begin(key_.sequence)) return;
+    in_segment_.store(false);
+  }
+  begin_lanes();
+}
+
+void group_collective::begin_lanes() {
   if (!enter()) return;
+  std::vector<std::shared_ptr<lane>> begun;
   try {
     for (std::size_t i = 0; i != std::max<std::size_t>(group_->facts().options.window, 1); ++i) {
       auto one = begin_lane();
@@ -129,6 +139,7 @@ bool group_collective::end(std::exception_ptr error) noexcept {
     const std::lock_guard lock(mutex_);
     if (ended_) return false;
     ended_ = true;
+    over_.store(true);
     error_ = std::move(error);
     if (running_ != 0) return true;  // the last thread that uses the tensors settles it
   }
@@ -154,6 +165,7 @@ void group_collective::settle() noexcept {
     error = error_;
   }
   limit.reset();
+  if (error && in_segment_.load()) group_->segment()->note_failed(key_.sequence);  // the queue lets go of this
   group_->forget(key_);
   for (auto& [key, each] : early) {
     if (error) {
@@ -195,6 +207,7 @@ void group_collective::tell() noexcept {
 }
 
 bool group_collective::needs(int rank) const {
+  if (in_segment_.load()) return !is_over() && group_->segment()->needs(key_.sequence, rank);
   const std::lock_guard lock(mutex_);
   if (ended_) return false;
   const auto receives = [&](const group_step& step) {
@@ -278,6 +291,7 @@ future<void> group_collective::deliver(const group_message& message, const tenso
   }
   std::shared_ptr<lane> where;
   std::string odd;
+  future<void> later;
   {
     const std::lock_guard lock(mutex_);
     if (ended_) return error_ ? make_failed_future<void>(error_) : make_ready_future();
@@ -286,9 +300,9 @@ future<void> group_collective::deliver(const group_message& message, const tenso
       early_message& kept = early_[{message.piece, message.from, message.tag}];
       kept.what = message;
       kept.bytes = bytes;
-      return kept.taken.get_future();
+      later = kept.taken.get_future();
     }
-    if (odd.empty()) {
+    if (odd.empty() && !later.valid()) {
       for (const auto& one : lanes_) {
         if (one->piece == static_cast<std::int64_t>(message.piece)) where = one;
       }
@@ -298,6 +312,10 @@ future<void> group_collective::deliver(const group_message& message, const tenso
   if (!odd.empty()) {
     group_->fail(key_, errc::malformed, odd);
     return make_failed_future<void>(make_error(errc::malformed, odd));
+  }
+  if (later.valid()) {
+    if (in_segment_.load()) group_->segment()->ask_to_leave(key_.sequence);
+    return later;
   }
   kick(std::move(where));
   return make_ready_future();
@@ -518,6 +536,52 @@ void group_collective::apply(const lane& which, const group_step& step) {
   } else {
     reduce_elements(type, start_.signature.how, into.data(), from.data(), count);
   }
+}
+
+// ---------------------------------------------------------------- in the shared segment
+
+segment_job group_collective::job() const {
+  segment_job made;
+  const std::vector<tensor>& whole = start_.buffers.whole;
+  if (whole.empty()) return made;  // no elements: the members meet
+  made.op = start_.signature.op;
+  made.how = start_.signature.how;
+  made.type = start_.signature.type;
+  made.root = start_.signature.root;
+  const auto n = static_cast<std::size_t>(group_->size());
+  const auto own = static_cast<std::size_t>(group_->rank());
+  const auto at = [&](std::size_t part) { return static_cast<std::byte*>(whole[part].data()); };
+  made.elements = whole.front().numel();  // of one part
+  made.from = at(0);
+  made.to = at(0);
+  if (made.op == collective::all_gather) made.from = at(own);
+  if (made.op == collective::reduce_scatter || made.op == collective::all_to_all) made.to = at(n);
+  return made;
+}
+
+void group_collective::fail_by(int member, const collective_signature* theirs) noexcept {
+  try {
+    if (theirs) {
+      group_->fail(key_, errc::group_mismatch,
+                   fmt::format("{} calls {}, {} {}", group_->name_of(group_->rank()), to_string(start_.signature),
+                               group_->name_of(member), to_string(*theirs)));
+    } else {
+      group_->fail(key_, errc::malformed,
+                   fmt::format("{} has written to the shared memory what no member writes", group_->name_of(member)));
+    }
+  } catch (...) {
+    fail_here();
+  }
+}
+
+void group_collective::go_by_messages() noexcept {
+  in_segment_.store(false);
+  // A member may have been lost while it was not known what it is needed for.
+  for (const int gone : group_->lost()) {
+    if (needs(gone)) group_->fail(key_, errc::peer_lost, fmt::format("{} is lost", group_->name_of(gone)), gone);
+  }
+  const context_scope outside(static_cast<call_context*>(nullptr));
+  begin_lanes();
 }
 
 void group_collective::fail_here() noexcept {

@@ -22,6 +22,7 @@
 #include "group_buffers.hpp"
 #include "group_messages.hpp"
 #include "schedule.hpp"
+#include "segment_queue.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -38,6 +39,7 @@ struct early_message {
 struct collective_start {
   std::int32_t channel = collective_key::all;
   collective_signature signature;
+  bool shared = false;  ///< goes through the shared segment, as long as all members' do; else by the schedule
   std::vector<group_step> schedule;
   group_buffers buffers;
   timeout limit;
@@ -48,7 +50,7 @@ struct collective_start {
 
 /// Thread-safe. A piece is a lane: its steps run in order, on whatever thread brings what the next one waits for; several
 /// lanes run at once.
-class group_collective : public std::enable_shared_from_this<group_collective> {
+class group_collective final : public std::enable_shared_from_this<group_collective>, public segment_user {
  public:
   group_collective(std::shared_ptr<group_core> group, collective_key key, collective_start start);
   ~group_collective();
@@ -61,7 +63,19 @@ class group_collective : public std::enable_shared_from_this<group_collective> {
   /// Whether it cannot succeed without that member.
   [[nodiscard]] bool needs(int rank) const;
   [[nodiscard]] const collective_key& key() const noexcept { return key_; }
-  [[nodiscard]] const collective_signature& signature() const noexcept { return start_.signature; }
+
+  // For the shared segment.
+  [[nodiscard]] const collective_signature& signature() const noexcept override { return start_.signature; }
+  [[nodiscard]] bool wants_segment() const noexcept { return start_.shared; }
+  /// Whether it is in the queue of the segment. Set before start().
+  void set_in_segment(bool in) noexcept { in_segment_.store(in); }
+  [[nodiscard]] bool enter() noexcept override;
+  void leave() noexcept override;
+  [[nodiscard]] bool is_over() const noexcept override { return over_.load(); }
+  [[nodiscard]] segment_job job() const override;
+  void succeed() noexcept override { end(nullptr); }
+  void fail_by(int member, const collective_signature* theirs) noexcept override;
+  void go_by_messages() noexcept override;
 
  private:
   struct arrival {
@@ -82,8 +96,7 @@ class group_collective : public std::enable_shared_from_this<group_collective> {
   class read_hold;
   using message_key = std::tuple<std::uint32_t, int, std::uint32_t>;  // piece, sender, tag
 
-  [[nodiscard]] bool enter() noexcept;
-  void leave() noexcept;
+  void begin_lanes();
   /// It has ended, and no thread runs a lane: lets go of all messages.
   void settle() noexcept;
   void tell() noexcept;
@@ -106,7 +119,9 @@ class group_collective : public std::enable_shared_from_this<group_collective> {
   const std::shared_ptr<group_core> group_;
   const collective_key key_;
   collective_start start_;
-  mutable std::mutex mutex_;  // guards what follows
+  std::atomic<bool> in_segment_{false};
+  std::atomic<bool> over_{false};  // as ended_
+  mutable std::mutex mutex_;       // guards what follows
   std::vector<std::shared_ptr<lane>> lanes_;
   std::int64_t next_piece_ = 0;
   std::int64_t finished_pieces_ = 0;

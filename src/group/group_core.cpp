@@ -15,6 +15,7 @@
 #include "../rpc/worker/worker_core.hpp"
 #include "gather_rounds.hpp"
 #include "group_table.hpp"
+#include "segment_agreement.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -63,6 +64,7 @@ group_core::group_core(std::shared_ptr<worker_core> worker, group_facts facts)
       ended_from_(facts_.names.size()) {}
 
 group_core::~group_core() {
+  if (segment_queue_) segment_queue_->close();
   const std::exception_ptr gone =
       make_error(errc::invalid_argument, "this worker does not have the process_group any more");
   for (auto& [key, messages] : early_) {
@@ -105,6 +107,7 @@ std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker
   std::uint64_t agreed = group_hash(0xcbf29ce484222325U, facts.options.name);
   for (const std::string& name : facts.names) agreed = group_hash(agreed, name);
   agreed = group_hash(group_hash(agreed, facts.options.chunk), facts.options.window);
+  agreed = group_hash(agreed, facts.options.shared_bytes);
   for (const plan_rule& each : facts.options.plan) {
     agreed = group_hash(group_hash(agreed, each.up_to_bytes), static_cast<std::uint64_t>(each.up_to_members));
     agreed = group_hash(group_hash(agreed, static_cast<std::uint64_t>(each.op)), static_cast<std::uint64_t>(each.use));
@@ -142,8 +145,8 @@ std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker
                   fmt::format("group '{}': {}: {}", made->facts_.options.name, made->name_of(rank), problem.message()));
     }
   }
-  // A member that is done with the group at once must not drop it before all others have greeted it.
-  (void)gathering(worker, members(made->facts_.names), left(), "process_group").run(0, {});
+  // A member that is done with the group at once must not drop it before all others have greeted it: they gather once more.
+  made->share_memory(until);
   return made;
 }
 
@@ -151,9 +154,7 @@ std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker
 
 group_plan group_core::plan(collective op, std::size_t bytes) const {
   const int n = size();
-  const std::span<const plan_rule> chosen = facts_.options.plan;
-  const std::size_t at = find_rule(chosen, op, bytes, n);
-  const plan_rule& rule = at != chosen.size() ? chosen[at] : default_plan[find_rule(default_plan, op, bytes, n)];
+  const plan_rule* const rule = own_rule(op, bytes);
   int levels = 0;
   while ((std::int64_t{1} << levels) < n) ++levels;
   const auto others = static_cast<std::size_t>(n - 1);
@@ -162,16 +163,32 @@ group_plan group_core::plan(collective op, std::size_t bytes) const {
   made.op = op;
   made.bytes = bytes;
   made.members = n;
-  made.use = rule.use;
+  made.use = message_algorithm(op, bytes);
   made.chunk = facts_.options.chunk;
+  made.not_shared = why_no_segment_;
+  made.shared_failed = segment_failed_;
+  if (!runs_in_segment(op)) {
+    made.not_shared = "it is between two members";
+    made.shared_failed = false;
+  } else if (rule && rule->use != algorithm::shared) {
+    made.not_shared = "a rule of the group says otherwise";
+    made.shared_failed = false;
+  } else if (segment() && segment()->has_left()) {
+    made.not_shared = "a collective has failed in it";
+    made.shared_failed = true;
+  } else if (goes_through_segment(op, bytes)) {
+    made.use = algorithm::shared;
+    made.chunk = segment()->layout().slot_bytes;
+  }
   made.window = std::max<std::size_t>(facts_.options.window, 1);
   made.busbw_factor = 1;
   std::size_t of_piece = made.chunk;
+  if (made.use == algorithm::shared) levels = 1;
   switch (op) {
     case collective::barrier: made.steps = levels; break;
     case collective::broadcast:
     case collective::reduce:
-      made.steps = made.use == algorithm::tree ? levels : n - 1;
+      made.steps = made.use == algorithm::chain ? n - 1 : levels;
       made.bytes_per_process =
           made.use == algorithm::tree && op == collective::broadcast ? static_cast<std::size_t>(levels) * bytes : bytes;
       break;
@@ -181,6 +198,9 @@ group_plan group_core::plan(collective op, std::size_t bytes) const {
         made.steps = 2 * (n - 1);
         made.bytes_per_process = 2 * others * bytes / each;
         of_piece *= each;
+      } else if (made.use == algorithm::shared) {
+        made.steps = takes_two_phases(op, bytes, n) ? 2 : 1;
+        made.bytes_per_process = bytes;
       } else {
         made.steps = n > 1 ? 1 : 0;
         made.bytes_per_process = others * bytes;
@@ -192,7 +212,8 @@ group_plan group_core::plan(collective op, std::size_t bytes) const {
       made.busbw_factor = static_cast<double>(n - 1) / n;
       made.steps = made.use == algorithm::ring ? n - 1 : std::min(n - 1, 1);
       made.bytes_per_process = others * bytes / each;
-      of_piece *= each;
+      if (made.use == algorithm::shared && op == collective::all_gather) made.bytes_per_process = bytes / each;
+      if (made.use != algorithm::shared || op == collective::all_gather) of_piece *= each;
       break;
     case collective::send:
       made.steps = 1;
@@ -204,6 +225,24 @@ group_plan group_core::plan(collective op, std::size_t bytes) const {
       op == collective::barrier ? 1 : std::max<std::size_t>(1, bytes / of_piece + (bytes % of_piece != 0 ? 1 : 0));
   if (n == 1) made.bytes_per_process = 0;
   return made;
+}
+
+const plan_rule* group_core::own_rule(collective op, std::size_t bytes) const noexcept {
+  const std::span<const plan_rule> chosen = facts_.options.plan;
+  const std::size_t at = find_rule(chosen, op, bytes, size());
+  return at != chosen.size() ? &chosen[at] : nullptr;
+}
+
+algorithm group_core::message_algorithm(collective op, std::size_t bytes) const {
+  const plan_rule* const rule = own_rule(op, bytes);
+  if (rule && rule->use != algorithm::shared) return rule->use;
+  return default_plan[find_rule(default_plan, op, bytes, size())].use;
+}
+
+bool group_core::goes_through_segment(collective op, std::size_t bytes) const noexcept {
+  if (!segment() || !runs_in_segment(op)) return false;
+  const plan_rule* const rule = own_rule(op, bytes);
+  return !rule || rule->use == algorithm::shared;
 }
 
 void group_core::set_limit(collective_start& start, timeout limit) const {
@@ -226,6 +265,7 @@ std::uint64_t group_core::begin(collective_start start) {
     key.sequence = next_[key.channel];
     made = std::make_shared<group_collective>(shared_from_this(), key, std::move(start));
     open_.emplace(key, made);
+    if (segment() && made->wants_segment()) made->set_in_segment(segment()->add(key.sequence, made));
     ++next_[key.channel];
     early = take_early(key);
     before = take_ended(key);
@@ -254,6 +294,38 @@ std::uint64_t group_core::begin(collective_start start) {
   }
   made->start(std::move(early));
   return key.sequence;
+}
+
+// ---------------------------------------------------------------- shared memory
+
+void group_core::share_memory(deadline until) {
+  segment_agreement agreed = agree_on_segment(worker_, facts_, until);
+  why_no_segment_ = std::move(agreed.why_not);
+  segment_failed_ = agreed.failed;
+  if (!agreed.memory) return;
+  segment_queue::outside calls;
+  calls.wake = [this](int sleeper) {  // the queue is a part of this
+    try {
+      const context_scope outside(static_cast<call_context*>(nullptr));
+      call_one_way<named<"ferry/group/wake", serve_group_wake>>(worker_, to(name_of(sleeper), {}), facts_.id,
+                                                                static_cast<std::int32_t>(rank()));
+    } catch (const std::exception& problem) {  // its loss ends what needs it
+      log(log_level::info,
+          fmt::format("group '{}': {} is not woken: {}", facts_.options.name, name_of(sleeper), problem.what()));
+    }
+  };
+  calls.later = [weak = weak_from_this()](std::function<void()> what) {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->post([self, what = std::move(what)] { what(); });
+  };
+  segment_queue_ = std::make_unique<segment_queue>(std::move(agreed.memory), rank(),
+                                                   worker_->agent().options().transport.max_spin, std::move(calls));
+  segment_.store(segment_queue_.get());
+}
+
+void group_core::drive_segment() const noexcept {
+  if (segment_queue* const queue = segment()) queue->drive();
 }
 
 std::deque<early_message> group_core::take_early(const collective_key& key) {
@@ -555,6 +627,8 @@ void group_core::note_lost(int rank, const std::string& what) {
     if (!lost_.emplace(rank, what).second) return;
     for (const auto& [key, each] : open_) open.push_back(each);
   }
+  // It may have taken on to wake this one.
+  if (segment()) post([self = shared_from_this()] { self->drive_segment(); });
   for (const auto& each : open) {
     if (each->needs(rank)) fail(each->key(), errc::peer_lost, fmt::format("{} {}", name_of(rank), what), rank);
   }

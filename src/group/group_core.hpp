@@ -2,6 +2,7 @@
 
 // A process_group at one member: who is in it, which collectives are under way, and how they end together.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -71,6 +72,13 @@ class group_core : public std::enable_shared_from_this<group_core> {
   void time_out(const collective_key& key, timeout limit) noexcept;
   void forget(const collective_key& key) noexcept;
   void post(std::function<void()> what) const noexcept;
+  /// Null: the members share no memory.
+  [[nodiscard]] segment_queue* segment() const noexcept { return segment_.load(); }
+  void drive_segment() const noexcept;
+  /// How that collective's bytes travel in messages.
+  [[nodiscard]] algorithm message_algorithm(collective op, std::size_t bytes) const;
+  /// Whether it begins in the shared segment.
+  [[nodiscard]] bool goes_through_segment(collective op, std::size_t bytes) const noexcept;
   [[nodiscard]] std::string describe(const collective_key& key, const collective_signature& signature) const;
 
   /// The most messages that this member keeps from each other one, of collectives that it has not begun.
@@ -86,6 +94,9 @@ class group_core : public std::enable_shared_from_this<group_core> {
     std::string text;
     int from = -1;  // who has told it; -1: this member
   };
+  /// The first rule of the group for it; null if there is none.
+  [[nodiscard]] const plan_rule* own_rule(collective op, std::size_t bytes) const noexcept;
+  void share_memory(deadline until);
   // With the mutex held.
   std::deque<early_message> take_early(const collective_key& key);
   outcome take_ended(const collective_key& key);
@@ -98,6 +109,10 @@ class group_core : public std::enable_shared_from_this<group_core> {
 
   const std::shared_ptr<worker_core> worker_;
   const group_facts facts_;
+  std::unique_ptr<segment_queue> segment_queue_;  // these four do not change once the group is made
+  std::atomic<segment_queue*> segment_{nullptr};  // others may send messages a little earlier
+  std::string why_no_segment_;
+  bool segment_failed_ = false;
   mutable std::mutex mutex_;                    // guards what follows
   std::map<std::int32_t, std::uint64_t> next_;  // by channel
   std::map<collective_key, std::shared_ptr<group_collective>> open_;

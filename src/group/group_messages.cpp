@@ -16,6 +16,7 @@ const bool group_methods_registered = [] {
   add_library_methods({usable_method<named<"ferry/group/message", serve_group_message>>().id,
                        usable_method<named<"ferry/group/abort", serve_group_abort>>().id,
                        usable_method<named<"ferry/group/inquiry", serve_group_inquiry>>().id,
+                       usable_method<named<"ferry/group/wake", serve_group_wake>>().id,
                        usable_method<named<"ferry/group/hello", serve_group_hello>>().id});
   return true;
 }();
@@ -35,6 +36,7 @@ void serve_group_abort(const group_abort& what) { group_of_sender(what.group, wh
 std::string serve_group_inquiry(const group_inquiry& what) {
   return group_of_sender(what.group, what.from)->begun_as(what.key);
 }
+void serve_group_wake(std::uint64_t group, std::int32_t from) { group_of_sender(group, from)->drive_segment(); }
 void serve_group_hello(std::uint64_t group, std::int32_t from) { (void)group_of_sender(group, from); }
 
 }  // namespace ferry::inline v0::detail

@@ -93,6 +93,8 @@ future<void> serve_group_message(const group_message& message, const tensor& byt
 void serve_group_abort(const group_abort& what);
 /// What this member calls, as text; empty: it has not called it.
 std::string serve_group_inquiry(const group_inquiry& what);
+/// Sent to a member that sleeps: another one has gone on in the shared segment.
+void serve_group_wake(std::uint64_t group, std::int32_t from);
 void serve_group_hello(std::uint64_t group, std::int32_t from);
 
 }  // namespace ferry::inline v0::detail

@@ -83,7 +83,8 @@ class operation_start {
       if (is_reduction(op)) start.signature.how = what_.how;
       bytes = t.nbytes() * (op == collective::all_gather ? static_cast<std::size_t>(n_) : 1);
     }
-    start.signature.use = group_.plan(op, bytes).use;
+    start.signature.use = group_.message_algorithm(op, bytes);
+    start.shared = group_.goes_through_segment(op, bytes);
     if (op != collective::barrier) result = lay_out(start);
     if (bytes == 0 && !is_between_two(op)) {  // nothing travels, but the members meet
       op = collective::barrier;

@@ -38,15 +38,19 @@ std::string_view to_string(algorithm which) noexcept {
     case algorithm::chain: return "chain";
     case algorithm::dissemination: return "dissemination";
     case algorithm::direct: return "direct";
+    case algorithm::shared: return "shared";
   }
   return "unknown";
 }
 
 std::string to_string(const group_plan& plan) {
-  return fmt::format(
-      "{} of {} bytes among {}: {}, {} step{}, {} bytes per process, {} piece{} of messages up to {} bytes",
-      to_string(plan.op), plan.bytes, plan.members, to_string(plan.use), plan.steps, plan.steps == 1 ? "" : "s",
-      plan.bytes_per_process, plan.pieces, plan.pieces == 1 ? "" : "s", plan.chunk);
+  std::string text =
+      fmt::format("{} of {} bytes among {}: {}, {} step{}, {} bytes per process, {} piece{} {} up to {} bytes",
+                  to_string(plan.op), plan.bytes, plan.members, to_string(plan.use), plan.steps,
+                  plan.steps == 1 ? "" : "s", plan.bytes_per_process, plan.pieces, plan.pieces == 1 ? "" : "s",
+                  plan.use == algorithm::shared ? "in shared memory" : "of messages", plan.chunk);
+  if (plan.shared_failed) text += fmt::format("; not in shared memory: {}", plan.not_shared);
+  return text;
 }
 
 }  // namespace ferry::inline v0

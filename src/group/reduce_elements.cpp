@@ -27,48 +27,68 @@ T combine_wrapping(T a, T b, F f) {
 }
 
 template <class T, class F>
-void combine_all(T* into, const T* other, std::size_t count, F f) noexcept {
-  for (std::size_t i = 0; i != count; ++i) {
-    if constexpr (is_narrow_element<T>) {
-      into[i] = T(f(static_cast<float>(other[i]), static_cast<float>(into[i])));
-    } else {
-      into[i] = f(other[i], into[i]);
-    }
+T combine_one(T first, T second, F f) noexcept {
+  if constexpr (is_narrow_element<T>) {
+    return T(f(static_cast<float>(second), static_cast<float>(first)));
+  } else {
+    return f(second, first);
   }
 }
 
+// In place.
 template <class T>
-void reduce_typed(reduce_op op, T* into, const T* other, std::size_t count) noexcept {
+struct combine_into {
+  T* into;
+  const T* other;
+  std::size_t count;
+  template <class F>
+  void operator()(F f) const noexcept {
+    T* const result = into;
+    for (std::size_t i = 0; i != count; ++i) result[i] = combine_one(result[i], other[i], f);
+  }
+};
+// To another place.
+template <class T>
+struct combine_apart {
+  T* into;
+  const T* first;
+  const T* second;
+  std::size_t count;
+  template <class F>
+  void operator()(F f) const noexcept {
+    T* __restrict const result = into;
+    for (std::size_t i = 0; i != count; ++i) result[i] = combine_one(first[i], second[i], f);
+  }
+};
+
+template <class T, class All>
+void reduce_typed(reduce_op op, const All& combine_all) noexcept {
   constexpr bool wraps = std::is_integral_v<T> && !std::is_same_v<T, bool>;
   switch (op) {
     case reduce_op::sum:
     case reduce_op::avg:
       if constexpr (wraps) {
-        combine_all(into, other, count,
-                    [](T a, T b) { return combine_wrapping(a, b, [](auto x, auto y) { return x + y; }); });
+        combine_all([](T a, T b) { return combine_wrapping(a, b, [](auto x, auto y) { return x + y; }); });
       } else if constexpr (std::is_same_v<T, bool>) {
-        combine_all(into, other, count, [](bool a, bool b) { return a || b; });
+        combine_all([](bool a, bool b) { return a || b; });
       } else {
-        combine_all(into, other, count, [](auto a, auto b) { return a + b; });
+        combine_all([](auto a, auto b) { return a + b; });
       }
       return;
     case reduce_op::prod:
       if constexpr (wraps) {
-        combine_all(into, other, count,
-                    [](T a, T b) { return combine_wrapping(a, b, [](auto x, auto y) { return x * y; }); });
+        combine_all([](T a, T b) { return combine_wrapping(a, b, [](auto x, auto y) { return x * y; }); });
       } else if constexpr (std::is_same_v<T, bool>) {
-        combine_all(into, other, count, [](bool a, bool b) { return a && b; });
+        combine_all([](bool a, bool b) { return a && b; });
       } else {
-        combine_all(into, other, count, [](auto a, auto b) { return a * b; });
+        combine_all([](auto a, auto b) { return a * b; });
       }
       return;
     case reduce_op::min:
-      if constexpr (!is_complex_element<T>)
-        combine_all(into, other, count, [](auto a, auto b) { return b < a ? b : a; });
+      if constexpr (!is_complex_element<T>) combine_all([](auto a, auto b) { return b < a ? b : a; });
       return;
     case reduce_op::max:
-      if constexpr (!is_complex_element<T>)
-        combine_all(into, other, count, [](auto a, auto b) { return a < b ? b : a; });
+      if constexpr (!is_complex_element<T>) combine_all([](auto a, auto b) { return a < b ? b : a; });
       return;
   }
 }
@@ -91,7 +111,15 @@ void check_reduction(dtype type, reduce_op op) {
 
 void reduce_elements(dtype type, reduce_op op, void* into, const void* other, std::size_t count) noexcept {
   visit_dtype(type, [&]<class T>(std::type_identity<T>) {
-    reduce_typed(op, static_cast<T*>(into), static_cast<const T*>(other), count);
+    reduce_typed<T>(op, combine_into<T>{static_cast<T*>(into), static_cast<const T*>(other), count});
+  });
+}
+
+void combine_elements(dtype type, reduce_op op, void* into, const void* first, const void* second,
+                      std::size_t count) noexcept {
+  visit_dtype(type, [&]<class T>(std::type_identity<T>) {
+    reduce_typed<T>(op, combine_apart<T>{static_cast<T*>(into), static_cast<const T*>(first),
+                                         static_cast<const T*>(second), count});
   });
 }
 

@@ -266,9 +266,10 @@ TEST_CASE("process_group: send and receive are matched in order, apart from coll
 
 TEST_CASE("process_group: plan() says algorithm, steps and bytes, and rules of the group come first") {
   run_cluster(4, [](ferry::worker& self) {
-    const process_group group(
-        self, ferry::all_workers,
-        {.chunk = 1024, .plan = {{.op = collective::all_reduce, .up_to_bytes = 8, .use = algorithm::ring}}});
+    const process_group group(self, ferry::all_workers,
+                              {.chunk = 1024,
+                               .plan = {{.op = collective::all_reduce, .up_to_bytes = 8, .use = algorithm::ring}},
+                               .shared_bytes = 0});
     CHECK(group.plan(collective::all_reduce, 8).use == algorithm::ring);
     CHECK(group.plan(collective::all_reduce, 9).use == algorithm::exchange);
     const ferry::group_plan large = group.plan(collective::all_reduce, 1U << 20U);

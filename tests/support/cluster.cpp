@@ -1,5 +1,6 @@
 #include "cluster.hpp"
 
+#include <cstdlib>
 #include <thread>
 #include <utility>
 
@@ -60,6 +61,8 @@ cluster::cluster(int size, const cluster_options& options)
     config.rank = rank;
     config.world_size = size;
     config.init_method = meeting;
+    // For tests that run once more over another transport.
+    if (const char* transport = std::getenv("FERRY_TEST_TRANSPORT")) config.transports = {transport};
     if (options.configure) options.configure(config);
     configs.push_back(std::move(config));
   }

@@ -51,6 +51,9 @@ enum class algorithm : std::uint8_t {
   dissemination,
   /// From one member to another one.
   direct,
+  /// Through memory that all members share. Each copies S at most into it, in one step; a large all_reduce takes two, and each
+  /// member reduces S/n. Reductions are made in the order of ranks.
+  shared,
 };
 std::string_view to_string(algorithm which) noexcept;
 
@@ -62,7 +65,8 @@ struct plan_rule {
   algorithm use = {};
 };
 
-/// The table for tensors of the CPU whose bytes travel in messages.
+/// The table for tensors of the CPU whose bytes travel in messages: where members share no memory, and after a collective has
+/// failed.
 inline constexpr plan_rule default_plan[] = {
     {.op = collective::barrier, .use = algorithm::dissemination},
     {.op = collective::broadcast, .up_to_bytes = std::size_t{64} << 10U, .use = algorithm::tree},
@@ -100,13 +104,14 @@ inline constexpr plan_rule default_plan[] = {
 /// Whether the library has that algorithm for that operation.
 [[nodiscard]] constexpr bool has_algorithm(collective op, algorithm which) noexcept {
   switch (op) {
-    case collective::barrier: return which == algorithm::dissemination;
+    case collective::barrier: return which == algorithm::dissemination || which == algorithm::shared;
     case collective::broadcast:
-    case collective::reduce: return which == algorithm::tree || which == algorithm::chain;
+    case collective::reduce: return which == algorithm::tree || which == algorithm::chain || which == algorithm::shared;
     case collective::all_reduce:
     case collective::all_gather:
-    case collective::reduce_scatter: return which == algorithm::exchange || which == algorithm::ring;
-    case collective::all_to_all: return which == algorithm::exchange;
+    case collective::reduce_scatter:
+      return which == algorithm::exchange || which == algorithm::ring || which == algorithm::shared;
+    case collective::all_to_all: return which == algorithm::exchange || which == algorithm::shared;
     case collective::send:
     case collective::receive: return which == algorithm::direct;
   }
@@ -154,6 +159,10 @@ struct group_plan {
   /// What busbw multiplies S / time with, as nccl-tests define it: 2(n-1)/n for all_reduce, (n-1)/n for all_gather,
   /// reduce_scatter and all_to_all, 1 for the others.
   double busbw_factor = 0;
+  /// Why not through shared memory; empty: it is.
+  std::string not_shared = {};
+  /// Not because of how the members reach each other, or what was asked for: it was tried, or was so earlier.
+  bool shared_failed = false;
 
   friend bool operator==(const group_plan&, const group_plan&) = default;
 };

@@ -34,6 +34,8 @@ struct group_options {
   std::size_t chunk = std::size_t{512} << 10U;
   std::size_t window = 4;            ///< pieces of one collective that are under way at once
   std::vector<plan_rule> plan = {};  ///< before those of default_plan
+  /// Where each two members reach each other by `shm`, they share memory: that many bytes for each. 0: they do not.
+  std::size_t shared_bytes = std::size_t{2} << 20U;
 };
 
 /// Some workers, in an order that all of them know: ranks. A handle; copies are the same group, which ends at this worker
