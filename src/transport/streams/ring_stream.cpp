@@ -80,6 +80,18 @@ bool stream_connection::take_wake_ups(bool sleep) noexcept {
   return got > 0;
 }
 
+// With arm_mutex_ held. A wake-up, of the reader as of the writer, makes the socket readable.
+void stream_connection::watch_socket(bool on) noexcept {
+  if (std::exchange(socket_watched_, on) != on) loop_->rewatch(watch_, on, false);
+}
+
+// Before the reader sleeps until the socket is readable: no thread of the reactor is woken for that, too.
+void stream_connection::poll_socket_here() noexcept {
+  const std::lock_guard lock(arm_mutex_);
+  if (watch_ == watch_id::none || closed_.load() || armed_.load() || want_writable_.load()) return;
+  watch_socket(false);
+}
+
 // Before the reader stops reading while the descriptor is watched, or polls it: true if there is input by now.
 bool stream_connection::announce_reader_sleep() noexcept {
   return !paused() && !reader_state_.stalled() && rings_->in().announce_sleep();

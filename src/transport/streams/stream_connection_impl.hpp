@@ -168,6 +168,8 @@ class stream_connection final : public connection,
   bool take_wake_ups(bool sleep) noexcept;
   [[nodiscard]] bool announce_reader_sleep() noexcept;
   void watch_ring() noexcept;
+  void watch_socket(bool on) noexcept;
+  void poll_socket_here() noexcept;
   [[nodiscard]] bool spin_for_room() noexcept;
   void write_if_blocked() noexcept;
   bool take_reader() noexcept;
@@ -215,8 +217,9 @@ class stream_connection final : public connection,
   channel_context arriving_;   // its news is set by start()
   std::shared_ptr<connection_receiver> receiver_;
 
-  std::mutex arm_mutex_;  // guards watch_ and changes of the watched events
+  std::mutex arm_mutex_;  // guards the next two and changes of the watched events
   watch_id watch_ = watch_id::none;
+  bool socket_watched_ = true;  // with rings: the reactor reports wake-ups
   std::atomic<bool> armed_{false};
   std::atomic<bool> want_writable_{false};
 

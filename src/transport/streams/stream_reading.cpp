@@ -217,7 +217,12 @@ void stream_connection::on_ready(readiness ready) noexcept {
   if (ready.writable || over_rings_) write_if_blocked();
   // Reported although reading is paused, and remembered: the reader may pause before it comes to the end.
   if (ready.hung_up) hung_up_.store(true);
-  if (ready.readable && take_reader()) read_all(ready.hung_up);
+  if (!ready.readable) return;
+  if (take_reader()) {
+    read_all(ready.hung_up);
+  } else if (over_rings_) {
+    poll_socket_here();  // else the reactor reports a byte that the reader leaves there again and again
+  }
 }
 
 void stream_connection::set_armed(bool armed) noexcept {
@@ -225,11 +230,13 @@ void stream_connection::set_armed(bool armed) noexcept {
   if (watch_ == watch_id::none || closed_.load()) return;
   armed_.store(armed);
   if (!over_rings_) return loop_->rewatch(watch_, armed, want_writable_);
-  // A wake-up, of the reader as of the writer, makes the socket readable.
-  loop_->rewatch(watch_, armed || want_writable_, false);
   if (!armed) {
+    // No wake-up comes any more; the socket stays watched until a thread sleeps on it: see poll_socket_here().
     rings_->in().withdraw_sleep();
-  } else if (rings_->in().announce_sleep() && !paused()) {
+    return;
+  }
+  watch_socket(true);
+  if (rings_->in().announce_sleep() && !paused()) {
     read_later();  // resume_reading() does so otherwise
   }
 }
@@ -293,6 +300,7 @@ bool stream_connection::linger(io_threads& on) noexcept {
     received != 0 ? spin_.succeeded() : spin_.failed();
   }
   if (received == 0 && result == outcome::drained && on.begin_private_wait()) {
+    if (over_rings_) poll_socket_here();
     result = receive(received, true);
     on.end_private_wait();
     if (received != 0) spin_.slept(clock::now() - started);
@@ -368,6 +376,7 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
       flush_held_back();
       if (got || finished()) continue;
     }
+    if (over_rings_) poll_socket_here();
     if (std::exchange(plain, false) && until.remaining() > 2 * plain_wait) {
       if (read_available(true)) {
         spin_.slept(clock::now() - started);

@@ -304,7 +304,11 @@ void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcep
       lock.unlock();
       {
         std::lock_guard arm(arm_mutex_);
-        loop_->rewatch(watch_, armed_.load() || over_rings_, !over_rings_);
+        if (over_rings_) {
+          watch_socket(true);
+        } else {
+          loop_->rewatch(watch_, armed_.load(), true);
+        }
       }
       return;  // writing_ stays set: on_ready() continues
     }
