@@ -298,6 +298,7 @@
 #include "group/process_group.cpp"
 #include "group/reduce_elements.cpp"
 #include "group/schedule.cpp"
+#include "group/staged_pieces.cpp"
 
 // profiler/
 #include "profiler/certain_clocks.cpp"

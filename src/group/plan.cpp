@@ -44,9 +44,10 @@ std::string_view to_string(algorithm which) noexcept {
 
 std::string to_string(const group_plan& plan) {
   return fmt::format(
-      "{} of {} bytes among {}: {}, {} step{}, {} bytes per process, {} piece{} of messages up to {} bytes",
-      to_string(plan.op), plan.bytes, plan.members, to_string(plan.use), plan.steps, plan.steps == 1 ? "" : "s",
-      plan.bytes_per_process, plan.pieces, plan.pieces == 1 ? "" : "s", plan.chunk);
+      "{} of {} bytes among {}: {}{}, {} step{}, {} bytes per process, {} piece{} of messages up to {} bytes",
+      to_string(plan.op), plan.bytes, plan.members, plan.memory == device_kind::cpu ? "" : "staged ",
+      to_string(plan.use), plan.steps, plan.steps == 1 ? "" : "s", plan.bytes_per_process, plan.pieces,
+      plan.pieces == 1 ? "" : "s", plan.chunk);
 }
 
 }  // namespace ferry::inline v0

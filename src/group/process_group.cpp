@@ -50,7 +50,11 @@ std::vector<std::string> process_group::lost() const {
   return names;
 }
 
-group_plan process_group::plan(collective op, std::size_t bytes) const { return checked().plan(op, bytes); }
+group_plan process_group::plan(collective op, std::size_t bytes, device_kind memory) const {
+  group_plan made = checked().plan(op, bytes);
+  made.memory = memory;
+  return made;
+}
 
 future<void> process_group::barrier(timeout limit) const {
   (void)checked();
