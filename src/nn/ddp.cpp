@@ -14,6 +14,7 @@
 #include <ferry/autograd/dist/backward.hpp>
 #include <ferry/autograd/grad_mode.hpp>
 #include <ferry/autograd/gradient.hpp>
+#include <ferry/device/current.hpp>
 #include <ferry/tensor/factories.hpp>
 
 #include "../autograd/dist/dist_context.hpp"
@@ -37,18 +38,16 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     }
     if (trained_.empty()) throw_error(errc::invalid_argument, "ddp: no parameter of the module requires a gradient");
     std::vector<gradient_size> sizes;
-    for (const nn::named_parameter& each : trained_) sizes.push_back({each.value.numel(), each.value.dtype()});
+    for (const nn::named_parameter& each : trained_) {
+      sizes.push_back({each.value.numel(), each.value.dtype(), each.value.device()});
+    }
     buckets_ = plan_buckets(sizes, options_.first_bucket_bytes, options_.bucket_bytes);
     readiness_.emplace(buckets_, trained_.size());
     views_.resize(trained_.size());
-    for (const gradient_bucket& each : buckets_) {
-      const tensor memory = zeros({each.elements}, each.type);
-      for (std::size_t i = 0; i != each.members.size(); ++i) {
-        const tensor& parameter = trained_[each.members[i]].value;
-        views_[each.members[i]] = memory.narrow(0, each.offsets[i], parameter.numel()).view(parameter.shape());
-      }
-      memory_.push_back(memory);
-    }
+    bucket_of_.resize(trained_.size());
+    memory_.resize(buckets_.size());
+    last_on_.resize(buckets_.size());
+    for (std::size_t b = 0; b != buckets_.size(); ++b) make_memory(b);
   }
   ~ddp_core() {
     for (gradient_hook& each : hooks_) each.remove();
@@ -113,6 +112,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     while (announce(false, false)) {
       const std::lock_guard lock(mutex_);
       for (std::size_t i = 0; i != buckets_.size(); ++i) {
+        order(i);
         memory_[i].fill_(0);
         (void)options_.transport(group_, memory_[i], options_.limit).get();
       }
@@ -123,6 +123,28 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   }
 
  private:
+  void make_memory(std::size_t b) {
+    const gradient_bucket& bucket = buckets_[b];
+    const tensor memory = zeros({bucket.elements}, bucket.type, bucket.where);
+    for (std::size_t i = 0; i != bucket.members.size(); ++i) {
+      const tensor& parameter = trained_[bucket.members[i]].value;
+      views_[bucket.members[i]] = memory.narrow(0, bucket.offsets[i], parameter.numel()).view(parameter.shape());
+      bucket_of_[bucket.members[i]] = b;
+    }
+    memory_[b] = memory;
+    last_on_[b] = current_stream(bucket.where);
+  }
+  // Gradients come on threads with other current streams: what this one does with a bucket follows what was done before.
+  void order(std::size_t b) {
+    const device where = buckets_[b].where;
+    if (where.is_cpu()) return;
+    const stream now = current_stream(where);
+    if (now == last_on_[b]) return;
+    now.wait(last_on_[b]);
+    memory_[b].storage().record_use(now);
+    last_on_[b] = now;
+  }
+
   void check_agreement() const {
     std::uint64_t hash = 0xcbf29ce484222325U;
     const auto add = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3U; };
@@ -132,6 +154,9 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       add(static_cast<std::uint64_t>(each.value.dtype()));
       add(each.value.requires_grad() ? 1 : 0);
     }
+    for (std::size_t i = 1; i != trained_.size(); ++i) {
+      add(trained_[i].value.device() == trained_[i - 1].value.device() ? 1 : 0);  // buckets are of one device each
+    }
     add(options_.bucket_bytes);
     add(options_.first_bucket_bytes);
     const tensor hashes = group_.all_gather(tensor_of({static_cast<std::int64_t>(hash)}), options_.limit).get();
@@ -139,24 +164,19 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       if (hashes.at<std::int64_t>(rank, 0) == static_cast<std::int64_t>(hash)) continue;
       throw_error(
           errc::group_mismatch,
-          fmt::format(
-              "ddp: the parameters of {} differ from those of {} in name, shape, dtype or whether they require a "
-              "gradient, or the sizes of buckets do",
-              group_.names()[static_cast<std::size_t>(rank)], group_.names()[static_cast<std::size_t>(group_.rank())]));
+          fmt::format("ddp: the parameters of {} differ from those of {} in name, shape, dtype, whether they require a "
+                      "gradient or which are on one device, or the sizes of buckets do",
+                      group_.names()[static_cast<std::size_t>(rank)],
+                      group_.names()[static_cast<std::size_t>(group_.rank())]));
     }
   }
   void give_parameters(int root) const {
     const no_grad outside;
-    std::vector<tensor> travels;  // on the CPU
     std::vector<future<void>> pending;
     for (const nn::named_parameter& each : all_) {
-      travels.push_back(detach(each.value).to(device()));
-      pending.push_back(group_.broadcast(travels.back(), root, options_.limit));
+      pending.push_back(group_.broadcast(detach(each.value), root, options_.limit));
     }
     for (const auto& each : pending) each.get();
-    for (std::size_t i = 0; i != all_.size(); ++i) {
-      if (!all_[i].value.device().is_cpu()) detach(all_[i].value).copy_(travels[i]);
-    }
   }
   // Tells the others whether this member makes a pass now. Returns whether any does.
   bool announce(bool active, bool synced) const {
@@ -188,7 +208,16 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
 
   // With the mutex held, like all that follows. Waits for the averages under way, which read and write the buckets.
   void reset() {
-    for (const future<tensor>& each : pending_) each.wait();
+    for (std::size_t b = 0; b != pending_.size(); ++b) {
+      (void)pending_[b].wait_for(no_timeout);
+      if (buckets_[b].where.is_cpu()) continue;
+      if (pending_[b].failed()) {
+        make_memory(b);  // a device may still write what it has been given before the error
+      } else {
+        order(b);
+        (void)pending_[b].get();  // what follows on this stream does not meet it
+      }
+    }
     pending_.clear();
     sent_ = 0;
     readiness_->reset();
@@ -198,6 +227,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   void send_ready(std::size_t ready) {
     for (; sent_ != ready; ++sent_) {
       const tensor& bucket = memory_[sent_];
+      order(sent_);
       pending_.push_back(options_.transport(group_, bucket, options_.limit));
       pending_.back().add_done_callback([bucket](const future<tensor>&) {});  // which it may use until then
     }
@@ -228,7 +258,9 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     }
     return gradient;
   }
-  static void put(const tensor& into, const tensor& gradient) {
+  void put(std::size_t i, const tensor& gradient) {
+    order(bucket_of_[i]);
+    const tensor& into = views_[i];
     if (!gradient.defined()) {
       into.fill_(0);
     } else if (gradient.data() != into.data()) {
@@ -261,10 +293,10 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       if (readiness_->begun() && pass_ != number) reset();  // of a pass that failed
       pass_ = number;
       for (const std::size_t each : take_unused()) {
-        put(views_[each], kept_gradient(each, in_context));
+        put(each, kept_gradient(each, in_context));
         (void)readiness_->mark(each);
       }
-      put(views_[i], kept_gradient(i, in_context));
+      put(i, kept_gradient(i, in_context));
       send_ready(readiness_->mark(i));
       if (!readiness_->complete()) return;
       write_results(context.get());
@@ -278,6 +310,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   void write_results(dist_context* context) {
     for (std::size_t b = 0; b != buckets_.size(); ++b) {
       const tensor average = pending_[b].get();
+      order(b);
       if (average.data() != memory_[b].data()) memory_[b].copy_(average);
     }
     std::optional<dist_autograd::gradient_map> in_context;
@@ -285,13 +318,12 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     for (std::size_t i = 0; i != trained_.size(); ++i) {
       const tensor& leaf = trained_[i].value;
       const tensor now = in_context ? (*in_context)[leaf] : grad(leaf);
-      const device where = leaf.device();
-      if (now.defined() && (in_context || !where.is_cpu())) {
+      if (now.defined() && in_context) {
         now.copy_(views_[i]);
       } else if (in_context) {
-        (void)context->accumulate({leaf.id(), leaf}, views_[i].clone().to(where), {});
+        (void)context->accumulate({leaf.id(), leaf}, views_[i].clone(), {});
       } else if (!now.defined() || now.data() != views_[i].data()) {
-        set_grad(leaf, views_[i].to(where));
+        set_grad(leaf, views_[i]);
       }
     }
   }
@@ -307,9 +339,11 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   std::vector<nn::named_parameter> trained_;  // those that require a gradient
   std::vector<gradient_bucket> buckets_;
   std::vector<gradient_hook> hooks_;
-  std::mutex mutex_;            // guards the next seven; held while averages are awaited
-  std::vector<tensor> memory_;  // by bucket; on the CPU, wherever the parameters are
-  std::vector<tensor> views_;   // by parameter
+  std::mutex mutex_;             // guards the next nine; held while averages are awaited
+  std::vector<tensor> memory_;   // by bucket
+  std::vector<stream> last_on_;  // the same: the stream on which it was used last
+  std::vector<tensor> views_;    // by parameter
+  std::vector<std::size_t> bucket_of_;
   std::optional<bucket_readiness> readiness_;
   std::vector<future<tensor>> pending_;  // by bucket
   std::size_t sent_ = 0;
