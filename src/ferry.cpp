@@ -303,6 +303,7 @@
 #include "group/segment_handover.cpp"
 #include "group/segment_queue.cpp"
 #include "group/segment_run.cpp"
+#include "group/staged_pieces.cpp"
 
 // profiler/
 #include "profiler/certain_clocks.cpp"

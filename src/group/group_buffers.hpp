@@ -11,7 +11,8 @@
 
 namespace ferry::inline v0::detail {
 
-/// One axis, contiguous, on the CPU, without slots; all of one dtype.
+/// One axis, contiguous, on the CPU, without slots; all of one dtype. Of tensors on devices only the pieces under way are on the
+/// CPU: those of `staged`.
 struct group_buffers {
   std::vector<tensor> whole;  ///< by part; of a shared one, `parts` parts
   std::vector<bool> scratch;  ///< by element of `whole`: belongs to the library, nothing waits for its reads
@@ -19,11 +20,22 @@ struct group_buffers {
   bool shared = false;        ///< the parts of a piece are shares of one piece of whole[0]
   std::int64_t chunk = 1;     ///< the most elements of a part of a piece
   std::int64_t piece_count = 1;
+  std::int64_t elements = 0;  ///< of each element of `whole`
+  /// Empty, or by piece and element of `whole`: its elements there, while its lane runs. A piece is used by the thread of its lane
+  /// only.
+  std::vector<std::vector<tensor>> staged;
 
   /// Cuts `elements`, of each part or (shared) of the one tensor.
-  void cut(std::int64_t elements) noexcept {
-    const std::int64_t each = shared ? chunk * parts : chunk;
-    piece_count = elements == 0 ? 1 : (elements + each - 1) / each;
+  void cut(std::int64_t count) noexcept {
+    elements = count;
+    piece_count = count == 0 ? 1 : (count + piece_size() - 1) / piece_size();
+  }
+  /// The most elements of a piece, in one element of `whole`.
+  [[nodiscard]] std::int64_t piece_size() const noexcept { return shared ? chunk * parts : chunk; }
+  /// The elements before a piece, and in it.
+  [[nodiscard]] std::int64_t begin_of(std::int64_t piece) const noexcept { return piece * piece_size(); }
+  [[nodiscard]] std::int64_t size_of(std::int64_t piece) const noexcept {
+    return std::max<std::int64_t>(0, std::min(piece_size(), elements - begin_of(piece)));
   }
   [[nodiscard]] bool is_scratch(int part) const { return scratch[shared ? 0 : static_cast<std::size_t>(part)]; }
 
@@ -38,10 +50,10 @@ struct group_buffers {
     [[nodiscard]] tensor view() const { return of->narrow(0, first, count); }
   };
   [[nodiscard]] range at(std::int64_t piece, int part) const {
-    const tensor& t = whole[shared ? 0 : static_cast<std::size_t>(part)];
-    const std::int64_t each = shared ? chunk * parts : chunk;
-    const std::int64_t begin = piece * each;
-    const std::int64_t count = std::max<std::int64_t>(0, std::min(each, t.numel() - begin));
+    const std::size_t number = shared ? 0 : static_cast<std::size_t>(part);
+    const tensor& t = staged.empty() ? whole[number] : staged[static_cast<std::size_t>(piece)][number];
+    const std::int64_t begin = staged.empty() ? begin_of(piece) : 0;
+    const std::int64_t count = size_of(piece);
     if (!shared) return {&t, begin, count};
     const std::int64_t first = count * part / parts;
     return {&t, begin + first, count * (part + 1) / parts - first};

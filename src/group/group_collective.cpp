@@ -14,6 +14,7 @@
 #include "../transport/reactor/time_limit.hpp"
 #include "group_core.hpp"
 #include "reduce_elements.hpp"
+#include "staged_pieces.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -202,6 +203,7 @@ void group_collective::on_read() noexcept {
 
 void group_collective::tell() noexcept {
   start_.buffers = {};
+  start_.staging = nullptr;
   start_.finish(error_);
   start_.finish = nullptr;
 }
@@ -362,6 +364,14 @@ bool group_collective::advance(const std::shared_ptr<lane>& which) {
         if (!may_write(*which, step.part)) return false;
         apply(*which, step);
         break;
+      case what::fetch: {
+        auto goes_on = [self = shared_from_this(), which] { self->continue_later(which); };
+        bool there = false;
+        with_own_name([&] { there = start_.staging->fetch(start_.buffers, which->piece, std::move(goes_on)); });
+        if (!there) return false;
+        break;
+      }
+      case what::store: with_own_name([&] { start_.staging->store(start_.buffers, which->piece); }); break;
     }
     const std::lock_guard lock(mutex_);
     ++which->next;
@@ -470,11 +480,23 @@ void group_collective::on_sent(const std::shared_ptr<lane>& which, std::uint64_t
       }
     });
   } else if (goes_on) {
-    group_->post([self = shared_from_this(), which] {
-      const context_scope outside(static_cast<call_context*>(nullptr));
-      self->kick(which);
-    });
+    continue_later(which);
   }
+}
+
+void group_collective::with_own_name(const std::function<void()>& copies) const {
+  try {
+    copies();
+  } catch (const error& problem) {
+    throw_error(problem.kind(), fmt::format("{}: {}", group_->name_of(group_->rank()), problem.message()));
+  }
+}
+
+void group_collective::continue_later(const std::shared_ptr<lane>& which) noexcept {
+  group_->post([self = shared_from_this(), which] {
+    const context_scope outside(static_cast<call_context*>(nullptr));
+    self->kick(which);
+  });
 }
 
 // Whether no send reads the part any more; else the last of them kicks the lane.

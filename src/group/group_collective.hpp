@@ -27,6 +27,7 @@
 namespace ferry::inline v0::detail {
 
 class group_core;
+class staged_pieces;
 class time_limit;
 
 /// A message that came before its piece began. Its sender waits for the answer.
@@ -42,6 +43,7 @@ struct collective_start {
   bool shared = false;  ///< goes through the shared segment, as long as all members' do; else by the schedule
   std::vector<group_step> schedule;
   group_buffers buffers;
+  std::shared_ptr<staged_pieces> staging;  ///< of tensors on devices
   timeout limit;
   deadline until;
   /// Called once, on any thread, when no tensor is read or written any more, by messages on their way neither; null: success.
@@ -114,6 +116,9 @@ class group_collective final : public std::enable_shared_from_this<group_collect
   void apply(const lane& which, const group_step& step);
   void on_sent(const std::shared_ptr<lane>& which, std::uint64_t number, int peer, int part,
                const std::exception_ptr& error);
+  /// Whose device it is belongs to what a device reports.
+  void with_own_name(const std::function<void()>& copies) const;
+  void continue_later(const std::shared_ptr<lane>& which) noexcept;
   void fail_here() noexcept;  // in a catch block
 
   const std::shared_ptr<group_core> group_;

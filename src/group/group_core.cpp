@@ -152,7 +152,7 @@ std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker
 
 // ---------------------------------------------------------------- what it does
 
-group_plan group_core::plan(collective op, std::size_t bytes) const {
+group_plan group_core::plan(collective op, std::size_t bytes, device_kind memory) const {
   const int n = size();
   const plan_rule* const rule = own_rule(op, bytes);
   int levels = 0;
@@ -163,12 +163,16 @@ group_plan group_core::plan(collective op, std::size_t bytes) const {
   made.op = op;
   made.bytes = bytes;
   made.members = n;
+  made.memory = memory;
   made.use = message_algorithm(op, bytes);
   made.chunk = facts_.options.chunk;
   made.not_shared = why_no_segment_;
   made.shared_failed = segment_failed_;
   if (!runs_in_segment(op)) {
     made.not_shared = "it is between two members";
+    made.shared_failed = false;
+  } else if (memory != device_kind::cpu) {
+    made.not_shared = "the tensor is on a device";
     made.shared_failed = false;
   } else if (rule && rule->use != algorithm::shared) {
     made.not_shared = "a rule of the group says otherwise";

@@ -48,7 +48,7 @@ class group_core : public std::enable_shared_from_this<group_core> {
   [[nodiscard]] int size() const noexcept { return static_cast<int>(facts_.names.size()); }
   [[nodiscard]] const std::string& name_of(int rank) const { return facts_.names[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] const std::shared_ptr<worker_core>& worker() const noexcept { return worker_; }
-  [[nodiscard]] group_plan plan(collective op, std::size_t bytes) const;
+  [[nodiscard]] group_plan plan(collective op, std::size_t bytes, device_kind memory) const;
   [[nodiscard]] std::vector<int> lost() const;
 
   /// Begins the collective and returns the number that it gives it. Errors from here on go to its end.

@@ -9,11 +9,16 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <ferry/base/detail/ref_ptr.hpp>
+#include <ferry/device/current.hpp>
 #include <ferry/rpc/promise.hpp>
 #include <ferry/tensor/factories.hpp>
 
+#include "../rpc/worker/worker_core.hpp"
+#include "../wire/read_marks.hpp"
 #include "group_core.hpp"
 #include "reduce_elements.hpp"
+#include "staged_pieces.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -26,6 +31,14 @@ bool is_between_two(collective op) { return op == collective::send || op == coll
 
 // The elements of a contiguous tensor along one axis, without its slot; keeps the tensor.
 tensor flat_handle(const tensor& t) { return from_blob(t.data(), {t.numel()}, t.dtype(), std::make_shared<tensor>(t)); }
+
+// With the stream of the results as the current one of their device.
+void with_results(const stream& results, const std::function<void()>& action) {
+  if (results.device().is_cpu()) return action();
+  const device_guard on_device(results.device());
+  const stream_guard in_order(results);
+  action();
+}
 
 class operation_start {
  public:
@@ -45,11 +58,6 @@ class operation_start {
     if (what_.op == collective::barrier) return;
     const tensor& t = what_.subject;
     if (!t.defined()) refuse(errc::invalid_argument, "the tensor is undefined");
-    if (!t.device().is_cpu()) {
-      refuse(errc::bad_device,
-             fmt::format("the tensor is on {}; collectives take tensors of the CPU: copy it with to(device())",
-                         to_string(t.device())));
-    }
     if (is_reduction(what_.op)) check_reduction(t.dtype(), what_.how);
     if (writes() && t.requires_grad()) {
       refuse(errc::invalid_argument,
@@ -84,14 +92,18 @@ class operation_start {
       bytes = t.nbytes() * (op == collective::all_gather ? static_cast<std::size_t>(n_) : 1);
     }
     start.signature.use = group_.message_algorithm(op, bytes);
-    start.shared = group_.goes_through_segment(op, bytes);
     if (op != collective::barrier) result = lay_out(start);
+    start.shared = !start.staging && group_.goes_through_segment(op, bytes);
     if (bytes == 0 && !is_between_two(op)) {  // nothing travels, but the members meet
       op = collective::barrier;
       buffers = {};
     }
     const algorithm use = op == collective::barrier ? algorithm::dissemination : start.signature.use;
     start.schedule = make_schedule({op, use, group_.rank(), n_, what_.root});
+    if (start.staging) {
+      start.schedule.insert(start.schedule.begin(), {.kind = group_step::what::fetch});
+      start.schedule.push_back({.kind = group_step::what::store});
+    }
     if (bytes == 0 && is_between_two(op)) start.schedule.front().part = -1;
     return result;
   }
@@ -117,9 +129,12 @@ class operation_start {
   tensor in_place() {
     const tensor& t = what_.subject;
     t.mark_written();
-    if (t.is_contiguous()) return t;
+    if (t.is_contiguous() || t.numel() == 0) return t;
     tensor copy = t.contiguous();
-    ending_ = [t, copy] { t.copy_(copy); };
+    ending_ = [t, copy] {
+      if (!t.device().is_cpu()) t.storage().record_use(current_stream(t.device()));
+      t.copy_(copy);
+    };
     return copy;
   }
   void use_shares(group_buffers& buffers, const tensor& all, bool scratch) {
@@ -136,6 +151,12 @@ class operation_start {
     const std::int64_t share = t.numel() / n_;
     tensor result = t;
     if (t.numel() == 0) return empty_result();
+    if (!t.device().is_cpu()) {
+      result = lay_out_staged(start);
+      count_pieces(buffers, share);
+      start.staging->take(std::move(staged_), buffers);
+      return result;
+    }
     switch (what_.op) {
       case collective::barrier: break;
       case collective::broadcast:
@@ -172,15 +193,74 @@ class operation_start {
         use_shares(buffers, result, false);
         break;
     }
+    count_pieces(buffers, share);
+    return result;
+  }
+
+  // Tensors of a device. The parts are those of the same operation on the CPU.
+  tensor lay_out_staged(collective_start& start) {
+    group_buffers& buffers = start.buffers;
+    const tensor& t = what_.subject;
+    const bool in_place_too = writes();
+    const tensor work = in_place_too ? in_place() : t.contiguous();  // before what the streams of the copies wait for
+    start.staging = std::make_shared<staged_pieces>(t.device(), group_.worker()->agent().reactor());
+    const bool ring = start.signature.use == algorithm::ring;
+    tensor result = t;
+    with_results(start.staging->results(), [&] { result = empty_result(); });
+    switch (what_.op) {
+      case collective::barrier: break;
+      case collective::broadcast: {
+        const bool gives = what_.root == group_.rank();
+        stage(buffers, gives ? whole_of(work) : nowhere(), gives ? nowhere() : whole_of(work));
+        break;
+      }
+      case collective::send: stage(buffers, whole_of(work), nowhere()); break;
+      case collective::receive: stage(buffers, nowhere(), whole_of(work)); break;
+      case collective::reduce: stage(buffers, whole_of(work), in_place_too ? whole_of(work) : nowhere()); break;
+      case collective::all_reduce:
+        stage(buffers, whole_of(work), whole_of(work));
+        buffers.shared = ring;
+        if (!ring) stage(buffers, nowhere(), nowhere());
+        break;
+      case collective::all_gather:
+        for (int i = 0; i != n_; ++i) {
+          stage(buffers, i == group_.rank() ? whole_of(work) : nowhere(), share_of(result, i, t.nbytes()));
+        }
+        break;
+      case collective::reduce_scatter:
+        for (int i = 0; i != n_; ++i) stage(buffers, share_of(work, i, result.nbytes()), nowhere());
+        stage(buffers, nowhere(), whole_of(result));
+        break;
+      case collective::all_to_all: {
+        const std::size_t share = t.nbytes() / static_cast<std::size_t>(n_);
+        for (int i = 0; i != n_; ++i) stage(buffers, share_of(work, i, share), nowhere());
+        for (int i = 0; i != n_; ++i) stage(buffers, nowhere(), share_of(result, i, share));
+        break;
+      }
+    }
+    return result;
+  }
+  static staged_part::place nowhere() { return {}; }
+  static staged_part::place whole_of(const tensor& t) { return {t, static_cast<std::byte*>(t.data())}; }
+  static staged_part::place share_of(const tensor& t, int number, std::size_t bytes) {
+    return {t, static_cast<std::byte*>(t.data()) + static_cast<std::size_t>(number) * bytes};
+  }
+  // Sends of a part of a piece are waited for, as those of the caller's tensor are, so that members keep few pieces.
+  void stage(group_buffers& buffers, staged_part::place from, staged_part::place to) {
+    const bool scratch = !from.data && !to.data;
+    use(buffers, empty({0}, what_.subject.dtype()), scratch);
+    staged_.push_back({std::move(from), std::move(to)});
+  }
+
+  void count_pieces(group_buffers& buffers, std::int64_t share) const {
     buffers.parts = buffers.shared ? n_ : static_cast<int>(buffers.whole.size());
     const bool of_shares = what_.op == collective::reduce_scatter || what_.op == collective::all_to_all;
-    buffers.cut(of_shares ? share : t.numel());
+    buffers.cut(of_shares ? share : what_.subject.numel());
     if (buffers.piece_count > std::numeric_limits<std::uint32_t>::max()) {
       throw_error(errc::invalid_argument,
                   fmt::format("{} in group '{}': {} pieces are too many; group_options::chunk is too small",
                               to_string(what_.op), group_.facts().options.name, buffers.piece_count));
     }
-    return result;
   }
   [[nodiscard]] tensor empty_result() const {
     const tensor& t = what_.subject;
@@ -189,10 +269,10 @@ class operation_start {
       case collective::all_gather: {
         std::vector<std::int64_t> longer{n_};
         longer.insert(longer.end(), shape.begin(), shape.end());
-        return empty(dims(longer), t.dtype());
+        return empty(dims(longer), t.dtype(), t.device());
       }
-      case collective::reduce_scatter: shape[0] /= n_; return empty(shape, t.dtype());
-      case collective::all_to_all: return empty(shape, t.dtype());
+      case collective::reduce_scatter: shape[0] /= n_; return empty(shape, t.dtype(), t.device());
+      case collective::all_to_all: return empty(shape, t.dtype(), t.device());
       default: return t;
     }
   }
@@ -201,19 +281,53 @@ class operation_start {
   const group_operation& what_;
   const int n_;
   std::function<void()> ending_;
+  std::vector<staged_part> staged_;
 };
 
 }  // namespace
 
-tensor begin_operation(const std::shared_ptr<group_core>& group, const group_operation& what,
+namespace {
+
+// A future whose readers' streams wait for what devices do.
+template <class T>
+class operation_state final : public future_state<T> {
+ public:
+  explicit operation_state(std::shared_ptr<const read_marks> marks) {
+    if (marks) this->set_order(value_order::behind(std::move(marks)));
+  }
+};
+template <class T>
+ref_ptr<future_state<T>> make_operation_state(const group_operation& what, operation_order& order) {
+  if (what.subject.defined() && !what.subject.device().is_cpu()) order.marks = std::make_shared<read_marks>();
+  return ref_ptr<future_state<T>>::adopt(new operation_state<T>(order.marks));
+}
+
+std::exception_ptr end_staging(const staged_pieces& staging, const operation_order& order,
+                               const std::function<void()>& ending, std::exception_ptr error) noexcept {
+  try {
+    if (!error && ending) with_results(order.results, ending);
+    staging.mark(*order.marks);
+  } catch (...) {
+    if (!error) return current_error();  // the first is the one that counts
+  }
+  return error;
+}
+
+}  // namespace
+
+tensor begin_operation(const std::shared_ptr<group_core>& group, const group_operation& what, operation_order& order,
                        std::function<void(std::exception_ptr)> done) {
   operation_start made(*group, what);
   made.check();
   collective_start start;
   tensor result = made.fill(start);
   group->set_limit(start, what.limit);
-  start.finish = [done = std::move(done), ending = made.take_ending()](std::exception_ptr error) {
-    if (!error && ending) {
+  if (start.staging) order.results = start.staging->results();
+  start.finish = [done = std::move(done), ending = made.take_ending(), staging = start.staging,
+                  order](std::exception_ptr error) {
+    if (staging) {
+      error = end_staging(*staging, order, ending, std::move(error));
+    } else if (!error && ending) {
       try {
         ending();
       } catch (...) {
@@ -228,30 +342,41 @@ tensor begin_operation(const std::shared_ptr<group_core>& group, const group_ope
 }
 
 future<void> run_in_place(const std::shared_ptr<group_core>& group, const group_operation& what) {
-  const auto promised = std::make_shared<promise<void>>();
-  (void)begin_operation(group, what, [promised](std::exception_ptr error) {
+  operation_order order;
+  const auto state = make_operation_state<void>(what, order);
+  (void)begin_operation(group, what, order, [state](std::exception_ptr error) {
     if (error) {
-      promised->try_set_exception(std::move(error));
+      (void)state->try_set_error(std::move(error));
     } else {
-      promised->try_set_value();
+      (void)state->try_set_value();
     }
   });
-  return promised->get_future();
+  return future<void>(state);
 }
 
 future<tensor> run_for_result(const std::shared_ptr<group_core>& group, const group_operation& what) {
   // The result may be complete before its handle is known here.
   struct shared_result {
-    promise<tensor> promised;
+    ref_ptr<future_state<tensor>> state;
+    operation_order order;
     std::mutex mutex;
     tensor value;
     bool begun = false;
     bool complete = false;
+
+    void publish() {
+      try {
+        with_results(order.results, [&] { (void)state->try_set_value(std::move(value)); });
+      } catch (...) {  // the device has failed
+        (void)state->try_set_error(current_error());
+      }
+    }
   };
   const auto shared = std::make_shared<shared_result>();
-  tensor result = begin_operation(group, what, [shared](std::exception_ptr error) {
+  shared->state = make_operation_state<tensor>(what, shared->order);
+  tensor result = begin_operation(group, what, shared->order, [shared](std::exception_ptr error) {
     if (error) {
-      shared->promised.try_set_exception(std::move(error));
+      (void)shared->state->try_set_error(std::move(error));
       return;
     }
     {
@@ -259,18 +384,17 @@ future<tensor> run_for_result(const std::shared_ptr<group_core>& group, const gr
       shared->complete = true;
       if (!shared->begun) return;
     }
-    shared->promised.try_set_value(std::move(shared->value));
+    shared->publish();
   });
-  future<tensor> pending = shared->promised.get_future();
   bool complete = false;
   {
     const std::lock_guard lock(shared->mutex);
     shared->begun = true;
-    shared->value = result;
+    shared->value = std::move(result);
     complete = shared->complete;
   }
-  if (complete) shared->promised.try_set_value(std::move(result));
-  return pending;
+  if (complete) shared->publish();
+  return future<tensor>(shared->state);
 }
 
 }  // namespace ferry::inline v0::detail

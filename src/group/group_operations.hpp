@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 
+#include <ferry/device/stream.hpp>
 #include <ferry/group/plan.hpp>
 #include <ferry/rpc/future.hpp>
 #include <ferry/tensor/tensor.hpp>
@@ -15,6 +16,13 @@
 namespace ferry::inline v0::detail {
 
 class group_core;
+class read_marks;
+
+/// What a device may still do at the end of an operation on a tensor that it has.
+struct operation_order {
+  std::shared_ptr<read_marks> marks;  ///< of what has been queued; complete at the end; null for tensors of the CPU
+  stream results;                     ///< in whose order the result is complete
+};
 
 struct group_operation {
   collective op = {};
@@ -28,7 +36,7 @@ struct group_operation {
 
 /// Begins it and returns its result, which has its elements at the end: the tensor itself where the operation writes in
 /// place. Throws, before it takes a number, for what cannot be done.
-tensor begin_operation(const std::shared_ptr<group_core>& group, const group_operation& what,
+tensor begin_operation(const std::shared_ptr<group_core>& group, const group_operation& what, operation_order& order,
                        std::function<void(std::exception_ptr)> done);
 future<void> run_in_place(const std::shared_ptr<group_core>& group, const group_operation& what);
 future<tensor> run_for_result(const std::shared_ptr<group_core>& group, const group_operation& what);

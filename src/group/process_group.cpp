@@ -50,7 +50,9 @@ std::vector<std::string> process_group::lost() const {
   return names;
 }
 
-group_plan process_group::plan(collective op, std::size_t bytes) const { return checked().plan(op, bytes); }
+group_plan process_group::plan(collective op, std::size_t bytes, device_kind memory) const {
+  return checked().plan(op, bytes, memory);
+}
 
 future<void> process_group::barrier(timeout limit) const {
   (void)checked();

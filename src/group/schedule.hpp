@@ -18,6 +18,8 @@ struct group_step {
     copy,            ///< part = other
     reduce,          ///< part = part (op) other
     scale,           ///< part = part / n, for averages only
+    fetch,           ///< of tensors on devices, first: the elements of the piece come to the CPU
+    store,           ///< the same, last: its results go to the device
   };
   what kind = {};
   int peer = -1;

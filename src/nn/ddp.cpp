@@ -16,6 +16,7 @@
 #include <ferry/autograd/dist/backward.hpp>
 #include <ferry/autograd/grad_mode.hpp>
 #include <ferry/autograd/gradient.hpp>
+#include <ferry/device/current.hpp>
 #include <ferry/tensor/factories.hpp>
 
 #include "../autograd/dist/dist_context.hpp"
@@ -42,18 +43,16 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     }
     if (trained_.empty()) throw_error(errc::invalid_argument, "ddp: no parameter of the module requires a gradient");
     std::vector<gradient_size> sizes;
-    for (const ddp_part& each : trained_) sizes.push_back({each.value.numel(), each.value.dtype()});
+    for (const ddp_part& each : trained_) {
+      sizes.push_back({each.value.numel(), each.value.dtype(), each.value.device()});
+    }
     buckets_ = plan_buckets(sizes, options_.first_bucket_bytes, options_.bucket_bytes);
     readiness_.emplace(buckets_, trained_.size());
     views_.resize(trained_.size());
-    for (const gradient_bucket& each : buckets_) {
-      const tensor memory = zeros({each.elements}, each.type);
-      for (std::size_t i = 0; i != each.members.size(); ++i) {
-        const ddp_part& parameter = trained_[each.members[i]];
-        views_[each.members[i]] = memory.as_strided(parameter.value.shape(), parameter.strides, each.offsets[i]);
-      }
-      memory_.push_back(memory);
-    }
+    bucket_of_.resize(trained_.size());
+    memory_.resize(buckets_.size());
+    last_on_.resize(buckets_.size());
+    for (std::size_t b = 0; b != buckets_.size(); ++b) make_memory(b);
   }
   ~ddp_core() = default;
   ddp_core(const ddp_core&) = delete;
@@ -121,6 +120,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     while (announce(false, false)) {
       const std::lock_guard lock(mutex_);
       for (std::size_t i = 0; i != buckets_.size(); ++i) {
+        order(i);
         memory_[i].fill_(0);
         (void)options_.transport(group_, memory_[i], options_.limit).get();
       }
@@ -131,6 +131,28 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   }
 
  private:
+  void make_memory(std::size_t b) {
+    const gradient_bucket& bucket = buckets_[b];
+    const tensor memory = zeros({bucket.elements}, bucket.type, bucket.where);
+    for (std::size_t i = 0; i != bucket.members.size(); ++i) {
+      const ddp_part& parameter = trained_[bucket.members[i]];
+      views_[bucket.members[i]] = memory.as_strided(parameter.value.shape(), parameter.strides, bucket.offsets[i]);
+      bucket_of_[bucket.members[i]] = b;
+    }
+    memory_[b] = memory;
+    last_on_[b] = current_stream(bucket.where);
+  }
+  // Gradients come on threads with other current streams: what this one does with a bucket follows what was done before.
+  void order(std::size_t b) {
+    const device where = buckets_[b].where;
+    if (where.is_cpu()) return;
+    const stream now = current_stream(where);
+    if (now == last_on_[b]) return;
+    now.wait(last_on_[b]);
+    memory_[b].storage().record_use(now);
+    last_on_[b] = now;
+  }
+
   void check_agreement() const {
     std::uint64_t hash = 0xcbf29ce484222325U;
     const auto add = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3U; };
@@ -142,6 +164,9 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       if (!each.leaf) continue;
       for (const std::int64_t stride : each.strides) add(static_cast<std::uint64_t>(stride));
     }
+    for (std::size_t i = 1; i != trained_.size(); ++i) {
+      add(trained_[i].value.device() == trained_[i - 1].value.device() ? 1 : 0);  // buckets are of one device each
+    }
     add(options_.bucket_bytes);
     add(options_.first_bucket_bytes);
     const tensor hashes = group_.all_gather(tensor_of({static_cast<std::int64_t>(hash)}), options_.limit).get();
@@ -149,25 +174,19 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       if (hashes.at<std::int64_t>(rank, 0) == static_cast<std::int64_t>(hash)) continue;
       throw_error(
           errc::group_mismatch,
-          fmt::format(
-              "ddp: the parameters of {} differ from those of {} in name, shape, dtype, strides or whether they "
-              "require a gradient, or the sizes of buckets do",
-              group_.names()[static_cast<std::size_t>(rank)], group_.names()[static_cast<std::size_t>(group_.rank())]));
+          fmt::format("ddp: the parameters of {} differ from those of {} in name, shape, dtype, strides, whether they "
+                      "require a gradient or which are on one device, or the sizes of buckets do",
+                      group_.names()[static_cast<std::size_t>(rank)],
+                      group_.names()[static_cast<std::size_t>(group_.rank())]));
     }
   }
   void give_parameters(int root) const {
     const no_grad outside;
-    const std::vector<ddp_part> all = model_->parts();
-    std::vector<tensor> travels;  // on the CPU
     std::vector<future<void>> pending;
-    for (const ddp_part& each : all) {
-      travels.push_back(detach(each.value).to(device()));
-      pending.push_back(group_.broadcast(travels.back(), root, options_.limit));
+    for (const ddp_part& each : model_->parts()) {
+      pending.push_back(group_.broadcast(detach(each.value), root, options_.limit));
     }
     for (const auto& each : pending) each.get();
-    for (std::size_t i = 0; i != all.size(); ++i) {
-      if (!all[i].value.device().is_cpu()) detach(all[i].value).copy_(travels[i]);
-    }
     model_->written();
   }
   // Tells the others whether this member makes a pass now. Returns whether any does.
@@ -200,7 +219,16 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
 
   // With the mutex held, like all that follows. Waits for the averages under way, which read and write the buckets.
   void reset() {
-    for (const future<tensor>& each : pending_) each.wait();
+    for (std::size_t b = 0; b != pending_.size(); ++b) {
+      (void)pending_[b].wait_for(no_timeout);
+      if (buckets_[b].where.is_cpu()) continue;
+      if (pending_[b].failed()) {
+        make_memory(b);  // a device may still write what it has been given before the error
+      } else {
+        order(b);
+        (void)pending_[b].get();  // what follows on this stream does not meet it
+      }
+    }
     pending_.clear();
     sent_ = 0;
     readiness_->reset();
@@ -210,6 +238,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   void send_ready(std::size_t ready) {
     for (; sent_ != ready; ++sent_) {
       const tensor& bucket = memory_[sent_];
+      order(sent_);
       pending_.push_back(options_.transport(group_, bucket, options_.limit));
       pending_.back().add_done_callback([bucket](const future<tensor>&) {});  // which it may use until then
     }
@@ -247,7 +276,9 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     }
     return gradient;
   }
-  static void put(const tensor& into, const tensor& gradient) {
+  void put(std::size_t i, const tensor& gradient) {
+    order(bucket_of_[i]);
+    const tensor& into = views_[i];
     if (!gradient.defined()) {
       into.fill_(0);
     } else if (gradient.data() != into.data()) {
@@ -278,10 +309,10 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       if (readiness_->begun() && pass_ != number) reset();  // of a pass that failed
       pass_ = number;
       for (const std::size_t each : take_unused()) {
-        put(views_[each], kept_gradient(each, context.get()));
+        put(each, kept_gradient(each, context.get()));
         (void)readiness_->mark(each);
       }
-      put(views_[i], kept_gradient(i, context.get()));
+      put(i, kept_gradient(i, context.get()));
       send_ready(readiness_->mark(i));
       if (!readiness_->complete()) return;
       write_results(context.get());
@@ -295,17 +326,17 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   void write_results(dist_context* context) {
     for (std::size_t b = 0; b != buckets_.size(); ++b) {
       const tensor average = pending_[b].get();
+      order(b);
       if (average.data() != memory_[b].data()) memory_[b].copy_(average);
     }
     for (std::size_t i = 0; i != trained_.size(); ++i) {
-      const device where = trained_[i].value.device();
       const tensor now = kept_gradient(i, context);
-      if (now.defined() && (context || !where.is_cpu())) {
+      if (now.defined() && context) {
         now.copy_(views_[i]);
       } else if (context) {
-        (void)context->accumulate(leaves_[i], views_[i].clone().to(where), {});
+        (void)context->accumulate(leaves_[i], views_[i].clone(), {});
       } else if (!now.defined() || now.data() != views_[i].data()) {
-        model_->set_gradient(i, views_[i].to(where));
+        model_->set_gradient(i, views_[i]);
       }
     }
     model_->written();
@@ -322,9 +353,11 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   std::vector<ddp_part> trained_;    // those that require a gradient
   std::vector<engine_leaf> leaves_;  // of these, as contexts know them
   std::vector<gradient_bucket> buckets_;
-  std::mutex mutex_;            // guards the next seven; held while averages are awaited
-  std::vector<tensor> memory_;  // by bucket; on the CPU, wherever the parameters are
-  std::vector<tensor> views_;   // by parameter
+  std::mutex mutex_;             // guards the next nine; held while averages are awaited
+  std::vector<tensor> memory_;   // by bucket
+  std::vector<stream> last_on_;  // the same: the stream on which it was used last
+  std::vector<tensor> views_;    // by parameter
+  std::vector<std::size_t> bucket_of_;
   std::optional<bucket_readiness> readiness_;
   std::vector<future<tensor>> pending_;  // by bucket
   std::size_t sent_ = 0;

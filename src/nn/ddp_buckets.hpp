@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include <ferry/device/device.hpp>
 #include <ferry/tensor/dtype.hpp>
 
 namespace ferry::inline v0::detail {
@@ -13,17 +14,19 @@ namespace ferry::inline v0::detail {
 struct gradient_size {
   std::int64_t elements = 0;
   dtype type = {};
+  device where = {};
 };
 
 struct gradient_bucket {
   dtype type = {};
+  device where = {};
   std::int64_t elements = 0;
-  std::vector<std::size_t> members;   ///< indices of parameters
-  std::vector<std::int64_t> offsets;  ///< of each, in elements
+  std::vector<std::size_t> members = {};   ///< indices of parameters
+  std::vector<std::int64_t> offsets = {};  ///< of each, in elements
 };
 
 /// From the last parameter to the first, as their gradients are complete in a pass: the first bucket has up to `first` bytes, the
-/// others up to `bytes`, or one parameter. Of one dtype each.
+/// others up to `bytes`, or one parameter. Of one dtype and device each.
 std::vector<gradient_bucket> plan_buckets(const std::vector<gradient_size>& parameters, std::size_t first,
                                           std::size_t bytes);
 

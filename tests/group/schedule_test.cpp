@@ -85,6 +85,8 @@ class model {
         break;
       }
       case group_step::what::scale: break;
+      case group_step::what::fetch:
+      case group_step::what::store: break;  // of tensors on devices: around a schedule, in none
     }
     ++next;
     return true;

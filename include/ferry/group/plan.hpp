@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include <ferry/device/device.hpp>
+
 namespace ferry::inline v0 {
 
 enum class collective : std::uint8_t {
@@ -65,8 +67,8 @@ struct plan_rule {
   algorithm use = {};
 };
 
-/// The table for tensors of the CPU whose bytes travel in messages: where members share no memory, and after a collective has
-/// failed.
+/// The table for what travels in messages: where members share no memory, after a collective has failed, and for tensors on devices. It
+/// does not ask where tensors are, since members may differ in that.
 inline constexpr plan_rule default_plan[] = {
     {.op = collective::barrier, .use = algorithm::dissemination},
     {.op = collective::broadcast, .up_to_bytes = std::size_t{64} << 10U, .use = algorithm::tree},
@@ -163,9 +165,11 @@ struct group_plan {
   std::string not_shared = {};
   /// Not because of how the members reach each other, or what was asked for: it was tried, or was so earlier.
   bool shared_failed = false;
+  device_kind memory = device_kind::cpu;  ///< of the tensors of this member
 
   friend bool operator==(const group_plan&, const group_plan&) = default;
 };
+/// Of tensors on devices "staged ring", and so on.
 /// "all_reduce of 1048576 bytes among 4: ring, 6 steps, 1572864 bytes per process, 1 piece of messages up to 262144 bytes"
 std::string to_string(const group_plan& plan);
 

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include <ferry/device/device.hpp>
 #include <ferry/group/plan.hpp>
 #include <ferry/rpc/detail/members.hpp>
 #include <ferry/rpc/future.hpp>
@@ -42,9 +43,14 @@ struct group_options {
 /// with the last of them.
 ///
 /// Every member makes each collective, in one order, with tensors of one shape and dtype; any number may be under way at
-/// once. Tensors are on the CPU. A call returns at once; the future completes when this member has its result and no longer
+/// once. A call returns at once; the future completes when this member has its result and no longer
 /// reads or writes the tensors, which must not be written before, nor read where they are results. Sums are made in an order that
 /// follows from plan() and ranks alone: equal inputs give equal bits on every run, and the same bits on every member.
+///
+/// Tensors are on the CPU or on devices, which may differ between members. Those of a device travel through page-locked memory of
+/// the host, at most `window` pieces of a collective at once, and in stream order: they are read and written after the work queued
+/// on the caller's current stream, and get() and co_await make the reader's current stream wait for the result; no thread waits for
+/// the device. Results are on the device of the tensor. A limit includes the time until the device has reached the collective.
 ///
 /// As soon as a collective cannot succeed it ends for every member that has not completed it, with one error that names a
 /// culprit, and so does the call of a member that comes later: errc::rpc_timeout when the first member's limit expires,
@@ -52,7 +58,7 @@ struct group_options {
 /// root, shape or dtype, naming both; errc::peer_lost for a member that has died or left, or a connection that was lost.
 /// The tensors of a collective that failed have unspecified elements. After the death of a member every collective fails,
 /// until shrink(); after all other errors the group goes on. Calls throw errc::invalid_argument, bad_shape, bad_dtype and
-/// bad_device for what they cannot do, and then take no part. Thread-safe; threads that make collectives of one group at once
+/// device_failure for what they cannot do, and then take no part. Thread-safe; threads that make collectives of one group at once
 /// must agree on their order in some other way.
 class process_group {
  public:
@@ -78,7 +84,8 @@ class process_group {
 
   /// What a collective of that many bytes does: of the tensor for broadcast, all_reduce, reduce, send and receive; of all
   /// members' tensors together for all_gather; of one member's whole input for reduce_scatter and all_to_all.
-  [[nodiscard]] group_plan plan(collective op, std::size_t bytes) const;
+  /// `memory` is where this member's tensor is; the algorithm does not depend on it.
+  [[nodiscard]] group_plan plan(collective op, std::size_t bytes, device_kind memory = device_kind::cpu) const;
 
   // `limit`, for all: unset means that of the group. In a handler, the handler's deadline also applies.
 

@@ -37,12 +37,13 @@ namespace nn {
 /// Every member makes the same passes, one at a time. A pass of a member waits for those of all others; errors of the group end
 /// it. A parameter that gets no gradient in a pass leaves the averages incomplete: the next call throws errc::invalid_argument
 /// with the names of such parameters, and what to do. Sparse gradients are refused, and so is backward() with `then` where the
-/// optimizer has parameters at this worker. Gradients on devices are averaged on the CPU. Not thread-safe.
+/// optimizer has parameters at this worker. Gradients on devices have
+/// their buckets there. Not thread-safe.
 template <class M>
 class ddp {
  public:
   /// Collective. The parameters of rank 0 are given to all. Throws errc::group_mismatch if names, shapes or dtypes of the
-  /// parameters differ, errc::invalid_argument if none requires a gradient, and the errors of collectives.
+  /// parameters differ, or which follow each other on one device, errc::invalid_argument if none requires a gradient, and the errors of collectives.
   ddp(M module, const process_group& group, const ddp_options& options = {});
 
   template <class... A>
