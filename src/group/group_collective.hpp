@@ -69,6 +69,7 @@ class group_collective final : public std::enable_shared_from_this<group_collect
   // For the shared segment.
   [[nodiscard]] const collective_signature& signature() const noexcept override { return start_.signature; }
   [[nodiscard]] bool wants_segment() const noexcept { return start_.shared; }
+  [[nodiscard]] bool is_staged() const noexcept { return start_.staging != nullptr; }
   /// Whether it is in the queue of the segment. Set before start().
   void set_in_segment(bool in) noexcept { in_segment_.store(in); }
   [[nodiscard]] bool enter() noexcept override;

@@ -178,7 +178,7 @@ group_plan group_core::plan(collective op, std::size_t bytes, device_kind memory
     made.not_shared = "a rule of the group says otherwise";
     made.shared_failed = false;
   } else if (segment() && segment()->has_left()) {
-    made.not_shared = "a collective has failed in it";
+    made.not_shared = "a collective has failed in it, or had tensors on devices at some of its members";
     made.shared_failed = true;
   } else if (goes_through_segment(op, bytes)) {
     made.use = algorithm::shared;
@@ -264,12 +264,19 @@ std::uint64_t group_core::begin(collective_start start) {
   std::deque<early_message> early;
   outcome before;
   int lost = -1;
+  bool wakes_others = false;
   {
     const std::lock_guard lock(mutex_);
     key.sequence = next_[key.channel];
     made = std::make_shared<group_collective>(shared_from_this(), key, std::move(start));
     open_.emplace(key, made);
-    if (segment() && made->wants_segment()) made->set_in_segment(segment()->add(key.sequence, made));
+    if (segment() && key.channel == collective_key::all) {
+      if (made->wants_segment()) {
+        made->set_in_segment(segment()->add(key.sequence, made));
+      } else if (made->is_staged()) {
+        wakes_others = segment()->skip(key.sequence);
+      }
+    }
     ++next_[key.channel];
     early = take_early(key);
     before = take_ended(key);
@@ -287,6 +294,7 @@ std::uint64_t group_core::begin(collective_start start) {
       }
     }
   }
+  if (wakes_others) segment()->wake_all();
   if (!before.text.empty()) {
     const std::exception_ptr error = make_error(before.error, before.text);
     for (early_message& each : early) each.taken.try_set_exception(error);

@@ -31,6 +31,9 @@ struct member_flags {
   alignas(128) std::uint64_t left = 0;
   /// 0, or one more than the first that has failed at this member: those that have not completed it wait for the error.
   std::uint64_t failed = 0;
+  /// 0, or one more than the last that this member alone may make by messages, its tensor being on a device; those before it that
+  /// are made in the segment are complete here.
+  std::uint64_t skipped = 0;
   alignas(128) std::uint32_t sleeps = 0;
 };
 static_assert(sizeof(member_flags) == 640);

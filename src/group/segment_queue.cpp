@@ -45,6 +45,19 @@ bool segment_queue::add(std::uint64_t sequence, const std::shared_ptr<segment_us
   return true;
 }
 
+bool segment_queue::skip(std::uint64_t sequence) {
+  const std::lock_guard lock(mutex_);
+  if (left_from_ != never_left) return false;
+  if (items_.empty()) {
+    publish_number(memory_->flags(rank_).skipped, sequence + 1);
+    return true;
+  }
+  auto fresh = std::make_shared<item>();  // after those before it
+  fresh->sequence = sequence;
+  items_.push_back(std::move(fresh));
+  return false;
+}
+
 bool segment_queue::begin(std::uint64_t sequence) {
   const segment_user* own = nullptr;
   {
@@ -114,8 +127,10 @@ void segment_queue::drive(const segment_user* own) noexcept {
 bool segment_queue::must_leave(const item& head) const noexcept {
   for (int each = 0; each != memory_->members(); ++each) {
     if (each == rank_) continue;
-    const std::uint64_t left = look_again_at(memory_->flags(each).left);
-    if (left != 0 && left - 1 <= head.sequence && !head.run->has_come(each)) return true;
+    member_flags& theirs = memory_->flags(each);
+    const std::uint64_t left = look_again_at(theirs.left);
+    const bool is_left = left != 0 && left - 1 <= head.sequence;
+    if ((is_left || look_again_at(theirs.skipped) > head.sequence) && !head.run->has_come(each)) return true;
   }
   return false;
 }
@@ -169,15 +184,25 @@ bool segment_queue::work(const segment_user*& own) {
     }
     if (!items_.empty()) {
       head = items_.front();
-      if (!head->begun && !head->what->is_over()) head = nullptr;
+      if (!head->what) {
+        items_.pop_front();
+        publish_number(memory_->flags(rank_).skipped, head->sequence + 1);
+      } else if (!head->begun && !head->what->is_over()) {
+        head = nullptr;
+      }
     }
     if (head) asked = head->asked_to_leave;
   }
   for (const auto& each : switched) {
+    if (!each->what) continue;
     if (each->what.get() == own) own = nullptr;
     if (each->begun) calls_.later([what = each->what] { what->go_by_messages(); });
   }
   if (!head) return false;
+  if (!head->what) {
+    wake_all();
+    return true;
+  }
   segment_user& what = *head->what;
   if (!what.enter()) {
     {
@@ -212,6 +237,15 @@ bool segment_queue::work(const segment_user*& own) {
       } else {
         calls_.later([what = head->what] { what->succeed(); });
       }
+      return true;
+    }
+    if (state == segment_run::state::apart) {
+      {
+        const std::lock_guard lock(mutex_);
+        leave_from(head->sequence);
+      }
+      what.leave();
+      wake_all();
       return true;
     }
     if (state != segment_run::state::blocked) {

@@ -4,8 +4,10 @@
 // numbers, on whatever thread begins one or is told that another member has gone on.
 //
 // A collective is made in the segment by all members or by none: it writes nothing but the segment until all have come to
-// it there. A member that makes one of its collectives otherwise, after one that has failed, says so first (member_flags::left)
-// and never comes to it; all others then make that one and those after it by messages, too.
+// it there. A member that makes all of its collectives otherwise from one on, after one that has failed, says so first
+// (member_flags::left) and never comes to it; all others then make that one and those after it by messages, too. A member whose
+// tensor is on a device passes over that collective (member_flags::skipped): members that do the same go on using the segment for others,
+// but those that have come to it here leave for good.
 
 #include <atomic>
 #include <cstdint>
@@ -53,6 +55,10 @@ class segment_queue {
   [[nodiscard]] const segment_layout& layout() const noexcept { return memory_->layout(); }
   /// In the order of the numbers. False: it does not go through the segment.
   bool add(std::uint64_t sequence, const std::shared_ptr<segment_user>& what);
+  /// This member makes it by messages whatever the others do. True: wake_all() has to follow.
+  [[nodiscard]] bool skip(std::uint64_t sequence);
+  /// Members that sleep look at the flags again.
+  void wake_all() noexcept;
   /// Its tensors may be used from here on. False: it does not go through the segment after all.
   bool begin(std::uint64_t sequence);
   /// Another member has sent a message of that collective, which it therefore does not make here.
@@ -70,7 +76,7 @@ class segment_queue {
  private:
   struct item {
     std::uint64_t sequence = 0;
-    std::shared_ptr<segment_user> what;
+    std::shared_ptr<segment_user> what;  // null: it is passed over
     bool begun = false;
     bool asked_to_leave = false;
     std::optional<segment_run> run;
@@ -83,7 +89,6 @@ class segment_queue {
   /// Waits for a little while. Whether it can go on.
   bool spin(const item& head) noexcept;
   void leave_from(std::uint64_t sequence) noexcept;  // with the mutex held
-  void wake_all() noexcept;
 
   const std::shared_ptr<group_segment> memory_;
   const int rank_;

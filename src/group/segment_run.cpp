@@ -57,7 +57,7 @@ bool segment_run::needs(int member) const noexcept {
          observe_number(theirs.out) + segment_layout::slots < end_;
 }
 
-bool segment_run::check_signature(int member) {
+bool segment_run::check_signature(int member, state& found) {
   const signature_block theirs = memory_.signature(member, turn_);
   if (theirs == own_) {
     checked_[static_cast<std::size_t>(member)] = true;
@@ -65,7 +65,8 @@ bool segment_run::check_signature(int member) {
   }
   culprit_ = member;
   auto decoded = theirs.decode();
-  if (decoded && theirs.words[0] == own_.words[0]) theirs_ = std::move(decoded->second);
+  found = !decoded ? state::broken : theirs.words[0] != own_.words[0] ? state::apart : state::differs;
+  if (found == state::differs) theirs_ = std::move(decoded->second);
   return false;
 }
 
@@ -88,10 +89,7 @@ bool segment_run::observe(state& found) {
     }
     if (their_in > base_ && !checked_[static_cast<std::size_t>(each)]) {
       memory_.note_observed();
-      if (!check_signature(each)) {
-        found = theirs_ ? state::differs : state::broken;
-        return false;
-      }
+      if (!check_signature(each, found)) return false;
     }
     in = std::min(in, their_in);
     done = std::min(done, their_done);

@@ -44,6 +44,7 @@ class segment_run {
   enum class state : std::uint8_t {
     blocked,
     finished,
+    apart,    ///< another member is at another collective: one of the two made, or makes, the earlier one by messages
     differs,  ///< another member calls something else
     broken,   ///< another member has written what no member writes
   };
@@ -80,7 +81,8 @@ class segment_run {
   [[nodiscard]] bool has_failed() const noexcept;
   /// Reads the numbers of the others. False: differs or broken.
   bool observe(state& found);
-  bool check_signature(int member);
+  /// `found`: how it differs.
+  bool check_signature(int member, state& found);
   void publish(std::uint64_t member_flags::*which, std::uint64_t value, const std::function<void(int)>& wake);
   void copy_in(std::uint64_t number);
   void reduce_share(std::uint64_t number);

@@ -168,12 +168,54 @@ TEST_CASE("process_group: collectives on tensors of devices") {
 
 TEST_CASE("process_group: a plan for tensors of devices has the algorithm of the CPU, and says that they are staged") {
   run_cluster(2, [](ferry::worker& self) {
-    const process_group group(self);
+    const process_group group(self, ferry::all_workers, {.shared_bytes = 0});
     constexpr std::size_t large = std::size_t{1} << 20U;
     const ferry::group_plan plan = group.plan(collective::all_reduce, large, ferry::device_kind::cuda);
     CHECK(plan.memory == ferry::device_kind::cuda);
     CHECK(plan.use == group.plan(collective::all_reduce, large).use);
     CHECK(to_string(plan).find("among 2: staged ring, 2 steps") != std::string::npos);
+  });
+}
+
+TEST_CASE("process_group: the first collective has its tensors on a device at one member, which only receives") {
+  for (int on_device = 0; on_device != 3; ++on_device) {
+    run_cluster(3, [&](ferry::worker& self) {
+      const int rank = self.id().value;
+      const process_group group(self);
+      const int root = (on_device + 1) % 3;
+      const auto full_of = [&](float value) {
+        return ferry::full({500}, value, dtype::f32, rank == on_device ? gpu_of(rank) : host);
+      };
+      const tensor t = full_of(static_cast<float>(rank));
+      group.broadcast(t, root).get();
+      CHECK(is_filled(t, root));
+      // Those after it, under way at once, of every kind.
+      std::vector<ferry::future<void>> pending;
+      std::vector<tensor> all;
+      for (int i = 0; i != 12; ++i) {
+        all.push_back(i % 3 == 0 ? full_of(1) : ferry::full({500}, 1.0F));
+        pending.push_back(group.all_reduce(all.back()));
+      }
+      for (auto& each : pending) each.get();
+      for (const tensor& each : all) CHECK(is_filled(each, 3));
+      group.barrier().get();
+    });
+  }
+}
+
+TEST_CASE("process_group: collectives on devices leave shared memory to those on the CPU") {
+  run_cluster(3, [](ferry::worker& self) {
+    const process_group group(self);
+    const auto before = group.plan(collective::all_reduce, 1000).use;
+    std::vector<ferry::future<void>> pending;
+    std::vector<tensor> all;
+    for (int i = 0; i != 30; ++i) {
+      all.push_back(ferry::full({500}, 1.0F, dtype::f32, i % 2 == 0 ? host : gpu_of(self.id().value)));
+      pending.push_back(group.all_reduce(all.back()));
+    }
+    for (auto& each : pending) each.get();
+    for (const tensor& each : all) CHECK(is_filled(each, 3));
+    CHECK(group.plan(collective::all_reduce, 1000).use == before);
   });
 }
 
