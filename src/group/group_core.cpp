@@ -13,6 +13,7 @@
 #include <ferry/tensor/dims.hpp>
 
 #include "../rpc/worker/worker_core.hpp"
+#include "../transport/reactor/time_limit.hpp"
 #include "gather_rounds.hpp"
 #include "group_table.hpp"
 #include "segment_agreement.hpp"
@@ -22,8 +23,9 @@ namespace {
 
 constexpr std::chrono::seconds abort_limit{10};   // of the calls that tell others of an error
 constexpr std::chrono::seconds inquiry_limit{5};  // of those that ask others why nothing comes
-constexpr std::size_t most_outcomes = 4096;       // from one member, of collectives that this one has not begun
-constexpr std::size_t most_outcome_text = 4096;   // bytes
+constexpr std::chrono::milliseconds wake_pause{5};
+constexpr std::size_t most_outcomes = 4096;      // from one member, of collectives that this one has not begun
+constexpr std::size_t most_outcome_text = 4096;  // bytes
 constexpr std::size_t most_chunk = std::size_t{1} << 40U;  // times the members it is still a number of bytes
 constexpr std::size_t most_failed = 64;                    // of those that it has begun, for messages that come later
 
@@ -269,13 +271,12 @@ std::uint64_t group_core::begin(collective_start start) {
     const std::lock_guard lock(mutex_);
     key.sequence = next_[key.channel];
     made = std::make_shared<group_collective>(shared_from_this(), key, std::move(start));
-    open_.emplace(key, made);
-    if (segment() && key.channel == collective_key::all) {
-      if (made->wants_segment()) {
-        made->set_in_segment(segment()->add(key.sequence, made));
-      } else if (made->is_staged()) {
-        wakes_others = segment()->skip(key.sequence);
-      }
+    const auto place = open_.emplace(key, made).first;
+    try {
+      pass_to_segment(key, made, wakes_others);
+    } catch (...) {  // no memory: it was not begun
+      open_.erase(place);
+      throw;
     }
     ++next_[key.channel];
     early = take_early(key);
@@ -310,22 +311,24 @@ std::uint64_t group_core::begin(collective_start start) {
 
 // ---------------------------------------------------------------- shared memory
 
+// With the mutex held.
+void group_core::pass_to_segment(const collective_key& key, const std::shared_ptr<group_collective>& made,
+                                 bool& wakes_others) {
+  if (!segment() || key.channel != collective_key::all) return;
+  if (made->wants_segment()) {
+    made->set_in_segment(segment()->add(key.sequence, made));
+  } else if (made->is_staged()) {
+    wakes_others = segment()->skip(key.sequence);
+  }
+}
+
 void group_core::share_memory(deadline until) {
   segment_agreement agreed = agree_on_segment(worker_, facts_, until);
   why_no_segment_ = std::move(agreed.why_not);
   segment_failed_ = agreed.failed;
   if (!agreed.memory) return;
   segment_queue::outside calls;
-  calls.wake = [this](int sleeper) {  // the queue is a part of this
-    try {
-      const context_scope outside(static_cast<call_context*>(nullptr));
-      call_one_way<named<"ferry/group/wake", serve_group_wake>>(worker_, to(name_of(sleeper), {}), facts_.id,
-                                                                static_cast<std::int32_t>(rank()));
-    } catch (const std::exception& problem) {  // its loss ends what needs it
-      log(log_level::info,
-          fmt::format("group '{}': {} is not woken: {}", facts_.options.name, name_of(sleeper), problem.what()));
-    }
-  };
+  calls.wake = [this](int sleeper) { wake(sleeper); };  // the queue is a part of this
   calls.later = [weak = weak_from_this()](std::function<void()> what) {
     const auto self = weak.lock();
     if (!self) return;
@@ -334,6 +337,34 @@ void group_core::share_memory(deadline until) {
   segment_queue_ = std::make_unique<segment_queue>(std::move(agreed.memory), rank(),
                                                    worker_->agent().options().transport.max_spin, std::move(calls));
   segment_.store(segment_queue_.get());
+}
+
+// No other member sees that it sleeps any more.
+void group_core::wake(int sleeper) noexcept {
+  const auto problem = caught([&] {
+    const context_scope outside(static_cast<call_context*>(nullptr));
+    call_one_way<named<"ferry/group/wake", serve_group_wake>>(worker_, to(name_of(sleeper), {}), facts_.id,
+                                                              static_cast<std::int32_t>(rank()));
+  });
+  if (!problem) return;
+  log(log_level::info, fmt::format("group '{}': {} is not woken: {}", facts_.options.name, name_of(sleeper),
+                                   describe_exception(problem)));
+  try {
+    std::rethrow_exception(problem);
+  } catch (const error& why) {
+    // Its loss ends what needs it.
+    if (why.kind() != errc::resource_exhausted && why.kind() != errc::limit_exceeded) return;
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory: tried again like a queue that is full
+  }
+  const auto hopeless = caught([&] {
+    const auto again = [weak = weak_from_this(), sleeper] {
+      if (const auto self = weak.lock()) self->post([self, sleeper] { self->wake(sleeper); });
+    };
+    auto timer = std::make_unique<time_limit>(worker_->agent().reactor(), deadline::after(wake_pause), again);
+    const std::lock_guard lock(mutex_);
+    if (!closed_) wakes_[sleeper].swap(timer);
+  });
+  if (hopeless) log(log_level::error, "a member of a group that sleeps is not woken: " + describe_exception(hopeless));
 }
 
 void group_core::drive_segment() const noexcept {

@@ -21,6 +21,7 @@
 
 namespace ferry::inline v0::detail {
 
+class time_limit;
 class worker_core;
 
 struct group_facts {
@@ -97,6 +98,8 @@ class group_core : public std::enable_shared_from_this<group_core> {
   /// The first rule of the group for it; null if there is none.
   [[nodiscard]] const plan_rule* own_rule(collective op, std::size_t bytes) const noexcept;
   void share_memory(deadline until);
+  void pass_to_segment(const collective_key& key, const std::shared_ptr<group_collective>& made, bool& wakes_others);
+  void wake(int sleeper) noexcept;
   // With the mutex held.
   std::deque<early_message> take_early(const collective_key& key);
   outcome take_ended(const collective_key& key);
@@ -124,6 +127,7 @@ class group_core : public std::enable_shared_from_this<group_core> {
   std::deque<std::pair<collective_key, outcome>> failed_;                 // the last ones that this member has begun
   std::deque<std::pair<collective_key, collective_signature>> ended_as_;  // the last ones, however they ended
   std::map<int, std::string> lost_;
+  std::map<int, std::unique_ptr<time_limit>> wakes_;  // by rank: those that are tried again
   bool closed_ = false;
 };
 

@@ -75,7 +75,9 @@ segment_agreement agree_on_segment(const std::shared_ptr<worker_core>& worker, c
   const auto said = gather(offer ? std::vector<std::string>{"", offer->where(), offer->token()} : std::vector{own});
   made.why_not = first_reason(said);
   if (made.why_not.empty()) {
-    const deadline handed_over = std::min(until, deadline::after(handover_limit));
+    // Members that cannot have it must still agree on that in time.
+    deadline handed_over = deadline::after(handover_limit);
+    if (!until.is_never()) handed_over = std::min(handed_over, deadline::after(until.remaining() / 2));
     try {
       if (offer) {
         offer->hand_over(static_cast<int>(facts.names.size()) - 1, handed_over);

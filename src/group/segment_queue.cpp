@@ -35,12 +35,23 @@ segment_queue::segment_queue(std::shared_ptr<group_segment> memory, int rank, st
       spin_(std::thread::hardware_concurrency() > 1 ? longest_spin : std::chrono::nanoseconds(0)),
       left_from_(never_left) {}
 
+template <class F>
+void segment_queue::later(F what) noexcept {
+  try {
+    calls_.later(what);
+  } catch (...) {
+    what();
+  }
+}
+
 bool segment_queue::add(std::uint64_t sequence, const std::shared_ptr<segment_user>& what) {
   const std::lock_guard lock(mutex_);
   if (left_from_ != never_left) return false;
   auto fresh = std::make_shared<item>();
   fresh->sequence = sequence;
   fresh->what = what;
+  const segment_job job = what->job();  // it cannot have ended yet
+  fresh->bytes = static_cast<std::size_t>(job.elements) * dtype_size(job.type);
   items_.push_back(std::move(fresh));
   return true;
 }
@@ -67,14 +78,12 @@ bool segment_queue::begin(std::uint64_t sequence) {
     if (found == items_.end()) return false;
     item& here = **found;
     here.begun = true;
-    const segment_job job = here.what->job();
-    const std::size_t bytes = static_cast<std::size_t>(job.elements) * dtype_size(job.type);
-    if (found == items_.begin() && bytes <= most_bytes_of_caller) own = here.what.get();
+    if (found == items_.begin() && here.bytes <= most_bytes_of_caller) own = here.what.get();
   }
   if (own) {
     drive(own);
   } else {
-    calls_.later([this] { drive(); });
+    later([this] { drive(); });
   }
   return true;
 }
@@ -87,7 +96,7 @@ void segment_queue::ask_to_leave(std::uint64_t sequence) {
     if (found == items_.end()) return;
     (*found)->asked_to_leave = true;
   }
-  calls_.later([this] { drive(); });
+  later([this] { drive(); });
 }
 
 void segment_queue::note_failed(std::uint64_t sequence) noexcept {
@@ -101,7 +110,7 @@ void segment_queue::note_failed(std::uint64_t sequence) noexcept {
     }
     leave_from(sequence + 1);
   }
-  calls_.later([this] { drive(); });
+  later([this] { drive(); });
 }
 
 // One thread at a time; what comes meanwhile makes it look again.
@@ -115,7 +124,7 @@ void segment_queue::drive(const segment_user* own) noexcept {
     while (work(own)) {
       if (!has_own || own) continue;
       // The caller's is complete: others are not its work.
-      calls_.later([this] { drive(); });
+      later([this] { drive(); });
       break;
     }
     left = kicks_.fetch_sub(seen) - seen;
@@ -172,17 +181,27 @@ bool segment_queue::spin(const item& head) noexcept {
   return false;
 }
 
+// The last one that has to go by messages; null: there is none.
+std::shared_ptr<segment_queue::item> segment_queue::take_switched() noexcept {
+  const std::lock_guard lock(mutex_);
+  while (!items_.empty() && items_.back()->sequence >= left_from_) {
+    std::shared_ptr<item> last = std::move(items_.back());
+    items_.pop_back();
+    if (last->what) return last;  // else it goes by messages already
+  }
+  return nullptr;
+}
+
 bool segment_queue::work(const segment_user*& own) {
+  while (const std::shared_ptr<item> switched = take_switched()) {
+    if (switched->what.get() == own) own = nullptr;
+    if (switched->begun) later([what = switched->what] { what->go_by_messages(); });
+  }
   std::shared_ptr<item> head;
-  std::vector<std::shared_ptr<item>> switched;
   bool asked = false;
   {
     const std::lock_guard lock(mutex_);
-    while (!items_.empty() && items_.back()->sequence >= left_from_) {
-      switched.push_back(std::move(items_.back()));
-      items_.pop_back();
-    }
-    if (!items_.empty()) {
+    if (!items_.empty() && items_.front()->sequence < left_from_) {
       head = items_.front();
       if (!head->what) {
         items_.pop_front();
@@ -192,11 +211,6 @@ bool segment_queue::work(const segment_user*& own) {
       }
     }
     if (head) asked = head->asked_to_leave;
-  }
-  for (const auto& each : switched) {
-    if (!each->what) continue;
-    if (each->what.get() == own) own = nullptr;
-    if (each->begun) calls_.later([what = each->what] { what->go_by_messages(); });
   }
   if (!head) return false;
   if (!head->what) {
@@ -214,12 +228,24 @@ bool segment_queue::work(const segment_user*& own) {
     wake_all();
     return true;
   }
-  if (!head->run) {
-    const std::lock_guard lock(mutex_);
-    head->run.emplace(*memory_, rank_, what.job(), signature_block::encode(head->sequence, what.signature()), pieces_,
-                      turn_);
+  try {
+    return advance(*head, own, asked);
+  } catch (...) {  // no memory
+    what.fail_here();
   }
-  segment_run& run = *head->run;
+  what.leave();
+  return true;
+}
+
+// Between enter() and leave() of the head, which it calls unless it throws.
+bool segment_queue::advance(item& head, const segment_user*& own, bool asked) {
+  segment_user& what = *head.what;
+  if (!head.run) {
+    const std::lock_guard lock(mutex_);
+    head.run.emplace(*memory_, rank_, what.job(), signature_block::encode(head.sequence, what.signature()), pieces_,
+                     turn_);
+  }
+  segment_run& run = *head.run;
   for (;;) {
     const segment_run::state state = run.advance(calls_.wake);
     if (state == segment_run::state::finished) {
@@ -227,7 +253,7 @@ bool segment_queue::work(const segment_user*& own) {
         const std::lock_guard lock(mutex_);
         items_.pop_front();
         pieces_ += run.pieces();
-        next_ = head->sequence + 1;
+        next_ = head.sequence + 1;
         ++turn_;
       }
       what.leave();
@@ -235,14 +261,14 @@ bool segment_queue::work(const segment_user*& own) {
         own = nullptr;
         what.succeed();
       } else {
-        calls_.later([what = head->what] { what->succeed(); });
+        later([what = head.what] { what->succeed(); });
       }
       return true;
     }
     if (state == segment_run::state::apart) {
       {
         const std::lock_guard lock(mutex_);
-        leave_from(head->sequence);
+        leave_from(head.sequence);
       }
       what.leave();
       wake_all();
@@ -254,18 +280,18 @@ bool segment_queue::work(const segment_user*& own) {
       return true;
     }
     if (what.is_over()) break;
-    if (!run.all_have_come() && (asked || must_leave(*head))) {
+    if (!run.all_have_come() && (asked || must_leave(head))) {
       {
         const std::lock_guard lock(mutex_);
-        leave_from(head->sequence);
+        leave_from(head.sequence);
       }
       what.leave();
       wake_all();
       return true;
     }
-    if (spin(*head)) continue;
+    if (spin(head)) continue;
     announce_sleep(memory_->flags(rank_));
-    if (!run.could_advance() && !what.is_over() && (run.all_have_come() || !must_leave(*head))) {
+    if (!run.could_advance() && !what.is_over() && (run.all_have_come() || !must_leave(head))) {
       asleep_since_ = std::chrono::steady_clock::now();
       what.leave();
       return false;

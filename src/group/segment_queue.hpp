@@ -37,6 +37,8 @@ class segment_user {
   virtual void succeed() noexcept = 0;
   /// `theirs`: null if it cannot be read.
   virtual void fail_by(int member, const collective_signature* theirs) noexcept = 0;
+  /// In a catch block.
+  virtual void fail_here() noexcept = 0;
   virtual void go_by_messages() noexcept = 0;
 
  protected:
@@ -77,14 +79,20 @@ class segment_queue {
   struct item {
     std::uint64_t sequence = 0;
     std::shared_ptr<segment_user> what;  // null: it is passed over
+    std::size_t bytes = 0;
     bool begun = false;
     bool asked_to_leave = false;
     std::optional<segment_run> run;
   };
 
   void drive(const segment_user* own) noexcept;
+  /// On another thread; on this one if there is no memory for that.
+  template <class F>
+  void later(F what) noexcept;
   /// False: nothing is left to do now. `own` is the only one that ends on this thread.
   bool work(const segment_user*& own);
+  bool advance(item& head, const segment_user*& own, bool asked);
+  [[nodiscard]] std::shared_ptr<item> take_switched() noexcept;
   [[nodiscard]] bool must_leave(const item& head) const noexcept;
   /// Waits for a little while. Whether it can go on.
   bool spin(const item& head) noexcept;

@@ -54,7 +54,8 @@ bool segment_run::has_come(int member) const noexcept { return look_again_at(mem
 bool segment_run::needs(int member) const noexcept {
   member_flags& theirs = memory_.flags(member);
   return observe_number(theirs.in) < end_ || (two_phases_ && observe_number(theirs.done) < end_) ||
-         observe_number(theirs.out) + segment_layout::slots < end_;
+         observe_number(theirs.out) + segment_layout::slots < end_ ||
+         observe_number(theirs.failed) == own_.words[0] + 1;  // and of the error that it has to tell
 }
 
 bool segment_run::check_signature(int member, state& found) {
@@ -191,7 +192,8 @@ void segment_run::copy_in(std::uint64_t number) {
   }
 }
 
-void segment_run::reduce_all(std::byte* into, const std::function<const std::byte*(int)>& of, std::int64_t count) {
+template <class Source>
+void segment_run::reduce_all(std::byte* into, const Source& of, std::int64_t count) {
   const auto elements = static_cast<std::size_t>(count);
   if (elements == 0) return;
   combine_elements(job_.type, job_.how, into, of(0), of(1), elements);

@@ -88,7 +88,8 @@ class segment_run {
   void reduce_share(std::uint64_t number);
   void copy_out(std::uint64_t number);
   /// `into` and the sources do not overlap.
-  void reduce_all(std::byte* into, const std::function<const std::byte*(int)>& of, std::int64_t count);
+  template <class Source>
+  void reduce_all(std::byte* into, const Source& of, std::int64_t count);
 
   const group_segment& memory_;
   const int rank_;

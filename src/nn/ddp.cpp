@@ -38,7 +38,10 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     if (!options_.transport) options_.transport = nn::average_in_place();
     for (ddp_part& each : model_->parts()) {
       if (!each.leaf) continue;
-      leaves_.push_back(each.leaf.edge.to.engine().leaf(each.leaf.edge.to.node()).value());
+      const auto leaf = each.leaf.edge.to.engine().leaf(each.leaf.edge.to.node());
+      if (!leaf)
+        throw_error(errc::invalid_argument, fmt::format("ddp: {} was computed: it is no parameter", each.name));
+      leaves_.push_back(*leaf);
       trained_.push_back(std::move(each));
     }
     if (trained_.empty()) throw_error(errc::invalid_argument, "ddp: no parameter of the module requires a gradient");
@@ -219,21 +222,21 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
 
   // With the mutex held, like all that follows. Waits for the averages under way, which read and write the buckets.
   void reset() {
-    for (std::size_t b = 0; b != pending_.size(); ++b) {
-      (void)pending_[b].wait_for(no_timeout);
-      if (buckets_[b].where.is_cpu()) continue;
-      if (pending_[b].failed()) {
-        make_memory(b);  // a device may still write what it has been given before the error
-      } else {
-        order(b);
-        (void)pending_[b].get();  // what follows on this stream does not meet it
-      }
-    }
-    pending_.clear();
+    const std::vector<future<tensor>> pending = std::exchange(pending_, {});
     sent_ = 0;
     readiness_->reset();
     calls_.clear();
     pass_ = 0;
+    for (const future<tensor>& each : pending) (void)each.wait_for(no_timeout);
+    for (std::size_t b = 0; b != pending.size(); ++b) {
+      if (buckets_[b].where.is_cpu()) continue;
+      if (pending[b].failed()) {
+        make_memory(b);  // a device may still write what it has been given before the error
+      } else {
+        order(b);
+        (void)pending[b].get();  // what follows on this stream does not meet it
+      }
+    }
   }
   void send_ready(std::size_t ready) {
     for (; sent_ != ready; ++sent_) {
@@ -318,7 +321,8 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       write_results(context.get());
       reset();
     } catch (...) {
-      reset();
+      // The first error is the one to tell; a device that fails here, too, fails the next pass.
+      (void)caught([&] { reset(); });
       throw;
     }
   }
@@ -338,6 +342,14 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       } else if (!now.defined() || now.data() != views_[i].data()) {
         model_->set_gradient(i, views_[i]);
       }
+    }
+    if (context) {  // the pass knows of the streams of its own nodes only
+      std::vector<stream> streams;
+      for (const stream& each : last_on_) {
+        if (!each.device().is_cpu() && std::find(streams.begin(), streams.end(), each) == streams.end())
+          streams.push_back(each);
+      }
+      context->gradients_on(streams);
     }
     model_->written();
   }

@@ -15,7 +15,7 @@ class graph_model final : public ddp_model {
  public:
   explicit graph_model(std::vector<nn::named_parameter> parameters) : all_(std::move(parameters)) {
     for (const nn::named_parameter& each : all_) {
-      if (each.value.requires_grad()) trained_.push_back(each.value);
+      if (gradient_edge_of(each.value)) trained_.push_back(each.value);  // as parts() says it
     }
   }
   ~graph_model() override {

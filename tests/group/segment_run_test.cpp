@@ -168,7 +168,7 @@ TEST_CASE("segment_run: what another member writes is looked at before it is bel
         const auto [memory, job, signature] = begin(lines, own);
         segment_run run(memory, 0, job, signature_block::encode(0, signature), 0, 0);
         memory.flags(1).*which = number;
-        CHECK(run.advance([](int) {}) == segment_run::state::broken);
+        CHECK(run.advance([](int) {}) == (word == 0 ? segment_run::state::broken : segment_run::state::apart));
         CHECK(run.culprit() == 1);
       }
     }
@@ -184,6 +184,15 @@ TEST_CASE("segment_run: what another member writes is looked at before it is bel
     REQUIRE(run.theirs().has_value());
     CHECK(run.theirs()->shape == std::vector<std::int64_t>{7, 9});
     CHECK(own[99] == 1.0F);
+  }
+  SUBCASE("a member that has failed it is needed for the error") {
+    shared_lines lines(*layout);
+    auto [memory, job, signature] = begin(lines, own);
+    const segment_run run(memory, 0, job, signature_block::encode(0, signature), 0, 0);
+    memory.flags(1).in = memory.flags(1).done = memory.flags(1).out = run.pieces();
+    CHECK_FALSE(run.needs(1));
+    memory.flags(1).failed = 1;
+    CHECK(run.needs(1));
   }
   SUBCASE("a call of another number, or what is none") {
     for (const std::uint64_t word : {std::uint64_t{1}, std::uint64_t{0}}) {

@@ -48,11 +48,6 @@ class torch_ddp_model final : public ddp_model {
     add(module.named_parameters(), true);
     add(module.named_buffers(), false);
   }
-  ~torch_ddp_model() override {
-    for (const auto& [node, key] : hooks_) node->del_post_hook(key);
-  }
-  torch_ddp_model(const torch_ddp_model&) = delete;
-  torch_ddp_model& operator=(const torch_ddp_model&) = delete;
 
   [[nodiscard]] std::vector<ddp_part> parts() const override {
     std::vector<ddp_part> parts;
@@ -68,8 +63,9 @@ class torch_ddp_model final : public ddp_model {
   void after_accumulation(std::size_t trained, std::function<void()> hook) override {
     const std::shared_ptr<torch::autograd::Node> node =
         torch::autograd::impl::gradient_edge(trained_[trained]).function;
-    hooks_.emplace_back(node, 0);
-    hooks_.back().second = node->add_post_hook(std::make_unique<accumulated_hook>(std::move(hook)));
+    // It stays there as long as the node: this may end while libtorch walks through the hooks.
+    node->add_post_hook(std::make_unique<accumulated_hook>(std::move(hook)));
+    nodes_.push_back(node);
   }
   [[nodiscard]] bool records() const override { return at::GradMode::is_enabled(); }
   [[nodiscard]] tensor gradient(std::size_t trained) const override {
@@ -101,7 +97,7 @@ class torch_ddp_model final : public ddp_model {
   std::vector<part> all_;
   std::vector<at::Tensor> trained_;
   std::vector<device> devices_;
-  std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;
+  std::vector<std::shared_ptr<torch::autograd::Node>> nodes_;  // a parameter does not keep its own
 };
 
 }  // namespace

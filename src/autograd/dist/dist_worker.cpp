@@ -55,10 +55,6 @@ class recorded_request final : public callee_hooks {
  public:
   recorded_request(std::shared_ptr<dist_worker> own, autograd_record record)
       : own_(std::move(own)), record_(std::move(record)) {}
-  // Once the reply is on its way: that may free large graphs.
-  ~recorded_request() override { own_->on_over(record_.over); }
-  recorded_request(const recorded_request&) = delete;
-  recorded_request& operator=(const recorded_request&) = delete;
 
   void before_handler(handler_start& start) override {
     context_ = own_->find_or_make({record_.context});
@@ -77,6 +73,8 @@ class recorded_request final : public callee_hooks {
     const byte_buffer content = encode_autograd_record(*record);
     reply.add_record(autograd_record_type, true, {content.data(), content.size()});
   }
+  // The reply is on its way: this may free large graphs.
+  void ended() noexcept override { own_->on_over(record_.over); }
 
  private:
   const std::shared_ptr<dist_worker> own_;
@@ -279,8 +277,12 @@ std::vector<std::shared_ptr<dist_context>> dist_worker::take_over(const release_
   const std::lock_guard lock(mutex_);
   if (closed_ || maker == known_info().id() || gone_.contains(maker)) return ended;
   over& its = over_of(told.first);
-  its.below = std::max(its.below, told.oldest_kept);
-  if (told.context >= its.below) its.others.insert(told.context);
+  const auto of_maker = [&](const auto& entry) { return sender_of(entry.first) == maker; };
+  ended.reserve(static_cast<std::size_t>(
+      std::distance(contexts_.lower_bound(told.first),
+                    std::find_if_not(contexts_.lower_bound(told.first), contexts_.end(), of_maker))));
+  if (told.context >= std::max(its.below, told.oldest_kept)) its.others.insert(told.context);
+  its.below = std::max(its.below, told.oldest_kept);  // nothing is thrown from here on
   its.others.erase(its.others.begin(), its.others.lower_bound(its.below));
   if (its.others.size() > most_over) its.others.erase(its.others.begin());
   for (auto each = contexts_.lower_bound(told.first); each != contexts_.end() && sender_of(each->first) == maker;) {
@@ -324,12 +326,26 @@ void dist_worker::on_over(const contexts_over& told) noexcept {
       if (known != over_.end() && known->second.below >= told.oldest_kept) return;
     }
     // A context of that number was never made here, or is over like the others.
-    for (const auto& each : take_over({told.first, told.first, told.oldest_kept})) {
-      const bool ends_pass = each->running_pass() != nullptr;
-      const std::vector<worker_id> whom = each->release();
-      const release_message what{each->id().value, told.first, told.oldest_kept};
-      ends_pass ? tell_release(whom, what) : owe_release(whom, what);
+    std::vector<std::shared_ptr<dist_context>> over = take_over({told.first, told.first, told.oldest_kept});
+    const auto ends_pass = [](const auto& each) { return each->running_pass() != nullptr; };
+    if (std::any_of(over.begin(), over.end(), ends_pass)) {  // that runs users' continuations: on a handler thread
+      struct end_of_passes final : work {
+        std::shared_ptr<dist_worker> of;
+        std::vector<std::shared_ptr<dist_context>> over;
+        contexts_over told;
+      };
+      auto item = std::make_unique<end_of_passes>();
+      item->of = shared_from_this();
+      item->over = std::move(over);
+      item->told = told;
+      item->run = [](work* self) noexcept {
+        const std::unique_ptr<end_of_passes> own(static_cast<end_of_passes*>(self));
+        for (const auto& each : own->over)
+          own->of->tell_release(each->release(), {each->id().value, own->told.first, own->told.oldest_kept});
+      };
+      return core()->post(item.release());
     }
+    for (const auto& each : over) owe_release(each->release(), {each->id().value, told.first, told.oldest_kept});
   });
   if (problem) log(log_level::info, "contexts that are over stay for now: " + describe_exception(problem));
 }
@@ -365,7 +381,7 @@ void dist_worker::start_release_timer() noexcept {
       struct round final : work {
         std::shared_ptr<dist_worker> of;
       };
-      (void)caught([&] {  // of a worker that shuts down
+      const auto problem = caught([&] {
         auto item = std::make_unique<round>();
         item->of = own;
         item->run = [](work* self) noexcept {
@@ -373,6 +389,7 @@ void dist_worker::start_release_timer() noexcept {
         };
         own->core()->post(item.release());
       });
+      if (problem) own->stop_release_timer();  // the next one that is owed starts it again
     };
     auto timer = std::make_unique<time_limit>(core()->agent().reactor(), deadline::after(release_pause), due);
     const std::lock_guard lock(mutex_);
@@ -409,8 +426,16 @@ void dist_worker::tell_owed(bool all) noexcept {
     release_ticks_ = goes_on;
   });
   for (const auto& [whom, what] : due) send_release(whom, what, release_attempts);
-  if (problem) log(log_level::info, "workers do not hear that contexts are over: " + describe_exception(problem));
+  if (problem) {
+    log(log_level::info, "workers do not hear that contexts are over: " + describe_exception(problem));
+    stop_release_timer();
+  }
   if (goes_on) start_release_timer();
+}
+
+void dist_worker::stop_release_timer() noexcept {
+  const std::lock_guard lock(mutex_);
+  release_ticks_ = false;
 }
 
 void dist_worker::tell_release(const std::vector<worker_id>& whom, const release_message& what) noexcept {

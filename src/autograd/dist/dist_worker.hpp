@@ -131,6 +131,7 @@ class dist_worker final : public worker_attachment,
   // The same, unless they hear of it within release_pause from a request.
   void owe_release(const std::vector<worker_id>& whom, const release_message& what) noexcept;
   void start_release_timer() noexcept;
+  void stop_release_timer() noexcept;
   void tell_owed(bool all) noexcept;
   void send_release(worker_id whom, const release_message& what, int attempts_left) noexcept;
 

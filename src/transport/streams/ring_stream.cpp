@@ -70,14 +70,19 @@ ssize_t stream_connection::receive_from_ring(std::span<const iovec> into, bool s
 // is the reader.
 bool stream_connection::take_wake_ups(bool sleep) noexcept {
   std::array<char, 64> ignored;
-  const ssize_t got = ::recv(descriptor_, ignored.data(), ignored.size(), sleep ? 0 : MSG_DONTWAIT);
+  ssize_t got = ::recv(descriptor_, ignored.data(), ignored.size(), sleep ? 0 : MSG_DONTWAIT);
+  const bool any = got > 0;
+  // All of them: a socket that is full of them would report none that comes later.
+  while (got == static_cast<ssize_t>(ignored.size()))
+    got = ::recv(descriptor_, ignored.data(), ignored.size(), MSG_DONTWAIT);
   if (got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
     hung_up_.store(true);
-  } else if (got > 0) {
+  }
+  if (any) {
     if (direct_) direct_->lent()->collect();
     write_if_blocked();  // the reactor does not see a byte that is taken here
   }
-  return got > 0;
+  return any;
 }
 
 // With arm_mutex_ held. A wake-up, of the reader as of the writer, makes the socket readable.

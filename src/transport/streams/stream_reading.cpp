@@ -73,7 +73,8 @@ void stream_connection::leave_reader() noexcept {
     }
     if (before == read_again) {
       set_armed(true);
-      if (stalled) read_later();  // input already in the block is not reported
+      // Input already in the block is not reported, and with rings the reactor does not report again what it has seen.
+      if (stalled || over_rings_) read_later();
     } else if (over_rings_ && !stalled && armed_.load()) {
       watch_ring();  // the peer's last wake-up may have come while this thread read
     }
@@ -217,12 +218,7 @@ void stream_connection::on_ready(readiness ready) noexcept {
   if (ready.writable || over_rings_) write_if_blocked();
   // Reported although reading is paused, and remembered: the reader may pause before it comes to the end.
   if (ready.hung_up) hung_up_.store(true);
-  if (!ready.readable) return;
-  if (take_reader()) {
-    read_all(ready.hung_up);
-  } else if (over_rings_) {
-    poll_socket_here();  // else the reactor reports a byte that the reader leaves there again and again
-  }
+  if (ready.readable && take_reader()) read_all(ready.hung_up);
 }
 
 void stream_connection::set_armed(bool armed) noexcept {
