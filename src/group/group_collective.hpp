@@ -120,7 +120,7 @@ class group_collective final : public std::enable_shared_from_this<group_collect
   /// Whose device it is belongs to what a device reports.
   void with_own_name(const std::function<void()>& copies) const;
   void continue_later(const std::shared_ptr<lane>& which) noexcept;
-  void fail_here() noexcept;  // in a catch block
+  void fail_here() noexcept override;  // in a catch block
 
   const std::shared_ptr<group_core> group_;
   const collective_key key_;
