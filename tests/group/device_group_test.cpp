@@ -360,6 +360,7 @@ TEST_CASE("process_group: a copy that fails ends the collective at every member"
     if (rank == 0) fake_cuda::fail(fake_cuda::call::memcpy_async, 719);  // cudaErrorLaunchFailure
     group.barrier().get();
     expect_error(errc::device_failure, "worker0: cannot copy", [&] { group.all_reduce(u).get(); });
+    group.barrier().get();  // a member that has failed first must not drop the group before the other has heard why
   });
 }
 
