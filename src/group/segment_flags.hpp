@@ -4,7 +4,7 @@
 // each, and a flag for a member that sleeps. tests/group/segment_flags_model_test.cpp explores every execution of it that
 // the memory model allows.
 //
-// A number is published after the bytes that it counts were written, or read; whoever observes it reads, or writes, those
+// A number is published after the bytes that it counts were written, or read; a member that observes it reads, or writes, those
 // bytes after it. A member that sleeps announces that, and then looks at the numbers once more; one that publishes a number
 // looks at the flags of the others afterwards. Both are sequentially consistent, so that one of the two sees the other.
 

@@ -246,6 +246,15 @@ bool segment_queue::advance(item& head, const segment_user*& own, bool asked) {
                      turn_);
   }
   segment_run& run = *head.run;
+  const auto leave_here = [&] {
+    {
+      const std::lock_guard lock(mutex_);
+      leave_from(head.sequence);
+    }
+    what.leave();
+    wake_all();
+    return true;
+  };
   for (;;) {
     const segment_run::state state = run.advance(calls_.wake);
     if (state == segment_run::state::finished) {
@@ -265,30 +274,14 @@ bool segment_queue::advance(item& head, const segment_user*& own, bool asked) {
       }
       return true;
     }
-    if (state == segment_run::state::apart) {
-      {
-        const std::lock_guard lock(mutex_);
-        leave_from(head.sequence);
-      }
-      what.leave();
-      wake_all();
-      return true;
-    }
+    if (state == segment_run::state::apart) return leave_here();
     if (state != segment_run::state::blocked) {
       what.fail_by(run.culprit(), run.theirs() ? &*run.theirs() : nullptr);
       what.leave();
       return true;
     }
     if (what.is_over()) break;
-    if (!run.all_have_come() && (asked || must_leave(head))) {
-      {
-        const std::lock_guard lock(mutex_);
-        leave_from(head.sequence);
-      }
-      what.leave();
-      wake_all();
-      return true;
-    }
+    if (!run.all_have_come() && (asked || must_leave(head))) return leave_here();
     if (spin(head)) continue;
     announce_sleep(memory_->flags(rank_));
     if (!run.could_advance() && !what.is_over() && (run.all_have_come() || !must_leave(head))) {

@@ -51,7 +51,7 @@ class staged_pieces {
   bool fetch(group_buffers& buffers, std::int64_t piece, std::function<void()> goes_on);
   /// Queues the copies of the results of a piece, and lets go of its memory.
   void store(group_buffers& buffers, std::int64_t piece);
-  /// What has been queued: whoever waits for the marks waits for it.
+  /// What has been queued: a stream that waits for the marks waits for it.
   void mark(read_marks& marks) const;
 
  private:
