@@ -10,7 +10,8 @@
 #include <utility>
 
 #include <pthread.h>
-#include <signal.h>
+
+#include "../../base/signal_mask.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -48,17 +49,10 @@ class late_releases {
   void start() {
     // Owners may belong to static objects: after main() nothing is released.
     std::atexit([] { of_process().stop(); });
-    sigset_t all;
-    sigset_t before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's threads
-    try {
+    {
+      const signals_blocked here;
       std::thread([this] { run(); }).detach();
-    } catch (...) {
-      ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-      throw;
     }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     started_ = true;
   }
 

@@ -19,6 +19,7 @@
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
 
+#include "../../base/signal_mask.hpp"
 #include "../../transport/reactor/io_threads.hpp"
 #include "flight_record.hpp"
 
@@ -88,18 +89,13 @@ void start_serving() {
   if (::dladdr(reinterpret_cast<const void*>(&on_signal), &about) != 0 && about.dli_fname) {
     (void)::dlopen(about.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
   }
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's threads
   try {
+    const signals_blocked here;
     std::thread(serve_signals, descriptor).detach();
   } catch (const std::exception& e) {
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     ::close(descriptor);
     throw_error(errc::system_failure, fmt::format("record_on_signal: no thread: {}", e.what()));
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   bell.store(descriptor);
   owner.store(::getpid());
 }

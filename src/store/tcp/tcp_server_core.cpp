@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
-#include <signal.h>
 
 #include <fmt/format.h>
 #include <asio/ip/v6_only.hpp>
@@ -20,6 +19,7 @@
 #include <ferry/base/log.hpp>
 
 #include "../../base/net/socket_options.hpp"
+#include "../../base/signal_mask.hpp"
 #include "../../transport/sockets/descriptor_reserve.hpp"
 #include "tcp_server_session.hpp"
 
@@ -103,16 +103,11 @@ store_server_core::store_server_core(const std::string& host, const socket_addre
   address_ = bound.address().to_string();
 
   accept();
-  // Signals are for the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const signals_blocked here;
   thread_ = std::thread([this] {
     ::pthread_setname_np(::pthread_self(), "ferry-store");
     context_.run();
   });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 store_server_core::~store_server_core() {

@@ -7,8 +7,9 @@
 #include <utility>
 
 #include <pthread.h>
-#include <signal.h>
 #include <sys/prctl.h>
+
+#include "../../base/signal_mask.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -45,17 +46,10 @@ void completion_poller::start() {
     const std::lock_guard lock(self.mutex_);
     self.stopped_ = true;
   });
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's threads
-  try {
+  {
+    const signals_blocked here;
     std::thread([this] { run(); }).detach();
-  } catch (...) {
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   started_ = true;
 }
 

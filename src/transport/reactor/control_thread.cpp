@@ -3,12 +3,13 @@
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
 
-#include <csignal>
 #include <mutex>
 #include <string>
 #include <system_error>
 
 #include <pthread.h>
+
+#include "../../base/signal_mask.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -22,17 +23,12 @@ std::shared_ptr<control_thread> control_thread::shared() {
 }
 
 control_thread::control_thread() : loop_(std::make_shared<loop>()), guard_(loop_->context.get_executor()) {
-  // The program's signal handlers run on its own threads.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
+    const signals_blocked here;
     thread_ = std::thread([running = loop_] { run_loop(running); });
   } catch (const std::system_error& error) {
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     throw_error(errc::system_failure, std::string("cannot start the control thread: ") + error.what());
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   ::pthread_setname_np(thread_.native_handle(), "ferry-control");
 }
 

@@ -3,6 +3,9 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <set>
 #include <stdexcept>
@@ -18,6 +21,8 @@
 #include "gate.hpp"
 #include "tests/rpc/worker/process_group.hpp"
 
+namespace debug_test {
+
 using namespace std::chrono_literals;
 using ferry::call_phase;
 using ferry::errc;
@@ -26,8 +31,6 @@ using ferry_test::captured_log;
 using ferry_test::cluster;
 using ferry_test::gate;
 using rpc_test::process_group;
-
-namespace debug_test {
 
 gate hold;
 ferry::promise<int>* answer = nullptr;
@@ -62,10 +65,6 @@ const ferry_test::role stuck("member that gets stuck", [](const std::vector<std:
   self.shutdown();
   return 0;
 });
-
-}  // namespace debug_test
-
-using namespace debug_test;
 
 namespace {
 
@@ -352,3 +351,27 @@ TEST_CASE("snapshots may be taken while calls of all kinds come and go") {
   stop = true;
   observer.join();
 }
+
+TEST_CASE("threads of the library leave signals to the program, but those of a crash to what reports it") {
+  cluster group(2);
+  CHECK(group[0].rpc_sync<plus_one>("worker1", 1) == 2);
+  bool found = false;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::ifstream(thread.path() / "comm") >> name;
+    if (name != "ferry-control") continue;
+    std::ifstream status(thread.path() / "status");
+    std::string key;
+    while (status >> key && key != "SigBlk:") continue;
+    std::uint64_t blocked = 0;
+    REQUIRE((status >> std::hex >> blocked).good());
+    const auto blocks = [&](int number) { return (blocked >> (number - 1) & 1U) != 0; };
+    CHECK(blocks(SIGINT));
+    CHECK(blocks(SIGTERM));
+    for (const int crash : {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV}) CHECK_FALSE(blocks(crash));
+    found = true;
+  }
+  CHECK(found);
+}
+
+}  // namespace debug_test

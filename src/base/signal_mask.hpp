@@ -1,0 +1,29 @@
+#pragma once
+
+// Which signals the library's own threads take.
+
+#include <csignal>
+
+#include <pthread.h>
+
+namespace ferry::inline v0::detail {
+
+/// While it lives, this thread blocks signals, and so do for good the threads that it starts meanwhile: signals are for the
+/// program's own threads. Those that an instruction raises on its own thread stay open, for what reports crashes.
+class signals_blocked {
+ public:
+  signals_blocked() noexcept {
+    sigset_t blocked;
+    ::sigfillset(&blocked);
+    for (const int crash : {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP}) ::sigdelset(&blocked, crash);
+    ::pthread_sigmask(SIG_BLOCK, &blocked, &before_);
+  }
+  ~signals_blocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  signals_blocked(const signals_blocked&) = delete;
+  signals_blocked& operator=(const signals_blocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace ferry::inline v0::detail
