@@ -45,12 +45,12 @@ namespace tokens = asio::experimental;
 #include "expect_error.hpp"
 #include "gate.hpp"
 
+namespace asio_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::captured_log;
 using ferry_test::cluster;
-
-namespace asio_test {
 
 int add(int a, int b) { return a + b; }
 std::string join(std::string_view first, std::span<const int> numbers) {
@@ -97,10 +97,6 @@ struct calling_executor {
   friend bool operator==(calling_executor, calling_executor) noexcept { return true; }
   friend bool operator!=(calling_executor, calling_executor) noexcept { return false; }
 };
-
-}  // namespace asio_test
-
-using namespace asio_test;
 
 namespace {
 
@@ -382,3 +378,5 @@ TEST_CASE("async_get waits for any ferry::future") {
   signal.emit(asio::cancellation_type::terminal);
   CHECK_THROWS_AS(result.get(), ferry::call_cancelled);
 }
+
+}  // namespace asio_test

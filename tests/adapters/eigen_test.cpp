@@ -10,14 +10,14 @@
 #include "cluster.hpp"
 #include "expect_error.hpp"
 
+namespace eigen_test {
+
 using ferry::as_eigen;
 using ferry::dims;
 using ferry::dtype;
 using ferry::errc;
 using ferry::from_eigen;
 using ferry::tensor;
-
-namespace eigen_test {
 
 using row_major = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
@@ -44,10 +44,6 @@ struct model {
   }
 };
 model doubled(model m) { return {m.weight * 2, m.bias * 2}; }
-
-}  // namespace eigen_test
-
-using namespace eigen_test;
 
 namespace {
 
@@ -178,3 +174,5 @@ TEST_CASE("functions with Eigen parameters can be called") {
   CHECK(result.weight == m * 2);
   CHECK(result.bias(1) == 2);
 }
+
+}  // namespace eigen_test

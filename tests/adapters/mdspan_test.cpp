@@ -12,13 +12,13 @@
 #include "expect_error.hpp"
 #include "minimal_mdspan.hpp"
 
+namespace mdspan_test {
+
 using ferry::as_mdspan;
 using ferry::dims;
 using ferry::errc;
 using ferry::from_mdspan;
 using ferry::tensor;
-
-namespace mdspan_test {
 
 using input = minimal::matrix<const double>;
 using columns = minimal::matrix<double, minimal::layout_left>;
@@ -33,8 +33,6 @@ ferry::mdspan_tensor<input> identity(int size) {
   for (int i = 0; i != size; ++i) result.view()(i, i) = 1;
   return ferry::mdspan_tensor<input>(result.tensor());
 }
-
-}  // namespace mdspan_test
 
 namespace {
 
@@ -105,3 +103,5 @@ TEST_CASE("functions with mdspan parameters can be called") {
   CHECK(result.view()(2, 2) == 1);
   CHECK(result.view()(2, 1) == 0);
 }
+
+}  // namespace mdspan_test

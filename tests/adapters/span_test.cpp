@@ -9,6 +9,8 @@
 
 #include "expect_error.hpp"
 
+namespace span_test {
+
 using ferry::as_span;
 using ferry::errc;
 
@@ -32,3 +34,5 @@ TEST_CASE("as_span rejects tensors of another dtype and non-contiguous tensors")
   expect_error(errc::bad_shape, "not contiguous", [&] { (void)as_span<float>(t.transpose(0, 1)); });
   expect_error(errc::invalid_argument, "undefined", [] { (void)as_span<float>(ferry::tensor()); });
 }
+
+}  // namespace span_test

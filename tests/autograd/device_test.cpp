@@ -12,6 +12,8 @@
 
 #include "fake_cuda.hpp"
 
+namespace device_test {
+
 using ferry::device;
 using ferry::tensor;
 
@@ -88,3 +90,5 @@ TEST_CASE("the gradient of a copy to the CPU is made on the thread's stream, and
     CHECK(ferry::allclose(ferry::grad(x).to(device{}), ferry::full({1000}, 12, ferry::dtype::f32)));
   }
 }
+
+}  // namespace device_test

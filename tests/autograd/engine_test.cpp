@@ -14,6 +14,8 @@
 
 #include "sanitizers.hpp"
 
+namespace engine_test {
+
 using ferry::tensor;
 
 namespace {
@@ -109,3 +111,5 @@ TEST_CASE("a wide graph: one value used many times") {
   ferry::backward(total);
   CHECK(ferry::equal(ferry::grad(x), ferry::tensor_of({10'001.})));
 }
+
+}  // namespace engine_test

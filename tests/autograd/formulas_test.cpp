@@ -13,6 +13,8 @@
 #include "tests/ops/operation_samples.hpp"
 #include "tests/tensor/operation_samples.hpp"
 
+namespace formulas_test {
+
 using ferry::tensor;
 using ferry_test::check_gradients;
 using ferry_test::operation_sample;
@@ -101,3 +103,5 @@ TEST_CASE("slopes at the edges of their numbers") {
   CHECK(slope_of([](const tensor& x) { return ferry::softplus(x, 1, inf); }, 1000, 1) == 1);
   CHECK(ferry::softplus(ferry::tensor_of({1000.F}), 1, inf).item<float>() == 1000);
 }
+
+}  // namespace formulas_test

@@ -16,6 +16,8 @@
 #include "expect_error.hpp"
 #include "gradient_check.hpp"
 
+namespace function_test {
+
 using ferry::errc;
 using ferry::tensor;
 using ferry_test::check_gradients;
@@ -124,13 +126,18 @@ struct opaque : ferry_test::operation_on_one<ferry::operation_kind::new_result> 
   static tensor compute(const parameters&, const tensor& t) { return t * 0.5; }
 };
 
+}  // namespace function_test
+
 template <>
-struct ferry::derivative<halved> {
+struct ferry::derivative<function_test::halved> {
   static constexpr ferry::derivative_keeps keeps{};
-  static std::array<tensor, 1> backward(const halved::parameters&, const ferry::backward_run&, const tensor& gradient) {
+  static std::array<tensor, 1> backward(const function_test::halved::parameters&, const ferry::backward_run&,
+                                        const tensor& gradient) {
     return {gradient * 0.5};
   }
 };
+
+namespace function_test {
 
 TEST_CASE("a user's function") {
   check_gradients([](const tensors& in) -> tensors { return {cube::apply(in[0] * 2)}; }, {varied({3}, 1)});
@@ -262,3 +269,5 @@ TEST_CASE("the gradient of a value is kept on request") {
   ferry::backward(ferry::sum(z));
   CHECK(ferry::equal(ferry::grad(z), ferry::tensor_of({1., 1.})));  // of the value that it has now
 }
+
+}  // namespace function_test

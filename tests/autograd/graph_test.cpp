@@ -9,6 +9,8 @@
 #include "expect_error.hpp"
 #include "gradient_check.hpp"
 
+namespace graph_test {
+
 using ferry::errc;
 using ferry::tensor;
 using ferry_test::check_gradients;
@@ -185,3 +187,5 @@ TEST_CASE("a small network") {
       },
       {varied({5, 3}, 1), varied({3, 4}, 2), varied({4}, 3)});
 }
+
+}  // namespace graph_test

@@ -13,6 +13,8 @@
 #include "expect_error.hpp"
 #include "gradient_check.hpp"
 
+namespace in_place_test {
+
 using ferry::errc;
 using ferry::tensor;
 using ferry_test::check_gradients;
@@ -176,14 +178,18 @@ struct failing_ : ferry_test::operation_on_one<ferry::operation_kind::in_place> 
     throw std::runtime_error("of the user");
   }
 };
+
+}  // namespace in_place_test
 template <>
-struct ferry::derivative<failing_> {
+struct ferry::derivative<in_place_test::failing_> {
   static constexpr ferry::derivative_keeps keeps{.inputs = true};
-  static std::array<tensor, 1> backward(const failing_::parameters&, const ferry::backward_run&,
+  static std::array<tensor, 1> backward(const in_place_test::failing_::parameters&, const ferry::backward_run&,
                                         const tensor& gradient) {
     return {gradient};
   }
 };
+
+namespace in_place_test {
 
 TEST_CASE("an operation in place that throws leaves a value without a gradient, not with a wrong one") {
   ferry::register_derivative<failing_>();
@@ -203,3 +209,5 @@ TEST_CASE("a write in place that is refused writes nothing") {
   CHECK(ferry::equal(counts, copy));
   CHECK(counts.version() == 0);
 }
+
+}  // namespace in_place_test

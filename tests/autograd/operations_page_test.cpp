@@ -11,6 +11,8 @@
 #include <ferry/autograd/derivatives/derivatives.hpp>
 #include <ferry/ops/ops.hpp>
 
+namespace operations_page_test {
+
 namespace {
 
 std::string text_of(ferry::element_set elements) {
@@ -59,3 +61,5 @@ TEST_CASE("the page of operations says what they are") {
     CHECK_MESSAGE(page.find(row) != std::string::npos, "the row is: ", row);
   });
 }
+
+}  // namespace operations_page_test

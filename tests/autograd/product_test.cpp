@@ -10,6 +10,8 @@
 
 #include "gradient_check.hpp"
 
+namespace product_test {
+
 using ferry::dims;
 using ferry::tensor;
 using ferry_test::check_gradients;
@@ -73,3 +75,5 @@ TEST_CASE("products without elements have gradients of zeros") {
   CHECK(found[0].shape() == a.shape());
   CHECK(equal(found[1], ferry::zeros({2, 4}, ferry::dtype::f64)));
 }
+
+}  // namespace product_test

@@ -19,6 +19,8 @@
 #include "fake_cuda.hpp"
 #include "gradient_check.hpp"
 
+namespace sparse_test {
+
 using ferry::bag_mode;
 using ferry::device;
 using ferry::device_kind;
@@ -81,18 +83,24 @@ void check_same(const F& f, device where = {}) {
 
 }  // namespace
 
+}  // namespace sparse_test
+
 template <>
-struct ferry::derivative<first_row> {
+struct ferry::derivative<sparse_test::first_row> {
   static constexpr derivative_keeps keeps{};
-  static std::array<tensor, 1> backward(const first_row::parameters&, const backward_run& run, const tensor& gradient) {
+  static std::array<tensor, 1> backward(const sparse_test::first_row::parameters&, const backward_run& run,
+                                        const tensor& gradient) {
     const tensor whole = zeros(run.facts(0).shape, gradient.dtype(), gradient.device());
     whole.select(0, 0).copy_(gradient);
     return {whole};
   }
-  static sparse_tensor sparse_backward(const first_row::parameters& with, const backward_run& run, tensor gradient) {
+  static sparse_tensor sparse_backward(const sparse_test::first_row::parameters& with, const backward_run& run,
+                                       tensor gradient) {
     return {zeros({1, 1}, dtype::i64), gradient.unsqueeze(0).clone(), {with.rows, run.facts(0).shape[1]}};
   }
 };
+
+namespace sparse_test {
 
 TEST_CASE("sparse gradients are the dense ones") {
   for (const device where : {device{}, gpu}) {
@@ -330,3 +338,5 @@ TEST_CASE("operations of one's own may give rows") {
                [&] { ferry::backward(ferry::sum(ferry::run_operation<first_row>({5}, w))); });
   CHECK(sparse_grad(w).nnz() == 1);
 }
+
+}  // namespace sparse_test

@@ -17,6 +17,8 @@
 #include <ferry/ops/ops.hpp>
 #include <ferry/tensor/factories.hpp>
 
+namespace torch_test {
+
 using ferry::tensor;
 using tensors = std::vector<tensor>;
 
@@ -180,3 +182,5 @@ TEST_CASE("values and gradients are PyTorch's") {
   }
   CHECK(count == functions().size());
 }
+
+}  // namespace torch_test

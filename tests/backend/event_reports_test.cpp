@@ -9,6 +9,8 @@
 
 #include "backend/event_reports.hpp"
 
+namespace event_reports_test {
+
 using ferry::member_event;
 
 namespace {
@@ -55,3 +57,5 @@ TEST_CASE("a change that did not come about is not told") {
   reports.member(left, [] { return false; });
   CHECK(heard.told.empty());
 }
+
+}  // namespace event_reports_test

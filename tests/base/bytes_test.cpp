@@ -8,6 +8,8 @@
 
 #include <doctest/doctest.h>
 
+namespace bytes_test {
+
 using ferry::byte_buffer;
 using ferry::shared_block;
 
@@ -70,3 +72,5 @@ TEST_CASE("blocks may be freed on other threads than they were allocated on") {
   }
   std::thread([taken = std::move(blocks)]() mutable { taken.clear(); }).join();
 }
+
+}  // namespace bytes_test

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+namespace error_test {
+
 TEST_CASE("an error has its kind and its text, and stays a std::system_error") {
   try {
     ferry::throw_error(ferry::errc::rpc_timeout, "call of f to w1");
@@ -14,3 +16,5 @@ TEST_CASE("an error has its kind and its text, and stays a std::system_error") {
     CHECK(std::string(e.code().category().name()) == "ferry");
   }
 }
+
+}  // namespace error_test

@@ -18,6 +18,8 @@
 #include "base/unique_fd.hpp"
 #include "captured_log.hpp"
 
+namespace log_limits_test {
+
 using ferry::log_level;
 using ferry::detail::log_about;
 using ferry::detail::unique_fd;
@@ -167,3 +169,5 @@ TEST_CASE("a log line does not wait for a full standard error, and is counted") 
     CHECK(text.find("warning: after\n") != std::string::npos);
   }
 }
+
+}  // namespace log_limits_test

@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+namespace method_name_test {
+
 namespace {
 
 struct value {};
@@ -63,3 +65,5 @@ TEST_CASE("a method's readable name is its qualified name") {
         "(anonymous namespace)::model::overloaded");
   CHECK(ferry::method_name<static_cast<int (*)(double)>(overloaded)>() == "(anonymous namespace)::overloaded");
 }
+
+}  // namespace method_name_test

@@ -14,6 +14,8 @@
 
 #include <doctest/doctest.h>
 
+namespace ranked_mutex_test {
+
 using ferry::detail::lock_rank;
 using ferry::detail::ranked_condition;
 using ferry::detail::ranked_lock;
@@ -97,3 +99,5 @@ TEST_CASE("a mutex that is taken against the order ends a process that checks it
         }).empty());
 }
 #endif
+
+}  // namespace ranked_mutex_test

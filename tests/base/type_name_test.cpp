@@ -51,6 +51,8 @@ struct ferry::type_name_traits<app::renamed> {
   static constexpr std::string_view name = "app.old_name";
 };
 
+namespace type_name_test {
+
 using ferry::signature_text;
 using ferry::type_name;
 
@@ -132,3 +134,5 @@ TEST_CASE("readable names have no inline namespace of ferry") {
   CHECK(readable_names("ferry::v0") == "ferry::v0");
   CHECK(readable_names("").empty());
 }
+
+}  // namespace type_name_test

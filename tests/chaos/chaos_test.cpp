@@ -30,11 +30,11 @@
 #include "temporary_directory.hpp"
 #include "watchdog.hpp"
 
+namespace chaos_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::child_process;
-
-namespace chaos_test {
 
 constexpr int workers = 8;
 constexpr auto heartbeat = 100ms;
@@ -318,10 +318,6 @@ long setting(const char* variable, long usual) {
   return text ? std::stol(text) : usual;
 }
 
-}  // namespace chaos_test
-
-using namespace chaos_test;
-
 TEST_CASE(
     "workers that are killed, suspended, disconnected and restarted: every call ends with a correct result or an "
     "error") {
@@ -409,3 +405,5 @@ TEST_CASE(
                                         .lease = lease});
   CHECK(last.workers().size() == 1);
 }
+
+}  // namespace chaos_test

@@ -38,13 +38,13 @@
 #include "temporary_directory.hpp"
 #include "watchdog.hpp"
 
+namespace network_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry::link_fault;
 using ferry::proxy_direction;
 using ferry_test::child_process;
-
-namespace network_test {
 
 constexpr int workers = 5;
 constexpr auto heartbeat = 100ms;
@@ -484,8 +484,6 @@ void run(bool damaging) {
                  << did.duplicated << " duplicated, " << did.reordered << " reordered, " << did.flipped << " flipped");
 }
 
-}  // namespace network_test
-
 TEST_CASE(
     "networks that delay, split, cut and lose: every call ends with a right result or an error, and what has "
     "healed works") {
@@ -495,3 +493,5 @@ TEST_CASE(
 TEST_CASE("networks that damage bytes, too: every call ends, memory is bounded, and what has healed works") {
   network_test::run(true);
 }
+
+}  // namespace network_test

@@ -31,12 +31,12 @@
 #include "temporary_directory.hpp"
 #include "watchdog.hpp"
 
+namespace references_soak {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry::rref;
 using ferry_test::child_process;
-
-namespace references_soak {
 
 constexpr int workers = 8;
 constexpr auto heartbeat = 200ms;
@@ -581,10 +581,6 @@ void run(const soak& how) {
   CHECK(used > 0);
 }
 
-}  // namespace references_soak
-
-using namespace references_soak;
-
 TEST_CASE("a soak of references ends with nothing left, while connections break and workers are killed") {
   run({"static", false, false});
 }
@@ -598,3 +594,5 @@ TEST_CASE(
     "a soak of references ends with nothing left, with lost messages and workers that are killed and started again") {
   run({"dynamic, faulty", true, true});
 }
+
+}  // namespace references_soak

@@ -8,6 +8,8 @@
 
 #include "expect_error.hpp"
 
+namespace device_test {
+
 using ferry::device;
 using ferry::device_kind;
 using ferry::errc;
@@ -56,25 +58,29 @@ struct counted_memory : ferry::immediate_device {
 };
 }  // namespace
 
+}  // namespace device_test
+
 template <>
-struct ferry::device_traits<incomplete> {
+struct ferry::device_traits<device_test::incomplete> {
   static constexpr std::string_view name = "incomplete";
 };
 template <>
-struct ferry::device_traits<counted> : counted_memory {
+struct ferry::device_traits<device_test::counted> : device_test::counted_memory {
   static constexpr std::string_view name = "counted";
   static constexpr device_kind kind = static_cast<device_kind>(140);
 };
 template <>
-struct ferry::device_traits<namesake> : counted_memory {
+struct ferry::device_traits<device_test::namesake> : device_test::counted_memory {
   static constexpr std::string_view name = "counted";
   static constexpr device_kind kind = static_cast<device_kind>(141);
 };
 template <>
-struct ferry::device_traits<shouting> : counted_memory {
+struct ferry::device_traits<device_test::shouting> : device_test::counted_memory {
   static constexpr std::string_view name = "SHOUTING:1";
   static constexpr device_kind kind = static_cast<device_kind>(142);
 };
+
+namespace device_test {
 
 TEST_CASE("a kind of device is a trait") {
   static_assert(ferry::device_type<ferry::cpu>);
@@ -111,3 +117,5 @@ TEST_CASE("a kind of device that is registered is found by name and number") {
   expect_error(errc::invalid_argument, "'SHOUTING:1' is not a valid name for a kind of device",
                [] { ferry::register_devices<shouting>(); });
 }
+
+}  // namespace device_test

@@ -11,6 +11,8 @@
 #include "expect_error.hpp"
 #include "fake_cuda.hpp"
 
+namespace stream_test {
+
 using fake_cuda::call;
 using ferry::device;
 using ferry::device_kind;
@@ -113,3 +115,5 @@ TEST_CASE("guards restore the former state") {
     CHECK(ferry::current_stream(where) == ferry::default_stream(where));
   }
 }
+
+}  // namespace stream_test

@@ -21,6 +21,8 @@
 #include "expect_error.hpp"
 #include "group/gather_rounds.hpp"
 
+namespace all_gather_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::captured_log;
@@ -28,8 +30,6 @@ using ferry_test::cluster;
 using ferry_test::run_cluster;
 using ferry_test::run_together;
 using ferry_test::worker_name;
-
-namespace all_gather_test {
 
 // A value that is slow to serialise.
 struct slow {
@@ -53,10 +53,6 @@ int gather_with(const std::vector<std::string>& names) {
   return static_cast<int>(ferry::all_gather(1, names, 100s).size());
 }
 int plus_one(int value) { return value + 1; }
-
-}  // namespace all_gather_test
-
-using namespace all_gather_test;
 
 TEST_CASE("all_gather returns the values of all members by name, for all workers and for subsets") {
   run_cluster(4, [](ferry::worker& self) {
@@ -270,3 +266,5 @@ TEST_CASE("a member that shuts down while it waits ends the wait of the others")
     CHECK(ended == 2);
   }
 }
+
+}  // namespace all_gather_test

@@ -12,14 +12,14 @@
 #include "cluster.hpp"
 #include "expect_error.hpp"
 
+namespace barrier_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::cluster;
 using ferry_test::cluster_options;
 using ferry_test::run_cluster;
 using ferry_test::worker_name;
-
-namespace barrier_test {
 
 // Counts the calls that each worker has received; all workers are in this process.
 std::atomic<int> counts[8];
@@ -40,10 +40,6 @@ void count_and_check(ferry::worker& self, const std::vector<int>& set, int round
   CHECK(counts[at] == round * static_cast<int>(set.size()));
   self.barrier(names_of(set));
 }
-
-}  // namespace barrier_test
-
-using namespace barrier_test;
 
 TEST_CASE("[row 136] a barrier over all workers returns only after every worker has called it") {
   for (auto& each : counts) each = 0;
@@ -143,3 +139,5 @@ TEST_CASE("[row 134] uneven work, then one or two barriers over all workers, the
     }
   }
 }
+
+}  // namespace barrier_test

@@ -24,6 +24,8 @@
 #include "temporary_directory.hpp"
 #include "watchdog.hpp"
 
+namespace device_group_test {
+
 using namespace std::chrono_literals;
 using ferry::algorithm;
 using ferry::collective;
@@ -34,8 +36,6 @@ using ferry::process_group;
 using ferry::reduce_op;
 using ferry::tensor;
 using ferry_test::run_cluster;
-
-namespace device_group_test {
 
 constexpr device host{};
 device gpu_of(int rank) { return {ferry::device_kind::cuda, rank}; }
@@ -140,10 +140,6 @@ const ferry_test::role member("device group member", [](const std::vector<std::s
 void until(const std::function<bool()>& holds) {
   while (!holds()) std::this_thread::yield();
 }
-
-}  // namespace device_group_test
-
-using namespace device_group_test;
 
 TEST_CASE("process_group: collectives on tensors of devices") {
   for (const int n : {2, 3}) {
@@ -388,3 +384,5 @@ TEST_CASE(
   for (const int rank : {0, 2}) all[static_cast<std::size_t>(rank)]->write_line("leave");
   for (const int rank : {0, 2}) CHECK(all[static_cast<std::size_t>(rank)]->wait() == 0);
 }
+
+}  // namespace device_group_test

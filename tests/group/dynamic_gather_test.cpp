@@ -21,10 +21,10 @@
 #include "group/gather_rounds.hpp"
 #include "rpc/worker/worker_core.hpp"
 
+namespace dynamic_gather_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
-
-namespace dynamic_gather_test {
 
 // Lets the reads of a store pass while it is open.
 class read_gate {
@@ -79,7 +79,7 @@ struct ferry::backend_traits<dynamic_gather_test::lagging> {
   }
 };
 
-using namespace dynamic_gather_test;
+namespace dynamic_gather_test {
 
 namespace {
 
@@ -172,3 +172,5 @@ TEST_CASE(
   second.get();
   first.get();
 }
+
+}  // namespace dynamic_gather_test

@@ -15,6 +15,8 @@
 #include "group/gather_rounds.hpp"
 #include "rpc/worker/worker_core.hpp"
 
+namespace gather_memory_test {
+
 using ferry::errc;
 using ferry::detail::gather_answer;
 using ferry::detail::gather_arrival;
@@ -124,3 +126,5 @@ TEST_CASE("a round ends although memory is exhausted" * doctest::skip(!ferry_tes
     }
   }
 }
+
+}  // namespace gather_memory_test

@@ -15,13 +15,13 @@
 #include "group/gather_rounds.hpp"
 #include "processes.hpp"
 
+namespace group_processes_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::captured_log;
 using ferry_test::child_process;
 using ferry_test::worker_name;
-
-namespace group_processes_test {
 
 int plus_one(int value) { return value + 1; }
 
@@ -98,10 +98,6 @@ class group {
  public:
   ferry::worker self;
 };
-
-}  // namespace group_processes_test
-
-using namespace group_processes_test;
 
 TEST_CASE("[row 134] [row 136] [row 137] processes gather, wait at barriers, then shut down without waiting") {
   for (int again = 0; again != 3; ++again) {
@@ -183,3 +179,5 @@ TEST_CASE("killing the collecting worker ends the wait of all members at once") 
   CHECK(all.children[1]->wait() == 0);
   all.self.shutdown(false);
 }
+
+}  // namespace group_processes_test

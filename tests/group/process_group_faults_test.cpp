@@ -19,6 +19,8 @@
 #include "group/group_core.hpp"
 #include "processes.hpp"
 
+namespace process_group_faults_test {
+
 using namespace std::chrono_literals;
 using ferry::algorithm;
 using ferry::collective;
@@ -30,8 +32,6 @@ using ferry_test::captured_log;
 using ferry_test::child_process;
 using ferry_test::run_cluster;
 using ferry_test::worker_name;
-
-namespace process_group_faults_test {
 
 struct ending {
   errc kind = {};
@@ -90,10 +90,6 @@ class member_processes {
   ferry_test::temporary_directory directory_;
   ferry_test::watchdog watchdog_{"processes of a process_group"};
 };
-
-}  // namespace process_group_faults_test
-
-using namespace process_group_faults_test;
 
 TEST_CASE(
     "process_group: a limit that passes ends the collective on every member and names those that have not called it") {
@@ -314,8 +310,6 @@ TEST_CASE("process_group: collectives with tensors under way when the worker shu
   CHECK(watched.expired());
 }
 
-namespace process_group_faults_test {
-
 // A message of worker1 as a faulty version of this library may send it. Taken as if it had come.
 ferry::future<void> forge(const process_group& at, std::uint64_t sequence, std::uint32_t piece, std::uint32_t tag) {
   ferry::detail::group_message message;
@@ -328,8 +322,6 @@ ferry::future<void> forge(const process_group& at, std::uint64_t sequence, std::
   message.signature.use = algorithm::dissemination;
   return at.core()->deliver(message, ferry::empty({0}, ferry::dtype::u8));
 }
-
-}  // namespace process_group_faults_test
 
 TEST_CASE("process_group: messages that no member sends end their collective, and name their sender") {
   run_cluster(3, [](ferry::worker& self) {
@@ -421,3 +413,5 @@ TEST_CASE("process_group: any window and any chunk do, apart from more pieces th
     tiny.barrier().get();
   });
 }
+
+}  // namespace process_group_faults_test

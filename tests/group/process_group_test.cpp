@@ -13,6 +13,8 @@
 #include "expect_error.hpp"
 #include "temporary_directory.hpp"
 
+namespace process_group_test {
+
 using namespace std::chrono_literals;
 using ferry::algorithm;
 using ferry::collective;
@@ -23,8 +25,6 @@ using ferry::tensor;
 using ferry_test::cluster;
 using ferry_test::run_cluster;
 using ferry_test::worker_name;
-
-namespace process_group_test {
 
 int twice(int value) { return 2 * value; }
 
@@ -120,10 +120,6 @@ void random_collectives(const process_group& group, unsigned seed, int rounds) {
     }
   }
 }
-
-}  // namespace process_group_test
-
-using namespace process_group_test;
 
 TEST_CASE(
     "process_group: ranks are the order of the names, of all workers by id; what they disagree about is refused") {
@@ -330,3 +326,5 @@ TEST_CASE(
     CHECK_THROWS_AS(kept.barrier().get(), ferry::error);
   }
 }
+
+}  // namespace process_group_test

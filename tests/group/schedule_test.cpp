@@ -14,13 +14,13 @@
 
 #include "group/reduce_elements.hpp"
 
+namespace schedule_test {
+
 using ferry::algorithm;
 using ferry::collective;
 using ferry::detail::group_step;
 using ferry::detail::make_schedule;
 using ferry::detail::schedule_of;
-
-namespace schedule_test {
 
 // All members of a group, whose parts are sets of what was added to them: the schedules run until all have ended, in turns of an
 // order that `seed` makes.
@@ -104,10 +104,6 @@ contribution all_of(int n) {
   for (int i = 0; i != n; ++i) made.of.insert(i);
   return made;
 }
-
-}  // namespace schedule_test
-
-using namespace schedule_test;
 
 TEST_CASE("schedules: each member ends with what the collective says, every contribution once, whatever the order") {
   for (int n = 1; n != 10; ++n) {
@@ -193,3 +189,5 @@ TEST_CASE("reductions of elements: each operation and type, with what is refused
   CHECK_THROWS_AS(ferry::detail::check_reduction(ferry::dtype::bool_, reduce_op::avg), ferry::error);
   CHECK_THROWS_AS(ferry::detail::check_reduction(ferry::dtype::c64, reduce_op::max), ferry::error);
 }
+
+}  // namespace schedule_test

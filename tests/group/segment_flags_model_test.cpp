@@ -14,10 +14,10 @@
 
 #include <doctest/doctest.h>
 
+namespace segment_flags_model_test {
+
 using ferry::detail::flag_orders;
 using ferry::detail::segment_orders;
-
-namespace segment_flags_model {
 
 // Words: by member, the bytes of its slot, `in`, `out`, `sleeps`.
 constexpr int words_of_member = 4;
@@ -256,10 +256,6 @@ class explorer {
   std::string problem_;
 };
 
-}  // namespace segment_flags_model
-
-using segment_flags_model::explorer;
-
 TEST_CASE("segment flags: every execution reads the right bytes, and no member sleeps forever") {
   explorer all(segment_orders);
   CHECK(all.explore() == "");
@@ -280,3 +276,5 @@ TEST_CASE("segment flags: each order of the protocol is needed") {
   CHECK(found([](flag_orders& o) { o.look_again = std::memory_order_acquire; }) == "a member sleeps forever");
   CHECK(found([](flag_orders& o) { o.look_for_sleepers = std::memory_order_acquire; }) == "a member sleeps forever");
 }
+
+}  // namespace segment_flags_model_test

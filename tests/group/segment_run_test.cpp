@@ -15,6 +15,8 @@
 
 #include "expect_error.hpp"
 
+namespace segment_run_test {
+
 using ferry::collective;
 using ferry::dtype;
 using ferry::errc;
@@ -26,8 +28,6 @@ using ferry::detail::segment_job;
 using ferry::detail::segment_layout;
 using ferry::detail::segment_run;
 using ferry::detail::signature_block;
-
-namespace segment_run_test {
 
 struct alignas(128) line {
   std::byte bytes[128] = {};
@@ -118,10 +118,6 @@ void run_member(const group_segment& memory, int rank, unsigned seed, unsigned r
     }
   }
 }
-
-}  // namespace segment_run_test
-
-using namespace segment_run_test;
 
 TEST_CASE("segment_run: random collectives of threads that share memory equal a plain model") {
   for (const int n : {2, 3, 5}) {
@@ -221,3 +217,5 @@ TEST_CASE("group_segment: only sealed memory of the right size is taken") {
   CHECK_FALSE(segment_layout::make(1, 1U << 20U).has_value());
   CHECK_FALSE(segment_layout::make(65, 1U << 20U).has_value());
 }
+
+}  // namespace segment_run_test

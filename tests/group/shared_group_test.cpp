@@ -20,6 +20,8 @@
 #include "expect_error.hpp"
 #include "processes.hpp"
 
+namespace shared_group_test {
+
 using namespace std::chrono_literals;
 using ferry::algorithm;
 using ferry::collective;
@@ -29,8 +31,6 @@ using ferry::reduce_op;
 using ferry::tensor;
 using ferry_test::child_process;
 using ferry_test::worker_name;
-
-namespace shared_group_test {
 
 void run_shared(int size, const std::function<void(ferry::worker&)>& body) {
   ferry_test::run_cluster(size, body, {.configure = [](ferry::worker_config& config) { config.transports = {"shm"}; }});
@@ -131,10 +131,6 @@ const ferry_test::role member("shared group member", [](const std::vector<std::s
   self.shutdown(false);
   return 0;
 });
-
-}  // namespace shared_group_test
-
-using namespace shared_group_test;
 
 TEST_CASE(
     "shared group: members that reach each other by shm share memory, as plan() says, unless they are told not to") {
@@ -332,3 +328,5 @@ TEST_CASE(
     }
   }
 }
+
+}  // namespace shared_group_test

@@ -15,12 +15,12 @@
 #include "expect_error.hpp"
 #include "gate.hpp"
 
+namespace wait_all_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::captured_log;
 using ferry_test::cluster;
-
-namespace wait_all_test {
 
 std::atomic<int> done{0};
 ferry::tensor add(const ferry::tensor& a, const ferry::tensor& b) {
@@ -44,10 +44,6 @@ int many(int count) {
   });
   return done;
 }
-
-}  // namespace wait_all_test
-
-using namespace wait_all_test;
 
 TEST_CASE("[row 65] wait_all waits for the calls made with rpc_async in its body") {
   cluster group(2);
@@ -126,3 +122,5 @@ TEST_CASE("[row 66] wait_all rethrows an exception of its body once its calls ar
   ferry::wait_all([] {});
   CHECK_THROWS_AS((void)failing.get(), std::domain_error);
 }
+
+}  // namespace wait_all_test

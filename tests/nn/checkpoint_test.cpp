@@ -25,10 +25,16 @@
 #include "models.hpp"
 #include "temporary_directory.hpp"
 
+namespace checkpoint_test {
+
 using ferry::dtype;
 using ferry::errc;
 using ferry::tensor;
+
+}  // namespace checkpoint_test
 namespace nn = ferry::nn;
+
+namespace checkpoint_test {
 
 using ferry_test::binary;
 using ferry_test::json;
@@ -238,3 +244,5 @@ TEST_CASE("a folder is no file of parameters, and threads that save under one na
   for (std::thread& each : all) each.join();
   nn::load(layer, file);
 }
+
+}  // namespace checkpoint_test

@@ -13,10 +13,14 @@
 
 #include "cluster.hpp"
 
+namespace ddp_device_test {
+
 using ferry::device;
 using ferry::process_group;
 using ferry::tensor;
 using ferry::nn::ddp;
+
+}  // namespace ddp_device_test
 namespace nn = ferry::nn;
 namespace dist = ferry::dist_autograd;
 
@@ -45,10 +49,6 @@ const nn::linear& server_layer() {
 tensor remote_layer(const tensor& x) { return server_layer()(x); }
 
 bool close(const tensor& a, const tensor& b) { return ferry::allclose(a.to(host), b.to(host), 1e-4, 1e-6); }
-
-}  // namespace ddp_device_test
-
-using namespace ddp_device_test;
 
 TEST_CASE("[row 301] ddp: remote layers on the CPU and averaged layers on devices in turn") {
   // One process on the batches of all, on the CPU.
@@ -108,3 +108,5 @@ TEST_CASE("[row 301] ddp: remote layers on the CPU and averaged layers on device
     self.barrier();
   });
 }
+
+}  // namespace ddp_device_test

@@ -21,12 +21,16 @@
 #include "expect_error.hpp"
 #include "nn/ddp_buckets.hpp"
 
+namespace ddp_test {
+
 using ferry::dtype;
 using ferry::errc;
 using ferry::process_group;
 using ferry::tensor;
 using ferry::nn::ddp;
 using ferry_test::run_cluster;
+
+}  // namespace ddp_test
 namespace nn = ferry::nn;
 namespace dist = ferry::dist_autograd;
 
@@ -156,10 +160,6 @@ bool any_is_not_zero(const std::vector<double>& numbers) {
   }
   return false;
 }
-
-}  // namespace ddp_test
-
-using namespace ddp_test;
 
 TEST_CASE("ddp: buckets go from the last parameter to the first, by bytes and dtype") {
   using ferry::detail::plan_buckets;
@@ -506,3 +506,5 @@ TEST_CASE("ddp: an optimizer that steps within the pass, before the averages, is
     self.barrier();
   });
 }
+
+}  // namespace ddp_test

@@ -19,11 +19,17 @@
 #include "fake_cuda.hpp"
 #include "launcher.hpp"
 
+namespace device_test {
+
 using ferry::device;
 using ferry::dtype;
 using ferry::errc;
 using ferry::tensor;
+
+}  // namespace device_test
 namespace nn = ferry::nn;
+
+namespace device_test {
 
 namespace {
 
@@ -164,3 +170,5 @@ TEST_CASE("a step of training on a device is the CPU's") {
     CHECK(ferry::allclose(ferry::detach(found[i]).to(host), ferry::detach(expected[i]), 1e-3, 1e-4));
   }
 }
+
+}  // namespace device_test

@@ -14,11 +14,17 @@
 
 #include "expect_error.hpp"
 
+namespace init_test {
+
 using ferry::dtype;
 using ferry::errc;
 using ferry::generator;
 using ferry::tensor;
+
+}  // namespace init_test
 namespace nn = ferry::nn;
+
+namespace init_test {
 
 namespace {
 
@@ -137,3 +143,5 @@ TEST_CASE("arguments out of their range are refused, and write nothing") {
   expect_error(errc::bad_shape, "", [] { nn::ones_(ferry::ones({1}).expand({3})); });
   CHECK(ferry::equal(t, ferry::ones({2, 2})));
 }
+
+}  // namespace init_test

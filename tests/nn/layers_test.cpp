@@ -13,10 +13,16 @@
 
 #include "expect_error.hpp"
 
+namespace layers_test {
+
 using ferry::dtype;
 using ferry::errc;
 using ferry::tensor;
+
+}  // namespace layers_test
 namespace nn = ferry::nn;
+
+namespace layers_test {
 
 TEST_CASE("dropout drops while it is trained") {
   nn::dropout drop(0.25);
@@ -104,3 +110,5 @@ TEST_CASE("sizes and types that make no sense are refused") {
   expect_error(errc::bad_shape, "linear needs x [..., in]", [&] { (void)layer(ferry::ones({})); });
   expect_error(errc::bad_dtype, "linear", [&] { (void)layer(ferry::ones({4, 3}, dtype::f64)); });
 }
+
+}  // namespace layers_test

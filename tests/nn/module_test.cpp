@@ -19,10 +19,16 @@
 #include "expect_error.hpp"
 #include "models.hpp"
 
+namespace module_test {
+
 using ferry::dtype;
 using ferry::errc;
 using ferry::tensor;
+
+}  // namespace module_test
 namespace nn = ferry::nn;
+
+namespace module_test {
 
 namespace {
 
@@ -209,3 +215,5 @@ TEST_CASE("train and eval reach every module") {
   const tensor x = ferry::ones({4, 2});
   CHECK(ferry::equal(ferry::detach(net(x)), ferry::detach(std::get<0>(net.layers)(x))));
 }
+
+}  // namespace module_test

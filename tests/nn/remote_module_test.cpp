@@ -21,6 +21,8 @@
 #include "expect_error.hpp"
 #include "fake_cuda.hpp"
 
+namespace remote_module_test {
+
 using ferry::device;
 using ferry::device_kind;
 using ferry::errc;
@@ -29,6 +31,8 @@ using ferry::rref;
 using ferry::tensor;
 using ferry_test::cluster;
 using ferry_test::cluster_options;
+
+}  // namespace remote_module_test
 namespace dist = ferry::dist_autograd;
 namespace nn = ferry::nn;
 
@@ -87,9 +91,6 @@ std::int64_t index_of(const tensor& t) { return t.device().is_cpu() ? -1 : t.dev
 const tensor x = ferry::tensor_of({1.F, 2.F, 3.F});
 
 bool near(const tensor& a, const tensor& b) { return ferry::allclose(ferry::detach(a), ferry::detach(b)); }
-
-}  // namespace remote_module_test
-using namespace remote_module_test;
 
 TEST_CASE("forward and forward_async give what the module gives at its worker [row 304]") {
   cluster group(3);
@@ -256,8 +257,6 @@ TEST_CASE("gradients go through remote modules, to parameters and arguments, als
   }
 }
 
-namespace remote_module_test {
-
 // Of the next test alone: what serve_module() is told holds for the rest of the process.
 struct listed : scaling {
   using scaling::scaling;
@@ -267,8 +266,6 @@ cluster_options with_list() {
     if (config.rank == 1) config.serve = ferry::serve_list<>;
   }};
 }
-
-}  // namespace remote_module_test
 
 TEST_CASE("a worker with a list of methods serves the modules, and the ways to use them, that it is told to") {
   {
@@ -292,3 +289,5 @@ TEST_CASE("a worker with a list of methods serves the modules, and the ways to u
   unknown([&] { (void)remote_module<listed>(group[0], "worker1").forward(x); });
   unknown([&] { (void)remote_module<scaling>(group[0], "worker1", 2.0, "two").forward(x); });
 }
+
+}  // namespace remote_module_test

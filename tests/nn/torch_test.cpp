@@ -18,10 +18,16 @@
 
 #include "models.hpp"
 
+namespace torch_test {
+
 using ferry::dtype;
 using ferry::tensor;
 using tensors = std::vector<tensor>;
+
+}  // namespace torch_test
 namespace nn = ferry::nn;
+
+namespace torch_test {
 
 namespace {
 
@@ -160,3 +166,5 @@ TEST_CASE("parameters, results and gradients of modules are PyTorch's") {
   }
   CHECK(count == checks().size());
 }
+
+}  // namespace torch_test

@@ -17,8 +17,14 @@
 
 #include "sanitizers.hpp"
 
+namespace training_test {
+
 using ferry::tensor;
+
+}  // namespace training_test
 namespace nn = ferry::nn;
+
+namespace training_test {
 
 namespace {
 
@@ -98,3 +104,5 @@ TEST_CASE("1000 steps need no more memory than 100") {
   // Sanitizers keep memory that was released.
   if (!ferry_test::sanitized) CHECK(resident_bytes() - resident < 256 * 1024);
 }
+
+}  // namespace training_test

@@ -8,6 +8,8 @@
 
 #include "expect_error.hpp"
 
+namespace arithmetic_test {
+
 using ferry::dims;
 using ferry::dtype;
 using ferry::equal;
@@ -125,3 +127,5 @@ TEST_CASE("matmul") {
   expect_error(errc::bad_shape, "matmul needs [n, k] and [k, m]; the shapes are [2, 3] and [2, 3]",
                [&] { (void)ferry::matmul(a, a); });
 }
+
+}  // namespace arithmetic_test

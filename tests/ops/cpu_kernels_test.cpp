@@ -11,6 +11,8 @@
 
 #include "ops/cpu_kernels.hpp"
 
+namespace cpu_kernels_test {
+
 using ferry::detail::array_function;
 using ferry::detail::cpu_kernels;
 using ferry::detail::find_cpu_kernels;
@@ -322,3 +324,5 @@ TEST_CASE("tables have their names, and others are not known") {
   CHECK(find_cpu_kernels("") == nullptr);
   for (const cpu_kernels* each : tables()) CHECK(find_cpu_kernels(each->name) == each);
 }
+
+}  // namespace cpu_kernels_test

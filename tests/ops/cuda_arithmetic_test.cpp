@@ -8,6 +8,8 @@
 #include "expect_error.hpp"
 #include "fake_cuda.hpp"
 
+namespace cuda_arithmetic_test {
+
 using ferry::device;
 using ferry::device_kind;
 using ferry::dtype;
@@ -57,3 +59,5 @@ TEST_CASE("arithmetic is done where the tensors are") {
   expect_error(errc::bad_dtype, "add works on i32, i64, f32 and f64",
                [] { (void)(ferry::ones({1}, dtype::u8, gpu(1)) + ferry::ones({1}, dtype::u8, gpu(1))); });
 }
+
+}  // namespace cuda_arithmetic_test

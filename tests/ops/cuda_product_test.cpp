@@ -13,6 +13,8 @@
 #include "ops/cublas.hpp"
 #include "varied.hpp"
 
+namespace cuda_product_test {
+
 using ferry::dtype;
 using ferry::tensor;
 using ferry_test::varied;
@@ -124,3 +126,5 @@ TEST_CASE("products on a device by cuBLAS") {
   });
   refusal = 0;
 }
+
+}  // namespace cuda_product_test

@@ -14,6 +14,8 @@
 #include "fake_cuda.hpp"
 #include "tests/ops/operation_samples.hpp"
 
+namespace elementwise_test {
+
 using ferry::dtype;
 using ferry::equal;
 using ferry::errc;
@@ -132,3 +134,5 @@ TEST_CASE("what does not fit is refused") {
                [] { (void)ferry::masked_fill(ferry::arange(3), ferry::eq(ferry::arange(3), 1), 0.5); });
   expect_error(errc::bad_dtype, "lt: the scalar 0.5 does not fit", [] { (void)ferry::lt(ferry::arange(3), 0.5); });
 }
+
+}  // namespace elementwise_test

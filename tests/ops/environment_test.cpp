@@ -14,6 +14,8 @@
 #include "ops/cpu_kernels.hpp"
 #include "ops/gemm.hpp"
 
+namespace environment_test {
+
 using ferry::dtype;
 using ferry::tensor;
 
@@ -106,3 +108,5 @@ TEST_CASE("FERRY_BLAS gives way to what replaces the products") {
   CHECK(calls == 1);
   ferry::detail::use_gemm(nullptr);
 }
+
+}  // namespace environment_test

@@ -14,6 +14,8 @@
 #include "fake_cuda.hpp"
 #include "varied.hpp"
 
+namespace indexing_test {
+
 using ferry::dims;
 using ferry::dtype;
 using ferry::equal;
@@ -239,3 +241,5 @@ TEST_CASE("multinomial draws by weights") {
   expect_error(errc::invalid_argument, "no weight is positive",
                [&] { (void)ferry::multinomial(tensor_of({0.}), 1, true); });
 }
+
+}  // namespace indexing_test

@@ -10,6 +10,8 @@
 
 #include "expect_error.hpp"
 
+namespace matmul_test {
+
 using ferry::dims;
 using ferry::dtype;
 using ferry::errc;
@@ -190,3 +192,5 @@ TEST_CASE("linear is a product with the transposed weight, and a bias") {
     CHECK(equal(ferry::linear(numbers({2, 0}, type), numbers({4, 0}, type), bias), bias.expand({2, 4})));
   }
 }
+
+}  // namespace matmul_test

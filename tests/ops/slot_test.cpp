@@ -11,6 +11,8 @@
 #include "fake_cuda.hpp"
 #include "tests/ops/operation_samples.hpp"
 
+namespace slot_test {
+
 using ferry::device;
 using ferry::device_kind;
 using ferry::dtype;
@@ -20,7 +22,11 @@ using ferry_test::host;
 using ferry_test::matrix;
 using ferry_test::recording;
 
+}  // namespace slot_test
+
 namespace op = ferry::op;
+
+namespace slot_test {
 
 TEST_CASE("a slot sees each operation on the CPU") { ferry_test::check_operations<ferry::operations>(host); }
 
@@ -54,3 +60,5 @@ TEST_CASE("arguments that do not fit are refused before a slot is told, and noth
   CHECK(slot->events.empty());
   CHECK(t.version() == 0);
 }
+
+}  // namespace slot_test

@@ -12,6 +12,8 @@
 #include "expect_error.hpp"
 #include "fake_cuda.hpp"
 
+namespace sparse_test {
+
 using ferry::device;
 using ferry::device_kind;
 using ferry::dims;
@@ -205,3 +207,5 @@ TEST_CASE("slices are added in place") {
   });
   CHECK(t.version() == 0);
 }
+
+}  // namespace sparse_test

@@ -21,6 +21,8 @@
 #include "launcher.hpp"
 #include "problems.hpp"
 
+namespace device_test {
+
 using ferry::device;
 using ferry::dtype;
 using ferry::errc;
@@ -159,3 +161,5 @@ TEST_CASE("gradients on another device are refused") {
   expect_error(errc::bad_device, "sgd: the gradient of parameter 0 is f32 [2] on cpu, the parameter f32 [2] on cuda:1",
                [&] { ferry::sgd::update(parameters, std::vector{ferry::ones({2})}, states, {}); });
 }
+
+}  // namespace device_test

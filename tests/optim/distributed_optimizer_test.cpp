@@ -31,6 +31,8 @@
 #include "fake_cuda.hpp"
 #include "problems.hpp"
 
+namespace distributed_optimizer_test {
+
 using ferry::distributed_optimizer;
 using ferry::dtype;
 using ferry::errc;
@@ -39,6 +41,8 @@ using ferry::rref;
 using ferry::tensor;
 using ferry_test::cluster;
 using problems::near;
+
+}  // namespace distributed_optimizer_test
 namespace dist = ferry::dist_autograd;
 
 namespace distributed_optimizer_test {
@@ -202,9 +206,6 @@ void compare(typename Algorithm::options with) {
   }
   for (const auto& each : remote) CHECK_FALSE(each.template rpc_sync<&has_own_gradient>());
 }
-
-}  // namespace distributed_optimizer_test
-using namespace distributed_optimizer_test;
 
 TEST_CASE("weights of two workers become those that one optimizer makes of them, for each algorithm [row 292]") {
   SUBCASE("adagrad") { compare<ferry::adagrad>({.lr = 0.05}); }
@@ -687,3 +688,5 @@ TEST_CASE("what is clipped on devices is read, and added to by the next pass, in
   }
   fake_cuda::set_schedule(fake_cuda::schedule::random);
 }
+
+}  // namespace distributed_optimizer_test

@@ -19,6 +19,8 @@
 #include "expect_error.hpp"
 #include "problems.hpp"
 
+namespace optimizer_test {
+
 using ferry::dtype;
 using ferry::errc;
 using ferry::tensor;
@@ -255,3 +257,5 @@ TEST_CASE("a checkpoint of something else is refused, and changes nothing") {
   wrong.replace(20, sizeof(double), reinterpret_cast<const char*>(&negative), sizeof(double));
   refuse(errc::invalid_argument, "adam: the option lr is -1", wrong, same);
 }
+
+}  // namespace optimizer_test

@@ -12,6 +12,8 @@
 #include "expect_error.hpp"
 #include "problems.hpp"
 
+namespace rows_test {
+
 using ferry::dtype;
 using ferry::errc;
 using ferry::tensor;
@@ -140,3 +142,5 @@ TEST_CASE("rows that do not fit are refused, and nothing is written") {
   expect_error(errc::bad_shape, "a parameter without axes has no rows",
                [&] { ferry::sgd::update_rows(ferry::tensor_of(1.F), rows({0}), ferry::ones({1}), kept, {}); });
 }
+
+}  // namespace rows_test

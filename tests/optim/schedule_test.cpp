@@ -15,6 +15,8 @@
 #include "expect_error.hpp"
 #include "problems.hpp"
 
+namespace schedule_test {
+
 using doctest::Approx;
 using ferry::dtype;
 using ferry::errc;
@@ -94,3 +96,5 @@ TEST_CASE("the norm of strided and of large gradients") {
   CHECK(whole.at<double>(0, 0) == Approx(0.5 / std::sqrt(800.)).epsilon(1e-6));
   CHECK(whole.at<double>(0, 1) == 0.5);
 }
+
+}  // namespace schedule_test

@@ -14,6 +14,8 @@
 #include "fake_cuda.hpp"
 #include "problems.hpp"
 
+namespace sparse_test {
+
 using ferry::device;
 using ferry::device_kind;
 using ferry::dtype;
@@ -118,3 +120,5 @@ TEST_CASE("bounds count sparse gradients as their dense form") {
     CHECK(near(sparse_grad(w).to_dense().select(0, 0), ferry::zeros({3}), 1e-12));
   }
 }
+
+}  // namespace sparse_test

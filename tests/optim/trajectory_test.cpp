@@ -15,6 +15,8 @@
 #include "problems.hpp"
 #include "torch_trajectories.hpp"
 
+namespace trajectory_test {
+
 using ferry::dtype;
 using ferry::tensor;
 
@@ -126,3 +128,5 @@ TEST_CASE("every algorithm finds the minimum of a quadratic function of two vari
   check_convergence<ferry::adamax>(1, 1e-4, 1000, {.lr = 0.05});
   check_convergence<ferry::rprop>(1, 1e-4, 200, {.lr = 0.1});
 }
+
+}  // namespace trajectory_test

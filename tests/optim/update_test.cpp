@@ -14,6 +14,8 @@
 #include "expect_error.hpp"
 #include "problems.hpp"
 
+namespace update_test {
+
 using ferry::dtype;
 using ferry::errc;
 using ferry::tensor;
@@ -217,3 +219,5 @@ TEST_CASE("options are checked as PyTorch does") {
   refuse_option<ferry::rprop>("the option eta_plus is 1", {.eta_plus = 1});
   refuse_option<ferry::rprop>("the option step_max is 1; it must be at least step_min", {.step_min = 2, .step_max = 1});
 }
+
+}  // namespace update_test

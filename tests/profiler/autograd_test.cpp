@@ -58,9 +58,6 @@ std::vector<const event*> at_worker(const profile& from, std::int32_t node, std:
   return all;
 }
 
-}  // namespace profiled_autograd_test
-using namespace profiled_autograd_test;
-
 TEST_CASE("[row 181] a session within a context of distributed autograd, and the other way round") {
   cluster group(2);
   const tensor a = leaf();
@@ -117,3 +114,5 @@ TEST_CASE("a pass on one worker is an event, with the operations of its formulas
   CHECK(pass.kind == range_kind::autograd);
   CHECK(found.children(pass).size() >= 2);
 }
+
+}  // namespace profiled_autograd_test

@@ -61,9 +61,6 @@ std::string path_of(const profile& from, std::uint64_t number) {
   return text_of(profiler::critical_path(from, number));
 }
 
-}  // namespace critical_path_test
-using namespace critical_path_test;
-
 TEST_CASE("the path of a call is under way, in the queue, in the handler and what that runs") {
   profile of;
   add(of, range_kind::user, 0, 1, 0, 0, 100);
@@ -177,3 +174,5 @@ TEST_CASE("whatever the events are, a path goes through the whole event without 
     }
   }
 }
+
+}  // namespace critical_path_test

@@ -92,9 +92,6 @@ struct mended {
   }
 };
 
-}  // namespace device_times_test
-using namespace device_times_test;
-
 TEST_CASE(
     "[row 188] times of remote operations are above zero and on the right device; asynchronous events have none") {
   device_group group({map_to("worker1", {{gpu(0), gpu(1)}}), {}});
@@ -365,3 +362,5 @@ TEST_CASE("a worker that is gone, and one that does not exist, tell no times") {
   CHECK_FALSE(of.events[0].device_time);
   CHECK_FALSE(of.events[1].device_time);
 }
+
+}  // namespace device_times_test

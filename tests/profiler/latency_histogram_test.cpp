@@ -33,9 +33,6 @@ latency_histogram histogram_of(const std::vector<std::int64_t>& all) {
   return result;
 }
 
-}  // namespace histogram_test
-using namespace histogram_test;
-
 TEST_CASE(
     "the buckets of a histogram follow each other without gaps, and none is wider than an eighth of where it begins") {
   for (std::size_t bucket = 0; bucket != latency_histogram::buckets; ++bucket) {
@@ -129,3 +126,5 @@ TEST_CASE("a histogram can be sent") {
   CHECK(read == sent);
   CHECK(read.quantile(0.9) == sent.quantile(0.9));
 }
+
+}  // namespace histogram_test

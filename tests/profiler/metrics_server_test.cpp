@@ -119,9 +119,6 @@ http_request::progress read(std::string_view text) {
   return http_request::read(text, found);
 }
 
-}  // namespace server_test
-using namespace server_test;
-
 TEST_CASE("a scraper gets the metrics of a worker") {
   const ferry_test::watchdog limit("metrics over HTTP");
   ferry_test::cluster group(2);
@@ -424,3 +421,5 @@ TEST_CASE("each beginning of a request is incomplete, and none of them is taken 
   CHECK(read(std::string(http_request::most_bytes, 'x')) == progress::bad);
   CHECK(read(std::string(http_request::most_bytes - 1, 'x')) == progress::incomplete);
 }
+
+}  // namespace server_test

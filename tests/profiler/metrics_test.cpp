@@ -126,9 +126,6 @@ class refuser final : public ferry::interceptor {
   }
 };
 
-}  // namespace metrics_test
-using namespace metrics_test;
-
 TEST_CASE("calls of every kind that succeed are counted at both ends, by method and peer") {
   cluster group(3);
   const metrics at_caller(group[0]);
@@ -648,3 +645,5 @@ TEST_CASE("requests of methods that the callee does not serve are one series, wh
   CHECK(row.ended == 2);
   CHECK(row.errors_of(errc::unknown_method) == 2);
 }
+
+}  // namespace metrics_test

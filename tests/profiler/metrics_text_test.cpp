@@ -211,9 +211,6 @@ double value_of(const std::map<std::string, family>& all, const std::string& fam
 int half(int x) { return x / 2; }
 int fails_to_halve(int) { throw std::runtime_error("odd"); }
 
-}  // namespace text_test
-using namespace text_test;
-
 TEST_CASE("the text of metrics has all values, and a strict parser reads it") {
   metrics_snapshot all;
   all.calls.reserve(2);
@@ -323,3 +320,5 @@ TEST_CASE("the parser of these tests refuses what is not the format") {
     CHECK_THROWS_AS((void)parse(text), std::runtime_error);
   }
 }
+
+}  // namespace text_test

@@ -85,9 +85,6 @@ std::vector<shown_line> read_lines(const std::string& path) {
   return all;
 }
 
-}  // namespace nvtx_test
-using namespace nvtx_test;
-
 TEST_CASE("a tool that NVTX loads sees ranges, operations and calls within each other on their threads, and handlers") {
   const ferry_test::temporary_directory directory;
   const std::string path = directory.file("ranges");
@@ -145,3 +142,5 @@ TEST_CASE("without a tool, and with one that cannot be loaded, nothing is watche
   CHECK(missing.read_line() == "watched, unwatched");
   CHECK(missing.wait() == 0);
 }
+
+}  // namespace nvtx_test

@@ -54,10 +54,6 @@ std::string html_of(std::string_view text) {
   return made;
 }
 
-}  // namespace page_test
-
-using namespace page_test;
-
 TEST_CASE("the page of a profile answers where the time went") {
   const std::string page = profiler::html_page(small_profile(), {.title = "A run"});
   CHECK(has(page, "<title>A run</title>"));
@@ -119,3 +115,5 @@ TEST_CASE("names become text of HTML, whatever they hold") {
   CHECK(html_of("\xff\xc3") == "\xef\xbf\xbd\xef\xbf\xbd");
   CHECK(html_of("\xef\xbf\xbf!") == "\xef\xbf\xbd!");  // U+FFFF is no character of XML
 }
+
+}  // namespace page_test

@@ -115,9 +115,6 @@ void check_structure(const profile& found) {
   }
 }
 
-}  // namespace process_scope_test
-using namespace process_scope_test;
-
 TEST_CASE("a process scope records what threads without a session do, and what is served, and links both") {
   cluster group(2);
   bool asks = false;
@@ -568,3 +565,5 @@ TEST_CASE("real processes that record themselves give one profile, with calls li
   if (const char* path = std::getenv("FERRY_TEST_TRACE")) std::ofstream(path) << trace;
   group.leave();
 }
+
+}  // namespace process_scope_test

@@ -138,9 +138,6 @@ bool within(const event& inner, const event& outer) {
   return inner.began_ns >= outer.began_ns - inner.uncertainty_ns &&
          inner.ended_ns <= outer.ended_ns + inner.uncertainty_ns;
 }
-
-}  // namespace profiler_test
-using namespace profiler_test;
 using ferry_test::await_calls;
 
 TEST_CASE("[row 173] the name of a call event holds mode, function, caller and callee") {
@@ -575,3 +572,5 @@ TEST_CASE("[row 185] of two nested server scopes the inner one sees the second r
   outer.rpc_sync<&server_scope::enter>();
   CHECK(profiler::merged(outer.rpc_sync<&server_scope::exit>()).count("matmul") == 0);
 }
+
+}  // namespace profiler_test

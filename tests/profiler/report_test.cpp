@@ -75,9 +75,6 @@ profile two_workers() {
   return made;
 }
 
-}  // namespace report_test
-using namespace report_test;
-
 TEST_CASE("a record of a profile is read as it was written") {
   const detail::profile_batch batch = small_batch();
   const ferry::byte_buffer content = detail::encode_profile_batch(batch, 1U << 20U);
@@ -458,3 +455,5 @@ TEST_CASE("what a pass waits for is no work of its worker") {
   CHECK(found.workers[0].compute_ns == 3'000'000);
   CHECK(found.workers[0].waiting_ns == 7'000'000);
 }
+
+}  // namespace report_test

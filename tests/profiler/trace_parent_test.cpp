@@ -53,10 +53,6 @@ class forger final : public ferry::interceptor {
   std::optional<std::string> content;
 };
 
-}  // namespace trace_parent_test
-
-using namespace trace_parent_test;
-
 TEST_CASE("headers of W3C Trace Context are read and written") {
   const trace_parent span = example();
   CHECK(span.header() == header);
@@ -135,3 +131,5 @@ TEST_CASE("what is no span is ignored, and the call is served") {
   CHECK(group[0].rpc_sync<here>("worker1") == header);
   forged->content.reset();
 }
+
+}  // namespace trace_parent_test

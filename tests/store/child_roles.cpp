@@ -12,6 +12,8 @@
 
 #include "store_fixtures.hpp"
 
+namespace child_roles {
+
 using namespace store_test;
 
 TEST_CASE("role: write beyond the file size limit" * doctest::skip()) {
@@ -26,3 +28,5 @@ TEST_CASE("role: write beyond the file size limit" * doctest::skip()) {
   store->set("after", "2");
   CHECK(store->get("before") == "1");
 }
+
+}  // namespace child_roles

@@ -2,14 +2,16 @@
 
 #include "store_fixtures.hpp"
 
-using namespace store_test;
+TYPE_TO_STRING(store_test::hash_fixture);
+TYPE_TO_STRING(store_test::file_fixture);
+TYPE_TO_STRING(store_test::tcp_fixture);
+TYPE_TO_STRING(store_test::prefix_fixture<store_test::hash_fixture>);
+TYPE_TO_STRING(store_test::prefix_fixture<store_test::file_fixture>);
+TYPE_TO_STRING(store_test::prefix_fixture<store_test::tcp_fixture>);
 
-TYPE_TO_STRING(hash_fixture);
-TYPE_TO_STRING(file_fixture);
-TYPE_TO_STRING(tcp_fixture);
-TYPE_TO_STRING(prefix_fixture<hash_fixture>);
-TYPE_TO_STRING(prefix_fixture<file_fixture>);
-TYPE_TO_STRING(prefix_fixture<tcp_fixture>);
+namespace conformance_test {
+
+using namespace store_test;
 
 TEST_CASE_TEMPLATE("store conformance", Fixture, hash_fixture, file_fixture, tcp_fixture, prefix_fixture<hash_fixture>,
                    prefix_fixture<file_fixture>, prefix_fixture<tcp_fixture>) {
@@ -19,3 +21,5 @@ TEST_CASE_TEMPLATE("store conformance over processes", Fixture, file_fixture, tc
                    prefix_fixture<tcp_fixture>) {
   ferry::test_kit::store_conformance_over_processes<Fixture>();
 }
+
+}  // namespace conformance_test

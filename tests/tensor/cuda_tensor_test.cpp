@@ -27,6 +27,8 @@
 #include "fake_cuda.hpp"
 #include "processes.hpp"
 
+namespace cuda_tensor_test {
+
 using ferry::device;
 using ferry::device_kind;
 using ferry::dtype;
@@ -456,3 +458,5 @@ TEST_CASE("tensors create contexts only on their devices") {
     CHECK(child.wait() == 0);
   }
 }
+
+}  // namespace cuda_tensor_test

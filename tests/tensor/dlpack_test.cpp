@@ -54,13 +54,19 @@ struct DLManagedTensorVersioned {
 };
 }
 
+namespace dlpack_test {
+
 using ferry::dims;
 using ferry::dtype;
 using ferry::errc;
 using ferry::from_dlpack;
 using ferry::tensor;
 using ferry::to_dlpack;
+
+}  // namespace dlpack_test
 namespace dlpack = ferry::dlpack;
+
+namespace dlpack_test {
 
 namespace {
 
@@ -300,3 +306,5 @@ TEST_CASE("exports that are refused or restricted") {
   CHECK(*static_cast<float*>(scalar->dl_tensor.data) == 3);
   CHECK(to_dlpack(ferry::zeros({0, 3}))->dl_tensor.shape[1] == 3);
 }
+
+}  // namespace dlpack_test

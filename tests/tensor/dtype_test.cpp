@@ -14,6 +14,8 @@
 
 #include "expect_error.hpp"
 
+namespace dtype_test {
+
 using ferry::bfloat16;
 using ferry::dtype;
 using ferry::float16;
@@ -207,3 +209,5 @@ TEST_CASE("equal and allclose") {
   const tensor t = ferry::arange(6).view({2, 3});
   CHECK(ferry::equal(t.transpose(0, 1).transpose(0, 1), t));
 }
+
+}  // namespace dtype_test

@@ -16,6 +16,8 @@
 #include "../device/queue_device.hpp"
 #include "expect_error.hpp"
 
+namespace foreign_device_test {
+
 using ferry::device;
 using ferry::dtype;
 using ferry::errc;
@@ -25,8 +27,10 @@ namespace {
 struct scratch {};
 }  // namespace
 
+}  // namespace foreign_device_test
+
 template <>
-struct ferry::device_traits<scratch> : ferry::immediate_device {
+struct ferry::device_traits<foreign_device_test::scratch> : ferry::immediate_device {
   static constexpr std::string_view name = "scratch";
   static constexpr device_kind kind = static_cast<device_kind>(150);
   static int count() noexcept { return 2; }
@@ -35,6 +39,8 @@ struct ferry::device_traits<scratch> : ferry::immediate_device {
     cpu_deallocate(memory, bytes);
   }
 };
+
+namespace foreign_device_test {
 
 TEST_CASE("tensors work on any kind of device") {
   ferry::register_devices<queue_device, scratch>();
@@ -74,3 +80,5 @@ TEST_CASE("tensors work on any kind of device") {
   CHECK(ferry::equal(queued.to(ferry::parse_device("scratch:0")).to(ferry::parse_device("queue:2")).to(device{}),
                      numbers));
 }
+
+}  // namespace foreign_device_test

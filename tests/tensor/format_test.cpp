@@ -9,6 +9,8 @@
 
 #include <ferry/tensor/factories.hpp>
 
+namespace format_test {
+
 using ferry::dtype;
 using ferry::tensor;
 using ferry::tensor_of;
@@ -84,3 +86,5 @@ TEST_CASE("no elements, no tensor, and the other parts") {
   CHECK(to_string(tensor()) == "tensor(undefined)");
   CHECK(fmt::format("{} {} {}", dtype::bf16, ferry::device{}, ferry::dims{1, 2}) == "bf16 cpu [1, 2]");
 }
+
+}  // namespace format_test

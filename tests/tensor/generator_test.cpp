@@ -10,6 +10,8 @@
 
 #include "expect_error.hpp"
 
+namespace generator_test {
+
 using ferry::dtype;
 using ferry::generator;
 using ferry::tensor;
@@ -82,3 +84,5 @@ TEST_CASE("dtypes without random values") {
   expect_error(ferry::errc::bad_dtype, "randn makes f16, bf16, f32 and f64, not c64",
                [] { (void)ferry::randn({1}, dtype::c64); });
 }
+
+}  // namespace generator_test

@@ -13,6 +13,8 @@
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/tensor.hpp>
 
+namespace identity_test {
+
 using ferry::tensor;
 using ferry::weak_tensor;
 
@@ -124,3 +126,5 @@ TEST_CASE("lock races with the last handle: it gives a whole tensor or none") {
     CHECK(weak.expired());
   }
 }
+
+}  // namespace identity_test

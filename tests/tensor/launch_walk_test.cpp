@@ -11,6 +11,8 @@
 
 #include <tensor/kernels.hpp>
 
+namespace launch_walk_test {
+
 namespace {
 
 using namespace ferry::detail;
@@ -115,3 +117,5 @@ TEST_CASE("kernels copy and fill blocks of any size at any address") {
     }
   }
 }
+
+}  // namespace launch_walk_test

@@ -11,6 +11,8 @@
 
 #include "expect_error.hpp"
 
+namespace pack_test {
+
 using ferry::dims;
 using ferry::dtype;
 using ferry::errc;
@@ -154,3 +156,5 @@ TEST_CASE("shapes and strides off the wire are checked before allocating") {
   CHECK(ferry::packed_size(dtype::f64, dims{2, 3}, dims{1, 2}) == 48);
   CHECK(ferry::packed_size(dtype::f64, dims{std::int64_t{1} << 40}, dims{0}) == 8);
 }
+
+}  // namespace pack_test

@@ -18,6 +18,8 @@
 #include "fake_cuda.hpp"
 #include "tests/tensor/operation_samples.hpp"
 
+namespace slot_test {
+
 using ferry::device;
 using ferry::device_kind;
 using ferry::dims;
@@ -30,7 +32,11 @@ using ferry_test::matrix;
 using ferry_test::recording;
 using ferry_test::tensors;
 
+}  // namespace slot_test
+
 namespace op = ferry::op;
+
+namespace slot_test {
 
 TEST_CASE("a slot sees each operation of a tensor on the CPU") {
   ferry_test::check_operations<ferry::tensor_operations>(host);
@@ -176,3 +182,5 @@ TEST_CASE("a program declares operations of its own") {
   });
   CHECK(ferry::run_operation<split_sum>({}, std::span<const tensor>())[0].item<std::int64_t>() == 0);
 }
+
+}  // namespace slot_test

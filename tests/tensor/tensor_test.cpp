@@ -16,6 +16,8 @@
 
 #include "expect_error.hpp"
 
+namespace tensor_test {
+
 using ferry::dims;
 using ferry::dtype;
 using ferry::errc;
@@ -282,3 +284,5 @@ TEST_CASE("operations on empty shapes whose strides are huge") {
   CHECK(t.select(1, -1).numel() == 0);
   CHECK(t.unsqueeze(0).slice(2, 5).flatten(0, 1).numel() == 0);
 }
+
+}  // namespace tensor_test

@@ -12,6 +12,8 @@
 
 #include "expect_error.hpp"
 
+namespace traits_test {
+
 using ferry::dims;
 using ferry::dtype;
 using ferry::tensor;
@@ -30,22 +32,27 @@ struct half_done {};
 
 }  // namespace
 
+}  // namespace traits_test
+
 template <>
-struct ferry::tensor_traits<matrix> {
-  static tensor to_tensor(const matrix& m) {
+struct ferry::tensor_traits<traits_test::matrix> {
+  static tensor to_tensor(const traits_test::matrix& m) {
     return from_blob(m.memory->data(), {m.rows, m.columns}, {1, m.rows}, dtype::f64, m.memory);
   }
-  static matrix from_tensor(tensor t) {
+  static traits_test::matrix from_tensor(tensor t) {
     if (t.rank() != 2) throw_error(errc::bad_shape, "a matrix has two axes, not the shape " + to_string(t.shape()));
-    matrix m{t.size(0), t.size(1), std::make_shared<std::vector<double>>(static_cast<std::size_t>(t.numel()))};
+    traits_test::matrix m{t.size(0), t.size(1),
+                          std::make_shared<std::vector<double>>(static_cast<std::size_t>(t.numel()))};
     to_tensor(m).copy_(t);
     return m;
   }
 };
 template <>
-struct ferry::tensor_traits<half_done> {
-  static tensor to_tensor(const half_done&);
+struct ferry::tensor_traits<traits_test::half_done> {
+  static tensor to_tensor(const traits_test::half_done&);
 };
+
+namespace traits_test {
 
 TEST_CASE("a foreign matrix is sent as a tensor") {
   static_assert(ferry::foreign_tensor<matrix>);
@@ -65,3 +72,5 @@ TEST_CASE("a foreign matrix is sent as a tensor") {
   sent = tensor();
   CHECK(m.memory.use_count() == 1);
 }
+
+}  // namespace traits_test

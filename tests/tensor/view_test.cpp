@@ -11,6 +11,8 @@
 
 #include "expect_error.hpp"
 
+namespace view_test {
+
 using ferry::dims;
 using ferry::dtype;
 using ferry::errc;
@@ -212,3 +214,5 @@ TEST_CASE("a view keeps the storage alive") {
   CHECK(row.storage().use_count() == 1);
   CHECK(elements(row) == std::vector<std::int64_t>{20, 21, 22, 23});
 }
+
+}  // namespace view_test

@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+namespace conformance_test {
+
 namespace {
 
 struct tcp_under_test {
@@ -91,3 +93,5 @@ TEST_CASE("connections that are left open are destroyed with the reactor") {
   CHECK(near_log.expired());
   CHECK(far_log.expired());
 }
+
+}  // namespace conformance_test

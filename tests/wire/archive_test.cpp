@@ -43,6 +43,8 @@
 #include "hex.hpp"
 #include "wire_types.hpp"
 
+namespace archive_test {
+
 namespace {
 
 template <class T>
@@ -185,3 +187,5 @@ TEST_CASE("types that cannot be sent are rejected at compile time") {
   static_assert(!ferry::wire_serialisable<std::function<int()>>);
   static_assert(ferry::wire_serialisable<ferry::tensor>);
 }
+
+}  // namespace archive_test

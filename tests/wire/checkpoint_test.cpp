@@ -17,6 +17,8 @@
 #include "expect_error.hpp"
 #include "wire_types.hpp"
 
+namespace checkpoint_test {
+
 using ferry::dims;
 using ferry::dtype;
 using ferry::errc;
@@ -216,3 +218,5 @@ TEST_CASE("encoded values that were altered: an error or a value, within the lim
   expect_error(errc::limit_exceeded, "max_decoded_bytes",
                [&] { (void)ferry::deserialize<std::vector<std::uint64_t>>(many, {.max_decoded_bytes = 1 << 16}); });
 }
+
+}  // namespace checkpoint_test

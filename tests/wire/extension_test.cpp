@@ -17,6 +17,8 @@
 #include "errors.hpp"
 #include "flat_message.hpp"
 
+namespace extension_test {
+
 using ferry::errc;
 using ferry::extension_range;
 using ferry::range_of_extension;
@@ -231,3 +233,5 @@ TEST_CASE("an unknown extension record is skipped, unless it is critical") {
     CHECK(kind_of([&] { ferry::skip_extension({type, true, {}}); }) == errc::unknown_extension);
   }
 }
+
+}  // namespace extension_test

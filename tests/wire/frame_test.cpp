@@ -8,6 +8,8 @@
 
 #include "errors.hpp"
 
+namespace frame_test {
+
 using ferry::errc;
 using ferry::frame_header;
 using ferry::frame_kind;
@@ -118,3 +120,5 @@ TEST_CASE("a frame header above a limit is refused, also where sums would wrap")
   limits.max_extension_bytes = 8;
   CHECK(decode_error(request(), limits) == errc::limit_exceeded);
 }
+
+}  // namespace frame_test

@@ -36,6 +36,8 @@
 #include "pointer_types.hpp"
 #include "wire_types.hpp"
 
+namespace hostile_test {
+
 using ferry::errc;
 
 namespace {
@@ -217,3 +219,5 @@ TEST_CASE("flipped bits anywhere in a whole message give an error or a value") {
     (void)try_decode(changed);
   }
 }
+
+}  // namespace hostile_test

@@ -15,6 +15,8 @@
 #include "errors.hpp"
 #include "flat_message.hpp"
 
+namespace message_test {
+
 using ferry::errc;
 using ferry::tensor;
 
@@ -140,3 +142,5 @@ TEST_CASE("a tensor table is checked before anything is allocated") {
   CHECK(decode([](table_bytes&) {}, 24, 2) == errc::truncated);
   CHECK(decode([](table_bytes& bytes) { bytes.emplace_back(); }) == errc::malformed);
 }
+
+}  // namespace message_test

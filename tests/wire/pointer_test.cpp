@@ -11,6 +11,8 @@
 #include "hex.hpp"
 #include "pointer_types.hpp"
 
+namespace pointer_test {
+
 namespace {
 
 template <class T>
@@ -125,3 +127,5 @@ TEST_CASE("a type without a default constructor can be sent only behind a pointe
   static_assert(ferry::wire_serialisable<std::unique_ptr<sample::constructed>>);
   static_assert(ferry::wire_serialisable<std::vector<std::unique_ptr<sample::shape>>>);
 }
+
+}  // namespace pointer_test

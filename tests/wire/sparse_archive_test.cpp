@@ -17,6 +17,8 @@
 
 #include "expect_error.hpp"
 
+namespace sparse_archive_test {
+
 using ferry::dims;
 using ferry::dtype;
 using ferry::errc;
@@ -127,3 +129,5 @@ TEST_CASE("sparse tensors: no part of an encoding is one") {
   CHECK_THROWS_AS(ferry::decode_values(bytes, std::span(whole.tensors).first(1), {}, into), ferry::error);
   CHECK_FALSE(into.defined());
 }
+
+}  // namespace sparse_archive_test

@@ -48,6 +48,8 @@ struct ferry::tensor_traits<other_library::variable> {
   static other_library::variable from_tensor(tensor t) { return {std::move(t)}; }
 };
 
+namespace tensor_archive_test {
+
 using ferry::errc;
 using ferry::tensor;
 
@@ -162,3 +164,5 @@ TEST_CASE("sending and storing a tensor is nothing that its slot hears of") {
   CHECK(encoded.tensors.at(0).slot() == slot);
   CHECK(slot->calls == 0);
 }
+
+}  // namespace tensor_archive_test

@@ -20,11 +20,15 @@
 #include "cluster.hpp"
 #include "expect_error.hpp"
 
+namespace libtorch_ddp_test {
+
 using ferry::errc;
 using ferry::process_group;
 using ferry::tensor;
 using ferry::torch_ddp;
 using ferry_test::run_cluster;
+
+}  // namespace libtorch_ddp_test
 namespace nn = ferry::nn;
 namespace dist = ferry::dist_autograd;
 
@@ -125,10 +129,6 @@ at::Tensor remote_layer(const at::Tensor& x) { return x.matmul(server_weight());
 at::Tensor server_gradient(dist::context_id id) {
   return ferry::torch_gradient(dist::get_gradients(id), server_weight());
 }
-
-}  // namespace libtorch_ddp_test
-
-using namespace libtorch_ddp_test;
 
 TEST_CASE(
     "torch_ddp: what rank 0 has everywhere, gradients of the joined batch over steps of an optimizer, in one bucket "
@@ -379,3 +379,5 @@ TEST_CASE("torch_ddp: a parameter under two names, one that is not contiguous, a
     }
   });
 }
+
+}  // namespace libtorch_ddp_test

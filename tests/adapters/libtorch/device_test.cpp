@@ -21,11 +21,12 @@
 #include "fake_torch_cuda.hpp"
 #include "seam_pass.hpp"
 
+namespace libtorch_test {
+
 using ferry::device;
 using ferry::dtype;
 using ferry::errc;
 using ferry::tensor;
-using namespace libtorch_test;
 
 namespace {
 
@@ -62,15 +63,11 @@ bool all_are(const tensor& t, double value) { return ferry::equal(t.to(host), fe
 
 }  // namespace
 
-namespace libtorch_test {
-
 at::Tensor plus_one_on_device(at::Tensor t) {
   const ferry::stream_guard on(torch_current(t.device().index()));
   ferry::add_(raw(t), 1);
   return t;
 }
-
-}  // namespace libtorch_test
 
 TEST_CASE("devices have the same numbers in both libraries") {
   CHECK((ferry::to_torch(gpu(3)) == at::Device("cuda:3")));
@@ -281,3 +278,5 @@ TEST_CASE("torch_ddp: gradients of parameters on devices are averaged outside of
     }
   });
 }
+
+}  // namespace libtorch_test

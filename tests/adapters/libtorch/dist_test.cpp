@@ -25,10 +25,14 @@
 #include "gate.hpp"
 #include "processes.hpp"
 
+namespace libtorch_dist_test {
+
 using ferry::errc;
 using ferry::rref;
 using ferry::tensor;
 using ferry_test::cluster;
+
+}  // namespace libtorch_dist_test
 namespace dist = ferry::dist_autograd;
 
 namespace libtorch_dist_test {
@@ -86,10 +90,6 @@ std::vector<std::int64_t> sparse_rows(table_impl& m, dist::context_id in) {
   const at::Tensor rows = gradient.coalesce().indices().flatten();
   return {rows.data_ptr<std::int64_t>(), rows.data_ptr<std::int64_t>() + rows.numel()};
 }
-
-}  // namespace libtorch_dist_test
-
-using namespace libtorch_dist_test;
 
 namespace {
 
@@ -351,14 +351,10 @@ TEST_CASE("what optimizers of torch::optim keep goes to other owners") {
   });
 }
 
-namespace libtorch_dist_test {
-
 struct listed_module : torch::nn::Module {
   listed_module() : layer(register_module("layer", torch::nn::Linear(2, 2))) {}
   torch::nn::Linear layer;
 };
-
-}  // namespace libtorch_dist_test
 
 namespace {
 
@@ -374,10 +370,14 @@ struct slow_sgd : torch::optim::SGD {
 };
 
 }  // namespace
+
+}  // namespace libtorch_dist_test
 template <>
-struct ferry::torch_optimizer_traits<slow_sgd> {
+struct ferry::torch_optimizer_traits<libtorch_dist_test::slow_sgd> {
   using options_type = torch::optim::SGDOptions;
 };
+
+namespace libtorch_dist_test {
 
 TEST_CASE("an optimizer that ends while a pass runs its update") {
   step_gate = std::make_unique<ferry_test::gate>();
@@ -509,3 +509,5 @@ TEST_CASE("a worker with a list of methods serves the optimizers of torch::optim
   const dist::context context(group[0]);
   expect_error(errc::invalid_argument, "", [&] { optimizer.step(dist::context_id{5}); });
 }
+
+}  // namespace libtorch_dist_test

@@ -17,6 +17,8 @@
 #include "expect_error.hpp"
 #include "seam_pass.hpp"
 
+namespace engine_test {
+
 using ferry::errc;
 using ferry::tensor;
 using namespace libtorch_test;
@@ -295,3 +297,5 @@ TEST_CASE("nodes describe themselves") {
         "torch::autograd::AccumulateGrad (leaf of libtorch, [2, 3], Float)");
   CHECK(end.edge.to.engine().name() == "libtorch");
 }
+
+}  // namespace engine_test

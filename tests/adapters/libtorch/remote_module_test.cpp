@@ -28,10 +28,6 @@ struct net_impl : torch::nn::Module {
 TORCH_MODULE_IMPL(net, net_impl);
 std::vector<at::Tensor> parameters_of(const net& m) { return m->parameters(); }
 
-}  // namespace libtorch_remote_module_test
-
-using namespace libtorch_remote_module_test;
-
 static_assert(ferry::remotable_module<net> && ferry::remotable_module<std::shared_ptr<net_impl>>);
 
 TEST_CASE("a remote_module may be a module of libtorch") {
@@ -57,3 +53,5 @@ TEST_CASE("a remote_module may be a module of libtorch") {
 }
 
 #endif
+
+}  // namespace libtorch_remote_module_test

@@ -18,12 +18,12 @@
 #include "expect_error.hpp"
 #include "processes.hpp"
 
+namespace libtorch_test {
+
 using ferry::dims;
 using ferry::dtype;
 using ferry::errc;
 using ferry::tensor;
-
-namespace libtorch_test {
 
 at::Tensor scaled(const at::Tensor& t, double by) { return t * by; }
 at::Tensor transposed(at::Tensor t) { return t.transpose(0, 1); }
@@ -60,10 +60,6 @@ struct counter {
   at::Tensor add(const at::Tensor& t) { return total += t; }
 };
 int process() { return ::getpid(); }
-
-}  // namespace libtorch_test
-
-using namespace libtorch_test;
 
 namespace {
 
@@ -257,3 +253,5 @@ TEST_CASE("functions with tensors of libtorch can be called, between processes")
 TEST_CASE("the signature names what travels") {
   CHECK(ferry::signature_text<at::Tensor(const at::Tensor&)>() == ferry::signature_text<tensor(const tensor&)>());
 }
+
+}  // namespace libtorch_test

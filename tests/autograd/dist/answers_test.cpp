@@ -9,9 +9,9 @@
 
 #include "dist_test.hpp"
 
-using namespace dist_test;
-
 namespace answers_test {
+
+using namespace dist_test;
 
 tensor times(const tensor& a, const tensor& b) { return a * b; }
 tensor kept;
@@ -31,10 +31,6 @@ class gradient_counter final : public ferry::interceptor {
   }
   std::atomic<int> count{0};
 };
-
-}  // namespace answers_test
-
-using namespace answers_test;
 
 namespace {
 
@@ -120,3 +116,5 @@ TEST_CASE("a part that waits for a third worker gives all gradients back once, i
   CHECK(all.counts()[1] <= 3);
   CHECK(all.counts()[2] == 0);
 }
+
+}  // namespace answers_test

@@ -15,10 +15,10 @@
 #include "dist_test.hpp"
 #include "varied.hpp"
 
+namespace dist_backward_test {
+
 using namespace dist_test;
 using ferry_test::varied;
-
-namespace dist_backward_test {
 
 // Worker `next` multiplies, this one adds.
 tensor add_product(const tensor& a, const tensor& b, const std::string& next) {
@@ -98,10 +98,6 @@ ferry_test::cluster_options counting(const std::shared_ptr<counter::counts>& to)
 }
 
 constexpr std::array both_modes{dist::backward_mode::smart, dist::backward_mode::fast};
-
-}  // namespace dist_backward_test
-
-using namespace dist_backward_test;
 
 TEST_CASE("[row 248] gradients go back through a call, to another worker and to oneself") {
   cluster group(2);
@@ -449,8 +445,6 @@ TEST_CASE("gradients of chosen inputs, through other workers; nothing is added t
                [&] { (void)dist::gradients(context, d, {ferry::tensor_of({1.})}); });
 }
 
-namespace dist_backward_test {
-
 // Passes its gradient on as it is, and notes where its elements are.
 struct watched : ferry::function<watched> {
   static constexpr std::string_view name = "watched";
@@ -475,8 +469,6 @@ struct watched_pair : ferry::function<watched_pair> {
     return {made, made};
   }
 };
-
-}  // namespace dist_backward_test
 
 TEST_CASE(
     "[row 277] the gradient of one leaf is kept without a copy; one of two leaves, or of another layout, is copied") {
@@ -542,3 +534,5 @@ TEST_CASE("passes of different contexts go through one leaf at the same time, ap
   ferry_test::run_together(trainers);
   CHECK_FALSE(ferry::grad(a).defined());
 }
+
+}  // namespace dist_backward_test

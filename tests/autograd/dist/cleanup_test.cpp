@@ -16,10 +16,10 @@
 #include "gate.hpp"
 #include "temporary_directory.hpp"
 
+namespace cleanup_test {
+
 using namespace dist_test;
 using namespace std::chrono_literals;
-
-namespace cleanup_test {
 
 tensor chain(const tensor& a, const std::vector<std::string>& next) {
   if (next.empty()) return a * 2.0;
@@ -56,10 +56,6 @@ tensor late_handler(const tensor& a, const std::string& next) {
   late.pass();
   return ferry::rpc_sync<twice>(next, a);
 }
-
-}  // namespace cleanup_test
-
-using namespace cleanup_test;
 
 TEST_CASE("[row 242] contexts on all workers are released after the scope, with gradients and without") {
   cluster group(4);
@@ -273,3 +269,5 @@ TEST_CASE(
   await_no_contexts(group);
   entered.reset();
 }
+
+}  // namespace cleanup_test

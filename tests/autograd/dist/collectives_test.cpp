@@ -9,6 +9,8 @@
 #include "cluster.hpp"
 #include "expect_error.hpp"
 
+namespace collectives_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry::process_group;
@@ -16,14 +18,8 @@ using ferry::reduce_op;
 using ferry::tensor;
 using ferry_test::run_cluster;
 
-namespace collectives_test {
-
 tensor leaf(double value) { return ferry::require_grad(ferry::full({2}, value, ferry::dtype::f64)); }
 double first(const tensor& t) { return t.contiguous().view({-1}).at<double>(0); }
-
-}  // namespace collectives_test
-
-using namespace collectives_test;
 
 TEST_CASE("gradients go through all_reduce: each member gets those of all") {
   run_cluster(3, [](ferry::worker& self) {
@@ -88,3 +84,5 @@ TEST_CASE("a member that does not go back through a collective is named") {
     self.barrier();
   });
 }
+
+}  // namespace collectives_test

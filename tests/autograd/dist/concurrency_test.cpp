@@ -10,9 +10,9 @@
 #include "gate.hpp"
 #include "sanitizers.hpp"
 
-using namespace dist_test;
-
 namespace concurrency_test {
+
+using namespace dist_test;
 
 std::atomic<unsigned> calls{0};
 // Fails each third time it runs.
@@ -82,10 +82,6 @@ struct notes_thread : ferry::function<notes_thread> {
     return gradient;
   }
 };
-
-}  // namespace concurrency_test
-
-using namespace concurrency_test;
 
 TEST_CASE("passes of many contexts from all workers at once, some of which fail") {
   cluster group(4);
@@ -212,3 +208,5 @@ TEST_CASE("contexts that end while their passes run, from many threads") {
   ferry_test::run_together(trainers);
   await_no_contexts(group);
 }
+
+}  // namespace concurrency_test

@@ -11,9 +11,9 @@
 #include "dist_test.hpp"
 #include "gate.hpp"
 
-using namespace dist_test;
-
 namespace contexts_test {
+
+using namespace dist_test;
 
 std::uint64_t current_here() {
   const auto here = dist::current();
@@ -45,10 +45,6 @@ ferry::task<vec> train(const ferry::worker& self, tensor a) {
   dist::backward(ferry::sum(c));
   co_return numbers(context.gradients().at(a));
 }
-
-}  // namespace contexts_test
-
-using namespace contexts_test;
 
 TEST_CASE("[row 234] ids have their worker in the top 16 bits, and name nothing after the scope") {
   cluster group(2);
@@ -200,3 +196,5 @@ TEST_CASE("a context of a worker that was shut down") {
   expect_error(errc::invalid_argument, "is over", [&] { (void)context.gradients(); });
   std::jthread([&] { expect_error(errc::not_initialized, "", [&] { const dist::context late(group[0]); }); }).join();
 }
+
+}  // namespace contexts_test

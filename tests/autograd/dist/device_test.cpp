@@ -15,6 +15,8 @@
 #include "tests/rpc/devices/device_group.hpp"
 #include "varied.hpp"
 
+namespace device_test {
+
 using namespace dist_test;
 using device_calls::device_group;
 using device_calls::gpu;
@@ -23,8 +25,6 @@ using device_calls::map_to;
 using device_calls::native_options;
 using ferry::device_map;
 using ferry_test::varied;
-
-namespace device_test {
 
 tensor on(ferry::device where, double seed, const ferry::dims& shape = {40, 50}) {
   return ferry::require_grad(varied(shape, seed).to(where));
@@ -57,10 +57,6 @@ struct fails : ferry::function<fails> {
 };
 
 bool close(const tensor& a, const tensor& b) { return ferry::allclose(a.to(host), b.to(host), 1e-9, 1e-12); }
-
-}  // namespace device_test
-
-using namespace device_test;
 
 TEST_CASE("[row 282] a graph on a device, without calls, and with one to oneself") {
   device_group group({map_to("worker0", {{gpu(0), gpu(1)}, {gpu(1), gpu(0)}})});
@@ -220,3 +216,5 @@ TEST_CASE("[row 224] futures of sparse tensors on devices: alone, in containers,
     CHECK(several.get_future().get().at(0).to_dense().to(host).select(0, 4).contiguous().data<double>()[0] == 6);
   }
 }
+
+}  // namespace device_test

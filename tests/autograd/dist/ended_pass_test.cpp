@@ -17,10 +17,10 @@
 #include "rpc/worker/worker_core.hpp"
 #include "tests/rpc/worker/dynamic_group.hpp"
 
+namespace ended_pass_test {
+
 using namespace dist_test;
 using namespace std::chrono_literals;
-
-namespace ended_pass_test {
 
 // The first time, its formula is held up, and looks whether what was saved for it is still there.
 std::unique_ptr<ferry_test::gate> held;
@@ -84,10 +84,6 @@ std::uint64_t current_here() {
   const auto here = dist::current();
   return here ? here->value : 0;
 }
-
-}  // namespace ended_pass_test
-
-using namespace ended_pass_test;
 
 TEST_CASE("a pass that begins while a node of an ended one still runs does not drop what that node reads") {
   reset();
@@ -254,3 +250,5 @@ TEST_CASE("a hop of a pass may take longer than calls do by default") {
   held.reset();
   group.shutdown(false);
 }
+
+}  // namespace ended_pass_test

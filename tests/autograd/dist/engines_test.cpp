@@ -72,10 +72,6 @@ ferry::tensor cube_of(const ferry::tensor& t) {
   return ferry::tensor_traits<toy::scalar>::to_tensor(toy_engine::mul(toy_engine::mul(x, x), x));
 }
 
-}  // namespace engines_test
-
-using namespace engines_test;
-
 FERRY_TEST_ENGINE(own_graph)
 FERRY_TEST_ENGINE(toy_engine)
 
@@ -100,3 +96,5 @@ TEST_CASE("a pass on one worker does not go through what came from elsewhere, an
   const ferry::tensor led = ferry::tensor_traits<toy::scalar>::to_tensor(toy::leaf(1));
   expect_error(ferry::errc::invalid_argument, "dist_autograd::backward", [&] { ferry::backward(led * led); });
 }
+
+}  // namespace engines_test

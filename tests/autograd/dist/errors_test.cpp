@@ -19,11 +19,11 @@
 #include "rpc/worker/worker_core.hpp"
 #include "tests/rpc/worker/process_group.hpp"
 
+namespace errors_test {
+
 using namespace dist_test;
 using namespace std::chrono_literals;
 using rpc_test::process_group;
-
-namespace errors_test {
 
 std::atomic<int> failures_left{0};
 // Throws on the way back, as long as failures are left.
@@ -92,10 +92,6 @@ template <class Check>
 void await_there(const ferry::worker& self, const char* name, const Check& holds) {
   await([&] { return holds(self.rpc_sync<passes_here>(name), self.rpc_sync<contexts_here>(name)); });
 }
-
-}  // namespace errors_test
-
-using namespace errors_test;
 
 TEST_CASE("[row 246] an error of a call within a context is the call's; the context goes on") {
   cluster group(2);
@@ -319,3 +315,5 @@ TEST_CASE("the root of a pass is killed: nothing of it is left at the others") {
   self.shutdown(false);
   for (int rank : {2, 3}) all.child(rank).kill(SIGKILL);
 }
+
+}  // namespace errors_test

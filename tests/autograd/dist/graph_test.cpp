@@ -11,9 +11,9 @@
 #include "autograd/dist/wire_nodes.hpp"
 #include "dist_test.hpp"
 
-using namespace dist_test;
-
 namespace graph_test {
+
+using namespace dist_test;
 
 using edges = std::vector<std::string>;
 
@@ -66,10 +66,6 @@ std::vector<bool> flags(const std::vector<tensor>& all) {
   return result;
 }
 tensor no_gradient() { return ferry::tensor_of({1., 2.}); }
-
-}  // namespace graph_test
-
-using namespace graph_test;
 
 TEST_CASE("[row 236] one call: the graphs of caller and callee") {
   cluster group(2);
@@ -256,3 +252,5 @@ TEST_CASE("[row 289] gradients of a message go to both leaves; one that is missi
   CHECK(numbers(context.gradients().at(a)) == vec{5, 6});
   CHECK(numbers(context.gradients().at(b)) == vec{5, 6});
 }
+
+}  // namespace graph_test

@@ -18,11 +18,11 @@
 #include "sanitizers.hpp"
 #include "varied.hpp"
 
+namespace random_test {
+
 using namespace dist_test;
 using namespace std::chrono_literals;
 using ferry_test::varied;
-
-namespace random_test {
 
 constexpr int workers = 4;
 constexpr int leaves_each = 3;
@@ -296,13 +296,9 @@ void compare(Group& group, dist::context_id id) {
   }
 }
 
-}  // namespace random_test
-
-using namespace random_test;
-
 TEST_CASE("random programs on four workers have the gradients of the same programs on one") {
   cluster group(workers);
-  constexpr std::uint64_t programs = ferry_test::sanitized ? 60 : 300;
+  constexpr std::uint64_t programs = ferry_test::sanitized ? 30 : 300;
   std::size_t remote_leaves = 0;
   std::size_t ran = 0;
   for (std::uint64_t seed = 1; seed <= programs; ++seed) {
@@ -462,3 +458,5 @@ TEST_CASE("programs run while calls are lost: what was recorded of these calls d
   CHECK(counters.duplicated != 0);
   await_no_contexts(group, workers);
 }
+
+}  // namespace random_test

@@ -20,6 +20,8 @@
 #include "dist_test.hpp"
 #include "rpc/worker/worker_core.hpp"
 
+namespace record_test {
+
 using namespace dist_test;
 using ferry::detail::autograd_record;
 using ferry::detail::decode_autograd_record;
@@ -30,8 +32,6 @@ using ferry::detail::message_set;
 using ferry::detail::pass_failure;
 using ferry::detail::pass_header;
 using ferry::detail::release_message;
-
-namespace record_test {
 
 std::uint64_t message_of(std::uint64_t worker, std::uint64_t number) { return worker << 48U | number; }
 
@@ -79,10 +79,6 @@ std::uint64_t current_here() {
   const auto here = dist::current();
   return here ? here->value : 0;
 }
-
-}  // namespace record_test
-
-using namespace record_test;
 
 TEST_CASE("a record of gradients is what it was") {
   for (const autograd_record& each : {autograd_record(), example()}) {
@@ -392,3 +388,5 @@ TEST_CASE("gradients that come once more when the pass is over do not begin it a
   context.backward(c);
   CHECK(numbers(context.gradients().at(a)) == vec{4, 4});
 }
+
+}  // namespace record_test

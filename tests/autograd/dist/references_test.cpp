@@ -10,10 +10,10 @@
 #include "dist_test.hpp"
 #include "gate.hpp"
 
+namespace references_test {
+
 using namespace dist_test;
 using ferry::rref;
-
-namespace references_test {
 
 tensor make_leaf(const vec& values) { return ferry::require_grad(ferry::from_vector(values)); }
 tensor value_sum(const tensor& a, const tensor& b) { return ferry::sum(a * b); }
@@ -50,10 +50,6 @@ tensor slow_root(const tensor& a) {
   slow.pass();
   return ferry::sum(a * 3.0);
 }
-
-}  // namespace references_test
-
-using namespace references_test;
 
 TEST_CASE("[row 249] leaves behind references: the caller gets its gradient, the owner the other") {
   cluster group(3);
@@ -157,3 +153,5 @@ TEST_CASE("[row 285] a reference as root at another worker: its owner begins the
   opens.join();
   slow.reset();
 }
+
+}  // namespace references_test

@@ -9,10 +9,10 @@
 #include "dist_test.hpp"
 #include "varied.hpp"
 
+namespace sparse_test {
+
 using namespace dist_test;
 using ferry_test::varied;
-
-namespace sparse_test {
 
 constexpr ferry::embedding_options as_rows{.sparse_gradient = true};
 
@@ -61,10 +61,6 @@ tensor counted(const std::vector<std::int64_t>& looked_up) {
   for (const std::int64_t row : looked_up) ferry::add_(result.select(0, row), 1);
   return result;
 }
-
-}  // namespace sparse_test
-
-using namespace sparse_test;
 
 TEST_CASE("[row 281] a sparse table at another worker, integer inputs: two passes add up, as rows") {
   cluster group(2);
@@ -198,3 +194,5 @@ TEST_CASE("rows and a dense gradient of one leaf in one pass, and a hook that se
   CHECK(seen == 1);
   CHECK(ferry::equal(context.gradients()[weight], counted({0, 0}) * 4.0));
 }
+
+}  // namespace sparse_test

@@ -10,9 +10,9 @@
 #include "dist_test.hpp"
 #include "sanitizers.hpp"
 
-using namespace dist_test;
-
 namespace steady_state_test {
+
+using namespace dist_test;
 
 constexpr int rounds = ferry_test::sanitized ? 200 : 1000;
 
@@ -60,10 +60,6 @@ void check_no_growth(const Run& run) {
   CHECK_MESSAGE(settled, "memory grows with every reading");
   CHECK(threads_here() <= threads + 2);
 }
-
-}  // namespace steady_state_test
-
-using namespace steady_state_test;
 
 TEST_CASE("[row 274] a thousand passes over one graph, and their memory") {
   cluster group(3, few_events());
@@ -113,3 +109,5 @@ TEST_CASE("passes that fail leave nothing either") {
   check_no_growth(run);
   CHECK(passes(group[0]) + passes(group[1]) == 0);
 }
+
+}  // namespace steady_state_test

@@ -11,12 +11,12 @@
 #include "dist_test.hpp"
 #include "tests/rpc/worker/dynamic_group.hpp"
 
+namespace successor_test {
+
 using namespace dist_test;
 using dynamic_group_test::config_of;
 using dynamic_group_test::meeting_place;
 using ferry::detail::release_message;
-
-namespace successor_test {
 
 // In a context of the caller.
 void pass_of_callee(const tensor& x) { dist::backward(ferry::sum(x * 3.0)); }
@@ -36,10 +36,6 @@ ferry::worker next_peer(const meeting_place& place) {
   (void)peer.rpc_sync<twice>("host", ferry::tensor_of({1.}));
   return peer;
 }
-
-}  // namespace successor_test
-
-using namespace successor_test;
 
 TEST_CASE("a late release of a worker's context leaves those of its successor alone") {
   meeting_place place;
@@ -109,3 +105,5 @@ TEST_CASE("a successor begins passes of its own in a context in which its predec
   }
   host.shutdown();
 }
+
+}  // namespace successor_test

@@ -40,6 +40,8 @@ struct ferry::backend_traits<backend_test::counting> {
                                                       ferry::backend_traits<ferry::native>::construct_options(base));
   }
 };
+
+namespace backend_test {
 static_assert(ferry::rpc_backend<backend_test::counting>);
 static_assert(!ferry::rpc_backend<int>);
 
@@ -153,3 +155,5 @@ TEST_CASE("values that the configuration and the options both set must agree") {
   options.rpc_timeout = std::chrono::seconds(8);
   expect_error(ferry::errc::invalid_argument, "rpc_timeout", [&] { (void)ferry::init_rpc(config, options); });
 }
+
+}  // namespace backend_test

@@ -6,6 +6,8 @@
 
 #include "watchdog.hpp"
 
+namespace conformance_test {
+
 namespace {
 
 struct native_under_test {
@@ -30,3 +32,5 @@ TEST_CASE("the native backend over tcp alone conforms") {
   const ferry_test::watchdog limit("the conformance of the native backend over tcp");
   ferry::test_kit::backend_conformance<native_over_tcp_under_test>();
 }
+
+}  // namespace conformance_test

@@ -24,6 +24,8 @@
 #include "temporary_directory.hpp"
 #include "watchdog.hpp"
 
+namespace faulty_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry::fault_action;
@@ -31,8 +33,6 @@ using ferry::fault_direction;
 using ferry::fault_injector;
 using ferry::message_kinds;
 using ferry_test::captured_log;
-
-namespace faulty_test {
 
 using backend = ferry::faulty<ferry::native>;
 static_assert(ferry::rpc_backend<backend>);
@@ -136,10 +136,6 @@ ferry::worker alone(const ferry::faulty_options<ferry::native>& options, const f
   return ferry::init_rpc({.name = "alone", .rank = 0, .world_size = 1, .init_method = "file://" + place.file("store")},
                          options);
 }
-
-}  // namespace faulty_test
-
-using namespace faulty_test;
 
 TEST_CASE("a faulty backend without rules conforms") {
   const ferry_test::watchdog limit("the conformance of a faulty backend");
@@ -461,3 +457,5 @@ TEST_CASE("invalid rules are refused; one seed gives the same faults") {
   CHECK(outcomes[0].find('y') != std::string::npos);
   CHECK(outcomes[0].find('n') != std::string::npos);
 }
+
+}  // namespace faulty_test

@@ -7,6 +7,8 @@
 #include "cluster.hpp"
 #include "expect_error.hpp"
 
+namespace options_test {
+
 using namespace std::chrono_literals;
 
 TEST_CASE("options have the documented defaults") {
@@ -98,3 +100,5 @@ TEST_CASE("every transport of the program carries calls when it is the only one"
     CHECK(group[0].get_worker_info("worker1").id().value == 1);
   }
 }
+
+}  // namespace options_test

@@ -26,6 +26,8 @@
 #include "temporary_directory.hpp"
 #include "watchdog.hpp"
 
+namespace own_backend_test {
+
 using ferry::errc;
 using namespace std::chrono_literals;
 
@@ -246,16 +248,20 @@ void refuse() { throw std::out_of_range("refused"); }
 
 }  // namespace
 
+}  // namespace own_backend_test
+
 template <>
-struct ferry::backend_traits<letters> {
+struct ferry::backend_traits<own_backend_test::letters> {
   static constexpr std::string_view name = "letters";
-  using options_type = letter_options;
+  using options_type = own_backend_test::letter_options;
   static options_type construct_options(ferry::rpc_options base) { return {std::move(base)}; }
   static std::unique_ptr<ferry::agent> init(const std::shared_ptr<ferry::store>&, const ferry::worker_config& config,
                                             const options_type& options) {
-    return std::make_unique<letter_agent>(config, options);
+    return std::make_unique<own_backend_test::letter_agent>(config, options);
   }
 };
+
+namespace own_backend_test {
 
 TEST_CASE("a backend needs a dozen functions") {
   const ferry_test::watchdog limit("calls over the smallest backend");
@@ -309,28 +315,33 @@ class own_threads_agent final : public ferry_test::forwarding_agent {
 
 }  // namespace
 
+}  // namespace own_backend_test
+
 template <>
-struct ferry::transport_traits<tcp_on_own_threads> {
+struct ferry::transport_traits<own_backend_test::tcp_on_own_threads> {
   static constexpr std::string_view name = "tcp";
   static constexpr int priority = 0;
   static std::string unusable() { return {}; }
   static std::shared_ptr<ferry::transport> open(ferry::reactor&) {
-    return std::make_shared<on_own_threads>(ferry::test_kit::poll_reactor::start());
+    return std::make_shared<own_backend_test::on_own_threads>(ferry::test_kit::poll_reactor::start());
   }
 };
 
 template <>
-struct ferry::backend_traits<own_threads> {
+struct ferry::backend_traits<own_backend_test::own_threads> {
   static constexpr std::string_view name = "own_threads";
-  using options_type = own_threads_options;
+  using options_type = own_backend_test::own_threads_options;
   static options_type construct_options(ferry::rpc_options base) { return {std::move(base)}; }
   static std::unique_ptr<ferry::agent> init(std::shared_ptr<ferry::store> store, const ferry::worker_config& config,
                                             const options_type& options) {
-    using below = ferry::native_over<ferry::transport_list<tcp_on_own_threads>>;
+    using below = ferry::native_over<ferry::transport_list<own_backend_test::tcp_on_own_threads>>;
     const ferry::rpc_options& base = options;
-    return std::make_unique<own_threads_agent>(ferry::backend_traits<below>::init(std::move(store), config, {base}));
+    return std::make_unique<own_backend_test::own_threads_agent>(
+        ferry::backend_traits<below>::init(std::move(store), config, {base}));
   }
 };
+
+namespace own_backend_test {
 
 namespace {
 
@@ -346,3 +357,5 @@ TEST_CASE("a backend whose transports and handlers have reactors of their own co
   const ferry_test::watchdog limit("the conformance of a backend with its own reactors");
   ferry::test_kit::backend_conformance<own_threads_under_test>();
 }
+
+}  // namespace own_backend_test

@@ -8,6 +8,8 @@
 #include "cluster.hpp"
 #include "expect_error.hpp"
 
+namespace worker_info_test {
+
 using ferry_test::cluster;
 
 TEST_CASE("[row 4] an invalid worker name is refused, and the text names the rule") {
@@ -81,3 +83,5 @@ TEST_CASE("[row 2] every worker lists the names and ids of the whole group") {
   }
   CHECK(ferry::get_worker_infos().size() == 4);
 }
+
+}  // namespace worker_info_test

@@ -15,6 +15,8 @@
 #include "backend/devices/device_checks.hpp"
 #include "expect_error.hpp"
 
+namespace device_checks_test {
+
 using ferry::device;
 using ferry::device_kind;
 using ferry::device_map;
@@ -506,3 +508,5 @@ TEST_CASE("an invalid device record is refused") {
   const std::string long_one = "- " + std::string(device_record::max_text, '1');
   expect_error(errc::limit_exceeded, "the limit is", [&] { (void)device_record::decode(long_one); });
 }
+
+}  // namespace device_checks_test

@@ -16,6 +16,8 @@
 
 #include "expect_error.hpp"
 
+namespace device_map_test {
+
 using ferry::device;
 using ferry::device_kind;
 using ferry::device_map;
@@ -156,14 +158,18 @@ struct counted_device {};
 
 }  // namespace
 
+}  // namespace device_map_test
+
 template <>
-struct ferry::device_traits<counted_device> : ferry::immediate_device {
+struct ferry::device_traits<device_map_test::counted_device> : ferry::immediate_device {
   static constexpr std::string_view name = "counted";
   static constexpr device_kind kind = static_cast<device_kind>(200);
   static int count() noexcept { return 5; }
   static void* allocate(device, std::size_t, stream_handle) { return nullptr; }
   static void deallocate(device, void*, std::size_t, stream_handle) noexcept {}
 };
+
+namespace device_map_test {
 
 TEST_CASE("a process counts its CUDA devices, and those of the kinds that it has registered") {
   ferry::device_counts before = ferry::local_device_counts();
@@ -244,3 +250,5 @@ TEST_CASE("random lists of pairs are accepted exactly if they are one-to-one, an
   CHECK(with_shared_target > 300);
   CHECK(refused > 500);
 }
+
+}  // namespace device_map_test

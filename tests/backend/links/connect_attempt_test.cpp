@@ -16,6 +16,8 @@
 #include "backend/links/connect_attempt.hpp"
 #include "watchdog.hpp"
 
+namespace connect_attempt_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry::detail::connect_attempt;
@@ -94,3 +96,5 @@ TEST_CASE("answers that change for ever are believed in the end") {
 TEST_CASE("a port without a listener is no answer: it is believed at once") {
   CHECK(outcome_of({errc::connect_failed}) == ending{connect_verdict::gone, 1});
 }
+
+}  // namespace connect_attempt_test

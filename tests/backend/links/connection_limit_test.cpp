@@ -19,6 +19,8 @@
 #include "forwarding_transport.hpp"
 #include "gate.hpp"
 
+namespace connection_limit_test {
+
 namespace {
 
 using namespace ferry;
@@ -56,13 +58,19 @@ struct overheard_unix {};
 
 }  // namespace
 
+}  // namespace connection_limit_test
+
 template <>
-struct ferry::transport_traits<overheard_unix> {
+struct ferry::transport_traits<connection_limit_test::overheard_unix> {
   static constexpr std::string_view name = "overheard";
   static constexpr int priority = 0;
   static std::string unusable() { return transport_traits<unix_domain>::unusable(); }
-  static std::shared_ptr<transport> open(reactor& loop) { return std::make_shared<listening_in>(loop); }
+  static std::shared_ptr<transport> open(reactor& loop) {
+    return std::make_shared<connection_limit_test::listening_in>(loop);
+  }
 };
+
+namespace connection_limit_test {
 
 namespace {
 
@@ -178,3 +186,5 @@ TEST_CASE("a member may have eight connections of a kind open to a worker, and i
   }
   for (auto& each : agents) each->close();
 }
+
+}  // namespace connection_limit_test

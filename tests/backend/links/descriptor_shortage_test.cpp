@@ -20,6 +20,8 @@
 #include "processes.hpp"
 #include "sanitizers.hpp"
 
+namespace descriptor_shortage_test {
+
 namespace {
 
 using namespace ferry;
@@ -125,3 +127,5 @@ TEST_CASE("workers for whose connections there are too few descriptors fail call
   ferry_test::child_process child({.role = "many workers"});
   CHECK(child.wait() == 0);
 }
+
+}  // namespace descriptor_shortage_test

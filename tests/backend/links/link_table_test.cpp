@@ -9,6 +9,8 @@
 
 #include <doctest/doctest.h>
 
+namespace link_table_test {
+
 namespace {
 
 using namespace ferry;
@@ -66,3 +68,5 @@ TEST_CASE("a table that refuses new links empties") {
   removes.join();
   CHECK(links.all().out.empty());
 }
+
+}  // namespace link_table_test

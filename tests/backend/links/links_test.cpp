@@ -19,6 +19,8 @@
 #include "allocation_count.hpp"
 #include "expect_error.hpp"
 
+namespace links_test {
+
 namespace {
 
 using namespace ferry;
@@ -644,3 +646,5 @@ TEST_CASE("handlers wait while answers are unwritten, and begin when these are w
     CHECK(from.link->may_begin(items[0], pool));
   }
 }
+
+}  // namespace links_test

@@ -6,6 +6,8 @@
 
 #include "backend/links/liveness.hpp"
 
+namespace liveness_test {
+
 using namespace std::chrono_literals;
 using namespace ferry::detail;
 
@@ -174,3 +176,5 @@ TEST_CASE("a question in the log gets new leases, too, when this process stood s
     CHECK(ticks > 10);
   }
 }
+
+}  // namespace liveness_test

@@ -17,6 +17,8 @@
 #include "forwarding_transport.hpp"
 #include "gate.hpp"
 
+namespace paused_caller_test {
+
 namespace {
 
 using namespace ferry;
@@ -54,13 +56,19 @@ struct no_control {};
 
 }  // namespace
 
+}  // namespace paused_caller_test
+
 template <>
-struct ferry::transport_traits<no_control> {
+struct ferry::transport_traits<paused_caller_test::no_control> {
   static constexpr std::string_view name = "no_control";
   static constexpr int priority = 0;
   static std::string unusable() { return transport_traits<unix_domain>::unusable(); }
-  static std::shared_ptr<transport> open(reactor& loop) { return std::make_shared<without_control>(loop); }
+  static std::shared_ptr<transport> open(reactor& loop) {
+    return std::make_shared<paused_caller_test::without_control>(loop);
+  }
 };
+
+namespace paused_caller_test {
 
 namespace {
 
@@ -153,3 +161,5 @@ TEST_CASE("a caller whose connection is not read for longer than a lease is not 
   for (auto& each : agents) each->close();
   CHECK(handlers[0].lost() + handlers[1].lost() == 0);
 }
+
+}  // namespace paused_caller_test

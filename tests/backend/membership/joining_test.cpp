@@ -28,6 +28,8 @@
 #include "gate.hpp"
 #include "patient_log.hpp"
 
+namespace joining_test {
+
 namespace {
 
 using namespace ferry;
@@ -143,13 +145,17 @@ class slow_to_confirm final : public ferry_test::forwarding_store {
 
 }  // namespace
 
+}  // namespace joining_test
+
 template <>
-struct ferry::transport_traits<visited_transport> {
+struct ferry::transport_traits<joining_test::visited_transport> {
   static constexpr std::string_view name = "visited";
   static constexpr int priority = 0;
   static std::string unusable() { return transport_traits<unix_domain>::unusable(); }
-  static std::shared_ptr<transport> open(reactor& loop) { return std::make_shared<visited>(loop); }
+  static std::shared_ptr<transport> open(reactor& loop) { return std::make_shared<joining_test::visited>(loop); }
 };
+
+namespace joining_test {
 
 namespace {
 
@@ -310,3 +316,5 @@ TEST_CASE("a worker whose entry was written without a confirmation is not a memb
   CHECK(others.seen() >= 3);  // it joined, and left
   CHECK(group.well());
 }
+
+}  // namespace joining_test

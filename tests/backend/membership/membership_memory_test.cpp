@@ -23,6 +23,8 @@
 #include "forwarding_store.hpp"
 #include "watchdog.hpp"
 
+namespace membership_memory_test {
+
 using ferry::incarnation_id;
 using ferry::detail::member_entry;
 using ferry::detail::membership;
@@ -160,3 +162,5 @@ TEST_CASE("a member that is out of memory when it reads of a join or a leave rep
   CHECK(failures > 10);
   first->close();
 }
+
+}  // namespace membership_memory_test

@@ -19,6 +19,8 @@
 #include "patient_log.hpp"
 #include "watchdog.hpp"
 
+namespace membership_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry::hash_store;
@@ -489,3 +491,5 @@ TEST_CASE("many writers at once") {
   CHECK(late.log.members().members().size() == writers * each / 2);
   CHECK(late.log.seen() == writers * each * 3 / 2);
 }
+
+}  // namespace membership_test

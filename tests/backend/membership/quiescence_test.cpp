@@ -8,6 +8,8 @@
 
 #include <doctest/doctest.h>
 
+namespace quiescence_test {
+
 using ferry::deadline;
 using ferry::detail::leave_interrupt;
 using ferry::detail::quiescence;
@@ -43,3 +45,5 @@ TEST_CASE("the wait of a worker that is never quiet ends at its deadline, or whe
   quiet.interrupt(leave_interrupt::others);  // the strongest stays
   CHECK(quiet.wait(deadline(), leave_interrupt::all, never) == quiescence::result::interrupted);
 }
+
+}  // namespace quiescence_test

@@ -16,6 +16,8 @@
 #include "ports.hpp"
 #include "processes.hpp"
 
+namespace static_group_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::child_process;
@@ -26,11 +28,7 @@ using ferry_test::started;
 using ferry_test::temporary_directory;
 using ferry_test::worker_name;
 
-namespace static_group_test {
-
 int plus_one(int value) { return value + 1; }
-
-}  // namespace static_group_test
 
 namespace {
 
@@ -441,3 +439,5 @@ TEST_CASE("an environment variable that is missing or invalid is an error that n
   environment["MASTER_PORT"] = "70000";
   check_contains(start_with(environment), "MASTER_PORT");
 }
+
+}  // namespace static_group_test

@@ -20,6 +20,8 @@
 #include "expect_error.hpp"
 #include "fake_cuda.hpp"
 
+namespace cuda_capture_test {
+
 using fake_cuda::call;
 using fake_cuda::capture_mode;
 using ferry::device;
@@ -239,3 +241,5 @@ TEST_CASE("the pool hands out no stream that is being captured") {
   for (std::size_t i = 0; i != 3 * ferry::stream_pool_size(); ++i) CHECK(ferry::pool_stream(where) != own);
   CHECK(fake_cuda::end_capture(own.native<ferry::cuda>()).status == success);
 }
+
+}  // namespace cuda_capture_test

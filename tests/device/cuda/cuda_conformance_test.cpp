@@ -5,6 +5,8 @@
 
 #include "fake_cuda.hpp"
 
+namespace cuda_conformance_test {
+
 TEST_CASE("CUDA conforms, streams in any order") { ferry::test_kit::device_conformance<ferry::cuda>(); }
 
 TEST_CASE("CUDA conforms, the newest stream first") {
@@ -12,3 +14,5 @@ TEST_CASE("CUDA conforms, the newest stream first") {
   ferry::test_kit::device_conformance<ferry::cuda>();
   fake_cuda::set_schedule(fake_cuda::schedule::random);
 }
+
+}  // namespace cuda_conformance_test

@@ -19,6 +19,8 @@
 #include "fake_cuda.hpp"
 #include "processes.hpp"
 
+namespace cuda_context_test {
+
 using ferry::device;
 using ferry::device_kind;
 using ferry::device_memory;
@@ -145,3 +147,5 @@ TEST_CASE("objects that outlive the driver are destroyed without errors") {
   CHECK(child.read_line() == "all gone");
   CHECK(child.wait() == 0);
 }
+
+}  // namespace cuda_context_test

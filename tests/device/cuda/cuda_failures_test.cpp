@@ -17,6 +17,8 @@
 #include "expect_error.hpp"
 #include "fake_cuda.hpp"
 
+namespace cuda_failures_test {
+
 using fake_cuda::call;
 using ferry::device;
 using ferry::device_kind;
@@ -134,3 +136,5 @@ TEST_CASE("streams cannot wait for events of another kind") {
   expect_error(errc::bad_device, "a handle of the kind 'cpu' was asked for, but this belongs to cuda:4",
                [&] { (void)mark.native<ferry::cpu>(); });
 }
+
+}  // namespace cuda_failures_test

@@ -16,6 +16,8 @@
 #include "expect_error.hpp"
 #include "fake_cuda.hpp"
 
+namespace cuda_memory_test {
+
 using fake_cuda::call;
 using ferry::device;
 using ferry::device_kind;
@@ -164,3 +166,5 @@ TEST_CASE("copies between devices are direct where the machine supports it") {
   fake_cuda::fail(call::mem_pool_set_access, 801);
   exchange(4, 5);  // then through the host
 }
+
+}  // namespace cuda_memory_test

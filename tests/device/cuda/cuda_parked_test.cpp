@@ -16,6 +16,8 @@
 #include "expect_error.hpp"
 #include "fake_cuda.hpp"
 
+namespace cuda_parked_test {
+
 using fake_cuda::call;
 using ferry::device;
 using ferry::device_kind;
@@ -310,3 +312,5 @@ TEST_CASE("memory used on a stream that has been destroyed is leaked, with a wor
   CHECK(log.has("1000 bytes of cuda:6 are leaked rather than used again early"));
   CHECK(log.has("was a stream or an event destroyed that ferry, or a tensor, still needs?"));
 }
+
+}  // namespace cuda_parked_test

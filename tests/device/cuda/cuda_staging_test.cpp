@@ -17,6 +17,8 @@
 #include "fake_cuda.hpp"
 #include "watchdog.hpp"
 
+namespace cuda_staging_test {
+
 using fake_cuda::call;
 using ferry::device;
 using ferry::device_kind;
@@ -84,3 +86,5 @@ TEST_CASE("copies to a device wait where page-locked memory is short, and take n
   // Blocks of other sizes do not help; nothing more than the budget is in use beside them.
   CHECK(stats().reserved_bytes <= 2 * before.reserved_bytes + 8 * mebibyte);
 }
+
+}  // namespace cuda_staging_test

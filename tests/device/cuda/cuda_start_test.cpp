@@ -26,6 +26,8 @@
 #include "launcher.hpp"
 #include "processes.hpp"
 
+namespace cuda_start_test {
+
 using fake_cuda::call;
 using ferry::device;
 using ferry::device_kind;
@@ -327,3 +329,5 @@ TEST_CASE("the second of two threads that open a pair of devices copies when the
   CHECK(fake_cuda::peer_access_enabled(2, 1));
   fake_cuda::drain();
 }
+
+}  // namespace cuda_start_test

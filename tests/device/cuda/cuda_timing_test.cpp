@@ -80,9 +80,6 @@ struct mended {
   }
 };
 
-}  // namespace timing_test
-using namespace timing_test;
-
 TEST_CASE("the double: the time between two events is that between what their streams did") {
   const stream on = ferry::pool_stream(gpu(4));
   const device_memory block(on, size);
@@ -295,3 +292,5 @@ TEST_CASE("an interval of a device that fails has no time") {
   CHECK(open->length_ns() == device_time_unknown);
   CHECK_FALSE(device_interval::begin(on));
 }
+
+}  // namespace timing_test

@@ -20,6 +20,8 @@
 
 #include "processes.hpp"
 
+namespace fake_cuda_test {
+
 using ferry::device;
 using ferry::device_kind;
 using ferry::device_memory;
@@ -320,3 +322,5 @@ TEST_CASE("a pool gives back what the host has observed to be free, and memory i
     CHECK(reserved_after_trim() == 0);
   }
 }
+
+}  // namespace fake_cuda_test

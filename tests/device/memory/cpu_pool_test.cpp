@@ -15,6 +15,8 @@
 
 #include "expect_error.hpp"
 
+namespace cpu_pool_test {
+
 namespace {
 
 constexpr std::size_t mebibyte = std::size_t{1} << 20;
@@ -174,3 +176,5 @@ TEST_CASE("a thread that ends leaves its blocks to the others") {
   CHECK(here == from_thread);
   ferry::cpu_deallocate(here, size);
 }
+
+}  // namespace cpu_pool_test

@@ -15,13 +15,13 @@
 #include "cluster.hpp"
 #include "expect_error.hpp"
 
+namespace names_test {
+
 using ferry::errc;
 using ferry::named;
 using ferry::stub;
 using ferry_test::captured_log;
 using ferry_test::cluster;
-
-namespace names_test {
 
 double dot(const std::vector<double>& a, std::span<const double> b) {
   double sum = 0;
@@ -59,7 +59,7 @@ struct ferry::method_traits<&names_test::tiny> {
   static constexpr bool inline_handler = true;
 };
 
-using namespace names_test;
+namespace names_test {
 
 namespace {
 
@@ -169,3 +169,5 @@ TEST_CASE("a worker with a list serves that and nothing else; one without serves
   CHECK(group[1].rpc_sync<other>("worker0", 1) == -1);
   CHECK(group[2].rpc_sync<named<"twice", twice>>("worker0", ferry::full({1}, 1.0F)).data<float>()[0] == 2);
 }
+
+}  // namespace names_test

@@ -19,7 +19,7 @@
 #include "gate.hpp"
 #include "plugin_methods.hpp"
 
-using namespace plugin_test;
+namespace plugin_test {
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::captured_log;
@@ -279,3 +279,5 @@ TEST_CASE("the methods of a plug-in whose code cannot be unloaded go and come al
   }
   CHECK(gone(group[0]));
 }
+
+}  // namespace plugin_test

@@ -9,6 +9,8 @@
 #include "temporary_directory.hpp"
 #include "watchdog.hpp"
 
+namespace programs_test {
+
 using ferry_test::child_process;
 
 namespace {
@@ -46,3 +48,5 @@ TEST_CASE("a program with two static functions of one name does not start, and s
   CHECK(said.find("static") != std::string::npos);
   CHECK(child.wait() == 0);
 }
+
+}  // namespace programs_test

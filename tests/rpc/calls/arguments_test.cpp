@@ -21,10 +21,10 @@
 #include "expect_error.hpp"
 #include "noise.hpp"
 
+namespace arguments_test {
+
 using ferry_test::cluster;
 using ferry_test::noise;
-
-namespace arguments_test {
 
 struct point {
   int x = 0;
@@ -130,10 +130,6 @@ std::vector<std::int64_t> strides_of(const ferry::tensor& t) {
 std::int64_t storage_bytes(const ferry::tensor& t) { return static_cast<std::int64_t>(t.storage().size()); }
 bool same_twice(const ferry::tensor& a, const ferry::tensor& b) { return equal(a, b); }
 ferry::worker_info echo_info(ferry::worker_info info) { return info; }
-
-}  // namespace arguments_test
-
-using namespace arguments_test;
 
 namespace {
 bool equal_layers(const layer& a, const layer& b) {
@@ -311,3 +307,5 @@ TEST_CASE("payloads and tensors of many megabytes, over every transport") {
     CHECK(equal(there.get(), large));
   }
 }
+
+}  // namespace arguments_test

@@ -14,10 +14,10 @@
 #include "expect_error.hpp"
 #include "noise.hpp"
 
+namespace calls_test {
+
 using ferry_test::cluster;
 using ferry_test::worker_name;
-
-namespace calls_test {
 
 ferry::tensor plus(const ferry::tensor& a, const ferry::tensor& b) {
   const ferry::tensor x = a.contiguous();
@@ -84,7 +84,7 @@ struct ferry::method_traits<&calls_test::tiny> {
   static constexpr bool inline_handler = true;
 };
 
-using namespace calls_test;
+namespace calls_test {
 
 TEST_CASE("[row 24] calls by name and by worker_info give the same results") {
   cluster group(2);
@@ -250,3 +250,5 @@ TEST_CASE("calls go over every transport") {
     });
   }
 }
+
+}  // namespace calls_test

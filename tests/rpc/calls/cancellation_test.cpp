@@ -16,12 +16,12 @@
 #include "expect_error.hpp"
 #include "gate.hpp"
 
+namespace cancellation_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::captured_log;
 using ferry_test::cluster;
-
-namespace cancellation_test {
 
 int plus_one(int value) { return value + 1; }
 
@@ -72,10 +72,6 @@ ferry::future<int> answer_never() {
   promised.arrive();
   return result;
 }
-
-}  // namespace cancellation_test
-
-using namespace cancellation_test;
 
 // g++ 12 destroys braced non-trivial temporaries twice there: the address sanitizer must find nothing.
 TEST_CASE("a destination in braces with a timeout and a stop token may stand inside co_await") {
@@ -206,3 +202,5 @@ TEST_CASE("a call whose method never answers can be given up") {
   kept->set_value(1);  // comes too late
   kept.reset();
 }
+
+}  // namespace cancellation_test

@@ -22,13 +22,13 @@ int pass_by() { return 1; }
 
 }  // namespace early_cancellation_test
 
-using namespace early_cancellation_test;
-
 // Answers on the thread that reads the connection, so its reply says that all frames before it have been read.
 template <>
-struct ferry::method_traits<&pass_by> {
+struct ferry::method_traits<&early_cancellation_test::pass_by> {
   static constexpr bool inline_handler = true;
 };
+
+namespace early_cancellation_test {
 
 TEST_CASE("a call that is cancelled before its handler begins finds out when it begins") {
   busy.reset();
@@ -45,3 +45,5 @@ TEST_CASE("a call that is cancelled before its handler begins finds out when it 
   ran.await_arrivals(1);
   CHECK(was_stopped);
 }
+
+}  // namespace early_cancellation_test

@@ -13,12 +13,12 @@
 #include "expect_error.hpp"
 #include "gate.hpp"
 
+namespace nesting_test {
+
 using ferry::errc;
 using ferry_test::captured_log;
 using ferry_test::cluster;
 using ferry_test::cluster_options;
-
-namespace nesting_test {
 
 int add(int a, int b) { return a + b; }
 
@@ -99,10 +99,6 @@ int run_and_wait(int other, int rounds) {
   }
   return rounds;
 }
-
-}  // namespace nesting_test
-
-using namespace nesting_test;
 
 namespace {
 cluster_options with_threads(int threads, int blocked = 1024) {
@@ -219,3 +215,5 @@ TEST_CASE("handlers that wait beyond the stated number are an error, and the wor
   CHECK(finished >= 4);
   CHECK(group[0].rpc_sync<wait_for_other>("worker1", 2) == 1);
 }
+
+}  // namespace nesting_test

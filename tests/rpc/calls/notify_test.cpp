@@ -11,10 +11,10 @@
 #include "expect_error.hpp"
 #include "gate.hpp"
 
+namespace notify_test {
+
 using ferry_test::captured_log;
 using ferry_test::cluster;
-
-namespace notify_test {
 
 ferry_test::gate told;
 std::atomic<int> sum{0};
@@ -49,10 +49,6 @@ struct unloadable {
   }
 };
 void take(const unloadable&) {}
-
-}  // namespace notify_test
-
-using namespace notify_test;
 
 TEST_CASE("a one-way call runs the method; its result is dropped") {
   cluster group(2);
@@ -91,3 +87,5 @@ TEST_CASE("errors of one-way calls are logged at the callee, which goes on") {
   CHECK(log.has("nor this", "fail_later"));
   CHECK(log.has("cannot be loaded", "take"));
 }
+
+}  // namespace notify_test

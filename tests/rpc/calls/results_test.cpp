@@ -14,10 +14,10 @@
 #include "expect_error.hpp"
 #include "noise.hpp"
 
+namespace results_test {
+
 using ferry_test::cluster;
 using ferry_test::noise;
-
-namespace results_test {
 
 std::map<std::string, std::vector<ferry::tensor>> tensors(int count) {
   std::map<std::string, std::vector<ferry::tensor>> result;
@@ -55,10 +55,6 @@ std::vector<bool> flags(std::vector<bool> values) {
 }
 enum class colour : std::uint8_t { red, green };
 colour other(colour value) { return value == colour::red ? colour::green : colour::red; }
-
-}  // namespace results_test
-
-using namespace results_test;
 
 TEST_CASE("results: containers of tensors, references, views, move-only values, nothing") {
   cluster group(2);
@@ -99,3 +95,5 @@ TEST_CASE("a result whose future was dropped is dropped") {
   pending = {};
   CHECK(group[0].rpc_sync<tensors>("worker1", 1).size() == 1);
 }
+
+}  // namespace results_test

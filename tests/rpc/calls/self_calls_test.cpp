@@ -5,9 +5,9 @@
 #include "cluster.hpp"
 #include "expect_error.hpp"
 
-using ferry_test::cluster;
-
 namespace self_calls_test {
+
+using ferry_test::cluster;
 
 ferry::tensor add(const ferry::tensor& a, const ferry::tensor& b) {
   ferry::tensor sum = a.clone();
@@ -20,10 +20,6 @@ int factorial(int n) {
   return n <= 1 ? 1 : n * ferry::rpc_sync<factorial>(self, n - 1);
 }
 void fail() { throw std::domain_error("no"); }
-
-}  // namespace self_calls_test
-
-using namespace self_calls_test;
 
 TEST_CASE("[row 21] a worker calls itself, synchronously and asynchronously") {
   for (const int size : {1, 3}) {
@@ -57,3 +53,5 @@ TEST_CASE("an exception of a call to oneself keeps its type") {
   CHECK_THROWS_AS(group[0].rpc_sync<fail>("worker0"), std::domain_error);
   CHECK_THROWS_AS(group[0].rpc_async<fail>("worker0").get(), std::domain_error);
 }
+
+}  // namespace self_calls_test

@@ -17,11 +17,11 @@
 #include "expect_error.hpp"
 #include "noise.hpp"
 
+namespace shm_calls_test {
+
 using ferry::errc;
 using ferry_test::cluster;
 using rpc_test::process_group;
-
-namespace shm_calls_test {
 
 std::string echo(const std::string& text) { return text; }
 ferry::tensor twice(const ferry::tensor& given) { return given + given; }
@@ -56,10 +56,6 @@ void use(const ferry::worker& self) {
   std::vector<ferry::tensor> many(1000, ferry_test::noise({7}));
   CHECK(self.rpc_sync<elements>("worker1", many) == 7000);
 }
-
-}  // namespace shm_calls_test
-
-using namespace shm_calls_test;
 
 TEST_CASE("processes of a machine call each other through shared memory") {
   process_group all(2);
@@ -134,3 +130,5 @@ TEST_CASE("calls to a process that is killed end, whether their caller spins or 
     }
   }
 }
+
+}  // namespace shm_calls_test

@@ -14,11 +14,11 @@
 #include "cluster.hpp"
 #include "expect_error.hpp"
 
+namespace sparse_test {
+
 using ferry::sparse_tensor;
 using ferry::tensor;
 using ferry_test::cluster;
-
-namespace sparse_test {
 
 sparse_tensor rows(float by) {
   return mul(sparse_tensor(ferry::tensor_of<std::int64_t>({{3, 1, 3}}),
@@ -63,7 +63,7 @@ struct ferry::type_name_traits<sparse_test::claim> {
   static constexpr std::string_view name = "sparse_tensor";
 };
 
-using namespace sparse_test;
+namespace sparse_test {
 
 TEST_CASE("[row 12] a group of one calls itself with sparse tensors") {
   cluster group(1);
@@ -122,3 +122,5 @@ TEST_CASE("passes over a peer's table add rows, which are fetched as such") {
   CHECK(ferry::equal(gradient.indices(), ferry::tensor_of<std::int64_t>({{1, 4, 7}})));
   CHECK(ferry::equal(gradient.values(), ferry::tensor_of({{2.f, 2.f}, {4.f, 4.f}, {2.f, 2.f}})));
 }
+
+}  // namespace sparse_test

@@ -16,13 +16,13 @@
 #include "gate.hpp"
 #include "noise.hpp"
 
+namespace timeouts_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::captured_log;
 using ferry_test::cluster;
 using ferry_test::cluster_options;
-
-namespace timeouts_test {
 
 int plus_one(int value) { return value + 1; }
 ferry_test::gate door;
@@ -86,10 +86,6 @@ std::string call_after_deadline() {
   door.pass();  // the caller may be slower to see that its time is over
   return {};
 }
-
-}  // namespace timeouts_test
-
-using namespace timeouts_test;
 
 namespace {
 cluster_options with_timeout(ferry::timeout value) {
@@ -244,3 +240,5 @@ TEST_CASE("many timeouts of many lengths at once") {
   }
   for (auto& each : calls) CHECK_THROWS_AS((void)each.get(), ferry::rpc_timeout);
 }
+
+}  // namespace timeouts_test

@@ -12,15 +12,13 @@
 #include "cluster.hpp"
 #include "expect_error.hpp"
 
+namespace to_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry::to;
 
-namespace to_test {
-
 int who_am_i() { return ferry::get_worker_info().id().value; }
-
-}  // namespace to_test
 
 using to_test::who_am_i;
 
@@ -98,3 +96,5 @@ TEST_CASE("an unknown name, and a worker_info of another group, are errors at on
   CHECK(group[1].id() == 1);
   CHECK(group[1].id() != -1);
 }
+
+}  // namespace to_test

@@ -11,12 +11,10 @@
 #include "cluster.hpp"
 
 namespace trace_test {
+
 int plus_one(int value) { return value + 1; }
 int fail() { throw std::domain_error("x"); }
 ferry::task<int> later(int value) { co_return value; }
-}  // namespace trace_test
-
-using namespace trace_test;
 using kind = ferry::trace_event::kind;
 
 namespace {
@@ -88,3 +86,5 @@ TEST_CASE("the trace hook receives the begin and end of every call and handler, 
     for (const event& each : ended) CHECK(ids.contains(each.call_id));
   }
 }
+
+}  // namespace trace_test

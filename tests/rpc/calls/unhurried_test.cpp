@@ -11,11 +11,11 @@
 #include "gate.hpp"
 #include "rpc/worker/worker_core.hpp"
 
+namespace unhurried_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::cluster;
-
-namespace unhurried_test {
 
 int plus_one(int value) { return value + 1; }
 ferry_test::gate door;
@@ -23,10 +23,6 @@ int behind_door(int value) {
   door.pass();
   return value;
 }
-
-}  // namespace unhurried_test
-
-using namespace unhurried_test;
 
 namespace {
 
@@ -95,3 +91,5 @@ TEST_CASE("an inline callback runs on the thread that completes its future") {
   CHECK(seen == 7);
   CHECK(ran_on == std::this_thread::get_id());
 }
+
+}  // namespace unhurried_test

@@ -19,6 +19,8 @@
 #include "device_group.hpp"
 #include "expect_error.hpp"
 
+namespace device_calls_test {
+
 using namespace std::chrono_literals;
 using namespace device_calls;
 using ferry::device;
@@ -26,8 +28,6 @@ using ferry::device_map;
 using ferry::errc;
 using ferry::stream;
 using ferry::tensor;
-
-namespace device_calls_test {
 
 tensor same(tensor t) { return t; }
 tensor second_of(const tensor& t) { return duplicate(t); }
@@ -82,10 +82,6 @@ ferry::task<tensor> in_steps(tensor t) {
 ferry::future<tensor> relayed(const tensor& t) {
   return ferry::rpc_async<&second_of>("worker0", t).then([](const tensor& back) { return duplicate(back); });
 }
-
-}  // namespace device_calls_test
-
-using namespace device_calls_test;
 
 namespace {
 
@@ -546,3 +542,5 @@ TEST_CASE("tensors on the CPU that hold all page-locked memory do not keep furth
   kept_here().clear();
   ferry::detail::set_pinned_memory_budget(std::size_t{256} << 20);
 }
+
+}  // namespace device_calls_test

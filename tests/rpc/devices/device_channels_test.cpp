@@ -22,6 +22,8 @@
 #include "left_out.hpp"
 #include "sanitizers.hpp"
 
+namespace device_channels_test {
+
 using namespace std::chrono_literals;
 using namespace device_calls;
 using ferry::device;
@@ -29,8 +31,6 @@ using ferry::device_map;
 using ferry::errc;
 using ferry::stream;
 using ferry::tensor;
-
-namespace device_channels_test {
 
 tensor same(tensor t) { return t; }
 tensor second_of(const tensor& t) { return duplicate(t); }
@@ -45,10 +45,6 @@ std::vector<tensor> reversed(const std::vector<tensor>& all) { return {all.rbegi
 tensor made_on(int index, int value, std::int64_t bytes) {
   return filled(gpu(index), static_cast<unsigned char>(value), bytes);
 }
-
-}  // namespace device_channels_test
-
-using namespace device_channels_test;
 
 namespace {
 
@@ -411,3 +407,5 @@ TEST_CASE("with any one event not recorded, or not waited for, stale data is rea
   fake_cuda::set_schedule(fake_cuda::schedule::random);
   fake_cuda::set_delay(200);
 }
+
+}  // namespace device_channels_test

@@ -16,19 +16,16 @@
 #include "tests/rpc/worker/dynamic_group.hpp"
 #include "with_devices.hpp"
 
+namespace device_maps_test {
+
 using namespace std::chrono_literals;
-using namespace device_maps_test;
 using dynamic_group_test::meeting_place;
 using ferry::device_map;
 using ferry::errc;
 using ferry_test::started;
 using ferry_test::watchdog;
 
-namespace device_maps_test {
-
 int plus_one(int value) { return value + 1; }
-
-}  // namespace device_maps_test
 
 namespace {
 
@@ -333,3 +330,5 @@ TEST_CASE("of two workers that join concurrently with incompatible maps, one joi
     stays.leave();
   }
 }
+
+}  // namespace device_maps_test

@@ -10,10 +10,10 @@
 #include "device_group.hpp"
 #include "left_out.hpp"
 
+namespace device_marks_test {
+
 using namespace device_calls;
 using ferry::tensor;
-
-namespace device_marks_test {
 
 tensor kept_twice(const tensor& t) {
   keep(t);
@@ -35,10 +35,6 @@ ferry::task<tensor> in_steps(tensor t) {
   const tensor first = keep(co_await ferry::rpc_async<kept_twice>("worker0", t));
   co_return keep(duplicate(first));
 }
-
-}  // namespace device_marks_test
-
-using namespace device_marks_test;
 
 TEST_CASE("no mark of a call can be omitted: arguments and results") {
   device_group group({map_to("worker1", there_and_back), nullptr});
@@ -271,3 +267,5 @@ TEST_CASE("no mark of a call can be omitted: coroutines") {
       // For arguments, see above; the result of a coroutine is sent on the stream that it was made on.
       {{records, 9, {2, 4, 7}}, {waits, 10, {4, 6, 7, 10}}});
 }
+
+}  // namespace device_marks_test

@@ -21,6 +21,8 @@
 #include "expect_error.hpp"
 #include "processes.hpp"
 
+namespace device_memory_test {
+
 using namespace std::chrono_literals;
 using namespace device_calls;
 using ferry::device_map;
@@ -28,8 +30,6 @@ using ferry::errc;
 using ferry::tensor;
 using ferry_test::ask_parent;
 using ferry_test::child_process;
-
-namespace device_memory_test {
 
 constexpr std::int64_t large = static_cast<std::int64_t>(ferry::least_direct);
 
@@ -94,10 +94,6 @@ void hold_devices() {
   held().emplace();
 }
 void fail_next(int which, int error) { fake_cuda::fail(static_cast<fake_cuda::call>(which), error); }
-
-}  // namespace device_memory_test
-
-using namespace device_memory_test;
 
 namespace {
 
@@ -428,3 +424,5 @@ TEST_CASE("a block without a name goes through the host") {
   CHECK(value_read(all.self.rpc_sync<second_of>("worker1", filled(gpu(0), 2, 2 * large))) == 2);
   all.leave();
 }
+
+}  // namespace device_memory_test

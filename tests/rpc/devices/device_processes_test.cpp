@@ -14,6 +14,8 @@
 #include "expect_error.hpp"
 #include "processes.hpp"
 
+namespace device_processes_test {
+
 using namespace std::chrono_literals;
 using namespace device_calls;
 using ferry::device_map;
@@ -21,17 +23,11 @@ using ferry::errc;
 using ferry::tensor;
 using ferry_test::child_process;
 
-namespace device_processes_test {
-
 tensor second_of(const tensor& t) { return duplicate(t); }
 int device_of(const tensor& t) { return t.device().is_cpu() ? -1 : t.device().index; }
 tensor made_on(int index, int value, std::int64_t bytes) {
   return filled(gpu(index), static_cast<unsigned char>(value), bytes);
 }
-
-}  // namespace device_processes_test
-
-using namespace device_processes_test;
 
 namespace {
 
@@ -179,3 +175,5 @@ TEST_CASE("a peer that dies while its tensor arrives leaves nothing in use") {
   CHECK(given_back);
   pair.self.shutdown(false);
 }
+
+}  // namespace device_processes_test

@@ -20,13 +20,13 @@
 #include "tests/rpc/references/table/references.hpp"
 #include "tests/rpc/worker/dynamic_group.hpp"
 
+namespace device_references_test {
+
 using namespace device_calls;
 using ferry::errc;
 using ferry::rref;
 using ferry::stream;
 using ferry::tensor;
-
-namespace device_references_test {
 
 tensor of_value(int device, int value) { return ferry::full({50}, value, ferry::dtype::f32, gpu(device)); }
 float value_at(const tensor& t) { return t.to(host).at<float>(49); }
@@ -166,7 +166,7 @@ struct ferry::object_traits<device_references_test::shared_cell> {
   static constexpr bool reentrant = true;
 };
 
-using namespace device_references_test;
+namespace device_references_test {
 
 namespace {
 
@@ -519,3 +519,5 @@ TEST_CASE("[row 170] maps for workers that join later apply to them once they ha
   late.leave();
   first.leave();
 }
+
+}  // namespace device_references_test

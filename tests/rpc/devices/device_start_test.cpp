@@ -15,6 +15,8 @@
 #include "expect_error.hpp"
 #include "processes.hpp"
 
+namespace device_start_test {
+
 using namespace device_calls;
 using ferry::device;
 using ferry::device_guard;
@@ -22,8 +24,6 @@ using ferry::device_kind;
 using ferry::errc;
 using ferry::stream;
 using ferry::tensor;
-
-namespace device_start_test {
 
 tensor sum_of(const tensor& t) {
   const tensor wide = t.to(ferry::dtype::i32);
@@ -51,10 +51,6 @@ bool keeps_its_stream(int index) {
 }
 int one() { return 1; }
 tensor same(tensor t) { return t; }
-
-}  // namespace device_start_test
-
-using namespace device_start_test;
 
 namespace {
 
@@ -203,3 +199,5 @@ TEST_CASE("calls go on while another thread captures a graph, and are refused in
   CHECK(graph.status == 0);
   CHECK(graph.nodes == 0);
 }
+
+}  // namespace device_start_test

@@ -15,13 +15,13 @@
 #include "rpc/worker/worker_core.hpp"
 #include "with_devices.hpp"
 
+namespace placement_test {
+
 using namespace device_maps_test;
 using ferry::device;
 using ferry::device_map;
 using ferry::errc;
 using ferry::tensor;
-
-namespace placement_test {
 
 tensor twice(const tensor& t) { return t * 2.0; }
 int count(const std::vector<tensor>& all) { return static_cast<int>(all.size()); }
@@ -36,8 +36,6 @@ struct on_device {
   [[nodiscard]] tensor get() const { return value; }
   tensor value;
 };
-
-}  // namespace placement_test
 
 namespace {
 
@@ -272,3 +270,5 @@ TEST_CASE("the inverse of a placement is sent with the call") {
                });
   CHECK(group[0].rpc_sync<make_on>("worker1", -1).device() == host);
 }
+
+}  // namespace placement_test

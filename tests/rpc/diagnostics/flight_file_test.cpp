@@ -40,6 +40,8 @@
 #include "rpc/diagnostics/flight_layout.hpp"
 #include "rpc/diagnostics/flight_recorder.hpp"
 
+namespace flight_file_test {
+
 using namespace std::chrono_literals;
 using ferry::call_phase;
 using ferry::errc;
@@ -59,8 +61,6 @@ using ferry_test::child_process;
 using ferry_test::cluster;
 using ferry_test::gate;
 using ferry_test::temporary_directory;
-
-namespace flight_file_test {
 
 gate hold;
 int add_one(int value) { return value + 1; }
@@ -100,10 +100,6 @@ const ferry_test::role without_room("recorder on a full disk", [](const std::vec
   ferry_test::tell_parent(works ? "works" : "does not work");
   return 0;
 });
-
-}  // namespace flight_file_test
-
-using namespace flight_file_test;
 
 namespace {
 
@@ -776,3 +772,5 @@ TEST_CASE("damaged flight files are refused, or read in part") {
     }
   }
 }
+
+}  // namespace flight_file_test

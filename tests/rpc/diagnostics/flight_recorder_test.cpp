@@ -32,6 +32,8 @@
 #include "rpc/diagnostics/flight_recorder.hpp"
 #include "rpc/diagnostics/json_text.hpp"
 
+namespace flight_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry::worker_id;
@@ -43,8 +45,6 @@ using ferry_test::cluster;
 using ferry_test::gate;
 using ferry_test::temporary_directory;
 using rpc_test::process_group;
-
-namespace flight_test {
 
 gate hold;
 int plus_one(int value) { return value + 1; }
@@ -74,10 +74,6 @@ const ferry_test::role asked("worker that is asked by signal", [](const std::vec
   self.shutdown();
   return 0;
 });
-
-}  // namespace flight_test
-
-using namespace flight_test;
 
 namespace {
 
@@ -521,3 +517,5 @@ TEST_CASE("signals that cannot be had are refused in words") {
   expect_error(errc::invalid_argument, "handles signal", [] { ferry::record_on_signal(SIGUSR2, "x"); });
   REQUIRE(::sigaction(SIGUSR2, &before, nullptr) == 0);
 }
+
+}  // namespace flight_test

@@ -28,6 +28,8 @@
 #include "backend/observers/observer_messages.hpp"
 #include "rpc/diagnostics/snapshot_archive.hpp"
 
+namespace observer_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry::group_observer;
@@ -38,13 +40,9 @@ using ferry_test::gate;
 using ferry_test::temporary_directory;
 using rpc_test::process_group;
 
-namespace observer_test {
-
 gate hold;
 void wait_here() { hold.pass(); }
 int plus_two(int value) { return value + 2; }
-
-}  // namespace observer_test
 
 namespace {
 
@@ -407,3 +405,5 @@ TEST_CASE("a snapshot is the same after the wire, and damaged ones are refused")
   later.data()[0] = std::byte{9};
   expect_error(errc::version_mismatch, "format 9", [&] { (void)d::decode_snapshot(later.bytes(), {}); });
 }
+
+}  // namespace observer_test

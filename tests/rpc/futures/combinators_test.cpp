@@ -11,6 +11,8 @@
 
 #include "test_executor.hpp"
 
+namespace combinators_test {
+
 using ferry::errc;
 using ferry_test::entered_context;
 using ferry_test::pool_executor;
@@ -151,3 +153,5 @@ TEST_CASE("stress: inputs complete from several threads while they are being com
     for (auto& completer : completers) completer.join();
   }
 }
+
+}  // namespace combinators_test

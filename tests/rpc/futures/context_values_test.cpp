@@ -18,6 +18,8 @@
 #include "allocation_count.hpp"
 #include "test_executor.hpp"
 
+namespace context_values_test {
+
 using ferry::context_value_scope;
 using ferry::context_values;
 using ferry::context_values_scope;
@@ -580,3 +582,5 @@ TEST_CASE("stress: coroutines keep their values on all threads") {
   }
   CHECK(current_values().empty());
 }
+
+}  // namespace context_values_test

@@ -18,6 +18,8 @@
 #include "allocation_count.hpp"
 #include "test_executor.hpp"
 
+namespace future_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::entered_context;
@@ -544,3 +546,5 @@ TEST_CASE("stress: completing, attaching, waiting, cancelling and dropping race"
     CHECK(called == 10);
   }
 }
+
+}  // namespace future_test

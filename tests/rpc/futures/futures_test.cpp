@@ -13,10 +13,10 @@
 #include "expect_error.hpp"
 #include "gate.hpp"
 
+namespace futures_test {
+
 using ferry_test::captured_log;
 using ferry_test::cluster;
-
-namespace futures_test {
 
 int add(int a, int b) { return a + b; }
 int fail(const std::string& text) { throw std::domain_error(text); }
@@ -49,10 +49,6 @@ ferry::task<std::vector<int>> two_marks(int first) {
   seen.push_back(mark_here());
   co_return seen;
 }
-
-}  // namespace futures_test
-
-using namespace futures_test;
 
 TEST_CASE("[row 52] wait_all over failing calls throws, and each of their futures throws again and again") {
   captured_log log;
@@ -200,3 +196,5 @@ TEST_CASE("two threads, and two coroutines of one handler, have different contex
   for (auto& thread : threads) thread.join();
   CHECK(wrong == 0);
 }
+
+}  // namespace futures_test

@@ -14,10 +14,6 @@ namespace own_runtime_test {
 int refuses(int) { throw std::invalid_argument("refused"); }
 int misshapes(int) { ferry::throw_error(ferry::errc::bad_shape, "of its own"); }
 
-}  // namespace own_runtime_test
-
-using namespace own_runtime_test;
-
 TEST_CASE("exceptions of methods, errors of calls and those of continuations are what they were") {
   ferry_test::cluster group(2);
   CHECK_THROWS_WITH_AS(group[0].rpc_sync<refuses>("worker1", 1), "refused", std::invalid_argument);
@@ -28,3 +24,5 @@ TEST_CASE("exceptions of methods, errors of calls and those of continuations are
          [&] { (void)group[0].rpc_async<misshapes>("worker1", 1).then([](int value) { return value + 1; }).get(); });
   expect(ferry::errc::unknown_worker, [&] { (void)group[0].rpc_sync<refuses>("nowhere", 1); });
 }
+
+}  // namespace own_runtime_test

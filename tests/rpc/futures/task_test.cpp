@@ -13,6 +13,8 @@
 #include "allocation_count.hpp"
 #include "test_executor.hpp"
 
+namespace task_test {
+
 using ferry::errc;
 using ferry_test::entered_context;
 using ferry_test::manual_executor;
@@ -354,3 +356,5 @@ TEST_CASE("stress: coroutines race with the threads that complete what they awai
     completer.join();
   }
 }
+
+}  // namespace task_test

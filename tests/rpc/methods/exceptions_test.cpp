@@ -27,11 +27,11 @@
 #include "noise.hpp"
 #include "rpc/worker/worker_core.hpp"
 
+namespace exceptions_test {
+
 using ferry::errc;
 using ferry_test::captured_log;
 using ferry_test::cluster;
-
-namespace exceptions_test {
 
 int plus_one(int value) { return value + 1; }
 int fail_with_value_error(const std::string& text) { throw std::invalid_argument(text); }
@@ -251,7 +251,7 @@ struct ferry::exception_traits<exceptions_test::other_registered> {
   }
 };
 
-using namespace exceptions_test;
+namespace exceptions_test {
 
 namespace {
 
@@ -561,3 +561,5 @@ TEST_CASE("an error of a tensor function arrives as it was thrown") {
                [&] { (void)group[0].rpc_sync<add>("worker1", ferry::ones({2}), ferry::ones({3})); });
   CHECK(equal(group[0].rpc_sync<add>("worker1", ferry::ones({2}), ferry::ones({2})), ferry::ones({2})));
 }
+
+}  // namespace exceptions_test

@@ -11,12 +11,12 @@
 #include "tests/rpc/devices/left_out.hpp"
 #include "tests/rpc/references/table/references.hpp"
 
+namespace object_marks_test {
+
 using namespace device_calls;
 using ferry::rref;
 using ferry::stream;
 using ferry::tensor;
-
-namespace object_marks_test {
 
 // Uses kernels of the program, which do not record their stream with the memory.
 class cell {
@@ -80,7 +80,7 @@ struct ferry::object_traits<object_marks_test::turning_cell> {
   static constexpr bool reentrant = true;
 };
 
-using namespace object_marks_test;
+namespace object_marks_test {
 
 TEST_CASE("no mark of an object can be omitted") {
   device_group group({map_to("worker1", there_and_back), nullptr});
@@ -232,3 +232,5 @@ TEST_CASE("no mark can be omitted where the owner uses the object directly and r
       // The reader has waited for the stream that made it, and the memory waits for the reader.
       {{records, 4, {4}}, {waits, 3, {2}}});
 }
+
+}  // namespace object_marks_test

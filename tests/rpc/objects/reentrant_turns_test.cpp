@@ -10,10 +10,10 @@
 #include "cluster.hpp"
 #include "gate.hpp"
 
+namespace reentrant_turns_test {
+
 using ferry_test::cluster;
 using ferry_test::gate;
-
-namespace reentrant_turns_test {
 
 gate elsewhere;
 gate place;
@@ -77,7 +77,7 @@ struct ferry::object_traits<reentrant_turns_test::actor> {
   static constexpr bool reentrant = true;
 };
 
-using namespace reentrant_turns_test;
+namespace reentrant_turns_test {
 
 TEST_CASE(
     "a handler that returns from a wait waits for its turn without a handler slot, which the call with the turn may "
@@ -126,3 +126,5 @@ TEST_CASE("a continuation that runs after the answer can call the object") {
   place.open();
   CHECK(afterwards.get_future().get() == 2);
 }
+
+}  // namespace reentrant_turns_test

@@ -11,9 +11,9 @@
 #include "cluster.hpp"
 #include "tests/rpc/references/table/references.hpp"
 
-using ferry::rref;
-
 namespace reference_actors_test {
+
+using ferry::rref;
 
 constexpr int observers = 3;
 constexpr int states = 4;
@@ -91,7 +91,7 @@ struct ferry::object_traits<reference_actors_test::agent> {
   static constexpr bool reentrant = true;
 };
 
-using namespace reference_actors_test;
+namespace reference_actors_test {
 
 TEST_CASE("[row 46] an agent and three observers call each other through references until the reward is high enough") {
   ferry_test::cluster group(observers + 1);
@@ -122,3 +122,5 @@ TEST_CASE("[row 46] an agent and three observers call each other through referen
     }
   }
 }
+
+}  // namespace reference_actors_test

@@ -19,14 +19,14 @@
 #include "gate.hpp"
 #include "tests/rpc/references/table/references.hpp"
 
+namespace reference_deadlocks_test {
+
 using ferry::errc;
 using ferry::rref;
 using ferry_test::captured_log;
 using ferry_test::cluster;
 using namespace references_test;
 using namespace std::chrono_literals;
-
-namespace reference_deadlocks_test {
 
 ferry_test::gate door;
 ferry_test::gate other_door;
@@ -154,7 +154,7 @@ struct ferry::object_traits<reference_deadlocks_test::open_desk> {
   static constexpr bool reentrant = true;
 };
 
-using namespace reference_deadlocks_test;
+namespace reference_deadlocks_test {
 
 namespace {
 
@@ -392,3 +392,5 @@ TEST_CASE("a call that waits for its turn is logged, and its timeout error says 
   door.open();
   CHECK(first.get() == 1);
 }
+
+}  // namespace reference_deadlocks_test

@@ -20,14 +20,14 @@
 #include "gate.hpp"
 #include "tests/rpc/references/table/references.hpp"
 
+namespace reference_turns_test {
+
 using ferry::errc;
 using ferry::rref;
 using ferry_test::cluster;
 using ferry_test::cluster_options;
 using namespace references_test;
 using namespace std::chrono_literals;
-
-namespace reference_turns_test {
 
 ferry_test::gate door;
 ferry_test::gate other_door;
@@ -238,9 +238,6 @@ struct doors {
   doors(const doors&) = delete;
   doors& operator=(const doors&) = delete;
 };
-
-}  // namespace reference_turns_test
-using namespace reference_turns_test;
 
 TEST_CASE("calls on an object without traits run concurrently") {
   cluster group(2);
@@ -465,3 +462,5 @@ TEST_CASE("the policy also applies to calls through the owner's reference") {
   (void)first.get();
   CHECK(second.get() == 2);
 }
+
+}  // namespace reference_turns_test

@@ -23,13 +23,13 @@
 #include "expect_error.hpp"
 #include "gate.hpp"
 
+namespace interceptors_test {
+
 using ferry::errc;
 using ferry::interceptor;
 using ferry_test::captured_log;
 using ferry_test::cluster;
 using namespace std::chrono_literals;
-
-namespace interceptors_test {
 
 inline constexpr ferry::context_key<std::string> tenant("tenant");
 
@@ -119,14 +119,17 @@ struct refused final : std::runtime_error {
 };
 
 }  // namespace interceptors_test
-using namespace interceptors_test;
 
 template <>
-struct ferry::exception_traits<refused> {
+struct ferry::exception_traits<interceptors_test::refused> {
   static constexpr std::string_view name = "interceptors_test::refused";
-  static std::string encode(const refused&) { return {}; }
-  static refused decode(std::string_view what, std::string_view) { return refused(std::string(what)); }
+  static std::string encode(const interceptors_test::refused&) { return {}; }
+  static interceptors_test::refused decode(std::string_view what, std::string_view) {
+    return interceptors_test::refused(std::string(what));
+  }
 };
+
+namespace interceptors_test {
 
 namespace {
 
@@ -332,8 +335,6 @@ TEST_CASE("calls of a handler are shown to the hooks of its own call") {
   CHECK_FALSE(nested.front().ends_with("blocks"));
 }
 
-namespace interceptors_test {
-
 int inner(int x) { return x; }
 struct actor {
   int value = 0;
@@ -371,14 +372,16 @@ struct keeper {
 }  // namespace interceptors_test
 
 template <>
-struct ferry::object_traits<gated> {
+struct ferry::object_traits<interceptors_test::gated> {
   static constexpr auto execution = ferry::execution::exclusive;
 };
 template <>
-struct ferry::object_traits<actor> {
+struct ferry::object_traits<interceptors_test::actor> {
   static constexpr auto execution = ferry::execution::exclusive;
   static constexpr bool reentrant = true;
 };
+
+namespace interceptors_test {
 
 TEST_CASE("hooks that see a reply may make calls, also for a handler that has the turn at an object") {
   points what{.replied = [](ferry::incoming_reply& reply) {
@@ -503,3 +506,5 @@ TEST_CASE("attachments are made once, and end in the reverse order") {
   CHECK(story == "madea@lone madeb@lone closeb closea clearb goneb cleara gonea ");
   expect_error(errc::not_initialized, "'a' cannot be attached to it", [&] { (void)ferry::attached(key_a, self); });
 }
+
+}  // namespace interceptors_test

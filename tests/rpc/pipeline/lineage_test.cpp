@@ -18,14 +18,14 @@
 #include "gate.hpp"
 #include "lineage.hpp"
 
+namespace lineage_test {
+
 using ferry::errc;
 using ferry::tensor;
 using ferry::worker;
 using ferry_test::cluster;
 using lineage::state_key;
 using namespace std::chrono_literals;
-
-namespace lineage_test {
 
 std::uint64_t here() {
   const std::uint64_t* id = ferry::current_value(lineage::current);
@@ -80,9 +80,6 @@ int stay(bool says_so) {
   held.pass();
   return 0;
 }
-
-}  // namespace lineage_test
-using namespace lineage_test;
 
 namespace {
 
@@ -364,3 +361,5 @@ TEST_CASE("every call ends exactly once for its hooks, whatever happens to messa
   }
   ferry_test::run_together({[&] { workers[0].shutdown(); }, [&] { workers[1].shutdown(); }});
 }
+
+}  // namespace lineage_test

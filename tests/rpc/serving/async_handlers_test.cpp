@@ -13,10 +13,10 @@
 #include "expect_error.hpp"
 #include "gate.hpp"
 
+namespace async_test {
+
 using ferry_test::cluster;
 using ferry_test::worker_name;
-
-namespace async_test {
 
 int add(int a, int b) { return a + b; }
 
@@ -141,10 +141,6 @@ ferry::task<int> count_down(int n) {
   co_return 1 + co_await ferry::rpc_async<count_down>(next, n - 1);
 }
 
-}  // namespace async_test
-
-using namespace async_test;
-
 namespace {
 
 template <auto F, class... A>
@@ -226,3 +222,5 @@ TEST_CASE("a coroutine that calls on from worker to worker, 200 deep, on one thr
   cluster group(3, {.configure = [](ferry::worker_config& config) { config.num_worker_threads = 1; }});
   CHECK(group[0].rpc_sync<count_down>("worker1", 200) == 200);
 }
+
+}  // namespace async_test

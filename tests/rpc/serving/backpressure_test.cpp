@@ -20,14 +20,14 @@
 #include "gate.hpp"
 #include "tests/rpc/worker/process_group.hpp"
 
+namespace backpressure_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::captured_log;
 using ferry_test::cluster;
 using ferry_test::cluster_options;
 using rpc_test::process_group;
-
-namespace backpressure_test {
 
 ferry_test::gate door;
 std::mutex order_mutex;
@@ -58,10 +58,6 @@ void wait_for_cancel(int) {
   cancelled.arrive();
 }
 int bounce(int depth) { return depth == 0 ? 0 : 1 + ferry::rpc_sync<bounce>(ferry::this_call().caller(), depth - 1); }
-
-}  // namespace backpressure_test
-
-using namespace backpressure_test;
 
 namespace {
 
@@ -484,3 +480,5 @@ TEST_CASE("calls that nest without end are refused by the bound of handlers that
     CHECK(group[0].rpc_sync<bounce>("worker1", 8) == 8);
   }
 }
+
+}  // namespace backpressure_test

@@ -18,13 +18,13 @@
 #include "gate.hpp"
 #include "tests/rpc/worker/process_group.hpp"
 
+namespace given_up_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::captured_log;
 using ferry_test::cluster;
 using rpc_test::process_group;
-
-namespace given_up_test {
 
 std::mutex room_mutex;
 std::vector<ferry::promise<int>> room;
@@ -75,7 +75,7 @@ struct ferry::object_traits<given_up_test::ledger> {
   static constexpr auto execution = ferry::execution::exclusive;
 };
 
-using namespace given_up_test;
+namespace given_up_test {
 
 namespace {
 
@@ -292,3 +292,5 @@ TEST_CASE("an object whose creation returned a future is made although its calle
     }
   }
 }
+
+}  // namespace given_up_test

@@ -17,13 +17,13 @@
 #include "gate.hpp"
 #include "rpc/worker/worker_core.hpp"
 
+namespace isolation_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::captured_log;
 using ferry_test::cluster;
 using ferry_test::cluster_options;
-
-namespace isolation_test {
 
 ferry_test::gate door;
 int slow(int value) {
@@ -90,12 +90,12 @@ cluster_options over(const char* transport) {
 std::ptrdiff_t open_descriptors() { return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}); }
 
 }  // namespace isolation_test
-
-using namespace isolation_test;
 template <>
 struct ferry::method_traits<&isolation_test::quick> {
   static constexpr bool inline_handler = true;
 };
+
+namespace isolation_test {
 
 TEST_CASE("the reply of an inline handler does not wait for a slow handler that was read before it") {
   for (const char* transport : {"tcp", "unix", "shm"}) {
@@ -230,3 +230,5 @@ TEST_CASE("futures that are kept keep no descriptors of connections that are gon
   while (open_descriptors() > before + 6 && ferry::clock::now() < until) std::this_thread::yield();
   CHECK(open_descriptors() <= before + 6);
 }
+
+}  // namespace isolation_test

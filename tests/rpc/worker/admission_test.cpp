@@ -25,6 +25,8 @@
 #include "process_group.hpp"
 #include "processes.hpp"
 
+namespace admission_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::captured_log;
@@ -32,9 +34,7 @@ using ferry_test::child_process;
 using ferry_test::launch_environment;
 using ferry_test::variables;
 
-namespace admission_test {
 int doubled(int value) { return 2 * value; }
-}  // namespace admission_test
 
 namespace {
 
@@ -273,3 +273,5 @@ TEST_CASE("a worker that other machines can reach does not start by accident") {
     expect_error(errc::missing_environment, "'maybe'", [&] { start_with([](auto&) {}); });
   }
 }
+
+}  // namespace admission_test

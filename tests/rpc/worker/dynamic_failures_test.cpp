@@ -28,13 +28,13 @@
 #include "rpc/worker/worker_core.hpp"
 #include "silent_listener.hpp"
 
+namespace dynamic_failures_test {
+
 using namespace std::chrono_literals;
 using namespace dynamic_group_test;
 using ferry::errc;
 using ferry_test::child_process;
 using ferry_test::watchdog;
-
-namespace dynamic_failures_test {
 
 ferry_test::gate* held = nullptr;
 int wait_for_gate() {
@@ -44,10 +44,6 @@ int wait_for_gate() {
 int twice(int value) { return 2 * value; }
 // Looks for a worker that does not exist.
 void look_for(const std::string& name) { ferry::rpc_sync<twice>({name, {.timeout = ferry::timeout(100s)}}, 1); }
-
-}  // namespace dynamic_failures_test
-
-using namespace dynamic_failures_test;
 
 namespace {
 
@@ -372,3 +368,5 @@ TEST_CASE("an expired call outside of handlers does not speak of one") {
   ferry_test::cluster group(2);
   expect_error(errc::rpc_timeout, "its timeout of", [&] { group[0].rpc_sync<twice>({1, {.timeout = 1ns}}, 1); });
 }
+
+}  // namespace dynamic_failures_test

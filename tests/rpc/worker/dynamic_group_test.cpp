@@ -20,11 +20,11 @@
 #include "ports.hpp"
 #include "rpc/worker/worker_core.hpp"
 
+namespace dynamic_group_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::watchdog;
-
-namespace dynamic_group_test {
 
 int plus_one(int value) { return value + 1; }
 std::string who_am_i() { return ferry::get_worker_info().name(); }
@@ -45,10 +45,6 @@ int wait_for_gate() {
   return 7;
 }
 void have_gate_awaited(const std::string& name) { ferry::notify<wait_for_gate>(name); }
-
-}  // namespace dynamic_group_test
-
-using namespace dynamic_group_test;
 
 namespace {
 
@@ -539,3 +535,5 @@ TEST_CASE("a handler that asked to leave before is heard by shutdown, too") {
   group[1].shutdown();  // worker0 never comes
   expect_error(errc::peer_lost, "", [&] { group[0].rpc_sync<plus_one>("worker1", 1); });
 }
+
+}  // namespace dynamic_group_test

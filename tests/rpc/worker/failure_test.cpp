@@ -15,13 +15,13 @@
 #include "ports.hpp"
 #include "process_group.hpp"
 
+namespace failure_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::captured_log;
 using rpc_test::group_options;
 using rpc_test::process_group;
-
-namespace failure_test {
 
 int plus_one(int value) { return value + 1; }
 ferry::task<int> wait_for_stop() {
@@ -36,10 +36,6 @@ void cut() {
   rpc_test::break_connections();
   ferry_test::tell_parent("cut");
 }
-
-}  // namespace failure_test
-
-using namespace failure_test;
 
 namespace {
 
@@ -398,3 +394,5 @@ TEST_CASE("members must agree about heartbeats, and leases must be long enough")
   hasty.heartbeat_interval = 2s;
   expect_error(errc::invalid_argument, "lease", [&] { (void)ferry::init_rpc(hasty); });
 }
+
+}  // namespace failure_test

@@ -16,11 +16,12 @@
 #include "expect_error.hpp"
 #include "ports.hpp"
 
+namespace groups_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::worker_name;
 
-namespace groups_test {
 int plus_one(int value) { return value + 1; }
 
 // What each of `ranks` workers says that meets the others `rounds` times in a row. Empty: nothing went wrong.
@@ -52,10 +53,6 @@ std::map<std::string, int> meet_again_and_again(const std::string& where, int ra
   return trouble;
 }
 
-}  // namespace groups_test
-
-using namespace groups_test;
-
 TEST_CASE("groups may follow each other at one address at once") {
   ferry_test::watchdog dog("groups that follow each other");
   const auto trouble = meet_again_and_again("tcp://127.0.0.1:" + std::to_string(ferry_test::free_port()), 3, 10);
@@ -86,3 +83,5 @@ TEST_CASE("[row 6] two workers of one name: all workers are told, also by the st
     }
   }
 }
+
+}  // namespace groups_test

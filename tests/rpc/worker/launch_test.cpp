@@ -11,12 +11,12 @@
 #include "ports.hpp"
 #include "processes.hpp"
 
+namespace launch_test {
+
 using ferry_test::child_process;
 using ferry_test::variables;
 
-namespace launch_test {
 int doubled(int value) { return 2 * value; }
-}  // namespace launch_test
 
 namespace {
 
@@ -93,3 +93,5 @@ TEST_CASE("init_rpc() forms the group of every launcher") {
   SUBCASE("mpiexec") { run_job(mpiexec); }
   SUBCASE("mpirun in a Slurm allocation") { run_job(mpirun_in_slurm); }
 }
+
+}  // namespace launch_test

@@ -15,9 +15,9 @@
 
 #include "cluster.hpp"
 
-using ferry::tensor;
-
 namespace parameter_server_test {
+
+using ferry::tensor;
 
 constexpr int trainers = 3;
 constexpr int batches = 4;
@@ -103,10 +103,6 @@ double loss_of(const batch& data, const tensor& weights) {
 tensor gradient_of(const batch& data, const tensor& weights) {
   return ferry::mul(ferry::matmul(data.inputs.transpose(0, 1), error_of(data, weights)), 2.0 / rows);
 }
-
-}  // namespace parameter_server_test
-
-using namespace parameter_server_test;
 
 TEST_CASE("[row 44] trainers that send gradients all receive the average, and it is the server's") {
   constexpr int rounds = 10;
@@ -199,3 +195,5 @@ TEST_CASE("a trainer whose gradient does not fit gets the error, and the others 
   answers.push_back(group[trainers].rpc_async<average>("worker0", ferry::ones({2, 2})));
   for (auto& answer : answers) CHECK(ferry::equal(answer.get(), ferry::ones({2, 2})));
 }
+
+}  // namespace parameter_server_test

@@ -23,14 +23,14 @@
 #include "processes.hpp"
 #include "tests/rpc/methods/stranger.hpp"
 
+namespace processes_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::captured_log;
 using ferry_test::child_process;
 using ferry_test::noise;
 using rpc_test::process_group;
-
-namespace processes_test {
 
 int plus_one(int value) { return value + 1; }
 int process_id() { return static_cast<int>(::getpid()); }
@@ -66,10 +66,6 @@ void open_for_all() {
 }
 ferry::task<int> await(ferry::future<int> value) { co_return co_await value; }
 void stop_hard() { ::raise(SIGKILL); }
-
-}  // namespace processes_test
-
-using namespace processes_test;
 
 TEST_CASE("processes call each other, nested too, and leave together") {
   for (const char* transport : {"", "tcp"}) {
@@ -287,3 +283,5 @@ TEST_CASE("[row 50] a method that the callee's program does not have, or has oth
   self.shutdown();
   CHECK(child.wait() == 0);
 }
+
+}  // namespace processes_test

@@ -15,12 +15,12 @@
 #include "expect_error.hpp"
 #include "gate.hpp"
 
+namespace shutdown_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::captured_log;
 using ferry_test::cluster;
-
-namespace shutdown_test {
 
 int plus_one(int value) { return value + 1; }
 ferry_test::gate door;
@@ -64,10 +64,6 @@ int work_late(const std::string& to) {
   door.pass();
   return ferry::rpc_sync<plus_one>(to, 1) + ferry::rpc_async<plus_one>(to, 1).get();
 }
-
-}  // namespace shutdown_test
-
-using namespace shutdown_test;
 
 TEST_CASE("[row 140] after its shutdown a worker makes no calls and answers no questions about the group") {
   cluster group(2);
@@ -331,3 +327,5 @@ TEST_CASE("a worker whose last handle goes in one of its own handlers leaves at 
   }
   CHECK_FALSE(served);
 }
+
+}  // namespace shutdown_test

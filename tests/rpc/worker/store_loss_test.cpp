@@ -23,18 +23,14 @@
 
 #include "base/unique_fd.hpp"
 
+namespace store_loss_test {
+
 using namespace std::chrono_literals;
 using ferry::errc;
 using ferry_test::captured_log;
 using ferry_test::worker_name;
 
-namespace store_loss_test {
-
 int plus_one(int value) { return value + 1; }
-
-}  // namespace store_loss_test
-
-using namespace store_loss_test;
 
 namespace {
 
@@ -172,3 +168,5 @@ TEST_CASE("the store of a worker that waits in its shutdown takes connections un
   both[1].worker.shutdown();
   first.join();
 }
+
+}  // namespace store_loss_test

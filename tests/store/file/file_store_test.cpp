@@ -16,6 +16,8 @@
 
 #include "tests/store/store_fixtures.hpp"
 
+namespace file_store_test {
+
 using namespace store_test;
 
 namespace {
@@ -177,3 +179,5 @@ TEST_CASE("a lock that is never released ends in a timeout, and close ends the w
   CHECK(waiting.get() == ferry::errc::store_failed);
   ::close(holder);
 }
+
+}  // namespace file_store_test

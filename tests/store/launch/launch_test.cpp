@@ -15,6 +15,8 @@
 
 #include "launch_environment.hpp"
 
+namespace launch_test {
+
 using namespace ferry::test_kit;
 using ferry::errc;
 using ferry::this_launch;
@@ -292,3 +294,5 @@ TEST_CASE("a rank or world size from the program is not looked up in the environ
   CHECK(met.rank == 0);
   CHECK(met.world_size == 1);
 }
+
+}  // namespace launch_test

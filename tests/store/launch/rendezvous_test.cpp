@@ -17,6 +17,8 @@
 #include "tests/store/store_fixtures.hpp"
 #include "tests/store/tcp/raw_socket.hpp"
 
+namespace rendezvous_test {
+
 using namespace store_test;
 using ferry::errc;
 using ferry::rendezvous;
@@ -46,16 +48,20 @@ std::shared_ptr<ferry::hash_store> own_store() {
 
 }  // namespace
 
+}  // namespace rendezvous_test
+
 template <>
-struct ferry::store_traits<own_scheme> {
+struct ferry::store_traits<rendezvous_test::own_scheme> {
   static constexpr std::string_view scheme = "own";
   static void resolve(rendezvous_request& request) {
     if (!request.rank) request.rank = std::stoi(request.query.at("place"));
   }
   static std::shared_ptr<store> open(const rendezvous_request& request) {
-    return request.location == "here" ? own_store()->share() : nullptr;
+    return request.location == "here" ? rendezvous_test::own_store()->share() : nullptr;
   }
 };
+
+namespace rendezvous_test {
 static_assert(ferry::rendezvous_store<own_scheme>);
 static_assert(ferry::rendezvous_store<ferry::tcp_scheme>);
 static_assert(!ferry::rendezvous_store<plain_scheme>);
@@ -230,3 +236,5 @@ TEST_CASE("a custom scheme") {
   CHECK(kind_of([&] { return rendezvous(stores{}, {.init_method = "file:///x"}); }, &text) == errc::bad_init_method);
   CHECK(contains(text, "known are tcp://, own://"));
 }
+
+}  // namespace rendezvous_test

@@ -10,6 +10,8 @@
 #include <ferry/base/error.hpp>
 #include <ferry/store/hash_store.hpp>
 
+namespace hash_store_test {
+
 namespace {
 
 using namespace std::chrono_literals;
@@ -93,3 +95,5 @@ TEST_CASE("a wait for a change in a hash store is woken by changes of its own ke
 }
 
 }  // namespace
+
+}  // namespace hash_store_test

@@ -22,12 +22,18 @@
 #include "base/authentication.hpp"
 #include "store/tcp/tcp_protocol.hpp"
 
+namespace authentication_test {
+
 using namespace store_test;
 using ferry::errc;
 using ferry::tcp_store;
 using ferry::tcp_store_server;
+
+}  // namespace authentication_test
 namespace d = ferry::detail;
 namespace wire = ferry::detail::store_wire;
+
+namespace authentication_test {
 
 namespace {
 
@@ -304,3 +310,5 @@ TEST_CASE("a rendezvous takes the secret from its options, or from the environme
     client_with(port_of(own), wrong).set("key", "value");
   }
 }
+
+}  // namespace authentication_test

@@ -19,10 +19,16 @@
 #include "store/tcp/tcp_protocol.hpp"
 #include "tests/store/store_fixtures.hpp"
 
+namespace descriptor_shortage_test {
+
 using namespace store_test;
 using ferry::tcp_store;
 using ferry::tcp_store_server;
+
+}  // namespace descriptor_shortage_test
 namespace d = ferry::detail;
+
+namespace descriptor_shortage_test {
 
 namespace {
 
@@ -101,3 +107,5 @@ TEST_CASE("a store without descriptors serves its clients, refuses further ones 
   child.write_line("end");
   CHECK(child.wait() == 0);
 }
+
+}  // namespace descriptor_shortage_test

@@ -23,6 +23,8 @@
 #include "raw_socket.hpp"
 #include "sanitizers.hpp"
 
+namespace store_memory_test {
+
 using namespace store_test;
 
 namespace {
@@ -215,3 +217,5 @@ TEST_CASE("replies that clients do not read do not take more memory than the sto
   ferry::tcp_store({.host = "127.0.0.1", .port = server.port}).set("served", "yes");
   server.check("unread replies");
 }
+
+}  // namespace store_memory_test

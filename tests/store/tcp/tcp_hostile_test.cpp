@@ -17,6 +17,8 @@
 #include "raw_socket.hpp"
 #include "tests/store/store_fixtures.hpp"
 
+namespace tcp_hostile_test {
+
 using namespace store_test;
 using ferry::tcp_store;
 using ferry::tcp_store_server;
@@ -235,3 +237,5 @@ TEST_CASE("random bytes after the hello") {
   }
   fixture.check_served();
 }
+
+}  // namespace tcp_hostile_test

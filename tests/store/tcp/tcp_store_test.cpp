@@ -16,6 +16,8 @@
 #include "raw_socket.hpp"
 #include "tests/store/store_fixtures.hpp"
 
+namespace tcp_store_test {
+
 using namespace store_test;
 using ferry::tcp_store;
 using ferry::tcp_store_server;
@@ -344,3 +346,5 @@ TEST_CASE("waiting costs no processor time") {
   CHECK(kind_of([&] { return store->get("never", 1500ms); }) == ferry::errc::store_timeout);
   CHECK(used() - before < 750ms);  // a spinning thread would use 1500
 }
+
+}  // namespace tcp_store_test

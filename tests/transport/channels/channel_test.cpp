@@ -5,6 +5,8 @@
 #include "fake_cuda.hpp"
 #include "tests/device/queue_device.hpp"
 
+namespace channel_test {
+
 namespace {
 
 using ferry::device;
@@ -40,8 +42,10 @@ struct fast_lane {};
 
 }  // namespace
 
+}  // namespace channel_test
+
 template <>
-struct ferry::channel_traits<fast_lane> {
+struct ferry::channel_traits<channel_test::fast_lane> {
   static constexpr std::string_view name = "fast_lane";
   static constexpr int priority = 1000;
   static std::string unusable(const channel_path& path) {
@@ -49,6 +53,8 @@ struct ferry::channel_traits<fast_lane> {
   }
   static tensor copy(const tensor& packed, device, const stream&) { return packed; }
 };
+
+namespace channel_test {
 
 TEST_CASE("inline conforms") { ferry::test_kit::channel_conformance<inline_under_test>(); }
 TEST_CASE("inproc conforms: from CPU to CPU") {
@@ -113,3 +119,5 @@ TEST_CASE("the best usable channel is chosen, and those skipped report why they 
   CHECK(staged.skipped[0].name == "fast_lane");
   CHECK(staged.skipped[0].reason == "it connects devices of the same name only");
 }
+
+}  // namespace channel_test

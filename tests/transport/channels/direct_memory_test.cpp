@@ -35,6 +35,8 @@
 #include "watchdog.hpp"
 
 namespace d = ferry::detail;
+
+namespace direct_memory_test {
 using ferry::device;
 using ferry::errc;
 
@@ -366,3 +368,5 @@ TEST_CASE("a process does not read its own memory as another's") {
   CHECK_FALSE(lender.finish(pair.ends[0], *ends.lender)->why_not(gpu(0), gpu(0)).empty());
   CHECK(reader.finish(pair.ends[1], *ends.reader)->pool(0) == nullptr);
 }
+
+}  // namespace direct_memory_test

@@ -8,6 +8,8 @@
 
 #include <ferry/test_kit/transport_conformance.hpp>
 
+namespace inproc_connection_test {
+
 namespace {
 
 using namespace ferry::test_kit;
@@ -65,3 +67,5 @@ TEST_CASE("cancellations arrive although reading is paused, and again in their p
   pair.near_end->send(make_message(4, 10));
   CHECK(events_of(pair.far_log->take(2)) == std::vector<event>{{cancel, 3}, {request, 4}});
 }
+
+}  // namespace inproc_connection_test

@@ -11,6 +11,8 @@
 
 #include <ferry/test_kit/transport_conformance.hpp>
 
+namespace own_reactor_test {
+
 namespace {
 
 template <class Tag, bool Crosses>
@@ -63,3 +65,5 @@ TEST_CASE("another thread serves a reactor while its thread blocks") {
   while (!first_done.load()) std::this_thread::yield();
   CHECK(second_done.load());
 }
+
+}  // namespace own_reactor_test

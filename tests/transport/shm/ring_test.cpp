@@ -14,6 +14,8 @@
 
 #include <doctest/doctest.h>
 
+namespace ring_test {
+
 namespace {
 
 namespace d = ferry::detail;
@@ -210,3 +212,5 @@ TEST_CASE("messages begin at every offset of a ring") {
   CHECK(wrong == 0);
   CHECK(memory.control.written == rounds * sent.size());
 }
+
+}  // namespace ring_test

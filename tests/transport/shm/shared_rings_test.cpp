@@ -18,6 +18,8 @@
 
 #include "expect_error.hpp"
 
+namespace shared_rings_test {
+
 namespace {
 
 namespace d = ferry::detail;
@@ -214,3 +216,5 @@ TEST_CASE("a verdict says why, in as many bytes as it promised") {
   long_one[6] = 1;
   expect_error(errc::handshake_failed, "cannot be read", [&] { (void)read_back(long_one); });
 }
+
+}  // namespace shared_rings_test

@@ -27,6 +27,8 @@
 #include "base/net/socket_address.hpp"
 #include "transport/sockets/handshake.hpp"
 
+namespace shm_hostile_test {
+
 namespace {
 
 using namespace ferry::test_kit;
@@ -342,3 +344,5 @@ TEST_CASE("a process that is killed while it sends ends its connection") {
   }
   shm.serves_others();
 }
+
+}  // namespace shm_hostile_test

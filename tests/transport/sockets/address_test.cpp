@@ -6,6 +6,8 @@
 
 #include "expect_error.hpp"
 
+namespace address_test {
+
 TEST_CASE("addresses survive the round trip through text") {
   for (const std::string text : {"tcp://10.0.0.2:4711", "tcp://node-7.cluster.local:1", "tcp://[::1]:65535",
                                  "tcp://[fe80::1%eth0]:80", "tcp://[fe80::fc00:fffe:1%en_p0.5]:80",
@@ -77,3 +79,5 @@ TEST_CASE("a worker listens where it reached the store, but not on the loopback 
   // "node7" is this machine itself: 127.0.1.1 in its /etc/hosts.
   CHECK(ferry::choose_listen_host("node7", "127.0.1.1") == (routable.empty() ? "127.0.1.1" : routable.front()));
 }
+
+}  // namespace address_test

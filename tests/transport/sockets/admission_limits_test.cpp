@@ -20,6 +20,8 @@
 #include "raw_socket.hpp"
 #include "transport/sockets/handshake.hpp"
 
+namespace admission_limits_test {
+
 namespace {
 
 using namespace ferry::test_kit;
@@ -240,3 +242,5 @@ TEST_CASE("peers that connect and disconnect keep no slots and write few log lin
   const auto windows = 2 + (std::chrono::steady_clock::now() - begun) / std::chrono::seconds(5);
   CHECK(static_cast<long>(tcp.log.count("")) <= 22 * windows);
 }
+
+}  // namespace admission_limits_test

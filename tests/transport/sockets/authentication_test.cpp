@@ -16,6 +16,8 @@
 #include "raw_socket.hpp"
 #include "transport/sockets/handshake.hpp"
 
+namespace authentication_test {
+
 namespace {
 
 using namespace ferry::test_kit;
@@ -417,3 +419,5 @@ TEST_CASE("a handshake altered in transit fails") {
   CHECK(worker.server->accepted_count() == 0);
   worker.lets_in(right);
 }
+
+}  // namespace authentication_test

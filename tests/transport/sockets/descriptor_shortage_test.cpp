@@ -17,6 +17,8 @@
 #include "transport/sockets/descriptor_reserve.hpp"
 #include "transport/sockets/handshake.hpp"
 
+namespace descriptor_shortage_test {
+
 namespace {
 
 using namespace ferry::test_kit;
@@ -136,3 +138,5 @@ TEST_CASE("a descriptor that a handshake gives back goes to the reserve, and to 
   reserve.take_back(std::move(further));
   CHECK(::fcntl(closed, F_GETFD) == -1);
 }
+
+}  // namespace descriptor_shortage_test

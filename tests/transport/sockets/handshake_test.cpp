@@ -9,6 +9,8 @@
 
 namespace d = ferry::detail;
 
+namespace handshake_test {
+
 namespace {
 
 std::span<const std::byte> body_of(const std::vector<std::byte>& bytes) {
@@ -135,3 +137,5 @@ TEST_CASE("damaged handshakes cause errors and nothing else") {
     d::handshake_prefix{1, 1, 4097}.check_size("a:1");
   });
 }
+
+}  // namespace handshake_test

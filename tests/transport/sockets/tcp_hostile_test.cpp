@@ -17,6 +17,8 @@
 #include "raw_socket.hpp"
 #include "transport/sockets/handshake.hpp"
 
+namespace tcp_hostile_test {
+
 namespace {
 
 using namespace ferry::test_kit;
@@ -323,3 +325,5 @@ TEST_CASE("connecting to an address without a ferry worker fails with an explana
   }
   tcp.serves_others();
 }
+
+}  // namespace tcp_hostile_test

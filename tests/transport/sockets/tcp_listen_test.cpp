@@ -9,6 +9,8 @@
 #include "expect_error.hpp"
 #include "raw_socket.hpp"
 
+namespace tcp_listen_test {
+
 namespace {
 
 using namespace ferry::test_kit;
@@ -201,3 +203,5 @@ TEST_CASE("workers that start and stop on a fixed port never find it in use") {
   for (auto& thread : threads) thread.join();
   CHECK(failures == 0);
 }
+
+}  // namespace tcp_listen_test

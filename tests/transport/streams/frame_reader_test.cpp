@@ -17,6 +17,8 @@
 
 #include "../../support/allocation_count.hpp"
 
+namespace frame_reader_test {
+
 namespace {
 
 using namespace ferry;
@@ -175,3 +177,5 @@ TEST_CASE("tensors are received as many at once as before, and one with no alloc
 }
 
 }  // namespace
+
+}  // namespace frame_reader_test

@@ -26,6 +26,8 @@
 #include "transport/streams/frame_reader.hpp"
 #include "transport/streams/stream_connection.hpp"
 
+namespace staged_connection_test {
+
 namespace {
 
 using namespace ferry;
@@ -496,3 +498,5 @@ TEST_CASE("the memory that the copies of a hanging device keep is bounded, and c
     CHECK(staging_comes_back(kind, in_use));
   }
 }
+
+}  // namespace staged_connection_test

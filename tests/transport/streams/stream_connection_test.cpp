@@ -15,6 +15,8 @@
 
 #include "transport/reactor/io_threads.hpp"
 
+namespace stream_connection_test {
+
 namespace {
 
 using namespace ferry;
@@ -442,3 +444,5 @@ TEST_CASE("a lingering thread that has other work to do returns its connection t
 }
 
 }  // namespace
+
+}  // namespace stream_connection_test

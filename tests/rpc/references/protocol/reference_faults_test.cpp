@@ -7,6 +7,8 @@
 
 #include "reference_parties.hpp"
 
+namespace reference_faults_test {
+
 using namespace ferry::detail;
 using namespace ferry_test;
 using kind = reference_control::kind;
@@ -388,3 +390,5 @@ TEST_CASE("the records of ended forks and transfers stay small") {
   CHECK(reference_probe::peer(w.c.protocol, w.a.self()).seen.intervals() == 1);
   CHECK(w.b.protocol.figures().forks == 1);
 }
+
+}  // namespace reference_faults_test

@@ -11,6 +11,8 @@
 #include "reference_model.hpp"
 #include "sanitizers.hpp"
 
+namespace reference_model_test {
+
 using namespace ferry_test::model;
 
 namespace {
@@ -313,3 +315,5 @@ TEST_CASE("the model detects each injected protocol defect") {
                        << "', " << found.states << " states");
   }
 }
+
+}  // namespace reference_model_test

@@ -9,6 +9,8 @@
 
 #include "rpc/references/protocol/reference_outbox.hpp"
 
+namespace reference_outbox_test {
+
 using namespace ferry::detail;
 using namespace std::chrono_literals;
 using kind = reference_control::kind;
@@ -98,3 +100,5 @@ TEST_CASE("unanswered controls are resent with growing pauses until they are ans
   CHECK(outbox.empty());
   CHECK(outbox.failures() == 0);
 }
+
+}  // namespace reference_outbox_test

@@ -5,6 +5,8 @@
 #include "reference_parties.hpp"
 #include "rpc/references/protocol/number_set.hpp"
 
+namespace reference_protocol_test {
+
 using namespace ferry::detail;
 using namespace ferry_test;
 using kind = reference_control::kind;
@@ -383,3 +385,5 @@ TEST_CASE("a reference may arrive before the call that makes its object") {
   CHECK(w.b.effects.released == std::vector{object});
   CHECK(w.no_records_left());
 }
+
+}  // namespace reference_protocol_test

@@ -25,14 +25,14 @@
 #include "expect_error.hpp"
 #include "references.hpp"
 
+namespace reference_arguments_test {
+
 using ferry::any_rref;
 using ferry::errc;
 using ferry::rref;
 using ferry_test::cluster;
 using namespace references_test;
 using namespace std::chrono_literals;
-
-namespace reference_arguments_test {
 
 int add_to(const rref<int>& ref, int more) { return ref.to_here() + more; }
 int add_to_counter(const rref<counter>& ref, int more) { return ref.rpc_sync<&counter::add>(more); }
@@ -113,9 +113,6 @@ ferry::task<int> fetch_in_a_task(rref<int> ref) {
   const int value = co_await ref.to_here_async();
   co_return value + co_await ref.rpc_async<plus>(1);
 }
-
-}  // namespace reference_arguments_test
-using namespace reference_arguments_test;
 
 TEST_CASE("[row 22] remote to an id outside the group fails at once and leaves no references") {
   cluster group(2);
@@ -446,3 +443,5 @@ TEST_CASE("sending a reference of another worker of this process is an error") {
   CHECK(of_first.rpc_sync<plus>(1) == 3);
   await_figure(group[1], "num_users", "0");
 }
+
+}  // namespace reference_arguments_test

@@ -11,6 +11,8 @@
 #include "gate.hpp"
 #include "references.hpp"
 
+namespace reference_confirmation_test {
+
 using ferry::errc;
 using ferry::fault_action;
 using ferry::message_kinds;
@@ -18,8 +20,6 @@ using ferry::rref;
 using ferry_test::captured_log;
 using namespace references_test;
 using namespace std::chrono_literals;
-
-namespace reference_confirmation_test {
 
 class tally {
  public:
@@ -60,7 +60,7 @@ struct ferry::object_traits<reference_confirmation_test::ordered_tally> {
   static constexpr auto execution = ferry::execution::ordered;
 };
 
-using namespace reference_confirmation_test;
+namespace reference_confirmation_test {
 
 TEST_CASE("exclusive: calls overtake a call with unconfirmed references") {
   faulty_cluster group(3);
@@ -149,3 +149,5 @@ TEST_CASE("a call whose references are never confirmed ends at its deadline, wit
   }
   await_no_references(group);
 }
+
+}  // namespace reference_confirmation_test

@@ -11,12 +11,12 @@
 #include "gate.hpp"
 #include "references.hpp"
 
+namespace reference_congestion_test {
+
 using ferry::rref;
 using ferry_test::cluster;
 using namespace references_test;
 using namespace std::chrono_literals;
-
-namespace reference_congestion_test {
 
 ferry_test::gate door;
 ferry_test::gate other_door;
@@ -70,10 +70,6 @@ void check_passing(const ferry::flow_limits& flow, int calls, const std::string&
   for (int i = 0; i != calls; ++i) CHECK(others[static_cast<std::size_t>(i)].get() == i);
 }
 
-}  // namespace reference_congestion_test
-
-using namespace reference_congestion_test;
-
 TEST_CASE("a holder is confirmed while the calls to the owner are at their limit") {
   ferry::flow_limits flow;
   flow.calls_per_peer = 4;
@@ -91,3 +87,5 @@ TEST_CASE("a holder is confirmed while the owner has paused reading its calls") 
     check_passing(flow, 20, transport, [](cluster& group) { await_figure(group[1], "agent.paused_connections", "1"); });
   }
 }
+
+}  // namespace reference_congestion_test

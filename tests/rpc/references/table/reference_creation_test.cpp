@@ -17,14 +17,14 @@
 #include "gate.hpp"
 #include "references.hpp"
 
+namespace reference_creation_test {
+
 using ferry::any_rref;
 using ferry::errc;
 using ferry::rref;
 using ferry_test::cluster;
 using namespace references_test;
 using namespace std::chrono_literals;
-
-namespace reference_creation_test {
 
 ferry_test::gate door;
 int slow(int value) {
@@ -98,9 +98,6 @@ struct shut_door {
 
 ferry_test::gate only_place;
 void hold_only_place() { only_place.pass(); }
-
-}  // namespace reference_creation_test
-using namespace reference_creation_test;
 
 TEST_CASE("[row 70] remote of a function that throws before it has a future, and of ones that fail later") {
   cluster group(2);
@@ -385,3 +382,5 @@ TEST_CASE("a creation that is cancelled fails, and its object is destroyed") {
   }
   await_no_references(group);
 }
+
+}  // namespace reference_creation_test

@@ -20,6 +20,8 @@
 #include "references.hpp"
 #include "tests/rpc/worker/dynamic_group.hpp"
 
+namespace reference_departures_test {
+
 using namespace std::chrono_literals;
 using namespace references_test;
 using ferry::fault_action;
@@ -27,8 +29,6 @@ using ferry::fault_direction;
 using ferry::rref;
 using ferry_test::captured_log;
 using ferry_test::worker_name;
-
-namespace reference_departures_test {
 
 ferry_test::gate door;
 void stay() { door.pass(); }
@@ -108,10 +108,6 @@ struct departing_group {
     return result;
   }
 };
-
-}  // namespace reference_departures_test
-
-using namespace reference_departures_test;
 
 TEST_CASE("a reference that arrives when its owner is known to be leaving has failed, and blocks no handler") {
   for (const bool had_references : {false, true}) {
@@ -255,3 +251,5 @@ TEST_CASE("a reference to an object of a worker that is only suspended waits for
     CHECK(used.get() == "confirmed, 5");
   }
 }
+
+}  // namespace reference_departures_test

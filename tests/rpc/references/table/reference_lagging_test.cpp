@@ -23,12 +23,12 @@
 #include "processes.hpp"
 #include "references.hpp"
 
+namespace reference_lagging_test {
+
 using namespace std::chrono_literals;
 using namespace references_test;
 using ferry::rref;
 using ferry_test::child_process;
-
-namespace reference_lagging_test {
 
 // Blocks reads while it is closed.
 class read_gate {
@@ -120,7 +120,7 @@ struct ferry::backend_traits<reference_lagging_test::behind> {
   }
 };
 
-using namespace reference_lagging_test;
+namespace reference_lagging_test {
 
 TEST_CASE("a reference to a worker that took the id of a dead one works where the member list is out of date") {
   const ferry_test::captured_log quiet;
@@ -176,3 +176,5 @@ TEST_CASE("a reference to a worker that took the id of a dead one works where th
   second.leave();
   self.leave();
 }
+
+}  // namespace reference_lagging_test

@@ -24,6 +24,8 @@
 #include "rpc/references/table/reference_table.hpp"
 #include "rpc/worker/worker_core.hpp"
 
+namespace reference_memory_test {
+
 using ferry::call_target;
 using ferry::errc;
 using ferry::rref;
@@ -38,8 +40,6 @@ using ferry::detail::reference_table;
 using ferry::detail::references_of;
 using ferry_test::cluster;
 using namespace references_test;
-
-namespace reference_memory_test {
 
 ferry_test::gate door;
 
@@ -75,7 +75,7 @@ struct ferry::object_traits<reference_memory_test::line> {
   static constexpr auto execution = ferry::execution::ordered;
 };
 
-using namespace reference_memory_test;
+namespace reference_memory_test {
 
 namespace {
 
@@ -412,3 +412,5 @@ TEST_CASE("references end with their owner, their worker or the fence although m
     }
   }
 }
+
+}  // namespace reference_memory_test

@@ -12,6 +12,8 @@
 #include "expect_error.hpp"
 #include "references.hpp"
 
+namespace reference_messages_test {
+
 using ferry::errc;
 using ferry::fault_action;
 using ferry::fault_rule;
@@ -19,8 +21,6 @@ using ferry::message_kinds;
 using ferry::rref;
 using namespace references_test;
 using namespace std::chrono_literals;
-
-namespace reference_messages_test {
 
 rref<tracked> make_tracked(const std::string& where, int value) {
   return ferry::remote<ferry::make<tracked>>(where, value);
@@ -58,9 +58,6 @@ void check_no_references(faulty_cluster& group) {
   await_no_references(group);
   await([] { return tracked::alive() == 0; });
 }
-
-}  // namespace reference_messages_test
-using namespace reference_messages_test;
 
 TEST_CASE("[row 160] each reference control fails three times: all references still end") {
   faulty_cluster group(3);
@@ -196,3 +193,5 @@ TEST_CASE("references held by a temporarily unreachable peer stay valid, and are
   group.faults(0).heal("worker1");
   check_no_references(group);
 }
+
+}  // namespace reference_messages_test

@@ -21,6 +21,8 @@
 #include "references.hpp"
 #include "tests/rpc/worker/process_group.hpp"
 
+namespace reference_processes_test {
+
 using namespace std::chrono_literals;
 using namespace references_test;
 using ferry::errc;
@@ -28,8 +30,6 @@ using ferry::rref;
 using ferry_test::captured_log;
 using ferry_test::child_process;
 using rpc_test::process_group;
-
-namespace reference_processes_test {
 
 // ---- the references that a worker holds
 
@@ -144,7 +144,7 @@ struct ferry::object_traits<reference_processes_test::ordered_tracked> {
   static constexpr auto execution = ferry::execution::ordered;
 };
 
-using namespace reference_processes_test;
+namespace reference_processes_test {
 
 namespace {
 
@@ -691,3 +691,5 @@ TEST_CASE("a call that makes an object and arrives twice makes it once, and succ
   for (const auto& worker : both.workers) await_nothing(worker);
   await_no_object();
 }
+
+}  // namespace reference_processes_test

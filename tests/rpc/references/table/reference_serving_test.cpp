@@ -12,6 +12,8 @@
 #include "expect_error.hpp"
 #include "references.hpp"
 
+namespace reference_serving_test {
+
 using ferry::any_rref;
 using ferry::errc;
 using ferry::rref;
@@ -19,13 +21,8 @@ using ferry_test::cluster;
 using namespace references_test;
 using namespace std::chrono_literals;
 
-namespace reference_serving_test {
-
 int unlisted(int value) { return value; }
 void nothing() {}
-
-}  // namespace reference_serving_test
-using namespace reference_serving_test;
 
 TEST_CASE("a worker with a list: remote, calls on references and fetching work for listed functions only") {
   cluster group(3, {.configure = [](ferry::worker_config& config) {
@@ -89,3 +86,5 @@ TEST_CASE("a worker that serves no functions takes part in reference counting") 
   }
   await_no_references(group);
 }
+
+}  // namespace reference_serving_test

@@ -19,6 +19,8 @@
 #include "gate.hpp"
 #include "references.hpp"
 
+namespace reference_shutdown_test {
+
 using ferry::any_rref;
 using ferry::errc;
 using ferry::fault_action;
@@ -28,8 +30,6 @@ using ferry_test::captured_log;
 using ferry_test::cluster;
 using namespace references_test;
 using namespace std::chrono_literals;
-
-namespace reference_shutdown_test {
 
 // Never released.
 rref<tracked>& static_reference() {
@@ -55,9 +55,6 @@ class node {
 void lose_controls(ferry::fault_injector& faults) {
   faults.add({.action = fault_action::fail, .kinds = message_kinds::request, .method = "ferry/references"});
 }
-
-}  // namespace reference_shutdown_test
-using namespace reference_shutdown_test;
 
 TEST_CASE("[row 124] references that other workers still hold are reported at shutdown, as an error if so configured") {
   for (const bool ignored : {true, false}) {
@@ -306,3 +303,5 @@ TEST_CASE("objects of two workers that keep each other by references are destroy
     CHECK(tracked::alive() == 0);
   }
 }
+
+}  // namespace reference_shutdown_test

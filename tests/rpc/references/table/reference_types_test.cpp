@@ -16,14 +16,14 @@
 #include "gate.hpp"
 #include "references.hpp"
 
+namespace reference_types_test {
+
 using ferry::any_rref;
 using ferry::errc;
 using ferry::rref;
 using ferry_test::cluster;
 using namespace references_test;
 using namespace std::chrono_literals;
-
-namespace reference_types_test {
 
 ferry_test::gate door;
 std::string slow_text() {
@@ -123,9 +123,6 @@ struct point {
 };
 int sum_of(const point& p) { return p.x + p.y; }
 void shift(point& p, int by) { p.x += by; }
-
-}  // namespace reference_types_test
-using namespace reference_types_test;
 
 TEST_CASE("[row 113] the type of an object is requested once, and later queries return the same future") {
   cluster group(2);
@@ -340,3 +337,5 @@ TEST_CASE("objects are destroyed once, when the last reference has ended and no 
   }
   while (tracked::alive() != 0) std::this_thread::yield();
 }
+
+}  // namespace reference_types_test

@@ -14,10 +14,11 @@
 #include "gate.hpp"
 #include "references.hpp"
 
+namespace references_test {
+
 using ferry::errc;
 using ferry::rref;
 using ferry_test::cluster;
-using namespace references_test;
 using namespace std::chrono_literals;
 
 TEST_CASE("[row 100] remote leaves the result of a function where it was made") {
@@ -104,8 +105,6 @@ TEST_CASE("objects without references are destroyed, and the figures show it") {
   await([] { return tracked::alive() == 0; });  // the figures are ahead of the destructor
 }
 
-namespace references_test {
-
 // Writes references that have no other holder.
 struct many_made {
   std::vector<rref<int>> all;
@@ -140,7 +139,6 @@ std::vector<int> values_of(const many_made& made) {
   for (const auto& each : made.all) values.push_back(each.to_here());
   return values;
 }
-}  // namespace references_test
 
 TEST_CASE("references that a serialiser makes and drops while it writes arrive unchanged") {
   cluster group(2);  // free functions use worker1 or worker0, whichever started last: each knows the other
@@ -207,3 +205,5 @@ TEST_CASE("a worker that leaves alone ends its references, and its objects are l
     while (there.confirmed_by_owner()) std::this_thread::yield();  // the calls fail first
   }
 }
+
+}  // namespace references_test
