@@ -16,7 +16,7 @@ def squeezed(text):
 class ExamplePages(unittest.TestCase):
     def test_excerpts_in_the_examples_pages_are_in_their_programs(self):
         for example in EXAMPLES:
-            program = squeezed(" ".join(path.read_text(encoding="utf-8") for path in sorted(example.glob("*.cpp"))))
+            program = squeezed(" ".join(path.read_text(encoding="utf-8") for path in sorted(example.glob("*.?pp"))))
             page = (example / "README.md").read_text(encoding="utf-8")
             blocks = re.findall(r"^```cpp\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
             self.assertTrue(blocks, f"{example.name}/README.md shows no code")

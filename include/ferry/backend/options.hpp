@@ -14,6 +14,7 @@
 #include <ferry/backend/flow_limits.hpp>
 #include <ferry/backend/served_methods.hpp>
 #include <ferry/base/time.hpp>
+#include <ferry/store/store_schemes.hpp>
 #include <ferry/transport/transport.hpp>
 
 namespace ferry::inline v0 {
@@ -94,6 +95,8 @@ struct worker_config {
   /// group is dynamic: it has no size, and workers join and leave it at any time.
   int world_size = 0;
   std::string init_method = "env://";
+  /// The schemes that init_method may have; unset: env, tcp and file. docs/launching.md#a-store-of-your-own
+  store_schemes stores = {};
   timeout rpc_timeout = std::chrono::seconds(60);
   int num_worker_threads = 16;
   int max_blocked_handlers = 1024;

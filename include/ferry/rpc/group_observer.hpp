@@ -12,12 +12,14 @@
 #include <ferry/base/time.hpp>
 #include <ferry/rpc/worker_snapshot.hpp>
 #include <ferry/store/store.hpp>
+#include <ferry/store/store_schemes.hpp>
 
 namespace ferry::inline v0 {
 
 struct observer_options {
   /// How the workers found each other: env://, tcp://host:port, file://path.
   std::string init_method = "env://";
+  store_schemes stores = {};  ///< as in worker_config
   /// That of the group; empty: FERRY_SECRET, else the file FERRY_SECRET_FILE, else none.
   std::string secret = {};
   /// For reaching the store, and for each question to a worker.

@@ -2,12 +2,12 @@
 
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 
 #include <ferry/base/time.hpp>
 #include <ferry/store/store.hpp>
+#include <ferry/store/store_schemes.hpp>
 #include <ferry/store/store_traits.hpp>
 
 namespace ferry::inline v0 {
@@ -43,23 +43,13 @@ struct rendezvous_result {
 rendezvous_result rendezvous(const rendezvous_options& options);
 
 /// The same with the given schemes: rendezvous(store_list<env_scheme, tcp_scheme, my_scheme>{}, options).
-template <class... Tags>
-rendezvous_result rendezvous(store_list<Tags...>, const rendezvous_options& options);
+rendezvous_result rendezvous(const store_schemes& known, const rendezvous_options& options);
 
 /// The same in arguments.
 inline rendezvous_result rendezvous(std::string_view init_method, std::optional<int> rank = std::nullopt,
                                     std::optional<int> world_size = std::nullopt, timeout limit = {}) {
   return rendezvous(rendezvous_options{
       .init_method = std::string(init_method), .rank = rank, .world_size = world_size, .limit = limit});
-}
-
-namespace detail {
-rendezvous_result rendezvous_with(std::span<const store_scheme> schemes, const rendezvous_options& options);
-}
-
-template <class... Tags>
-rendezvous_result rendezvous(store_list<Tags...>, const rendezvous_options& options) {
-  return detail::rendezvous_with(store_list<Tags...>::schemes, options);
 }
 
 }  // namespace ferry::inline v0

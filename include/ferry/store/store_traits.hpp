@@ -44,7 +44,7 @@ struct rendezvous_request {
 ///     };
 ///     static_assert(ferry::rendezvous_store<etcd_scheme>);
 ///
-/// and pass a store_list with the tag to rendezvous().
+/// and name a store_list with the tag as worker_config::stores, or pass it to rendezvous().
 template <class Tag>
 struct store_traits;
 

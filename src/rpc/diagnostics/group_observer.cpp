@@ -50,11 +50,11 @@ void check_file_of_group(std::string_view init_method) {
 
 std::shared_ptr<store> store_of_group(const observer_options& options) {
   check_file_of_group(options.init_method);
-  return rendezvous({.init_method = options.init_method,
-                     .dynamic = true,
-                     .any_rank = true,
-                     .limit = options.limit,
-                     .secret = options.secret})
+  return rendezvous(options.stores, {.init_method = options.init_method,
+                                     .dynamic = true,
+                                     .any_rank = true,
+                                     .limit = options.limit,
+                                     .secret = options.secret})
       .store;
 }
 

@@ -80,15 +80,15 @@ std::shared_ptr<store> find_store(worker_config& config) {
   }
   const bool any = config.rank == any_rank;
   rendezvous_result group =
-      rendezvous({.init_method = config.init_method,
-                  .rank = config.rank == -1 || any ? std::nullopt : std::optional(config.rank),
-                  .world_size = config.world_size <= 0 ? std::nullopt : std::optional(config.world_size),
-                  .dynamic = config.world_size == dynamic_world,
-                  .any_size = true,
-                  .any_rank = any,
-                  .limit = config.init_timeout.value_or(config.rpc_timeout),
-                  .secret = config.secret,
-                  .allow_unauthenticated = config.allow_unauthenticated});
+      rendezvous(config.stores, {.init_method = config.init_method,
+                                 .rank = config.rank == -1 || any ? std::nullopt : std::optional(config.rank),
+                                 .world_size = config.world_size <= 0 ? std::nullopt : std::optional(config.world_size),
+                                 .dynamic = config.world_size == dynamic_world,
+                                 .any_size = true,
+                                 .any_rank = any,
+                                 .limit = config.init_timeout.value_or(config.rpc_timeout),
+                                 .secret = config.secret,
+                                 .allow_unauthenticated = config.allow_unauthenticated});
   config.rank = group.rank.value_or(any_rank);
   config.world_size = group.world_size.value_or(0);
   if (config.rank == any_rank && config.world_size != 0) {

@@ -52,8 +52,6 @@ void check_ranges(const rendezvous_request& request) {
   }
 }
 
-}  // namespace
-
 rendezvous_result rendezvous_with(std::span<const store_scheme> schemes, const rendezvous_options& options) {
   const std::string init_method = options.init_method.empty() ? "env://" : options.init_method;
   std::string known;
@@ -102,10 +100,17 @@ rendezvous_result rendezvous_with(std::span<const store_scheme> schemes, const r
   return result;
 }
 
+}  // namespace
 }  // namespace detail
 
-rendezvous_result rendezvous(const rendezvous_options& options) {
-  return detail::rendezvous_with(builtin_stores::schemes, options);
+std::span<const detail::store_scheme> store_schemes::all() const noexcept {
+  if (count_ == 0) return builtin_stores::schemes;
+  return {first_, count_};
+}
+
+rendezvous_result rendezvous(const rendezvous_options& options) { return rendezvous(store_schemes(), options); }
+rendezvous_result rendezvous(const store_schemes& known, const rendezvous_options& options) {
+  return detail::rendezvous_with(known.all(), options);
 }
 
 }  // namespace ferry::inline v0

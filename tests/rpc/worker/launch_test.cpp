@@ -1,15 +1,37 @@
 // Programs that say nothing but init_rpc(), started with the environments of launchers.
 
+#include <memory>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include <ferry/ferry.hpp>
+#include <ferry/rpc/group_observer.hpp>
+#include <ferry/store/store_traits.hpp>
 
+#include "expect_error.hpp"
 #include "launch_environment.hpp"
 #include "ports.hpp"
 #include "processes.hpp"
+
+namespace launch_test {
+
+struct own_scheme {};
+std::shared_ptr<ferry::hash_store> own_store() {
+  static const auto only = std::make_shared<ferry::hash_store>();
+  return only;
+}
+
+}  // namespace launch_test
+
+template <>
+struct ferry::store_traits<launch_test::own_scheme> {
+  static constexpr std::string_view scheme = "own";
+  static std::shared_ptr<store> open(const rendezvous_request&) { return launch_test::own_store()->share(); }
+};
 
 namespace launch_test {
 
@@ -92,6 +114,31 @@ TEST_CASE("init_rpc() forms the group of every launcher") {
   SUBCASE("mpirun") { run_job(mpirun); }
   SUBCASE("mpiexec") { run_job(mpiexec); }
   SUBCASE("mpirun in a Slurm allocation") { run_job(mpirun_in_slurm); }
+}
+
+TEST_CASE("workers meet in a store of a scheme of one's own") {
+  const auto config = [](int rank) {
+    return ferry::worker_config{.rank = rank,
+                                .world_size = 2,
+                                .init_method = "own://here",
+                                .stores = ferry::store_list<ferry::env_scheme, own_scheme>{}};
+  };
+  std::jthread other([&] { ferry::init_rpc(config(1)).shutdown(); });
+  ferry::worker self = ferry::init_rpc(config(0));
+  CHECK(self.rpc_sync<doubled>("worker1", 4) == 8);
+  CHECK(own_store()->count() != 0);
+  ferry::group_observer observer({.init_method = "own://here", .stores = ferry::store_list<own_scheme>{}});
+  CHECK(observer.workers().size() == 2);
+  self.shutdown();
+}
+
+TEST_CASE("a scheme that a worker was not told of is refused, with those that it knows") {
+  const auto start = [](ferry::store_schemes known) {
+    (void)ferry::init_rpc({.rank = 0, .world_size = 1, .init_method = "own://here", .stores = known});
+  };
+  ferry_test::expect_error(ferry::errc::bad_init_method, "known are env://, tcp://, file://", [&] { start({}); });
+  ferry_test::expect_error(ferry::errc::bad_init_method, "known are tcp://",
+                           [&] { start(ferry::store_list<ferry::tcp_scheme>{}); });
 }
 
 }  // namespace launch_test
