@@ -205,14 +205,13 @@ void measure(report& out, const options& chosen, const std::string& transport, p
 int run(const options& chosen) {
   report out("latency", chosen);
   for (const std::string transport : {"tcp", "unix", "shm", "inproc"}) {
-    // Two threads of one process are not pinned to one processor each.
     const bool within = transport == "inproc";
-    const auto pins = chosen.pins_or(within ? std::vector{pin_mode::same_core, pin_mode::unpinned}
-                                            : std::vector{pin_mode::same_core, pin_mode::two_cores});
+    std::vector usual{pin_mode::same_core, pin_mode::two_cores};
+    if (within) usual.push_back(pin_mode::unpinned);
+    const auto pins = chosen.pins_or(usual);
     for (const pin_mode pin : pins) {
-      if (within && pin == pin_mode::two_cores) continue;
       for (const mode& how : modes) {
-        if (within && (how.bystander || how.own_blocker)) continue;
+        if (within && how.bystander) continue;
         if (chosen.quick && how.own_blocker) continue;
         measure(out, chosen, transport, pin, how);
       }

@@ -110,7 +110,12 @@ worker_pair::worker_pair(const pair_options& wanted, pin_mode pin) : pin_(pin), 
 }
 
 void worker_pair::pin() {
-  pin_process(0, pin_, side::caller);
+  if (within_ && pin_ == pin_mode::two_cores) {  // the calling thread, and those of the library
+    pin_process(0, pin_, side::callee);
+    pin_thread(0);
+  } else {
+    pin_process(0, pin_, side::caller);
+  }
   if (!within_) pin_process(callee_process_.id(), pin_, side::callee);
   if (third_.id() > 0) pin_process(third_.id(), pin_, side::callee);
 }

@@ -6,9 +6,7 @@
 #include <utility>
 #include <vector>
 
-#if defined(__x86_64__)
-  #include <immintrin.h>
-#endif
+#include "../base/pause_processor.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -16,14 +14,6 @@ namespace {
 constexpr std::uint64_t never_left = std::numeric_limits<std::uint64_t>::max();
 // What the thread that begins a collective does of it by itself.
 constexpr std::size_t most_bytes_of_caller = std::size_t{2} << 20U;
-
-void segment_pause() noexcept {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 }  // namespace
 
@@ -172,7 +162,7 @@ bool segment_queue::spin(const item& head) noexcept {
     if (head.what->is_over()) return true;
     if (i % 16 == 15 && std::chrono::steady_clock::now() > until) break;
     if (i < pauses) {
-      segment_pause();
+      pause_processor();
     } else {
       std::this_thread::yield();  // the others may need this processor
     }

@@ -37,6 +37,7 @@ struct inproc_connect : work {
   std::string address;
   hello self;
   std::string secret;
+  std::chrono::nanoseconds max_spin{};
   connect_callback callback;
 
   void shake_hands() {
@@ -64,7 +65,8 @@ struct inproc_connect : work {
     auto admission = workers->registry.admit(known, secret, false);
     if (!secret.empty()) admission.reply.features |= feature_authenticated;
     auto [near_end, far_end] =
-        inproc_connection::make_pair(*loop, fmt::format("inproc {}", self.target), fmt::format("inproc {}", self.name));
+        inproc_connection::make_pair(*loop, {fmt::format("inproc {}", self.target), max_spin},
+                                     {fmt::format("inproc {}", self.name), admission.options.max_spin});
     if (!workers->registry.deliver(far_end, known, admission.worker)) {
       throw_error(errc::connect_failed, "the worker has just left");
     }
@@ -100,6 +102,7 @@ class inproc_transport final : public transport {
     item->address = address;
     item->self = self;
     item->secret = options.secret;
+    item->max_spin = options.max_spin;
     item->callback = std::move(callback);
     item->run = [](work* queued) noexcept {
       const std::unique_ptr<inproc_connect> owner(static_cast<inproc_connect*>(queued));

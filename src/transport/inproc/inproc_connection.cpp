@@ -6,11 +6,14 @@
 
 #include <ferry/transport/channel.hpp>
 
+#include "../../base/pause_processor.hpp"
 #include "../channels/device_transfer.hpp"
 #include "../reactor/pending_copy.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
+
+constexpr std::chrono::microseconds driver_yields_after{200};
 
 inbound_message as_inbound(outgoing_message&& message, std::vector<tensor> tensors) {
   inbound_message result;
@@ -26,10 +29,10 @@ inbound_message as_inbound(outgoing_message&& message, std::vector<tensor> tenso
 }  // namespace
 
 std::pair<std::shared_ptr<inproc_connection>, std::shared_ptr<inproc_connection>> inproc_connection::make_pair(
-    reactor& loop, std::string first_sees, std::string second_sees) {
+    reactor& loop, end_settings first_end, end_settings second_end) {
   const auto threads = loop.shared_from_this();
-  auto first = std::make_shared<inproc_connection>(threads, std::move(first_sees));
-  auto second = std::make_shared<inproc_connection>(threads, std::move(second_sees));
+  auto first = std::make_shared<inproc_connection>(threads, std::move(first_end));
+  auto second = std::make_shared<inproc_connection>(threads, std::move(second_end));
   first->peer_ = second;
   second->peer_ = first;
   first->sent_ = second->received_;
@@ -37,15 +40,22 @@ std::pair<std::shared_ptr<inproc_connection>, std::shared_ptr<inproc_connection>
   return {std::move(first), std::move(second)};
 }
 
-inproc_connection::inproc_connection(std::shared_ptr<reactor> loop, std::string description)
-    : loop_(std::move(loop)), description_(std::move(description)) {
+inproc_connection::inproc_connection(std::shared_ptr<reactor> loop, end_settings settings)
+    : loop_(std::move(loop)),
+      threads_(dynamic_cast<io_threads*>(loop_.get())),
+      description_(std::move(settings.description)),
+      spin_(settings.max_spin) {
   work_.end = this;
   work_.run = [](work* item) noexcept {
     inproc_connection& end = *static_cast<delivery*>(item)->end;
     const auto keep = std::move(end.posted_);  // posted_ is not accessed elsewhere while the work is queued
     std::unique_lock lock(end.mutex_);
+    if (end.idle_since_ != clock::time_point()) end.spin_.slept(clock::now() - end.idle_since_);
     end.deliver(lock, nullptr);
-    end.serving_ = serving::idle;
+    end.stop_serving();
+    const bool held = end.serving_ == serving::held;
+    lock.unlock();
+    if (held) end.tell_monitor();
   };
 }
 
@@ -64,10 +74,7 @@ void inproc_connection::start(std::shared_ptr<connection_receiver> receiver) {
 void inproc_connection::send(outgoing_message&& message) noexcept {
   const auto peer = peer_.lock();
   if (!peer) return;
-  {
-    const std::lock_guard lock(mutex_);
-    if (closed_) return;
-  }
+  if (closed_here_.load()) return;
   try {
     if (message.on_devices()) return send_from_devices(std::move(message), *peer);
     std::vector<tensor> tensors;
@@ -99,7 +106,7 @@ void inproc_connection::send_from_devices(outgoing_message&& message, inproc_con
 }
 
 void inproc_connection::receive(inbound_message&& message) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (closed_) return;
   received_->bytes.fetch_add(message.header.message_bytes(), std::memory_order_relaxed);
   if (message.header.kind == frame_kind::cancel && !pending_.empty()) {
@@ -109,7 +116,12 @@ void inproc_connection::receive(inbound_message&& message) {
     if (given_up != pending_.end()) return (*given_up)->behind.push_back(std::move(message));
   }
   enqueue(std::move(message));
-  wake();
+  if (serving_ != serving::held && serving_ != serving::driver) return wake();
+  // After the mutex has been released: the other thread takes it at once.
+  const bool sleeps = serving_ == serving::driver && driver_sleeps_;
+  lock.unlock();
+  news_pending_.store(true, std::memory_order_release);
+  if (sleeps) news_.notify_all();
 }
 
 void inproc_connection::enqueue(inbound_message&& message) {
@@ -118,7 +130,7 @@ void inproc_connection::enqueue(inbound_message&& message) {
 }
 
 inbound_message inproc_connection::take_next() noexcept {
-  std::deque<inbound_message>& from = paused_ ? urgent_ : inbox_;
+  std::list<inbound_message>& from = paused_ ? urgent_ : inbox_;
   inbound_message next = std::move(from.front());
   from.pop_front();
   if (paused_) return next;
@@ -182,7 +194,7 @@ void inproc_connection::resume_reading() noexcept {
 }
 
 void inproc_connection::close(std::exception_ptr reason) noexcept {
-  std::deque<inbound_message> unwanted, unwanted_copies;
+  std::list<inbound_message> unwanted, unwanted_copies;
   std::vector<std::shared_ptr<pending_message>> unwanted_too;
   {
     const std::lock_guard lock(mutex_);
@@ -208,30 +220,118 @@ void inproc_connection::peer_closed() noexcept {
   wake();
 }
 
-void inproc_connection::wake() noexcept {
+void inproc_connection::wake(bool elsewhere) noexcept {
   if (!receiver_ || nothing_to_do()) return;
+  news_pending_.store(true, std::memory_order_release);
   if (serving_ == serving::driver) news_.notify_all();
   if (serving_ != serving::idle) return;
   serving_ = serving::reactor_thread;
   posted_ = shared_from_this();
-  loop_->post(&work_);
+  elsewhere ? loop_->post_elsewhere(&work_) : loop_->post(&work_);
+}
+
+void inproc_connection::stop_serving() noexcept {
+  serving_ = serving::idle;
+  idle_since_ = {};
+  // A thread that holds an end would only be in the way of callers that wait for their own replies there.
+  if (closed_ || paused_ || driven_ || threads_ == nullptr) return;
+  budget_ = spin_.budget();
+  if (budget_.count() != 0 && threads_->linger_on(shared_from_this())) {
+    serving_ = serving::held;
+    holder_ = std::this_thread::get_id();
+    ++touched_;
+  } else {
+    idle_since_ = clock::now();
+  }
+}
+
+void inproc_connection::tell_monitor() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(noted_, true)) return;
+  }
+  loop_->watch_later(shared_from_this());
+}
+
+bool inproc_connection::resume_watching(bool now) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (serving_ == serving::held) {
+    if (delivering_ || (!now && std::exchange(seen_touched_, touched_) != touched_)) return false;
+    serving_ = serving::idle;
+    wake(true);
+  }
+  if (!now) noted_ = false;
+  return true;
+}
+
+void inproc_connection::rescue() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (serving_ != serving::held || delivering_ || nothing_to_do()) return;
+  serving_ = serving::idle;
+  wake(true);
+}
+
+void inproc_connection::spin_for_news(std::unique_lock<std::mutex>& lock, std::chrono::nanoseconds budget) noexcept {
+  constexpr int looks_per_time = 16;
+  const auto as = serving_;
+  const auto holder = holder_;
+  const auto started = clock::now();
+  bool expired = false;
+  const auto still_here = [&] { return serving_ == as && holder_ == holder; };
+  while (nothing_to_do() && !interrupted_ && still_here() && !expired) {
+    lock.unlock();
+    bool news = false;
+    while (!news && !expired) {
+      for (int i = 0; i != looks_per_time && !news; ++i) {
+        pause_processor();
+        news = news_pending_.load(std::memory_order_acquire);
+      }
+      expired = clock::now() - started > budget;
+    }
+    lock.lock();
+    if (still_here()) news_pending_.store(false, std::memory_order_relaxed);
+  }
+  // News that came late were not gained by spinning: the thread had lost its processor, which others need.
+  expired ? spin_.failed() : spin_.succeeded();
+}
+
+bool inproc_connection::linger(io_threads&) noexcept {
+  std::unique_lock lock(mutex_);
+  if (!held_here()) return false;
+  spin_for_news(lock, budget_);
+  if (!held_here()) return false;
+  if (!nothing_to_do()) {
+    deliver(lock, nullptr);
+    budget_ = closed_ || paused_ || driven_ ? std::chrono::nanoseconds(0) : spin_.budget();
+    if (budget_.count() != 0) {
+      ++touched_;
+      const bool watched = noted_;
+      lock.unlock();
+      if (!watched) tell_monitor();
+      return true;
+    }
+  }
+  serving_ = serving::idle;
+  idle_since_ = clock::now();
+  wake();
+  return false;
 }
 
 void inproc_connection::deliver(std::unique_lock<std::mutex>& lock, const drive_condition* stop) noexcept {
+  delivering_ = true;
   while (!nothing_to_do()) {
-    if (stop && stop->done()) return;
-    auto receiver = receiver_;
+    if (stop && stop->done()) break;
     if (!inbox_.empty()) {
+      connection_receiver* const receiver = receiver_.get();  // only this function releases it
       auto message = take_next();
       lock.unlock();
       if (received_->reached()) {
         if (const auto peer = peer_.lock()) peer->notify_written();
       }
       receiver->on_message(*this, std::move(message));
-      receiver.reset();
     } else {
       closed_reported_ = true;
-      receiver_ = nullptr;
+      auto receiver = std::move(receiver_);
       auto self = std::move(self_);  // the caller keeps this alive
       const auto reason = reason_;
       lock.unlock();
@@ -241,22 +341,49 @@ void inproc_connection::deliver(std::unique_lock<std::mutex>& lock, const drive_
     }
     lock.lock();
   }
+  delivering_ = false;
 }
 
 bool inproc_connection::drive(const drive_condition& condition, deadline until) noexcept {
-  const auto keep = shared_from_this();
   std::unique_lock lock(mutex_);
-  if (serving_ != serving::idle || !receiver_) return false;
+  if (!receiver_) return false;
+  driven_ = true;
+  if (serving_ == serving::reactor_thread || delivering_) return false;
+  if (serving_ == serving::driver) {
+    // A thread that waits long for its own reply would cost every short call of others a thread switch: it yields.
+    if (!driver_sleeps_ || clock::now() - driver_asleep_since_ < driver_yields_after) return false;
+    news_.notify_all();
+  }
   serving_ = serving::driver;
+  driver_sleeps_ = interrupted_ = false;
+  const auto own = ++drivers_;
   while (true) {
     deliver(lock, &condition);
     if (condition.done() || closed_reported_) break;
-    const auto ready = [this] { return !nothing_to_do() || std::exchange(interrupted_, false); };
-    if (until.is_never()) {
-      news_.wait(lock, ready);
-    } else if (!news_.wait_until(lock, until.at(), ready)) {
-      break;
+    const auto started = clock::now();
+    if (started >= until.at()) break;
+    const auto ready = [&] { return !nothing_to_do() || interrupted_ || drivers_ != own; };
+    if (const auto budget = spin_.budget(); budget.count() != 0) {
+      spin_for_news(lock, std::min<std::chrono::nanoseconds>(budget, until.at() - started));
+      if (!ready()) {
+        lock.unlock();
+        if (const auto peer = peer_.lock()) peer->rescue();
+        lock.lock();
+      }
     }
+    if (!ready()) {
+      driver_sleeps_ = true;
+      driver_asleep_since_ = started;
+      if (until.is_never()) {
+        news_.wait(lock, ready);
+      } else {
+        news_.wait_until(lock, until.at(), ready);
+      }
+      if (drivers_ != own) return condition.done();
+      driver_sleeps_ = false;
+      if (!nothing_to_do()) spin_.slept(clock::now() - started);
+    }
+    interrupted_ = false;
   }
   serving_ = serving::idle;
   interrupted_ = false;
@@ -267,6 +394,7 @@ bool inproc_connection::drive(const drive_condition& condition, deadline until) 
 void inproc_connection::interrupt_drive() noexcept {
   const std::lock_guard lock(mutex_);
   interrupted_ = serving_ == serving::driver;
+  if (interrupted_) news_pending_.store(true, std::memory_order_release);
   news_.notify_all();
 }
 

@@ -3,18 +3,23 @@
 // Connections between workers of one process: messages are passed in memory.
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <exception>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include <ferry/transport/connection.hpp>
 #include <ferry/transport/reactor.hpp>
+
+#include "../reactor/adaptive_spin.hpp"
+#include "../reactor/io_threads.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -23,13 +28,28 @@ namespace ferry::inline v0::detail {
 /// to the CPU is delivered once they have arrived; later messages may overtake it, but not a cancellation of it. While
 /// reading is paused cancellations arrive nevertheless, ahead of the messages that wait, and once more in their place.
 /// A started end stays alive until it is closed and its receiver has been notified.
-class inproc_connection final : public connection, public std::enable_shared_from_this<inproc_connection> {
+///
+/// A message is delivered by one of
+///   a thread inside drive() that waits for its own reply, or
+///   a thread of the reactor that delivered earlier messages and has kept the end (it is held), or
+///   a thread of the reactor to which it is posted.
+/// The former two spin first if recent waits were short, and are not woken meanwhile. The thread that holds an end may
+/// run a handler at the moment: the end is taken from it once it begins to block, when a driver at the other end has
+/// waited in vain, or by the monitor after a tick.
+class inproc_connection final : public connection,
+                                public lingering_connection,
+                                public std::enable_shared_from_this<inproc_connection> {
  public:
+  /// What an end is called in messages, and how long its threads may spin.
+  struct end_settings {
+    std::string description;
+    std::chrono::nanoseconds max_spin;
+  };
   /// Two ends that deliver on `loop`; the descriptions name the other end.
   static std::pair<std::shared_ptr<inproc_connection>, std::shared_ptr<inproc_connection>> make_pair(
-      reactor& loop, std::string first_sees, std::string second_sees);
+      reactor& loop, end_settings first, end_settings second);
 
-  inproc_connection(std::shared_ptr<reactor> loop, std::string description);
+  inproc_connection(std::shared_ptr<reactor> loop, end_settings settings);
   /// An end that was never started closes the other one.
   ~inproc_connection() override;
 
@@ -49,10 +69,15 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   [[nodiscard]] std::string_view transport_name() const noexcept override { return "inproc"; }
   [[nodiscard]] std::string description() const override { return description_; }
 
+  // ---- lingering_connection
+  bool linger(io_threads& on) noexcept override;
+  bool resume_watching(bool now) noexcept override;
+  void flush() noexcept override {}  // nothing is held back
+
  private:
-  enum class serving : unsigned char { idle, reactor_thread, driver };
+  enum class serving : unsigned char { idle, reactor_thread, held, driver };
   /// The state of one end's inbox that the sender shares.
-  struct backlog {
+  struct alignas(64) backlog {
     static constexpr std::uint64_t no_threshold = ~std::uint64_t{0};
     std::atomic<std::uint64_t> bytes{0};
     std::atomic<std::uint64_t> notify_at{no_threshold};  ///< the sender requests a notification at this many bytes
@@ -83,38 +108,68 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   void tensors_ready(const std::shared_ptr<pending_message>& which, const std::exception_ptr& failure) noexcept;
   void peer_closed() noexcept;
   void notify_written() noexcept;
-  /// Ensures that a thread delivers the pending messages. Called with mutex_ held.
-  void wake() noexcept;
+  /// Ensures that a thread delivers the pending messages; `elsewhere`: not the current one. Called with mutex_ held.
+  void wake(bool elsewhere = false) noexcept;
   /// Delivers until nothing is left or `stop` is met. Called and left with `lock` held.
   void deliver(std::unique_lock<std::mutex>& lock, const drive_condition* stop) noexcept;
+  /// After the current thread, of the reactor, has delivered: it holds the end, or no thread serves it. Called with mutex_
+  /// held.
+  void stop_serving() noexcept;
+  /// Has the monitor take the end from a thread that holds it for long. Called with mutex_ not held.
+  void tell_monitor() noexcept;
+  [[nodiscard]] bool held_here() const noexcept {
+    return serving_ == serving::held && holder_ == std::this_thread::get_id();
+  }
+  /// Spins until there is something to do, the driver is interrupted, or the end is taken from the current thread.
+  /// Called and left with `lock` held.
+  void spin_for_news(std::unique_lock<std::mutex>& lock, std::chrono::nanoseconds budget) noexcept;
+  /// Takes the end from a thread that holds it and does not come to its messages. Called with mutex_ not held.
+  void rescue() noexcept;
   [[nodiscard]] bool nothing_to_do() const noexcept {
     // The receiver is notified of the end only after all earlier messages.
     return inbox_.empty() ? !closed_ || closed_reported_ || !pending_.empty() : paused_ && urgent_.empty();
   }
 
   const std::shared_ptr<reactor> loop_;
+  io_threads* const threads_;  // loop_, if it is the library's own
   const std::string description_;
   const std::shared_ptr<backlog> received_ = std::make_shared<backlog>();
   std::shared_ptr<backlog> sent_ = received_;  // the peer's received_; set together with peer_
   std::weak_ptr<inproc_connection> peer_;      // set once, before this end is visible to other threads
 
-  std::mutex mutex_;
-  std::condition_variable news_;  // for the driver
-  std::deque<inbound_message> inbox_;
-  // While reading is paused, copies of cancellations are delivered ahead: these are of those in the inbox, in order.
-  std::deque<inbound_message> urgent_;
-  std::vector<std::shared_ptr<pending_message>> pending_;
-  std::shared_ptr<connection_receiver> receiver_;
-  std::shared_ptr<inproc_connection> self_;  // from start() until on_closed() has been called
-  std::exception_ptr reason_;
+  // What both threads of a message look at lies close together.
+  alignas(64) std::mutex mutex_;
   serving serving_ = serving::idle;
-  bool interrupted_ = false;
   bool closed_ = false;
   bool closed_reported_ = false;
   bool paused_ = false;
+  bool interrupted_ = false;
+  bool driver_sleeps_ = false;
+  bool delivering_ = false;           // the thread that serves is in the receiver: the end cannot be taken from it
+  bool driven_ = false;               // drive() was called before
+  bool noted_ = false;                // the monitor watches the end
+  std::list<inbound_message> inbox_;  // the memory of a node, warm in the receiver's cache, serves for its answer
+  // While reading is paused, copies of cancellations are delivered ahead: these are of those in the inbox, in order.
+  std::list<inbound_message> urgent_;
+  std::vector<std::shared_ptr<pending_message>> pending_;
+  std::condition_variable news_;  // for the driver
+
+  std::shared_ptr<connection_receiver> receiver_;
+  std::shared_ptr<inproc_connection> self_;  // from start() until on_closed() has been called
+  std::exception_ptr reason_;
+  std::thread::id holder_;
+  adaptive_spin spin_;
+  std::chrono::nanoseconds budget_{0};  // of the thread that holds the end
+  clock::time_point idle_since_;        // when the reactor thread that served last left
+  std::uint32_t touched_ = 0;           // how often a thread has held the end
+  std::uint32_t seen_touched_ = 0;      // by the monitor
+  std::uint32_t drivers_ = 0;           // a sleeping driver yields to another
+  clock::time_point driver_asleep_since_;
   std::atomic<bool> closed_here_{false};  // closed at this end: the other end no longer counts its unread bytes
   delivery work_;
   std::shared_ptr<inproc_connection> posted_;  // keeps this alive while work_ is queued
+  // What a spinning thread looks at: set after a change, and after mutex_ has been released where that is a message.
+  alignas(64) std::atomic<bool> news_pending_{false};
 };
 
 }  // namespace ferry::inline v0::detail

@@ -63,6 +63,8 @@ struct io_threads::thread_state {
   bool running = false;                        // owned by the thread: inside an item
   int suspended = 0;                           // owned by the thread: > 0 while nothing may be deferred
   std::shared_ptr<descriptor_handler> source;  // of the only event of this round
+  // Owned by the thread: `source` if it may linger, or what a work item gave to linger_on().
+  std::shared_ptr<lingering_connection> lingering;
 
   [[nodiscard]] bool holds_back() const noexcept { return batching && suspended == 0; }
 };
@@ -201,8 +203,9 @@ void io_threads::thread_main() noexcept {
       self.batching = true;
       ensure_poller();
       run_item(self, item);
-      finish_batch(self);
+      finish_and_linger(self);
       self.batching = false;
+      self.lingering.reset();
       continue;
     }
     if (stopping_.load()) break;
@@ -224,6 +227,7 @@ void io_threads::thread_main() noexcept {
     if (event.data.u64 == wake_tag || event.data.u64 == stop_tag) continue;
     self.source = handler_of(event.data.u64);
     if (!self.source) continue;
+    self.lingering = std::dynamic_pointer_cast<lingering_connection>(self.source);
     self.batching = true;
     ensure_poller();
     self.source->on_ready({.readable = (event.events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0,
@@ -231,24 +235,9 @@ void io_threads::thread_main() noexcept {
                            .hung_up = (event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0});
     // Work queued meanwhile may have counted this thread as waiting and skipped the wake-up.
     if (queue_size_.load() != 0) wake_one();
-    auto* lingering = dynamic_cast<lingering_handler*>(self.source.get());
-    for (bool lingered = false;; lingered = true) {
-      finish_batch(self);
-      if (!lingering) break;
-      if (queue_size_.load(std::memory_order_relaxed) != 0 || stopping_.load(std::memory_order_relaxed) ||
-          thread_exit_was_held()) {
-        // There is other work, or this thread ends: return the descriptor to the epoll.
-        if (lingered) lingering->resume_watching(true);
-        break;
-      }
-      ensure_poller();
-      if (!lingering->linger(*this)) {
-        // No message; but the connection may have ended meanwhile and have queued its cleanup in the batch.
-        finish_batch(self);
-        break;
-      }
-    }
+    finish_and_linger(self);
     self.batching = false;
+    self.lingering.reset();
     self.source.reset();
   }
   if (counted) spawning_.fetch_sub(1);
@@ -257,6 +246,33 @@ void io_threads::thread_main() noexcept {
   states_.erase(std::find(states_.begin(), states_.end(), &self));
   threads_.fetch_sub(1);
   threads_changed_.notify_all();
+}
+
+// Runs the batch, and further ones as long as the connection that caused it has more, for which this thread waits.
+void io_threads::finish_and_linger(thread_state& self) noexcept {
+  finish_batch(self);
+  bool lingered = self.source == nullptr;  // a descriptor stays in the epoll until the first linger()
+  while (self.lingering) {
+    if (queue_size_.load(std::memory_order_relaxed) != 0 || stopping_.load(std::memory_order_relaxed) ||
+        thread_exit_was_held()) {
+      // There is other work, or this thread ends: others receive the connection's next event.
+      if (lingered) self.lingering->resume_watching(true);
+      break;
+    }
+    ensure_poller();
+    lingered = true;
+    const bool more = self.lingering->linger(*this);
+    // Without a message the connection may have ended meanwhile and have queued its cleanup in the batch.
+    finish_batch(self);
+    if (!more) break;
+  }
+}
+
+bool io_threads::linger_on(const std::shared_ptr<lingering_connection>& of) noexcept {
+  auto* self = own_state();
+  if (!self || !self->holds_back() || !self->running || self->source || self->lingering) return false;
+  self->lingering = of;
+  return true;
 }
 
 // The final flush may fail, or free space, and so queue further work.
@@ -455,7 +471,7 @@ void io_threads::begin_blocking() noexcept {
   if (head) push_global(head, tail, count);
   if (queue_size_.load() != 0) wake_one();
   release_deferred(*self);
-  if (auto* held = dynamic_cast<lingering_handler*>(self->source.get())) held->resume_watching(true);
+  if (self->lingering) self->lingering->resume_watching(true);
   ensure_poller();
 }
 

@@ -26,11 +26,12 @@ namespace ferry::inline v0::detail {
 
 class io_threads;
 
-/// A descriptor_handler whose thread may wait for the next message by reading the descriptor itself.
-class lingering_handler : public descriptor_handler, public deferred_io {
+/// A connection whose thread may wait for the next message itself: a descriptor_handler that reads its descriptor, or
+/// what was given to linger_on().
+class lingering_connection : public deferred_io {
  public:
-  /// Called by a thread of `on` after a batch caused by this handler alone: may wait a few milliseconds; true if another
-  /// message arrived and its work is in the batch.
+  /// Called by a thread of `on` after a batch caused by this connection alone: may wait a few milliseconds; true if
+  /// another message arrived and its work is in the batch.
   virtual bool linger(io_threads& on) noexcept = 0;
 };
 
@@ -61,6 +62,10 @@ class io_threads final : public reactor {
 
   /// Ensures that a thread waits for events while the current one does something else.
   void ensure_poller() noexcept;
+
+  /// Called from an item of work: true if the current thread calls of->linger() once it has run its batch, or, if it
+  /// cannot, of->resume_watching(true).
+  bool linger_on(const std::shared_ptr<lingering_connection>& of) noexcept;
 
   /// Bounds how many threads sleep on a single descriptor instead of in the epoll: true if the current one may. Every
   /// true result must be followed by end_private_wait().
@@ -93,8 +98,8 @@ class io_threads final : public reactor {
   void stop() noexcept;
   bool spawn() noexcept;
   void thread_main() noexcept;
-  void serve_events(thread_state& self) noexcept;
   void finish_batch(thread_state& self) noexcept;
+  void finish_and_linger(thread_state& self) noexcept;
   void run_batch(thread_state& self) noexcept;
   void run_item(thread_state& self, work* item) noexcept;
   void release_deferred(thread_state& self) noexcept;

@@ -63,7 +63,8 @@ struct awaited_message {
 // The latter two disarm the descriptor, once for a whole series of messages: it is armed again when messages are
 // expected but no thread is in drive(), or by the monitor when no thread has used it for a tick.
 class stream_connection final : public connection,
-                                public lingering_handler,
+                                public descriptor_handler,
+                                public lingering_connection,
                                 private message_sink,
                                 public std::enable_shared_from_this<stream_connection> {
  public:
