@@ -136,9 +136,9 @@ TEST_CASE("a scheme that a worker was not told of is refused, with those that it
   const auto start = [](ferry::store_schemes known) {
     (void)ferry::init_rpc({.rank = 0, .world_size = 1, .init_method = "own://here", .stores = known});
   };
-  ferry_test::expect_error(ferry::errc::bad_init_method, "known are env://, tcp://, file://", [&] { start({}); });
-  ferry_test::expect_error(ferry::errc::bad_init_method, "known are tcp://",
-                           [&] { start(ferry::store_list<ferry::tcp_scheme>{}); });
+  expect_error(ferry::errc::bad_init_method, "known are env://, tcp://, file://", [&] { start({}); });
+  expect_error(ferry::errc::bad_init_method, "known are tcp://",
+               [&] { start(ferry::store_list<ferry::tcp_scheme>{}); });
 }
 
 }  // namespace launch_test
