@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -44,6 +45,10 @@ rendezvous_result rendezvous(const rendezvous_options& options);
 
 /// The same with the given schemes: rendezvous(store_list<env_scheme, tcp_scheme, my_scheme>{}, options).
 rendezvous_result rendezvous(const store_schemes& known, const rendezvous_options& options);
+
+namespace detail {
+rendezvous_result rendezvous_with(std::span<const store_scheme> schemes, const rendezvous_options& options);
+}
 
 /// The same in arguments.
 inline rendezvous_result rendezvous(std::string_view init_method, std::optional<int> rank = std::nullopt,

@@ -52,6 +52,8 @@ void check_ranges(const rendezvous_request& request) {
   }
 }
 
+}  // namespace
+
 rendezvous_result rendezvous_with(std::span<const store_scheme> schemes, const rendezvous_options& options) {
   const std::string init_method = options.init_method.empty() ? "env://" : options.init_method;
   std::string known;
@@ -100,7 +102,6 @@ rendezvous_result rendezvous_with(std::span<const store_scheme> schemes, const r
   return result;
 }
 
-}  // namespace
 }  // namespace detail
 
 std::span<const detail::store_scheme> store_schemes::all() const noexcept {
