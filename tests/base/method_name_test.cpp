@@ -6,8 +6,7 @@
 
 #include <doctest/doctest.h>
 
-namespace method_name_test {
-
+// In no namespace of its own: what is tested are names.
 namespace {
 
 struct value {};
@@ -65,5 +64,3 @@ TEST_CASE("a method's readable name is its qualified name") {
         "(anonymous namespace)::model::overloaded");
   CHECK(ferry::method_name<static_cast<int (*)(double)>(overloaded)>() == "(anonymous namespace)::overloaded");
 }
-
-}  // namespace method_name_test

@@ -5,8 +5,17 @@ usage: compile_flags.py BUILD_ROOT SOURCE    prints them on one line
 """
 import json
 import os
+import re
 import shlex
 import sys
+
+
+def compiled_files(path):
+    """The real paths of what is compiled as this file: itself, or those that Meson has put into one."""
+    if not re.search(r"-unity\d+\.cpp$", path):
+        return [os.path.realpath(path)]
+    with open(path, encoding="utf-8") as file:
+        return [os.path.realpath(name) for name in re.findall(r'^#include *["<](.+)[">]$', file.read(), re.MULTILINE)]
 
 
 def compile_flags(build_root, source):
@@ -14,7 +23,7 @@ def compile_flags(build_root, source):
         commands = json.load(file)
     for entry in commands:
         directory = entry["directory"]
-        if os.path.realpath(os.path.join(directory, entry["file"])) != os.path.realpath(source):
+        if os.path.realpath(source) not in compiled_files(os.path.join(directory, entry["file"])):
             continue
         flags = []
         words = iter(shlex.split(entry["command"]))
