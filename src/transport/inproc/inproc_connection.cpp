@@ -240,6 +240,7 @@ void inproc_connection::stop_serving() noexcept {
     serving_ = serving::held;
     holder_ = std::this_thread::get_id();
     ++touched_;
+    last_spin_ = clock::now();
   } else {
     idle_since_ = clock::now();
   }
@@ -257,6 +258,7 @@ bool inproc_connection::resume_watching(bool now) noexcept {
   const std::lock_guard lock(mutex_);
   if (serving_ == serving::held) {
     if (delivering_ || (!now && std::exchange(seen_touched_, touched_) != touched_)) return false;
+    if (now && !held_here()) return true;  // another thread has it meanwhile
     serving_ = serving::idle;
     wake(true);
   }
@@ -275,7 +277,8 @@ void inproc_connection::spin_for_news(std::unique_lock<std::mutex>& lock, std::c
   constexpr int looks_per_time = 16;
   const auto as = serving_;
   const auto holder = holder_;
-  const auto started = clock::now();
+  if (!nothing_to_do()) return;  // nothing was gained by spinning
+  const auto started = last_spin_ = clock::now();
   bool expired = false;
   const auto still_here = [&] { return serving_ == as && holder_ == holder; };
   while (nothing_to_do() && !interrupted_ && still_here() && !expired) {
@@ -298,6 +301,15 @@ void inproc_connection::spin_for_news(std::unique_lock<std::mutex>& lock, std::c
 bool inproc_connection::linger(io_threads&) noexcept {
   std::unique_lock lock(mutex_);
   if (!held_here()) return false;
+  // What came during a long handler could have been served beside it, by threads that are woken while no thread holds the end.
+  const bool was_long = !nothing_to_do() && clock::now() - last_spin_ > 2 * budget_;
+  if (was_long) {
+    spin_.failed();
+    serving_ = serving::idle;
+    idle_since_ = last_spin_;
+    wake();
+    return false;
+  }
   spin_for_news(lock, budget_);
   if (!held_here()) return false;
   if (!nothing_to_do()) {
@@ -354,6 +366,7 @@ bool inproc_connection::drive(const drive_condition& condition, deadline until) 
     if (!driver_sleeps_ || clock::now() - driver_asleep_since_ < driver_yields_after) return false;
     news_.notify_all();
   }
+  if (serving_ == serving::held) news_pending_.store(true, std::memory_order_release);  // its holder need not spin on
   serving_ = serving::driver;
   driver_sleeps_ = interrupted_ = false;
   const auto own = ++drivers_;

@@ -160,6 +160,7 @@ class inproc_connection final : public connection,
   std::thread::id holder_;
   adaptive_spin spin_;
   std::chrono::nanoseconds budget_{0};  // of the thread that holds the end
+  clock::time_point last_spin_;         // when the thread that serves began to spin last, or to hold the end
   clock::time_point idle_since_;        // when the reactor thread that served last left
   std::uint32_t touched_ = 0;           // how often a thread has held the end
   std::uint32_t seen_touched_ = 0;      // by the monitor

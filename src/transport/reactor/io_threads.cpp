@@ -270,6 +270,7 @@ void io_threads::finish_and_linger(thread_state& self) noexcept {
 
 bool io_threads::linger_on(const std::shared_ptr<lingering_connection>& of) noexcept {
   auto* self = own_state();
+  if (stopping_.load(std::memory_order_relaxed)) return false;  // no monitor would take it back
   if (!self || !self->holds_back() || !self->running || self->source || self->lingering) return false;
   self->lingering = of;
   return true;

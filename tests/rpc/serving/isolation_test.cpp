@@ -84,6 +84,17 @@ struct bare_call final : ferry::pending_call {
   }
 };
 
+std::atomic<int> computing{0};
+std::atomic<int> most_computing{0};
+void compute(int microseconds) {
+  const int together = ++computing;
+  for (int seen = most_computing.load(); seen < together && !most_computing.compare_exchange_weak(seen, together);) {
+  }
+  const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(microseconds);
+  while (std::chrono::steady_clock::now() < end) continue;
+  --computing;
+}
+
 cluster_options over(const char* transport) {
   return {.configure = [transport](ferry::worker_config& config) { config.transports = {transport}; }};
 }
@@ -229,6 +240,26 @@ TEST_CASE("futures that are kept keep no descriptors of connections that are gon
   const auto until = ferry::clock::now() + ferry_test::gate::limit;
   while (open_descriptors() > before + 6 && ferry::clock::now() < until) std::this_thread::yield();
   CHECK(open_descriptors() <= before + 6);
+}
+
+TEST_CASE("handlers that compute run side by side, also where a thread spun for short calls before") {
+  if (std::thread::hardware_concurrency() < 2) return;
+  for (const char* transport : {"inproc", "unix", "shm"}) {
+    CAPTURE(transport);
+    cluster group(2, over(transport));
+    for (int i = 0; i != 300; ++i) (void)group[0].rpc_sync<plus_one>("worker1", i);
+    most_computing = 0;
+    std::vector<ferry::future<void>> under_way;
+    for (int i = 0; i != 400 && most_computing.load() < 2; ++i) {
+      under_way.push_back(group[0].rpc_async<compute>("worker1", 300));
+      if (under_way.size() == 8) {
+        under_way.front().get();
+        under_way.erase(under_way.begin());
+      }
+    }
+    for (const auto& each : under_way) each.get();
+    CHECK(most_computing.load() >= 2);
+  }
 }
 
 }  // namespace isolation_test
