@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -17,7 +18,9 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <hiredis/hiredis.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -39,9 +42,10 @@ redis.call('HSET', KEYS[2], ARGV[1], redis.call('INCR', KEYS[3]))
 redis.call('PUBLISH', KEYS[1] .. ':' .. ARGV[1], '')
 )";
 constexpr std::string_view add_script = R"(
+local version = redis.call('INCR', KEYS[3])
 local sum = redis.pcall('HINCRBY', KEYS[1], ARGV[1], ARGV[2])
-if type(sum) == 'table' then return sum end
-redis.call('HSET', KEYS[2], ARGV[1], redis.call('INCR', KEYS[3]))
+if type(sum) == 'table' then return {sum.err} end
+redis.call('HSET', KEYS[2], ARGV[1], version)
 redis.call('PUBLISH', KEYS[1] .. ':' .. ARGV[1], '')
 return redis.call('HGET', KEYS[1], ARGV[1])
 )";
@@ -98,6 +102,40 @@ timeval time_left(deadline until) {
           .tv_usec = std::chrono::duration_cast<std::chrono::microseconds>(left - seconds).count()};
 }
 
+// As the server's machine would reach this one.
+std::string own_address(int descriptor) {
+  sockaddr_storage own{};
+  socklen_t size = sizeof own;
+  if (::getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &size) != 0) return {};
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const void* address = nullptr;
+  if (own.ss_family == AF_INET) address = &reinterpret_cast<const sockaddr_in&>(own).sin_addr;
+  if (own.ss_family == AF_INET6) address = &reinterpret_cast<const sockaddr_in6&>(own).sin6_addr;
+  if (!address || !::inet_ntop(own.ss_family, address, text.data(), text.size())) return {};
+  return text.data();
+}
+
+// hiredis writes to a connection that is lost without asking for no signal.
+class no_broken_pipe_signal {
+ public:
+  no_broken_pipe_signal() noexcept {
+    ::sigemptyset(&broken_pipe_);
+    ::sigaddset(&broken_pipe_, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &broken_pipe_, &before_);
+  }
+  ~no_broken_pipe_signal() {
+    const timespec now{};
+    if (::sigismember(&before_, SIGPIPE) == 0) ::sigtimedwait(&broken_pipe_, nullptr, &now);
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  no_broken_pipe_signal(const no_broken_pipe_signal&) = delete;
+  no_broken_pipe_signal& operator=(const no_broken_pipe_signal&) = delete;
+
+ private:
+  sigset_t broken_pipe_;
+  sigset_t before_;
+};
+
 int new_event() {
   const int event = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (event < 0) throw_error(errc::system_failure, fmt::format("eventfd: {}", std::strerror(errno)));
@@ -118,6 +156,7 @@ redis_store::redis_store(redis_options options, deadline until)
       closed_event_(new_event()) {
   try {
     connection_ = connect(until);
+    local_address_ = own_address(connection_->fd);
   } catch (...) {
     ::close(closed_event_);
     throw;
@@ -135,19 +174,6 @@ std::string redis_store::describe() const {
   return "redis " + (options_.socket.empty() ? fmt::format("{}:{}", options_.host, options_.port) : options_.socket);
 }
 
-// As the server's machine would reach this one.
-std::string redis_store::local_address() const {
-  if (!options_.socket.empty() || !connection_) return {};
-  sockaddr_storage own{};
-  socklen_t size = sizeof own;
-  if (::getsockname(connection_->fd, reinterpret_cast<sockaddr*>(&own), &size) != 0) return {};
-  char text[INET6_ADDRSTRLEN] = {};
-  const void* address = own.ss_family == AF_INET6
-                            ? static_cast<const void*>(&reinterpret_cast<sockaddr_in6*>(&own)->sin6_addr)
-                            : static_cast<const void*>(&reinterpret_cast<sockaddr_in*>(&own)->sin_addr);
-  return ::inet_ntop(own.ss_family, address, text, sizeof text) ? text : std::string();
-}
-
 // ---------------------------------------------------------------- requests
 
 redis_store::connection redis_store::connect(deadline until) const {
@@ -159,7 +185,11 @@ redis_store::connection redis_store::connect(deadline until) const {
     throw_error(errc::store_unreachable,
                 fmt::format("cannot reach {}: {}; does a redis-server run there?", describe(), made->errstr));
   }
+  // From here on no function of hiredis blocks.
+  if (options_.socket.empty()) ::redisEnableKeepAlive(made.get());
   ::fcntl(made->fd, F_SETFD, FD_CLOEXEC);
+  ::fcntl(made->fd, F_SETFL, O_NONBLOCK);
+  made->flags &= ~REDIS_BLOCK;
   if (options_.password.empty()) return made;
   const reply answer = ask(made, std::array<std::string_view, 2>{"AUTH", options_.password}, until);
   if (answer->type == REDIS_REPLY_ERROR) {
@@ -169,29 +199,62 @@ redis_store::connection redis_store::connect(deadline until) const {
   return made;
 }
 
-void redis_store::throw_lost(const redisContext* over, ferry::clock::time_point since) const {
-  if (over->err == REDIS_ERR_IO && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-    throw_error(errc::store_timeout,
-                fmt::format("waited {} for the answer of {}", ferry::detail::seconds_since(since), describe()));
-  }
-  throw_error(errc::store_unreachable, fmt::format("the connection to {} is lost: {}", describe(), over->errstr));
+void redis_store::throw_lost(const redisContext& over) const {
+  throw_error(errc::store_unreachable, fmt::format("the connection to {} is lost: {}", describe(), over.errstr));
 }
 
-redis_store::reply redis_store::ask(connection& over, std::span<const std::string_view> words, deadline until) const {
+void redis_store::append(redisContext& to, std::span<const std::string_view> words) const {
   std::vector<const char*> texts;
   std::vector<std::size_t> sizes;
   for (const std::string_view each : words) {
     texts.push_back(each.data());
     sizes.push_back(each.size());
   }
+  if (::redisAppendCommandArgv(&to, static_cast<int>(words.size()), texts.data(), sizes.data()) != REDIS_OK)
+    throw_lost(to);
+}
+
+redis_store::reply redis_store::next_reply(redisContext& from) const {
+  void* next = nullptr;
+  if (::redisGetReplyFromReader(&from, &next) != REDIS_OK) throw_lost(from);
+  return reply(static_cast<redisReply*>(next));
+}
+
+// Sends and receives what can be now, or waits until something can; false at the deadline.
+bool redis_store::step(redisContext& over, deadline until) const {
+  int done = 0;
+  {
+    const no_broken_pipe_signal quiet;
+    if (::redisBufferWrite(&over, &done) != REDIS_OK) throw_lost(over);
+  }
+  const short wanted = done != 0 ? POLLIN : POLLIN | POLLOUT;
+  std::array<pollfd, 2> both{{{over.fd, wanted, 0}, {closed_event_, POLLIN, 0}}};
+  constexpr std::chrono::milliseconds longest = std::chrono::hours(1);
+  const auto left = std::min(longest, std::chrono::ceil<std::chrono::milliseconds>(
+                                          std::min<std::chrono::nanoseconds>(until.remaining(), longest)));
+  const int ready = ::poll(both.data(), both.size(), static_cast<int>(left.count()));
+  if (closed_) ferry::detail::throw_store_closed(*this);
+  if (ready < 0 && errno != EINTR) throw_error(errc::system_failure, fmt::format("poll: {}", std::strerror(errno)));
+  if (ready > 0 && (both[0].revents & ~POLLOUT) != 0 && ::redisBufferRead(&over) != REDIS_OK) throw_lost(over);
+  return !until.expired();
+}
+
+redis_store::reply redis_store::ask(connection& over, std::span<const std::string_view> words, deadline until) const {
   const auto since = ferry::clock::now();
-  ::redisSetTimeout(over.get(), time_left(until));
-  errno = 0;
-  reply answer(static_cast<redisReply*>(
-      ::redisCommandArgv(over.get(), static_cast<int>(words.size()), texts.data(), sizes.data())));
-  if (answer) return answer;
-  const connection broken = std::move(over);  // a late answer would be taken for that of another request
-  throw_lost(broken.get(), since);
+  // If this ends otherwise than by the answer, a late one would be taken for that of another request.
+  connection asked = std::move(over);
+  append(*asked, words);
+  for (bool in_time = true;; in_time = step(*asked, until)) {
+    reply answer = next_reply(*asked);
+    if (answer) {
+      over = std::move(asked);
+      return answer;
+    }
+    if (!in_time) {
+      throw_error(errc::store_timeout,
+                  fmt::format("waited {} for the answer of {}", ferry::detail::seconds_since(since), describe()));
+    }
+  }
 }
 
 redis_store::reply redis_store::run(std::span<const std::string_view> words, deadline until) {
@@ -204,13 +267,13 @@ redis_store::reply redis_store::run(std::span<const std::string_view> words, dea
                                                  ferry::detail::seconds_since(since), describe()));
   }
   if (closed_) ferry::detail::throw_store_closed(*this);
+  // Nothing is asked: what can be read is the end of the connection, of a server that was restarted for example.
+  pollfd idle{connection_ ? connection_->fd : -1, POLLIN, 0};
+  if (connection_ && ::poll(&idle, 1, 0) != 0) connection_ = nullptr;
   if (!connection_) connection_ = connect(until);
   reply answer = ask(connection_, words, until);
   if (answer->type != REDIS_REPLY_ERROR) return answer;
-  const std::string why = text_of(*answer);
-  if (why.find("not an integer") != std::string::npos || why.find("overflow") != std::string::npos)
-    throw_error(errc::invalid_argument, why);
-  throw_error(errc::store_failed, fmt::format("{} refuses {}: {}", describe(), words[0], why));
+  throw_error(errc::store_failed, fmt::format("{} refuses {}: {}", describe(), words[0], text_of(*answer)));
 }
 
 redis_store::reply redis_store::run_script(std::string_view text, std::vector<std::string_view> arguments,
@@ -229,12 +292,10 @@ std::optional<std::string> redis_store::do_try_get(std::string_view key, deadlin
 }
 
 std::int64_t redis_store::do_add(std::string_view key, std::int64_t delta, deadline until) {
-  try {
-    return number_in<std::int64_t>(*run_script(add_script, {key, std::to_string(delta)}, until));
-  } catch (const ferry::error& problem) {
-    if (problem.kind() != errc::invalid_argument) throw;
-    throw_error(errc::invalid_argument, fmt::format("cannot add {} to key '{}': {}", delta, key, problem.what()));
-  }
+  const reply answer = run_script(add_script, {key, std::to_string(delta)}, until);
+  if (answer->type != REDIS_REPLY_ARRAY) return number_in<std::int64_t>(*answer);
+  throw_error(errc::invalid_argument,
+              fmt::format("cannot add {} to key '{}': {}", delta, key, text_of(*answer->element[0])));
 }
 
 std::string redis_store::do_compare_set(std::string_view key, std::string_view expected, std::string_view desired,
@@ -253,7 +314,7 @@ void redis_store::scan(const std::string& hash, std::string_view prefix, deadlin
   std::string cursor = "0";
   do {
     const reply answer =
-        run(std::array<std::string_view, 7>{"HSCAN", hash, cursor, "MATCH", pattern, "COUNT", "1000"}, until);
+        run(std::array<std::string_view, 7>{"HSCAN", hash, cursor, "MATCH", pattern, "COUNT", "100"}, until);
     const std::span<redisReply* const> pairs = elements(*answer->element[1]);
     for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) each(text_of(*pairs[i]), *pairs[i + 1]);
     cursor = text_of(*answer->element[0]);
@@ -282,51 +343,33 @@ std::size_t redis_store::do_count(std::string_view prefix, deadline until) {
 template <class Look>
 bool redis_store::wait_until(std::span<const std::string> keys, deadline until, Look look) {
   if (look()) return true;
+  if (until.expired()) return false;
   const ferry::blocking_scope blocking;
-  const auto since = ferry::clock::now();
-  const connection listener = connect(until);
+  connection listener;
+  try {
+    listener = connect(until);
+  } catch (const ferry::error&) {
+    if (until.expired()) return false;  // it says so only because no time was left for it
+    throw;
+  }
   std::vector<std::string> channels;
   for (const std::string& each : keys) channels.push_back(values_ + ":" + each);
-  std::vector<const char*> texts{"SUBSCRIBE"};
-  std::vector<std::size_t> sizes{std::strlen("SUBSCRIBE")};
-  for (const std::string& each : channels) {
-    texts.push_back(each.data());
-    sizes.push_back(each.size());
-  }
-  errno = 0;
-  if (::redisAppendCommandArgv(listener.get(), static_cast<int>(texts.size()), texts.data(), sizes.data()) != REDIS_OK)
-    throw_lost(listener.get(), since);
-  for (int done = 0; done == 0;) {
-    if (::redisBufferWrite(listener.get(), &done) != REDIS_OK) throw_lost(listener.get(), since);
-  }
-
-  std::size_t confirmed = 0;
-  for (;;) {
+  std::vector<std::string_view> words{"SUBSCRIBE"};
+  words.insert(words.end(), channels.begin(), channels.end());
+  append(*listener, words);
+  std::size_t messages = 0;
+  for (bool in_time = true; in_time; in_time = step(*listener, until)) {
     bool news = false;
-    void* next = nullptr;
-    while (::redisGetReplyFromReader(listener.get(), &next) == REDIS_OK && next) {
-      const reply message(static_cast<redisReply*>(next));
+    while (const reply message = next_reply(*listener)) {
       if (message->type == REDIS_REPLY_ERROR)
         throw_error(errc::store_failed, fmt::format("{} refuses SUBSCRIBE: {}", describe(), text_of(*message)));
-      ++confirmed;
+      ++messages;
       news = true;
     }
-    if (listener->err != 0) throw_lost(listener.get(), since);
-    // What was written before the server knew of the subscription is seen now, what is written later is told.
-    if (news && confirmed >= channels.size() && look()) return true;
-    std::array<pollfd, 2> both{{{listener->fd, POLLIN, 0}, {closed_event_, POLLIN, 0}}};
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until.remaining());
-    const int limit = until.is_never() ? -1 : static_cast<int>(std::min<std::int64_t>(left.count(), 1'000'000));
-    const int ready = ::poll(both.data(), both.size(), limit);
-    if (closed_) ferry::detail::throw_store_closed(*this);
-    if (ready < 0 && errno != EINTR) throw_error(errc::system_failure, fmt::format("poll: {}", std::strerror(errno)));
-    if (ready > 0 && both[0].revents != 0) {
-      errno = 0;
-      if (::redisBufferRead(listener.get()) != REDIS_OK) throw_lost(listener.get(), since);
-    } else if (until.expired()) {
-      return false;
-    }
+    // The first ones confirm the subscriptions. What was written before is seen now, what is written later is told.
+    if (news && messages >= channels.size() && look()) return true;
   }
+  return false;
 }
 
 std::vector<std::string> redis_store::do_get(std::span<const std::string> keys, bool values, deadline until) {

@@ -37,7 +37,7 @@ class redis_store final : public ferry::store {
   ~redis_store() override;
 
   void close() noexcept override;
-  [[nodiscard]] std::string local_address() const override;
+  [[nodiscard]] std::string local_address() const override { return local_address_; }
   [[nodiscard]] std::string describe() const override;
 
  protected:
@@ -63,6 +63,9 @@ class redis_store final : public ferry::store {
   using reply = std::unique_ptr<redisReply, free_reply>;
 
   [[nodiscard]] connection connect(ferry::deadline until) const;
+  void append(redisContext& to, std::span<const std::string_view> words) const;
+  [[nodiscard]] reply next_reply(redisContext& from) const;
+  bool step(redisContext& over, ferry::deadline until) const;
   reply ask(connection& over, std::span<const std::string_view> words, ferry::deadline until) const;
   reply run(std::span<const std::string_view> words, ferry::deadline until);
   reply run_script(std::string_view text, std::vector<std::string_view> arguments, ferry::deadline until);
@@ -71,13 +74,14 @@ class redis_store final : public ferry::store {
   template <class Look>
   bool wait_until(std::span<const std::string> keys, ferry::deadline until, Look look);
   [[nodiscard]] ferry::store_change state_of(std::string_view key, ferry::deadline until);
-  [[noreturn]] void throw_lost(const redisContext* over, ferry::clock::time_point since) const;
+  [[noreturn]] void throw_lost(const redisContext& over) const;
 
   const redis_options options_;
   const std::string values_;    // key -> value
   const std::string versions_;  // key -> version
   const std::string revision_;  // the last version
   const int closed_event_;      // readable once the store is closed
+  std::string local_address_;   // not changed after construction
   std::atomic<bool> closed_ = false;
   std::timed_mutex mutex_;
   connection connection_;  // empty after an error, until the next request

@@ -18,13 +18,14 @@ struct store_scheme;
 ///
 ///     ferry::init_rpc({.init_method = "etcd://10.0.0.1/job7", .stores = ferry::store_list<ferry::env_scheme, etcd_scheme>{}});
 ///
-/// Of none in particular: env, tcp and file.
+/// One that was made of no list: env, tcp and file. It refers to the list as long as it is used: a plug-in with a scheme stays loaded.
 class store_schemes {
  public:
   constexpr store_schemes() noexcept = default;
   template <class... Tags>
   constexpr store_schemes(
       store_list<Tags...>) noexcept  // NOLINT(google-explicit-constructor): a list is meant to be passed
+    requires(sizeof...(Tags) != 0)
       : first_(store_list<Tags...>::schemes.data()), count_(store_list<Tags...>::schemes.size()) {}
 
   [[nodiscard]] std::span<const detail::store_scheme> all() const noexcept;

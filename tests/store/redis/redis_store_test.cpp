@@ -1,9 +1,13 @@
 // The store of an example, by the suite that every store must pass. with_redis.py starts the server.
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <future>
 #include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -73,18 +77,68 @@ TEST_CASE("more keys than one answer of the server has") {
   CHECK(store->list("many/").size() == 2500);
 }
 
-TEST_CASE("a connection that is lost is an error that says so, and the next request makes another one") {
+// What the server does to connections, by a command of its own.
+void administer(const std::string& command) {
+  redisContext* const admin = ::redisConnectUnix(server().c_str());
+  REQUIRE(admin);
+  void* const answer = ::redisCommand(admin, command.c_str());
+  CHECK(answer != nullptr);
+  ::freeReplyObject(answer);
+  ::redisFree(admin);
+}
+
+TEST_CASE("a connection that was lost while nothing was asked is made again") {
   redis_fixture fixture;
   const auto store = fixture.open();
   store->set("key", "value");
-  redisContext* const admin = ::redisConnectUnix(server().c_str());
-  REQUIRE(admin);
-  ::freeReplyObject(::redisCommand(admin, "CLIENT KILL TYPE normal SKIPME yes"));
-  ::redisFree(admin);
-  std::string text;
-  CHECK(kind_of([&] { return store->try_get("key"); }, &text) == errc::store_unreachable);
-  CHECK(contains(text, server()));
+  administer("CLIENT KILL TYPE normal SKIPME yes");
   CHECK(store->try_get("key") == "value");
+}
+
+TEST_CASE("a wait whose connection is lost is an error that says so, and the store goes on") {
+  redis_fixture fixture;
+  const auto store = fixture.open();
+  ferry::test_kit::counting_observer observer;
+  std::string text;
+  auto waiting = ferry::test_kit::start_blocking(
+      observer, [&] { return kind_of([&] { return store->get("never", ferry::test_kit::plenty); }, &text); });
+  while (waiting.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready)
+    administer("CLIENT KILL TYPE pubsub");
+  CHECK(waiting.get() == errc::store_unreachable);
+  CHECK(contains(text, server()));
+  store->set("never", "now");
+  CHECK(store->get("never") == "now");
+}
+
+TEST_CASE("a server that does not answer holds up no request beyond its limit, and no close") {
+  redis_fixture fixture;
+  const auto store = fixture.open();
+  administer("CLIENT PAUSE 3000 ALL");
+  std::string text;
+  CHECK(kind_of([&] { store->set("key", "value", std::chrono::milliseconds(30)); }, &text) == errc::store_timeout);
+  CHECK(contains(text, "for the answer of"));
+  std::atomic<bool> begun = false;
+  auto asking = std::async(std::launch::async, [&] {
+    begun = true;
+    return kind_of([&] { store->set("key", "value", ferry::test_kit::plenty); });
+  });
+  while (!begun) std::this_thread::yield();
+  store->close();
+  CHECK(asking.get() == errc::store_failed);
+}
+
+TEST_CASE("news of one key do not keep a wait for another one beyond its limit") {
+  redis_fixture fixture;
+  const auto store = fixture.open();
+  const auto other = fixture.open();
+  std::atomic<bool> enough = false;
+  std::jthread writer([&] {
+    while (!enough) other->add("hot", 1);
+  });
+  const std::vector<std::string> keys = {"hot", "missing"};
+  store->wait("hot");
+  CHECK(kind_of([&] { store->wait(keys, std::chrono::milliseconds(50)); }) == errc::store_timeout);
+  enough = true;
 }
 
 TEST_CASE("init methods that make no sense are refused in words") {

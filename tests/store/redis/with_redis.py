@@ -7,9 +7,22 @@ exit status is 77: skipped.
 
 import os
 import shutil
+import socket as socket_module
 import subprocess
 import sys
 import tempfile
+import time
+
+
+
+def listens(path):
+    with socket_module.socket(socket_module.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            time.sleep(0.01)
+            return False
+    return True
 
 
 def main():
@@ -19,17 +32,13 @@ def main():
         return 77
     with tempfile.TemporaryDirectory(prefix="ferry-redis-") as folder:
         socket = os.path.join(folder, "socket")
-        words = [server, "--port", "0", "--unixsocket", socket, "--dir", folder, "--save", "", "--logfile", ""]
-        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as running:
+        words = [server, "--port", "0", "--unixsocket", socket, "--dir", folder, "--save", "", "--logfile", os.path.join(folder, "log")]
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL) as running:
             try:
-                said = []
-                for line in running.stdout:
-                    said.append(line)
-                    if "ready to accept connections at" in line.lower():
-                        break
-                else:
-                    print("redis-server has not started:", "".join(said))
-                    return 1
+                while not listens(socket):
+                    if running.poll() is not None:
+                        print("redis-server has not started")
+                        return 1
                 words = [word.replace("REDIS", socket) for word in sys.argv[1:]]
                 return subprocess.run(words, env={**os.environ, "REDIS": socket}, check=False).returncode
             finally:
