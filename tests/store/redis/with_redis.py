@@ -26,14 +26,15 @@ def listens(path):
 
 
 def main():
-    server = shutil.which("redis-server")
+    # One program under two names: Debian's package of the former starts a service, that of the latter does not.
+    server = shutil.which("redis-server") or shutil.which("redis-check-rdb")
     if not server:
         print("there is no redis-server")
         return 77
     with tempfile.TemporaryDirectory(prefix="ferry-redis-") as folder:
         socket = os.path.join(folder, "socket")
-        words = [server, "--port", "0", "--unixsocket", socket, "--dir", folder, "--save", "", "--logfile", os.path.join(folder, "log")]
-        with subprocess.Popen(words, stdin=subprocess.DEVNULL) as running:
+        words = ["redis-server", "--port", "0", "--unixsocket", socket, "--dir", folder, "--save", "", "--logfile", os.path.join(folder, "log")]
+        with subprocess.Popen(words, executable=server, stdin=subprocess.DEVNULL) as running:
             try:
                 while not listens(socket):
                     if running.poll() is not None:
