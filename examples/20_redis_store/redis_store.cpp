@@ -259,13 +259,27 @@ redis_store::reply redis_store::ask(connection& over, std::span<const std::strin
 
 redis_store::reply redis_store::run(std::span<const std::string_view> words, deadline until) {
   const auto since = ferry::clock::now();
-  std::unique_lock lock(mutex_, std::defer_lock);
+  std::unique_lock lock(mutex_);
+  const auto is_free = [&] { return !busy_; };
   if (until.is_never()) {
-    lock.lock();
-  } else if (!lock.try_lock_until(until.at())) {
+    free_.wait(lock, is_free);
+  } else if (!free_.wait_until(lock, until.at(), is_free)) {
     throw_error(errc::store_timeout, fmt::format("waited {} for the answer of {} to another thread",
                                                  ferry::detail::seconds_since(since), describe()));
   }
+  busy_ = true;
+  lock.unlock();
+  struct turn {
+    redis_store& of;
+    ~turn() {
+      {
+        const std::lock_guard end(of.mutex_);
+        of.busy_ = false;
+      }
+      of.free_.notify_one();
+    }
+  };
+  const turn own{*this};
   if (closed_) ferry::detail::throw_store_closed(*this);
   // Nothing is asked: what can be read is the end of the connection, of a server that was restarted for example.
   pollfd idle{connection_ ? connection_->fd : -1, POLLIN, 0};

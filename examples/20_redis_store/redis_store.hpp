@@ -3,6 +3,7 @@
 // A store of one's own: the workers of a group meet at a Redis server, through its C client hiredis.
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -83,7 +84,9 @@ class redis_store final : public ferry::store {
   const int closed_event_;      // readable once the store is closed
   std::string local_address_;   // not changed after construction
   std::atomic<bool> closed_ = false;
-  std::timed_mutex mutex_;
+  std::mutex mutex_;
+  std::condition_variable free_;
+  bool busy_ = false;      // a thread has the connection
   connection connection_;  // empty after an error, until the next request
 };
 
