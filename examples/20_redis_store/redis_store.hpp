@@ -22,7 +22,7 @@ struct redisContext;
 struct redisReply;
 
 struct redis_options {
-  std::string host;  ///< of the server; empty: it is on this machine
+  std::string host;  ///< of the server
   int port = 6379;
   std::string socket;    ///< the path of its socket, in place of host and port
   std::string password;  ///< empty: none

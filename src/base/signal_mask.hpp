@@ -1,6 +1,6 @@
 #pragma once
 
-// Which signals the library's own threads take.
+// Which signals those threads of the library take that run none of the program's code.
 
 #include <csignal>
 

@@ -352,7 +352,7 @@ TEST_CASE("snapshots may be taken while calls of all kinds come and go") {
   observer.join();
 }
 
-TEST_CASE("threads of the library leave signals to the program, but those of a crash to what reports it") {
+TEST_CASE("the control thread leaves signals to the program, but those of a crash to what reports it") {
   cluster group(2);
   CHECK(group[0].rpc_sync<plus_one>("worker1", 1) == 2);
   bool found = false;
