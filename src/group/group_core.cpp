@@ -13,7 +13,6 @@
 #include <ferry/tensor/dims.hpp>
 
 #include "../rpc/worker/worker_core.hpp"
-#include "../transport/reactor/time_limit.hpp"
 #include "gather_rounds.hpp"
 #include "group_table.hpp"
 #include "segment_agreement.hpp"
@@ -360,9 +359,13 @@ void group_core::wake(int sleeper) noexcept {
     const auto again = [weak = weak_from_this(), sleeper] {
       if (const auto self = weak.lock()) self->post([self, sleeper] { self->wake(sleeper); });
     };
-    auto timer = std::make_unique<time_limit>(worker_->agent().reactor(), deadline::after(wake_pause), again);
-    const std::lock_guard lock(mutex_);
-    if (!closed_) wakes_[sleeper].swap(timer);
+    renewed_time_limit* wakes = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_) return;
+      wakes = &wakes_[sleeper];
+    }
+    wakes->start(worker_->agent().reactor(), deadline::after(wake_pause), again);
   });
   if (hopeless) log(log_level::error, "a member of a group that sleeps is not woken: " + describe_exception(hopeless));
 }

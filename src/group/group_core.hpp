@@ -17,11 +17,11 @@
 #include <ferry/backend/worker_info.hpp>
 #include <ferry/group/process_group.hpp>
 
+#include "../transport/reactor/time_limit.hpp"
 #include "group_collective.hpp"
 
 namespace ferry::inline v0::detail {
 
-class time_limit;
 class worker_core;
 
 struct group_facts {
@@ -127,7 +127,7 @@ class group_core : public std::enable_shared_from_this<group_core> {
   std::deque<std::pair<collective_key, outcome>> failed_;                 // the last ones that this member has begun
   std::deque<std::pair<collective_key, collective_signature>> ended_as_;  // the last ones, however they ended
   std::map<int, std::string> lost_;
-  std::map<int, std::unique_ptr<time_limit>> wakes_;  // by rank: those that are tried again
+  std::map<int, renewed_time_limit> wakes_;  // by rank: those that are tried again; none is removed
   bool closed_ = false;
 };
 

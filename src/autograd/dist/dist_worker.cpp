@@ -17,7 +17,6 @@
 
 #include "../../rpc/pipeline/library_clients.hpp"
 #include "../../rpc/worker/worker_core.hpp"
-#include "../../transport/reactor/time_limit.hpp"
 #include "dist_pass.hpp"
 
 namespace ferry::inline v0::detail {
@@ -391,9 +390,7 @@ void dist_worker::start_release_timer() noexcept {
       });
       if (problem) own->stop_release_timer();  // the next one that is owed starts it again
     };
-    auto timer = std::make_unique<time_limit>(core()->agent().reactor(), deadline::after(release_pause), due);
-    const std::lock_guard lock(mutex_);
-    if (!closed_) release_timer_.swap(timer);
+    release_timer_.start(core()->agent().reactor(), deadline::after(release_pause), due);
   });
   if (problem) tell_owed(true);
 }
@@ -592,7 +589,6 @@ void dist_worker::on_member_end(worker_id id, incarnation_id incarnation) noexce
 
 void dist_worker::close() noexcept {
   std::map<std::uint64_t, std::shared_ptr<dist_context>> left;
-  std::unique_ptr<time_limit> timer;
   {
     const std::lock_guard lock(mutex_);
     (void)known_info();
@@ -600,8 +596,8 @@ void dist_worker::close() noexcept {
     left = std::move(contexts_);
     contexts_.clear();
     owed_.clear();
-    timer = std::move(release_timer_);
   }
+  release_timer_.close();
   for (const auto& [id, each] : left) (void)each->release();
 }
 

@@ -18,12 +18,12 @@
 #include <ferry/rpc/attached.hpp>
 #include <ferry/rpc/interceptor.hpp>
 
+#include "../../transport/reactor/time_limit.hpp"
 #include "autograd_record.hpp"
 #include "dist_context.hpp"
 
 namespace ferry::inline v0::detail {
 
-class time_limit;
 class worker_core;
 
 /// Where a worker begins to count its contexts, messages, passes and updates: each incarnation of it at another place, since what is
@@ -140,6 +140,7 @@ class dist_worker final : public worker_attachment,
   const std::shared_ptr<update_table> updates_ = std::make_shared<update_table>();
   std::atomic<std::int64_t> passes_{0};
   std::atomic<int> stragglers_{0};
+  renewed_time_limit release_timer_;
   const std::uint64_t first_number_ = first_number_of_incarnation();
   std::atomic<std::uint64_t> next_message_{first_number_};
   std::atomic<std::uint64_t> next_pass_{first_number_};
@@ -158,7 +159,6 @@ class dist_worker final : public worker_attachment,
   std::map<worker_id, std::vector<owed_release>> owed_;
   std::uint64_t release_tick_ = 0;
   bool release_ticks_ = false;
-  std::unique_ptr<time_limit> release_timer_;
   std::map<worker_id, incarnation_id> joined_;  // the last one under each id
   std::set<worker_id> gone_;  // of these, those from which nothing more comes: none of their contexts is made anew
 };

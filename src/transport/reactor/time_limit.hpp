@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include <ferry/base/time.hpp>
@@ -44,6 +45,27 @@ class time_limit {
   const std::shared_ptr<reactor> timers_;
   item* const item_;  // the timer owns it from when it fires
   timer_id id_ = timer_id::none;
+};
+
+/// One time_limit after the other, started by any thread: the last that was started is the one that is called. Thread-safe.
+class renewed_time_limit {
+ public:
+  /// Takes the place of the one before; does nothing after close(). Throws what start_timer() throws.
+  void start(std::shared_ptr<reactor> timers, deadline until, std::function<void()> late) {
+    // Held while the timer starts, too: it may be over, and its function start the next one, before this one is kept.
+    const std::lock_guard lock(mutex_);
+    if (!closed_) current_ = std::make_unique<time_limit>(std::move(timers), until, std::move(late));
+  }
+  void close() noexcept {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    current_.reset();
+  }
+
+ private:
+  std::mutex mutex_;  // guards the rest
+  bool closed_ = false;
+  std::unique_ptr<time_limit> current_;
 };
 
 }  // namespace ferry::inline v0::detail
