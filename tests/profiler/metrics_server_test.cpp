@@ -285,7 +285,8 @@ TEST_CASE("peers that send nothing, half a request, or never read are dropped") 
   while (ask(server.port(), get_metrics).empty()) {  // until its place is free
   }
   CHECK(never_reads.read_all().size() < much.size());
-  const metrics_server patient([&] { return much; }, anywhere());
+  how.time_limit = 120s;
+  const metrics_server patient([&] { return much; }, how);
   CHECK(body_of(ask(patient.port(), get_metrics)).size() == much.size());
 }
 
