@@ -15,6 +15,7 @@
 #include "autograd/dist/autograd_record.cpp"
 #include "autograd/dist/backward.cpp"
 #include "autograd/dist/context.cpp"
+#include "autograd/dist/context_releases.cpp"
 #include "autograd/dist/dist_context.cpp"
 #include "autograd/dist/dist_pass.cpp"
 #include "autograd/dist/dist_worker.cpp"

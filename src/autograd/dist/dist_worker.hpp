@@ -3,6 +3,7 @@
 // Distributed autograd of one worker: its contexts, and what it is told of messages and members.
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -100,6 +101,10 @@ class dist_worker final : public worker_attachment,
   // worker_attachment
   void on_member_event(const member_event& event) noexcept override;
   void on_member_end(worker_id id, incarnation_id incarnation) noexcept override;
+  void on_group_quiet(deadline until, bool alone) noexcept override;
+  /// What it has yet to tell others of contexts that are over.
+  [[nodiscard]] std::uint64_t loose_ends() const noexcept override;
+  void stop_waiting(bool entirely) noexcept override;
   void close() noexcept override;
 
   // interceptor
@@ -133,6 +138,8 @@ class dist_worker final : public worker_attachment,
   void start_release_timer() noexcept;
   void stop_release_timer() noexcept;
   void tell_owed(bool all) noexcept;
+  struct release_under_way;
+  [[nodiscard]] std::shared_ptr<release_under_way> count_release();  // under the lock
   void send_release(worker_id whom, const release_message& what, int attempts_left) noexcept;
 
   worker_core& core_;  // use core()
@@ -159,6 +166,9 @@ class dist_worker final : public worker_attachment,
   std::map<worker_id, std::vector<owed_release>> owed_;
   std::uint64_t release_tick_ = 0;
   bool release_ticks_ = false;
+  std::uint64_t releases_under_way_ = 0;
+  bool stop_waiting_ = false;
+  std::condition_variable all_told_;
   std::map<worker_id, incarnation_id> joined_;  // the last one under each id
   std::set<worker_id> gone_;  // of these, those from which nothing more comes: none of their contexts is made anew
 };

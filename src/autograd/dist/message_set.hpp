@@ -18,6 +18,10 @@ constexpr std::uint64_t last_message_number = (std::uint64_t{1} << message_count
 [[nodiscard]] constexpr worker_id sender_of(std::uint64_t message) noexcept {
   return {static_cast<std::int32_t>(message >> message_counter_bits)};
 }
+/// The ids of a worker's messages are from here on, and below that of the next worker; those of its contexts and passes are made alike.
+[[nodiscard]] constexpr std::uint64_t ids_of(worker_id whose) noexcept {
+  return static_cast<std::uint64_t>(whose.value) << message_counter_bits;
+}
 
 /// Value type: sorted intervals, since what a loop sends has consecutive numbers.
 class message_set {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <thread>
 
@@ -47,6 +48,7 @@ struct slow : ferry::function<slow> {
   }
 };
 tensor slowly(const tensor& a) { return slow::apply(a); }
+tensor passed_on(const tensor& a) { return ferry::rpc_sync<twice>("far", a); }
 
 // That of one worker.
 struct one_update final : dist::update_after {
@@ -222,6 +224,33 @@ TEST_CASE("a late call of another worker does not make a context of a maker that
   successor.shutdown();
   other.shutdown();
   host.shutdown();
+}
+
+TEST_CASE("a worker that leaves tells those whom only it knows that contexts are over") {
+  dynamic_group_test::meeting_place place;
+  ferry::worker maker = ferry::init_rpc(dynamic_group_test::config_of(place.method, "maker", 0));
+  ferry::worker far = ferry::init_rpc(dynamic_group_test::config_of(place.method, "far", 1));
+  for (int round = 0; round != 3; ++round) {
+    const std::string name = "between" + std::to_string(round);
+    ferry::worker between = ferry::init_rpc(dynamic_group_test::config_of(place.method, name, 2 + round));
+    {
+      const dist::context context(maker);
+      (void)maker.rpc_sync<passed_on>(name, leaf({1, 2}));
+      CHECK(contexts(far) == 1);
+    }
+    // It hears that from a request of the next context, and owes it to the other until it makes one itself, or for 5 ms.
+    const dist::context next(maker);
+    (void)maker.rpc_sync<twice>(name, leaf({1, 2}));
+    await([&] { return contexts(between) == 1; });
+    // What its shutdown asks of it, once it is quiet: it returns when they have heard.
+    const auto own = ferry::detail::dist_worker::of(ferry::detail::core_of(between));
+    own->on_group_quiet(ferry::deadline::after(60s), true);
+    CHECK(own->loose_ends() == 0);
+    CHECK(contexts(far) == 0);
+    between.shutdown();
+  }
+  far.shutdown();
+  maker.shutdown();
 }
 
 TEST_CASE("a hop of a pass may take longer than calls do by default") {
