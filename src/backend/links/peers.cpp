@@ -141,13 +141,12 @@ peer& peer_table::admit(worker_record record) {
 }
 
 std::vector<peer*> peer_table::all() const {
+  const std::shared_lock lock(mutex_);
   std::vector<peer*> result;
-  {
-    const std::shared_lock lock(mutex_);
-    result.reserve(owned_.size());
-    for (const auto& each : owned_) result.push_back(each.get());
+  result.reserve(owned_.size());
+  for (int id = 0; id <= highest_.load(std::memory_order_relaxed); ++id) {
+    if (peer* each = at(worker_id{id})) result.push_back(each);
   }
-  std::sort(result.begin(), result.end(), [](const peer* a, const peer* b) { return a->id.value < b->id.value; });
   return result;
 }
 

@@ -34,6 +34,16 @@ std::chrono::nanoseconds longest_wait_for_news(timeout lease) noexcept {
   return lease.is_never() ? 10s : std::clamp<std::chrono::nanoseconds>(lease.duration() / 2, entry_poll_pause, 10s);
 }
 
+// Every change wakes every member, which reads it. Members of a large group read changes that follow each other closely
+// together: all of them read 10,000 times a second at most, however many they are. A change that comes alone is read at once.
+// What the log says may be a query, which is due within the lease.
+std::chrono::nanoseconds pause_between_reads(std::size_t members, timeout lease) noexcept {
+  constexpr std::size_t at_once = 20;
+  if (members <= at_once) return 0ns;
+  const auto longest = lease.is_never() ? 1s : std::chrono::nanoseconds(lease.duration() / 8);
+  return std::min<std::chrono::nanoseconds>(100us * members, longest);
+}
+
 }  // namespace
 
 // ---------------------------------------------------------------- joining
@@ -65,12 +75,14 @@ void dynamic_group::join(deadline until) {
 }
 
 void dynamic_group::choose_id() {
-  if (own_.wanted_id == any_rank) own_.self = worker_info(own_.self.name(), log_->members().lowest_free_id());
+  if (own_.wanted_id != any_rank) return;
+  own_.self = worker_info(own_.self.name(), log_->view([](const membership& there) { return there.lowest_free_id(); }));
 }
 
 void dynamic_group::check_devices_fit() const {
-  if (const std::string broken = log_->members().device_conflict(own_record()); !broken.empty())
-    throw_error(errc::invalid_argument, broken);
+  const worker_record own = own_record();
+  const std::string broken = log_->view([&](const membership& there) { return there.device_conflict(own); });
+  if (!broken.empty()) throw_error(errc::invalid_argument, broken);
 }
 
 void dynamic_group::make_room(deadline until) {
@@ -80,10 +92,14 @@ void dynamic_group::make_room(deadline until) {
   };
   auto lease_wait = a_lease();
   for (;;) {
-    const membership there = log_->members();
-    const worker_record* same_name = there.find(own_.self.name());
-    const worker_record* holder = same_name;
-    if (!holder && own_.wanted_id != any_rank) holder = there.find(worker_id{own_.wanted_id});
+    bool same_name = false;
+    const auto holder = log_->view([&](const membership& there) -> std::optional<worker_record> {
+      const worker_record* found = there.find(own_.self.name());
+      same_name = found != nullptr;
+      if (!found && own_.wanted_id != any_rank) found = there.find(worker_id{own_.wanted_id});
+      if (!found) return std::nullopt;
+      return *found;
+    });
     if (!holder) return;
     const connect_outcome outcome = probe(*holder, std::min(lease_wait, until));
     const bool on_this_machine = !own_.host.empty() && own_.host == holder->host;
@@ -124,7 +140,7 @@ void dynamic_group::make_room(deadline until) {
       lease_wait = a_lease();
       continue;
     }
-    if (holder->leaving) throw_still_leaving(*holder, same_name != nullptr);
+    if (holder->leaving) throw_still_leaving(*holder, same_name);
     const std::string why = outcome.why.empty() ? std::string() : fmt::format(" ({})", outcome.why);
     if (same_name) {
       throw_error(errc::duplicate_name, fmt::format("worker name '{}' is not unique: {} has it, and is alive{}",
@@ -290,7 +306,11 @@ void dynamic_group::follow() noexcept {
   while (!own_.closing.load()) {
     try {
       log_->catch_up(deadline::after(store_limit));
+      const auto read = clock::now();
       (void)log_->wait(deadline::after(longest_wait_for_news(own_.options.lease)));
+      const auto members = log_->view([](const membership& there) { return there.members().size(); });
+      const auto rest = pause_between_reads(members, own_.options.lease) - (clock::now() - read);
+      if (rest > 0ns) access_.pause(rest);
       pause = entry_poll_pause;
       reported = false;
       continue;
@@ -384,8 +404,10 @@ void dynamic_group::ask_for_life(peer& whom, incarnation_id incarnation) noexcep
       try {
         (void)log_->append(member_entry::suspect(own_.incarnation, incarnation), deadline::after(store_limit));
         // Another member may have asked before, and died since.
-        const membership there = log_->members();
-        if (const worker_record* record = there.find(incarnation)) question = record->suspected;
+        question = log_->view([&](const membership& there) {
+          const worker_record* const record = there.find(incarnation);
+          return record ? record->suspected : 0;
+        });
       } catch (const error& e) {
         log(log_level::info,
             fmt::format("{}: the group's log cannot be queried for a worker: {}", to_string(own_.self), e.what()));
@@ -421,9 +443,10 @@ void dynamic_group::read_answer(peer& whom, incarnation_id incarnation) noexcept
         log_->catch_up(deadline::after(store_limit));
         // A slow or unreachable store may have delayed the answer: wait for another lease then.
         const bool prompt = clock::now() - began < own_.options.heartbeat_interval.duration();
-        const membership there = log_->members();
-        const worker_record* record = there.find(incarnation);
-        answered = !record || record->suspected != question;
+        answered = log_->view([&](const membership& there) {
+          const worker_record* const record = there.find(incarnation);
+          return !record || record->suspected != question;
+        });
         if (!answered && prompt) {
           (void)log_->append(
               member_entry::lost(own_.incarnation, incarnation,
@@ -474,7 +497,7 @@ void dynamic_group::log_own_end() noexcept {
         [this, limit] {
           (void)log_->append(member_entry::gone(own_.incarnation), limit);
           // The next group in this store may have other leases.
-          if (!log_->members().members().empty()) return;
+          if (log_->view([](const membership& there) { return !there.members().empty(); })) return;
           if (const auto where = group_store()) where->erase("kind", limit);
         },
         limit);
@@ -491,9 +514,11 @@ void dynamic_group::log_own_end() noexcept {
 void dynamic_group::write_gone(incarnation_id incarnation) {
   const auto until = deadline::after(store_limit);
   log_->catch_up(until);
-  const membership there = log_->members();
-  const worker_record* record = there.find(incarnation);
-  if (record && !record->leaving) (void)log_->append(member_entry::gone(incarnation), until);
+  const bool present = log_->view([&](const membership& there) {
+    const worker_record* const record = there.find(incarnation);
+    return record && !record->leaving;
+  });
+  if (present) (void)log_->append(member_entry::gone(incarnation), until);
 }
 
 void dynamic_group::begin_to_close() noexcept {

@@ -58,11 +58,6 @@ member_log::turn::~turn() {
   log_.turn_free_.notify_one();
 }
 
-membership member_log::members() const {
-  const std::lock_guard lock(members_mutex_);
-  return members_;
-}
-
 std::uint64_t member_log::number_at(std::string_view key, deadline until) const {
   return to_number(where()->try_get(key, until).value_or("0"));
 }

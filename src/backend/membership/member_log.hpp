@@ -46,7 +46,16 @@ class member_log {
 
   /// Everything up to this entry has been reported.
   [[nodiscard]] std::uint64_t seen() const noexcept { return seen_.load(std::memory_order_acquire); }
-  [[nodiscard]] membership members() const;
+  /// Returns what `look` says of the members; must not call any function of the log.
+  template <class Look>
+  [[nodiscard]] auto view(const Look& look) const {
+    const std::lock_guard lock(members_mutex_);
+    return look(members_);
+  }
+  /// A copy.
+  [[nodiscard]] membership members() const {
+    return view([](const membership& there) { return there; });
+  }
 
   /// How many entries lie between two updates of `members`, and how many older ones are kept.
   static constexpr std::uint64_t snapshot_interval = 128;

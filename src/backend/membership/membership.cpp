@@ -1,7 +1,5 @@
 #include "membership.hpp"
 
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include <ferry/base/error.hpp>
@@ -95,7 +93,7 @@ membership_change membership::take(std::uint64_t index, const member_entry& entr
     worker_record record = entry.record;
     record.joined = index;
     membership_change change{membership_change::kind::joined, record, {}};
-    members_.insert_or_assign(who.id().value, std::move(record));
+    insert(std::move(record));
     return change;
   }
   const worker_record* known = find(entry.whom);
@@ -136,14 +134,32 @@ membership_change membership::suspect(worker_record& whom, std::uint64_t index, 
 
 membership_change membership::remove(const worker_record& whom, membership_change::kind what, std::string reason) {
   membership_change change{what, whom, std::move(reason)};
-  members_.erase(whom.who.id().value);
+  ids_by_name_.erase(change.record.who.name());
+  ids_by_incarnation_.erase(change.record.incarnation.value);
+  with_maps_.erase(change.record.who.id().value);
+  members_.erase(change.record.who.id().value);
   return change;
 }
 
+void membership::insert(worker_record who) {
+  const int id = who.who.id().value;
+  std::map<std::string, int, std::less<>> name;
+  name.emplace(who.who.name(), id);
+  std::map<std::uint64_t, int> incarnation{{who.incarnation.value, id}};
+  std::set<int> with_maps;
+  if (who.devices && !who.devices->maps.empty()) with_maps.insert(id);
+  std::map<int, worker_record> member;
+  member.emplace(id, std::move(who));
+  // Nodes change their places without memory.
+  ids_by_name_.merge(name);
+  ids_by_incarnation_.merge(incarnation);
+  with_maps_.merge(with_maps);
+  members_.merge(member);
+}
+
 const worker_record* membership::find(std::string_view name) const noexcept {
-  const auto found =
-      std::find_if(members_.begin(), members_.end(), [&](const auto& each) { return each.second.who.name() == name; });
-  return found == members_.end() ? nullptr : &found->second;
+  const auto found = ids_by_name_.find(name);
+  return found == ids_by_name_.end() ? nullptr : find(worker_id{found->second});
 }
 
 const worker_record* membership::find(worker_id id) const noexcept {
@@ -152,9 +168,8 @@ const worker_record* membership::find(worker_id id) const noexcept {
 }
 
 const worker_record* membership::find(incarnation_id incarnation) const noexcept {
-  const auto found = std::find_if(members_.begin(), members_.end(),
-                                  [&](const auto& each) { return each.second.incarnation == incarnation; });
-  return found == members_.end() ? nullptr : &found->second;
+  const auto found = ids_by_incarnation_.find(incarnation.value);
+  return found == ids_by_incarnation_.end() ? nullptr : find(worker_id{found->second});
 }
 
 worker_id membership::lowest_free_id() const noexcept {
@@ -168,9 +183,15 @@ worker_id membership::lowest_free_id() const noexcept {
 
 std::string membership::device_conflict(const worker_record& newcomer) const {
   if (!newcomer.devices) return {};
+  // Rules concern those whose maps may name the newcomer, and those that its own maps name.
+  std::set<int> concerned = with_maps_;
+  for (const auto& [name, map] : newcomer.devices->maps) {
+    if (const worker_record* const target = find(name)) concerned.insert(target->who.id().value);
+  }
   std::vector<worker_devices> others;
   std::size_t place = 0;
-  for (const auto& [id, record] : members_) {
+  for (const int id : concerned) {
+    const worker_record& record = members_.at(id);
     if (record.leaving) continue;
     if (id < newcomer.who.id().value) ++place;
     others.push_back(record.for_checks());
@@ -207,7 +228,9 @@ membership membership::decode(const std::string& text) {
     record.leaving = leaving;
     record.suspected = suspected;
     rest.remove_prefix(size);
-    result.members_[id.value] = std::move(record);
+    if (result.find(record.who.name()) || result.find(id) || result.find(record.incarnation))
+      throw_bad_worker_record(what);
+    result.insert(std::move(record));
   }
   return result;
 }

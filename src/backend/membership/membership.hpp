@@ -12,7 +12,9 @@
 // Only applies entries; member_log accesses the store.
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -94,9 +96,14 @@ class membership {
   membership_change take(std::uint64_t index, const member_entry& entry);
   static membership_change suspect(worker_record& whom, std::uint64_t index, membership_change::kind what);
   membership_change remove(const worker_record& whom, membership_change::kind what, std::string reason);
+  /// Its name, id and incarnation must be free. Throws std::bad_alloc; then nothing has changed.
+  void insert(worker_record who);
 
   std::uint64_t index_ = 0;
   std::map<int, worker_record> members_;
+  std::map<std::string, int, std::less<>> ids_by_name_;
+  std::map<std::uint64_t, int> ids_by_incarnation_;
+  std::set<int> with_maps_;  // those that have device maps
 };
 
 }  // namespace ferry::inline v0::detail

@@ -275,6 +275,36 @@ TEST_CASE("a list of the members survives the round trip") {
   }
 }
 
+TEST_CASE("a list of members of whom two share a name, an id or an incarnation is malformed") {
+  const auto listed = [](const std::string& name, int id, std::uint64_t incarnation) {
+    membership one;
+    one.apply(1, member_entry::join(record(name, id, incarnation)));
+    const std::string text = one.encode();
+    return text.substr(text.find('\n') + 1);
+  };
+  const std::string first = "1 2\n" + listed("a", 1, 11);
+  CHECK(membership::decode(first + listed("b", 2, 12)).members().size() == 2);
+  for (const std::string& second : {listed("a", 2, 12), listed("b", 1, 12), listed("b", 2, 11)})
+    CHECK_THROWS_AS(membership::decode(first + second), ferry::error);
+}
+
+TEST_CASE("a member that is gone is found by nothing") {
+  membership group;
+  const auto found = [&](const std::string& name, int id, std::uint64_t incarnation) {
+    return (group.find(name) ? 1 : 0) + (group.find(worker_id{id}) ? 1 : 0) +
+           (group.find(incarnation_id{incarnation}) ? 1 : 0);
+  };
+  group.apply(1, member_entry::join(record("a", 1, 11)));
+  group.apply(2, member_entry::join(record("b", 2, 12)));
+  CHECK(found("a", 1, 11) == 3);
+  group.apply(3, member_entry::gone(incarnation_id{11}));
+  CHECK(found("a", 1, 11) == 0);
+  CHECK(found("b", 2, 12) == 3);
+  group.apply(4, member_entry::join(record("a", 3, 13)));
+  CHECK(found("a", 3, 13) == 3);
+  CHECK(group.find("a")->who.id().value == 3);
+}
+
 TEST_CASE("all readers of a log come to the same result") {
   const auto where = std::make_shared<hash_store>();
   reader one(where);
