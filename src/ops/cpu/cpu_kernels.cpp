@@ -10,9 +10,16 @@
 
 namespace ferry::inline v0::detail {
 
+// Builds with sanitizers have no others.
+#if FERRY_WITH_CPU_KERNELS && defined(__x86_64__) && !defined(FERRY_ONLY_BASELINE_KERNELS)
+  #define FERRY_WIDE_CPU_KERNELS 1
+#else
+  #define FERRY_WIDE_CPU_KERNELS 0
+#endif
+
 #if FERRY_WITH_CPU_KERNELS
 extern const cpu_kernels cpu_kernels_baseline;
-  #if defined(__x86_64__)
+  #if FERRY_WIDE_CPU_KERNELS
 extern const cpu_kernels cpu_kernels_v3;
 extern const cpu_kernels cpu_kernels_v4;
   #endif
@@ -22,7 +29,7 @@ namespace {
 
 bool runs_everywhere() noexcept { return true; }
 
-#if FERRY_WITH_CPU_KERNELS && defined(__x86_64__)
+#if FERRY_WIDE_CPU_KERNELS
 // The flags with which src/meson.build compiles the kernels. __builtin_cpu_supports asks the operating system, too, whether it
 // keeps the registers.
 bool runs_v3() noexcept {
@@ -43,7 +50,7 @@ struct kernels_entry {
 
 // The widest instructions first.
 constexpr kernels_entry all_kernels[] = {
-#if FERRY_WITH_CPU_KERNELS && defined(__x86_64__)
+#if FERRY_WIDE_CPU_KERNELS
     {"v4", &cpu_kernels_v4, &runs_v4},
     {"v3", &cpu_kernels_v3, &runs_v3},
 #else

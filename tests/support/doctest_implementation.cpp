@@ -1,0 +1,3 @@
+// What programs with doctest's header link; main.cpp runs tests.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <doctest/doctest.h>
