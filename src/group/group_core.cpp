@@ -702,6 +702,7 @@ void group_core::close() noexcept {
     early.swap(early_);
     std::fill(early_from_.begin(), early_from_.end(), 0);
   }
+  for (auto& [sleeper, again] : wakes_) again.close();  // none is added any more
   const std::exception_ptr error = make_error(errc::not_initialized, "the worker has been shut down");
   for (const auto& [key, each] : open) each->end(error);
   for (auto& [key, messages] : early) {

@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <map>
 #include <memory>
+#include <numeric>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <ferry/base/error.hpp>
@@ -155,11 +159,16 @@ void dist_worker::on_over(const contexts_over& told) noexcept {
         std::shared_ptr<dist_worker> of;
         std::vector<std::shared_ptr<dist_context>> over;
         contexts_over told;
+        std::shared_ptr<release_under_way> counted;
       };
       auto item = std::make_unique<end_of_passes>();
       item->of = shared_from_this();
       item->over = std::move(over);
       item->told = told;
+      {
+        const std::lock_guard lock(mutex_);
+        item->counted = count_release();
+      }
       item->run = [](work* self) noexcept {
         const std::unique_ptr<end_of_passes> own(static_cast<end_of_passes*>(self));
         for (const auto& each : own->over)
@@ -222,11 +231,18 @@ void dist_worker::start_release_timer() noexcept {
 
 // Those that were owed before the last round, or all. Goes on as long as some are left.
 void dist_worker::tell_owed(bool all) noexcept {
-  std::vector<std::pair<worker_id, release_message>> due;
+  struct message {
+    worker_id whom;
+    release_message what;
+    std::shared_ptr<release_under_way> counted;  // from when it is owed no more
+  };
+  std::vector<message> due;  // outlives the lock
   bool goes_on = false;
   auto problem = caught([&] {
     const std::lock_guard lock(mutex_);
     if (closed_) return;
+    due.reserve(std::accumulate(owed_.begin(), owed_.end(), std::size_t{0},
+                                [](std::size_t sum, const auto& owed) { return sum + owed.second.size(); }));
     for (auto& [whom, owed] : owed_) {
       const auto late = [&](const owed_release& each) { return all || each.since < release_tick_; };
       std::map<std::uint64_t, std::uint64_t> below;  // by incarnation of the maker: one message says it of all of these
@@ -239,7 +255,7 @@ void dist_worker::tell_owed(bool all) noexcept {
         release_message what = each.what;
         what.oldest_kept = below[what.first];
         if (what.context < what.oldest_kept && !said.insert(what.first).second) continue;
-        due.emplace_back(whom, what);
+        due.push_back({whom, what, count_release()});
       }
       std::erase_if(owed, late);
       goes_on = goes_on || !owed.empty();
@@ -247,7 +263,7 @@ void dist_worker::tell_owed(bool all) noexcept {
     ++release_tick_;
     release_ticks_ = goes_on;
   });
-  for (const auto& [whom, what] : due) send_release(whom, what, release_attempts);
+  for (message& each : due) send_release(each.whom, each.what, release_attempts, std::move(each.counted));
   if (problem) {
     log(log_level::info, "workers do not hear that contexts are over: " + describe_exception(problem));
     stop_release_timer();
@@ -275,26 +291,26 @@ std::shared_ptr<dist_worker::release_under_way> dist_worker::count_release() {
 }
 
 // In the background. The answer tells whether it was received.
-void dist_worker::send_release(worker_id whom, const release_message& what, int attempts_left) noexcept {
+void dist_worker::send_release(worker_id whom, const release_message& what, int attempts_left,
+                               std::shared_ptr<release_under_way> counted) noexcept {
   const auto failed = [whom, what](const std::exception_ptr& error) {
     log(log_level::info, fmt::format("worker {} does not hear that context {} is over: {}", whom.value,
                                      to_string(dist_autograd::context_id{what.context}), describe_exception(error)));
   };
   auto problem = caught([&] {
     std::shared_ptr<worker_core> worker;
-    std::shared_ptr<release_under_way> under_way;
     {
       const std::lock_guard lock(mutex_);
       if (closed_) return;
       worker = core_.shared_from_this();
-      under_way = count_release();
+      if (!counted) counted = count_release();
     }
     // Not bound by the handler that ends the context or passes its end on, which may be over.
     const context_ptr background(new call_context(worker));
     const context_scope outside(background);
     const future<void> call =
         call_unhurried<named<"ferry/autograd/release", serve_release>>(std::move(worker), whom, what);
-    const auto again = [under_way, whom, what, attempts_left, failed](const future<void>& answer) {
+    const auto again = [counted, whom, what, attempts_left, failed](const future<void>& answer) {
       try {
         std::rethrow_exception(answer.error());
       } catch (const peer_lost&) {
@@ -303,7 +319,7 @@ void dist_worker::send_release(worker_id whom, const release_message& what, int 
         const errc code = e.kind();
         const bool in_vain = code == errc::unknown_worker || code == errc::not_initialized || code == errc::fenced ||
                              code == errc::shutting_down || code == errc::unknown_method;
-        if (!in_vain && attempts_left > 1) return under_way->sender->send_release(whom, what, attempts_left - 1);
+        if (!in_vain && attempts_left > 1) return counted->sender->send_release(whom, what, attempts_left - 1, counted);
       } catch (...) {  // NOLINT(bugprone-empty-catch): reported below
       }
       failed(answer.error());
@@ -323,7 +339,7 @@ void dist_worker::send_release(worker_id whom, const release_message& what, int 
     } catch (const error& e) {
       const errc code = e.kind();
       if (code == errc::injected_failure || code == errc::connection_lost)
-        return send_release(whom, what, attempts_left - 1);
+        return send_release(whom, what, attempts_left - 1, std::move(counted));
     } catch (...) {  // NOLINT(bugprone-empty-catch): reported below
     }
   }
@@ -341,11 +357,15 @@ std::uint64_t dist_worker::loose_ends() const noexcept {
 }
 
 void dist_worker::on_group_quiet(deadline until, bool alone) noexcept {
-  if (!alone) return;
-  tell_owed(true);
   deadline limit = deadline::after(last_releases_limit);
   if (!until.is_never()) limit = std::min(limit, deadline::after(until.remaining() / 2));
   const blocking_scope blocking;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_waiting_ || limit.expired()) return;
+  }
+  tell_owed(true);
+  if (!alone) return;  // the group waits for calls that are under way
   std::unique_lock lock(mutex_);
   (void)all_told_.wait_until(lock, limit.at(), [&] { return releases_under_way_ == 0 || stop_waiting_; });
 }

@@ -140,7 +140,8 @@ class dist_worker final : public worker_attachment,
   void tell_owed(bool all) noexcept;
   struct release_under_way;
   [[nodiscard]] std::shared_ptr<release_under_way> count_release();  // under the lock
-  void send_release(worker_id whom, const release_message& what, int attempts_left) noexcept;
+  void send_release(worker_id whom, const release_message& what, int attempts_left,
+                    std::shared_ptr<release_under_way> counted = nullptr) noexcept;
 
   worker_core& core_;  // use core()
   const std::uint16_t record_type_ = autograd_record_type;

@@ -144,8 +144,12 @@ std::vector<peer*> peer_table::all() const {
   const std::shared_lock lock(mutex_);
   std::vector<peer*> result;
   result.reserve(owned_.size());
-  for (int id = 0; id <= highest_.load(std::memory_order_relaxed); ++id) {
-    if (peer* each = at(worker_id{id})) result.push_back(each);
+  for (const auto& slot : blocks_) {
+    const block* const part = slot.load(std::memory_order_relaxed);
+    if (!part) continue;
+    for (const auto& entry : *part) {
+      if (peer* each = entry.load(std::memory_order_relaxed)) result.push_back(each);
+    }
   }
   return result;
 }

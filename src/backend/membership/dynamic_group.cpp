@@ -36,11 +36,12 @@ std::chrono::nanoseconds longest_wait_for_news(timeout lease) noexcept {
 
 // Every change wakes every member, which reads it. Members of a large group read changes that follow each other closely
 // together: all of them read 10,000 times a second at most, however many they are. A change that comes alone is read at once.
-// What the log says may be a query, which is due within the lease.
+// What the log says may be a query, which is due within the lease; and newcomers are refused until their entries were read.
 std::chrono::nanoseconds pause_between_reads(std::size_t members, timeout lease) noexcept {
   constexpr std::size_t at_once = 20;
   if (members <= at_once) return 0ns;
-  const auto longest = lease.is_never() ? 1s : std::chrono::nanoseconds(lease.duration() / 8);
+  const std::chrono::nanoseconds longest =
+      lease.is_never() ? 1s : std::min<std::chrono::nanoseconds>(lease.duration() / 8, 1s);
   return std::min<std::chrono::nanoseconds>(100us * members, longest);
 }
 

@@ -52,14 +52,18 @@ class renewed_time_limit {
  public:
   /// Takes the place of the one before; does nothing after close(). Throws what start_timer() throws.
   void start(std::shared_ptr<reactor> timers, deadline until, std::function<void()> late) {
+    std::unique_ptr<time_limit> before;  // destroyed without the lock
     // Held while the timer starts, too: it may be over, and its function start the next one, before this one is kept.
     const std::lock_guard lock(mutex_);
-    if (!closed_) current_ = std::make_unique<time_limit>(std::move(timers), until, std::move(late));
+    if (closed_) return;
+    auto next = std::make_unique<time_limit>(std::move(timers), until, std::move(late));
+    before = std::exchange(current_, std::move(next));
   }
   void close() noexcept {
+    std::unique_ptr<time_limit> before;
     const std::lock_guard lock(mutex_);
     closed_ = true;
-    current_.reset();
+    before = std::move(current_);
   }
 
  private:
