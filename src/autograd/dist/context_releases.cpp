@@ -348,7 +348,7 @@ void dist_worker::send_release(worker_id whom, const release_message& what, int 
 
 // ---------------------------------------------------------------- leaving
 
-// Who leaves a group in which others stay tells them what it owes them: its own contexts end with it, those of others do not.
+// A worker that leaves a group in which others stay tells them what it owes them: its own contexts end with it, those of others do not.
 std::uint64_t dist_worker::loose_ends() const noexcept {
   const std::lock_guard lock(mutex_);
   std::uint64_t sum = releases_under_way_;
