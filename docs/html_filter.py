@@ -9,7 +9,8 @@ import re
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
+# A link, whose text may have code in it, or code, which stays as it is.
+LINK_OR_CODE = re.compile(r"\[((?:[^\]`]|`[^`]*`)*)\]\(([^)\s]+)\)|`[^`]*`")
 
 
 def section_id(page, title, taken):
@@ -31,6 +32,8 @@ def main():
 
     def link(match):
         text, target = match.groups()
+        if target is None:
+            return match.group(0)
         path, _, place = target.partition("#")
         if re.match(r"[a-z]+:", target):
             return match.group(0)
@@ -54,9 +57,7 @@ def main():
             elif mark and line.strip() == fence:
                 fence = None
             elif fence is None:
-                # What is between backticks stays as it is.
-                line = "".join(part if part.startswith("`") else LINK.sub(link, part)
-                               for part in re.split(r"(?<!\[)(`[^`]*`)(?!\])", line))
+                line = LINK_OR_CODE.sub(link, line)
                 heading = re.match(r"(##+) (.*\S)\s*$", line)
                 if heading:
                     line += f" {{#{section_id(page, heading.group(2), taken)}}}"

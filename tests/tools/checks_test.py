@@ -367,6 +367,12 @@ class HtmlFilter(unittest.TestCase):
         blocks = page.read_text(encoding="utf-8").split("```")[1::2]
         self.assertEqual(self.filtered("docs/calls.md").split("```")[1::2], blocks)
 
+    def test_code_beside_a_link_whose_text_is_code(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page = pathlib.Path(folder) / "page.md"
+            page.write_text("[`a`](b.md#c), `d` and `[e](f.md#g)`\n", encoding="utf-8")
+            self.assertRegex(self.filtered(page).rstrip(), r"^\[`a`\]\(@ref \w+_b-c\), `d` and `\[e\]\(f\.md#g\)`$")
+
 
 if __name__ == "__main__":
     unittest.main(argv=[sys.argv[0], "-v"])
