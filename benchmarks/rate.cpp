@@ -6,20 +6,17 @@
 //   coroutines     64 coroutines that co_await a call each, in a loop
 //   notify         one-way calls, counted by the callee
 
-#include <array>
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <functional>
-#include <mutex>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include <ferry/ferry.hpp>
 
+#include "support/calls_in_flight.hpp"
 #include "support/handlers.hpp"
 #include "support/options.hpp"
 #include "support/raw_socket.hpp"
@@ -32,94 +29,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t in_flight = 64;
 constexpr std::size_t small_message = ferry::frame_header::encoded_size + 8;
 constexpr double wanted_rate = 300'000;
-
-double per_second(std::size_t calls, clock::time_point started) {
-  return static_cast<double>(calls) / std::chrono::duration<double>(clock::now() - started).count();
-}
-
-// Calls that start each other. Each chain has its own counter, on a separate cache line.
-class chains {
- public:
-  explicit chains(const ferry::worker& caller) : caller_(caller) {}
-
-  double run(std::chrono::nanoseconds window) {
-    const auto started = clock::now();
-    until_ = started + window;
-    {
-      std::lock_guard lock(mutex_);
-      running_ = in_flight;
-    }
-    for (chain& one : chains_) {
-      one.calls = 0;
-      next(one);
-    }
-    std::unique_lock lock(mutex_);
-    ended_.wait(lock, [this] { return running_ == 0; });
-    if (failure_) std::rethrow_exception(failure_);
-    std::size_t calls = 0;
-    for (const chain& one : chains_) calls += one.calls;
-    return per_second(calls, started);
-  }
-
- private:
-  struct alignas(64) chain {
-    std::size_t calls = 0;
-  };
-
-  void next(chain& one) {
-    try {
-      caller_.rpc_async<remote::add>(callee, 1, 2).add_done_callback([this, &one](const ferry::future<int>& result) {
-        if (result.failed()) return end(result.error());
-        ++one.calls;
-        // Reading the clock at every call would add cost of the benchmark itself.
-        if (one.calls % 16 == 0 && clock::now() >= until_) return end(nullptr);
-        next(one);
-      });
-    } catch (...) {
-      end(std::current_exception());
-    }
-  }
-
-  void end(const std::exception_ptr& failure) {
-    std::lock_guard lock(mutex_);
-    if (failure) failure_ = failure;
-    if (--running_ == 0) ended_.notify_one();
-  }
-
-  const ferry::worker& caller_;
-  clock::time_point until_;
-  std::array<chain, in_flight> chains_{};
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  std::size_t running_ = 0;
-  std::exception_ptr failure_;
-};
-
-double continuations(const ferry::worker& caller, std::chrono::nanoseconds window) {
-  return chains(caller).run(window);
-}
-
-double futures(const ferry::worker& caller, std::chrono::nanoseconds window) {
-  std::array<ferry::future<int>, in_flight> ring;
-  const auto started = clock::now();
-  for (auto& one : ring) one = caller.rpc_async<remote::add>(callee, 1, 2);
-  std::size_t calls = 0;
-  do {
-    for (auto& one : ring) {
-      std::move(one).get();
-      one = caller.rpc_async<remote::add>(callee, 1, 2);
-      ++calls;
-    }
-  } while (clock::now() - started < window);
-  for (auto& one : ring) {
-    std::move(one).get();
-    ++calls;
-  }
-  return per_second(calls, started);
-}
 
 ferry::task<std::size_t> call_repeatedly(const ferry::worker& caller, clock::time_point until) {
   std::size_t calls = 0;

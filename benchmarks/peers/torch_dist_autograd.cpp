@@ -12,19 +12,9 @@
 #include <exception>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include <torch/csrc/distributed/rpc/request_callback_no_python.h>
-#include <torch/csrc/distributed/rpc/rpc_agent.h>
-#include <torch/csrc/distributed/rpc/script_call.h>
-#include <torch/csrc/distributed/rpc/script_resp.h>
-#include <torch/csrc/distributed/rpc/tensorpipe_agent.h>
-#include <torch/csrc/distributed/rpc/utils.h>
-#include <torch/csrc/jit/frontend/script_type_parser.h>
-#include <torch/csrc/jit/runtime/operator.h>
-#include <torch/torch.h>
-#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include "torch_agent.hpp"
 
 // Debian does not install the headers of distributed autograd, whose functions the library exports.
 namespace torch::distributed::autograd {
@@ -51,37 +41,13 @@ c10::intrusive_ptr<c10::ivalue::Future> sendMessageWithAutograd(rpc::RpcAgent& a
 
 namespace {
 
-namespace rpc = torch::distributed::rpc;
+namespace rpc = torch_peer::rpc;
 namespace dist = torch::distributed::autograd;
 using clock_type = std::chrono::steady_clock;
 
-std::shared_ptr<rpc::TensorPipeAgent> start(const std::string& file, int rank) {
-  auto store = c10::make_intrusive<c10d::FileStore>(file, 2);
-  rpc::TensorPipeRpcBackendOptions options(4, c10::nullopt, c10::nullopt, 60.0F, "unused");
-  auto agent = std::make_shared<rpc::TensorPipeAgent>(
-      store, "worker" + std::to_string(rank), static_cast<rpc::worker_id_t>(rank), 2, options,
-      std::unordered_map<std::string, rpc::DeviceMap>{}, std::vector<c10::Device>{},
-      std::make_unique<rpc::RequestCallbackNoPython>());
-  agent->setTypeResolver(std::make_shared<rpc::TypeResolver>([](const c10::QualifiedName& name) {
-    return c10::StrongTypePtr(nullptr, torch::jit::ScriptTypeParser().parseType(name.qualifiedName()));
-  }));
-  rpc::RpcAgent::setCurrentRpcAgent(agent);
-  agent->start();
-  return agent;
-}
-
-std::shared_ptr<torch::jit::Operator> add_of_tensors() {
-  for (const auto& each : torch::jit::getAllOperatorsFor(c10::Symbol::fromQualString("aten::add"))) {
-    const auto& arguments = each->schema().arguments();
-    if (each->schema().overload_name() == "Tensor" && arguments.size() == 3) return each;
-  }
-  std::fprintf(stderr, "torch_dist_autograd: there is no aten::add.Tensor\n");
-  std::exit(1);
-}
-
 double median_round(rpc::TensorPipeAgent& agent, dist::DistAutogradContainer& contexts,
                     std::chrono::milliseconds window) {
-  const auto add = add_of_tensors();
+  const auto add = torch_peer::find_operator("aten::add", "Tensor", 3);
   const torch::Tensor a = torch::ones({3, 3}).requires_grad_();
   const torch::Tensor b = torch::ones({3, 3}).requires_grad_();
   const rpc::WorkerInfo& peer = agent.getWorkerInfo("worker1");
@@ -121,7 +87,7 @@ int main(int argc, char** argv) {
   if (child == 0) ::alarm(120);
   try {
     auto& contexts = dist::DistAutogradContainer::init(child == 0 ? 1 : 0);
-    const auto agent = start(file, child == 0 ? 1 : 0);
+    const auto agent = torch_peer::start(file, child == 0 ? 1 : 0);
     if (child != 0) std::printf("%.4f\n", median_round(*agent, contexts, window));
     std::fflush(stdout);
     agent->join(true);
