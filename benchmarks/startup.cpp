@@ -1,4 +1,5 @@
-// How long a group takes to start, to call all-to-all and to stop; and the cost of forming and changing a group of many
+// How long a group takes to start, to call all-to-all and to stop, beside as many processes of this program that only connect to all
+// others by unix sockets and exchange a message with each (`started`: from the first fork to the last answer); and the cost of forming and changing a group of many
 // workers.
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <functional>
@@ -13,12 +15,14 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include <ferry/ferry.hpp>
 #include <ferry/store/hash_store.hpp>
 
+#include "support/bare_member.hpp"
 #include "support/handlers.hpp"
 #include "support/options.hpp"
 #include "support/process.hpp"
@@ -33,37 +37,22 @@ using clock_type = std::chrono::steady_clock;
 
 double milliseconds(clock_type::duration value) { return std::chrono::duration<double, std::milli>(value).count(); }
 
-std::size_t open_descriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(all), end(all))) - 1;  // without the one that looks
-}
-
 // ---------------------------------------------------------------- processes
-
-// What a member reports to its parent, in nanoseconds of the clock that all processes share.
-struct member_times {
-  std::int64_t entered;      // main()
-  std::int64_t initialised;  // init_rpc has returned
-  std::int64_t called;       // all members have answered
-  std::uint64_t descriptors;
-};
-
-std::int64_t now() { return clock_type::now().time_since_epoch().count(); }
 
 // Arguments: init method, rank, world size ("0": dynamic).
 int run_member(const std::vector<std::string>& arguments) {
-  member_times times{now(), 0, 0, 0};
+  member_times times{.entered = now_of_all_processes()};
   const int rank = std::stoi(arguments.at(1));
   const int size = std::stoi(arguments.at(2));
   ferry::worker self =
       ferry::init_rpc({.rank = rank, .world_size = size, .init_method = arguments.at(0), .init_timeout = 60s});
-  times.initialised = now();
+  times.initialised = now_of_all_processes();
   std::vector<ferry::future<int>> sums;
   for (int other = 0; other != size; ++other) {
     if (other != rank) sums.push_back(self.rpc_async<remote::add>(ferry::worker_id{other}, 1, 2));
   }
   for (auto& sum : sums) (void)sum.get();
-  times.called = now();
+  times.called = now_of_all_processes();
   times.descriptors = open_descriptors();
   write_all(control_descriptor, &times, sizeof times);
   self.shutdown();
@@ -75,34 +64,65 @@ struct group_times {
   std::vector<double> call;   // from there to the last answer
   std::vector<double> stop;   // from there to the end of the last process
   std::vector<double> total;
+  std::vector<double> started;      // from the first fork to the last answer
   std::vector<double> descriptors;  // of one worker, at most
 };
 
-void run_group(int size, group_times& out) {
-  const std::string meeting = "tcp://127.0.0.1:" + std::to_string(free_port());
-  const std::int64_t begin = now();
+// Starts the members, of which each gets these arguments, its rank and the size, and waits for their end. `started` is called between.
+template <class Started>
+void run_members(const char* role, const std::string& argument, int size, group_times& out, const Started& started) {
+  const std::int64_t begin = now_of_all_processes();
   std::vector<child_process> members;
   for (int rank = 0; rank != size; ++rank) {
-    members.emplace_back("member", std::vector<std::string>{meeting, std::to_string(rank), std::to_string(size)});
+    members.emplace_back(role, std::vector<std::string>{argument, std::to_string(rank), std::to_string(size)});
   }
+  started(members);
   std::int64_t initialised = 0;
   std::int64_t called = 0;
   std::uint64_t descriptors = 0;
   for (const auto& each : members) {
-    member_times times{};
+    member_times times;
     if (!read_all(each.control(), &times, sizeof times)) throw std::runtime_error("a member has failed");
     initialised = std::max(initialised, times.initialised);
     called = std::max(called, times.called);
     descriptors = std::max(descriptors, times.descriptors);
   }
   for (auto& each : members) each.stop();
-  const std::int64_t end = now();
+  const std::int64_t end = now_of_all_processes();
   const auto ms = [](std::int64_t from, std::int64_t to) { return static_cast<double>(to - from) / 1e6; };
   out.start.push_back(ms(begin, initialised));
   out.call.push_back(ms(initialised, called));
   out.stop.push_back(ms(called, end));
   out.total.push_back(ms(begin, end));
+  out.started.push_back(ms(begin, called));
   out.descriptors.push_back(static_cast<double>(descriptors));
+}
+
+void run_group(int size, group_times& out) {
+  run_members("member", "tcp://127.0.0.1:" + std::to_string(free_port()), size, out, [](const auto&) {});
+}
+
+// The same without ferry.
+void run_bare_group(int size, group_times& out) {
+  std::string folder = (std::filesystem::temp_directory_path() / "ferry_startup_XXXXXX").string();
+  if (::mkdtemp(folder.data()) == nullptr) throw std::system_error(errno, std::generic_category(), "mkdtemp");
+  const auto remove = [&] {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder, ignored);
+  };
+  try {
+    run_members("bare", folder, size, out, [](const std::vector<child_process>& members) {
+      char ready = 0;
+      for (const auto& each : members) {
+        if (!read_all(each.control(), &ready, 1)) throw std::runtime_error("a process of the baseline has failed");
+      }
+      for (const auto& each : members) write_all(each.control(), &ready, 1);
+    });
+  } catch (...) {
+    remove();
+    throw;
+  }
+  remove();
 }
 
 void measure_processes(report& out, const options& chosen) {
@@ -111,11 +131,22 @@ void measure_processes(report& out, const options& chosen) {
     if (!chosen.wants(name)) continue;
     out.section(name);
     group_times all;
-    for (int i = 0; i != (chosen.quick ? 1 : chosen.repeats); ++i) run_group(size, all);
+    group_times bare;
+    repeated started;
+    repeated bare_started;
+    for (int i = 0; i != (chosen.quick ? 1 : chosen.repeats); ++i) {
+      run_group(size, all);
+      started.add(all.started.back());
+      if (chosen.alone) continue;
+      run_bare_group(size, bare);
+      bare_started.add(bare.started.back());
+    }
     const auto add = [&](const std::string& what, std::vector<double>& values, const std::string& unit, double bound) {
       out.add({.name = name + "/" + what, .value = quantile(values, 0.5), .unit = unit, .n = values.size()},
               bound == 0 ? std::nullopt : std::optional(target{bound, false, false}));
     };
+    out.add(name + "/started", started, "ms", "bare processes", chosen.alone ? nullptr : &bare_started,
+            started.values().size(), size == 16 || size == 64 ? std::optional(target{2, false, true}) : std::nullopt);
     add("initialise", all.start, "ms", size == 16 ? 150 : 0);
     add("call-all-to-all", all.call, "ms", size == 16 ? 300 : 0);
     add("stop", all.stop, "ms", 0);
@@ -313,7 +344,7 @@ void measure_dynamic(report& out, const options& chosen, int size) {
 
 int main(int argc, char** argv) {
   using namespace ferry_bench;
-  run_role(argc, argv, {{"member", run_member}});
+  run_role(argc, argv, {{"member", run_member}, {"bare", run_bare_member}});
   const options chosen =
       read_options(argc, argv, "startup: time to start a group, to call all-to-all and to stop it, by world size");
   end_after(chosen.limit.count() != 0 ? chosen.limit : std::chrono::seconds(600));

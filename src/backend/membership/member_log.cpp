@@ -236,7 +236,8 @@ bool member_log::wait(deadline until) {
     tail_version_ = change.version;
     return true;
   } catch (const error& e) {
-    if (e.kind() == errc::store_timeout) return false;
+    // Or it had to connect again, and had no time left for it.
+    if (e.kind() == errc::store_timeout || (e.kind() == errc::store_unreachable && until.expired())) return false;
     throw;
   }
 }

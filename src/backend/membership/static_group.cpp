@@ -134,7 +134,7 @@ void static_group::wait_for_ready(deadline until) {
     try {
       return group_store()->wait("all_ready", wait.next());
     } catch (const error& e) {
-      if (e.kind() != errc::store_timeout) throw;
+      if (!wait.is_over(e)) throw;
     }
     check_for_failed_start(until);
     if (until.expired()) {
@@ -197,7 +197,7 @@ std::vector<std::string> static_group::get_all(const std::vector<std::string>& k
     try {
       return group_store()->get(keys, wait.next());
     } catch (const error& e) {
-      if (e.kind() != errc::store_timeout) throw;
+      if (!wait.is_over(e)) throw;
     }
     if (group_store()->try_get("failed", last_look(until))) {
       // Another worker may have failed over the values of these keys, which exist by now: all must report the same

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <ferry/base/error.hpp>
 #include <ferry/base/time.hpp>
 
 #include "../links/peers.hpp"
@@ -32,14 +33,25 @@ class growing_wait {
   explicit growing_wait(deadline until) : until_(until) {}
   /// The next slice: doubles, up to a second, since a group may wait for a slow member for hours.
   deadline next() {
-    const auto slice = std::exchange(slice_, std::min<std::chrono::nanoseconds>(2 * slice_, std::chrono::seconds(1)));
+    const auto length =
+        std::exchange(length_, std::min<std::chrono::nanoseconds>(2 * length_, std::chrono::seconds(1)));
     const auto now = clock::now();
-    return std::min(deadline(now + slice), std::max(until_, deadline(now + std::chrono::milliseconds(1))));
+    slice_ = std::min(deadline(now + length), std::max(until_, deadline(now + std::chrono::milliseconds(1))));
+    return slice_;
   }
+  /// Whether a request failed because its time was over, with time left for another one. A store that has to connect again,
+  /// to a server without a processor, may say that it could not.
+  [[nodiscard]] bool is_over(const error& failed, deadline of_request) const noexcept {
+    return failed.kind() == errc::store_timeout ||
+           (failed.kind() == errc::store_unreachable && of_request.expired() && !until_.expired());
+  }
+  /// The same of a request that had the last slice.
+  [[nodiscard]] bool is_over(const error& failed) const noexcept { return is_over(failed, slice_); }
 
  private:
   const deadline until_;
-  std::chrono::nanoseconds slice_ = std::chrono::milliseconds(100);
+  deadline slice_;
+  std::chrono::nanoseconds length_ = std::chrono::milliseconds(100);
 };
 
 }  // namespace ferry::inline v0::detail

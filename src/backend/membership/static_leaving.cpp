@@ -71,15 +71,16 @@ std::string static_group::sum_of_round(int round, deadline until) {
       if (!sums_up) return group_store()->get(sum, slice);
       return group_store()->compare_set(sum, "", add_up_round(prefix, slice), last_look(slice));
     } catch (const error& e) {
-      if (e.kind() != errc::store_timeout) throw;
+      if (!wait.is_over(e)) throw;
     }
+    const deadline look = last_look(slice);
     try {
       if (sums_up) {  // a worker that declared this one lost, or that this one declared lost, may have written them
-        if (auto done = group_store()->try_get(sum, last_look(slice))) return *std::move(done);
-        for (const store_entry& entry : group_store()->list(prefix, last_look(slice))) there.insert(entry.key);
+        if (auto done = group_store()->try_get(sum, look)) return *std::move(done);
+        for (const store_entry& entry : group_store()->list(prefix, look)) there.insert(entry.key);
       }
     } catch (const error& e) {
-      if (e.kind() != errc::store_timeout) throw;
+      if (!wait.is_over(e, look)) throw;
       if (!until.expired()) continue;
       throw_silent_store(e.message());
     }

@@ -1,9 +1,13 @@
 // How a static group forms, and the ways in which it fails to.
 
+#include <atomic>
 #include <chrono>
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -11,10 +15,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <ferry/store/hash_store.hpp>
+#include <ferry/store/store_traits.hpp>
+
 #include "cluster.hpp"
 #include "expect_error.hpp"
+#include "forwarding_store.hpp"
 #include "ports.hpp"
 #include "processes.hpp"
+#include "watchdog.hpp"
 
 namespace static_group_test {
 
@@ -30,6 +39,39 @@ using ferry_test::worker_name;
 
 int plus_one(int value) { return value + 1; }
 
+// Has lost its connection whenever it waits, and the server takes longer to accept another one than the request may take.
+class slow_to_reconnect final : public ferry_test::forwarding_store {
+ public:
+  using forwarding_store::forwarding_store;
+  static inline std::atomic<int> gave_up{0};
+
+ protected:
+  std::vector<std::string> do_get(std::span<const std::string> keys, bool values, ferry::deadline until) override {
+    try {
+      return forwarding_store::do_get(keys, values, until);
+    } catch (const ferry::error& e) {
+      if (e.kind() != errc::store_timeout) throw;
+      gave_up.fetch_add(1);
+      gave_up.notify_all();
+      ferry::throw_error(errc::store_unreachable, "connected, but there was no answer");
+    }
+  }
+};
+
+struct slow_scheme {};
+
+}  // namespace static_group_test
+
+template <>
+struct ferry::store_traits<static_group_test::slow_scheme> {
+  static constexpr std::string_view scheme = "slow";
+  static std::shared_ptr<store> open(const rendezvous_request&) {
+    static const auto only = std::make_shared<hash_store>();
+    return std::make_shared<static_group_test::slow_to_reconnect>(only->share());
+  }
+};
+
+namespace static_group_test {
 namespace {
 
 using static_group_test::plus_one;
@@ -391,6 +433,33 @@ TEST_CASE("another service in place of a store is an error") {
   } catch (const ferry::error& e) {
     check_contains(e.what(), std::to_string(silent.port()));
   }
+}
+
+TEST_CASE("workers that wait for others stay patient with a store that takes long to connect again") {
+  const ferry_test::watchdog limit("a store that is slow to connect");
+  const auto config = [](int rank) {
+    ferry::worker_config result = member("slow://", rank, 2);
+    result.stores = ferry::store_list<slow_scheme>{};
+    return result;
+  };
+  const auto await_another = [] {
+    const int before = slow_to_reconnect::gave_up.load();
+    slow_to_reconnect::gave_up.wait(before);
+  };
+  int after_start = 0;
+  std::jthread other([&] {
+    ferry::worker self = ferry::init_rpc(config(1));  // waits for the first one
+    after_start = slow_to_reconnect::gave_up.load();
+    self.shutdown();  // waits for it again
+  });
+  await_another();
+  ferry::worker self = ferry::init_rpc(config(0));
+  CHECK(self.rpc_sync<plus_one>("worker1", 1) == 2);
+  await_another();
+  self.shutdown();
+  other.join();
+  CHECK(after_start > 0);
+  CHECK(slow_to_reconnect::gave_up.load() > after_start);
 }
 
 TEST_CASE("a failed start leaves nothing behind: the next one works") {
