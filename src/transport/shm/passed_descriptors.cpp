@@ -49,6 +49,7 @@ received_with_descriptors receive_with_descriptors(int socket, std::span<std::by
   do {
     got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   } while (got < 0 && errno == EINTR);
+  if (got < 0 && errno == ECONNRESET) got = 0;  // it closed the connection before it had read all
   if (got < 0)
     throw_error(errc::handshake_failed, fmt::format("what it hands over could not be read: {}", std::strerror(errno)));
   received_with_descriptors result{static_cast<std::size_t>(got), 0, (header.msg_flags & MSG_CTRUNC) != 0};

@@ -25,7 +25,7 @@ struct received_with_descriptors {
 };
 /// Reads what has arrived: what one send_with_descriptors() wrote, whole, for the kernel does not merge bytes that come with
 /// descriptors with others; or what there is room for. Descriptors beyond `given` are closed, and counted.
-/// Throws errc::handshake_failed.
+/// Nothing has come where the peer has closed the connection. Throws errc::handshake_failed.
 received_with_descriptors receive_with_descriptors(int socket, std::span<std::byte> bytes, std::span<unique_fd> given);
 
 }  // namespace ferry::inline v0::detail

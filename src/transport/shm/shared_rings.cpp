@@ -146,7 +146,7 @@ std::unique_ptr<shared_rings> receive_offer(int socket) {
   std::array<std::byte, rings_offer::encoded_size> bytes{};
   std::array<unique_fd, 1> given;
   const auto got = receive_with_descriptors(socket, bytes, given);
-  if (got.bytes == 0) throw_error(errc::handshake_failed, "it closed the connection before it offered shared memory");
+  if (got.bytes == 0) return nullptr;
   if (got.bytes != bytes.size()) refuse_segment("the offer is cut off");
   if (got.descriptors == 0 && got.short_of_descriptors) {
     throw_error(errc::resource_exhausted, "its shared memory is refused: the process has run out of file descriptors");

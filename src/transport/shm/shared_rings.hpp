@@ -116,7 +116,7 @@ struct rings_verdict {
 
 /// Sends the offer over a unix socket. Throws errc::system_failure.
 void send_offer(int socket, const rings_offer& offer, const unique_fd& segment);
-/// Reads an offer that has arrived and maps its segment. Throws errc::handshake_failed, also if it comes with no
+/// Reads an offer that has arrived and maps its segment. Null: the peer has closed the connection. Throws errc::handshake_failed, also if it comes with no
 /// descriptor or more than one, and errc::resource_exhausted if this process has no descriptor left for it.
 std::unique_ptr<shared_rings> receive_offer(int socket);
 

@@ -50,14 +50,7 @@ accept_handshake::accept_handshake(std::shared_ptr<socket_core> core, std::share
 auto accept_handshake::then(void (accept_handshake::*next)()) {
   return [self = shared_from_this(), next](const asio::error_code& error, std::size_t) {
     if (self->done_) return;
-    if (error) {
-      // Port scans and health checks look like this: nothing to warn about.
-      log_about("unauthenticated connections", log_level::debug, [&] {
-        return fmt::format("{}: the peer at {} disconnected during the handshake: {}", self->core_->transport_name,
-                           self->peer_, error.message());
-      });
-      return self->finish();
-    }
+    if (error) return self->peer_is_gone(error.message());
     try {
       ((*self).*next)();
     } catch (const std::exception& failure) {
@@ -66,6 +59,14 @@ auto accept_handshake::then(void (accept_handshake::*next)()) {
       self->finish();
     }
   };
+}
+
+// Port scans, health checks, and peers that end before they have a connection look like this: nothing to warn about.
+void accept_handshake::peer_is_gone(std::string_view why) noexcept {
+  log_about("unauthenticated connections", log_level::debug, [&] {
+    return fmt::format("{}: the peer at {} disconnected during the handshake: {}", core_->transport_name, peer_, why);
+  });
+  finish();
 }
 
 void accept_handshake::start() {
@@ -222,6 +223,7 @@ void accept_handshake::take_rings() {
   try {
     const descriptor_loan loan;  // for the segment's descriptor, which is closed again at once: there may be no other
     rings_ = receive_offer(socket_.native_handle());
+    if (!rings_) return peer_is_gone("it offered no shared memory");
   } catch (const error& refused) {
     verdict = rings_verdict::encode_refusal(refused.kind(), refused.message());
     core_->warn(

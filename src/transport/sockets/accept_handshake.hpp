@@ -60,6 +60,7 @@ class accept_handshake final : public control_operation, public std::enable_shar
   void take_pools();
   void await_pool_answer();
   void take_pool_answer();
+  void peer_is_gone(std::string_view why) noexcept;
   void finish() noexcept;
   /// A completion handler that does nothing once the handshake is over, ends it when the peer has disconnected, and
   /// lets no exception escape.
