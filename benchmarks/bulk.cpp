@@ -4,6 +4,8 @@
 //   fresh  the same where every received tensor gets new memory from the operating system; baseline: newly mapped
 //          memory for every message
 //   echo   to a method that returns the tensor; baseline: received into a warm buffer, then all sent back
+//   argument, result, back and forth   within the process (inproc): tensors that are handed over; baseline: the same calls with
+//          tensors that the caller, or the callee, keeps, which are copied. In microseconds
 //
 // Bytes per second; those of an echo count twice. With a processor for each side the baseline is the faster of two:
 // both sides blocking in their system calls, or spinning as ferry does by default.
@@ -12,6 +14,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ferry/ferry.hpp>
@@ -121,6 +124,70 @@ void measure(report& out, const options& chosen, const std::string& transport, p
   }
 }
 
+// One way of calling with a tensor of so many bytes.
+struct handover_case {
+  const char* name;
+  void (*given)(const ferry::worker& caller, std::int64_t elements);
+  void (*kept)(const ferry::worker& caller, std::int64_t elements);
+};
+constexpr handover_case handovers[] = {
+    {"argument",
+     [](const ferry::worker& caller, std::int64_t elements) {
+       (void)caller.rpc_sync<remote::numel>(callee, ferry::empty({elements}));
+     },
+     [](const ferry::worker& caller, std::int64_t elements) {
+       const ferry::tensor t = ferry::empty({elements});
+       (void)caller.rpc_sync<remote::numel>(callee, t);
+     }},
+    {"result",
+     [](const ferry::worker& caller, std::int64_t elements) { (void)caller.rpc_sync<remote::made>(callee, elements); },
+     [](const ferry::worker& caller, std::int64_t elements) {
+       (void)caller.rpc_sync<remote::made_once>(callee, elements);
+     }},
+    {"back-and-forth",
+     [](const ferry::worker& caller, std::int64_t elements) {
+       static thread_local ferry::tensor t;
+       if (!t.defined() || t.numel() != elements) t = ferry::zeros({elements});
+       t = caller.rpc_sync<remote::give_back>(callee, std::move(t));
+     },
+     [](const ferry::worker& caller, std::int64_t elements) {
+       static thread_local ferry::tensor t;
+       if (!t.defined() || t.numel() != elements) t = ferry::zeros({elements});
+       (void)caller.rpc_sync<remote::give_back>(callee, t);
+     }},
+};
+
+void measure_handovers(report& out, const options& chosen, pin_mode pin) {
+  const std::string prefix = "inproc/" + std::string(name_of(pin)) + "/";
+  std::optional<worker_pair> pair;
+  for (const handover_case& way : handovers) {
+    bool header = false;
+    for (const size_case& size : sizes) {
+      const std::string name = prefix + way.name + "/" + size.name;
+      if (!chosen.wants(name) || size.bytes > 16 * mebibyte) continue;
+      if (!pair) pair.emplace(pair_options{.transport = "inproc"}, pin);
+      const ferry::worker& caller = pair->caller();
+      const auto elements = static_cast<std::int64_t>(size.bytes / sizeof(float));
+      const auto window = chosen.window_or(60ms);
+      timing given;
+      timing kept;
+      for (int repeat = 0; repeat != chosen.repeats; ++repeat) {
+        const auto measured = [&](void (*once)(const ferry::worker&, std::int64_t), timing& result) {
+          for (int warm = 0; warm != 10; ++warm) once(caller, elements);
+          auto samples = time_each(window, 10, [&] { once(caller, elements); });
+          result.add(samples);
+        };
+        if (repeat == 0) pair->pin();
+        if (!chosen.alone) measured(way.kept, kept);
+        measured(way.given, given);
+      }
+      if (!header) out.section(prefix + way.name + "/");
+      header = true;
+      out.add(name, given, "copied", chosen.alone ? nullptr : &kept);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ferry_bench
 
@@ -137,6 +204,9 @@ int main(int argc, char** argv) {
       for (const pin_mode pin : chosen.pins_or({pin_mode::two_cores, pin_mode::same_core})) {
         measure(out, chosen, transport, pin);
       }
+    }
+    for (const pin_mode pin : chosen.pins_or({pin_mode::two_cores, pin_mode::same_core})) {
+      measure_handovers(out, chosen, pin);
     }
     return 0;
   } catch (const std::exception& e) {

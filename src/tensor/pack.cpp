@@ -81,6 +81,21 @@ tensor detail::packed_to_send(const tensor& t) {
   return pack(t);
 }
 
+bool detail::become_copy(tensor& t) {
+  tensor_body* const body = t.body_;
+  if (!body || body->references.load(std::memory_order_acquire) != 1 ||
+      body->watchers.load(std::memory_order_acquire) != 1 || body->slot) {
+    return false;
+  }
+  if (body->offset != 0 || !body->bytes.solely_owned()) return false;
+  // A part of a block would keep all of it, which the receiver does not count as received.
+  const std::int64_t count = block_elements(body->shape, body->strides);
+  if (count < 0 || static_cast<std::size_t>(count) * dtype_size(body->type) != body->bytes.size()) return false;
+  body->strides = canonical(body->shape, body->strides);
+  body->bytes.forget_writes();
+  return true;
+}
+
 tensor op::pack::compute(const parameters&, const tensor& t) {
   dims shape = t.shape();  // of the distinct elements
   dims strides = contiguous_strides(shape);

@@ -173,6 +173,11 @@ outgoing_message outgoing_message::copy() const {
   return other;
 }
 
+bool outgoing_message::keeps_its_tensors() const noexcept {
+  return !tensors.empty() &&
+         std::all_of(tensors.begin(), tensors.end(), [](const tensor& each) { return each.storage().owns_memory(); });
+}
+
 void outgoing_message::become_void() {
   bytes.truncate(table_start_);
   tensors.clear();

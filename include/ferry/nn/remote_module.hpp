@@ -235,23 +235,25 @@ class remote_module {
 
   /// Calls the module, and waits for its result.
   template <class... A>
-  auto forward(const A&... args) const {
-    return forward(call_options{}, args...);
+    requires(!detail::begins_with_options<A...>)
+  auto forward(A&&... args) const {
+    return forward(call_options{}, std::forward<A>(args)...);
   }
   template <class... A>
-  auto forward(const call_options& calls, const A&... args) const {
-    return module_.template rpc_sync<&detail::forward_module<M, detail::deduced_wire_type<A>...>>(
-        calls, on_, detail::has_device_map(module_.handle(), calls), args...);
+  auto forward(const call_options& calls, A&&... args) const {
+    return module_.template rpc_sync<&detail::forward_module<M, detail::deduced_wire_type<std::remove_cvref_t<A>>...>>(
+        calls, on_, detail::has_device_map(module_.handle(), calls), std::forward<A>(args)...);
   }
   /// The same without waiting.
   template <class... A>
-  [[nodiscard]] auto forward_async(const A&... args) const {
-    return forward_async(call_options{}, args...);
+    requires(!detail::begins_with_options<A...>)
+  [[nodiscard]] auto forward_async(A&&... args) const {
+    return forward_async(call_options{}, std::forward<A>(args)...);
   }
   template <class... A>
-  [[nodiscard]] auto forward_async(const call_options& calls, const A&... args) const {
-    return module_.template rpc_async<&detail::forward_module<M, detail::deduced_wire_type<A>...>>(
-        calls, on_, detail::has_device_map(module_.handle(), calls), args...);
+  [[nodiscard]] auto forward_async(const call_options& calls, A&&... args) const {
+    return module_.template rpc_async<&detail::forward_module<M, detail::deduced_wire_type<std::remove_cvref_t<A>>...>>(
+        calls, on_, detail::has_device_map(module_.handle(), calls), std::forward<A>(args)...);
   }
 
   /// References to its parameters, in the order of nn::parameters(): for optimizers.

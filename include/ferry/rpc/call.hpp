@@ -13,6 +13,7 @@
 
 #include <ferry/backend/agent.hpp>
 #include <ferry/rpc/detail/call_lifecycle.hpp>
+#include <ferry/rpc/detail/given_value.hpp>
 #include <ferry/rpc/detail/incoming_call.hpp>
 #include <ferry/rpc/future.hpp>
 #include <ferry/rpc/method.hpp>
@@ -121,6 +122,7 @@ R decode_result(const call_facts& facts, inbound_message& reply) {
     } catch (...) {
       throw_bad_result(facts);
     }
+    reply.tensors.clear();  // they are the value's alone
     return value;
   }
 }
@@ -250,79 +252,85 @@ consteval void check_arguments() {
 
 // `call` is an outgoing_call, or derived from it with a seal() of its own.
 template <auto F, method_flavour Flavour, class Call, class... A>
-void write_arguments(Call& call, const A&... args) {
-  check_arguments<F, Flavour, A...>();
+void write_arguments(Call& call, A&&... args) {
+  check_arguments<F, Flavour, std::remove_cvref_t<A>...>();
   using wires = typename holders<typename parts_of<F, Flavour>::parameters>::type;
   encode_arguments(call.message, static_cast<wires*>(nullptr), args...);
   call.seal();
+  drop_given_values<A...>(call.message, args...);
 }
 
 template <auto F, method_flavour Flavour, class Call, class... A>
-auto finish_sync(Call& call, const A&... args) -> result_of<F, Flavour> {
-  write_arguments<F, Flavour>(call, args...);
+auto finish_sync(Call& call, A&&... args) -> result_of<F, Flavour> {
+  write_arguments<F, Flavour>(call, std::forward<A>(args)...);
   call.run();
   return decode_result<result_of<F, Flavour>>(call.facts(), call.reply);
 }
 template <auto F, method_flavour Flavour, class Call, class... A>
-auto finish_async(Call& call, const A&... args) -> future<result_of<F, Flavour>> {
-  write_arguments<F, Flavour>(call, args...);
+auto finish_async(Call& call, A&&... args) -> future<result_of<F, Flavour>> {
+  write_arguments<F, Flavour>(call, std::forward<A>(args)...);
   return call_state<result_of<F, Flavour>>::send(call);
 }
 template <auto F, method_flavour Flavour, class Call, class... A>
-void finish_one_way(Call& call, const A&... args) {
-  write_arguments<F, Flavour>(call, args...);
+void finish_one_way(Call& call, A&&... args) {
+  write_arguments<F, Flavour>(call, std::forward<A>(args)...);
   call.send_one_way();
 }
 
 template <auto F, class... A>
-auto call_sync(std::shared_ptr<worker_core> worker, const to& destination, const A&... args) -> result_of<F> {
+auto call_sync(std::shared_ptr<worker_core> worker, const to& destination, A&&... args) -> result_of<F> {
   outgoing_call call(std::move(worker), destination, usable_method<F>(), call_mode::waiting);
-  return finish_sync<F, method_flavour::call>(call, args...);
+  return finish_sync<F, method_flavour::call>(call, std::forward<A>(args)...);
 }
 
 template <auto F, class... A>
-auto call_async(std::shared_ptr<worker_core> worker, const to& destination, const A&... args) -> future<result_of<F>> {
+auto call_async(std::shared_ptr<worker_core> worker, const to& destination, A&&... args) -> future<result_of<F>> {
   outgoing_call call(std::move(worker), destination, usable_method<F>(), call_mode::later);
-  return finish_async<F, method_flavour::call>(call, args...);
+  return finish_async<F, method_flavour::call>(call, std::forward<A>(args)...);
 }
 
 template <auto F, class... A>
-auto call_unhurried(std::shared_ptr<worker_core> worker, const to& destination, const A&... args)
-    -> future<result_of<F>> {
+auto call_unhurried(std::shared_ptr<worker_core> worker, const to& destination, A&&... args) -> future<result_of<F>> {
   outgoing_call call(std::move(worker), destination, usable_method<F>(), call_mode::unhurried);
-  return finish_async<F, method_flavour::call>(call, args...);
+  return finish_async<F, method_flavour::call>(call, std::forward<A>(args)...);
 }
 
 template <auto F, class... A>
-void call_one_way(std::shared_ptr<worker_core> worker, const to& destination, const A&... args) {
+void call_one_way(std::shared_ptr<worker_core> worker, const to& destination, A&&... args) {
   outgoing_call call(std::move(worker), destination, usable_method<F>(), call_mode::one_way);
-  finish_one_way<F, method_flavour::call>(call, args...);
+  finish_one_way<F, method_flavour::call>(call, std::forward<A>(args)...);
 }
 
 }  // namespace detail
 
 /// Calls F on another worker (or this one) and waits for its result. Argument tensors are not copied: they must not be
 /// written until the call has returned; from then on the current streams of the thread wait until devices have read
-/// them. Throws what F threw, or errc::rpc_timeout, call_cancelled, peer_lost, unknown_worker, ...: the call ends
+/// them. An argument that is an rvalue (a temporary, std::move(t)) and holds tensors is given to the call, and moved from
+/// unless the call throws before it is sent; to a worker of the same process its memory is handed over
+/// (docs/tensors.md). Throws what F threw, or errc::rpc_timeout, call_cancelled, peer_lost, unknown_worker, ...: the call ends
 /// exactly once, even if the peer fails. Thread-safe.
 template <auto F, class... A>
-auto rpc_sync(const to& destination, const A&... args) -> detail::result_of<detail::resolve<F, A...>::function> {
-  return detail::call_sync<detail::resolve<F, A...>::function>(detail::current_worker(), destination, args...);
+auto rpc_sync(const to& destination, A&&... args)
+    -> detail::result_of<detail::resolve<F, std::remove_cvref_t<A>...>::function> {
+  return detail::call_sync<detail::resolve<F, std::remove_cvref_t<A>...>::function>(
+      detail::current_worker(), destination, static_cast<detail::passed<A>>(args)...);
 }
 
 /// Like rpc_sync(), but does not wait: returns a future. Errors detected before sending (unknown worker, an argument
 /// that cannot be encoded) are thrown here; all others complete the future. Argument tensors must not be written until
 /// the future is ready. Thread-safe.
 template <auto F, class... A>
-[[nodiscard]] auto rpc_async(const to& destination, const A&... args)
-    -> future<detail::result_of<detail::resolve<F, A...>::function>> {
-  return detail::call_async<detail::resolve<F, A...>::function>(detail::current_worker(), destination, args...);
+[[nodiscard]] auto rpc_async(const to& destination, A&&... args)
+    -> future<detail::result_of<detail::resolve<F, std::remove_cvref_t<A>...>::function>> {
+  return detail::call_async<detail::resolve<F, std::remove_cvref_t<A>...>::function>(
+      detail::current_worker(), destination, static_cast<detail::passed<A>>(args)...);
 }
 
 /// Calls F without waiting; no reply is sent. The result of F is dropped; the callee logs its exceptions. Thread-safe.
 template <auto F, class... A>
-void notify(const to& destination, const A&... args) {
-  detail::call_one_way<detail::resolve<F, A...>::function>(detail::current_worker(), destination, args...);
+void notify(const to& destination, A&&... args) {
+  detail::call_one_way<detail::resolve<F, std::remove_cvref_t<A>...>::function>(
+      detail::current_worker(), destination, static_cast<detail::passed<A>>(args)...);
 }
 
 }  // namespace ferry::inline v0

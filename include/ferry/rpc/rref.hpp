@@ -171,46 +171,51 @@ class rref : public detail::reference_base {
   ///
   ///     ref.rpc_sync<&model::forward>(x)      ref.rpc_sync<&model::forward>({.timeout = 5s}, x)
   template <auto F, class... A>
-  auto rpc_sync(const A&... args) const {
-    return rpc_sync<F>(call_options{}, args...);
+    requires(!detail::begins_with_options<A...>)
+  auto rpc_sync(A&&... args) const {
+    return rpc_sync<F>(call_options{}, std::forward<A>(args)...);
   }
   template <auto F, class... A>
-  auto rpc_sync(const call_options& options, const A&... args) const {
+  auto rpc_sync(const call_options& options, A&&... args) const {
     auto call = begin<F, detail::method_flavour::object_call>(options, detail::call_mode::waiting);
-    return detail::finish_sync<F, detail::method_flavour::object_call>(call, args...);
+    return detail::finish_sync<F, detail::method_flavour::object_call>(call, static_cast<detail::passed<A>>(args)...);
   }
   /// Like rpc_sync(), but does not wait: returns a future. The object is kept alive until the call has ended.
   template <auto F, class... A>
-  [[nodiscard]] auto rpc_async(const A&... args) const {
-    return rpc_async<F>(call_options{}, args...);
+    requires(!detail::begins_with_options<A...>)
+  [[nodiscard]] auto rpc_async(A&&... args) const {
+    return rpc_async<F>(call_options{}, std::forward<A>(args)...);
   }
   template <auto F, class... A>
-  [[nodiscard]] auto rpc_async(const call_options& options, const A&... args) const {
+  [[nodiscard]] auto rpc_async(const call_options& options, A&&... args) const {
     auto call = begin<F, detail::method_flavour::object_call>(options, detail::call_mode::later);
-    return detail::finish_async<F, detail::method_flavour::object_call>(call, args...);
+    return detail::finish_async<F, detail::method_flavour::object_call>(call, static_cast<detail::passed<A>>(args)...);
   }
   /// Like rpc_sync(), but without a reply. A one-way call that arrives after the last reference has been released is
   /// dropped.
   template <auto F, class... A>
-  void notify(const A&... args) const {
-    notify<F>(call_options{}, args...);
+    requires(!detail::begins_with_options<A...>)
+  void notify(A&&... args) const {
+    notify<F>(call_options{}, std::forward<A>(args)...);
   }
   template <auto F, class... A>
-  void notify(const call_options& options, const A&... args) const {
+  void notify(const call_options& options, A&&... args) const {
     auto call = begin<F, detail::method_flavour::object_call>(options, detail::call_mode::one_way);
-    detail::finish_one_way<F, detail::method_flavour::object_call>(call, args...);
+    detail::finish_one_way<F, detail::method_flavour::object_call>(call, static_cast<detail::passed<A>>(args)...);
   }
   /// Calls F on the object and keeps the result at the owner as a new object; returns a reference to it at once.
   /// Chained calls need no round trip between their steps.
   template <auto F, class... A>
-  [[nodiscard]] auto remote(const A&... args) const {
-    return remote<F>(call_options{}, args...);
+    requires(!detail::begins_with_options<A...>)
+  [[nodiscard]] auto remote(A&&... args) const {
+    return remote<F>(call_options{}, std::forward<A>(args)...);
   }
   template <auto F, class... A>
-  [[nodiscard]] auto remote(const call_options& options, const A&... args) const {
+  [[nodiscard]] auto remote(const call_options& options, A&&... args) const {
     auto call = begin<F, detail::method_flavour::object_creation>(options, detail::call_mode::detached);
     return rref<detail::result_of<F, detail::method_flavour::object_creation>>(
-        detail::finish_creation<F, detail::method_flavour::object_creation>(call, args...));
+        detail::finish_creation<F, detail::method_flavour::object_creation>(call,
+                                                                            static_cast<detail::passed<A>>(args)...));
   }
 
   /// Whether both refer to the same object.
@@ -265,10 +270,11 @@ class any_rref : public detail::reference_base {
 namespace detail {
 
 template <auto F, class... A>
-auto create(std::shared_ptr<worker_core> worker, const to& destination, const A&... args)
+auto create(std::shared_ptr<worker_core> worker, const to& destination, A&&... args)
     -> rref<result_of<F, method_flavour::creation>> {
   object_call call(std::move(worker), destination, usable_method<F, method_flavour::creation>());
-  return rref<result_of<F, method_flavour::creation>>(finish_creation<F, method_flavour::creation>(call, args...));
+  return rref<result_of<F, method_flavour::creation>>(
+      finish_creation<F, method_flavour::creation>(call, std::forward<A>(args)...));
 }
 
 }  // namespace detail
@@ -279,8 +285,9 @@ auto create(std::shared_ptr<worker_core> worker, const to& destination, const A&
 /// detected before sending are thrown here; if the call itself fails (timeout, lost peer), the reference fails
 /// permanently. Thread-safe.
 template <auto F, class... A>
-[[nodiscard]] auto remote(const to& destination, const A&... args) {
-  return detail::create<detail::resolve<F, A...>::function>(detail::current_worker(), destination, args...);
+[[nodiscard]] auto remote(const to& destination, A&&... args) {
+  return detail::create<detail::resolve<F, std::remove_cvref_t<A>...>::function>(
+      detail::current_worker(), destination, static_cast<detail::passed<A>>(args)...);
 }
 
 // References can only be sent between workers: a file or text archive would not keep the object alive.

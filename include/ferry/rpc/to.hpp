@@ -69,6 +69,14 @@ struct call_options {
   streams_ref streams = {};
 };
 
+namespace detail {
+/// Whether the arguments of a call begin with its options.
+template <class... A>
+inline constexpr bool begins_with_options = false;
+template <class First, class... Rest>
+inline constexpr bool begins_with_options<First, Rest...> = std::is_same_v<std::remove_cvref_t<First>, call_options>;
+}  // namespace detail
+
 /// The destination of a call: a worker by name, id or worker_info, with options. Borrows the name; used as a parameter.
 ///
 ///     rpc_sync<f>("worker1", ...)                          rpc_sync<f>(1, ...)

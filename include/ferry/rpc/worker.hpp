@@ -102,20 +102,24 @@ class worker {
   [[nodiscard]] std::string flight_record() const;
 
   template <auto F, class... A>
-  auto rpc_sync(const to& destination, const A&... args) const {
-    return detail::call_sync<detail::resolve<F, A...>::function>(core(), destination, args...);
+  auto rpc_sync(const to& destination, A&&... args) const {
+    return detail::call_sync<detail::resolve<F, std::remove_cvref_t<A>...>::function>(
+        core(), destination, static_cast<detail::passed<A>>(args)...);
   }
   template <auto F, class... A>
-  [[nodiscard]] auto rpc_async(const to& destination, const A&... args) const {
-    return detail::call_async<detail::resolve<F, A...>::function>(core(), destination, args...);
+  [[nodiscard]] auto rpc_async(const to& destination, A&&... args) const {
+    return detail::call_async<detail::resolve<F, std::remove_cvref_t<A>...>::function>(
+        core(), destination, static_cast<detail::passed<A>>(args)...);
   }
   template <auto F, class... A>
-  [[nodiscard]] auto remote(const to& destination, const A&... args) const {
-    return detail::create<detail::resolve<F, A...>::function>(core(), destination, args...);
+  [[nodiscard]] auto remote(const to& destination, A&&... args) const {
+    return detail::create<detail::resolve<F, std::remove_cvref_t<A>...>::function>(
+        core(), destination, static_cast<detail::passed<A>>(args)...);
   }
   template <auto F, class... A>
-  void notify(const to& destination, const A&... args) const {
-    detail::call_one_way<detail::resolve<F, A...>::function>(core(), destination, args...);
+  void notify(const to& destination, A&&... args) const {
+    detail::call_one_way<detail::resolve<F, std::remove_cvref_t<A>...>::function>(
+        core(), destination, static_cast<detail::passed<A>>(args)...);
   }
 
   /// Like rref<T>(value) and rref<T>(std::in_place, args...), with this worker as owner; for processes with several

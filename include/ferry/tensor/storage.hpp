@@ -75,6 +75,13 @@ class storage {
   /// See device_memory::record_use.
   void record_use(const stream& by) const;
   [[nodiscard]] std::size_t use_count() const noexcept { return body_->references.load(std::memory_order_relaxed); }
+  /// Whether this is the only handle of a block of the CPU that ferry allocated: no other code can get at the bytes but by
+  /// an address that it has kept. What earlier owners did to the bytes has happened before.
+  [[nodiscard]] bool solely_owned() const noexcept {
+    return body_->allocated && body_->references.load(std::memory_order_acquire) == 1;
+  }
+  /// Of a solely owned block: its writes are counted anew.
+  void forget_writes() const noexcept { body_->version.store(0, std::memory_order_relaxed); }
 
  private:
   static void destroy(detail::storage_body* body) noexcept;

@@ -57,6 +57,10 @@ void check_index(const tensor& t, std::size_t axis, std::int64_t index);
 [[noreturn]] void refuse_index_count(const tensor& t, std::size_t count);
 [[noreturn]] void refuse_host_access(const tensor& t);
 tensor adopt_body(tensor_body* body) noexcept;
+/// Makes `t` what a packed copy of it would be, without copying, if nothing else can tell the difference: it is the only
+/// handle, without weak ones and hooks, of the only tensor over a block of the CPU that ferry allocated, whose elements
+/// are packed and are all of the block. False: `t` is as it was.
+[[nodiscard]] bool become_copy(tensor& t);
 
 }  // namespace detail
 
@@ -224,6 +228,7 @@ class tensor {
 
  private:
   friend tensor detail::adopt_body(detail::tensor_body* body) noexcept;
+  friend bool detail::become_copy(tensor& t);
   friend class weak_tensor;
 
   [[nodiscard]] detail::tensor_body& body() const {

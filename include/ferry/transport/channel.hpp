@@ -174,7 +174,7 @@ struct inline_tensors {};
 /// that memory is in the byte stream. For tensors of least_direct bytes and more in memory that ferry allocated; it is lent until
 /// the copy has been made, and the message arrives then. docs/devices.md says between which devices.
 struct cuda_ipc {};
-/// Within a process: copied by the devices, or by the sender from CPU to CPU.
+/// Within a process: copied by the devices, or by the sender from CPU to CPU, unless the tensor can be handed over.
 struct inproc_tensors {};
 /// From and to CUDA devices, and devices of user-defined kinds, in the byte stream: through page-locked host memory, in
 /// pieces, while others are being written or received. At most staging_window bytes of a tensor are in such memory at

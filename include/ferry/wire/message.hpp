@@ -72,6 +72,8 @@ class outgoing_message {
   /// When its tensors may be read; null: at once.
   [[nodiscard]] const detail::device_marks* marks() const noexcept { return marks_.get(); }
   [[nodiscard]] const std::shared_ptr<const detail::device_marks>& shared_marks() const noexcept { return marks_; }
+  /// There are tensors, and they keep the memory of their elements: the values that were encoded need not exist any more.
+  [[nodiscard]] bool keeps_its_tensors() const noexcept;
   /// Once finished: removes the tensors; the receiver is notified that they could not be read. Only for peers that
   /// support device tensors (feature_device_tensors).
   void become_void();

@@ -77,9 +77,10 @@ void inproc_connection::send(outgoing_message&& message) noexcept {
   if (closed_here_.load()) return;
   try {
     if (message.on_devices()) return send_from_devices(std::move(message), *peer);
-    std::vector<tensor> tensors;
-    tensors.reserve(message.tensors.size());
-    for (const tensor& each : message.tensors) tensors.push_back(channel_traits<inproc_tensors>::copy(each, {}, {}));
+    for (tensor& each : message.tensors) {
+      if (!become_copy(each)) each = channel_traits<inproc_tensors>::copy(each, {}, {});
+    }
+    std::vector<tensor> tensors = std::move(message.tensors);
     peer->receive(as_inbound(std::move(message), std::move(tensors)));
   } catch (...) {  // no memory: in-order delivery can no longer be kept
     close(std::current_exception());

@@ -24,7 +24,8 @@
 namespace ferry::inline v0::detail {
 
 /// One end. Value semantics are kept: the receiver gets copies of the tensors, made inside send(), or queued there if
-/// they are on devices or go to one, and the message's bytes themselves. A message with tensors that go from a device
+/// they are on devices or go to one, and the message's bytes themselves. A tensor of the CPU that the message alone refers
+/// to is handed over instead (become_copy). A message with tensors that go from a device
 /// to the CPU is delivered once they have arrived; later messages may overtake it, but not a cancellation of it. While
 /// reading is paused cancellations arrive nevertheless, ahead of the messages that wait, and once more in their place.
 /// A started end stays alive until it is closed and its receiver has been notified.

@@ -15,6 +15,7 @@
 #include <ferry/rpc/context.hpp>
 #include <ferry/rpc/debug.hpp>
 #include <ferry/rpc/detail/call_lifecycle.hpp>
+#include <ferry/rpc/detail/given_value.hpp>
 #include <ferry/rpc/detail/reply_writer.hpp>
 #include <ferry/rpc/future.hpp>
 #include <ferry/rpc/method.hpp>
@@ -92,16 +93,20 @@ class incoming_call final : public work, private held_method, public call_contex
   template <class... Ts>
   void read(Ts&... values) {
     decode_payload(request_, limits(), values...);
+    request_.tensors.clear();  // they are the values' alone
     stage_ = stage::running;
   }
-  /// Encodes the result (none for void) and sends the reply.
+  /// Encodes the result (none for void) and sends the reply. Results that are given away are dropped in between.
   template <class... Wire, class... Ts>
-  void answer(const Ts&... result) {
+  void answer(Ts&&... result) {
     begin_encoding();
     tell_result();
     if (!needs_answer()) return done();
     reply_writer reply(*this);
-    if constexpr (sizeof...(Ts) != 0) encode_payload<Wire...>(reply.message, result...);
+    if constexpr (sizeof...(Ts) != 0) {
+      encode_payload<Wire...>(reply.message, result...);
+      drop_given_values<Ts...>(reply.message, result...);
+    }
     send(reply);
   }
   /// The handler has returned a value: what is thrown from here on concerns the answer.
@@ -248,14 +253,20 @@ struct serving_of {
       get();
       call.answer();
     } else {
-      const auto& result = get();
-      call.template answer<wire_type<T>>(result);
+      // A value that was returned is the message's; what a reference leads to may have other users.
+      auto&& result = get();
+      if constexpr (std::is_reference_v<decltype(get())>) {
+        call.template answer<wire_type<T>>(std::as_const(result));
+      } else {
+        call.template answer<wire_type<T>>(std::move(result));
+      }
     }
   }
 };
 
-/// Keeps a call and its arguments until the future that it returned is ready.
-template <method_flavour Flavour, class Arguments, class T>
+/// Keeps a call and its arguments until the future that it returned is ready. `Sole`: the future of a task, which no other code
+/// has a handle of.
+template <method_flavour Flavour, class Arguments, class T, bool Sole>
 struct answering {
   context_ptr keep;
   incoming_call& call;
@@ -267,6 +278,11 @@ struct answering {
       result.shared_state()->let_streams_wait();  // the streams on which the answer is sent
       if constexpr (creates(Flavour)) {
         serving_of<Flavour>::template answer<T>(call, [&] { return result.get(); });
+      } else if constexpr (Sole && !std::is_void_v<T> && std::is_nothrow_move_constructible_v<stored_t<T>>) {
+        serving_of<Flavour>::template answer<T>(call, [&] {
+          result.shared_state()->throw_if_failed();
+          return result.shared_state()->take();
+        });
       } else {
         serving_of<Flavour>::template answer<T>(call, [&]() -> decltype(auto) { return result.value(); });
       }
@@ -310,8 +326,8 @@ void serve_method(incoming_call& call) {
     }();
     if (!pending.valid()) throw_error(errc::no_state, "the method returned an empty future");
     call.expect_later();
-    pending.add_done_callback(
-        answering<Flavour, std::unique_ptr<arguments>, value>{context_ptr::share(&call), call, std::move(kept)});
+    pending.add_done_callback(answering<Flavour, std::unique_ptr<arguments>, value, is_task_v<result>>{
+        context_ptr::share(&call), call, std::move(kept)});
     call.answer_later();
   } else {
     arguments values;

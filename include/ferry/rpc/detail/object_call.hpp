@@ -35,10 +35,10 @@ class object_call : public outgoing_call {
 };
 
 template <auto F, method_flavour Flavour, class... A>
-reference_handle finish_creation(object_call& call, const A&... args) {
+reference_handle finish_creation(object_call& call, A&&... args) {
   reference_handle made = call.make_object();
   try {
-    write_arguments<F, Flavour>(call, args...);
+    write_arguments<F, Flavour>(call, std::forward<A>(args)...);
   } catch (...) {
     object_call::drop_object(made);
     throw;
