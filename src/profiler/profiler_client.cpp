@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <ferry/base/detail/little_endian.hpp>
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
 #include <ferry/rpc/detail/incoming_call.hpp>
@@ -32,6 +33,16 @@ constexpr std::size_t most_events_of_request = std::size_t{1} << 14U;
 constexpr std::size_t share_of_profile = 4;
 constexpr std::size_t longest_profile = std::size_t{1} << 20U;
 constexpr std::size_t record_overhead = record_header + record_alignment;  // at most
+
+// The profiler's among the records of a message. In most messages that have one there is no other: it is found without a look at
+// more than its header.
+std::optional<std::span<const std::byte>> find_profile(const extension_records& records) {
+  const std::span<const std::byte> block = records.block();
+  if (block.size() >= record_header && load_le<std::uint16_t>(block.data()) == profile_record_type &&
+      load_le<std::uint32_t>(block.data() + record_length_at) == block.size() - record_header)
+    return block.subspan(record_header);
+  return records.find(profile_record_type);
+}
 
 [[maybe_unused]] const std::size_t profiler_of_workers = add_library_client({
     .rank = 4,
@@ -67,7 +78,7 @@ class profiled_call final : public caller_hooks {
     const std::int64_t now = ticks_now();
     std::string error;
     try {
-      if (const auto content = reply.records().find(profile_record_type); content && to_) {
+      if (const auto content = find_profile(reply.records()); content && to_) {
         if (const auto brief = decode_brief_answer(*content)) {
           answer_ = *brief;
           answered_ = true;
@@ -224,7 +235,8 @@ class request_recordings {
     return known_;
   }
   static ref_ptr<recording> make(std::int32_t node, const profile_wishes& wishes) {
-    return recording::make({.wishes = wishes, .brief = true, .events_per_thread = most_events_of_request, .node = node});
+    return recording::make(
+        {.wishes = wishes, .brief = true, .events_per_thread = most_events_of_request, .node = node});
   }
   ref_ptr<recording> next(std::int32_t node, const profile_wishes& wishes) {
     for (const ref_ptr<recording>& each : all_) {
@@ -251,7 +263,7 @@ class profiled_request final : public callee_hooks {
   void before_handler(handler_start& start) override {
     if (!interceptor_table::arrivals_watched()) {
       if (asked_ && start.method() != device_times_method)  // not of the profiler itself
-         begin_for_caller(start);
+        begin_for_caller(start);
     } else {
       begin_watched(start);
     }
@@ -496,7 +508,7 @@ class profiled_request final : public callee_hooks {
 std::unique_ptr<callee_hooks> profiler_client::on_arrival(incoming_request& request) {
   std::optional<profile_wishes> asked;
   if (const extension_records records = request.records(); !records.empty()) {
-    if (const auto content = records.find(profile_record_type)) asked = decode_profile_wishes(*content);
+    if (const auto content = find_profile(records)) asked = decode_profile_wishes(*content);
   }
   if (!asked && !interceptor_table::arrivals_watched()) return nullptr;
   return std::make_unique<profiled_request>(asked);

@@ -120,7 +120,7 @@ void end_range(open_range& range, const range_details* details, bool failed) noe
 // Ranges are seen while there is any recording, and the work of devices while there is one that wants its times. Requests come
 // and go quickly: what they end leaves the sink in its place, for the next one, until a range finds that nothing records.
 constinit std::mutex sink_mutex;
-int measuring = 0;  // under the mutex
+int measuring = 0;                                     // under the mutex
 constinit std::atomic<bool> timeline_expected{false};  // changed under the mutex
 // Twice the number of recordings, plus one while the sink is in its place, where it stays as long as that number is not zero.
 constexpr std::uint32_t sink_is_set = 1;

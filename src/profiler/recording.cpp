@@ -387,7 +387,8 @@ void recording::name_handlers(std::vector<told_reply>& of) {
     if (!each.batch.brief) continue;
     each.batch.events.front().node = each.of.node;
     const auto found = methods.find(each.of.name);
-    each.batch.events.front().name = found == methods.end() ? "(another method: there are too many names)" : found->second;
+    each.batch.events.front().name =
+        found == methods.end() ? "(another method: there are too many names)" : found->second;
   }
 }
 

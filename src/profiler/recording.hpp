@@ -121,7 +121,7 @@ class recording {
     std::mutex mutex;
     std::vector<std::vector<recorded_event>> chunks;  // each grows to its capacity, so that no event is moved
     std::size_t count = 0;                            // in all of them
-    std::size_t chunk = 0;                            // once it is full: where the oldest event is, and in this, at `next`
+    std::size_t chunk = 0;  // once it is full: where the oldest event is, and in this, at `next`
     std::size_t next = 0;
     std::uint64_t add(recorded_event&& event, std::size_t most);
   };
