@@ -68,6 +68,7 @@ struct addition {
   pair_options without;
   const char* unit;  // "%" of the call, or "ns"
   double most;
+  void (*prepare)(worker_pair& with) = nullptr;  // null: nothing
 };
 
 // A call with something and without it, in turn: first one, then the other.
@@ -109,6 +110,7 @@ void measure_addition(report& out, const options& chosen, const addition& what) 
   const pin_mode pin = processors().size() > 1 ? pin_mode::two_cores : pin_mode::same_core;
   worker_pair with(what.with, pin);
   worker_pair without(what.without, pin);
+  if (what.prepare) what.prepare(with);
   const auto median_of = [&](worker_pair& pair) {
     pair.pin();
     const auto call = [&] { (void)pair.caller().rpc_sync<remote::add>(callee, 1, 2); };
@@ -118,6 +120,13 @@ void measure_addition(report& out, const options& chosen, const addition& what) 
   };
   in_turns found = in_turns::of(turns, absolute, [&](bool with_it) { return median_of(with_it ? with : without); });
   found.report_to(out, prefix, what.unit, what.most);
+}
+
+// A session that is over, of many calls.
+void record_and_stop(worker_pair& pair) {
+  pair.pin();
+  ferry::profiler::session over(pair.caller());
+  for (int i = 0; i != 1000; ++i) (void)pair.caller().rpc_sync<remote::add>(callee, 1, 2);
 }
 
 // The same call of one pair of workers, with a session at the caller and without one, in turn. With a session the callee records,
@@ -202,6 +211,9 @@ int main(int argc, char** argv) {
       measure_addition(
           out, chosen,
           {"interceptor", {.transport = transport, .idle_interceptors = 1}, {.transport = transport}, "ns", 30});
+      // The profiler is off: what it has left of a session that is over.
+      measure_addition(out, chosen,
+                       {"profiler-off", {.transport = transport}, {.transport = transport}, "%", 1, &record_and_stop});
       measure_session(out, chosen, transport);
       if (transport == "inproc") continue;  // both ends would be one
       for (const bool at_callee : {false, true}) measure_metrics(out, chosen, transport, at_callee);

@@ -104,11 +104,11 @@ std::vector<std::pair<errc, std::uint64_t>> error_counts::all() const {
 
 // What a thread needs for most calls: looking for thread-local variables costs as much as all the rest, so that they are one.
 struct metrics_table::thread_state {
-  // The series that it counted last, by hash; of any table, which the stamp says.
-  struct recent_series {
+  // The series that it counted last, by hash; of any table, which the stamp says. Each lies within a cache line.
+  struct alignas(32) recent_series {
     std::uint64_t stamp = 0;  // of none
     series_id id;
-    found what;
+    thread_series* counts = nullptr;
   };
   std::array<recent_series, 16> series;
   // The tables that it used last, by their serials.
@@ -215,19 +215,19 @@ void metrics_table::give_back(shard& which) noexcept {
 
 // ---------------------------------------------------------------- series
 
-inline metrics_table::found metrics_table::find(thread_state& here, const call_event& event, call_side side) noexcept {
+inline thread_series* metrics_table::find(thread_state& here, const call_event& event, call_side side) noexcept {
   const series_id id(event, side);
   const thread_state::recent_series& recent = here.series[id.quick_hash() % here.series.size()];
   if (recent.stamp == stamp_.load(std::memory_order_relaxed) && recent.id == id) [[likely]]
-    return recent.what;
+    return recent.counts;
   return look_up(here, event, side);
 }
 
-[[gnu::noinline]] metrics_table::found metrics_table::look_up(thread_state& here, const call_event& event,
-                                                              call_side side) noexcept {
+[[gnu::noinline]] thread_series* metrics_table::look_up(thread_state& here, const call_event& event,
+                                                        call_side side) noexcept {
   const series_id id(event, side);
   const std::uint64_t stamp = stamp_.load(std::memory_order_relaxed);
-  found what;
+  thread_series* counts = nullptr;
   if (shard* const mine = shard_of(here)) [[likely]] {
     if (mine->stamp != stamp) [[unlikely]] {
       std::fill(mine->known.begin(), mine->known.end(), shard::entry{});
@@ -239,25 +239,25 @@ inline metrics_table::found metrics_table::find(thread_state& here, const call_e
       for (std::size_t at = id.hash(); mine->known[at & mask].counts; ++at) {
         const shard::entry& each = mine->known[at & mask];
         if (each.id != id) continue;
-        what = {each.counts, each.of};
+        counts = each.counts;
         break;
       }
     }
-    if (!what.counts) {
+    if (!counts) {
       try {
-        what = make(*mine, event, side);
-        remember(*mine, {id, what.counts, what.of});
+        counts = make(*mine, event, side);
+        remember(*mine, {id, counts});
       } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): counted below
-        what = {};
+        counts = nullptr;
       }
     }
   }
-  if (what.counts) {
-    here.series[id.quick_hash() % here.series.size()] = {stamp, id, what};
+  if (counts) {
+    here.series[id.quick_hash() % here.series.size()] = {stamp, id, counts};
   } else {
     lost_.fetch_add(1, std::memory_order_relaxed);
   }
-  return what;
+  return counts;
 }
 
 void metrics_table::remember(shard& mine, const shard::entry& what) {
@@ -295,7 +295,7 @@ std::string peer_of(const call_event& event) {
 
 }  // namespace
 
-metrics_table::found metrics_table::make(shard& mine, const call_event& event, call_side side) {
+thread_series* metrics_table::make(shard& mine, const call_event& event, call_side side) {
   std::string method(event.entry ? std::string_view(event.entry->name) : "unknown");
   std::string peer = peer_of(event);
   const std::lock_guard lock(mutex_);
@@ -303,11 +303,11 @@ metrics_table::found metrics_table::make(shard& mine, const call_event& event, c
   if (mine.series.size() <= of.number) mine.series.resize(of.number + 1);
   std::unique_ptr<thread_series>& counts = mine.series[of.number];
   if (!counts) {
-    auto fresh = std::make_unique<thread_series>();
+    auto fresh = std::make_unique<thread_series>(of);
     if (side == call_side::server) fresh->queued = std::make_unique<thread_histogram>();
     counts = std::move(fresh);
   }
-  return {counts.get(), &of};
+  return counts.get();
 }
 
 metrics_series& metrics_table::series_of(call_side side, std::string method, std::string peer) {
@@ -362,57 +362,61 @@ void metrics_table::on_call(const worker_core&, const call_event& event) noexcep
 
 [[gnu::noinline]] void metrics_table::begin_call(thread_state& here, const call_event& event) noexcept {
   if (!counts(event.made)) return;
-  const found it = find(here, event, call_side::client);
-  if (!it.counts) return;
+  thread_series* const it = find(here, event, call_side::client);
+  if (!it) return;
   if (event.what == call_moment::started) [[likely]] {
-    it.counts->calls.add(1);
+    it->calls.add(1);
   } else {
-    it.counts->one_way.add(1);
+    it->one_way.add(1);
   }
-  it.counts->sent_bytes.add(event.bytes);
+  it->sent_bytes.add(event.bytes);
 }
 
 // What is told of a call at its end, then the end.
 [[gnu::noinline]] void metrics_table::end_call(thread_state& here, const call_event& event) noexcept {
   if (!counts(event.made)) return;
-  const found it = find(here, event, call_side::client);
-  if (!it.counts) return;
-  it.counts->duration.add(ns_of(event.when(), here.scale) - ns_of(event.made));
-  if (event.what == call_moment::replied) it.counts->received_bytes.add(event.bytes);
+  thread_series* const it = find(here, event, call_side::client);
+  if (!it) return;
+  it->duration.add(ns_of(event.when(), here.scale) - ns_of(event.made));
+  if (event.what == call_moment::replied) it->received_bytes.add(event.bytes);
   if (event.code != errc{}) [[unlikely]]
-    it.of->errors.add(event.code);
-  it.counts->ended.publish(1);
+    it->of.errors.add(event.code);
+  it->ended.publish(1);
 }
 
 [[gnu::noinline]] void metrics_table::count_not_sent(thread_state& here, const call_event& event) noexcept {
   if (since_.load(std::memory_order_relaxed) == never) return;
-  const found it = find(here, event, call_side::client);
-  if (!it.counts) return;
-  it.counts->not_sent.add(1);
-  it.of->errors.add(event.code);
+  thread_series* const it = find(here, event, call_side::client);
+  if (!it) return;
+  it->not_sent.add(1);
+  it->of.errors.add(event.code);
 }
 
 [[gnu::noinline]] void metrics_table::begin_request(thread_state& here, const call_event& event) noexcept {
   if (!counts(event.at)) return;
-  const found it = find(here, event, call_side::server);
-  if (!it.counts) return;
-  (event.request->one_way() ? it.counts->one_way : it.counts->calls).add(1);
-  it.counts->received_bytes.add(event.bytes);
+  thread_series* const it = find(here, event, call_side::server);
+  if (!it) return;
+  (event.request->one_way() ? it->one_way : it->calls).add(1);
+  it->received_bytes.add(event.bytes);
 }
 
 [[gnu::noinline]] void metrics_table::end_request(thread_state& here, const call_event& event) noexcept {
   if (!counts(event.request->arrived())) return;
-  const found it = find(here, event, call_side::server);
-  if (!it.counts) return;
-  it.counts->sent_bytes.add(event.bytes);
+  thread_series* const it = find(here, event, call_side::server);
+  if (!it) return;
+  it->sent_bytes.add(event.bytes);
   if (event.what == call_moment::refused) [[unlikely]]
-    it.of->errors.add(event.code);
+    it->of.errors.add(event.code);
   if (event.told_before || event.what == call_moment::error_sent) return;
   if (event.begun != clock::time_point{}) {
-    it.counts->queued->add(ns_of(event.begun) - ns_of(event.request->arrived()));
-    it.counts->duration.add(ns_of(event.when(), here.scale) - ns_of(event.begun));
+    if (event.begun == event.request->arrived()) [[likely]] {
+      it->at_once.add(1);
+    } else {
+      it->queued->add(ns_of(event.begun) - ns_of(event.request->arrived()));
+    }
+    it->duration.add(ns_of(event.when(), here.scale) - ns_of(event.begun));
   }
-  it.counts->ended.publish(1);
+  it->ended.publish(1);
 }
 
 // With mutex_ held.
@@ -504,7 +508,9 @@ metrics_table::totals metrics_table::read() const {
     row.sent_bytes += counts->sent_bytes.get();
     row.received_bytes += counts->received_bytes.get();
     counts->duration.add_to(row.duration);
-    if (counts->queued) counts->queued->add_to(row.queued);
+    if (!counts->queued) continue;
+    row.queued.add_to_bucket(0, counts->at_once.get());
+    counts->queued->add_to(row.queued);
   }
   for (std::size_t i = 0; i != names.size(); ++i) result.series[i].errors = names[i]->errors.all();
   result.lost = lost_.load(std::memory_order_relaxed);

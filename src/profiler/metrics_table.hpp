@@ -59,11 +59,16 @@ class error_counts {
   std::array<std::atomic<std::uint64_t>, most_codes> of_code_{};
 };
 
+struct metrics_series;
+
 /// What one thread has counted of one series. All that every call changes, but for a bucket, is in the first cache line.
 struct alignas(64) thread_series {
+  explicit thread_series(metrics_series& which) noexcept : of(which) {}
   thread_count calls, one_way, not_sent, ended, sent_bytes, received_bytes;
-  std::unique_ptr<thread_histogram> queued;  // of requests
+  thread_count at_once;  // requests whose handlers began when they arrived
   thread_histogram duration;
+  std::unique_ptr<thread_histogram> queued;  // of the other requests
+  metrics_series& of;
 };
 
 /// A method and a peer, as caller or as callee.
@@ -126,7 +131,6 @@ class metrics_table final : public call_observer, public std::enable_shared_from
     struct entry {
       series_id id;
       thread_series* counts = nullptr;  // null: a free place
-      metrics_series* of = nullptr;
     };
     // Of the thread.
     std::vector<entry> known;  // open addressing; a power of two
@@ -135,10 +139,6 @@ class metrics_table final : public call_observer, public std::enable_shared_from
     // By number; guarded by the table's mutex.
     std::vector<std::unique_ptr<thread_series>> series;
   };
-  struct found {
-    thread_series* counts = nullptr;  // null: there was no memory
-    metrics_series* of = nullptr;
-  };
   class shards_of_thread;
   struct thread_state;
   using series_name = std::tuple<profiler::call_side, std::string, std::string>;
@@ -146,9 +146,10 @@ class metrics_table final : public call_observer, public std::enable_shared_from
   [[nodiscard]] bool counts(clock::time_point began) const noexcept {
     return began.time_since_epoch().count() >= since_.load(std::memory_order_relaxed);
   }
-  [[nodiscard]] found find(thread_state& here, const call_event& event, profiler::call_side side) noexcept;
-  [[nodiscard]] found look_up(thread_state& here, const call_event& event, profiler::call_side side) noexcept;
-  [[nodiscard]] found make(shard& mine, const call_event& event, profiler::call_side side);
+  // Null: there was no memory.
+  [[nodiscard]] thread_series* find(thread_state& here, const call_event& event, profiler::call_side side) noexcept;
+  [[nodiscard]] thread_series* look_up(thread_state& here, const call_event& event, profiler::call_side side) noexcept;
+  [[nodiscard]] thread_series* make(shard& mine, const call_event& event, profiler::call_side side);
   [[nodiscard]] metrics_series& series_of(profiler::call_side side, std::string method, std::string peer);
   [[nodiscard]] shard* shard_of(thread_state& here) noexcept;
   [[nodiscard]] shard* take_shard();

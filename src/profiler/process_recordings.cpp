@@ -121,10 +121,12 @@ void event_targets::add(recorded_event&& event, const range_description* name_in
     for (const ref_ptr<recording>& each : whole->all()) {
       recorded_event copy = copy_of(event, each->how().wishes);
       copy.what = name_in_whole;
+      copy.answered = copy.answered && each->how().remote;
       each->add(std::move(copy));
     }
   }
   if (!own) return;
+  event.answered = event.answered && own->how().remote;
   own->add(whole ? copy_of(event, own->how().wishes) : std::move(event));
 }
 

@@ -1,5 +1,6 @@
 #include "processor_clock.hpp"
 
+#include <algorithm>
 #include <limits>
 
 #if defined(__x86_64__)
@@ -59,15 +60,20 @@ namespace {
 constinit thread_local kept_tick_scale scale_of_thread;
 
 constexpr std::int64_t longest_use_ns = 50'000'000;
+// Of the time over which the rate was measured: it is off by the same share of a time as of that.
+constexpr double share_of_comparison = 0.25;
 
 }  // namespace
 
 void kept_tick_scale::renew(std::int64_t now) noexcept {
-  scale_ = tick_scale::since(first_reading());
-  good_until_ = now + static_cast<std::int64_t>(static_cast<double>(longest_use_ns) / scale_.rate_);
+  const clock_reading& first = first_reading();
+  scale_ = tick_scale::since(first);
+  const double compared_ns = static_cast<double>(scale_.last_.steady_ns - first.steady_ns);
+  const double use_ns = std::min(static_cast<double>(longest_use_ns), share_of_comparison * compared_ns);
+  good_until_ = now + static_cast<std::int64_t>(use_ns / scale_.rate_);
 }
 
-tick_scale tick_scale::recent() noexcept { return scale_of_thread.at(ticks_now()); }
+const tick_scale& tick_scale::recent(std::int64_t now) noexcept { return scale_of_thread.at(now); }
 
 tick_scale tick_scale::since(const clock_reading& first) noexcept {
   const clock_reading last = clock_reading::now();

@@ -44,7 +44,9 @@ class tick_scale {
         rate_(static_cast<double>(last.steady_ns - first.steady_ns) / static_cast<double>(last.ticks - first.ticks)) {}
   /// For ticks of the last moments, from what the process has seen of both clocks so far. Each thread compares them anew
   /// from time to time, and takes nothing otherwise.
-  [[nodiscard]] static tick_scale recent() noexcept;
+  [[nodiscard]] static tick_scale recent() noexcept { return recent(ticks_now()); }
+  /// The same, where the counter was just read. Valid until the thread asks again.
+  [[nodiscard]] static const tick_scale& recent(std::int64_t now) noexcept;
   /// For ticks since a reading.
   [[nodiscard]] static tick_scale since(const clock_reading& first) noexcept;
   [[nodiscard]] std::int64_t steady_ns(std::int64_t ticks) const noexcept {

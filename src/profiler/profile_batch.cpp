@@ -16,6 +16,7 @@ constexpr std::size_t profile_word = 8;
 constexpr std::uint64_t shapes_bit = 1;
 constexpr std::uint64_t memory_bit = 2;
 constexpr std::uint64_t device_times_bit = 4;
+constexpr std::uint64_t brief_bit = 8;
 constexpr std::uint64_t failed_bit = 1;
 constexpr std::size_t words_of_batch = 5;
 constexpr std::size_t words_of_event = 10;  // and three texts
@@ -168,7 +169,7 @@ std::array<std::byte, bytes_of_wishes> encode_profile_wishes(const profile_wishe
   static_assert(bytes_of_wishes == profile_word);
   std::array<std::byte, bytes_of_wishes> made{};
   store_le(made.data(), (wishes.shapes ? shapes_bit : 0) | (wishes.memory ? memory_bit : 0) |
-                            (wishes.device_times ? device_times_bit : 0));
+                            (wishes.device_times ? device_times_bit : 0) | (wishes.brief ? brief_bit : 0));
   return made;
 }
 
@@ -177,7 +178,8 @@ profile_wishes decode_profile_wishes(std::span<const std::byte> content) {
   const auto bits = load_le<std::uint64_t>(content.data());
   return {.shapes = (bits & shapes_bit) != 0,
           .memory = (bits & memory_bit) != 0,
-          .device_times = (bits & device_times_bit) != 0};
+          .device_times = (bits & device_times_bit) != 0,
+          .brief = (bits & brief_bit) != 0};
 }
 
 byte_buffer encode_profile_batch(const profile_batch& batch, std::size_t limit) {
@@ -203,17 +205,56 @@ byte_buffer encode_profile_batch(const profile_batch& batch, std::size_t limit) 
   return to;
 }
 
-std::size_t batch_of_handler::size() const noexcept {
-  return words_of_batch * profile_word + size_of_event(handler, name);
+namespace {
+// A longer record has more words in its head.
+static_assert(bytes_of_brief_answer < words_of_batch * profile_word);
+constexpr std::size_t brief_queued_at = 8;
+constexpr std::size_t brief_ran_at = 12;
+constexpr std::size_t brief_answered_at = 16;
+constexpr std::size_t brief_thread_at = 20;
+// Sums with three times of four seconds stay within it.
+constexpr std::int64_t longest_brief_time = longest_profile_time - (std::int64_t{1} << 34U);
+}  // namespace
+
+std::array<std::byte, bytes_of_brief_answer> encode_brief_answer(const brief_answer& answer) noexcept {
+  std::array<std::byte, bytes_of_brief_answer> made{};
+  store_le(made.data(), static_cast<std::uint64_t>(answer.received_ns));
+  store_le(made.data() + brief_queued_at, answer.queued_ns);
+  store_le(made.data() + brief_ran_at, answer.ran_ns);
+  store_le(made.data() + brief_answered_at, answer.answered_ns);
+  store_le(made.data() + brief_thread_at, answer.thread);
+  return made;
 }
 
-void batch_of_handler::encode(byte_buffer& to) const {
-  put_head(to, handler.node, received_ns, answered_ns, 0, 1);
-  put_event(to, handler, name);
+std::optional<brief_answer> decode_brief_answer(std::span<const std::byte> content) noexcept {
+  if (content.size() != bytes_of_brief_answer) return std::nullopt;
+  const std::byte* at = content.data();
+  const brief_answer found{.received_ns = static_cast<std::int64_t>(load_le<std::uint64_t>(at)),
+                           .queued_ns = load_le<std::uint32_t>(at + brief_queued_at),
+                           .ran_ns = load_le<std::uint32_t>(at + brief_ran_at),
+                           .answered_ns = load_le<std::uint32_t>(at + brief_answered_at),
+                           .thread = load_le<std::uint32_t>(at + brief_thread_at)};
+  if (found.received_ns < -longest_brief_time || found.received_ns > longest_brief_time) return std::nullopt;
+  return found;
+}
+
+profile_batch batch_of(const brief_answer& answer) {
+  profile_batch made;
+  made.brief = true;
+  made.received_ns = answer.received_ns;
+  profiler::event& handler = made.events.emplace_back();
+  handler.kind = range_kind::handler;
+  handler.thread = answer.thread;
+  handler.number = 1;
+  handler.began_ns = answer.received_ns + answer.queued_ns;
+  handler.ended_ns = handler.began_ns + answer.ran_ns;
+  handler.queued_ns = answer.queued_ns;
+  made.answered_ns = handler.ended_ns + answer.answered_ns;
+  return made;
 }
 
 std::uint64_t events_in_batch(std::span<const std::byte> content) noexcept {
-  if (content.size() < words_of_batch * profile_word) return 0;
+  if (content.size() < words_of_batch * profile_word) return content.size() == bytes_of_brief_answer ? 1 : 0;
   const auto lost = load_le<std::uint64_t>(content.data() + 3 * profile_word);
   const auto events = load_le<std::uint64_t>(content.data() + 4 * profile_word);
   const std::uint64_t most = content.size() / ((words_of_event + texts_of_event) * profile_word);
@@ -221,6 +262,11 @@ std::uint64_t events_in_batch(std::span<const std::byte> content) noexcept {
 }
 
 profile_batch decode_profile_batch(std::span<const std::byte> content) {
+  if (content.size() == bytes_of_brief_answer) {
+    const auto brief = decode_brief_answer(content);
+    if (!brief) throw_error(errc::malformed, "a record of a profile has a time that is out of all bounds");
+    return batch_of(*brief);
+  }
   profile_reader from(content);
   profile_batch batch;
   batch.node = from.worker();

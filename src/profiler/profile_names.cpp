@@ -56,6 +56,15 @@ void profile_names::add_worker(std::int32_t id, std::string_view name) {
   if (workers_[place].empty()) workers_[place] = name;
 }
 
+std::unordered_map<const range_description*, std::string_view> profile_names::methods() const {
+  const std::lock_guard lock(mutex_);
+  std::unordered_map<const range_description*, std::string_view> found;
+  for (const auto& each : names_) {
+    if (each->what.kind == range_kind::call) found.emplace(&each->what, each->method);
+  }
+  return found;
+}
+
 std::vector<std::string> profile_names::workers() const {
   const std::lock_guard lock(mutex_);
   return workers_;

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,8 @@ class profile_names {
                                      std::string_view caller_name, std::int32_t peer, std::string_view peer_name);
   /// The same.
   void note_worker(std::int32_t id, std::string_view name);
+  /// The names of the methods of calls, as they were called, by the descriptions of these. Live as long as this.
+  [[nodiscard]] std::unordered_map<const range_description*, std::string_view> methods() const;
   /// By id.
   [[nodiscard]] std::vector<std::string> workers() const;
 

@@ -1,7 +1,10 @@
 #include "profiler_client.hpp"
 
 #include <algorithm>
+#include <array>
 #include <exception>
+#include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -9,6 +12,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <ferry/base/detail/little_endian.hpp>
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
 #include <ferry/rpc/detail/incoming_call.hpp>
@@ -29,6 +33,16 @@ constexpr std::size_t most_events_of_request = std::size_t{1} << 14U;
 constexpr std::size_t share_of_profile = 4;
 constexpr std::size_t longest_profile = std::size_t{1} << 20U;
 constexpr std::size_t record_overhead = record_header + record_alignment;  // at most
+
+// The profiler's among the records of a message. In most messages that have one there is no other: it is found without a look at
+// more than its header.
+std::optional<std::span<const std::byte>> find_profile(const extension_records& records) {
+  const std::span<const std::byte> block = records.block();
+  if (block.size() >= record_header && load_le<std::uint16_t>(block.data()) == profile_record_type &&
+      load_le<std::uint32_t>(block.data() + record_length_at) == block.size() - record_header)
+    return block.subspan(record_header);
+  return records.find(profile_record_type);
+}
 
 [[maybe_unused]] const std::size_t profiler_of_workers = add_library_client({
     .rank = 4,
@@ -64,7 +78,12 @@ class profiled_call final : public caller_hooks {
     const std::int64_t now = ticks_now();
     std::string error;
     try {
-      if (const auto content = reply.records().find(profile_record_type); content && to_) {
+      if (const auto content = find_profile(reply.records()); content && to_) {
+        if (const auto brief = decode_brief_answer(*content)) {
+          answer_ = *brief;
+          answered_ = true;
+          return end(now, reply);
+        }
         if (!reply.has_value()) {
           for (const profiler::event& each : decode_profile_batch(*content).events) {
             if (each.kind == range_kind::handler && each.parent == 0) error = each.error;
@@ -76,8 +95,7 @@ class profiled_call final : public caller_hooks {
       log(log_level::warning, fmt::format("the profile that came with the reply to {} cannot be read: {}",
                                           (what_.own ? what_.own : what_.in_whole)->name, problem.what()));
     }
-    call_ = reply.message().header.call_id;
-    end(now, !reply.has_value(), std::move(error));
+    end(now, reply, std::move(error));
   }
 
   void ended(const call_end& how) noexcept override {
@@ -93,6 +111,10 @@ class profiled_call final : public caller_hooks {
   }
 
  private:
+  void end(std::int64_t now, incoming_reply& reply, std::string error = {}) noexcept {
+    call_ = reply.message().header.call_id;
+    end(now, !reply.has_value(), std::move(error));
+  }
   void end(std::int64_t now, bool failed, std::string error) noexcept {
     shown_.end();
     if (!to_) return;
@@ -101,6 +123,8 @@ class profiled_call final : public caller_hooks {
     event.node = caller_;
     event.peer = callee_;
     event.failed = failed;
+    event.answered = answered_;
+    event.answer = answer_;
     if (!error.empty()) {
       try {
         event.details = std::make_unique<event_details>();
@@ -120,6 +144,8 @@ class profiled_call final : public caller_hooks {
   const std::int32_t callee_;
   const std::int64_t began_;
   std::uint64_t call_ = 0;
+  brief_answer answer_;
+  bool answered_ = false;
   shown_range shown_;
 };
 
@@ -155,8 +181,11 @@ std::unique_ptr<caller_hooks> record_call(outgoing_request& request, const recor
   if (to.own) what.own = name(to.own->names());
   if (to.whole) what.in_whole = name(to.whole->names());
   const range_description* const shown = on ? name(names_in_timeline()) : nullptr;
-  if (to.remote() && mode != profiled_mode::notify && mode != profiled_mode::to_here)
-    request.add_record(profile_record_type, false, encode_profile_wishes(to.wishes()));
+  if (to.remote() && mode != profiled_mode::notify && mode != profiled_mode::to_here) {
+    profile_wishes wishes = to.wishes();
+    wishes.brief = true;
+    request.add_record(profile_record_type, false, encode_profile_wishes(wishes));
+  }
   auto made = std::make_unique<profiled_call>(std::move(to), what, new_event_number(), event_here(here),
                                               caller.id().value, peer.id().value);
   if (shown) made->show(*on, shown->name);
@@ -178,36 +207,66 @@ std::unique_ptr<caller_hooks> profiler_client::on_request(outgoing_request& requ
 
 namespace {
 
+// Recordings of single requests, one after the other: of those that leave nothing but their handler one is as good as another, once
+// nothing of the request knows it any more.
+class request_recordings {
+ public:
+  // One that has begun, for a handler on this thread. Throws std::bad_alloc.
+  static ref_ptr<recording> begin(std::int32_t node, const profile_wishes& wishes) {
+    request_recordings* const mine = of_thread();
+    return mine ? mine->next(node, wishes) : make(node, wishes);
+  }
+
+ private:
+  struct owner {
+    std::unique_ptr<request_recordings> all = std::make_unique<request_recordings>();
+    owner() { known_ = all.get(); }
+    owner(const owner&) = delete;
+    owner& operator=(const owner&) = delete;
+    ~owner() {
+      known_ = nullptr;
+      ended_ = true;
+    }
+  };
+  static request_recordings* of_thread() {
+    if (known_ || ended_) [[likely]]
+      return known_;
+    static thread_local owner instance;
+    return known_;
+  }
+  static ref_ptr<recording> make(std::int32_t node, const profile_wishes& wishes) {
+    return recording::make(
+        {.wishes = wishes, .brief = true, .events_per_thread = most_events_of_request, .node = node});
+  }
+  ref_ptr<recording> next(std::int32_t node, const profile_wishes& wishes) {
+    for (const ref_ptr<recording>& each : all_) {
+      if (each && each->begin_again(node, wishes)) return each;
+    }
+    if (++oldest_ == kept) oldest_ = 0;
+    return all_[oldest_] = make(node, wishes);
+  }
+
+  // Handlers that are coroutines have theirs for longer than the thread runs them.
+  static constexpr std::size_t kept = 4;
+  std::array<ref_ptr<recording>, kept> all_;
+  std::size_t oldest_ = 0;
+  static constinit thread_local request_recordings* known_;
+  static constinit thread_local bool ended_;
+};
+constinit thread_local request_recordings* request_recordings::known_ = nullptr;
+constinit thread_local bool request_recordings::ended_ = false;
+
 class profiled_request final : public callee_hooks {
  public:
   explicit profiled_request(std::optional<profile_wishes> asked) noexcept : asked_(asked) {}
 
   void before_handler(handler_start& start) override {
-    scopes_ = server_scopes_now();
-    to_.whole = process_recordings::now();
-    // Its end may be on another thread, where the future is ready that it returns.
-    if (const timeline* on = timeline_here()) shown_.begin(*on, name_of(start), false);
-    const bool alone = asked_ || !scopes_.all.empty();           // it has a recording of its own
-    if (!alone && !to_.whole) return;                            // exited meanwhile
-    if (start.method() == device_times_method) return forget();  // of the profiler itself
-    worker_core& core = start.core();
-    node_ = core.agent_unchecked().self().id().value;
-    worker_ = core.weak_from_this();
-    what_ = {name_of(start), range_kind::handler};
-    if (to_.whole) {
-      what_in_whole_ = &to_.whole->names().name_range(what_.name, range_kind::handler);
-      if (const worker_info* caller = start.sender())
-        to_.whole->names().note_worker(caller->id().value, caller->name());
+    if (!interceptor_table::arrivals_watched()) {
+      if (asked_ && start.method() != device_times_method)  // not of the profiler itself
+        begin_for_caller(start);
+    } else {
+      begin_watched(start);
     }
-    if (alone) record_alone(core);
-    call_ = start.call().request().header.call_id;
-    caller_ = start.caller().value;
-    arrived_ns_ = start.call().arrived().time_since_epoch().count();
-    queued_ns_ = std::max<std::int64_t>(0, steady_now_ns() - arrived_ns_);
-    number_ = new_event_number();
-    start.set_value(current_recording, recording_in_force(to_.own, number_, node_));
-    to_.begin();
-    began_ = ticks_now();
   }
 
   void handler_ended(handler_result& result) override {
@@ -237,12 +296,57 @@ class profiled_request final : public callee_hooks {
 
  private:
   void forget() noexcept { to_ = {}; }
+
+  // Nothing but its caller wants to know of it.
+  void begin_for_caller(handler_start& start) {
+    alone_ = true;
+    worker_core& core = start.core();
+    node_ = core.agent_unchecked().self().id().value;
+    what_ = {name_of(start), range_kind::handler};
+    limits_ = &core.limits();
+    to_.own = request_recordings::begin(node_, *asked_);
+    number_ = new_event_number();
+    arrived_ns_ = start.call().arrived().time_since_epoch().count();
+    start.set_value(current_recording, recording_in_force(to_.own, number_, node_));
+    to_.begin();
+    began_ = ticks_now();
+  }
+
+  void begin_watched(handler_start& start) {
+    scopes_ = server_scopes_now();
+    to_.whole = process_recordings::now();
+    // Its end may be on another thread, where the future is ready that it returns.
+    if (const timeline* on = timeline_here()) shown_.begin(*on, name_of(start), false);
+    const bool alone = asked_ || !scopes_.all.empty();           // it has a recording of its own
+    if (!alone && !to_.whole) return;                            // exited meanwhile
+    if (start.method() == device_times_method) return forget();  // of the profiler itself
+    worker_core& core = start.core();
+    node_ = core.agent_unchecked().self().id().value;
+    worker_ = core.weak_from_this();
+    limits_ = &core.limits();
+    what_ = {name_of(start), range_kind::handler};
+    if (to_.whole) {
+      what_in_whole_ = &to_.whole->names().name_range(what_.name, range_kind::handler);
+      if (const worker_info* caller = start.sender())
+        to_.whole->names().note_worker(caller->id().value, caller->name());
+    }
+    if (alone) record_alone();
+    call_ = start.call().request().header.call_id;
+    caller_ = start.caller().value;
+    arrived_ns_ = start.call().arrived().time_since_epoch().count();
+    queued_ns_ = std::max<std::int64_t>(0, steady_now_ns() - arrived_ns_);
+    number_ = new_event_number();
+    start.set_value(current_recording, recording_in_force(to_.own, number_, node_));
+    to_.begin();
+    began_ = ticks_now();
+  }
+
   static std::string_view name_of(const handler_start& start) noexcept {
     return start.method().empty() ? "an unknown method" : start.method();
   }
 
   // For the caller that asks, and for server scopes.
-  void record_alone(worker_core& core) {
+  void record_alone() {
     recording::properties how;
     how.brief = true;
     how.node = node_;
@@ -256,22 +360,23 @@ class profiled_request final : public callee_hooks {
       how.wishes.memory |= asked_->memory;
       how.wishes.device_times |= asked_->device_times;
     }
-    most_record_bytes_ = std::min(core.limits().max_extension_bytes, wire_limits().max_extension_bytes);
-    limit_ = std::min(most_record_bytes_ / share_of_profile, longest_profile);
     to_.own = recording::make(how);
   }
 
   void add_profile(outgoing_reply& reply) {
+    const bool nothing_else = asked_ && scopes_.all.empty() && to_.own->end_without_events();
+    if (!asked_) return (void)take();
     // Behind the records of others, which go first.
+    const std::size_t most = std::min(limits_->max_extension_bytes, wire_limits().max_extension_bytes);
     const std::size_t used = reply.message().extension_bytes() + record_overhead;
-    const std::size_t room = most_record_bytes_ > used ? most_record_bytes_ - used : 0;
-    if (asked_ && scopes_.all.empty() && to_.own->end_without_events()) {
+    const std::size_t room = most > used ? most - used : 0;
+    const std::size_t limit = std::min({most / share_of_profile, longest_profile, room});
+    if (nothing_else) {
       taken_ = true;
-      add_handler(reply, std::min(limit_, room));
+      add_handler(reply, limit, room);
       return;
     }
     profiler::profile found = take();
-    if (!asked_) return;
     profile_batch batch;
     batch.node = found.node;
     batch.received_ns = arrived_ns_;
@@ -283,41 +388,45 @@ class profiled_request final : public callee_hooks {
     if (own != batch.events.end()) std::swap(*own, batch.events.front());
     if (asked_->device_times) add_device_times(batch);
     batch.answered_ns = steady_now_ns();
-    const byte_buffer content = encode_profile_batch(batch, std::min(limit_, room));
-    if (content.size() > room) return;
-    reply.add_record(profile_record_type, false, content.bytes());
+    add_batch(reply, batch, limit, room);
+  }
+  static void add_batch(outgoing_reply& reply, const profile_batch& batch, std::size_t limit, std::size_t room) {
+    const byte_buffer content = encode_profile_batch(batch, limit);
+    if (content.size() <= room) reply.add_record(profile_record_type, false, content.bytes());
   }
 
   // Of a handler that has done nothing which is recorded: most small ones.
-  void add_handler(outgoing_reply& reply, std::size_t room) {
-    const tick_scale scale = tick_scale::recent();
-    profiler::event own;
+  void add_handler(outgoing_reply& reply, std::size_t limit, std::size_t room) {
+    const std::int64_t now = ticks_now();
+    const tick_scale& scale = tick_scale::recent(now);
+    const std::int64_t began_ns = std::max(arrived_ns_, scale.steady_ns(began_));
+    const std::int64_t ended_ns = std::max(began_ns, scale.steady_ns(ended_));
+    const std::int64_t answered_ns = std::max(ended_ns, scale.steady_ns(now));
+    constexpr std::int64_t longest = std::numeric_limits<std::uint32_t>::max();
+    if (asked_->brief && !failed_ && answered_ns - arrived_ns_ <= longest && limit >= bytes_of_brief_answer) {
+      const brief_answer brief{.received_ns = arrived_ns_,
+                               .queued_ns = static_cast<std::uint32_t>(began_ns - arrived_ns_),
+                               .ran_ns = static_cast<std::uint32_t>(ended_ns - began_ns),
+                               .answered_ns = static_cast<std::uint32_t>(answered_ns - ended_ns),
+                               .thread = thread_};
+      return reply.add_record(profile_record_type, false, encode_brief_answer(brief));
+    }
+    profile_batch batch;
+    batch.node = node_;
+    batch.received_ns = arrived_ns_;
+    batch.answered_ns = answered_ns;
+    profiler::event& own = batch.events.emplace_back();
+    own.name = what_.name;
     own.kind = range_kind::handler;
     own.node = node_;
     own.thread = thread_;
     own.number = number_;
-    own.began_ns = scale.steady_ns(began_);
-    own.ended_ns = scale.steady_ns(ended_);
-    own.queued_ns = queued_ns_;
+    own.began_ns = began_ns;
+    own.ended_ns = ended_ns;
+    own.queued_ns = alone_ ? began_ns - arrived_ns_ : queued_ns_;
     own.failed = failed_;
     own.error = std::move(error_);
-    const batch_of_handler batch{arrived_ns_, steady_now_ns(), what_.name, own};
-    const std::size_t size = batch.size();
-    if (size > room) return add_lost_handler(reply, room);
-    reply.message().bytes.reserve(reply.message().bytes.size() + record_overhead + size);
-    batch.encode(reply.message().begin_extension(profile_record_type, false));
-    reply.message().end_extension();
-  }
-
-  // Its error is too long.
-  void add_lost_handler(outgoing_reply& reply, std::size_t room) const {
-    profile_batch batch;
-    batch.node = node_;
-    batch.received_ns = arrived_ns_;
-    batch.answered_ns = steady_now_ns();
-    batch.lost = 1;
-    const byte_buffer content = encode_profile_batch(batch, room);
-    if (content.size() <= room) reply.add_record(profile_record_type, false, content.bytes());
+    add_batch(reply, batch, limit, room);  // lost, if its error is too long
   }
 
   [[nodiscard]] recorded_event own_event() const noexcept {
@@ -362,6 +471,7 @@ class profiled_request final : public callee_hooks {
 
   profiler::profile take() {
     taken_ = true;
+    if (alone_) queued_ns_ = std::max<std::int64_t>(0, tick_scale::recent().steady_ns(began_) - arrived_ns_);
     if (has_ended_) to_.own->add(own_event());
     profiler::profile found = to_.own->finish(&awaited_);
     for (const auto& each : scopes_.all) add_to_scope(*each, {found, awaited_, worker_});
@@ -370,8 +480,7 @@ class profiled_request final : public callee_hooks {
 
   const std::optional<profile_wishes> asked_;
   entered_scopes scopes_;
-  std::size_t most_record_bytes_ = 0;  // of all records of the reply
-  std::size_t limit_ = 0;              // of the profile
+  const ferry::wire_limits* limits_ = nullptr;  // of the worker
   std::weak_ptr<worker_core> worker_;
   event_targets to_;
   std::vector<awaited_time> awaited_;  // when it was taken
@@ -388,6 +497,7 @@ class profiled_request final : public callee_hooks {
   std::uint32_t thread_ = 0;
   std::string error_;
   shown_range shown_;
+  bool alone_ = false;  // nothing but its caller wants to know of it
   bool failed_ = false;
   bool has_ended_ = false;
   bool taken_ = false;
@@ -398,7 +508,7 @@ class profiled_request final : public callee_hooks {
 std::unique_ptr<callee_hooks> profiler_client::on_arrival(incoming_request& request) {
   std::optional<profile_wishes> asked;
   if (const extension_records records = request.records(); !records.empty()) {
-    if (const auto content = records.find(profile_record_type)) asked = decode_profile_wishes(*content);
+    if (const auto content = find_profile(records)) asked = decode_profile_wishes(*content);
   }
   if (!asked && !interceptor_table::arrivals_watched()) return nullptr;
   return std::make_unique<profiled_request>(asked);

@@ -22,6 +22,7 @@ struct profiled_thread {
 };
 constinit thread_local profiled_thread this_thread_profiled{nullptr, 0};
 
+void drop_idle_sink() noexcept;
 void begin_range(open_range& range) noexcept;
 void end_range(open_range& range, const range_details* details, bool failed) noexcept;
 
@@ -73,7 +74,7 @@ void begin_range(open_range& range) noexcept {
     range.sink = &recording_sink;
   }
   event_targets to = event_targets::at(here);
-  if (!to) return;
+  if (!to) return drop_idle_sink();
   to.begin();
   range.sink = &recording_sink;
   range.number = new_event_number();
@@ -116,22 +117,47 @@ void end_range(open_range& range, const range_details* details, bool failed) noe
   to.add(std::move(event), range.what);
 }
 
-// Ranges are seen while there is any recording, and the work of devices while there is one that wants its times.
+// Ranges are seen while there is any recording, and the work of devices while there is one that wants its times. Requests come
+// and go quickly: what they end leaves the sink in its place, for the next one, until a range finds that nothing records.
 constinit std::mutex sink_mutex;
-int recordings = 0;  // under the mutex, as is the next one
-int measuring = 0;
+int measuring = 0;                                     // under the mutex
 constinit std::atomic<bool> timeline_expected{false};  // changed under the mutex
+// Twice the number of recordings, plus one while the sink is in its place, where it stays as long as that number is not zero.
+constexpr std::uint32_t sink_is_set = 1;
+constexpr std::uint32_t one_recording = 2;
+constinit std::atomic<std::uint32_t> watched_by{0};
 
 void set_range_sink() noexcept {  // under the mutex
-  const bool seen = recordings != 0 || timeline_expected.load(std::memory_order_relaxed);
-  range_sink_in_use.store(seen ? &recording_sink : nullptr, std::memory_order_release);
+  range_sink_in_use.store(&recording_sink, std::memory_order_release);
+  watched_by.fetch_or(sink_is_set);
+}
+void drop_range_sink() noexcept {  // under the mutex
+  std::uint32_t idle = sink_is_set;
+  if (timeline_expected.load(std::memory_order_relaxed) || !watched_by.compare_exchange_strong(idle, 0)) return;
+  range_sink_in_use.store(nullptr, std::memory_order_release);
+}
+void drop_idle_sink() noexcept {
+  if (watched_by.load(std::memory_order_relaxed) != sink_is_set || timeline_expected.load(std::memory_order_relaxed))
+    return;
+  const std::lock_guard lock(sink_mutex);
+  drop_range_sink();
+}
+
+void count_measuring(int change) noexcept {
+  const std::lock_guard lock(sink_mutex);
+  measuring += change;
+  device_work_sink_in_use.store(measuring == 0 ? nullptr : &measure_work, std::memory_order_release);
 }
 
 // A tool that shows ranges shows those of calls and handlers, too.
 void expect_timeline(bool expected) noexcept {
   const std::lock_guard lock(sink_mutex);
   if (timeline_expected.exchange(expected) == expected) return;
-  set_range_sink();
+  if (expected) {
+    set_range_sink();
+  } else {
+    drop_range_sink();
+  }
   interceptor_table::watch_arrivals(expected ? 1 : -1);
   interceptor_table::watch_requests(expected ? 1 : -1);
 }
@@ -171,13 +197,21 @@ void shown_range::end() noexcept {
   on_ = nullptr;
 }
 
-void count_recordings(int change, bool measures) noexcept {
-  const std::lock_guard lock(sink_mutex);
-  recordings += change;
-  measuring += measures ? change : 0;
-  set_range_sink();
-  device_work_sink_in_use.store(measuring == 0 ? nullptr : &measure_work, std::memory_order_release);
+void begin_recording(bool measures) noexcept {
+  if ((watched_by.fetch_add(one_recording) & sink_is_set) == 0) [[unlikely]] {
+    const std::lock_guard lock(sink_mutex);
+    set_range_sink();
+  }
+  if (measures) count_measuring(1);
 }
+
+void end_recording(bool measures, bool of_request) noexcept {
+  if (measures) count_measuring(-1);
+  watched_by.fetch_sub(one_recording);
+  if (!of_request) drop_idle_sink();
+}
+
+void found_no_recording() noexcept { drop_idle_sink(); }
 
 std::uint64_t event_here(const recording_in_force* here) noexcept {
   const std::uint64_t around = here ? here->parent : 0;

@@ -12,9 +12,13 @@
 
 namespace ferry::inline v0::detail {
 
-/// A recording begins (1) or ends (-1): ranges are seen while there is any, and the work of devices while there is one that
-/// measures.
-void count_recordings(int change, bool measures) noexcept;
+/// A recording begins: ranges are seen while there is any, and the work of devices while there is one that measures.
+void begin_recording(bool measures) noexcept;
+/// One ends. After that of a request ranges are seen still, until one begins that nothing records: requests that are recorded come
+/// many behind each other.
+void end_recording(bool measures, bool of_request) noexcept;
+/// A range has begun that nothing records.
+void found_no_recording() noexcept;
 
 /// The timeline of NVIDIA's tools, which has the ranges of the process, whether anything records or not. Null: there is none,
 /// which costs a relaxed load.

@@ -44,6 +44,9 @@ constexpr std::size_t longest_chunk = std::size_t{1} << 16U;
 constexpr std::size_t rings_of_inner = 16;
 // More threads than that share rings.
 constexpr std::size_t most_rings = 64;
+// Of memory for events.
+constexpr std::size_t events_of_first_chunk = 8;
+constexpr std::size_t events_of_chunk = 256;
 
 }  // namespace
 
@@ -71,6 +74,8 @@ recorded_event copy_of(const recorded_event& from, const profile_wishes& wishes)
   made.peer = from.peer;
   made.thread = from.thread;
   made.failed = from.failed;
+  made.answered = from.answered;
+  made.answer = from.answer;
   if (!from.details) return made;
   try {
     made.details = std::make_unique<event_details>(*from.details);
@@ -89,12 +94,12 @@ recording::recording(const properties& how)
     : how_(how),
       serial_(next_serial.fetch_add(1, std::memory_order_relaxed)),
       start_(how.brief ? clock_reading() : clock_reading::now()) {
-  count_recordings(1, how.wishes.device_times);
+  begin_recording(how.wishes.device_times);
 }
 recording::~recording() { stop_watching(); }
 
 void recording::stop_watching() noexcept {
-  if (!closed_.exchange(true)) count_recordings(-1, how_.wishes.device_times);
+  if (!closed_.exchange(true)) end_recording(how_.wishes.device_times, how_.brief);
 }
 
 ref_ptr<recording> recording::make(const properties& how) { return ref_ptr<recording>::adopt(new recording(how)); }
@@ -120,40 +125,73 @@ recording::ring& recording::ring_of_thread() {
   return *mine;
 }
 
+// Of a full ring it takes the place of the oldest event. Returns how many events are lost by that: of a call also the one that came
+// with its reply.
+std::uint64_t recording::ring::add(recorded_event&& event, std::size_t most) {
+  const auto events_of = [](const recorded_event& each) -> std::uint64_t { return each.answered ? 2 : 1; };
+  if (count < most) {
+    if (chunks.empty() || chunks.back().size() == chunks.back().capacity()) {
+      const std::size_t usual = chunks.empty() ? events_of_first_chunk : 2 * chunks.back().capacity();
+      std::vector<recorded_event> fresh;
+      fresh.reserve(std::min({usual, events_of_chunk, most - count}));
+      chunks.push_back(std::move(fresh));
+    }
+    chunks.back().push_back(std::move(event));
+    ++count;
+    return 0;
+  }
+  if (count == 0) return events_of(event);
+  recorded_event& oldest = chunks[chunk][next];
+  if (++next == chunks[chunk].size()) {
+    next = 0;
+    if (++chunk == chunks.size()) chunk = 0;
+  }
+  const std::uint64_t lost = events_of(oldest);
+  oldest = std::move(event);
+  return lost;
+}
+
 void recording::add(recorded_event&& event) noexcept {
-  open_.fetch_sub(1, std::memory_order_relaxed);
+  note_use();
+  open_.fetch_sub(1, std::memory_order_release);
   if (closed()) return;
   if (event.thread == 0) event.thread = thread_here();
   if (event.node < 0) event.node = how_.node;
   try {
     ring& mine = ring_of_thread();
-    const std::lock_guard lock(mine.mutex);
-    if (mine.events.size() < how_.events_per_thread) {
-      mine.events.push_back(std::move(event));
-    } else {
-      lost_.fetch_add(1, std::memory_order_relaxed);
-      if (mine.events.empty()) return;
-      mine.events[mine.next] = std::move(event);
-      mine.next = mine.next + 1 == mine.events.size() ? 0 : mine.next + 1;
+    std::uint64_t lost = 0;
+    {
+      const std::lock_guard lock(mine.mutex);
+      lost = mine.add(std::move(event), how_.events_per_thread);
     }
+    if (lost != 0) lost_.fetch_add(lost, std::memory_order_relaxed);
   } catch (const std::bad_alloc&) {
-    lost_.fetch_add(1, std::memory_order_relaxed);
+    lost_.fetch_add(event.answered ? 2 : 1, std::memory_order_relaxed);
   }
 }
 
 bool recording::end_without_events() noexcept {
-  const std::lock_guard lock(mutex_);
-  if (open_.load() != 1 || lost_.load() != 0 || !replies_.empty() || !inner_.empty() || !rings_.empty()) return false;
-  {
-    const std::lock_guard ring_lock(first_ring_.mutex);
-    if (!first_ring_.events.empty()) return false;
-  }
+  // What adds to it says so before its own event is over.
+  if (open_.load(std::memory_order_acquire) != 1 || used_.load(std::memory_order_relaxed)) return false;
   stop_watching();
+  return true;
+}
+
+bool recording::begin_again(std::int32_t node, const profile_wishes& wishes) noexcept {
+  if (!how_.brief || references_.load(std::memory_order_acquire) != 1 || !closed() ||
+      used_.load(std::memory_order_relaxed))
+    return false;
+  how_.node = node;
+  how_.wishes = wishes;
+  open_.store(0, std::memory_order_relaxed);
+  closed_.store(false, std::memory_order_relaxed);
+  begin_recording(wishes.device_times);
   return true;
 }
 
 void recording::add_reply(std::uint64_t call, const range_description& name, std::int64_t began, std::int64_t ended,
                           std::int32_t node, std::span<const std::byte> content) noexcept {
+  note_use();
   try {
     const std::lock_guard lock(mutex_);
     if (closed()) return;
@@ -185,6 +223,7 @@ void recording::drop_oldest_replies() noexcept {
 }
 
 void recording::add_inner(const profiler::profile& inner, std::uint64_t parent) noexcept {
+  note_use();
   try {
     for (std::size_t i = 0; i != inner.workers.size(); ++i)
       names().note_worker(static_cast<std::int32_t>(i), inner.workers[i]);
@@ -282,8 +321,7 @@ void recording::add_events_of(const inner_profile& from, profiler::profile& to) 
 }
 
 // Replies whose profile is damaged count as lost.
-std::vector<recording::told_reply> recording::read(const std::list<reply_chunk>& replies) {
-  std::vector<told_reply> all;
+void recording::read(const std::list<reply_chunk>& replies, std::vector<told_reply>& all) {
   for (const reply_chunk& chunk : replies) {
     std::span<const std::byte> contents = chunk.contents;
     for (const reply& each : chunk.replies) {
@@ -297,18 +335,18 @@ std::vector<recording::told_reply> recording::read(const std::list<reply_chunk>&
       all.back().batch.node = each.node;
     }
   }
-  return all;
 }
 
 void recording::take_events(ring& from, const tick_scale& scale, profiler::profile& to,
-                            std::vector<awaited_time>* awaited) {
-  std::vector<recorded_event> taken;
+                            std::vector<awaited_time>* awaited, std::vector<told_reply>& told) {
+  std::vector<std::vector<recorded_event>> taken;
   {
     const std::lock_guard lock(from.mutex);
-    taken.swap(from.events);
+    taken.swap(from.chunks);
+    to.events.reserve(to.events.size() + std::exchange(from.count, 0));
+    from.chunk = from.next = 0;
   }
-  to.events.reserve(to.events.size() + taken.size());
-  for (recorded_event& each : taken) {
+  const auto take = [&](recorded_event& each) {
     profiler::event& made = to.events.emplace_back();
     made.name = each.what->name;
     made.kind = each.what->kind;
@@ -322,16 +360,35 @@ void recording::take_events(ring& from, const tick_scale& scale, profiler::profi
     made.queued_ns = each.queued_ns;
     made.peer = each.peer;
     made.call = each.call;
-    if (!each.details) continue;
+    if (each.answered)
+      told.push_back({{each.number, each.what, each.began, each.ended, each.peer, 0}, batch_of(each.answer)});
+    if (each.answered) told.back().batch.node = each.peer;
+    if (!each.details) return;
     made.shapes = std::move(each.details->shapes);
     made.bytes = each.details->bytes;
     made.error = std::move(each.details->error);
-    if (!each.details->on_device) continue;
+    if (!each.details->on_device) return;
     made.device = each.details->on_device->device();
     const std::int64_t time_ns = each.details->on_device->length_ns();
     if (time_ns >= 0) made.device_time = std::chrono::nanoseconds(time_ns);
     if (time_ns == device_time_pending && awaited)
       awaited->push_back({.event = made.number, .node = made.node, .here = std::move(each.details->on_device)});
+  };
+  for (std::vector<recorded_event>& chunk : taken) {
+    for (recorded_event& each : chunk) take(each);
+  }
+}
+
+// Brief answers leave the name of the method to the caller.
+void recording::name_handlers(std::vector<told_reply>& of) {
+  if (std::none_of(of.begin(), of.end(), [](const told_reply& each) { return each.batch.brief; })) return;
+  const auto methods = names().methods();
+  for (told_reply& each : of) {
+    if (!each.batch.brief) continue;
+    each.batch.events.front().node = each.of.node;
+    const auto found = methods.find(each.of.name);
+    each.batch.events.front().name =
+        found == methods.end() ? "(another method: there are too many names)" : found->second;
   }
 }
 
@@ -362,8 +419,10 @@ profiler::profile recording::finish(std::vector<awaited_time>* awaited) {
   const tick_scale scale = how_.brief ? tick_scale::recent() : tick_scale::since(start_);
   all.node = how_.node;
   all.ended_ns = scale.steady_ns(ended);
-  for (ring* each : rings) take_events(*each, scale, all, awaited);
-  const std::vector<told_reply> told = read(replies);
+  std::vector<told_reply> told;
+  for (ring* each : rings) take_events(*each, scale, all, awaited, told);
+  read(replies, told);
+  name_handlers(told);
   all.clocks = compare_clocks(told, scale);
   for (const told_reply& each : told) add_events_of(each, all.clocks, all, awaited);
   for (const inner_profile& each : inner) add_events_of(each, all);

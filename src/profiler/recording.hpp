@@ -51,7 +51,9 @@ struct recorded_event {
   std::int32_t peer = -1;
   std::uint32_t thread = 0;
   bool failed = false;
+  bool answered = false;  ///< a call: the next one came with its reply
   std::unique_ptr<event_details> details = nullptr;
+  brief_answer answer = {};
 };
 
 /// For another recording, with what that wants.
@@ -94,6 +96,8 @@ class recording {
   void add(recorded_event&& event) noexcept;
   /// Ends it if nothing is recorded, and nothing but one event has begun. False: finish() is to end it.
   [[nodiscard]] bool end_without_events() noexcept;
+  /// Begins it anew, if it has ended so, and nothing but the caller's one reference knows it.
+  [[nodiscard]] bool begin_again(std::int32_t node, const profile_wishes& wishes) noexcept;
   /// What came with the reply of worker `node` to a call, which has those times (in ticks): an encoded profile_batch.
   void add_reply(std::uint64_t call, const range_description& name, std::int64_t began, std::int64_t ended,
                  std::int32_t node, std::span<const std::byte> content) noexcept;
@@ -115,8 +119,11 @@ class recording {
   // One thread adds, where there are not very many; the lock is for the one that takes the events at the end.
   struct ring {
     std::mutex mutex;
-    std::vector<recorded_event> events;  // the oldest is at `next` once it is full
+    std::vector<std::vector<recorded_event>> chunks;  // each grows to its capacity, so that no event is moved
+    std::size_t count = 0;                            // in all of them
+    std::size_t chunk = 0;  // once it is full: where the oldest event is, and in this, at `next`
     std::size_t next = 0;
+    std::uint64_t add(recorded_event&& event, std::size_t most);
   };
   struct reply {
     std::uint64_t call;
@@ -132,7 +139,7 @@ class recording {
     std::vector<std::byte> contents;
   };
   struct told_reply {
-    const reply& of;
+    reply of;
     profile_batch batch;
   };
   struct inner_profile {
@@ -142,20 +149,26 @@ class recording {
   explicit recording(const properties& how);
   ~recording();
   ring& ring_of_thread();
-  [[nodiscard]] std::vector<told_reply> read(const std::list<reply_chunk>& replies);
+  void note_use() noexcept {
+    if (!used_.load(std::memory_order_relaxed)) used_.store(true, std::memory_order_relaxed);
+  }
+  void read(const std::list<reply_chunk>& replies, std::vector<told_reply>& to);
   void drop_oldest_replies() noexcept;  // under the mutex
-  void take_events(ring& from, const tick_scale& scale, profiler::profile& to, std::vector<awaited_time>* awaited);
+  void take_events(ring& from, const tick_scale& scale, profiler::profile& to, std::vector<awaited_time>* awaited,
+                   std::vector<told_reply>& told);
   void add_events_of(const told_reply& from, const std::vector<profiler::clock_offset>& clocks, profiler::profile& to,
                      std::vector<awaited_time>* awaited);
   void add_events_of(const inner_profile& from, profiler::profile& to);
+  void name_handlers(std::vector<told_reply>& of);
   static void drop_missing_parents(profiler::profile& of);
   void stop_watching() noexcept;
 
-  const properties how_;
+  properties how_;
   const std::uint64_t serial_;
   const clock_reading start_;  // of a recording that is not brief
   std::atomic<std::uint32_t> references_{1};
   std::atomic<bool> closed_{false};
+  std::atomic<bool> used_{false};  // anything was added to it, or lost
   std::atomic<std::int64_t> open_{0};
   std::atomic<std::uint64_t> lost_{0};
   std::mutex mutex_;  // guards the rest

@@ -95,7 +95,10 @@ range::range(std::string_view name) {
   const detail::recording_in_force* here = current_value(detail::current_recording);
   detail::event_targets to = detail::event_targets::at(here);
   const detail::timeline* const on = detail::timeline_here();
-  if (!to && !on) return;
+  if (!to && !on) {
+    detail::found_no_recording();
+    return;
+  }
   auto made = std::make_unique<state>();
   // A coroutine may go on, on another thread, before the range ends.
   if (on) made->shown.begin(*on, name, detail::find_current_thread().coroutine == nullptr);

@@ -27,6 +27,8 @@ constexpr std::size_t no_limit = std::numeric_limits<std::size_t>::max();
 constexpr ferry::range_description a_call{"rpc_sync#f(a -> b)", range_kind::call};
 
 void check(const profile_batch& batch) {
+  require(!batch.brief || (batch.events.size() == 1 && batch.events[0].kind == range_kind::handler),
+          "a brief answer tells of a handler");
   std::size_t least = 0;
   for (const told_device_time& each : batch.device_times) {
     require(each.event >= least && each.event < batch.events.size(),
@@ -104,6 +106,13 @@ void seeds(const seed_sink& sink) {
   batch.device_times[0].time_ns = ferry::detail::device_time_unknown;
   batch.lost = ~std::uint64_t{0};
   add("one-without-time", batch);
+  const auto brief = [&](std::string_view name, std::int64_t received_ns) {
+    const auto content = ferry::detail::encode_brief_answer(
+        {.received_ns = received_ns, .queued_ns = 20, .ran_ns = 300, .answered_ns = 4000, .thread = 77});
+    sink(name, content);
+  };
+  brief("brief", 1000);
+  brief("brief-long-ago", -ferry::detail::longest_profile_time);
 }
 
 }  // namespace

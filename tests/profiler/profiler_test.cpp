@@ -84,14 +84,14 @@ int behind_the_gate() {
 }
 void leaves_a_call(const std::string& next) { left_call() = ferry::rpc_async<behind_the_gate>(next); }
 
-// Adds a record to each reply that leaves room for 100 bytes.
+// Adds a record to each reply that leaves room for no other.
 class talker final : public ferry::interceptor {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "talker"; }
   std::unique_ptr<ferry::callee_hooks> on_arrival(ferry::incoming_request&) override {
     class hooks final : public ferry::callee_hooks {
       void on_reply(ferry::outgoing_reply& reply) override {
-        const std::vector<std::byte> much(ferry::wire_limits().max_extension_bytes - 100);
+        const std::vector<std::byte> much(ferry::wire_limits().max_extension_bytes - 40);
         reply.add_record(0x8000, false, much);
       }
     };

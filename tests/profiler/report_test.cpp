@@ -94,23 +94,71 @@ TEST_CASE("a record of a profile is read as it was written") {
   CHECK(read.events[1].bytes == 16);
 }
 
-TEST_CASE("the record of a handler alone is that of a batch with one event") {
-  detail::profile_batch batch = small_batch();
-  batch.events.resize(1);
-  batch.lost = 0;
-  const ferry::byte_buffer content = detail::encode_profile_batch(batch, 1U << 20U);
-  event handler = batch.events.front();
-  handler.name.clear();
-  const detail::batch_of_handler alone{batch.received_ns, batch.answered_ns, batch.events.front().name, handler};
-  CHECK(alone.size() == content.size());
-  ferry::byte_buffer written;
-  alone.encode(written);
-  CHECK(std::ranges::equal(written.bytes(), content.bytes()));
+TEST_CASE("a brief answer tells of a handler without its name, and is refused with times that cannot be") {
+  const detail::brief_answer answer{
+      .received_ns = 1'000'000, .queued_ns = 20, .ran_ns = 300, .answered_ns = 4000, .thread = 77};
+  const auto content = detail::encode_brief_answer(answer);
+  CHECK(detail::events_in_batch(content) == 1);
+  const detail::profile_batch read = detail::decode_profile_batch(content);
+  CHECK(read.brief);
+  CHECK(read.received_ns == 1'000'000);
+  CHECK(read.answered_ns == 1'004'320);
+  CHECK(read.lost == 0);
+  REQUIRE(read.events.size() == 1);
+  const event& handler = read.events.front();
+  CHECK(handler.kind == range_kind::handler);
+  CHECK(handler.name.empty());
+  CHECK(handler.thread == 77);
+  CHECK(handler.queued_ns == 20);
+  CHECK(handler.began_ns == 1'000'020);
+  CHECK(handler.ended_ns == 1'000'320);
+  CHECK_FALSE(handler.failed);
+
+  detail::brief_answer far = answer;
+  for (const std::int64_t sign : {1, -1}) {
+    far.received_ns = sign * detail::longest_profile_time;
+    const auto damaged = detail::encode_brief_answer(far);
+    CHECK_FALSE(detail::decode_brief_answer(damaged).has_value());
+    expect_error(errc::malformed, "out of all bounds", [&] { (void)detail::decode_profile_batch(damaged); });
+  }
+  CHECK_FALSE(detail::decode_brief_answer(std::span(content).first(23)).has_value());
+}
+
+TEST_CASE("what came with brief answers is the same as with long ones, and is lost with its call") {
+  const auto to = detail::recording::make({.events_per_thread = 2, .node = 0});
+  const ferry::range_description& call = to->name_call("f", detail::profiled_mode::sync, 0, "first", 3, "second");
+  const detail::brief_answer answer{
+      .received_ns = 1'000'000, .queued_ns = 20, .ran_ns = 300, .answered_ns = 4000, .thread = 77};
+  const auto add = [&](bool answered) {
+    detail::recorded_event one{.what = &call, .number = to->begin(), .began = 0, .ended = 10'000};
+    one.peer = 3;
+    one.answered = answered;
+    one.answer = answer;
+    to->add(std::move(one));
+  };
+  for (const bool answered : {true, false, true}) add(answered);
+  // One that is kept with other records.
+  to->add_reply(to->begin(), call, 0, 10'000, 3, detail::encode_brief_answer(answer));
+  to->give_up();
+  const profile found = to->finish();
+  CHECK(found.lost == 2);
+  CHECK(found.unfinished == 0);
+  CHECK(found.count("rpc_sync#f(first -> second)") == 2);
+  CHECK(found.count("rpc_sync#f(first -> second)#remote_op: f") == 2);
+  CHECK(found.clocks.size() == 1);
+  for (const event& each : found.events) {
+    if (!each.remote) continue;
+    CHECK(each.node == 3);
+    CHECK(each.thread == 77);
+    CHECK(each.queued_ns == 20);
+    CHECK(each.duration_ns() == 300);
+  }
 }
 
 TEST_CASE("a record of a profile that is cut off or damaged is an error") {
   const ferry::byte_buffer content = detail::encode_profile_batch(small_batch(), 1U << 20U);
   for (std::size_t size = 0; size != content.size(); ++size) {
+    if (size == detail::bytes_of_brief_answer) continue;  // has a length of its own
     CAPTURE(size);
     expect_error(errc::truncated, "a record of a profile",
                  [&] { (void)detail::decode_profile_batch(content.bytes().first(size)); });

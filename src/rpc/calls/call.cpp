@@ -205,7 +205,8 @@ void outgoing_call::let_interceptors_see(const context_values& values) {
   if (here) here->on_nested_request(request);
   values.for_each_travelling([&](const travelling_value& each) { each.on_request(request); });
   worker()->interceptors().on_request(request);
-  if (!life_.hooks.empty()) life_.context = captured_context::current();
+  // Another thread tells the hooks of the end, unless this one waits for it.
+  if (!life_.hooks.empty() && mode_ != call_mode::waiting) life_.context = captured_context::current();
 }
 
 void outgoing_call::place_tensors() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 
 #include <fmt/format.h>
 #include <ferry/base/error.hpp>
@@ -84,17 +85,20 @@ interceptor* interceptor_table::reader_of(std::uint16_t type) const noexcept {
 
 interceptor_table::reader_set interceptor_table::readers_of(std::span<const std::byte> records,
                                                             const wire_limits& limits) const {
-  check_extensions(records, limits);
   reader_set found = 0;
   extension_record record;
-  while (next_extension(records, record)) {
+  std::optional<extension_record> refused;  // the first; damage to the block comes first
+  std::span<const std::byte> rest = records;
+  for (std::uint32_t count = 0; next_extension(rest, record); ++count) {
+    if (count == limits.max_extensions) check_extensions(records, limits);  // throws
     const auto at = std::lower_bound(readers_.begin(), readers_.end(), record.type, less_by_type);
     if (at != readers_.end() && at->first == record.type) {
       found |= reader_set{1} << at->second;
-    } else {
-      skip_extension(record);
+    } else if (record.critical && !refused) {
+      refused = record;
     }
   }
+  if (refused) skip_extension(*refused);
   return found;
 }
 
