@@ -51,21 +51,22 @@ struct call_case {
   std::optional<double> bound;  // of the ratio
 };
 
-std::vector<call_case> calls() {
+std::vector<call_case> calls(const std::string& transport) {
   const act plain = [](const parties& p) { (void)p.caller.rpc_sync<remote::bump>(callee, 1); };
   return {
       {"call", [](const parties& p) { (void)p.there.rpc_sync<&counter::bump>(1); }, "plain call", plain, 1.1},
       {"call-async", [](const parties& p) { (void)p.there.rpc_async<&counter::bump>(1).get(); }, "plain rpc_async",
        [](const parties& p) { (void)p.caller.rpc_async<remote::bump>(callee, 1).get(); }, 1.1},
       {"create-fetch", [](const parties& p) { (void)p.caller.remote<remote::itself>(callee, 1).to_here(); },
-       "plain call", [](const parties& p) { (void)p.caller.rpc_sync<remote::itself>(callee, 1); }, 2.2},
+       "plain call", [](const parties& p) { (void)p.caller.rpc_sync<remote::itself>(callee, 1); },
+       transport == "tcp" ? 2.0 : 1.6},
       {"create-call-drop",
        [](const parties& p) { (void)p.caller.remote<ferry::make<counter>>(callee, 1).rpc_sync<&counter::bump>(1); },
-       "plain call", plain, std::nullopt},
+       "plain call", plain, 2.5},
       {"share-with-owner", [](const parties& p) { (void)p.caller.rpc_sync<remote::look_at>(callee, p.there); },
        "plain call", plain, std::nullopt},
       {"share-with-third", [](const parties& p) { (void)p.caller.rpc_sync<remote::look_at>(third, p.there); },
-       "plain call of it", [](const parties& p) { (void)p.caller.rpc_sync<remote::bump>(third, 1); }, std::nullopt},
+       "plain call of it", [](const parties& p) { (void)p.caller.rpc_sync<remote::bump>(third, 1); }, 2.5},
       {"return", [](const parties& p) { (void)p.caller.rpc_sync<remote::new_counter>(callee, 1); }, "plain call", plain,
        std::nullopt},
   };
@@ -152,7 +153,7 @@ void report_allocations(report& out, const std::string& name, const act& once, c
 void measure(report& out, const options& chosen, const std::string& transport, pin_mode pin) {
   const std::string prefix = transport + "/" + std::string(name_of(pin)) + "/";
   std::vector<call_case> wanted;
-  for (call_case& one : calls()) {
+  for (call_case& one : calls(transport)) {
     if (chosen.wants(prefix + one.name)) wanted.push_back(std::move(one));
   }
   const bool drops = chosen.wants(prefix + "drop");
@@ -215,7 +216,7 @@ void measure(report& out, const options& chosen, const std::string& transport, p
 
 int run(const options& chosen) {
   report out("references", chosen);
-  for (const std::string transport : {"unix", "tcp"}) {
+  for (const std::string transport : {"shm", "unix", "tcp"}) {
     for (const pin_mode pin : chosen.pins_or({pin_mode::same_core, pin_mode::two_cores})) {
       measure(out, chosen, transport, pin);
     }

@@ -129,6 +129,7 @@
 #include "transport/inproc/inproc_connection.cpp"
 #include "transport/reactor/completion_poller.cpp"
 #include "transport/reactor/control_thread.cpp"
+#include "transport/reactor/held_output.cpp"
 #include "transport/reactor/io_threads.cpp"
 #include "transport/reactor/pending_copy.cpp"
 #include "transport/shm/passed_descriptors.cpp"

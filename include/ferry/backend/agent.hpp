@@ -157,6 +157,9 @@ enum class reply_wait : std::uint8_t {
   none,       ///< one of the reactor, as soon as the reply has come
   at_once,    ///< the caller, which will wait() for it at once
   unhurried,  ///< whichever reads the connection next: of a caller that waits, or after some milliseconds of the reactor
+  /// As `none`, for a request that the next one of the calling thread may follow at once: if that has been so lately, it
+  /// may wait for that one, to be sent with it (connection::send_with_next).
+  bundled,
 };
 
 /// Moves messages to and from the other workers of a group. A backend implements the functions that have no default.

@@ -34,7 +34,7 @@ enum class call_mode : std::uint8_t {
   waiting,    ///< the calling thread waits for it
   later,      ///< by a future
   unhurried,  ///< the same; its reply may lie for some milliseconds, unless a thread waits for it (or another one) there
-  detached,   ///< it completes something at the callee that no caller's code waits for
+  detached,   ///< it makes something at the callee that the caller often uses at once; no caller's code waits for it
   one_way,    ///< no reply
 };
 
@@ -75,7 +75,12 @@ class outgoing_call {
   [[nodiscard]] const call_target& target() const noexcept { return target_; }
   [[nodiscard]] const worker_info& peer() const noexcept { return life_.facts.peer; }
   [[nodiscard]] const method_entry& method() const noexcept { return *life_.facts.method; }
-  [[nodiscard]] bool unhurried() const noexcept { return mode_ == call_mode::unhurried; }
+  /// How the reply of an asynchronous call is read.
+  [[nodiscard]] reply_wait reader() const noexcept {
+    return mode_ == call_mode::unhurried  ? reply_wait::unhurried
+           : mode_ == call_mode::detached ? reply_wait::bundled
+                                          : reply_wait::none;
+  }
   [[nodiscard]] clock::time_point began() const noexcept { return began_; }
   [[nodiscard]] deadline until() const noexcept { return until_; }
   [[nodiscard]] const std::stop_token* stop() const noexcept { return stop_; }

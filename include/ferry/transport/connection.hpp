@@ -67,6 +67,14 @@ class connection {
   /// The same, but while messages arrive at a high rate, or one-way messages are sent at one, the transport may hold
   /// this one back, for about a millisecond at most, to write it together with others.
   virtual void send_soon(outgoing_message&& message) noexcept { send(std::move(message)); }
+  /// The same, for a message that may be followed by another one at once: while that was so for the last ones, the
+  /// transport may hold this one back until the calling thread sends again or waits, for about a millisecond at most.
+  /// True: it is held back. If it is written without a message behind it, the connection is then watched, as by
+  /// keep_watched().
+  virtual bool send_with_next(outgoing_message&& message) noexcept {
+    send_soon(std::move(message));
+    return false;
+  }
 
   /// Bytes of messages accepted by send() and not yet written, tensors included: the memory cost of a peer that does
   /// not read. 0 for a closed connection. The bounds of flow_limits do not apply to a transport without this and the

@@ -165,12 +165,9 @@ void outgoing_link::begin_sending(send_queue::entry& next) noexcept {
   request.encode(next.message.bytes.data());
 }
 
-void outgoing_link::send_on_connection(outgoing_message&& message, bool soon) noexcept {
-  if (soon) {
-    connection_->send_soon(std::move(message));
-  } else {
-    connection_->send(std::move(message));
-  }
+// A call that was held back without being watched is being written.
+void outgoing_link::watch_if_unwatched() noexcept {
+  if (unwatched_.load(std::memory_order_relaxed) && unwatched_.exchange(false)) connection_->keep_watched();
 }
 
 // Sends what may be sent of what is queued. Call without mutex_: destroys what was written, which may run user
@@ -200,7 +197,11 @@ void outgoing_link::pump() noexcept {
       if (!each.one_way()) {
         owner_->on_link_event({link_event::kind::sent, peer_.who, {}, each.message.header.call_id});
       }
-      send_on_connection(std::move(each.message), each.soon);
+      if (each.soon) {
+        connection_->send_soon(std::move(each.message));
+      } else {
+        connection_->send(std::move(each.message));
+      }
     }
     sent = true;
   }
@@ -279,7 +280,7 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
       under_way_.store(under_way_.load(std::memory_order_relaxed) + 1);
     } else {
       queue_.check_room(call.bytes, peer_.who, under_way_.load(), pumping_);
-      place.queued_at = queue_.push(std::move(request), how == reply_wait::none);
+      place.queued_at = queue_.push(std::move(request), how == reply_wait::none || how == reply_wait::bundled);
       place.queued = true;
       room = !pumping_ && open_.load() && !wait_for_room();
     }
@@ -292,14 +293,38 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
     bytes_sent_ += call.bytes;
     owner_->count_sent(1);  // before it can be handled
   }
+  bool held = false;
   if (direct) {
-    send_on_connection(std::move(request), how == reply_wait::none);
+    held = send_call(std::move(request), how);
   } else if (room) {
     pump();
   }
   if (how != reply_wait::at_once && !until.is_never()) owner_->check_deadlines_at(until);
-  if (how == reply_wait::none && open_.load(std::memory_order_acquire)) connection_->keep_watched();
+  const bool to_watch = how == reply_wait::none || how == reply_wait::bundled;
+  if (to_watch && !held && open_.load(std::memory_order_acquire)) connection_->keep_watched();
   return true;
+}
+
+// True: it is held back, and the connection is not watched for its reply.
+bool outgoing_link::send_call(outgoing_message&& request, reply_wait how) noexcept {
+  switch (how) {
+    case reply_wait::bundled: {
+      const bool held = connection_->send_with_next(std::move(request));
+      if (held) unwatched_.store(true);
+      return held;
+    }
+    case reply_wait::at_once:  // its sender reads the connection, and has it watched when it stops
+      connection_->send(std::move(request));
+      unwatched_.store(false, std::memory_order_relaxed);
+      return false;
+    case reply_wait::unhurried:
+      connection_->send(std::move(request));
+      watch_if_unwatched();
+      return false;
+    case reply_wait::none: connection_->send_soon(std::move(request)); break;
+  }
+  unwatched_.store(false, std::memory_order_relaxed);
+  return false;
 }
 
 bool outgoing_link::over_limit(std::uint64_t bytes) const noexcept {
@@ -332,7 +357,8 @@ bool outgoing_link::notify(outgoing_message& request) {
     owner_->count_sent(1);
   }
   if (direct) {
-    send_on_connection(std::move(request), true);
+    connection_->send_soon(std::move(request));
+    watch_if_unwatched();
   } else if (room) {
     pump();
   }

@@ -158,7 +158,8 @@ class outgoing_link final : public connection_receiver, public std::enable_share
     return open_.load(std::memory_order_relaxed) ? call_phase::queued : call_phase::connecting;
   }
 
-  void send_on_connection(outgoing_message&& message, bool soon) noexcept;
+  bool send_call(outgoing_message&& request, reply_wait how) noexcept;
+  void watch_if_unwatched() noexcept;
   bool refuse_unsendable(send_queue::entries& next) noexcept;
   void send_cancel(std::uint64_t id) noexcept;
   void pump() noexcept;
@@ -177,8 +178,9 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   std::atomic<bool> closed_{false};
   // The first `use`: a late cancellation on another connection must not match a call of the next link.
   const std::uint32_t first_use_ = static_cast<std::uint32_t>(incarnation_id::random().value) | 1U;
-  send_queue queue_{flow_};  // until the connection is open, and beyond the bounds
-  bool pumping_ = false;     // a thread is sending what was queued: nothing may overtake it
+  send_queue queue_{flow_};             // until the connection is open, and beyond the bounds
+  std::atomic<bool> unwatched_{false};  // a call waits for the next one, whose sender watches the connection
+  bool pumping_ = false;                // a thread is sending what was queued: nothing may overtake it
   std::atomic<bool> waits_for_others_{false};
   std::vector<outgoing_message> extras_;  // cancellations sent meanwhile, and control frames before the connection is
                                           // open

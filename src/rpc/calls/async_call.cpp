@@ -40,8 +40,7 @@ void async_call::start(outgoing_call& call) {
     if (!life_.hooks.empty()) delivery_ = new decoding(*this);
     if (call.stop() && call.stop()->stop_possible()) stop_.emplace(*call.stop(), stopper{this});
     ferry::agent& agent = facts().worker->agent();  // throws once it has been shut down
-    ticket_ = agent.call(call.target(), std::move(call.message), *this, until,
-                         call.unhurried() ? reply_wait::unhurried : reply_wait::none);
+    ticket_ = agent.call(call.target(), std::move(call.message), *this, until, call.reader());
   } catch (...) {
     life_.not_accepted(std::current_exception());
     stop_.reset();

@@ -9,6 +9,7 @@
 #include <ferry/device/current.hpp>
 
 #include "../../device/capture.hpp"
+#include "../../transport/reactor/held_output.hpp"
 #include "../../wire/read_marks.hpp"
 #include "../pipeline/interceptor_table.hpp"
 #include "../pipeline/placement_record.hpp"
@@ -243,6 +244,7 @@ void outgoing_call::run() {
     life_.not_accepted(std::current_exception());
     throw;
   }
+  held_output::release();
   ferry::agent& agent = worker()->agent_unchecked();
   life_.accepted(call);
   const auto stop = [&]() noexcept {

@@ -6,6 +6,7 @@
 #include <ferry/base/detail/futex.hpp>
 #include <ferry/base/log.hpp>
 
+#include "../../transport/reactor/held_output.hpp"
 #include "../../transport/reactor/io_threads.hpp"
 
 namespace ferry::inline v0::detail {
@@ -157,6 +158,7 @@ bool future_state_base::try_attach(continuation* item) noexcept {
 bool future_state_base::wait_slow(deadline until) {
   check_not_forked();  // no thread completes it here, and connections that would be read belong to the parent process
   run_queued(queued);  // the awaited item may be queued on this thread
+  held_output::release();
   if (!ready()) help_wait(until);
   if (ready()) return true;
   if (until.expired()) return false;

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "../../base/thread_exit.hpp"
+#include "held_output.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -278,6 +279,7 @@ bool io_threads::linger_on(const std::shared_ptr<lingering_connection>& of) noex
 
 // The final flush may fail, or free space, and so queue further work.
 void io_threads::finish_batch(thread_state& self) noexcept {
+  held_output::release();  // of a continuation that ran while this thread read
   do {
     run_batch(self);
     release_deferred(self);
@@ -309,6 +311,7 @@ void io_threads::run_item(thread_state& self, work* item) noexcept {
   self.running = true;
   item->run(item);
   self.running = false;
+  held_output::release();
   if (thread_exit_was_held()) begin_blocking();  // other threads take what this one holds, and will get
 }
 

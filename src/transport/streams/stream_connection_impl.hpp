@@ -97,8 +97,11 @@ class stream_connection final : public connection,
 
   // ---- connection
   void start(std::shared_ptr<connection_receiver> receiver) override;
-  void send(outgoing_message&& message) noexcept override { send_message(std::move(message), false); }
-  void send_soon(outgoing_message&& message) noexcept override { send_message(std::move(message), true); }
+  void send(outgoing_message&& message) noexcept override { (void)send_message(std::move(message), pace::at_once); }
+  void send_soon(outgoing_message&& message) noexcept override { (void)send_message(std::move(message), pace::soon); }
+  bool send_with_next(outgoing_message&& message) noexcept override {
+    return send_message(std::move(message), pace::with_next);
+  }
   bool drive(const drive_condition& condition, deadline until) noexcept override;
   void keep_watched() noexcept override {
     if (!armed_.load() && reader_.load() == not_read) set_armed(true);
@@ -143,6 +146,7 @@ class stream_connection final : public connection,
   static constexpr std::uint64_t no_threshold = ~std::uint64_t{0};
   enum reader_value : int { not_read = 0, being_read = 1, read_again = 2 };
   enum class outcome { drained, more, ended, awaiting_device };
+  enum class pace { at_once, soon, with_next };
 
   void on_frame(inbound_message&& message) override { receiver_->on_message(*this, std::move(message)); }
   [[nodiscard]] bool paused() const noexcept override {
@@ -184,7 +188,8 @@ class stream_connection final : public connection,
   void tell_monitor() noexcept;
   void set_armed(bool armed) noexcept;
 
-  void send_message(outgoing_message&& message, bool soon) noexcept;
+  bool send_message(outgoing_message&& message, pace when) noexcept;
+  void note_sent(const frame_header& header, pace when) noexcept;
   [[nodiscard]] bool may_hold_back(bool one_way) noexcept;
   void flush_held_back() noexcept {
     if (held_back_.load(std::memory_order_relaxed) != 0) flush();
@@ -194,6 +199,7 @@ class stream_connection final : public connection,
   void queue_void(awaited_message& which, std::vector<tensor>& unread, const std::exception_ptr& why);
   void continue_writing() noexcept;
   void write_or_leave(std::unique_lock<std::mutex>& lock) noexcept;
+  void hold_back(outgoing_message&& message);
   void enqueue(outgoing_message&& message);
   void took(std::uint64_t bytes) noexcept {  // with out_mutex_ held
     taken_.store(taken_.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
@@ -268,6 +274,9 @@ class stream_connection final : public connection,
   std::atomic<std::uint64_t> taken_{0};    // changed under the mutex
   std::atomic<std::uint64_t> written_{0};  // changed by the writer
   std::atomic<std::size_t> held_back_{0};  // messages queued by send_soon; written under the mutex
+  bool awaits_next_ = false;               // the last message that is held back is one of send_with_next()
+  clock::time_point last_with_next_;       // when the last one of these was sent; zero: a request has followed
+  int followed_ = 0;                       // of the last ones, those that were followed at once
   clock::time_point last_one_way_;
   int burst_ = 0;  // one-way messages in quick succession
   std::deque<segment> active_;

@@ -12,6 +12,7 @@
 #include <ferry/base/log.hpp>
 
 #include "../../base/peer_log.hpp"
+#include "../reactor/held_output.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -360,6 +361,7 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
   flush_held_back();
   bool plain = true;
   while (!finished()) {
+    held_output::release();  // of a continuation that ran while this thread read
     const auto budget = spin_.budget();
     const auto started = clock::now();
     if (started >= until.at()) break;

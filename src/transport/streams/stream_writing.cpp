@@ -13,6 +13,7 @@
 #include <ferry/tensor/pack.hpp>
 
 #include "../../base/peer_log.hpp"
+#include "../reactor/held_output.hpp"
 #include "../reactor/pending_copy.hpp"
 
 namespace ferry::inline v0::detail {
@@ -24,6 +25,8 @@ constexpr std::size_t flush_at = 16 * 1024;  // held-back bytes that are written
 constexpr std::size_t vectors_per_write = 64;
 constexpr std::chrono::microseconds burst_gap{30};       // one-way messages sent closer than this are a burst
 constexpr int burst_from = 8;                            // this many of which are written at once
+constexpr std::chrono::microseconds next_gap{50};        // a message that is sent within this follows at once
+constexpr int with_next_from = 4;                        // so many must have been followed before one is held back
 constexpr std::size_t hold_back_from = 4;                // messages expected, apart from answers to held-back ones
 constexpr std::chrono::microseconds high_rate_gap{100};  // messages that arrive closer than this do so at a high rate
 
@@ -44,20 +47,27 @@ outgoing_message void_message(outgoing_message&& message, const std::exception_p
 
 }  // namespace
 
-void stream_connection::send_message(outgoing_message&& message, bool soon) noexcept {
+// Returns whether the message waits for the next one of this thread.
+bool stream_connection::send_message(outgoing_message&& message, pace when) noexcept {
+  if (message.header.kind == frame_kind::request) held_output::release_other(*this);
   try {
     if (message.on_devices()) {
       const bool from_device = std::any_of(message.tensors.begin(), message.tensors.end(),
                                            [](const tensor& each) { return !each.device().is_cpu(); });
-      if (from_device) return send_from_devices(std::move(message));
+      if (from_device) {
+        send_from_devices(std::move(message));
+        return false;
+      }
     }
   } catch (const std::exception& e) {
-    return fail(make_error(errc::resource_exhausted, "sending over " + description_ + ": " + e.what()));
+    fail(make_error(errc::resource_exhausted, "sending over " + description_ + ": " + e.what()));
+    return false;
   }
   std::shared_ptr<awaited_message> unsent;
   std::vector<tensor> unread;
   std::unique_lock lock(out_mutex_);
-  if (closed_.load(std::memory_order_relaxed) || closing_) return;
+  if (closed_.load(std::memory_order_relaxed) || closing_) return false;
+  note_sent(message.header, when);
   try {
     if (!awaited_.empty() && message.header.kind == frame_kind::cancel) {
       const auto given_up = std::find_if(awaited_.begin(), awaited_.end(), [&](const auto& each) {
@@ -71,16 +81,27 @@ void stream_connection::send_message(outgoing_message&& message, bool soon) noex
                    make_error(errc::call_cancelled, "the caller cancelled the call before its tensors were read"));
       }
     }
-    if (writing_) return enqueue(std::move(message));
+    if (writing_) {
+      enqueue(std::move(message));
+      return false;
+    }
     if (queued_bytes_ < flush_at && loop_->has_more_work()) {
       enqueue(std::move(message));
       if (!corked_) corked_ = loop_->flush_later(shared_from_this());
-      if (corked_) return;
-    } else if (soon && may_hold_back((message.header.flags & frame_one_way) != 0)) {
-      enqueue(std::move(message));
-      held_back_.store(held_back_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+      if (corked_) return false;
+    } else if (when != pace::at_once && may_hold_back((message.header.flags & frame_one_way) != 0)) {
+      hold_back(std::move(message));
       lock.unlock();
-      return note_held_back();
+      note_held_back();
+      return false;
+    } else if (when == pace::with_next && followed_ == with_next_from && message.tensors.empty() &&
+               queued_bytes_ + message.bytes.size() <= small_message) {
+      hold_back(std::move(message));
+      awaits_next_ = true;
+      lock.unlock();
+      held_output::keep(shared_from_this());
+      note_held_back();
+      return true;
     } else if (queue_.empty() && message.tensors.empty()) {
       writing_ = true;
       lock.unlock();
@@ -93,9 +114,11 @@ void stream_connection::send_message(outgoing_message&& message, bool soon) noex
         took(message.bytes.size() - active_at_);
         active_.push_back({std::move(message.bytes), {}});
       } else if (queue_.empty() && !closing_) {
-        return end_writing();
+        end_writing();
+        return false;
       }
-      return write_queued(lock);
+      write_queued(lock);
+      return false;
     } else {
       enqueue(std::move(message));
     }
@@ -104,6 +127,21 @@ void stream_connection::send_message(outgoing_message&& message, bool soon) noex
   } catch (const std::exception& e) {
     if (lock.owns_lock()) lock.unlock();
     fail(make_error(errc::resource_exhausted, "sending over " + description_ + ": " + e.what()));
+  }
+  return false;
+}
+
+// With out_mutex_ held. Learns whether messages of send_with_next() are followed at once by a request, so that it pays to
+// hold them back.
+void stream_connection::note_sent(const frame_header& header, pace when) noexcept {
+  held_output::forget(*this);
+  const bool open = last_with_next_ != clock::time_point();
+  if (when == pace::with_next) {
+    if (open) followed_ = 0;
+    last_with_next_ = clock::now();
+  } else if (open && header.kind == frame_kind::request) {
+    followed_ = clock::now() - last_with_next_ < next_gap ? std::min(followed_ + 1, with_next_from) : 0;
+    last_with_next_ = {};
   }
 }
 
@@ -204,6 +242,14 @@ bool stream_connection::may_hold_back(bool one_way) noexcept {
   return std::chrono::nanoseconds(since) < high_rate_gap;
 }
 
+// With out_mutex_ held.
+void stream_connection::hold_back(outgoing_message&& message) {
+  const bool one_way = (message.header.flags & frame_one_way) != 0;
+  enqueue(std::move(message));
+  held_back_.store(held_back_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  if (!one_way) awaits_next_ = false;  // the sender of this one watches the connection
+}
+
 void stream_connection::enqueue(outgoing_message&& message) {
   queued_bytes_ += message.bytes.size();
   took(message.bytes.size() + message.header.tensor_bytes);
@@ -222,8 +268,14 @@ void stream_connection::flush() noexcept {
   corked_ = false;
   held_back_.store(0, std::memory_order_relaxed);
   if (writing_ || queue_.empty() || closed_.load(std::memory_order_relaxed)) return;
+  const bool not_followed = std::exchange(awaits_next_, false);
+  if (not_followed) followed_ = 0;
   writing_ = true;
   write_queued(lock);
+  if (not_followed) {
+    if (lock.owns_lock()) lock.unlock();
+    keep_watched();
+  }
 }
 
 // With out_mutex_ held.
@@ -284,6 +336,7 @@ void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcep
       active_at_ = 0;
       queued_bytes_ = 0;
       held_back_.store(0, std::memory_order_relaxed);
+      awaits_next_ = false;
     }
     if (closed_.load(std::memory_order_relaxed)) return drop_active();
     lock.unlock();

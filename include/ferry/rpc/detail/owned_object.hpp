@@ -107,9 +107,9 @@ class owned_value_of<void> final : public owned_value {
 
 /// An object, from its first reference until its last. Complete once it has been made or its creation has failed.
 /// Thread-safe; access to the value is synchronised by the value itself or as object_traits specifies.
-class owned_object final : public future_state<void> {
+class owned_object : public future_state<void> {
  public:
-  owned_object();
+  [[nodiscard]] static ref_ptr<owned_object> make();
 
   /// Sets the value, which was made on the streams of the calling thread's context and on its current streams of
   /// `devices`. Call once. Throws errc::bad_device, errc::device_failure; then the object is still incomplete.
@@ -144,8 +144,8 @@ class owned_object final : public future_state<void> {
   /// Keeps the library that made the value loaded until the value has been destroyed.
   void keep_code(const method_entry& entry) noexcept { code_ = method_hold(entry); }
 
-  [[nodiscard]] object_turns& turns() const noexcept { return *turns_; }
-  [[nodiscard]] object_order& order() const noexcept { return *order_; }
+  [[nodiscard]] object_turns& turns() const noexcept { return turns_; }
+  [[nodiscard]] object_order& order() const noexcept { return order_; }
   /// Call before the calling thread uses the value directly: its current streams wait for all work on the value, and
   /// work queued on them counts as work on the value until the thread's current call is answered. Throws
   /// errc::device_failure.
@@ -156,8 +156,13 @@ class owned_object final : public future_state<void> {
   /// Link in a list of objects without references.
   ref_ptr<owned_object> next_released;
 
+ protected:
+  owned_object(object_turns& turns, object_order& order) noexcept : turns_(turns), order_(order) {}
+  ~owned_object() override = default;
+  void drop_value() noexcept { value_.reset(); }
+
  private:
-  ~owned_object() override;
+  struct whole;
   void on_cancel() override {}  // no handle can cancel it
   // The value's address as another type. The address of a base subobject never changes; a smart pointer may point to
   // another object at the next call.
@@ -168,8 +173,8 @@ class owned_object final : public future_state<void> {
   void* as_other(const std::type_info& type, std::string (*name)(), other (*find)(const owned_value& from));
 
   method_hold code_;  // destroyed last
-  const std::unique_ptr<object_turns> turns_;
-  const std::unique_ptr<object_order> order_;
+  object_turns& turns_;
+  object_order& order_;
   std::unique_ptr<owned_value> value_;
   std::mutex mutex_;                                             // guards the next one
   std::vector<std::pair<const std::type_info*, void*>> others_;  // addresses by requested type

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <utility>
 #include <vector>
 
@@ -31,7 +30,7 @@ class reference_outbox {
     waiting_.push_back(control);
     const bool waits =
         control.what == reference_control::kind::child_accept || control.what == reference_control::kind::user_delete;
-    if (at_once || !waits || waiting_.size() >= enough) {
+    if (at_once || !waits || size() >= enough) {
       flush();
     } else {
       send_at_ = std::min(send_at_, now + batch_delay);
@@ -39,21 +38,21 @@ class reference_outbox {
   }
   /// Makes all waiting controls due now.
   void flush() noexcept { send_at_ = {}; }
-  [[nodiscard]] bool empty() const noexcept { return waiting_.empty() && !under_way_; }
-  [[nodiscard]] std::size_t size() const noexcept { return waiting_.size(); }
+  [[nodiscard]] bool empty() const noexcept { return size() == 0 && !under_way_; }
+  [[nodiscard]] std::size_t size() const noexcept { return waiting_.size() - first_; }
   /// Whether a batch should be sent now.
   [[nodiscard]] bool due(clock::time_point now) const noexcept { return waits() && due_at() <= now; }
   /// Whether a batch is to be sent, now or later, and when.
-  [[nodiscard]] bool waits() const noexcept { return !waiting_.empty() && !under_way_; }
+  [[nodiscard]] bool waits() const noexcept { return size() != 0 && !under_way_; }
   [[nodiscard]] clock::time_point due_at() const noexcept { return std::max(send_at_, retry_at_); }
-  /// Returns the next batch to send. Its controls stay queued until answered().
-  std::vector<reference_control> begin() {
-    const std::size_t count = std::min(waiting_.size(), most_at_once);
-    std::vector<reference_control> batch(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(count));
+  /// Puts the next batch to send into `batch`. Its controls stay queued until answered(). Strong guarantee.
+  void begin(std::vector<reference_control>& batch) {
+    const std::size_t count = std::min(size(), most_at_once);
+    const auto from = waiting_.begin() + static_cast<std::ptrdiff_t>(first_);
+    batch.assign(from, from + static_cast<std::ptrdiff_t>(count));
     under_way_ = true;
     in_batch_ = count;
-    send_at_ = in_batch_ == waiting_.size() ? clock::time_point::max() : clock::time_point();
-    return batch;
+    send_at_ = in_batch_ == size() ? clock::time_point::max() : clock::time_point();
   }
   /// The pending question of agent::is_over: whether the peer's incarnation has ended.
   [[nodiscard]] std::uint64_t question() const noexcept { return question_; }
@@ -63,7 +62,7 @@ class reference_outbox {
   void answered() {
     failures_ = 0;
     question_ = 0;
-    waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(in_batch_));
+    remove_first(in_batch_);
     under_way_ = false;
     in_batch_ = 0;
     pause_ = first_pause;
@@ -79,7 +78,22 @@ class reference_outbox {
   }
 
  private:
-  std::deque<reference_control> waiting_;
+  static constexpr std::size_t most_kept = 4096;  // of the memory, in controls
+
+  void remove_first(std::size_t count) noexcept {
+    first_ += count;
+    if (first_ == waiting_.size()) {
+      waiting_.clear();
+      first_ = 0;
+      if (waiting_.capacity() > most_kept) std::vector<reference_control>().swap(waiting_);
+    } else if (first_ > waiting_.size() / 2) {
+      waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(first_));
+      first_ = 0;
+    }
+  }
+
+  std::vector<reference_control> waiting_;  // from first_ on
+  std::size_t first_ = 0;
   std::size_t in_batch_ = 0;
   bool under_way_ = false;
   int failures_ = 0;

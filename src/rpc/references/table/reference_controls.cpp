@@ -61,22 +61,22 @@ reference_answers reference_table::serve(const call_target& from, const referenc
   return result;
 }
 
-// One batch in flight.
+// One batch in flight. The table keeps one of them, with its memory, for the next batch.
 struct reference_table::control_call final : pending_call {
   std::shared_ptr<reference_table> table;
   std::shared_ptr<worker_core> worker;
   peer_incarnation to;
-  std::vector<reference_control> controls;
+  reference_batch batch;
+  reference_answers answers;
 
   void on_reply(inbound_message&& reply) noexcept override {
-    const std::unique_ptr<control_call> owned(this);
+    owned_control_call owned(this);
     try {
       if (reply.header.kind != frame_kind::reply) {
         throw_error(errc::bad_result, "it answered reference controls with an error");
       }
-      reference_answers answers;
       decode_payload(reply, worker->limits(), answers);
-      table->answered(to, controls, answers);
+      table->answered(to, batch.controls, answers);
     } catch (const std::exception& e) {
       log_about(to.id, log_level::warning, [&] {
         return fmt::format("{}: reference controls for {} are sent again: {}",
@@ -84,21 +84,42 @@ struct reference_table::control_call final : pending_call {
       });
       table->unanswered(to);
     }
-    worker->agent_unchecked().finished_calls(1);
+    end(std::move(owned));
   }
   void on_failure(errc, call_phase, const std::string&) noexcept override {
-    const std::unique_ptr<control_call> owned(this);
+    owned_control_call owned(this);
     table->unanswered(to);
-    worker->agent_unchecked().finished_calls(1);
+    end(std::move(owned));
+  }
+
+ private:
+  static void end(owned_control_call call) noexcept {
+    const auto table_of = std::move(call->table);
+    const auto of = std::move(call->worker);
+    table_of->recycle(std::move(call));
+    of->agent_unchecked().finished_calls(1);
   }
 };
+
+// With the mutex held.
+reference_table::owned_control_call reference_table::new_control_call() {
+  if (spare_call_) return std::move(spare_call_);
+  return owned_control_call(new control_call);
+}
+
+void reference_table::end_control_call::operator()(control_call* call) const noexcept { delete call; }
+
+void reference_table::recycle(owned_control_call call) noexcept {
+  call->answers.answers.clear();
+  const std::lock_guard lock(mutex_);
+  if (!closed_ && !spare_call_) spare_call_ = std::move(call);
+}
 
 void reference_table::send_controls() noexcept {
   const auto own = worker_.lock();
   if (!own) return;
   for (;;) {
-    std::unique_ptr<control_call> call;
-    reference_batch batch;
+    owned_control_call call;
     {
       const std::lock_guard lock(mutex_);
       if (closed_) return;
@@ -107,14 +128,15 @@ void reference_table::send_controls() noexcept {
           std::find_if(outboxes_.begin(), outboxes_.end(), [&](const auto& each) { return each.second.due(now); });
       if (due == outboxes_.end()) return;
       try {
-        call = std::make_unique<control_call>();
+        call = new_control_call();
         call->table = shared_from_this();
         call->worker = own;
         call->to = due->first;
         call->urgency = due->second.failures() == 0 ? call_urgency::high : call_urgency::apart;
         call->reaches_leaving = true;  // a leaving worker may need these controls before it can terminate
-        call->controls = due->second.begin();
-        batch = {self_.incarnation, due->first.incarnation, call->controls};
+        call->batch.from = self_.incarnation;
+        call->batch.to = due->first.incarnation;
+        due->second.begin(call->batch.controls);
       } catch (const std::bad_alloc&) {
         due->second.failed(now);
         arm(due->second.due_at());
@@ -129,7 +151,7 @@ void reference_table::send_controls() noexcept {
       const deadline until = deadline::after(limit, call->began);
       outgoing_message message;
       message.header = request_header(method, until, call->began);
-      encode_payload<reference_batch>(message, batch);
+      encode_payload<reference_batch>(message, call->batch);
       (void)own->agent_unchecked().call({to.id, to.incarnation}, std::move(message), *call, until, reply_wait::none);
       (void)call.release();
     } catch (const std::exception&) {  // no memory, worker no longer in the group, ...: retried later
@@ -165,7 +187,7 @@ void reference_table::answered(const peer_incarnation& by, const std::vector<ref
     for (std::size_t i = 0; i != controls.size(); ++i) {
       protocol_.on_answer(by, controls[i], answers.answers[i], effects);
     }
-    if (outbox->second.empty()) {
+    if (outbox->second.empty() && outboxes_.size() > most_idle_outboxes) {
       outboxes_.erase(outbox);
     } else if (outbox->second.waits() && outbox->second.due_at() > clock::now()) {
       arm(outbox->second.due_at());

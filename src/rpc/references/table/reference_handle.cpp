@@ -8,6 +8,7 @@
 #include <ferry/rpc/promise.hpp>
 #include <ferry/rpc/rref.hpp>
 
+#include "../../../transport/reactor/held_output.hpp"
 #include "../../calls/call_report.hpp"
 #include "../../worker/worker_core.hpp"
 #include "reference_client.hpp"
@@ -45,6 +46,7 @@ bool reference_handle::is_owner() const { return !state().fork; }
 
 bool reference_handle::confirmed() const {
   const reference_state& own = state();
+  held_output::release();  // this thread may ask until the creation, which it holds back, is confirmed
   return !own.fork || (own.confirmed() && !own.ended());
 }
 
@@ -138,6 +140,7 @@ ref_ptr<owned_object> reference_handle::local_unguarded(const call_options& opti
 
 future<void> reference_handle::created() const {
   const reference_state& own = state();
+  held_output::release();
   if (own.known) return future<void>(ref_ptr<future_state<void>>(ref_ptr<fork_known>(own.known)));
   if (own.ended()) {
     try {

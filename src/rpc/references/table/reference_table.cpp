@@ -214,7 +214,7 @@ ref_ptr<owned_object> reference_table::object_at(const object_id& object) {
 // For an object that is here or may still be created.
 ref_ptr<owned_object> reference_table::expected_object(const object_id& object) {
   if (auto known = object_at(object)) return known;
-  auto fresh = ref_ptr<owned_object>::adopt(new owned_object);
+  auto fresh = owned_object::make();
   objects_.emplace(object, fresh);
   return fresh;
 }
@@ -226,7 +226,7 @@ std::shared_ptr<reference_state> reference_table::make_state(const object_id& ob
 reference_handle reference_table::own(std::unique_ptr<owned_value> value) {
   const auto owner = worker();
   const ferry::agent& agent = owner->agent_unchecked();
-  auto made = ref_ptr<owned_object>::adopt(new owned_object);
+  auto made = owned_object::make();
   made->finish(std::move(value), agent.members().uses_devices() ? agent.members().devices() : std::vector<device>());
   const std::lock_guard lock(mutex_);
   if (closed_) throw_shut_down();
@@ -353,7 +353,9 @@ std::size_t reference_table::unanswered_controls() const {
 std::uint64_t reference_table::loose_ends() const noexcept {
   const std::lock_guard lock(mutex_);
   const auto now = protocol_.figures();
-  return now.owners + now.users + now.pending_children + watched_.size() + outboxes_.size();
+  const auto busy =
+      std::count_if(outboxes_.begin(), outboxes_.end(), [](const auto& each) { return !each.second.empty(); });
+  return now.owners + now.users + now.pending_children + watched_.size() + static_cast<std::uint64_t>(busy);
 }
 
 std::vector<std::string> reference_table::leaks() const {

@@ -122,8 +122,14 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
  private:
   /// By then a reference in a message without an answer (a reply, a one-way call) has arrived or been lost.
   static constexpr std::chrono::seconds watch_time{2};
+  /// Up to so many are kept for their memory when nothing waits in them.
+  static constexpr std::size_t most_idle_outboxes = 64;
 
   struct control_call;
+  struct end_control_call {
+    void operator()(control_call* call) const noexcept;
+  };
+  using owned_control_call = std::unique_ptr<control_call, end_control_call>;
   struct received_references;
   struct timer_item;
   struct resume_call;
@@ -224,6 +230,8 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
       return false;
     }
   }
+  owned_control_call new_control_call();
+  void recycle(owned_control_call call) noexcept;
   void send_controls() noexcept;
   void on_timer(const timer_item* item) noexcept;
   void release_later(object_list&& objects) noexcept;
@@ -263,6 +271,7 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   std::map<object_id, std::weak_ptr<reference_state>> holds_;  // local handles of own objects
   std::map<held_fork, std::weak_ptr<reference_state>> forks_;
   std::map<peer_incarnation, reference_outbox> outboxes_;
+  owned_control_call spare_call_;
   std::set<peer_incarnation> leaving_;  // and not terminated
   std::deque<watched> watched_;
   timer_id timer_ = timer_id::none;

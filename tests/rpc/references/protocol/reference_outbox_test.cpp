@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -18,6 +19,11 @@ using kind = reference_control::kind;
 namespace {
 
 reference_control control(kind what, std::uint64_t number = 1) { return {what, {}, {}, number}; }
+std::vector<reference_control> begin(reference_outbox& outbox) {
+  std::vector<reference_control> batch;
+  outbox.begin(batch);
+  return batch;
+}
 
 }  // namespace
 
@@ -34,7 +40,7 @@ TEST_CASE("deletions and acknowledgements are delayed for batching, other contro
   CHECK(outbox.due(now + reference_outbox::batch_delay));
   outbox.add(control(kind::fork_request), now, false);
   REQUIRE(outbox.due(now));
-  CHECK(outbox.begin().size() == 3);
+  CHECK(begin(outbox).size() == 3);
   CHECK_FALSE(outbox.waits());
 
   // One batch is in flight at a time; controls added meanwhile have their own delay.
@@ -43,7 +49,7 @@ TEST_CASE("deletions and acknowledgements are delayed for batching, other contro
   outbox.answered();
   CHECK_FALSE(outbox.due(now + 1ms));
   CHECK(outbox.due(now + 2ms));
-  CHECK(outbox.begin().size() == 1);
+  CHECK(begin(outbox).size() == 1);
   outbox.answered();
   CHECK(outbox.empty());
 }
@@ -71,12 +77,31 @@ TEST_CASE("controls that do not fit into one batch follow at once in the next") 
   for (std::size_t i = 0; i != reference_outbox::most_at_once + 1; ++i) {
     outbox.add(control(kind::user_delete, i), now, false);
   }
-  CHECK(outbox.begin().size() == reference_outbox::most_at_once);
+  CHECK(begin(outbox).size() == reference_outbox::most_at_once);
   outbox.answered();
   CHECK(outbox.due(now));
-  const auto rest = outbox.begin();
+  const auto rest = begin(outbox);
   REQUIRE(rest.size() == 1);
   CHECK(rest.front().number == reference_outbox::most_at_once);
+}
+
+TEST_CASE("controls leave in their order, however many are answered meanwhile") {
+  const ferry::clock::time_point now{1h};
+  reference_outbox outbox;
+  std::uint64_t added = 0;
+  std::uint64_t expected = 0;
+  const auto add = [&](std::size_t count) {
+    for (std::size_t i = 0; i != count; ++i) outbox.add(control(kind::user_delete, added++), now, true);
+  };
+  for (const std::size_t count : {5000, 10, 0, 1, 3000, 0, 0, 0, 0, 0, 0}) {
+    add(count);
+    CHECK(outbox.size() == added - expected);
+    const auto batch = begin(outbox);
+    CHECK(batch.size() == std::min<std::size_t>(added - expected, reference_outbox::most_at_once));
+    add(1);  // while it is under way
+    for (const reference_control& each : batch) CHECK(each.number == expected++);
+    outbox.answered();
+  }
 }
 
 TEST_CASE("unanswered controls are resent with growing pauses until they are answered") {
@@ -85,7 +110,7 @@ TEST_CASE("unanswered controls are resent with growing pauses until they are ans
   outbox.add(control(kind::user_delete, 1), now, true);
   auto pause = reference_outbox::first_pause;
   for (int i = 0; i != 10; ++i) {
-    CHECK(outbox.begin().front().number == 1);
+    CHECK(begin(outbox).front().number == 1);
     outbox.failed(now);
     outbox.add(control(kind::fork_request, 2), now, false);  // delayed by the pause, too
     CHECK_FALSE(outbox.due(now + pause - 1ms));
@@ -95,7 +120,7 @@ TEST_CASE("unanswered controls are resent with growing pauses until they are ans
     pause = std::min(pause * 2, reference_outbox::longest_pause);
   }
   CHECK(pause == reference_outbox::longest_pause);
-  CHECK(outbox.begin().size() == 11);
+  CHECK(begin(outbox).size() == 11);
   outbox.answered();
   CHECK(outbox.empty());
   CHECK(outbox.failures() == 0);

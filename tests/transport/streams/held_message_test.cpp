@@ -1,0 +1,228 @@
+// Messages that are held back until their thread sends the next one: connection::send_with_next().
+
+#include "transport/streams/stream_connection.hpp"
+
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <ferry/base/error.hpp>
+
+#include "transport/reactor/held_output.hpp"
+
+namespace held_message_test {
+
+namespace {
+
+using namespace ferry;
+using detail::held_output;
+
+outgoing_message request(const std::string& text, std::uint8_t flags = 0) {
+  outgoing_message message;
+  message.header.kind = frame_kind::request;
+  message.header.flags = frame_no_deadline | flags;
+  message.bytes.append(text.data(), text.size());
+  message.finish();
+  return message;
+}
+
+struct receiver : connection_receiver {
+  void on_message(connection&, inbound_message&&) noexcept override {}
+  void on_closed(connection&, std::exception_ptr) noexcept override {}
+  [[nodiscard]] std::size_t expected_messages() const noexcept override { return 0; }
+};
+
+// Reports no event, and looks at what is held back only when the test says so.
+struct still_reactor : reactor {
+  std::shared_ptr<deferred_io> noted;
+  bool watched = false;
+
+  void post(work*) noexcept override {}
+  watch_id watch(int, std::shared_ptr<descriptor_handler>, bool readable, bool) override {
+    watched = readable;
+    return watch_id{1};
+  }
+  void rewatch(watch_id, bool readable, bool) noexcept override { watched = readable; }
+  void unwatch(watch_id) noexcept override {}
+  timer_id start_timer(deadline, work*) override { return timer_id{1}; }
+  bool cancel_timer(timer_id) noexcept override { return true; }
+  void watch_later(std::shared_ptr<deferred_io> item) noexcept override { noted = std::move(item); }
+  void tick() {
+    if (noted && noted->resume_watching(false)) noted.reset();
+  }
+};
+
+// A connection to a socket on which each write is a packet.
+struct line {
+  std::shared_ptr<still_reactor> loop = std::make_shared<still_reactor>();
+  std::shared_ptr<connection> from;
+  int to = -1;
+
+  line() {
+    std::array<int, 2> ends{};
+    REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
+    from = detail::make_stream_connection(*loop, ends[0], "test", "test", {});
+    to = ends[1];
+    from->start(std::make_shared<receiver>());
+  }
+  ~line() {
+    from->close(make_error(errc::shutting_down, "end"));
+    loop->noted.reset();
+    ::close(to);
+  }
+  // The last letters of the messages of the next write; empty: there is none.
+  std::string next_write() const {
+    std::array<char, 4096> bytes{};
+    const ssize_t count = ::recv(to, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (count < 0) {
+      REQUIRE(errno == EAGAIN);
+      return {};
+    }
+    std::string texts;
+    const std::size_t each = request("x").bytes.size();
+    for (std::size_t at = each; at <= static_cast<std::size_t>(count); at += each) texts += bytes.at(at - 1);
+    return texts;
+  }
+  std::string all_writes() const {
+    std::string texts;
+    for (std::string more; !(more = next_write()).empty();) texts += (texts.empty() ? "" : " ") + more;
+    return texts;
+  }
+  // Until one is held back, which is written. A busy machine may need more than a few.
+  void learn() {
+    for (int i = 0; i != 10'000; ++i) {
+      const bool held = from->send_with_next(request("l"));
+      from->send(request("l"));
+      (void)all_writes();
+      if (held) return;
+    }
+    FAIL("messages are followed at once, and are not held back");
+  }
+  // Sends one that is held back.
+  void hold(const std::string& text) {
+    for (int i = 0; i != 10'000; ++i) {
+      if (from->send_with_next(request(text))) return;
+      (void)all_writes();
+      from->send(request("l"));
+      learn();
+    }
+    FAIL("a message was not held back");
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a message waits for the next one of its thread only where the last ones were followed at once") {
+  line there;
+  CHECK_FALSE(there.from->send_with_next(request("a")));
+  CHECK(there.next_write() == "a");
+  there.from->send(request("b"));
+  CHECK(there.next_write() == "b");
+  there.learn();
+  there.hold("c");
+  CHECK(there.all_writes().empty());
+  there.from->send(request("d"));
+  CHECK(there.all_writes() == "cd");
+}
+
+TEST_CASE("of two such messages in a row neither waits") {
+  line there;
+  there.learn();
+  there.hold("a");
+  CHECK_FALSE(there.from->send_with_next(request("b")));
+  CHECK(there.all_writes() == "ab");
+  CHECK_FALSE(there.from->send_with_next(request("c")));
+  CHECK(there.all_writes() == "c");
+}
+
+TEST_CASE("the end of a wait for the next message is that of its thread's activity, or a tick") {
+  line there;
+  there.learn();
+
+  there.hold("a");
+  held_output::release();
+  CHECK(there.all_writes() == "a");
+  CHECK_FALSE(there.from->send_with_next(request("b")));  // it is learnt anew
+  CHECK(there.all_writes() == "b");
+  there.from->send(request("c"));
+
+  there.learn();
+  there.hold("d");
+  there.loop->tick();
+  CHECK(there.all_writes() == "d");
+  held_output::release();
+  CHECK(there.all_writes().empty());
+
+  line elsewhere;
+  there.learn();
+  there.hold("e");
+  elsewhere.from->send(request("f"));
+  CHECK(there.all_writes() == "e");
+  CHECK(elsewhere.all_writes() == "f");
+
+  there.learn();
+  std::thread([&] { there.hold("g"); }).join();
+  CHECK(there.all_writes().ends_with("g"));
+
+  there.learn();
+  there.hold("h");
+  there.from->close(make_error(errc::shutting_down, "end"));
+  CHECK(there.all_writes() == "h");
+}
+
+TEST_CASE("another thread's message takes one along that is held back") {
+  line there;
+  there.learn();
+  there.hold("a");
+  std::thread([&] { there.from->send(request("b")); }).join();
+  CHECK(there.all_writes() == "ab");
+  held_output::release();
+  CHECK(there.all_writes().empty());
+}
+
+TEST_CASE("a one-way message and a cancellation take one along, too") {
+  line there;
+  there.learn();
+  there.hold("a");
+  there.from->send_soon(request("b", frame_one_way));
+  CHECK(there.all_writes() == "ab");
+
+  there.learn();
+  there.hold("c");
+  outgoing_message cancel;
+  cancel.header.kind = frame_kind::cancel;
+  cancel.finish();
+  there.from->send(std::move(cancel));
+  CHECK(there.all_writes().starts_with("c"));
+}
+
+TEST_CASE("a connection is watched once a message is written that no other one has followed") {
+  struct at_once final : drive_condition {
+    [[nodiscard]] bool done() const noexcept override { return true; }
+  } condition;
+  line there;
+  there.learn();
+  REQUIRE(there.from->drive(condition, deadline()));
+  REQUIRE_FALSE(there.loop->watched);
+  there.hold("a");
+  CHECK_FALSE(there.loop->watched);
+  held_output::release();
+  CHECK(there.loop->watched);
+  CHECK(there.all_writes() == "a");
+}
+
+TEST_CASE("a connection that is gone before its held-back message is due") {
+  auto there = std::make_unique<line>();
+  there->learn();
+  there->hold("a");
+  there.reset();
+  held_output::release();
+}
+
+}  // namespace held_message_test
