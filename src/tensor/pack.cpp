@@ -91,6 +91,12 @@ bool detail::become_copy(tensor& t) {
   // A part of a block would keep all of it, which the receiver does not count as received.
   const std::int64_t count = block_elements(body->shape, body->strides);
   if (count < 0 || static_cast<std::size_t>(count) * dtype_size(body->type) != body->bytes.size()) return false;
+  // A weak handle may have made a handle, and be gone, since both were counted. None can while there is no handle.
+  std::uint32_t only = 1;
+  if (!body->references.compare_exchange_strong(only, 0, std::memory_order_acq_rel)) return false;
+  const bool watched = body->watchers.load(std::memory_order_acquire) != 1;
+  body->references.store(1, std::memory_order_release);
+  if (watched) return false;
   body->strides = canonical(body->shape, body->strides);
   body->bytes.forget_writes();
   return true;

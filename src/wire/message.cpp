@@ -174,8 +174,9 @@ outgoing_message outgoing_message::copy() const {
 }
 
 bool outgoing_message::keeps_its_tensors() const noexcept {
-  return !tensors.empty() &&
-         std::all_of(tensors.begin(), tensors.end(), [](const tensor& each) { return each.storage().owns_memory(); });
+  return !tensors.empty() && std::all_of(tensors.begin(), tensors.end(), [](const tensor& each) {
+    return each.defined() && each.storage().owns_memory();
+  });
 }
 
 void outgoing_message::become_void() {

@@ -75,6 +75,8 @@ class reply_channel {
     (void)item, (void)on;
     return true;
   }
+  /// Whether answers stay within the process, so that tensors of which they have the only handle need not be copied.
+  [[nodiscard]] virtual bool within_process() const noexcept { return false; }
   /// A request of this many bytes (frame_header::held_bytes()), one-way ones included, is done: answered, or dropped.
   virtual void handled(std::uint64_t bytes) noexcept = 0;
 };
@@ -195,6 +197,12 @@ class agent {
   virtual void place_request(const call_target& to, outgoing_message& request, const device_map* placement) const;
   /// The same for a response; `placement`: the inverse of its request's.
   virtual void place_response(const call_target& to, outgoing_message& response, const device_map* placement) const;
+  /// Whether requests to a member stay within the process at present, so that tensors of which they have the only handle need not
+  /// be copied.
+  [[nodiscard]] virtual bool within_process(const call_target& to) const noexcept {
+    (void)to;
+    return false;
+  }
   /// Registers `call` and sends `request` (kind, flags, method, signature, timeout_us set; call_id is set here), or
   /// queues it if too much is under way. If the target's incarnation is not the current one of that id, the call ends
   /// with errc::peer_lost. Throws errc::shutting_down, errc::resource_exhausted if the queue is full, and what

@@ -65,6 +65,10 @@ class outgoing_call {
   /// Call after the arguments have been written, and after any other record: places the tensors, and lets interceptors
   /// see the request.
   void seal();
+  /// Whether rvalue arguments are given to the message, which is sealed: to a worker of this process their tensors are then
+  /// handed over. Throws what outgoing_message::finish() throws; afterwards only full queues and a shutdown keep it from being
+  /// sent. The stop token may then be a part of an argument.
+  [[nodiscard]] bool gives_values();
 
   /// Sends and blocks until the reply arrives. Throws the error that the call ended with.
   void run();
@@ -106,6 +110,7 @@ class outgoing_call {
   clock::time_point began_ = clock::now();
   deadline until_;
   const std::stop_token* stop_;
+  std::stop_token own_stop_;
   const device_map* placement_;
 };
 
@@ -262,7 +267,9 @@ void write_arguments(Call& call, A&&... args) {
   using wires = typename holders<typename parts_of<F, Flavour>::parameters>::type;
   encode_arguments(call.message, static_cast<wires*>(nullptr), args...);
   call.seal();
-  drop_given_values<A...>(call.message, args...);
+  if constexpr ((is_given<A> || ...)) {
+    if (call.gives_values()) drop_given_values<A...>(args...);
+  }
 }
 
 template <auto F, method_flavour Flavour, class Call, class... A>
@@ -310,9 +317,8 @@ void call_one_way(std::shared_ptr<worker_core> worker, const to& destination, A&
 
 /// Calls F on another worker (or this one) and waits for its result. Argument tensors are not copied: they must not be
 /// written until the call has returned; from then on the current streams of the thread wait until devices have read
-/// them. An argument that is an rvalue (a temporary, std::move(t)) and holds tensors is given to the call, and moved from
-/// unless the call throws before it is sent; to a worker of the same process its memory is handed over
-/// (docs/tensors.md). Throws what F threw, or errc::rpc_timeout, call_cancelled, peer_lost, unknown_worker, ...: the call ends
+/// them. Arguments that are rvalues (temporaries, std::move(t)) may be moved from once they have been encoded: to a worker of the
+/// same process the memory of their tensors is handed over (docs/tensors.md). Throws what F threw, or errc::rpc_timeout, call_cancelled, peer_lost, unknown_worker, ...: the call ends
 /// exactly once, even if the peer fails. Thread-safe.
 template <auto F, class... A>
 auto rpc_sync(const to& destination, A&&... args)

@@ -97,6 +97,7 @@ class native_agent final : public agent {
   [[nodiscard]] peer_route open(const call_target& whom, deadline until) override {
     return core_->group().locate(whom, until);
   }
+  [[nodiscard]] bool within_process(const call_target& to) const noexcept override { return core_->within_process(to); }
   void place_request(const call_target& to, outgoing_message& request, const device_map* placement) const override {
     core_->place_tensors(to, request, false, placement);
   }

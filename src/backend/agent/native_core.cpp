@@ -95,6 +95,13 @@ void native_core::notify(const call_target& to, outgoing_message&& request) {
   }
 }
 
+bool native_core::within_process(const call_target& to) const noexcept {
+  const peer* place = to.record ? static_cast<const peer*>(to.record) : peers_.at(to.id);
+  if (!place) return false;
+  const std::lock_guard lock(place->mutex);
+  return place->link && place->link->within_process();
+}
+
 std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool urgent, bool reaches_leaving) {
   peer* place = to.record ? static_cast<peer*>(to.record) : peers_.at(to.id);
   if (!place) {

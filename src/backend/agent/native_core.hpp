@@ -52,6 +52,7 @@ class native_core final : public link_owner,
   call_ticket call(const call_target& to, outgoing_message&& request, pending_call& call, deadline until,
                    reply_wait how);
   void notify(const call_target& to, outgoing_message&& request);
+  [[nodiscard]] bool within_process(const call_target& to) const noexcept;
   void finished_calls(std::uint64_t count) noexcept;
   [[nodiscard]] agent_counters counters() const noexcept;
   [[nodiscard]] route_info route(worker_id id) const;

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "../../base/peer_log.hpp"
+#include "../../transport/reactor/held_output.hpp"
 
 namespace ferry::inline v0 {
 
@@ -296,8 +297,9 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
   bool held = false;
   if (direct) {
     held = send_call(std::move(request), how);
-  } else if (room) {
-    pump();
+  } else {
+    held_output::release();
+    if (room) pump();
   }
   if (how != reply_wait::at_once && !until.is_never()) owner_->check_deadlines_at(until);
   const bool to_watch = how == reply_wait::none || how == reply_wait::bundled;
@@ -309,8 +311,9 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
 bool outgoing_link::send_call(outgoing_message&& request, reply_wait how) noexcept {
   switch (how) {
     case reply_wait::bundled: {
+      unwatched_.store(true);  // before another thread may write it
       const bool held = connection_->send_with_next(std::move(request));
-      if (held) unwatched_.store(true);
+      if (!held) unwatched_.store(false);
       return held;
     }
     case reply_wait::at_once:  // its sender reads the connection, and has it watched when it stops
@@ -359,8 +362,9 @@ bool outgoing_link::notify(outgoing_message& request) {
   if (direct) {
     connection_->send_soon(std::move(request));
     watch_if_unwatched();
-  } else if (room) {
-    pump();
+  } else {
+    held_output::release();
+    if (room) pump();
   }
   return true;
 }

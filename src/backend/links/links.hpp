@@ -103,6 +103,9 @@ class outgoing_link final : public connection_receiver, public std::enable_share
   /// notify() on a link that refuses calls throws; both throw errc::resource_exhausted if the queue is full.
   bool call(outgoing_message& request, pending_call& call, deadline until, reply_wait how, std::uint64_t& id);
   bool notify(outgoing_message& request);
+  [[nodiscard]] bool within_process() const noexcept {
+    return open_.load(std::memory_order_acquire) && connection_->same_process();
+  }
   /// Whether a call of this many bytes would have to wait for others to end.
   [[nodiscard]] bool over_limit(std::uint64_t bytes) const noexcept;
   bool abandon(std::uint64_t id, call_phase& phase, bool tell_peer) noexcept;
@@ -239,6 +242,7 @@ class incoming_link final : public connection_receiver,
   // reply_channel
   [[nodiscard]] const worker_info* sender() const noexcept override { return &peer_.who; }
   [[nodiscard]] incarnation_id sender_incarnation() const noexcept override { return peer_.incarnation; }
+  [[nodiscard]] bool within_process() const noexcept override { return connection_->same_process(); }
   void reply(std::uint64_t call_id, outgoing_message&& answer) override;
   void begin_call(std::uint64_t call_id, stoppable& running) override;
   void end_call(std::uint64_t call_id, const stoppable& ended) noexcept override;

@@ -199,6 +199,21 @@ void outgoing_call::seal() {
   }
 }
 
+bool outgoing_call::gives_values() {
+  if (!message.keeps_its_tensors() || !worker()->agent_unchecked().within_process(target_)) return false;
+  try {
+    message.finish();
+  } catch (...) {
+    life_.not_accepted(std::current_exception());
+    throw;
+  }
+  if (stop_) {
+    own_stop_ = *stop_;
+    stop_ = &own_stop_;
+  }
+  return true;
+}
+
 void outgoing_call::let_interceptors_see(const context_values& values) {
   incoming_call* here = thread_call();
   outgoing_request request(message, life_.facts, life_.hooks, until_, awaited(), mode_ == call_mode::waiting,

@@ -343,6 +343,10 @@ void incoming_call::tell_result() {
   }
 }
 
+bool incoming_call::gives_values(const outgoing_message& answer) const noexcept {
+  return answer.keeps_its_tensors() && channel_->within_process();
+}
+
 void incoming_call::send(reply_writer& reply) {
   reply.send();
   done();

@@ -8,6 +8,7 @@
 
 #include "../../base/pause_processor.hpp"
 #include "../channels/device_transfer.hpp"
+#include "../reactor/held_output.hpp"
 #include "../reactor/pending_copy.hpp"
 
 namespace ferry::inline v0::detail {
@@ -75,6 +76,7 @@ void inproc_connection::send(outgoing_message&& message) noexcept {
   const auto peer = peer_.lock();
   if (!peer) return;
   if (closed_here_.load()) return;
+  if (message.header.kind == frame_kind::request) held_output::release();
   try {
     if (message.on_devices()) return send_from_devices(std::move(message), *peer);
     for (tensor& each : message.tensors) {

@@ -34,6 +34,7 @@ class held_output {
   static void write() noexcept;
 
   static thread_local constinit const deferred_io* held_;  // its address only
+  static thread_local constinit bool ended_;               // the keeper of the thread
 };
 
 }  // namespace ferry::inline v0::detail

@@ -194,7 +194,7 @@ class stream_connection final : public connection,
   void flush_held_back() noexcept {
     if (held_back_.load(std::memory_order_relaxed) != 0) flush();
   }
-  void send_from_devices(outgoing_message&& message);
+  void send_from_devices(outgoing_message&& message, pace when);
   void tensors_ready(const std::shared_ptr<awaited_message>& which, std::exception_ptr failure) noexcept;
   void queue_void(awaited_message& which, std::vector<tensor>& unread, const std::exception_ptr& why);
   void continue_writing() noexcept;

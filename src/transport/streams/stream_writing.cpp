@@ -55,7 +55,7 @@ bool stream_connection::send_message(outgoing_message&& message, pace when) noex
       const bool from_device = std::any_of(message.tensors.begin(), message.tensors.end(),
                                            [](const tensor& each) { return !each.device().is_cpu(); });
       if (from_device) {
-        send_from_devices(std::move(message));
+        send_from_devices(std::move(message), when);
         return false;
       }
     }
@@ -134,7 +134,8 @@ bool stream_connection::send_message(outgoing_message&& message, pace when) noex
 // With out_mutex_ held. Learns whether messages of send_with_next() are followed at once by a request, so that it pays to
 // hold them back.
 void stream_connection::note_sent(const frame_header& header, pace when) noexcept {
-  held_output::forget(*this);
+  // Who sends a request reads, or has the connection watched.
+  if (header.kind == frame_kind::request) held_output::forget(*this);
   const bool open = last_with_next_ != clock::time_point();
   if (when == pace::with_next) {
     if (open) followed_ = 0;
@@ -147,7 +148,7 @@ void stream_connection::note_sent(const frame_header& header, pace when) noexcep
 
 // A message is queued for writing only once its tensors are ready: pending work of the sender's device must not delay
 // other messages. A device error ends this call, not the connection.
-void stream_connection::send_from_devices(outgoing_message&& message) {
+void stream_connection::send_from_devices(outgoing_message&& message, pace when) {
   const auto next = std::make_shared<awaited_message>();  // before the lock: tensors may run deleters of users
   bool ready = true;
   try {
@@ -170,6 +171,7 @@ void stream_connection::send_from_devices(outgoing_message&& message) {
   {
     std::unique_lock lock(out_mutex_);
     if (closed_.load(std::memory_order_relaxed) || closing_) return;
+    note_sent(next->message.header, when);
     took(next->message.bytes.size() + (next->staged ? next->staged->bytes() : 0));
     if (ready) {
       queue_.push_back({std::move(next->message.bytes), {}, std::move(next->staged)});
@@ -244,10 +246,9 @@ bool stream_connection::may_hold_back(bool one_way) noexcept {
 
 // With out_mutex_ held.
 void stream_connection::hold_back(outgoing_message&& message) {
-  const bool one_way = (message.header.flags & frame_one_way) != 0;
   enqueue(std::move(message));
   held_back_.store(held_back_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  if (!one_way) awaits_next_ = false;  // the sender of this one watches the connection
+  awaits_next_ = false;  // the sender of this one watches the connection
 }
 
 void stream_connection::enqueue(outgoing_message&& message) {

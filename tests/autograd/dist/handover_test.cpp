@@ -22,6 +22,7 @@ ferry::task<tensor> scaled_later(tensor t, double by) {
 TEST_CASE("tensors that are given to a call have the gradients that those which are kept have") {
   cluster group(2);
   for (const char* peer : {"worker1", "worker0"}) {
+    (void)group[0].rpc_sync<scaled>(peer, ferry::ones({1}), 1.0);  // the first call to a worker copies
     const tensor a = leaf({1, 2, 3});
     const dist::context context(group[0]);
     tensor b = a * 2.0;

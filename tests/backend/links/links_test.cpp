@@ -59,6 +59,13 @@ struct recorder final : connection {
   void resume_reading() noexcept override { paused = false; }
   std::weak_ptr<connection_receiver> receiver;  // which has the connection; the creator of both keeps it alive
   void start(std::shared_ptr<connection_receiver> to) override { receiver = to; }
+  bool holds_back = false;
+  int watched = 0;
+  bool send_with_next(outgoing_message&& message) noexcept override {
+    send(std::move(message));
+    return holds_back;
+  }
+  void keep_watched() noexcept override { ++watched; }
   void send(outgoing_message&& message) noexcept override {
     frames.push_back(frame_header::decode(message.bytes.data(), {}));
     if (!reads) unwritten += message.bytes.size() + message.header.tensor_bytes;
@@ -163,6 +170,34 @@ TEST_CASE("a reply that comes after its call was given up is told with the metho
       {ids.back(), remembered + 1}, {ids[1], 2}, {ids[0], 0}};
   CHECK(to.owns->late == expected);
   CHECK_FALSE(call.answered);
+}
+
+TEST_CASE("the connection is watched by the sender of the call that follows one which was held back") {
+  connecting to;
+  to.link->opened(to.wire);
+  waiting_call call;
+  const auto send = [&](ferry::reply_wait how) {
+    to.wire->watched = 0;
+    auto request = request_with(0us);
+    std::uint64_t id = 0;
+    REQUIRE(to.link->call(request, call, deadline(), how, id));
+    return to.wire->watched;
+  };
+  CHECK(send(ferry::reply_wait::bundled) == 1);
+  to.wire->holds_back = true;
+  CHECK(send(ferry::reply_wait::bundled) == 0);
+  CHECK(send(ferry::reply_wait::none) == 1);
+  CHECK(send(ferry::reply_wait::bundled) == 0);
+  CHECK(send(ferry::reply_wait::unhurried) == 1);
+  CHECK(send(ferry::reply_wait::unhurried) == 0);  // there is nothing that nothing watches for
+  CHECK(send(ferry::reply_wait::bundled) == 0);
+  CHECK(send(ferry::reply_wait::at_once) == 0);  // its sender reads the connection itself
+  CHECK(send(ferry::reply_wait::bundled) == 0);
+  to.wire->watched = 0;
+  auto one_way = request_with(0us);
+  one_way.header.flags |= ferry::frame_one_way;
+  REQUIRE(to.link->notify(one_way));
+  CHECK(to.wire->watched == 1);
 }
 
 TEST_CASE("the time spent waiting for the connection is subtracted from the timeout that the callee sees") {

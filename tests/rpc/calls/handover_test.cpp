@@ -79,6 +79,9 @@ std::vector<place> where_batch(const batch& b) {
   result.push_back(place_of(b.inputs));
   return result;
 }
+std::pair<place, place> where_among(const std::vector<tensor>& all, const tensor& one) {
+  return {place_of(all.at(1)), place_of(one)};
+}
 std::pair<place, place> where_both(const tensor& a, const tensor& b) { return {place_of(a), place_of(b)}; }
 float sum_of(const borrowing& b) {
   float sum = 0;
@@ -155,9 +158,19 @@ struct holder {
   }
 };
 
+namespace {
+
+// What goes with the first call is copied: only then it is known to stay within the process.
+const ferry::worker& connected(cluster& group) {
+  for (const char* to : {"worker0", "worker1"}) (void)group[0].rpc_sync<where>(to, fresh());
+  return group[0];
+}
+
+}  // namespace
+
 TEST_CASE("an rvalue tensor is handed over to a method of the same process") {
   cluster group(2);
-  const ferry::worker& self = group[0];
+  const ferry::worker& self = connected(group);
   for (const char* to : {"worker1", "worker0"}) {
     CAPTURE(to);
     tensor t = fresh();
@@ -190,7 +203,7 @@ TEST_CASE("an rvalue tensor is handed over to a method of the same process") {
 
 TEST_CASE("so are the tensors of containers and of values of users") {
   cluster group(2);
-  const ferry::worker& self = group[0];
+  const ferry::worker& self = connected(group);
   std::vector<tensor> all;
   for (int i = 0; i != 3; ++i) all.push_back(fresh(i));
   std::vector<place> expected = where_all(all);
@@ -211,7 +224,7 @@ TEST_CASE("so are the tensors of containers and of values of users") {
 
 TEST_CASE("an argument that the caller keeps is copied, and neither side sees what the other one writes") {
   cluster group(2);
-  const ferry::worker& self = group[0];
+  const ferry::worker& self = connected(group);
   tensor t = fresh();
   CHECK(self.rpc_sync<where_after_writing>("worker1", t) != place_of(t));
   CHECK(self.rpc_sync<where_after_writing>("worker1", std::as_const(t)) != place_of(t));
@@ -233,16 +246,17 @@ TEST_CASE("an argument that the caller keeps is copied, and neither side sees wh
 
 TEST_CASE("a tensor that comes twice is one tensor at the callee, handed over with its last handle") {
   cluster group(2);
+  const ferry::worker& self = connected(group);
   tensor t = fresh();
   place memory = place_of(t);
   const tensor kept_here = t;
-  auto both = group[0].rpc_sync<where_both>("worker1", t, std::move(t));
+  auto both = self.rpc_sync<where_both>("worker1", t, std::move(t));
   CHECK(both.first == both.second);
   CHECK(both.first != memory);
 
   t = fresh();
   memory = place_of(t);
-  both = group[0].rpc_sync<where_both>("worker1", t, std::move(t));
+  both = self.rpc_sync<where_both>("worker1", t, std::move(t));
   CHECK(both.first == both.second);
   CHECK(both.first == memory);
 }
@@ -251,6 +265,7 @@ TEST_CASE(
     "values that own the memory of their tensors live until it was copied, and rvalues without tensors are left "
     "alone") {
   cluster group(2);
+  (void)connected(group);
   borrowing b;
   CHECK(group[0].rpc_sync<sum_of>("worker1", std::move(b)) == 4000);
   CHECK(group[0].rpc_sync<sum_of>("worker1", borrowing()) == 4000);
@@ -268,11 +283,27 @@ TEST_CASE("an argument is not taken by a call that cannot be sent") {
                [&] { (void)group[0].rpc_sync<where>("nowhere", std::move(t)); });
   REQUIRE(t.defined());
   CHECK(equal(t, fresh()));
+
+  (void)connected(group);
+  std::vector<tensor> many(ferry::wire_limits().max_tensors + 1);
+  for (tensor& each : many) each = ferry::zeros({1});
+  expect_error(ferry::errc::limit_exceeded, "tensors",
+               [&] { (void)group[0].rpc_sync<where_all>("worker1", std::move(many)); });
+  REQUIRE(many.size() == ferry::wire_limits().max_tensors + 1);
+  CHECK(many.front().defined());
+}
+
+TEST_CASE("an argument that is part of another is given with it") {
+  cluster group(2);
+  std::vector<tensor> all{fresh(1), fresh(2)};
+  const place second = place_of(all[1]);
+  CHECK(connected(group).rpc_sync<where_among>("worker1", std::move(all), std::move(all[1])) ==
+        std::pair<place, place>{second, second});
 }
 
 TEST_CASE("a result that the handler has made is handed over") {
   cluster group(2);
-  const ferry::worker& self = group[0];
+  const ferry::worker& self = connected(group);
   made.clear();
   const auto is_made = [&](const tensor& t) {
     CHECK(equal(t, fresh()));
@@ -327,7 +358,7 @@ TEST_CASE("a result that the handler keeps, or only part of a block, is copied")
 
 TEST_CASE("what a method returns of its parameters comes back without a copy, if it takes them by value") {
   cluster group(2);
-  const ferry::worker& self = group[0];
+  const ferry::worker& self = connected(group);
   tensor t = fresh();
   const place memory = place_of(t);
   t = self.rpc_sync<echo>("worker1", std::move(t));
@@ -341,7 +372,7 @@ TEST_CASE("what a method returns of its parameters comes back without a copy, if
 
 TEST_CASE("objects of other workers take tensors, and give copies") {
   cluster group(2);
-  const ferry::worker& self = group[0];
+  const ferry::worker& self = connected(group);
   tensor t = fresh();
   place memory = place_of(t);
   const auto object = self.remote<ferry::make<holder>>("worker1", std::move(t));
@@ -372,14 +403,15 @@ TEST_CASE("objects of other workers take tensors, and give copies") {
   CHECK(place_of(object.rpc_sync<&holder::take>()) == memory);
 }
 
-TEST_CASE("over a socket an rvalue is given to the call, too, and arrives") {
+TEST_CASE("over a socket an rvalue arrives, and is left alone") {
   cluster group(2, over("unix"));
+  const ferry::worker& self = connected(group);
   tensor t = fresh();
-  t = group[0].rpc_sync<echo>("worker1", std::move(t));
-  CHECK(equal(t, fresh()));
+  CHECK(equal(self.rpc_sync<echo>("worker1", std::move(t)), fresh()));
+  CHECK(t.defined());
   batch b{fresh(), {fresh(1)}, "b"};
-  CHECK(group[0].rpc_sync<where_batch>("worker1", std::move(b)).size() == 2);
-  CHECK_FALSE(b.inputs.defined());
+  CHECK(self.rpc_sync<where_batch>("worker1", std::move(b)).size() == 2);
+  CHECK(b.inputs.defined());
 }
 
 namespace {
@@ -400,7 +432,7 @@ TEST_CASE("hooks in the slot of a tensor do not get to the callee") {
   tensor t = fresh();
   const place memory = place_of(t);
   t.set_slot(hooks);
-  CHECK(group[0].rpc_sync<where_after_writing>("worker1", std::move(t)) != memory);
+  CHECK(connected(group).rpc_sync<where_after_writing>("worker1", std::move(t)) != memory);
   CHECK(hooks->writes == 0);
 }
 

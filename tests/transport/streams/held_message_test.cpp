@@ -217,6 +217,44 @@ TEST_CASE("a connection is watched once a message is written that no other one h
   CHECK(there.all_writes() == "a");
 }
 
+TEST_CASE("a connection is watched when its thread goes on, also if a cancellation took the message along") {
+  struct at_once final : drive_condition {
+    [[nodiscard]] bool done() const noexcept override { return true; }
+  } condition;
+  line there;
+  there.learn();
+  REQUIRE(there.from->drive(condition, deadline()));
+  REQUIRE_FALSE(there.loop->watched);
+  there.hold("a");
+  outgoing_message cancel;
+  cancel.header.kind = frame_kind::cancel;
+  cancel.finish();
+  there.from->send(std::move(cancel));
+  CHECK(there.all_writes().starts_with("a"));
+  held_output::release();
+  CHECK(there.loop->watched);
+}
+
+TEST_CASE("what ends later than that of its thread which holds messages back may still send them") {
+  line first;
+  line second;
+  struct last_words {
+    line* to = nullptr;
+    ~last_words() {
+      if (to) to->hold("b");
+    }
+  };
+  first.learn();
+  second.learn();
+  std::thread([&] {
+    thread_local last_words late;  // before anything is held back
+    late.to = &second;
+    first.hold("a");
+  }).join();
+  CHECK(first.all_writes().ends_with("a"));
+  CHECK(second.all_writes().ends_with("b"));
+}
+
 TEST_CASE("a connection that is gone before its held-back message is due") {
   auto there = std::make_unique<line>();
   there->learn();

@@ -3,12 +3,13 @@
 // Arguments and results that a message takes over: its tensors then have no other owner, and a transport within the process
 // need not copy them. Internal.
 
+#include <optional>
 #include <type_traits>
 #include <utility>
+#include <variant>
 
 #include <ferry/rpc/detail/value_order.hpp>
 #include <ferry/tensor/traits.hpp>
-#include <ferry/wire/message.hpp>
 
 namespace ferry::inline v0::detail {
 
@@ -23,21 +24,13 @@ inline constexpr bool is_given = !std::is_lvalue_reference_v<A> && !std::is_cons
 template <class A>
 using passed = std::conditional_t<is_given<A>, std::remove_reference_t<A>&&, const std::remove_reference_t<A>&>;
 
-template <class A>
-void drop_given([[maybe_unused]] std::remove_reference_t<A>& value) noexcept {
-  if constexpr (is_given<A>) {
-    [[maybe_unused]] const std::remove_reference_t<A> dropped(std::move(value));
-  }
-}
-
-/// After `values...`, deduced as A&&, have been encoded in `message`: drops those that are given, if that leaves tensors to the
-/// message.
-template <class... A>
-void drop_given_values([[maybe_unused]] const outgoing_message& message,
-                       std::remove_reference_t<A>&... values) noexcept {
-  if constexpr ((is_given<A> || ...)) {
-    if (message.keeps_its_tensors()) (drop_given<A>(values), ...);
-  }
+/// Drops those of the values, deduced as A&&, that are given. One may be a part of another.
+template <class A, class... Rest>
+void drop_given_values([[maybe_unused]] std::remove_reference_t<A>& value,
+                       std::remove_reference_t<Rest>&... rest) noexcept {
+  std::conditional_t<is_given<A>, std::optional<std::remove_reference_t<A>>, std::monostate> dropped;
+  if constexpr (is_given<A>) dropped.emplace(std::move(value));
+  if constexpr (sizeof...(Rest) != 0) drop_given_values<Rest...>(rest...);
 }
 
 }  // namespace ferry::inline v0::detail

@@ -105,7 +105,9 @@ class incoming_call final : public work, private held_method, public call_contex
     reply_writer reply(*this);
     if constexpr (sizeof...(Ts) != 0) {
       encode_payload<Wire...>(reply.message, result...);
-      drop_given_values<Ts...>(reply.message, result...);
+      if constexpr ((is_given<Ts> || ...)) {
+        if (gives_values(reply.message)) drop_given_values<Ts...>(result...);
+      }
     }
     send(reply);
   }
@@ -164,6 +166,8 @@ class incoming_call final : public work, private held_method, public call_contex
   [[nodiscard]] bool is_stopped() noexcept { return (ends_.fetch_or(0, std::memory_order_acq_rel) & stopped_bit) != 0; }
   [[nodiscard]] const wire_limits& limits() const noexcept;
   [[nodiscard]] bool needs_answer() const noexcept { return !is_one_way_ && !given_up_; }
+  /// Whether results that are given away are dropped before the answer is sent.
+  [[nodiscard]] bool gives_values(const outgoing_message& answer) const noexcept;
   void send(reply_writer& reply);
   [[nodiscard]] std::exception_ptr name_method(const std::exception_ptr& reason) const;
   struct failure;

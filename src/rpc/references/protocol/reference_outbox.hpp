@@ -78,7 +78,7 @@ class reference_outbox {
   }
 
  private:
-  static constexpr std::size_t most_kept = 4096;  // of the memory, in controls
+  static constexpr std::size_t most_kept = 256;  // of the memory, in controls
 
   void remove_first(std::size_t count) noexcept {
     first_ += count;
