@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -294,20 +295,32 @@ void together(int size, const std::function<void(int)>& action) {
   if (failure) std::rethrow_exception(failure);
 }
 
+double resident_kib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    double kib = 0;
+    if (word == "VmRSS:" && status >> kib) return kib;
+  }
+  throw std::runtime_error("the memory of this process cannot be read");
+}
+
 void measure_static(report& out, const options& chosen, int size) {
   const std::string name = "static/" + std::to_string(size);
   if (!chosen.wants(name)) return;
   out.section(name);
+  const double memory_before = resident_kib();
   simulated_group group(size, false);
   const auto begin = clock_type::now();
   together(size, [&](int rank) { group.join(rank); });
   const double start = milliseconds(clock_type::now() - begin);
+  const double memory = resident_kib() - memory_before;
   const double requests = group.requests_each();
   const auto leave = clock_type::now();
   together(size, [&](int rank) { group[rank].agent->leave_together({}); });
   out.add({.name = name + "/form", .value = start, .unit = "ms", .n = 1});
   out.add({.name = name + "/form-per-worker", .value = start / size, .unit = "ms", .n = 1});
   out.add({.name = name + "/store-requests-per-worker", .value = requests, .unit = "", .n = 1});
+  out.add({.name = name + "/memory-per-worker", .value = memory / size, .unit = "KiB", .n = 1});
   out.add({.name = name + "/part", .value = milliseconds(clock_type::now() - leave), .unit = "ms", .n = 1});
 }
 

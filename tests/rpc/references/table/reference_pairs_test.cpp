@@ -249,7 +249,7 @@ TEST_CASE("the owner dies between a creation and its fetch") {
     rpc_test::process_group all(2, {.role = "member that obeys", .transport = transport, .heartbeat_interval = 100ms});
     REQUIRE(all.child(1).read_line() == "joined");
     make_and_use(all.self);
-    all.child(1).kill(SIGSTOP);
+    all.child(1).stop();
     const auto ref = all.self.remote<add>("worker1", 1, 2);
     const auto fetched = ref.to_here_async({.timeout = 60s});
     const auto alone = all.self.remote<add>("worker1", 1, 2);
