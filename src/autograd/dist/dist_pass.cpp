@@ -635,8 +635,8 @@ void dist_pass::finish_if_whole() {
     if (!held_.empty()) answer.back = std::make_shared<std::vector<pass_answer::gradients_back>>(std::move(held_));
   });
   if (problem) answer.how = pass_failure::of(problem, place());
+  context_->home().count_passes(-1);  // before others find that it is over
   context_->end_pass(*this);
-  context_->home().count_passes(-1);
   limit_.reset();
   whole_.try_set_value(std::move(answer));
 }

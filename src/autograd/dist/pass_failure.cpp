@@ -149,8 +149,8 @@ void dist_pass::end(const pass_failure& why, heard where) {
   if (auto problem = caught([&] { context_->gradients_on(streams); }))
     log(log_level::error, "gradients of a failed pass are not ordered: " + describe_exception(problem));
   (void)context_->note_failure(header_->pass, why);
+  context_->home().count_passes(-1);  // before others find that it is over
   context_->end_pass(*this);
-  context_->home().count_passes(-1);
   limit_.reset();
   // Their answers are of no use, and may never come: shutdowns wait for calls.
   for (const future<pass_answer>& each : calls) each.cancel();
