@@ -32,7 +32,6 @@
 #include <sys/un.h>
 
 #include <ferry/ferry.hpp>
-#include <ferry/store/tcp_store.hpp>
 
 #include "support/bare_member.hpp"
 #include "support/handlers.hpp"
@@ -94,12 +93,13 @@ ferry::worker start(const std::vector<std::string>& arguments) {
       member(arguments.at(0), arguments.at(1), std::stoi(arguments.at(2)), std::stoi(arguments.at(3))));
 }
 
+// Arguments: those of start(), then "at once" if it does not wait for the others at its end.
 int serve(const std::vector<std::string>& arguments) {
   ferry::worker self = start(arguments);
   char ready = 1;
   write_all(control_descriptor, &ready, 1);
   await_end();
-  self.shutdown();
+  self.shutdown(arguments.size() == 4);
   return 0;
 }
 
@@ -129,7 +129,7 @@ int be_many(const std::vector<std::string>& arguments) {
   for (const ferry::worker& each_worker : workers) (void)each_worker.rpc_sync<remote::add>(ferry::worker_id{0}, 1, 2);
   write_all(control_descriptor, &step, 1);
   await_end();
-  each([&](int i) { workers[static_cast<std::size_t>(i)].shutdown(); });
+  each([&](int i) { workers[static_cast<std::size_t>(i)].shutdown(false); });
   return 0;
 }
 
@@ -252,8 +252,7 @@ void measure_clients(report& out, const options& chosen, const std::string& tran
   const std::string prefix = "clients/" + transport + "/" + std::to_string(count) + "/";
   if (!chosen.wants(prefix)) return;
   const auto window = chosen.window_or(300ms);
-  const auto store = ferry::tcp_store_server::listen("127.0.0.1", free_port());
-  const std::string meeting = "tcp://127.0.0.1:" + std::to_string(store->port());
+  const std::string meeting = "tcp://127.0.0.1:" + std::to_string(free_port());  // the server serves the store, too
   const auto arguments = [&](int rank) -> std::vector<std::string> {
     return {meeting, transport, std::to_string(rank), std::to_string(count + 1)};
   };
@@ -323,11 +322,10 @@ void measure_connections(report& out, const options& chosen, const std::string& 
   constexpr int in_one_process = 250;
   const auto length = chosen.window.count() != 0 ? std::chrono::nanoseconds(chosen.window)
                                                  : std::chrono::nanoseconds(chosen.quick ? 2s : 10s);
-  const auto store = ferry::tcp_store_server::listen("127.0.0.1", free_port());
-  const std::string meeting = "tcp://127.0.0.1:" + std::to_string(store->port());
+  const std::string meeting = "tcp://127.0.0.1:" + std::to_string(free_port());  // the server serves the store, too
   crowd all;
   const std::string size = std::to_string(count + 1);
-  all.add_server("server", {meeting, transport, "0", size});
+  all.add_server("server", {meeting, transport, "0", size, "at once"});
   for (int first = 1; first <= count; first += in_one_process) {
     all.add_client("many", {meeting, transport, std::to_string(first), size,
                             std::to_string(std::min(in_one_process, count + 1 - first))});
